@@ -108,9 +108,55 @@ CONFIGS = {
     "deepseek_v3": ("deepseek_v3", dict(COMMON, **LATENT, q_lora_rank=6, n_group=2, topk_group=1, rms_norm_eps=1e-2,
                                         first_k_dense_replace=1, n_shared_experts=1, routed_scaling_factor=2.5,
                                         num_nextn_predict_layers=0, rope_parameters=rope(1e4))),
+    # Two modules behind the last layer: MODULES.
+    "deepseek_v3_mtp": ("deepseek_v3", dict(COMMON, **LATENT, q_lora_rank=6, n_group=2, topk_group=1,
+                                            first_k_dense_replace=1, n_shared_experts=1, routed_scaling_factor=2.5,
+                                            num_nextn_predict_layers=2, rope_parameters=rope(1e4))),
     "olmoe": ("olmoe", dict(COMMON, num_key_value_heads=4, num_experts=6, num_experts_per_tok=3,
                             output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e4))),
 }
+
+
+MODULES = {"deepseek_v3_mtp": 0.7}  # fixtures with multi-token prediction, and the factor of its loss
+
+
+def add_modules(model):
+    """Multi-token prediction upon transformers' decoder layer, which has none: arXiv:2412.19437, section 2.2, equations
+    21 to 25. The representation of the main model is the result of its last norm, as in Megatron-LM. Layers behind the
+    last are no part of transformers' forward, and their parameters get the names of DeepSeek's files."""
+    import torch
+
+    layers, c = model.model.layers, model.config
+    norm = type(model.model.norm)
+    for k in range(c.num_nextn_predict_layers):
+        module = type(layers[0])(c, c.num_hidden_layers + k)
+        module.enorm, module.hnorm = (norm(c.hidden_size, c.rms_norm_eps) for _ in range(2))
+        module.eh_proj = torch.nn.Linear(2 * c.hidden_size, c.hidden_size, bias=False)
+        module.shared_head = torch.nn.Module()
+        module.shared_head.norm = norm(c.hidden_size, c.rms_norm_eps)
+        layers.append(module)
+
+
+def losses_of_modules(model, hidden, tokens, targets):
+    """Of each module: the sum of the losses of its tokens over the number of the main model's, as the report has it."""
+    import torch
+
+    batch, length = tokens.shape
+    positions = torch.arange(length)[None].expand(batch, -1)
+    mask = torch.full((length, length), -1e30, dtype=hidden.dtype).triu(1)[None, None]
+    losses = []
+    for k, module in enumerate(model.model.layers[model.config.num_hidden_layers:], 1):
+        shifted, later = torch.zeros_like(tokens), torch.full_like(targets, -1)
+        shifted[:, :-k], later[:, :-k] = tokens[:, k:], targets[:, k:]
+        both = torch.cat([module.enorm(model.model.embed_tokens(shifted)), module.hnorm(hidden)], dim=-1)
+        out = module(module.eh_proj(both), attention_mask=mask, position_ids=positions,
+                     position_embeddings=model.model.rotary_emb(hidden, positions))
+        hidden = module.shared_head.norm(out[0] if isinstance(out, tuple) else out)
+        logits = model.lm_head(hidden)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), later.flatten(), ignore_index=-1,
+                                                 reduction="sum")
+        losses.append(loss / (targets >= 0).sum())
+    return losses
 
 
 def exact_rotary(rotary, real_float):
@@ -167,7 +213,11 @@ def make(fixture):
     config = CONFIG_MAPPING[kind](**settings)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config).double().train()
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    factor = MODULES.get(fixture, 0)
+    if factor:
+        add_modules(model)
+    model = model.double().train()
     with transformers_in_float64() as real_float:
         generator = torch.Generator().manual_seed(7)
         with torch.no_grad():
@@ -204,12 +254,22 @@ def make(fixture):
         optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=ADAMW["weight_decay"]),
                                        dict(params=rest, weight_decay=0.0)], lr=ADAMW["lr"],
                                       betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=ADAMW["eps"])
-        losses = []
+        losses, mtp_losses = [], []
         for step in range(STEPS):
             optimizer.zero_grad()
             out = model(input_ids=tokens[step], labels=labels[step])
             assert out.loss.dtype == torch.float64 and out.logits.dtype == torch.float64
-            out.loss.backward()
+            objective = out.loss
+            if factor:
+                targets = torch.full((BATCH, SEQ), -1)
+                targets[:, :-1] = labels[step][:, 1:]
+                targets[targets == -100] = -1
+                hidden = model.model(input_ids=tokens[step]).last_hidden_state  # once more, behind the last norm
+                assert torch.equal(model.lm_head(hidden), out.logits)
+                later = losses_of_modules(model, hidden, tokens[step], targets)
+                mtp_losses.append(torch.stack(later).mean().detach())
+                objective = objective + factor * torch.stack(later).mean()
+            objective.backward()
             aux = getattr(out, "aux_loss", None)  # in the loss; what is recorded is that of the tokens
             losses.append((out.loss if aux is None else out.loss - config.router_aux_loss_coef * aux).detach())
             if step == 0:
@@ -223,8 +283,12 @@ def make(fixture):
     targets[targets == -100] = -1
     record["tokens"], record["targets"] = tokens.int(), targets.int()
     record["loss"] = torch.stack(losses)
+    if factor:
+        record["mtp_loss"] = torch.stack(mtp_losses)
     path = GOLDEN / f"family_{fixture}.safetensors"
     metadata = {k: repr(v) for k, v in ADAMW.items()}
+    if factor:
+        metadata.update(modules=repr(settings["num_nextn_predict_layers"]), modules_scale=repr(factor))
     metadata.update(config=json.dumps(dict(settings, model_type=kind)), transformers=transformers.__version__)
     write_safetensors(path, record, metadata)
     print(f"{path}: {path.stat().st_size} bytes, loss {losses[0].item():.4f} to {losses[-1].item():.4f}")

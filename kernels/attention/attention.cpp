@@ -13,8 +13,8 @@ AttentionBlock fused_block(Tensor qkv, const AttentionShape& a, const Dropout& d
   AttentionBlock b;
   b.shape = a;
   b.q = {qkv, 0};
-  b.k = {qkv, a.heads * a.head_dim};
-  b.v = {qkv, (a.heads + a.kv_heads) * a.head_dim};
+  b.k = {qkv, a.q_width()};
+  b.v = {qkv, a.q_width() + a.k_width()};
   b.q_at = b.k_at = a.seq;
   b.documents = documents;
   b.drop = drop;
@@ -42,11 +42,13 @@ void check(const AttentionBlock& b, const Tensor& out, const Tensor& lse) {
            a.soft_cap);
   check_runs("queries", b.q_at, a.seq);
   check_runs("keys", b.k_at, a.seq);
-  check_rows("queries", b.q, a.batch * b.q_at.rows, a.heads * a.head_dim);
-  check_rows("keys", b.k, a.batch * b.k_at.rows, a.kv_heads * a.head_dim);
-  check_rows("values", b.v, a.batch * b.k_at.rows, a.kv_heads * a.head_dim);
+  LT_CHECK(a.value_dim >= 0 && a.value_dim <= a.head_dim, "attention of values of {} beside keys of {}",
+           a.value_dim, a.head_dim);
+  check_rows("queries", b.q, a.batch * b.q_at.rows, a.q_width());
+  check_rows("keys", b.k, a.batch * b.k_at.rows, a.k_width());
+  check_rows("values", b.v, a.batch * b.k_at.rows, a.v_width());
   LT_CHECK(b.k.t.dtype == b.q.t.dtype && b.v.t.dtype == b.q.t.dtype && out.rows() == a.batch * b.q_at.rows &&
-               out.cols() == a.heads * a.head_dim &&
+               out.cols() == a.out_width() &&
                (out.dtype == b.q.t.dtype || out.dtype == wide_type(b.q.t.dtype)) &&
                lse.elements() == a.batch * a.heads * b.q_at.rows && lse.dtype == wide_type(b.q.t.dtype) &&
                (!b.documents.defined() || b.documents.elements() == a.batch * a.seq),
@@ -62,6 +64,7 @@ AttentionArgs args_of(const AttentionBlock& b) {
   const AttentionShape& s = b.shape;
   AttentionArgs a;
   a.batch = s.batch, a.seq = s.seq, a.heads = s.heads, a.kv_heads = s.kv_heads, a.head_dim = s.head_dim;
+  a.value_dim = s.values();
   a.all_heads = s.all_heads ? s.all_heads : s.heads;
   a.first_head = s.first_head;
   a.window = s.window;
@@ -74,25 +77,24 @@ AttentionArgs args_of(const AttentionBlock& b) {
   return a;
 }
 
-/// Multiply-adds of one masked product over all heads, as operations.
-double product_flops(const AttentionBlock& b) {
+/// Multiply-adds of masked products over all heads, as operations: so many of keys, so many of values.
+double products_flops(const AttentionBlock& b, double of_keys, double of_values) {
   const AttentionShape& a = b.shape;
-  return 2.0 * a.batch * a.heads * a.head_dim * visible_pairs(b.q_at, b.k_at, a.window);
+  return 2.0 * a.batch * a.heads * (of_keys * a.head_dim + of_values * a.values()) *
+         visible_pairs(b.q_at, b.k_at, a.window);
 }
 
 double bytes_of(const AttentionBlock& b) {
   const AttentionShape& a = b.shape;
-  return static_cast<double>(dtype_size(b.q.t.dtype)) * a.batch * a.head_dim *
-         (a.heads * b.q_at.rows + 2 * a.kv_heads * b.k_at.rows);
+  return static_cast<double>(dtype_size(b.q.t.dtype)) * a.batch *
+         (a.q_width() * b.q_at.rows + (a.k_width() + a.v_width()) * b.k_at.rows);
 }
 
-/// `products`: that the kernel computes; `counted`: of them, those that count for MFU, half of which are of
-/// values.
-OpCost cost_of(std::string_view name, const AttentionBlock& b, double products, double counted) {
-  OpCost cost = op_cost(name, OpClass::attention, products * product_flops(b), {}, {});
-  const AttentionShape& shape = b.shape;
-  const double values = shape.value_dim ? 1.0 * shape.value_dim / shape.head_dim : 1;
-  cost.model_flops = counted * product_flops(b) * (1 + values) / 2;
+/// Products of keys that the kernel computes, and of values; backward computes scores once more, which do not
+/// count for MFU.
+OpCost cost_of(std::string_view name, const AttentionBlock& b, double of_keys, double of_values) {
+  OpCost cost = op_cost(name, OpClass::attention, products_flops(b, of_keys, of_values), {}, {});
+  cost.model_flops = products_flops(b, of_values, of_values);
   cost.dtype = b.q.t.dtype;
   cost.bytes = bytes_of(b);
   cost.n = b.q_at.rows, cost.k = b.shape.head_dim, cost.m = b.shape.batch * b.shape.heads;
@@ -148,7 +150,7 @@ void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const Atte
   LT_CHECK(qkv.cols() == shape.qkv_width() && out.dtype == qkv.dtype, "attention of {}, not {} wide",
            to_string(qkv.shape), shape.qkv_width());
   if (s.meta()) {
-    OpCost cost = cost_of("attention_forward", b, 2, 2);
+    OpCost cost = cost_of("attention_forward", b, 1, 1);
     cost.bytes = static_cast<double>(out.bytes() + lse.bytes() + qkv.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_forward", Rule::elementwise, {out, lse}, {qkv});
@@ -165,7 +167,7 @@ void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor 
   LT_CHECK(dqkv.shape == qkv.shape && dout.shape == out.shape && dqkv.dtype == qkv.dtype,
            "attention backward {} into {}", to_string(dout.shape), to_string(dqkv.shape));
   if (s.meta()) {
-    OpCost cost = cost_of("attention_backward", b, 5, 4);
+    OpCost cost = cost_of("attention_backward", b, 3, 2);
     cost.bytes = static_cast<double>(dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_backward", Rule::elementwise, {dqkv}, {dout, qkv, out, lse});
@@ -177,7 +179,7 @@ void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor 
 void attention_block_forward(Stream& s, Tensor out, Tensor lse, const AttentionBlock& b) {
   check(b, out, lse);
   if (s.meta()) {
-    OpCost cost = cost_of("attention_block_forward", b, 2, 2);
+    OpCost cost = cost_of("attention_block_forward", b, 1, 1);
     cost.bytes += static_cast<double>(out.bytes() + lse.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_block_forward", Rule::elementwise, {out, lse}, {b.q.t, b.k.t, b.v.t});
@@ -193,11 +195,11 @@ void attention_block_backward(Stream& s, const AttentionBlockGrads& g, Tensor do
   check(b, out, lse);
   LT_CHECK(dout.shape == out.shape && dout.dtype == out.dtype && out.dtype == b.q.t.dtype,
            "attention backward {} of {}", to_string(dout.shape), to_string(out.shape));
-  check_rows("query gradients", g.dq, a.batch * b.q_at.rows, a.heads * a.head_dim);
-  check_rows("key gradients", g.dk, a.batch * b.k_at.rows, a.kv_heads * a.head_dim);
-  check_rows("value gradients", g.dv, a.batch * b.k_at.rows, a.kv_heads * a.head_dim);
+  check_rows("query gradients", g.dq, a.batch * b.q_at.rows, a.q_width());
+  check_rows("key gradients", g.dk, a.batch * b.k_at.rows, a.k_width());
+  check_rows("value gradients", g.dv, a.batch * b.k_at.rows, a.v_width());
   if (s.meta()) {
-    OpCost cost = cost_of("attention_block_backward", b, 5, 4);
+    OpCost cost = cost_of("attention_block_backward", b, 3, 2);
     cost.bytes = 2 * cost.bytes + static_cast<double>(dout.bytes() + out.bytes() + lse.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_block_backward", Rule::elementwise, {g.dq.t}, {dout, b.q.t, b.k.t, b.v.t, out, lse},

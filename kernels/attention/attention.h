@@ -19,12 +19,17 @@ struct AttentionShape {
   int64_t window = 0;   ///< keys that a query sees, its own among them (arXiv:2310.06825); 0: all before it
   double scale = 0;     ///< of the scores; 0: 1 / sqrt(head_dim)
   double soft_cap = 0;  ///< scores become soft_cap * tanh(score / soft_cap) (arXiv:2408.00118); 0: they stay
-  int64_t value_dim = 0;  ///< channels of a value, behind which it has zeros up to head_dim; 0: head_dim
-  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t value_dim = 0;  ///< channels of a value, and of what a head gives; 0: head_dim, at most that
+  int64_t values() const { return value_dim ? value_dim : head_dim; }
+  int64_t q_width() const { return heads * head_dim; }
+  int64_t k_width() const { return kv_heads * head_dim; }
+  int64_t v_width() const { return kv_heads * values(); }
+  int64_t qkv_width() const { return q_width() + k_width() + v_width(); }
+  int64_t out_width() const { return heads * values(); }
 };
 
-/// Causal. qkv: (batch * seq, qkv_width) rows of q heads, k heads, v heads; out: (batch * seq, heads *
-/// head_dim); lse: (batch, heads, seq) f32 (f64 for f64), log of the sum of exponentials, saved for backward.
+/// Causal. qkv: (batch * seq, qkv_width) rows of q heads, k heads, v heads; out: (batch * seq, out_width);
+/// lse: (batch, heads, seq) f32 (f64 for f64), log of the sum of exponentials, saved for backward.
 /// `drop` applies to the probabilities, keyed by (sample, head, query, key).
 /// `documents`: (batch, seq) i32 or undefined: the position at which the document of each position begins,
 /// not descending along a row; a query sees keys from there on only.
@@ -47,13 +52,13 @@ struct HeadRows {
 /// Some queries of each sample against some keys of it.
 struct AttentionBlock {
   AttentionShape shape;  ///< seq: of the whole sequence
-  HeadRows q, k, v;      ///< one dtype; rows of heads * head_dim, kv_heads * head_dim, kv_heads * head_dim
+  HeadRows q, k, v;      ///< one dtype; rows of q_width, k_width, v_width
   Positions q_at, k_at;  ///< of their rows
   Tensor documents;      ///< (batch, seq) by global position, optional
   Dropout drop;
 };
 
-/// Causal by global position. out: (batch * q rows, heads * head_dim) of q's dtype or f32 (f64 for f64); lse:
+/// Causal by global position. out: (batch * q rows, out_width) of q's dtype or f32 (f64 for f64); lse:
 /// (batch, heads, q rows). A query that sees no key of the block gets out = 0 and lse = -infinity.
 void attention_block_forward(Stream& s, Tensor out, Tensor lse, const AttentionBlock& block);
 
@@ -78,7 +83,8 @@ int64_t attention_scratch_bytes(const Positions& queries, const Positions& keys,
 
 /// A block for the kernels.
 struct AttentionArgs {
-  int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 64, all_heads = 1, first_head = 0;
+  int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 64, value_dim = 64, all_heads = 1,
+          first_head = 0;
   int64_t window = 0;
   double scale = 0, soft_cap = 0;                       ///< AttentionShape's
   const void *q = nullptr, *k = nullptr, *v = nullptr;  ///< at the first row's first head

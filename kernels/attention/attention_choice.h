@@ -21,6 +21,7 @@ struct AttentionTraits {
   bool soft_cap = false;  ///< scores are soft-capped
   bool aligned = true;    ///< all rows begin at multiples of 16 bytes; so they do in every tensor of a layer
   bool even_runs = true;  ///< positions are one run, or two of one length
+  int64_t value_dim = 0;  ///< channels of a value; 0: head_dim
 };
 
 std::string_view attention_name(AttentionKernel kernel);

@@ -1,6 +1,7 @@
 // One task is one (sample, key-value head): its keys and values are packed once and used by all heads of the
 // group. Queries and keys are cut into tiles that lie together in position, so that one comparison says
 // whether a pair of tiles is masked.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -62,7 +63,7 @@ struct Head {
       : sample(task / a.kv_heads), kv_head(task % a.kv_heads), group(a.heads / a.kv_heads) {
     q = static_cast<const T*>(a.q) + sample * a.q_at.rows * a.q_stride;
     k = static_cast<const T*>(a.k) + sample * a.k_at.rows * a.k_stride + kv_head * a.head_dim;
-    v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * a.head_dim;
+    v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * a.value_dim;
   }
 };
 
@@ -70,7 +71,7 @@ struct Head {
 template <class T, class O>
 void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
-  const int64_t D = a.head_dim, query = a.q_at.at(0);
+  const int64_t D = a.head_dim, V = a.value_dim, query = a.q_at.at(0);
   const Tiles k_tiles(a.k_at, kBlock);
   const A scale = score_scale<A>(a), cap = A(a.soft_cap);
   const bool worth = a.batch * a.kv_heads * a.k_at.rows * D >= 1 << 16;  // elements of keys
@@ -81,7 +82,7 @@ void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
         const Mask mask(a, hd.sample);
         A* scores = scratch<A>(4, hd.group * a.k_at.rows);  // by head of the group
         A* q = scratch<A>(5, hd.group * D);
-        A* sums = scratch<A>(6, hd.group * D);
+        A* sums = scratch<A>(6, hd.group * V);
         load_rows(q, hd.q + hd.kv_head * hd.group * D, hd.group, D, D, scale);
         for (int64_t j = 0; j < k_tiles.total; ++j) {
           const Tile kt = k_tiles[j];
@@ -96,7 +97,7 @@ void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
           }
         }
         for (int64_t g = 0; g < hd.group; ++g) {
-          A *score = scores + g * a.k_at.rows, *sum = sums + g * D;
+          A *score = scores + g * a.k_at.rows, *sum = sums + g * V;
           const auto each_run = [&](const auto& body) {
             for (int64_t j = 0; j < k_tiles.total; ++j) {
               const Tile kt = k_tiles[j];
@@ -109,7 +110,7 @@ void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
           each_run([&](int64_t begin, int64_t end) {
             for (int64_t c = begin; c < end; ++c) top = score[c] > top ? score[c] : top;
           });
-          for (int64_t d = 0; d < D; ++d) sum[d] = 0;
+          for (int64_t d = 0; d < V; ++d) sum[d] = 0;
           each_run([&](int64_t begin, int64_t end) {
             A part = 0;
 #pragma omp simd reduction(+ : part)
@@ -122,12 +123,12 @@ void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
               const T* value = hd.v + c * a.v_stride;
               const A p = score[c];
 #pragma omp simd
-              for (int64_t d = 0; d < D; ++d) sum[d] += p * get(value, d);
+              for (int64_t d = 0; d < V; ++d) sum[d] += p * get(value, d);
             }
           });
           const int64_t head = hd.kv_head * hd.group + g;
           const A inverse = total > 0 ? A(1) / total : A(0);
-          for (int64_t d = 0; d < D; ++d) put(out, (hd.sample * a.heads + head) * D + d, sum[d] * inverse);
+          for (int64_t d = 0; d < V; ++d) put(out, (hd.sample * a.heads + head) * V + d, sum[d] * inverse);
           lse[hd.sample * a.heads + head] = total > 0 ? top + std::log(total) : top;
         }
       },
@@ -138,21 +139,21 @@ template <class T, class O>
 void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
   if (a.q_at.rows == 1 && !a.drop.threshold) return forward_one_query<T>(out, lse, a);
-  const int64_t D = a.head_dim, rows_q = a.q_at.rows;
+  const int64_t D = a.head_dim, V = a.value_dim, rows_q = a.q_at.rows;
   const Tiles q_tiles(a.q_at, kBlock), k_tiles(a.k_at, kBlock);
   const A scale = score_scale<A>(a), cap = A(a.soft_cap);
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);
     A* keys = scratch<A>(4, k_tiles.total * kBlock * D);  // per tile: (D, kBlock)
-    A* values = scratch<A>(5, a.k_at.rows * D);
-    A* work = scratch<A>(6, 2 * kBlock * D + 2 * kBlock * kBlock);
-    A *qb = work, *ob = work + kBlock * D, *scores = ob + kBlock * D, *factor = scores + kBlock * kBlock;
+    A* values = scratch<A>(5, a.k_at.rows * V);
+    A* work = scratch<A>(6, kBlock * (D + V) + 2 * kBlock * kBlock);
+    A *qb = work, *ob = work + kBlock * D, *scores = ob + kBlock * V, *factor = scores + kBlock * kBlock;
     for (int64_t j = 0; j < k_tiles.total; ++j) {
       const Tile kt = k_tiles[j];
       load_transposed(keys + j * kBlock * D, hd.k + kt.row * a.k_stride, kt.count, D, a.k_stride);
     }
-    load_rows(values, hd.v, a.k_at.rows, D, a.v_stride, A(1));
+    load_rows(values, hd.v, a.k_at.rows, V, a.v_stride, A(1));
     for (int64_t g = 0; g < hd.group; ++g) {
       const int64_t head = hd.kv_head * hd.group + g;
       for (int64_t i = 0; i < q_tiles.total; ++i) {
@@ -161,7 +162,7 @@ void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
         load_rows(qb, hd.q + qt.row * a.q_stride + head * D, rows, D, a.q_stride, scale);
         A top[kBlock], sum[kBlock];
         for (int64_t r = 0; r < rows; ++r) top[r] = -std::numeric_limits<A>::infinity(), sum[r] = 0;
-        for (int64_t x = 0; x < rows * D; ++x) ob[x] = 0;
+        for (int64_t x = 0; x < rows * V; ++x) ob[x] = 0;
         bool first = true;
         for (int64_t j = 0; j < k_tiles.total; ++j) {
           const Tile kt = k_tiles[j];
@@ -194,16 +195,16 @@ void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
               for (int64_t c = begin; c < end; ++c) row[c] *= factor[c];
             }
             if (!first)
-              for (int64_t c = 0; c < D; ++c) ob[r * D + c] *= fade;
+              for (int64_t c = 0; c < V; ++c) ob[r * V + c] *= fade;
           }
-          micro_gemm<A>(rows, D, kt.count, scores, kBlock, 1, values + kt.row * D, D, ob, D, true);
+          micro_gemm<A>(rows, V, kt.count, scores, kBlock, 1, values + kt.row * V, V, ob, V, true);
           first = false;
         }
         for (int64_t r = 0; r < rows; ++r) {
           const bool blind = top[r] == -std::numeric_limits<A>::infinity() && sum[r] == 0;
           const A inverse = blind ? A(0) : A(1) / sum[r];
-          O* to = out + ((hd.sample * rows_q + qt.row + r) * a.heads + head) * D;
-          for (int64_t c = 0; c < D; ++c) put(to, c, ob[r * D + c] * inverse);
+          O* to = out + ((hd.sample * rows_q + qt.row + r) * a.heads + head) * V;
+          for (int64_t c = 0; c < V; ++c) put(to, c, ob[r * V + c] * inverse);
           lse[(hd.sample * a.heads + head) * rows_q + qt.row + r] =
               blind ? -std::numeric_limits<A>::infinity() : top[r] + std::log(sum[r]);
         }
@@ -238,34 +239,35 @@ template <class T>
 void backward(const AttentionSink& to_q, const AttentionSink& to_k, const AttentionSink& to_v, const T* dout,
               const T* out, const compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
-  const int64_t D = a.head_dim, rows_q = a.q_at.rows, rows_k = a.k_at.rows;
+  const int64_t D = a.head_dim, V = a.value_dim, rows_q = a.q_at.rows, rows_k = a.k_at.rows;
   const Tiles q_tiles(a.q_at, kBlock), k_tiles(a.k_at, kBlock);
   const A scale = score_scale<A>(a), cap = A(a.soft_cap);
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);
     A* dk = scratch<A>(4, rows_k * D);
-    A* dv = scratch<A>(5, rows_k * D);
+    A* dv = scratch<A>(5, rows_k * V);
     // Keys and values of one tile, transposed; P; dS.
-    A* work = scratch<A>(6, 2 * kBlock * D + 2 * kBlock * kBlock);
-    A *key_t = work, *value_t = work + kBlock * D, *p = value_t + kBlock * D, *ds = p + kBlock * kBlock;
+    A* work = scratch<A>(6, kBlock * (D + V) + 2 * kBlock * kBlock);
+    A *key_t = work, *value_t = work + kBlock * D, *p = value_t + kBlock * V, *ds = p + kBlock * kBlock;
     A* q = scratch<A>(7, rows_q * D);
-    A* go = scratch<A>(8, rows_q * D);
+    A* go = scratch<A>(8, rows_q * V);
     A* dq = scratch<A>(9, rows_q * D);
     A* k = scratch<A>(10, rows_k * D);
     A* delta = scratch<A>(11, rows_q);
     load_rows(k, hd.k, rows_k, D, a.k_stride, A(1));
-    for (int64_t x = 0; x < rows_k * D; ++x) dk[x] = 0, dv[x] = 0;
+    std::fill_n(dk, rows_k * D, A(0));
+    std::fill_n(dv, rows_k * V, A(0));
     for (int64_t g = 0; g < hd.group; ++g) {
       const int64_t head = hd.kv_head * hd.group + g;
-      const int64_t out_stride = a.heads * D, out_first = (hd.sample * rows_q * a.heads + head) * D;
+      const int64_t out_stride = a.heads * V, out_first = (hd.sample * rows_q * a.heads + head) * V;
       load_rows(q, hd.q + head * D, rows_q, D, a.q_stride, scale);
-      load_rows(go, dout + out_first, rows_q, D, out_stride, A(1));
+      load_rows(go, dout + out_first, rows_q, V, out_stride, A(1));
       for (int64_t r = 0; r < rows_q; ++r) {
         A total = 0;
         const T* o = out + out_first + r * out_stride;
 #pragma omp simd reduction(+ : total)
-        for (int64_t c = 0; c < D; ++c) total += go[r * D + c] * get(o, c);
+        for (int64_t c = 0; c < V; ++c) total += go[r * V + c] * get(o, c);
         delta[r] = total;
       }
       for (int64_t x = 0; x < rows_q * D; ++x) dq[x] = 0;
@@ -278,12 +280,12 @@ void backward(const AttentionSink& to_q, const AttentionSink& to_k, const Attent
           if (mask.hides(qt, kt)) continue;
           if (!loaded) {
             load_transposed(key_t, hd.k + kt.row * a.k_stride, kt.count, D, a.k_stride);
-            load_transposed(value_t, hd.v + kt.row * a.v_stride, kt.count, D, a.v_stride);
+            load_transposed(value_t, hd.v + kt.row * a.v_stride, kt.count, V, a.v_stride);
             loaded = true;
           }
-          const int64_t rows = qt.count, q0 = qt.row * D, k0 = kt.row * D;
+          const int64_t rows = qt.count, q0 = qt.row * D, k0 = kt.row * D, g0 = qt.row * V;
           micro_gemm<A>(rows, kBlock, D, q + q0, D, 1, key_t, kBlock, p, kBlock, false);
-          micro_gemm<A>(rows, kBlock, D, go + q0, D, 1, value_t, kBlock, ds, kBlock, false);
+          micro_gemm<A>(rows, kBlock, V, go + g0, V, 1, value_t, kBlock, ds, kBlock, false);
           for (int64_t r = 0; r < rows; ++r) {
             A *pr = p + r * kBlock, *dr = ds + r * kBlock;
             const int64_t begin = mask.begin(qt.at + r, kt), end = mask.end(qt.at + r, kt);
@@ -319,7 +321,7 @@ void backward(const AttentionSink& to_q, const AttentionSink& to_k, const Attent
             for (int64_t c = std::max<int64_t>(end, 0); c < kBlock; ++c) pr[c] = 0, dr[c] = 0;
           }
           // dV += P^T dO;  dK += dS^T Q (Q holds the scale);  dQ += dS K
-          micro_gemm<A>(kt.count, D, rows, p, 1, kBlock, go + q0, D, dv + k0, D, true);
+          micro_gemm<A>(kt.count, V, rows, p, 1, kBlock, go + g0, V, dv + kt.row * V, V, true);
           micro_gemm<A>(kt.count, D, rows, ds, 1, kBlock, q + q0, D, dk + k0, D, true);
           micro_gemm<A>(rows, D, kt.count, ds, kBlock, 1, k + k0, D, dq + q0, D, true);
         }
@@ -327,7 +329,7 @@ void backward(const AttentionSink& to_q, const AttentionSink& to_k, const Attent
       store<T>(to_q, hd.sample * rows_q, head * D, dq, rows_q, D, scale);
     }
     store<T>(to_k, hd.sample * rows_k, hd.kv_head * D, dk, rows_k, D, A(1));
-    store<T>(to_v, hd.sample * rows_k, hd.kv_head * D, dv, rows_k, D, A(1));
+    store<T>(to_v, hd.sample * rows_k, hd.kv_head * V, dv, rows_k, V, A(1));
   });
 }
 

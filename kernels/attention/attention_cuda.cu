@@ -49,11 +49,11 @@ __device__ A dot(const A* a, const A* b, int64_t D) {
 template <class T, class O, int kDims, bool kCap>
 __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<T>* lse, AttentionArgs a) {
   using A = compute_t<T>;
-  const int64_t D = a.head_dim, stride = D + 1, head = blockIdx.y, sample = blockIdx.z;
+  const int64_t D = a.head_dim, V = a.value_dim, stride = D + 1, head = blockIdx.y, sample = blockIdx.z;
   const int64_t kv_head = head / (a.heads / a.kv_heads);
   const T* q = static_cast<const T*>(a.q) + sample * a.q_at.rows * a.q_stride + head * D;
   const T* k = static_cast<const T*>(a.k) + sample * a.k_at.rows * a.k_stride + kv_head * D;
-  const T* v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * D;
+  const T* v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * V;
   A* qs = shared_memory<A>();
   A *ks = qs + kTile * stride, *vs = ks + kTile * stride, *ps = vs + kTile * stride;
   const int row = threadIdx.x / kSpan, span = threadIdx.x % kSpan;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<
     if (mask.hides(qt, kt)) continue;
     __syncthreads();  // the last tile's values have been read
     load_tile<T, A>(ks, stride, k + kt.row * a.k_stride, a.k_stride, kt.count, D, A(1));
-    load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, D, A(1));
+    load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, V, A(1));
     __syncthreads();
     const int64_t query = qt.at + row;
     const int64_t begin = row < qt.count ? mask.begin(query, kt) : 0,
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<
     __syncwarp();  // a row's probabilities are read by its own threads
     for (int i = 0; i < kDims; ++i) {
       const int64_t c = span + i * kSpan;
-      if (c >= D) break;
+      if (c >= V) break;
       A add = 0;
       for (int col = 0; col < kTile; ++col) add += ps[row * kScoreStride + col] * vs[col * stride + c];
       acc[i] = acc[i] * fade + add;
@@ -107,9 +107,9 @@ __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<
   if (row >= qt.count) return;
   const bool blind = sum == A(0) && top == -A(INFINITY);
   const A inverse = blind ? A(0) : A(1) / sum;
-  O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * D;
+  O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * V;
   for (int i = 0; i < kDims; ++i)
-    if (const int64_t c = span + i * kSpan; c < D) put(to, c, acc[i] * inverse);
+    if (const int64_t c = span + i * kSpan; c < V) put(to, c, acc[i] * inverse);
   if (span == 0)
     lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] = blind ? -A(INFINITY) : top + log(sum);
 }
@@ -149,7 +149,7 @@ struct Pair {
         const A e = exp(s.value - lse);
         const A factor = A(!a.drop.threshold ? 1.0f : keep_factor(a, sample, head, query, kt.at + col));
         dropped = e * factor;
-        d = e * (dot(gs + row * stride, vs + col * stride, D) * factor - delta);
+        d = e * (dot(gs + row * stride, vs + col * stride, a.value_dim) * factor - delta);
         if constexpr (kCap) d *= s.slope;
       }
       p[row * kScoreStride + col] = dropped;
@@ -160,11 +160,11 @@ struct Pair {
 
 /// Sum over channels of dout * out, of the row that this thread has a share of.
 template <class T, class A>
-__device__ A row_delta(const A* gs, int64_t stride, const T* out, int64_t D, bool there) {
+__device__ A row_delta(const A* gs, int64_t stride, const T* out, int64_t V, bool there) {
   const int row = threadIdx.x / kSpan, span = threadIdx.x % kSpan;
   A sum = 0;
   if (there)
-    for (int64_t c = span; c < D; c += kSpan) sum += gs[row * stride + c] * get(out, c);
+    for (int64_t c = span; c < V; c += kSpan) sum += gs[row * stride + c] * get(out, c);
   return row_reduce(sum, Sum());
 }
 
@@ -173,12 +173,12 @@ __global__ void __launch_bounds__(kThreads)
     attention_backward_q(AttentionSink dq, const T* dout, const T* out, const compute_t<T>* lse,
                          AttentionArgs a) {
   using A = compute_t<T>;
-  const int64_t D = a.head_dim, stride = D + 1, head = blockIdx.y, sample = blockIdx.z;
-  const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * D;
+  const int64_t D = a.head_dim, V = a.value_dim, stride = D + 1, head = blockIdx.y, sample = blockIdx.z;
+  const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * V;
   const T* q = static_cast<const T*>(a.q) + sample * a.q_at.rows * a.q_stride + head * D;
   const T* k = static_cast<const T*>(a.k) + sample * a.k_at.rows * a.k_stride + kv_head * D;
-  const T* v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * D;
-  const int64_t first = sample * a.q_at.rows * row_stride + head * D;
+  const T* v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * V;
+  const int64_t first = sample * a.q_at.rows * row_stride + head * V;
   A* qs = shared_memory<A>();
   A *gs = qs + kTile * stride, *ks = gs + kTile * stride, *vs = ks + kTile * stride,
     *ps = vs + kTile * stride;
@@ -190,9 +190,9 @@ __global__ void __launch_bounds__(kThreads)
   const A scale = score_scale<A>(a);
   const bool there = row < qt.count;
   load_tile<T, A>(qs, stride, q + qt.row * a.q_stride, a.q_stride, qt.count, D, scale);
-  load_tile<T, A>(gs, stride, dout + first + qt.row * row_stride, row_stride, qt.count, D, A(1));
+  load_tile<T, A>(gs, stride, dout + first + qt.row * row_stride, row_stride, qt.count, V, A(1));
   __syncthreads();
-  const A delta = row_delta<T, A>(gs, stride, out + first + (qt.row + row) * row_stride, D, there);
+  const A delta = row_delta<T, A>(gs, stride, out + first + (qt.row + row) * row_stride, V, there);
   const A row_lse = there ? lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] : A(0);
   A acc[kDims];
   for (int i = 0; i < kDims; ++i) acc[i] = 0;
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kThreads)
     if (mask.hides(qt, kt)) continue;
     __syncthreads();
     load_tile<T, A>(ks, stride, k + kt.row * a.k_stride, a.k_stride, kt.count, D, A(1));
-    load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, D, A(1));
+    load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, V, A(1));
     __syncthreads();
     pair.compute(a, sample, head, mask, qt, kt, qs, gs, ks, vs, stride, row_lse, delta);
     __syncwarp();
@@ -223,10 +223,10 @@ __global__ void __launch_bounds__(kThreads)
     attention_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const T* out,
                           const compute_t<T>* lse, AttentionArgs a) {
   using A = compute_t<T>;
-  const int64_t D = a.head_dim, stride = D + 1, kv_head = blockIdx.y, sample = blockIdx.z;
-  const int64_t group = a.heads / a.kv_heads, row_stride = a.heads * D;
+  const int64_t D = a.head_dim, V = a.value_dim, stride = D + 1, kv_head = blockIdx.y, sample = blockIdx.z;
+  const int64_t group = a.heads / a.kv_heads, row_stride = a.heads * V;
   const T* k = static_cast<const T*>(a.k) + sample * a.k_at.rows * a.k_stride + kv_head * D;
-  const T* v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * D;
+  const T* v = static_cast<const T*>(a.v) + sample * a.k_at.rows * a.v_stride + kv_head * V;
   A* qs = shared_memory<A>();
   A *gs = qs + kTile * stride, *ks = gs + kTile * stride, *vs = ks + kTile * stride,
     *ps = vs + kTile * stride;
@@ -237,21 +237,21 @@ __global__ void __launch_bounds__(kThreads)
   const Mask mask(a, sample);
   const A scale = score_scale<A>(a);
   load_tile<T, A>(ks, stride, k + kt.row * a.k_stride, a.k_stride, kt.count, D, A(1));
-  load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, D, A(1));
+  load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, V, A(1));
   A acc_k[kDims], acc_v[kDims];
   for (int i = 0; i < kDims; ++i) acc_k[i] = acc_v[i] = 0;
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     const T* q = static_cast<const T*>(a.q) + sample * a.q_at.rows * a.q_stride + head * D;
-    const int64_t first = sample * a.q_at.rows * row_stride + head * D;
+    const int64_t first = sample * a.q_at.rows * row_stride + head * V;
     for (int64_t j = 0; j < q_tiles.total; ++j) {
       const Tile qt = q_tiles[j];
       if (mask.hides(qt, kt)) continue;
       const bool there = row < qt.count;
       __syncthreads();
       load_tile<T, A>(qs, stride, q + qt.row * a.q_stride, a.q_stride, qt.count, D, scale);
-      load_tile<T, A>(gs, stride, dout + first + qt.row * row_stride, row_stride, qt.count, D, A(1));
+      load_tile<T, A>(gs, stride, dout + first + qt.row * row_stride, row_stride, qt.count, V, A(1));
       __syncthreads();
-      const A delta = row_delta<T, A>(gs, stride, out + first + (qt.row + row) * row_stride, D, there);
+      const A delta = row_delta<T, A>(gs, stride, out + first + (qt.row + row) * row_stride, V, there);
       const A row_lse = there ? lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] : A(0);
       pair.compute(a, sample, head, mask, qt, kt, qs, gs, ks, vs, stride, row_lse, delta);
       __syncthreads();  // columns are read by other rows' threads
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t c = span + i * kSpan;
         if (c >= D) break;
         for (int r = 0; r < kTile; ++r) {  // `row` is a key here
-          acc_v[i] += pair.p[r * kScoreStride + row] * gs[r * stride + c];
+          if (c < V) acc_v[i] += pair.p[r * kScoreStride + row] * gs[r * stride + c];
           acc_k[i] += pair.ds[r * kScoreStride + row] * qs[r * stride + c];
         }
       }
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kDims; ++i)
     if (const int64_t c = span + i * kSpan; c < D) {
       give<T>(dk, sample * a.k_at.rows + kt.row + row, kv_head * D + c, acc_k[i]);
-      give<T>(dv, sample * a.k_at.rows + kt.row + row, kv_head * D + c, acc_v[i]);
+      if (c < V) give<T>(dv, sample * a.k_at.rows + kt.row + row, kv_head * V + c, acc_v[i]);
     }
 }
 
@@ -299,7 +299,8 @@ AttentionKernel kernel_for(Stream& s, DType t, const AttentionArgs& a, bool othe
   static const int capability = device_info().capability;
   const auto even = [](const Positions& p) { return p.rows == p.split || p.rows == 2 * p.split; };
   AttentionTraits traits;
-  traits.type = t, traits.head_dim = a.head_dim, traits.capability = capability;
+  traits.type = t, traits.head_dim = a.head_dim, traits.value_dim = a.value_dim,
+  traits.capability = capability;
   traits.dropout = a.drop.threshold != 0;
   traits.soft_cap = a.soft_cap > 0;
   traits.aligned =

@@ -23,8 +23,8 @@ CudnnStrides rows_of(int64_t stride, const AttentionArgs& a) { return {a.seq * s
 
 /// Both ways: what a call says beside what a recipe does.
 std::string call_declines(DType t, const AttentionArgs& a) {
-  if (std::string why =
-          cudnn_declines(t, a.head_dim, a.drop.threshold != 0, a.documents, a.window, a.soft_cap > 0);
+  if (std::string why = cudnn_declines(t, a.head_dim, a.drop.threshold != 0, a.documents, a.window,
+                                       a.soft_cap > 0, a.value_dim);
       !why.empty())
     return why;
   if (!whole(a.q_at, a.seq) || !whole(a.k_at, a.seq)) return "some queries against some keys";
@@ -208,10 +208,13 @@ int64_t cudnn_backward_workspace(const AttentionShape& a) {
 }
 
 std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window,
-                           bool soft_cap) {
+                           bool soft_cap, int64_t value_dim) {
   if (!is_half(t)) return fmt::format("cuDNN takes bf16 and fp16, not {}", dtype_name(t));
   if (head_dim % 8 != 0 || head_dim > 256)
     return fmt::format("cuDNN takes head dims that are multiples of 8 up to 256, not {}", head_dim);
+  if (value_dim != 0 && value_dim != head_dim)
+    return fmt::format("cuDNN is given values as wide as keys, and these are {} beside {}", value_dim,
+                       head_dim);
   if (dropout) return "the mask of dropout is by counter here, and cuDNN has one of its own";
   if (documents) return "queries see keys of their own document alone";
   if (window) return fmt::format("queries see a window of {} keys", window);
@@ -220,7 +223,8 @@ std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documen
 }
 
 std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool back) {
-  if (std::string why = cudnn_declines(t, shape.head_dim, false, false, shape.window); !why.empty())
+  if (std::string why = cudnn_declines(t, shape.head_dim, false, false, shape.window, false, shape.value_dim);
+      !why.empty())
     return why;
   const Kind kind{t, shape.head_dim, shape.kv_heads < shape.heads, shape.seq % 128 != 0, back};
   const std::lock_guard lock(checks_mutex);

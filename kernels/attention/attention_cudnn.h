@@ -50,8 +50,9 @@ std::string cudnn_attention(Stream& s, const CudnnAttention& what, const CudnnBu
 int64_t cudnn_backward_workspace(const AttentionShape& shape);
 
 /// Why cuDNN is not asked, of what a recipe can say; empty where it is. `window`: AttentionShape's.
+/// `value_dim`: channels of a value, 0: head_dim.
 std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window,
-                           bool soft_cap = false);
+                           bool soft_cap = false, int64_t value_dim = 0);
 
 /// Why attention of this kind does not go to cuDNN here; empty where it does. When first asked in a process
 /// this compares cuDNN with the kernels here on a small problem of the kind, which takes seconds. What it

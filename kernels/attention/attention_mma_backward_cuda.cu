@@ -29,15 +29,15 @@ template <class C, class T, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_mma_backward_q(AttentionSink dq, const T* dout, const float* lse, const float* delta,
                              int64_t first_unit, AttentionArgs a) {
-  constexpr int kDim = C::kDim, kTile = C::kN * kDim;
+  constexpr int kDim = C::kDim, kValue = C::kValue, kKeys = C::kN * kDim, kTiles = kKeys + C::kN * kValue;
   const int64_t unit = first_unit + blockIdx.y, head = unit % a.heads, sample = unit / a.heads;
-  const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * kDim;
+  const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * kValue;
   const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
-  const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, kDim);
+  const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, kValue);
   const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kDim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
   T* const qs = shared_memory<T>();
-  T *const gs = qs + C::kRows * kDim, *const kvs = gs + C::kRows * kDim;  // two buffers of keys and values
+  T *const gs = qs + C::kRows * kDim, *const kvs = gs + C::kRows * kValue;  // two buffers of keys and values
   const Tiles k_tiles(a.k_at, C::kN);
   const Tile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];
   const Mask mask(a, sample);
@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   };
   const auto fetch = [&](int64_t j, int buffer) {
     const Tile kt = k_tiles[j];
-    T* to = kvs + buffer * 2 * kTile;
+    T* to = kvs + buffer * kTiles;
     fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count);
-    fetch_rows<kDim, C::kN>(to + kTile, v + kt.row * a.v_stride, a.v_stride, kt.count);
+    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count);
   };
 
   float acc[C::kM][kDim / 8][4] = {}, row_lse[C::kM][2], row_delta[C::kM][2];
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       row_delta[m][half] = row < qt.count ? delta[at] : 0;
     }
   fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count);
-  fetch_rows<kDim, C::kRows>(gs, g + qt.row * row_stride, row_stride, qt.count);
+  fetch_rows<kValue, C::kRows>(gs, g + qt.row * row_stride, row_stride, qt.count);
   int64_t j = seen_from(0);
   if (j < k_tiles.total) fetch(j, 0);
   commit_copies();
@@ -78,10 +78,10 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     const Tile kt = k_tiles[j];
     if (j = seen_from(j + 1); j < k_tiles.total) fetch(j, buffer ^ 1), commit_copies();
     if (kt.at > qt.at + first + C::kOwn - 1) continue;
-    const T* ks = kvs + buffer * 2 * kTile;
+    const T* ks = kvs + buffer * kTiles;
     float s[C::kM][C::kN / 8][4], ds[C::kM][C::kN / 8][4];
-    row_products<C>(s, qs, first, ks);
-    row_products<C>(ds, gs, first, ks + kTile);
+    row_products<C, kDim>(s, qs, first, ks);
+    row_products<C, kValue>(ds, gs, first, ks + kKeys);
     const bool all_seen = kt.count == C::kN && kt.at + C::kN - 1 <= qt.at + first && highest <= kt.at;
 #pragma unroll
     for (int m = 0; m < C::kM; ++m)
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       }
     uint32_t weights[C::kM][C::kN / 16][4];
     as_weights<C, T>(weights, ds);
-    add_weighted<C, kDim>(acc, weights, ks, 0);
+    add_weighted<C, kDim, kDim>(acc, weights, ks, 0);
   }
 
 #pragma unroll
@@ -135,14 +135,15 @@ template <class C, class T, int kParts, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads)
     attention_mma_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const float* lse,
                               const float* delta, int64_t first_unit, AttentionArgs a) {
-  constexpr int kDim = C::kDim, kTile = C::kN * kDim, kOut = kDim / kParts;
+  constexpr int kDim = C::kDim, kValue = C::kValue, kQueries = C::kN * kDim,
+                kTiles = kQueries + C::kN * kValue, kOut = kDim / kParts, kOutValue = kValue / kParts;
   const int64_t group = a.heads / a.kv_heads, unit = first_unit + blockIdx.y;  // a key-value head of a sample
-  const int64_t kv_head = unit % a.kv_heads, sample = unit / a.kv_heads, row_stride = a.heads * kDim;
+  const int64_t kv_head = unit % a.kv_heads, sample = unit / a.kv_heads, row_stride = a.heads * kValue;
   const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kDim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
   T* const ks = shared_memory<T>();
-  T *const vs = ks + C::kRows * kDim, *const qgs = vs + C::kRows * kDim;  // two buffers of q and dout
-  float* const columns = reinterpret_cast<float*>(qgs + 4 * kTile);       // and of lse and delta
+  T *const vs = ks + C::kRows * kDim, *const qgs = vs + C::kRows * kValue;  // two buffers of q and dout
+  float* const columns = reinterpret_cast<float*>(qgs + 2 * kTiles);        // and of lse and delta
   const Tiles q_tiles(a.q_at, C::kN);
   const Tile kt = Tiles(a.k_at, C::kRows)[blockIdx.x / kParts];
   const int part = blockIdx.x % kParts;
@@ -160,10 +161,10 @@ __global__ void __launch_bounds__(kMmaThreads)
     const Tile qt = q_tiles[n % q_tiles.total];
     const int64_t head = kv_head * group + n / q_tiles.total;
     const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
-    const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, kDim);
-    T* to = qgs + buffer * 2 * kTile;
+    const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, kValue);
+    T* to = qgs + buffer * kTiles;
     fetch_rows<kDim, C::kN>(to, q + qt.row * a.q_stride, a.q_stride, qt.count);
-    fetch_rows<kDim, C::kN>(to + kTile, g + qt.row * row_stride, row_stride, qt.count);
+    fetch_rows<kValue, C::kN>(to + kQueries, g + qt.row * row_stride, row_stride, qt.count);
     const int64_t at = (sample * a.heads + head) * a.q_at.rows + qt.row;
     if (const int i = threadIdx.x; i < 2 * C::kN) {
       const int col = i % C::kN;
@@ -173,9 +174,9 @@ __global__ void __launch_bounds__(kMmaThreads)
     }
   };
 
-  float acc_k[C::kM][kOut / 8][4] = {}, acc_v[C::kM][kOut / 8][4] = {};
+  float acc_k[C::kM][kOut / 8][4] = {}, acc_v[C::kM][kOutValue / 8][4] = {};
   fetch_rows<kDim, C::kRows>(ks, k + kt.row * a.k_stride, a.k_stride, kt.count);
-  fetch_rows<kDim, C::kRows>(vs, v + kt.row * a.v_stride, a.v_stride, kt.count);
+  fetch_rows<kValue, C::kRows>(vs, v + kt.row * a.v_stride, a.v_stride, kt.count);
   int64_t n = seen_from(0);
   if (n < steps) fetch(n, 0);
   commit_copies();
@@ -187,11 +188,11 @@ __global__ void __launch_bounds__(kMmaThreads)
     [[maybe_unused]] const int64_t head = kv_head * group + n / q_tiles.total;
     if (n = seen_from(n + 1); n < steps) fetch(n, buffer ^ 1), commit_copies();
     if (kt.at + first > qt.at + qt.count - 1) continue;  // no query sees this warp's keys
-    const T* qs = qgs + buffer * 2 * kTile;
+    const T* qs = qgs + buffer * kTiles;
     const float* column_lse = columns + buffer * 2 * C::kN;
     float p[C::kM][C::kN / 8][4], ds[C::kM][C::kN / 8][4];
-    row_products<C>(p, ks, first, qs);
-    row_products<C>(ds, vs, first, qs + kTile);
+    row_products<C, kDim>(p, ks, first, qs);
+    row_products<C, kValue>(ds, vs, first, qs + kQueries);
     // Columns beyond the tile's queries are zeros in all operands, and give none of the sums anything.
     const bool all_seen =
         kt.at + first + C::kOwn - 1 <= qt.at && mask.lowest(qt.at + qt.count - 1) <= kt.at + first;
@@ -228,9 +229,9 @@ __global__ void __launch_bounds__(kMmaThreads)
       }
     uint32_t weights[C::kM][C::kN / 16][4];
     as_weights<C, T>(weights, p);
-    add_weighted<C, kOut>(acc_v, weights, qs + kTile, part * (kOut / 8));
+    add_weighted<C, kValue, kOutValue>(acc_v, weights, qs + kQueries, part * (kOutValue / 8));
     as_weights<C, T>(weights, ds);
-    add_weighted<C, kOut>(acc_k, weights, qs, part * (kOut / 8));
+    add_weighted<C, kDim, kOut>(acc_k, weights, qs, part * (kOut / 8));
   }
 
 #pragma unroll
@@ -244,20 +245,25 @@ __global__ void __launch_bounds__(kMmaThreads)
       for (int d = 0; d < kOut / 8; ++d) {
         const int64_t col = kv_head * kDim + part * kOut + 8 * d + lane % 4 * 2;
         give_pair<T>(dk, to_row, col, acc_k[m][d][2 * half] * scale, acc_k[m][d][2 * half + 1] * scale);
+      }
+#pragma unroll
+      for (int d = 0; d < kOutValue / 8; ++d) {
+        const int64_t col = kv_head * kValue + part * kOutValue + 8 * d + lane % 4 * 2;
         give_pair<T>(dv, to_row, col, acc_v[m][d][2 * half], acc_v[m][d][2 * half + 1]);
       }
     }
 }
 
 /// For each head dim; chosen by registers (docs/measurements/kernel-resources.json: no spills on sm_80).
-template <int kDim, ScoreMode kMode>
-using QueryCut = MmaCut<kDim, (kDim <= 64 && kMode == ScoreMode::plain ? 2 : 1), (kDim <= 192 ? 32 : 16)>;
-template <int kDim, ScoreMode kMode>
-using KeyCut = MmaCut<kDim, 1,
-                      (kMode == ScoreMode::dropout && kDim <= 128 ? 16
-                       : kDim <= 64                               ? 64
-                       : kDim <= 192                              ? 32
-                                                                  : 16)>;
+template <int kDim, int kValue, ScoreMode kMode>
+using QueryCut =
+    MmaCutFor<kDim, kValue, (kDim <= 64 && kMode == ScoreMode::plain ? 2 : 1), (kDim <= 192 ? 32 : 16)>;
+template <int kDim, int kValue, ScoreMode kMode>
+using KeyCut = MmaCutFor<kDim, kValue, 1,
+                         (kMode == ScoreMode::dropout && kDim <= 128 ? 16
+                          : kDim <= 64                               ? 64
+                          : kDim <= 192                              ? 32
+                                                                     : 16)>;
 template <int kDim>
 constexpr int kKeyParts = kDim <= 128 ? 1 : 2;
 
@@ -274,7 +280,7 @@ void attention_mma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink 
   const int64_t fit = std::min<int64_t>(delta_bytes / (4 * group * rows), 65535 / group);
   LT_CHECK(fit > 0, "attention backward of {} queries of {} heads that share keys", rows, group);
   with_mma_type(t, [&]<class T>() {
-    with_mma_dim(a.head_dim, [&]<int kDim>() {
+    with_mma_dims(a, [&]<int kDim, int kValue>() {
       constexpr int kParts = kKeyParts<kDim>;
       const T *g = static_cast<const T*>(dout), *o = static_cast<const T*>(out);
       const float* l = static_cast<const float*>(lse);
@@ -282,14 +288,17 @@ void attention_mma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink 
         const int64_t here = std::min(fit, pairs - first), unit = first * group, count = here * group * rows;
         float* delta = static_cast<float*>(scratch(s, 4 * count)) - unit * rows;
         launch(s, dim3(static_cast<unsigned>((count + kMmaWarps - 1) / kMmaWarps)), kMmaThreads, 0,
-               attention_delta<T>, delta, g, o, unit * rows, count, a.heads, rows, a.head_dim);
+               attention_delta<T>, delta, g, o, unit * rows, count, a.heads, rows, a.value_dim);
         with_score_mode(a, [&]<ScoreMode kMode>() {
-          using Q = QueryCut<kDim, kMode>;
-          using K = KeyCut<kDim, kMode>;
+          using Q = QueryCut<kDim, kValue, kMode>;
+          using K = KeyCut<kDim, kValue, kMode>;
           const dim3 q_grid = mma_grid(a.q_at, Q::kRows, 1, here * group, 1);
           const dim3 kv_grid = mma_grid(a.k_at, K::kRows, kParts, here, 1);
-          const int64_t q_shared = int64_t{sizeof(T)} * kDim * (2 * Q::kRows + 4 * Q::kN);
-          const int64_t kv_shared = int64_t{sizeof(T)} * kDim * (2 * K::kRows + 4 * K::kN) + 16 * K::kN;
+          const auto shared = [](int64_t own, int64_t other) {
+            return int64_t{sizeof(T)} * (kDim + kValue) * (own + 2 * other);
+          };
+          const int64_t q_shared = shared(Q::kRows, Q::kN);
+          const int64_t kv_shared = shared(K::kRows, K::kN) + 16 * K::kN;
           launch(s, q_grid, kMmaThreads, q_shared, attention_mma_backward_q<Q, T, kMode>, dq, g, l, delta,
                  unit, a);
           launch(s, kv_grid, kMmaThreads, kv_shared, attention_mma_backward_kv<K, T, kParts, kMode>, dk, dv,

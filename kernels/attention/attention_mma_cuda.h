@@ -19,11 +19,21 @@ constexpr int kMmaThreads = kMmaWarps * kWarp;
 template <int dim, int row_tiles, int other_rows>
 struct MmaCut {
   static constexpr int kDim = dim;       ///< head dim, a multiple of 32
+  static constexpr int kValue = dim;     ///< of values, likewise
   static constexpr int kM = row_tiles;   ///< sixteens of rows a warp owns
   static constexpr int kN = other_rows;  ///< rows of a tile of the other side, a multiple of 16
   static constexpr int kOwn = 16 * kM;   ///< rows a warp owns
   static constexpr int kRows = kMmaWarps * kOwn;
 };
+
+/// The same with values of another width than keys.
+template <int dim, int value, int row_tiles, int other_rows>
+struct MmaCutOfValues : MmaCut<dim, row_tiles, other_rows> {
+  static constexpr int kValue = value;
+};
+template <int dim, int value, int row_tiles, int other_rows>
+using MmaCutFor = std::conditional_t<dim == value, MmaCut<dim, row_tiles, other_rows>,
+                                     MmaCutOfValues<dim, value, row_tiles, other_rows>>;
 
 /// Where 16 bytes of a row lie in a tile of shared memory, in elements: chunks of a row are exchanged so that
 /// the eight rows of a matrix are in different banks.
@@ -43,8 +53,8 @@ __device__ __forceinline__ void fetch_rows(T* to, const T* from, int64_t stride,
   }
 }
 
-/// to = the warp's rows of `own`, from `first` on, times the rows of `other`: scores.
-template <class C, class T>
+/// to = the warp's rows of `own`, from `first` on, times the rows of `other`, both kWide channels: scores.
+template <class C, int kWide, class T>
 __device__ __forceinline__ void row_products(float (&to)[C::kM][C::kN / 8][4], const T* own, int first,
                                              const T* other) {
   const int lane = threadIdx.x % kWarp;
@@ -53,15 +63,15 @@ __device__ __forceinline__ void row_products(float (&to)[C::kM][C::kN / 8][4], c
 #pragma unroll
     for (int n = 0; n < C::kN / 8; ++n) to[m][n][0] = to[m][n][1] = to[m][n][2] = to[m][n][3] = 0;
 #pragma unroll
-  for (int k = 0; k < C::kDim / 16; ++k) {
+  for (int k = 0; k < kWide / 16; ++k) {
     uint32_t a[C::kM][4];
 #pragma unroll
     for (int m = 0; m < C::kM; ++m)
-      load_matrices(a[m], own + place<C::kDim>(first + 16 * m + lane % 16, 2 * k + lane / 16));
+      load_matrices(a[m], own + place<kWide>(first + 16 * m + lane % 16, 2 * k + lane / 16));
 #pragma unroll
     for (int n = 0; n < C::kN / 16; ++n) {
       uint32_t b[4];
-      load_matrices(b, other + place<C::kDim>(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+      load_matrices(b, other + place<kWide>(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 #pragma unroll
       for (int m = 0; m < C::kM; ++m) {
         multiply_add<T>(to[m][2 * n], a[m], b[0], b[1]);
@@ -71,8 +81,8 @@ __device__ __forceinline__ void row_products(float (&to)[C::kM][C::kN / 8][4], c
   }
 }
 
-/// to += weights times the rows of `other`, kOut of their channels from 8 first_chunk on.
-template <class C, int kOut, class T>
+/// to += weights times the rows of `other`, kOut of their kWide channels from 8 first_chunk on.
+template <class C, int kWide, int kOut, class T>
 __device__ __forceinline__ void add_weighted(float (&to)[C::kM][kOut / 8][4],
                                              const uint32_t (&weights)[C::kM][C::kN / 16][4], const T* other,
                                              int first_chunk) {
@@ -82,7 +92,7 @@ __device__ __forceinline__ void add_weighted(float (&to)[C::kM][kOut / 8][4],
 #pragma unroll
     for (int d = 0; d < kOut / 16; ++d) {
       uint32_t b[4];
-      load_transposed(b, other + place<C::kDim>(16 * k + lane % 16, first_chunk + 2 * d + lane / 16));
+      load_transposed(b, other + place<kWide>(16 * k + lane % 16, first_chunk + 2 * d + lane / 16));
 #pragma unroll
       for (int m = 0; m < C::kM; ++m) {
         multiply_add<T>(to[m][2 * d], weights[m][k], b[0], b[1]);
@@ -166,22 +176,25 @@ __device__ __forceinline__ void give_pair(const AttentionSink& to, int64_t row, 
   }
 }
 
-/// Calls f with the head dim.
+/// Calls f with the head dim and that of values.
 template <class F>
-void with_mma_dim(int64_t head_dim, F&& f) {
-  switch (head_dim) {
+void with_mma_dims(const AttentionArgs& a, F&& f) {
+  if (a.head_dim == 192 && a.value_dim == 128) return f.template operator()<192, 128>();
+  LT_CHECK(a.value_dim == a.head_dim, "attention of head dim {} and values of {} on tensor cores", a.head_dim,
+           a.value_dim);
+  switch (a.head_dim) {
     case 64:
-      return f.template operator()<64>();
+      return f.template operator()<64, 64>();
     case 96:
-      return f.template operator()<96>();
+      return f.template operator()<96, 96>();
     case 128:
-      return f.template operator()<128>();
+      return f.template operator()<128, 128>();
     case 192:
-      return f.template operator()<192>();
+      return f.template operator()<192, 192>();
     case 256:
-      return f.template operator()<256>();
+      return f.template operator()<256, 256>();
     default:
-      fail(ExitCode::internal, "attention of head dim {} on tensor cores", head_dim);
+      fail(ExitCode::internal, "attention of head dim {} on tensor cores", a.head_dim);
   }
 }
 

@@ -8,11 +8,11 @@ namespace {
 
 template <class C, class T, class O, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, float* lse, AttentionArgs a) {
-  constexpr int kDim = C::kDim, kTile = C::kN * kDim;
+  constexpr int kDim = C::kDim, kValue = C::kValue, kKeys = C::kN * kDim, kTiles = kKeys + C::kN * kValue;
   const int64_t head = blockIdx.y, sample = blockIdx.z, kv_head = head / (a.heads / a.kv_heads);
   const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
   const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kDim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
   T* const qs = shared_memory<T>();
   T* const kvs = qs + C::kRows * kDim;  // two buffers of keys and values
   const Tiles k_tiles(a.k_at, C::kN);
@@ -30,12 +30,12 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
   };
   const auto fetch = [&](int64_t j, int buffer) {
     const Tile kt = k_tiles[j];
-    T* to = kvs + buffer * 2 * kTile;
+    T* to = kvs + buffer * kTiles;
     fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count);
-    fetch_rows<kDim, C::kN>(to + kTile, v + kt.row * a.v_stride, a.v_stride, kt.count);
+    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count);
   };
 
-  float acc[C::kM][kDim / 8][4] = {}, top[C::kM][2], sum[C::kM][2] = {};
+  float acc[C::kM][kValue / 8][4] = {}, top[C::kM][2], sum[C::kM][2] = {};
 #pragma unroll
   for (int m = 0; m < C::kM; ++m) top[m][0] = top[m][1] = -INFINITY;
   fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count);
@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
     const Tile kt = k_tiles[j];
     if (j = seen_from(j + 1); j < k_tiles.total) fetch(j, buffer ^ 1), commit_copies();
     if (kt.at > qt.at + first + C::kOwn - 1) continue;  // nothing for this warp's queries
-    const T* ks = kvs + buffer * 2 * kTile;
+    const T* ks = kvs + buffer * kTiles;
     float s[C::kM][C::kN / 8][4];
-    row_products<C>(s, qs, first, ks);
+    row_products<C, kDim>(s, qs, first, ks);
     if constexpr (kMode == ScoreMode::soft_cap) {
 #pragma unroll
       for (int m = 0; m < C::kM; ++m)
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
           }
         sum[m][half] = sum[m][half] * fade + total;  // of this lane's columns
 #pragma unroll
-        for (int d = 0; d < kDim / 8; ++d) acc[m][d][2 * half] *= fade, acc[m][d][2 * half + 1] *= fade;
+        for (int d = 0; d < kValue / 8; ++d) acc[m][d][2 * half] *= fade, acc[m][d][2 * half + 1] *= fade;
         if constexpr (kMode == ScoreMode::dropout) {
           const int64_t query = qt.at + first + 16 * m + 8 * half + lane / 4;
 #pragma unroll
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
       }
     uint32_t weights[C::kM][C::kN / 16][4];
     as_weights<C, T>(weights, s);
-    add_weighted<C, kDim>(acc, weights, ks + kTile, 0);
+    add_weighted<C, kValue, kValue>(acc, weights, ks + kKeys, 0);
   }
 
 #pragma unroll
@@ -125,9 +125,9 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
       const int row = first + 16 * m + 8 * half + lane / 4;
       if (row >= qt.count) continue;
       const float inverse = all == 0 ? 0.0f : 1.0f / all;
-      O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * kDim + lane % 4 * 2;
+      O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * kValue + lane % 4 * 2;
 #pragma unroll
-      for (int d = 0; d < kDim / 8; ++d)
+      for (int d = 0; d < kValue / 8; ++d)
         put_pair(to + 8 * d, acc[m][d][2 * half] * inverse, acc[m][d][2 * half + 1] * inverse);
       if (lane % 4 == 0)
         lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] =
@@ -136,9 +136,9 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
 }
 
 /// For each head dim; chosen by registers (docs/measurements/kernel-resources.json: no spills on sm_80).
-template <int kDim, ScoreMode kMode>
-using ForwardCut = MmaCut<kDim, (kDim <= 128 && kMode != ScoreMode::dropout ? 2 : 1),
-                          (kDim <= (kMode == ScoreMode::dropout ? 64 : 96) ? 64 : 32)>;
+template <int kDim, int kValue, ScoreMode kMode>
+using ForwardCut = MmaCutFor<kDim, kValue, (kDim <= 128 && kMode != ScoreMode::dropout ? 2 : 1),
+                             (kDim <= (kMode == ScoreMode::dropout ? 64 : 96) ? 64 : 32)>;
 
 }  // namespace
 }  // namespace cuda
@@ -147,12 +147,12 @@ using namespace cuda;
 
 void attention_mma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a) {
   with_mma_type(t, [&]<class T>() {
-    with_mma_dim(a.head_dim, [&]<int kDim>() {
+    with_mma_dims(a, [&]<int kDim, int kValue>() {
       with_score_mode(a, [&]<ScoreMode kMode>() {
         const auto run = [&]<class O>() {
-          using C = ForwardCut<kDim, kMode>;
+          using C = ForwardCut<kDim, kValue, kMode>;
           const dim3 grid = mma_grid(a.q_at, C::kRows, 1, a.heads, a.batch);
-          const int64_t shared = int64_t{sizeof(T)} * kDim * (C::kRows + 4 * C::kN);
+          const int64_t shared = int64_t{sizeof(T)} * (kDim * C::kRows + 2 * (kDim + kValue) * C::kN);
           launch(s, grid, kMmaThreads, shared, cuda::attention_mma_forward<C, T, O, kMode>,
                  static_cast<O*>(out), static_cast<float*>(lse), a);
         };

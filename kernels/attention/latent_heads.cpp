@@ -7,13 +7,12 @@ namespace {
 
 void check(const LatentHeads& h, const Tensor& qkv, const Tensor& q, const Tensor& kv, const Tensor& rope) {
   const int64_t rows = qkv.rows();
-  LT_CHECK(h.value > 0 && h.value <= h.width() && qkv.cols() == 3 * h.heads * h.width() && q.rows() == rows &&
-               q.cols() == h.heads * h.width() && kv.rows() == rows &&
-               kv.cols() == h.heads * (h.nope + h.value) && rope.rows() == rows && rope.cols() == h.rope &&
-               q.dtype == qkv.dtype && kv.dtype == qkv.dtype && rope.dtype == qkv.dtype,
-           "{} heads of {} + {} channels and values of {} from {}, {} and {}: qkv is {}", h.heads, h.nope,
-           h.rope, h.value, to_string(q.shape), to_string(kv.shape), to_string(rope.shape),
-           to_string(qkv.shape));
+  LT_CHECK(
+      h.value > 0 && qkv.cols() == h.qkv_width() && q.rows() == rows && q.cols() == h.heads * h.width() &&
+          kv.rows() == rows && kv.cols() == h.heads * (h.nope + h.value) && rope.rows() == rows &&
+          rope.cols() == h.rope && q.dtype == qkv.dtype && kv.dtype == qkv.dtype && rope.dtype == qkv.dtype,
+      "{} heads of {} + {} channels and values of {} from {}, {} and {}: qkv is {}", h.heads, h.nope, h.rope,
+      h.value, to_string(q.shape), to_string(kv.shape), to_string(rope.shape), to_string(qkv.shape));
 }
 
 }  // namespace
@@ -40,17 +39,6 @@ void latent_heads_backward(Stream& s, Tensor dq, Tensor dkv, Tensor dkey_rope, T
   }
   LT_LAUNCH(s, latent_heads_backward, dqkv.dtype, dq.data, dkv.data, dkey_rope.data, dqkv.data, dqkv.rows(),
             h);
-}
-
-void resize_heads(Stream& s, Tensor y, Tensor x, int64_t heads) {
-  LT_CHECK(y.rows() == x.rows() && y.cols() % heads == 0 && x.cols() % heads == 0 && y.dtype == x.dtype,
-           "{} heads of {} from {}", heads, to_string(y.shape), to_string(x.shape));
-  if (s.meta()) {
-    s.meta()->add(s, op_cost("resize_heads", OpClass::elementwise, 0, {y}, {x}));
-    place(s, "resize_heads", Rule::elementwise, {y}, {x});
-    return;
-  }
-  LT_LAUNCH(s, resize_heads, y.dtype, y.data, x.data, y.rows() * heads, y.cols() / heads, x.cols() / heads);
 }
 
 }  // namespace ltrain

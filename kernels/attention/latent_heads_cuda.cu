@@ -9,16 +9,18 @@ namespace {
 template <class T>
 __global__ void gather_heads(T* qkv, const T* q, const T* kv, const T* key_rope, int64_t channels,
                              LatentHeads p) {
-  const int64_t width = p.width(), each = p.nope + p.value, part = p.heads * width;
+  const int64_t width = p.width(), each = p.nope + p.value, part = p.heads * width, all = p.qkv_width();
   for (int64_t n = grid_thread(); n < channels; n += grid_stride()) {
-    const int64_t row = n / (3 * part), at = n % (3 * part), of = at % part, h = of / width, c = of % width;
-    const T* parts = kv + (row * p.heads + h) * each;
+    const int64_t row = n / all, at = n % all;
+    const T* parts = kv + row * p.heads * each;
     if (at < part) {
-      qkv[n] = q[row * part + of];
+      qkv[n] = q[row * part + at];
     } else if (at < 2 * part) {
-      qkv[n] = c < p.nope ? parts[c] : key_rope[row * p.rope + c - p.nope];
+      const int64_t h = (at - part) / width, c = (at - part) % width;
+      qkv[n] = c < p.nope ? parts[h * each + c] : key_rope[row * p.rope + c - p.nope];
     } else {
-      qkv[n] = c < p.value ? parts[p.nope + c] : T{};
+      const int64_t h = (at - 2 * part) / p.value, c = (at - 2 * part) % p.value;
+      qkv[n] = parts[h * each + p.nope + c];
     }
   }
 }
@@ -32,7 +34,7 @@ __global__ void scatter_heads(T* dq, T* dkv, T* dkey_rope, const T* dqkv, int64_
   for (int64_t n = grid_thread(); n < channels; n += grid_stride()) {
     const int64_t row = n / all;
     int64_t at = n % all;
-    const T* from = dqkv + row * 3 * part;
+    const T* from = dqkv + row * p.qkv_width();
     if (at < part) {
       dq[row * part + at] = from[at];
       continue;
@@ -41,21 +43,13 @@ __global__ void scatter_heads(T* dq, T* dkv, T* dkey_rope, const T* dqkv, int64_
     if (at < parts) {
       const int64_t h = at / each, c = at % each;
       dkv[row * parts + at] =
-          c < p.nope ? from[part + h * width + c] : from[2 * part + h * width + c - p.nope];
+          c < p.nope ? from[part + h * width + c] : from[2 * part + h * p.value + c - p.nope];
       continue;
     }
     at -= parts;
     A sum = 0;
     for (int64_t h = 0; h < p.heads; ++h) sum += get(from, part + h * width + p.nope + at);
     put(dkey_rope, row * p.rope + at, sum);
-  }
-}
-
-template <class T>
-__global__ void resize(T* y, const T* x, int64_t channels, int64_t to, int64_t from) {
-  for (int64_t n = grid_thread(); n < channels; n += grid_stride()) {
-    const int64_t h = n / to, c = n % to;
-    y[n] = c < from ? x[h * from + c] : T{};
   }
 }
 
@@ -66,7 +60,7 @@ using namespace cuda;
 
 void latent_heads_forward_cuda(Stream& s, DType t, void* qkv, const void* q, const void* kv,
                                const void* key_rope, int64_t rows, LatentHeads p) {
-  const int64_t channels = rows * 3 * p.heads * p.width();
+  const int64_t channels = rows * p.qkv_width();
   dispatch_float(t, [&]<class T>() {
     launch(s, blocks_for(channels, 256), 256, 0, cuda::gather_heads<T>, static_cast<T*>(qkv),
            static_cast<const T*>(q), static_cast<const T*>(kv), static_cast<const T*>(key_rope), channels, p);
@@ -79,13 +73,6 @@ void latent_heads_backward_cuda(Stream& s, DType t, void* dq, void* dkv, void* d
   dispatch_float(t, [&]<class T>() {
     launch(s, blocks_for(channels, 256), 256, 0, cuda::scatter_heads<T>, static_cast<T*>(dq),
            static_cast<T*>(dkv), static_cast<T*>(dkey_rope), static_cast<const T*>(dqkv), channels, p);
-  });
-}
-
-void resize_heads_cuda(Stream& s, DType t, void* y, const void* x, int64_t heads, int64_t to, int64_t from) {
-  dispatch_float(t, [&]<class T>() {
-    launch(s, blocks_for(heads * to, 256), 256, 0, cuda::resize<T>, static_cast<T*>(y),
-           static_cast<const T*>(x), heads * to, to, from);
   });
 }
 

@@ -54,7 +54,7 @@ void Block::offload(Step& step, Saved& saved, const ActivationOffloadOptions& o)
 
 void Block::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c, bool sp,
                     bool expert_tensor, const DispatchOptions& dispatch, int64_t i) {
-  place_ = fmt::format("layers.{}", i);
+  place_ = c.place(i);
   dropout_ = c.resid_pdrop;
   // Of projections into the residual stream (GPT-2; Megatron-LM's scaled_init_method_normal).
   const double out_std = c.initializer_range / (c.scaled_init ? std::sqrt(2.0 * c.num_hidden_layers) : 1.0);
@@ -70,7 +70,7 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   attention_.declare(store, groups, c, sp, p + names.attention, place_ + ".attention", out_std, i);
   if (both) norm(after1_, names.attention_output_norm);
   norm(at == NormPlacement::after ? after2_ : norm2_, names.feed_forward_norm);
-  is_moe_ = c.moe.in_layer(i);
+  is_moe_ = c.has_experts(i);
   if (is_moe_)
     moe_.declare(store, groups, c, sp, expert_tensor, dispatch, p + names.moe, i, out_std);
   else

@@ -29,10 +29,26 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
       store.begin_segment(layer_segment(i));
       blocks_[i].declare(store, groups, c, sequence_parallel_, options.expert_tensor, options.dispatch, i);
     }
-    if (!stage.heads) continue;
-    store.begin_segment(head_segment());
-    head_.declare(store, groups, c, sequence_parallel_, options.decay_embeddings, tokens_);
+    if (stage.heads) declare_head(store, groups, options);
   }
+}
+
+void Decoder::declare_head(ParameterStore& store, const Groups& groups, const DecoderOptions& options) {
+  const ModelConfig& c = config_;
+  modules_.resize(static_cast<size_t>(c.num_nextn_predict_layers));
+  modules_scale_ = c.mtp_loss_scaling_factor;
+  for (size_t k = 0; k < modules_.size(); ++k) {
+    const int64_t layer = c.num_hidden_layers + static_cast<int64_t>(k);
+    store.begin_segment(layer_segment(layer));
+    modules_[k].declare(store, groups, c, sequence_parallel_, options.expert_tensor, options.dispatch, layer);
+  }
+  store.begin_segment(head_segment());
+  head_.declare(store, groups, c, sequence_parallel_, options.decay_embeddings, tokens_);
+  if (modules_.empty()) return;
+  vocab_ = vocabulary_part(groups, c);
+  modules_tokens_ = has_embedding_          ? tokens_
+                    : c.tie_word_embeddings ? head_.weight()
+                                            : store.add({token_table(groups, options.decay_embeddings)});
 }
 
 int Decoder::quantize_operands(const ParameterStore& store, const Fp8Settings& settings) {
@@ -44,15 +60,19 @@ int Decoder::quantize_operands(const ParameterStore& store, const Fp8Settings& s
   return rounded;
 }
 
+ParameterSpec Decoder::token_table(const Groups& groups, bool decay) const {
+  ParameterSpec tokens = vocabulary_weight(groups, config_, config_.names().tokens + ".weight");
+  tokens.decay = decay;
+  tokens.tied_stages = config_.shares_embedding();
+  return tokens;
+}
+
 void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, bool decay) {
   const ModelConfig& c = config_;
   has_embedding_ = true;
   store.begin_segment(kEmbedding);
-  ParameterSpec tokens = vocabulary_weight(groups, c, c.names().tokens + ".weight");
-  tokens.decay = decay;
-  tokens.tied_stages = c.tie_word_embeddings;
   vocab_ = vocabulary_part(groups, c);
-  tokens_ = store.add({tokens});
+  tokens_ = store.add({token_table(groups, decay)});
   if (c.traits().positions != PositionEmbedding::learned) return;
   ParameterSpec positions{c.names().positions + ".weight",
                           {c.max_position_embeddings, c.hidden_size},
@@ -89,7 +109,7 @@ void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
   const RowMap rows = step.row_map(mb);
   const Tensor positions = positions_ >= 0 ? step.params.value(positions_) : Tensor();
   if (step.groups.one_d()) {
-    look_up(step, mb, r.x, positions, rows);
+    look_up(step, mb, r.x, tokens_, positions, rows);
   } else {
     look_up_cut(step, mb, r.x);
     if (positions.defined()) position_forward(step.compute, r.x, positions, rows);
@@ -102,11 +122,11 @@ void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
 
 double Decoder::embedding_scale() const { return std::sqrt(static_cast<float>(config_.hidden_size)); }
 
-void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions,
+void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, int table, Tensor positions,
                       const RowMap& rows) const {
   const bool cut = step.groups.tensor.size() > 1;  // then positions are added once, after the sum
   const Tensor partial = partial_rows(step, x, mb.rows(), "partial embedding");
-  embedding_forward(step.compute, partial, mb.tokens, step.params.value(tokens_), cut ? Tensor() : positions,
+  embedding_forward(step.compute, partial, mb.tokens, step.params.value(table), cut ? Tensor() : positions,
                     rows, vocab_);
   if (!cut) return;
   sum_rows_start(step, x, partial).wait(step);
@@ -158,11 +178,50 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
     step.params.grad_ready(positions_);
   }
   if (!step.groups.one_d()) return look_up_cut_backward(step, mb, dx);
-  Tensor whole = gather_rows(step, dx, "gathered gradient");
-  const GradBuffer to = step.params.accumulate(tokens_);  // a tied head has written there before
-  embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);
+  look_up_backward(step, mb, dx, tokens_);
   step.params.grad_ready(tokens_);
+}
+
+void Decoder::look_up_backward(Step& step, const MicroBatch& mb, Tensor dx, int table) const {
+  Tensor whole = gather_rows(step, dx, "gathered gradient");
+  const GradBuffer to = step.params.accumulate(table);  // a tied head has written there before
+  embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);
   release_whole(step, whole, dx);
+}
+
+void Decoder::predict_more(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
+  const int64_t modules = static_cast<int64_t>(modules_.size());
+  std::vector<PredictionModule::Saved> saved(modules_.size());
+  std::vector<Tensor> gradients{dy};  // of what each module reads, and of the last one's result
+  const auto place = [&](int64_t k) { return config_.place(config_.num_hidden_layers + k); };
+  const auto segment = [&](int64_t k) { return layer_segment(config_.num_hidden_layers + k); };
+  const auto dropped = [&](int64_t k) {
+    return step.dropout(config_.embd_pdrop, place(k) + ".embedding", mb);
+  };
+  for (int64_t k = 0; k < modules; ++k) {
+    step.enter(place(k));
+    step.params.gather_segment(segment(k), k + 1 < modules ? segment(k + 1) : -1);
+    const MicroBatch of = mb.of_module(k, modules, modules_scale_);
+    const PredictionModule& module = modules_[static_cast<size_t>(k)];
+    Tensor x = step.activation("embedding", y.shape);
+    look_up(step, of, x, modules_tokens_, {}, step.row_map(mb));
+    if (const Dropout d = dropped(k); d.on()) dropout(step.compute, x, x, d);
+    y = module.forward(step, mb, x, y, rope_table_, saved[static_cast<size_t>(k)]);
+    gradients.push_back(step.temporary("d norm", y.shape));
+    head_.loss_of(step, of, y, gradients.back());
+  }
+  step.release(y);
+  for (int64_t k = modules; k-- > 0;) {
+    const size_t i = static_cast<size_t>(k);
+    Tensor dx = modules_[i].backward(step, mb, gradients[i + 1], gradients[i], rope_table_, saved[i]);
+    step.params.release_segment(segment(k));
+    if (const Dropout d = dropped(k); d.on()) dropout(step.compute, dx, dx, d);
+    look_up_backward(step, mb.of_module(k, modules, modules_scale_), dx, modules_tokens_);
+    step.release(dx);
+  }
+  // Shared with the output layer or the embedding, it is theirs to say.
+  if (modules_tokens_ != tokens_ && modules_tokens_ != head_.weight())
+    step.params.grad_ready(modules_tokens_);
 }
 
 void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& r, Saved& saved) const {
@@ -228,13 +287,16 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
     step.params.gather_segment(head_segment());
-    if (config_.tie_word_embeddings && has_embedding_) step.params.gather_segment(kEmbedding);
+    const bool embedding = config_.shares_embedding() && has_embedding_;
+    if (embedding) step.params.gather_segment(kEmbedding);
+    Head::AlsoReads also;
+    if (!modules_.empty()) also = [&](Tensor y, Tensor dy) { predict_more(step, mb, y, dy); };
     if (step.generation)
       head_.logits(step, r, step.generation->logits, step.generation->first_row);
     else
-      saved.dx = head_.loss(step, mb, r);
+      saved.dx = head_.loss(step, mb, r, also);
     step.params.release_segment(head_segment());
-    if (config_.tie_word_embeddings && has_embedding_) step.params.release_segment(kEmbedding);
+    if (embedding) step.params.release_segment(kEmbedding);
     return {};
   }
   Tensor out = step.activation("stage output", r.x.shape);

@@ -4,6 +4,7 @@
 
 #include "kernels/elementwise/embedding.h"
 #include "models/decoder/block.h"
+#include "models/decoder/multi_token_prediction.h"
 #include "models/layers/head.h"
 
 namespace ltrain {
@@ -39,7 +40,7 @@ class Decoder {
   /// The linear layers of blocks multiply in FP8 where a step has them; how many do.
   int quantize_operands(const ParameterStore& store, const Fp8Settings& settings);
   /// Segments of the store: the embedding, the layers, the head.
-  static int segments(const ModelConfig& config) { return static_cast<int>(config.num_hidden_layers) + 2; }
+  static int segments(const ModelConfig& config) { return static_cast<int>(config.all_layers()) + 2; }
   int stage_count() const { return static_cast<int>(stages_.size()); }
   const StageLayers& stage(int i) const { return stages_[i]; }
 
@@ -60,9 +61,16 @@ class Decoder {
   static int layer_segment(int64_t layer) { return static_cast<int>(layer) + 1; }
   int head_segment() const { return segments(config_) - 1; }
   void declare_embedding(ParameterStore& store, const Groups& groups, bool decay);
+  ParameterSpec token_table(const Groups& groups, bool decay) const;
+  void declare_head(ParameterStore& store, const Groups& groups, const DecoderOptions& options);
   void embed(Step& step, const MicroBatch& mb, Residual& r) const;
-  /// x := rows of the token table, and positions where given; their gradient.
-  void look_up(Step& step, const MicroBatch& mb, Tensor x, Tensor positions, const RowMap& rows) const;
+  /// x := rows of the token table `table`, and positions where given; its gradient.
+  void look_up(Step& step, const MicroBatch& mb, Tensor x, int table, Tensor positions,
+               const RowMap& rows) const;
+  void look_up_backward(Step& step, const MicroBatch& mb, Tensor dx, int table) const;
+  /// Multi-token prediction, forward and backward at once: y, the final norm's result, is given back, and
+  /// dy += its gradient.
+  void predict_more(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   void look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const;
   void look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const;
   /// Rounded to fp32, as transformers keeps it.
@@ -83,6 +91,9 @@ class Decoder {
   bool has_embedding_ = false;
   bool sequence_parallel_ = false;
   Head head_;
+  std::vector<PredictionModule> modules_;  // of the stage that has the head
+  int modules_tokens_ = -1;                // table that they look up: the embedding, or a copy of it
+  double modules_scale_ = 0;
   /// Of a layer, by its base of rotary angles.
   Tensor rope_table(int64_t layer) const {
     return config_.rotates_locally(layer) ? local_rope_table_ : rope_table_;

@@ -30,14 +30,19 @@ Family deepseek_v3_family() {
   f.summary =
       "deepseek_v2 with sigmoid scores of experts, which are chosen by score + bias and balanced by the "
       "bias.";
-  f.traits.correction_bias = true;
+  f.traits.correction_bias = f.traits.multi_token_prediction = true;
+  f.names.mtp_embedding_norm = "enorm";
+  f.names.mtp_hidden_norm = "hnorm";
+  f.names.mtp_projection = "eh_proj";
+  f.names.mtp_output_norm = "shared_head.norm";
+  f.names.mtp_tokens_copy = "embed_tokens";
+  f.names.mtp_output_copy = "shared_head.head";
   f.defaults.num_experts = 256;
   f.defaults.top_k = 8;
   f.defaults.shared_experts = 1;
   f.defaults.sigmoid_scores = true;
   f.defaults.routed_scaling_factor = 2.5;
   f.defaults.bias_update_rate = 0.001;
-  f.hf_layout.layers_behind = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(deepseek_v3_keys());
   return f;
 }

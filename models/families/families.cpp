@@ -31,6 +31,11 @@ const Family& checked(const Family& f) {
   LT_CHECK(!t.latent_attention || (!t.qkv_bias && !t.attention_output_bias && !t.attention_sinks &&
                                    t.query_key_norm == QueryKeyNorm::none && !f.grouped_queries),
            "{}: biases, sinks, norms or groups of heads beside latent attention", f.name);
+  LT_CHECK(t.multi_token_prediction == !f.names.mtp_projection.empty(),
+           "{}: names of its modules go with multi-token prediction", f.name);
+  LT_CHECK(!t.multi_token_prediction || (t.positions == PositionEmbedding::rotary && !t.scaled_embedding &&
+                                         f.windows == WindowLayers::none && !f.layers_without_positions),
+           "{}: multi-token prediction with layers that differ", f.name);
   LT_CHECK(t.attention_sinks == !f.names.sinks.empty(), "{}: a name for sinks goes with sinks", f.name);
   LT_CHECK((f.defaults.no_rope_layer_interval == 0) || f.layers_without_positions,
            "{}: layers without positions that a recipe cannot name", f.name);

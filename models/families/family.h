@@ -45,6 +45,10 @@ struct ParameterNames {
   // Of latent_attention: into and out of the latents, and their norms. `query` is where there is no latent.
   std::string query_down, query_latent_norm, query_up;
   std::string key_value_down, key_value_latent_norm, key_value_up;
+  // Of multi_token_prediction, within a layer behind the last: norms of what it reads, their projection, the
+  // norm of what it gives; and what files have once more, which is the model's own in memory.
+  std::string mtp_embedding_norm, mtp_hidden_norm, mtp_projection, mtp_output_norm;
+  std::string mtp_tokens_copy, mtp_output_copy;
   // Of a feed-forward.
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< gate: empty where there is none
   std::string fused_gate_up;  ///< rows of gate and up in one tensor; empty: two tensors
@@ -60,8 +64,6 @@ struct HfTensorLayout {
   bool transposed_linear = false;
   /// Ends of names of tensors that files may have and that are no parameters: masks that are computed.
   std::vector<std::string> buffers;
-  /// Files may have layers behind the last one, which predict more tokens and are not read.
-  bool layers_behind = false;
   /// All experts in one tensor of each kind, as TensorName::stacked has them.
   bool stacked_experts = false;
   /// Of an expert: "experts.7." + this + ".weight".

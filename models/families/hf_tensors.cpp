@@ -55,6 +55,11 @@ Rows rows_of(const Family& f) {
   if (t.attention_sinks) same(all.layer, attention + n.sinks);
   if (t.query_key_norm != QueryKeyNorm::none)
     for (const std::string& name : {n.query_norm, n.key_norm}) same(all.layer, attention + name + ".weight");
+  if (t.multi_token_prediction) {
+    for (const std::string& name : {n.mtp_embedding_norm, n.mtp_hidden_norm, n.mtp_output_norm})
+      norm(all.layer, name);
+    linear(n.mtp_projection, false);
+  }
   norm(all.layer, n.feed_forward_norm);
   const std::string mlp = n.feed_forward + ".";
   if (!n.fused_gate_up.empty()) {

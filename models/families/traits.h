@@ -51,6 +51,9 @@ struct ModelTraits {
   bool feed_forward_bias = false;
   bool correction_bias = false;  ///< experts are chosen by score + bias, whether a run moves it or not
   bool router_bias = false, expert_bias = false;  ///< of the linear layers of an MoE layer
+  /// There may be modules behind the last layer that predict more tokens
+  /// (models/decoder/multi_token_prediction.h).
+  bool multi_token_prediction = false;
 
   bool operator==(const ModelTraits&) const = default;
 };

@@ -105,7 +105,7 @@ void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Te
   } else if (step.groups.context.size() > 1) {
     context_attention_forward(step, mb, shape(mb), drop, sinks(step), saved);
   } else {
-    saved.out = step.activation("attention", {mb.rows(), heads_ * head_dim_});
+    saved.out = step.activation("attention", {mb.rows(), heads_ * value_dim_});
     saved.lse = step.statistic("lse", {mb.batch, heads_, mb.seq});
     attention_forward(step.compute, saved.out, saved.lse, saved.qkv, shape(mb), drop, mb.documents);
     if (sinks_ >= 0) attention_sinks_forward(step.compute, saved.out, saved.lse, sinks(step), 0);
@@ -113,27 +113,28 @@ void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Te
 }
 
 void AttentionLayer::extend(Step& step, const MicroBatch& mb, Saved& saved) const {
-  const int64_t q_width = heads_ * head_dim_, kv_width = kv_heads_ * head_dim_;
-  const int64_t width = q_width + 2 * kv_width;
-  saved.out = step.activation("attention", {mb.rows(), q_width});
+  const AttentionShape whole = shape(mb);
+  const int64_t q_width = whole.q_width(), out_width = whole.out_width(), width = whole.qkv_width();
+  const int64_t kv_width = width - q_width;
+  saved.out = step.activation("attention", {mb.rows(), out_width});
   saved.lse = step.statistic("lse", {mb.rows(), heads_});  // of each text (heads, rows)
   int64_t first = 0;
   for (const auto& [cache, count] : step.generation->texts) {
     const Tensor kept = cache->layers[static_cast<size_t>(layer_)];
-    copy_rectangles(step.compute, kept, saved.qkv, {{count, 2 * kv_width, first, q_width, cache->length, 0}});
+    copy_rectangles(step.compute, kept, saved.qkv, {{count, kv_width, first, q_width, cache->length, 0}});
     const int64_t end = cache->length + count;
     const int64_t begin =
         window_ ? std::max<int64_t>(0, cache->length + 1 - window_) : 0;  // that row `first` sees
-    const Tensor seen = kept.flat(begin * 2 * kv_width, {end - begin, 2 * kv_width});
+    const Tensor seen = kept.flat(begin * kv_width, {end - begin, kv_width});
     AttentionBlock b;
-    b.shape = shape(mb);
+    b.shape = whole;
     b.shape.seq = cache->capacity;
     b.q = {saved.qkv.flat(first * width, {count, width}), 0};
     b.k = {seen, 0};
-    b.v = {seen, kv_width};
+    b.v = {seen, whole.k_width()};
     b.q_at = Positions::run(cache->length, count, cache->capacity);
     b.k_at = Positions::run(begin, end - begin, cache->capacity);
-    const Tensor out = saved.out.flat(first * q_width, {count, q_width}),
+    const Tensor out = saved.out.flat(first * out_width, {count, out_width}),
                  lse = saved.lse.flat(first * heads_, {heads_, count});
     attention_block_forward(step.compute, out, lse, b);
     if (sinks_ >= 0)
@@ -146,15 +147,8 @@ void AttentionLayer::extend(Step& step, const MicroBatch& mb, Saved& saved) cons
 void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Tensor dy, Tensor x,
                               Tensor rope_table, Saved& saved) const {
   const MicroBatch mb = batch.inside();
-  Tensor made = values(step, saved.out), dout = step.temporary("d attention", made.shape);
-  out_.backward(step, dout, dy, made);
-  release_values(step, made);
-  if (value_dim_ != head_dim_) {
-    Tensor wide = step.temporary("d attention, with zeros", saved.out.shape);
-    resize_heads(step.compute, wide, dout, heads_);
-    step.release(dout);
-    dout = wide;
-  }
+  Tensor dout = step.temporary("d attention", saved.out.shape);
+  out_.backward(step, dout, dy, saved.out);
   Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
   AttentionSinks grads;
@@ -196,21 +190,8 @@ void AttentionLayer::rotate(Step& step, const MicroBatch& mb, Tensor qkv, Tensor
        {heads_ + kv_heads_, head_dim_, first, interleaved_}, inverse);
 }
 
-Tensor AttentionLayer::values(Step& step, Tensor out) const {
-  if (value_dim_ == head_dim_) return out;
-  const Tensor own = step.temporary("attention without zeros", {out.shape[0], heads_ * value_dim_});
-  resize_heads(step.compute, own, out, heads_);
-  return own;
-}
-
-void AttentionLayer::release_values(Step& step, Tensor& values) const {
-  if (value_dim_ != head_dim_) step.release(values);
-}
-
 void AttentionLayer::output(Step& step, Tensor y, const Saved& saved) const {
-  Tensor made = values(step, saved.out);
-  out_.forward(step, y, made);
-  release_values(step, made);
+  out_.forward(step, y, saved.out);
 }
 
 void AttentionLayer::project(Step& step, Tensor qkv, Tensor x, Saved& saved) const {

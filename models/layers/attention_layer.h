@@ -37,10 +37,6 @@ class AttentionLayer {
   void project(Step& step, Tensor qkv, Tensor x, Saved& saved) const;
   void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x, Saved& saved) const;
   void rotate(Step& step, const MicroBatch& mb, Tensor qkv, Tensor rope_table, bool inverse) const;
-  /// What the output layer reads: saved.out, or a temporary of its values' own width. Give it back with
-  /// release_values.
-  Tensor values(Step& step, Tensor out) const;
-  void release_values(Step& step, Tensor& values) const;
   /// Norms of queries and keys, in place in qkv.
   void declare_norms(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                      const std::string& prefix);

@@ -9,8 +9,9 @@ namespace ltrain {
 /// every plan has it: it is taken, and stays unused, where there is no cuDNN.
 inline Tensor attention_workspace(Step& step, const AttentionShape& shape, const Dropout& drop,
                                   const Tensor& documents) {
-  if (!step.cudnn_backward ||
-      !cudnn_declines(step.dtype, shape.head_dim, drop.on(), documents.defined(), shape.window).empty())
+  if (!step.cudnn_backward || !cudnn_declines(step.dtype, shape.head_dim, drop.on(), documents.defined(),
+                                              shape.window, false, shape.value_dim)
+                                   .empty())
     return {};
   return step.memory.allocate(MemoryKind::temporaries, "workspace of cuDNN", DType::u8,
                               {cudnn_backward_workspace(shape)});

@@ -48,7 +48,7 @@ class Attention {
       step_.release(saved.qkv);
       saved.qkv = all;
     }
-    saved.out = step_.activation("attention", {local_rows(), whole_.heads * whole_.head_dim});
+    saved.out = step_.activation("attention", {local_rows(), whole_.out_width()});
     saved.lse = step_.statistic("lse", {mine_.batch, mine_.heads, rows_.rows});
     Tensor out = saved.out;
     if (exchanges) out = saved.exchanged_out = step_.activation("attention of the exchange", out_shape());
@@ -60,7 +60,7 @@ class Attention {
       attention_forward(compute_, out, saved.lse, saved.qkv, mine_, drop_, documents_);
     }
     if (sinks.defined()) attention_sinks_forward(compute_, out, saved.lse, sinks, first_head());
-    if (exchanges) to_sequence(saved.out, out, {{0, whole_.heads * whole_.head_dim}});
+    if (exchanges) to_sequence(saved.out, out, {{0, whole_.out_width()}});
   }
 
   void backward(const AttentionSinks& sinks, Tensor dqkv, Tensor dout, const AttentionSaved& saved) {
@@ -68,7 +68,7 @@ class Attention {
     Tensor out = saved.out, grad = dqkv;
     if (exchanges) {
       Tensor all = step_.temporary("d attention of the exchange", out_shape());
-      to_heads(all, dout, {{0, whole_.heads * whole_.head_dim}});
+      to_heads(all, dout, {{0, whole_.out_width()}});
       dout = all;
       out = saved.exchanged_out;
       grad = step_.temporary("d qkv of the exchange", saved.qkv.shape);
@@ -97,9 +97,10 @@ class Attention {
   /// Of the heads after an exchange, among those before it.
   int64_t first_head() const { return mine_.first_head - whole_.first_head; }
   int64_t group_rows() const { return mine_.batch * rows_.rows; }
-  int64_t q_width() const { return mine_.heads * mine_.head_dim; }
-  int64_t kv_width() const { return mine_.kv_heads * mine_.head_dim; }
-  Shape out_shape() const { return {group_rows(), q_width()}; }
+  int64_t q_width() const { return mine_.q_width(); }
+  int64_t kv_width() const { return mine_.k_width() + mine_.v_width(); }
+  Shape q_shape() const { return {group_rows(), q_width()}; }
+  Shape out_shape() const { return {group_rows(), mine_.out_width()}; }
   DType wide() const { return step_.stat_type(); }
   Tensor wide_temporary(const char* name, Shape shape) {
     return step_.memory.allocate(MemoryKind::temporaries, name, wide(), shape);
@@ -108,8 +109,8 @@ class Attention {
     return step_.memory.allocate(MemoryKind::communication, name, dtype, shape);
   }
   std::vector<ColumnRun> qkv_runs() const {
-    const int64_t q = whole_.heads * whole_.head_dim, kv = whole_.kv_heads * whole_.head_dim;
-    return {{0, q}, {q, kv}, {q + kv, kv}};
+    const int64_t q = whole_.q_width(), k = whole_.k_width();
+    return {{0, q}, {q, k}, {q + k, whole_.v_width()}};
   }
 
   void claim(Tensor t, Placement from, Placement to) {
@@ -173,7 +174,7 @@ class Attention {
     b.shape = mine_;
     b.q = {qkv, 0};
     b.k = {kv, 0};
-    b.v = {kv, kv_width()};
+    b.v = {kv, mine_.k_width()};
     b.q_at = rows_, b.k_at = keys;
     b.documents = documents_;
     b.drop = drop_;
@@ -181,10 +182,10 @@ class Attention {
   }
   /// k and v of this rank's rows, apart from q.
   void copy_kv(Tensor kv, Tensor qkv) {
-    copy_rectangles(compute_, kv, qkv, {{group_rows(), 2 * kv_width(), 0, q_width(), 0, 0}});
+    copy_rectangles(compute_, kv, qkv, {{group_rows(), kv_width(), 0, q_width(), 0, 0}});
   }
   void copy_dkv(Tensor dqkv, Tensor dkv) {
-    copy_rectangles(compute_, dqkv, dkv, {{group_rows(), 2 * kv_width(), 0, 0, 0, q_width()}});
+    copy_rectangles(compute_, dqkv, dkv, {{group_rows(), kv_width(), 0, 0, 0, q_width()}});
   }
 
   // ---- the ring ----
@@ -202,7 +203,7 @@ class Attention {
 
   void ring_forward(Tensor out, AttentionSaved& saved) {
     const int rings = cut_.rings();
-    const Shape kv_shape{group_rows(), 2 * kv_width()};
+    const Shape kv_shape{group_rows(), kv_width()};
     Tensor kv = travelling("keys and values", step_.dtype, kv_shape);
     Tensor incoming = travelling("keys and values, incoming", step_.dtype, kv_shape);
     const bool narrow = out.dtype != wide();
@@ -228,14 +229,14 @@ class Attention {
   /// The gradients of keys and values travel with them, one hop behind, and take one more hop home.
   void ring_backward(Tensor dqkv, Tensor dout, Tensor out, const AttentionSaved& saved) {
     const int rings = cut_.rings();
-    const Shape kv_shape{group_rows(), 2 * kv_width()};
+    const Shape kv_shape{group_rows(), kv_width()};
     Tensor kv = travelling("keys and values", step_.dtype, kv_shape);
     Tensor incoming = travelling("keys and values, incoming", step_.dtype, kv_shape);
     Tensor dkv = travelling("d keys and values", wide(), kv_shape);
     Tensor dkv_incoming = travelling("d keys and values, incoming", wide(), kv_shape);
     Tensor part = wide_temporary("d keys and values of a block", kv_shape);
     const bool narrow = dqkv.dtype != wide();
-    Tensor dq = narrow ? wide_temporary("d queries so far", out_shape()) : dqkv;
+    Tensor dq = narrow ? wide_temporary("d queries so far", q_shape()) : dqkv;
     copy_kv(kv, saved.qkv);
     AsyncHandle arrived, home;
     for (int t = 0; t < rings; ++t) {
@@ -243,7 +244,7 @@ class Attention {
       const Tensor to = t ? part : dkv;
       AttentionBlockGrads grads;
       grads.dq = {dq, 0};
-      grads.dk = {to, 0}, grads.dv = {to, kv_width()};
+      grads.dk = {to, 0}, grads.dv = {to, mine_.k_width()};
       grads.add_q = t > 0;
       attention_block_backward(compute_, grads, dout, out, saved.lse, block(saved.qkv, kv, keys_after(t)));
       if (t) {
@@ -268,7 +269,7 @@ class Attention {
 
   /// Keys and values of the whole sequence, in its order.
   Tensor gather(Tensor qkv) {
-    const int64_t cols = 2 * kv_width();
+    const int64_t cols = kv_width();
     Tensor pieces =
         travelling("keys and values of all ranks", step_.dtype, {cut_.ranks * group_rows(), cols});
     Tensor kv = travelling("keys and values", step_.dtype, {group_rows(), cols});
@@ -293,12 +294,12 @@ class Attention {
   }
 
   void gathered_backward(Tensor dqkv, Tensor dout, Tensor out, const AttentionSaved& saved) {
-    const int64_t cols = 2 * kv_width();
+    const int64_t cols = kv_width();
     Tensor all = gather(saved.qkv);
     Tensor dall = wide_temporary("d keys and values in order", all.shape);
     AttentionBlockGrads grads;
     grads.dq = {dqkv, 0};
-    grads.dk = {dall, 0}, grads.dv = {dall, kv_width()};
+    grads.dk = {dall, 0}, grads.dv = {dall, mine_.k_width()};
     attention_block_backward(compute_, grads, dout, out, saved.lse, block(saved.qkv, all, cut_.seq));
     step_.release(all);
     Tensor pieces = travelling("d keys and values by rank", wide(), {cut_.ranks * group_rows(), cols});

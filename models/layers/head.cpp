@@ -95,7 +95,7 @@ void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor ta
   step.memory.release(all);
 }
 
-Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r) const {
+Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads& also) const {
   step.enter("head");
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);
@@ -104,6 +104,12 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r) const {
   switch (step.groups.mesh.tensor_mode) {
     case TensorMode::one_d:
       line_loss(step, mb, saved.y, dy);
+      if (step.training && also) {
+        also(saved.y, dy);
+        saved.y = Tensor();
+        step.enter("head");
+      }
+      if (step.training) weight_done(step);
       break;
     case TensorMode::two_d:
       loss_2d(step, mb, saved.y, dy);
@@ -169,7 +175,6 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
   release_logits(step, logits);
   release_whole(step, whole, y);
   if (!step.training) return;
-  weight_done(step);
   sum_rows_start(step, dy, partial).wait(step);
 }
 

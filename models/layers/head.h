@@ -2,6 +2,8 @@
 // are never held. When training, a chunk's gradient is taken while its logits are at hand. The vocabulary is
 // cut over the inner tensor-parallel axis; its logits never travel, three numbers a row do.
 #pragma once
+#include <functional>
+
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/embedding.h"
 #include "models/layers/model_config.h"
@@ -15,9 +17,15 @@ class Head {
   /// embedding: a tied projection is then a copy, which decays as the embedding does.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool decay_embeddings, int embedding);
+  /// What reads y, the final norm's result, beside the output layer: adds to dy, and gives y back.
+  using AlsoReads = std::function<void(Tensor y, Tensor dy)>;
   /// Adds the token losses to mb.loss. When training returns dx, the gradient of the residual stream;
-  /// undefined else.
-  Tensor loss(Step& step, const MicroBatch& mb, Residual& r) const;
+  /// undefined else. `also`: in training, on one-dimensional tensor parallelism.
+  Tensor loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads& also = {}) const;
+  /// Of what is projected from y: adds token losses to mb.loss; dy := gradient of y. Within `also`.
+  void loss_of(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const { line_loss(step, mb, y, dy); }
+  /// Id of the output layer's weight.
+  int weight() const { return weight_; }
   /// out: (n, V) f32 or f64, logits of rows first_row.. of the residual stream. Where the tensor axis cuts
   /// the vocabulary they are the rank's own, and zero elsewhere: summands. One-dimensional tensor
   /// parallelism.

@@ -10,8 +10,8 @@ namespace ltrain {
 struct KeyValueCache {
   int64_t length = 0;    ///< tokens whose keys and values are there
   int64_t capacity = 0;  ///< tokens that there is room for
-  /// (capacity, 2 * kv_heads * head_dim): keys, rotated, and values, of the heads of this rank. Undefined for
-  /// layers that another stage has.
+  /// (capacity, kv_heads * (head_dim + value_dim)): keys, rotated, and values, of the heads of this rank.
+  /// Undefined for layers that another stage has.
   std::vector<Tensor> layers;
 };
 

@@ -20,7 +20,7 @@ class LatentProjections {
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix);
   LatentHeads heads() const { return heads_; }  ///< of this rank
-  /// qkv (whole rows, 3 * heads * width) := as kernels/attention/latent_heads.h has it, of x (stream rows,
+  /// qkv (whole rows, heads().qkv_width()) := as kernels/attention/latent_heads.h has it, of x (stream rows,
   /// H).
   void forward(Step& step, Tensor qkv, Tensor x, Saved& saved) const;
   /// dx := gradient of x. Releases saved.

@@ -125,12 +125,27 @@ struct ModelConfig {
   double norm_eps = 1e-5;  ///< rms_norm_eps or layer_norm_epsilon
   bool tie_word_embeddings = false;
   MoeConfig moe;
+  int64_t num_nextn_predict_layers = 0;  ///< modules behind the last layer that predict one more token each
+  double mtp_loss_scaling_factor = 0.1;  ///< of the mean of their losses, in the objective
   double initializer_range = 0.02;
   bool scaled_init =
       true;  ///< projections into the residual stream begin smaller by sqrt(2 num_hidden_layers)
   double embd_pdrop = 0.0;   ///< dropout after the embeddings
   double attn_pdrop = 0.0;   ///< dropout of attention probabilities
   double resid_pdrop = 0.0;  ///< dropout before each residual addition
+
+  /// With those of multi-token prediction, which have the numbers behind the others'.
+  int64_t all_layers() const { return num_hidden_layers + num_nextn_predict_layers; }
+  /// The last stage of a pipeline reads the embedding, too.
+  bool shares_embedding() const { return tie_word_embeddings || num_nextn_predict_layers > 0; }
+  bool has_experts(int64_t layer) const {
+    return layer < num_hidden_layers ? moe.in_layer(layer) : moe.num_experts > 0;
+  }
+  /// What messages, traces and random numbers call a layer.
+  std::string place(int64_t layer) const {
+    return layer < num_hidden_layers ? "layers." + std::to_string(layer)
+                                     : "mtp." + std::to_string(layer - num_hidden_layers);
+  }
 
   bool rotates(int64_t layer) const {
     const size_t i = static_cast<size_t>(layer);

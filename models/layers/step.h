@@ -42,6 +42,20 @@ struct MicroBatch : RowSamples {
   double loss_scale = 1;  ///< that all gradients of the step are multiplied by
   Tensor loss;            ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
+  /// Of multi-token prediction, in training: (modules, B * seq) i32, what module k - 1 embeds, token i + k,
+  /// and what it predicts, token i + k + 1, where that is counted; and (1) f64, where their losses are added
+  /// up.
+  Tensor mtp_tokens, mtp_targets, mtp_loss;
+  /// As module `k` of `modules` sees it, from 0; `scale`: of the modules' mean loss in the objective.
+  MicroBatch of_module(int64_t k, int64_t modules, double scale) const {
+    LT_CHECK(!grad_scale_at.defined(), "captured work of multi-token prediction");
+    MicroBatch mb = *this;
+    mb.tokens = mtp_tokens.flat(k * rows(), {rows()});
+    mb.targets = mtp_targets.flat(k * rows(), {rows()});
+    mb.loss = mtp_loss;
+    mb.grad_scale *= scale / static_cast<double>(modules);
+    return mb;
+  }
   GradientScale gradient_scale() const {
     return grad_scale_at.defined() ? GradientScale(grad_scale_at.ptr<double>()) : GradientScale(grad_scale);
   }

@@ -43,7 +43,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   kind_ = c.traits().feed_forward;
   top_k_ = m.selection == Selection::expert_choice ? m.num_experts : m.top_k;  // most experts of a token
   expert_tensor_ = expert_tensor;
-  place_ = fmt::format("layers.{}", layer);
+  place_ = c.place(layer);
   dispatch_ = TokenDispatch::make(g, experts_, top_k_, dispatch);
   chunks_ = g.expert.size() > 1 ? dispatch.chunks : 1;
   replicas_ = std::make_unique<ExpertReplicas>(g, experts_, g.expert.size() > 1 ? dispatch.replicas : 0);

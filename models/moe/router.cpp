@@ -43,7 +43,7 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
     last_layer_ = i;
   }
   rows_cut_ = rows_cut;
-  place_ = fmt::format("layers.{}", layer);
+  place_ = c.place(layer);
   ParameterSpec weight{
       name + ".weight", {m.num_experts, c.hidden_size}, Init::normal, c.initializer_range, true};
   weight.router = layer >= 0;

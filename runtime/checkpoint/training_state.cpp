@@ -231,7 +231,7 @@ bool TrainingState::resume_errors(const CheckpointReader& reader, TensorReader& 
 /// A state that this run keeps no more.
 bool TrainingState::of_frozen_router(const std::string& name) const {
   if (!recipe_.train.freeze_router || !name.starts_with("optimizer/")) return false;
-  for (int64_t i = 0; i < recipe_.model.num_hidden_layers; ++i)
+  for (int64_t i = 0; i < recipe_.model.all_layers(); ++i)
     if (name.ends_with("/" + moe_prefix(recipe_.model, i) + ".gate.weight")) return true;
   return false;
 }

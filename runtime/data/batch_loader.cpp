@@ -131,6 +131,8 @@ struct BatchLoader::State {
     batch.sample_index.resize(samples);
     if (packing.attention_mask) batch.documents.resize(samples * length);
     if (packing.position_ids) batch.position_ids.resize(samples * rows.rows);
+    for (auto* later : {&batch.mtp_tokens, &batch.mtp_targets})
+      later->resize(options.mtp_tokens * samples * rows.rows);
     sample.tokens.resize(length + 1);
     if (packing.on()) sample.documents.resize(length + 1);
     const int64_t step = index / micro_steps, k = index % micro_steps;
@@ -153,8 +155,25 @@ struct BatchLoader::State {
         batch.targets[to] = counted ? sample.tokens[t + 1] : -1;
         if (packing.position_ids) batch.position_ids[to] = static_cast<int32_t>(t) - documents[t];
       }
+      read_mtp(b, padding, sample, batch);
       if (packing.attention_mask) std::copy_n(documents.data(), length, batch.documents.data() + b * length);
     }
+  }
+
+  /// Of a sample, the b-th of its batch.
+  void read_mtp(int64_t b, bool padding, const Sample& sample, Batch& batch) const {
+    const int64_t length = options.seq_length, all = options.micro_batch * rows.rows;
+    const Packing& packing = options.packing;
+    const bool apart = packing.attention_mask || packing.mask_loss;
+    for (int64_t k = 1; k <= options.mtp_tokens; ++k)
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        const int64_t t = rows.at(r), at = t + k, to = (k - 1) * all + b * rows.rows + r;
+        bool counted = !padding && at < length;
+        if (counted && apart) counted = sample.documents[at] == sample.documents[t];
+        if (counted && packing.mask_loss) counted = sample.documents[at + 1] != at + 1;
+        batch.mtp_tokens[to] = at <= length ? sample.tokens[at] : 0;
+        batch.mtp_targets[to] = counted ? sample.tokens[at + 1] : -1;
+      }
   }
 
   void run() {
@@ -241,7 +260,7 @@ int64_t BatchLoader::buffer_bytes() const {
 
 int64_t loader_buffer_bytes(const LoaderOptions& o) {
   const int64_t rows = o.rows ? o.rows->rows : o.seq_length;
-  const int64_t batch = o.micro_batch * (4 * (2 + o.packing.position_ids) * rows + 8 +
+  const int64_t batch = o.micro_batch * (4 * (2 + o.packing.position_ids + 2 * o.mtp_tokens) * rows + 8 +
                                          (o.packing.attention_mask ? 4 * o.seq_length : 0));
   // The ring, the caller's batch, one sample.
   return (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 8 : 4);

@@ -14,6 +14,10 @@ namespace ltrain::data {
 struct Batch {
   std::vector<int32_t> tokens;   ///< [micro_batch * rows]; rows = seq_length unless the sequence is cut
   std::vector<int32_t> targets;  ///< next tokens; -1 = not counted
+  /// LoaderOptions::mtp_tokens: [n * micro_batch * rows], by k = 1..n the token k places on, 0 where the
+  /// sample has none, and the one behind it; -1 = not counted: nor is it as a next token, or it is of another
+  /// document.
+  std::vector<int32_t> mtp_tokens, mtp_targets;
   std::vector<int64_t>
       sample_index;  ///< [micro_batch] global sample index of each row; -1: padding, all targets -1
   /// Packing::attention_mask: [micro_batch * seq_length], whole sequences whatever the cut: the position at
@@ -49,6 +53,7 @@ struct LoaderOptions {
   /// The rows of each sequence that this rank of context parallelism has; default: all.
   std::optional<Positions> rows;
   Packing packing;
+  int64_t mtp_tokens = 0;  ///< tokens beyond the next one that are to be predicted, too
 
   /// Evaluation: samples in the order of the files, each at most once. Rows beyond eval_samples (0: all that
   /// there are before the first source runs out) are padding.

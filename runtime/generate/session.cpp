@@ -62,6 +62,7 @@ void check_layout(const SessionOptions& options) {
     const auto reader = CheckpointReader::open_at(options.where, "the checkpoint", false,
                                                   alone.groups().world.communicator(), *host_stream, notes);
     recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
+    recipe.model.num_nextn_predict_layers = 0;
   }
   laid_out(std::move(recipe), options, static_cast<int>(options.layout.ranks()));
 }
@@ -91,6 +92,7 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
     trained_on_data_ = true;
   }
   recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
+  recipe_.model.num_nextn_predict_layers = 0;  // they predict nothing here
   return reader;
 }
 

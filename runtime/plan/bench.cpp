@@ -54,6 +54,9 @@ std::vector<HostBatch> random_batches(const ProgramOptions& o) {
   for (HostBatch& b : batches) {
     for (int64_t t = 0; t < o.micro_batch * o.seq_length; ++t) {
       b.tokens.push_back(static_cast<int32_t>(philox(1, 2, ++i).v[0] % o.model.vocab_size));
+      for (int64_t k = 0; k < o.model.num_nextn_predict_layers; ++k)
+        for (auto* later : {&b.mtp_tokens, &b.mtp_targets})
+          later->push_back(static_cast<int32_t>(t % o.model.vocab_size));
       b.targets.push_back(static_cast<int32_t>(philox(1, 3, i).v[0] % o.model.vocab_size));
     }
     for (int64_t s = 0; s < o.micro_batch; ++s) b.sample_index.push_back(s);

@@ -89,13 +89,13 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
   double before = 0;  // end of the last op
   for (const TraceEntry& e : step_entries(whole, profile, 0, &layout)) {
     if (e.stream != "compute") continue;
-    if (after_head && e.name == "embedding_forward") break;  // of the second
+    if (after_head && e.layer == "embedding" && e.name == "embedding_forward") break;  // of the second
     const double seconds = e.start + e.seconds - before;
     before = e.start + e.seconds;
     const bool weight = of_weights(e.name);
     if (e.layer == "embedding") {
       (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += seconds;
-    } else if (e.layer == "head") {
+    } else if (e.layer == "head" || e.layer.starts_with("mtp.")) {
       after_head = true;
       c.last_forward += seconds;  // the head's backward runs chunk by chunk while its logits are at hand
     } else if (e.layer.rfind("layers.", 0) == 0) {

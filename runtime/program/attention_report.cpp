@@ -11,7 +11,8 @@ DType type_of(const Recipe& r) { return precision_policy(std::string(to_string(r
 
 std::string native_kernels(const Recipe& r, DType type, int capability) {
   AttentionTraits traits;
-  traits.type = type, traits.head_dim = r.model.head_dim, traits.capability = capability;
+  traits.type = type, traits.head_dim = r.model.head_dim, traits.value_dim = r.model.value_dim();
+  traits.capability = capability;
   traits.dropout = r.model.attn_pdrop > 0;
   traits.soft_cap = r.model.attn_logit_softcapping.value_or(0) > 0;
   switch (choose_attention(traits)) {
@@ -22,8 +23,10 @@ std::string native_kernels(const Recipe& r, DType type, int capability) {
     case AttentionKernel::base:
       break;
   }
-  return fmt::format("native kernels, in plain arithmetic, for {} with head dim {}", dtype_name(type),
-                     r.model.head_dim);
+  const std::string values =
+      traits.value_dim == traits.head_dim ? "" : fmt::format(" and values of {}", traits.value_dim);
+  return fmt::format("native kernels, in plain arithmetic, for {} with head dim {}{}", dtype_name(type),
+                     r.model.head_dim, values);
 }
 
 }  // namespace
@@ -34,7 +37,7 @@ std::string cudnn_declines(const Recipe& r) {
   for (int64_t i = 1; i < r.model.num_hidden_layers; ++i) narrowest = std::min(narrowest, r.model.window(i));
   std::string why =
       cudnn_declines(type_of(r), r.model.head_dim, r.model.attn_pdrop > 0, r.data.reset_attention_mask,
-                     narrowest, r.model.attn_logit_softcapping.value_or(0) > 0);
+                     narrowest, r.model.attn_logit_softcapping.value_or(0) > 0, r.model.value_dim());
   if (why.empty() && r.parallel.context > 1 && r.parallel.context_comm != ContextComm::a2a)
     why = fmt::format("parallel.context_comm: {} parts queries from keys", r.parallel.context_comm);
   return why;
@@ -59,7 +62,7 @@ std::string attention_report(const Recipe& r, int capability, Stream& compute) {
   if (r.attention_backend == AttentionBackend::own) return own;
   AttentionShape shape;
   shape.heads = r.model.num_attention_heads, shape.kv_heads = r.model.num_key_value_heads;
-  shape.head_dim = r.model.head_dim, shape.seq = r.data.seq_length;
+  shape.head_dim = r.model.head_dim, shape.value_dim = r.model.value_dim(), shape.seq = r.data.seq_length;
   std::string why = cudnn_declines(r);
   if (why.empty()) why = cudnn_unusable(compute, type, shape, false);
   if (!why.empty()) {

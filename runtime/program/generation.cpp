@@ -46,7 +46,8 @@ KeyValueCache TrainProgram::make_cache() {
   cache.layers.resize(static_cast<size_t>(m.num_hidden_layers));
   for (int64_t layer = stage.first; layer < stage.first + stage.count; ++layer)
     cache.layers[static_cast<size_t>(layer)] =
-        allocate("keys and values", options_.precision.compute, {cache.capacity, 2 * heads * m.head_dim});
+        allocate("keys and values", options_.precision.compute,
+                 {cache.capacity, heads * (m.head_dim + m.value_dim())});
   return cache;
 }
 

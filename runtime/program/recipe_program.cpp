@@ -230,6 +230,7 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   o.vocab_size = r.model.vocab_size;
   o.rows = context_sharding(r, mesh).rows();
   o.packing = packing(r);
+  o.mtp_tokens = r.model.num_nextn_predict_layers;
   return o;
 }
 
@@ -239,6 +240,7 @@ data::LoaderOptions eval_loader_options(const Recipe& r, const Mesh& mesh,
   o.sources = sources;
   o.global_batch = r.train.global_batch_size;
   o.eval = true;
+  o.mtp_tokens = 0;
   o.eval_samples = r.train.eval_steps * r.train.global_batch_size;
   return o;
 }

@@ -41,7 +41,7 @@ GroupSet::Options group_options(const ProgramOptions& o) {
   g.intra_node_experts = o.intra_node_experts;
   if (o.stage_layers.size() <= 1) return g;
   const std::vector<int>& at = o.schedule.rank_of_stage;
-  g.tied_stages = o.model.tie_word_embeddings && at.front() != at.back();
+  g.tied_stages = o.model.shares_embedding() && at.front() != at.back();
   g.links = schedule_links(o.schedule);
   return g;
 }
@@ -49,12 +49,17 @@ GroupSet::Options group_options(const ProgramOptions& o) {
 namespace {
 
 /// Layers that have sums of routers: all of an MoE model, none of another model.
-int64_t router_layers(const ModelConfig& m) { return m.moe.num_experts > 0 ? m.num_hidden_layers : 0; }
+int64_t router_layers(const ModelConfig& m) { return m.moe.num_experts > 0 ? m.all_layers() : 0; }
 
-/// What a step sums over all ranks: loss, ranks that ask to stop, squares by segment, routers.
+/// What a step sums over all ranks: loss, ranks that ask to stop, squares by segment, routers, the loss of
+/// multi-token prediction.
 int64_t sum_count(const ModelConfig& m) {
-  return 2 + Decoder::segments(m) + router_layers(m) * moe_sums(m.moe.num_experts);
+  return 2 + Decoder::segments(m) + router_layers(m) * moe_sums(m.moe.num_experts) +
+         (m.num_nextn_predict_layers > 0);
 }
+
+/// Modules of multi-token prediction that a program runs.
+int64_t modules_of(const ProgramOptions& o) { return o.for_training ? o.model.num_nextn_predict_layers : 0; }
 
 /// Of one micro-batch on its way to the device, or of what a step or a prediction reads back.
 int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut) {
@@ -62,6 +67,7 @@ int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut) {
   int64_t batch = 2 * Staging::room(rows * 4) + Staging::room(o.micro_batch * 8);
   if (o.documents) batch += Staging::room(whole * 4);
   if (o.position_ids) batch += Staging::room(rows * 4);
+  batch += 2 * Staging::room(modules_of(o) * rows * 4);
   const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
   return std::max<int64_t>({batch, logits, sum_count(o.model) * 8});
 }
@@ -104,6 +110,10 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   if (staged()) places_ = options.accumulation;  // several are in flight
   tokens_ = constant("tokens", DType::i32, {places_, rows});
   targets_ = constant("targets", DType::i32, {places_, rows});
+  if (const int64_t n = modules_of(options); n > 0) {
+    mtp_tokens_ = constant("later tokens", DType::i32, {places_, n * rows});
+    mtp_targets_ = constant("later targets", DType::i32, {places_, n * rows});
+  }
   sample_index_ = constant("sample index", DType::i64, {places_, options.micro_batch});
   if (cut_.ranks > 1) {
     std::vector<int32_t> at;
@@ -123,6 +133,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   if (routers > 0)
     experts_ =
         place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
+  if (options.model.num_nextn_predict_layers > 0)
+    mtp_loss_ = place_apart(device_.compute, sums_.flat(sums_.elements() - 1, {1}), "loss of later tokens");
   if (routers > 0 && options.for_training && options.model.moe.balance == BalanceLoss::hf) {
     balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.num_experts});
     balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.num_experts});
@@ -158,11 +170,11 @@ void TrainProgram::make_router_bias() {
   if (!options_.model.has_correction_bias()) return;
   const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
   router_bias_ = device_.memory.allocate(MemoryKind::parameters, "bias of routers", type,
-                                         {options_.model.num_hidden_layers, m.num_experts});
+                                         {options_.model.all_layers(), m.num_experts});
   place_set(device_.compute, router_bias_, kAllAxes, Placement::R());
   if (!device_.compute.meta()) fill_zero(device_.compute, router_bias_);
-  for (int64_t i = 0; i < options_.model.num_hidden_layers; ++i)
-    if (m.in_layer(i))
+  for (int64_t i = 0; i < options_.model.all_layers(); ++i)
+    if (options_.model.has_experts(i))
       store_.keep(correction_bias_name(options_.model, i),
                   router_bias_.flat(i * m.num_experts, {m.num_experts}));
 }
@@ -207,6 +219,11 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   mb.targets = targets_.flat(place * rows, {rows});
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.loss = loss_;
+  if (const int64_t n = modules_of(options_) * rows; n > 0) {
+    mb.mtp_tokens = mtp_tokens_.flat(place * n, {n});
+    mb.mtp_targets = mtp_targets_.flat(place * n, {n});
+    mb.mtp_loss = mtp_loss_;
+  }
   mb.experts = experts_;
   mb.balance_sums = balance_sums_;
   mb.balance_table = balance_table_;
@@ -250,13 +267,13 @@ MicroBatch TrainProgram::in_place(int64_t place) const {
   return mb;
 }
 
-MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
+MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place, bool training) {
   const MicroBatch mb = whole_in_place(place);
   if (device_.compute.meta()) {
-    for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index})
-      place_set(device_.compute, t, kAllAxes, Placement::R());
-    for (const Tensor& t : {mb.tokens, mb.targets})
-      place_set(device_.compute, t, kGradientAxes, Placement::V());
+    for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index, mb.mtp_tokens, mb.mtp_targets})
+      if (t.defined()) place_set(device_.compute, t, kAllAxes, Placement::R());
+    for (const Tensor& t : {mb.tokens, mb.targets, mb.mtp_tokens, mb.mtp_targets})
+      if (t.defined()) place_set(device_.compute, t, kGradientAxes, Placement::V());
     place_set(device_.compute, mb.sample_index, kDataAxes, Placement::V());
     return mb;
   }
@@ -271,6 +288,8 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place) {
   staging_.open();
   put(mb.tokens, batch.tokens, "tokens");
   put(mb.targets, batch.targets, "targets");
+  if (training) put(mb.mtp_tokens, batch.mtp_tokens, "later tokens");
+  if (training) put(mb.mtp_targets, batch.mtp_targets, "later targets");
   staging_.put(mb.sample_index, batch.sample_index.data());
   put(mb.documents, batch.documents, "document starts");
   put(mb.position_ids, batch.position_ids, "position ids");
@@ -284,19 +303,21 @@ void TrainProgram::reduce_sums(const char* reading) {
   if (s.meta()) {
     // A stage without a head adds nothing to the loss; each stage has gradients of its own.
     if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
-    for (const Tensor& t : {loss_, squares_, experts_}) {
+    for (const Tensor& t : {loss_, squares_, experts_, mtp_loss_}) {
       if (!t.defined()) continue;
       if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
       place_set(s, t, Axis::pipeline, Placement::P());
     }
     // Every rank of the axis that shares the vocabulary has it; one adds.
     const Axis inner = g.mesh.inner_axis();
-    for (const Tensor& t : {loss_, experts_})
+    for (const Tensor& t : {loss_, experts_, mtp_loss_})
       if (t.defined() && t.record->place[inner] == Placement::R()) place_set(s, t, inner, Placement::P());
     place(s, "sums", Rule::linear, {sums_}, {loss_, squares_});
     if (experts_.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, experts_});
+    if (mtp_loss_.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, mtp_loss_});
   } else if (g.inner().rank() != 0) {
     fill_zero(s, loss_);
+    if (mtp_loss_.defined()) fill_zero(s, mtp_loss_);
     if (experts_.defined() && options_.expert_tensor) fill_zero(s, experts_);
   }
   g.world.all_reduce(device_.compute, sums_);
@@ -347,7 +368,7 @@ std::vector<double> TrainProgram::read_sums() {
 void TrainProgram::clear_sums() {
   fill_zero(device_.compute, sums_);
   if (device_.compute.meta())
-    for (const Tensor& t : {loss_, squares_, experts_})
+    for (const Tensor& t : {loss_, squares_, experts_, mtp_loss_})
       if (t.defined()) place_zero(t);
 }
 
@@ -372,7 +393,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
   if (staged())
-    for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k);
+    for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k, true);
   int64_t loaded = -1;
   const pipeline::Schedule fewer =
       whole ? pipeline::Schedule() : single_stage_schedule(static_cast<int>(micros));
@@ -393,7 +414,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   };
   const auto pass = [&] {
     run.run(whole ? program_ : pipeline::lower(fewer, 0), [&](int k) {
-      if (!staged() && loaded != k) load(batch(loaded = k), 0);
+      if (!staged() && loaded != k) load(batch(loaded = k), 0, true);
       return scaled(in_place(staged() ? k : 0));
     });
   };
@@ -412,7 +433,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     graphed_pass(0, micros, micros, pass);
   } else if (graphed) {
     for (int64_t k = 0; k < micros; ++k) {
-      load(batch(k), 0);
+      load(batch(k), 0, true);
       graphed_pass(k, 1, micros, [&] {
         run.run({program_.begin() + 2 * k, program_.begin() + 2 * k + 2},
                 [&](int) { return scaled(in_place(0)); });
@@ -436,6 +457,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     for (int64_t i = 0; i < squares_.elements(); ++i) squares += sums[static_cast<size_t>(2 + i)];
     result.experts = expert_statistics(sums);
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
+    if (mtp_loss_.defined() && result.tokens > 0)
+      result.mtp_loss = sums.back() / static_cast<double>(result.tokens * modules_of(options_));
     result.grad_norm = std::sqrt(squares) / result.loss_scale;
     result.stop_requested = sums[1] > 0;
     result.overflow = scaler_ && std::isfinite(sums[0]) && !std::isfinite(squares);
@@ -478,16 +501,14 @@ void TrainProgram::graphed_pass(int64_t first, int64_t count, int64_t micros,
 }
 
 /// What routers added up, over all ranks.
-Tensor TrainProgram::summed_routers() {
-  return sums_.flat(sums_.elements() - experts_.elements(), experts_.shape);
-}
+Tensor TrainProgram::summed_routers() { return sums_.flat(2 + squares_.elements(), experts_.shape); }
 
 ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_sums) const {
   ExpertStatistics all;
   if (!experts_.defined()) return all;
   const int64_t e = options_.model.moe.num_experts;
   for (int64_t layer = 0; layer < experts_.shape[0]; ++layer) {
-    const bool moe = options_.model.moe.in_layer(layer);
+    const bool moe = options_.model.has_experts(layer);
     const double* sums = all_sums.data() + 2 + squares_.elements() + layer * experts_.cols();
     all.chosen.emplace_back(sums, moe ? sums + e : sums);
     all.kept.emplace_back(sums + e, moe ? sums + 2 * e : sums + e);
@@ -526,7 +547,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
         counts[0] += t >= 0;
         if (t >= 0 && static_cast<size_t>(t) < token_bytes.size()) counts[1] += token_bytes[t];
       }
-      load(*batch, places++);
+      load(*batch, places++, false);
     }
     if (places == 0) break;
     const pipeline::Schedule forward = forward_only(options_.schedule, places);

@@ -90,6 +90,7 @@ struct ExpertStatistics {
 
 struct StepResult {
   double loss = 0;       ///< mean over counted tokens of the global batch
+  double mtp_loss = 0;   ///< of multi-token prediction: mean over its modules, of the same tokens
   double grad_norm = 0;  ///< before clipping
   ExpertStatistics experts;
   int64_t tokens = 0;           ///< counted, global
@@ -189,7 +190,7 @@ class TrainProgram {
   /// Sums the logits of the parts of the vocabulary, of which each is counted once.
   void share_logits(Tensor logits);
   /// Puts a batch into one of the places that micro-batches in flight have.
-  MicroBatch load(const HostBatch& batch, int64_t place);
+  MicroBatch load(const HostBatch& batch, int64_t place, bool training);
   /// The micro-batch that lies in `place`.
   MicroBatch in_place(int64_t place) const;
   /// A whole micro-batch in `place`, and the sequences of one rank of a 2D or 3D tensor parallelism.
@@ -221,6 +222,7 @@ class TrainProgram {
   std::vector<pipeline::PipelineStep> program_;  // of a train step
   int64_t places_ = 1;
   Tensor tokens_, targets_, sample_index_;  // (places, ...)
+  Tensor mtp_tokens_, mtp_targets_;         // likewise, of multi-token prediction
   Tensor positions_;                        // as in MicroBatch, where the sequence is cut
   Tensor text_positions_;                   // (rows of a forward) i32, of generation
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
@@ -230,10 +232,11 @@ class TrainProgram {
   bool fp8_begun_ = false;
   MatmulPrecision matmul_precision_ = MatmulPrecision::plain;
   Staging staging_;
-  Tensor sums_;     // f64: loss, ranks that ask to stop, squares by segment, sums of routers
-  Tensor loss_;     // sum of token losses
-  Tensor squares_;  // (segments), of gradients
-  Tensor experts_;  // (layers, moe_sums), of MoE models
+  Tensor sums_;      // f64: loss, ranks that ask to stop, squares by segment, sums of routers
+  Tensor loss_;      // sum of token losses
+  Tensor mtp_loss_;  // of those of multi-token prediction
+  Tensor squares_;   // (segments), of gradients
+  Tensor experts_;   // (layers, moe_sums), of MoE models
   Tensor balance_sums_, balance_table_;  // MicroBatch's
   Tensor router_bias_;                   // (layers, E), of MoE models that have it
   Tensor count_;                         // (2) i64

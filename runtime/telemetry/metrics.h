@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@ struct StepMetrics {
   int64_t end_step = 0;  ///< the last one of this run: its line is written whatever the interval
   int64_t consumed_tokens = 0, consumed_samples = 0;
   double lm_loss = 0, grad_norm = 0, lr = 0;
+  std::optional<double> mtp_loss;  ///< where there is multi-token prediction
   double step_time_ms = 0, data_time_ms = 0;
   std::vector<std::pair<std::string, double>>
       exposed_comm_ms;             ///< by comm_axis: of those with more than one rank

@@ -84,6 +84,14 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
   };
   for (const auto& [name, shape] : parameter_shapes(model)) add(name, shape, true);
   for (const auto& [name, shape] : buffer_shapes(model)) add(name, shape, false);
+  for (const auto& [copy, own] : module_copies(model)) {
+    const auto of =
+        std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.item.name == own; });
+    LT_CHECK(of != parts.end(), "{} is a copy of nothing", copy);
+    Part p = *of;
+    p.item.name = copy;
+    parts.push_back(std::move(p));
+  }
   return parts;
 }
 

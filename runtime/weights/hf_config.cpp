@@ -120,6 +120,8 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
     out["rope_scaling"] = rope;
   }
   add_windows(recipe.model, out);
+  if (family.traits.multi_token_prediction)
+    out["num_nextn_predict_layers"] = recipe.model.num_nextn_predict_layers;
   if (find_hf_key(keys, "first_k_dense_replace"))
     out["first_k_dense_replace"] = std::max<int64_t>(0, recipe.model.moe.first_dense());
   if (const HfKey* key = find_hf_key(keys, "topk_method"); key && key->use == HfUse::special) {
@@ -144,7 +146,11 @@ void check_hf_config(const std::string& path, const Recipe& recipe) {
   };
   Recipe back;
   try {
-    back = parse_recipe("{}", "config.json", {"model.from=" + path, "data.seq_length=1"});
+    std::vector<std::string> settings{"model.from=" + path, "data.seq_length=1"};
+    // Which a recipe has to ask for, whatever the file says.
+    if (const int64_t n = recipe.model.num_nextn_predict_layers; n > 0)
+      settings.push_back(fmt::format("model.num_nextn_predict_layers={}", n));
+    back = parse_recipe("{}", "config.json", settings);
   } catch (const Error& e) {
     refuse(e.what());
   }

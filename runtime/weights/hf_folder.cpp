@@ -103,10 +103,76 @@ HfFolder open_hf_folder(const std::string& path, const std::string& key) {
   return folder;
 }
 
-Recipe hf_recipe(const std::string& path) {
-  Recipe recipe = parse_recipe("{}", path, {"model.from=" + path, "data.seq_length=1"});
+Recipe hf_recipe(const std::string& path, int64_t modules) {
+  std::vector<std::string> settings{"model.from=" + path, "data.seq_length=1"};
+  if (modules > 0) settings.push_back(fmt::format("model.num_nextn_predict_layers={}", modules));
+  Recipe recipe = parse_recipe("{}", path, settings);
   recipe.data.seq_length = std::min(recipe.model.max_position_embeddings, kSeqLength);
   return recipe;
+}
+
+int64_t layer_of(const ModelConfig& model, const std::string& name) {
+  // What is saved of a model without its output layer has no "model." in front.
+  const std::string& layers = model.names().layers;
+  for (const std::string& prefix : {layers + ".", layers.substr(layers.find('.') + 1) + "."}) {
+    int64_t layer = -1;
+    if (!name.starts_with(prefix)) continue;
+    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+    return layer;
+  }
+  return -1;
+}
+
+int64_t modules_in(const HfFolder& folder, const ModelConfig& model) {
+  if (!model.traits().multi_token_prediction) return 0;
+  int64_t last = model.num_hidden_layers - 1;
+  for (const auto& [name, t] : folder.tensors) last = std::max(last, layer_of(model, name));
+  return last + 1 - model.num_hidden_layers;
+}
+
+std::vector<std::pair<std::string, std::string>> module_copies(const ModelConfig& model) {
+  const ParameterNames& n = model.names();
+  std::vector<std::pair<std::string, std::string>> copies;
+  for (int64_t i = model.num_hidden_layers; i < model.all_layers(); ++i) {
+    const std::string layer = n.layer(i) + ".";
+    copies.emplace_back(layer + n.mtp_tokens_copy + ".weight", n.tokens + ".weight");
+    copies.emplace_back(layer + n.mtp_output_copy + ".weight",
+                        (model.tie_word_embeddings ? n.tokens : n.output) + ".weight");
+  }
+  return copies;
+}
+
+void check_copies(const HfFolder& folder, const ModelConfig& model) {
+  const Shape shape{model.vocab_size, model.hidden_size};
+  for (const auto& [copy, own] : module_copies(model)) {
+    const auto c = folder.tensors.find(copy), o = folder.tensors.find(own);
+    if (c == folder.tensors.end() || o == folder.tensors.end()) continue;
+    const auto refuse = [&, &copy = copy, &own = own](const std::string& how) {
+      fail(ExitCode::usage,
+           "{}: {} is another than {}{}: multi-token prediction has the embedding and the output layer of "
+           "the model itself, as DeepSeek-V3 does",
+           folder.path, shown(copy), shown(own), how);
+    };
+    const auto dtype = dtype_from_safetensors(c->second.dtype);
+    if (!dtype || c->second.dtype != o->second.dtype || c->second.shape != dims_of(shape))
+      refuse(fmt::format(" ({} beside {})", c->second.dtype, o->second.dtype));
+    std::map<std::string, TensorParts> both;
+    for (const auto& [name, t] : {*c, *o}) {
+      both[name].dtype = *dtype;
+      both[name].shape = shape;
+      both[name].pieces = {{t.file, name, Slice::whole(shape), {}}};
+    }
+    PieceReader reader(folder.path, folder.files, both);
+    constexpr int64_t kMost = 1 << 20;  // elements at a time
+    std::vector<char> a(static_cast<size_t>(kMost * dtype_size(*dtype))), b(a.size());
+    for (int64_t at = 0; at < shape.elements(); at += kMost) {
+      const int64_t end = std::min(shape.elements(), at + kMost);
+      const Slice part = Slice::whole(shape).range(at, end);
+      reader.read(copy, *dtype, part, a.data());
+      reader.read(own, *dtype, part, b.data());
+      if (!std::equal(a.begin(), a.begin() + (end - at) * dtype_size(*dtype), b.begin())) refuse("");
+    }
+  }
 }
 
 std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model) {
@@ -124,8 +190,8 @@ std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& m
 std::vector<std::pair<std::string, Shape>> buffer_shapes(const ModelConfig& model) {
   std::vector<std::pair<std::string, Shape>> shapes;
   if (!model.has_correction_bias()) return shapes;
-  for (int64_t i = 0; i < model.num_hidden_layers; ++i)
-    if (model.moe.in_layer(i))
+  for (int64_t i = 0; i < model.all_layers(); ++i)
+    if (model.has_experts(i))
       shapes.emplace_back(correction_bias_name(model, i), Shape{model.moe.num_experts});
   return shapes;
 }
@@ -349,19 +415,13 @@ class Match {
     for (const Part& p : pieces) parts.pieces.push_back({t.file, key, p.slice, p.order});
   }
 
-  bool is_behind(const std::string& name) const {
-    const std::string prefix = in_folder(model_.names().layers + ".");
-    int64_t layer = -1;
-    if (!name.starts_with(prefix)) return false;
-    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
-    return layer >= model_.num_hidden_layers;
-  }
-
   /// What is in files and is no parameter: masks and angles that are computed, an output layer that is the
   /// embedding.
   void pass_over(std::vector<std::string>& notes) {
-    int64_t buffers = 0, layers_behind = 0;
+    int64_t buffers = 0, behind = 0, copies = 0;
     const std::string output = model_.names().output + ".weight";
+    std::set<std::string> copied;
+    for (const auto& [copy, own] : module_copies(model_)) copied.insert(in_folder(copy));
     for (auto it = left_.begin(); it != left_.end();) {
       bool buffer = it->ends_with(".rotary_emb.inv_freq");
       for (const std::string& end : model_.family->hf_layout.buffers) buffer = buffer || it->ends_with(end);
@@ -370,16 +430,24 @@ class Match {
         notes.push_back(
             fmt::format("{}: {} is passed over: with model.tie_word_embeddings the output layer is {}",
                         folder_.path, output, model_.names().tokens));
-      const bool behind = model_.family->hf_layout.layers_behind && is_behind(*it);
+      const bool copy = copied.count(*it) > 0;
+      const bool module =
+          model_.traits().multi_token_prediction && layer_of(model_, *it) >= model_.all_layers();
       buffers += buffer;
-      layers_behind += behind;
-      it = buffer || tied || behind ? left_.erase(it) : std::next(it);
+      behind += module;
+      copies += copy;
+      it = buffer || tied || module || copy ? left_.erase(it) : std::next(it);
     }
-    if (layers_behind > 0)
-      notes.push_back(
-          fmt::format("{}: {} tensors of layers behind the last ({}) are passed over: this build trains no "
-                      "modules that predict more than the next token, as transformers' class has none",
-                      folder_.path, layers_behind, model_.num_hidden_layers));
+    if (behind > 0)
+      notes.push_back(fmt::format(
+          "{}: {} tensors of modules that predict more than the next token are passed over, and an export of "
+          "this run will have none; model.num_nextn_predict_layers: {} takes them",
+          folder_.path, behind, modules_in(folder_, model_)));
+    if (copies > 0)
+      notes.push_back(fmt::format(
+          "{}: {} tensors are passed over: they are the embedding and the output layer once more, "
+          "which modules that predict more tokens share with the model",
+          folder_.path, copies));
     if (buffers > 0)
       notes.push_back(fmt::format(
           "{}: {} tensors that are computed and not trained (masks, angles of rotation) are passed over",

@@ -31,8 +31,18 @@ bool is_hf_folder(const std::string& path);
 /// given as.
 HfFolder open_hf_folder(const std::string& path, const std::string& key);
 
-/// A recipe of the folder's model, with sequences as long as the model reads, 2,048 tokens at most.
-Recipe hf_recipe(const std::string& path);
+/// A recipe of the folder's model, with sequences as long as the model reads, 2,048 tokens at most, and with
+/// so many modules of multi-token prediction.
+Recipe hf_recipe(const std::string& path, int64_t modules = 0);
+/// The number of the layer that a tensor is of; -1: of none.
+int64_t layer_of(const ModelConfig& model, const std::string& name);
+/// Modules of multi-token prediction that the folder has tensors of.
+int64_t modules_in(const HfFolder& folder, const ModelConfig& model);
+/// Modules have the embedding and the output layer once more in files: Error (usage) where those are others
+/// than the model's own.
+void check_copies(const HfFolder& folder, const ModelConfig& model);
+/// Names of those copies, and of what each is a copy of.
+std::vector<std::pair<std::string, std::string>> module_copies(const ModelConfig& model);
 
 /// Parameters of a model with their shapes, in the order of the forward pass.
 std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model);

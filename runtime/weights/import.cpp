@@ -19,12 +19,14 @@ ImportReport import_folder(const std::string& folder, const std::string& checkpo
                            const CopyProgress& progress) {
   if (!is_hf_folder(folder))
     fail(ExitCode::usage, "{}: is no folder of Hugging Face: it has no config.json", folder);
-  const Recipe recipe = hf_recipe(folder);
+  const HfFolder files = open_hf_folder(folder, "import");
+  const Recipe recipe = hf_recipe(folder, modules_in(files, hf_recipe(folder).model));
+  check_copies(files, recipe.model);
   ImportReport report;
   report.checkpoint = checkpoint;
   report.family = recipe.model.family->name;
   report.notes = recipe.notes;
-  const auto reader = hf_weights(open_hf_folder(folder, "import"), recipe.model, report.notes);
+  const auto reader = hf_weights(files, recipe.model, report.notes);
   int64_t all = 0;
   for (const auto& [name, t] : reader->tensors()) {
     report.parameters += t.shape.elements();

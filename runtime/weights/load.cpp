@@ -101,7 +101,8 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
     if (reader->has(k.name)) tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   const auto kept = parameters.kept(false);
   reader->finish(control, stream, [&](const std::string& name) {
-    return is_weight(name) &&
+    const bool module = layer_of(recipe.model, name) >= recipe.model.all_layers();  // not of this run
+    return is_weight(name) && !(recipe.model.traits().multi_token_prediction && module) &&
            std::none_of(kept.begin(), kept.end(), [&](const RegisteredBuffer& k) { return k.name == name; });
   });
   parameters.publish_loaded();

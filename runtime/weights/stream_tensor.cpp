@@ -2,26 +2,43 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <vector>
 
 namespace ltrain {
 
-constexpr int64_t kBlock = 8 << 20;  // bytes
+constexpr int64_t kBlock = 4 << 20;  // bytes
+
+namespace {
+
+/// Elements in order, block by block: one is read on another thread while the one before is written.
+void stream_rows(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
+                 const WriteBytes& write) {
+  const int64_t size = dtype_size(dtype), most = kBlock / size, all = slice.elements();
+  std::vector<char> blocks[2];
+  const auto read = [&](int64_t at, std::vector<char>& to) {
+    const int64_t n = std::min(most, all - at);
+    to.resize(static_cast<size_t>(n * size));
+    from.read(name, dtype, slice.range(at, at + n), to.data());
+  };
+  if (all == 0) return;
+  read(0, blocks[0]);
+  for (int64_t at = 0, i = 0; at < all; at += most, i ^= 1) {
+    std::future<void> next;
+    if (at + most < all)
+      next = std::async(std::launch::async, [&, at, i] { read(at + most, blocks[i ^ 1]); });
+    write(blocks[i].data(), static_cast<int64_t>(blocks[i].size()));
+    if (next.valid()) next.get();
+  }
+}
+
+}  // namespace
 
 void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
                    bool transposed, const WriteBytes& write) {
+  if (!transposed) return stream_rows(from, name, dtype, slice, write);
   const int64_t size = dtype_size(dtype);
   std::vector<char> block;
-  if (!transposed) {
-    const int64_t most = kBlock / size;
-    for (int64_t at = 0; at < slice.elements(); at += most) {
-      const int64_t n = std::min(most, slice.elements() - at);
-      block.resize(static_cast<size_t>(n * size));
-      from.read(name, dtype, slice.range(at, at + n), block.data());
-      write(block.data(), n * size);
-    }
-    return;
-  }
   LT_CHECK(slice.global.rank == 2 && slice == Slice::whole(slice.global), "{}: {} is no matrix", name,
            to_string(slice));
   const int64_t rows = slice.global[0], columns = slice.global[1],

@@ -42,19 +42,20 @@ struct Case {
   bool dropout = false, documents = false;
   int64_t window = 0;
   double scale = 0, soft_cap = 0;
+  int64_t values = 0;
 };
 
 /// Forward and backward of one tensor of queries, keys and values.
 void check_fused(AttentionKernel kernel, DType t, const Case& c) {
   CAPTURE(attention_name(kernel), dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout,
-          c.documents, c.window, c.scale, c.soft_cap);
+          c.documents, c.window, c.scale, c.soft_cap, c.values);
   const Forced forced(kernel);
   AttentionShape shape;
   shape.batch = c.batch, shape.seq = c.seq, shape.heads = c.heads, shape.kv_heads = c.kv_heads;
-  shape.head_dim = c.dim;
+  shape.head_dim = c.dim, shape.value_dim = c.values;
   shape.window = c.window, shape.scale = c.scale, shape.soft_cap = c.soft_cap;
   Twin w(t);
-  const int64_t rows = c.batch * c.seq, width = c.heads * c.dim;
+  const int64_t rows = c.batch * c.seq, width = c.heads * (c.values ? c.values : c.dim);
   const auto qkv = w.random(t, {rows, shape.qkv_width()}, 2), dout = w.random(t, {rows, width});
   const auto out = w.blank(t, {rows, width}), lse = w.blank(wide(t), {c.batch, c.heads, c.seq});
   const auto dqkv = w.blank(t, {rows, shape.qkv_width()});
@@ -71,25 +72,26 @@ void check_fused(AttentionKernel kernel, DType t, const Case& c) {
 
 /// Rank 0 of 2 of the zig-zag cut, with its own keys (0) or with those of rank 1 (1).
 void check_block(AttentionKernel kernel, DType t, int64_t each, int64_t dim, int64_t heads, int64_t kv_heads,
-                 bool add, int64_t keys_of) {
-  CAPTURE(attention_name(kernel), dtype_name(t), each, dim, heads, kv_heads, add, keys_of);
+                 bool add, int64_t keys_of, int64_t values = 0) {
+  CAPTURE(attention_name(kernel), dtype_name(t), each, dim, heads, kv_heads, add, keys_of, values);
   const Forced forced(kernel);
   const int64_t seq = 4 * each, rows = 2 * each;
   Twin w(t);
-  const int64_t q_width = heads * dim, kv_width = kv_heads * dim;
+  const int64_t value = values ? values : dim;
+  const int64_t q_width = heads * dim, kv_width = kv_heads * dim, v_width = kv_heads * value;
   const auto q = w.random(t, {rows, q_width}, 2), k = w.random(t, {rows, kv_width}, 2),
-             v = w.random(t, {rows, kv_width});
-  const auto out = w.blank(DType::f32, {rows, q_width}), lse = w.blank(DType::f32, {1, heads, rows});
-  const auto low = w.random(t, {rows, q_width}), dout = w.random(t, {rows, q_width});
+             v = w.random(t, {rows, v_width});
+  const auto out = w.blank(DType::f32, {rows, heads * value}), lse = w.blank(DType::f32, {1, heads, rows});
+  const auto low = w.random(t, {rows, heads * value}), dout = w.random(t, {rows, heads * value});
   const auto final_lse =
       w.of(DType::f32, {1, heads, rows}, [](int64_t i) { return 6.0 + 0.1 * static_cast<double>(i % 5); });
   const DType sum = add ? DType::f32 : t;
   const auto dq = w.random(sum, {rows, q_width}), dk = w.random(sum, {rows, kv_width}),
-             dv = w.random(sum, {rows, kv_width});
+             dv = w.random(sum, {rows, v_width});
   w.check([&](Stream& s, const Twin::At& at) {
     AttentionBlock b;
     b.shape.batch = 1, b.shape.seq = seq, b.shape.heads = heads, b.shape.kv_heads = kv_heads,
-    b.shape.head_dim = dim;
+    b.shape.head_dim = dim, b.shape.value_dim = values;
     b.q = {at(q), 0}, b.k = {at(k), 0}, b.v = {at(v), 0};
     b.q_at = Positions::two_runs(0, seq - each, each, seq);
     b.k_at = keys_of ? Positions::two_runs(each, 2 * each, each, seq) : b.q_at;
@@ -142,6 +144,23 @@ TEST_CASE("attention on tensor cores: groups of heads, samples, documents, dropo
     check_fused(kMma, t, {1, 70, 4, 4, 128, false, true});
     for (int64_t dim : {64, 96, 128, 192, 256})
       check_fused(kMma, t, {2, 75, 2, 1, dim, true, dim % 128 == 0});
+  }
+}
+
+TEST_CASE("attention with values narrower than keys: every kernel that has them") {
+  if (!have_cuda()) return;
+  for (DType t : {DType::f32, DType::f64, DType::bf16})
+    for (const auto& [dim, values] : {std::pair<int64_t, int64_t>{24, 16}, {7, 3}, {72, 40}})
+      check_fused(AttentionKernel::base, t, {2, 67, 4, 2, dim, t == DType::f32, true, 0, 0, 0, values});
+  for (DType t : kNarrow) {
+    for (int64_t seq : {1, 17, 64, 65, 130, 259}) {
+      Case c{1, seq, 1, 1, 192};
+      c.values = 128;
+      check_fused(kMma, t, c);
+    }
+    check_fused(kMma, t, {2, 75, 2, 1, 192, true, true, 0, 0, 0, 128});
+    check_fused(kMma, t, {2, 133, 2, 2, 192, false, false, 31, 0.3, 1.5, 128});
+    check_block(kMma, t, 70, 192, 2, 1, true, 1, 128);
   }
 }
 
@@ -244,6 +263,9 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
   REQUIRE(with([](auto& t) { t.soft_cap = true; }) == mma);
   REQUIRE(with([](auto& t) { t.soft_cap = t.dropout = true; }) == base);
   REQUIRE(with([](auto& t) { t.head_dim = 80; }) == base);
+  REQUIRE(with([](auto& t) { t.value_dim = 64; }) == base);
+  REQUIRE(with([](auto& t) { t.value_dim = 128; }) == wgmma);
+  REQUIRE(with([](auto& t) { t.head_dim = 192, t.value_dim = 128; }) == mma);
   REQUIRE(with([](auto& t) { t.aligned = false; }) == base);
   REQUIRE(with([](auto& t) { t.type = DType::f32; }) == base);
   REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 257; }), Catch::Contains("head dim 257"));

@@ -148,20 +148,18 @@ TEST_CASE("norms of heads") {
 TEST_CASE("heads of latent attention, put together and taken apart") {
   if (!have_cuda()) return;
   for (DType t : kFloats)
-    for (const LatentHeads& p : {LatentHeads{3, 6, 4, 5}, LatentHeads{2, 16, 8, 16}}) {
+    for (const LatentHeads& p :
+         {LatentHeads{3, 6, 4, 5}, LatentHeads{2, 16, 8, 16}, LatentHeads{2, 3, 2, 9}}) {
       CAPTURE(dtype_name(t), p.heads);
       Twin w(t);
       const int64_t rows = 37, all = p.heads * p.width(), parts = p.heads * (p.nope + p.value);
       const auto q = w.random(t, {rows, all}), kv = w.random(t, {rows, parts}),
-                 shared = w.random(t, {rows, p.rope}), qkv = w.random(t, {rows, 3 * all}),
-                 narrow = w.random(t, {rows, p.heads * p.value}), wide = w.random(t, {rows, all});
+                 shared = w.random(t, {rows, p.rope}), qkv = w.random(t, {rows, p.qkv_width()});
       const auto dq = w.random(t, {rows, all}), dkv = w.random(t, {rows, parts}),
-                 dshared = w.random(t, {rows, p.rope}), dqkv = w.random(t, {rows, 3 * all});
+                 dshared = w.random(t, {rows, p.rope}), dqkv = w.random(t, {rows, p.qkv_width()});
       w.check([&](Stream& s, const Twin::At& at) {
         latent_heads_forward(s, at(qkv), at(q), at(kv), at(shared), p);
         latent_heads_backward(s, at(dq), at(dkv), at(dshared), at(dqkv), p);
-        resize_heads(s, at(narrow), at(q), p.heads);
-        resize_heads(s, at(wide), at(narrow), p.heads);
       });
     }
 }

@@ -28,8 +28,9 @@ struct Reference {
   }
   int64_t kv_index(bool value, int64_t b, int64_t h, int64_t t, int64_t i) const {
     const int64_t kv = h / (c.shape.heads / c.shape.kv_heads);
-    const int64_t head = c.shape.heads + (value ? c.shape.kv_heads : 0) + kv;
-    return (b * c.shape.seq + t) * c.shape.qkv_width() + head * c.shape.head_dim + i;
+    const int64_t of_values = (c.shape.heads + c.shape.kv_heads) * c.shape.head_dim + kv * value_dim();
+    const int64_t column = value ? of_values : (c.shape.heads + kv) * c.shape.head_dim;
+    return (b * c.shape.seq + t) * c.shape.qkv_width() + column + i;
   }
   double factor(int64_t b, int64_t h, int64_t query, int64_t key) const {
     if (c.dropout == 0) return 1;
@@ -38,6 +39,7 @@ struct Reference {
     const bool keep = dropout_keep(11, 22, row * calls * 4 + key, dropout_threshold(c.dropout));
     return keep ? static_cast<float>(1 / (1 - c.dropout)) : 0;
   }
+  int64_t value_dim() const { return c.shape.value_dim ? c.shape.value_dim : c.shape.head_dim; }
   double scale() const {
     return c.shape.scale > 0 ? c.shape.scale : 1 / std::sqrt(static_cast<double>(c.shape.head_dim));
   }
@@ -66,15 +68,15 @@ struct Reference {
   }
   void forward() {
     const AttentionShape& a = c.shape;
-    out.assign(a.batch * a.seq * a.heads * a.head_dim, 0);
+    out.assign(a.batch * a.seq * a.heads * value_dim(), 0);
     lse.assign(a.batch * a.heads * a.seq, 0);
     for (int64_t b = 0; b < a.batch; ++b)
       for (int64_t h = 0; h < a.heads; ++h)
         for (int64_t t = 0; t < a.seq; ++t) {
           const auto p = probabilities(b, h, t, &lse[(b * a.heads + h) * a.seq + t]);
           for (int64_t k = 0; k <= t; ++k)
-            for (int64_t i = 0; i < a.head_dim; ++i)
-              out[((b * a.seq + t) * a.heads + h) * a.head_dim + i] +=
+            for (int64_t i = 0; i < value_dim(); ++i)
+              out[((b * a.seq + t) * a.heads + h) * value_dim() + i] +=
                   p[k] * factor(b, h, t, k) * qkv[kv_index(true, b, h, k, i)];
         }
   }
@@ -87,12 +89,12 @@ struct Reference {
         for (int64_t t = 0; t < a.seq; ++t) {
           double unused, delta = 0;
           const auto p = probabilities(b, h, t, &unused);
-          const int64_t row = ((b * a.seq + t) * a.heads + h) * a.head_dim;
-          for (int64_t i = 0; i < a.head_dim; ++i) delta += dout[row + i] * saved[row + i];
+          const int64_t row = ((b * a.seq + t) * a.heads + h) * value_dim();
+          for (int64_t i = 0; i < value_dim(); ++i) delta += dout[row + i] * saved[row + i];
           for (int64_t k = 0; k <= t; ++k) {
             const double f = factor(b, h, t, k);
             double dp = 0;
-            for (int64_t i = 0; i < a.head_dim; ++i) {
+            for (int64_t i = 0; i < value_dim(); ++i) {
               dp += dout[row + i] * qkv[kv_index(true, b, h, k, i)];
               grad[kv_index(true, b, h, k, i)] += p[k] * f * dout[row + i];
             }
@@ -121,7 +123,7 @@ template <class T>
 void check_case(const Case& c) {
   using A = compute_t<T>;
   const AttentionShape& a = c.shape;
-  const int64_t rows = a.batch * a.seq, width = a.heads * a.head_dim;
+  const int64_t rows = a.batch * a.seq, width = a.heads * (a.value_dim ? a.value_dim : a.head_dim);
   const auto qkv = random_array<T>(rows * a.qkv_width(), 5, 2);
   const auto dout = random_array<T>(rows * width, 6);
   DropoutArgs drop;
@@ -135,8 +137,8 @@ void check_case(const Case& c) {
   const auto backwards = BOTH_ISAS(attention_backward_cpu);
   for (size_t n = 0; n < forwards.size(); ++n) {
     INFO(forwards[n].first << ": batch " << a.batch << " seq " << a.seq << " heads " << a.heads << "/"
-                           << a.kv_heads << " of " << a.head_dim << " window " << a.window << " dropout "
-                           << c.dropout);
+                           << a.kv_heads << " of " << a.head_dim << "/" << a.value_dim << " window "
+                           << a.window << " dropout " << c.dropout);
     std::array<std::string, 3> bits;
     for (int threads : {1, 2})
       with_threads(threads, [&] {
@@ -174,6 +176,17 @@ TEST_CASE("attention equals the score-by-score reference, forward and backward")
       for (int64_t b = 0; b < shape.batch; ++b) c.samples.push_back(1000003 * (b + 1));
       each_float([&]<class T>() { check_case<T>(c); });
     }
+}
+
+TEST_CASE("attention with values narrower than keys equals the score-by-score reference") {
+  for (const auto& [dim, values] : {std::pair<int64_t, int64_t>{24, 16}, {8, 7}, {12, 1}})
+    for (const int64_t seq : {1, 67, 130})
+      for (double p : {0.0, 0.3}) {
+        Case c{{2, seq, 4, 2, dim}, p, {1000003, 2000006}};
+        c.shape.value_dim = values;
+        if (seq == 67) c.shape.window = 31, c.shape.soft_cap = 0.7;
+        each_float([&]<class T>() { check_case<T>(c); });
+      }
 }
 
 TEST_CASE("attention with a window equals the score-by-score reference, forward and backward") {

@@ -90,6 +90,18 @@ TEST_CASE("names in Hugging Face's files") {
         "model.layers.12.self_attn.q_norm.weight");
 }
 
+TEST_CASE("modules that predict more tokens have the names of DeepSeek-V3's files") {
+  const Family &v3 = family_of("deepseek_v3"), &v2 = family_of("deepseek_v2");
+  for (const char* name : {"enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"}) {
+    const std::string of = std::string("model.layers.61.") + name;
+    CHECK(names_of(hf_tensors(v3, of, 256)) == std::vector<std::string>{of});
+    CHECK(ltrain_tensor(v3, of)->name == of);
+    CHECK(hf_tensors(v2, of, 64).empty());
+  }
+  for (const char* copy : {"model.layers.61.embed_tokens.weight", "model.layers.61.shared_head.head.weight"})
+    CHECK_FALSE(ltrain_tensor(v3, copy));
+}
+
 TEST_CASE("what a family does not have has no name") {
   const Family &llama = family_of("llama"), &olmoe = family_of("olmoe");
   for (const char* name :

@@ -17,7 +17,7 @@ constexpr int64_t kSteps = 20, kBatch = 2, kSeq = 12;
 
 /// Of the largest value of a tensor; losses relative.
 struct Differences {
-  double logits = 0, gradient = 0, loss = 0;
+  double logits = 0, gradient = 0, loss = 0, mtp_loss = 0;
   std::string worst;  ///< of gradients
 };
 
@@ -95,6 +95,9 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
   d.logits = apart(logits, g.read<float>("logits"));
   const auto losses = g.read<double>("loss");
   REQUIRE(losses.size() == kSteps);
+  const int64_t modules = model.num_nextn_predict_layers;
+  std::vector<double> mtp_losses(kSteps, 0.0);
+  if (g.model.num_nextn_predict_layers > 0) mtp_losses = g.read<double>("mtp_loss");
   REQUIRE(losses.back() < 0.95 * losses.front());  // it learns, so the updates matter
   for (int64_t step = 0; step < kSteps; ++step) {
     std::vector<HostBatch> batches(static_cast<size_t>(o.accumulation));
@@ -105,6 +108,13 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
       b.targets.insert(b.targets.end(), u.begin(), u.end());
       b.sample_index.push_back(0);
     }
+    for (HostBatch& b : batches)
+      for (int64_t n = 1; n <= modules; ++n)
+        for (size_t at = 0; at < b.tokens.size(); ++at) {
+          const bool has = static_cast<int64_t>(at % kSeq) + n < kSeq;
+          b.mtp_tokens.push_back(has ? b.tokens[at + static_cast<size_t>(n)] : 0);
+          b.mtp_targets.push_back(has ? b.targets[at + static_cast<size_t>(n)] : -1);
+        }
     AdamwArgs args;
     args.lr = g.number("lr");
     args.beta1 = g.number("beta1");
@@ -114,6 +124,8 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
     args.step = step + 1;
     const StepResult r = program.train_step(batches, args);
     d.loss = std::max(d.loss, std::abs(r.loss - losses[step]) / losses[step]);
+    if (modules > 0)
+      d.mtp_loss = std::max(d.mtp_loss, std::abs(r.mtp_loss - mtp_losses[step]) / mtp_losses[step]);
     if (step > 0) continue;
     for (int id = 0; id < store.count(); ++id) {
       const Tensor grad = store.grad(id);
@@ -128,7 +140,9 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
   return d;
 }
 
-bool agrees(const Differences& d) { return d.logits < 1e-5 && d.gradient < 1e-4 && d.loss < 1e-4; }
+bool agrees(const Differences& d) {
+  return d.logits < 1e-5 && d.gradient < 1e-4 && d.loss < 1e-4 && d.mtp_loss < 1e-4;
+}
 
 const char* const kFixtures[] = {"llama",
                                  "llama_dynamic",
@@ -155,7 +169,8 @@ const char* const kFixtures[] = {"llama",
                                  "gpt_oss",
                                  "deepseek_v2",
                                  "deepseek_v2_groups",
-                                 "deepseek_v3"};
+                                 "deepseek_v3",
+                                 "deepseek_v3_mtp"};
 
 }  // namespace
 
@@ -164,12 +179,13 @@ TEST_CASE("every family has transformers' logits, gradients and losses of twenty
     const HfGolden g(std::string("family_") + name);
     const Differences wide = compare<double>(g, g.model, "fp64"), d = compare<float>(g, g.model, "fp32");
     INFO(name << " in fp64: logits " << wide.logits << ", gradient " << wide.gradient << " of " << wide.worst
-              << ", loss " << wide.loss);
+              << ", loss " << wide.loss << ", of more tokens " << wide.mtp_loss);
     INFO("in fp32: logits " << d.logits << ", gradient " << d.gradient << " of " << d.worst << ", loss "
                             << d.loss);
     CHECK(wide.logits < 2e-7);  // the files hold logits and gradients as fp32
     CHECK(wide.gradient < 2e-7);
     CHECK(wide.loss < 1e-9);
+    CHECK(wide.mtp_loss < 1e-9);
     CHECK(agrees(d));
   }
 }
@@ -225,6 +241,12 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   differs("deepseek_v3", [](ModelConfig& m, Family&) { m.moe.n_group = m.moe.topk_group = 1; });
   differs("deepseek_v3", [](ModelConfig& m, Family&) { m.moe.score = RouterScore::softmax; });
   differs("deepseek_v3", [](ModelConfig&, Family& f) { f.traits.correction_bias = false; });
+  differs("deepseek_v3_mtp", [](ModelConfig& m, Family&) { m.mtp_loss_scaling_factor *= 1.01; });
+  differs("deepseek_v3_mtp", [](ModelConfig& m, Family&) { m.num_nextn_predict_layers = 1; });
+  differs("deepseek_v3_mtp", [](ModelConfig& m, Family&) { m.num_nextn_predict_layers = 0; });
+  differs("deepseek_v3_mtp", [](ModelConfig&, Family& f) {  // the halves of what is projected
+    std::swap(f.names.mtp_embedding_norm, f.names.mtp_hidden_norm);
+  });
   differs("qwen3", [](ModelConfig& m, Family&) { m.rope_theta *= 1.05; });
   differs("llama", [](ModelConfig& m, Family&) { m.rope_scaling.factor = 7; });
   // As transformers would rotate twice as many tokens: the base times (3 * 2 - 2)^(4 / 2).

@@ -49,7 +49,7 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
       const auto loss_at = [&](double v) {
         *w = v;
         const StepResult r = rank.program.train_step(batches, still);
-        return r.loss + r.experts.balance_loss + r.experts.z_loss;
+        return r.loss + o.modules_scale * r.mtp_loss + r.experts.balance_loss + r.experts.z_loss;
       };
       // Four points: the error of the difference itself is far below the tolerance. What is left is the
       // loss's own rounding over h, which norms after sublayers make largest: 1e-8 of the gradient.
@@ -165,6 +165,30 @@ TEST_CASE("gradients of MoE models, with every loss for balance, equal central d
     o.moe.shared_experts = 2, o.moe.balance = BalanceLoss::sequence;
   }
   SECTION("expert choice") { o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false; }
+  CHECK(worst_error(o, 3) < 1e-7);
+}
+
+TEST_CASE("gradients of multi-token prediction equal central differences") {
+  TinyOptions o;
+  o.architecture = "deepseek_v3";
+  o.global_batch = o.micro_batch = 2;
+  o.seq = 11;
+  o.vocab = 37;
+  o.padded_targets = true;
+  o.layers = 2;
+  o.moe.num_experts = 4;
+  o.moe.dense_layers = {0};
+  o.moe.score = RouterScore::sigmoid;
+  o.modules = 2;
+  o.modules_scale = 5;  // in short documents scores hardly matter: their gradients stay above rounding
+  o.packed = true;
+  CHECK(worst_error(o, 3) < 1e-7);
+  o.packed = false;
+  o.modules = 1;
+  o.tied = true;
+  o.micro_batch = 1;
+  o.moe.shared_experts = 1;
+  o.moe.balance = BalanceLoss::sequence;
   CHECK(worst_error(o, 3) < 1e-7);
 }
 

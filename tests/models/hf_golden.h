@@ -28,6 +28,11 @@ struct HfGolden {
     model = parse_recipe("model: {from: " + config + ", vocab_size: 257}\ndata: {seq_length: " + seq + "}\n",
                          "golden")
                 .model;
+    if (const auto at = file.metadata().find("modules");
+        at != file.metadata().end()) {  // a recipe asks for them
+      model.num_nextn_predict_layers = std::stol(at->second);
+      model.mtp_loss_scaling_factor = number("modules_scale");
+    }
     model.vocab_size = nlohmann::json::parse(file.metadata().at("config")).at("vocab_size").get<int64_t>();
   }
   template <class T>

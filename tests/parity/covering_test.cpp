@@ -59,7 +59,7 @@ const std::vector<Factor>& factors() {
        {"gpt2", "llama", "llama with 2 key-value heads", "moe", "MoE over 2 ranks",
         "olmoe with a bias, noise and GShard's random second expert, over 2 ranks", "olmo2",
         "smollm3 with a window", "phi3", "gemma2 with windows", "gemma3 with windows",
-        "gpt_oss with windows, over 2 ranks", "deepseek_v3 over 2 ranks"}},
+        "gpt_oss with windows, over 2 ranks", "deepseek_v3 that predicts a token more, over 2 ranks"}},
       {"tied", {"false", "true"}},
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
@@ -127,7 +127,7 @@ std::vector<std::string> settings(const Row& row) {
     for (const char* setting :
          {"q_lora_rank=10", "kv_lora_rank=12", "qk_nope_head_dim=6", "qk_rope_head_dim=4", "v_head_dim=7",
           "moe.dense_layers=[0]", "moe.router.n_group=2", "moe.router.topk_group=1",
-          "moe.router.bias_update_rate=0.05"})
+          "moe.router.bias_update_rate=0.05", "num_nextn_predict_layers=1", "mtp_loss_scaling_factor=0.7"})
       s.push_back(std::string("model.") + setting);
   if (model == 5)
     for (const char* setting :

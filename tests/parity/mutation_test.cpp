@@ -127,6 +127,19 @@ std::vector<Layout> layouts(int data) {
     o.steps = 2;
     all.push_back({"context 2, tensor 2 in FP8", o});
   }
+  for (const int stages : {1, 2}) {
+    TinyOptions o;
+    o.architecture = "deepseek_v3";
+    o.modules = 1;
+    o.tensor = 2;
+    o.sequence_parallel = stages == 2;
+    o.pipeline = stages;
+    o.ranks = 2;
+    o.zero_stage = 3;
+    o.global_batch = 4;
+    o.steps = 2;
+    all.push_back({fmt::format("multi-token prediction, tensor 2, data 2, stages {}", stages), o});
+  }
   {  // twice as many tensor ranks as key-value heads
     TinyOptions o;
     o.tensor = 4;

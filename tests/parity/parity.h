@@ -38,6 +38,7 @@ inline void require_parity(const TinyResult& one, const TinyResult& many, double
   REQUIRE(one.losses.size() == many.losses.size());
   for (size_t i = 0; i < one.losses.size(); ++i) {
     CHECK(std::abs(one.losses[i] - many.losses[i]) <= tolerance * std::abs(one.losses[i]));
+    CHECK(std::abs(one.mtp_losses[i] - many.mtp_losses[i]) <= tolerance * std::abs(one.mtp_losses[i]));
     CHECK(std::abs(one.norms[i] - many.norms[i]) <= tolerance * 10 * std::abs(one.norms[i]));
   }
   CHECK(std::abs(one.eval_loss - many.eval_loss) <= tolerance * std::abs(one.eval_loss));
@@ -50,6 +51,7 @@ inline void require_parity(const TinyResult& one, const TinyResult& many, double
 inline void check_same_bits(const TinyResult& a, const TinyResult& b) {
   CHECK(a.losses == b.losses);
   CHECK(a.norms == b.norms);
+  CHECK(a.mtp_losses == b.mtp_losses);
   CHECK(a.eval_loss == b.eval_loss);
   const bool gradients = a.gradients == b.gradients, parameters = a.parameters == b.parameters;
   CHECK(gradients);

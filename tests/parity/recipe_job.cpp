@@ -24,6 +24,8 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.context = static_cast<int>(r.parallel.context);
   o.context_comm = to_string(r.parallel.context_comm);
   o.context_inner = static_cast<int>(r.parallel.context_inner);
+  o.modules = r.model.num_nextn_predict_layers;
+  o.modules_scale = r.model.mtp_loss_scaling_factor;
   o.moe = r.model.moe;
   o.expert = static_cast<int>(r.parallel.expert);
   o.expert_tensor = r.parallel.expert_tensor == r.parallel.tensor;

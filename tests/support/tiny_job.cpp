@@ -45,6 +45,8 @@ ModelConfig tiny_model(const TinyOptions& o) {
     c.head_dim = c.latent.qk_nope_head_dim + c.latent.qk_rope_head_dim;
     c.num_key_value_heads = o.heads;
   }
+  c.num_nextn_predict_layers = o.modules;
+  c.mtp_loss_scaling_factor = o.modules_scale;
   c.moe = o.moe;
   if (c.moe.num_experts > 0 && c.moe.intermediate_size == 0) c.moe.intermediate_size = 24;
   c.initializer_range = 0.1;  // larger than usual, so that every path matters at once
@@ -108,6 +110,18 @@ std::vector<HostBatch> tiny_batches(const TinyOptions& o, int64_t step, int rank
       if (o.packed) to.documents.insert(to.documents.end(), documents.begin(), documents.end());
       to.sample_index.push_back(sample);
     }
+  for (int64_t n = 1; n <= o.modules; ++n)  // the token n places on, and the one behind it
+    for (int64_t k = 0; k < accumulation; ++k)
+      for (const int64_t sample : batches[k].sample_index) {
+        const std::vector<int32_t> row = tiny_sample(o, sample), documents = tiny_documents(o, sample);
+        for (int64_t r = 0; r < rows.rows; ++r) {
+          const int64_t t = rows.at(r) + n;
+          const bool counts = t < (o.padded_targets ? o.seq - sample % 5 : o.seq) &&
+                              (!o.packed || documents[t] == documents[rows.at(r)]);
+          batches[k].mtp_tokens.push_back(t <= o.seq ? row[t] : 0);
+          batches[k].mtp_targets.push_back(counts ? row[t + 1] : -1);
+        }
+      }
   return batches;
 }
 
@@ -319,6 +333,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     if (rank != 0) continue;
     if (program.loss_scaler()) result.loss_scales.push_back(r.loss_scale);
     result.losses.push_back(r.loss);
+    result.mtp_losses.push_back(r.mtp_loss);
     result.norms.push_back(r.grad_norm);
     result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss);
     result.experts.push_back(r.experts);

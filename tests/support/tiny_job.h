@@ -37,6 +37,8 @@ struct TinyOptions {
   int64_t window = 0;              ///< keys that a query sees in layers 0, 2, ..; 0: all before it
   bool no_query_latent = false;    ///< of latent attention
   bool without_positions = false;  ///< layers 0, 2, .. do not rotate
+  int64_t modules = 0;             ///< of multi-token prediction
+  double modules_scale = 0.3;      ///< of their loss
   MoeConfig moe;                   ///< num_experts 0: dense
   int expert = 1;
   bool expert_tensor = true;
@@ -78,7 +80,7 @@ struct TinyOptions {
 using NamedTensors = std::map<std::string, std::vector<double>>;
 
 struct TinyResult {
-  std::vector<double> losses, norms, balance_losses;
+  std::vector<double> losses, norms, balance_losses, mtp_losses;
   std::vector<double> loss_scales;              ///< by step, and that after the last; fp16 alone
   std::vector<ExpertStatistics> experts;        ///< by step
   NamedTensors parameters;                      ///< after all steps, put together from what the ranks own

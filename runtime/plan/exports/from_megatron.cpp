@@ -39,6 +39,7 @@ class Reader {
     raise();
     family();
     widths();
+    latents();
     batch();
     precision();
     layout();
@@ -140,6 +141,7 @@ class Reader {
         continue;
       if (has("--swiglu") != f.gated || has("--disable-bias-linear") == f.biases) continue;
       if (has("--add-qkv-bias") != f.qkv_bias || has("--qk-layernorm") != f.qk_norm) continue;
+      if (latent() != f.latent || (f.latent && sigmoid() != f.sigmoid)) continue;
       if (has("--num-experts") == f.experts) return set("model.architecture", f.architecture);
     }
     problem(fmt::format(
@@ -147,11 +149,36 @@ class Reader {
         "gpt2: "
         "learned_absolute, LayerNorm, biases; llama: --position-embedding-type rope --normalization RMSNorm "
         "--swiglu "
-        "--disable-bias-linear",
+        "--disable-bias-linear{}",
         printable(positions), printable(norm), has("--swiglu") ? "--swiglu" : "no --swiglu",
         has("--disable-bias-linear") ? "--disable-bias-linear" : "no --disable-bias-linear",
         has("--add-qkv-bias") ? ", --add-qkv-bias" : "", has("--qk-layernorm") ? ", --qk-layernorm" : "",
-        has("--num-experts") ? ", --num-experts" : ""));
+        has("--num-experts") ? ", --num-experts" : "",
+        latent() ? "; with --multi-latent-attention: those, --qk-layernorm and --num-experts" : ""));
+  }
+
+  bool latent() const { return has("--multi-latent-attention"); }
+  bool sigmoid() const { return text("--moe-router-score-function", "softmax") == "sigmoid"; }
+
+  void latents() {
+    const std::string scaled = "model.rope_scaling.";
+    const std::string type = text("--rope-type", latent() ? "yarn" : "rope");
+    if (type != "rope" && type != "yarn")
+      problem(fmt::format("--rope-type {}: must be rope or yarn", printable(type)));
+    if (!latent()) {
+      if (type == "yarn")
+        problem(
+            "--rope-type yarn: is of --multi-latent-attention here; set model.rope_scaling in the recipe");
+      return;
+    }
+    set("model.q_lora_rank", has("--q-lora-rank") ? text("--q-lora-rank") : std::string("null"));
+    const double factor = number("--rotary-scaling-factor", 1);
+    if (type == "rope" || factor == 1) return;
+    set(scaled + "rope_type", "yarn");
+    set(scaled + "factor", factor);
+    set(scaled + "original_max_position_embeddings", 4096);
+    set(scaled + "mscale", number("--mscale", 1));
+    set(scaled + "mscale_all_dim", number("--mscale-all-dim", 0));
   }
 
   void widths() {
@@ -353,9 +380,11 @@ class Reader {
     if (has("--moe-router-group-topk"))
       set("model.moe.router.topk_group", positive("--moe-router-group-topk", 1));
     set("model.moe.router.order", "topk_last");
-    set("model.moe.router.norm_topk_prob", !has("--moe-router-pre-softmax"));
-    if (has("--moe-router-enable-expert-bias"))
-      set("model.moe.router.bias_update_rate", number("--moe-router-bias-update-rate", 0.001));
+    set("model.moe.router.norm_topk_prob", sigmoid() || !has("--moe-router-pre-softmax"));
+    const bool bias = has("--moe-router-enable-expert-bias");
+    if (bias || latent())  // whose families have defaults of their own
+      set("model.moe.router.bias_update_rate", bias ? number("--moe-router-bias-update-rate", 0.001) : 0);
+    if (latent() && shared == 0) set("model.moe.shared_experts", 0);
   }
 
   void layers_with_experts(const std::string& pattern) {
@@ -376,7 +405,7 @@ class Reader {
     for (const MegatronFlag& f : megatron_flags()) {
       if (!has(f.flag)) continue;
       if (f.kind == FlagKind::on) set(std::string(f.key), "true");
-      if (f.kind != FlagKind::value) continue;
+      if (f.kind != FlagKind::value || (f.key == "model.head_dim" && latent())) continue;
       const std::string word = word_of_recipe(f, text(f.flag));
       if (!word.empty()) {
         set(std::string(f.key), word);

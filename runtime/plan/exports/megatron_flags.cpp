@@ -20,7 +20,23 @@ std::vector<MegatronFlag> make_flags() {
        "no flag to switch it on here"},
       {"--num-query-groups", K::combined, 1, "model.num_key_value_heads", "", "",
        "read with `--group-query-attention`"},
-      {"--kv-channels", K::value, 1, "model.head_dim", "", "", ""},
+      {"--kv-channels", K::value, 1, "model.head_dim", "", "", "not read with `--multi-latent-attention`"},
+      {"--multi-latent-attention", K::combined, 0, "model.architecture: deepseek_v2, deepseek_v3", "", "",
+       "v3 with `--moe-router-score-function sigmoid`"},
+      {"--q-lora-rank", K::combined, 1, "model.q_lora_rank", "", "", "there none"},
+      {"--kv-lora-rank", K::value, 1, "model.kv_lora_rank", "32", "", ""},
+      {"--qk-head-dim", K::value, 1, "model.qk_nope_head_dim", "128", "", ""},
+      {"--qk-pos-emb-head-dim", K::value, 1, "model.qk_rope_head_dim", "64", "", ""},
+      {"--v-head-dim", K::value, 1, "model.v_head_dim", "128", "", ""},
+      {"--rope-type", K::combined, 1, "model.rope_scaling.rope_type", "", "",
+       "of latent attention: there yarn, of 4096 positions"},
+      {"--rotary-scaling-factor", K::combined, 1, "model.rope_scaling.factor", "", "",
+       "of latent attention: there 1"},
+      {"--mscale", K::combined, 1, "model.rope_scaling.mscale", "", "", "there 1"},
+      {"--mscale-all-dim", K::combined, 1, "model.rope_scaling.mscale_all_dim", "", "", "there 0"},
+      {"--mtp-num-layers", K::value, 1, "model.num_nextn_predict_layers", "0", "", ""},
+      {"--mtp-loss-scaling-factor", K::value, 1, "model.mtp_loss_scaling_factor", "0.1", "",
+       "of the sum over the model's counted tokens, there over each module's own"},
       {"--max-position-embeddings", K::value, 1, "model.max_position_embeddings", "", "", ""},
       {"--position-embedding-type", K::combined, 1, "model.architecture", "", "",
        "learned_absolute: gpt2; rope: llama and MoE models"},
@@ -225,8 +241,9 @@ std::vector<MegatronFlag> make_flags() {
   const std::pair<std::string_view, int> refused[] = {{"--rotary-percent", 1},
                                                       {"--rotary-interleaved", 0},
                                                       {"--apply-layernorm-1p", 0},
-                                                      {"--multi-latent-attention", 0},
-                                                      {"--mtp-num-layers", 1},
+                                                      {"--mtp-use-repeated-layer", 0},
+                                                      {"--mtp-detach-heads", 0},
+                                                      {"--mtp-hsm", 0},
                                                       {"--window-size", 1},
                                                       {"--squared-relu", 0},
                                                       {"--quick-geglu", 0},
@@ -344,14 +361,16 @@ std::string megatron_flags_markdown() {
 }
 
 const std::vector<MegatronFamily>& megatron_families() {
-  //                                        rotary rms   gated biases qkv   qk     experts
+  //                                        rotary rms   gated biases qkv   qk     experts latent sigmoid
   static const std::vector<MegatronFamily> families{
       {"gpt2", false, false, false, true, false, false, false},
       {"llama", true, true, true, false, false, false, false},
       {"qwen2", true, true, true, false, true, false, false},
       {"qwen3", true, true, true, false, false, true, false},
       {"mixtral", true, true, true, false, false, false, true},
-      {"qwen3_moe", true, true, true, false, false, true, true}};
+      {"qwen3_moe", true, true, true, false, false, true, true},
+      {"deepseek_v2", true, true, true, false, false, true, true, true, false},
+      {"deepseek_v3", true, true, true, false, false, true, true, true, true}};
   return families;
 }
 

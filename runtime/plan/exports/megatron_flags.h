@@ -39,7 +39,7 @@ std::string megatron_flags_markdown();
 struct MegatronFamily {
   std::string_view architecture;
   bool rotary = true, rms_norm = true, gated = true, biases = false, qkv_bias = false, qk_norm = false,
-       experts = false;
+       experts = false, latent = false, sigmoid = false;
 };
 const std::vector<MegatronFamily>& megatron_families();
 

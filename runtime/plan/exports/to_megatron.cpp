@@ -26,13 +26,16 @@ class Flags {
     rows();
     family();
     widths();
+    latents();
     batch();
     precision();
     layout();
     recompute();
     experts();
     offload();
-    return {std::move(flags_), unsaid_settings(r_, said_)};
+    std::vector<std::string> unsaid = unsaid_settings(r_, said_);
+    unsaid.insert(unsaid.end(), unsaid_.begin(), unsaid_.end());
+    return {std::move(flags_), std::move(unsaid)};
   }
 
  private:
@@ -48,6 +51,7 @@ class Flags {
   void rows() {
     for (const MegatronFlag& f : megatron_flags()) {
       const std::string key(f.key);
+      if (key == "model.head_dim" && r_.model.traits().latent_attention) continue;  // of other flags
       if (f.kind == FlagKind::value) {
         const std::string ours = plain_value(r_, key), word = word_of_megatron(f, ours);
         if (!ours.empty() && word.empty() && ours != f.standard) continue;  // unsaid
@@ -107,6 +111,32 @@ class Flags {
       add("--use-rope-scaling");
       add("--rope-scaling-factor", m.rope_scaling.factor);
     }
+  }
+
+  void latents() {
+    const ModelConfig& m = r_.model;
+    if (!m.traits().latent_attention) return;
+    add("--multi-latent-attention");
+    say("model.head_dim");
+    say("model.q_lora_rank");
+    if (m.latent.q_lora_rank) add("--q-lora-rank", *m.latent.q_lora_rank);
+    if (m.norm_eps != 1e-6)
+      unsaid_.push_back("norms of latents with an epsilon of 1e-06 beside model.rms_norm_eps: one is there");
+    const RopeScaling& s = m.rope_scaling;
+    const bool yarn = s.type == RopeType::yarn;
+    const bool usual = s.original_max_position_embeddings == 4096 && s.beta_fast == 32 && s.beta_slow == 1 &&
+                       s.truncate && !s.attention_factor &&
+                       s.mscale.has_value() == s.mscale_all_dim.has_value();
+    if (s.type != RopeType::none && !(yarn && usual)) return;
+    for (const char* key : {"rope_type", "factor", "original_max_position_embeddings", "beta_fast",
+                            "beta_slow", "truncate", "mscale", "mscale_all_dim"})
+      say(fmt::format("model.rope_scaling.{}", key));
+    add("--rope-type", yarn ? "yarn" : "rope");
+    if (!yarn) return;
+    add("--rotary-scaling-factor", s.factor);
+    if (!s.mscale) return;
+    add("--mscale", *s.mscale);
+    add("--mscale-all-dim", *s.mscale_all_dim);
   }
 
   void batch() {
@@ -205,12 +235,17 @@ class Flags {
       add("--moe-router-load-balancing-type", loss);
       if (loss != "none") add("--moe-aux-loss-coeff", m.balance_coeff);
     }
-    say("model.moe.router.norm_topk_prob");
-    if (!m.norm_topk_prob) add("--moe-router-pre-softmax");
+    // Of sigmoids they are always divided there.
+    if (m.norm_topk_prob || m.score == RouterScore::softmax) say("model.moe.router.norm_topk_prob");
+    if (!m.norm_topk_prob && m.score == RouterScore::softmax) add("--moe-router-pre-softmax");
     if (m.norm_topk_prob && m.score == RouterScore::softmax)
       say("model.moe.router.order");  // the same numbers
     say("model.moe.router.topk_group");
     if (m.n_group > 1) add("--moe-router-group-topk", m.topk_group);
+    const int64_t best = m.score == RouterScore::sigmoid ? 2 : 1;
+    if (m.n_group > 1 && m.top_k / m.topk_group != best)
+      unsaid_.push_back(fmt::format("groups of experts by the best {} of each: there by the best {}", best,
+                                    m.top_k / m.topk_group));
     say("model.moe.router.bias_update_rate");
     if (m.bias_update_rate > 0) {
       add("--moe-router-enable-expert-bias");
@@ -246,6 +281,7 @@ class Flags {
   const Recipe& r_;
   std::vector<FlagValue> flags_;
   std::set<std::string> said_;
+  std::vector<std::string> unsaid_;  ///< beside settings
 };
 
 }  // namespace

@@ -260,6 +260,11 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
   upcycling(r, broken);
   capacity(r, broken);
   tensor(r, broken);
+  if (m.balance == BalanceLoss::hf && r.model.num_nextn_predict_layers > 0)
+    broken("model.num_nextn_predict_layers",
+           "model.moe.balance.kind: hf is over the tokens of all layers, as transformers has them, which has "
+           "no modules behind the last; nearest valid value: 0, or model.moe.balance.kind: switch",
+           {"model.moe.balance.kind"});
   for (const int64_t layer : m.dense_layers)
     if (layer >= r.model.num_hidden_layers)
       broken("model.moe.dense_layers",

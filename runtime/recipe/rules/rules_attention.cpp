@@ -16,7 +16,9 @@ void attention_rules(const Recipe& r, const BrokenRule& broken) {
   if (!half_types)
     refuse(fmt::format("cuDNN's attention is of bf16 and fp16, and precision is {}", to_string(r.precision)),
            "precision");
-  if (const std::string why = cudnn_declines(DType::bf16, r.model.head_dim, false, false, 0); !why.empty())
+  if (const std::string why =
+          cudnn_declines(DType::bf16, r.model.head_dim, false, false, 0, false, r.model.value_dim());
+      !why.empty())
     refuse(why, "model.head_dim");
   if (r.model.attn_pdrop > 0)
     refuse("model.attn_pdrop: " + cudnn_declines(DType::bf16, 64, true, false, 0), "model.attn_pdrop");

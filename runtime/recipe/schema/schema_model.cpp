@@ -134,6 +134,26 @@ void add_latent_keys(std::vector<Key>& t) {
           .between(1, 65536));
 }
 
+/// Of multi-token prediction.
+void add_module_keys(std::vector<Key>& t) {
+  const auto predicts = [](const Family& f) { return f.traits.multi_token_prediction; };
+  t.push_back(in_families(
+      integer(
+          "model.num_nextn_predict_layers", LT_MEMBER(model.num_nextn_predict_layers),
+          "Modules of multi-token prediction behind the last layer: each is a layer that predicts one more "
+          "token. A config.json's own number is not taken: without this key its modules are passed over.")
+          .between(0, 16)
+          .alias({"mtp_num_layers"})
+          .loads_with_any(),
+      predicts));
+  t.push_back(number("model.mtp_loss_scaling_factor", LT_MEMBER(model.mtp_loss_scaling_factor),
+                     "What the mean of the modules' losses is multiplied by in the objective.")
+                  .at_least(0)
+                  .resumes(OnResume::any)
+                  .when("model.num_nextn_predict_layers above 0", true,
+                        [](const Recipe& r) { return r.model.num_nextn_predict_layers > 0; }));
+}
+
 /// Layers whose attention differs from the others'.
 void add_layer_keys(std::vector<Key>& t) {
   const auto windows = [](const Family& f) { return f.windows != WindowLayers::none; };
@@ -273,6 +293,7 @@ void add_model_keys(std::vector<Key>& t) {
           .derived("num_attention_heads",
                    [](Recipe& r) { r.model.num_key_value_heads = r.model.num_attention_heads; }));
   add_latent_keys(t);
+  add_module_keys(t);
   t.push_back(integer("model.head_dim", LT_MEMBER(model.head_dim), "Width of a head.")
                   .between(1, 65536)
                   .alias({"kv_channels"})

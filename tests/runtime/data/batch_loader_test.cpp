@@ -78,6 +78,43 @@ TEST_CASE("loader: rows are consecutive tokens and their targets", "[data]") {
   }
 }
 
+TEST_CASE("loader: tokens beyond the next end with the sample, and with the document where it is alone",
+          "[data]") {
+  TempFolder f;
+  counting_dataset(f / "a", 1000);
+  LoaderOptions o = options_for(f / "a");
+  o.mtp_tokens = 2;
+  int crossing = 0, ends = 0;
+  for (const bool apart : {false, true})
+    for (const bool mask : {false, true}) {
+      o.packing.attention_mask = apart;
+      o.packing.mask_loss = mask;
+      BatchLoader loader(o, 0);
+      Batch b;
+      for (int64_t m = 0; m < 2 * loader.micro_steps(); ++m) {
+        loader.next(b);
+        const size_t rows = b.tokens.size();
+        REQUIRE(b.mtp_tokens.size() == 2 * rows);
+        REQUIRE(b.mtp_targets.size() == 2 * rows);
+        for (size_t row = 0; row < rows; ++row)
+          for (size_t k = 1; k <= 2; ++k) {
+            const size_t t = row % 8, i = (k - 1) * rows + row;
+            const int32_t token = b.tokens[row] + static_cast<int32_t>(k);
+            CHECK(b.mtp_tokens[i] == (t + k <= 8 ? token : 0));
+            bool counted = t + k < 8;
+            ends += !counted;
+            if (counted && apart && b.documents[row + k] != b.documents[row]) counted = false, ++crossing;
+            // Of what a mask leaves out, nothing on the way may be: each is another document's first token.
+            for (size_t on = 0; counted && mask && on <= k; ++on) counted = b.targets[row + on] >= 0;
+            CHECK(b.mtp_targets[i] == (counted ? token + 1 : -1));
+          }
+      }
+      CHECK(loader_buffer_bytes(o) > loader_buffer_bytes(options_for(f / "a")));
+    }
+  CHECK(crossing > 50);
+  CHECK(ends > 50);
+}
+
 TEST_CASE("loader: every data-parallel size sees the same global batches", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 1000);

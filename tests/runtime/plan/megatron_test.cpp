@@ -131,12 +131,71 @@ TEST_CASE("flags of layouts and experts are read") {
   CHECK(stages.parallel.order == "tp-cp-pp-dp");
 }
 
+TEST_CASE("latent attention and multi-token prediction are said in Megatron-LM's flags, and read") {
+  const std::string line =
+      "--num-layers 27 --hidden-size 2048 --ffn-hidden-size 10944 --num-attention-heads 16 --kv-channels 16 "
+      "--seq-length 4096 --max-position-embeddings 163840 --position-embedding-type rope --normalization "
+      "RMSNorm --norm-epsilon 1e-6 --swiglu --disable-bias-linear --untie-embeddings-and-output-weights "
+      "--qk-layernorm --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 96 "
+      "--qk-pos-emb-head-dim 32 --v-head-dim 64 --rotary-scaling-factor 40 --mscale 0.707 --mscale-all-dim "
+      "0.707 --num-experts 64 --moe-ffn-hidden-size 1408 --moe-router-topk 6 --moe-layer-freq "
+      "'([0]*1+[1]*26)' --moe-shared-expert-intermediate-size 2816 --moe-router-score-function sigmoid "
+      "--moe-router-enable-expert-bias --moe-router-topk-scaling-factor 2.5 --moe-router-num-groups 8 "
+      "--moe-router-group-topk 3 --moe-router-load-balancing-type none --mtp-num-layers 1 "
+      "--mtp-loss-scaling-factor 0.3 --vocab-size 102400 --micro-batch-size 1 --global-batch-size 128 "
+      "--train-iters 1000 --lr 3e-4 --bf16 ";
+  const Recipe r = read(line);
+  CHECK(r.model.family->name == "deepseek_v3");
+  CHECK(r.model.latent.q_lora_rank == 1536);
+  CHECK(r.model.latent.qk_nope_head_dim == 96);
+  CHECK(r.model.latent.qk_rope_head_dim == 32);
+  CHECK(r.model.latent.v_head_dim == 64);
+  CHECK(r.model.head_dim == 128);
+  CHECK(r.model.rope_scaling.type == RopeType::yarn);
+  CHECK(r.model.rope_scaling.original_max_position_embeddings == 4096);
+  CHECK(r.model.rope_scaling.mscale_all_dim == 0.707);
+  CHECK(r.model.moe.shared_experts == 2);
+  CHECK(r.model.moe.bias_update_rate == 0.001);
+  CHECK(r.model.num_nextn_predict_layers == 1);
+  CHECK(r.model.mtp_loss_scaling_factor == 0.3);
+  const Exported written = to_megatron(r);
+  INFO(written.text);
+  CHECK(written.unsaid.empty());
+  CHECK(settings(read(written.text)) == settings(r));
+  for (const char* flag : {"--multi-latent-attention", "--mtp-num-layers 1", "--v-head-dim 64",
+                           "--mtp-loss-scaling-factor 0.3", "--rotary-scaling-factor 40"})
+    CHECK_THAT(written.text, Contains(flag));
+  // Without them: what Megatron-LM takes.
+  const Recipe plain = read(
+      "--num-layers 2 --hidden-size 2048 --num-attention-heads 16 --seq-length 64 --max-position-embeddings "
+      "64 "
+      "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --qk-layernorm "
+      "--multi-latent-attention --num-experts 8 --vocab-size 1024 --micro-batch-size 1 --global-batch-size 8 "
+      "--train-iters 10 --lr 3e-4");
+  CHECK(plain.model.family->name == "deepseek_v2");
+  CHECK_FALSE(plain.model.latent.q_lora_rank);
+  CHECK(plain.model.latent.kv_lora_rank == 32);
+  CHECK(plain.model.latent.qk_nope_head_dim == 128);
+  CHECK(plain.model.moe.shared_experts == 0);
+  CHECK(plain.model.moe.bias_update_rate == 0);
+  CHECK(plain.model.rope_scaling.type == RopeType::none);
+  Recipe other = r;
+  other.model.moe.topk_group = 2;
+  other.model.norm_eps = 1e-5;
+  CHECK(to_megatron(other).unsaid ==
+        std::vector<std::string>{
+            "norms of latents with an epsilon of 1e-06 beside model.rms_norm_eps: one is there",
+            "groups of experts by the best 2 of each: there by the best 3"});
+}
+
 TEST_CASE("a flag that cannot be obeyed is refused by name") {
   CHECK_THAT(
       refusal(kLlama + "--tensor-parallel-size 2"),
       Contains("--tensor-parallel-size: unknown flag; nearest known one: --tensor-model-parallel-size"));
+  CHECK_THAT(refusal(kLlama + "--mtp-hsm"), Contains("--mtp-hsm: changes what is"));
   CHECK_THAT(refusal(kLlama + "--multi-latent-attention"),
-             Contains("--multi-latent-attention: changes what is"));
+             Contains("with --multi-latent-attention: those, --qk-layernorm and --num-experts"));
+  CHECK_THAT(refusal(kLlama + "--rope-type yarn"), Contains("--rope-type yarn: is of"));
   CHECK_THAT(refusal(kLlama + "--lr"), Contains("--lr: takes 1 value (got 0)"));
   CHECK_THAT(refusal(kLlama + "--optimizer soap"), Contains("--optimizer soap: no key of recipes does that"));
   CHECK_THAT(refusal(kLlama + "--data-path $DATA"), Contains("$DATA stands for what a shell knows"));

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "runtime/plan/plan.h"
+#include "runtime/weights/hf_folder.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -53,6 +54,29 @@ TEST_CASE("published models are planned, with as many parameters as transformers
     INFO(f->name);
     CHECK(seen.count(f->name) == 1);
   }
+}
+
+// Added up by hand from the report's widths: a layer, the projection and three norms. Embedding and output
+// layer are the model's own.
+TEST_CASE("a module of DeepSeek-V3 that predicts a token more has the parameters of its parts", "[plan]") {
+  const json of = published().at("DeepSeek-V3");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/config.json";
+  std::ofstream(path) << of.at("config");
+  const auto count = [&](int modules) {
+    const Recipe r = parse_recipe("{}", "published",
+                                  {"model.from=" + path, "data.seq_length=1024",
+                                   fmt::format("model.num_nextn_predict_layers={}", modules)});
+    int64_t n = 0;
+    for (const auto& [name, shape] : parameter_shapes(r.model)) n += shape.elements();
+    return n;
+  };
+  const int64_t h = 7168, q = 1536, kv = 512, heads = 128, f = 2048;
+  const int64_t attention =
+      q * h + q + heads * 192 * q + (kv + 64) * h + kv + heads * (128 + 128) * kv + heads * 128 * h;
+  const int64_t layer = attention + 2 * h + 256 * h + (256 + 1) * 3 * f * h;
+  CHECK(count(0) == of.at("parameters").get<int64_t>());
+  CHECK(count(1) - count(0) == layer + 2 * h * h + 3 * h);
 }
 
 TEST_CASE("negative control: a width that is one head off has another count", "[plan]") {

@@ -13,10 +13,12 @@
 #include "runtime/checkpoint/convert_elements.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
+#include "runtime/program/train_program.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/import.h"
 #include "runtime/weights/load.h"
 #include "runtime/weights/new_folder.h"
+#include "runtime/weights/stream_tensor.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;
@@ -290,6 +292,79 @@ TEST_CASE("what files have beside parameters is passed over by name, and nothing
   CHECK((read_tensors(t.path + "/stacked-out") == apart));
 }
 
+namespace {
+
+/// A folder of DeepSeek-V3 with one module that predicts a token more, as its authors have it.
+json with_module(Tensors& tensors) {
+  const json& model = golden().begin().value()["deepseek_v3"];
+  std::mt19937 random(9);
+  tensors = random_tensors(model);
+  const Tensors plain = tensors;
+  for (const auto& [name, t] : plain)  // the module's own layer is like the last one
+    if (name.starts_with("model.layers.2."))
+      tensors["model.layers.3." + name.substr(15)] = random_tensor("BF16", t.shape, random);
+  for (const char* norm : {"enorm", "hnorm", "shared_head.norm"})
+    tensors[fmt::format("model.layers.3.{}.weight", norm)] = random_tensor("BF16", {32}, random);
+  tensors["model.layers.3.eh_proj.weight"] = random_tensor("BF16", {32, 64}, random);
+  tensors["model.layers.3.embed_tokens.weight"] = plain.at("model.embed_tokens.weight");
+  tensors["model.layers.3.shared_head.head.weight"] = plain.at("lm_head.weight");
+  json config = model["config"];
+  config["num_nextn_predict_layers"] = 1;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("modules that predict more tokens come in and go out bit for bit", "[weights]") {
+  const TemporaryFolder t;
+  Tensors tensors;
+  const json config = with_module(tensors);
+  write_folder(t.path + "/in", config, tensors);
+  const ImportReport in = import_folder(t.path + "/in", t.path + "/checkpoint");
+  CHECK_THAT(fmt::format("{}", fmt::join(in.notes, "\n")),
+             Contains("2 tensors are passed over: they are the embedding and the output layer once more"));
+  export_to(t.path + "/checkpoint", t.path + "/out");
+  CHECK((read_tensors(t.path + "/out") == tensors));
+  CHECK(read_json(t.path + "/out/config.json")["num_nextn_predict_layers"] == 1);
+  // A recipe that does not ask for them begins without, from either, and says so.
+  const auto stream = make_inline_stream("test");
+  const GroupSet one;
+  const auto open = [&](const std::string& from, int modules) {
+    std::vector<std::string> notes;
+    const Recipe recipe = parse_recipe(
+        "{}", "test",
+        {"model.from=" + t.path + "/in", "data.seq_length=16", "checkpoint.load.path=" + t.path + from,
+         fmt::format("model.num_nextn_predict_layers={}", modules)});
+    const auto reader = open_weights(recipe, true, one.groups().world.communicator(), *stream, notes);
+    CHECK(reader->has("model.layers.3.eh_proj.weight") == (modules > 0 || from == "/checkpoint"));
+    ProgramOptions o;
+    o.model = recipe.model;
+    o.precision = precision_policy("fp32");
+    o.seq_length = 16;
+    CpuArena arena(1 << 25);
+    const auto compute = make_inline_stream("compute");
+    TrainProgram program(o, {*compute, arena, one.groups()});
+    load_weights(recipe, program.parameters(), one.groups().world.communicator(), *stream);
+    return fmt::format("{}", fmt::join(notes, "\n"));
+  };
+  CHECK_THAT(open("/in", 0), Contains("tensors of modules that predict more than the next token are passed "
+                                      "over, and an export of this run will have none; "
+                                      "model.num_nextn_predict_layers: 1 takes them"));
+  CHECK_THAT(open("/in", 1), !Contains("takes them"));
+  CHECK_THAT(open("/checkpoint", 0), Contains("model.num_nextn_predict_layers is 1 there and 0 here"));
+  CHECK_THAT(open("/checkpoint", 1), !Contains("there and"));
+  CHECK_THAT(error_of([&] { open("/in", 2); }), Contains("model.layers.4.enorm.weight"));
+  // What is no copy is refused: it would be lost.
+  for (const char* copy : {"embed_tokens", "shared_head.head"}) {
+    Tensors other = tensors;
+    other.at(fmt::format("model.layers.3.{}.weight", copy)).bytes[5000] ^= 1;
+    write_folder(t.path + "/" + copy, config, other);
+    CHECK_THAT(error_of([&] { import_folder(t.path + "/" + copy, t.path + "/none"); }),
+               Contains(fmt::format("model.layers.3.{}.weight is another than", copy)));
+    CHECK_FALSE(path_exists(t.path + "/none"));
+  }
+}
+
 TEST_CASE("a folder that is not whole, or of another model, is refused by name, and nothing is made",
           "[weights]") {
   const TemporaryFolder t;
@@ -413,6 +488,30 @@ TEST_CASE("weights begin a run whose model differs in what no weight depends on,
              Contains("model.num_attention_heads is 4 there and 8 here"));
   CHECK_THAT(error_of([&] { open({"model.num_hidden_layers=1"}); }),
              Contains("model.num_hidden_layers is 2 there and 1 here"));
+}
+
+TEST_CASE("a tensor of several blocks goes out in order, and what reading says ends it", "[weights]") {
+  const TemporaryFolder t;
+  std::mt19937 random(4);
+  const Made made = random_tensor("BF16", {1500, 4001}, random);  // three blocks, the last one short
+  write_tensors(t.path + "/a.safetensors", {{"a", made}});
+  const Shape shape{1500, 4001};
+  const auto stream = [&](const std::string& file) {
+    std::map<std::string, TensorParts> parts;
+    parts["a"].dtype = DType::bf16;
+    parts["a"].shape = shape;
+    parts["a"].pieces = {{0, "a", Slice::whole(shape), {}}};
+    PieceReader reader(t.path, {file}, parts);
+    std::vector<char> got;
+    stream_tensor(reader, "a", DType::bf16, Slice::whole(shape), false, [&](const void* data, int64_t bytes) {
+      const char* from = static_cast<const char*>(data);
+      got.insert(got.end(), from, from + bytes);
+    });
+    return got;
+  };
+  CHECK((stream("a.safetensors") == made.bytes));
+  write_tensors(t.path + "/b.safetensors", {{"b", made}});
+  CHECK_THAT(error_of([&] { stream("b.safetensors"); }), Contains("b.safetensors"));
 }
 
 TEST_CASE("what is put into the folder while it is written is not removed") {

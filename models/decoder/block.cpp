@@ -34,10 +34,16 @@ std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
       return {&norm2.x};
     case BlockTensor::mlp_norm:
       return {&norm2.y};
-    case BlockTensor::mlp_hidden:
-      return {&mlp.hidden};
-    case BlockTensor::mlp_activation:
-      return {&mlp.act};
+    case BlockTensor::mlp_hidden: {
+      std::vector<Tensor*> tensors{&mlp.hidden};
+      for (MoeLayer::Chunk& c : moe.chunks) tensors.push_back(&c.hidden);
+      return tensors;
+    }
+    case BlockTensor::mlp_activation: {
+      std::vector<Tensor*> tensors{&mlp.act};
+      for (MoeLayer::Chunk& c : moe.chunks) tensors.push_back(&c.act);
+      return tensors;
+    }
   }
   return {};
 }

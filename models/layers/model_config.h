@@ -78,6 +78,8 @@ struct MoeConfig {
   // that come.
   std::optional<double> capacity_factor, eval_capacity_factor;
   Drop drop_policy = Drop::least_weight;
+  /// Rows that a rank's experts have memory for at once, in even shares (DispatchOptions::row_budget).
+  std::optional<double> row_budget;
 
   /// The dense layers are the first so many; -1: they are others.
   int64_t first_dense() const {

@@ -6,11 +6,21 @@
 
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/staging.h"
+#include "models/moe/row_slices.h"
+#include "models/moe/spend.h"
 
 namespace ltrain {
 namespace {
 
 int64_t sum(const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t{0}); }
+
+std::vector<int64_t> host_copy(Stream& s, const Tensor& t) {
+  std::vector<int64_t> out(t.elements());
+  download(s, out.data(), t);
+  return out;
+}
+
+}  // namespace
 
 std::vector<CopyRectangle> whole_rows(const std::vector<CopyRectangle>& parts, int64_t cols, bool back) {
   std::vector<CopyRectangle> out;
@@ -20,14 +30,6 @@ std::vector<CopyRectangle> whole_rows(const std::vector<CopyRectangle>& parts, i
   }
   return out;
 }
-
-std::vector<int64_t> host_copy(Stream& s, const Tensor& t) {
-  std::vector<int64_t> out(t.elements());
-  download(s, out.data(), t);
-  return out;
-}
-
-}  // namespace
 
 int64_t ExpertExchange::most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const {
   const int64_t ranks = groups_.expert.size();
@@ -122,11 +124,6 @@ std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& 
   return groups_.expert.size() > 1 ? all_counts(step, r, mine) : mine;
 }
 
-ExpertRowCounts ExpertExchange::count(Step& step, const Routing& r, int64_t capacity,
-                                      const std::string& name) const {
-  return lay_out(counts_of_ranks(step, r, capacity, name));
-}
-
 ExpertRowCounts ExpertExchange::lay_out(const std::vector<int64_t>& all) const {
   const Group& g = groups_.expert;
   const int64_t ranks = g.size(), local = local_experts();
@@ -152,6 +149,33 @@ ExpertRowCounts ExpertExchange::lay_out(const std::vector<int64_t>& all) const {
     }
   if (two_levels()) lay_out_levels(c, all);
   return c;
+}
+
+std::vector<ExpertRowCounts> ExpertExchange::lay_out(const std::vector<int64_t>& all, int64_t most) const {
+  const std::vector<std::vector<int64_t>> slices = cut_rows(all, groups_.expert.size(), most);
+  if (slices.size() == 1) return {lay_out(all)};
+  const int64_t local = local_experts(), mine = groups_.expert.rank() * experts_;
+  std::vector<int64_t> next(experts_);  // where this rank's sorted rows of an expert go on
+  for (int64_t e = 1; e < experts_; ++e) next[e] = next[e - 1] + all[mine + e - 1];
+  std::vector<ExpertRowCounts> out;
+  for (const std::vector<int64_t>& slice : slices) {
+    ExpertRowCounts c = lay_out(slice);
+    int64_t to = 0;
+    for (int64_t rank = 0; rank < groups_.expert.size(); ++rank) {
+      CopyRectangle p{0, 0, 0, 0, to, 0};
+      for (int64_t e = rank * local; e < (rank + 1) * local; ++e) {
+        if (slice[mine + e] == 0) continue;
+        if (p.rows == 0) p.from_row = next[e];
+        LT_CHECK(next[e] == p.from_row + p.rows, "rows of a slice that do not follow each other");
+        p.rows += slice[mine + e];
+        next[e] += slice[mine + e];
+      }
+      if (p.rows > 0) c.own.push_back(p);
+      to += p.rows;
+    }
+    out.push_back(std::move(c));
+  }
+  return out;
 }
 
 int64_t ExpertExchange::rows_between(const std::vector<int64_t>& all, int64_t from, int64_t to) const {
@@ -200,68 +224,68 @@ void ExpertExchange::lay_out_levels(ExpertRowCounts& c, const std::vector<int64_
   }
 }
 
-ExpertExchange::Flight ExpertExchange::dispatch_start(Step& step, const ExpertRowCounts& c, Tensor sorted,
-                                                      int64_t most) const {
+void ExpertExchange::dispatch_start(Step& step, const ExpertRowCounts& c, Tensor sorted, int64_t most,
+                                    Flight& f) const {
   const Group& g = groups_.expert;
-  Flight f;
-  f.arrived = step.temporary("rows from ranks", {most, sorted.cols()});
+  const int64_t cols = sorted.cols(), sent = sorted.shape[0];
+  if (!f.arrived.defined()) f.arrived = step.temporary("rows from ranks", {most, cols});
   claim(step, sorted, Placement::V(), Placement::S(0));
   f.done = g.start(step.compute, [&](Stream& s) {
     if (!two_levels()) return g.all_to_all_v(s, f.arrived, c.arrive, sorted, c.send);
-    const int64_t passing = sum(c.near.arrive),
-                  most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
-    const Tensor out = f.hold(step, "rows by neighbour", {sorted.shape[0], sorted.cols()}),
-                 in = f.hold(step, "rows from neighbours", {most_passing, sorted.cols()}),
-                 on = f.hold(step, "rows of neighbours by place", {most_passing, sorted.cols()});
-    copy_rectangles(s, out, sorted, whole_rows(c.near.parts, sorted.cols(), false));
+    const int64_t passing = sum(c.near.arrive);
+    const Tensor out = f.hold(step, 0, "rows by neighbour", {sent, cols}),
+                 in = f.hold(step, 1, "rows from neighbours", {most_passing(sent, most), cols}),
+                 on = f.hold(step, 2, "rows of neighbours by place", {most_passing(sent, most), cols});
+    copy_rectangles(s, out, sorted, whole_rows(c.near.parts, cols, false));
     groups_.expert_intra_node.all_to_all_v(s, in, c.near.arrive, out, c.near.send);
-    copy_rectangles(s, on.narrow(0, passing), in.narrow(0, passing),
-                    whole_rows(c.far.parts, sorted.cols(), false));
+    copy_rectangles(s, on.narrow(0, passing), in.narrow(0, passing), whole_rows(c.far.parts, cols, false));
     groups_.expert_inter_node.all_to_all_v(s, f.arrived, c.far.arrive, on, c.far.send);
   });
-  return f;
 }
 
 void ExpertExchange::dispatch_finish(Step& step, const ExpertRowCounts& c, Tensor received, Flight& f) const {
   f.done.wait(step.compute);
   copy_rectangles(step.compute, received.narrow(0, c.received), f.arrived.narrow(0, c.received),
                   whole_rows(c.parts, received.cols(), false));
-  release(step, f);
+  if (!f.stays) return release(step, f);
+  spend(step.compute, f.arrived);
+  for (const Tensor& t : f.held) spend(step.compute, t);
 }
 
-ExpertExchange::Flight ExpertExchange::give_back_start(Step& step, const ExpertRowCounts& c, Tensor sorted,
-                                                       Tensor received) const {
+void ExpertExchange::give_back_start(Step& step, const ExpertRowCounts& c, Tensor sorted, Tensor received,
+                                     Flight& f) const {
   const Group& g = groups_.expert;
-  Flight f;
-  f.arrived = step.temporary("rows to ranks", received.shape);
+  const int64_t cols = sorted.cols(), sent = sorted.shape[0], most = received.shape[0];
+  if (!f.arrived.defined()) f.arrived = step.temporary("rows to ranks", received.shape);
   copy_rectangles(step.compute, f.arrived.narrow(0, c.received), received.narrow(0, c.received),
-                  whole_rows(c.parts, received.cols(), true));
+                  whole_rows(c.parts, cols, true));
   f.done = g.start(step.compute, [&](Stream& s) {
     if (!two_levels()) return g.all_to_all_v(s, sorted, c.send, f.arrived, c.arrive);
-    const int64_t passing = sum(c.near.arrive),
-                  most_passing = sorted.shape[0] * groups_.expert_intra_node.size();
-    const Tensor in = f.hold(step, "rows back by place", {most_passing, sorted.cols()}),
-                 on = f.hold(step, "rows back by neighbour", {most_passing, sorted.cols()}),
-                 out = f.hold(step, "rows back from neighbours", {sorted.shape[0], sorted.cols()});
+    const int64_t passing = sum(c.near.arrive);
+    const Tensor in = f.hold(step, 1, "rows back by place", {most_passing(sent, most), cols}),
+                 on = f.hold(step, 2, "rows back by neighbour", {most_passing(sent, most), cols}),
+                 out = f.hold(step, 0, "rows back from neighbours", {sent, cols});
     groups_.expert_inter_node.all_to_all_v(s, in, c.far.send, f.arrived, c.far.arrive);
-    copy_rectangles(s, on.narrow(0, passing), in.narrow(0, passing),
-                    whole_rows(c.far.parts, sorted.cols(), true));
+    copy_rectangles(s, on.narrow(0, passing), in.narrow(0, passing), whole_rows(c.far.parts, cols, true));
     groups_.expert_intra_node.all_to_all_v(s, out, c.near.send, on, c.near.arrive);
-    copy_rectangles(s, sorted, out, whole_rows(c.near.parts, sorted.cols(), true));
+    copy_rectangles(s, sorted, out, whole_rows(c.near.parts, cols, true));
   });
-  return f;
 }
 
 void ExpertExchange::give_back_finish(Step& step, Tensor sorted, Flight& f) const {
   f.done.wait(step.compute);
-  release(step, f);
+  if (f.stays) {
+    spend(step.compute, f.arrived);
+    for (const Tensor& t : f.held) spend(step.compute, t);
+  } else {
+    release(step, f);
+  }
   claim(step, sorted, Placement::S(0), Placement::V());
 }
 
-void ExpertExchange::release(Step& step, Flight& f) const {
+void ExpertExchange::release(Step& step, Flight& f) {
   step.release(f.arrived);
   for (Tensor& t : f.held) step.release(t);
-  f.held.clear();
 }
 
 }  // namespace ltrain

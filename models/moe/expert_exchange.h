@@ -2,6 +2,9 @@
 // come). On two levels rows first go to the neighbour that has the place of their expert's rank among its own
 // neighbours, and from there, all in one message, to that rank (Tutel's 2DH, arXiv:2206.03382).
 #pragma once
+#include <algorithm>
+#include <array>
+
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/matmul/grouped_matmul.h"
 #include "kernels/moe/route.h"
@@ -9,7 +12,7 @@
 
 namespace ltrain {
 
-/// How the rows of one micro-batch are spread; numbers that the host has.
+/// How the rows of one micro-batch, or of a slice of them, are spread; numbers that the host has.
 struct ExpertRowCounts {
   int64_t sorted = 0;                 ///< rows of this rank's tokens
   int64_t received = 0;               ///< rows of this rank's experts, from all ranks
@@ -17,12 +20,17 @@ struct ExpertRowCounts {
   std::vector<int64_t> send, arrive;  ///< to and from each rank of the expert group
   /// From the order of arrival (by rank, then expert) to that of experts; columns are left open.
   std::vector<CopyRectangle> parts;
+  /// Of one of several slices: from the order of this rank's sorted rows to that in which its rows leave.
+  std::vector<CopyRectangle> own;
   /// On two levels: likewise of the neighbours, and of those that have this rank's place among theirs.
   struct Level {
     std::vector<int64_t> send, arrive;
     std::vector<CopyRectangle> parts;  ///< into the order in which rows leave
   } near, far;
 };
+
+/// The same of rows of `cols` columns, or the way back.
+std::vector<CopyRectangle> whole_rows(const std::vector<CopyRectangle>& parts, int64_t cols, bool back);
 
 class ExpertExchange {
  public:
@@ -45,34 +53,38 @@ class ExpertExchange {
     const int64_t choices = routing.slots.elements();
     return capacity > 0 ? std::min(choices, capacity * experts_) : choices;
   }
-  /// Counts of this rank's tokens become known to the host and are exchanged. On meta: planned ones, of which
-  /// each expert takes `capacity` (0: all). Throws when the router's logits were not finite. `name`: of the
-  /// layer.
-  ExpertRowCounts count(Step& step, const Routing& routing, int64_t capacity, const std::string& name) const;
-  /// The two halves of count(): rows of each rank's tokens for each expert, (ranks, experts); and what
-  /// follows from them.
+  /// Counts of this rank's tokens become known to the host and are exchanged: rows of each rank's tokens for
+  /// each expert, (ranks, experts). On meta: planned ones, of which each expert takes `capacity` (0: all).
+  /// Throws when the router's logits were not finite. `name`: of the layer.
   std::vector<int64_t> counts_of_ranks(Step& step, const Routing& routing, int64_t capacity,
                                        const std::string& name) const;
+  /// What follows from them.
   ExpertRowCounts lay_out(const std::vector<int64_t>& all) const;
+  /// Of each slice of at most `most` rows for any rank (row_slices.h).
+  std::vector<ExpertRowCounts> lay_out(const std::vector<int64_t>& all, int64_t most) const;
   /// Of a routing of all ranks' tokens to this rank's experts alone.
   ExpertRowCounts count_here(Step& step, const Routing& routing, int64_t capacity,
                              const std::string& name) const;
   /// Rows under way on the group's stream. What travels and what it passes through must live until finish.
   struct Flight {
-    Tensor arrived;            ///< in the order of arrival
-    std::vector<Tensor> held;  ///< to be released after it
+    Tensor arrived;              ///< in the order of arrival
+    std::array<Tensor, 3> held;  ///< what rows pass through: first as many as travel, then those that pass
     AsyncHandle done;
-    Tensor hold(Step& step, const char* name, Shape shape) {
-      held.push_back(step.temporary(name, shape));
-      return held.back();
+    bool stays = false;  ///< its memory serves the flights that follow, until release()
+    Tensor hold(Step& step, int which, const char* name, Shape shape) {
+      if (!held[which].defined()) held[which] = step.temporary(name, shape);
+      return held[which];
     }
   };
   /// received := rows sorted by expert, of all ranks; both lie in memory of the most rows.
-  Flight dispatch_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, int64_t most) const;
+  void dispatch_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, int64_t most,
+                      Flight& flight) const;
   void dispatch_finish(Step& step, const ExpertRowCounts& counts, Tensor received, Flight& flight) const;
   /// The way back: sorted := rows of this rank's tokens. `received` may be released at once.
-  Flight give_back_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, Tensor received) const;
+  void give_back_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, Tensor received,
+                       Flight& flight) const;
   void give_back_finish(Step& step, Tensor sorted, Flight& flight) const;
+  static void release(Step& step, Flight& flight);
   /// Rows that vary over ranks are slices of all ranks' rows; and back.
   void claim(Step& step, Tensor t, Placement from, Placement to) const;
 
@@ -85,7 +97,10 @@ class ExpertExchange {
   std::vector<int64_t> all_counts(Step& step, const Routing& routing, const std::vector<int64_t>& mine) const;
   /// Of all_counts.
   int64_t rows_between(const std::vector<int64_t>& all, int64_t from, int64_t to) const;
-  void release(Step& step, Flight& flight) const;
+  /// Rows that pass through a neighbour at most, where a rank sends `sent` of them and gets `most`.
+  int64_t most_passing(int64_t sent, int64_t most) const {
+    return std::min(sent * groups_.expert_intra_node.size(), most * groups_.expert_inter_node.size());
+  }
   void lay_out_levels(ExpertRowCounts& counts, const std::vector<int64_t>& all) const;
   const Groups& groups_;
   int64_t experts_;

@@ -26,9 +26,9 @@ std::vector<int32_t> ExpertReplicas::hot(const std::vector<int64_t>& all, double
   return order;
 }
 
-void ExpertReplicas::choose(Step& step, const Routing& r, int64_t capacity, const std::string& name,
-                            Tensor gate_up, Tensor down, DType gradients, Dispatched& travels,
-                            std::vector<Copy>& copies) const {
+void ExpertReplicas::choose(Step& step, const TokenDispatch& dispatch, const Routing& r, int64_t capacity,
+                            const std::string& name, Tensor gate_up, Tensor down, DType gradients,
+                            Dispatched& travels, std::vector<Copy>& copies) const {
   const int64_t tokens = r.slots.shape[0], k = r.slots.shape[1];
   std::vector<int64_t> all = exchange_.counts_of_ranks(step, r, capacity, name);
   const double elements = static_cast<double>(gate_up.elements() + down.elements()) / gate_up.shape[0];
@@ -59,7 +59,7 @@ void ExpertReplicas::choose(Step& step, const Routing& r, int64_t capacity, cons
   }
   make_rows(travels, experts_);
   sort_choices(step.compute, travels.routing, r.slots, r.counts, travelling);
-  travels.counts = exchange_.lay_out(all);
+  dispatch.lay_out(travels, all, tokens, capacity);
   travels.most_sent = exchange_.most_sent(r, capacity);
 }
 

@@ -17,7 +17,7 @@ void MoeLayer::copies_forward(Step& step, Tensor tokens, Saved& saved) const {
       permute_rows(step.compute, c.rows, tokens, c.dispatched.routing, c.dispatched.counts.sorted);
       copy.arrived.wait(step.compute);
     }
-    run_experts(step, c, c.dispatched.out, {copy.gate_up, copy.down, {}, {}});
+    run_experts(step, c, 0, c.dispatched.out, {copy.gate_up, copy.down, {}, {}});
   }
 }
 
@@ -54,7 +54,7 @@ std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tenso
       combine_rows_backward(step.compute, dout, more, dy, c.dispatched.out, c.dispatched.routing);
       add_to(step.compute, dweights, more);
     }
-    rows_backward(step, drows, dout, c, {copy.gate_up, copy.down, {}, {}});
+    rows_backward(step, drows, dout, c, 0, {copy.gate_up, copy.down, {}, {}});
     if (copy.expert >= 0) {
       const GroupRows& groups = c.dispatched.counts.groups;
       grouped_matmul_dw(step.compute, ddown, dout, c.act, groups, false);

@@ -132,29 +132,38 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   saved.chunks.assign(ranges.size(), {});
   if (replicas_->most() > 0) {
     const Weights w = own(step);
-    replicas_->choose(step, saved.router.routing, capacity, place_, w.gate_up, w.down, step.stat_type(),
-                      saved.chunks[0].dispatched, saved.copies);
+    replicas_->choose(step, *dispatch_, saved.router.routing, capacity, place_, w.gate_up, w.down,
+                      step.stat_type(), saved.chunks[0].dispatched, saved.copies);
     replicas_->fetch_start(step, saved.copies, w.gate_up, w.down);
   } else {
     for (size_t i = 0; i < ranges.size(); ++i)
       dispatch_->count(step, saved.chunks[i].dispatched, saved.router.routing, ranges[i], capacity, place_);
   }
+  if (step.training) add_up_beyond(step, mb, saved);
+  const auto of = [&](size_t i) { return tokens.narrow(ranges[i].first, ranges[i].tokens); };
   const auto start = [&](size_t i) {
     Chunk& c = saved.chunks[i];
     const int64_t most = dispatch_->most_rows(ranges[i].tokens, capacity);
     c.rows = step.activation("rows of experts", {most, h});
-    dispatch_->start(step, c.dispatched, tokens.narrow(ranges[i].first, ranges[i].tokens), most);
+    dispatch_->start(step, c.dispatched, c.dispatched.slices() - 1, of(i), most);
   };
   start(0);
   if (has_shared_) shared_forward(step, mb, y, x, saved);  // while rows travel
   copies_forward(step, tokens, saved);
   for (size_t i = 0; i < ranges.size(); ++i) {
     Chunk& c = saved.chunks[i];
+    Dispatched& d = c.dispatched;
+    const int64_t most = c.rows.shape[0];
     if (i + 1 < ranges.size()) start(i + 1);
-    dispatch_->finish(step, c.dispatched, c.rows);
-    const Tensor made = dispatch_->made(step, c.dispatched, c.rows.shape[0], h);
-    run_experts(step, c, made, own(step));
-    dispatch_->give_back_start(step, c.dispatched, made);
+    Tensor made;
+    for (size_t slice = d.slices(); slice-- > 0;) {  // the last of them, the first slice, is what is kept
+      if (slice + 1 < d.slices()) dispatch_->start(step, d, slice, of(i), most);
+      dispatch_->finish(step, d, slice, c.rows);
+      if (!made.defined()) made = dispatch_->made(step, d, most, h);
+      run_experts(step, c, slice, made, own(step));
+      dispatch_->give_back_start(step, d, slice, made);
+      if (slice > 0) dispatch_->give_back_finish(step, d, slice);
+    }
   }
   if (cut_experts(step)) release_whole(step, tokens, x);
   Tensor routed = has_shared_ ? step.temporary("routed experts", y.shape) : y;
@@ -173,47 +182,76 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   for (ExpertReplicas::Copy& c : saved.copies) ExpertReplicas::release(step, c);
 }
 
-void MoeLayer::run_experts(Step& step, Chunk& chunk, Tensor out, const Weights& weights) const {
-  const ExpertRowCounts& c = chunk.dispatched.counts;
+void MoeLayer::run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights& weights) const {
+  const ExpertRowCounts& c = chunk.dispatched.slice(slice);
   const int64_t most = chunk.rows.shape[0];
-  chunk.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
+  if (!chunk.hidden.defined())
+    chunk.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
   grouped_matmul(step.compute, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
   if (weights.gate_up_bias.defined())
     grouped_add_bias(step.compute, chunk.hidden, weights.gate_up_bias, c.groups);
-  if (!step.training) step.release(chunk.rows);
-  chunk.act = step.activation("activation of experts", {most, intermediate_});
-  feed_forward_activation(step.compute, kind_, chunk.act.narrow(0, c.received),
-                          chunk.hidden.narrow(0, c.received));
-  if (!step.training) step.release(chunk.hidden);
-  grouped_matmul(step.compute, out, chunk.act, weights.down, c.groups);
-  if (weights.down_bias.defined()) grouped_add_bias(step.compute, out, weights.down_bias, c.groups);
-  if (!step.training) step.release(chunk.act);
+  if (!step.training && !chunk.dispatched.budgeted) step.release(chunk.rows);
+  run_activation(step, chunk, slice);
 }
 
-void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk,
+void MoeLayer::run_activation(Step& step, Chunk& chunk, size_t slice) const {
+  const int64_t received = chunk.dispatched.slice(slice).received, most = chunk.hidden.shape[0];
+  if (!chunk.act.defined()) chunk.act = step.activation("activation of experts", {most, intermediate_});
+  feed_forward_activation(step.compute, kind_, chunk.act.narrow(0, received),
+                          chunk.hidden.narrow(0, received));
+}
+
+void MoeLayer::run_experts(Step& step, Chunk& chunk, size_t slice, Tensor out, const Weights& weights) const {
+  const ExpertRowCounts& c = chunk.dispatched.slice(slice);
+  run_hidden(step, chunk, slice, weights);
+  if (!step.training && !chunk.dispatched.budgeted) step.release(chunk.hidden);
+  grouped_matmul(step.compute, out, chunk.act, weights.down, c.groups);
+  if (weights.down_bias.defined()) grouped_add_bias(step.compute, out, weights.down_bias, c.groups);
+  if (!step.training && slice == 0)
+    for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act}) step.release(*t);
+}
+
+void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice,
                              const Weights& weights) const {
-  const ExpertRowCounts& c = chunk.dispatched.counts;
-  Tensor dact = step.temporary("d activation of experts", chunk.act.shape);
+  const ExpertRowCounts& c = chunk.dispatched.slice(slice);
+  Tensor& dact = chunk.dact;
+  if (!dact.defined()) dact = step.temporary("d activation of experts", chunk.act.shape);
   grouped_matmul_dx(step.compute, dact, dout, weights.down, c.groups);
   const Tensor hidden = chunk.hidden.narrow(0, c.received);  // its gradient takes its place
   feed_forward_activation_backward(step.compute, kind_, hidden, dact.narrow(0, c.received), hidden);
-  step.release(dact);
+  // Between slices memory for gradients may be taken: there it stays.
+  if (!chunk.dispatched.budgeted) step.release(dact);
   grouped_matmul_dx(step.compute, drows, chunk.hidden, weights.gate_up, c.groups);
 }
 
-/// drows (most rows, H) := gradient of what came to the experts, dout: of what they made. Releases rows,
-/// hidden and act. `last`: nothing else adds to the weights' gradients.
-void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, bool last) const {
-  const ExpertRowCounts& c = chunk.dispatched.counts;
-  rows_backward(step, drows, dout, chunk, own(step));
-  if (step.deferred) {
+/// drows (most rows, H) := gradient of what came to the experts, dout: of what they made. After the last
+/// slice releases rows, hidden and act. `last`: of the chunks; nothing else adds to the weights' gradients.
+/// With a budget these do not wait: what they are made of would have to stay, of every slice.
+void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice,
+                                bool last) const {
+  const ExpertRowCounts& c = chunk.dispatched.slice(slice);
+  const bool ends = slice + 1 == chunk.dispatched.slices();
+  rows_backward(step, drows, dout, chunk, slice, own(step));
+  if (step.deferred && !chunk.dispatched.budgeted) {
     step.deferred->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
                         last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last); },
                        {chunk.rows, chunk.hidden, chunk.act, dout});
   } else {
-    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last);
+    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last && ends);
   }
-  for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act}) step.release(*t);
+  if (!ends) return;
+  for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act, &chunk.dact}) step.release(*t);
+}
+
+void MoeLayer::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved) const {
+  int64_t rows = 0, slices = 0;
+  bool budgeted = false;
+  for (const Chunk& c : saved.chunks) {
+    budgeted = budgeted || c.dispatched.budgeted;
+    for (const ExpertRowCounts& slice : c.dispatched.beyond) rows += slice.received, ++slices;
+  }
+  if (!budgeted) return;
+  router_.add_up_beyond(step, mb, saved.router, rows, slices);
 }
 
 void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
@@ -232,6 +270,20 @@ void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor row
   }
 }
 
+void MoeLayer::run_again(Step& step, Chunk& chunk, size_t slice, Tensor tokens) const {
+  MetaTrace* meta = step.compute.meta();
+  if (meta) meta->set_model_work(false);
+  if (slice > 0) {
+    dispatch_->start(step, chunk.dispatched, slice, tokens, chunk.rows.shape[0]);
+    dispatch_->finish(step, chunk.dispatched, slice, chunk.rows);
+  }
+  if (slice > 0 || !chunk.hidden.defined())
+    run_hidden(step, chunk, slice, own(step));
+  else if (!chunk.act.defined())
+    run_activation(step, chunk, slice);
+  if (meta) meta->set_model_work(true);
+}
+
 void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x,
                         Saved& saved) const {
   const Tensor weights = saved.router.routing.weights;
@@ -241,6 +293,9 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
   Tensor dweights =
       step.memory.allocate(MemoryKind::temporaries, "d weights of experts", step.stat_type(), weights.shape);
   const auto of = [&](const Tensor& t, size_t i) { return t.narrow(ranges[i].first, ranges[i].tokens); };
+  const bool budgeted = saved.chunks[0].dispatched.budgeted;
+  Tensor tokens;
+  if (budgeted) tokens = whole(step, x);
   const auto start = [&](size_t i) {
     Chunk& c = saved.chunks[i];
     dispatch_->combine_backward_start(step, c.dispatched, of(dweights, i), of(dwhole, i), c.rows.shape[0]);
@@ -248,13 +303,20 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
   start(0);
   for (size_t i = 0; i < ranges.size(); ++i) {
     Chunk& c = saved.chunks[i];
+    Dispatched& d = c.dispatched;
     if (i + 1 < ranges.size()) start(i + 1);
     const int64_t most = c.rows.shape[0];
-    Tensor dmade = dispatch_->combine_backward(step, c.dispatched, of(dweights, i), most);
-    const Tensor drows = step.temporary("d rows of experts", {most, h});
-    experts_backward(step, drows, dmade, c, i + 1 == ranges.size() && replicas_->most() == 0);
-    step.release(dmade);
-    dispatch_->permute_backward_start(step, c.dispatched, drows);
+    Tensor dmade, drows;
+    for (size_t slice = 0; slice < d.slices(); ++slice) {
+      run_again(step, c, slice, slice > 0 ? of(tokens, i) : Tensor());
+      if (slice > 0) dispatch_->combine_backward_next(step, d, slice, most);
+      dispatch_->combine_backward(step, d, slice, of(dweights, i), most, dmade);
+      if (slice == 0) drows = step.temporary("d rows of experts", {most, h});
+      experts_backward(step, drows, dmade, c, slice, i + 1 == ranges.size() && replicas_->most() == 0);
+      if (slice + 1 == d.slices()) step.release(dmade);
+      dispatch_->permute_backward_start(step, d, slice, drows);
+      if (slice + 1 < d.slices()) dispatch_->permute_backward_next(step, d, slice);
+    }
   }
   std::vector<Tensor> drows_copied = copies_backward(step, dweights, dwhole, saved);
   if (cut_experts(step)) release_whole(step, dwhole, dy);
@@ -269,7 +331,7 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
     step.groups.tensor.all_reduce(step.compute, dweights);
   }
   Tensor more = step.temporary("d norm of the router", dx.shape);
-  Tensor tokens = whole(step, x);
+  if (!budgeted) tokens = whole(step, x);
   router_.backward(step, mb, more, step.groups.tensor.rank() * dx.shape[0], dweights, tokens, saved.router);
   if (cut_experts(step)) release_whole(step, tokens, x);
   step.release(dweights);

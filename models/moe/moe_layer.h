@@ -17,8 +17,9 @@ class MoeLayer {
   /// Of a part of the tokens, which travels while experts work on another.
   struct Chunk {
     Dispatched dispatched;
-    Tensor rows;         ///< (most rows, H) of this rank's experts, sorted by them
+    Tensor rows;         ///< (most rows, H) of this rank's experts, sorted by them, of the first slice
     Tensor hidden, act;  ///< (most rows, 2F) and (most rows, F): before and after the non-linearity
+    Tensor dact;         ///< (most rows, F) gradient of the latter, in backward
   };
   struct Saved {
     Router::Saved router;
@@ -50,10 +51,18 @@ class MoeLayer {
     Tensor gate_up_bias, down_bias;  ///< with expert_bias; the latter where this rank adds it
   };
   Weights own(const Step& step) const;
-  void run_experts(Step& step, Chunk& chunk, Tensor out, const Weights& weights) const;
+  /// The chunk's hidden and act := those of its rows, of one of its slices.
+  void run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights& weights) const;
+  void run_activation(Step& step, Chunk& chunk, size_t slice) const;
+  void run_experts(Step& step, Chunk& chunk, size_t slice, Tensor out, const Weights& weights) const;
   /// drows := gradient of the rows; the chunk's hidden := that of the hidden units.
-  void rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, const Weights& weights) const;
-  void experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, bool last) const;
+  void rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice,
+                     const Weights& weights) const;
+  void experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice, bool last) const;
+  /// Before backward: what forward made of a slice and did not keep.
+  void run_again(Step& step, Chunk& chunk, size_t slice, Tensor tokens) const;
+  /// What came beyond the budget adds to what routers count.
+  void add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved) const;
   void copies_forward(Step& step, Tensor tokens, Saved& saved) const;
   void copies_combine(Step& step, Tensor y, Saved& saved) const;
   /// Adds to dweights; returns the gradients of rows, by copy.

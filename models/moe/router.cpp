@@ -216,6 +216,22 @@ void Router::add_up(Step& step, const MicroBatch& mb, const Saved& saved) const 
                z_coeff_ / (all_tokens(step, r.logits.shape[0]) * static_cast<double>(mb.micros)));
 }
 
+void Router::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved, int64_t rows,
+                           int64_t slices) const {
+  Tensor one = step.memory.allocate(MemoryKind::temporaries, "beyond the budget", DType::f64, {1});
+  const double ranks = all_tokens(step, 1) * static_cast<double>(mb.micros);
+  const auto add = [&](int64_t at, double number) {
+    fill_value(step.compute, one, number);
+    place(step.compute, "counting rows beyond the budget", Rule::linear, {one}, {saved.routing.statistics});
+    add_to(step.compute, sums(mb, 2 * args_.experts + at, 1), one);
+  };
+  if (slices > 0) {
+    add(2, static_cast<double>(rows));
+    add(3, static_cast<double>(slices) / ranks);
+  }
+  step.release(one);
+}
+
 void Router::weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const {
   Tensor seen = x;
   if (jitters(step)) {

@@ -8,8 +8,9 @@
 namespace ltrain {
 
 /// Numbers that a router adds up over a step: choices of each expert, rows of each (less what was dropped),
-/// the balance loss, the z-loss.
-inline int64_t moe_sums(int64_t experts) { return 2 * experts + 2; }
+/// the balance loss, the z-loss, rows beyond the budget of their rank, slices that these went in: the mean
+/// over a step's micro-batches and their ranks.
+inline int64_t moe_sums(int64_t experts) { return 2 * experts + 4; }
 
 class Router {
  public:
@@ -22,6 +23,9 @@ class Router {
                const std::string& name, int64_t layer, bool rows_cut);
   /// Most rows of one expert that `tokens` tokens make, in training or not; 0: all that come.
   int64_t capacity(int64_t tokens, bool training) const;
+  /// Of what came to this rank's experts of a micro-batch beyond the budget.
+  void add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved, int64_t rows,
+                     int64_t slices) const;
   /// x: (tokens, H). Fills saved; the host may read nothing of it yet.
   void forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const;
   /// Of a router of one expert: only the scores, which balance nothing.

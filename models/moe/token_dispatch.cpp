@@ -1,9 +1,12 @@
 #include "models/moe/token_dispatch.h"
 
+#include <cmath>
+
 #include "kernels/meta/placement_rules.h"
 #include "kernels/moe/sort_choices.h"
 #include "kernels/moe/token_rows.h"
 #include "models/layers/tensor_parallel.h"
+#include "models/moe/spend.h"
 
 namespace ltrain {
 namespace {
@@ -20,74 +23,131 @@ class LocalDispatch final : public TokenDispatch {
  public:
   using TokenDispatch::TokenDispatch;
 
-  void start(Step&, Dispatched& d, Tensor tokens, int64_t) const override { d.travelling = tokens; }
-  void finish(Step& step, Dispatched& d, Tensor rows) const override {
-    permute_rows(step.compute, rows, d.travelling, d.routing, d.counts.sorted);
+  void start(Step&, Dispatched& d, size_t, Tensor tokens, int64_t) const override { d.leaving = tokens; }
+  void finish(Step& step, Dispatched& d, size_t, Tensor rows) const override {
+    permute_rows(step.compute, rows, d.leaving, d.routing, d.counts.sorted);
   }
   Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const override {
     return d.out = step.activation("rows from experts", {most, columns});
   }
-  void give_back_start(Step&, Dispatched&, Tensor) const override {}
+  void give_back_start(Step&, Dispatched&, size_t, Tensor) const override {}
   void combine(Step& step, Dispatched& d, Tensor y) const override {
     combine_rows(step.compute, y, d.out, d.routing, true);
   }
   void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy, int64_t) const override {
     combine_backward_here(step, d, dweights, dy);
   }
-  Tensor combine_backward(Step&, Dispatched& d, Tensor, int64_t) const override { return d.travelling; }
-  void permute_backward_start(Step&, Dispatched& d, Tensor drows) const override { d.travelling = drows; }
+  void combine_backward(Step&, Dispatched& d, size_t, Tensor, int64_t, Tensor& dmade) const override {
+    dmade = d.travelling;
+  }
+  void permute_backward_start(Step&, Dispatched& d, size_t, Tensor drows) const override {
+    d.travelling = drows;
+  }
   void permute_backward(Step& step, Dispatched& d, Tensor dx) const override {
     combine_rows(step.compute, dx, d.travelling, d.routing, false);
     step.release(d.travelling);
   }
 };
 
-/// Rows travel to the ranks of their experts.
+/// Rows travel to the ranks of their experts. With a budget the memory that a slice passes through serves all
+/// slices, so that it is the same however many there are.
 class ExchangeDispatch final : public TokenDispatch {
  public:
   using TokenDispatch::TokenDispatch;
 
-  void start(Step& step, Dispatched& d, Tensor tokens, int64_t most) const override {
-    d.travelling = step.temporary("rows by expert", {d.most_sent, tokens.cols()});
-    permute_rows(step.compute, d.travelling, tokens, d.routing, d.counts.sorted);
-    d.flight = exchange_.dispatch_start(step, d.counts, d.travelling, most);
+  void start(Step& step, Dispatched& d, size_t slice, Tensor tokens, int64_t most) const override {
+    if (!d.leaving.defined()) d.leaving = step.temporary("rows by expert", {d.most_sent, tokens.cols()});
+    const ExpertRowCounts& c = d.slice(slice);
+    if (c.own.empty()) permute_rows(step.compute, d.leaving, tokens, d.routing, c.sorted);  // all, or none
+    for (const CopyRectangle& p : c.own) {
+      Routing some = d.routing;
+      some.sources = d.routing.sources.flat(p.from_row, {p.rows});
+      permute_rows(step.compute, d.leaving.narrow(p.to_row, p.rows), tokens, some, p.rows);
+    }
+    d.flight.stays = d.budgeted;
+    exchange_.dispatch_start(step, c, d.leaving, most, d.flight);
   }
-  void finish(Step& step, Dispatched& d, Tensor rows) const override {
-    exchange_.dispatch_finish(step, d.counts, rows, d.flight);
-    step.release(d.travelling);
+  void finish(Step& step, Dispatched& d, size_t slice, Tensor rows) const override {
+    exchange_.dispatch_finish(step, d.slice(slice), rows, d.flight);
+    if (!d.budgeted) return step.release(d.leaving);
+    spend(step.compute, d.leaving);
   }
   Tensor made(Step& step, Dispatched&, int64_t most, int64_t columns) const override {
     return step.temporary("made by experts", {most, columns});
   }
-  void give_back_start(Step& step, Dispatched& d, Tensor made) const override {
-    d.out = step.activation("rows from experts", {d.most_sent, made.cols()});
-    d.flight = exchange_.give_back_start(step, d.counts, d.out, made);
-    step.release(made);
+  void give_back_start(Step& step, Dispatched& d, size_t slice, Tensor made) const override {
+    if (!d.out.defined()) d.out = step.activation("rows from experts", {d.most_sent, made.cols()});
+    exchange_.give_back_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.out, made, d.flight);
+    if (slice == 0) step.release(made);
+  }
+  void give_back_finish(Step& step, Dispatched& d, size_t slice) const override {
+    take_back(step, d, slice, d.out);
   }
   void combine(Step& step, Dispatched& d, Tensor y) const override {
-    exchange_.give_back_finish(step, d.out, d.flight);
+    take_back(step, d, 0, d.out);
+    give_back_memory(step, d);
     combine_rows(step.compute, y, d.out, d.routing, true);
   }
   void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy,
                               int64_t most) const override {
-    combine_backward_here(step, d, dweights, dy);
-    d.flight = exchange_.dispatch_start(step, d.counts, d.travelling, most);
+    d.travelling = step.temporary("d rows from experts", d.out.shape);
+    combine_rows_backward(step.compute, d.travelling, dweights, dy, d.out, d.routing);
+    if (d.budgeted) {
+      std::swap(d.leaving, d.out);
+      spend(step.compute, d.leaving);
+    }
+    step.release(d.out);
+    combine_backward_next(step, d, 0, most);
   }
-  Tensor combine_backward(Step& step, Dispatched& d, Tensor, int64_t most) const override {
-    const Tensor dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
-    exchange_.dispatch_finish(step, d.counts, dmade, d.flight);
-    step.release(d.travelling);
-    return dmade;
+  void combine_backward_next(Step& step, Dispatched& d, size_t slice, int64_t most) const override {
+    const ExpertRowCounts& c = d.slice(slice);
+    if (d.slices() > 1)
+      copy_rectangles(step.compute, d.leaving, d.travelling, whole_rows(c.own, d.travelling.cols(), false));
+    d.flight.stays = d.budgeted;
+    exchange_.dispatch_start(step, c, d.slices() > 1 ? d.leaving : d.travelling, most, d.flight);
   }
-  void permute_backward_start(Step& step, Dispatched& d, Tensor drows) const override {
-    d.travelling = step.temporary("d rows by expert", {d.most_sent, drows.cols()});
-    d.flight = exchange_.give_back_start(step, d.counts, d.travelling, drows);
-    step.release(drows);
+  void combine_backward(Step& step, Dispatched& d, size_t slice, Tensor, int64_t most,
+                        Tensor& dmade) const override {
+    if (slice == 0) dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
+    exchange_.dispatch_finish(step, d.slice(slice), dmade, d.flight);
+    if (!d.budgeted) return step.release(d.travelling);
+    spend(step.compute, d.slices() > 1 ? d.leaving : d.travelling);
+  }
+  /// With a budget gradients of rows come to where those of what the rows became have left: d.out is this
+  /// memory again, as it lies then.
+  void permute_backward_start(Step& step, Dispatched& d, size_t slice, Tensor drows) const override {
+    if (!d.budgeted) d.travelling = step.temporary("d rows by expert", {d.most_sent, drows.cols()});
+    if (slice == 0 && d.slices() > 1) {
+      d.out = place_apart(step.compute, d.travelling, "d rows by expert");
+      spend(step.compute, d.out);
+    }
+    exchange_.give_back_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.travelling, drows,
+                              d.flight);
+    if (slice + 1 == d.slices()) step.release(drows);
+  }
+  void permute_backward_next(Step& step, Dispatched& d, size_t slice) const override {
+    take_back(step, d, slice, d.out);
   }
   void permute_backward(Step& step, Dispatched& d, Tensor dx) const override {
-    exchange_.give_back_finish(step, d.travelling, d.flight);
-    combine_rows(step.compute, dx, d.travelling, d.routing, false);
+    const Tensor rows = d.slices() > 1 ? d.out : d.travelling;
+    take_back(step, d, d.slices() - 1, rows);
+    give_back_memory(step, d);
+    combine_rows(step.compute, dx, rows, d.routing, false);
+    d.out = Tensor();
     step.release(d.travelling);
+  }
+
+ private:
+  /// rows := what give_back_start() set out with, where it lies among this rank's rows.
+  void take_back(Step& step, Dispatched& d, size_t slice, Tensor rows) const {
+    exchange_.give_back_finish(step, d.slices() > 1 ? d.leaving : rows, d.flight);
+    if (d.slices() == 1) return;
+    copy_rectangles(step.compute, rows, d.leaving, whole_rows(d.slice(slice).own, rows.cols(), true));
+    spend(step.compute, d.leaving);
+  }
+  static void give_back_memory(Step& step, Dispatched& d) {
+    ExpertExchange::release(step, d.flight);
+    step.release(d.leaving);
   }
 };
 
@@ -120,23 +180,24 @@ class GatherDispatch final : public TokenDispatch {
       claim(step, t, Placement::R(), Placement::S(0));  // of the rank's experts
     d.counts = exchange_.count_here(step, d.routing, capacity, name);
   }
-  void start(Step& step, Dispatched& d, Tensor tokens, int64_t) const override {
-    d.travelling = gather_all(step, tokens, "tokens of all ranks");
+  void start(Step& step, Dispatched& d, size_t, Tensor tokens, int64_t) const override {
+    d.leaving = gather_all(step, tokens, "tokens of all ranks");
   }
-  void finish(Step& step, Dispatched& d, Tensor rows) const override {
-    permute_rows(step.compute, rows, d.travelling, d.routing, d.counts.received);
-    step.release(d.travelling);
+  void finish(Step& step, Dispatched& d, size_t, Tensor rows) const override {
+    permute_rows(step.compute, rows, d.leaving, d.routing, d.counts.received);
+    step.release(d.leaving);
   }
   Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const override {
     return d.out = step.activation("rows from experts", {most, columns});
   }
-  void give_back_start(Step&, Dispatched&, Tensor) const override {}
+  void give_back_start(Step&, Dispatched&, size_t, Tensor) const override {}
   void combine(Step& step, Dispatched& d, Tensor y) const override { sum_back(step, d, y, d.out, true); }
   void combine_backward_start(Step& step, Dispatched& d, Tensor, Tensor dy, int64_t) const override {
     d.travelling = gather_all(step, dy, "gradients of all ranks");
   }
-  Tensor combine_backward(Step& step, Dispatched& d, Tensor dweights, int64_t most) const override {
-    const Tensor dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
+  void combine_backward(Step& step, Dispatched& d, size_t, Tensor dweights, int64_t most,
+                        Tensor& dmade) const override {
+    dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
     Tensor all = step.memory.allocate(MemoryKind::temporaries, "d weights of all ranks", dweights.dtype,
                                       d.routing.weights.shape);
     combine_rows_backward(step.compute, dmade, all, d.travelling, d.out, d.routing);
@@ -145,9 +206,10 @@ class GatherDispatch final : public TokenDispatch {
     step.release(all);
     step.release(d.travelling);
     step.release(d.out);
-    return dmade;
   }
-  void permute_backward_start(Step&, Dispatched& d, Tensor drows) const override { d.travelling = drows; }
+  void permute_backward_start(Step&, Dispatched& d, size_t, Tensor drows) const override {
+    d.travelling = drows;
+  }
   void permute_backward(Step& step, Dispatched& d, Tensor dx) const override {
     sum_back(step, d, dx, d.travelling, false);
     step.release(d.travelling);
@@ -195,8 +257,31 @@ std::unique_ptr<TokenDispatch> TokenDispatch::make(const Groups& groups, int64_t
     d = std::make_unique<ExchangeDispatch>(groups, experts, top_k);
   }
   d->balanced_ = options.balanced;
+  LT_CHECK(options.row_budget == 0 || !options.gather, "a budget of rows for gathered tokens");
+  d->row_budget_ = options.row_budget;
   d->exchange_.plan_at(options.skew);
   return d;
+}
+
+int64_t TokenDispatch::most_rows(int64_t tokens, int64_t capacity) const {
+  const int64_t worst = exchange_.most_rows(tokens, top_k_, capacity);
+  if (balanced_) return even_rows(tokens);
+  if (row_budget_ == 0 || groups_.expert.size() == 1) return worst;
+  return std::min(worst,
+                  static_cast<int64_t>(std::ceil(row_budget_ * static_cast<double>(even_rows(tokens)))));
+}
+
+void TokenDispatch::lay_out(Dispatched& d, const std::vector<int64_t>& all, int64_t tokens,
+                            int64_t capacity) const {
+  const int64_t most = most_rows(tokens, capacity);
+  d.budgeted = row_budget_ > 0 && !balanced_ && most < exchange_.most_rows(tokens, top_k_, capacity);
+  if (!d.budgeted) {
+    d.counts = exchange_.lay_out(all);
+    return;
+  }
+  d.beyond = exchange_.lay_out(all, most);
+  d.counts = std::move(d.beyond.front());
+  d.beyond.erase(d.beyond.begin());
 }
 
 void TokenDispatch::count(Step& step, Dispatched& d, const Routing& r, TokenRange range, int64_t capacity,
@@ -208,7 +293,7 @@ void TokenDispatch::count(Step& step, Dispatched& d, const Routing& r, TokenRang
     own_rows(step, d, range.tokens, r.slots.shape[1], experts_);
     sort_choices(step.compute, d.routing, r.slots.narrow(range.first, range.tokens), r.counts, {});
   }
-  d.counts = exchange_.count(step, d.routing, capacity, name);
+  lay_out(d, exchange_.counts_of_ranks(step, d.routing, capacity, name), range.tokens, capacity);
   d.most_sent = exchange_.most_sent(d.routing, capacity);
 }
 

@@ -118,7 +118,8 @@ std::vector<CompositionFeature> composition_features() {
   for (const auto& [name, setting] :
        {std::pair<std::string, std::string>{"gathered", "parallel.expert_dispatch=all_gather"},
         {"in chunks", "parallel.expert_chunks=2"},
-        {"on two levels", "parallel.hierarchical_all_to_all=2"}}) {
+        {"on two levels", "parallel.hierarchical_all_to_all=2"},
+        {"in slices", "model.moe.row_budget=1"}}) {
     all.push_back({"expert, " + name, four});
     all.back().overrides.push_back(setting);
   }

@@ -34,7 +34,14 @@ std::vector<std::string> smaller_settings(const Recipe& r) {
   std::vector<std::string> out;
   if (r.train.micro_batch_size > 1)
     out.push_back(fmt::format("a smaller train.micro_batch_size (now {})", r.train.micro_batch_size));
-  if (r.recompute.granularity != RecomputeGranularity::full) out.emplace_back("recompute.granularity: full");
+  const bool experts = r.model.moe.num_experts > 0;
+  const bool rows_travel = r.parallel.expert > 1 && r.parallel.expert_dispatch != ExpertDispatch::all_gather;
+  if (experts && rows_travel && !r.model.moe.row_budget)
+    out.emplace_back("model.moe.row_budget: 1.5 (now all rows that can come)");
+  if (experts && r.recompute.granularity == RecomputeGranularity::none)
+    out.emplace_back("recompute.granularity: selective, with recompute.modules: [layernorm, moe]");
+  if (!experts && r.recompute.granularity != RecomputeGranularity::full)
+    out.emplace_back("recompute.granularity: full");
   if (r.parallel.data > 1 && r.parallel.zero_stage < 3)
     out.push_back(fmt::format("a higher parallel.zero_stage (now {})", r.parallel.zero_stage));
   out.push_back(fmt::format("more ranks (parallel.tensor, now {}, or parallel.pipeline, now {})",

@@ -89,7 +89,8 @@ double state_bytes(Recipe recipe, const MachineProfile& profile) {
 
 /// What routing that is as uneven as it can be sends between experts, over what even routing does: T tokens
 /// of a rank make k T rows, and its experts may receive and return min(k, experts) T of each other rank, as
-/// far as their capacity goes. Each level of the all-to-all passes a row once.
+/// far as their capacity goes. Each level of the all-to-all passes a row once. What is beyond a budget of
+/// rows comes a third time, beside forward and backward.
 double worst_over_even(const Recipe& r) {
   const MoeConfig& m = r.model.moe;
   const double ranks = static_cast<double>(r.parallel.expert), k = static_cast<double>(m.top_k),
@@ -98,8 +99,9 @@ double worst_over_even(const Recipe& r) {
   double back = std::min(k, local);
   if (m.capacity_factor) back = std::min(back, *m.capacity_factor * k / ranks);
   const auto leaves = [](double ranks) { return (ranks - 1) / ranks; };
+  const double comes = m.row_budget ? 1.5 : 1;
   const double even = 2 * k * (near > 0 ? leaves(near) + leaves(ranks / near) : leaves(ranks));
-  return (near > 0 ? 2 : 1) * (k + (ranks - 1) * back) / even;
+  return (near > 0 ? 2 : 1) * (comes * k + (ranks - 1) * back) / even;
 }
 
 /// Both sides of an MoE model's routing: what the arena would be for even routing, and the most that rows can
@@ -114,6 +116,7 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   meta.train_step();
   plan.even_arena_bytes = meta.memory.peak().arena_bytes;
   if (recipe.parallel.expert == 1 || even.dispatch.gather) return;
+  plan.row_budget = recipe.model.moe.row_budget.value_or(0);
   const Mesh mesh = mesh_of(recipe, plan.rank);
   const std::string axis(axis_set_name(long_axes(mesh.expert_axes, [&](Axis a) { return mesh.size(a); })));
   double sent = 0;

@@ -45,6 +45,7 @@ struct RankPlan {
   MemoryUse arena;  ///< peak over the train and eval steps
   /// Of MoE models: the arena if tokens went to experts evenly; sent between experts at worst. 0: the same.
   int64_t even_arena_bytes = 0, worst_expert_bytes = 0;
+  double row_budget = 0;      ///< model.moe.row_budget, where it bounds what comes to a rank
   int64_t staging_bytes = 0;  ///< host memory that copies to the device go through; 0 on the CPU
   std::vector<ExternalMemory> outside;
   OffloadedBytes offloaded;                           ///< in files on the CPU, else of the host's memory

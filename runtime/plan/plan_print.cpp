@@ -1,6 +1,7 @@
 // A plan for people and for programs.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -83,6 +84,7 @@ ordered_json rank_json(const RankPlan& r) {
   arena["gaps"] = r.arena.arena_bytes - r.arena.live_bytes;
   arena["total"] = r.arena.arena_bytes;
   if (r.even_arena_bytes > 0) arena["total_if_routing_is_even"] = r.even_arena_bytes;
+  if (r.row_budget > 0) arena["row_budget"] = r.row_budget;
   j["memory_bytes"]["arena"] = arena;
   for (const ExternalMemory& o : r.outside)
     j["memory_bytes"]["outside"].push_back(
@@ -137,8 +139,13 @@ std::string memory_text(const RankPlan& r) {
     out += row("gaps between tensors", gaps);
   out += row("arena", r.arena.arena_bytes, "(allocated once, exactly)");
   if (r.even_arena_bytes > 0)
-    out += row("arena, balanced", r.even_arena_bytes,
-               "(if tokens went to experts evenly; the arena has room for the worst)");
+    out +=
+        row("arena, balanced", r.even_arena_bytes,
+            r.row_budget > 0
+                ? fmt::format("(if tokens went to experts evenly; the arena has room for {:g} even shares, "
+                              "what comes beyond goes in further slices)",
+                              r.row_budget)
+                : "(if tokens went to experts evenly; the arena has room for the worst)");
   for (const ExternalMemory& o : r.outside)
     out += row((r.staging_bytes > 0 && o.where == DeviceKind::cpu ? "host: " : "outside: ") + o.name, o.bytes,
                fmt::format("({})", o.source));
@@ -226,9 +233,13 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
                      seconds * 1e3, r.exposed_comm_seconds() * 1e3, exposed);
   if (p.even_step_seconds > 0)
     out += fmt::format(
-        "  {:<28}{:>12.1f} ms, {} tokens/s; above and below an expert rank has {:g} even shares\n",
+        "  {:<28}{:>12.1f} ms, {} tokens/s; above and below an expert rank has {:g} even shares{}\n",
         "at even routing", p.even_step_seconds * 1e3,
-        format_count(static_cast<double>(p.tokens_per_step) / p.even_step_seconds), p.expert_skew);
+        format_count(static_cast<double>(p.tokens_per_step) / p.even_step_seconds), p.expert_skew,
+        r.row_budget > 0 && p.expert_skew > r.row_budget
+            ? fmt::format(", in {:.0f} slices of at most {:g}", std::ceil(p.expert_skew / r.row_budget),
+                          r.row_budget)
+            : "");
   if (r.exposed_offload_seconds > 0)
     out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", "waiting for offload",
                        r.exposed_offload_seconds * 1e3);

@@ -26,8 +26,10 @@ BlockTensorSet module_tensors(RecomputeModule module) {
     case RecomputeModule::layernorm:
       return set_of({attention_norm, mlp_norm});
     case RecomputeModule::mlp:
+    case RecomputeModule::moe:
       return set_of({mlp_hidden, mlp_activation});
     case RecomputeModule::mlp_act:
+    case RecomputeModule::moe_act:
       return set_of({mlp_activation});
   }
   return {};
@@ -119,8 +121,12 @@ void check_optimizer_of(const Recipe& r) {
 }
 
 DispatchOptions dispatch_options(const Recipe& r) {
-  return {r.parallel.expert_dispatch == ExpertDispatch::all_gather,
-          static_cast<int>(r.parallel.replicated_experts), static_cast<int>(r.parallel.expert_chunks)};
+  DispatchOptions o;
+  o.gather = r.parallel.expert_dispatch == ExpertDispatch::all_gather;
+  o.replicas = static_cast<int>(r.parallel.replicated_experts);
+  o.chunks = static_cast<int>(r.parallel.expert_chunks);
+  o.row_budget = r.model.moe.row_budget.value_or(0);
+  return o;
 }
 
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {

@@ -514,6 +514,9 @@ ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_
     all.kept.emplace_back(sums + e, moe ? sums + 2 * e : sums + e);
     all.balance_loss += sums[2 * e];
     all.z_loss += sums[2 * e + 1];
+    if (options_.dispatch.row_budget == 0) continue;
+    all.beyond_rows.push_back(sums[2 * e + 2]);
+    all.beyond_slices.push_back(sums[2 * e + 3]);
   }
   return all;
 }

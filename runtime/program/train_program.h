@@ -86,6 +86,9 @@ struct ExpertStatistics {
   double balance_loss = 0, z_loss = 0;  ///< sums over the layers, each weighed as in the gradient
   /// By layer, empty where it has no experts: choices of each expert; of them, those not dropped.
   std::vector<std::vector<double>> chosen, kept;
+  /// With a budget of rows, by layer: rows that came to a rank beyond it; slices that these went in, the mean
+  /// over micro-batches and ranks.
+  std::vector<double> beyond_rows, beyond_slices;
 };
 
 struct StepResult {

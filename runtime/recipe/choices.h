@@ -57,11 +57,12 @@ enum class RecomputeMethod : uint8_t { uniform, block };
 LT_ENUM_NAMES(RecomputeMethod, {RecomputeMethod::uniform, "uniform"}, {RecomputeMethod::block, "block"});
 
 /// Parts of a layer. core_attn: attention without its projections; layernorm: both norms; mlp: up to the last
-/// projection; mlp_act: its activation.
-enum class RecomputeModule : uint8_t { core_attn, layernorm, mlp, mlp_act };
+/// projection; mlp_act: its activation; moe, moe_act: the same of experts, from their rows.
+enum class RecomputeModule : uint8_t { core_attn, layernorm, mlp, mlp_act, moe, moe_act };
 LT_ENUM_NAMES(RecomputeModule, {RecomputeModule::core_attn, "core_attn"},
               {RecomputeModule::layernorm, "layernorm"}, {RecomputeModule::mlp, "mlp"},
-              {RecomputeModule::mlp_act, "mlp_act"});
+              {RecomputeModule::mlp_act, "mlp_act"}, {RecomputeModule::moe, "moe"},
+              {RecomputeModule::moe_act, "moe_act"});
 
 /// What becomes of a tensor that a layer's backward reads.
 enum class SavePolicy : uint8_t { keep, recompute, offload };

@@ -99,6 +99,13 @@ void MetricsWriter::step(const StepMetrics& m) {
     for (double d : m.drop_rate_by_layer) drops.push_back(number(d));
     j["drop_rate_by_layer"] = drops;
   }
+  if (!m.slices_beyond_budget_by_layer.empty()) {
+    j["rows_beyond_budget"] = number(m.rows_beyond_budget);
+    j["slices_beyond_budget"] = number(m.slices_beyond_budget);
+    json slices = json::array();
+    for (double n : m.slices_beyond_budget_by_layer) slices.push_back(number(n));
+    j["slices_beyond_budget_by_layer"] = slices;
+  }
   state_->file << j.dump() << std::endl;
   if (state_->tensorboard)
     for (const auto& [name, value] : j.items())

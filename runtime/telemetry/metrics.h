@@ -34,6 +34,10 @@ struct StepMetrics {
   std::vector<std::vector<double>> expert_tokens;
   std::vector<double> drop_rate_by_layer;  ///< NaN where a layer has no experts
   double balance_loss = 0, router_z_loss = 0, drop_rate = 0, expert_load_entropy = 0;
+  /// With model.moe.row_budget, else empty: ExpertStatistics::beyond_slices; NaN where a layer has no
+  /// experts.
+  std::vector<double> slices_beyond_budget_by_layer;
+  double rows_beyond_budget = 0, slices_beyond_budget = 0;
 };
 
 /// Writes runs/<name>/metrics.jsonl and, when asked, TensorBoard events.

@@ -105,6 +105,8 @@ class Reader {
     add(s.mfu, "mfu");
     add(s.drop_rate, "drop_rate");
     add(s.balance_loss, "balance_loss");
+    add(s.rows_beyond_budget, "rows_beyond_budget");
+    add(s.slices_beyond_budget, "slices_beyond_budget");
     if (j.contains("expert_tokens")) experts(j, s);
     if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
       wrong("expert_tokens has other layers or experts than the step before");
@@ -122,7 +124,7 @@ class Reader {
 
   void experts(const json& j, ReportStretch& s) const {
     const json& all = j["expert_tokens"];
-    const auto drops = j.find("drop_rate_by_layer");
+    const auto drops = j.find("drop_rate_by_layer"), slices = j.find("slices_beyond_budget_by_layer");
     const auto bad = [&](const std::string& why) { wrong("expert_tokens " + why); };
     if (!all.is_array()) bad("must be a list of layers");
     for (size_t i = 0; i < all.size(); ++i) {
@@ -134,8 +136,12 @@ class Reader {
         layer.tokens.push_back(n.get<double>());
       }
       if (!layer.tokens.empty()) layer.entropy.add(load_entropy(layer.tokens));
-      if (drops != j.end() && drops->is_array() && i < drops->size() && (*drops)[i].is_number())
-        layer.drop_rate.add((*drops)[i].get<double>());
+      const auto of_layer = [&](ReportStretch::Mean& m, const auto& list) {
+        if (list != j.end() && list->is_array() && i < list->size() && (*list)[i].is_number())
+          m.add((*list)[i].template get<double>());
+      };
+      of_layer(layer.drop_rate, drops);
+      of_layer(layer.slices_beyond_budget, slices);
       s.layers.push_back(std::move(layer));
     }
   }
@@ -170,7 +176,10 @@ class Reader {
     to.steps += s.steps;
     to.loss.add(s.loss), to.grad_norm.add(s.grad_norm), to.tokens_per_sec.add(s.tokens_per_sec);
     to.mfu.add(s.mfu), to.drop_rate.add(s.drop_rate), to.balance_loss.add(s.balance_loss);
+    to.rows_beyond_budget.add(s.rows_beyond_budget);
+    to.slices_beyond_budget.add(s.slices_beyond_budget);
     for (size_t i = 0; i < to.layers.size(); ++i) {
+      to.layers[i].slices_beyond_budget.add(s.layers[i].slices_beyond_budget);
       to.layers[i].entropy.add(s.layers[i].entropy);
       to.layers[i].drop_rate.add(s.layers[i].drop_rate);
       for (size_t e = 0; e < to.layers[i].tokens.size(); ++e) to.layers[i].tokens[e] += s.layers[i].tokens[e];
@@ -249,11 +258,18 @@ std::string report_json(const RunReport& r) {
     if (!s.layers.empty()) {
       j["drop_rate"] = mean(s.drop_rate);
       j["balance_loss"] = mean(s.balance_loss);
+      const bool budgeted = s.slices_beyond_budget.known();
+      if (budgeted) {
+        j["rows_beyond_budget"] = mean(s.rows_beyond_budget);
+        j["slices_beyond_budget"] = mean(s.slices_beyond_budget);
+      }
       ordered_json layers = ordered_json::array();
-      for (const auto& l : s.layers)
+      for (const auto& l : s.layers) {
         layers.push_back({{"expert_tokens", l.tokens},
                           {"expert_load_entropy", mean(l.entropy)},
                           {"drop_rate", mean(l.drop_rate)}});
+        if (budgeted) layers.back()["slices_beyond_budget"] = mean(l.slices_beyond_budget);
+      }
       j["layers"] = std::move(layers);
     }
     stretches.push_back(std::move(j));

@@ -21,11 +21,12 @@ struct ReportStretch {
   };
   struct Layer {
     std::vector<double> tokens;  ///< of each expert, summed; empty: the layer has none
-    Mean entropy, drop_rate;
+    Mean entropy, drop_rate, slices_beyond_budget;
   };
   int64_t first_step = 0, last_step = 0, steps = 0;
   Mean loss, grad_norm, tokens_per_sec, mfu, drop_rate, balance_loss;
-  std::vector<Layer> layers;  ///< of MoE models
+  Mean rows_beyond_budget, slices_beyond_budget;  ///< of runs with model.moe.row_budget
+  std::vector<Layer> layers;                      ///< of MoE models
 };
 
 struct RunReport {

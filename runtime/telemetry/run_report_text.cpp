@@ -110,6 +110,11 @@ class Text {
       course(
           "balance loss", [](const ReportStretch& s) { return s.balance_loss; },
           mean(last_.balance_loss, "{:.5f}"));
+    if (last_.rows_beyond_budget.known())
+      course(
+          "beyond budget", [](const ReportStretch& s) { return s.rows_beyond_budget; },
+          fmt::format("{} of the rows, in {:.2f} slices a micro-batch and layer",
+                      percent(last_.rows_beyond_budget), last_.slices_beyond_budget.value()));
     line("");
     line("Experts of each layer, by load over an even one, in steps {} to {}: {}", last_.first_step,
          last_.last_step, legend());

@@ -29,6 +29,12 @@ void add_expert_metrics(StepMetrics& m, const ExpertStatistics& experts) {
   }
   m.drop_rate = chosen > 0 ? 1 - kept / chosen : 0;
   m.expert_load_entropy = layers > 0 ? entropies / layers : 0;
+  if (experts.beyond_slices.empty()) return;
+  m.rows_beyond_budget = kept > 0 ? sum(experts.beyond_rows) / kept : 0;
+  m.slices_beyond_budget = layers > 0 ? sum(experts.beyond_slices) / layers : 0;
+  for (size_t i = 0; i < experts.beyond_slices.size(); ++i)
+    m.slices_beyond_budget_by_layer.push_back(experts.chosen[i].empty() ? std::nan("")
+                                                                        : experts.beyond_slices[i]);
 }
 
 std::vector<std::string> StarvationWatch::look(int64_t step, const ExpertStatistics& experts) {
@@ -55,6 +61,29 @@ std::vector<std::string> StarvationWatch::look(int64_t step, const ExpertStatist
           fmt::format("WARNING: step {}: layers.{}: {} of {} experts ({}{}) had less than a tenth of an even "
                       "share for {} steps; a larger model.moe.balance.coeff spreads tokens",
                       step, layer, starving, tokens.size(), names, starving > 8 ? ", ..." : "", kSteps));
+  }
+  return lines;
+}
+
+std::vector<std::string> RowBudgetWatch::look(int64_t step, const ExpertStatistics& experts, double budget) {
+  std::vector<std::string> lines;
+  layers_.resize(experts.beyond_slices.size());
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].slices += experts.beyond_slices[i];
+  if (++steps_ < kSteps) return lines;
+  steps_ = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Count& c = layers_[i];
+    const double mean = c.slices / kSteps;
+    c.slices = 0;
+    if (mean < kOften || c.said) continue;
+    c.said = true;
+    lines.push_back(
+        fmt::format("WARNING: step {}: layers.{}: a rank got more rows than model.moe.row_budget: {:g} even "
+                    "shares in many "
+                    "micro-batches ({:.2f} further slices each, mean of {} steps), which takes time; a "
+                    "larger budget takes "
+                    "memory, a larger model.moe.balance.coeff spreads tokens",
+                    step, i, budget, mean, kSteps));
   }
   return lines;
 }

@@ -1,4 +1,5 @@
-// What a user sees of a step's routers: metrics, and a warning about experts that starve.
+// What a user sees of a step's routers: metrics, and warnings about experts that starve and about ranks that
+// get more rows than their budget.
 #pragma once
 #include <string>
 #include <vector>
@@ -24,6 +25,24 @@ class StarvationWatch {
     bool said = false;
   };
   std::vector<std::vector<Count>> counts_;
+};
+
+/// Warns, once for each layer, when its micro-batches of so many steps took at least kOften slices beyond the
+/// budget of rows, on average.
+class RowBudgetWatch {
+ public:
+  static constexpr int kSteps = 20;
+  static constexpr double kOften = 0.25;
+  /// `budget`: model.moe.row_budget.
+  std::vector<std::string> look(int64_t step, const ExpertStatistics& experts, double budget);
+
+ private:
+  struct Count {
+    double slices = 0;
+    bool said = false;
+  };
+  std::vector<Count> layers_;
+  int steps_ = 0;
 };
 
 }  // namespace ltrain

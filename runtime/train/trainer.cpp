@@ -492,6 +492,7 @@ class Trainer {
     metrics_->step(m);
     progress_->step(m);
     say(starvation_.look(step_, r.experts));
+    if (const auto budget = recipe_.model.moe.row_budget) say(beyond_budget_.look(step_, r.experts, *budget));
   }
 
   /// False when all ranks agreed to stop in it.
@@ -603,6 +604,7 @@ class Trainer {
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;
   StarvationWatch starvation_;
+  RowBudgetWatch beyond_budget_;
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0;
   DataPosition position_;

@@ -64,7 +64,8 @@ const std::vector<Factor>& factors() {
       {"dropout", {"0.0", "0.1"}},
       {"vocabulary", {"264", "257"}},  // 257 divides over no axis
       {"packing", {"false", "true"}},
-      {"dispatch", {"all_to_all", "all_gather", "in two parts"}}};
+      {"dispatch",
+       {"all_to_all", "all_gather", "in two parts", "with a budget of rows", "in two parts with a budget"}}};
   return all;
 }
 
@@ -103,7 +104,8 @@ std::vector<std::string> settings(const Row& row) {
                              std::string("model.architecture=") + kArchitectures[at(row, At::model)],
                              fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};
   const int model = at(row, At::model);
-  if ((model >= 3 && model <= 5) || model >= 11) {
+  const bool has_experts = (model >= 3 && model <= 5) || model >= 11;
+  if (has_experts) {
     s.push_back("model.moe.num_experts=4");
     s.push_back("model.moe.top_k=2");
     s.push_back(fmt::format("parallel.expert={}", at(row, At::model) == 3 ? 1 : 2));
@@ -154,7 +156,9 @@ std::vector<std::string> settings(const Row& row) {
   s.push_back("data.reset_attention_mask=" + level(At::packing));
   s.push_back("data.reset_position_ids=" + level(At::packing));
   if (at(row, At::dispatch) == 1) s.push_back("parallel.expert_dispatch=all_gather");
-  if (at(row, At::dispatch) == 2) s.push_back("parallel.expert_chunks=2");
+  const int dispatch = at(row, At::dispatch);
+  if (dispatch == 2 || dispatch == 4) s.push_back("parallel.expert_chunks=2");
+  if (dispatch >= 3 && has_experts) s.push_back("model.moe.row_budget=1");
   return s;
 }
 

@@ -193,6 +193,7 @@ std::vector<Layout> layouts(int data) {
                                dispatch.gather       ? ", gathered"
                                : dispatch.chunks > 1 ? ", in parts"
                                : dispatch.replicas   ? ", copies of hot ones"
+                               : dispatch.row_budget ? ", with a budget of rows"
                                : near                ? ", on two levels"
                                                      : ""),
                    o});
@@ -213,6 +214,10 @@ std::vector<Layout> layouts(int data) {
   copies.replicas = 2;
   experts(2, 2, 0, 1, false, 1, copies);
   experts(4, 2, 3, 2, false, 1, copies);
+  DispatchOptions slices;  // the plan's rank gets two even shares
+  slices.row_budget = 1, slices.skew = 2;
+  experts(2, 2, 0, 1, false, 1, slices);
+  experts(2, 2, 1, 2, false, 1, slices);
   // The other ways to choose and to balance; norms that tensor ranks share, as many heads and copies of them.
   const auto routers = [&](const char* name, int ranks, int tensor, int kv_heads, auto change) {
     experts(ranks, 2, 1, tensor, false, 1);

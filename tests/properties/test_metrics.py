@@ -26,12 +26,14 @@ def test_every_name_is_documented(dense, program):
     text = (ROOT / "docs" / "metrics.md").read_text()
     program.ok(*BASE, *MOE, "model.moe.capacity_factor=1.0", "model.moe.balance.kind=switch", "parallel.expert=2",
                "precision=fp16", "output_dir=names")
+    program.ok(*BASE, *MOE, "model.moe.row_budget=1", "parallel.expert=2", "output_dir=slices")
     names = set()
     program.ok(*BASE, "data.eval=[{path: text-val, name: held}]", "output_dir=sets")
-    for run in ("run", "names", "sets"):
+    for run in ("run", "names", "sets", "slices"):
         for rows in program.metrics(run):
             names.update(key for row in rows for key in row)
-    assert {"lm_loss", "eval_loss", "eval_set", "eval_bits_per_byte", "expert_tokens", "loss_scale", "exposed_comm_ms/ep"} <= names
+    assert {"lm_loss", "eval_loss", "eval_set", "eval_bits_per_byte", "expert_tokens", "loss_scale", "exposed_comm_ms/ep",
+            "rows_beyond_budget", "slices_beyond_budget", "slices_beyond_budget_by_layer"} <= names
     assert not [name for name in names if f"`{name}`" not in text]
 
 
@@ -147,6 +149,18 @@ def test_loss_scale_of_fp16_halves_at_an_overflow(program):
         assert m["loss_scale"] == (1e9 if not scale else scale / 2 if m["skipped_steps"] > skipped else scale) or not scale
         scale, skipped = m["loss_scale"], m["skipped_steps"]
     assert skipped > 0
+
+
+def test_rows_beyond_a_budget(program):
+    """With one micro-batch of each rank a budget of one share leaves what the busier rank gets above half of all rows,
+    of each layer in a further slice, unless both get as many."""
+    program.ok(*BASE, *MOE, "parallel.expert=2", "train.micro_batch_size=4", "model.moe.row_budget=1", "output_dir=beyond")
+    for m in program.metrics("beyond")[0]:
+        rows = BATCH * SEQ * 2
+        beyond = [max(sum(layer[:2]), sum(layer[2:])) - rows / 2 for layer in m["expert_tokens"]]
+        assert m["rows_beyond_budget"] == close(sum(beyond) / (2 * rows), 1e-6)
+        assert m["slices_beyond_budget_by_layer"] == [1 if n else 0 for n in beyond]
+        assert m["slices_beyond_budget"] == close(sum(m["slices_beyond_budget_by_layer"]) / 2, 1e-6)
 
 
 def test_experts(program):

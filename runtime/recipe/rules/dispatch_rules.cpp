@@ -26,6 +26,12 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
   if (gather && p.expert_chunks > 1)
     broken(kChunks, "with parallel.expert_dispatch: all_gather tokens go in one part; nearest valid value: 1",
            {kDispatch});
+  if (gather && r.model.moe.row_budget)
+    broken(
+        "model.moe.row_budget",
+        "with parallel.expert_dispatch: all_gather every rank has the tokens of all, and no slices of rows "
+        "travel; nearest valid value: null, or parallel.expert_dispatch: all_to_all",
+        {kDispatch});
   if (p.replicated_experts > 0) {
     const auto none = [&](const char* why, const char* key) {
       broken(kReplicas, fmt::format("{}; nearest valid value: 0", why), {key});

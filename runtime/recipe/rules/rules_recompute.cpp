@@ -19,23 +19,29 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
   if (r.model.moe.num_experts > 0) {
     const std::string works =
         "; nearest valid value: selective, with recompute.modules: [core_attn, layernorm]";
-    if (c.granularity == RecomputeGranularity::full || c.granularity == RecomputeGranularity::automatic)
-      broken(kind, "would run experts a second time, and what they count with them" + works, {"model.moe"});
-    for (RecomputeModule m : c.modules)
-      if (m == RecomputeModule::mlp || m == RecomputeModule::mlp_act)
-        broken(
-            "recompute.modules",
-            fmt::format("{} would run experts a second time; nearest valid value: [core_attn, layernorm]", m),
-            {});
-    for (const auto& [tensor, save_policy] : c.tensors) {
-      if (tensor != BlockTensor::mlp_hidden && tensor != BlockTensor::mlp_activation) continue;
-      const std::string name(block_tensor_name(tensor));
-      if (save_policy == SavePolicy::recompute)
-        broken("recompute.tensors", name + " is of experts, which do not run a second time; keep it", {});
-      if (save_policy == SavePolicy::offload)
-        broken("recompute.tensors", name + " is of experts, whose rows stay; keep it, and offload mlp_norm",
+    if (c.granularity == RecomputeGranularity::full)
+      broken(kind, "would run routers a second time, and what they count with them" + works, {"model.moe"});
+    for (const auto& [tensor, save_policy] : c.tensors)
+      if (save_policy == SavePolicy::offload &&
+          (tensor == BlockTensor::mlp_hidden || tensor == BlockTensor::mlp_activation))
+        broken("recompute.tensors",
+               std::string(block_tensor_name(tensor)) +
+                   " is of experts, whose rows stay; keep it, and offload mlp_norm",
                {});
-    }
+  }
+  for (const RecomputeModule m : c.modules) {
+    using enum RecomputeModule;
+    const bool experts = m == moe || m == moe_act, dense = m == mlp || m == mlp_act;
+    if (experts && r.model.moe.num_experts == 0)
+      broken("recompute.modules",
+             fmt::format("{} is of experts, which a dense model has not; nearest valid value: [{}]", m,
+                         m == moe ? mlp : mlp_act),
+             {"model.moe.num_experts"});
+    if (dense && r.model.moe.num_experts > 0)
+      broken("recompute.modules",
+             fmt::format("{} is of a dense model, and experts are {}; nearest valid value: [{}]", m,
+                         m == mlp ? moe : moe_act, m == mlp ? moe : moe_act),
+             {"model.moe.num_experts"});
   }
   bool recomputes = !c.modules.empty();
   for (const auto& [tensor, save_policy] : c.tensors)

@@ -129,6 +129,14 @@ void add_capacity_keys(std::vector<Key>& t) {
           .above(0)
           .derived("capacity_factor",
                    [](Recipe& r) { r.model.moe.eval_capacity_factor = r.model.moe.capacity_factor; }));
+  add(number("model.moe.row_budget", LT_MEMBER(model.moe.row_budget),
+             "Rows that a rank's experts have memory for, in even shares (1.5: half as many again as even "
+             "routing brings). What a micro-batch routes to a rank beyond them is computed in further "
+             "slices, again in backward; nothing is dropped. null: memory for all rows of all ranks of "
+             "parallel.expert. On one rank there is nothing to bound.")
+          .changes(Effect::speed)
+          .resumes(OnResume::any)
+          .at_least(1));
   add(choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy), {},
              "What is dropped: the assignments of least weight, of the last tokens, or second choices before "
              "first ones.")

@@ -34,7 +34,9 @@ Key modules_key() {
   key.type = "list of " + join(module_names());
   key.help =
       "selective: parts of a layer that are computed again. core_attn: attention without its projections; "
-      "layernorm: both norms; mlp: up to the last projection; mlp_act: its activation.";
+      "layernorm: both norms; mlp: up to the last projection; mlp_act: its activation; moe, moe_act: the "
+      "same "
+      "of an MoE model, whose experts begin with the rows that they got.";
   key.aliases = {"recompute_modules"};
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::list) return "needs a list: [core_attn, layernorm]";

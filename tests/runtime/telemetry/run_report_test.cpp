@@ -23,7 +23,7 @@ class Metrics : public TemporaryFolder {
 std::string step(int64_t n, const std::string& more) { return fmt::format("{{\"step\":{}{}}}\n", n, more); }
 
 /// What a trainer writes, of 300 steps of two layers of four experts, the first of which is dense.
-std::string run_of_moe(const std::string& folder) {
+std::string run_of_moe(const std::string& folder, bool budgeted = false) {
   MetricsWriter writer(folder, false, 0);
   for (int64_t i = 1; i <= 300; ++i) {
     StepMetrics m;
@@ -36,6 +36,11 @@ std::string run_of_moe(const std::string& folder) {
                        i <= 150 ? std::vector<double>{16, 16, 16, 16} : std::vector<double>{32, 16, 16, 0}};
     m.drop_rate_by_layer = {std::nan(""), 0.25};
     m.drop_rate = 0.25;
+    if (budgeted) {
+      m.rows_beyond_budget = i <= 150 ? 0 : 0.125;
+      m.slices_beyond_budget = i <= 150 ? 0 : 1.5;
+      m.slices_beyond_budget_by_layer = {std::nan(""), m.slices_beyond_budget};
+    }
     writer.step(m);
     if (i % 100 == 0) writer.eval(i, "", 4 - 0.001 * static_cast<double>(i), 0);
   }
@@ -86,6 +91,22 @@ TEST_CASE("the report of an MoE model: means by stretches, loads by layer and ex
   CHECK(j["stretches"].size() == r.stretches.size());
   CHECK(j["stretches"].back()["layers"][1]["expert_load_entropy"].get<double>() == Approx(skewed));
   CHECK(j["stretches"].back()["layers"][0]["drop_rate"].is_null());
+}
+
+TEST_CASE("the report of a run with a budget of rows has what came beyond it, and of others nothing") {
+  TemporaryFolder folder, other;
+  const RunReport r = read_run_report(run_of_moe(folder.path(), true));
+  CHECK(r.stretches.front().rows_beyond_budget.value() == 0);
+  CHECK(r.whole().rows_beyond_budget.value() == Approx(0.125));
+  CHECK_THAT(report_text(r, {}),
+             Catch::Contains("beyond budget") &&
+                 Catch::Contains("12.50 % of the rows, in 1.50 slices a micro-batch and layer"));
+  const auto j = nlohmann::json::parse(report_json(r))["stretches"].back();
+  CHECK((j["rows_beyond_budget"] == 0.125 && j["slices_beyond_budget"] == 1.5));
+  CHECK((j["layers"][0]["slices_beyond_budget"].is_null() && j["layers"][1]["slices_beyond_budget"] == 1.5));
+  const RunReport without = read_run_report(run_of_moe(other.path()));
+  CHECK_THAT(report_text(without, {}), !Catch::Contains("beyond budget"));
+  CHECK_FALSE(nlohmann::json::parse(report_json(without))["stretches"].back().contains("rows_beyond_budget"));
 }
 
 TEST_CASE("the report of a dense run, of one that is being written, and of steps that were not finite") {

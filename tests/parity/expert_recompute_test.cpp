@@ -1,0 +1,68 @@
+// Experts' hidden units and activations that backward makes again.
+#include <numeric>
+
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+TinyOptions moe() {
+  TinyOptions o;
+  o.architecture = "mixtral";
+  o.moe.num_experts = 8;
+  o.moe.balance = BalanceLoss::global;
+  o.moe.balance_coeff = 0.1;
+  o.moe.z_loss_coeff = 0.01;
+  o.micro_batch = 2;
+  o.global_batch = 8;
+  o.seq = 12;
+  o.layers = 4;
+  o.steps = 2;
+  o.padded_targets = true;
+  return o;
+}
+
+struct Layout {
+  const char* name;
+  std::function<void(TinyOptions&)> set;
+};
+
+}  // namespace
+
+TEST_CASE("experts that are computed again train as stored ones do, bit for bit, and count their tokens once",
+          "[expert]") {
+  for (const Layout& l :
+       {Layout{"one rank", [](TinyOptions&) {}},
+        {"expert 2", [](TinyOptions& o) { o.ranks = o.expert = 2; }},
+        {"expert 2, tensor 2, ZeRO-3",
+         [](TinyOptions& o) { o.ranks = o.expert = o.tensor = 2, o.zero_stage = 3; }},
+        {"in two parts", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.chunks = 2; }},
+        {"gathered", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.gather = true; }},
+        {"a budget of rows", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.row_budget = 1; }},
+        {"zb-h1", [](TinyOptions& o) { o.ranks = o.expert = o.pipeline = 2, o.schedule = "zb-h1"; }},
+        {"layers without experts, and some with copies", [](TinyOptions& o) {
+           o.ranks = o.expert = 2, o.moe.dense_layers = {1}, o.dispatch.replicas = 1;
+         }}}) {
+    TinyOptions stored = moe();
+    l.set(stored);
+    const TinyResult base = train_tiny(stored);
+    int64_t bytes = base.plan_bytes[0];
+    for (const BlockTensorSet& tensors : {set_of({BlockTensor::mlp_activation}),
+                                          set_of({BlockTensor::mlp_hidden, BlockTensor::mlp_activation})}) {
+      INFO(l.name << ", " << describe({0, -1, tensors}));
+      TinyOptions again = stored;
+      again.recompute.tensors = tensors;
+      const TinyResult result = train_tiny(again);
+      check_same_bits(base, result);
+      CHECK(result.plan_bytes == result.used_bytes);
+      CHECK(result.plan_bytes[0] < bytes);
+      CHECK(result.plan_wire == base.plan_wire);
+      CHECK(result.experts[0].chosen == base.experts[0].chosen);
+      CHECK(result.experts[0].beyond_rows == base.experts[0].beyond_rows);
+      CHECK(result.balance_losses == base.balance_losses);
+      bytes = result.plan_bytes[0];
+    }
+  }
+}

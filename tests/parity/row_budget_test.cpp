@@ -1,0 +1,186 @@
+// A budget of the rows that come to a rank's experts: what is beyond it is computed all the same.
+#include <numeric>
+
+#include "tests/parity/parity.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+constexpr int64_t kExperts = 8, kTopK = 2, kSequence = 12, kHidden = 32, kLayers = 2, kSteps = 2;
+
+TinyOptions moe() {
+  TinyOptions o;
+  o.architecture = "mixtral";
+  o.moe.num_experts = kExperts;
+  o.moe.top_k = kTopK;
+  o.moe.balance = BalanceLoss::switch_loss;
+  o.moe.balance_coeff = 0.1;
+  o.moe.z_loss_coeff = 0.01;
+  o.micro_batch = o.global_batch = 8;
+  o.seq = kSequence;
+  o.hidden = kHidden;
+  o.layers = kLayers;
+  o.steps = kSteps;
+  o.padded_targets = true;
+  return o;
+}
+
+/// Zero logits: all tokens go to experts 0 and 1, which the first rank has, and the others' have none.
+int64_t crowded(const TinyRank& at) {
+  at.program.initialize();
+  ParameterStore& store = at.program.parameters();
+  for (const OwnedPiece& p : store.stored_pieces())
+    if (store.spec(p.id).name.find("post_attention_layernorm") != std::string::npos)
+      std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
+  return 1;
+}
+
+double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
+/// Over the experts, its rows on the busiest rank in even shares.
+double busiest(const std::vector<double>& chosen, int ranks) {
+  const size_t local = chosen.size() / static_cast<size_t>(ranks);
+  double most = 0;
+  for (size_t i = 0; i < chosen.size(); i += local)
+    most = std::max(most, sum({chosen.begin() + static_cast<int64_t>(i),
+                               chosen.begin() + static_cast<int64_t>(i + local)}));
+  return most * ranks / sum(chosen);
+}
+
+struct Layout {
+  const char* name;
+  int data, expert;
+  std::function<void(TinyOptions&)> more = {};
+};
+
+TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
+  TinyOptions o = one;
+  o.ranks = l.data;
+  o.expert = l.expert;
+  o.micro_batch = one.micro_batch / l.data;
+  if (l.more) l.more(o);
+  return o;
+}
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all{
+      {"expert 2", 2, 2},
+      {"expert 4", 4, 4},
+      {"expert 8", 8, 8},
+      {"expert 2 of 4, ZeRO-3", 4, 2, [](TinyOptions& o) { o.zero_stage = 3; }},
+      {"tensor 2, expert 2", 2, 2, [](TinyOptions& o) { o.tensor = 2; }},
+      {"tensor 2 with sequence, expert 2", 2, 2,
+       [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true; }},
+      {"experts over tensor 2 and data 2", 2, 4,
+       [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true, o.expert_tensor = false; }},
+      {"experts over context 2 and data", 2, 4, [](TinyOptions& o) { o.context = 2; }},
+      {"two levels of 2, expert 4", 4, 4, [](TinyOptions& o) { o.intra_node_experts = 2; }},
+      {"in three parts, expert 2", 2, 2, [](TinyOptions& o) { o.dispatch.chunks = 3; }},
+      {"in two parts, two levels, ZeRO-3", 4, 4,
+       [](TinyOptions& o) { o.dispatch.chunks = 2, o.intra_node_experts = 2, o.zero_stage = 3; }},
+      {"replicas of hot experts, expert 4", 4, 4, [](TinyOptions& o) { o.dispatch.replicas = 1; }}};
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a budget of rows trains as one process does, also with all tokens to one rank", "[row_budget]") {
+  TinyOptions one = moe();
+  one.moe.shared_experts = 1;
+  const bool crowd = GENERATE(false, true);
+  TinyHooks hooks;
+  if (crowd) hooks.begin = crowded;
+  const TinyResult base = train_tiny(one, {}, hooks);
+  for (const Layout& l : layouts()) {
+    const TinyOptions free = laid_out(one, l);
+    const TinyResult worst = train_tiny(free, {}, hooks);
+    for (const double budget : {1.0, 1.5}) {
+      INFO(l.name << ", budget " << budget << (crowd ? ", all tokens to one rank" : ""));
+      TinyOptions many = free;
+      many.dispatch.row_budget = budget;
+      const TinyResult result = train_tiny(many, {}, hooks);
+      require_parity(base, result, 1e-12);
+      CHECK(result.plan_bytes == result.used_bytes);
+      CHECK(result.plan_bytes[0] <= worst.plan_bytes[0]);  // of so small a model another layer may need most
+      if (budget == 1.0) CHECK(result.plan_bytes[0] < worst.plan_bytes[0]);
+      const ExpertStatistics& s = result.experts.at(0);
+      REQUIRE(s.beyond_slices.size() == static_cast<size_t>(kLayers));
+      const double rows = sum(s.kept[0]);
+      CHECK(sum(s.beyond_rows) >= 0);
+      CHECK(s.beyond_rows[0] <= rows);
+      if (crowd && many.dispatch.replicas == 0) {
+        const double shares = busiest(s.chosen[0], l.expert);  // of 8 ranks two have an expert of the two
+        CHECK(shares == Approx(std::min(l.expert, 4)));
+        CHECK(s.beyond_slices[0] >=
+              std::ceil(shares / budget) - 1);  // more where parts of a batch are uneven
+        CHECK(s.beyond_rows[0] >= rows * (l.expert == 8 ? 2 : 1) * (shares - budget) / l.expert - 1e-9);
+      }
+      if (!crowd && budget == 1.0) CHECK(sum(s.beyond_rows) > 0);  // some rank had more than its share
+      CHECK(worst.experts.at(0).beyond_slices.empty());
+    }
+  }
+}
+
+TEST_CASE("a budget of rows in pipelines, with deferred gradients, a capacity, biases and one choice",
+          "[row_budget]") {
+  struct Case {
+    const char* name;
+    std::function<void(TinyOptions&)> model, layout;
+  };
+  const auto piped = [](const char* schedule, int chunks) {
+    return [schedule, chunks](TinyOptions& o) {
+      o.pipeline = 2, o.schedule = schedule, o.chunks = chunks, o.ranks = 2, o.expert = 2, o.micro_batch = 1;
+    };
+  };
+  const auto over_two = [](TinyOptions& o) { o.ranks = o.expert = 2, o.micro_batch /= 2; };
+  for (const Case& c :
+       {Case{"zb-h1", [](TinyOptions& o) { o.micro_batch = 2, o.layers = 4; }, piped("zb-h1", 1)},
+        {"zb-h1 with ZeRO-2", [](TinyOptions& o) { o.micro_batch = 2, o.layers = 4; },
+         [&](TinyOptions& o) { piped("zb-h1", 1)(o), o.zero_stage = 2; }},
+        {"interleaved", [](TinyOptions& o) { o.micro_batch = 2, o.layers = 4; }, piped("interleaved", 2)},
+        {"a capacity", [](TinyOptions& o) { o.moe.capacity_factor = 3.0; }, over_two},
+        {"biases of experts", [](TinyOptions& o) { o.architecture = "gpt_oss"; }, over_two},
+        {"one choice", [](TinyOptions& o) { o.moe.top_k = 1; }, over_two}}) {
+    INFO(c.name);
+    TinyOptions one = moe();
+    c.model(one);
+    TinyOptions many = one;
+    c.layout(many);
+    TinyOptions without = many;
+    many.dispatch.row_budget = 1.0;
+    const TinyResult result = train_tiny(many);
+    // A capacity is of the tokens of a rank: the same layout without a budget is its reference.
+    require_parity(train_tiny(one.moe.capacity_factor ? without : one), result, 1e-12);
+    CHECK(result.plan_bytes == result.used_bytes);
+    CHECK(sum(result.experts.at(0).beyond_rows) > 0);
+  }
+}
+
+TEST_CASE("rows beyond a budget are counted, and travel once more than others", "[row_budget]") {
+  TinyOptions one = moe();
+  one.ranks = one.expert = 2;
+  one.micro_batch = 2;  // two micro-batches of a rank
+  one.global_batch = 8;
+  TinyHooks hooks;
+  hooks.begin = crowded;
+  const TinyResult free = train_tiny(one, {}, hooks);
+  one.dispatch.row_budget = 1.0;
+  const TinyResult result = train_tiny(one, {}, hooks);
+  // Each rank's T tokens make T rows for expert 0 and T for expert 1: expert 0's are one even share, 2 T.
+  const int64_t tokens = 2 * kSequence, micros = 2, steps = kSteps - 1;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    CHECK(result.experts[0].beyond_rows[layer] == static_cast<double>(2 * tokens * micros));
+    CHECK(result.experts[0].beyond_slices[layer] == 1);
+  }
+  // The second rank, whose bytes these are, has T rows beyond.
+  CHECK(result.used_groups.at("expert") - free.used_groups.at("expert") ==
+        tokens * kHidden * 8 * kLayers * micros * steps);
+  one.dispatch.row_budget = 2.0;  // all that can come: nothing is beyond
+  const TinyResult wide = train_tiny(one, {}, hooks);
+  CHECK(sum(wide.experts[0].beyond_rows) == 0);
+  CHECK(wide.used_groups.at("expert") == free.used_groups.at("expert"));
+  CHECK(wide.plan_bytes == free.plan_bytes);
+  check_same_bits(free, wide);
+}

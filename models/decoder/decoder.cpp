@@ -6,6 +6,7 @@
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/interleave.h"
 #include "kernels/tensor/staging.h"
 #include "models/layers/rope_angles.h"
 #include "models/layers/tensor_parallel.h"
@@ -195,7 +196,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
 void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
                             Saved& saved) const {
   WeightGradients* later = std::exchange(step.deferred, nullptr);
-  if (step.compute.meta()) step.compute.meta()->set_model_work(false);
+  count_as_model_work(step.compute, false);
   Residual r;
   r.x = saved.blocks[run.first].norm1.x;
   r.kept = true;
@@ -213,7 +214,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
     }
     if (!last) step.params.release_segment(layer_segment(layer));  // the last one's backward follows
   }
-  if (step.compute.meta()) step.compute.meta()->set_model_work(true);
+  count_as_model_work(step.compute, true);
   step.deferred = later;
 }
 
@@ -227,6 +228,8 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   }
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
+    // Its backward is here, and adds to gradients after that of the micro-batch before.
+    if (Interleave* turns = Interleave::of_thread()) turns->finish_other();
     step.params.gather_segment(head_segment());
     if (config_.tie_word_embeddings && has_embedding_) step.params.gather_segment(kEmbedding);
     if (step.generation)

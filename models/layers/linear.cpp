@@ -140,14 +140,19 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     Tensor whole = gather_rows(step, dy, "gathered gradient");
     if (dx.defined()) product(step, dx, whole, weight);
     bias_backward(step, dy);
-    if (later) {
-      step.deferred->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
+    // Where rows are cut it waits for the next sum over the tensor axis, which it hides.
+    if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.beside : nullptr) {
+      until->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
     } else {
       weight_backward(step, whole, x);
     }
     release_whole(step, whole, dy);
     return;
   }
+  // What is gathered for the weight's gradient travels during the product before it, whose result travels
+  // during that gradient: in this order on the one stream that both have.
+  Gathered rows;
+  if (!later) rows = gather_rows_start(step, x, "gathered rows");
   RowSum sum;
   if (dx.defined()) {
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
@@ -155,15 +160,18 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     sum = sum_rows_start(step, dx, partial);  // runs while the weight gradient is computed
   }
   bias_backward(step, dy);
-  const auto work = [this, dy, x](Step& s) {
-    Tensor whole = gather_rows(s, x, "gathered rows");
-    weight_backward(s, dy, whole);
-    release_whole(s, whole, x);
-  };
   if (later) {
+    const auto work = [this, dy, x](Step& s) {
+      Tensor whole = gather_rows(s, x, "gathered rows");
+      weight_backward(s, dy, whole);
+      release_whole(s, whole, x);
+    };
     step.deferred->add(work, {dy, x});
   } else {
-    work(step);
+    rows.done.wait_hidden(step.compute);
+    weight_backward(step, dy, rows.whole);
+    release_whole(step, rows.whole, x);
+    if (step.beside && step.beside->due) step.beside->run(step);
   }
   if (dx.defined() && step.groups.tensor.size() > 1) sum.wait(step);
 }

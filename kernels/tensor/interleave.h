@@ -2,8 +2,9 @@
 // other's collective travels.
 //
 // Turns change where a piece says so, which is where its compute stream is about to wait for a collective
-// (AsyncHandle::wait), whether or not the collective has ended by then: the order of work is the same in every
-// run, on every rank and on meta, and streams need not know. What one piece reads the other may not write.
+// (AsyncHandle::wait), whether or not the collective has ended by then: the order of work is the same in
+// every run, on every rank and on meta, and streams need not know. What one piece reads the other may not
+// write.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,8 +15,8 @@ namespace ltrain {
 
 class Interleave {
  public:
-  /// Runs both on the calling thread, `first` first; `second` on a stack of its own. Rethrows what one of them
-  /// throws; the other then ends at its next turn.
+  /// Runs both on the calling thread, `first` first; `second` on a stack of its own. Rethrows what one of
+  /// them throws; the other then ends at its next turn.
   static void run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second);
   /// That the calling thread is in; null: none.
   static Interleave* of_thread();

@@ -1,7 +1,7 @@
 #include "models/layers/linear.h"
 
 #include "kernels/elementwise/tensor_ops.h"
-#include "models/layers/tensor_parallel.h"
+#include "kernels/tensor/interleave.h"
 
 namespace ltrain {
 
@@ -91,10 +91,15 @@ void Linear::forward(Step& step, Tensor y, Tensor x) const {
   }
 }
 
-void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+Gathered Linear::gather_ahead(Step& step, Tensor x) const {
+  if (cut_ != LinearSharding::column || step.deferred) return {};
+  return step.cuts_rows() ? gather_rows_start(step, x, "gathered rows") : Gathered();
+}
+
+void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead) const {
   switch (step.groups.mesh.tensor_mode) {
     case TensorMode::one_d:
-      return line_backward(step, dx, dy, x);
+      return line_backward(step, dx, dy, x, ahead);
     case TensorMode::two_d:
       return backward_2d(step, dx, dy, x);
     case TensorMode::three_d:
@@ -125,7 +130,7 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   if (bias.defined()) add_bias(step.compute, y, bias);  // once, after the sum
 }
 
-void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered rows) const {
   const bool later = step.deferred != nullptr;
   const Tensor weight = this->weight(step);
   if (cut_ == LinearSharding::whole) {
@@ -151,13 +156,14 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   }
   // What is gathered for the weight's gradient travels during the product before it, whose result travels
   // during that gradient: in this order on the one stream that both have.
-  Gathered rows;
-  if (!later) rows = gather_rows_start(step, x, "gathered rows");
+  if (!later && !rows.whole.defined()) rows = gather_rows_start(step, x, "gathered rows");
   RowSum sum;
   if (dx.defined()) {
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
     product(step, partial, dy, weight);
     sum = sum_rows_start(step, dx, partial);  // runs while the weight gradient is computed
+    // The other micro-batch may start a collective of its own first, which that gradient hides as well.
+    if (Interleave* turns = Interleave::of_thread(); turns && step.groups.tensor.size() > 1) turns->pass();
   }
   bias_backward(step, dy);
   if (later) {
@@ -173,7 +179,9 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     release_whole(step, rows.whole, x);
     if (step.beside && step.beside->due) step.beside->run(step);
   }
-  if (dx.defined() && step.groups.tensor.size() > 1) sum.wait(step);
+  if (!dx.defined() || step.groups.tensor.size() == 1) return;
+  sum.done.wait_hidden(step.compute);
+  step.release(sum.partial);
 }
 
 void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {

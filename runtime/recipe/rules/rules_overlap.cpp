@@ -17,7 +17,8 @@ void each_hindrance(const Recipe& r, F&& refuse) {
   if (r.offload.activations.on())
     refuse("offload.activations moves those of one micro-batch at a time", "offload.activations.device");
   if (r.model.moe.num_experts > 0 && r.model.moe.balance == BalanceLoss::hf)
-    refuse("model.moe.balance.kind: hf sums over the layers of one micro-batch at a time", "model.moe.balance.kind");
+    refuse("model.moe.balance.kind: hf sums over the layers of one micro-batch at a time",
+           "model.moe.balance.kind");
   if (p.replicated_experts > 0)
     refuse("parallel.shadow_experts copies the experts of one micro-batch at a time",
            "parallel.shadow_experts");

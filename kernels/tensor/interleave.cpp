@@ -58,6 +58,7 @@ struct Interleave::Sides {
     std::string layer;
     bool model_work = true;
     bool done = false;
+    int64_t counted = 0;
     const void* bottom = nullptr;  // of its stack, for sanitizers
     size_t bytes = 0;
     void* fake = nullptr;
@@ -169,6 +170,13 @@ void Interleave::pass() {
 
 void Interleave::finish_other() {
   while (!sides_->side[1 - sides_->running].done) pass();
+}
+
+void Interleave::count() { ++sides_->side[sides_->running].counted; }
+
+void Interleave::wait_for_count(int64_t n) {
+  const Sides::Side& other = sides_->side[1 - sides_->running];
+  while (!other.done && other.counted < n) pass();
 }
 
 void Interleave::enter(std::string_view layer) { sides_->side[sides_->running].layer = layer; }

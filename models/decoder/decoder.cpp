@@ -177,6 +177,8 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
       const int64_t layer = s.first + i;
       const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
+      // No further than a layer beyond what the backward before it has given back.
+      if (Interleave* turns = Interleave::of_thread()) turns->wait_for_count(i - 1);
       step.params.gather_segment(layer_segment(layer), next);
       Block::Keep keep;
       keep.input = run.recompute && i == run.first;
@@ -266,6 +268,7 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
       step.params.gather_segment(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
       blocks_[layer].backward(step, mb, dx, rope_table(layer), saved.blocks[i]);
       step.params.release_segment(layer_segment(layer));
+      if (Interleave* turns = Interleave::of_thread()) turns->count();
     }
   }
   if (!s.embeds) return dx;

@@ -44,6 +44,24 @@ TEST_CASE("a piece can wait for the end of the other") {
   CHECK(said == "abaaac");
 }
 
+TEST_CASE("a piece waits for what the other has counted, or for its end") {
+  const auto stream = make_inline_stream("compute");
+  std::string said;
+  Interleave::run(
+      *stream,
+      [&] {
+        for (int i = 0; i < 4; ++i) {
+          said += 'a';
+          if (i != 1) Interleave::of_thread()->count();
+          Interleave::of_thread()->pass();
+        }
+      },
+      [&] {
+        for (int i = 1; i < 6; ++i) Interleave::of_thread()->wait_for_count(i), said += 'b';
+      });
+  CHECK(said == "abaababbb");
+}
+
 TEST_CASE("what a piece throws is thrown on, and the other leaves its frames") {
   const auto stream = make_inline_stream("compute");
   std::string said;

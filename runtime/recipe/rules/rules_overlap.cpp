@@ -37,7 +37,8 @@ bool overlaps_micro_batches(const Recipe& r) {
   const Parallel& p = r.parallel;
   if (p.overlap_micro_batches != OverlapChoice::automatic)
     return p.overlap_micro_batches == OverlapChoice::on;
-  bool possible = p.tensor > 1 || p.context > 1 || p.expert > 1;
+  // A ring is hidden by its own attention.
+  bool possible = p.tensor > 1 || p.expert > 1 || (p.context > 1 && p.context_comm != ContextComm::p2p);
   each_hindrance(r, [&](const std::string&, const std::string&) { possible = false; });
   return possible;
 }

@@ -203,8 +203,8 @@ void add_parallel_keys(std::vector<Key>& t) {
   t.push_back(choice("parallel.overlap_micro_batches", LT_MEMBER(parallel.overlap_micro_batches), {},
                      "The backward of a micro-batch and the forward of the next one run by turns: where one "
                      "waits for a collective, the other computes. The same bits, and a little more memory. "
-                     "auto: on with tensor, context or expert above 1, but not with what `on` is refused "
-                     "with.")
+                     "auto: on with tensor or expert above 1, or context above 1 without p2p, but not with "
+                     "what `on` is refused with.")
                   .changes(Effect::speed));
   t.push_back(axis_order("parallel.order", LT_MEMBER(parallel.order),
                          "How ranks are laid out over the axes, innermost (neighbours) first: tensor, "

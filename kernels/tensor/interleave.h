@@ -26,8 +26,8 @@ class Interleave {
   void pass();
   /// Lets it go on to its end.
   void finish_other();
-  /// Counts what the piece has given back, and lets the other go on until it has counted `n`, or ends: so that
-  /// one takes memory no faster than the other gives it.
+  /// Counts what the piece has given back, and lets the other go on until it has counted `n`, or ends: so
+  /// that one takes memory no faster than the other gives it.
   void count();
   void wait_for_count(int64_t n);
   /// Which of the two pieces the calling thread is in: 0, or 1 in the second; 0 in neither.

@@ -74,9 +74,10 @@ TEST_CASE("micro-batches by turns give the bits of one after the other, in the p
       CHECK(one.used_groups == both.used_groups);
     else  // two passes that meet in a layer share what is gathered for it
       CHECK(both.used_groups.at("gradient") < one.used_groups.at("gradient"));
-    CHECK(both.plan_ops.empty() == !o.timeline);
-    for (size_t rank = 0; rank < both.plan_ops.size(); ++rank)
+    for (size_t rank = 0; o.timeline && rank < both.plan_ops.size(); ++rank) {
+      CHECK(both.plan_ops[rank].size() > 100);
       CHECK(op_difference(both.plan_ops[rank], both.used_ops[rank]) == "");
+    }
   });
 }
 

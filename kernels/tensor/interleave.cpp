@@ -8,7 +8,6 @@
 #include <string>
 
 #include "kernels/base/error.h"
-#include "kernels/meta/meta.h"
 #include "kernels/tensor/timeline.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -68,6 +67,7 @@ struct Interleave::Sides {
   int running = 0;
   bool started = false;
   const std::function<void()>* second = nullptr;
+  const std::function<void(bool)>* tell = nullptr;
   std::exception_ptr error;
 
   /// The running side goes on where it was when the other passes.
@@ -114,16 +114,14 @@ void Interleave::run_second() {
   s.change(/*ends=*/true);
 }
 
-void Interleave::run(Stream& compute, const std::function<void()>& first,
-                     const std::function<void()>& second) {
+void Interleave::run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
+                     const std::function<void(bool)>& model_work) {
   LT_CHECK(!current, "pieces that take turns within others");
   if (!stack) stack = std::make_unique<Stack>();
   Interleave both(compute);
   Sides& s = *both.sides_;
   s.second = &second;
-  if (MetaTrace* trace = compute.meta()) {
-    s.side[0].layer = s.side[1].layer = trace->layer();
-  }
+  if (model_work) s.tell = &model_work;
   Sides::Side& own = s.side[1];
   getcontext(&own.context);
   own.context.uc_stack.ss_sp = stack->begin();
@@ -157,12 +155,11 @@ void Interleave::pass() {
   Sides& s = *sides_;
   Sides::Side &mine = s.side[s.running], &other = s.side[1 - s.running];
   if (other.done) return;
-  MetaTrace* trace = compute_.meta();
-  if (trace) trace->set_model_work(other.model_work);
+  if (s.tell) (*s.tell)(other.model_work);
   if (mine.layer != other.layer) name_layer(compute_, other.layer);
   s.started = true;
   s.change();
-  if (trace) trace->set_model_work(mine.model_work);
+  if (s.tell) (*s.tell)(mine.model_work);
   // The other entered the layer that this one is in before it passed, unless it ended.
   if (other.done && mine.layer != other.layer) name_layer(compute_, mine.layer);
   if (s.error && !mine.done) throw OtherFailed();
@@ -180,12 +177,9 @@ void Interleave::wait_for_count(int64_t n) {
 }
 
 void Interleave::enter(std::string_view layer) { sides_->side[sides_->running].layer = layer; }
-void Interleave::set_model_work(bool on) { sides_->side[sides_->running].model_work = on; }
-
-void count_as_model_work(Stream& s, bool on) {
-  if (!s.meta()) return;
-  s.meta()->set_model_work(on);
-  if (current) current->set_model_work(on);
+void Interleave::set_model_work(bool on) {
+  sides_->side[sides_->running].model_work = on;
+  if (sides_->tell) (*sides_->tell)(on);
 }
 
 }  // namespace ltrain

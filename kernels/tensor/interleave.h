@@ -17,7 +17,9 @@ class Interleave {
  public:
   /// Runs both on the calling thread, `first` first; `second` on a stack of its own. Rethrows what one of
   /// them throws; the other then ends at its next turn.
-  static void run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second);
+  /// `model_work` (MetaTrace::set_model_work) is told at each turn what the piece has said last, first true.
+  static void run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
+                  const std::function<void(bool)>& model_work = {});
   /// That the calling thread is in; null: none.
   static Interleave* of_thread();
 
@@ -32,8 +34,7 @@ class Interleave {
   void wait_for_count(int64_t n);
   /// Which of the two pieces the calling thread is in: 0, or 1 in the second; 0 in neither.
   static int side();
-  /// The layer of the piece that runs, and whether it does the model's work (MetaTrace::set_model_work): its
-  /// next turn begins with them.
+  /// The layer of the piece that runs, and whether it does the model's work: its next turn begins with them.
   void enter(std::string_view layer);
   void set_model_work(bool on);
 
@@ -51,7 +52,5 @@ class Interleave {
 
 /// Names the layer of what comes next on the stream, whoever has it done.
 void name_layer(Stream& s, const std::string& layer);
-/// MetaTrace::set_model_work of what the calling thread has done next. On other devices nothing.
-void count_as_model_work(Stream& s, bool on);
 
 }  // namespace ltrain

@@ -13,6 +13,16 @@
 #include "models/tensor_parallel/tensor_parallel_3d.h"
 
 namespace ltrain {
+namespace {
+
+void count_as_model_work(Step& step, bool on) {
+  if (Interleave* turns = Interleave::of_thread())
+    turns->set_model_work(on);
+  else if (step.compute.meta())
+    step.compute.meta()->set_model_work(on);
+}
+
+}  // namespace
 
 Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
                  const DecoderOptions& options)
@@ -198,7 +208,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
 void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
                             Saved& saved) const {
   WeightGradients* later = std::exchange(step.deferred, nullptr);
-  count_as_model_work(step.compute, false);
+  count_as_model_work(step, false);
   Residual r;
   r.x = saved.blocks[run.first].norm1.x;
   r.kept = true;
@@ -216,7 +226,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
     }
     if (!last) step.params.release_segment(layer_segment(layer));  // the last one's backward follows
   }
-  count_as_model_work(step.compute, true);
+  count_as_model_work(step, true);
   step.deferred = later;
 }
 

@@ -146,7 +146,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     if (dx.defined()) product(step, dx, whole, weight);
     bias_backward(step, dy);
     // Where rows are cut it waits for the next sum over the tensor axis, which it hides.
-    if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.beside : nullptr) {
+    if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.hiding : nullptr) {
       until->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
     } else {
       weight_backward(step, whole, x);
@@ -177,7 +177,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     rows.done.wait_hidden(step.compute);
     weight_backward(step, dy, rows.whole);
     release_whole(step, rows.whole, x);
-    if (step.beside && step.beside->due) step.beside->run(step);
+    if (step.hiding && step.hiding->due) step.hiding->run(step);
   }
   if (!dx.defined() || step.groups.tensor.size() == 1) return;
   sum.done.wait_hidden(step.compute);

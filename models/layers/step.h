@@ -77,7 +77,7 @@ struct Step {
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* deferred = nullptr;
   /// Set while a layer's backward runs whose weight gradients may wait for a collective that they can hide.
-  WeightGradients* beside = nullptr;
+  WeightGradients* hiding = nullptr;
   Fp8State* fp8 = nullptr;                 ///< products of linear layers are of FP8
   ActivationOffload* offloaded = nullptr;  ///< where activations leave
   /// Generation: the rows of the one sample are of its texts; MicroBatch::positions has where each row lies
@@ -100,8 +100,8 @@ struct Step {
     if (!t.defined()) return;
     if (deferred && deferred->keeps(t)) {
       deferred->release_after(t);
-    } else if (beside && beside->keeps(t)) {
-      beside->release_after(t);
+    } else if (hiding && hiding->keeps(t)) {
+      hiding->release_after(t);
     } else {
       memory.release(t);
     }

@@ -140,7 +140,10 @@ void StageRun::run(const std::vector<PipelineStep>& program,
           const MicroBatch mb = micro_batch(s.action.micro), after = micro_batch(next.micro);
           Step other = step_;
           Interleave::run(
-              step_.compute, [&] { compute(step_, s.action, mb); }, [&] { compute(other, next, after); });
+              step_.compute, [&] { compute(step_, s.action, mb); }, [&] { compute(other, next, after); },
+              [&](bool on) {
+                if (step_.compute.meta()) step_.compute.meta()->set_model_work(on);
+              });
           break;
         }
         compute(step_, s.action, micro_batch(s.action.micro));

@@ -100,16 +100,17 @@ TEST_CASE("each piece has its layer and what counts as the model's work") {
   const auto layers = [&](const std::string& name, bool counts) {
     return [&, name, counts] {
       enter_layer(*stream, name);
-      count_as_model_work(*stream, counts);
+      Interleave::of_thread()->set_model_work(counts);
       for (int i = 0; i < 3; ++i) {
         trace.add(*stream, op);
         Interleave::of_thread()->pass();
       }
       trace.add(*stream, op);
-      count_as_model_work(*stream, true);
+      Interleave::of_thread()->set_model_work(true);
     };
   };
-  Interleave::run(*stream, layers("one", true), layers("other", false));
+  Interleave::run(*stream, layers("one", true), layers("other", false),
+                  [&](bool on) { trace.set_model_work(on); });
   std::string said;
   for (const TraceEntry& e : trace.entries()) said += e.layer + " ";
   CHECK(said == "one other one other one other one other ");

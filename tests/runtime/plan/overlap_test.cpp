@@ -10,11 +10,20 @@ namespace {
 
 /// Llama 3.1 8B of fewer layers on eight H100.
 Recipe recipe(const std::vector<std::string>& more) {
-  std::vector<std::string> overrides{
-      "name=llama", "device=cpu", "precision=bf16", "data.seq_length=8192", "train.micro_batch_size=1",
-      "model.architecture=llama", "model.vocab_size=128256", "model.hidden_size=4096",
-      "model.intermediate_size=14336", "model.num_hidden_layers=8", "model.num_attention_heads=32",
-      "model.num_key_value_heads=8", "model.max_position_embeddings=131072", "parallel.tensor=8"};
+  std::vector<std::string> overrides{"name=llama",
+                                     "device=cpu",
+                                     "precision=bf16",
+                                     "data.seq_length=8192",
+                                     "train.micro_batch_size=1",
+                                     "model.architecture=llama",
+                                     "model.vocab_size=128256",
+                                     "model.hidden_size=4096",
+                                     "model.intermediate_size=14336",
+                                     "model.num_hidden_layers=8",
+                                     "model.num_attention_heads=32",
+                                     "model.num_key_value_heads=8",
+                                     "model.max_position_embeddings=131072",
+                                     "parallel.tensor=8"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   Recipe r = resolve(parse_recipe("", "llama", overrides), 8, 8);
   r.device = DeviceChoice::cuda;
@@ -46,7 +55,8 @@ TEST_CASE("with micro-batches by turns a plan of tensor parallelism leaves a ten
   for (const char* sequence : {"parallel.sequence_parallel=true", "parallel.sequence_parallel=false"}) {
     INFO(sequence);
     const Shares turns = shares({sequence, "train.global_batch_size=32"}),
-                 apart = shares({sequence, "train.global_batch_size=32", "parallel.overlap_micro_batches=off"}),
+                 apart =
+                     shares({sequence, "train.global_batch_size=32", "parallel.overlap_micro_batches=off"}),
                  alone = shares({sequence, "train.global_batch_size=1"});
     CHECK(turns.exposed < 0.1);
     CHECK(apart.exposed > 0.4);

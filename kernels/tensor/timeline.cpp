@@ -4,6 +4,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/progress.h"
+#include "kernels/tensor/interleave.h"
 
 namespace ltrain {
 namespace {
@@ -66,6 +67,11 @@ OpRange::~OpRange() {
 }
 
 void enter_layer(Stream& s, const std::string& layer) {
+  if (Interleave* turns = Interleave::of_thread()) turns->enter(layer);
+  name_layer(s, layer);
+}
+
+void name_layer(Stream& s, const std::string& layer) {
   s.enter_layer(layer);
   if (timeline) timeline->enter(layer);
 }

@@ -203,6 +203,10 @@ Tensor Block::norm_output_backward(Step& step, const NormLayer& norm, Tensor dou
 }
 
 void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const {
+  // Gradients of the weights that lead out of both sublayers: the sum that ends attention's backward has too
+  // little beside it, the feed-forward's has enough.
+  WeightGradients hiding;
+  if (!step.deferred) step.hiding = &hiding;
   step.enter(place_ + ".mlp");
   Tensor dout = through_dropout(step, mb, dx, ".mlp.output");
   dout = norm_output_backward(step, after2_, dout, dx, saved.after2);
@@ -218,11 +222,14 @@ void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_ta
   step.release(saved.norm2.y);
 
   step.enter(place_ + ".attention");
+  hiding.due = true;
   dout = through_dropout(step, mb, dx, ".attention.output");
   dout = norm_output_backward(step, after1_, dout, dx, saved.after1);
   dnorm = step.temporary("d norm", dx.shape);
   attention_.backward(step, mb, dnorm, dout, norm1_.output(saved.norm1), rope_table, saved.attention);
   if (!same(dout, dx)) step.release(dout);
+  step.hiding = nullptr;
+  if (!hiding.empty()) hiding.run(step);
   norm1_.backward(step, dx, dnorm, saved.norm1);
   step.release(dnorm);
   step.release(saved.norm1.y);

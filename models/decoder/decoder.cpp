@@ -6,12 +6,23 @@
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/interleave.h"
 #include "kernels/tensor/staging.h"
 #include "models/layers/rope_angles.h"
 #include "models/layers/tensor_parallel.h"
 #include "models/tensor_parallel/tensor_parallel_3d.h"
 
 namespace ltrain {
+namespace {
+
+void count_as_model_work(Step& step, bool on) {
+  if (Interleave* turns = Interleave::of_thread())
+    turns->set_model_work(on);
+  else if (step.compute.meta())
+    step.compute.meta()->set_model_work(on);
+}
+
+}  // namespace
 
 Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
                  const DecoderOptions& options)
@@ -235,6 +246,8 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
       const int64_t layer = s.first + i;
       const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
+      // No further than a layer beyond what the backward before it has given back.
+      if (Interleave* turns = Interleave::of_thread()) turns->wait_for_count(i - 1);
       step.params.gather_segment(layer_segment(layer), next);
       Block::Keep keep;
       keep.input = run.recompute && i == run.first;
@@ -254,7 +267,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
 void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers& s, const LayerRun& run,
                             Saved& saved) const {
   WeightGradients* later = std::exchange(step.deferred, nullptr);
-  if (step.compute.meta()) step.compute.meta()->set_model_work(false);
+  count_as_model_work(step, false);
   Residual r;
   r.x = saved.blocks[run.first].norm1.x;
   r.kept = true;
@@ -272,7 +285,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
     }
     if (!last) step.params.release_segment(layer_segment(layer));  // the last one's backward follows
   }
-  if (step.compute.meta()) step.compute.meta()->set_model_work(true);
+  count_as_model_work(step, true);
   step.deferred = later;
 }
 
@@ -286,6 +299,8 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   }
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
+    // Its backward is here, and adds to gradients after that of the micro-batch before.
+    if (Interleave* turns = Interleave::of_thread()) turns->finish_other();
     step.params.gather_segment(head_segment());
     const bool embedding = config_.shares_embedding() && has_embedding_;
     if (embedding) step.params.gather_segment(kEmbedding);
@@ -325,6 +340,7 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
       step.params.gather_segment(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
       blocks_[layer].backward(step, mb, dx, rope_table(layer), saved.blocks[i]);
       step.params.release_segment(layer_segment(layer));
+      if (Interleave* turns = Interleave::of_thread()) turns->count();
     }
   }
   if (!s.embeds) return dx;

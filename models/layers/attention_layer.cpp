@@ -149,6 +149,8 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   const MicroBatch mb = batch.inside();
   Tensor dout = step.temporary("d attention", saved.out.shape);
   out_.backward(step, dout, dy, saved.out);
+  // Attention's own backward hides it; where there are two projections, each gathers for itself.
+  const Gathered ahead = latent_ || copies_ > 1 ? Gathered() : qkv_.gather_ahead(step, x);
   Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
   AttentionSinks grads;
@@ -171,7 +173,7 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
   rotate(step, mb, dqkv, rope_table, true);
   norm_backward(step, dqkv, saved);
-  project_backward(step, dx, dqkv, x, saved);
+  project_backward(step, dx, dqkv, x, saved, ahead);
   step.release(dqkv);
 }
 
@@ -207,9 +209,10 @@ void AttentionLayer::project(Step& step, Tensor qkv, Tensor x, Saved& saved) con
   step.release(kv);
 }
 
-void AttentionLayer::project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x, Saved& saved) const {
+void AttentionLayer::project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x, Saved& saved,
+                                      const Gathered& ahead) const {
   if (latent_) return latents_.backward(step, dx, dqkv, x, saved.latent);
-  if (copies_ == 1) return qkv_.backward(step, dx, dqkv, x);
+  if (copies_ == 1) return qkv_.backward(step, dx, dqkv, x, ahead);
   const int64_t rows = dqkv.shape[0], q_width = qkv_.out_features(), kv_width = kv_.out_features();
   Tensor dq = step.temporary("d q", {rows, q_width}), dkv = step.temporary("d kv", {rows, kv_width});
   copy_rectangles(step.compute, dq, dqkv, {{rows, q_width, 0, 0, 0, 0}});

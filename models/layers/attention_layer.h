@@ -35,7 +35,8 @@ class AttentionLayer {
   void extend(Step& step, const MicroBatch& mb, Saved& saved) const;
   /// qkv := projections of x; and back.
   void project(Step& step, Tensor qkv, Tensor x, Saved& saved) const;
-  void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x, Saved& saved) const;
+  void project_backward(Step& step, Tensor dx, Tensor dqkv, Tensor x, Saved& saved,
+                        const Gathered& ahead) const;
   void rotate(Step& step, const MicroBatch& mb, Tensor qkv, Tensor rope_table, bool inverse) const;
   /// Norms of queries and keys, in place in qkv.
   void declare_norms(ParameterStore& store, const Groups& groups, const ModelConfig& config,

@@ -1,7 +1,7 @@
 #include "models/layers/linear.h"
 
 #include "kernels/elementwise/tensor_ops.h"
-#include "models/layers/tensor_parallel.h"
+#include "kernels/tensor/interleave.h"
 
 namespace ltrain {
 
@@ -91,10 +91,15 @@ void Linear::forward(Step& step, Tensor y, Tensor x) const {
   }
 }
 
-void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+Gathered Linear::gather_ahead(Step& step, Tensor x) const {
+  if (cut_ != LinearSharding::column || step.deferred) return {};
+  return step.cuts_rows() ? gather_rows_start(step, x, "gathered rows") : Gathered();
+}
+
+void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead) const {
   switch (step.groups.mesh.tensor_mode) {
     case TensorMode::one_d:
-      return line_backward(step, dx, dy, x);
+      return line_backward(step, dx, dy, x, ahead);
     case TensorMode::two_d:
       return backward_2d(step, dx, dy, x);
     case TensorMode::three_d:
@@ -125,7 +130,7 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   if (bias.defined()) add_bias(step.compute, y, bias);  // once, after the sum
 }
 
-void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
+void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered rows) const {
   const bool later = step.deferred != nullptr;
   const Tensor weight = this->weight(step);
   if (cut_ == LinearSharding::whole) {
@@ -140,32 +145,43 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     Tensor whole = gather_rows(step, dy, "gathered gradient");
     if (dx.defined()) product(step, dx, whole, weight);
     bias_backward(step, dy);
-    if (later) {
-      step.deferred->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
+    // Where rows are cut it waits for the next sum over the tensor axis, which it hides.
+    if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.hiding : nullptr) {
+      until->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
     } else {
       weight_backward(step, whole, x);
     }
     release_whole(step, whole, dy);
     return;
   }
+  // What is gathered for the weight's gradient travels during the product before it, whose result travels
+  // during that gradient: in this order on the one stream that both have.
+  if (!later && !rows.whole.defined()) rows = gather_rows_start(step, x, "gathered rows");
   RowSum sum;
   if (dx.defined()) {
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
     product(step, partial, dy, weight);
     sum = sum_rows_start(step, dx, partial);  // runs while the weight gradient is computed
+    // The other micro-batch may start a collective of its own first, which that gradient hides as well.
+    if (Interleave* turns = Interleave::of_thread(); turns && step.groups.tensor.size() > 1) turns->pass();
   }
   bias_backward(step, dy);
-  const auto work = [this, dy, x](Step& s) {
-    Tensor whole = gather_rows(s, x, "gathered rows");
-    weight_backward(s, dy, whole);
-    release_whole(s, whole, x);
-  };
   if (later) {
+    const auto work = [this, dy, x](Step& s) {
+      Tensor whole = gather_rows(s, x, "gathered rows");
+      weight_backward(s, dy, whole);
+      release_whole(s, whole, x);
+    };
     step.deferred->add(work, {dy, x});
   } else {
-    work(step);
+    rows.done.wait_hidden(step.compute);
+    weight_backward(step, dy, rows.whole);
+    release_whole(step, rows.whole, x);
+    if (step.hiding && step.hiding->due) step.hiding->run(step);
   }
-  if (dx.defined() && step.groups.tensor.size() > 1) sum.wait(step);
+  if (!dx.defined() || step.groups.tensor.size() == 1) return;
+  sum.done.wait_hidden(step.compute);
+  step.release(sum.partial);
 }
 
 void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {

@@ -5,6 +5,7 @@
 #include "kernels/matmul/matmul.h"
 #include "models/layers/fp8.h"
 #include "models/layers/step.h"
+#include "models/layers/tensor_parallel.h"
 
 namespace ltrain {
 
@@ -35,7 +36,10 @@ class Linear {
   void forward(Step& step, Tensor y, Tensor x) const;
   /// dx = dy W when dx is defined; dW (+)= dy^T x; db (+)= column sums of dy. Marks the gradients ready. With
   /// step.deferred dW is left for then; x and dy then live on, and row must not be handed a dy that changes.
-  void backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead = {}) const;
+  /// Starts to gather what of x backward will read, where it does: for `ahead`, with work between the two
+  /// that hides it.
+  Gathered gather_ahead(Step& step, Tensor x) const;
 
  private:
   /// out = op(a) op(b), one of the three products of the layer.
@@ -46,7 +50,7 @@ class Linear {
   Tensor weight(Step& step) const { return step.params.value(weight_, parts_); }
   Tensor bias(Step& step) const { return bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor(); }
   void line_forward(Step& step, Tensor y, Tensor x) const;
-  void line_backward(Step& step, Tensor dx, Tensor dy, Tensor x) const;
+  void line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead) const;
   void forward_2d(Step& step, Tensor y, Tensor x) const;
   void backward_2d(Step& step, Tensor dx, Tensor dy, Tensor x) const;
   void forward_3d(Step& step, Tensor y, Tensor x) const;

@@ -90,6 +90,8 @@ struct Step {
   bool saving = true;           ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* deferred = nullptr;
+  /// Set while a layer's backward runs whose weight gradients may wait for a collective that they can hide.
+  WeightGradients* hiding = nullptr;
   Fp8State* fp8 = nullptr;                 ///< products of linear layers are of FP8
   ActivationOffload* offloaded = nullptr;  ///< where activations leave
   /// Generation: the rows of the one sample are of its texts; MicroBatch::positions has where each row lies
@@ -112,6 +114,8 @@ struct Step {
     if (!t.defined()) return;
     if (deferred && deferred->keeps(t)) {
       deferred->release_after(t);
+    } else if (hiding && hiding->keeps(t)) {
+      hiding->release_after(t);
     } else {
       memory.release(t);
     }

@@ -3,8 +3,12 @@
 namespace ltrain {
 
 Tensor gather_rows(Step& step, Tensor x, const char* name) {
-  if (!step.cuts_rows()) return x;
-  return gather_start(step, step.groups.tensor, x, name).wait(step);
+  return gather_rows_start(step, x, name).wait(step);
+}
+
+Gathered gather_rows_start(Step& step, Tensor x, const char* name) {
+  if (!step.cuts_rows()) return {x, {}};
+  return gather_start(step, step.groups.tensor, x, name);
 }
 
 Gathered gather_start(Step& step, const Group& g, Tensor own, const char* name) {

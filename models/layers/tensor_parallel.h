@@ -34,6 +34,8 @@ struct Gathered {
   }
 };
 Gathered gather_start(Step& step, const Group& group, Tensor own, const char* name);
+/// gather_rows, under way.
+Gathered gather_rows_start(Step& step, Tensor x, const char* name);
 /// out := this rank's rows of the sum of `whole` over the group. In a group of one they are one tensor.
 AsyncHandle scatter_sum_start(Step& step, const Group& group, Tensor out, Tensor whole);
 /// Where to write summands of all ranks' rows of `out`: a temporary, or `out` itself in a group of one.

@@ -1,5 +1,6 @@
 // Weight gradients that a backward leaves for later, so that a pipeline can fill its bubbles with them
-// (zero-bubble schedules, arXiv:2401.10241): what to run, and the tensors that must live until then.
+// (zero-bubble schedules, arXiv:2401.10241), or a layer the time that a collective travels: what to run, and
+// the tensors that must live until then.
 #pragma once
 #include <functional>
 #include <vector>
@@ -29,6 +30,7 @@ class WeightGradients {
     t = Tensor();
   }
   bool empty() const { return work_.empty(); }
+  bool due = false;  ///< of a layer: the next collective is to be hidden by it
   /// Runs everything in the order it was added, then gives the tensors back.
   void run(Step& step);
 

@@ -1,8 +1,15 @@
 #include "parallel/mesh/group.h"
 
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/interleave.h"
 
 namespace ltrain {
+
+void AsyncHandle::wait(Stream& s) const {
+  Interleave* turns = under_way_ ? Interleave::of_thread() : nullptr;
+  if (turns && &turns->compute() == &s) turns->pass();
+  s.wait(done_);
+}
 
 void Group::claim(VaryingRows rows, Stream& s, Tensor t, Placement from, Placement to) const {
   if (rows.op.empty()) return;

@@ -19,12 +19,16 @@ namespace ltrain {
 class [[nodiscard]] AsyncHandle {
  public:
   AsyncHandle() = default;  ///< of nothing: there is nothing to wait for
-  explicit AsyncHandle(Event done) : done_(std::move(done)) {}
-  /// What `s` is given from here on comes after it.
-  void wait(Stream& s) const { s.wait(done_); }
+  explicit AsyncHandle(Event done) : done_(std::move(done)), under_way_(true) {}
+  /// What `s` is given from here on comes after it. Of two pieces of work by turns (interleave.h) the other
+  /// has its turn first.
+  void wait(Stream& s) const;
+  /// The same, and the turn stays: other work has been given to `s` since, which hides it.
+  void wait_hidden(Stream& s) const { s.wait(done_); }
 
  private:
   Event done_;
+  bool under_way_ = false;
 };
 
 /// How a collective's operands lie where each rank has rows of its own tokens: they vary (V) over those axes

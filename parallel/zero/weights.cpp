@@ -2,6 +2,7 @@
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/interleave.h"
 
 namespace ltrain {
 
@@ -51,6 +52,7 @@ Tensor Weights::view(int id, int n) const {
 
 void Weights::gather(const Bucket& b) {
   State& s = at(b);
+  s.users |= 1u << Interleave::side();
   if (s.whole.defined()) return;
   s.whole =
       c_.memory.allocate(MemoryKind::communication, fmt::format("gathered parameters, bucket {}", b.index),
@@ -102,7 +104,7 @@ void Weights::gather_segment(int segment, int next) {
   each(segment, [&](const Bucket& b) {
     State& s = at(b);
     if (!s.gathering) return;
-    s.done.wait(c_.compute);
+    s.done.wait_hidden(c_.compute);  // it was started a layer ago
     s.gathering = false;
     if (s.fetched.defined()) c_.memory.release(s.fetched);
     if (!c_.meta()) return;
@@ -120,7 +122,9 @@ void Weights::release_segment(int segment) {
   for (const Bucket& b : layout_.buckets()) {
     State& s = at(b);
     if (b.segment != segment || !s.whole.defined()) continue;
-    if (s.gathering) s.done.wait(c_.compute);  // fetched and not used
+    s.users &= Interleave::of_thread() ? ~(1u << Interleave::side()) : 0;
+    if (s.users) continue;
+    if (s.gathering) s.done.wait_hidden(c_.compute);  // fetched and not used
     s.gathering = false;
     if (s.fetched.defined()) c_.memory.release(s.fetched);
     c_.memory.release(s.whole);

@@ -52,6 +52,7 @@ class Weights {
     Tensor fetched;    // from there, on its way to all ranks
     AsyncHandle done;  // of the gather in flight
     bool gathering = false;
+    unsigned users = 0;  // bits of the passes (Interleave::side) that gathered it and have not released it
   };
   State& at(const Bucket& b) { return states_[static_cast<size_t>(b.index)]; }
   const State& at(const Bucket& b) const { return states_[static_cast<size_t>(b.index)]; }

@@ -178,6 +178,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
   if (whole.parallel.expert == 1) whole.parallel.data = 1;  // else experts lie on its ranks
   whole.parallel.zero_stage = 0;
   whole.parallel.shard_ranks = 0;
+  whole.parallel.overlap_micro_batches = OverlapChoice::off;
   // Two micro-batches, of which the first is priced: gradients are summed over ranks after the second.
   whole.train.global_batch_size = 2 * whole.train.micro_batch_size * whole.parallel.data;
   if (!recompute)

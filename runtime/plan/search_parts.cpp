@@ -27,6 +27,7 @@ double seconds_of(const std::vector<double>& priced, int64_t n) {
 /// Seconds of the ops of the first micro-batch, without waits for collectives. `r`: of one pipeline rank.
 double compute_seconds(Recipe r, const MachineProfile& profile) {
   r.train.global_batch_size *= 2;
+  r.parallel.overlap_micro_batches = OverlapChoice::off;
   double seconds = 0;
   bool after_head = false;
   const PipelineLayout layout{{}, {}, recompute_options(r)};
@@ -66,13 +67,17 @@ std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
 }  // namespace
 
 SearchParts::PartKey SearchParts::key_of(const Layout& l) {
-  return {l.tensor,    l.sequence_parallel, l.context,     l.context_comm,
-          l.expert,    l.expert_tensor,     l.micro_batch, l.recompute,
-          l.precision, moves_experts(l),    l.tensor_mode, l.offload_optimizer};
+  return {l.tensor,    l.sequence_parallel,  l.context,     l.context_comm,
+          l.expert,    l.expert_tensor,      l.micro_batch, l.recompute,
+          l.precision, hides_collectives(l), l.tensor_mode, l.offload_optimizer};
 }
 
 bool SearchParts::moves_experts(const Layout& l) {
   return l.pipeline == 1 && l.expert > 1 && l.zero_stage > 0 && l.shard_group != kOneLevel;
+}
+
+bool SearchParts::hides_collectives(const Layout& l) {
+  return moves_experts(l) || (l.pipeline == 1 && (l.tensor > 1 || l.context > 1 || l.expert > 1));
 }
 
 bool SearchParts::composes(const Layout& l) const {
@@ -121,20 +126,21 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   } else {
     add(with_layers(layers), 1);
   }
-  if (moves_experts(l)) {
+  if (hides_collectives(l)) {
     const auto seconds = [&](int64_t n) {
       r.model.num_hidden_layers = n;
       return compute_seconds(r, profile_);
     };
     const double one = few ? seconds(1) : 0;
     p.micro_seconds = few ? one + static_cast<double>(layers - 1) * (seconds(2) - one) : seconds(layers);
-    return p;
+    if (moves_experts(l)) return p;
   }
   r.model.num_hidden_layers = few ? 2 : layers;
   const pipeline::LayerCosts c = layer_costs(r, profile_);
-  p.micro_seconds = seconds_of(c.forward, layers) + seconds_of(c.input, layers) +
-                    seconds_of(c.weight, layers) + c.first_forward + c.first_input + c.first_weight +
-                    c.last_forward + c.last_input + c.last_weight;
+  if (!hides_collectives(l))
+    p.micro_seconds = seconds_of(c.forward, layers) + seconds_of(c.input, layers) +
+                      seconds_of(c.weight, layers) + c.first_forward + c.first_input + c.first_weight +
+                      c.last_forward + c.last_input + c.last_weight;
   if (few && !c.activation.empty())
     p.activations = static_cast<double>(layers) * std::max(0.0, c.activation.front());
   return p;
@@ -150,6 +156,7 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   r.parallel.context = 1;
   r.parallel.data = 2;
   r.parallel.shard_ranks = 0;
+  r.parallel.overlap_micro_batches = OverlapChoice::off;
   r.train.eval_interval = 0;
   const auto moved = [&](int64_t layers, int64_t micros) {
     r.model.num_hidden_layers = layers;
@@ -208,8 +215,10 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
         };
         const double layers =
             static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
-        // Backward finds the last layer of each chunk as forward left it.
-        const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline));
+        // Backward finds the last layer of each chunk as forward left it; two passes by turns share the
+        // layers at which they meet, and the one that is fetched ahead.
+        const double shared = hides_collectives(l) ? 3 : 0;
+        const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline) - shared);
         return TrafficSeconds{
             seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced),
             seconds("all_gather", layers * t.gathered_once),

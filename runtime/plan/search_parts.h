@@ -60,9 +60,9 @@ class SearchParts {
   SearchParts(const Recipe& recipe, const MachineProfile& profile, const SearchLimits& limits)
       : given_(recipe), profile_(profile), limits_(limits) {}
 
-  /// Of a layout that the rules allow: the time of its matmuls, its other ops and the collectives of tensor,
-  /// context and expert ranks, or of what ZeRO 2 and 3 move, where that takes longer; the bytes of
-  /// parameters, optimizer state, and activations or gradients.
+  /// Of a layout that the rules allow: the time of its matmuls, its other ops and, with a pipeline, the
+  /// collectives of tensor, context and expert ranks, or of what ZeRO 2 and 3 move, where that takes longer;
+  /// the bytes of parameters, optimizer state, and activations or gradients.
   Bound bound(const Layout& layout);
   /// Whether `actions` says more than `bound`.
   bool has_actions(const Layout& layout) const { return layout.pipeline > 1 && composes(layout); }
@@ -106,6 +106,9 @@ class SearchParts {
   /// Whether shards inside a node bring expert ranks nearer to each other than the costs of layers say, which
   /// are of a model that is not sharded.
   static bool moves_experts(const Layout& layout);
+  /// Whether compute alone bounds its time: there, and where micro-batches may run by turns, which can hide
+  /// the collectives of tensor, context and expert ranks.
+  static bool hides_collectives(const Layout& layout);
   bool composes(const Layout& layout) const;
   Recipe recipe_of(const Layout& layout) const;
   Part make_part(const Layout& layout) const;

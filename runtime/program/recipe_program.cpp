@@ -9,6 +9,7 @@
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/recipe/rules/rules.h"
+#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
 namespace {
@@ -168,6 +169,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.stage_layers = layout.stage_layers;
   o.logits_chunk.rows = r.train.logits_chunk_size;
   if (device_of(r) == DeviceKind::cuda) o.logits_chunk.least = 4096;
+  o.interleaved = recipe::overlaps_micro_batches(r);
   o.cuda_graphs = r.cuda_graphs && device_of(r) == DeviceKind::cuda;
   if (device_of(r) == DeviceKind::cuda) o.attention_backend = r.attention_backend;
   o.deterministic = r.deterministic;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/interleave.h"
 
 namespace ltrain {
 
@@ -22,8 +23,12 @@ Placement between_stages(const Step& step, Axis a) {
 
 }  // namespace
 
-StageRun::StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule)
-    : decoder_(decoder), step_(step), schedule_(schedule), rank_(step.groups.coordinate(Axis::pipeline)) {}
+StageRun::StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule, bool interleaved)
+    : decoder_(decoder),
+      step_(step),
+      schedule_(schedule),
+      interleaved_(interleaved),
+      rank_(step.groups.coordinate(Axis::pipeline)) {}
 
 int StageRun::local_stage(int stage) const {
   LT_CHECK(schedule_.rank_of_stage[stage] == rank_, "stage {} is on rank {}", stage,
@@ -80,38 +85,38 @@ void StageRun::give_back(const PipelineStep& s) {
   sent_.erase(at);
 }
 
-void StageRun::compute(const Action& a, const MicroBatch& mb) {
+void StageRun::compute(Step& step, const Action& a, const MicroBatch& mb) {
   const int stage = local_stage(a.stage);
   const std::pair<int, int> which{a.stage, a.micro};
   const Tensor in = take(taken_by(schedule_, a));
-  const double begin = step_.compute.clock;
+  const double begin = step.compute.clock;
   Tensor out;
   switch (a.kind) {
     case ActionKind::forward:
-      if (step_.training) {
-        out = decoder_.forward(step_, mb, stage, in, saved_[which]);
+      if (step.training) {
+        out = decoder_.forward(step, mb, stage, in, saved_[which]);
       } else {
         Decoder::Saved unused;
-        out = decoder_.forward(step_, mb, stage, in, unused);
+        out = decoder_.forward(step, mb, stage, in, unused);
       }
       break;
     case ActionKind::backward:
-      out = decoder_.backward(step_, mb, stage, in, saved_.at(which));
+      out = decoder_.backward(step, mb, stage, in, saved_.at(which));
       saved_.erase(which);
       break;
     case ActionKind::backward_input:
-      step_.deferred = &waiting_[which];
-      out = decoder_.backward(step_, mb, stage, in, saved_.at(which));
-      step_.deferred = nullptr;
+      step.deferred = &waiting_[which];
+      out = decoder_.backward(step, mb, stage, in, saved_.at(which));
+      step.deferred = nullptr;
       saved_.erase(which);
       break;
     case ActionKind::backward_weight:
-      step_.enter("weight gradients");
-      waiting_.at(which).run(step_);
+      step.enter("weight gradients");
+      waiting_.at(which).run(step);
       waiting_.erase(which);
       break;
   }
-  if (step_.compute.meta()) action_seconds_.push_back(step_.compute.clock - begin);
+  if (step.compute.meta()) action_seconds_.push_back(step.compute.clock - begin);
   const TensorId given = given_by(schedule_, a);
   LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
            out.defined() ? "a tensor" : "nothing");
@@ -120,12 +125,28 @@ void StageRun::compute(const Action& a, const MicroBatch& mb) {
 
 void StageRun::run(const std::vector<PipelineStep>& program,
                    const std::function<MicroBatch(int micro)>& micro_batch) {
-  for (const PipelineStep& s : program) switch (s.kind) {
+  const auto is = [&](size_t i, ActionKind kind) {
+    return i < program.size() && program[i].kind == StepKind::compute && program[i].action.kind == kind;
+  };
+  for (size_t i = 0; i < program.size(); ++i) {
+    const PipelineStep& s = program[i];
+    switch (s.kind) {
       case StepKind::receive:
         receive(s, micro_batch(s.tensor.micro));
         break;
       case StepKind::compute:
-        compute(s.action, micro_batch(s.action.micro));
+        if (interleaved_ && is(i, ActionKind::backward) && is(i + 1, ActionKind::forward)) {
+          const Action next = program[++i].action;
+          const MicroBatch mb = micro_batch(s.action.micro), after = micro_batch(next.micro);
+          Step other = step_;
+          Interleave::run(
+              step_.compute, [&] { compute(step_, s.action, mb); }, [&] { compute(other, next, after); },
+              [&](bool on) {
+                if (step_.compute.meta()) step_.compute.meta()->set_model_work(on);
+              });
+          break;
+        }
+        compute(step_, s.action, micro_batch(s.action.micro));
         break;
       case StepKind::send:
         send(s);
@@ -134,6 +155,7 @@ void StageRun::run(const std::vector<PipelineStep>& program,
         give_back(s);
         break;
     }
+  }
   LT_CHECK(here_.empty() && sent_.empty() && saved_.empty() && waiting_.empty(),
            "a pipeline program left {} tensors and {} backward passes", here_.size() + sent_.size(),
            saved_.size() + waiting_.size());

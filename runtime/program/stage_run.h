@@ -13,7 +13,8 @@ namespace ltrain {
 class StageRun {
  public:
   /// `schedule`: of the whole pipeline; this rank's place on it is that of step.groups.
-  StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule);
+  /// `interleaved`: a backward and the forward that follows it run by turns.
+  StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule, bool interleaved = false);
 
   /// Runs every step of the program. `micro_batch(m)` is asked for when stage work on m begins and must stay
   /// valid until its last action on this rank.
@@ -33,13 +34,14 @@ class StageRun {
   void receive(const pipeline::PipelineStep& s, const MicroBatch& like);
   void send(const pipeline::PipelineStep& s);
   void give_back(const pipeline::PipelineStep& s);
-  void compute(const pipeline::Action& a, const MicroBatch& mb);
+  void compute(Step& step, const pipeline::Action& a, const MicroBatch& mb);
   Tensor take(const pipeline::TensorId& t);
   int local_stage(int stage) const;
 
   const Decoder& decoder_;
   Step& step_;
   const pipeline::Schedule& schedule_;
+  bool interleaved_ = false;
   int rank_ = 0;
   std::vector<double> action_seconds_;
   std::map<Key, Flight> here_;  // received, or made and not yet used or sent

@@ -92,6 +92,10 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
   if (options.loss_scale) scaler_.emplace(*options.loss_scale);
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
+  LT_CHECK(
+      !options.interleaved || (!options.cuda_graphs && !options.activations.any() &&
+                               options.offload.params == 0 && options.model.moe.balance != BalanceLoss::hf),
+      "micro-batches by turns that are captured, leave the device or share a balance");
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
   program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));
@@ -107,7 +111,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
   };
-  if (staged()) places_ = options.accumulation;  // several are in flight
+  places_ = staged() ? options.accumulation : interleaves() ? 2 : 1;  // that are in flight
   tokens_ = constant("tokens", DType::i32, {places_, rows});
   targets_ = constant("targets", DType::i32, {places_, rows});
   if (const int64_t n = modules_of(options); n > 0) {
@@ -397,7 +401,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   int64_t loaded = -1;
   const pipeline::Schedule fewer =
       whole ? pipeline::Schedule() : single_stage_schedule(static_cast<int>(micros));
-  StageRun run(decoder_, step, whole ? options_.schedule : fewer);
+  StageRun run(decoder_, step, whole ? options_.schedule : fewer, interleaves());
   const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
   if (scale_.defined() && !meta) {
     staging_.open();
@@ -414,8 +418,9 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   };
   const auto pass = [&] {
     run.run(whole ? program_ : pipeline::lower(fewer, 0), [&](int k) {
-      if (!staged() && loaded != k) load(batch(loaded = k), 0, true);
-      return scaled(in_place(staged() ? k : 0));
+      const int64_t place = staged() ? k : k % places_;
+      if (!staged() && loaded < k) load(batch(loaded = k), place, true);
+      return scaled(in_place(place));
     });
   };
   if (store_.estimates(adamw.step)) {
@@ -541,7 +546,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       return {};
     }
     int places = 0;
-    while (places < places_) {
+    while (places < (staged() ? places_ : 1)) {
       const HostBatch* batch = once ? &none : next ? next() : nullptr;
       once = false;
       more = batch != nullptr;

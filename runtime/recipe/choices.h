@@ -39,6 +39,12 @@ enum class ExpertDispatch : uint8_t { all_to_all, all_gather };
 LT_ENUM_NAMES(ExpertDispatch, {ExpertDispatch::all_to_all, "all_to_all"},
               {ExpertDispatch::all_gather, "all_gather"});
 
+/// Whether a micro-batch's backward and the next one's forward run by turns. automatic: where a forward waits
+/// for collectives and nothing speaks against it.
+enum class OverlapChoice : uint8_t { automatic, off, on };
+LT_ENUM_NAMES(OverlapChoice, {OverlapChoice::automatic, "auto"}, {OverlapChoice::on, "on"},
+              {OverlapChoice::off, "off"});
+
 /// What gradients are rounded to before they are summed over ranks.
 enum class GradReduceDtype : uint8_t { fp32, bf16, int8 };
 LT_ENUM_NAMES(GradReduceDtype, {GradReduceDtype::fp32, "fp32"}, {GradReduceDtype::bf16, "bf16"},

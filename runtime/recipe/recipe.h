@@ -59,6 +59,7 @@ struct Parallel {
   /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
   int64_t shard_ranks = 0;
   GradReduceDtype grad_reduce_dtype = GradReduceDtype::fp32;
+  OverlapChoice overlap_micro_batches = OverlapChoice::automatic;
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
 
   ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage); }

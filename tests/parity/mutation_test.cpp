@@ -78,6 +78,13 @@ std::vector<Layout> layouts(int data) {
     o.steps = 2;
     all.push_back({fmt::format("context {} {}", ranks, comm), o});
   }
+  // A backward and the next forward by turns.
+  for (int zero : {0, 3}) {
+    add("tensor 2 with sequence, by turns", 2, 2, true, zero, 2);
+    all.back().options.interleaved = true;
+    all.back().options.layers = 1;
+    all.back().options.architecture = zero == 3 ? "llama" : "gpt2";
+  }
   const auto pipeline = [&](const char* schedule, int stages, int chunks, int ranks, int tensor, int zero) {
     TinyOptions o;
     o.pipeline = stages;

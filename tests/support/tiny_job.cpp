@@ -160,6 +160,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.recompute = o.recompute;
   p.activations = o.activations;
   p.logits_chunk = o.logits_chunk;
+  p.interleaved = o.interleaved;
   p.cuda_graphs = o.cuda_graphs;
   p.attention_backend = o.attention_backend;
   p.deterministic = o.deterministic;

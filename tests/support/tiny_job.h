@@ -69,6 +69,7 @@ struct TinyOptions {
   ActivationOffloadOptions activations;
   DeviceKind device = DeviceKind::cpu;
   LogitsChunk logits_chunk;
+  bool interleaved = false;
   bool cuda_graphs = false;
   AttentionBackend attention_backend = AttentionBackend::own;
   bool deterministic = true;

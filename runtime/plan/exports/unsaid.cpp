@@ -19,7 +19,8 @@ bool about_the_run_alone(const recipe::Key& key) {
         "attention_backend", "cuda_graphs", "deterministic", "seed"})
     if (top == section) return true;
   return key.path.rfind("train.eval_", 0) == 0 || key.path == "train.log_interval" ||
-         key.path == "parallel.data" || key.path == "train.train_tokens" || key.path == "model.from_ignore";
+         key.path == "parallel.data" || key.path == "parallel.overlap_micro_batches" ||
+         key.path == "train.train_tokens" || key.path == "model.from_ignore";
 }
 
 /// All defaults, of the same family.

@@ -1,0 +1,185 @@
+#include "kernels/tensor/interleave.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <exception>
+#include <string>
+
+#include "kernels/base/error.h"
+#include "kernels/tensor/timeline.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace ltrain {
+namespace {
+
+/// As a thread's: kernels, oneDNN and OpenMP run on it. Pages that are not touched take no memory.
+constexpr size_t kStackBytes = 8 << 20;
+
+/// With a page below it that nothing may touch.
+class Stack {
+ public:
+  Stack() : guard_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
+    memory_ = mmap(nullptr, guard_ + kStackBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (memory_ == MAP_FAILED || mprotect(memory_, guard_, PROT_NONE) != 0)
+      fail(ExitCode::does_not_fit, "no memory for a stack of {} MiB", kStackBytes >> 20);
+  }
+  ~Stack() { munmap(memory_, guard_ + kStackBytes); }
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+  void* begin() const { return static_cast<char*>(memory_) + guard_; }
+
+ private:
+  size_t guard_;
+  void* memory_;
+};
+
+/// Thrown in a piece when the other has failed: it leaves its frames, and is caught where the piece began.
+struct OtherFailed {};
+
+thread_local Interleave* current = nullptr;
+thread_local std::unique_ptr<Stack> stack;  // of the thread, for all its runs
+
+}  // namespace
+
+struct Interleave::Sides {
+  struct Side {
+    ucontext_t context{};
+    std::string layer;
+    bool model_work = true;
+    bool done = false;
+    int64_t counted = 0;
+    const void* bottom = nullptr;  // of its stack, for sanitizers
+    size_t bytes = 0;
+    void* fake = nullptr;
+    void* fiber = nullptr;
+  };
+  Side side[2];
+  int running = 0;
+  bool started = false;
+  const std::function<void()>* second = nullptr;
+  const std::function<void(bool)>* tell = nullptr;
+  std::exception_ptr error;
+
+  /// The running side goes on where it was when the other passes.
+  void change(bool ends = false) {
+    Side &from = side[running], &to = side[1 - running];
+    running = 1 - running;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(ends ? nullptr : &from.fake, to.bottom, to.bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(to.fiber, 0);
+#endif
+    swapcontext(&from.context, &to.context);
+    arrived(from);
+  }
+  /// `here` has the thread, and left the other side's stack.
+  void arrived([[maybe_unused]] Side& here) {
+#if defined(__SANITIZE_ADDRESS__)
+    Side& other = &here == &side[0] ? side[1] : side[0];
+    const void* bottom = nullptr;
+    size_t bytes = 0;
+    __sanitizer_finish_switch_fiber(here.fake, &bottom, &bytes);
+    if (!other.bottom) other.bottom = bottom, other.bytes = bytes;
+#endif
+  }
+};
+
+Interleave::Interleave(Stream& compute) : compute_(compute), sides_(std::make_unique<Sides>()) {}
+Interleave::~Interleave() = default;
+
+Interleave* Interleave::of_thread() { return current; }
+int Interleave::side() { return current ? current->sides_->running : 0; }
+
+void Interleave::run_second() {
+  Sides& s = *current->sides_;
+  s.arrived(s.side[1]);
+  try {
+    (*s.second)();
+  } catch (const OtherFailed&) {
+  } catch (...) {
+    s.error = std::current_exception();
+  }
+  s.side[1].done = true;
+  s.change(/*ends=*/true);
+}
+
+void Interleave::run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
+                     const std::function<void(bool)>& model_work) {
+  LT_CHECK(!current, "pieces that take turns within others");
+  if (!stack) stack = std::make_unique<Stack>();
+  Interleave both(compute);
+  Sides& s = *both.sides_;
+  s.second = &second;
+  if (model_work) s.tell = &model_work;
+  Sides::Side& own = s.side[1];
+  getcontext(&own.context);
+  own.context.uc_stack.ss_sp = stack->begin();
+  own.context.uc_stack.ss_size = kStackBytes;
+  own.context.uc_link = nullptr;
+  makecontext(&own.context, run_second, 0);
+  own.bottom = stack->begin();
+  own.bytes = kStackBytes;
+#if defined(__SANITIZE_THREAD__)
+  s.side[0].fiber = __tsan_get_current_fiber();
+  own.fiber = __tsan_create_fiber(0);
+#endif
+  current = &both;
+  try {
+    first();
+  } catch (const OtherFailed&) {
+  } catch (...) {
+    s.error = std::current_exception();
+  }
+  s.side[0].done = true;
+  if (s.error && !s.started) own.done = true;
+  while (!own.done) both.pass();
+#if defined(__SANITIZE_THREAD__)
+  __tsan_destroy_fiber(own.fiber);
+#endif
+  current = nullptr;
+  if (s.error) std::rethrow_exception(s.error);
+}
+
+void Interleave::pass() {
+  Sides& s = *sides_;
+  Sides::Side &mine = s.side[s.running], &other = s.side[1 - s.running];
+  if (other.done) return;
+  if (s.tell) (*s.tell)(other.model_work);
+  if (mine.layer != other.layer) name_layer(compute_, other.layer);
+  s.started = true;
+  s.change();
+  if (s.tell) (*s.tell)(mine.model_work);
+  // The other entered the layer that this one is in before it passed, unless it ended.
+  if (other.done && mine.layer != other.layer) name_layer(compute_, mine.layer);
+  if (s.error && !mine.done) throw OtherFailed();
+}
+
+void Interleave::finish_other() {
+  while (!sides_->side[1 - sides_->running].done) pass();
+}
+
+void Interleave::count() { ++sides_->side[sides_->running].counted; }
+
+void Interleave::wait_for_count(int64_t n) {
+  const Sides::Side& other = sides_->side[1 - sides_->running];
+  while (!other.done && other.counted < n) pass();
+}
+
+void Interleave::enter(std::string_view layer) { sides_->side[sides_->running].layer = layer; }
+void Interleave::set_model_work(bool on) {
+  sides_->side[sides_->running].model_work = on;
+  if (sides_->tell) (*sides_->tell)(on);
+}
+
+}  // namespace ltrain

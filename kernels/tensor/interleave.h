@@ -1,0 +1,56 @@
+// Two pieces of host code that give work to the same streams by turns, so that the one computes while the
+// other's collective travels.
+//
+// Turns change where a piece says so, which is where its compute stream is about to wait for a collective
+// (AsyncHandle::wait), whether or not the collective has ended by then: the order of work is the same in
+// every run, on every rank and on meta, and streams need not know. What one piece reads the other may not
+// write.
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "kernels/tensor/stream.h"
+
+namespace ltrain {
+
+class Interleave {
+ public:
+  /// Runs both on the calling thread, `first` first; `second` on a stack of its own. Rethrows what one of
+  /// them throws; the other then ends at its next turn.
+  /// `model_work` (MetaTrace::set_model_work) is told at each turn what the piece has said last, first true.
+  static void run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
+                  const std::function<void(bool)>& model_work = {});
+  /// That the calling thread is in; null: none.
+  static Interleave* of_thread();
+
+  Stream& compute() const { return compute_; }
+  /// Lets the other piece go on until it passes. Nothing when it has ended.
+  void pass();
+  /// Lets it go on to its end.
+  void finish_other();
+  /// Counts what the piece has given back, and lets the other go on until it has counted `n`, or ends: so
+  /// that one takes memory no faster than the other gives it.
+  void count();
+  void wait_for_count(int64_t n);
+  /// Which of the two pieces the calling thread is in: 0, or 1 in the second; 0 in neither.
+  static int side();
+  /// The layer of the piece that runs, and whether it does the model's work: its next turn begins with them.
+  void enter(std::string_view layer);
+  void set_model_work(bool on);
+
+  ~Interleave();
+  Interleave(const Interleave&) = delete;
+  Interleave& operator=(const Interleave&) = delete;
+
+ private:
+  struct Sides;
+  explicit Interleave(Stream& compute);
+  static void run_second();
+  Stream& compute_;
+  std::unique_ptr<Sides> sides_;
+};
+
+/// Names the layer of what comes next on the stream, whoever has it done.
+void name_layer(Stream& s, const std::string& layer);
+
+}  // namespace ltrain

@@ -1,0 +1,46 @@
+// Where the backward of a micro-batch and the forward of the next one cannot run by turns.
+#include "kernels/base/error.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+namespace {
+
+/// Calls refuse(why, key) for what speaks against it.
+template <class F>
+void each_hindrance(const Recipe& r, F&& refuse) {
+  const Parallel& p = r.parallel;
+  if (p.pipeline > 1)
+    refuse("the schedule of parallel.pipeline says when each micro-batch runs", "parallel.pipeline");
+  if (r.cuda_graphs) refuse("cuda_graphs records a micro-batch at a time", "cuda_graphs");
+  if (r.offload.params.on())
+    refuse("offload.params brings weights for one pass at a time", "offload.params.device");
+  if (r.offload.activations.on())
+    refuse("offload.activations moves those of one micro-batch at a time", "offload.activations.device");
+  if (r.model.moe.num_experts > 0 && r.model.moe.balance == BalanceLoss::hf)
+    refuse("model.moe.balance.kind: hf sums over the layers of one micro-batch at a time",
+           "model.moe.balance.kind");
+  if (p.replicated_experts > 0)
+    refuse("parallel.shadow_experts copies the experts of one micro-batch at a time",
+           "parallel.shadow_experts");
+}
+
+}  // namespace
+
+void overlap_rules(const Recipe& r, const BrokenRule& broken) {
+  if (r.parallel.overlap_micro_batches != OverlapChoice::on) return;
+  each_hindrance(r, [&](const std::string& why, const std::string& key) {
+    broken("parallel.overlap_micro_batches", why + "; nearest valid value: auto", {key});
+  });
+}
+
+bool overlaps_micro_batches(const Recipe& r) {
+  const Parallel& p = r.parallel;
+  if (p.overlap_micro_batches != OverlapChoice::automatic)
+    return p.overlap_micro_batches == OverlapChoice::on;
+  // A ring is hidden by its own attention.
+  bool possible = p.tensor > 1 || p.expert > 1 || (p.context > 1 && p.context_comm != ContextComm::p2p);
+  each_hindrance(r, [&](const std::string&, const std::string&) { possible = false; });
+  return possible;
+}
+
+}  // namespace ltrain::recipe

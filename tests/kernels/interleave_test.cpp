@@ -1,0 +1,118 @@
+#include "kernels/tensor/interleave.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "kernels/base/error.h"
+#include "kernels/meta/meta.h"
+#include "kernels/tensor/timeline.h"
+
+using namespace ltrain;
+
+namespace {
+
+/// A piece of `turns` turns that writes its letter at each.
+std::function<void()> piece(std::string& said, char letter, int turns) {
+  return [&said, letter, turns] {
+    for (int i = 0; i < turns; ++i) {
+      if (i > 0) Interleave::of_thread()->pass();
+      said += letter;
+    }
+  };
+}
+
+}  // namespace
+
+TEST_CASE("two pieces take turns where they pass, and the longer one ends alone") {
+  const auto stream = make_inline_stream("compute");
+  for (const auto& [a, b, expected] : {std::tuple{3, 3, "ababab"}, {1, 3, "abbb"}, {4, 2, "ababaa"}}) {
+    std::string said;
+    Interleave::run(*stream, piece(said, 'a', a), piece(said, 'b', b));
+    CHECK(said == expected);
+    CHECK(!Interleave::of_thread());
+  }
+}
+
+TEST_CASE("a piece can wait for the end of the other") {
+  const auto stream = make_inline_stream("compute");
+  std::string said;
+  Interleave::run(*stream, piece(said, 'a', 4), [&] {
+    said += 'b';
+    Interleave::of_thread()->finish_other();
+    said += 'c';
+  });
+  CHECK(said == "abaaac");
+}
+
+TEST_CASE("a piece waits for what the other has counted, or for its end") {
+  const auto stream = make_inline_stream("compute");
+  std::string said;
+  Interleave::run(
+      *stream,
+      [&] {
+        for (int i = 0; i < 4; ++i) {
+          said += 'a';
+          if (i != 1) Interleave::of_thread()->count();
+          Interleave::of_thread()->pass();
+        }
+      },
+      [&] {
+        for (int i = 1; i < 6; ++i) Interleave::of_thread()->wait_for_count(i), said += 'b';
+      });
+  CHECK(said == "abaababbb");
+}
+
+TEST_CASE("what a piece throws is thrown on, and the other leaves its frames") {
+  const auto stream = make_inline_stream("compute");
+  std::string said;
+  struct Note {
+    std::string& to;
+    ~Note() { to += '.'; }
+  };
+  const auto passes = [&] {
+    const Note note{said};
+    for (int i = 0; i < 5; ++i) said += 'p', Interleave::of_thread()->pass();
+  };
+  const auto throws = [&] {
+    Interleave::of_thread()->pass();
+    fail(ExitCode::data, "in a piece");
+  };
+  CHECK_THROWS_WITH(Interleave::run(*stream, throws, passes), "in a piece");
+  CHECK(said == "p.");
+  said.clear();
+  CHECK_THROWS_WITH(Interleave::run(*stream, passes, throws), "in a piece");
+  CHECK(said == "pp.");
+  CHECK(!Interleave::of_thread());
+  said.clear();
+  const auto at_once = [] { fail(ExitCode::data, "at once"); };
+  CHECK_THROWS_WITH(Interleave::run(*stream, at_once, passes), "at once");
+  CHECK(said.empty());
+  Interleave::run(*stream, piece(said, 'a', 2), piece(said, 'b', 2));
+  CHECK(said == "abab");
+}
+
+TEST_CASE("each piece has its layer and what counts as the model's work") {
+  MetaTrace trace;
+  const auto stream = make_meta_stream("compute", trace);
+  OpCost op;
+  op.name = "op";
+  op.model_flops = 1;
+  const auto layers = [&](const std::string& name, bool counts) {
+    return [&, name, counts] {
+      enter_layer(*stream, name);
+      Interleave::of_thread()->set_model_work(counts);
+      for (int i = 0; i < 3; ++i) {
+        trace.add(*stream, op);
+        Interleave::of_thread()->pass();
+      }
+      trace.add(*stream, op);
+      Interleave::of_thread()->set_model_work(true);
+    };
+  };
+  Interleave::run(*stream, layers("one", true), layers("other", false),
+                  [&](bool on) { trace.set_model_work(on); });
+  std::string said;
+  for (const TraceEntry& e : trace.entries()) said += e.layer + " ";
+  CHECK(said == "one other one other one other one other ");
+  CHECK(trace.model_flops() == 4);
+}

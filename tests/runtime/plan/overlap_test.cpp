@@ -1,0 +1,68 @@
+// How much of the communication of tensor parallelism a plan leaves exposed.
+#include <catch2/catch.hpp>
+
+#include "runtime/plan/machine_profile.h"
+#include "runtime/plan/plan.h"
+
+using namespace ltrain;
+
+namespace {
+
+/// Llama 3.1 8B of fewer layers on eight H100.
+Recipe recipe(const std::vector<std::string>& more) {
+  std::vector<std::string> overrides{"name=llama",
+                                     "device=cpu",
+                                     "precision=bf16",
+                                     "data.seq_length=8192",
+                                     "train.micro_batch_size=1",
+                                     "model.architecture=llama",
+                                     "model.vocab_size=128256",
+                                     "model.hidden_size=4096",
+                                     "model.intermediate_size=14336",
+                                     "model.num_hidden_layers=8",
+                                     "model.num_attention_heads=32",
+                                     "model.num_key_value_heads=8",
+                                     "model.max_position_embeddings=131072",
+                                     "parallel.tensor=8"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  Recipe r = resolve(parse_recipe("", "llama", overrides), 8, 8);
+  r.device = DeviceChoice::cuda;
+  return r;
+}
+
+struct Shares {
+  double exposed = 0;  ///< of the time of all collectives of the tensor axis
+  int64_t arena = 0;
+};
+
+Shares shares(std::vector<std::string> overrides) {
+  const Plan plan = make_plan(recipe(overrides), find_profile("h100"));
+  Shares s;
+  double all = 0;
+  for (const CollectivePlan& c : plan.ranks[0].collectives)
+    if (c.axis == "tensor") all += c.seconds;
+  for (const auto& [axis, seconds] : plan.ranks[0].exposed)
+    if (axis == "tp") s.exposed += seconds;
+  REQUIRE(all > 0);
+  s.exposed /= all;
+  s.arena = plan.ranks[0].arena.arena_bytes;
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("with micro-batches by turns a plan of tensor parallelism leaves a tenth of it exposed", "[plan]") {
+  for (const char* sequence : {"parallel.sequence_parallel=true", "parallel.sequence_parallel=false"}) {
+    INFO(sequence);
+    const Shares turns = shares({sequence, "train.global_batch_size=32"}),
+                 apart =
+                     shares({sequence, "train.global_batch_size=32", "parallel.overlap_micro_batches=off"}),
+                 alone = shares({sequence, "train.global_batch_size=1"});
+    CHECK(turns.exposed < 0.1);
+    CHECK(apart.exposed > 0.4);
+    CHECK(apart.exposed < 0.7);  // backward hides its part
+    CHECK(alone.exposed == Approx(apart.exposed).epsilon(0.15));
+    // A forward goes no further than a layer beyond what backward has given back.
+    CHECK(static_cast<double>(turns.arena) < 1.1 * static_cast<double>(apart.arena));
+  }
+}

@@ -1,5 +1,7 @@
 #include "models/layers/linear.h"
 
+#include <memory>
+
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/tensor/interleave.h"
 
@@ -167,12 +169,14 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
   }
   bias_backward(step, dy);
   if (later) {
-    const auto work = [this, dy, x](Step& s) {
-      Tensor whole = gather_rows(s, x, "gathered rows");
-      weight_backward(s, dy, whole);
-      release_whole(s, whole, x);
+    const auto later_rows = std::make_shared<Gathered>();
+    const auto work = [this, dy, x, later_rows](Step& s) {
+      later_rows->done.wait_hidden(s.compute);
+      weight_backward(s, dy, later_rows->whole);
+      release_whole(s, later_rows->whole, x);
     };
-    step.deferred->add(work, {dy, x});
+    step.deferred->add(work, {dy, x},
+                       [x, later_rows](Step& s) { *later_rows = gather_rows_start(s, x, "gathered rows"); });
   } else {
     rows.done.wait_hidden(step.compute);
     weight_backward(step, dy, rows.whole);

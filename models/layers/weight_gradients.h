@@ -13,9 +13,11 @@ struct Step;
 
 class WeightGradients {
  public:
-  /// `work` runs at run(); `inputs` stay allocated until then, whoever releases them.
-  void add(std::function<void(Step&)> work, std::initializer_list<Tensor> inputs) {
-    work_.push_back(std::move(work));
+  /// `work` runs at run(); `inputs` stay allocated until then, whoever releases them. `fetch` starts a
+  /// collective that `work` waits for: it runs before the work ahead, which hides it.
+  void add(std::function<void(Step&)> work, std::initializer_list<Tensor> inputs,
+           std::function<void(Step&)> fetch = {}) {
+    work_.push_back({std::move(fetch), std::move(work)});
     for (const Tensor& t : inputs)
       if (!keeps(t)) kept_.push_back(t);
   }
@@ -35,7 +37,10 @@ class WeightGradients {
   void run(Step& step);
 
  private:
-  std::vector<std::function<void(Step&)>> work_;
+  struct Work {
+    std::function<void(Step&)> fetch, run;
+  };
+  std::vector<Work> work_;
   std::vector<Tensor> kept_, released_;
 };
 

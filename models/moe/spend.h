@@ -8,7 +8,7 @@ namespace ltrain {
 inline void spend(Stream& s, const Tensor& t) {
   if (!s.meta() || !t.defined()) return;
   place_spent(s, t);
-  t.record->last_writer.clear();
+  t.record->last_writer = {};
 }
 
 }  // namespace ltrain

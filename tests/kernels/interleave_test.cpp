@@ -112,7 +112,7 @@ TEST_CASE("each piece has its layer and what counts as the model's work") {
   Interleave::run(*stream, layers("one", true), layers("other", false),
                   [&](bool on) { trace.set_model_work(on); });
   std::string said;
-  for (const TraceEntry& e : trace.entries()) said += e.layer + " ";
+  for (const TraceEntry& e : trace.entries()) said += std::string(e.layer) + " ";
   CHECK(said == "one other one other one other one other ");
   CHECK(trace.model_flops() == 4);
 }

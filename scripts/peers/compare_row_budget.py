@@ -29,7 +29,7 @@ train: {{micro_batch_size: 4, global_batch_size: {batch}}}
 launch: {{threads_per_rank: 1}}
 """
 # Name, and how many tokens of a sequence are one byte, which all go to one expert of a layer.
-ROUTINGS = [("even", 0.0), ("three shares", 0.5), ("all to one rank", 1.0)]
+ROUTINGS = [("even", 0.0), ("three shares", 0.35), ("all to one rank", 1.0)]
 
 
 def write_tokens(prefix, alike, sequences, seed=1):

@@ -19,8 +19,9 @@ ImportReport import_folder(const std::string& folder, const std::string& checkpo
                            const CopyProgress& progress) {
   if (!is_hf_folder(folder))
     fail(ExitCode::usage, "{}: is no folder of Hugging Face: it has no config.json", folder);
+  const ModelConfig config = hf_recipe(folder).model;  // what is wrong with it is said before its files are
   const HfFolder files = open_hf_folder(folder, "import");
-  const Recipe recipe = hf_recipe(folder, modules_in(files, hf_recipe(folder).model));
+  const Recipe recipe = hf_recipe(folder, modules_in(files, config));
   check_copies(files, recipe.model);
   ImportReport report;
   report.checkpoint = checkpoint;

@@ -150,8 +150,10 @@ void add_module_keys(std::vector<Key>& t) {
                      "What the mean of the modules' losses is multiplied by in the objective.")
                   .at_least(0)
                   .resumes(OnResume::any)
-                  .when("model.num_nextn_predict_layers above 0", true,
-                        [](const Recipe& r) { return r.model.num_nextn_predict_layers > 0; }));
+                  .when("model.architecture: deepseek_v3 and model.num_nextn_predict_layers above 0", true,
+                        [predicts](const Recipe& r) {
+                          return r.model.num_nextn_predict_layers > 0 && predicts(*r.model.family);
+                        }));
 }
 
 /// Layers whose attention differs from the others'.

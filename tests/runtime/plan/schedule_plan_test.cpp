@@ -148,7 +148,7 @@ TEST_CASE("transfers between stages are priced by where the two ranks meet", "[p
       CHECK(seconds[static_cast<size_t>(16 * from + to)] == ProfileCost(cost).seconds(move));
       different.insert(seconds[static_cast<size_t>(16 * from + to)]);
     }
-  CHECK(different.size() >= 3);  // the rank itself, within a node, between nodes
+  CHECK(different.size() >= 2);  // within a node, between nodes
 }
 
 TEST_CASE("a pipeline's step is as long as what ZeRO moves for its micro-batches", "[plan]") {

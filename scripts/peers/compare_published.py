@@ -137,7 +137,7 @@ def main():
     print("By `scripts/compare-published.sh`, %s, of %d rows of scripts/peers/published_measurements.json. Ratio: planned" % (
         datetime.date.today().isoformat(), len(rows)))
     print("over published tokens/s/GPU; above 1: the plan is faster. Rows are numbered within their card; even ones may be used")
-    print("for fits, odd ones are not. Fitted: one constant a card, `under_load`, on all even rows of the A100 and of the H100 at")
+    print("for fits, odd ones are not. Fitted: one constant a card, `under_load`, on all even rows of the A100, the first two of the H100 at")
     print("500 W, and on NVIDIA's even rows of the H100. That choice for the H100 was made after the first ratios were seen: no")
     print("constant of a card holds for NVIDIA's rows and for llm-foundry's. Rows of one model on more GPUs are nearly the same row.\n")
     print("| machine | model | GPUs | layout | published, tokens/s/GPU | planned | ratio | fitted | matmul, attention, memory, exposed |")

@@ -74,7 +74,12 @@ void HuggingfaceTokenizer::encode_text(std::string& text, bool first, std::vecto
   };
   for (const PreTokenizer::Piece& p : pieces_) {
     const std::string_view piece = std::string_view(text).substr(p.begin, p.end - p.begin);
-    tables_->metaspace_words ? each_metaspace_word(piece, encode_cached) : encode_cached(piece);
+    if (tables_->cuts)
+      tables_->cuts->each_part(piece, encode_cached);
+    else if (tables_->metaspace_words)
+      each_metaspace_word(piece, encode_cached);
+    else
+      encode_cached(piece);
   }
 }
 

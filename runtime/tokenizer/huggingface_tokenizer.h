@@ -7,6 +7,7 @@
 
 #include "runtime/tokenizer/added_tokens.h"
 #include "runtime/tokenizer/bpe.h"
+#include "runtime/tokenizer/merge_cuts.h"
 #include "runtime/tokenizer/normalizer.h"
 #include "runtime/tokenizer/piece_cache.h"
 #include "runtime/tokenizer/pre_tokenizer.h"
@@ -23,7 +24,8 @@ struct HuggingfaceTables {
   bool byte_level = false;     ///< symbols are bytes; else characters
   bool ignore_merges = false;  ///< a piece that is a token is that token
   bool byte_fallback = false, fuse_unk = false;
-  bool metaspace_words = false;  ///< the words of each_metaspace_word() merge apart
+  bool metaspace_words = false;           ///< the words of each_metaspace_word() merge apart
+  std::unique_ptr<const MergeCuts> cuts;  ///< where all that stands between its cuts merges apart
   int32_t unk = -1;
   std::vector<int32_t> byte_tokens;  ///< byte_fallback: ids of <0x00> to <0xFF>, -1 where there is none
   // Before the model.

@@ -130,6 +130,22 @@ void replace(std::string& text, ReplaceStep& step, size_t most) {
   text.swap(out);
 }
 
+void replace_text(std::string& text, const ReplaceTextStep& step, size_t most) {
+  size_t at = text.find(step.pattern);
+  if (at == std::string::npos) return;
+  std::string out;
+  out.reserve(text.size() + text.size() / 2);
+  size_t done = 0;
+  for (; at != std::string::npos; at = text.find(step.pattern, done)) {
+    out.append(text, done, at - done);
+    out += step.text;
+    check_growth(out.size(), most);
+    done = at + step.pattern.size();
+  }
+  out.append(text, done);
+  text.swap(out);
+}
+
 void strip(std::string& text, const StripStep& step) {
   const uint8_t* table = char_classes();
   const char *begin = text.data(), *end = begin + text.size();
@@ -163,6 +179,8 @@ void Normalizer::apply(std::string& text) {
       text.insert(0, p->text);
     else if (auto* r = std::get_if<ReplaceStep>(&step))
       replace(text, *r, most);
+    else if (const auto* plain = std::get_if<ReplaceTextStep>(&step))
+      replace_text(text, *plain, most);
     else
       strip(text, std::get<StripStep>(step));
   }

@@ -19,6 +19,10 @@ struct ReplaceStep {
   Regex pattern;
   std::string text;
 };
+/// The same for a pattern that is a text, in UTF-8 and not empty.
+struct ReplaceTextStep {
+  std::string pattern, text;
+};
 struct StripStep {
   bool left = false, right = false;
 };
@@ -26,7 +30,7 @@ struct StripStep {
 /// Not for several threads at once; copies may be used apart.
 class Normalizer {
  public:
-  using Step = std::variant<UnicodeForm, LowercaseStep, PrependStep, ReplaceStep, StripStep>;
+  using Step = std::variant<UnicodeForm, LowercaseStep, PrependStep, ReplaceStep, ReplaceTextStep, StripStep>;
   Normalizer() = default;
   explicit Normalizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
 

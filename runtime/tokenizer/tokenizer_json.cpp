@@ -81,8 +81,11 @@ Normalizer read_normalizer(const Json* component, const std::string& where) {
     } else if (type == "Prepend") {
       steps.emplace_back(PrependStep{f.text("prepend")});
     } else if (type == "Replace") {
-      Regex pattern = regex_of(pattern_of(f), f.where());
-      steps.emplace_back(ReplaceStep{std::move(pattern), f.text("content")});
+      Pattern pattern = pattern_of(f);
+      if (pattern.regex)
+        steps.emplace_back(ReplaceStep{Regex(pattern.text, f.where()), f.text("content")});
+      else
+        steps.emplace_back(ReplaceTextStep{std::move(pattern.text), f.text("content")});
     } else if (type == "Strip") {
       const bool left = f.truth("strip_left", false);
       steps.emplace_back(StripStep{left, f.truth("strip_right", false)});
@@ -308,6 +311,7 @@ class Reader {
                           });
     t_->table = BpeTable(std::move(symbols), merges);
     check_symbols(where);
+    find_cuts(merges);
   }
 
   /// Text that has no ids would be lost without a word.
@@ -335,6 +339,26 @@ class Reader {
         fail(ExitCode::data,
              "{}.vocab: byte_fallback, but no token <0x{:02X}>, and unk_token is null: text would be lost",
              where, b);
+  }
+
+  /// Where all bytes have a token nothing is unknown, and merges alone say what belongs together.
+  void find_cuts(const std::vector<BpeMerge>& merges) {
+    const std::vector<int32_t>& bytes = t_->byte_tokens;
+    if (bytes.empty() || t_->ignore_merges || std::find(bytes.begin(), bytes.end(), -1) != bytes.end())
+      return;
+    std::unordered_map<int32_t, std::string>
+        byte_of;  // of tokens that stand for a byte: <0x0A> is no character
+    for (int b = 0; b < 256; ++b) byte_of[bytes[b]] = std::string(1, static_cast<char>(b));
+    auto cuts = std::make_unique<MergeCuts>();
+    for (const BpeMerge& m : merges) {
+      const std::string &left = t_->contents[m.left], &right = t_->contents[m.right];
+      const auto left_byte = byte_of.find(m.left), right_byte = byte_of.find(m.right);
+      const std::string& other_left = left_byte == byte_of.end() ? left : left_byte->second;
+      const std::string& other_right = right_byte == byte_of.end() ? right : right_byte->second;
+      for (const std::string* l : {&left, &other_left})
+        for (const std::string* r : {&right, &other_right}) cuts->add(*l, *r);
+    }
+    t_->cuts = std::move(cuts);
   }
 
   std::vector<BpeMerge> read_merges(const Json& list, const std::string& where) const {

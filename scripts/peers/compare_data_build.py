@@ -103,8 +103,11 @@ def encode(tokenizer, corpus, threads, digest):
 def train(tokenizer, corpus, vocab_size):
     """Run in a process of its own: seconds that tokenizers takes to learn merges for the pattern of a tokenizer.json."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    t = Tokenizer.from_file(tokenizer)
-    t.model = models.BPE()
+    given = Tokenizer.from_file(tokenizer)
+    t = Tokenizer(models.BPE())  # without the added tokens of `given`, which tokenizers would cut out of the text
+    t.pre_tokenizer = given.pre_tokenizer
+    if given.normalizer is not None:
+        t.normalizer = given.normalizer
     texts = read(corpus)
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, special_tokens=["<|endoftext|>"],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)

@@ -83,8 +83,15 @@ def machine():
     return {"cpu": cpu_name(), "cores": os.cpu_count(), "kernel": platform.release(),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
             "load_average": [round(v, 2) for v in load],
-            "ltrain": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, text=True,
-                                     stdout=subprocess.PIPE).stdout.strip()}
+            "ltrain": commit()}
+
+
+def commit():
+    """Of this checkout; nothing in a pack."""
+    if not shutil.which("git") or not os.path.exists(os.path.join(REPOSITORY, ".git")):
+        return ""
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, text=True,
+                          stdout=subprocess.PIPE).stdout.strip()
 
 
 def write_report(out_dir, name, title, commands, sections, record):

@@ -26,6 +26,12 @@ inline std::string read_text(const std::string& path) {
   return s.str();
 }
 
+/// The program that is tested: LTRAIN_BINARY where a test is away from its build (scripts/pack-gpu-check.sh).
+inline std::string program() {
+  const char* given = std::getenv("LTRAIN_BINARY");
+  return given && *given ? given : LTRAIN_BINARY;
+}
+
 class TempRun {
  public:
   TempRun() {
@@ -54,7 +60,7 @@ launch: {threads_per_rank: 1}
 
   /// `ltrain ARGUMENTS` in the folder; `variables` as "A=1 B=2".
   Outcome sh(const std::string& arguments, const std::string& variables = "") const {
-    return shell(variables + " " + LTRAIN_BINARY + " " + arguments);
+    return shell(variables + " " + program() + " " + arguments);
   }
   Outcome shell(const std::string& command) const {
     Outcome o;

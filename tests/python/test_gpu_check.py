@@ -1,0 +1,90 @@
+"""scripts/peers/gpu_check.py where no GPU is: limits, second tries, results on disk, planned jobs."""
+import argparse
+import json
+import os
+import sys
+import time
+
+import pytest
+
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts" / "peers"))
+import gpu_check  # noqa: E402
+
+
+@pytest.fixture
+def checks(tmp_path, monkeypatch):
+    program = tmp_path / "ltrain"
+    program.write_text(
+        "#!/bin/sh\n"
+        "case $1 in\n"
+        "  good) echo fine;;\n"
+        "  bad) echo 'ltrain: broken'; exit 70;;\n"
+        "  late) [ -n \"$CUDA_LAUNCH_BLOCKING\" ] || exit 71;;\n"
+        "  left) echo 'SKIPPED: no such card';;\n"
+        "  hang) sleep 60 & echo $! > child; wait;;\n"
+        "  plan) case \"$*\" in *wrong=1*) echo 'ltrain: wrong = 1: not known'; exit 64;; esac;;\n"
+        "  run) echo 'must not run'; exit 1;;\n"
+        "  --version) echo ltrain 0;;\n"
+        "esac\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu_check, "LTRAIN", str(program))
+    c = gpu_check.Checks(argparse.Namespace(out=str(tmp_path), seconds=60, only=""))
+    yield c
+
+
+def check(c, what, limit=20, need="gpu"):
+    return gpu_check.Check(what, limit, lambda log, most, environment: c.command(
+        [gpu_check.LTRAIN, *what.split()], log, most, **environment) and None, need)
+
+
+def results(c):
+    with open(os.path.join(c.out, "results.jsonl"), encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_results_are_on_disk_as_they_come(checks):
+    for n, (what, result, why) in enumerate([("good", "passed", ""), ("left", "skipped", "no such card"),
+                                             ("bad", "failed", "exit code 70: ltrain: broken; with synchronous launches: "
+                                              "exit code 70: ltrain: broken"),
+                                             ("late", "failed", "exit code 71: no output; passed with synchronous launches")]):
+        checks.several([check(checks, what)], 1)
+        line = results(checks)[n]
+        assert (line["name"], line["result"], line["why"]) == (what, result, why)
+    assert checks.table() == {"passed": 1, "skipped": 1, "failed": 2}
+    assert os.path.getsize(os.path.join(checks.out, "logs.tar.xz")) > 0
+
+
+def test_a_check_ends_at_its_limit_with_all_that_it_started(checks):
+    began = time.monotonic()
+    checks.several([check(checks, "hang", 2, "cpu")], 1)
+    assert time.monotonic() - began < 15
+    (line,) = results(checks)
+    assert (line["result"], line["why"]) == ("timed out", "ended after 2 s")
+    child = int(open(os.path.join(checks.work, "child"), encoding="utf-8").read())
+    for _ in range(50):
+        try:
+            with open(f"/proc/{child}/stat", encoding="utf-8") as stat:
+                if stat.read().split()[2] == "Z":
+                    break
+        except FileNotFoundError:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("its child lives on")
+
+
+def test_without_a_gpu_jobs_are_planned_and_skipped_by_name(checks):
+    checks.missing["gpu"] = "no GPU: none here"
+    checks.several([check(checks, "run a.yaml"), check(checks, "run a.yaml wrong=1"), check(checks, "bad")], 1)
+    skipped, refused, other = results(checks)
+    assert (skipped["result"], skipped["why"]) == ("skipped", "no GPU: none here")
+    assert (refused["result"], refused["why"]) == ("failed", "its plan: exit code 64: ltrain: wrong = 1: not known")
+    assert other["result"] == "skipped"
+
+
+def test_what_time_is_left_for_nothing_is_not_run(checks):
+    checks.o.seconds = 3
+    checks.several([check(checks, "good")], 1)
+    assert results(checks)[0]["result"] == "not run"

@@ -4,6 +4,7 @@ time on two cores.
 Usage: scripts/test-tiers.py fast BUILD       prints the argument of `ctest -I` that runs the fast ones
        scripts/test-tiers.py record BUILD     writes the record from the last run of BUILD's tests
        scripts/test-tiers.py slowest BUILD    prints the ten that took longest in that run, beside the record
+       scripts/test-tiers.py check BUILD      fails when one test of twenty is in no record: the fast ones would not be fast
 A test is fast when it took at most 0.5 s when it was recorded, or is new."""
 import json
 import pathlib
@@ -13,6 +14,7 @@ import sys
 
 RECORD = pathlib.Path(__file__).resolve().parent.parent / "tests" / "durations.json"
 FAST_SECONDS = 0.5
+NEW_SHARE = 0.05
 # "12/34 Testing: kernels: name", "... Test time =   0.12 sec" in LastTest.log
 NAME = re.compile(r"^\d+/\d+ Testing: (.*)$")
 TIME = re.compile(r"^Test time = +([0-9.]+) sec$")
@@ -41,21 +43,39 @@ def indexes(names, record):
     return "0,0,0," + ",".join(map(str, chosen))
 
 
+def too_many_new(names, record):
+    """Why the record does not say any more which tests are fast; None where it does."""
+    new = [name for name in names if name not in record]
+    if len(new) <= NEW_SHARE * len(names):
+        return None
+    return (f"{len(new)} of {len(names)} tests are not in {RECORD.name}, {new[0]!r} is one: run scripts/run-tests.sh BUILD "
+            "--record where nothing else runs")
+
+
+def names_of(build):
+    """Of ctest's tests, in its order."""
+    listed = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, check=True)
+    return [t["name"] for t in json.loads(listed.stdout)["tests"]]
+
+
 def last_log(build):
     return times_of((pathlib.Path(build) / "Testing" / "Temporary" / "LastTest.log").read_text(errors="replace"))
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("fast", "record", "slowest"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("fast", "record", "slowest", "check"):
         sys.exit(__doc__)
     command, build = sys.argv[1:]
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if command == "fast":
-        listed = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True,
-                                check=True)
-        print(indexes([t["name"] for t in json.loads(listed.stdout)["tests"]], record))
+        print(indexes(names_of(build), record))
+    elif command == "check":
+        if why := too_many_new(names_of(build), record):
+            sys.exit(f"test-tiers: {why}")
     elif command == "record":
         record.update({name: round(seconds, 2) for name, seconds in last_log(build).items()})
+        there = set(names_of(build))
+        record = {name: seconds for name, seconds in record.items() if name in there}
         RECORD.write_text(json.dumps(record, indent=0, sort_keys=True, ensure_ascii=False) + "\n")
         print(f"test-tiers: {RECORD.name} has {len(record)} tests, {sum(record.values()):.0f} s in sum")
     else:

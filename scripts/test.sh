@@ -8,4 +8,5 @@ scripts/check-format.sh
 scripts/check-words.py
 scripts/check-tests.py
 scripts/build.sh cpu
+scripts/test-tiers.py check build
 exec scripts/run-tests.sh build "$@"

@@ -29,3 +29,9 @@ def test_what_is_recorded_as_short_or_new_is_fast_and_what_is_named_slow_never()
     assert tiers.indexes(names, {"kernels:a": 0.5, "parity:b": 0.51}) == "0,0,0,1,3"
     with pytest.raises(ValueError):
         tiers.indexes(["parity:b"], {"parity:b": 3.0})
+
+
+def test_a_record_without_one_test_of_twenty_is_out_of_date():
+    names = [f"kernels:{n}" for n in range(40)]
+    assert tiers.too_many_new(names, dict.fromkeys(names[2:], 0.1)) is None
+    assert "3 of 40 tests are not in durations.json, 'kernels:0' is one" in tiers.too_many_new(names, dict.fromkeys(names[3:], 0.1))

@@ -122,6 +122,19 @@ std::vector<Reader> readers(const std::string& folder) {
          parse_recipe("model: {from: " + folder + "/config.json}", "r.yaml");
        }});
   all.push_back(
+      {"config.json with experts, latent attention and more tokens predicted",
+       R"({"model_type":"deepseek_v3","vocab_size":300,"hidden_size":64,"num_attention_heads":4,"num_key_value_heads":4,)"
+       R"("num_hidden_layers":3,"intermediate_size":64,"moe_intermediate_size":32,"first_k_dense_replace":1,)"
+       R"("n_routed_experts":4,"num_experts_per_tok":2,"n_shared_experts":1,"n_group":2,"topk_group":1,)"
+       R"("kv_lora_rank":16,"q_lora_rank":12,"qk_nope_head_dim":8,"qk_rope_head_dim":4,"v_head_dim":6,)"
+       R"("num_nextn_predict_layers":1,"max_position_embeddings":512,"rope_scaling":{"type":"yarn","factor":4.0,)"
+       R"("beta_fast":32,"beta_slow":1,"original_max_position_embeddings":128,"mscale":1.0,"mscale_all_dim":1.0}})",
+       [folder](const std::string& t) {
+         std::filesystem::create_directories(folder + "/latent");
+         write_file(folder + "/latent/config.json", t);
+         parse_recipe("model: {from: " + folder + "/latent/config.json}", "r.yaml");
+       }});
+  all.push_back(
       {"model.safetensors.index.json", R"({"metadata":{"total_size":4},"weight_map":{"w":"x.safetensors"}})",
        [folder](const std::string& t) {
          std::filesystem::create_directories(folder + "/hf");

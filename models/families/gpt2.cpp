@@ -28,7 +28,8 @@ std::vector<HfKey> gpt2_keys() {
   rows.push_back(hf_required("scale_attn_by_inverse_layer_idx", {false}, "attention divided by the layer"));
   add_harmless(rows, "the order in which transformers computes attention scores",
                {"reorder_and_upcast_attn"});
-  add_harmless(rows, "an older name of n_positions, which no code reads", {"n_ctx"});
+  rows.push_back(hf_repeated("n_ctx", "max_position_embeddings",
+                             "an older name of n_positions, which llama.cpp's converter reads"));
   add_harmless(rows, "of heads that classify",
                {"summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
                 "summary_first_dropout"});

@@ -44,6 +44,14 @@ HfKey hf_special(std::string name, std::string reason, json missing) {
   return key;
 }
 
+HfKey hf_repeated(std::string name, const std::string& path, std::string reason) {
+  HfKey key;
+  key.name = std::move(name);
+  key.path = "model." + path;
+  key.reason = std::move(reason);
+  return key;
+}
+
 void add_harmless(std::vector<HfKey>& rows, const std::string& reason,
                   const std::vector<const char*>& names) {
   for (const char* name : names) {

@@ -17,7 +17,7 @@ enum class HfUse : uint8_t {
 struct HfKey {
   std::string name;
   HfUse use = HfUse::harmless;
-  std::string path;           ///< obeyed: the key of the recipe
+  std::string path;           ///< obeyed: the key of the recipe; harmless: the one that it repeats, or none
   nlohmann::json missing;     ///< default of transformers' class; obeyed, null: the recipe derives it
   bool alias = false;         ///< obeyed: another spelling, whose default stands under the first
   bool null_derives = false;  ///< obeyed: null has a meaning, that the recipe derives it
@@ -38,6 +38,8 @@ HfKey hf_number_or_null(std::string name, const std::string& path, nlohmann::jso
 HfKey hf_alias(std::string name, const std::string& path);
 HfKey hf_required(std::string name, std::vector<nlohmann::json> accepted, std::string reason);
 HfKey hf_special(std::string name, std::string reason, nlohmann::json missing = nullptr);
+/// A key that repeats another one and is not read here, but by others: it is written.
+HfKey hf_repeated(std::string name, const std::string& path, std::string reason);
 void add_harmless(std::vector<HfKey>& rows, const std::string& reason, const std::vector<const char*>& names);
 /// Of every family: none of these is read where the logits of a training step are computed.
 void add_common(std::vector<HfKey>& rows);

@@ -45,14 +45,10 @@ void BucketUpdates::update(const AdamwArgs& step) {
       elements_.update(b, step);
     else
       elements_.pass(b);
-    weights_.publish(b);
   }
   for (int i = 0; i < kUpdateRules; ++i)
     if (whole[i]) updates_[i]->update();
-  for (const Bucket& b : layout_.buckets())
-    if (b.kind.rule.trains() && !rules_.updates_elements(b)) weights_.publish(b);
-  weights_.wait_published();
-  weights_.require("end of the update");
+  weights_.end_update();
 }
 
 void BucketUpdates::add_own_squares(const Bucket& b, const Tensor& total) {

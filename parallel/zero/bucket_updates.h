@@ -1,5 +1,4 @@
-// The update of all buckets: each optimizer on what this rank has states of, then the gather of what others
-// have.
+// The update of all buckets: each optimizer on what this rank has states of.
 #pragma once
 #include <memory>
 #include <vector>

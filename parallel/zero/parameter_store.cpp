@@ -142,9 +142,10 @@ void ParameterStore::initialize(uint64_t seed) {
 Tensor ParameterStore::value(int id, int n) const { return weights_->view(id, n); }
 Tensor ParameterStore::grad(int id, int n) const { return training_->gradients.view(id, n); }
 
-void ParameterStore::begin_step(int64_t micros, int64_t step) {
+void ParameterStore::begin_step(int64_t micros, int64_t step, bool gathered) {
   training_->rules.micros = micros;
   training_->rules.step = step;
+  weights_->begin_step(gathered);
   training_->windows.fetch_ahead();
   training_->gradients.begin_step();
 }
@@ -156,7 +157,10 @@ void ParameterStore::grad_ready(int id) { training_->gradients.ready(id); }
 void ParameterStore::replayed(int64_t micros) { training_->gradients.replayed(micros); }
 void ParameterStore::end_reductions() { training_->gradients.end_reductions(); }
 
+void ParameterStore::complete_weights() { weights_->complete(); }
+
 void ParameterStore::finish_gradients() {
+  weights_->finish_gathers();
   training_->gradients.finish();
   training_->sparse.mask_gradients();
   for (const Bucket& b : parameters_->buckets()) weights_->release_segment(b.segment);
@@ -276,6 +280,7 @@ void ParameterStore::publish_loaded() {
     weights_->publish(b);
     weights_->wait_published();
   }
+  weights_->note_complete();
 }
 
 }  // namespace ltrain

@@ -89,10 +89,15 @@ class ParameterStore {
   // ---- the step ----
   /// `micros` backward passes of step `step`, from 1, follow; every unit that trains gets a contribution from
   /// each.
-  void begin_step(int64_t micros, int64_t step);
+  /// ZeRO-1 and 2: what others updated in the step before is on its way; `gathered`: it is here, as captured
+  /// work and shift_values need it.
+  void begin_step(int64_t micros, int64_t step, bool gathered = false);
+  /// Before what is no step reads weights: with ZeRO-1 and 2 those that others updated come.
+  void complete_weights();
   /// It has gradients: it is not frozen.
   bool trains(int id) const;
-  /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). Else nothing.
+  /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). ZeRO-1 and 2: waits for
+  /// what begin_step gathers of it. Else nothing.
   void gather_segment(int segment, int next = -1);
   /// ZeRO-3: gives a segment's values back. Else nothing.
   void release_segment(int segment);
@@ -116,7 +121,8 @@ class ParameterStore {
   bool estimates(int64_t step) const;
   void shift_values();
   void keep_shifted_gradients();
-  /// One optimizer step on what this rank owns, then the gather of what others own.
+  /// One optimizer step on what this rank owns. What others own comes with the next step, or with
+  /// complete_weights.
   void update(const AdamwArgs& args);
 
   // ---- the average of weights ----

@@ -1,5 +1,7 @@
 #include "parallel/zero/weights.h"
 
+#include <algorithm>
+
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/interleave.h"
@@ -37,10 +39,23 @@ void Weights::make_records() {
     record->written = true;
     for (int a = 0; a < kAxisCount; ++a)
       if (c_.groups.mesh.degree[a] > 1) record->place.axis[a] = spec.place.axis[a];
-    if (c_.sharding.shards_weights())
-      layout_.place_unit(*record, layout_.sharding_axes(layout_.bucket(u.bucket).kind), Placement::S(0));
     records_[i] = record;
   }
+  for (const Bucket& b : layout_.buckets())
+    if (c_.sharding.shards_weights() || comes_later(b)) place_units(b, Placement::S(0));
+}
+
+bool Weights::comes_later(const Bucket& b) const {
+  return c_.sharding.gathers_updates() && b.kind.rule.trains() && layout_.shard_group(b).size() > 1;
+}
+
+/// How its parameters lie over the axes that pieces are cut over; whole: over all that gradients are summed
+/// over, but for those that cut the tensor itself.
+void Weights::place_units(const Bucket& b, Placement p) {
+  if (!c_.meta()) return;
+  const AxisSet axes =
+      p == Placement::R() ? kGradientAxes.without(b.kind.cut) : layout_.sharding_axes(b.kind);
+  for (int u : b.units) layout_.place_unit(*records_[static_cast<size_t>(u)], axes, p);
 }
 
 Tensor Weights::view(int id, int n) const {
@@ -93,7 +108,64 @@ void Weights::place_like_held(const Bucket& b, const Tensor& t) const {
   t.record->written = true;
 }
 
+/// In the order in which a forward has use for them, which is that of segments.
+void Weights::start_gathers() {
+  std::vector<const Bucket*> in_order;
+  for (const Bucket& b : layout_.buckets())
+    if (comes_later(b)) in_order.push_back(&b);
+  std::stable_sort(in_order.begin(), in_order.end(),
+                   [](const Bucket* a, const Bucket* b) { return a->segment < b->segment; });
+  for (const Bucket* b : in_order) {
+    end_writing(*b);
+    publish(*b);
+    at(*b).gathering = true;
+  }
+  complete_ = true;
+}
+
+void Weights::begin_step(bool now) {
+  if (stale_) start_gathers();
+  stale_ = false;
+  if (now) finish_gathers();
+}
+
+void Weights::complete() {
+  if (!complete_) start_gathers();
+  finish_gathers();
+}
+
+void Weights::finish_gathers() {
+  if (!c_.sharding.gathers_updates()) return;
+  for (const Bucket& b : layout_.buckets()) wait_gathered(b);
+}
+
+void Weights::wait_gathered(const Bucket& b) {
+  State& s = at(b);
+  if (!s.gathering) return;
+  s.done.wait_hidden(c_.compute);  // it was started a layer ago
+  s.gathering = false;
+  if (s.fetched.defined()) c_.memory.release(s.fetched);
+  if (!c_.meta()) return;
+  for (Axis a : kEachGradientAxis)
+    place_require(c_.compute, "using a layer", s.whole, a,
+                  b.kind.cut.has(a) ? Placement::S(0) : Placement::R());
+  place_units(b, Placement::R());
+}
+
+void Weights::end_update() {
+  require("end of the update", true);
+  stale_ = true;
+  complete_ = false;
+  for (const Bucket& b : layout_.buckets())
+    if (comes_later(b)) place_units(b, Placement::S(0));
+}
+
+void Weights::note_complete() { complete_ = true; }
+
 void Weights::gather_segment(int segment, int next) {
+  if (c_.sharding.gathers_updates())
+    for (const Bucket& b : layout_.buckets())
+      if (b.segment == segment) wait_gathered(b);
   if (!c_.sharding.shards_weights()) return;
   const auto each = [&](int which, auto f) {
     for (const Bucket& b : layout_.buckets())
@@ -101,20 +173,7 @@ void Weights::gather_segment(int segment, int next) {
   };
   each(segment, [&](const Bucket& b) { gather(b); });
   if (next >= 0) each(next, [&](const Bucket& b) { gather(b); });
-  each(segment, [&](const Bucket& b) {
-    State& s = at(b);
-    if (!s.gathering) return;
-    s.done.wait_hidden(c_.compute);  // it was started a layer ago
-    s.gathering = false;
-    if (s.fetched.defined()) c_.memory.release(s.fetched);
-    if (!c_.meta()) return;
-    for (Axis a : kEachGradientAxis)
-      place_require(c_.compute, "using a layer", s.whole, a,
-                    b.kind.cut.has(a) ? Placement::S(0) : Placement::R());
-    for (int u : b.units)
-      layout_.place_unit(*records_[static_cast<size_t>(u)], kGradientAxes.without(b.kind.cut),
-                         Placement::R());
-  });
+  each(segment, [&](const Bucket& b) { wait_gathered(b); });
 }
 
 void Weights::release_segment(int segment) {
@@ -128,9 +187,7 @@ void Weights::release_segment(int segment) {
     s.gathering = false;
     if (s.fetched.defined()) c_.memory.release(s.fetched);
     c_.memory.release(s.whole);
-    if (!c_.meta()) continue;
-    for (int u : b.units)
-      layout_.place_unit(*records_[static_cast<size_t>(u)], layout_.sharding_axes(b.kind), Placement::S(0));
+    place_units(b, Placement::S(0));
   }
 }
 
@@ -171,14 +228,15 @@ void Weights::wait_published() {
     g.wait(c_.compute);  // that of experts runs on the same stream
 }
 
-void Weights::require(std::string_view when) const {
+void Weights::require(std::string_view when, bool pieces) const {
   if (!c_.meta()) return;
-  for (const Bucket& b : layout_.buckets())
+  for (const Bucket& b : layout_.buckets()) {
+    const bool cut = c_.sharding.shards_weights() || (pieces && comes_later(b));
     for (Axis a : kEachGradientAxis)
-      place_require(c_.compute, when, held(b), a,
-                    b.kind.cut.has(a) || (c_.sharding.shards_weights() && c_.groups.mesh.shard.has(a))
-                        ? Placement::S(0)
-                        : Placement::R());
+      place_require(
+          c_.compute, when, held(b), a,
+          b.kind.cut.has(a) || (cut && c_.groups.mesh.shard.has(a)) ? Placement::S(0) : Placement::R());
+  }
 }
 
 }  // namespace ltrain

@@ -1,5 +1,7 @@
 // The weights that a step computes with, in flat buckets: whole on every rank, or gathered before a layer
-// runs and released after it (ZeRO-3).
+// runs and released after it (ZeRO-3). With ZeRO-1 and 2 a rank has updated its piece of whole weights: the
+// pieces of others come at the begin of the next step, all gathers at once, in the order in which layers run,
+// and a layer waits for its own alone.
 #pragma once
 #include <vector>
 
@@ -23,6 +25,13 @@ class Weights {
   Tensor view(int id, int n) const;
   void gather_segment(int segment, int next);
   void release_segment(int segment);
+  /// ZeRO-1 and 2, where an update was made since: starts to gather what others have updated. gather_segment
+  /// waits for its segment; `now`: waits for all.
+  void begin_step(bool now);
+  /// Likewise for what is no training step: gathers and waits, where others' pieces are those of before.
+  void complete();
+  /// After the last use in a step: waits for gathers that nothing has waited for.
+  void finish_gathers();
 
   // ---- between steps ----
   /// As this rank holds them: whole, or its piece.
@@ -38,12 +47,17 @@ class Weights {
   void begin_writing(const Bucket& b);
   /// On meta: this rank's part lies again as updates leave it.
   void end_writing(const Bucket& b);
-  /// ZeRO-1 and 2: what this rank has updated, to the others, and theirs. Enqueued; wait_published waits for
+  /// ZeRO-1 and 2: what this rank has written, to the others, and theirs. Enqueued; wait_published waits for
   /// all.
   void publish(const Bucket& b);
   void wait_published();
-  /// On meta: every rank has again what its stage of ZeRO leaves it. `when`: for messages.
-  void require(std::string_view when) const;
+  /// After an update: with ZeRO-1 and 2 each rank has its own piece of it until the next step.
+  void end_update();
+  /// Others' pieces are here, by whatever way they came.
+  void note_complete();
+  /// On meta: every rank has again what its stage of ZeRO leaves it; `pieces`: ZeRO-1 and 2 its piece alone.
+  /// `when`: for messages.
+  void require(std::string_view when, bool pieces = false) const;
 
  private:
   struct State {
@@ -56,14 +70,21 @@ class Weights {
   };
   State& at(const Bucket& b) { return states_[static_cast<size_t>(b.index)]; }
   const State& at(const Bucket& b) const { return states_[static_cast<size_t>(b.index)]; }
+  /// Its pieces come from others at the begin of a step.
+  bool comes_later(const Bucket& b) const;
   void gather(const Bucket& b);
   void fetch(const Bucket& b, const Tensor& to);
+  void start_gathers();
+  void wait_gathered(const Bucket& b);
+  void place_units(const Bucket& b, Placement p);
 
   StoreContext c_;
   const ParameterLayout& layout_;
   OffloadedWeights& offloaded_;
   std::vector<State> states_;           // by bucket
   std::vector<TensorRecord*> records_;  // by unit, on meta
+  bool stale_ = true;  // the next step begins with gathers: so that all steps have them, the first one too
+  bool complete_ = false;  // others' pieces are as new as this rank's
 };
 
 }  // namespace ltrain

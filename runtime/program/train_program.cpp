@@ -424,7 +424,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     });
   };
   if (store_.estimates(adamw.step)) {
-    store_.begin_step(micros, adamw.step);
+    store_.begin_step(micros, adamw.step, true);
     store_.shift_values();
     pass();
     step.enter("gradients");
@@ -433,7 +433,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     clear_sums();
     loaded = -1;
   }
-  store_.begin_step(micros, adamw.step);
+  store_.begin_step(micros, adamw.step, scale_.defined());
   if (graphed && staged()) {
     graphed_pass(0, micros, micros, pass);
   } else if (graphed) {
@@ -535,7 +535,10 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
                                                  const std::vector<int32_t>& token_bytes) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
-  if (options_.for_training) store_.use_ema_weights(true);
+  if (options_.for_training) {
+    store_.complete_weights();
+    store_.use_ema_weights(true);
+  }
   clear_sums();
   std::array<int64_t, 2> counts{};  // tokens, bytes
   bool more = true, once = meta && !next;

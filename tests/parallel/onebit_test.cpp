@@ -93,6 +93,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
         const int64_t before = meta_groups.groups().wire_bytes();
         step(store, *meta_stream, n);
         store.update(step_args(n));
+        store.complete_weights();
         planned.push_back(meta_groups.groups().wire_bytes() - before);
       }
     }
@@ -117,6 +118,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
       stream->synchronize();
       run.norms[static_cast<size_t>(rank)].push_back(squares);
       store.update(step_args(n));
+      store.complete_weights();
       groups.synchronize();
       run.wire[static_cast<size_t>(rank)].push_back(groups.groups().wire_bytes() - before);
       LT_CHECK(run.wire[static_cast<size_t>(rank)].back() == planned[n > kFreeze],

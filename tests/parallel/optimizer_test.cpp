@@ -121,6 +121,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
       }
       store.finish_gradients();
       store.update(step_args(n));
+      store.complete_weights();
     };
     ParameterStore planned, store;
     declare(planned, meta_groups.groups());

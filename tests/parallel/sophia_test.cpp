@@ -107,6 +107,7 @@ std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed 
       store.begin_step(1, n);
       backward(store, s, n);
       store.update(step_args(n));
+      store.complete_weights();
     };
     MetaTrace trace;
     GroupSet meta_groups = make_meta_groups(mesh, trace);

@@ -66,3 +66,22 @@ TEST_CASE("with micro-batches by turns a plan of tensor parallelism leaves a ten
     CHECK(static_cast<double>(turns.arena) < 1.1 * static_cast<double>(apart.arena));
   }
 }
+
+TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the next forward", "[plan]") {
+  const auto plan = [](const std::string& stage) {
+    Recipe r = recipe({"parallel.tensor=1", "parallel.data=8", "train.global_batch_size=8", stage});
+    return make_plan(r, find_profile("h100"));
+  };
+  const Plan none = plan("parallel.zero_stage=0"), one = plan("parallel.zero_stage=1"),
+             two = plan("parallel.zero_stage=2");
+  for (const Plan* p : {&one, &two}) {
+    double gathers = 0, exposed = 0;
+    for (const CollectivePlan& c : p->ranks[0].collectives)
+      if (c.op == "all_gather") gathers += c.seconds;
+    for (const auto& [axis, seconds] : p->ranks[0].exposed) exposed += seconds;
+    double sums = 0;  // of gradients, of which a part is exposed whatever becomes of the gathers
+    for (const auto& [axis, seconds] : none.ranks[0].exposed) sums += seconds;
+    REQUIRE(gathers > 0.01);
+    CHECK(exposed < sums + 0.2 * gathers);  // the embedding's, which the first op needs
+  }
+}

@@ -1,8 +1,11 @@
 #include "models/moe/moe_layer.h"
 
+#include <optional>
+
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/grouped_bias.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/interleave.h"
 #include "models/layers/feed_forward.h"
 #include "models/layers/tensor_parallel.h"
 
@@ -156,9 +159,11 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
     const int64_t most = c.rows.shape[0];
     if (i + 1 < ranges.size()) start(i + 1);
     Tensor made;
+    std::optional<Interleave::KeptTurn> turn;        // of the slices that follow the first to be computed
     for (size_t slice = d.slices(); slice-- > 0;) {  // the last of them, the first slice, is what is kept
       if (slice + 1 < d.slices()) dispatch_->start(step, d, slice, of(i), most);
       dispatch_->finish(step, d, slice, c.rows);
+      if (slice > 0 && !turn) turn.emplace();
       if (!made.defined()) made = dispatch_->made(step, d, most, h);
       run_experts(step, c, slice, made, own(step));
       dispatch_->give_back_start(step, d, slice, made);
@@ -234,10 +239,11 @@ void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& ch
   rows_backward(step, drows, dout, chunk, slice, own(step));
   if (step.deferred && !chunk.dispatched.budgeted) {
     step.deferred->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
-                        last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last); },
+                        last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last, false); },
                        {chunk.rows, chunk.hidden, chunk.act, dout});
   } else {
-    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last && ends);
+    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last && ends,
+                     chunk.dispatched.budgeted);
   }
   if (!ends) return;
   for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act, &chunk.dact}) step.release(*t);
@@ -254,19 +260,29 @@ void MoeLayer::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& save
   router_.add_up_beyond(step, mb, saved.router, rows, slices);
 }
 
+/// `at_once`: memory for all gradients is taken before the first of them is complete, as it is between slices;
+/// so what is there does not depend on how many slices there are.
 void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
-                                Tensor dout, bool last) const {
-  const GradBuffer down = step.params.accumulate(down_);
-  grouped_matmul_dw(step.compute, down.tensor, dout, act, c.groups, down.accumulate);
-  if (last) step.params.grad_ready(down_);
-  const GradBuffer gate_up = step.params.accumulate(gate_up_);
-  grouped_matmul_dw(step.compute, gate_up.tensor, dhidden, rows, c.groups, gate_up.accumulate);
-  if (last) step.params.grad_ready(gate_up_);
-  if (gate_up_bias_ < 0) return;
-  for (const auto& [bias, dy] : {std::pair{down_bias_, dout}, {gate_up_bias_, dhidden}}) {
-    const GradBuffer to = step.params.accumulate(bias);
-    grouped_sum_rows(step.compute, to.tensor, dy, c.groups, to.accumulate);
-    if (last) step.params.grad_ready(bias);
+                                Tensor dout, bool last, bool at_once) const {
+  struct Part {
+    int id;
+    Tensor dy, x;  ///< of a bias without x
+    GradBuffer to = {};
+  };
+  std::vector<Part> parts{{down_, dout, act}, {gate_up_, dhidden, rows}};
+  if (gate_up_bias_ >= 0) {
+    parts.push_back({down_bias_, dout, {}});
+    parts.push_back({gate_up_bias_, dhidden, {}});
+  }
+  if (at_once)
+    for (Part& p : parts) p.to = step.params.accumulate(p.id);
+  for (Part& p : parts) {
+    if (!at_once) p.to = step.params.accumulate(p.id);
+    if (p.x.defined())
+      grouped_matmul_dw(step.compute, p.to.tensor, p.dy, p.x, c.groups, p.to.accumulate);
+    else
+      grouped_sum_rows(step.compute, p.to.tensor, p.dy, c.groups, p.to.accumulate);
+    if (last) step.params.grad_ready(p.id);
   }
 }
 
@@ -307,6 +323,7 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
     if (i + 1 < ranges.size()) start(i + 1);
     const int64_t most = c.rows.shape[0];
     Tensor dmade, drows;
+    std::optional<Interleave::KeptTurn> turn;
     for (size_t slice = 0; slice < d.slices(); ++slice) {
       run_again(step, c, slice, slice > 0 ? of(tokens, i) : Tensor());
       if (slice > 0) dispatch_->combine_backward_next(step, d, slice, most);
@@ -315,7 +332,9 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
       experts_backward(step, drows, dmade, c, slice, i + 1 == ranges.size() && replicas_->most() == 0);
       if (slice + 1 == d.slices()) step.release(dmade);
       dispatch_->permute_backward_start(step, d, slice, drows);
-      if (slice + 1 < d.slices()) dispatch_->permute_backward_next(step, d, slice);
+      if (slice + 1 == d.slices()) break;
+      if (!turn) turn.emplace();
+      dispatch_->permute_backward_next(step, d, slice);
     }
   }
   std::vector<Tensor> drows_copied = copies_backward(step, dweights, dwhole, saved);

@@ -69,7 +69,7 @@ class MoeLayer {
   std::vector<Tensor> copies_backward(Step& step, Tensor dweights, Tensor dy, Saved& saved) const;
   void copies_permute_backward(Step& step, Tensor dx, std::vector<Tensor>& drows, Saved& saved) const;
   void weights_backward(Step& step, const ExpertRowCounts& counts, Tensor rows, Tensor dhidden, Tensor act,
-                        Tensor dout, bool last) const;
+                        Tensor dout, bool last, bool at_once) const;
   void declare_biases(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                       const std::string& prefix);
   void declare_shared(ParameterStore& store, const Groups& groups, const ModelConfig& config,

@@ -94,8 +94,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
   LT_CHECK(!options.interleaved ||
                (!options.cuda_graphs && !options.activations.any() && options.offload.params == 0 &&
-                options.model.moe.balance != BalanceLoss::hf && options.dispatch.row_budget == 0),
-           "micro-batches by turns that are captured, leave the device, share a balance or come in slices");
+                options.model.moe.balance != BalanceLoss::hf),
+           "micro-batches by turns that are captured, leave the device or share a balance");
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
   program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));

@@ -262,13 +262,14 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
 
 /// drows (most rows, H) := gradient of what came to the experts, dout: of what they made. After the last
 /// slice releases rows, hidden and act. `last`: of the chunks; nothing else adds to the weights' gradients.
-/// With a budget these do not wait: what they are made of would have to stay, of every slice.
+/// With a budget these do not wait: what they are made of would have to stay, of every slice; nor beside
+/// copies, whose gradients the owners add to theirs.
 void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice,
                                 bool last) const {
   const ExpertRowCounts& c = chunk.dispatched.slice(slice);
   const bool ends = slice + 1 == chunk.dispatched.slices();
   rows_backward(step, drows, dout, chunk, slice, own(step));
-  if (step.deferred && !chunk.dispatched.budgeted) {
+  if (step.deferred && !chunk.dispatched.budgeted && replicas_->most() == 0) {
     step.deferred->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
                         last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last, false); },
                        {chunk.rows, chunk.hidden, chunk.act, dout});

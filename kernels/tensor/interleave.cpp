@@ -154,7 +154,7 @@ void Interleave::run(Stream& compute, const std::function<void()>& first, const 
 void Interleave::pass() {
   Sides& s = *sides_;
   Sides::Side &mine = s.side[s.running], &other = s.side[1 - s.running];
-  if (other.done) return;
+  if (other.done || kept_ > 0) return;
   if (s.tell) (*s.tell)(other.model_work);
   if (mine.layer != other.layer) name_layer(compute_, other.layer);
   s.started = true;
@@ -166,12 +166,14 @@ void Interleave::pass() {
 }
 
 void Interleave::finish_other() {
+  LT_CHECK(kept_ == 0, "a piece that keeps its turn and waits for the other");
   while (!sides_->side[1 - sides_->running].done) pass();
 }
 
 void Interleave::count() { ++sides_->side[sides_->running].counted; }
 
 void Interleave::wait_for_count(int64_t n) {
+  LT_CHECK(kept_ == 0, "a piece that keeps its turn and waits for the other");
   const Sides::Side& other = sides_->side[1 - sides_->running];
   while (!other.done && other.counted < n) pass();
 }

@@ -24,10 +24,26 @@ class Interleave {
   static Interleave* of_thread();
 
   Stream& compute() const { return compute_; }
-  /// Lets the other piece go on until it passes. Nothing when it has ended.
+  /// Lets the other piece go on until it passes. Nothing when it has ended, or while this one keeps its turn.
   void pass();
   /// Lets it go on to its end.
   void finish_other();
+  /// While one lives the piece keeps its turn, whatever it waits for: so that work whose amount only a run
+  /// knows leaves turns, and with them the order of all ranks and the memory, as they are planned.
+  class KeptTurn {
+   public:
+    KeptTurn() : of_(of_thread()) {
+      if (of_) ++of_->kept_;
+    }
+    ~KeptTurn() {
+      if (of_) --of_->kept_;
+    }
+    KeptTurn(const KeptTurn&) = delete;
+    KeptTurn& operator=(const KeptTurn&) = delete;
+
+   private:
+    Interleave* of_;
+  };
   /// Counts what the piece has given back, and lets the other go on until it has counted `n`, or ends: so
   /// that one takes memory no faster than the other gives it.
   void count();
@@ -48,6 +64,7 @@ class Interleave {
   static void run_second();
   Stream& compute_;
   std::unique_ptr<Sides> sides_;
+  int kept_ = 0;  ///< turns that are kept
 };
 
 /// Names the layer of what comes next on the stream, whoever has it done.

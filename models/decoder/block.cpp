@@ -115,8 +115,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   // A norm of the output has a backward that reads it.
   if (keep.output || norms_after_) r.delta = sublayer_output(step, "mlp output", saved.norm2.x.shape);
   if (is_moe_) {
-    LT_CHECK(step.keeps() || !step.training, "{}: experts are not computed again", place_);
-    moe_.forward(step, mb, r.delta, norm2_.output(saved.norm2), saved.moe);
+    moe_.forward(step, mb, r.delta, norm2_.output(saved.norm2), saved.moe, keep.recompute);
   } else {
     mlp_.forward(step, r.delta, norm2_.output(saved.norm2), mb.rows(), saved.mlp);
   }

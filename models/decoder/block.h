@@ -26,6 +26,7 @@ class Block {
     bool input = false;      ///< keeps its input where the step keeps nothing
     bool output = true;      ///< false: the last of layers that are computed again, whose output nobody needs
     BlockTensorSet without;  ///< of a step that keeps: not these
+    bool recompute = false;  ///< computed again: how tokens were routed to experts is in Saved
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool expert_tensor, const DispatchOptions& dispatch, int64_t index);

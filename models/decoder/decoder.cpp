@@ -276,9 +276,12 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
     const bool last = i + 1 == run.first + run.count;
     step.params.gather_segment(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
     if (run.recompute) {
-      saved.blocks[i] = {};
+      Block::Saved before;
+      before.moe = std::move(saved.blocks[i].moe);  // tokens go where they went, and are not counted again
+      saved.blocks[i] = std::move(before);
       Block::Keep keep;
       keep.output = !last;
+      keep.recompute = true;
       blocks_[layer].forward(step, mb, r, rope_table(layer), saved.blocks[i], keep);
     } else {
       blocks_[layer].recompute(step, mb, rope_table(layer), saved.blocks[i]);

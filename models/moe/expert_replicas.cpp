@@ -97,6 +97,10 @@ void ExpertReplicas::give_gradient(Step& step, const Copy& c, Tensor stack, Tens
 
 void ExpertReplicas::release(Step& step, Copy& c) {
   TokenDispatch::release(step, c.dispatched);
+  release_weights(step, c);
+}
+
+void ExpertReplicas::release_weights(Step& step, Copy& c) {
   step.release(c.gate_up);
   step.release(c.down);
 }

@@ -31,6 +31,8 @@ class ExpertReplicas {
   /// The owner's stack of gradients += the sum over ranks of `dcopy` (1, ...), a summand of the expert's.
   void give_gradient(Step& step, const Copy& copy, Tensor stack, Tensor dcopy) const;
   static void release(Step& step, Copy& copy);
+  /// Of what fetch_start() brought.
+  static void release_weights(Step& step, Copy& copy);
 
  private:
   std::vector<int32_t> hot(const std::vector<int64_t>& all, double weight_bytes, double row_bytes) const;

@@ -24,13 +24,15 @@ void MoeLayer::copies_forward(Step& step, Tensor tokens, Saved& saved) const {
 void MoeLayer::copies_combine(Step& step, Tensor y, Saved& saved) const {
   for (size_t i = 0; i < saved.copies.size(); ++i) {
     Dispatched& d = saved.copied[i].dispatched;
-    Tensor more = step.temporary("tokens of a copied expert", y.shape);
-    if (saved.copies[i].expert >= 0) {
-      combine_rows(step.compute, more, d.out, d.routing, true);
-      add_to(step.compute, y, more);
+    if (y.defined()) {
+      Tensor more = step.temporary("tokens of a copied expert", y.shape);
+      if (saved.copies[i].expert >= 0) {
+        combine_rows(step.compute, more, d.out, d.routing, true);
+        add_to(step.compute, y, more);
+      }
+      step.release(more);
     }
-    step.release(more);
-    if (!step.training) step.release(d.out);
+    if (!step.keeps()) step.release(d.out);
   }
 }
 

@@ -1,8 +1,11 @@
 #include "models/moe/moe_layer.h"
 
+#include <optional>
+
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/grouped_bias.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/interleave.h"
 #include "models/layers/feed_forward.h"
 #include "models/layers/tensor_parallel.h"
 
@@ -124,22 +127,31 @@ std::vector<TokenRange> MoeLayer::chunks(int64_t tokens) const {
   return out;
 }
 
-void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const {
-  Tensor tokens = whole(step, x);
-  const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(n, step.training);
+void MoeLayer::route(Step& step, const MicroBatch& mb, Tensor tokens, const std::vector<TokenRange>& ranges,
+                     int64_t capacity, Saved& saved) const {
   router_.forward(step, mb, tokens, saved.router);
-  const std::vector<TokenRange> ranges = chunks(n);
   saved.chunks.assign(ranges.size(), {});
   if (replicas_->most() > 0) {
     const Weights w = own(step);
     replicas_->choose(step, *dispatch_, saved.router.routing, capacity, place_, w.gate_up, w.down,
                       step.stat_type(), saved.chunks[0].dispatched, saved.copies);
-    replicas_->fetch_start(step, saved.copies, w.gate_up, w.down);
   } else {
     for (size_t i = 0; i < ranges.size(); ++i)
       dispatch_->count(step, saved.chunks[i].dispatched, saved.router.routing, ranges[i], capacity, place_);
   }
   if (step.training) add_up_beyond(step, mb, saved);
+}
+
+void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved,
+                       bool recompute) const {
+  Tensor tokens = whole(step, x);
+  const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(n, step.training);
+  const std::vector<TokenRange> ranges = chunks(n);
+  if (!recompute) route(step, mb, tokens, ranges, capacity, saved);
+  if (replicas_->most() > 0) {
+    const Weights w = own(step);
+    replicas_->fetch_start(step, saved.copies, w.gate_up, w.down);
+  }
   const auto of = [&](size_t i) { return tokens.narrow(ranges[i].first, ranges[i].tokens); };
   const auto start = [&](size_t i) {
     Chunk& c = saved.chunks[i];
@@ -156,30 +168,54 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
     const int64_t most = c.rows.shape[0];
     if (i + 1 < ranges.size()) start(i + 1);
     Tensor made;
+    std::optional<Interleave::KeptTurn> turn;        // of the slices that follow the first to be computed
     for (size_t slice = d.slices(); slice-- > 0;) {  // the last of them, the first slice, is what is kept
       if (slice + 1 < d.slices()) dispatch_->start(step, d, slice, of(i), most);
       dispatch_->finish(step, d, slice, c.rows);
+      if (slice > 0 && !turn) turn.emplace();
       if (!made.defined()) made = dispatch_->made(step, d, most, h);
       run_experts(step, c, slice, made, own(step));
       dispatch_->give_back_start(step, d, slice, made);
       if (slice > 0) dispatch_->give_back_finish(step, d, slice);
     }
+    // Where slices may follow, after memory for the rows that go back is taken: also where none does.
+    if (!step.keeps() && d.budgeted)
+      for (Tensor* t : {&c.rows, &c.hidden, &c.act}) step.release(*t);
   }
   if (cut_experts(step)) release_whole(step, tokens, x);
-  Tensor routed = has_shared_ ? step.temporary("routed experts", y.shape) : y;
-  const Tensor partial = cut_experts(step) ? partial_rows(step, routed, n, "partial rows") : routed;
+  combine(step, y, n, ranges, saved);
+  if (!step.keeps()) give_back(step, saved);
+}
+
+/// y: (tokens of this rank, H) := what the experts of each of the `n` tokens made, weighted; added to what
+/// shared ones have put there.
+void MoeLayer::combine(Step& step, Tensor y, int64_t n, const std::vector<TokenRange>& ranges,
+                       Saved& saved) const {
+  Tensor routed = y;
+  if (y.defined() && has_shared_) routed = step.temporary("routed experts", y.shape);
+  Tensor partial = routed;
+  if (y.defined() && cut_experts(step)) partial = partial_rows(step, routed, n, "partial rows");
   for (size_t i = 0; i < ranges.size(); ++i)
-    dispatch_->combine(step, saved.chunks[i].dispatched, partial.narrow(ranges[i].first, ranges[i].tokens));
+    dispatch_->combine(step, saved.chunks[i].dispatched,
+                       y.defined() ? partial.narrow(ranges[i].first, ranges[i].tokens) : Tensor());
   copies_combine(step, partial, saved);
+  if (!y.defined()) return;
   if (cut_experts(step)) sum_rows_start(step, routed, partial).wait(step);
-  if (has_shared_) {
-    add_to(step.compute, y, routed);
-    step.release(routed);
+  if (!has_shared_) return;
+  add_to(step.compute, y, routed);
+  step.release(routed);
+}
+
+void MoeLayer::give_back(Step& step, Saved& saved) const {
+  for (Chunk& c : saved.chunks) {
+    step.release(c.dispatched.out);
+    if (!step.training) TokenDispatch::release(step, c.dispatched);
   }
-  if (step.training) return;
-  Router::release(step, saved.router);
-  for (Chunk& c : saved.chunks) TokenDispatch::release(step, c.dispatched);
-  for (ExpertReplicas::Copy& c : saved.copies) ExpertReplicas::release(step, c);
+  for (ExpertReplicas::Copy& c : saved.copies) {
+    ExpertReplicas::release_weights(step, c);
+    if (!step.training) ExpertReplicas::release(step, c);
+  }
+  if (!step.training) Router::release(step, saved.router);
 }
 
 void MoeLayer::run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights& weights) const {
@@ -190,7 +226,7 @@ void MoeLayer::run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights&
   grouped_matmul(step.compute, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
   if (weights.gate_up_bias.defined())
     grouped_add_bias(step.compute, chunk.hidden, weights.gate_up_bias, c.groups);
-  if (!step.training && !chunk.dispatched.budgeted) step.release(chunk.rows);
+  if (!step.keeps() && !chunk.dispatched.budgeted) step.release(chunk.rows);
   run_activation(step, chunk, slice);
 }
 
@@ -204,10 +240,10 @@ void MoeLayer::run_activation(Step& step, Chunk& chunk, size_t slice) const {
 void MoeLayer::run_experts(Step& step, Chunk& chunk, size_t slice, Tensor out, const Weights& weights) const {
   const ExpertRowCounts& c = chunk.dispatched.slice(slice);
   run_hidden(step, chunk, slice, weights);
-  if (!step.training && !chunk.dispatched.budgeted) step.release(chunk.hidden);
+  if (!step.keeps() && !chunk.dispatched.budgeted) step.release(chunk.hidden);
   grouped_matmul(step.compute, out, chunk.act, weights.down, c.groups);
   if (weights.down_bias.defined()) grouped_add_bias(step.compute, out, weights.down_bias, c.groups);
-  if (!step.training && slice == 0)
+  if (!step.keeps() && !chunk.dispatched.budgeted)
     for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act}) step.release(*t);
 }
 
@@ -226,18 +262,20 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
 
 /// drows (most rows, H) := gradient of what came to the experts, dout: of what they made. After the last
 /// slice releases rows, hidden and act. `last`: of the chunks; nothing else adds to the weights' gradients.
-/// With a budget these do not wait: what they are made of would have to stay, of every slice.
+/// With a budget these do not wait: what they are made of would have to stay, of every slice; nor beside
+/// copies, whose gradients the owners add to theirs.
 void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice,
                                 bool last) const {
   const ExpertRowCounts& c = chunk.dispatched.slice(slice);
   const bool ends = slice + 1 == chunk.dispatched.slices();
   rows_backward(step, drows, dout, chunk, slice, own(step));
-  if (step.deferred && !chunk.dispatched.budgeted) {
+  if (step.deferred && !chunk.dispatched.budgeted && replicas_->most() == 0) {
     step.deferred->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
-                        last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last); },
+                        last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last, false); },
                        {chunk.rows, chunk.hidden, chunk.act, dout});
   } else {
-    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last && ends);
+    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last && ends,
+                     chunk.dispatched.budgeted);
   }
   if (!ends) return;
   for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act, &chunk.dact}) step.release(*t);
@@ -254,19 +292,29 @@ void MoeLayer::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& save
   router_.add_up_beyond(step, mb, saved.router, rows, slices);
 }
 
+/// `at_once`: memory for all gradients is taken before the first of them is complete, as it is between
+/// slices; so what is there does not depend on how many slices there are.
 void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
-                                Tensor dout, bool last) const {
-  const GradBuffer down = step.params.accumulate(down_);
-  grouped_matmul_dw(step.compute, down.tensor, dout, act, c.groups, down.accumulate);
-  if (last) step.params.grad_ready(down_);
-  const GradBuffer gate_up = step.params.accumulate(gate_up_);
-  grouped_matmul_dw(step.compute, gate_up.tensor, dhidden, rows, c.groups, gate_up.accumulate);
-  if (last) step.params.grad_ready(gate_up_);
-  if (gate_up_bias_ < 0) return;
-  for (const auto& [bias, dy] : {std::pair{down_bias_, dout}, {gate_up_bias_, dhidden}}) {
-    const GradBuffer to = step.params.accumulate(bias);
-    grouped_sum_rows(step.compute, to.tensor, dy, c.groups, to.accumulate);
-    if (last) step.params.grad_ready(bias);
+                                Tensor dout, bool last, bool at_once) const {
+  struct Part {
+    int id;
+    Tensor dy, x;  ///< of a bias without x
+    GradBuffer to = {};
+  };
+  std::vector<Part> parts{{down_, dout, act}, {gate_up_, dhidden, rows}};
+  if (gate_up_bias_ >= 0) {
+    parts.push_back({down_bias_, dout, {}});
+    parts.push_back({gate_up_bias_, dhidden, {}});
+  }
+  if (at_once)
+    for (Part& p : parts) p.to = step.params.accumulate(p.id);
+  for (Part& p : parts) {
+    if (!at_once) p.to = step.params.accumulate(p.id);
+    if (p.x.defined())
+      grouped_matmul_dw(step.compute, p.to.tensor, p.dy, p.x, c.groups, p.to.accumulate);
+    else
+      grouped_sum_rows(step.compute, p.to.tensor, p.dy, c.groups, p.to.accumulate);
+    if (last) step.params.grad_ready(p.id);
   }
 }
 
@@ -307,6 +355,7 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
     if (i + 1 < ranges.size()) start(i + 1);
     const int64_t most = c.rows.shape[0];
     Tensor dmade, drows;
+    std::optional<Interleave::KeptTurn> turn;
     for (size_t slice = 0; slice < d.slices(); ++slice) {
       run_again(step, c, slice, slice > 0 ? of(tokens, i) : Tensor());
       if (slice > 0) dispatch_->combine_backward_next(step, d, slice, most);
@@ -315,7 +364,9 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
       experts_backward(step, drows, dmade, c, slice, i + 1 == ranges.size() && replicas_->most() == 0);
       if (slice + 1 == d.slices()) step.release(dmade);
       dispatch_->permute_backward_start(step, d, slice, drows);
-      if (slice + 1 < d.slices()) dispatch_->permute_backward_next(step, d, slice);
+      if (slice + 1 == d.slices()) break;
+      if (!turn) turn.emplace();
+      dispatch_->permute_backward_next(step, d, slice);
     }
   }
   std::vector<Tensor> drows_copied = copies_backward(step, dweights, dwhole, saved);
@@ -346,11 +397,11 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
 
 void MoeLayer::shared_forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const {
   if (!has_shared_gate_) return shared_.forward(step, y, x, mb.rows(), saved.shared);
-  saved.shared_out = step.activation("shared expert", y.shape);
+  saved.shared_out = step.activation("shared expert", x.shape);
   shared_.forward(step, saved.shared_out, x, mb.rows(), saved.shared);
   shared_gate_.forward_gate(step, x, saved.shared_gate);
-  combine_rows(step.compute, y, saved.shared_out, saved.shared_gate.routing, true);
-  if (step.training) return;
+  if (y.defined()) combine_rows(step.compute, y, saved.shared_out, saved.shared_gate.routing, true);
+  if (step.keeps()) return;
   step.release(saved.shared_out);
   Router::release(step, saved.shared_gate);
 }

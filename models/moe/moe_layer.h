@@ -35,7 +35,9 @@ class MoeLayer {
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool expert_tensor, const DispatchOptions& dispatch, const std::string& prefix, int64_t layer,
                double out_std);
-  void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const;
+  /// `recompute`: what a forward of a step that keeps nothing left in `saved`, which is how tokens were
+  /// routed, is there, and not counted a second time. y: undefined where nobody needs it.
+  void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved, bool recompute) const;
   /// dx = gradient of x. Releases saved.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
 
@@ -43,6 +45,12 @@ class MoeLayer {
   /// Tensor ranks share each expert: every one has all rows and a part of the hidden units.
   bool cut_experts(const Step& step) const { return expert_tensor_ && step.groups.tensor.size() > 1; }
   Tensor whole(Step& step, Tensor x) const;
+  /// Routes the tokens, and counts what comes of it.
+  void route(Step& step, const MicroBatch& mb, Tensor tokens, const std::vector<TokenRange>& ranges,
+             int64_t capacity, Saved& saved) const;
+  void combine(Step& step, Tensor y, int64_t n, const std::vector<TokenRange>& ranges, Saved& saved) const;
+  /// After a forward that keeps nothing: of a training step the routing stays.
+  void give_back(Step& step, Saved& saved) const;
   /// Parts that `tokens` tokens go in.
   std::vector<TokenRange> chunks(int64_t tokens) const;
   /// Experts' weights, or their gradients: a rank's own stacks, or those of one copy.
@@ -69,7 +77,7 @@ class MoeLayer {
   std::vector<Tensor> copies_backward(Step& step, Tensor dweights, Tensor dy, Saved& saved) const;
   void copies_permute_backward(Step& step, Tensor dx, std::vector<Tensor>& drows, Saved& saved) const;
   void weights_backward(Step& step, const ExpertRowCounts& counts, Tensor rows, Tensor dhidden, Tensor act,
-                        Tensor dout, bool last) const;
+                        Tensor dout, bool last, bool at_once) const;
   void declare_biases(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                       const std::string& prefix);
   void declare_shared(ParameterStore& store, const Groups& groups, const ModelConfig& config,

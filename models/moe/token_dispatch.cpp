@@ -32,7 +32,7 @@ class LocalDispatch final : public TokenDispatch {
   }
   void give_back_start(Step&, Dispatched&, size_t, Tensor) const override {}
   void combine(Step& step, Dispatched& d, Tensor y) const override {
-    combine_rows(step.compute, y, d.out, d.routing, true);
+    if (y.defined()) combine_rows(step.compute, y, d.out, d.routing, true);
   }
   void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy, int64_t) const override {
     combine_backward_here(step, d, dweights, dy);
@@ -86,7 +86,7 @@ class ExchangeDispatch final : public TokenDispatch {
   void combine(Step& step, Dispatched& d, Tensor y) const override {
     take_back(step, d, 0, d.out);
     give_back_memory(step, d);
-    combine_rows(step.compute, y, d.out, d.routing, true);
+    if (y.defined()) combine_rows(step.compute, y, d.out, d.routing, true);
   }
   void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy,
                               int64_t most) const override {
@@ -191,7 +191,9 @@ class GatherDispatch final : public TokenDispatch {
     return d.out = step.activation("rows from experts", {most, columns});
   }
   void give_back_start(Step&, Dispatched&, size_t, Tensor) const override {}
-  void combine(Step& step, Dispatched& d, Tensor y) const override { sum_back(step, d, y, d.out, true); }
+  void combine(Step& step, Dispatched& d, Tensor y) const override {
+    if (y.defined()) sum_back(step, d, y, d.out, true);
+  }
   void combine_backward_start(Step& step, Dispatched& d, Tensor, Tensor dy, int64_t) const override {
     d.travelling = gather_all(step, dy, "gradients of all ranks");
   }

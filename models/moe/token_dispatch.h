@@ -76,7 +76,7 @@ class TokenDispatch {
   virtual void give_back_start(Step& step, Dispatched& d, size_t slice, Tensor made) const = 0;
   /// Of slices but the first.
   virtual void give_back_finish(Step&, Dispatched&, size_t) const {}
-  /// y: (T, H) := the weighted sums.
+  /// y: (T, H) := the weighted sums; undefined where nobody needs them.
   virtual void combine(Step& step, Dispatched& d, Tensor y) const = 0;
 
   /// Gradients of the weights, (T, k), and of what experts made get under way, the first slice's. Releases

@@ -31,12 +31,17 @@ void GradientReducer::allocate(const Bucket& b) {
 }
 
 void GradientReducer::allocate_rounded() {
-  LT_CHECK(c_.groups.replicate.size() == 1, "gradients are rounded for a sum on one level");
-  int64_t widest = 0;
-  for (const Bucket& b : layout_.buckets())
+  int64_t widest = 0, widest_piece = 0;
+  for (const Bucket& b : layout_.buckets()) {
     if (layout_.shard_group(b).size() > 1) widest = std::max(widest, b.padded);
-  if (widest > 0)
-    rounded_ = c_.memory.allocate(MemoryKind::communication, "gradients in bf16", DType::bf16, {widest});
+    if (layout_.replicate_group(b).size() > 1) widest_piece = std::max(widest_piece, b.piece);
+  }
+  const auto room = [&](const char* name, int64_t elements) {
+    return elements > 0 ? c_.memory.allocate(MemoryKind::communication, name, DType::bf16, {elements})
+                        : Tensor();
+  };
+  rounded_ = room("gradients in bf16", widest);
+  rounded_piece_ = room("a piece of gradients in bf16", widest_piece);
 }
 
 void GradientReducer::make_records() {
@@ -259,7 +264,14 @@ void GradientReducer::reduce(const Bucket& b) {
 /// The second level: sums a piece that `ready` says is summed inside.
 void GradientReducer::sum_replicas(const Bucket& b, Tensor piece, const AsyncHandle& ready) {
   const Group& g = layout_.replicate_group(b);
-  if (g.size() > 1) at(b).summed = g.start(ready, [&](Stream& on) { g.all_reduce(on, piece); });
+  if (g.size() == 1) return;
+  at(b).summed = g.start(ready, [&](Stream& on) {
+    if (!rounded_piece_.defined()) return g.all_reduce(on, piece);
+    const Tensor sent = rounded_piece_.flat(0, {b.piece});
+    cast(on, sent, piece);
+    g.all_reduce(on, sent);
+    cast(on, piece, sent);
+  });
 }
 
 /// Two levels without ZeRO: gathers the bucket that is summed.

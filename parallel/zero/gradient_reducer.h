@@ -22,7 +22,7 @@ class GradientReducer {
 
   /// Of a bucket, in their order.
   void allocate(const Bucket& b);
-  /// Gradients are rounded to bf16 to be summed, on one level.
+  /// Gradients are rounded to bf16 to be summed, on each level.
   void allocate_rounded();
   /// On meta, for checks of placements: how units lie.
   void make_records();
@@ -94,8 +94,9 @@ class GradientReducer {
   std::vector<State> states_;     // by bucket
   std::vector<UnitState> units_;  // by unit
   std::vector<Pending> pending_;
-  Tensor rounded_;   // gradients of the bucket that is summed, in bf16; the stream of sums has it
-  int summed_ = -1;  // two levels without ZeRO: bucket whose sum is on its way and not gathered
+  Tensor rounded_;        // gradients of the bucket that is summed, in bf16; the stream of sums has it
+  Tensor rounded_piece_;  // likewise of the second level: the stream of replicas has it
+  int summed_ = -1;       // two levels without ZeRO: bucket whose sum is on its way and not gathered
 };
 
 }  // namespace ltrain

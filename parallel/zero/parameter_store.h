@@ -58,7 +58,7 @@ class ParameterStore {
     OffloadSettings offload = {};
     OffloadMemory* slow = nullptr;            ///< with offload.fraction above 0
     OffloadMemory* offload_params = nullptr;  ///< with offload.params above 0
-    bool reduce_bf16 = false;                 ///< gradients are rounded to bf16 to be summed, on one level
+    bool reduce_bf16 = false;                 ///< gradients are rounded to bf16 to be summed, on each level
     bool reduce_int8 = false;                 ///< likewise to 8 bits, with error feedback; ZeRO-0 and 1
     double ema_decay = 0;                     ///< of an average of the weights; 0: none
     uint64_t seed = 0;                        ///< of stochastic rounding

@@ -119,7 +119,9 @@ std::vector<CompositionFeature> composition_features() {
        {std::pair<std::string, std::string>{"gathered", "parallel.expert_dispatch=all_gather"},
         {"in chunks", "parallel.expert_chunks=2"},
         {"on two levels", "parallel.hierarchical_all_to_all=2"},
-        {"in slices", "model.moe.row_budget=1"}}) {
+        {"in slices", "model.moe.row_budget=1"},
+        {"with copies", "parallel.shadow_experts=1"},
+        {"with a capacity", "model.moe.capacity_factor=2"}}) {
     all.push_back({"expert, " + name, four});
     all.back().overrides.push_back(setting);
   }
@@ -132,6 +134,15 @@ std::vector<CompositionFeature> composition_features() {
     } else if (g != "none") {
       all.push_back({"recompute, " + g, {"recompute.granularity=" + g}});
     }
+  for (const std::string& d : choices_of("parallel.grad_reduce_dtype"))
+    if (d != "fp32") all.push_back({"sums in " + d, {"parallel.grad_reduce_dtype=" + d}});
+  for (const std::string& kind : choices_of("optimizer.kind"))
+    if (kind != "adamw") all.push_back({kind, {"optimizer.kind=" + kind}});
+  all.push_back({"2:4 sparsity", {"sparsity.match=[\"*.mlp.*\"]", "sparsity.at_step=1"}});
+  all.push_back({"average of weights", {"train.ema_decay=0.9"}});
+  all.push_back(
+      {"growing batch",
+       {"train.batch_ramp.start=8", "train.batch_ramp.increment=4", "train.batch_ramp.samples=64"}});
   const auto to_files = [](const std::string& section) {  // of the device that the base has: the CPU
     return std::vector<std::string>{"offload." + section + ".device=nvme", "offload." + section + ".path=."};
   };

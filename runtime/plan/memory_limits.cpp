@@ -40,7 +40,7 @@ std::vector<std::string> smaller_settings(const Recipe& r) {
     out.emplace_back("model.moe.row_budget: 1.5 (now all rows that can come)");
   if (experts && r.recompute.granularity == RecomputeGranularity::none)
     out.emplace_back("recompute.granularity: selective, with recompute.modules: [layernorm, moe]");
-  if (!experts && r.recompute.granularity != RecomputeGranularity::full)
+  else if (r.recompute.granularity != RecomputeGranularity::full)
     out.emplace_back("recompute.granularity: full");
   if (r.parallel.data > 1 && r.parallel.zero_stage < 3)
     out.push_back(fmt::format("a higher parallel.zero_stage (now {})", r.parallel.zero_stage));

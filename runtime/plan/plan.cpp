@@ -253,6 +253,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     plan.eval_seconds = static_cast<double>(sets) *
                         (one.second + static_cast<double>(batches - 1) * (two.second - one.second));
   }
+  run_smaller_steps(recipe, meta.program);
   run_other_precisions(recipe, meta.program);
   plan.figures = meta.cost.figures();
   plan.arena = meta.memory.peak();

@@ -54,9 +54,8 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
         set_of({mlp_hidden, mlp_activation, mlp_norm, attention_norm}),
         set_of({attention, attention_norm, mlp_norm})})
     ways.push_back({0, -1, s});
-  const bool whole_layers = r.model.moe.num_experts == 0;  // routers run once
-  if (whole_layers) ways.push_back({1, -1, {}});
-  if (whole_layers && most > 2) ways.push_back({root, -1, {}});
+  ways.push_back({1, -1, {}});
+  if (most > 2) ways.push_back({root, -1, {}});
   std::optional<RecomputeOptions> best;
   double seconds = 0;
   int64_t least = stored.bytes;

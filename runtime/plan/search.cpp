@@ -96,6 +96,25 @@ class Search {
     });
     on_all_cores(out.size(), [&](size_t i) { out[i].bound = parts_.bound(out[i].layout); });
     result.allowed = static_cast<int64_t>(out.size());
+    next_index_ = out.size();
+    const double most = memory();
+    for (size_t from = 0; from < out.size();) {
+      std::vector<Ranked> unfit;
+      std::copy_if(out.begin() + static_cast<std::ptrdiff_t>(from), out.end(), std::back_inserter(unfit),
+                   [&](const Ranked& r) { return r.bound.bytes > most; });
+      from = out.size();
+      for (Ranked& r : with_row_budgets(unfit)) out.push_back(std::move(r));
+    }
+    return out;
+  }
+
+  /// Those that do not fit, with memory for fewer rows of experts.
+  std::vector<Ranked> with_row_budgets(const std::vector<Ranked>& unfit) {
+    std::vector<Ranked> out;
+    for (const Ranked& r : unfit)
+      for (const Layout& l : with_row_budget(r.layout, recipe_, limits_))
+        out.push_back({l, {}, next_index_++, parts_.has_actions(l) ? 0 : 2, {}});
+    on_all_cores(out.size(), [&](size_t i) { out[i].bound = parts_.bound(out[i].layout); });
     return out;
   }
 
@@ -135,7 +154,10 @@ class Search {
         continue;
       }
       trials += static_cast<int64_t>(batch.size());
+      const size_t tried = unfit_.size();
       try_all(std::move(batch), last, fitting);
+      for (Ranked& r : with_row_budgets({unfit_.begin() + static_cast<std::ptrdiff_t>(tried), unfit_.end()}))
+        if (r.bound.bytes <= most) put_back(std::move(r));
       sort(fitting);
     }
   }
@@ -173,14 +195,13 @@ class Search {
   /// smallest, where nothing does. What is neither faster nor smaller than what it is a variant of is left
   /// out. Returns how many were tried.
   int64_t try_variants(const std::vector<Ranked>& all, std::vector<Ranked>& fitting) {
-    size_t index = all.size();
     std::vector<Ranked> batch;
     std::vector<Trial> of;  // what each is a variant of; not finished: of what does not fit
     const auto add = [&](const std::vector<Layout>& layouts, const Trial& trial) {
       for (const Layout& l : layouts) {
         const auto same = [&](const Ranked& r) { return r.layout == l; };
         if (std::any_of(batch.begin(), batch.end(), same)) continue;
-        Ranked r{l, parts_.bound(l), index++, 2, {}};
+        Ranked r{l, parts_.bound(l), next_index_++, 2, {}};
         if (r.bound.bytes > memory()) continue;
         batch.push_back(std::move(r));
         of.push_back(trial);
@@ -344,6 +365,7 @@ class Search {
   SearchParts parts_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<Ranked> unfit_;  ///< of trials
+  size_t next_index_ = 0;      ///< of what is none of the space
   int64_t wrong_bounds_ = 0;
 };
 

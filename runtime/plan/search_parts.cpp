@@ -67,9 +67,9 @@ std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
 }  // namespace
 
 SearchParts::PartKey SearchParts::key_of(const Layout& l) {
-  return {l.tensor,    l.sequence_parallel,  l.context,     l.context_comm,
-          l.expert,    l.expert_tensor,      l.micro_batch, l.recompute,
-          l.precision, hides_collectives(l), l.tensor_mode, l.offload_optimizer};
+  return {l.tensor,        l.sequence_parallel, l.context,   l.context_comm, l.expert,
+          l.expert_tensor, l.micro_batch,       l.recompute, l.precision,    hides_collectives(l),
+          l.tensor_mode,   l.offload_optimizer, l.row_budget};
 }
 
 bool SearchParts::moves_experts(const Layout& l) {

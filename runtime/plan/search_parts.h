@@ -82,7 +82,7 @@ class SearchParts {
 
  private:
   using PartKey = std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t,
-                             RecomputeGranularity, Precision, bool, TensorModeChoice, bool>;
+                             RecomputeGranularity, Precision, bool, TensorModeChoice, bool, double>;
   /// Of a model that lies on one pipeline rank, not sharded.
   struct Part {
     double micro_seconds = 0;  ///< forward and backward of a micro-batch

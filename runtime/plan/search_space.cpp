@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "kernels/base/error.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t kMostSequences = 16;  // of a micro-batch
 constexpr int64_t kMostContext = 16;
+constexpr std::array kRowBudgets{1.5, 1.25};  // of experts that do not fit
 
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> out;
@@ -42,6 +44,7 @@ class Walk {
     at_.tensor_mode = r.parallel.tensor_mode, at_.tensor_depth = r.parallel.tensor_depth;
     at_.order = r.parallel.order;
     at_.offload_optimizer = r.offload.optimizer.on();
+    at_.row_budget = r.model.moe.row_budget.value_or(0);
   }
 
   int64_t run() {
@@ -218,6 +221,7 @@ void set_layout(Recipe& r, const Layout& l) {
   p.tensor_mode = l.tensor_mode, p.tensor_depth = l.tensor_depth, p.order = l.order;
   if (l.offload_optimizer != r.offload.optimizer.on())
     r.offload.optimizer.device = l.offload_optimizer ? OffloadDevice::cpu : OffloadDevice::none;
+  if (l.row_budget > 0) r.model.moe.row_budget = l.row_budget;
 }
 
 std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
@@ -256,6 +260,7 @@ std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
   set("parallel.tensor_depth", l.tensor_depth, p.tensor_depth);
   set("parallel.order", l.order, p.order);
   if (l.offload_optimizer && !r.offload.optimizer.on()) out.emplace_back("offload.optimizer.device", "cpu");
+  set("model.moe.row_budget", l.row_budget, r.model.moe.row_budget.value_or(0));
   return out;
 }
 
@@ -274,6 +279,7 @@ std::string layout_text(const Layout& l, const Recipe& r) {
   if (l.expert > 1)
     parts.push_back(fmt::format("expert {}{}", l.expert,
                                 l.tensor > 1 ? fmt::format(" expert_tensor {}", l.expert_tensor) : ""));
+  if (l.row_budget > 0) parts.push_back(fmt::format("row budget {}", l.row_budget));
   parts.push_back(fmt::format("data {}", l.data));
   if (l.zero_stage > 0)
     parts.push_back(fmt::format("ZeRO {}{}", l.zero_stage, l.shard_group == kNode ? " in a node" : ""));
@@ -332,6 +338,16 @@ std::vector<Layout> with_chosen_recompute(const Layout& l, const Recipe& recipe,
   if (l.recompute == RecomputeGranularity::none || !is_open(recipe, "recompute.granularity")) return {};
   Layout v = l;
   v.recompute = RecomputeGranularity::automatic;
+  return only_allowed({v}, recipe, limits);
+}
+
+std::vector<Layout> with_row_budget(const Layout& l, const Recipe& recipe, const SearchLimits& limits) {
+  if (recipe.model.moe.num_experts == 0 || l.expert == 1 || !is_open(recipe, "model.moe.row_budget") ||
+      (l.row_budget > 0 && l.row_budget <= kRowBudgets.back()))
+    return {};
+  Layout v = l;
+  v.row_budget = *std::find_if(kRowBudgets.begin(), kRowBudgets.end(),
+                               [&](double b) { return l.row_budget == 0 || b < l.row_budget; });
   return only_allowed({v}, recipe, limits);
 }
 

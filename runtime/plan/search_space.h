@@ -29,6 +29,7 @@ struct Layout {
   int64_t tensor_depth = 1;
   std::string order = "tp-cp-dp-pp";
   bool offload_optimizer = false;
+  double row_budget = 0;  ///< of experts, in even shares; 0: none
   bool operator==(const Layout&) const = default;
 };
 
@@ -69,6 +70,9 @@ std::vector<Layout> variants_of(const Layout& layout, const Recipe& recipe, cons
 /// is computed again, or the recipe says what.
 std::vector<Layout> with_chosen_recompute(const Layout& layout, const Recipe& recipe,
                                           const SearchLimits& limits);
+/// A layout that does not fit with memory for fewer rows of experts: model.moe.row_budget of 1.5, then of
+/// 1.25. Empty where there is nothing to bound, or the recipe has the key.
+std::vector<Layout> with_row_budget(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
 /// A layout that does not fit with its optimizer state in host memory. Empty on CPUs, and where the recipe
 /// says where that is.
 std::vector<Layout> with_offload(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);

@@ -26,6 +26,7 @@ void run_other_precisions(const Recipe& r, TrainProgram& program) {
     done.push_back(products);
     program.set_matmul_precision(products);
     program.train_step({}, AdamwArgs{});
+    run_smaller_steps(r, program);
   }
 }
 

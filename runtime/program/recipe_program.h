@@ -29,6 +29,9 @@ RecomputeOptions recompute_options(const Recipe& recipe);
 MatmulPrecision matmul_precision_at(const Recipe& recipe, int64_t step);
 /// On meta: a step in each of the products that later phases have and the first has not, for what they take.
 void run_other_precisions(const Recipe& recipe, TrainProgram& program);
+/// On meta: a step of each smaller batch that train.batch_ramp has on its way, for what a pipeline's order of
+/// fewer micro-batches takes. Without a pipeline that is a part of what the whole batch takes.
+void run_smaller_steps(const Recipe& recipe, TrainProgram& program);
 DispatchOptions dispatch_options(const Recipe& recipe);
 OptimizerSettings optimizer_settings(const Recipe& recipe);
 /// What of a layer's activations leaves between its forward and its backward.

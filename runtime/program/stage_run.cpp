@@ -174,12 +174,18 @@ pipeline::Schedule single_stage_schedule(int micros) {
   return s;
 }
 
-pipeline::Schedule forward_only(const pipeline::Schedule& schedule, int micros) {
+pipeline::Schedule first_micros(const pipeline::Schedule& schedule, int micros) {
   pipeline::Schedule s = schedule;
   s.micros = std::min(s.micros, micros);
+  for (auto& order : s.order) std::erase_if(order, [&](const Action& a) { return a.micro >= micros; });
+  return s;
+}
+
+pipeline::Schedule forward_only(const pipeline::Schedule& schedule, int micros) {
+  pipeline::Schedule s = first_micros(schedule, micros);
   s.forward_only = true;
   for (auto& order : s.order)
-    std::erase_if(order, [&](const Action& a) { return a.kind != ActionKind::forward || a.micro >= micros; });
+    std::erase_if(order, [](const Action& a) { return a.kind != ActionKind::forward; });
   return s;
 }
 

@@ -52,7 +52,9 @@ class StageRun {
 
 /// The schedule of a model that is not cut: F and B of one micro-batch after the other.
 pipeline::Schedule single_stage_schedule(int micros);
-/// The forward half of a schedule for the first `micros` of its micro-batches: evaluation.
+/// A schedule's order of the first `micros` of its micro-batches alone: a smaller step.
+pipeline::Schedule first_micros(const pipeline::Schedule& schedule, int micros);
+/// The forward half of that: evaluation.
 pipeline::Schedule forward_only(const pipeline::Schedule& schedule, int micros);
 /// Directed pairs of pipeline ranks that exchange tensors, in ascending order: what GroupSet makes links of.
 std::vector<std::pair<int, int>> schedule_links(const pipeline::Schedule& schedule);

@@ -92,10 +92,10 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
   if (options.loss_scale) scaler_.emplace(*options.loss_scale);
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
-  LT_CHECK(!options.interleaved ||
-               (!options.cuda_graphs && !options.activations.any() && options.offload.params == 0 &&
-                options.model.moe.balance != BalanceLoss::hf && options.dispatch.row_budget == 0),
-           "micro-batches by turns that are captured, leave the device, share a balance or come in slices");
+  LT_CHECK(
+      !options.interleaved || (!options.cuda_graphs && !options.activations.any() &&
+                               options.offload.params == 0 && options.model.moe.balance != BalanceLoss::hf),
+      "micro-batches by turns that are captured, leave the device or share a balance");
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
   program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));
@@ -379,10 +379,11 @@ void TrainProgram::clear_sums() {
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
                                     const AskStop& ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
-  const int64_t micros = meta ? options_.accumulation : static_cast<int64_t>(batches.size());
+  const int64_t micros =
+      meta && batches.empty() ? options_.accumulation : static_cast<int64_t>(batches.size());
   const bool whole = micros == options_.accumulation;
-  LT_CHECK(whole || (!staged() && micros > 0 && micros < options_.accumulation), "{} micro-batches for {}",
-           micros, options_.accumulation);
+  LT_CHECK(micros > 0 && micros <= options_.accumulation, "{} micro-batches for {}", micros,
+           options_.accumulation);
   Step step = make_step(true);
   step.enter("loss");
   StepResult result;
@@ -397,10 +398,13 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
   if (staged())
-    for (int64_t k = 0; k < options_.accumulation; ++k) load(batch(k), k, true);
+    for (int64_t k = 0; k < micros; ++k) load(batch(k), k, true);
   int64_t loaded = -1;
   const pipeline::Schedule fewer =
-      whole ? pipeline::Schedule() : single_stage_schedule(static_cast<int>(micros));
+      whole ? pipeline::Schedule() : first_micros(options_.schedule, static_cast<int>(micros));
+  const std::vector<pipeline::PipelineStep> lowered =
+      whole ? std::vector<pipeline::PipelineStep>()
+            : pipeline::lower(fewer, device_.groups.coordinate(Axis::pipeline));
   StageRun run(decoder_, step, whole ? options_.schedule : fewer, interleaves());
   const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
   if (scale_.defined() && !meta) {
@@ -417,7 +421,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     return mb;
   };
   const auto pass = [&] {
-    run.run(whole ? program_ : pipeline::lower(fewer, 0), [&](int k) {
+    run.run(whole ? program_ : lowered, [&](int k) {
       const int64_t place = staged() ? k : k % places_;
       if (!staged() && loaded < k) load(batch(loaded = k), place, true);
       return scaled(in_place(place));

@@ -158,9 +158,9 @@ class TrainProgram {
   LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
   /// One optimizer step over `accumulation` micro-batches. `ask_stop`, called at its end, is agreed on: the
-  /// result has it if any rank says so. Fewer batches than `accumulation` make a smaller step, where there is
-  /// no pipeline. Deterministic, unless the options let it not be: the bits depend on the batches and the
-  /// state alone.
+  /// result has it if any rank says so. Fewer batches than `accumulation` make a smaller step; of a
+  /// pipeline's schedule the first micro-batches then. On meta without batches: a whole one. Deterministic,
+  /// unless the options let it not be: the bits depend on the batches and the state alone.
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
                         const AskStop& ask_stop = {});
 

@@ -281,6 +281,28 @@ int64_t global_batch_after(const Recipe& r, int64_t samples) {
 
 int64_t end_step(const Recipe& r) { return r.train.stop_step.value_or(r.train.train_steps); }
 
+int64_t steps_for_tokens(const Recipe& r, int64_t tokens) {
+  const BatchRamp& ramp = r.train.batch_ramp;
+  const int64_t whole = r.train.global_batch_size;
+  const auto parts = [](int64_t n, int64_t of) { return n / of + (n % of != 0); };
+  const int64_t wanted = parts(tokens, r.data.seq_length);  // sequences
+  int64_t steps = 0, samples = 0;
+  const bool grows = ramp.start > 0 && ramp.start < whole && ramp.increment > 0;  // else a rule says so
+  while (grows && samples < ramp.samples && samples < wanted) {
+    const int64_t batch = global_batch_after(r, samples);
+    int64_t next = samples + 1;  // where it is larger
+    for (int64_t larger = ramp.samples; next < larger;) {
+      const int64_t middle = next + (larger - next) / 2;
+      (global_batch_after(r, middle) > batch ? larger : next) =
+          global_batch_after(r, middle) > batch ? middle : middle + 1;
+    }
+    const int64_t here = parts(std::min(next, wanted) - samples, batch);
+    steps += here;
+    samples += here * batch;
+  }
+  return steps + (wanted > samples ? parts(wanted - samples, whole) : 0);
+}
+
 int64_t tokens_per_step(const Recipe& r) { return r.train.global_batch_size * r.data.seq_length; }
 
 bool OptimizerKeys::uses(UpdateRule rule) const {

@@ -136,7 +136,7 @@ struct Train {
   int64_t train_steps = 1000;
   BatchRamp batch_ramp;
   std::optional<int64_t> stop_step;     ///< a run ends after this step, as after the last; the schedule stays
-  std::optional<int64_t> train_tokens;  ///< when given, train_steps = ceil(train_tokens / tokens of a step)
+  std::optional<int64_t> train_tokens;  ///< when given, train_steps are as many as train on them
   double clip_grad = 1.0;               ///< 0: no clipping
   double skip_grad_norm = 0;            ///< no update above it; 0: none
   int64_t max_skipped_steps = 10;       ///< in a row
@@ -307,6 +307,8 @@ int64_t tokens_per_step(const Recipe& recipe);
 int64_t end_step(const Recipe& recipe);
 /// Sequences of the step that begins after `samples` sequences: train.batch_ramp.
 int64_t global_batch_after(const Recipe& recipe, int64_t samples);
+/// Steps until at least `tokens` have been trained on, as the batch grows.
+int64_t steps_for_tokens(const Recipe& recipe, int64_t tokens);
 /// Token ids are 0 .. this - 1; 0: its file says how many.
 int64_t tokenizer_vocab_size(TokenizerKind kind);
 

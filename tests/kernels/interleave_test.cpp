@@ -33,6 +33,32 @@ TEST_CASE("two pieces take turns where they pass, and the longer one ends alone"
   }
 }
 
+TEST_CASE("a piece that keeps its turn does not pass") {
+  const auto stream = make_inline_stream("compute");
+  std::string said;
+  const auto keeps = [&] {
+    said += 'a';
+    Interleave::of_thread()->pass();
+    {
+      const Interleave::KeptTurn turn;
+      const Interleave::KeptTurn inside;
+      said += 'k';
+      Interleave::of_thread()->pass();
+      said += 'k';
+      CHECK_THROWS_AS(Interleave::of_thread()->finish_other(), Error);
+      CHECK_THROWS_AS(Interleave::of_thread()->wait_for_count(1), Error);
+    }
+    Interleave::of_thread()->pass();
+    said += 'a';
+  };
+  Interleave::run(*stream, keeps, piece(said, 'b', 3));
+  CHECK(said == "abkkbab");
+  said.clear();
+  Interleave::run(*stream, piece(said, 'b', 3), keeps);
+  CHECK(said == "babkkba");
+  const Interleave::KeptTurn outside;  // where nothing takes turns it says nothing
+}
+
 TEST_CASE("a piece can wait for the end of the other") {
   const auto stream = make_inline_stream("compute");
   std::string said;

@@ -39,22 +39,38 @@ TEST_CASE("slow: every composition that the table calls supported trains like on
     for (const std::string& o : c.overrides) default_precision &= o.rfind("precision=", 0) != 0;
     std::string precision(to_string(r.precision));
     if (default_precision || precision == "fp8") precision = "fp64";  // also around products of FP8
-    const TinyOptions many = job_of(r, precision);
+    TinyOptions many = job_of(r, precision);
+    const UpdateRule rule = many.optimizer.rule;
+    const bool rounded = many.reduce_bf16 || many.reduce_int8;
+    const bool compressed_states = rule == UpdateRule::adamw8bit || is_onebit(rule);  // states of fp32
+    if (many.precision == "fp64" && (rounded || compressed_states)) many.precision = "fp32";
     INFO(table().features[c.a].name << " and " << table().features[c.b].name);
     const TinyOptions one = one_rank(many);
     const std::string key =
-        fmt::format("{} {} {} {} {} {} {} {}", one.architecture, one.precision, one.tied, one.fp8.has_value(),
-                    one.dropout, one.packed, one.kv_heads, one.moe.num_experts);
+        fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", one.architecture, one.precision, one.tied,
+                    one.fp8.has_value(), one.dropout, one.packed, one.kv_heads, one.moe.num_experts,
+                    one.moe.capacity_factor.value_or(0), update_rule_name(one.optimizer.rule),
+                    one.optimizer.sparsity.on(), one.ema_decay, one.micros);
     if (!alone.count(key)) alone[key] = train_tiny(one);
     const TinyResult& base = alone[key];
     const TinyResult result = train_tiny(many);
     ++run;
-    if (many.precision == "fp32" || many.precision == "fp64") {
-      require_parity(base, result, many.precision == "fp32" ? 2e-5 : many.fp8 ? 1e-11 : 1e-12);
+    const bool wide = many.precision == "fp64" || (many.precision == "fp32" && !rounded && !many.fp8);
+    const double exact = many.precision == "fp32" ? 2e-5 : many.fp8 ? 1e-11 : 1e-12;
+    if (wide && rule != UpdateRule::adamw) {
+      // Up to the first update all is as exact, after which some have directions in the place of gradients;
+      // what an optimizer makes of rounding has a test of its own.
+      CHECK(result.losses[0] == Approx(base.losses[0]).epsilon(exact));
+      CHECK(result.norms[0] == Approx(base.norms[0]).epsilon(10 * exact));
+      for (size_t i = 1; i < base.losses.size(); ++i)
+        CHECK(result.losses[i] == Approx(base.losses[i]).epsilon(0.01));
+    } else if (wide) {
+      require_parity(base, result, exact);
     } else {
       for (size_t i = 0; i < base.losses.size(); ++i)
         CHECK(result.losses[i] == Approx(base.losses[i]).epsilon(0.01));
     }
+    if (many.micros > 0) continue;  // planned for the whole batch
     CHECK(result.plan_bytes == result.used_bytes);
     if (many.expert == 1) CHECK(result.plan_wire == result.used_wire);  // else it depends on where tokens go
   }

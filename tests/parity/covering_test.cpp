@@ -158,8 +158,7 @@ std::vector<std::string> settings(const Row& row) {
   if (at(row, At::dispatch) == 1) s.push_back("parallel.expert_dispatch=all_gather");
   const int dispatch = at(row, At::dispatch);
   if (dispatch == 2 || dispatch == 4) s.push_back("parallel.expert_chunks=2");
-  // Not with multi-token prediction, which the rules refuse.
-  if (dispatch >= 3 && has_experts && model != 12) s.push_back("model.moe.row_budget=1");
+  if (dispatch >= 3 && has_experts) s.push_back("model.moe.row_budget=1");
   return s;
 }
 

@@ -219,6 +219,33 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
   }
 }
 
+TEST_CASE("replicas of hot experts under schedules that leave gradients for later", "[expert]") {
+  TinyOptions one = moe();
+  one.moe.num_experts = 4;
+  one.moe.top_k = 1;
+  one.moe.balance = BalanceLoss::none;
+  one.moe.intermediate_size = 8;
+  one.moe.shared_experts = 1;
+  one.layers = 4;
+  one.global_batch = 64;
+  const TinyResult base = train_tiny(one);
+  for (const auto& [schedule, stages, chunks] :
+       {std::tuple{"zb-h1", 2, 1}, {"zb-h2", 2, 1}, {"zbv", 2, 2}, {"dualpipev", 2, 2}})
+    for (const int zero : {0, 2, 3}) {
+      INFO(schedule << ", ZeRO " << zero);
+      TinyOptions many = one;
+      many.ranks = many.expert = 2;
+      many.pipeline = stages, many.schedule = schedule, many.chunks = chunks, many.zero_stage = zero;
+      TinyOptions without = many;
+      many.dispatch.replicas = 2;
+      const TinyResult result = train_tiny(many);
+      require_parity(base, result, 1e-12);
+      CHECK(result.plan_bytes == result.used_bytes);
+      CHECK(result.used_groups.at("expert") !=
+            train_tiny(without).used_groups.at("expert"));  // there are some
+    }
+}
+
 TEST_CASE("experts of pipelines, and every loss for balance, under every layout", "[expert]") {
   TinyOptions one = moe();
   one.micro_batch = 2;

@@ -51,6 +51,51 @@ TEST_CASE("every pipeline schedule equals one process bit for bit") {
     }
 }
 
+TEST_CASE("a pipeline's step of fewer micro-batches is one process's, bit for bit, in the planned memory") {
+  TinyOptions one;
+  one.layers = 5;
+  one.dropout = 0.1;
+  one.padded_targets = true;
+  one.untied = true;
+  one.steps = 2;
+  TinyResult whole;
+  for (const int64_t micros : {0, 1, 2, 3, 5, 7}) {
+    one.micros = micros;
+    const TinyResult base = train_tiny(one);
+    if (micros == 0)
+      whole = base;
+    else
+      CHECK(base.parameters != whole.parameters);
+    for (const Case& c : kCases) {
+      TinyOptions many = one;
+      many.pipeline = c.pipeline, many.schedule = c.schedule, many.chunks = c.chunks;
+      const TinyResult result = train_tiny(many);
+      check_exact(base, result,
+                  fmt::format("{} of 8 micro-batches, {} on {}", micros, c.schedule, c.pipeline));
+      CHECK(result.used_bytes[0] <= result.plan_bytes[0]);
+    }
+  }
+}
+
+TEST_CASE("a smaller step of a pipeline may take more than the whole one, and is planned too") {
+  TinyOptions o;
+  o.pipeline = 4;
+  o.layers = 8, o.seq = 32, o.vocab = 257, o.intermediate = 64, o.kv_heads = 4;
+  o.global_batch = 16;
+  o.steps = 1;
+  o.bucket_elements = 1 << 20;
+  int larger = 0;
+  int64_t whole = 0;
+  for (int64_t micros = 16; micros > 0; --micros) {
+    o.micros = micros < 16 ? micros : 0;
+    INFO(micros << " of 16 micro-batches");
+    const TinyResult r = train_tiny(o);
+    if (micros == 16) whole = r.plan_bytes[0];
+    larger += r.used_bytes[0] > whole;
+  }
+  CHECK(larger > 0);
+}
+
 TEST_CASE("pipelines compose with tied embeddings, tensor, data and every stage of ZeRO") {
   TinyOptions one;
   one.architecture = GENERATE(as<std::string>(), "llama", "gpt2");

@@ -46,6 +46,12 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
   o.activations = activation_offload(r);
   o.offload = program_options(r).offload;
+  o.optimizer = optimizer_settings(r);
+  o.ema_decay = r.train.ema_decay;
+  o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
+  o.reduce_int8 = r.parallel.grad_reduce_dtype == GradReduceDtype::int8;
+  if (r.train.batch_ramp.start > 0)
+    o.micros = global_batch_after(r, 0) / (r.train.micro_batch_size * r.parallel.data);
   return o;
 }
 
@@ -62,6 +68,7 @@ Recipe recipe_of(const TinyOptions& o, const std::string& folder, const std::str
 }
 
 TinyOptions one_rank(TinyOptions o) {
+  o.micros *= o.ranks;
   o.ranks = o.tensor = o.context = o.pipeline = o.chunks = 1;
   o.tensor_mode = "1d";
   o.tensor_depth = 1;
@@ -76,6 +83,7 @@ TinyOptions one_rank(TinyOptions o) {
   o.activations = {};
   o.offload = {};
   o.context_comm = "p2p";
+  o.reduce_bf16 = o.reduce_int8 = false;
   return o;
 }
 

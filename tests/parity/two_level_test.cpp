@@ -68,6 +68,46 @@ TEST_CASE("hybrid sharding equals the two-level sum bit for bit, at every stage"
     }
 }
 
+TEST_CASE(
+    "gradients summed in bf16 on two levels: half the bytes, near the sums of fp32, alike in all stages",
+    "[two_level]") {
+  TinyOptions o = two_level(4, 2, 0);
+  o.precision = "fp32";
+  o.micro_batch = 2;  // one a step: stages 2 and 3 round as the others do
+  const TinyResult wide = train_tiny(o);
+  o.reduce_bf16 = true;
+  const TinyResult base = train_tiny(o);
+  CHECK(base.gradients != wide.gradients);
+  CHECK(worst_relative(wide.gradients, base.gradients) < 1e-2);
+  for (size_t i = 0; i < base.losses.size(); ++i)
+    CHECK(base.losses[i] == Approx(wide.losses[i]).epsilon(5e-3));
+  // Across half, besides norms and counts; inside sums are gathered in fp32.
+  const auto part = [&](const TinyResult& r, const char* group) {
+    return static_cast<double>(r.used_groups.at(group)) / static_cast<double>(wide.used_groups.at(group));
+  };
+  CHECK(part(base, "replicate") == Approx(0.5).epsilon(0.03));
+  for (int stage : {0, 1, 2, 3}) {
+    INFO("ZeRO " << stage);
+    o.zero_stage = stage;
+    const TinyResult r = train_tiny(o);
+    check_same_bits(base, r);
+    CHECK(r.plan_bytes == r.used_bytes);
+    CHECK(r.plan_wire == r.used_wire);
+  }
+  // Experts have groups of their own; micro-batches are added in fp32.
+  o.architecture = "mixtral", o.moe.num_experts = 4, o.moe.top_k = 2, o.expert = 2, o.micro_batch = 1;
+  for (int stage : {0, 1, 2, 3}) {
+    INFO("experts, ZeRO " << stage);
+    o.zero_stage = stage;
+    TinyOptions exact = o;
+    exact.reduce_bf16 = false;
+    const TinyResult r = train_tiny(o), full = train_tiny(exact);
+    CHECK(r.gradients != full.gradients);
+    CHECK(worst_relative(full.gradients, r.gradients) < 1e-2);
+    CHECK(r.plan_bytes == r.used_bytes);
+  }
+}
+
 TEST_CASE("stages 2 and 3 of hybrid sharding agree bit for bit with accumulation", "[two_level]") {
   TinyOptions two = two_level(4, 2, 2), three = two_level(4, 2, 3);
   check_same_bits(train_tiny(two), train_tiny(three));

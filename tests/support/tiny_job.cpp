@@ -277,6 +277,10 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       meta.program.train_step({}, tiny_adamw(1));
       train = before = meta.groups.groups().wire_bytes();
     }
+    if (o.micros > 0 && o.pipeline > 1) {
+      meta.program.train_step(std::vector<HostBatch>(static_cast<size_t>(o.micros)), tiny_adamw(1));
+      before = meta.groups.groups().wire_bytes();
+    }
     int64_t batches = o.global_batch / (o.micro_batch * o.ranks);
     const HostBatch any;
     meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });

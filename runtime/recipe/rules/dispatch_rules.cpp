@@ -2,7 +2,6 @@
 
 #include "kernels/base/error.h"
 #include "parallel/mesh/mesh.h"
-#include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -36,10 +35,6 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
     const auto none = [&](const char* why, const char* key) {
       broken(kReplicas, fmt::format("{}; nearest valid value: 0", why), {key});
     };
-    const auto fills_with_weights = [&] {
-      const pipeline::ScheduleInfo* schedule = pipeline::find_schedule(p.schedule);
-      return p.pipeline > 1 && (p.chooses_schedule() || schedule->splits_backward);
-    };
     if (gather)
       none("with parallel.expert_dispatch: all_gather no rows travel to experts", "parallel.expert_dispatch");
     if (r.model.traits().expert_bias)
@@ -49,9 +44,6 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
       none("copies are chosen for whole micro-batches, which go in parts", "parallel.expert_chunks");
     if (experts_apart(r))
       none("tensor ranks with experts of their own do not share their tokens", "parallel.expert_tensor");
-    if (fills_with_weights())
-      none("gradients of copies are summed in the backward, which this schedule leaves for later",
-           "parallel.schedule");
     if (p.replicated_experts > r.model.moe.num_experts && r.model.moe.num_experts > 0)
       broken(kReplicas,
              fmt::format("must be at most model.moe.num_experts ({}); nearest valid value: {}",

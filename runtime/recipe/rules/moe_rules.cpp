@@ -265,11 +265,6 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
            "model.moe.balance.kind: hf is over the tokens of all layers, as transformers has them, which has "
            "no modules behind the last; nearest valid value: 0, or model.moe.balance.kind: switch",
            {"model.moe.balance.kind"});
-  if (m.row_budget && r.model.num_nextn_predict_layers > 0)
-    broken("model.moe.row_budget",
-           "memory of slices is not planned for the experts of multi-token prediction yet; nearest valid "
-           "value: null, or model.num_nextn_predict_layers: 0",
-           {"model.num_nextn_predict_layers"});
   for (const int64_t layer : m.dense_layers)
     if (layer >= r.model.num_hidden_layers)
       broken("model.moe.dense_layers",

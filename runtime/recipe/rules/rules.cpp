@@ -221,14 +221,13 @@ class Rules {
   void training() {
     const Train& t = r_.train;
     if (t.train_tokens && given("train.train_steps")) {
-      const int64_t step = tokens_per_step(r_),
-                    steps = *t.train_tokens / step + (*t.train_tokens % step != 0);
+      const int64_t steps = steps_for_tokens(r_, *t.train_tokens);
       if (steps != t.train_steps)
-        broken(
-            "train.train_tokens",
-            fmt::format("makes {} steps of {} tokens, and train.train_steps says {}; set only one of the two",
-                        steps, step, t.train_steps),
-            {"train.train_steps"});
+        broken("train.train_tokens",
+               fmt::format(
+                   "makes {} steps of {}{} tokens, and train.train_steps says {}; set only one of the two",
+                   steps, t.batch_ramp.start > 0 ? "up to " : "", tokens_per_step(r_), t.train_steps),
+               {"train.train_steps"});
     }
     if (t.stop_step && *t.stop_step > t.train_steps)
       broken("train.stop_step",

@@ -11,14 +11,6 @@ void batch_ramp_rules(const Recipe& r, int64_t data, const BrokenRule& broken) {
   const std::string start = "train.batch_ramp.start", increment = "train.batch_ramp.increment",
                     whole = "train.global_batch_size";
   const int64_t unit = r.train.micro_batch_size * data;
-  if (r.parallel.pipeline > 1)
-    return broken(start,
-                  "a pipeline's schedule is for one number of micro-batches; nearest valid value: 0, or "
-                  "parallel.pipeline: 1; or remove train.batch_ramp",
-                  {"parallel.pipeline"});
-  if (r.train.train_tokens)
-    return broken(start, "steps are of unequally many tokens: give train.train_steps, not train.train_tokens",
-                  {"train.train_tokens"});
   if (ramp.increment == 0 || ramp.samples == 0)
     return broken(start, "needs train.batch_ramp.increment and train.batch_ramp.samples", {});
   if (ramp.start % unit != 0)

@@ -19,9 +19,6 @@ void each_hindrance(const Recipe& r, F&& refuse) {
   if (r.model.moe.num_experts > 0 && r.model.moe.balance == BalanceLoss::hf)
     refuse("model.moe.balance.kind: hf sums over the layers of one micro-batch at a time",
            "model.moe.balance.kind");
-  if (r.model.moe.row_budget)
-    refuse("model.moe.row_budget has as many slices of rows as each micro-batch's routing makes",
-           "model.moe.row_budget");
   if (p.replicated_experts > 0)
     refuse("parallel.shadow_experts copies the experts of one micro-batch at a time",
            "parallel.shadow_experts");

@@ -33,14 +33,17 @@ void precision_rules(const Recipe& r, const BrokenRule& broken) {
              "by; nearest valid value: bf16, or precision: bf16",
              {"precision"});
   }
+  if (p.grad_reduce_dtype == GradReduceDtype::bf16) return;  // rounded again on each level
   for (const auto& [key, value, none] :
        {std::tuple{"parallel.shard_group", p.shard_group, "all"},
         std::tuple{"parallel.hierarchical_reduction", p.hierarchical_reduction, "none"}})
     if (value != kOneLevel)
-      broken("parallel.grad_reduce_dtype",
-             fmt::format("rounds for a sum on one level, and {} is {}; nearest valid value: fp32, or {}: {}",
-                         key, level_text(value), key, none),
-             {key});
+      broken(
+          "parallel.grad_reduce_dtype",
+          fmt::format("int8 keeps errors of a sum on one level, and {} is {}; nearest valid value: bf16, or "
+                      "{}: {}",
+                      key, level_text(value), key, none),
+          {key});
 }
 
 }  // namespace ltrain::recipe

@@ -16,11 +16,7 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
            "sqrt spaces the inputs that recompute.granularity: full with method: uniform keeps; nearest "
            "valid value: 1",
            {"recompute.method", kind});
-  if (r.model.moe.num_experts > 0) {
-    const std::string works =
-        "; nearest valid value: selective, with recompute.modules: [core_attn, layernorm]";
-    if (c.granularity == RecomputeGranularity::full)
-      broken(kind, "would run routers a second time, and what they count with them" + works, {"model.moe"});
+  if (r.model.moe.num_experts > 0)
     for (const auto& [tensor, save_policy] : c.tensors)
       if (save_policy == SavePolicy::offload &&
           (tensor == BlockTensor::mlp_hidden || tensor == BlockTensor::mlp_activation))
@@ -28,7 +24,6 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
                std::string(block_tensor_name(tensor)) +
                    " is of experts, whose rows stay; keep it, and offload mlp_norm",
                {});
-  }
   for (const RecomputeModule m : c.modules) {
     using enum RecomputeModule;
     const bool experts = m == moe || m == moe_act, dense = m == mlp || m == mlp_act;

@@ -268,9 +268,8 @@ void add_train_keys(std::vector<Key>& t) {
                   .between(0, kMaxSteps)
                   .alias({"train_iters", "max_steps"})
                   .derived("from train_tokens when given, else 1000", [](Recipe& r) {
-                    if (!r.train.train_tokens) return;
-                    const int64_t step = tokens_per_step(r);
-                    r.train.train_steps = *r.train.train_tokens / step + (*r.train.train_tokens % step != 0);
+                    if (r.train.train_tokens)
+                      r.train.train_steps = steps_for_tokens(r, *r.train.train_tokens);
                   }));
   t.push_back(integer("train.stop_step", LT_MEMBER(train.stop_step),
                       "The run ends after this step as after its last, with its evaluation and save, and "

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -114,36 +115,98 @@ TEST_CASE("layouts are tried by the figures of their whole plans, which their bo
   profile.expert_skew = skew;
   SearchParts parts(recipe, profile, limits);
   const std::vector<Layout> all = layouts(recipe, limits);
-  int pipelines = 0;
+  int pipelines = 0, budgets = 0;
   for (size_t i = 0; i < all.size(); i += all.size() / 90) {
-    INFO(layout_text(all[i], recipe));
-    const Plan plan = make_plan(with(load, all[i], limits), profile);
+    Layout l = all[i];
+    if (l.expert > 1 && i % 2 == 1) l.row_budget = 1.25;
+    budgets += l.row_budget > 0;
+    INFO(layout_text(l, recipe));
+    const Plan plan = make_plan(with(load, l, limits), profile);
     int64_t most = 0;
     for (const RankPlan& r : plan.ranks) most = std::max(most, r.total_bytes);
-    const Trial trial = parts.trial(all[i], std::numeric_limits<double>::infinity());
+    const Trial trial = parts.trial(l, std::numeric_limits<double>::infinity());
     CHECK(trial.finished == fits(plan));
     if (!trial.finished) continue;
     CHECK(trial.bytes == most);
     CHECK(trial.step_seconds == Approx(plan.step_seconds()).epsilon(1e-12));
-    const Bound bound = parts.bound(all[i]);
+    const Bound bound = parts.bound(l);
     CHECK(bound.step_seconds <= plan.step_seconds());
     CHECK(bound.bytes <= static_cast<double>(most));
     CHECK(bound.bytes > 0.01 * static_cast<double>(most));
-    CHECK_FALSE(parts.trial(all[i], 0.99 * plan.step_seconds()).finished);
-    if (!parts.has_actions(all[i])) continue;
+    CHECK_FALSE(parts.trial(l, 0.99 * plan.step_seconds()).finished);
+    if (!parts.has_actions(l)) continue;
     ++pipelines;
-    const Bound actions = parts.actions(all[i]);
+    const Bound actions = parts.actions(l);
     CHECK(actions.step_seconds <= plan.step_seconds());
     CHECK(actions.bytes <= static_cast<double>(most));
-    CHECK(parts.least_actions(all[i]) <= plan.step_seconds());
-    CHECK(parts.least_actions(all[i]) > 0.2 * plan.step_seconds());
+    CHECK(parts.least_actions(l) <= plan.step_seconds());
+    CHECK(parts.least_actions(l) > 0.2 * plan.step_seconds());
     // Costs of layers do not know waits for shards of each micro-batch, collectives behind those of
     // gradients, and sums of tensor ranks that no longer hide behind gradients of weights where backward is
     // split.
-    if (all[i].zero_stage < 2) CHECK(actions.step_seconds >= 0.85 * plan.action_seconds);
+    if (l.zero_stage < 2) CHECK(actions.step_seconds >= 0.85 * plan.action_seconds);
   }
   CHECK(pipelines > 5);
+  CHECK((budgets > 5) == (text != kDense));
   CHECK(parts.whole() == 0);
+}
+
+TEST_CASE("layouts of experts that do not fit are tried with a budget of rows", "[search]") {
+  const std::vector<std::string> fixed{"parallel.tensor=1", "parallel.context=1",
+                                       "parallel.sequence_parallel=false", "train.micro_batch_size=4",
+                                       "recompute.granularity=none"};
+  const LoadRecipe load = reader(kMoe, fixed);
+  SearchLimits limits = on(4);
+  limits.variants = false;
+  limits.seconds = 1e6;
+  const MachineProfile h100 = find_profile("h100");
+  const auto bytes_of = [](const Plan& plan) {
+    int64_t most = 0;
+    for (const RankPlan& r : plan.ranks) most = std::max(most, r.total_bytes);
+    return most;
+  };
+  const std::vector<Layout> all = layouts(load({}), limits);
+  std::vector<int64_t> sizes;  // of layouts that budgets are for, without
+  for (const Layout& l : all)
+    if (l.expert > 1) sizes.push_back(bytes_of(make_plan(with(load, l, limits), h100)));
+  std::sort(sizes.begin(), sizes.end());
+  limits.keep_free = h100.device_bytes - sizes[sizes.size() / 10];
+  std::vector<std::pair<double, int64_t>> plans;  // of each layout with the largest budget that fits
+  std::map<double, int> with_budget;
+  for (Layout l : all)
+    for (const double budget : {0.0, 1.5, 1.25}) {
+      if (budget > 0 && l.expert == 1) break;
+      l.row_budget = budget;
+      const Plan plan = make_plan(with(load, l, limits), h100);
+      if (!fits_with(plan, limits.keep_free)) continue;
+      plans.emplace_back(plan.step_seconds(), bytes_of(plan));
+      ++with_budget[budget];
+      break;
+    }
+  std::sort(plans.begin(), plans.end());
+  CHECK(with_budget[0] > 0);
+  CHECK(with_budget[1.5] > 0);
+  CHECK(with_budget[1.25] > 0);
+  const SearchResult s = search_layouts(load, h100, limits, plans.size());
+  REQUIRE(s.found.size() == plans.size());
+  CHECK(s.wrong_bounds == 0);
+  std::map<double, int> found;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    CHECK(s.found[i].plan.step_seconds() == plans[i].first);
+    ++found[s.found[i].layout.row_budget];
+    CHECK(s.found[i].largest().row_budget == s.found[i].layout.row_budget);
+    if (s.found[i].layout.row_budget != 1.25) continue;
+    const Setting budget{"model.moe.row_budget", "1.25"};
+    CHECK(std::count(s.found[i].settings.begin(), s.found[i].settings.end(), budget) == 1);
+    CHECK_THAT(layout_text(s.found[i].layout, load({})), Contains("row budget 1.25"));
+  }
+  CHECK(found == with_budget);
+  CHECK_THAT(search_text(s, load({}), limits), Contains("row budget 1.5"));
+  // What the recipe says of it stays.
+  std::vector<std::string> none = fixed;
+  none.emplace_back("model.moe.row_budget=null");
+  for (const FoundLayout& f : search_layouts(reader(kMoe, none), h100, limits, 100).found)
+    CHECK(f.layout.row_budget == 0);
 }
 
 TEST_CASE("the layouts that a search returns are the fastest of all whole plans", "[search]") {

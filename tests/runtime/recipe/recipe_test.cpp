@@ -122,6 +122,22 @@ TEST_CASE("derived defaults follow the keys that are given", "[recipe]") {
   CHECK(parse("data: {eval: [a]}\n").train.eval_interval == 500);
 }
 
+TEST_CASE("train_tokens counts the steps of a growing batch", "[recipe]") {
+  for (const char* ramp :
+       {"{start: 2, increment: 2, samples: 100}", "{start: 4, increment: 2, samples: 7}",
+        "{start: 1, increment: 1, samples: 1000}", "{start: 2, increment: 10, samples: 50}"})
+    for (const int64_t tokens : {1, 512, 513, 5000, 25600, 25601, 200000, 1000000}) {
+      INFO(ramp << ", " << tokens << " tokens");
+      const Recipe r = parse(
+          fmt::format("train: {{global_batch_size: 12, train_tokens: {}, batch_ramp: {}}}\n", tokens, ramp));
+      int64_t steps = 0, samples = 0;  // one by one, of sequences of 256
+      for (; samples * 256 < tokens; ++steps) samples += global_batch_after(r, samples);
+      CHECK(r.train.train_steps == steps);
+      CHECK(r.schedule.lr_decay_steps == steps);
+      if (tokens > 5000) CHECK(steps > (tokens + 12 * 256 - 1) / (12 * 256));  // more than without a ramp
+    }
+}
+
 TEST_CASE("other spellings are accepted and reported", "[recipe]") {
   const Recipe r = parse("train: {train_iters: 7}\ntp: 1\nmodel: {n_layer: 3}\n", {"lr_warmup_iters=2"});
   CHECK(r.train.train_steps == 7);

@@ -28,6 +28,7 @@ std::string_view interned(std::string_view text) {
   thread_local std::unordered_set<std::string_view> known;
   const auto place = (std::bit_cast<uintptr_t>(text.data()) + text.size()) * 0x9e3779b97f4a7c15u;
   std::string_view& slot = recent[place >> 55];
+  if (slot.data() == text.data() && slot.size() == text.size()) return slot;  // it is such a copy
   if (slot == text) return slot;
   if (const auto it = known.find(text); it != known.end()) return slot = *it;
   Names& shared = names();

@@ -6,6 +6,35 @@
 #include "kernels/tensor/device.h"
 
 namespace ltrain {
+namespace {
+
+/// Nodes of containers that were erased, for those that are inserted next: a step asks for memory and gives
+/// it back many thousand times, a plan of one many million times.
+template <class Container>
+std::vector<typename Container::node_type>& spare_nodes() {
+  thread_local std::vector<typename Container::node_type> nodes;
+  return nodes;
+}
+
+template <class Container>
+void erase_kept(Container& c, typename Container::const_iterator at) {
+  constexpr size_t kMost = 1024;
+  auto node = c.extract(at);
+  if (auto& spare = spare_nodes<Container>(); spare.size() < kMost) spare.push_back(std::move(node));
+}
+
+/// `set(node)` gives a spare node its key and value; else `make()` inserts a new one.
+template <class Container, class Set, class Make>
+void insert_kept(Container& c, const Set& set, const Make& make) {
+  auto& spare = spare_nodes<Container>();
+  if (spare.empty()) return make();
+  auto node = std::move(spare.back());
+  spare.pop_back();
+  set(node);
+  c.insert(std::move(node));
+}
+
+}  // namespace
 
 std::string_view memory_kind_name(MemoryKind k) {
   constexpr std::string_view names[kMemoryKindCount] = {"parameters",  "gradients",   "optimizer",
@@ -22,7 +51,8 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
   if (best != free_by_size_.end()) {
     offset = best->second;
     const int64_t rest = best->first - bytes;
-    erase_free(free_.find(offset));
+    erase_kept(free_, free_.find(offset));
+    erase_kept(free_by_size_, best);
     if (rest > 0) add_free(offset + bytes, rest);
   } else {
     offset = top_;
@@ -37,7 +67,10 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
     if (bytes > capacity_ - offset) exhausted(name, dtype, shape, bytes);
     top_ = offset + bytes;
   }
-  live_[offset] = {bytes, kind, interned(name)};
+  const Block block{bytes, kind, interned(name)};
+  insert_kept(
+      live_, [&](auto& node) { node.key() = offset, node.mapped() = block; },
+      [&] { live_.emplace(offset, block); });
   live_bytes_ += bytes;
   kind_bytes_[static_cast<int>(kind)] += bytes;
   if (top_ > peak_.arena_bytes || live_bytes_ > peak_.live_bytes) note_peak();
@@ -50,7 +83,7 @@ void Memory::release(Tensor& t) {
   int64_t offset = it->first, bytes = it->second.bytes;
   live_bytes_ -= bytes;
   kind_bytes_[static_cast<int>(it->second.kind)] -= bytes;
-  live_.erase(it);
+  erase_kept(live_, it);
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && offset + bytes == next->first) {
     bytes += next->second;
@@ -73,13 +106,22 @@ void Memory::release(Tensor& t) {
 }
 
 void Memory::add_free(int64_t offset, int64_t bytes) {
-  free_[offset] = bytes;
-  free_by_size_.insert({bytes, offset});
+  insert_kept(
+      free_, [&](auto& node) { node.key() = offset, node.mapped() = bytes; },
+      [&] { free_.emplace(offset, bytes); });
+  insert_kept(
+      free_by_size_,
+      [&](auto& node) {
+        node.value() = {bytes, offset};
+      },
+      [&] {
+        free_by_size_.insert({bytes, offset});
+      });
 }
 
 void Memory::erase_free(std::map<int64_t, int64_t>::iterator block) {
-  free_by_size_.erase({block->second, block->first});
-  free_.erase(block);
+  erase_kept(free_by_size_, free_by_size_.find({block->second, block->first}));
+  erase_kept(free_, block);
 }
 
 void Memory::note_peak() {

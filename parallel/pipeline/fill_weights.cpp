@@ -5,6 +5,7 @@
 
 #include "kernels/base/error.h"
 #include "parallel/pipeline/dependencies.h"
+#include "parallel/pipeline/simulate_checked.h"
 
 namespace ltrain::pipeline {
 namespace {
@@ -102,7 +103,7 @@ Schedule fill_with_weights(const Schedule& schedule, const StageCosts& costs) {
       arrives[rank][at] = filler.run(a, rank, ready);
     });
     Schedule filled = filler.take();
-    const double makespan = simulate(filled, costs).makespan;
+    const double makespan = simulate_checked(filled, costs).makespan;
     if (makespan >= least * (1 - 1e-9)) continue;
     least = makespan;
     kept = std::move(filled);

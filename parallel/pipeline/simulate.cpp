@@ -4,6 +4,7 @@
 
 #include "kernels/base/error.h"
 #include "parallel/pipeline/dependencies.h"
+#include "parallel/pipeline/simulate_checked.h"
 
 namespace ltrain::pipeline {
 namespace {
@@ -55,6 +56,10 @@ StageCosts StageCosts::uniform(int stages, double forward, double input, double 
 Timing simulate(const Schedule& s, const StageCosts& costs) {
   check(s, s.name);
   check_costs(s, costs);
+  return simulate_checked(s, costs);
+}
+
+Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
   const size_t ranks = static_cast<size_t>(s.ranks);
   Timing t;
   t.start.resize(ranks);

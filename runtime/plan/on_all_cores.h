@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstddef>
 #include <future>
+#include <set>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/launch/cgroup.h"
@@ -22,6 +24,17 @@ void on_all_cores(size_t n, const Work& work) {
   for (size_t i = 1; i < most; ++i) workers.push_back(std::async(std::launch::async, run));
   run();
   for (auto& w : workers) w.get();
+}
+
+/// The same for things of which those with one key share work that the first of them does: of each key one is
+/// worked on before the others, so that threads do not wait for each other.
+template <class KeyOf, class Work>
+void on_all_cores_by_key(size_t n, const KeyOf& key_of, const Work& work) {
+  std::set<std::decay_t<decltype(key_of(size_t{}))>> keys;
+  std::vector<size_t> firsts, others;
+  for (size_t i = 0; i < n; ++i) (keys.insert(key_of(i)).second ? firsts : others).push_back(i);
+  for (const std::vector<size_t>* which : {&firsts, &others})
+    on_all_cores(which->size(), [&](size_t i) { work((*which)[i]); });
 }
 
 }  // namespace ltrain

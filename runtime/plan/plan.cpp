@@ -5,6 +5,8 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <tuple>
+#include <unordered_map>
 
 #include "kernels/base/interned.h"
 #include "kernels/tensor/parallel_for.h"
@@ -15,6 +17,7 @@
 #include "runtime/plan/on_all_cores.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/plan/sparse_plan.h"
+#include "runtime/program/action_repeats.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/recipe/rules/fp8_rules.h"
 #include "runtime/telemetry/exposed.h"
@@ -192,6 +195,77 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
   return limit;
 }
 
+namespace {
+
+/// The pass over a train step; what of it is known without its ops.
+void plan_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
+  meta.train_step();
+  plan.step_seconds = meta.end();
+  if (layout.stage_layers.empty()) return;  // a rank alone does not know when its neighbours send
+  plan.action_seconds = meta.program.action_seconds();
+  plan.step_seconds -= sum(plan.action_seconds);
+}
+
+/// What comes with each batch of an evaluation, from passes over one and over two of them.
+void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
+  if (recipe.train.eval_interval == 0) return;
+  const int64_t batches = recipe.train.eval_steps * micro_batches_per_step(recipe);
+  const auto pass = [&](int64_t n) {
+    const double start = meta.end();
+    const int64_t before = meta.wire_bytes();
+    const HostBatch any;
+    meta.program.evaluate([&] { return n-- > 0 ? &any : nullptr; });
+    return std::pair(meta.wire_bytes() - before, meta.end() - start);
+  };
+  const auto first = pass(1);  // begins with weights that others have updated
+  const auto one = pass(1), two = pass(2);
+  const int64_t sets = static_cast<int64_t>(eval_sets(recipe).size());
+  plan.eval_wire_bytes =
+      first.first - one.first + sets * (one.first + (batches - 1) * (two.first - one.first));
+  plan.eval_seconds =
+      first.second - one.second +
+      static_cast<double>(sets) * (one.second + static_cast<double>(batches - 1) * (two.second - one.second));
+}
+
+/// When all passes are made.
+void plan_memory(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
+                 int threads) {
+  run_smaller_steps(recipe, meta.program);
+  run_other_precisions(recipe, meta.program);
+  plan.arena = meta.memory.peak();
+  add_external(plan, recipe, profile, meta, threads);
+}
+
+}  // namespace
+
+RankPlan compose_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
+                      int rank, int threads) {
+  for (const bool repeats : {true, false}) {
+    MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads,
+                  static_cast<int>(recipe.launch.ranks_on_host));
+    if (repeats) meta.program.repeat_actions(meta.memory);
+    RankPlan plan;
+    plan.rank = rank;
+    try {
+      plan_step(plan, layout, meta);
+      if (const int64_t other = step_kinds(meta.program.options().optimizer).other_step; other > 0)
+        meta.train_step(other);
+    } catch (const ActionRepeats::Impossible&) {
+      continue;
+    }
+    plan_evaluation(plan, recipe, meta);
+    plan_memory(plan, recipe, profile, meta, threads);
+    RankPlan known;
+    known.rank = rank;
+    known.step_seconds = plan.step_seconds;
+    known.action_seconds = std::move(plan.action_seconds);
+    known.total_bytes = plan.total_bytes;
+    known.host_bytes = plan.host_bytes;
+    return known;
+  }
+  LT_CHECK(false, "a pass of all actions was not possible");
+}
+
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, bool totals) {
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
@@ -200,33 +274,34 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   plan.rank = rank;
   const int64_t wire_before = meta.wire_bytes();
   const Stream::Waits waits_before = meta.compute->waited();
-  meta.train_step();
+  plan_step(plan, layout, meta);
   plan.train_wire_bytes = meta.wire_bytes() - wire_before;
   plan.model_flops = meta.trace.model_flops();
-  plan.step_seconds = meta.end();
-  if (!layout.stage_layers.empty()) {  // a rank alone does not know when its neighbours send
-    plan.action_seconds = meta.program.action_seconds();
-    plan.step_seconds -= sum(plan.action_seconds);
-  }
   for (auto& [axis, seconds] : exposed_by_axis(meta.compute->waited(), waits_before))
     (axis.empty() ? plan.exposed_offload_seconds : plan.exposed.emplace_back(axis, 0).second) = seconds;
   const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
 
+  // Texts of entries are interned: what has the same place is the same.
   std::map<std::array<std::string_view, 3>, CollectivePlan> collectives;
+  std::map<std::tuple<const char*, const char*, uint16_t>, CollectivePlan*> collective_at;
   std::map<std::string_view, OpPlan> ops;
+  std::unordered_map<const char*, OpPlan*> op_at;
   add_other_step(plan, layout, meta);
   for (auto entry = meta.trace.entries().begin(); entry != meta.trace.entries().begin() + entries; ++entry) {
     const TraceEntry& e = *entry;
     if (e.cls == OpClass::collective) {
-      const std::string_view group = interned(comm_axis(e.axes));
-      CollectivePlan& c = collectives[{e.axis, e.collective, group}];
-      if (c.calls++ == 0) c.axis = e.axis, c.group = group, c.op = e.collective;
+      CollectivePlan*& at = collective_at[{e.axis.data(), e.collective.data(), e.axes.bits}];
+      if (!at) at = &collectives[{e.axis, e.collective, interned(comm_axis(e.axes))}];
+      CollectivePlan& c = *at;
+      if (c.calls++ == 0) c.axis = e.axis, c.group = comm_axis(e.axes), c.op = e.collective;
       c.bytes += static_cast<int64_t>(e.bytes);
       c.wire_bytes += static_cast<int64_t>(e.wire_bytes);
       c.network_bytes += std::llround(e.network_bytes);
       c.seconds += e.seconds;
     }
-    OpPlan& o = ops[e.name];
+    OpPlan*& at = op_at[e.name.data()];
+    if (!at) at = &ops[e.name];
+    OpPlan& o = *at;
     if (o.calls++ == 0) o.name = e.name;
     o.flops += e.flops;
     o.bytes += e.bytes;
@@ -237,27 +312,9 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   std::stable_sort(plan.ops.begin(), plan.ops.end(),
                    [](const OpPlan& a, const OpPlan& b) { return a.seconds > b.seconds; });
 
-  if (recipe.train.eval_interval > 0) {
-    // What comes with each batch, from passes over one and over two of them.
-    const int64_t batches = recipe.train.eval_steps * micro_batches_per_step(recipe);
-    const auto pass = [&](int64_t n) {
-      const double start = meta.end();
-      const int64_t before = meta.wire_bytes();
-      const HostBatch any;
-      meta.program.evaluate([&] { return n-- > 0 ? &any : nullptr; });
-      return std::pair(meta.wire_bytes() - before, meta.end() - start);
-    };
-    const auto one = pass(1), two = pass(2);
-    const int64_t sets = static_cast<int64_t>(eval_sets(recipe).size());
-    plan.eval_wire_bytes = sets * (one.first + (batches - 1) * (two.first - one.first));
-    plan.eval_seconds = static_cast<double>(sets) *
-                        (one.second + static_cast<double>(batches - 1) * (two.second - one.second));
-  }
-  run_smaller_steps(recipe, meta.program);
-  run_other_precisions(recipe, meta.program);
+  plan_evaluation(plan, recipe, meta);
+  plan_memory(plan, recipe, profile, meta, threads);
   plan.figures = meta.cost.figures();
-  plan.arena = meta.memory.peak();
-  add_external(plan, recipe, profile, meta, threads);
   if (totals) {
     add_routing(plan, recipe, profile, layout, threads);
     plan.placement_ops = static_cast<int64_t>(meta.trace.entries().size());
@@ -293,10 +350,10 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
   plan.for_this_machine = plan.device == DeviceKind::cpu || profile.of_this_machine;
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
-  if (auto it = peaks.find(type); it != peaks.end()) plan.peak_flops = it->second;
-  // A profile from before fp16: on the CPU its products are those of fp32.
-  if (auto it = peaks.find("f32"); type == "f16" && plan.peak_flops == 0 && it != peaks.end())
-    plan.peak_flops = it->second;
+  // A type that is not there computes as fp32, which is what it is priced by.
+  for (const std::string& t : {type, std::string("f32")})
+    if (const auto it = peaks.find(t); it != peaks.end() && plan.peak_flops == 0)
+      plan.peak_flops = it->second;
   return plan;
 }
 

@@ -178,6 +178,11 @@ PipelinePlan priced_pipeline(const Recipe& resolved, const MachineProfile& profi
 /// it beside: MoE routing, placements.
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                    int rank, int threads, bool totals = false);
+/// Of the same rank only its time, its actions' and its memory: total_bytes, host_bytes. Composed of the
+/// passes of a stage's first micro-batches, where the others repeat them (ActionRepeats): bytes are those of
+/// plan_rank, seconds too but for rounding.
+RankPlan compose_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
+                      int rank, int threads);
 /// Adds the actions of a pipeline to the steps of `ranks`; nothing without a pipeline. An action takes what
 /// its stage's costs say, or what it took in the pass of a rank of its stage where that is longer: there it
 /// waits for shards of parameters and gradients too, which costs of layers do not know. That pass has no

@@ -15,6 +15,7 @@ namespace ltrain {
 namespace {
 
 constexpr size_t kBatch = 16;               // layouts that are tried before others are chosen
+constexpr size_t kPriced = 64;              // at once
 constexpr size_t kFrontTrials = 8;          // of the front of bounds
 constexpr size_t kSmallestTrials = 24;      // where nothing fits
 constexpr size_t kVariantsOf = 10;          // of the fastest that fit, and of those that would if they did
@@ -94,7 +95,9 @@ class Search {
     result.looked_at = for_each_layout(recipe_, limits_, [&](const Layout& l) {
       out.push_back({l, {}, out.size(), parts_.has_actions(l) ? 0 : 2, {}});
     });
-    on_all_cores(out.size(), [&](size_t i) { out[i].bound = parts_.bound(out[i].layout); });
+    on_all_cores_by_key(
+        out.size(), [&](size_t i) { return SearchParts::key_of(out[i].layout); },
+        [&](size_t i) { out[i].bound = parts_.bound(out[i].layout); });
     result.allowed = static_cast<int64_t>(out.size());
     next_index_ = out.size();
     const double most = memory();
@@ -144,11 +147,15 @@ class Search {
         open.pop_back();
       }
       if (batch.empty()) return;
-      // A batch is tried when all of it is priced, so that no core waits for one trial among prices.
-      const bool priced =
-          std::all_of(batch.begin(), batch.end(), [](const Ranked& r) { return r.priced == 2; });
-      if (!priced) {
-        on_all_cores(batch.size(), [&](size_t i) { price(batch[i]); });
+      const auto known = [](const Ranked& r) { return r.priced == 2; };
+      if (!std::all_of(batch.begin(), batch.end(), known)) {
+        // Of the next ones too: prices only make bounds higher, so that the same ones are tried first.
+        while (batch.size() < kPriced && !open.empty() && !(open.front().speed() < last)) {
+          std::pop_heap(open.begin(), open.end(), later);
+          batch.push_back(std::move(open.back()));
+          open.pop_back();
+        }
+        price(batch);
         for (Ranked& r : batch)
           if (r.bound.bytes <= most) put_back(std::move(r));
         continue;
@@ -162,24 +169,41 @@ class Search {
     }
   }
 
-  /// The next that its bound can know of its pipeline.
-  void price(Ranked& r) {
-    if (r.priced == 2) return;
-    if (r.priced++ == 0) {
-      r.bound.step_seconds = std::max(r.bound.step_seconds, parts_.least_actions(r.layout));
-      return;
-    }
-    const Bound actions = parts_.actions(r.layout);
-    r.bound = {std::max(r.bound.step_seconds, actions.step_seconds), std::max(r.bound.bytes, actions.bytes)};
+  /// The next that their bounds can know of their pipelines.
+  void price(std::vector<Ranked>& batch) {
+    std::vector<Ranked*> layers, actions;
+    for (Ranked& r : batch)
+      if (r.priced < 2) (r.priced++ == 0 ? layers : actions).push_back(&r);
+    on_all_cores_by_key(
+        layers.size(), [&](size_t i) { return SearchParts::key_of(layers[i]->layout); },
+        [&](size_t i) {
+          Ranked& r = *layers[i];
+          r.bound.step_seconds = std::max(r.bound.step_seconds, parts_.least_actions(r.layout));
+        });
+    on_all_cores_by_key(
+        actions.size(), [&](size_t i) { return SearchParts::actions_key_of(actions[i]->layout); },
+        [&](size_t i) {
+          Ranked& r = *actions[i];
+          const Bound b = parts_.actions(r.layout);
+          r.bound = {std::max(r.bound.step_seconds, b.step_seconds), std::max(r.bound.bytes, b.bytes)};
+        });
   }
 
   /// Those that fit go to `fitting`; those that turn out to be slower than `speed` do not. 0: all may
   /// be so slow.
   void try_all(std::vector<Ranked> batch, double speed, std::vector<Ranked>& fitting) {
+    std::vector<std::unique_ptr<RankTrials>> trials(batch.size());
     on_all_cores(batch.size(), [&](size_t i) {
-      Ranked& r = batch[i];
-      const double most = static_cast<double>(r.layout.global_batch) / speed;  // infinite for 0
-      r.trial = parts_.trial(r.layout, most);
+      const Layout& l = batch[i].layout;
+      trials[i] = parts_.begin_trial(l, static_cast<double>(l.global_batch) / speed);  // infinite for 0
+    });
+    // Rank by rank, so that no core waits for the last of them.
+    std::vector<std::pair<RankTrials*, size_t>> ranks;
+    for (const auto& trial : trials)
+      for (size_t i = 0; trial && i < trial->size(); ++i) ranks.emplace_back(trial.get(), i);
+    on_all_cores(ranks.size(), [&](size_t i) { ranks[i].first->run(ranks[i].second); });
+    on_all_cores(batch.size(), [&](size_t i) {
+      if (trials[i]) batch[i].trial = trials[i]->result();
     });
     for (Ranked& r : batch) {
       if (!r.trial.fits) unfit_.push_back(r);
@@ -306,13 +330,13 @@ class Search {
   }
 
   /// The smallest of each tensor (with and without sequence parallelism) and pipeline degree, smallest first.
-  /// By bounds in steps of 5 %; of about as many bytes those with the fewest micro-batches, whose plans are
-  /// the shortest to make.
+  /// By bounds in steps of 5 %, which know little of what passes; of about as many bytes those with the
+  /// smallest micro-batches, then with the fewest of them, whose plans are the shortest to make.
   static std::vector<Ranked> smallest(std::vector<Ranked> ranked) {
     const auto order = [](const Ranked& r) {
       const Layout& l = r.layout;
-      return std::pair(std::floor(std::log(std::max(1.0, r.bound.bytes)) / std::log(1.05)),
-                       l.global_batch / (l.micro_batch * l.data));
+      return std::tuple(std::floor(std::log(std::max(1.0, r.bound.bytes)) / std::log(1.05)), l.micro_batch,
+                        l.global_batch / (l.micro_batch * l.data));
     };
     std::stable_sort(ranked.begin(), ranked.end(),
                      [&](const Ranked& a, const Ranked& b) { return order(a) < order(b); });

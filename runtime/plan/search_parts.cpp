@@ -72,6 +72,10 @@ SearchParts::PartKey SearchParts::key_of(const Layout& l) {
           l.tensor_mode,   l.offload_optimizer, l.row_budget};
 }
 
+SearchParts::ActionsKey SearchParts::actions_key_of(const Layout& l) {
+  return {key_of(l), l.schedule, l.pipeline, l.virtual_pipeline, l.global_batch / (l.micro_batch * l.data)};
+}
+
 bool SearchParts::moves_experts(const Layout& l) {
   return l.pipeline == 1 && l.expert > 1 && l.zero_stage > 0 && l.shard_group != kOneLevel;
 }
@@ -279,8 +283,7 @@ double SearchParts::least_actions(const Layout& l) {
 }
 
 Bound SearchParts::actions(const Layout& l) {
-  const int64_t micros = l.global_batch / (l.micro_batch * l.data);
-  const Actions& a = actions_.get({key_of(l), l.schedule, l.pipeline, l.virtual_pipeline, micros}, [&] {
+  const Actions& a = actions_.get(actions_key_of(l), [&] {
     const PipelinePlan plan = pipeline(l, recipe_of(l));
     const pipeline::Schedule& schedule = plan.layout.schedule;
     Actions made{plan.timing.makespan, std::vector<double>(static_cast<size_t>(schedule.ranks)),
@@ -303,31 +306,66 @@ Bound SearchParts::actions(const Layout& l) {
   return {kRounding * std::max(a.seconds, traffic_seconds(l).once), kRounding * most};
 }
 
-Trial SearchParts::trial(const Layout& l, double most_seconds) {
-  const Recipe r = recipe_of(l);
+std::unique_ptr<RankTrials> SearchParts::begin_trial(const Layout& l, double most_seconds) {
+  Recipe r = recipe_of(l);
   ++(composes(l) ? composed_ : whole_);
   PipelinePlan pipeline;
   try {
-    pipeline = this->pipeline(l, r);
+    // ZeRO and its group change nothing in it.
+    pipeline = has_actions(l)
+                   ? pipelines_.get({actions_key_of(l), l.order}, [&] { return this->pipeline(l, r); })
+                   : this->pipeline(l, r);
   } catch (const Error& e) {  // whatever is computed again
     if (l.recompute != RecomputeGranularity::automatic || e.code() != ExitCode::does_not_fit) throw;
-    return {};
+    return nullptr;
   }
-  Plan plan = job_of(r, profile_);
+  return std::make_unique<RankTrials>(std::move(r), profile_, std::move(pipeline), limits_.keep_free,
+                                      most_seconds);
+}
+
+Trial SearchParts::trial(const Layout& l, double most_seconds) {
+  const std::unique_ptr<RankTrials> ranks = begin_trial(l, most_seconds);
+  if (!ranks) return {};
+  for (size_t i = 0; i < ranks->size(); ++i) ranks->run(i);
+  return ranks->result();
+}
+
+RankTrials::RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline, int64_t keep_free,
+                       double most_seconds)
+    : recipe_(std::move(recipe)),
+      profile_(profile),
+      pipeline_(std::move(pipeline)),
+      keep_free_(keep_free),
+      most_seconds_(most_seconds),
+      job_(job_of(recipe_, profile)),
+      which_(ranks_to_plan(recipe_)),
+      ranks_(which_.size()),
+      ended_by_(which_.size()) {}
+
+void RankTrials::run(size_t i) {
+  if (i > ended_by_) return;
+  ranks_[i] = compose_rank(recipe_, profile_, pipeline_.layout, which_[i], job_.threads_per_rank);
+  Plan alone = job_;
+  alone.ranks = {ranks_[i]};
+  const double seconds = ranks_[i].step_seconds + pipeline_.timing.makespan;  // or longer: place_actions
+  if (fits_with(alone, keep_free_) && seconds <= most_seconds_) return;
+  size_t before = ended_by_;
+  while (i < before && !ended_by_.compare_exchange_weak(before, i)) {
+  }
+}
+
+Trial RankTrials::result() {
   Trial t;
-  t.fits = true;
-  t.finished = true;
-  for (int rank : ranks_to_plan(r)) {
-    plan.ranks.push_back(plan_rank(r, profile_, pipeline.layout, rank, plan.threads_per_rank));
-    t.step_seconds = plan.step_seconds() + pipeline.timing.makespan;  // or longer: place_actions
-    t.bytes = std::max(t.bytes, plan.ranks.back().total_bytes);
-    t.fits = fits_with(plan, limits_.keep_free);
-    t.finished = t.fits && t.step_seconds <= most_seconds;
-    if (!t.finished) return t;
-  }
-  place_actions(plan.ranks, r, pipeline);
+  const bool ended = ended_by_ < which_.size();
+  Plan plan = job_;
+  plan.ranks = std::move(ranks_);
+  plan.ranks.resize(ended ? ended_by_ + 1 : which_.size());
+  for (const RankPlan& r : plan.ranks) t.bytes = std::max(t.bytes, r.total_bytes);
+  t.fits = fits_with(plan, keep_free_);
+  if (ended) return t;
+  place_actions(plan.ranks, recipe_, pipeline_);
   t.step_seconds = plan.step_seconds();
-  t.finished = t.step_seconds <= most_seconds;
+  t.finished = t.step_seconds <= most_seconds_;
   return t;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <tuple>
 
@@ -54,6 +55,32 @@ class Shared {
   std::map<Key, Entry> entries_;
 };
 
+/// A trial under way. Its ranks are independent of each other.
+class RankTrials {
+ public:
+  /// Of a resolved recipe; the profile outlives this. It ends when a rank does not leave `keep_free` bytes,
+  /// or its step takes longer than `most_seconds`.
+  RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline, int64_t keep_free,
+             double most_seconds);
+  size_t size() const { return which_.size(); }
+  /// The pass of one of them; nothing where one before it has ended the trial. Called once for each, by any
+  /// thread; the results of all do not depend on the order.
+  void run(size_t i);
+  /// When all have run.
+  Trial result();
+
+ private:
+  Recipe recipe_;
+  const MachineProfile& profile_;
+  PipelinePlan pipeline_;
+  int64_t keep_free_;
+  double most_seconds_;
+  Plan job_;  ///< without ranks
+  std::vector<int> which_;
+  std::vector<RankPlan> ranks_;
+  std::atomic<size_t> ended_by_;  ///< the first of those that ended it
+};
+
 class SearchParts {
  public:
   /// `recipe` is not resolved; all three outlive this.
@@ -71,8 +98,17 @@ class SearchParts {
   /// Of a pipeline's actions, which its plan's step is never shorter than; the bytes of parameters, optimizer
   /// state and what micro-batches keep, of the rank where they are most.
   Bound actions(const Layout& layout);
-  /// Ends when a rank does not fit, or its step takes longer than `most_seconds`.
+  /// Null where the layout fits with nothing that may be computed again.
+  std::unique_ptr<RankTrials> begin_trial(const Layout& layout, double most_seconds);
+  /// All of its ranks, one after the other.
   Trial trial(const Layout& layout, double most_seconds);
+
+  using PartKey = std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t,
+                             RecomputeGranularity, Precision, bool, TensorModeChoice, bool, double>;
+  using ActionsKey = std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>;
+  /// Layouts with the same key have the same costs of layers; those with the second the same actions too.
+  static PartKey key_of(const Layout& layout);
+  static ActionsKey actions_key_of(const Layout& layout);
 
   size_t parts() const { return parts_.size(); }
   int64_t composed() const {
@@ -81,8 +117,6 @@ class SearchParts {
   int64_t whole() const { return whole_; }  ///< those that priced their layers alone
 
  private:
-  using PartKey = std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t,
-                             RecomputeGranularity, Precision, bool, TensorModeChoice, bool, double>;
   /// Of a model that lies on one pipeline rank, not sharded.
   struct Part {
     double micro_seconds = 0;  ///< forward and backward of a micro-batch
@@ -102,7 +136,6 @@ class SearchParts {
     double micro = 0, once = 0;
     double stolen = 0;  ///< of a micro-batch's compute, meanwhile
   };
-  static PartKey key_of(const Layout& layout);
   /// Whether shards inside a node bring expert ranks nearer to each other than the costs of layers say, which
   /// are of a model that is not sharded.
   static bool moves_experts(const Layout& layout);
@@ -134,7 +167,9 @@ class SearchParts {
     std::vector<double> layers, kept;  ///< by pipeline rank
     std::vector<double> kept_later;    ///< the most after all its stages have gradients
   };
-  Shared<std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>, Actions> actions_;
+  Shared<ActionsKey, Actions> actions_;
+  Shared<std::pair<ActionsKey, std::string>, PipelinePlan>
+      pipelines_;  ///< of trials; the order of ranks, too
   std::atomic<int64_t> composed_ = 0, whole_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include "kernels/base/bytes_text.h"
 #include "runtime/plan/search.h"
+#include "runtime/recipe/diagnostics.h"
 
 namespace ltrain {
 namespace {
@@ -108,6 +109,29 @@ std::string nothing_text(const SearchResult& s, const SearchLimits& limits) {
   return out;
 }
 
+/// What is looked at in part, or not at all.
+std::string left_out_text(const Recipe& r, const SearchLimits& limits) {
+  const auto open = [&](const char* key) { return !r.origins || !r.origins->has(key); };
+  const bool cuda = r.device == DeviceChoice::cuda;
+  std::vector<std::string> few, none;
+  if (limits.variants) {
+    if (open("parallel.order")) few.emplace_back("the other parallel.order");
+    if (open("parallel.tensor_mode")) few.emplace_back("parallel.tensor_mode 2d, 2.5d and 3d");
+    if (open("recompute.granularity")) few.emplace_back("recompute.granularity: auto (two of them)");
+    if (cuda && open("offload.optimizer.device")) few.emplace_back("offload.optimizer");
+  }
+  if (open("precision")) none.emplace_back("precision: fp8 and fp16");
+  if (open("offload.params.device")) none.emplace_back("offload.params");
+  if (open("offload.activations.device")) none.emplace_back("offload.activations");
+  if (open("parallel.schedule")) none.emplace_back("parallel.schedule: gpipe");
+  if (open("parallel.context")) none.emplace_back("parallel.context above 16");
+  if (open("train.micro_batch_size")) none.emplace_back("train.micro_batch_size above 16");
+  std::string text;
+  if (!few.empty()) text += fmt::format("tried of the fastest alone: {}\n", fmt::join(few, ", "));
+  if (!none.empty()) text += fmt::format("not tried: {}\n", fmt::join(none, ", "));
+  return text;
+}
+
 ordered_json layout_json(const FoundLayout& f, const Recipe& recipe) {
   ordered_json j;
   j["layout"] = layout_text(f.layout, recipe);
@@ -153,6 +177,7 @@ std::string search_text(const SearchResult& s, const Recipe& recipe, const Searc
   }
   out += "\nless memory for more time, of all that were tried\n" + table_head();
   for (const FoundLayout& f : s.pareto) out += table_row("", f, recipe);
+  out += "\n" + left_out_text(recipe, limits);
   out += fmt::format("\nthe first:{}\n", settings_text(s.found[0]));
   return out;
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/base/error.h"
 #include "parallel/pipeline/schedule.h"
+#include "runtime/plan/on_all_cores.h"
 #include "runtime/recipe/rules/rules.h"
 
 namespace ltrain {
@@ -16,6 +17,7 @@ namespace {
 constexpr int64_t kMostSequences = 16;  // of a micro-batch
 constexpr int64_t kMostContext = 16;
 constexpr std::array kRowBudgets{1.5, 1.25};  // of experts that do not fit
+constexpr size_t kChecked = 512;              // by one thread with one recipe
 
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> out;
@@ -36,18 +38,19 @@ bool allowed(const Recipe& r, const SearchLimits& limits) {
   return problems.empty();
 }
 
-/// Nested loops over what is open, outermost first; each fills its fields of `at_`.
+/// Nested loops over what is open, outermost first; each fills its fields of `at_`. Calls `look` with each
+/// layout, whether the rules allow it or not.
 class Walk {
  public:
-  Walk(const Recipe& r, const SearchLimits& limits, const std::function<void(const Layout&)>& found)
-      : given_(r), limits_(limits), found_(found), recipe_(r) {
+  Walk(const Recipe& r, const SearchLimits& limits, const std::function<void(const Layout&)>& look)
+      : given_(r), limits_(limits), look_(look) {
     at_.tensor_mode = r.parallel.tensor_mode, at_.tensor_depth = r.parallel.tensor_depth;
     at_.order = r.parallel.order;
     at_.offload_optimizer = r.offload.optimizer.on();
     at_.row_budget = r.model.moe.row_budget.value_or(0);
   }
 
-  int64_t run() {
+  void run() {
     const Parallel& p = given_.parallel;
     const int64_t most = limits_.max_tensor > 0 ? limits_.max_tensor : limits_.ranks_per_node;
     for (int64_t batch : batches())
@@ -60,7 +63,6 @@ class Walk {
             pipelines();
           }
         }
-    return looked_at_;
   }
 
  private:
@@ -180,18 +182,14 @@ class Walk {
     const RecomputeGranularity given = given_.recompute.granularity;
     for (RecomputeGranularity g : open("recompute.granularity", given, {none, selective, full})) {
       at_.recompute = g;
-      ++looked_at_;
-      set_layout(recipe_, at_);
-      if (allowed(recipe_, limits_)) found_(at_);
+      look_(at_);
     }
   }
 
   const Recipe& given_;
   const SearchLimits& limits_;
-  const std::function<void(const Layout&)>& found_;
-  Recipe recipe_;
+  const std::function<void(const Layout&)>& look_;
   Layout at_;
-  int64_t looked_at_ = 0;
 };
 
 /// What `selective` recomputes where the recipe does not say: what costs little time for its bytes.
@@ -361,7 +359,19 @@ std::vector<Layout> with_offload(const Layout& l, const Recipe& recipe, const Se
 int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
                         const std::function<void(const Layout&)>& found) {
   LT_CHECK(recipe.origins, "a search over a recipe that was not read");
-  return Walk(recipe, limits, found).run();
+  std::vector<Layout> all;
+  Walk(recipe, limits, [&](const Layout& l) { all.push_back(l); }).run();
+  std::vector<char> good(all.size());
+  on_all_cores((all.size() + kChecked - 1) / kChecked, [&](size_t part) {
+    Recipe r = recipe;
+    for (size_t i = part * kChecked; i < std::min(all.size(), (part + 1) * kChecked); ++i) {
+      set_layout(r, all[i]);
+      good[i] = allowed(r, limits);
+    }
+  });
+  for (size_t i = 0; i < all.size(); ++i)
+    if (good[i]) found(all[i]);
+  return static_cast<int64_t>(all.size());
 }
 
 }  // namespace ltrain

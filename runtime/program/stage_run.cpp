@@ -23,12 +23,16 @@ Placement between_stages(const Step& step, Axis a) {
 
 }  // namespace
 
-StageRun::StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule, bool interleaved)
+StageRun::StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule, bool interleaved,
+                   MetaMemory* repeated)
     : decoder_(decoder),
       step_(step),
       schedule_(schedule),
       interleaved_(interleaved),
-      rank_(step.groups.coordinate(Axis::pipeline)) {}
+      rank_(step.groups.coordinate(Axis::pipeline)) {
+  if (repeated && !interleaved && ActionRepeats::worthwhile(step, schedule, rank_))
+    repeats_ = std::make_unique<ActionRepeats>(schedule, rank_, step, *repeated);
+}
 
 int StageRun::local_stage(int stage) const {
   LT_CHECK(schedule_.rank_of_stage[stage] == rank_, "stage {} is on rank {}", stage,
@@ -86,10 +90,26 @@ void StageRun::give_back(const PipelineStep& s) {
 }
 
 void StageRun::compute(Step& step, const Action& a, const MicroBatch& mb) {
-  const int stage = local_stage(a.stage);
-  const std::pair<int, int> which{a.stage, a.micro};
   const Tensor in = take(taken_by(schedule_, a));
   const double begin = step.compute.clock;
+  Tensor out;
+  if (repeats_ && repeats_->repeats(a)) {
+    out = repeats_->repeat(a, in);
+  } else {
+    if (repeats_) repeats_->begin(a, in);
+    out = run_action(step, a, mb, in);
+    if (repeats_) repeats_->end(a, out);
+  }
+  if (step.compute.meta()) action_seconds_.push_back(step.compute.clock - begin);
+  const TensorId given = given_by(schedule_, a);
+  LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
+           out.defined() ? "a tensor" : "nothing");
+  if (out.defined()) here_[key(given)] = {out, {}};
+}
+
+Tensor StageRun::run_action(Step& step, const Action& a, const MicroBatch& mb, Tensor in) {
+  const int stage = local_stage(a.stage);
+  const std::pair<int, int> which{a.stage, a.micro};
   Tensor out;
   switch (a.kind) {
     case ActionKind::forward:
@@ -116,11 +136,7 @@ void StageRun::compute(Step& step, const Action& a, const MicroBatch& mb) {
       waiting_.erase(which);
       break;
   }
-  if (step.compute.meta()) action_seconds_.push_back(step.compute.clock - begin);
-  const TensorId given = given_by(schedule_, a);
-  LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
-           out.defined() ? "a tensor" : "nothing");
-  if (out.defined()) here_[key(given)] = {out, {}};
+  return out;
 }
 
 void StageRun::run(const std::vector<PipelineStep>& program,

@@ -3,18 +3,22 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "models/decoder/decoder.h"
 #include "parallel/pipeline/lowering.h"
+#include "runtime/program/action_repeats.h"
 
 namespace ltrain {
 
 class StageRun {
  public:
   /// `schedule`: of the whole pipeline; this rank's place on it is that of step.groups.
-  /// `interleaved`: a backward and the forward that follows it run by turns.
-  StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule, bool interleaved = false);
+  /// `interleaved`: a backward and the forward that follows it run by turns. `repeated`: on meta; null: each
+  /// action runs.
+  StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule, bool interleaved = false,
+           MetaMemory* repeated = nullptr);
 
   /// Runs every step of the program. `micro_batch(m)` is asked for when stage work on m begins and must stay
   /// valid until its last action on this rank.
@@ -35,6 +39,7 @@ class StageRun {
   void send(const pipeline::PipelineStep& s);
   void give_back(const pipeline::PipelineStep& s);
   void compute(Step& step, const pipeline::Action& a, const MicroBatch& mb);
+  Tensor run_action(Step& step, const pipeline::Action& a, const MicroBatch& mb, Tensor in);
   Tensor take(const pipeline::TensorId& t);
   int local_stage(int stage) const;
 
@@ -43,6 +48,7 @@ class StageRun {
   const pipeline::Schedule& schedule_;
   bool interleaved_ = false;
   int rank_ = 0;
+  std::unique_ptr<ActionRepeats> repeats_;
   std::vector<double> action_seconds_;
   std::map<Key, Flight> here_;  // received, or made and not yet used or sent
   std::map<Key, Flight> sent_;

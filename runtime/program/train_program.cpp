@@ -405,7 +405,11 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   const std::vector<pipeline::PipelineStep> lowered =
       whole ? std::vector<pipeline::PipelineStep>()
             : pipeline::lower(fewer, device_.groups.coordinate(Axis::pipeline));
-  StageRun run(decoder_, step, whole ? options_.schedule : fewer, interleaves());
+  // Gradients of tied weights that are rounded are held wide from one stage's action to another's.
+  const bool same_each = !options_.sharding.shards_gradients() && !store_.estimates(adamw.step) &&
+                         dtype_size(options_.precision.grad) >= 4;
+  StageRun run(decoder_, step, whole ? options_.schedule : fewer, interleaves(),
+               same_each ? repeated_ : nullptr);
   const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
   if (scale_.defined() && !meta) {
     staging_.open();

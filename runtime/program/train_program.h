@@ -129,6 +129,7 @@ struct TextTokens {
   std::vector<int32_t> tokens;
 };
 
+class MetaMemory;
 class StageRun;
 
 class TrainProgram {
@@ -145,6 +146,11 @@ class TrainProgram {
   const ContextSharding& context_sharding() const { return cut_; }
   /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
   const std::vector<double>& action_seconds() const { return action_seconds_; }
+
+  /// On meta, of which `memory` is the program's: actions that do what the same ones of the micro-batch
+  /// before did take its time and memory without running (ActionRepeats). What a step is then known by is its
+  /// time, its actions' and its memory, not its ops, traffic and waits.
+  void repeat_actions(MetaMemory& memory) { repeated_ = &memory; }
 
   /// Bytes in offload memory.
   OffloadedBytes offloaded() const;
@@ -251,6 +257,7 @@ class TrainProgram {
   Tensor scale_;                         // (1) f64: of the gradient, where work is recorded
   int64_t steps_ = 0;
   std::optional<ActivationOffload> offloaded_;
+  MetaMemory* repeated_ = nullptr;
   std::unique_ptr<Graph> graphs_[2][2];  // by whether another micro-batch is before, and after
 };
 

@@ -294,7 +294,14 @@ TEST_CASE("a search returns what fits, fastest first, and what of it is smaller"
   }
   const auto json = nlohmann::json::parse(search_json(s, load({}), limits));
   CHECK(json["found"].size() == 5);
-  CHECK_THAT(search_text(s, load({}), limits), Contains("the fastest that fit"));
+  CHECK_THAT(search_text(s, load({}), limits),
+             Contains("the fastest that fit") &&
+                 Contains("tried of the fastest alone: the other parallel.order, ") &&
+                 Contains("not tried: offload.params, "));
+  const LoadRecipe fixed = reader(kDense, {"offload.params.device=none", "parallel.order=tp-cp-dp-pp"});
+  CHECK_THAT(
+      search_text(s, fixed({}), limits),
+      Contains("tried of the fastest alone: parallel.tensor_mode ") && Contains("not tried: offload.act"));
   CHECK_THAT(explain_text(s.found[0], s.found[1], load({})), Contains("memory of the worst rank"));
 }
 
@@ -330,6 +337,20 @@ TEST_CASE("a search in which nothing fits says what takes least and how many ran
                       "parallel.zero_stage=3", "parallel.shard_group=all", "train.micro_batch_size=1",
                       "recompute.granularity=full", "offload.optimizer.device=none"});
   CHECK(search_layouts(fixed, h100, limits, 3).found.empty());
+}
+
+TEST_CASE("what does not fit in any way is refused with the memory and the speed of the cards", "[search]") {
+  const Recipe r = resolve(reader(kDense, {"parallel.data=8"})({}), 8, 8);
+  // This card has no bf16: it computes, and is priced, as fp32.
+  Plan plan = job_of(r, find_profile("v100"));
+  CHECK(plan.peak_flops == 15.7e12);
+  plan.parameters = int64_t{1} << 40;
+  plan.state_bytes = 18;
+  plan.stages = 1;
+  plan.ranks.resize(1);
+  plan.ranks[0].model_flops = 1e18;
+  CHECK_THAT(impossible_text(plan),
+             Contains("8 cards of ") && Contains("at their peak of 15.7 TFLOP/s train at most "));
 }
 
 TEST_CASE("variants of a layout are recipes that are accepted, and what the recipe sets has none",

@@ -1,0 +1,149 @@
+#include "runtime/program/action_repeats.h"
+
+#include <algorithm>
+#include <set>
+
+namespace ltrain {
+
+using pipeline::Action;
+using pipeline::ActionKind;
+
+std::vector<char> ActionRepeats::that_run(const pipeline::Schedule& s, int rank) {
+  std::vector<char> runs(static_cast<size_t>(s.micros));
+  runs.front() = runs.back() = true;
+  std::set<std::pair<ActionKind, int>> seen;
+  for (const Action& a : s.order[static_cast<size_t>(rank)])
+    if (a.micro > 0 && a.micro + 1 < s.micros && seen.insert({a.kind, a.stage}).second)
+      runs[static_cast<size_t>(a.micro)] = true;
+  return runs;
+}
+
+bool ActionRepeats::worthwhile(const Step& step, const pipeline::Schedule& s, int rank) {
+  const std::vector<char> runs = that_run(s, rank);
+  const auto all = std::count(runs.begin(), runs.end(), true);
+  if (all == static_cast<std::ptrdiff_t>(runs.size()) || step.fp8 || step.offloaded) return false;
+  // Micro-batches come in their order, and gradients of all stages are written before those of one are
+  // complete (ParameterStore::replayed).
+  std::map<std::pair<int, int>, int> next;  // micro-batch, by stage and part of the work
+  std::set<int> begun;
+  for (const Action& a : s.order[static_cast<size_t>(rank)]) {
+    const bool forward = a.kind == ActionKind::forward;
+    if (forward || a.gives_gradient())
+      if (next[{a.stage, forward}]++ != a.micro) return false;
+    if (ends(a) && a.micro == 0) begun.insert(a.stage);
+    if (!forward && a.micro + 1 == s.micros && static_cast<int>(begun.size()) < s.chunks) return false;
+  }
+  return true;
+}
+
+ActionRepeats::ActionRepeats(const pipeline::Schedule& s, int rank, Step& step, MetaMemory& memory)
+    : step_(step), memory_(memory), runs_(that_run(s, rank)), stages_to_begin_(s.chunks) {
+  std::set<std::string> between;  // a link's stream has its name
+  for (const Link& link : step.groups.links) between.insert(link.group.communicator().name());
+  for (Stream* stream : step.groups.streams())
+    if (!between.count(stream->name())) streams_.push_back(stream);
+}
+
+bool ActionRepeats::ends(const Action& a) {
+  return a.kind == ActionKind::backward || a.kind == ActionKind::backward_weight;
+}
+
+bool ActionRepeats::idle(const std::vector<Stream*>& streams) const {
+  return std::all_of(streams.begin(), streams.end(),
+                     [&](const Stream* s) { return s->clock <= step_.compute.clock; });
+}
+
+/// Leaves what the next action of the micro-batch finds.
+void ActionRepeats::finish(const Action& a, Slots& mine, int out) {
+  if (out >= 0) mine[static_cast<size_t>(out)] = {};
+  std::erase_if(mine, [](const Slot& s) { return s.offset < 0; });
+  if (!ends(a)) return;
+  if (!mine.empty()) throw Impossible();  // something outlives the micro-batch
+  slots_.erase({a.stage, a.micro});
+}
+
+Tensor ActionRepeats::repeat(const Action& a, Tensor in) {
+  const auto at = noted_.find({static_cast<int>(a.kind), a.stage});
+  if (at == noted_.end()) throw Impossible();
+  const Noted& n = at->second;
+  if (!idle(n.streams)) throw Impossible();
+  Slots& mine = slots(a);
+  if (in.defined()) mine.push_back({in.record->offset, in});
+  for (const Request& r : n.requests) {
+    if (r.slot < 0) {
+      // The arena asks for no more than bytes: what kind they were is not counted again.
+      Tensor t = memory_.allocate(MemoryKind::temporaries, "repeated", r.dtype, r.shape);
+      mine.push_back({t.record->offset, t});
+    } else {
+      Slot& given = mine[static_cast<size_t>(r.slot)];
+      memory_.release(given.tensor);
+      given.offset = -1;
+    }
+  }
+  step_.compute.clock += n.seconds;
+  Tensor out;
+  if (n.out >= 0) {
+    out = mine[static_cast<size_t>(n.out)].tensor;
+    const TensorRecord where = *out.record;
+    *out.record = n.how;
+    out.record->memory = where.memory;
+    out.record->offset = where.offset;
+    out.shape = n.out_shape;
+    out.dtype = n.out_dtype;
+  }
+  finish(a, mine, n.out);
+  return out;
+}
+
+void ActionRepeats::begin(const Action& a, Tensor in) {
+  if (!notes(a)) return;
+  if (in.defined()) slots(a).push_back({in.record->offset, {}});
+  begun_ = step_.compute.clock;
+  clocks_.clear();
+  for (const Stream* s : streams_) clocks_.push_back(s->clock);
+  requests_.clear();
+  memory_.watch(&requests_);
+}
+
+void ActionRepeats::end(const Action& a, Tensor out) {
+  memory_.watch(nullptr);
+  // When each stage has written its gradients, what will not run is no longer waited for.
+  if (ends(a) && a.micro == 0 && --stages_to_begin_ == 0)
+    step_.params.replayed(std::count(runs_.begin(), runs_.end(), false));
+  if (!notes(a)) return;
+  Noted& n = noted_[{static_cast<int>(a.kind), a.stage}] = {};
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i]->clock == clocks_[i]) continue;
+    n.streams.push_back(streams_[i]);
+    if (clocks_[i] > begun_) throw Impossible();
+  }
+  if (!idle(n.streams)) throw Impossible();
+  n.seconds = step_.compute.clock - begun_;
+  Slots& mine = slots(a);
+  std::map<int64_t, int> at;  // slots by their offsets
+  for (size_t i = 0; i < mine.size(); ++i) at[mine[i].offset] = static_cast<int>(i);
+  for (const MetaMemory::Request& r : requests_) {
+    if (!r.release) {
+      at[r.offset] = static_cast<int>(mine.size());
+      mine.push_back({r.offset, {}});
+      n.requests.push_back({-1, r.dtype, r.shape});
+      continue;
+    }
+    const auto slot = at.find(r.offset);
+    if (slot == at.end()) throw Impossible();  // it is not of this micro-batch
+    n.requests.push_back({slot->second, r.dtype, {}});
+    mine[static_cast<size_t>(slot->second)] = {};
+    at.erase(slot);
+  }
+  if (out.defined()) {
+    const auto slot = at.find(out.record->offset);
+    if (slot == at.end()) throw Impossible();
+    n.out = slot->second;
+    n.out_shape = out.shape;
+    n.out_dtype = out.dtype;
+    n.how = *out.record;
+  }
+  finish(a, mine, n.out);
+}
+
+}  // namespace ltrain

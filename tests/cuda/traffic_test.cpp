@@ -11,6 +11,7 @@
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/quantize.h"
 #include "kernels/meta/meta_memory.h"
 #include "kernels/norm/norm.h"
 #include "kernels/optimizer/adamw.h"
@@ -254,6 +255,19 @@ TEST_CASE("casts, sums and updates move each element once") {
         return [=](Stream& s) { adamw(s, master, m, v, g, low, {{n, true, a}}); };
       },
       n * 30, 0, n / 4);
+}
+
+TEST_CASE("rounding to FP8 reads each element once, with its largest magnitude and turned too") {
+  const int64_t rows = 128, cols = 256, n = rows * cols;
+  for (const bool turn : {false, true})
+    check_traffic(
+        [&](Operands& o) {
+          const Tensor x = o.make(kBf16, {rows, cols}), amax = o.make(kF32, {1});
+          const Tensor step = o.make(kF32, {1});
+          const Tensor codes = o.make(DType::f8e4m3, turn ? Shape{cols, rows} : Shape{rows, cols});
+          return [=](Stream& s) { quantize(s, codes, x, turn, step, amax); };
+        },
+        n * 3, /*each block's largest*/ 8 * 4, 8);
 }
 
 TEST_CASE("a sum of squares has the same bits wherever its elements lie") {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Gets NVIDIA's compiler and libraries for `cmake --preset cuda` where none are installed: pinned packages of PyPI,
 # checked by hash, into build-cuda/toolkit. And, wherever they are missing, the headers of cuDNN's frontend into
-# build-cuda/cudnn-frontend/include. Installs nothing else and nothing twice.
+# build-cuda/cudnn-frontend/include, and a disassembler into build-cuda/disassembler. Installs nothing else and nothing
+# twice.
 # Usage: scripts/setup-cuda.sh [--force]     --force: also where a toolkit is installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,6 +42,23 @@ for name in z.namelist():
   rm -rf "$wheels"
 }
 
+# What scripts/kernel-code.py reads machine code with. `$1`: the toolkit's bin. Without it that check is skipped.
+disassembler() {
+  local to=build-cuda/disassembler pins=scripts/cuda-disassembler.txt
+  if [ -x "$1/cuobjdump" ] && [ -x "$1/nvdisasm" ] || cmp -s $pins $to/packages.txt; then return; fi
+  python3 -m pip --version >/dev/null 2>&1 || scripts/setup.sh python3-pip
+  rm -rf $to
+  mkdir -p $to
+  if python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --only-binary :all: \
+    --require-hashes --requirement $pins --target $to; then
+    cp $pins $to/packages.txt
+    echo "setup-cuda: cuobjdump and nvdisasm in $to"
+  else
+    rm -rf $to
+    echo "setup-cuda: pip could not get the packages of $pins (above): machine code will not be compared" >&2
+  fi
+}
+
 # NVCC's version as one number, 1204 for 12.4; 0 where there is none.
 version_of() {
   local release
@@ -53,6 +71,7 @@ if [ -z "${1:-}" ]; then
     if (($(version_of "$nvcc") >= 1204)); then
       echo "setup-cuda: $("$nvcc" --version | grep release) is installed: $nvcc"
       frontend "$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include"
+      disassembler "$(dirname "$(readlink -f "$nvcc")")"
       exit 0
     fi
   done
@@ -61,6 +80,7 @@ pins=scripts/cuda-packages.txt
 if [ -x $root/bin/nvcc ] && cmp -s $pins $folder/packages.txt; then
   echo "setup-cuda: $folder is complete"
   frontend $root/include
+  disassembler $root/bin
   exit 0
 fi
 [ "$(uname -m)" = x86_64 ] || { echo "setup-cuda: packages are pinned for x86_64, this machine is $(uname -m): install NVIDIA's toolkit" >&2; exit 1; }
@@ -85,3 +105,4 @@ done
 cp $pins $folder/packages.txt
 echo "setup-cuda: $("$root/bin/nvcc" --version | grep release) in $folder"
 frontend $root/include
+disassembler $root/bin

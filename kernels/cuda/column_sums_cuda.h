@@ -1,49 +1,91 @@
 // Sums over the rows of a matrix, column by column, in an order that depends on the shape alone: gradients of
-// biases and of norm weights.
+// biases and of norm weights. Rows are cut into chunks, each summed in order; then the chunks are.
 #pragma once
-#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 
 namespace ltrain::cuda {
 
 constexpr int kColumnThreads = 128;
-constexpr int64_t kMostRowChunks = 64;
+constexpr int64_t kMostRowChunks = 512;
+constexpr int kChunkGroups = 16;  // of add_chunks
 
-/// Rows are cut into this many chunks, each with partial sums of its own.
-inline int64_t row_chunks(int64_t rows) { return std::clamp<int64_t>(rows / 32, 1, kMostRowChunks); }
+/// Rows are cut into this many chunks, each with partial sums of its own; fewer where scratch of
+/// `bytes_a_chunk` each would not hold them.
+inline int64_t row_chunks(int64_t rows, int64_t bytes_a_chunk) {
+  const int64_t fit = std::max<int64_t>(1, kScratchBytes / bytes_a_chunk);
+  return std::min(fit, std::clamp<int64_t>(rows / 16, 1, kMostRowChunks));
+}
 
-/// partial[chunk, col] = sum over the chunk's rows of element(row, col).
-template <class A, class E>
+/// partial[chunk, col] = sum over the chunk's rows of what element(row, col) gives N columns from col on.
+template <int N, class A, class E>
 __global__ void partial_column_sums(A* partial, E element, int64_t rows, int64_t cols) {
   const int64_t chunk = blockIdx.y, chunks = gridDim.y;
   const int64_t begin = rows * chunk / chunks, end = rows * (chunk + 1) / chunks;
-  for (int64_t col = grid_thread(); col < cols; col += grid_stride()) {
-    A sum = 0;
-    for (int64_t row = begin; row < end; ++row) sum += element(row, col);
-    partial[chunk * cols + col] = sum;
+  for (int64_t col = grid_thread() * N; col < cols; col += grid_stride() * N) {
+    A sum[N] = {}, v[N];
+#pragma unroll 4
+    for (int64_t row = begin; row < end; ++row) {
+      element(v, row, col);
+      for (int j = 0; j < N; ++j) sum[j] += v[j];
+    }
+    store_values<N>(partial, chunk * cols + col, sum);
   }
 }
 
+/// out[col] (+)= the chunks' sums. A block has a warp of columns; groups of threads add every
+/// kChunkGroups-th chunk, and the first group adds the groups.
 template <class A>
 __global__ void add_chunks(A* out, const A* partial, int64_t chunks, int64_t cols, bool accumulate) {
-  for (int64_t col = grid_thread(); col < cols; col += grid_stride()) {
-    A sum = accumulate ? out[col] : A(0);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * cols + col];
-    out[col] = sum;
+  A* of_group = shared_memory<A>();
+  const int lane = threadIdx.x % kWarp, group = threadIdx.x / kWarp;
+  const int64_t col = int64_t{blockIdx.x} * kWarp + lane;
+  A sum = 0;
+  if (col < cols) {
+#pragma unroll 8
+    for (int64_t chunk = group; chunk < chunks; chunk += kChunkGroups)
+      sum += load_one(partial, chunk * cols + col);
   }
+  of_group[threadIdx.x] = sum;
+  __syncthreads();
+  if (group > 0 || col >= cols) return;
+  sum = accumulate ? load_one(out, col) : A(0);
+  for (int g = 0; g < kChunkGroups; ++g) sum += of_group[g * kWarp + lane];
+  store_one(out, col, sum);
 }
+
+template <class A>
+void sum_chunks(Stream& s, A* out, const A* partial, int64_t chunks, int64_t cols, bool accumulate) {
+  launch(s, dim3(static_cast<unsigned>((cols + kWarp - 1) / kWarp)), kChunkGroups * kWarp,
+         kChunkGroups * kWarp * static_cast<int64_t>(sizeof(A)), add_chunks<A>, out, partial, chunks, cols,
+         accumulate);
+}
+
+/// out[col] (+)= sum over rows of what element(A* v, row, col) puts into v for N columns from col on; N
+/// divides cols.
+template <int N, class A, class E>
+void column_sums(Stream& s, A* out, E element, int64_t rows, int64_t cols, bool accumulate) {
+  const int64_t bytes = cols * static_cast<int64_t>(sizeof(A)), chunks = row_chunks(rows, bytes);
+  A* partial = static_cast<A*>(scratch(s, chunks * bytes));
+  dim3 grid = blocks_for(cols / N, kColumnThreads);
+  grid.y = static_cast<unsigned>(chunks);
+  launch(s, grid, kColumnThreads, 0, partial_column_sums<N, A, E>, partial, element, rows, cols);
+  sum_chunks(s, out, static_cast<const A*>(partial), chunks, cols, accumulate);
+}
+
+/// An element that gives one column, as N columns.
+template <class E>
+struct OneColumn {
+  E of;
+  template <class A>
+  __device__ void operator()(A* v, int64_t row, int64_t col) const {
+    v[0] = of(row, col);
+  }
+};
 
 /// out[col] (+)= sum over rows of element(row, col).
 template <class A, class E>
 void column_sums(Stream& s, A* out, E element, int64_t rows, int64_t cols, bool accumulate) {
-  // Fewer chunks where the scratch would not hold them.
-  const int64_t fit = std::max<int64_t>(1, kScratchBytes / static_cast<int64_t>(cols * sizeof(A)));
-  const int64_t chunks = std::min(row_chunks(rows), fit);
-  A* partial = static_cast<A*>(scratch(s, chunks * cols * static_cast<int64_t>(sizeof(A))));
-  dim3 grid = blocks_for(cols, kColumnThreads);
-  grid.y = static_cast<unsigned>(chunks);
-  launch(s, grid, kColumnThreads, 0, partial_column_sums<A, E>, partial, element, rows, cols);
-  launch(s, blocks_for(cols, kColumnThreads), kColumnThreads, 0, add_chunks<A>, out,
-         static_cast<const A*>(partial), chunks, cols, accumulate);
+  column_sums<1>(s, out, OneColumn<E>{element}, rows, cols, accumulate);
 }
 
 }  // namespace ltrain::cuda

@@ -68,6 +68,18 @@ void emulated_wait(size_t groups_left);
 /// For negative controls: matrices come out of shared memory with two lanes exchanged.
 extern std::atomic<bool> emulated_lanes_swapped;
 
+/// What load() and store() of pack_cuda.h moved between kernels and the device's memory, for tests that count
+/// bytes. `narrow`: accesses of less than 16 bytes.
+struct EmulatedTraffic {
+  std::atomic<int64_t> loaded{0}, stored{0}, wide{0}, narrow{0};
+  void clear() { loaded = stored = wide = narrow = 0; }
+  void count(std::atomic<int64_t>& bytes, int64_t size) {
+    bytes.fetch_add(size, std::memory_order_relaxed);
+    (size == 16 ? wide : narrow).fetch_add(1, std::memory_order_relaxed);
+  }
+};
+extern EmulatedTraffic emulated_traffic;
+
 template <class T>
 T* shared_memory() {
   return static_cast<T*>(emulated().shared);
@@ -89,6 +101,21 @@ void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P.
 #define gridDim (::ltrain::cuda::emulated().grid_dim)
 
 inline void __syncthreads() { ::ltrain::cuda::emulated_barrier(); }
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
+/// The lanes that gave the same word.
+inline unsigned __match_any_sync(unsigned, unsigned v) {
+  const int64_t round = ::ltrain::cuda::emulated_give({v});
+  unsigned same = 0;
+  for (int lane = 0; lane < 32; ++lane)
+    if (::ltrain::cuda::emulated_word(round, lane, 0) == v) same |= 1u << lane;
+  return same;
+}
+/// Of the lane `delta` before; its own in the first lanes.
+inline unsigned __shfl_up_sync(unsigned, unsigned v, int delta) {
+  const int64_t round = ::ltrain::cuda::emulated_give({v});
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return lane < delta ? v : static_cast<unsigned>(::ltrain::cuda::emulated_word(round, lane - delta, 0));
+}
 inline void __syncwarp() { ::ltrain::cuda::emulated_exchange(0, 0); }
 template <class T>
 T __shfl_xor_sync(unsigned, T v, int mask) {

@@ -1,3 +1,4 @@
+#include "kernels/cuda/fast_math_cuda.h"
 #include "kernels/cuda/pack_cuda.h"
 #include "kernels/elementwise/activation.h"
 
@@ -7,173 +8,143 @@ namespace {
 
 constexpr int kThreads = 256;
 
-inline __device__ float exponential(float x) { return expf(x); }
-inline __device__ double exponential(double x) { return exp(x); }
-
-template <class A>
-__device__ A sigmoid(A x) {
-  return A(1) / (A(1) + exponential(-x));
-}
-
-/// gelu(x) = x * share(x), and its slope.
-template <class A>
+/// gelu(x) = x * share(x), and its slope. (1 + tanh(u)) / 2 is the sigmoid of 2u, u = x (a + b x^2).
+template <class T>
 struct Gelu {
+  using A = compute_t<T>;
   A share, slope;
   __device__ explicit Gelu(A x) {
-    const A th = tanh(A(kGeluScale) * (x + A(kGeluCubic) * x * x * x));
-    share = A(0.5) * (A(1) + th);
-    slope = share + A(0.5) * x * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * x * x);
+    if constexpr (is_half_v<T>) {
+      constexpr float a = static_cast<float>(kGeluScale), b = static_cast<float>(kGeluScale * kGeluCubic);
+      const float x2 = x * x;
+      share = fast_reciprocal(1.0f + fast_exp2(x * (-2 * kLog2E * a + -2 * kLog2E * b * x2)));
+      slope = share + x * (2 * a + 6 * b * x2) * (share - share * share);  // 2 du/dx is in the middle
+    } else {
+      const A th = tanh(A(kGeluScale) * (x + A(kGeluCubic) * x * x * x));
+      share = A(0.5) * (A(1) + th);
+      slope = share + A(0.5) * x * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * x * x);
+    }
   }
 };
 
+// What gate and up become, and their gradients for that of y, where elements are of type T.
+
+template <class T>
+struct Swiglu {
+  using A = compute_t<T>;
+  A gate, up, share;
+  __device__ Swiglu(A g, A u) : gate(g), up(u), share(sigmoid_for<T>(g)) {}
+  __device__ A value() const { return gate * share * up; }
+  __device__ A to_gate(A dy) const { return dy * up * share * (A(1) + gate * (A(1) - share)); }
+  __device__ A to_up(A dy) const { return dy * gate * share; }
+};
+
 /// y = gate * sigmoid(alpha gate) * (up + 1) of clamped values.
-template <class A>
-struct Clamped {
+template <class T>
+struct ClampedSwiglu {
+  using A = compute_t<T>;
   A gate, up, share;
   bool gate_free, up_free;
-  __device__ Clamped(A g, A u) {
+  __device__ ClampedSwiglu(A g, A u) {
     const A limit = A(kClampedSwigluLimit);
     gate_free = g <= limit;
     up_free = u >= -limit && u <= limit;
     gate = gate_free ? g : limit;
     up = u > limit ? limit : u < -limit ? -limit : u;
-    share = sigmoid(A(kClampedSwigluAlpha) * gate);
+    share = sigmoid_for<T>(A(kClampedSwigluAlpha) * gate);
   }
+  __device__ A value() const { return gate * share * (up + A(1)); }
+  __device__ A to_gate(A dy) const {
+    const A slope = share + gate * A(kClampedSwigluAlpha) * share * (A(1) - share);
+    return gate_free ? dy * (up + A(1)) * slope : A(0);
+  }
+  __device__ A to_up(A dy) const { return up_free ? dy * gate * share : A(0); }
 };
 
-template <class T, int N>
-__global__ void swiglu_forward(T* y, const T* gate_up, int64_t packs, int64_t row_packs) {
+template <class T>
+struct Geglu {
   using A = compute_t<T>;
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;  // rows of gate_up are twice as long
-    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
-    Pack<T, N> out;
-    for (int j = 0; j < N; ++j) {
-      const A x = get(g.v, j);
-      put(out.v, j, x * sigmoid(x) * get(u.v, j));
-    }
-    store(y, i * N, out);
-  }
+  A gate, up;
+  Gelu<T> gelu;
+  __device__ Geglu(A g, A u) : gate(g), up(u), gelu(g) {}
+  __device__ A value() const { return gate * gelu.share * up; }
+  __device__ A to_gate(A dy) const { return dy * up * gelu.slope; }
+  __device__ A to_up(A dy) const { return dy * gate * gelu.share; }
+};
+
+/// A block a run of the packs of row blockIdx.x of y (RowGrid); rows of gate_up are twice as long.
+template <class T, int N, class Gated>
+__global__ void gated_forward(T* y, const T* gate_up, int64_t row_packs) {
+  using A = compute_t<T>;
+  const int64_t row = blockIdx.x, cols = row_packs * N, col = row_pack() * N;
+  if (col >= cols) return;
+  A g[N], u[N];
+  load_values<N>(g, gate_up, 2 * row * cols + col);
+  load_values<N>(u, gate_up, (2 * row + 1) * cols + col);
+  for (int j = 0; j < N; ++j) g[j] = Gated(g[j], u[j]).value();
+  store_values<N>(y, row * cols + col, g);
 }
 
-template <class T, int N>
-__global__ void swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t packs,
-                                int64_t row_packs) {
+template <class T, int N, class Gated>
+__global__ void gated_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t row_packs) {
   using A = compute_t<T>;
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;
-    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
-    const auto d = load<T, N>(dy, i * N);
-    Pack<T, N> dg, du;
-    for (int j = 0; j < N; ++j) {
-      const A x = get(g.v, j), grad = get(d.v, j), sg = sigmoid(x);
-      put(dg.v, j, grad * get(u.v, j) * sg * (A(1) + x * (A(1) - sg)));
-      put(du.v, j, grad * x * sg);
-    }
-    store(dgate_up, gate, dg);
-    store(dgate_up, gate + row_packs * N, du);
+  const int64_t row = blockIdx.x, cols = row_packs * N, col = row_pack() * N;
+  if (col >= cols) return;
+  A g[N], u[N], d[N];
+  load_values<N>(g, gate_up, 2 * row * cols + col);
+  load_values<N>(u, gate_up, (2 * row + 1) * cols + col);
+  load_values<N>(d, dy, row * cols + col);
+  for (int j = 0; j < N; ++j) {
+    const Gated at(g[j], u[j]);
+    g[j] = at.to_gate(d[j]);
+    u[j] = at.to_up(d[j]);
   }
+  store_values<N>(dgate_up, 2 * row * cols + col, g);
+  store_values<N>(dgate_up, (2 * row + 1) * cols + col, u);
 }
 
-template <class T, int N>
-__global__ void clamped_swiglu_forward(T* y, const T* gate_up, int64_t packs, int64_t row_packs) {
-  using A = compute_t<T>;
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;  // rows of gate_up are twice as long
-    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
-    Pack<T, N> out;
-    for (int j = 0; j < N; ++j) {
-      const Clamped<A> c(get(g.v, j), get(u.v, j));
-      put(out.v, j, c.gate * c.share * (c.up + A(1)));
-    }
-    store(y, i * N, out);
-  }
+template <class T, int P>
+__global__ void gelu_forward(T* y, const T* x, int64_t n) {
+  over_packs<P>(n, [&]<int N>(int64_t i) {
+    compute_t<T> v[N];
+    load_values<N>(v, x, i);
+    for (int j = 0; j < N; ++j) v[j] *= Gelu<T>(v[j]).share;
+    store_values<N>(y, i, v);
+  });
 }
 
-template <class T, int N>
-__global__ void clamped_swiglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t packs,
-                                        int64_t row_packs) {
-  using A = compute_t<T>;
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;
-    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
-    const auto d = load<T, N>(dy, i * N);
-    Pack<T, N> dg, du;
-    for (int j = 0; j < N; ++j) {
-      const A grad = get(d.v, j);
-      const Clamped<A> c(get(g.v, j), get(u.v, j));
-      const A slope = c.share + c.gate * A(kClampedSwigluAlpha) * c.share * (A(1) - c.share);
-      put(dg.v, j, c.gate_free ? grad * (c.up + A(1)) * slope : A(0));
-      put(du.v, j, c.up_free ? grad * c.gate * c.share : A(0));
-    }
-    store(dgate_up, gate, dg);
-    store(dgate_up, gate + row_packs * N, du);
-  }
+template <class T, int P>
+__global__ void gelu_backward(T* dx, const T* dy, const T* x, int64_t n) {
+  over_packs<P>(n, [&]<int N>(int64_t i) {
+    compute_t<T> v[N], d[N];
+    load_values<N>(v, x, i);
+    load_values<N>(d, dy, i);
+    for (int j = 0; j < N; ++j) d[j] *= Gelu<T>(v[j]).slope;
+    store_values<N>(dx, i, d);
+  });
 }
 
-template <class T, int N>
-__global__ void geglu_forward(T* y, const T* gate_up, int64_t packs, int64_t row_packs) {
-  using A = compute_t<T>;
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;  // rows of gate_up are twice as long
-    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
-    Pack<T, N> out;
-    for (int j = 0; j < N; ++j) {
-      const A x = get(g.v, j);
-      put(out.v, j, x * Gelu<A>(x).share * get(u.v, j));
-    }
-    store(y, i * N, out);
-  }
+template <template <class> class Gated>
+void forward(Stream& s, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    with_pack<T>(cols, {y, gate_up}, [&]<int N>() {
+      const RowGrid g(rows, cols / N);
+      launch(s, g.grid, g.threads, 0, gated_forward<T, N, Gated<T>>, static_cast<T*>(y),
+             static_cast<const T*>(gate_up), cols / N);
+    });
+  });
 }
 
-template <class T, int N>
-__global__ void geglu_backward(T* dgate_up, const T* dy, const T* gate_up, int64_t packs, int64_t row_packs) {
-  using A = compute_t<T>;
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const int64_t row = i / row_packs, gate = (i + row * row_packs) * N;
-    const auto g = load<T, N>(gate_up, gate), u = load<T, N>(gate_up, gate + row_packs * N);
-    const auto d = load<T, N>(dy, i * N);
-    Pack<T, N> dg, du;
-    for (int j = 0; j < N; ++j) {
-      const A x = get(g.v, j), grad = get(d.v, j);
-      const Gelu<A> gelu(x);
-      put(dg.v, j, grad * get(u.v, j) * gelu.slope);
-      put(du.v, j, grad * x * gelu.share);
-    }
-    store(dgate_up, gate, dg);
-    store(dgate_up, gate + row_packs * N, du);
-  }
-}
-
-template <class T, int N>
-__global__ void gelu_forward(T* y, const T* x, int64_t packs) {
-  using A = compute_t<T>;
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const auto in = load<T, N>(x, i * N);
-    Pack<T, N> out;
-    for (int j = 0; j < N; ++j) {
-      const A v = get(in.v, j);
-      put(out.v, j, A(0.5) * v * (A(1) + tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v))));
-    }
-    store(y, i * N, out);
-  }
-}
-
-template <class T, int N>
-__global__ void gelu_backward(T* dx, const T* dy, const T* x, int64_t packs) {
-  using A = compute_t<T>;
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const auto in = load<T, N>(x, i * N), d = load<T, N>(dy, i * N);
-    Pack<T, N> out;
-    for (int j = 0; j < N; ++j) {
-      const A v = get(in.v, j);
-      const A th = tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v));
-      const A slope = A(0.5) * (A(1) + th) +
-                      A(0.5) * v * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * v * v);
-      put(out.v, j, get(d.v, j) * slope);
-    }
-    store(dx, i * N, out);
-  }
+template <template <class> class Gated>
+void backward(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
+              int64_t cols) {
+  dispatch_float(t, [&]<class T>() {
+    with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
+      const RowGrid g(rows, cols / N);
+      launch(s, g.grid, g.threads, 0, gated_backward<T, N, Gated<T>>, static_cast<T*>(dgate_up),
+             static_cast<const T*>(dy), static_cast<const T*>(gate_up), cols / N);
+    });
+  });
 }
 
 }  // namespace
@@ -182,80 +153,47 @@ __global__ void gelu_backward(T* dx, const T* dy, const T* x, int64_t packs) {
 using namespace cuda;
 
 void swiglu_forward_cuda(Stream& s, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
-  dispatch_float(t, [&]<class T>() {
-    with_pack<T>(cols, {y, gate_up}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::swiglu_forward<T, N>,
-             static_cast<T*>(y), static_cast<const T*>(gate_up), rows * cols / N, cols / N);
-    });
-  });
+  forward<Swiglu>(s, t, y, gate_up, rows, cols);
 }
 
 void swiglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up,
                           int64_t rows, int64_t cols) {
-  dispatch_float(t, [&]<class T>() {
-    with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::swiglu_backward<T, N>,
-             static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
-             rows * cols / N, cols / N);
-    });
-  });
+  backward<Swiglu>(s, t, dgate_up, dy, gate_up, rows, cols);
 }
 
 void clamped_swiglu_forward_cuda(Stream& s, DType t, void* y, const void* gate_up, int64_t rows,
                                  int64_t cols) {
-  dispatch_float(t, [&]<class T>() {
-    with_pack<T>(cols, {y, gate_up}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::clamped_swiglu_forward<T, N>,
-             static_cast<T*>(y), static_cast<const T*>(gate_up), rows * cols / N, cols / N);
-    });
-  });
+  forward<ClampedSwiglu>(s, t, y, gate_up, rows, cols);
 }
 
 void clamped_swiglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up,
                                   int64_t rows, int64_t cols) {
-  dispatch_float(t, [&]<class T>() {
-    with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::clamped_swiglu_backward<T, N>,
-             static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
-             rows * cols / N, cols / N);
-    });
-  });
+  backward<ClampedSwiglu>(s, t, dgate_up, dy, gate_up, rows, cols);
 }
 
 void geglu_forward_cuda(Stream& s, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
-  dispatch_float(t, [&]<class T>() {
-    with_pack<T>(cols, {y, gate_up}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::geglu_forward<T, N>,
-             static_cast<T*>(y), static_cast<const T*>(gate_up), rows * cols / N, cols / N);
-    });
-  });
+  forward<Geglu>(s, t, y, gate_up, rows, cols);
 }
 
 void geglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up,
                          int64_t rows, int64_t cols) {
-  dispatch_float(t, [&]<class T>() {
-    with_pack<T>(cols, {dgate_up, dy, gate_up}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::geglu_backward<T, N>,
-             static_cast<T*>(dgate_up), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
-             rows * cols / N, cols / N);
-    });
-  });
+  backward<Geglu>(s, t, dgate_up, dy, gate_up, rows, cols);
 }
 
 void gelu_forward_cuda(Stream& s, DType t, void* y, const void* x, int64_t n) {
   dispatch_float(t, [&]<class T>() {
-    with_pack<T>(n, {y, x}, [&]<int N>() {
+    with_alignment<T>({y, x}, [&]<int N>() {
       launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::gelu_forward<T, N>, static_cast<T*>(y),
-             static_cast<const T*>(x), n / N);
+             static_cast<const T*>(x), n);
     });
   });
 }
 
 void gelu_backward_cuda(Stream& s, DType t, void* dx, const void* dy, const void* x, int64_t n) {
   dispatch_float(t, [&]<class T>() {
-    with_pack<T>(n, {dx, dy, x}, [&]<int N>() {
+    with_alignment<T>({dx, dy, x}, [&]<int N>() {
       launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::gelu_backward<T, N>, static_cast<T*>(dx),
-             static_cast<const T*>(dy), static_cast<const T*>(x), n / N);
+             static_cast<const T*>(dy), static_cast<const T*>(x), n);
     });
   });
 }

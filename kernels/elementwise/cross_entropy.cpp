@@ -11,7 +11,8 @@ void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor
            "cross entropy of {} with {} targets", to_string(logits.shape), targets.elements());
   if (s.meta()) {
     OpCost cost = op_cost("cross_entropy", OpClass::cross_entropy, 8.0 * logits.elements(), {}, {logits});
-    if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes());
+    // The gradient needs the sum of the whole row, so that its logits are read again.
+    if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes() + logits.bytes());
     s.meta()->add(s, cost);
     place(s, "cross_entropy", Rule::sum_rows, {loss}, {logits, targets}, /*accumulate=*/true);
     if (dlogits.defined()) place(s, "cross_entropy", Rule::elementwise, {dlogits}, {logits, targets});

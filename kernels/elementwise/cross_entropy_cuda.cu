@@ -1,5 +1,7 @@
-#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/elementwise/cross_entropy.h"
+
+#include "kernels/cuda/fast_math_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 #include "kernels/elementwise/soft_cap_cuda.h"
 
 namespace ltrain {
@@ -7,30 +9,81 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 512;
+/// Logits that a thread takes at once: 32 bytes of fp32, and 16 of their gradient in a half. They begin at
+/// multiples of kChunk in the whole matrix, so that rows of an odd length are loaded by 16 bytes too; what is
+/// left at a row's ends goes one by one.
+constexpr int kChunk = 8;
+
+/// exp of a difference to the maximum, which is not above 0.
+__device__ __forceinline__ float exp_below(float x) { return fast_exp2(x * kLog2E); }
+__device__ __forceinline__ double exp_below(double x) { return exp(x); }
 
 /// A running maximum and the sum of exponentials below it.
 template <class T>
 struct TopSum {
-  T top, sum;
+  T top = -T(INFINITY), sum = 0;
+
+  /// N more.
+  template <int N>
+  __device__ __forceinline__ void add(const T* x) {
+    T most = x[0];
+    for (int j = 1; j < N; ++j) most = Max()(most, x[j]);
+    if (most > top) {
+      sum *= exp_below(top - most);
+      top = most;
+    }
+    if (top == -T(INFINITY)) return;  // a difference of two infinities is none
+    for (int j = 0; j < N; ++j) sum += exp_below(x[j] - top);
+  }
+};
+
+/// A row of a matrix and the chunks in it: columns [begin, end) in chunks of N, those around them one by one.
+template <int N>
+struct RowChunks {
+  int64_t first, begin, end, columns;
+  /// Row `row` of `stride` elements, of which `columns` count.
+  __device__ RowChunks(int64_t row, int64_t stride, int64_t columns) : first(row * stride), columns(columns) {
+    begin = (N - first % N) % N;
+    if (begin > columns) begin = columns;
+    end = begin + (columns - begin) / N * N;
+  }
+  /// f<N>(col) for the chunks, from the last one on where `back`, and f<1>(col) for the rest, over the
+  /// threads of the block.
+  template <bool back, class F>
+  __device__ __forceinline__ void each(F&& f) const {
+    const int64_t step = int64_t{blockDim.x} * N, own = begin + int64_t{threadIdx.x} * N;
+    if constexpr (back) {
+      if (own < end)
+        for (int64_t col = own + (end - 1 - own) / step * step; col >= own; col -= step)
+          f.template operator()<N>(col);
+    } else {
+#pragma unroll 2
+      for (int64_t col = own; col < end; col += step) f.template operator()<N>(col);
+    }
+    if constexpr (N > 1) {
+      const int64_t i = threadIdx.x, rest = begin + columns - end;
+      if (i < rest) f.template operator()<1>(i < begin ? i : end + i - begin);
+    }
+  }
 };
 
 /// Of one row, over the threads of the block; each row is read once. kCap: of the soft-caps of x.
-template <bool kCap, class T>
-__device__ TopSum<T> top_and_sum(const T* x, int64_t columns, T cap, T* scratch) {
-  T top = -T(INFINITY), sum = 0;
-  for (int64_t v = threadIdx.x; v < columns; v += blockDim.x) {
-    const T at = capped<kCap>(x[v], cap);
-    if (at > top) {
-      sum = sum * exp(top - at) + T(1);
-      top = at;
-    } else if (at > -T(INFINITY)) {
-      sum += exp(at - top);
-    }
-  }
-  const T all = block_reduce(top, Max(), -T(INFINITY), scratch);
-  // A thread without a column has nothing to add, and a difference of two infinities is none.
-  sum = block_reduce(top == -T(INFINITY) ? T(0) : sum * exp(top - all), Sum(), T(0), scratch);
-  return {all, sum};
+template <int N, bool kCap, class T>
+__device__ TopSum<T> top_and_sum(const T* logits, const RowChunks<N>& row, T cap, T* scratch) {
+  TopSum<T> own;
+  row.template each<false>([&]<int M>(int64_t col) {
+    T x[M];
+    load_values<M>(x, logits, row.first + col);
+    if constexpr (kCap)
+      for (int j = 0; j < M; ++j) x[j] = capped<true>(x[j], cap);
+    own.template add<M>(x);
+  });
+  const T all = block_reduce(own.top, Max(), -T(INFINITY), scratch);
+  const T scaled = own.top == -T(INFINITY) ? own.sum : own.sum * exp_below(own.top - all);
+  TopSum<T> out;
+  out.top = all;
+  out.sum = block_reduce(scaled, Sum(), T(0), scratch);
+  return out;
 }
 
 /// The slope of the soft-cap at x; *value: what x becomes there.
@@ -45,54 +98,81 @@ __device__ T through_cap(T x, T cap, T* value) {
   return T(1);
 }
 
+/// dlogits[row] = exp(logits - top) * factor, less `scale` at the target (a column of the row, or none). The
+/// row is gone through from its end, where the pass before it has left it in the caches.
+template <int N, bool kCap, class T, class G>
+__device__ void row_gradient(G* dlogits, const T* logits, const RowChunks<N>& row, T cap, T top, T factor,
+                             int64_t target, T scale) {
+  row.template each<true>([&]<int M>(int64_t col) {
+    T x[M];
+    load_values<M>(x, logits, row.first + col);
+    T slope[M];
+    for (int j = 0; j < M; ++j) {
+      T value;
+      slope[j] = through_cap<kCap>(x[j], cap, &value);
+      x[j] = exp_below(value - top) * factor;
+    }
+    if (const int64_t at = target - col; at >= 0 && at < M)
+      for (int j = 0; j < M; ++j)
+        if (j == at) x[j] -= scale;
+    compute_t<G> d[M];
+    for (int j = 0; j < M; ++j) d[j] = static_cast<compute_t<G>>(kCap ? x[j] * slope[j] : x[j]);
+    store_values<M>(dlogits, row.first + col, d);
+  });
+}
+
+template <int N, class G>
+__device__ void zero_columns(G* dlogits, const RowChunks<N>& row) {
+  row.template each<false>([&]<int M>(int64_t col) {
+    const compute_t<G> zeros[M] = {};
+    store_values<M>(dlogits, row.first + col, zeros);
+  });
+}
+
 /// A block a row. `row_loss`: (rows).
-template <class T, class G, bool kCap>
-__global__ void cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets,
-                              int64_t vocab, T cap, GradientScale by) {
-  const int64_t row = blockIdx.x;
-  const T* x = logits + row * vocab;
-  const int32_t target = targets[row];
+template <int N, class T, class G, bool kCap>
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, int64_t vocab, T cap,
+                  GradientScale by) {
+  const RowChunks<N> row(blockIdx.x, vocab, vocab);
+  const int32_t target = load_one(targets, blockIdx.x);
   if (target < 0) {
-    if (dlogits)
-      for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x)
-        put(dlogits, row * vocab + v, compute_t<G>(0));
-    if (threadIdx.x == 0) row_loss[row] = 0;
+    if (dlogits) zero_columns(dlogits, row);
+    if (threadIdx.x == 0) store_one(row_loss, blockIdx.x, 0.0);
     return;
   }
-  const T at_target = capped<kCap>(x[target], cap);
+  const T at_target = capped<kCap>(load_one(logits, row.first + target), cap);
   // Its barriers part this read from the writes below.
-  const TopSum<T> t = top_and_sum<kCap>(x, vocab, cap, shared_memory<T>());
+  const TopSum<T> t = top_and_sum<N, kCap>(logits, row, cap, shared_memory<T>());
   if (threadIdx.x == 0)
-    row_loss[row] =
-        log(static_cast<double>(t.sum)) + static_cast<double>(t.top) - static_cast<double>(at_target);
+    store_one(row_loss, blockIdx.x,
+              log(static_cast<double>(t.sum)) + static_cast<double>(t.top) - static_cast<double>(at_target));
   if (!dlogits) return;
-  const T scale = T(by.get()), factor = scale / t.sum;
-  for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) {
-    T at;
-    const T slope = through_cap<kCap>(x[v], cap, &at), p = exp(at - t.top) * factor;
-    const T d = v == target ? p - scale : p;
-    put(dlogits, row * vocab + v, kCap ? d * slope : d);
-  }
+  const T scale = T(by.get());
+  row_gradient<N, kCap>(dlogits, logits, row, cap, t.top, scale / t.sum, target, scale);
 }
 
-template <class T, bool kCap>
-__global__ void stats(T* out, const T* logits, const int32_t* targets, int64_t vocab, T cap,
-                      VocabColumns part) {
-  const int64_t row = blockIdx.x;
-  const T* x = logits + row * vocab;
-  const TopSum<T> t = top_and_sum<kCap>(x, part.columns, cap, shared_memory<T>());
+template <int N, class T, bool kCap>
+__global__ void __launch_bounds__(kThreads)
+    stats(T* out, const T* logits, const int32_t* targets, int64_t vocab, T cap, VocabColumns part) {
+  const RowChunks<N> row(blockIdx.x, vocab, part.columns);
+  const TopSum<T> t = top_and_sum<N, kCap>(logits, row, cap, shared_memory<T>());
   if (threadIdx.x != 0) return;
-  const int64_t target = targets[row] - part.first;
-  out[3 * row] = t.top;
-  out[3 * row + 1] = t.sum;
-  out[3 * row + 2] = target >= 0 && target < part.columns ? capped<kCap>(x[target], cap) : T(0);
+  const int64_t target = load_one(targets, blockIdx.x) - part.first;
+  T* own = out + 3 * int64_t{blockIdx.x};
+  store_one(own, 0, t.top);
+  store_one(own, 1, t.sum);
+  store_one(
+      own, 2,
+      target >= 0 && target < part.columns ? capped<kCap>(load_one(logits, row.first + target), cap) : T(0));
 }
 
-template <class T, class G, bool kCap>
-__global__ void sharded(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats,
-                        int ranks, int64_t vocab, T cap, VocabColumns part, GradientScale by) {
+template <int N, class T, class G, bool kCap>
+__global__ void __launch_bounds__(kThreads)
+    sharded(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats, int ranks,
+            int64_t vocab, T cap, VocabColumns part, GradientScale by) {
   const int64_t row = blockIdx.x, rows = gridDim.x;
-  const bool counted = targets[row] >= 0;
+  const int32_t token = load_one(targets, row);
   double top = -INFINITY, sum = 0, at_target = 0;
   for (int r = 0; r < ranks; ++r) {
     const double t = stats[(r * rows + row) * 3];
@@ -103,37 +183,36 @@ __global__ void sharded(double* row_loss, G* dlogits, const T* logits, const int
     sum += of[1] * exp(static_cast<double>(of[0]) - top);
     at_target += of[2];
   }
-  if (threadIdx.x == 0) row_loss[row] = counted ? log(sum) + top - at_target : 0;
+  if (threadIdx.x == 0) store_one(row_loss, row, token >= 0 ? log(sum) + top - at_target : 0);
   if (!dlogits) return;
-  const T *x = logits + row * vocab, high = static_cast<T>(top), factor = static_cast<T>(by.get() / sum),
-          scale = static_cast<T>(by.get());
-  const int64_t target = targets[row] - part.first;
-  for (int64_t v = threadIdx.x; v < vocab; v += blockDim.x) {
-    T d = 0;
-    if (counted && v < part.columns) {
-      T at;
-      const T slope = through_cap<kCap>(x[v], cap, &at);
-      d = exp(at - high) * factor - (v == target ? scale : T(0));
-      if constexpr (kCap) d *= slope;
-    }
-    put(dlogits, row * vocab + v, d);
-  }
+  if (token < 0) return zero_columns(dlogits, RowChunks<N>(row, vocab, vocab));
+  row_gradient<N, kCap>(dlogits, logits, RowChunks<N>(row, vocab, part.columns), cap, static_cast<T>(top),
+                        static_cast<T>(by.get() / sum), token - part.first, static_cast<T>(by.get()));
+  for (int64_t v = part.columns + threadIdx.x; v < vocab; v += blockDim.x)  // padding
+    put(dlogits, row * vocab + v, compute_t<G>(0));
 }
 
-template <class T>
+template <class T, int P>
 __global__ void cap_all(T* x, int64_t n, T cap) {
-  for (int64_t i = grid_thread(); i < n; i += grid_stride()) x[i] = capped<true>(x[i], cap);
+  over_packs<P>(n, [&]<int N>(int64_t i) {
+    T v[N];
+    load_values<N>(v, x, i);
+    for (int j = 0; j < N; ++j) v[j] = capped<true>(v[j], cap);
+    store_values<N>(x, i, v);
+  });
 }
 
-/// The rows of a chunk in order, after those before it.
+/// loss += the rows' losses: of consecutive rows in order, then of threads by one tree. One block.
 __global__ void add_rows(double* loss, const double* row_loss, int64_t rows) {
-  double sum = *loss;
-  for (int64_t row = 0; row < rows; ++row) sum += row_loss[row];
-  *loss = sum;
+  const int64_t begin = rows * threadIdx.x / blockDim.x, end = rows * (threadIdx.x + 1) / blockDim.x;
+  double sum = 0;
+  for (int64_t row = begin; row < end; ++row) sum += load_one(row_loss, row);
+  sum = block_reduce(sum, Sum(), 0.0, shared_memory<double>());
+  if (threadIdx.x == 0) *loss += sum;
 }
 
 void add_losses(Stream& s, double* loss, const double* row_loss, int64_t rows) {
-  launch(s, dim3(1), 1, 0, add_rows, loss, row_loss, rows);
+  launch(s, dim3(1), kThreads, kWarp * 8, add_rows, loss, row_loss, rows);
 }
 
 /// Calls f with the types of the logits and of their gradient.
@@ -148,6 +227,18 @@ void with_types(DType logits, DType grad, F&& f) {
   }
 }
 
+/// Calls f<N, kCap>() for logits of type T. Of fp64 a pack is enough for what registers hold.
+template <class T, class F>
+void with_chunks(double soft_cap, std::initializer_list<const void*> pointers, F&& f) {
+  with_cap(soft_cap, [&]<bool kCap>() {
+    if (aligned(pointers)) {
+      f.template operator()<sizeof(T) == 8 ? kPackOf<T> : kChunk, kCap>();
+    } else {
+      f.template operator()<1, kCap>();
+    }
+  });
+}
+
 double* row_losses(Stream& s, int64_t rows) { return static_cast<double*>(scratch(s, rows * 8)); }
 
 }  // namespace
@@ -158,8 +249,8 @@ using namespace cuda;
 void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logits, const int32_t* targets,
                               int64_t rows, int64_t vocab, VocabColumns part, double soft_cap) {
   const auto run = [&]<class T>() {
-    with_cap(soft_cap, [&]<bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<T, kCap>,
+    with_chunks<T>(soft_cap, {logits}, [&]<int N, bool kCap>() {
+      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<N, T, kCap>,
              static_cast<T*>(stats), static_cast<const T*>(logits), targets, vocab, static_cast<T>(soft_cap),
              part);
     });
@@ -173,8 +264,8 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
                                 double soft_cap) {
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
-    with_cap(soft_cap, [&]<bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<T, G, kCap>, row_loss,
+    with_chunks<T>(soft_cap, {logits, dlogits}, [&]<int N, bool kCap>() {
+      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<N, T, G, kCap>, row_loss,
              static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, static_cast<const T*>(stats),
              ranks, vocab, static_cast<T>(soft_cap), part, scale);
     });
@@ -187,9 +278,9 @@ void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* l
                         GradientScale scale, double soft_cap) {
   double* row_loss = row_losses(s, rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
-    with_cap(soft_cap, [&]<bool kCap>() {
+    with_chunks<T>(soft_cap, {logits, dlogits}, [&]<int N, bool kCap>() {
       launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T),
-             cuda::cross_entropy<T, G, kCap>, row_loss, static_cast<G*>(dlogits),
+             cuda::cross_entropy<N, T, G, kCap>, row_loss, static_cast<G*>(dlogits),
              static_cast<const T*>(logits), targets, vocab, static_cast<T>(soft_cap), scale);
     });
   });
@@ -198,8 +289,10 @@ void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* l
 
 void soft_cap_logits_cuda(Stream& s, DType t, void* logits, int64_t n, double soft_cap) {
   dispatch_wide(t, [&]<class T>() {
-    launch(s, blocks_for(n, kThreads), kThreads, 0, cuda::cap_all<T>, static_cast<T*>(logits), n,
-           static_cast<T>(soft_cap));
+    with_alignment<T>({logits}, [&]<int N>() {
+      launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::cap_all<T, N>, static_cast<T*>(logits), n,
+             static_cast<T>(soft_cap));
+    });
   });
 }
 

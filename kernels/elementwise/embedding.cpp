@@ -1,5 +1,7 @@
 #include "kernels/elementwise/embedding.h"
 
+#include <algorithm>
+
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/timeline.h"
 
@@ -20,6 +22,16 @@ void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table, Axis axis) {
   y.record->made_partial = {"embedding_forward of a part of the vocabulary", {}};
 }
 
+/// Rows of dy are read once, and those of the table that they touch, at most one each, read and written; a
+/// fresh table is filled with zeros before, and not read.
+OpCost gather_cost(std::string_view name, Tensor dtable, Tensor dy, int64_t own_rows, bool accumulate) {
+  OpCost cost = op_cost(name, OpClass::elementwise, 1.0 * dy.elements(), {}, {dy});
+  const int64_t touched = std::min(dy.rows(), own_rows) * dtable.cols() * dtype_size(dtable.dtype);
+  cost.bytes += static_cast<double>(accumulate ? 2 * touched : touched + dtable.bytes());
+  cost.dtype = dy.dtype;
+  return cost;
+}
+
 }  // namespace
 
 void check_tokens(const int32_t* ids, int64_t count, int64_t vocab) {
@@ -35,8 +47,9 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
                part.first + part.rows <= part.total,
            "embedding of {} tokens into {}", tokens.elements(), to_string(y.shape));
   if (s.meta()) {
-    s.meta()->add(s,
-                  op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens}));
+    OpCost cost = op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens});
+    if (positions.defined()) cost.bytes += static_cast<double>(y.bytes());
+    s.meta()->add(s, cost);
     place_lookup(s, y, tokens, table, part.axis);
     if (positions.defined()) place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
     return;
@@ -70,10 +83,7 @@ void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, cons
   LT_CHECK(tokens.elements() == dy.rows() && dtable.cols() == dy.cols() && dtable.shape[0] >= part.rows,
            "embedding backward {} into {}", to_string(dy.shape), to_string(dtable.shape));
   if (s.meta()) {
-    OpCost cost = op_cost("embedding_backward", OpClass::elementwise, 1.0 * dy.elements(), {}, {dy, dy, dy});
-    if (!accumulate) cost.bytes += static_cast<double>(dtable.bytes());
-    cost.dtype = dy.dtype;
-    s.meta()->add(s, cost);
+    s.meta()->add(s, gather_cost("embedding_backward", dtable, dy, part.rows, accumulate));
     // Of the whole gradient each rank keeps the rows of its part of the vocabulary.
     Tensor cut = dtable;
     if (part.rows < part.total || dtable.shape[0] != part.total) {
@@ -98,8 +108,7 @@ void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& ro
   LT_CHECK(dpositions.cols() == dy.cols(), "position backward {} into {}", to_string(dy.shape),
            to_string(dpositions.shape));
   if (s.meta()) {
-    s.meta()->add(
-        s, op_cost("position_backward", OpClass::elementwise, 1.0 * dy.elements(), {dpositions}, {dy}));
+    s.meta()->add(s, gather_cost("position_backward", dpositions, dy, dpositions.rows(), accumulate));
     place(s, "position_backward", Rule::sum_to_rows, {dpositions}, {dy}, accumulate);
     return;
   }

@@ -65,14 +65,38 @@ void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
 }
 
 void sum_squares(Stream& s, Tensor total, Tensor x) {
-  LT_CHECK(total.elements() == 1 && total.dtype == DType::f64, "sum of squares into {}",
-           to_string(total.shape));
+  LT_CHECK(total.elements() == 1, "sum of squares into {}", to_string(total.shape));
+  sum_squares(s, total, std::vector<SquaresOf>{{x, 0}});
+}
+
+void sum_squares(Stream& s, Tensor totals, const std::vector<SquaresOf>& parts) {
+  LT_CHECK(totals.dtype == DType::f64 && !parts.empty(), "{} sums of squares into {}", parts.size(),
+           to_string(totals.shape));
+  std::vector<SquaresPart> pointers;
+  for (const auto& [x, total] : parts) {
+    LT_CHECK(x.dtype == parts[0].x.dtype && total >= 0 && total < totals.elements(),
+             "sums of squares of {} and {}, into {} of {}", dtype_name(parts[0].x.dtype), dtype_name(x.dtype),
+             total, totals.elements());
+    pointers.push_back({x.data, x.elements(), total});
+  }
   if (s.meta()) {
-    s.meta()->add(s, op_cost("sum_squares", OpClass::optimizer, 2.0 * x.elements(), {}, {x}));
-    place(s, "sum_squares", Rule::sum_rows, {total}, {x}, /*accumulate=*/true);
+    OpCost cost = op_cost("sum_squares", OpClass::optimizer, 0, {}, {});
+    for (const auto& [x, total] : parts) {
+      cost.flops += 2.0 * static_cast<double>(x.elements());
+      cost.bytes += static_cast<double>(x.bytes());
+    }
+    s.meta()->add(s, cost);
+    for (const auto& [x, total] : parts)
+      place(s, "sum_squares", Rule::sum_rows, {totals.flat(total, {1})}, {x}, /*accumulate=*/true);
     return;
   }
-  LT_LAUNCH(s, sum_squares, x.dtype, total.ptr<double>(), x.data, x.elements());
+  const OpRange range(s, "sum_squares");
+  const DType type = parts[0].x.dtype;
+  double* to = totals.ptr<double>();
+  if (s.device() == DeviceKind::cuda) return sum_squares_cuda(s, type, to, pointers);
+  s.launch([=] {
+    for (const SquaresPart& p : pointers) LT_CPU(sum_squares_cpu)(type, to + p.total, p.x, p.elements);
+  });
 }
 
 void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean,

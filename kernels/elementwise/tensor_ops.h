@@ -1,5 +1,7 @@
 // Small ops on whole tensors.
 #pragma once
+#include <vector>
+
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
 
@@ -17,9 +19,16 @@ void scale_by(Stream& s, Tensor y, double factor);
 void add_bias(Stream& s, Tensor y, Tensor bias);
 /// out (C) (+)= sum over rows of x (T, C): the gradient of a bias. out: f32 (f64 for f64).
 void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate);
-/// total[0] += sum of squares of x, in double, in an order that does not depend on the number of threads.
+/// total[0] += sum of squares of x, in double, in an order that follows from the number of elements alone.
 /// total: (1) f64.
 void sum_squares(Stream& s, Tensor total, Tensor x);
+/// The same of several: totals[total] += sum of squares of x for each, one after the other, to the bits that
+/// a call for each gives; one pass over all of them on a GPU. totals: (n) f64; x: of one dtype.
+struct SquaresOf {
+  Tensor x;
+  int64_t total = 0;
+};
+void sum_squares(Stream& s, Tensor totals, const std::vector<SquaresOf>& parts);
 /// t[i] = mean + std * normal(seed, stream, first + i): element `first + i` of the parameter that `stream`
 /// names.
 void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean, double std);
@@ -32,7 +41,12 @@ LT_KERNEL(add_to, DType t, void* y, const void* x, int64_t n)
 LT_KERNEL(scale_by, DType t, void* y, int64_t n, double factor)
 LT_KERNEL(add_bias, DType t, void* y, const void* bias, int64_t rows, int64_t cols)
 LT_KERNEL(sum_rows, DType t, void* out, const void* x, int64_t rows, int64_t cols, bool accumulate)
-LT_KERNEL(sum_squares, DType t, double* total, const void* x, int64_t n)
+LT_CPU_KERNEL(void sum_squares_cpu(DType t, double* total, const void* x, int64_t n);)
+struct SquaresPart {
+  const void* x;
+  int64_t elements, total;
+};
+LT_CUDA_KERNEL(sum_squares, DType t, double* totals, std::vector<SquaresPart> parts)
 LT_KERNEL(fill_normal, DType t, void* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first,
           double mean, double std)
 LT_KERNEL(fill_value, DType t, void* out, int64_t n, double value)

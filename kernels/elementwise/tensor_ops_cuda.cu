@@ -8,56 +8,103 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kSquareBlocks = 512;  // partial sums of sum_squares, whatever the card
+constexpr int64_t kSquareBlocks = 512;  // that sum the squares of one tensor, whatever the card
 
-template <class T, class F, int N>
-__global__ void cast(T* out, const F* in, int64_t packs) {
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    const auto x = load<F, N>(in, i * N);
-    Pack<T, N> y;
-    for (int j = 0; j < N; ++j) put(y.v, j, static_cast<compute_t<T>>(get(x.v, j)));
-    store(out, i * N, y);
-  }
+template <class T, class F, int P>
+__global__ void cast(T* out, const F* in, int64_t n) {
+  over_packs<P>(n, [&]<int N>(int64_t i) {
+    compute_t<F> x[N];
+    load_values<N>(x, in, i);
+    compute_t<T> y[N];
+    for (int j = 0; j < N; ++j) y[j] = static_cast<compute_t<T>>(x[j]);
+    store_values<N>(out, i, y);
+  });
 }
 
-/// y[i] += x[i mod cols]: a whole tensor, or a vector for every row.
+template <class T, int P>
+__global__ void add(T* y, const T* x, int64_t n) {
+  over_packs<P>(n, [&]<int N>(int64_t i) {
+    compute_t<T> to[N], from[N];
+    load_values<N>(to, y, i);
+    load_values<N>(from, x, i);
+    for (int j = 0; j < N; ++j) to[j] += from[j];
+    store_values<N>(y, i, to);
+  });
+}
+
+/// A block a run of the packs of row blockIdx.x (RowGrid).
 template <class T, int N>
-__global__ void add(T* y, const T* x, int64_t packs, int64_t row_packs) {
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    auto to = load<T, N>(y, i * N);
-    const auto from = load<T, N>(x, (i % row_packs) * N);
-    for (int j = 0; j < N; ++j) put(to.v, j, get(to.v, j) + get(from.v, j));
-    store(y, i * N, to);
-  }
+__global__ void add_vector(T* y, const T* x, int64_t row_packs) {
+  const int64_t cols = row_packs * N, col = row_pack() * N, at = blockIdx.x * cols + col;
+  if (col >= cols) return;
+  compute_t<T> to[N], from[N];
+  load_values<N>(to, y, at);
+  load_values<N>(from, x, col);
+  for (int j = 0; j < N; ++j) to[j] += from[j];
+  store_values<N>(y, at, to);
 }
 
-template <class T, int N>
-__global__ void scale_by(T* y, compute_t<T> factor, int64_t packs) {
-  Pack<T, 1> rounded;
-  put(rounded.v, 0, factor);
-  const compute_t<T> by = get(rounded.v, 0);
-  for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {
-    auto to = load<T, N>(y, i * N);
-    for (int j = 0; j < N; ++j) put(to.v, j, get(to.v, j) * by);
-    store(y, i * N, to);
-  }
+template <class T, int P>
+__global__ void scale_by(T* y, compute_t<T> factor, int64_t n) {
+  const Pack<T, 1> by = rounded<T, 1>(&factor);
+  over_packs<P>(n, [&]<int N>(int64_t i) {
+    compute_t<T> to[N];
+    load_values<N>(to, y, i);
+    for (int j = 0; j < N; ++j) to[j] *= get(by.v, 0);
+    store_values<N>(y, i, to);
+  });
 }
 
+/// What one launch takes of them.
+constexpr int kSquareParts = 100;
+struct SquareParts {
+  SquaresPart part[kSquareParts];
+  int first[kSquareParts + 1];  ///< each part's first block, and the end
+  int run[kSquareParts + 1];    ///< the first part of each run of parts with one total, and the end
+};
+
+/// Blocks are the parts' by `first`; each sums those packs that its threads take in turns. What is added to
+/// what follows from a part's elements alone: where they are not aligned a pack is loaded one by one.
 template <class T>
-__global__ void sum_squares(double* partial, const T* x, int64_t n) {
+__global__ void sum_squares(double* partial, const __grid_constant__ SquareParts parts) {
+  constexpr int P = kPackOf<T>;
+  int part = 0;
+  while (static_cast<int>(blockIdx.x) >= parts.first[part + 1]) ++part;
+  const T* x = static_cast<const T*>(parts.part[part].x);
+  const int64_t n = parts.part[part].elements, block = static_cast<int>(blockIdx.x) - parts.first[part],
+                stride = int64_t{parts.first[part + 1] - parts.first[part]} * blockDim.x;
+  const int64_t own = block * blockDim.x + threadIdx.x;
   double sum = 0;
-  for (int64_t i = grid_thread(); i < n; i += grid_stride()) {
-    const double v = static_cast<double>(get(x, i));
-    sum += v * v;
+  const auto add = [&](compute_t<T> v) { sum += static_cast<double>(v) * static_cast<double>(v); };
+  if (reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+#pragma unroll 4
+    for (int64_t i = own; i < n / P; i += stride) {
+      compute_t<T> v[P];
+      load_values<P>(v, x, i * P);
+      for (int j = 0; j < P; ++j) add(v[j]);
+    }
+  } else {
+    for (int64_t i = own; i < n / P; i += stride)
+      for (int j = 0; j < P; ++j) add(get(x, i * P + j));
   }
+  if (const int64_t i = n / P * P + own; i < n) add(get(x, i));
   sum = block_reduce(sum, Sum(), 0.0, shared_memory<double>());
-  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+  if (threadIdx.x == 0) store_one(partial, blockIdx.x, sum);
 }
 
-__global__ void add_in_order(double* total, const double* partial, int count) {
-  double sum = *total;
-  for (int i = 0; i < count; ++i) sum += partial[i];
-  *total = sum;
+/// totals[total] += a part's partial sums, by one tree, for the parts of a run one after the other. A block a
+/// run, with a thread for each block that a part may have had.
+__global__ void add_partial(double* totals, const double* partial,
+                            const __grid_constant__ SquareParts parts) {
+  const int begin = parts.run[blockIdx.x], end = parts.run[blockIdx.x + 1];
+  double total = 0;
+  if (threadIdx.x == 0) total = load_one(totals, parts.part[begin].total);
+  for (int part = begin; part < end; ++part) {
+    const int i = parts.first[part] + static_cast<int>(threadIdx.x);
+    total += block_reduce(i < parts.first[part + 1] ? load_one(partial, i) : 0.0, Sum(), 0.0,
+                          shared_memory<double>());
+  }
+  if (threadIdx.x == 0) store_one(totals, parts.part[begin].total, total);
 }
 
 template <class T>
@@ -73,11 +120,13 @@ __global__ void fill_value(T* out, int64_t n, double value) {
   for (int64_t i = grid_thread(); i < n; i += grid_stride()) put(out, i, static_cast<compute_t<T>>(value));
 }
 
-template <class T>
-struct Element {
+template <class T, int N>
+struct Elements {
   const T* x;
   int64_t cols;
-  __device__ compute_t<T> operator()(int64_t row, int64_t col) const { return get(x, row * cols + col); }
+  __device__ void operator()(compute_t<T>* v, int64_t row, int64_t col) const {
+    load_values<N>(v, x, row * cols + col);
+  }
 };
 
 }  // namespace
@@ -90,21 +139,29 @@ void fill_zero_cuda(Stream& s, void* out, int64_t bytes) { fill_bytes(s, out, by
 void cast_cuda(Stream& s, DType to, DType from, void* out, const void* in, int64_t n) {
   dispatch_float(from, [&]<class F>() {
     dispatch_float(to, [&]<class T>() {
-      with_pack<T, F>(n, {out, in}, [&]<int N>() {
-        launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::cast<T, F, N>, static_cast<T*>(out),
-               static_cast<const F*>(in), n / N);
-      });
+      constexpr int N = std::max(kPackOf<T>, kPackOf<F>);  // 16 bytes on either side
+      const bool packs = aligned({out, in});
+      launch(s, blocks_for(packs ? n / N : n, kThreads), kThreads, 0,
+             packs ? cuda::cast<T, F, N> : cuda::cast<T, F, 1>, static_cast<T*>(out),
+             static_cast<const F*>(in), n);
     });
   });
 }
 
-void add_to_cuda(Stream& s, DType t, void* y, const void* x, int64_t n) { add_bias_cuda(s, t, y, x, 1, n); }
+void add_to_cuda(Stream& s, DType t, void* y, const void* x, int64_t n) {
+  dispatch_float(t, [&]<class T>() {
+    with_alignment<T>({y, x}, [&]<int N>() {
+      launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::add<T, N>, static_cast<T*>(y),
+             static_cast<const T*>(x), n);
+    });
+  });
+}
 
 void scale_by_cuda(Stream& s, DType t, void* y, int64_t n, double factor) {
   dispatch_float(t, [&]<class T>() {
-    with_pack<T>(n, {y}, [&]<int N>() {
+    with_alignment<T>({y}, [&]<int N>() {
       launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::scale_by<T, N>, static_cast<T*>(y),
-             static_cast<compute_t<T>>(factor), n / N);
+             static_cast<compute_t<T>>(factor), n);
     });
   });
 }
@@ -112,8 +169,9 @@ void scale_by_cuda(Stream& s, DType t, void* y, int64_t n, double factor) {
 void add_bias_cuda(Stream& s, DType t, void* y, const void* bias, int64_t rows, int64_t cols) {
   dispatch_float(t, [&]<class T>() {
     with_pack<T>(cols, {y, bias}, [&]<int N>() {
-      launch(s, blocks_for(rows * cols / N, kThreads), kThreads, 0, cuda::add<T, N>, static_cast<T*>(y),
-             static_cast<const T*>(bias), rows * cols / N, cols / N);
+      const RowGrid g(rows, cols / N);
+      launch(s, g.grid, g.threads, 0, cuda::add_vector<T, N>, static_cast<T*>(y), static_cast<const T*>(bias),
+             cols / N);
     });
   });
 }
@@ -121,20 +179,39 @@ void add_bias_cuda(Stream& s, DType t, void* y, const void* bias, int64_t rows, 
 void sum_rows_cuda(Stream& s, DType t, void* out, const void* x, int64_t rows, int64_t cols,
                    bool accumulate) {
   dispatch_float(t, [&]<class T>() {
-    column_sums(s, static_cast<compute_t<T>*>(out), Element<T>{static_cast<const T*>(x), cols}, rows, cols,
-                accumulate);
+    with_pack<T>(cols, {out, x}, [&]<int N>() {
+      column_sums<N>(s, static_cast<compute_t<T>*>(out), Elements<T, N>{static_cast<const T*>(x), cols}, rows,
+                     cols, accumulate);
+    });
   });
 }
 
-void sum_squares_cuda(Stream& s, DType t, double* total, const void* x, int64_t n) {
-  if (n == 0) return;
-  double* partial = static_cast<double*>(scratch(s, kSquareBlocks * 8));
-  const dim3 blocks = blocks_for(n, kThreads, kSquareBlocks);
+void sum_squares_cuda(Stream& s, DType t, double* totals, std::vector<SquaresPart> parts) {
+  std::erase_if(parts, [](const SquaresPart& p) { return p.elements == 0; });
+  double* partial = static_cast<double*>(scratch(s, kSquareParts * kSquareBlocks * 8));
   dispatch_float(t, [&]<class T>() {
-    launch(s, blocks, kThreads, kWarp * 8, cuda::sum_squares<T>, partial, static_cast<const T*>(x), n);
+    for (size_t next = 0; next < parts.size();) {
+      SquareParts some{};
+      int count = 0, runs = 0;
+      for (; next < parts.size() && count < kSquareParts; ++next, ++count) {
+        const SquaresPart& p = parts[next];
+        if (count == 0 || p.total != some.part[count - 1].total) {
+          // A total that comes again, after others, is the next launch's: two blocks would add to it.
+          if (std::any_of(some.part, some.part + count, [&](auto& q) { return q.total == p.total; })) break;
+          some.run[runs++] = count;
+        }
+        some.part[count] = p;
+        some.first[count + 1] =
+            some.first[count] +
+            static_cast<int>(blocks_for(p.elements / kPackOf<T>, kThreads, kSquareBlocks).x);
+      }
+      some.run[runs] = count;
+      launch(s, dim3(static_cast<unsigned>(some.first[count])), kThreads, kWarp * 8, cuda::sum_squares<T>,
+             partial, some);
+      launch(s, dim3(static_cast<unsigned>(runs)), static_cast<int>(kSquareBlocks), kWarp * 8,
+             cuda::add_partial, totals, static_cast<const double*>(partial), some);
+    }
   });
-  launch(s, dim3(1), 1, 0, cuda::add_in_order, total, static_cast<const double*>(partial),
-         static_cast<int>(blocks.x));
 }
 
 void fill_normal_cuda(Stream& s, DType t, void* out, int64_t n, uint64_t seed, uint64_t stream, int64_t first,

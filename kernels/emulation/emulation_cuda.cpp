@@ -164,6 +164,7 @@ uint64_t emulated_exchange(uint64_t word, int mask) {
 }
 
 std::atomic<bool> emulated_lanes_swapped{false};
+EmulatedTraffic emulated_traffic;
 
 void emulated_copy(void* to, const void* from, int bytes) {
   const size_t n = static_cast<size_t>(bytes);

@@ -1,4 +1,4 @@
-#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 #include "kernels/matmul/quantize.h"
 
 namespace ltrain {
@@ -6,19 +6,85 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 512;  // partial results of a largest magnitude, whatever the card
-constexpr int kTile = 32;            // elements along a side of what a block turns at once
+constexpr int64_t kMaxBlocks = 4096;  // partial results of a largest magnitude, whatever the card
+constexpr int kPack = 16;             // codes in 16 bytes
+constexpr int kTile = 32;             // elements along a side of what a block turns at once, one by one
+constexpr int kTurned = 64;           // likewise, by packs
+constexpr int kTurnedThreads = 128;
 
 __device__ uint32_t magnitude(float v) { return fp8::bits_of(v) & 0x7fffffffu; }
 
-/// partial[block] = bits of the largest magnitude that the block sees.
-template <class T>
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+constexpr bool kRoundsPairsTo = true;
+template <class E>
+__device__ __forceinline__ uint32_t round_pair_to(float a, float b) {
+  uint16_t both;
+  if constexpr (std::is_same_v<E, E4m3>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(b), "f"(a));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(b), "f"(a));
+  }
+  return both;
+}
+/// Apart, so that it costs no instructions where it is not needed.
+template <class E>
+__device__ __noinline__ uint8_t round_rare(float v) {
+  return E::to(v);
+}
+#else
+constexpr bool kRoundsPairsTo = false;
+template <class E>
+__device__ uint32_t round_pair_to(float, float);  // never called
+template <class E>
+__device__ uint8_t round_rare(float v);
+#endif
+
+/// codes of v * inverse; the largest magnitude of v goes into `most`.
+template <class E, int N>
+__device__ __forceinline__ void round_to(uint8_t* codes, float* v, float inverse, uint32_t& most) {
+  float poison = 0;  // no number where something is not finite: its code is none of the instruction's
+  for (int j = 0; j < N; ++j) {
+    most = Max()(most, magnitude(v[j]));
+    v[j] *= inverse;
+    poison += v[j] * 0.0f;
+  }
+  if constexpr (kRoundsPairsTo && N % 2 == 0) {
+    if (poison == 0) {
+      for (int j = 0; j < N; j += 2) {
+        const uint32_t both = round_pair_to<E>(v[j], v[j + 1]);
+        codes[j] = static_cast<uint8_t>(both);
+        codes[j + 1] = static_cast<uint8_t>(both >> 8);
+      }
+    } else {
+      for (int j = 0; j < N; ++j) codes[j] = round_rare<E>(v[j]);
+    }
+  } else {
+    for (int j = 0; j < N; ++j) codes[j] = E::to(v[j]);
+  }
+}
+
+template <int N, class T>
+__device__ __forceinline__ void load_floats(float* v, const T* x, int64_t i) {
+  compute_t<T> wide[N];
+  load_values<N>(wide, x, i);
+  for (int j = 0; j < N; ++j) v[j] = static_cast<float>(wide[j]);
+}
+
+/// partial[block] = bits of the largest magnitude that the block saw.
+__device__ void keep_largest(uint32_t* partial, uint32_t most, uint32_t* scratch) {
+  most = block_reduce(most, Max(), 0u, scratch);
+  if (threadIdx.x == 0) store_one(partial, blockIdx.x, most);
+}
+
+template <class T, int P>
 __global__ void partial_max(uint32_t* partial, const T* x, int64_t n) {
   uint32_t most = 0;
-  for (int64_t i = grid_thread(); i < n; i += grid_stride())
-    most = Max()(most, magnitude(static_cast<float>(get(x, i))));
-  most = block_reduce(most, Max(), 0u, shared_memory<uint32_t>());
-  if (threadIdx.x == 0) partial[blockIdx.x] = most;
+  over_packs<P>(n, [&]<int N>(int64_t i) {
+    float v[N];
+    load_floats<N>(v, x, i);
+    for (int j = 0; j < N; ++j) most = Max()(most, magnitude(v[j]));
+  });
+  keep_largest(partial, most, shared_memory<uint32_t>());
 }
 
 __global__ void raise(float* amax, const uint32_t* partial, int64_t count) {
@@ -28,30 +94,86 @@ __global__ void raise(float* amax, const uint32_t* partial, int64_t count) {
   if (threadIdx.x == 0) *amax = fp8::float_of(Max()(most, fp8::bits_of(*amax)));
 }
 
-template <class E, class T>
-__global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* step) {
+/// With kMax the largest magnitudes of blocks too: x is read once for both.
+template <class E, class T, int P, bool kMax>
+__global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* step, uint32_t* partial) {
   const float inverse = 1.0f / *step;
-  for (int64_t i = grid_thread(); i < n; i += grid_stride())
-    codes[i] = E::to(static_cast<float>(get(x, i)) * inverse);
+  uint32_t most = 0;
+  over_packs<P>(n, [&]<int N>(int64_t i) {
+    float v[N];
+    load_floats<N>(v, x, i);
+    Pack<uint8_t, N> c;
+    round_to<E, N>(c.v, v, inverse, most);
+    store(codes, i, c);
+  });
+  if (kMax) keep_largest(partial, most, shared_memory<uint32_t>());
 }
 
-/// A block turns one tile: reads rows and writes rows, through shared memory.
-template <class E, class T>
-__global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_t cols, int64_t across,
-                                const float* step) {
-  uint8_t* tile = shared_memory<uint8_t>();  // (kTile, kTile + 1)
+/// A block turns tiles, from rows to rows, through shared memory.
+template <class E, class T, bool kMax>
+__global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_t cols, const float* step,
+                                uint32_t* partial) {
+  uint8_t* tile = shared_memory<uint8_t>() + kWarp * 4;  // (kTile, kTile + 1), behind what sums need
   const float inverse = 1.0f / *step;
-  const int64_t r0 = blockIdx.x / across * kTile, c0 = blockIdx.x % across * kTile;
-  for (int i = threadIdx.x; i < kTile * kTile; i += blockDim.x) {
-    const int64_t r = r0 + i / kTile, c = c0 + i % kTile;
-    if (r < rows && c < cols)
-      tile[(i / kTile) * (kTile + 1) + i % kTile] = E::to(static_cast<float>(get(x, r * cols + c)) * inverse);
+  const int64_t across = (cols + kTile - 1) / kTile, tiles = (rows + kTile - 1) / kTile * across;
+  uint32_t most = 0;
+  for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const int64_t r0 = t / across * kTile, c0 = t % across * kTile;
+    for (int i = threadIdx.x; i < kTile * kTile; i += blockDim.x) {
+      const int64_t r = r0 + i / kTile, c = c0 + i % kTile;
+      if (r >= rows || c >= cols) continue;
+      float v[1];
+      load_floats<1>(v, x, r * cols + c);
+      round_to<E, 1>(tile + (i / kTile) * (kTile + 1) + i % kTile, v, inverse, most);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kTile * kTile; i += blockDim.x) {
+      const int64_t c = c0 + i / kTile, r = r0 + i % kTile;
+      if (r < rows && c < cols) store_one(codes, c * rows + r, tile[(i % kTile) * (kTile + 1) + i / kTile]);
+    }
+    __syncthreads();
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kTile * kTile; i += blockDim.x) {
-    const int64_t c = c0 + i / kTile, r = r0 + i % kTile;
-    if (r < rows && c < cols) codes[c * rows + r] = tile[(i % kTile) * (kTile + 1) + i / kTile];
+  if (kMax) keep_largest(partial, most, shared_memory<uint32_t>());
+}
+
+/// The same where rows come in 16 and cols in 8: a thread rounds 8 columns of 4 rows, and stores 16 rows of a
+/// column.
+template <class E, class T, bool kMax>
+__global__ void __launch_bounds__(kTurnedThreads)
+    quantize_turned_packs(uint8_t* codes, const T* x, int64_t rows, int64_t cols, const float* step,
+                          uint32_t* partial) {
+  constexpr int kQuads = kTurned / 4, kWidth = kQuads + 1;  // words of a column: four rows each
+  uint32_t* tile = shared_memory<uint32_t>() + kWarp;       // (kTurned columns, kWidth)
+  const float inverse = 1.0f / *step;
+  const int64_t across = (cols + kTurned - 1) / kTurned, tiles = (rows + kTurned - 1) / kTurned * across;
+  const int quad = threadIdx.x / 8, pack = threadIdx.x % 8;
+  uint32_t most = 0;
+  for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const int64_t r0 = t / across * kTurned, c0 = t % across * kTurned;
+    const int64_t row = r0 + 4 * quad, col = c0 + 8 * pack;
+    if (row < rows && col < cols) {
+      uint8_t c[4][8];
+      for (int k = 0; k < 4; ++k) {
+        float v[8];
+        load_floats<8>(v, x, (row + k) * cols + col);
+        round_to<E, 8>(c[k], v, inverse, most);
+      }
+      for (int j = 0; j < 8; ++j)
+        tile[(8 * pack + j) * kWidth + quad] =
+            static_cast<uint32_t>(c[0][j]) | static_cast<uint32_t>(c[1][j]) << 8 |
+            static_cast<uint32_t>(c[2][j]) << 16 | static_cast<uint32_t>(c[3][j]) << 24;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kTurned * kTurned / kPack; i += kTurnedThreads) {
+      const int64_t c = i / (kTurned / kPack), r = i % (kTurned / kPack) * kPack;
+      if (c0 + c >= cols || r0 + r >= rows) continue;
+      Pack<uint32_t, 4> words;
+      for (int k = 0; k < 4; ++k) words.v[k] = tile[c * kWidth + r / 4 + k];
+      store(reinterpret_cast<uint32_t*>(codes + (c0 + c) * rows + r0 + r), 0, words);
+    }
+    __syncthreads();
   }
+  if (kMax) keep_largest(partial, most, shared_memory<uint32_t>());
 }
 
 /// A block for each element.
@@ -86,10 +208,13 @@ using namespace cuda;
 
 void max_abs_cuda(Stream& s, DType t, float* amax, const void* x, int64_t n) {
   if (n == 0) return;
-  const dim3 blocks = blocks_for(n, kThreads, kMaxBlocks);
   uint32_t* partial = static_cast<uint32_t*>(scratch(s, kMaxBlocks * 4));
+  dim3 blocks(1);
   dispatch_float(t, [&]<class T>() {
-    launch(s, blocks, kThreads, kWarp * 4, cuda::partial_max<T>, partial, static_cast<const T*>(x), n);
+    with_alignment<T>({x}, [&]<int N>() {
+      blocks = blocks_for(n / N, kThreads, kMaxBlocks);
+      launch(s, blocks, kThreads, kWarp * 4, cuda::partial_max<T, N>, partial, static_cast<const T*>(x), n);
+    });
   });
   launch(s, dim3(1), kThreads, kWarp * 4, cuda::raise, amax, static_cast<const uint32_t*>(partial),
          int64_t{blocks.x});
@@ -97,19 +222,37 @@ void max_abs_cuda(Stream& s, DType t, float* amax, const void* x, int64_t n) {
 
 void quantize_cuda(Stream& s, DType to, DType from, void* codes, const void* x, int64_t rows, int64_t cols,
                    bool turn, const float* step, float* amax) {
-  if (amax) max_abs_cuda(s, from, amax, x, rows * cols);
+  if (rows * cols == 0) return;
+  uint32_t* partial = static_cast<uint32_t*>(scratch(s, kMaxBlocks * 4));
+  const bool packs = aligned({codes, x});
+  dim3 blocks(1);
   dispatch_fp8(to, [&]<class E>() {
     dispatch_float(from, [&]<class T>() {
       uint8_t* out = static_cast<uint8_t*>(codes);
       const T* in = static_cast<const T*>(x);
-      if (!turn)
-        return launch(s, blocks_for(rows * cols, kThreads), kThreads, 0, cuda::quantize<E, T>, out, in,
-                      rows * cols, step);
-      const int64_t down = (rows + kTile - 1) / kTile, across = (cols + kTile - 1) / kTile;
-      launch(s, dim3(static_cast<unsigned>(down * across)), kThreads, kTile * (kTile + 1),
-             cuda::quantize_turned<E, T>, out, in, rows, cols, across, step);
+      const auto with_max = [&]<bool kMax>() {
+        if (!turn) {
+          blocks = blocks_for(rows * cols / (packs ? kPack : 1), kThreads, kMaxBlocks);
+          return launch(s, blocks, kThreads, kWarp * 4,
+                        packs ? cuda::quantize<E, T, kPack, kMax> : cuda::quantize<E, T, 1, kMax>, out, in,
+                        rows * cols, step, partial);
+        }
+        if (packs && rows % kPack == 0 && cols % 8 == 0) {
+          blocks =
+              blocks_for((rows + kTurned - 1) / kTurned * ((cols + kTurned - 1) / kTurned), 1, kMaxBlocks);
+          return launch(s, blocks, kTurnedThreads, (kWarp + kTurned * (kTurned / 4 + 1)) * 4,
+                        cuda::quantize_turned_packs<E, T, kMax>, out, in, rows, cols, step, partial);
+        }
+        blocks = blocks_for((rows + kTile - 1) / kTile * ((cols + kTile - 1) / kTile), 1, kMaxBlocks);
+        launch(s, blocks, kThreads, kWarp * 4 + kTile * (kTile + 1), cuda::quantize_turned<E, T, kMax>, out,
+               in, rows, cols, step, partial);
+      };
+      amax ? with_max.template operator()<true>() : with_max.template operator()<false>();
     });
   });
+  if (amax)
+    launch(s, dim3(1), kThreads, kWarp * 4, cuda::raise, amax, static_cast<const uint32_t*>(partial),
+           int64_t{blocks.x});
 }
 
 void update_fp8_steps_cuda(Stream& s, float* steps, float* amax, float* history, int64_t n, int64_t length,

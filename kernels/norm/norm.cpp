@@ -55,8 +55,9 @@ void norm_backward(Stream& s, const NormBackward& a) {
   LT_CHECK(a.dy.shape == a.x.shape && a.dx.shape == a.x.shape && a.dweight.elements() == a.x.cols(),
            "norm backward of {} into {}", to_string(a.x.shape), to_string(a.dx.shape));
   if (s.meta()) {
-    s.meta()->add(
-        s, op_cost("norm_backward", OpClass::elementwise, 12.0 * a.x.elements(), {a.dx}, {a.dx, a.dy, a.x}));
+    OpCost cost = op_cost("norm_backward", OpClass::elementwise, 12.0 * a.x.elements(), {a.dx}, {a.dy, a.x});
+    if (!a.first) cost.bytes += static_cast<double>(a.dx.bytes());
+    s.meta()->add(s, cost);
     if (a.first) {
       place(s, "norm_backward", Rule::elementwise, {a.dx}, {a.dy, a.x, a.weight});
     } else {

@@ -1,4 +1,4 @@
-#include "kernels/elementwise/dropout_row_cuda.h"
+#include "kernels/norm/norm_rows_cuda.h"
 #include "kernels/norm/norm_weight_cuda.h"
 
 namespace ltrain {
@@ -6,6 +6,8 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
+
+// Rows of any length, one element at a time. The row is read three times, the last two from the caches.
 
 template <class T>
 __device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t cols, const DropoutArgs& d) {
@@ -17,7 +19,7 @@ __device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t
   }
 }
 
-/// A block a row. It reads the row three times, the last two from the caches.
+/// A block a row.
 template <class T>
 __global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd,
                              const T* x, const T* delta, const T* weight, const T* bias,
@@ -92,18 +94,28 @@ void norm_forward_cuda(Stream& s, DType t, NormShape shape, void* y, void* sum, 
                        DropoutArgs dropout) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
+    const NormForwardPointers<T> p{static_cast<T*>(y),
+                                   static_cast<T*>(sum),
+                                   static_cast<A*>(mean),
+                                   static_cast<A*>(rstd),
+                                   static_cast<const T*>(x),
+                                   static_cast<const T*>(delta),
+                                   static_cast<const T*>(weight),
+                                   static_cast<const T*>(bias)};
+    if (norm_forward_in_registers(s, shape, p, dropout)) return;
     launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_forward<T>,
-           shape, static_cast<T*>(y), static_cast<T*>(sum), static_cast<A*>(mean), static_cast<A*>(rstd),
-           static_cast<const T*>(x), static_cast<const T*>(delta), static_cast<const T*>(weight),
-           static_cast<const T*>(bias), dropout);
+           shape, p.y, p.sum, p.mean, p.rstd, p.x, p.delta, p.weight, p.bias, dropout);
   });
 }
 
 void residual_add_cuda(Stream& s, DType t, void* sum, const void* x, const void* delta, int64_t rows,
                        int64_t cols, DropoutArgs dropout) {
   dispatch_float(t, [&]<class T>() {
-    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::residual_add<T>, static_cast<T*>(sum),
-           static_cast<const T*>(x), static_cast<const T*>(delta), cols, dropout);
+    T* to = static_cast<T*>(sum);
+    const T *xt = static_cast<const T*>(x), *dt = static_cast<const T*>(delta);
+    if (residual_add_packs(s, to, xt, dt, rows, cols, dropout)) return;
+    launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::residual_add<T>, to, xt, dt, cols,
+           dropout);
   });
 }
 
@@ -112,12 +124,19 @@ void norm_backward_cuda(Stream& s, DType t, NormShape shape, void* dx, void* dwe
                         const void* rstd) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    const T *dyt = static_cast<const T*>(dy), *xt = static_cast<const T*>(x);
-    const A *m = shape.kind == NormKind::layer ? static_cast<const A*>(mean) : nullptr,
-            *r = static_cast<const A*>(rstd);
+    const A* m = shape.kind == NormKind::layer ? static_cast<const A*>(mean) : nullptr;
+    const NormBackwardPointers<T> p{static_cast<T*>(dx),
+                                    static_cast<A*>(dweight),
+                                    static_cast<A*>(dbias),
+                                    static_cast<const T*>(dy),
+                                    static_cast<const T*>(x),
+                                    static_cast<const T*>(weight),
+                                    m,
+                                    static_cast<const A*>(rstd)};
+    if (norm_backward_in_registers(s, shape, p)) return;
     launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_backward<T>,
-           shape, static_cast<T*>(dx), dyt, xt, static_cast<const T*>(weight), m, r);
-    norm_weight_gradients(s, static_cast<A*>(dweight), static_cast<A*>(dbias), dyt, xt, m, r, shape);
+           shape, p.dx, p.dy, p.x, p.weight, p.mean, p.rstd);
+    norm_weight_gradients(s, p.dweight, p.dbias, p.dy, p.x, p.mean, p.rstd, shape);
   });
 }
 

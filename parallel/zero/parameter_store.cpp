@@ -167,15 +167,25 @@ void ParameterStore::finish_gradients() {
 }
 
 void ParameterStore::add_grad_squares(Tensor squares) {
-  // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO.
+  // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO. Those
+  // of one dtype go together, and segments are added to in the order of buckets.
+  std::vector<SquaresOf> parts;
+  const auto add = [&] {
+    if (!parts.empty()) sum_squares(context_->compute, squares, parts);
+    parts.clear();
+  };
   for (const Bucket& b : parameters_->buckets()) {
     if (!parameters_->first_copy(b) || !training_->rules.moves(b)) continue;
-    const Tensor of_segment = squares.flat(b.segment, {1});
-    if (training_->rules.sums_gradients(b))
-      sum_squares(context_->compute, of_segment, training_->gradients.owned(b));
-    else
-      training_->updates->add_own_squares(b, of_segment);
+    if (training_->rules.sums_gradients(b)) {
+      const Tensor own = training_->gradients.owned(b);
+      if (!parts.empty() && parts.back().x.dtype != own.dtype) add();
+      parts.push_back({own, b.segment});
+    } else {
+      add();
+      training_->updates->add_own_squares(b, squares.flat(b.segment, {1}));
+    }
   }
+  add();
 }
 
 bool ParameterStore::estimates(int64_t step) const {

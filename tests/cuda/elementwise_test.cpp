@@ -127,10 +127,54 @@ TEST_CASE("small tensor ops") {
     }
 }
 
+TEST_CASE("ops on elements that begin in the middle of 16 bytes") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats) {
+    CAPTURE(dtype_name(t));
+    const int64_t rows = 9, cols = 64, n = rows * cols;
+    Twin w(t);
+    const auto x = w.random(t, {n + 1}), y = w.random(t, {n + 1}), bias = w.random(t, {cols + 1});
+    const auto narrow = w.blank(DType::bf16, {n + 1}), sums = w.random(wide(t), {cols + 1});
+    const auto total = w.of(DType::f64, {1}, [](int64_t) { return 0.25; });
+    const auto gelu = w.blank(t, {n + 1}), rotated = w.random(t, {n + 1});
+    const auto table = w.random(DType::f32, {rows, 8, 2});
+    w.check([&](Stream& s, const Twin::At& at) {
+      const auto part = [&](Twin::Id id, Shape shape) { return at(id).flat(1, shape); };
+      cast(s, part(narrow, {n}), part(x, {n}));
+      add_to(s, part(y, {n}), part(x, {n}));
+      scale_by(s, part(y, {n}), 1.0 / 3);
+      add_bias(s, part(y, {rows, cols}), part(bias, {cols}));
+      sum_rows(s, part(sums, {cols}), part(x, {rows, cols}), true);
+      sum_squares(s, at(total), part(x, {n}));
+      gelu_forward(s, part(gelu, {n}), part(x, {n}));
+      RowMap map;
+      map.seq = rows;
+      rope(s, part(rotated, {rows, cols}), at(table), map, {4, 16}, false);
+    });
+  }
+}
+
+TEST_CASE("sums of squares of several tensors equal one after the other, totals that come again too") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats) {
+    CAPTURE(dtype_name(t));
+    Twin w(t);
+    std::vector<Twin::Id> x;
+    for (int64_t i = 0; i < 105; ++i) x.push_back(w.random(t, {i == 7 ? 9000 : i % 11 * i + 1}));
+    const auto totals = w.of(DType::f64, {40}, [](int64_t i) { return 0.25 * static_cast<double>(i); });
+    w.check([&](Stream& s, const Twin::At& at) {
+      std::vector<SquaresOf> parts;  // more than a launch takes
+      for (size_t i = 0; i < x.size(); ++i) parts.push_back({at(x[i]), static_cast<int64_t>(i / 3 % 33)});
+      parts.push_back({at(x[5]).flat(0, {0}), 2});
+      sum_squares(s, at(totals), parts);
+    });
+  }
+}
+
 TEST_CASE("dropout and residual addition drop the same elements") {
   if (!have_cuda()) return;
   for (DType t : kFloats)
-    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{6, 37}, {8, 64}}) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{6, 37}, {8, 64}, {4, 72}}) {
       CAPTURE(dtype_name(t), rows, cols);
       Twin w(t);
       const auto x = w.random(t, {rows, cols}), delta = w.random(t, {rows, cols});
@@ -176,6 +220,32 @@ TEST_CASE("embeddings and positions: repeated tokens, other parts of the vocabul
     }
 }
 
+TEST_CASE("the embedding's gradient adds rows in the order of their tokens, to the bit") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const int64_t rows : {1, 33, 5000})
+      for (const int64_t vocab : {1, 3000, 70000}) {
+        CAPTURE(dtype_name(t), rows, vocab);
+        const int64_t cols = 8, first = vocab / 5, own = vocab - 2 * first;
+        Twin w(t);
+        // A third of the tokens is one, the others are spread over all of the vocabulary.
+        const auto tokens = w.of(DType::i32, {rows}, [&](int64_t i) {
+          return i % 3 == 0 ? first : (i * i * 7919 + i * 104729) % vocab;
+        });
+        const auto dy = w.random(t, {rows, cols}), table = w.random(wide(t), {own, cols}),
+                   fresh = w.blank(wide(t), {own, cols}), positions = w.random(wide(t), {70, cols});
+        RowMap map;
+        map.seq = 61, map.first_row = 17;
+        w.check(
+            [&](Stream& s, const Twin::At& at) {
+              embedding_backward(s, at(table), at(dy), at(tokens), {first, own, vocab}, true);
+              embedding_backward(s, at(fresh), at(dy), at(tokens), {first, own, vocab}, false);
+              position_backward(s, at(positions), at(dy), map, true);
+            },
+            1e-12);
+      }
+}
+
 TEST_CASE("rotary embedding and back") {
   if (!have_cuda()) return;
   for (DType t : kFloats) {
@@ -193,13 +263,33 @@ TEST_CASE("rotary embedding and back") {
       rope(s, at(other), at(table), map, {heads, dim}, true);
     });
   }
+  // By packs: more heads than a thread turns, and some channels of a head, as halves and as neighbours.
+  for (DType t : kFloats) {
+    CAPTURE(dtype_name(t));
+    Twin w(t);
+    const int64_t heads = 11, dim = 48, rows = 14, width = (heads + 2) * dim;
+    const auto whole = w.random(t, {rows, width}), part = w.random(t, {rows, width});
+    const auto table = w.random(DType::f32, {9, dim / 2, 2}), narrow = w.random(DType::f32, {9, 8, 2});
+    const auto ids = w.of(DType::i32, {rows}, [](int64_t i) { return i * 5 % 9; });
+    w.check([&](Stream& s, const Twin::At& at) {
+      RowMap map;
+      map.seq = 7, map.total = 9, map.ids = at(ids);
+      rope(s, at(whole), at(table), map, {heads, dim}, false);
+      rope(s, at(whole), at(table), map, {1, dim}, true);
+      rope(s, at(part), at(narrow), map, {heads, dim, 32, true}, false);
+      rope(s, at(part), at(narrow), map, {heads, dim, 16}, true);
+    });
+  }
 }
 
 TEST_CASE("norms forward and backward, with the residual and dropout fused in") {
   if (!have_cuda()) return;
+  std::vector<std::pair<int64_t, int64_t>> shapes(std::begin(kShapes), std::end(kShapes));
+  // Two and four packs a thread, and rows that registers do not hold.
+  shapes.insert(shapes.end(), {{40, 2304}, {2, 4104}, {2, 16392}});
   for (NormKind kind : {NormKind::rms, NormKind::layer})
     for (DType t : kFloats)
-      for (const auto& [rows, cols] : kShapes) {
+      for (const auto& [rows, cols] : shapes) {
         CAPTURE(dtype_name(t), rows, cols, kind == NormKind::rms);
         Twin w(t);
         const bool layer = kind == NormKind::layer;

@@ -1,0 +1,259 @@
+// Norms of rows that the registers of a block hold: every element is loaded and stored once, 16 bytes at a
+// time. Rows that packs do not divide, or longer ones, are norm_cuda.cu's own.
+#pragma once
+#include "kernels/cuda/column_sums_cuda.h"
+#include "kernels/cuda/fast_math_cuda.h"
+#include "kernels/elementwise/dropout_row_cuda.h"
+#include "kernels/norm/norm.h"
+
+namespace ltrain::cuda {
+
+constexpr int kMostRowThreads = 512;
+
+template <class T>
+struct NormForwardPointers {
+  T *y, *sum;
+  compute_t<T>*mean, *rstd;
+  const T *x, *delta, *weight, *bias;
+};
+
+template <class T>
+struct NormBackwardPointers {
+  T* dx;
+  compute_t<T>*dweight, *dbias;  // dbias: null where there is none
+  const T *dy, *x, *weight;
+  const compute_t<T>*mean, *rstd;  // mean: null for rms
+};
+
+/// Calls f<K>(threads) with the packs of a row that a thread has: one, or where that needs more threads than
+/// a block has kMost. False where even they do.
+template <int kMost, class F>
+bool with_packs_a_thread(int64_t row_packs, F&& f) {
+  const auto threads = [&](int k) {
+    return static_cast<int>(((row_packs + k - 1) / k + kWarp - 1) / kWarp * kWarp);
+  };
+  if (row_packs > kMost * kMostRowThreads) return false;
+  if (row_packs <= kMostRowThreads) {
+    f.template operator()<1>(threads(1));
+  } else {
+    f.template operator()<kMost>(threads(kMost));
+  }
+  return true;
+}
+
+/// v = x + delta after dropout, rounded to T as `sum` keeps it.
+template <bool kDropout, int N, class T>
+__device__ __forceinline__ void add_delta(compute_t<T>* v, T* sum, const T* delta, int64_t at,
+                                          const DropoutArgs& d, uint64_t call, int64_t col) {
+  using A = compute_t<T>;
+  A add[N], factor[N];
+  load_values<N>(add, delta, at);
+  if constexpr (kDropout) dropout_factors<N>(factor, d, call, col);
+  for (int j = 0; j < N; ++j) v[j] += kDropout ? add[j] * factor[j] : add[j];
+  const Pack<T, N> kept = rounded<T, N>(v);
+  store(sum, at, kept);
+  unpack(v, kept);
+}
+
+/// A block a row; a thread has the packs threadIdx.x, threadIdx.x + blockDim.x, ... of it. share: 1 / cols.
+template <class T, int K, bool kLayer, bool kDropout>
+__global__ void __launch_bounds__(kMostRowThreads)
+    norm_forward_row(NormShape shape, compute_t<T> share, const __grid_constant__ NormForwardPointers<T> p,
+                     const __grid_constant__ DropoutArgs dropout) {
+  using A = compute_t<T>;
+  constexpr int N = kPackOf<T>;
+  A* scratch = shared_memory<A>();
+  const int64_t row = blockIdx.x;
+  const int cols = static_cast<int>(shape.cols), packs = cols / N;
+  const int64_t first = row * cols;
+  const uint64_t call = kDropout ? dropout.call(row, cols) : 0;
+  A v[K][N] = {};
+  Raw<T> w[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int pack = threadIdx.x + k * blockDim.x;
+    if (pack >= packs) continue;
+    load_values<N>(v[k], p.x, first + pack * N);
+    w[k].load(p.weight, pack * N);
+    if (p.delta)
+      add_delta<kDropout, N>(v[k], p.sum, p.delta, first + pack * N, dropout, call,
+                             dropout.part * cols + pack * N);
+  }
+  A m = 0, squares = 0;
+  if constexpr (kLayer) {
+    for (int k = 0; k < K; ++k)
+      for (int j = 0; j < N; ++j) m += v[k][j];
+    m = block_reduce(m, Sum(), A(0), scratch) * share;
+  }
+  for (int k = 0; k < K; ++k)
+    if (!kLayer ||
+        static_cast<int>(threadIdx.x + k * blockDim.x) < packs)  // zeros add nothing without a mean
+      for (int j = 0; j < N; ++j) squares += (v[k][j] - m) * (v[k][j] - m);
+  squares = block_reduce(squares, Sum(), A(0), scratch);
+  const A r = inverse_root(squares * share + A(shape.eps)), offset = A(shape.weight_offset);
+  if (threadIdx.x == 0) {
+    store_one(p.rstd, row, r);
+    if (kLayer) store_one(p.mean, row, m);
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int pack = threadIdx.x + k * blockDim.x;
+    if (pack >= packs) continue;
+    A by[N];
+    w[k].values(by);
+    for (int j = 0; j < N; ++j) v[k][j] = (v[k][j] - m) * r * (by[j] + offset);
+    if (kLayer && p.bias) {
+      A b[N];
+      load_values<N>(b, p.bias, pack * N);
+      for (int j = 0; j < N; ++j) v[k][j] += b[j];
+    }
+    store_values<N>(p.y, first + pack * N, v[k]);
+  }
+}
+
+/// False, and nothing is done, where rows are not for it.
+template <class T>
+bool norm_forward_in_registers(Stream& s, const NormShape& shape, const NormForwardPointers<T>& p,
+                               const DropoutArgs& dropout) {
+  constexpr int N = kPackOf<T>;
+  if (shape.cols % N || !aligned({p.y, p.sum, p.x, p.delta, p.weight, p.bias})) return false;
+  return with_packs_a_thread<4>(shape.cols / N, [&]<int K>(int threads) {
+    const auto with_kind = [&]<bool kLayer>() {
+      launch(s, dim3(static_cast<unsigned>(shape.rows)), threads, kWarp * sizeof(compute_t<T>),
+             dropout.threshold ? norm_forward_row<T, K, kLayer, true> : norm_forward_row<T, K, kLayer, false>,
+             shape, compute_t<T>(1.0 / static_cast<double>(shape.cols)), p, dropout);
+    };
+    shape.kind == NormKind::layer ? with_kind.template operator()<true>()
+                                  : with_kind.template operator()<false>();
+  });
+}
+
+/// A block a run of the packs of row blockIdx.x (RowGrid).
+template <class T, bool kDropout>
+__global__ void residual_add_row(T* sum, const T* x, const T* delta, int64_t cols,
+                                 const __grid_constant__ DropoutArgs dropout) {
+  constexpr int N = kPackOf<T>;
+  const int64_t row = blockIdx.x, col = row_pack() * N;
+  if (col >= cols) return;
+  compute_t<T> v[N];
+  load_values<N>(v, x, row * cols + col);
+  add_delta<kDropout, N>(v, sum, delta, row * cols + col, dropout, kDropout ? dropout.call(row, cols) : 0,
+                         dropout.part * cols + col);
+}
+
+template <class T>
+bool residual_add_packs(Stream& s, T* sum, const T* x, const T* delta, int64_t rows, int64_t cols,
+                        const DropoutArgs& dropout) {
+  constexpr int N = kPackOf<T>;
+  if (cols % N || !aligned({sum, x, delta})) return false;
+  const RowGrid g(rows, cols / N);
+  launch(s, g.grid, g.threads, 0, dropout.threshold ? residual_add_row<T, true> : residual_add_row<T, false>,
+         sum, x, delta, cols, dropout);
+  return true;
+}
+
+/// The sums of n numbers over the threads of the block; every thread gets them. `scratch`: n kWarp elements
+/// of shared memory, other ones than in the call before.
+template <int n, class A>
+__device__ __forceinline__ void block_sums(A (&v)[n], A* scratch) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  for (int i = 0; i < n; ++i) {
+    v[i] = warp_reduce(v[i], Sum());
+    if (lane == 0) scratch[i * kWarp + warp] = v[i];
+  }
+  __syncthreads();
+  for (int i = 0; i < n; ++i) v[i] = warp_reduce(lane < warps ? scratch[i * kWarp + lane] : A(0), Sum());
+}
+
+/// A block a chunk of the rows, whose part of the weight's and the bias's gradient it keeps: partial (chunks,
+/// cols), and behind it that of the bias. The loads of a row are under way while the one before it is summed.
+template <class T, int K, bool kLayer>
+__global__ void __launch_bounds__(kMostRowThreads)
+    norm_backward_rows(NormShape shape, compute_t<T> share, const __grid_constant__ NormBackwardPointers<T> p,
+                       compute_t<T>* partial) {
+  using A = compute_t<T>;
+  constexpr int N = kPackOf<T>, kSums = kLayer ? 2 : 1;
+  A* scratch = shared_memory<A>();  // two sets of sums, in turns
+  const int64_t chunk = blockIdx.x, chunks = gridDim.x;
+  const int64_t begin = shape.rows * chunk / chunks, end = shape.rows * (chunk + 1) / chunks;
+  const int cols = static_cast<int>(shape.cols), packs = cols / N;
+  const auto has = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) < packs; };
+  const auto col = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) * N; };
+  Raw<T> next_dy[K], next_x[K];  // where a thread has no pack zeros, whose sums are zeros
+  A w[K][N] = {}, dw[K][N] = {}, db[K][N] = {};
+  const auto fetch = [&](int64_t row) {
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (has(k)) {
+        next_dy[k].load(p.dy, row * cols + col(k));
+        next_x[k].load(p.x, row * cols + col(k));
+      }
+  };
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+    if (has(k)) {
+      load_values<N>(w[k], p.weight, col(k));
+      for (int j = 0; j < N; ++j) w[k][j] += A(shape.weight_offset);
+    }
+  if (begin < end) fetch(begin);
+  for (int64_t row = begin; row < end; ++row) {
+    const A r = load_one(p.rstd, row), m = kLayer ? load_one(p.mean, row) : A(0);
+    A hat[K][N], g[K][N], sums[kSums] = {};  // of g hat; of g
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      A dy[N], x[N];
+      next_dy[k].values(dy);
+      next_x[k].values(x);
+      for (int j = 0; j < N; ++j) {
+        hat[k][j] = (x[j] - m) * r;
+        g[k][j] = dy[j] * w[k][j];
+        dw[k][j] += dy[j] * hat[k][j];
+        sums[0] += g[k][j] * hat[k][j];
+        if constexpr (kLayer) db[k][j] += dy[j], sums[1] += g[k][j];
+      }
+    }
+    if (row + 1 < end) fetch(row + 1);
+    block_sums(sums, scratch + (row - begin) % 2 * kSums * kWarp);
+    const A dot = sums[0] * share, total = kLayer ? sums[kSums - 1] * share : A(0);
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (has(k)) {
+        A d[N];
+        for (int j = 0; j < N; ++j) d[j] = (g[k][j] - total - hat[k][j] * dot) * r;
+        if (!shape.first) {
+          A before[N];
+          load_values<N>(before, p.dx, row * cols + col(k));
+          for (int j = 0; j < N; ++j) d[j] += before[j];
+        }
+        store_values<N>(p.dx, row * cols + col(k), d);
+      }
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+    if (has(k)) {
+      store_values<N>(partial, chunk * cols + col(k), dw[k]);
+      if (kLayer && p.dbias) store_values<N>(partial, (chunks + chunk) * cols + col(k), db[k]);
+    }
+}
+
+/// As norm_forward_in_registers, with the gradients of weight and bias.
+template <class T>
+bool norm_backward_in_registers(Stream& s, const NormShape& shape, const NormBackwardPointers<T>& p) {
+  using A = compute_t<T>;
+  constexpr int N = kPackOf<T>;
+  if (shape.cols % N || !aligned({p.dx, p.dy, p.x, p.weight})) return false;
+  const int64_t bytes = shape.cols * static_cast<int64_t>(sizeof(A)) * (p.dbias ? 2 : 1);
+  const int64_t chunks = row_chunks(shape.rows, bytes);
+  return with_packs_a_thread<2>(shape.cols / N, [&]<int K>(int threads) {
+    A* partial = static_cast<A*>(scratch(s, chunks * bytes));
+    launch(s, dim3(static_cast<unsigned>(chunks)), threads, 4 * kWarp * sizeof(A),
+           p.mean ? norm_backward_rows<T, K, true> : norm_backward_rows<T, K, false>, shape,
+           A(1.0 / static_cast<double>(shape.cols)), p, partial);
+    sum_chunks(s, p.dweight, static_cast<const A*>(partial), chunks, shape.cols, shape.accumulate);
+    if (p.dbias)
+      sum_chunks(s, p.dbias, static_cast<const A*>(partial + chunks * shape.cols), chunks, shape.cols,
+                 shape.accumulate);
+  });
+}
+
+}  // namespace ltrain::cuda

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""What the machine code of the memory-bound kernels of a bf16 step does for each 16 bytes that it moves.
+
+    scripts/kernel-code.py build-cuda            compare with the page, and with the bound; any difference fails
+    scripts/kernel-code.py build-cuda --write    write the page
+    scripts/kernel-code.py build-cuda --allow-missing ...   of a build whose objects are not all there
+
+The page is docs/measurements/kernel-code.md, for sm_90a. It holds for one version of the compiler: with another, only
+the bound is checked, and that is said (exit code 77).
+"""
+import argparse
+import difflib
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/measurements/kernel-code.md"
+spec = importlib.util.spec_from_file_location("kernel_resources", ROOT / "scripts/kernel-resources.py")
+resources = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(resources)
+
+# An H200 moves 4.8 TB/s: 16 bytes for each of a warp's 32 lanes every 14 ns on each of 132 SMs, which issue four
+# instructions a cycle at 1.755 GHz in that time: 99. Three quarters of it leave room for what waits.
+SLOTS, MOST_A_PACK = 99, 74
+
+# The kernels that a step of llama and of gpt2 in bf16 with fp32 gradients launches, by object.
+WATCHED = {
+    "activation": ["gated_forward<bf16, 8, Swiglu<bf16> >", "gated_backward<bf16, 8, Swiglu<bf16> >", "gelu_forward<bf16, 8>",
+                   "gelu_backward<bf16, 8>"],
+    "cross_entropy": ["cross_entropy<8, float, bf16, false>", "stats<8, float, false>", "sharded<8, float, bf16, false>"],
+    "embedding": ["lookup<bf16, 8, false>", "lookup<bf16, 8, true>", "add_runs<bf16, 8>"],
+    "norm": ["norm_forward_row<bf16, 1, false, false>", "norm_forward_row<bf16, 1, true, false>",
+             "norm_forward_row<bf16, 4, false, false>", "norm_backward_rows<bf16, 1, false>",
+             "norm_backward_rows<bf16, 1, true>", "norm_backward_rows<bf16, 2, false>", "residual_add_row<bf16, false>"],
+    "quantize": ["quantize<E4m3, bf16, 16, true>", "quantize_turned_packs<E4m3, bf16, true>"],
+    "rope": ["rope_packs<bf16, false>", "rope_packs<bf16, true>"],
+    "tensor_ops": ["add<bf16, 8>", "add_vector<bf16, 8>", "cast<bf16, float, 8>", "sum_squares<float>",
+                   "partial_column_sums<8, float, Elements<bf16, 8> >"],
+    "adamw": ["update<float, bf16, 4, true>"],
+}
+INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
+
+
+def functions(text):
+    """{mangled name: [(address, opcode, operands)]} of what cuobjdump prints."""
+    found, code = {}, None
+    for line in text.splitlines():
+        if m := re.search(r"Function : (\S+)", line):
+            code = found.setdefault(m[1], [])
+        elif code is not None and (m := INSTRUCTION.match(line)):
+            if m[2] != "NOP":
+                code.append((int(m[1], 16), m[2], m[3]))
+    return found
+
+
+def innermost_loops(code):
+    """[(first, last)] of the addresses of loops that have no loop in them."""
+    loops = []
+    for address, opcode, operands in code:
+        if opcode.startswith("BRA") and (m := re.search(r"0x([0-9a-f]+)\s*$", operands.strip())):
+            if (target := int(m[1], 16)) < address:
+                loops.append((target, address))
+    return [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+
+
+def figures(code):
+    """Wide and narrow loads and stores, instructions, and instructions a wide access: of the loop that has most of them,
+    or of the whole kernel where none is in a loop."""
+    wide = lambda op: bool(re.match(r"(LDG|STG)\b.*\.128", op))
+    narrow = lambda op: bool(re.match(r"(LDG|STG)\b", op)) and not wide(op)
+    of = lambda test, kind, where=code: sum(test(op) and op.startswith(kind) for _, op, _ in where)
+    bodies = [[i for i in code if first <= i[0] <= last] for first, last in innermost_loops(code)]
+    bodies = [b for b in bodies if any(wide(op) for _, op, _ in b)]
+    body = max(bodies, key=lambda b: sum(wide(op) for _, op, _ in b), default=code)
+    packs = sum(wide(op) for _, op, _ in body)
+    return {"wide_loads": of(wide, "LDG"), "narrow_loads": of(narrow, "LDG"), "wide_stores": of(wide, "STG"),
+            "narrow_stores": of(narrow, "STG"), "instructions": len(code), "in_a_loop": body is not code,
+            "a_pack": len(body) / packs if packs else float("inf")}
+
+
+def read_build(build, allow_missing):
+    nvcc = re.search(r"^CMAKE_CUDA_COMPILER:\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.M)[1]
+    folders = [pathlib.Path(nvcc).parent, build / "disassembler/nvidia/cu13/bin"]
+    path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])  # cuobjdump starts nvdisasm
+    cuobjdump = shutil.which("cuobjdump", path=path)
+    if not cuobjdump or not shutil.which("nvdisasm", path=path):
+        print(f"SKIPPED: no cuobjdump and nvdisasm in {folders[0]}, {folders[1]} or PATH: scripts/setup-cuda.sh gets them")
+        sys.exit(77)
+    rows = {}
+    for name, kernels in WATCHED.items():
+        objects = sorted((build / "CMakeFiles").rglob(f"{name}_cuda.cu.o"))
+        if not objects and allow_missing:
+            continue
+        if len(objects) != 1:
+            sys.exit(f"kernel-code: {build} has {len(objects)} objects called {name}_cuda.cu.o")
+        out = subprocess.run([cuobjdump, "-sass", "-arch", "sm_90a", str(objects[0])], capture_output=True, text=True,
+                             env={**os.environ, "PATH": path})
+        code = functions(out.stdout)
+        if out.returncode or not code:
+            sys.exit(f"kernel-code: {objects[0]} has no code for sm_90a: {out.stderr.strip()}")
+        names = resources.readable(sorted(code))
+        by_name = {names[m]: c for m, c in code.items()}
+        for kernel in kernels:
+            if kernel not in by_name:
+                sys.exit(f"kernel-code: {objects[0]} has no kernel {kernel}, but {', '.join(sorted(by_name))}")
+            rows[f"{name}: {kernel}"] = figures(by_name[kernel])
+    return rows
+
+
+def page(rows, version):
+    lines = [
+        "# Machine code of the memory-bound kernels",
+        "",
+        f"For sm_90a, by nvcc {version}; written by `scripts/kernel-code.py build-cuda --write`, compared by "
+        "`scripts/test-cuda-build.sh`. Loads and stores are those of global memory. Instructions a pack: of the loop that "
+        "moves most 16-byte packs, or, where there is none, of the whole kernel, over those packs; an H200 has "
+        f"{SLOTS} issue slots in the time of one, and a kernel that takes more than {MOST_A_PACK} is refused. "
+        "Nothing of this is a time.",
+        "",
+        "| kernel | 16-byte loads | narrower | 16-byte stores | narrower | instructions | a pack |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, f in rows.items():
+        lines.append(f"| `{name}` | {f['wide_loads']} | {f['narrow_loads']} | {f['wide_stores']} | {f['narrow_stores']} | "
+                     f"{f['instructions']} | {f['a_pack']:.1f}{' (loop)' if f['in_a_loop'] else ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--allow-missing", action="store_true")
+    args = parser.parse_args()
+    version, rows = resources.compiler_version(args.build), read_build(args.build, args.allow_missing)
+    now = page(rows, version)
+    slow = [f"{name} takes {f['a_pack']:.1f} instructions for 16 bytes" for name, f in rows.items() if f["a_pack"] > MOST_A_PACK]
+    if args.allow_missing:
+        print(now, end="")
+    if slow:
+        sys.exit(f"kernel-code: expected at most {MOST_A_PACK}: " + "; ".join(slow))
+    if args.allow_missing:
+        return
+    if args.write:
+        PAGE.write_text(now)
+        return print(f"kernel-code: wrote {PAGE.relative_to(ROOT)}")
+    before = PAGE.read_text()
+    if f"nvcc {version};" not in before:
+        print(f"SKIPPED: {PAGE.name} was written with another nvcc than {version}; the bound holds")
+        sys.exit(77)
+    if now != before:
+        sys.stderr.writelines(difflib.unified_diff(before.splitlines(True), now.splitlines(True), "the page", "this build"))
+        sys.exit("kernel-code: other than the page; if that is meant: scripts/kernel-code.py BUILD --write")
+    print(f"kernel-code: {len(rows)} kernels, as the page says")
+
+
+if __name__ == "__main__":
+    main()

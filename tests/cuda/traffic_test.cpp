@@ -1,0 +1,291 @@
+// Bytes that kernels move, counted access by access on the emulated device, against the floor: each operand
+// read or written once. The plan prices ops by the same bytes.
+#ifdef LTRAIN_CUDA_EMULATED
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <functional>
+
+#include "kernels/attention/rope.h"
+#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/embedding.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/quantize.h"
+#include "kernels/meta/meta_memory.h"
+#include "kernels/norm/norm.h"
+#include "kernels/optimizer/adamw.h"
+#include "tests/kernels/op_support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+struct Moved {
+  int64_t bytes, wide, narrow;  ///< accesses of 16 bytes, and of fewer
+};
+
+/// Where an op's operands come from: the emulated device, or meta.
+class Operands {
+ public:
+  virtual ~Operands() = default;
+  /// Small numbers; of i32 `value(i)`.
+  virtual Tensor make(DType t, Shape shape, const std::function<int32_t(int64_t)>& value = {}) = 0;
+};
+using Op = std::function<void(Stream&, Operands&)>;
+
+class OnDevice final : public Operands {
+ public:
+  Tensor make(DType t, Shape shape, const std::function<int32_t(int64_t)>& value = {}) override {
+    const int64_t n = shape.elements();
+    std::vector<char> bytes(static_cast<size_t>(n * dtype_size(t)));
+    for (int64_t i = 0; i < n; ++i) {
+      const auto put = [&](auto v) {
+        std::memcpy(bytes.data() + i * static_cast<int64_t>(sizeof v), &v, sizeof v);
+      };
+      const float v = static_cast<float>(random_value(memory_.size(), i, 1));
+      if (t == DType::i32) put(value ? value(i) : 0);
+      if (t == DType::f32) put(v);
+      if (t == DType::bf16) put(bf16(v));
+      if (t == DType::f64) put(static_cast<double>(v));
+    }
+    memory_.push_back(cuda::device_memory(static_cast<int64_t>(bytes.size())));
+    stream_->copy(memory_.back().get(), bytes.data(), static_cast<int64_t>(bytes.size()));
+    stream_->synchronize();
+    Tensor out;
+    out.data = memory_.back().get(), out.dtype = t, out.shape = shape, out.device = DeviceKind::cuda;
+    return out;
+  }
+  /// What the kernels of `op` moved; its operands are made before.
+  Moved run(const std::function<void(Stream&)>& op) {
+    auto& traffic = cuda::emulated_traffic;
+    traffic.clear();
+    op(*stream_);
+    stream_->synchronize();
+    return {traffic.loaded + traffic.stored, traffic.wide, traffic.narrow};
+  }
+  template <class T>
+  std::vector<T> values(Tensor t) {
+    std::vector<T> out(static_cast<size_t>(t.elements()));
+    stream_->copy(out.data(), t.data, t.bytes());
+    stream_->synchronize();
+    return out;
+  }
+
+ private:
+  std::unique_ptr<Stream> stream_ = cuda::make_cuda_stream("cuda");
+  std::vector<std::shared_ptr<void>> memory_;
+};
+
+class OnMeta final : public Operands {
+ public:
+  Tensor make(DType t, Shape shape, const std::function<int32_t(int64_t)>& = {}) override {
+    Tensor out = memory_.allocate(MemoryKind::activations, "operand", t, shape);
+    out.record->written = true;
+    return out;
+  }
+  int64_t bytes(const std::function<void(Stream&)>& op) {
+    trace_.clear_entries();
+    op(*stream_);
+    double sum = 0;
+    for (const TraceEntry& e : trace_.entries()) sum += e.bytes;
+    return static_cast<int64_t>(sum);
+  }
+
+ private:
+  MetaTrace trace_;
+  std::unique_ptr<Stream> stream_ = make_meta_stream("compute", trace_);
+  MetaMemory memory_{trace_};
+};
+
+/// An op whose operands are made once.
+using Made = std::function<std::function<void(Stream&)>(Operands&)>;
+
+/// `floor`: operands once; `besides`: what kernels load again from the caches or keep in scratch, which no
+/// plan counts. At most `narrow` accesses are of fewer than 16 bytes.
+void check_traffic(const Made& made, int64_t floor, int64_t besides, int64_t narrow) {
+  OnDevice device;
+  OnMeta meta;
+  const auto on_device = made(device), on_meta = made(meta);
+  const Moved moved = device.run(on_device);
+  CHECK(moved.bytes == floor + besides);
+  CHECK(moved.narrow <= narrow);
+  CHECK(meta.bytes(on_meta) == floor);
+}
+
+constexpr DType kBf16 = DType::bf16, kF32 = DType::f32;
+
+}  // namespace
+
+TEST_CASE("norms move each row once, forward with the residual and backward with the weight's gradient") {
+  const int64_t rows = 64;
+  for (const int64_t cols : {2048, 1600, 4096}) {
+    CAPTURE(cols);
+    const int64_t matrix = rows * cols * 2;
+    check_traffic(
+        [&](Operands& o) {
+          NormForward f;
+          f.x = o.make(kBf16, {rows, cols}), f.delta = o.make(kBf16, {rows, cols});
+          f.sum = o.make(kBf16, {rows, cols}), f.y = o.make(kBf16, {rows, cols});
+          f.weight = o.make(kBf16, {cols}), f.rstd = o.make(kF32, {rows});
+          return [f](Stream& s) { norm_forward(s, f); };
+        },
+        4 * matrix, /*the weight a row*/ matrix + rows * 4, rows);
+    const int64_t chunks = rows / 16, threads = (cols / 8 + 31) / 32 * 32;
+    for (const bool first : {true, false})
+      check_traffic(
+          [&](Operands& o) {
+            NormBackward b;
+            b.dy = o.make(kBf16, {rows, cols}), b.x = o.make(kBf16, {rows, cols});
+            b.dx = o.make(kBf16, {rows, cols}), b.weight = o.make(kBf16, {cols});
+            b.rstd = o.make(kF32, {rows}), b.dweight = o.make(kF32, {cols}), b.first = first;
+            return [b](Stream& s) { norm_backward(s, b); };
+          },
+          (first ? 3 : 4) * matrix,
+          // A row's rstd by each thread; of a chunk the weight and its part of the gradient, written and
+          // read.
+          rows * threads * 4 + chunks * cols * (2 + 4 + 4) + cols * 4, rows * threads + chunks * cols + cols);
+  }
+}
+
+TEST_CASE("rotary embedding moves queries and keys once, and angles once for eight heads") {
+  const int64_t rows = 48, heads = 40, kv = 8, dim = 64, width = (heads + kv) * dim;
+  check_traffic(
+      [&](Operands& o) {
+        const Tensor qkv = o.make(kBf16, {rows, width}), table = o.make(kF32, {rows, dim / 2, 2});
+        RowMap map;
+        map.seq = rows;
+        return [=](Stream& s) { rope(s, qkv, table, map, {heads, dim}, false); };
+      },
+      2 * rows * heads * dim * 2, rows * dim * 4 * (heads / 8), 0);
+}
+
+TEST_CASE("SwiGLU moves gate, up and their gradients once") {
+  const int64_t rows = 16, cols = 8192, matrix = rows * cols * 2;
+  check_traffic(
+      [&](Operands& o) {
+        const Tensor y = o.make(kBf16, {rows, cols}), gate_up = o.make(kBf16, {rows, 2 * cols});
+        return [=](Stream& s) { swiglu_forward(s, y, gate_up); };
+      },
+      3 * matrix, 0, 0);
+  check_traffic(
+      [&](Operands& o) {
+        const Tensor dy = o.make(kBf16, {rows, cols}), gate_up = o.make(kBf16, {rows, 2 * cols}),
+                     d = o.make(kBf16, {rows, 2 * cols});
+        return [=](Stream& s) { swiglu_backward(s, d, dy, gate_up); };
+      },
+      5 * matrix, 0, 0);
+}
+
+TEST_CASE("cross-entropy reads logits twice and writes their gradient once, rows of odd lengths too") {
+  const int64_t rows = 8;
+  for (const int64_t vocab : {32768, 32771}) {
+    CAPTURE(vocab);
+    const auto made = [&](bool training) {
+      return [=](Operands& o) {
+        const Tensor loss = o.make(DType::f64, {1}), logits = o.make(kF32, {rows, vocab});
+        const Tensor d = training ? o.make(kBf16, {rows, vocab}) : Tensor();
+        const Tensor targets =
+            o.make(DType::i32, {rows}, [](int64_t i) { return static_cast<int32_t>(i * 11); });
+        return [=](Stream& s) { cross_entropy(s, loss, d, logits, targets, 0.5); };
+      };
+    };
+    // A row's target by each thread, its logit likewise, and its loss twice; ends of odd rows one by one.
+    const int64_t threads = rows * 512, ends = vocab % 8 ? rows * 3 * 14 : 0;
+    check_traffic(made(true), rows * vocab * (4 + 4 + 2), threads * 8 + rows * 16,
+                  2 * threads + 2 * rows + ends);
+    check_traffic(made(false), rows * vocab * 4, threads * 8 + rows * 16, 2 * threads + 2 * rows + ends);
+  }
+}
+
+TEST_CASE("the embedding's gradient moves what its tokens touch, not what the vocabulary has") {
+  const int64_t rows = 512, cols = 256;
+  const auto run = [&](int64_t vocab, int64_t distinct) {
+    OnDevice o;
+    const Tensor table = o.make(kF32, {vocab, cols}), dy = o.make(kBf16, {rows, cols});
+    const Tensor tokens = o.make(DType::i32, {rows}, [&](int64_t i) {
+      return static_cast<int32_t>(i * i % distinct * (vocab / distinct));
+    });
+    return o.run([&](Stream& s) { embedding_backward(s, table, dy, tokens, {0, vocab, vocab}, true); });
+  };
+  const Moved few = run(1024, 64), many = run(16384, 64);
+  // Counts of digits are of the vocabulary's root; nothing else grows with it.
+  CHECK(few.wide == many.wide);
+  std::vector<bool> met(64);
+  int64_t runs = 0;
+  for (int64_t i = 0; i < rows; ++i)
+    if (!met[static_cast<size_t>(i * i % 64)]) met[static_cast<size_t>(i * i % 64)] = true, ++runs;
+  CHECK(few.wide == rows * cols * 2 / 16 + 2 * runs * cols * 4 / 16);
+  CHECK(many.bytes < 2 * few.bytes);
+}
+
+TEST_CASE("casts, sums and updates move each element once") {
+  const int64_t rows = 64, cols = 1024, n = rows * cols;
+  check_traffic(
+      [&](Operands& o) {
+        const Tensor from = o.make(kF32, {n}), to = o.make(kBf16, {n});
+        return [=](Stream& s) { cast(s, to, from); };
+      },
+      n * 6, 0, 0);
+  check_traffic(
+      [&](Operands& o) {
+        const Tensor y = o.make(kBf16, {n + 3}), x = o.make(kBf16, {n + 3});
+        return [=](Stream& s) { add_to(s, y, x); };
+      },
+      (n + 3) * 6, 0, 9);
+  check_traffic(
+      [&](Operands& o) {
+        const Tensor total = o.make(DType::f64, {1}), x = o.make(kF32, {n});
+        return [=](Stream& s) { sum_squares(s, total, x); };
+      },
+      n * 4, /*each block's sum, and the total*/ n / 4 / 256 * 16 + 16, n / 4 / 256 * 2 + 2);
+  check_traffic(
+      [&](Operands& o) {
+        const Tensor sums = o.make(kF32, {cols}), x = o.make(kBf16, {rows, cols});
+        return [=](Stream& s) { sum_rows(s, sums, x, true); };
+      },
+      n * 2, rows / 16 * cols * 8 + cols * 8, rows / 16 * cols + 2 * cols);
+  check_traffic(
+      [&](Operands& o) {
+        const Tensor master = o.make(kF32, {n}), m = o.make(kF32, {n}), v = o.make(kF32, {n}),
+                     g = o.make(kF32, {n}), low = o.make(kBf16, {n});
+        AdamwArgs a;
+        a.lr = 0.01;
+        return [=](Stream& s) { adamw(s, master, m, v, g, low, {{n, true, a}}); };
+      },
+      n * 30, 0, n / 4);
+}
+
+TEST_CASE("rounding to FP8 reads each element once, with its largest magnitude and turned too") {
+  const int64_t rows = 128, cols = 256, n = rows * cols;
+  for (const bool turn : {false, true})
+    check_traffic(
+        [&](Operands& o) {
+          const Tensor x = o.make(kBf16, {rows, cols}), amax = o.make(kF32, {1});
+          const Tensor step = o.make(kF32, {1});
+          const Tensor codes = o.make(DType::f8e4m3, turn ? Shape{cols, rows} : Shape{rows, cols});
+          return [=](Stream& s) { quantize(s, codes, x, turn, step, amax); };
+        },
+        n * 3, /*each block's largest*/ 8 * 4, 8);
+}
+
+TEST_CASE("a sum of squares has the same bits wherever its elements lie") {
+  const int64_t n = 5003;
+  OnDevice o;
+  const Tensor apart = o.make(kF32, {n + 4}), total = o.make(DType::f64, {4});
+  const auto sum_at = [&](int64_t offset) {
+    // The same elements, `offset` further on.
+    const Tensor x = o.make(kF32, {n + offset});
+    o.run([&](Stream& s) {
+      cast(s, x.flat(offset, {n}), apart.flat(0, {n}));
+      fill_zero(s, total);
+      sum_squares(s, total.flat(0, {1}), x.flat(offset, {n}));
+    });
+    return o.values<double>(total)[0];
+  };
+  const double aligned = sum_at(0);
+  CHECK(aligned > 0);
+  for (const int64_t offset : {1, 2, 3}) CHECK(sum_at(offset) == aligned);
+}
+#endif

@@ -330,13 +330,13 @@ class Search {
   }
 
   /// The smallest of each tensor (with and without sequence parallelism) and pipeline degree, smallest first.
-  /// By bounds in steps of 5 %, which know little of what passes; of about as many bytes those with the
-  /// smallest micro-batches, then with the fewest of them, whose plans are the shortest to make.
+  /// By bounds in steps of 5 %; of about as many bytes those with the fewest micro-batches, whose plans are
+  /// the shortest to make.
   static std::vector<Ranked> smallest(std::vector<Ranked> ranked) {
     const auto order = [](const Ranked& r) {
       const Layout& l = r.layout;
-      return std::tuple(std::floor(std::log(std::max(1.0, r.bound.bytes)) / std::log(1.05)), l.micro_batch,
-                        l.global_batch / (l.micro_batch * l.data));
+      return std::pair(std::floor(std::log(std::max(1.0, r.bound.bytes)) / std::log(1.05)),
+                       l.global_batch / (l.micro_batch * l.data));
     };
     std::stable_sort(ranked.begin(), ranked.end(),
                      [&](const Ranked& a, const Ranked& b) { return order(a) < order(b); });

@@ -60,15 +60,19 @@ TEST_CASE("a run evaluates each named set, and ltrain eval gives the same of it"
   CHECK(report.find("squares ") != std::string::npos);
   CHECK(report.find("held out") == std::string::npos);
   CHECK(nlohmann::json::parse(t.sh("report run --json").text)["evaluations"][1]["eval_set"] == "squares");
-  // Two sets take twice the time of one in the plan.
+  // In the plan a second set takes as much again as the first, but for the weights that the other rank has
+  // updated, which come once: a half of all, in fp32.
   const auto planned = [&](const std::string& sets) {
     return nlohmann::json::parse(
         t.shell(std::string(LTRAIN_BINARY) + " plan tiny.yaml --json " + sets + " 2>/dev/null")
             .text)["ranks"][0];
   };
   const auto one = planned(""), two = planned(kSets);
-  CHECK(two["eval_seconds"].get<double>() == Approx(2 * one["eval_seconds"].get<double>()));
-  CHECK(two["wire_bytes_per_eval"].get<int64_t>() == 2 * one["wire_bytes_per_eval"].get<int64_t>());
+  CHECK(two["eval_seconds"].get<double>() > 1.5 * one["eval_seconds"].get<double>());
+  CHECK(two["eval_seconds"].get<double>() < 2 * one["eval_seconds"].get<double>());
+  const int64_t each = two["wire_bytes_per_eval"].get<int64_t>() - one["wire_bytes_per_eval"].get<int64_t>();
+  CHECK(each > 0);
+  CHECK(one["wire_bytes_per_eval"].get<int64_t>() - each == 37088 / 2 * 4);
 }
 
 TEST_CASE("ltrain eval takes several sets, and says why there are no bits per byte") {

@@ -60,7 +60,7 @@ TEST_CASE("a rank that gets nothing done is found within the limit, and named, w
   for (const Case& c : {Case{"train.batch:1:9:hang", "rank 1 on host .* hangs, in section step 5"},
                         Case{"train.step:0:2:hang", "rank 0 on host .* hangs, in section step 2"},
                         Case{"eval.batch:1:2:hang", "rank 1 on host .* hangs, in section eval 3"},
-                        Case{"collective.enter:1:50:hang", "rank 1 on host .* hangs, in section step 3,",
+                        Case{"collective.enter:1:50:hang", "rank 1 on host .* hangs, in section step 2,",
                              // A save in the background has collectives of its own.
                              " checkpoint.save_interval=0"}}) {
     const auto begin = std::chrono::steady_clock::now();

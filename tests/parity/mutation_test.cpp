@@ -437,16 +437,15 @@ TEST_CASE("a refusal names the op, the layer, the axis, what it has and the fix"
   CHECK(refusal(Kind::twice, 0) ==
         "placement error: all_reduce in loss, axis data: takes P but 'token count' is R: it was reduced "
         "before, by all_reduce in loss\n  fix: remove one of the two reductions");
-  // The last collective of the train step gathers the parameters of the last bucket.
-  const std::string gather = refusal(Kind::remove, run_whole(o).train_calls.at(group) - 1);
-  CHECK_THAT(
-      gather,
-      Catch::Contains(
-          "placement error: end of the update in optimizer, axis data: needs R but 'parameters, bucket"));
+  // The second collective of the train step gathers the weights of the first layers, which others updated;
+  // the last but one reduces gradients.
+  const std::string gather = refusal(Kind::remove, 1);
+  CHECK_THAT(gather, Catch::Contains("placement error: using a layer in embedding, axis data: needs R but "
+                                     "'parameters, bucket"));
   CHECK_THAT(gather, Catch::Contains("is S(0)\n  fix: all-gather 'parameters, bucket"));
-  CHECK_THAT(refusal(Kind::remove, 1), Catch::Contains("'gradient of ") &&
-                                           Catch::Contains("is P (made partial by") &&
-                                           Catch::Contains("fix: all-reduce or reduce-scatter"));
+  CHECK_THAT(refusal(Kind::remove, run_whole(o).train_calls.at(group) - 2),
+             Catch::Contains("'gradient of ") && Catch::Contains("is P (made partial by") &&
+                 Catch::Contains("fix: all-reduce or reduce-scatter"));
   CHECK_THAT(refusal(Kind::half_of_the_axis, 0),
              Catch::Contains("group \"half\" has 2 ranks but the axis has 4"));
 }

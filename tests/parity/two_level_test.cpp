@@ -206,11 +206,19 @@ TEST_CASE("negative control: a level left out changes the numbers", "[two_level]
     const TinyOptions o = two_level(4, 2, zero);
     const TinyResult good = train_tiny(o);
     for (const char* group : {"shard", "replicate"}) {
-      const TinyResult bad = train_tiny(o, [&](const GroupRequest& r, std::unique_ptr<Communicator> inner) {
-        return std::make_unique<MutantGroup>(std::move(inner), Mutation::remove, r.name == group ? 0 : -1);
-      });
-      INFO("ZeRO " << zero << ", first collective of " << group);
-      CHECK(worst_relative(good.parameters, bad.parameters) > 1e-6);
+      const auto changes = [&](int64_t target) {
+        const TinyResult bad = train_tiny(o, [&](const GroupRequest& r, std::unique_ptr<Communicator> inner) {
+          return std::make_unique<MutantGroup>(std::move(inner), Mutation::remove,
+                                               r.name == group ? target : -1);
+        });
+        return worst_relative(good.parameters, bad.parameters) > 1e-6;
+      };
+      // With ZeRO-1 the first step begins with gathers of weights that nobody has changed yet.
+      const bool gathers = zero == 1 && std::string(group) == "shard";
+      int64_t target = 0;
+      while (gathers && target < 32 && !changes(target)) ++target;
+      INFO("ZeRO " << zero << ", collective " << target << " of " << group);
+      CHECK(changes(target));
     }
   }
 }

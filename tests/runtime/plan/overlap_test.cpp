@@ -82,6 +82,6 @@ TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the ne
     double sums = 0;  // of gradients, of which a part is exposed whatever becomes of the gathers
     for (const auto& [axis, seconds] : none.ranks[0].exposed) sums += seconds;
     REQUIRE(gathers > 0.01);
-    CHECK(exposed < sums + 0.2 * gathers);  // the embedding's, which the first op needs
+    CHECK(exposed < sums + 0.25 * gathers);  // the embedding's, which the first op needs
   }
 }

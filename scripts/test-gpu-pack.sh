@@ -11,7 +11,7 @@ trap '"${as_root[@]}" rm -rf "$scratch"' EXIT
 archive=${1:-$scratch/pack.tar.xz}
 (($#)) || scripts/pack-gpu-check.sh "$archive"
 root=$scratch/root
-mkdir -p "$root"/{proc,dev,tmp,work,usr/bin}
+mkdir -p "$root"/{proc,dev,tmp,home,usr/bin}
 put() {  # a program or library, by its absolute path, and what it links
   local path
   mkdir -p "$root$(dirname "$1")"
@@ -38,14 +38,14 @@ ln -sf "$python" "$root/usr/bin/python3"
 inside() {  # COMMAND, in the root, with its own mounts
   "${as_root[@]}" unshare --mount --fork bash -c '
     mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/tmp" || exit 1
-    exec chroot "$0" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/work bash -c "cd /work; $1"' "$root" "$1"
+    exec chroot "$0" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/home bash -c "cd /home; $1"' "$root" "$1"
 }
-cp "$archive" "$root/work/pack.tar.xz"
+cp "$archive" "$root/home/pack.tar.xz"
 inside 'python3 -m tarfile -e pack.tar.xz . && ltrain-gpu-check/scripts/gpu-check.sh out --seconds 240' || {
   echo "test-gpu-pack: failed in the bare root (above)" >&2
   exit 1
 }
-python3 - "$root/work/out" <<'PY'
+python3 - "$root/home/out" <<'PY'
 import json, os, sys
 out = sys.argv[1]
 lines = [json.loads(line) for line in open(os.path.join(out, "results.jsonl"))]

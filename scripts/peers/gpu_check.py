@@ -317,7 +317,7 @@ def library_folders():
 
 
 def torch_ceilings(checks):
-    """What this card copies and multiplies through PyTorch: what rates are held against."""
+    """Rates of a copy and of a product through PyTorch, which others are held against."""
     code = ("import torch, time, json\n"
             "def rate(f, n):\n"
             "  for _ in range(3): f()\n"

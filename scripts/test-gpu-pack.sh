@@ -60,7 +60,7 @@ assert len(files) <= 8 and {"gpu-check.md", "results.jsonl", "environment.txt", 
 print(f"test-gpu-pack: {len(passed)} checks passed on the CPU, {len(skipped)} skipped by name, {len(files)} files")
 PY
 # A library too few must not pass for a machine without a GPU.
-rm "$root"/work/ltrain-gpu-check/lib/libdnnl.so.*
+rm "$root"/home/ltrain-gpu-check/lib/libdnnl.so.*
 if inside 'ltrain-gpu-check/scripts/gpu-check.sh broken --seconds 60' >"$scratch/broken" 2>&1; then
   cat "$scratch/broken"
   echo "test-gpu-pack: passed without libdnnl" >&2

@@ -175,7 +175,7 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   const Traffic one2 = moved(1, 2), one3 = moved(1, 3), two2 = moved(2, 2), two3 = moved(2, 3);
   Traffic t{two3.gathered - two2.gathered - (one3.gathered - one2.gathered),
             two3.reduced - two2.reduced - (one3.reduced - one2.reduced), 0};
-  if (l.zero_stage < 3) t.gathered_once = two2.gathered - one2.gathered;  // beside forward
+  if (l.zero_stage < 3) t.gathered_once = two2.gathered - one2.gathered;
   return t;
 }
 
@@ -250,10 +250,12 @@ Bound SearchParts::bound(const Layout& l) {
   // Backward has the weights of a layer whole.
   const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   const TrafficSeconds traffic = traffic_seconds(l);
-  // Compute, or what the group's stream has to bring in a step.
-  return {kRounding * std::max(micros * std::max(p.micro_seconds / stages + traffic.stolen, traffic.micro),
-                               micros * traffic.micro + traffic.once),
-          kRounding * (kept / stages + whole + p.external)};
+  const double each = micros * std::max(p.micro_seconds / stages + traffic.stolen, traffic.micro);
+  // What is gathered once comes before a pipeline's first action, else beside the forward on its group's
+  // stream.
+  const double all =
+      l.pipeline > 1 ? each + traffic.once : std::max(each, micros * traffic.micro + traffic.once);
+  return {kRounding * all, kRounding * (kept / stages + whole + p.external)};
 }
 
 const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
@@ -278,8 +280,7 @@ double SearchParts::least_actions(const Layout& l) {
   });
   const auto micros = static_cast<int>(l.global_batch / (l.micro_batch * l.data));
   const bool splits = pipeline::find_schedule(l.schedule)->splits_backward;
-  return kRounding *
-         std::max(pipeline::least_makespan(places, staged, micros, splits), traffic_seconds(l).once);
+  return kRounding * (pipeline::least_makespan(places, staged, micros, splits) + traffic_seconds(l).once);
 }
 
 Bound SearchParts::actions(const Layout& l) {
@@ -303,7 +304,7 @@ Bound SearchParts::actions(const Layout& l) {
     }
   const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   if (most > 0) most += whole + p.external;
-  return {kRounding * std::max(a.seconds, traffic_seconds(l).once), kRounding * most};
+  return {kRounding * (a.seconds + traffic_seconds(l).once), kRounding * most};
 }
 
 std::unique_ptr<RankTrials> SearchParts::begin_trial(const Layout& l, double most_seconds) {

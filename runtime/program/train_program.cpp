@@ -441,7 +441,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     clear_sums();
     loaded = -1;
   }
-  store_.begin_step(micros, adamw.step, scale_.defined());
+  // Stages of a pipeline wait at once: one that waited in its first action would hold up those after it.
+  store_.begin_step(micros, adamw.step, scale_.defined() || staged());
   if (graphed && staged()) {
     graphed_pass(0, micros, micros, pass);
   } else if (graphed) {

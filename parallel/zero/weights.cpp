@@ -142,7 +142,7 @@ void Weights::finish_gathers() {
 void Weights::wait_gathered(const Bucket& b) {
   State& s = at(b);
   if (!s.gathering) return;
-  s.done.wait_hidden(c_.compute);  // it was started a layer ago
+  s.done.wait_hidden(c_.compute);  // it was started a layer ago, or with the step
   s.gathering = false;
   if (s.fetched.defined()) c_.memory.release(s.fetched);
   if (!c_.meta()) return;

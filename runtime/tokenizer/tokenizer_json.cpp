@@ -148,7 +148,7 @@ PreTokenizerRead read_pre_tokenizer(const Json* component, const std::string& wh
   PreTokenizerRead read;
   std::vector<PreTokenizer::Step> steps;
   const auto add_split = [&](Regex pattern, SplitBehavior behavior, bool invert, bool local, bool by_words) {
-    steps.emplace_back(RegexSplit{std::move(pattern), behavior, invert, local, by_words});
+    steps.emplace_back(RegexSplit{pattern, behavior, invert, local, by_words});
   };
   each_component(component, where, "pretokenizers", [&](const std::string& type, JsonFields& f) {
     check_steps(steps.size(), f.where());

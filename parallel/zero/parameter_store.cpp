@@ -196,7 +196,10 @@ bool ParameterStore::estimates(int64_t step) const {
   return false;
 }
 
-void ParameterStore::shift_values() { training_->updates->shift_values(); }
+void ParameterStore::shift_values() {
+  weights_->complete();  // others read this rank's pieces until then
+  training_->updates->shift_values();
+}
 void ParameterStore::keep_shifted_gradients() { training_->updates->keep_shifted_gradients(); }
 
 void ParameterStore::update(const AdamwArgs& step) {

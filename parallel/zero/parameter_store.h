@@ -90,7 +90,7 @@ class ParameterStore {
   /// `micros` backward passes of step `step`, from 1, follow; every unit that trains gets a contribution from
   /// each.
   /// ZeRO-1 and 2: what others updated in the step before is on its way; `gathered`: it is here, as captured
-  /// work, shift_values and stages of a pipeline need it.
+  /// work and stages of a pipeline need it.
   void begin_step(int64_t micros, int64_t step, bool gathered = false);
   /// Before what is no step reads weights: with ZeRO-1 and 2 those that others updated come.
   void complete_weights();

@@ -432,7 +432,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     });
   };
   if (store_.estimates(adamw.step)) {
-    store_.begin_step(micros, adamw.step, true);
+    store_.begin_step(micros, adamw.step);
     store_.shift_values();
     pass();
     step.enter("gradients");

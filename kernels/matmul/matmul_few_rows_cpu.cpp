@@ -25,10 +25,26 @@ inline Lanes load(const f16* from) {
   return lanes;
 }
 
+/// By halves: a chain of as many sums as there are lanes would take as long as a row of a few hundred.
+template <int N>
+inline float sum_lanes(const float* lanes) {
+  if constexpr (N == 1) {
+    return *lanes;
+  } else {
+    typedef float Half __attribute__((vector_size(N * sizeof(float) / 2)));
+    Half half[2];
+    std::memcpy(half, lanes, sizeof(half));
+    half[0] += half[1];
+    return sum_lanes<N / 2>(reinterpret_cast<const float*>(half));
+  }
+}
+
 /// Dot products of M rows of a with R rows of b, each in an order of its own. sums: (R, M).
 template <class T, int M, int R>
 inline void dots(float* sums, const T* a, const T* b, int64_t k) {
-  Lanes acc[R][M] = {};
+  Lanes acc[R][M];
+  for (int r = 0; r < R; ++r)
+    for (int i = 0; i < M; ++i) acc[r][i] = Lanes{};
   int64_t at = 0;
   for (; at + kLanes <= k; at += kLanes) {
     Lanes x[M];
@@ -40,8 +56,7 @@ inline void dots(float* sums, const T* a, const T* b, int64_t k) {
   }
   for (int r = 0; r < R; ++r)
     for (int i = 0; i < M; ++i) {
-      float sum = 0;
-      for (int l = 0; l < kLanes; ++l) sum += acc[r][i][l];
+      float sum = sum_lanes<kLanes>(reinterpret_cast<const float*>(&acc[r][i]));
       for (int64_t c = at; c < k; ++c) sum += get(a, i * k + c) * get(b, r * k + c);
       sums[r * M + i] = sum;
     }
@@ -53,7 +68,8 @@ constexpr int rows_at_once(int m) { return m == 1 ? 8 : m <= 4 ? (kVectorBytes =
 template <class T, class O, int M>
 void multiply(O* out, const T* a, const T* b, const O* bias, int64_t n, int64_t k, bool accumulate) {
   constexpr int R = rows_at_once(M);
-  constexpr int64_t kWorth = 1 << 18;  // elements of b that are worth a thread, which others may keep waiting
+  constexpr int64_t kWorth =
+      1 << 15;  // elements of b, in a second cache, that take longer than a thread to begin
   const auto finish = [&](const float* sums, int64_t j, int rows) {
     for (int r = 0; r < rows; ++r)
       for (int i = 0; i < M; ++i) {

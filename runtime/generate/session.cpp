@@ -234,36 +234,43 @@ int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64
     if (std::isnan(logits[i]))
       fail(ExitCode::data,
            "the logit of token {} is not a number: the model's weights are not finite, or too large", i);
+  const auto most = std::max_element(logits.begin(), logits.end());  // the first of equals
+  if (o.temperature <= 0) return static_cast<int32_t>(most - logits.begin());
+  const auto weight = [&](int32_t id) { return std::exp((logits[id] - *most) / o.temperature); };
+  // Likeliest first, the lower id first among equals; sorted as far as it is asked for, which is rarely far.
   std::vector<int32_t> order(logits.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  // Likeliest first, the lower id first among equals.
-  std::sort(order.begin(), order.end(),
-            [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-  if (o.temperature <= 0) return order[0];
-  if (o.top_k > 0 && static_cast<int64_t>(order.size()) > o.top_k) order.resize(o.top_k);
-  std::vector<double> p(order.size());
+  std::iota(order.begin(), order.end(), 0);
+  size_t sorted = 0;
+  const auto ranked = [&](size_t i) {
+    if (i >= sorted) {
+      const size_t end = std::min(order.size(), std::max(i + 1, std::max<size_t>(32, 4 * sorted)));
+      std::partial_sort(order.begin() + static_cast<int64_t>(sorted),
+                        order.begin() + static_cast<int64_t>(end), order.end(), [&](int32_t a, int32_t b) {
+                          return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+                        });
+      sorted = end;
+    }
+    return order[i];
+  };
+  const bool cut = o.top_k > 0 && o.top_k < static_cast<int64_t>(order.size());
+  size_t kept = cut ? static_cast<size_t>(o.top_k) : order.size();
+  if (cut) ranked(kept - 1);
   double sum = 0;
-  for (size_t i = 0; i < order.size(); ++i)
-    sum += p[i] = std::exp((logits[order[i]] - logits[order[0]]) / o.temperature);
-  size_t kept = order.size();
+  for (size_t i = 0; i < kept; ++i) sum += weight(order[i]);
   if (o.top_p < 1) {
     double reached = 0;
-    for (size_t i = 0; i < order.size(); ++i) {
-      reached += p[i] / sum;
-      if (reached >= o.top_p) {
-        kept = i + 1;
-        break;
-      }
+    for (size_t i = 0; i < kept; ++i) {
+      reached += weight(ranked(i));
+      if (reached >= o.top_p * sum) kept = i + 1;
     }
-    sum = 0;
-    for (size_t i = 0; i < kept; ++i) sum += p[i];
+    sum = reached;
   }
   double u = to_uniform(philox(o.seed, hash_name("sample"), index).v[0]) * sum;
   for (size_t i = 0; i < kept; ++i) {
-    u -= p[i];
-    if (u < 0) return order[i];
+    u -= weight(ranked(i));
+    if (u < 0) return ranked(i);
   }
-  return order[kept - 1];
+  return ranked(kept - 1);
 }
 
 bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& o,

@@ -6,36 +6,6 @@
 #include "kernels/tensor/device.h"
 
 namespace ltrain {
-namespace {
-
-/// Nodes of containers that were erased, for those that are inserted next: a step asks for memory and gives
-/// it back many thousand times, a plan of one many million times.
-template <class Container>
-std::vector<typename Container::node_type>& spare_nodes() {
-  thread_local std::vector<typename Container::node_type> nodes;
-  return nodes;
-}
-
-template <class Container>
-void erase_kept(Container& c, typename Container::const_iterator at) {
-  constexpr size_t kMost = 1024;
-  auto node = c.extract(at);
-  if (auto& spare = spare_nodes<Container>(); spare.size() < kMost) spare.push_back(std::move(node));
-}
-
-/// `set(node)` gives a spare node its key and value; else `make()` inserts a new one.
-template <class Container, class Set, class Make>
-void insert_kept(Container& c, const Set& set, const Make& make) {
-  auto& spare = spare_nodes<Container>();
-  if (spare.empty()) return make();
-  auto node = std::move(spare.back());
-  spare.pop_back();
-  set(node);
-  c.insert(std::move(node));
-}
-
-}  // namespace
-
 std::string_view memory_kind_name(MemoryKind k) {
   constexpr std::string_view names[kMemoryKindCount] = {"parameters",  "gradients",   "optimizer",
                                                         "activations", "temporaries", "communication"};
@@ -46,31 +16,32 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
   const int64_t bytes = std::max<int64_t>(
       kAlignment, (shape.elements() * dtype_size(dtype) + kAlignment - 1) / kAlignment * kAlignment);
   // Best fit: the smallest gap that holds it, the lowest among equals; else on top.
-  const auto best = free_by_size_.lower_bound({bytes, 0});
+  const auto best =
+      std::lower_bound(free_by_size_.begin(), free_by_size_.end(), std::pair(bytes, int64_t{0}));
   int64_t offset;
   if (best != free_by_size_.end()) {
-    offset = best->second;
     const int64_t rest = best->first - bytes;
-    erase_kept(free_, free_.find(offset));
-    erase_kept(free_by_size_, best);
-    if (rest > 0) add_free(offset + bytes, rest);
+    offset = best->second;
+    free_by_size_.erase(best);
+    const auto gap = std::lower_bound(free_.begin(), free_.end(), std::pair(offset, int64_t{0}));
+    if (rest > 0) {
+      *gap = {offset + bytes, rest};
+      add_size(rest, offset + bytes);
+    } else {
+      free_.erase(gap);
+    }
   } else {
     offset = top_;
     // A free block that ends at the top grows.
-    if (!free_.empty()) {
-      auto last = std::prev(free_.end());
-      if (last->first + last->second == top_) {
-        offset = last->first;
-        erase_free(last);
-      }
+    if (!free_.empty() && free_.back().first + free_.back().second == top_) {
+      offset = free_.back().first;
+      erase_size(free_.back().second, offset);
+      free_.pop_back();
     }
     if (bytes > capacity_ - offset) exhausted(name, dtype, shape, bytes);
     top_ = offset + bytes;
   }
-  const Block block{bytes, kind, interned(name)};
-  insert_kept(
-      live_, [&](auto& node) { node.key() = offset, node.mapped() = block; },
-      [&] { live_.emplace(offset, block); });
+  live_.insert(offset, {bytes, kind, interned(name)});
   live_bytes_ += bytes;
   kind_bytes_[static_cast<int>(kind)] += bytes;
   if (top_ > peak_.arena_bytes || live_bytes_ > peak_.live_bytes) note_peak();
@@ -78,50 +49,87 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
 }
 
 void Memory::release(Tensor& t) {
-  auto it = live_.find(offset_of(t));
-  LT_CHECK(it != live_.end(), "release of a tensor that is not live");
-  int64_t offset = it->first, bytes = it->second.bytes;
+  int64_t offset = offset_of(t);
+  Block block{};
+  LT_CHECK(live_.take(offset, block), "release of a tensor that is not live");
+  int64_t bytes = block.bytes;
   live_bytes_ -= bytes;
-  kind_bytes_[static_cast<int>(it->second.kind)] -= bytes;
-  erase_kept(live_, it);
-  auto next = free_.lower_bound(offset);
-  if (next != free_.end() && offset + bytes == next->first) {
-    bytes += next->second;
-    erase_free(next++);
-  }
-  if (next != free_.begin()) {
-    auto before = std::prev(next);
-    if (before->first + before->second == offset) {
-      offset = before->first;
-      bytes += before->second;
-      erase_free(before);
-    }
-  }
-  if (offset + bytes == top_) {
-    top_ = offset;
-  } else {
-    add_free(offset, bytes);
-  }
+  kind_bytes_[static_cast<int>(block.kind)] -= bytes;
   t = Tensor();
+  // One gap with those that lie next to it.
+  auto gap = std::lower_bound(free_.begin(), free_.end(), std::pair(offset, int64_t{0}));
+  const bool after = gap != free_.end() && offset + bytes == gap->first;
+  const bool before = gap != free_.begin() && gap[-1].first + gap[-1].second == offset;
+  if (after) {
+    bytes += gap->second;
+    erase_size(gap->second, gap->first);
+  }
+  if (before) {
+    --gap;
+    offset = gap->first;
+    bytes += gap->second;
+    erase_size(gap->second, gap->first);
+  }
+  const bool on_top = offset + bytes == top_;
+  if (after && before) gap = free_.erase(gap + 1) - 1;
+  if (on_top) {
+    top_ = offset;
+    if (after || before) free_.erase(gap);
+    return;
+  }
+  if (after || before)
+    *gap = {offset, bytes};
+  else
+    free_.insert(gap, {offset, bytes});
+  add_size(bytes, offset);
 }
 
-void Memory::add_free(int64_t offset, int64_t bytes) {
-  insert_kept(
-      free_, [&](auto& node) { node.key() = offset, node.mapped() = bytes; },
-      [&] { free_.emplace(offset, bytes); });
-  insert_kept(
-      free_by_size_,
-      [&](auto& node) {
-        node.value() = {bytes, offset};
-      },
-      [&] {
-        free_by_size_.insert({bytes, offset});
-      });
+void Memory::add_size(int64_t bytes, int64_t offset) {
+  const std::pair gap(bytes, offset);
+  free_by_size_.insert(std::lower_bound(free_by_size_.begin(), free_by_size_.end(), gap), gap);
 }
 
-void Memory::erase_free(std::map<int64_t, int64_t>::iterator block) {
-  erase_kept(free_by_size_, free_by_size_.find({block->second, block->first}));
-  erase_kept(free_, block);
+void Memory::erase_size(int64_t bytes, int64_t offset) {
+  free_by_size_.erase(std::lower_bound(free_by_size_.begin(), free_by_size_.end(), std::pair(bytes, offset)));
+}
+
+size_t Memory::Live::home(int64_t offset) const {
+  const uint64_t mixed = static_cast<uint64_t>(offset / kAlignment) * 0x9e3779b97f4a7c15ull;
+  return static_cast<size_t>(mixed >> 32) & (slots_.size() - 1);
+}
+
+void Memory::Live::insert(int64_t offset, const Block& block) {
+  if (2 * (used_ + 1) > slots_.size()) {
+    std::vector<Slot> old(std::max<size_t>(64, 2 * slots_.size()));
+    old.swap(slots_);
+    used_ = 0;
+    for (const Slot& s : old)
+      if (s.offset >= 0) insert(s.offset, s.block);
+  }
+  size_t at = home(offset);
+  while (slots_[at].offset >= 0) at = next(at);
+  slots_[at] = {offset, block};
+  ++used_;
+}
+
+bool Memory::Live::take(int64_t offset, Block& block) {
+  if (offset < 0 || slots_.empty()) return false;
+  size_t at = home(offset);
+  while (slots_[at].offset != offset) {
+    if (slots_[at].offset < 0) return false;
+    at = next(at);
+  }
+  block = slots_[at].block;
+  --used_;
+  // Those behind it that were pushed past this slot move up, so that no search ends too early.
+  const size_t mask = slots_.size() - 1;
+  for (size_t from = next(at); slots_[from].offset >= 0; from = next(from)) {
+    if (((from - home(slots_[from].offset)) & mask) < ((from - at) & mask)) continue;
+    slots_[at] = slots_[from];
+    at = from;
+  }
+  slots_[at].offset = -1;
+  return true;
 }
 
 void Memory::note_peak() {
@@ -135,7 +143,7 @@ void Memory::note_peak() {
 
 void Memory::exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const {
   std::vector<std::pair<int64_t, const Block*>> rows;
-  for (const auto& [offset, block] : live_) rows.push_back({block.bytes, &block});
+  live_.each([&](const Block& block) { rows.push_back({block.bytes, &block}); });
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second->name < b.second->name;
   });

@@ -6,12 +6,9 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -62,13 +59,35 @@ class Memory {
   };
   [[noreturn]] void exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const;
   void note_peak();
-  void add_free(int64_t offset, int64_t bytes);
-  void erase_free(std::map<int64_t, int64_t>::iterator block);
+  /// What is live, by its offset: open addressing, since a plan asks for memory many million times.
+  class Live {
+   public:
+    void insert(int64_t offset, const Block& block);
+    bool take(int64_t offset, Block& block);  ///< out of it; false: there is none
+    template <class F>
+    void each(const F& f) const {
+      for (const Slot& s : slots_)
+        if (s.offset >= 0) f(s.block);
+    }
 
-  std::unordered_map<int64_t, Block> live_;             // by offset
-  std::map<int64_t, int64_t> free_;                     // offset -> bytes, below top_, never adjacent
-  std::set<std::pair<int64_t, int64_t>> free_by_size_;  // the same as (bytes, offset)
-  int64_t top_ = 0;                                     // everything above is free
+   private:
+    struct Slot {
+      int64_t offset = -1;
+      Block block{};
+    };
+    size_t home(int64_t offset) const;
+    size_t next(size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
+    std::vector<Slot> slots_;  // a power of two, at most half of them used
+    size_t used_ = 0;
+  };
+  void add_size(int64_t bytes, int64_t offset);  // to free_by_size_
+  void erase_size(int64_t bytes, int64_t offset);
+
+  using Pairs = std::vector<std::pair<int64_t, int64_t>>;  // in order; a few hundred at most
+  Live live_;
+  Pairs free_;          // (offset, bytes), below top_, never adjacent
+  Pairs free_by_size_;  // the same as (bytes, offset)
+  int64_t top_ = 0;     // everything above is free
   int64_t live_bytes_ = 0;
   std::array<int64_t, kMemoryKindCount> kind_bytes_{};
   MemoryUse peak_;

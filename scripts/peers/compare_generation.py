@@ -15,8 +15,10 @@ import measure
 
 SHAPES = {  # vocabulary, hidden, feed-forward, layers, heads, key-value heads
     "1b": (128256, 2048, 8192, 16, 32, 8),  # of Llama-3.2-1B
-    "tiny": (257, 256, 704, 4, 4, 4),
+    "10m": (257, 320, 864, 8, 5, 5),  # fits the last cache of a server
+    "quickstart": (257, 128, 352, 4, 4, 4),  # of recipes/quickstart.yaml: fits the second caches of two cores
 }
+TOKENS = {"1b": 24}  # 240 of others
 CONTEXT = 256
 
 
@@ -100,43 +102,51 @@ def transformers_seconds(folder, tokens, threads):
     return once(tokens)
 
 
-def main():
-    a = argparse.ArgumentParser(description=__doc__)
-    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
-    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
-    a.add_argument("--shape", choices=SHAPES, default="1b")
-    a.add_argument("--tokens", type=int, default=24)
-    a.add_argument("--rounds", type=int, default=5)
-    a.add_argument("--threads", type=int, default=os.cpu_count())
-    o = a.parse_args()
+def compare(shape, o):
+    """The section of the report and the record of one shape."""
+    tokens = TOKENS.get(shape, 240)
     with tempfile.TemporaryDirectory() as folder:
-        parameters = write_model(folder, o.shape)
+        parameters = write_model(folder, shape)
         peer = os.path.join(os.path.dirname(o.binary), "memory_read")
         environment = dict(os.environ, OMP_NUM_THREADS=str(o.threads))
         ours, reads, theirs = [], [], []
         for _ in range(o.rounds):
-            ours.append(ltrain_seconds(o.binary, folder, o.tokens, o.threads) / o.tokens * 1e3)
-            read = subprocess.run([peer, str(parameters * 4), "5"], capture_output=True, check=True, env=environment)
+            ours.append(ltrain_seconds(o.binary, folder, tokens, o.threads) / tokens * 1e3)
+            read = subprocess.run([peer, str(parameters * 4), "5" if parameters > 1e9 else "50"], capture_output=True,
+                                  check=True, env=environment)
             reads += json.loads(read.stdout)["read_ms"]
-            if (seconds := transformers_seconds(folder, o.tokens, o.threads)) is not None:
-                theirs.append(seconds / o.tokens * 1e3)
+            if (seconds := transformers_seconds(folder, tokens, o.threads)) is not None:
+                theirs.append(seconds / tokens * 1e3)
     rows = [["", "ms a token, median (least to most)"]]
-    record = {"parameters": parameters, "shape": o.shape, "tokens": o.tokens, "threads": o.threads}
+    record = {"parameters": parameters, "tokens": tokens, "threads": o.threads}
     for name, values in (("ltrain generate, fp32", ours), ("reading the weights once", reads),
                          ("transformers' generate, fp32", theirs)):
         if not values:
             continue
         s = record[name] = measure.spread(values)
-        rows.append([name, f"{s['median']:.1f} ({s['min']:.1f} to {s['max']:.1f})"])
+        rows.append([name, f"{s['median']:.3g} ({s['min']:.3g} to {s['max']:.3g})"])
     record["of reading"] = record["ltrain generate, fp32"]["median"] / record["reading the weights once"]["median"]
-    note = f"ltrain takes {record['of reading']:.2f} times the time of reading {parameters * 4 / 1e9:.2f} GB once."
+    note = f"ltrain takes {record['of reading']:.2f} times the time of reading {parameters * 4 / 1e6:.3g} MB once."
     if theirs:
         record["of transformers"] = record["ltrain generate, fp32"]["median"] / measure.spread(theirs)["median"]
         note += f" transformers takes {1 / record['of transformers']:.2f} times as long as ltrain."
+    title = f"{shape}: one prompt, {parameters / 1e6:,.3g} million parameters, {tokens} tokens, {o.threads} threads"
+    return (title, rows, note), record
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__)
+    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
+    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    a.add_argument("--rounds", type=int, default=5)
+    a.add_argument("--threads", type=int, default=os.cpu_count())
+    o = a.parse_args()
+    compared = {shape: compare(shape, o) for shape in o.shapes}
     measure.write_report(o.out, "compare-generation", "Generation on this CPU",
                          ["scripts/compare-generation.sh " + " ".join(sys.argv[1:])],
-                         [(f"One prompt, {parameters / 1e9:.2f} billion parameters, {o.tokens} tokens, {o.threads} threads",
-                           rows, note)], record)
+                         [section for section, _ in compared.values()],
+                         {shape: record for shape, (_, record) in compared.items()})
 
 
 if __name__ == "__main__":

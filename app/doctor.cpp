@@ -38,6 +38,7 @@
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/supervisor.h"
+#include "runtime/launch/topology.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/rank_map.h"
 
@@ -217,6 +218,41 @@ void gpu(Table& t) {
     if (const char* value = std::getenv(name)) t.ok(name, value);
 }
 
+/// Which cores and network cards are near which GPU.
+void topology(Table& t) {
+  std::string nodes, cards;
+  for (const NumaNode& n : numa_nodes())
+    nodes += fmt::format("{}{}: cores {}", nodes.empty() ? "" : "; ", n.id, cores_text(n.cores));
+  t.ok("NUMA nodes", nodes.empty() ? "the system names none" : nodes);
+  const std::vector<NetworkCard> network = network_cards();
+  for (const NetworkCard& c : network)
+    cards += fmt::format("{}{} at {}{}", cards.empty() ? "" : ", ", c.name, c.device.bus_id,
+                         c.device.numa < 0 ? "" : fmt::format(" (NUMA node {})", c.device.numa));
+  t.ok("network cards", cards.empty() ? "none on a PCI bus" : cards);
+  if (!missing_for(DeviceKind::cuda).empty()) return;
+  const std::vector<std::string> places = device_places(DeviceKind::cuda);
+  const std::vector<std::vector<bool>> linked = device_links(DeviceKind::cuda);
+  std::vector<int> numa;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const PciDevice card = pci_device(places[i]);
+    numa.push_back(card.numa);
+    std::string near;
+    for (const std::string& name : nearest_cards(card, network)) near += (near.empty() ? "" : ", ") + name;
+    t.ok(
+        fmt::format("GPU {}", i),
+        fmt::format("{}, NUMA node {}, cores {}, nearest network card {}", card.bus_id,
+                    card.numa < 0 ? "not known" : std::to_string(card.numa),
+                    card.cores.empty() ? "not known" : cores_text(card.cores), near.empty() ? "none" : near));
+  }
+  if (places.size() < 2) return;
+  std::string groups, order;
+  for (const std::vector<int>& g : link_groups(linked))
+    groups += fmt::format("{}{}", groups.empty() ? "" : "; ", cores_text(g));
+  for (const int i : device_order(linked, numa)) order += fmt::format("{}{}", order.empty() ? "" : ", ", i);
+  t.ok("GPUs that NVLink joins", groups);
+  t.ok("GPUs of local ranks 0, 1, ...", order);
+}
+
 /// How what is offloaded gets to files.
 void files(Table& t) {
   const char* what = "offload to files";
@@ -388,6 +424,7 @@ void add_doctor(CLI::App& app) {
                 "set TMPDIR");
     libraries(t);
     gpu(t);
+    topology(t);
     launcher(t, environment);
     network(t, environment ? &*environment : nullptr);
     bool good = true;

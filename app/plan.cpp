@@ -1,4 +1,5 @@
 // ltrain plan: memory, communication and time of a recipe, before anything is started.
+#include <malloc.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -112,6 +113,10 @@ void add_plan(CLI::App& app) {
       "Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8 --profile h100\n"
       "Ends with exit code 78 where the plan needs more memory than there is.");
   command->callback([o, command] {
+    // Passes on meta ask for and give back the same memory again and again: a tenth of a search's time was
+    // the kernel's, which had been given it in between.
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
     take_extras(*command, o->overrides);
     check_search(o->search);
     if (o->search.on && (o->world > 0 || o->schedule || o->compositions || o->ranks || !o->trace.empty() ||

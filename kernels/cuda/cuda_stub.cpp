@@ -16,6 +16,8 @@ std::string no_device_reason() {
   return "this build of ltrain has no CUDA (cmake --preset cuda makes one that has)";
 }
 int device_count() { return 0; }
+std::vector<std::string> device_places() { return {}; }
+std::vector<std::vector<bool>> device_links() { return {}; }
 void use_device(int) { no_cuda_in_this_build("choosing a GPU"); }
 DeviceInfo device_info() { no_cuda_in_this_build("asking about a GPU"); }
 int64_t free_device_bytes() { no_cuda_in_this_build("asking about a GPU"); }

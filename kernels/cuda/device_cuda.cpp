@@ -280,6 +280,18 @@ int device_count() {
   return count;
 }
 
+std::vector<std::string> device_places() {
+  std::vector<std::string> out;
+  for (int i = 0; i < device_count(); ++i) {
+    char bus[32] = "";
+    cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, i), "asking where a GPU sits");
+    out.push_back(bus);
+  }
+  return out;
+}
+
+std::vector<std::vector<bool>> device_links() { return nvlinks_between(device_places()); }
+
 void use_device(int index) {
   cuda_check(cudaSetDevice(index), fmt::format("using GPU {}", index).c_str());
   if (const std::string why = probe(); !why.empty()) {

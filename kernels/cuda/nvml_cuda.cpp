@@ -44,4 +44,27 @@ std::string processes_on(const char* bus_id) {
   return text.empty() ? "; NVML names no process on it" : text;
 }
 
+std::vector<std::vector<bool>> nvlinks_between(const std::vector<std::string>& bus_ids) {
+  constexpr int kNvlink = 2, kSupported = 0;  // of nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t
+  const size_t n = bus_ids.size();
+  std::vector<std::vector<bool>> linked(n, std::vector<bool>(n));
+  const Library nvml("libnvidia-ml", {1});
+  if (n < 2 || !nvml.found()) return linked;
+  try {
+    if (nvml.function<int()>("nvmlInit_v2")() != 0) return linked;
+    const auto find = nvml.function<int(const char*, NvmlDevice*)>("nvmlDeviceGetHandleByPciBusId_v2");
+    const auto status = nvml.function<int(NvmlDevice, NvmlDevice, int, int*)>("nvmlDeviceGetP2PStatus");
+    std::vector<NvmlDevice> cards(n);
+    for (size_t i = 0; i < n; ++i)
+      if (find(bus_ids[i].c_str(), &cards[i]) != 0) return linked;
+    for (size_t a = 0; a < n; ++a)
+      for (size_t b = 0; b < n; ++b) {
+        int said = -1;
+        linked[a][b] = a != b && status(cards[a], cards[b], kNvlink, &said) == 0 && said == kSupported;
+      }
+  } catch (const Error&) {  // a driver without the question
+  }
+  return linked;
+}
+
 }  // namespace ltrain::cuda

@@ -36,6 +36,14 @@ int device_count(DeviceKind device) {
   return missing_for(device).empty() ? cuda::device_count() : 0;
 }
 
+std::vector<std::string> device_places(DeviceKind device) {
+  return is_cuda(device) ? cuda::device_places() : std::vector<std::string>();
+}
+
+std::vector<std::vector<bool>> device_links(DeviceKind device) {
+  return is_cuda(device) ? cuda::device_links() : std::vector<std::vector<bool>>();
+}
+
 void use_device(DeviceKind device, int index) {
   if (is_cuda(device)) cuda::use_device(index);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/tensor.h"
@@ -18,6 +19,10 @@ std::string_view device_name(DeviceKind device);  ///< as in recipes: "cpu", "cu
 std::string missing_for(DeviceKind device);
 /// That this process sees and may use; 1 for the CPU, 0 where something is missing.
 int device_count(DeviceKind device);
+/// Of each: where it sits on the host's bus ("0000:17:00.0"); empty for the CPU, and where nobody says.
+std::vector<std::string> device_places(DeviceKind device);
+/// [a][b]: devices a and b reach each other by links of their own (NVLink), where the driver says.
+std::vector<std::vector<bool>> device_links(DeviceKind device);
 /// The calling thread and streams that it makes from now on use device `index` of its kind.
 void use_device(DeviceKind device, int index);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/stream.h"
@@ -19,6 +20,8 @@ constexpr int64_t kScratchBytes = 32 << 20;
 std::string no_device_reason();
 /// That the driver shows to this process; fails where there is no driver.
 int device_count();
+std::vector<std::string> device_places();       ///< PCI bus ids
+std::vector<std::vector<bool>> device_links();  ///< NVLink, as NVML says; without it none
 /// For the calling thread.
 void use_device(int index);
 DeviceInfo device_info();

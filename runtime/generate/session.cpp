@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/plan/plan.h"
+#include "runtime/program/take_device.h"
 #include "runtime/weights/hf_folder.h"
 
 namespace ltrain {
@@ -152,8 +153,7 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
   recipe_ = laid_out(std::move(recipe_), options, job_ ? job_->info().local_size : 0);
   check_device(recipe_, job_ ? job_->info().local_size : 1);
   const DeviceKind device = device_of(recipe_);
-  if (device != DeviceKind::cpu)
-    use_device(device, job_ ? job_->info().local_rank % device_count(device) : 0);
+  take_device(device, job_ ? job_->info().local_rank : 0);
   compute_ = make_compute_stream(device, "compute");
   const ProgramOptions p = inference_options(options);
   make_groups(device, p);

@@ -28,6 +28,7 @@
 #include "runtime/plan/matmul_peak.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/lr_schedule.h"
+#include "runtime/program/take_device.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/evaluator.h"
@@ -242,8 +243,8 @@ class Trainer {
 
   /// A GPU of its own for each rank, and ranks of one kind.
   void take_device() {
-    if (device_ != DeviceKind::cpu)  // a rank is shown all of the host's, or its own alone
-      use_device(device_, job_.info().local_rank % device_count(device_));
+    const std::string place = ltrain::take_device(device_, job_.info().local_rank);
+    if (lead_ && !place.empty()) place_ = " (rank 0: " + place + ")";
     card_ = device_info(device_);
     const int world = control_group_->size();
     if (world == 1) return;
@@ -264,7 +265,7 @@ class Trainer {
 
   /// "2 threads (avx512)", "one NVIDIA H200".
   std::string what_a_rank_has(int threads) const {
-    if (device_ != DeviceKind::cpu) return "one " + card_.name;
+    if (device_ != DeviceKind::cpu) return "one " + card_.name + place_;
     return fmt::format("{} thread{} ({})", threads, threads == 1 ? "" : "s", cpu_isa_name());
   }
 
@@ -592,6 +593,7 @@ class Trainer {
   std::unique_ptr<Communicator> control_group_;
   DeviceKind device_ = DeviceKind::cpu;
   DeviceInfo card_;
+  std::string place_;  // of rank 0's
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
   std::unique_ptr<Stream> compute_, control_;

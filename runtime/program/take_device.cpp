@@ -1,0 +1,45 @@
+#include "runtime/program/take_device.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/base/error.h"
+#include "kernels/tensor/device.h"
+#include "runtime/launch/topology.h"
+
+namespace ltrain {
+namespace {
+
+bool binds() {
+  const char* given = std::getenv("LTRAIN_CPU_AFFINITY");
+  const std::string_view choice = given ? given : "auto";
+  if (choice != "auto" && choice != "off")
+    fail(ExitCode::usage, "LTRAIN_CPU_AFFINITY={}: must be auto or off", choice);
+  return choice == "auto";
+}
+
+}  // namespace
+
+std::string take_device(DeviceKind device, int local_rank) {
+  const bool bind = binds();
+  if (device == DeviceKind::cpu) return "";
+  const std::vector<std::string> places = device_places(device);
+  int index = local_rank % device_count(device);
+  if (places.empty()) {
+    use_device(device, index);
+    return "";
+  }
+  std::vector<int> numa;
+  for (const std::string& place : places) numa.push_back(pci_device(place).numa);
+  index = device_order(device_links(device), numa)[static_cast<size_t>(index)];
+  use_device(device, index);
+  const PciDevice card = pci_device(places[static_cast<size_t>(index)]);
+  std::string text = "GPU " + card.bus_id;
+  if (!bind) return text;
+  if (const std::vector<int> cores = bind_to_cores(card.cores); !cores.empty())
+    text += fmt::format(", cores {}{}", cores_text(cores),
+                        card.numa < 0 ? "" : fmt::format(" of NUMA node {}", card.numa));
+  return text;
+}
+
+}  // namespace ltrain

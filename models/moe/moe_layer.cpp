@@ -145,7 +145,7 @@ void MoeLayer::route(Step& step, const MicroBatch& mb, Tensor tokens, const std:
 void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved,
                        bool recompute) const {
   Tensor tokens = whole(step, x);
-  const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(n, step.training);
+  const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(step.groups, n, step.training);
   const std::vector<TokenRange> ranges = chunks(n);
   if (!recompute) route(step, mb, tokens, ranges, capacity, saved);
   if (replicas_->most() > 0) {

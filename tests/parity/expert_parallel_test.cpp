@@ -116,7 +116,6 @@ TEST_CASE("all-to-all on two levels is that on one, bit for bit", "[expert]") {
                              {"expert 8, tensor 2", 8, 8, 0, 2},
                              {"experts over tensor 2 and data 4", 4, 8, 0, 2, true, false},
                              {"experts over context 2 and data 4", 4, 8, 1, 1, false, true, 2}}) {
-    if (one.moe.capacity_factor && (flat.context > 1 || !flat.expert_tensor)) continue;
     TinyOptions flat_job = laid_out(one, flat);
     flat_job.micro_batch = one.micro_batch / flat.data;
     const TinyResult a = train_tiny(flat_job);
@@ -343,7 +342,6 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
                           {"two levels, expert 4", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, {}, 2}}) {
     if (whole_sequences && l.dispatch.chunks > 1) continue;
     if (way == 2 && !l.expert_tensor) continue;  // sequences are cut there
-    if (whole_sequences && (l.context > 1 || !l.expert_tensor)) continue;
     INFO("way " << way << ", " << l.name);
     TinyOptions many = laid_out(one, l);
     // Losses for balance are of the micro-batch over all ranks, experts choose from that of one.

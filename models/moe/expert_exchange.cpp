@@ -82,7 +82,7 @@ std::vector<int64_t> ExpertExchange::planned_counts(int64_t choices, int64_t tok
   const double wanted = skew_ * static_cast<double>(choices * local) / static_cast<double>(experts_);
   const int64_t here = std::min({choices, local * tokens, int64_t{std::llround(wanted)}});
   std::vector<int64_t> counts(experts_);
-  const int64_t sharing = ranks_of_samples(kAllAxes), share = (capacity + sharing - 1) / sharing;
+  const int64_t share = capacity / ranks_of_samples(kAllAxes);  // rounded down: there is memory for no more
   for (int64_t e = 0; e < experts_; ++e) {
     if (even)
       counts[e] = part(choices, e, experts_);

@@ -13,8 +13,7 @@ template <class F>
 void keep_first(const RouteArgs& a, int32_t* choices, int64_t count, F&& weight) {
   if (a.drop == Drop::last_token || count <= a.capacity) return;
   const auto first = [&](int32_t x, int32_t y) {
-    if (a.drop == Drop::later_choice)
-      return x % a.top_k != y % a.top_k ? x % a.top_k < y % a.top_k : x < y;
+    if (a.drop == Drop::later_choice) return x % a.top_k != y % a.top_k ? x % a.top_k < y % a.top_k : x < y;
     return weight(x) != weight(y) ? weight(x) > weight(y) : x < y;
   };
   std::nth_element(choices, choices + a.capacity, choices + count, first);

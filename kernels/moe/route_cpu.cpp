@@ -54,8 +54,7 @@ void make_slots(const RoutePointers& p, const RouteArgs& a) {
   for (int64_t e = 0; e < a.experts; ++e) {
     int64_t count = begin[e + 1] - begin[e];
     if (a.capacity > 0 && count > a.capacity) {
-      keep_first(a, sorted + begin[e], count,
-                 [&](int32_t i) { return static_cast<const A*>(p.weights)[i]; });
+      keep_first(a, sorted + begin[e], count, [&](int32_t i) { return static_cast<const A*>(p.weights)[i]; });
       count = a.capacity;
     }
     p.counts[e] = count;

@@ -53,7 +53,7 @@ __global__ void keep_of_all(SharedCapacityPointers p, RouteArgs a) {
 void keep_of_all_cuda(Stream& s, DType type, SharedCapacityPointers p, RouteArgs a) {
   dispatch_wide(type, [&]<class A>() {
     cuda::launch(s, dim3(static_cast<unsigned>(a.experts)), cuda::kThreads, cuda::kThreads * 8,
-           cuda::keep_of_all<A>, p, a);
+                 cuda::keep_of_all<A>, p, a);
   });
 }
 

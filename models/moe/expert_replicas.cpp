@@ -79,10 +79,12 @@ AsyncHandle ExpertReplicas::fetch_start(Step& step, const Copy& c, Tensor to, Te
   return g.start_broadcast(step.compute, to, own, owner(c));
 }
 
+void ExpertReplicas::sum_gradient(Step& step, const Copy& c, Tensor dcopy) const {
+  groups_.expert.reduce(step.compute, dcopy, owner(c), ExpertExchange::kRows);
+}
+
 void ExpertReplicas::give_gradient(Step& step, const Copy& c, Tensor stack, Tensor dcopy) const {
-  const Group& g = groups_.expert;
-  g.reduce(step.compute, dcopy, owner(c), ExpertExchange::kRows);
-  if (owner(c) != g.rank()) return;
+  if (owner(c) != groups_.expert.rank()) return;
   add_to(step.compute, stack.narrow(c.expert % exchange_.local_experts(), 1), dcopy);
 }
 

@@ -28,7 +28,9 @@ class ExpertReplicas {
                        Tensor down, DType gradients, std::vector<Copy>& copies) const;
   /// Weights of the copies get under way from the stacks of their owners.
   void fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const;
-  /// The owner's stack of gradients += the sum over ranks of `dcopy` (1, ...), a summand of the expert's.
+  /// dcopy (1, ...), a summand of the expert's gradient, := on its owner the sum over ranks.
+  void sum_gradient(Step& step, const Copy& copy, Tensor dcopy) const;
+  /// The owner's stack of gradients += it.
   void give_gradient(Step& step, const Copy& copy, Tensor stack, Tensor dcopy) const;
   static void release(Step& step, Copy& copy);
   /// Of what fetch_start() brought.

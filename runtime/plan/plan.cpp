@@ -102,7 +102,8 @@ double worst_over_even(const Recipe& r) {
   double back = std::min(k, local);
   if (m.capacity_factor) {  // all of it may be taken from one of the ranks that have parts of a sample
     const bool inside = mesh_of(r, 0).expert_axes.has(Axis::context);
-    back = std::min(back, *m.capacity_factor * k / ranks * static_cast<double>(inside ? 1 : r.parallel.context));
+    back =
+        std::min(back, *m.capacity_factor * k / ranks * static_cast<double>(inside ? 1 : r.parallel.context));
   }
   const auto leaves = [](double ranks) { return (ranks - 1) / ranks; };
   const double comes = m.row_budget ? 1.5 : 1;

@@ -107,6 +107,7 @@ TEST_CASE("activations of experts leave however their rows travel, and train as 
   one.dropout = 0;
   one.layers = 4;
   one.micro_batch = 2;
+  one.global_batch = 8;
   one.moe.num_experts = 4;
   one.moe.balance = BalanceLoss::none;
   one.moe.shared_experts = 1;

@@ -100,8 +100,7 @@ const std::vector<Layout>& layouts() {
          context(o, "all_gather");
          o.interleaved = true;
        }},
-      {"experts are computed again, experts of tensor ranks",
-       [](TinyOptions& o) {
+      {"experts are computed again, experts of tensor ranks", [](TinyOptions& o) {
          apart(o, 1);
          o.recompute.run = 1;
        }}};

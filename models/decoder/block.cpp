@@ -39,7 +39,7 @@ std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
       return {&norm2.x};
     case BlockTensor::mlp_norm:
       return {&norm2.y};
-    case BlockTensor::expert_rows:
+    case BlockTensor::permuted_tokens:
       return moe.of_chunks([](MoeLayer::Chunk& c) { return &c.rows; });
     case BlockTensor::mlp_hidden:
       return with(mlp.hidden, moe.of_chunks([](MoeLayer::Chunk& c) { return &c.hidden; }));
@@ -51,9 +51,9 @@ std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
   return {};
 }
 
-std::vector<Tensor*> Block::Saved::beside(BlockTensor which) {
+std::vector<Tensor*> Block::Saved::not_recomputed(BlockTensor which) {
   switch (which) {
-    case BlockTensor::expert_rows:
+    case BlockTensor::permuted_tokens:
       return moe.of_copies([](MoeLayer::Chunk& c) { return &c.rows; });
     case BlockTensor::mlp_hidden:
       return with(moe.shared.hidden, moe.of_copies([](MoeLayer::Chunk& c) { return &c.hidden; }));
@@ -71,7 +71,7 @@ void Block::offload(Step& step, Saved& saved, const ActivationOffloadOptions& o)
   if (o.input) tensors.push_back(&saved.norm1.x);
   for (int i = 0; i < kBlockTensors; ++i)
     if (const BlockTensor t = static_cast<BlockTensor>(i); o.tensors.has(t))
-      for (const std::vector<Tensor*>& of : {saved.tensors(t), saved.beside(t)})
+      for (const std::vector<Tensor*>& of : {saved.tensors(t), saved.not_recomputed(t)})
         tensors.insert(tensors.end(), of.begin(), of.end());
   step.enter(place_ + ".offload");
   step.offloaded->offload(saved.offloaded, tensors);

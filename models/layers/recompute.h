@@ -18,7 +18,7 @@ enum class BlockTensor : uint8_t {
   attention,
   residual,
   mlp_norm,
-  expert_rows,
+  permuted_tokens,
   mlp_hidden,
   mlp_activation,
   expert_output
@@ -26,7 +26,7 @@ enum class BlockTensor : uint8_t {
 inline constexpr int kBlockTensors = 9;
 /// Backward can make it again without other ranks' tokens.
 inline bool can_recompute(BlockTensor t) {
-  return t != BlockTensor::expert_rows && t != BlockTensor::expert_output;
+  return t != BlockTensor::permuted_tokens && t != BlockTensor::expert_output;
 }
 std::string_view block_tensor_name(BlockTensor t);
 

@@ -121,14 +121,14 @@ TEST_CASE("activations of experts leave however their rows travel, and train as 
     const TinyResult stored = train_tiny(o);
     require_parity(whole, stored, 1e-12);
     for (const ActivationOffloadOptions& a :
-         {everything(), some({mlp_hidden, mlp_activation}), some({expert_rows, expert_output})}) {
+         {everything(), some({mlp_hidden, mlp_activation}), some({permuted_tokens, expert_output})}) {
       INFO("tensors " << a.tensors.bits);
       o.activations = a;
       check_same(stored, train_tiny(o));
       RecomputeOptions parts;
       parts.tensors.add(mlp_activation);
       o.recompute = parts;
-      if (a.tensors.has(expert_rows)) check_same(stored, train_tiny(o));
+      if (a.tensors.has(permuted_tokens)) check_same(stored, train_tiny(o));
       o.recompute = {};
     }
   };
@@ -167,7 +167,7 @@ TEST_CASE("what experts keep is most of an MoE layer, and leaves the arena with 
                      job.program.offloaded().activations);
   };
   ActivationOffloadOptions but_rows = everything();
-  but_rows.tensors.remove(BlockTensor::expert_rows);
+  but_rows.tensors.remove(BlockTensor::permuted_tokens);
   but_rows.tensors.remove(BlockTensor::expert_output);
   const auto [stay, few] = peak(but_rows);
   const auto [leave, more] = peak(everything());

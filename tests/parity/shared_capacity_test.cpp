@@ -1,4 +1,4 @@
-// A capacity, and experts that choose, take from the tokens of a micro-batch however its sequences are cut
+// A capacity, and expert choice, take from the tokens of a micro-batch however its sequences are cut
 // over ranks.
 #include <numeric>
 

@@ -27,10 +27,7 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
              {"model.moe.num_experts"});
     else if (save_policy == SavePolicy::recompute)
       broken("recompute.tensors",
-             fmt::format("{} is of rows that have travelled, and is not made again; nearest valid value: "
-                         "{{{}: offload}}, or keep it",
-                         name, name),
-             {});
+             name + " is of rows that have travelled, and is not made again; keep it, or offload it", {});
   }
   for (const RecomputeModule m : c.modules) {
     using enum RecomputeModule;

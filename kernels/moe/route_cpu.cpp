@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/moe/keep_first.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/route_token.h"
 #include "kernels/tensor/parallel_for.h"
@@ -34,24 +35,6 @@ void route_block(const RoutePointers& p, const RouteArgs& a, int64_t begin, int6
   }
 }
 
-/// Keeps the `capacity` assignments of `mine` that are to be kept first; in order.
-template <class A>
-void keep_best(const A* weights, const RouteArgs& a, int32_t* mine, int64_t count) {
-  const int64_t capacity = a.capacity;
-  const auto by_choice = [&](int32_t x, int32_t y) {
-    return x % a.top_k != y % a.top_k ? x % a.top_k < y % a.top_k : x < y;
-  };
-  if (a.drop == Drop::later_choice) {
-    std::nth_element(mine, mine + capacity, mine + count, by_choice);
-    std::sort(mine, mine + capacity);
-    return;
-  }
-  std::nth_element(mine, mine + capacity, mine + count, [&](int32_t x, int32_t y) {
-    return weights[x] != weights[y] ? weights[x] > weights[y] : x < y;
-  });
-  std::sort(mine, mine + capacity);
-}
-
 /// Rows sorted by expert, each expert's in the order of its tokens.
 template <class A>
 void make_slots(const RoutePointers& p, const RouteArgs& a) {
@@ -71,8 +54,7 @@ void make_slots(const RoutePointers& p, const RouteArgs& a) {
   for (int64_t e = 0; e < a.experts; ++e) {
     int64_t count = begin[e + 1] - begin[e];
     if (a.capacity > 0 && count > a.capacity) {
-      if (a.drop != Drop::last_token)
-        keep_best(static_cast<const A*>(p.weights), a, sorted + begin[e], count);
+      keep_first(a, sorted + begin[e], count, [&](int32_t i) { return static_cast<const A*>(p.weights)[i]; });
       count = a.capacity;
     }
     p.counts[e] = count;

@@ -1,5 +1,5 @@
 #include "kernels/cuda/column_sums_cuda.h"
-#include "kernels/cuda/sum_before_cuda.h"
+#include "kernels/moe/keep_first_cuda.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/route_token.h"
 
@@ -48,10 +48,6 @@ struct Statistic {
   }
 };
 
-/// The weights of assignments in an order that integers have too: weights are not negative.
-__device__ uint64_t bits_of(float w) { return std::bit_cast<uint32_t>(w); }
-__device__ uint64_t bits_of(double w) { return std::bit_cast<uint64_t>(w); }
-
 /// A block an expert: which assignments it keeps. Kept ones get their place among the expert's as slot.
 template <class A>
 __global__ void keep(RoutePointers p, RouteArgs a) {
@@ -59,11 +55,7 @@ __global__ void keep(RoutePointers p, RouteArgs a) {
   const int64_t n = p.tokens * a.top_k, e = blockIdx.x;
   const int64_t begin = n * threadIdx.x / blockDim.x, end = n * (threadIdx.x + 1) / blockDim.x;
   const A* weights = static_cast<const A*>(p.weights);
-  // What is kept first has the highest rank, equal ones the first.
-  const auto rank = [&](int64_t i) -> uint64_t {
-    return a.drop == Drop::later_choice ? static_cast<uint64_t>(a.top_k - 1 - i % a.top_k)
-                                        : bits_of(weights[i]);
-  };
+  const auto rank = [&](int64_t i) { return rank_of(a, i, weights[i]); };
   const auto counted = [&](auto&& f) {
     int64_t c = 0;
     for (int64_t i = begin; i < end; ++i) c += p.experts[i] == e && f(rank(i));
@@ -74,13 +66,8 @@ __global__ void keep(RoutePointers p, RouteArgs a) {
   uint64_t least = 0;  // ranks above it are kept, and the first of those equal to it
   int64_t equal_kept = n, equal_before = 0;
   if (a.capacity > 0 && all > a.capacity && a.drop != Drop::last_token) {
-    for (int bit = static_cast<int>(sizeof(A)) * 8 - 1; bit >= 0; --bit) {
-      const uint64_t at = least | uint64_t{1} << bit;
-      sum_before(counted([&](uint64_t w) { return w >= at; }), counts, total);
-      if (total >= a.capacity) least = at;
-    }
-    sum_before(counted([&](uint64_t w) { return w > least; }), counts, total);
-    equal_kept = a.capacity - total;
+    const KeptRanks k = kept_ranks<A>(a.capacity, counted, counts);
+    least = k.least, equal_kept = k.equal_kept;
     equal_before = sum_before(counted([&](uint64_t w) { return w == least; }), counts, total);
     // Places are given anew, among the kept.
     int64_t mine = 0, equal = equal_before;

@@ -10,6 +10,11 @@ namespace {
 
 bool same(const Tensor& a, const Tensor& b) { return a.data == b.data && a.record == b.record; }
 
+std::vector<Tensor*> with(Tensor& more, std::vector<Tensor*> tensors) {
+  tensors.push_back(&more);
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
@@ -34,18 +39,31 @@ std::vector<Tensor*> Block::Saved::tensors(BlockTensor which) {
       return {&norm2.x};
     case BlockTensor::mlp_norm:
       return {&norm2.y};
-    case BlockTensor::mlp_hidden: {
-      std::vector<Tensor*> tensors{&mlp.hidden};
-      for (MoeLayer::Chunk& c : moe.chunks) tensors.push_back(&c.hidden);
-      return tensors;
-    }
-    case BlockTensor::mlp_activation: {
-      std::vector<Tensor*> tensors{&mlp.act};
-      for (MoeLayer::Chunk& c : moe.chunks) tensors.push_back(&c.act);
-      return tensors;
-    }
+    case BlockTensor::permuted_tokens:
+      return moe.of_chunks([](MoeLayer::Chunk& c) { return &c.rows; });
+    case BlockTensor::mlp_hidden:
+      return with(mlp.hidden, moe.of_chunks([](MoeLayer::Chunk& c) { return &c.hidden; }));
+    case BlockTensor::mlp_activation:
+      return with(mlp.act, moe.of_chunks([](MoeLayer::Chunk& c) { return &c.act; }));
+    case BlockTensor::expert_output:
+      return moe.of_chunks([](MoeLayer::Chunk& c) { return &c.dispatched.out; });
   }
   return {};
+}
+
+std::vector<Tensor*> Block::Saved::not_recomputed(BlockTensor which) {
+  switch (which) {
+    case BlockTensor::permuted_tokens:
+      return moe.of_copies([](MoeLayer::Chunk& c) { return &c.rows; });
+    case BlockTensor::mlp_hidden:
+      return with(moe.shared.hidden, moe.of_copies([](MoeLayer::Chunk& c) { return &c.hidden; }));
+    case BlockTensor::mlp_activation:
+      return with(moe.shared.act, moe.of_copies([](MoeLayer::Chunk& c) { return &c.act; }));
+    case BlockTensor::expert_output:
+      return with(moe.shared_out, moe.of_copies([](MoeLayer::Chunk& c) { return &c.dispatched.out; }));
+    default:
+      return {};
+  }
 }
 
 void Block::offload(Step& step, Saved& saved, const ActivationOffloadOptions& o) const {
@@ -53,7 +71,8 @@ void Block::offload(Step& step, Saved& saved, const ActivationOffloadOptions& o)
   if (o.input) tensors.push_back(&saved.norm1.x);
   for (int i = 0; i < kBlockTensors; ++i)
     if (const BlockTensor t = static_cast<BlockTensor>(i); o.tensors.has(t))
-      for (Tensor* of : saved.tensors(t)) tensors.push_back(of);
+      for (const std::vector<Tensor*>& of : {saved.tensors(t), saved.not_recomputed(t)})
+        tensors.insert(tensors.end(), of.begin(), of.end());
   step.enter(place_ + ".offload");
   step.offloaded->offload(saved.offloaded, tensors);
 }

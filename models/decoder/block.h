@@ -20,6 +20,8 @@ class Block {
     OffloadedTensors offloaded;
     /// What it has under that name, defined or not.
     std::vector<Tensor*> tensors(BlockTensor which);
+    /// The same of shared experts and of copies of hot ones, which always stays or leaves.
+    std::vector<Tensor*> not_recomputed(BlockTensor which);
   };
   /// What a forward is for.
   struct Keep {

@@ -6,7 +6,8 @@ namespace ltrain {
 
 std::string_view block_tensor_name(BlockTensor t) {
   constexpr std::string_view names[kBlockTensors] = {
-      "attention_norm", "qkv", "attention", "residual", "mlp_norm", "mlp_hidden", "mlp_activation"};
+      "attention_norm",  "qkv",        "attention",      "residual",     "mlp_norm",
+      "permuted_tokens", "mlp_hidden", "mlp_activation", "expert_output"};
   return names[static_cast<int>(t)];
 }
 

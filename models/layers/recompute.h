@@ -10,24 +10,31 @@
 namespace ltrain {
 
 /// The tensors of a block that its backward reads, in the order in which forward makes them. A block always
-/// keeps its input and the statistics of its norms.
+/// keeps its input and the statistics of its norms. Those of experts are of the rows that came to the rank's
+/// experts, and of what came back for its tokens: they are kept, or leave.
 enum class BlockTensor : uint8_t {
   attention_norm,
   qkv,
   attention,
   residual,
   mlp_norm,
+  permuted_tokens,
   mlp_hidden,
-  mlp_activation
+  mlp_activation,
+  expert_output
 };
-inline constexpr int kBlockTensors = 7;
+inline constexpr int kBlockTensors = 9;
+/// Backward can make it again without other ranks' tokens.
+inline bool can_recompute(BlockTensor t) {
+  return t != BlockTensor::permuted_tokens && t != BlockTensor::expert_output;
+}
 std::string_view block_tensor_name(BlockTensor t);
 
 struct BlockTensorSet {
-  uint8_t bits = 0;
+  uint16_t bits = 0;
   bool has(BlockTensor t) const { return bits >> static_cast<int>(t) & 1; }
-  void add(BlockTensor t) { bits = static_cast<uint8_t>(bits | 1 << static_cast<int>(t)); }
-  void remove(BlockTensor t) { bits = static_cast<uint8_t>(bits & ~(1 << static_cast<int>(t))); }
+  void add(BlockTensor t) { bits = static_cast<uint16_t>(bits | 1 << static_cast<int>(t)); }
+  void remove(BlockTensor t) { bits = static_cast<uint16_t>(bits & ~(1 << static_cast<int>(t))); }
   bool operator==(const BlockTensorSet&) const = default;
 };
 inline BlockTensorSet set_of(std::initializer_list<BlockTensor> tensors) {

@@ -32,10 +32,16 @@ std::vector<CopyRectangle> whole_rows(const std::vector<CopyRectangle>& parts, i
 }
 
 int64_t ExpertExchange::most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const {
-  const int64_t ranks = groups_.expert.size();
-  int64_t rows = tokens * std::min(top_k, local_experts());
+  const int64_t together = ranks_of_samples(groups_.mesh.expert_axes);
+  int64_t rows = together * tokens * std::min(top_k, local_experts());
   if (capacity > 0) rows = std::min(rows, capacity * local_experts());
-  return ranks * rows;
+  return groups_.expert.size() / together * rows;
+}
+
+int64_t ExpertExchange::ranks_of_samples(AxisSet axes) const {
+  int64_t ranks = axes.has(Axis::context) ? groups_.context.size() : 1;
+  if (axes.has(Axis::tensor) && groups_.mesh.expert_axes.has(Axis::tensor)) ranks *= groups_.tensor.size();
+  return ranks;
 }
 
 void ExpertExchange::claim(Step& step, Tensor t, Placement from, Placement to) const {
@@ -76,6 +82,7 @@ std::vector<int64_t> ExpertExchange::planned_counts(int64_t choices, int64_t tok
   const double wanted = skew_ * static_cast<double>(choices * local) / static_cast<double>(experts_);
   const int64_t here = std::min({choices, local * tokens, int64_t{std::llround(wanted)}});
   std::vector<int64_t> counts(experts_);
+  const int64_t share = capacity / ranks_of_samples(kAllAxes);  // rounded down: there is memory for no more
   for (int64_t e = 0; e < experts_; ++e) {
     if (even)
       counts[e] = part(choices, e, experts_);
@@ -83,7 +90,7 @@ std::vector<int64_t> ExpertExchange::planned_counts(int64_t choices, int64_t tok
       counts[e] = part(here, e - first, local);
     else
       counts[e] = part(choices - here, e < first ? e : e - local, experts_ - local);
-    if (capacity > 0) counts[e] = std::min(counts[e], capacity);
+    if (capacity > 0) counts[e] = std::min(counts[e], share);
   }
   return counts;
 }

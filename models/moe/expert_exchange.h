@@ -41,7 +41,7 @@ class ExpertExchange {
   /// DispatchOptions::skew.
   void plan_at(double skew) { skew_ = skew; }
   /// Most rows that can come to a rank's experts, of `tokens` tokens a rank that choose `top_k` experts each,
-  /// of which one takes `capacity` (0: all).
+  /// of which one takes `capacity` of a micro-batch (0: all).
   int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;
   /// Rows that come when all experts get as many, rounded up.
   int64_t even_rows(int64_t tokens, int64_t top_k) const {
@@ -89,6 +89,8 @@ class ExpertExchange {
   void claim(Step& step, Tensor t, Placement from, Placement to) const;
 
  private:
+  /// Of the ranks of `axes`, those that have different tokens of the same samples.
+  int64_t ranks_of_samples(AxisSet axes) const;
   bool two_levels() const { return groups_.expert_intra_node.size() > 1; }
   /// What a plan counts on: rows of each expert, of the choices of a rank with so many tokens.
   std::vector<int64_t> planned_counts(int64_t choices, int64_t tokens, int64_t capacity) const;

@@ -5,7 +5,6 @@
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/moe/sort_choices.h"
 
 namespace ltrain {
 
@@ -26,11 +25,10 @@ std::vector<int32_t> ExpertReplicas::hot(const std::vector<int64_t>& all, double
   return order;
 }
 
-void ExpertReplicas::choose(Step& step, const TokenDispatch& dispatch, const Routing& r, int64_t capacity,
-                            const std::string& name, Tensor gate_up, Tensor down, DType gradients,
-                            Dispatched& travels, std::vector<Copy>& copies) const {
+ChosenExperts ExpertReplicas::choose(Step& step, const Routing& r, const std::vector<int64_t>& all,
+                                     Tensor gate_up, Tensor down, DType gradients,
+                                     std::vector<Copy>& copies) const {
   const int64_t tokens = r.slots.shape[0], k = r.slots.shape[1];
-  std::vector<int64_t> all = exchange_.counts_of_ranks(step, r, capacity, name);
   const double elements = static_cast<double>(gate_up.elements() + down.elements()) / gate_up.shape[0];
   std::vector<int32_t> chosen =
       hot(all, elements * static_cast<double>(dtype_size(step.dtype) + dtype_size(gradients)),
@@ -39,15 +37,12 @@ void ExpertReplicas::choose(Step& step, const TokenDispatch& dispatch, const Rou
     chosen.resize(most_);
     std::iota(chosen.begin(), chosen.end(), 0);
   }
-  const auto make_rows = [&](Dispatched& d, int64_t experts) {
-    d.routing = r;
-    TokenDispatch::own_rows(step, d, tokens, k, experts);
-  };
   ChosenExperts travelling;
   copies.assign(most_, {});
   for (int i = 0; i < most_; ++i) {
     Copy& c = copies[i];
-    make_rows(c.dispatched, 1);
+    c.dispatched.routing = r;
+    TokenDispatch::own_rows(step, c.dispatched, tokens, k, 1);
     c.dispatched.counts.groups = {0};
     if (i >= static_cast<int>(chosen.size())) continue;
     c.expert = travelling.listed[travelling.count++] = chosen[i];
@@ -55,12 +50,8 @@ void ExpertReplicas::choose(Step& step, const TokenDispatch& dispatch, const Rou
     ExpertRowCounts& counts = c.dispatched.counts;
     counts.sorted = counts.received = all[groups_.expert.rank() * experts_ + c.expert];
     counts.groups = {counts.sorted};
-    for (int rank = 0; rank < groups_.expert.size(); ++rank) all[rank * experts_ + c.expert] = 0;
   }
-  make_rows(travels, experts_);
-  sort_choices(step.compute, travels.routing, r.slots, r.counts, travelling);
-  dispatch.lay_out(travels, all, tokens, capacity);
-  travels.most_sent = exchange_.most_sent(r, capacity);
+  return travelling;
 }
 
 void ExpertReplicas::fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const {
@@ -88,10 +79,12 @@ AsyncHandle ExpertReplicas::fetch_start(Step& step, const Copy& c, Tensor to, Te
   return g.start_broadcast(step.compute, to, own, owner(c));
 }
 
+void ExpertReplicas::sum_gradient(Step& step, const Copy& c, Tensor dcopy) const {
+  groups_.expert.reduce(step.compute, dcopy, owner(c), ExpertExchange::kRows);
+}
+
 void ExpertReplicas::give_gradient(Step& step, const Copy& c, Tensor stack, Tensor dcopy) const {
-  const Group& g = groups_.expert;
-  g.reduce(step.compute, dcopy, owner(c), ExpertExchange::kRows);
-  if (owner(c) != g.rank()) return;
+  if (owner(c) != groups_.expert.rank()) return;
   add_to(step.compute, stack.narrow(c.expert % exchange_.local_experts(), 1), dcopy);
 }
 

@@ -2,6 +2,7 @@
 // travel in their place (FasterMoE's replication, He et al., PPoPP 2022). Decided from this micro-batch's
 // counts, which all ranks have.
 #pragma once
+#include "kernels/moe/sort_choices.h"
 #include "models/moe/token_dispatch.h"
 
 namespace ltrain {
@@ -21,14 +22,15 @@ class ExpertReplicas {
   int most() const { return most_; }
   /// An expert whose rows of other ranks are more bytes over its rank's link (there and back, in forward and
   /// backward) than its weights and their gradients are over each rank's gets a copy, those with the most
-  /// rows first, ties to the lowest index. Fills `travels` with what `dispatch` is left to move. On meta
-  /// every copy is used.
-  void choose(Step& step, const TokenDispatch& dispatch, const Routing& routing, int64_t capacity,
-              const std::string& name, Tensor gate_up, Tensor down, DType gradients, Dispatched& travels,
-              std::vector<Copy>& copies) const;
+  /// rows first, ties to the lowest index. Fills `copies`; returns the experts whose rows still travel. On
+  /// meta every copy is used. `all`: rows of each rank for each expert, of the whole micro-batch.
+  ChosenExperts choose(Step& step, const Routing& routing, const std::vector<int64_t>& all, Tensor gate_up,
+                       Tensor down, DType gradients, std::vector<Copy>& copies) const;
   /// Weights of the copies get under way from the stacks of their owners.
   void fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const;
-  /// The owner's stack of gradients += the sum over ranks of `dcopy` (1, ...), a summand of the expert's.
+  /// dcopy (1, ...), a summand of the expert's gradient, := on its owner the sum over ranks.
+  void sum_gradient(Step& step, const Copy& copy, Tensor dcopy) const;
+  /// The owner's stack of gradients += it.
   void give_gradient(Step& step, const Copy& copy, Tensor stack, Tensor dcopy) const;
   static void release(Step& step, Copy& copy);
   /// Of what fetch_start() brought.

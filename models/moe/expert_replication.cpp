@@ -1,9 +1,20 @@
 // What a layer of experts does with copies of hot ones.
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/meta/placement_rules.h"
 #include "kernels/moe/token_rows.h"
 #include "models/moe/moe_layer.h"
 
 namespace ltrain {
+namespace {
+
+/// Where tensor ranks have rows of their own, which are slices of all: to a copy they vary, as those of data
+/// ranks do.
+void claim(Step& step, Tensor t, Placement from, Placement to) {
+  if (step.groups.mesh.expert_axes.has(Axis::tensor))
+    place_as(step.compute, ExpertExchange::kRows.op, Axis::tensor, t, from, to);
+}
+
+}  // namespace
 
 void MoeLayer::copies_forward(Step& step, Tensor tokens, Saved& saved) const {
   saved.copied.assign(saved.copies.size(), {});
@@ -15,9 +26,11 @@ void MoeLayer::copies_forward(Step& step, Tensor tokens, Saved& saved) const {
     c.dispatched.out = step.activation("rows from a copied expert", tokens.shape);
     if (copy.expert >= 0) {
       permute_rows(step.compute, c.rows, tokens, c.dispatched.routing, c.dispatched.counts.sorted);
+      claim(step, c.rows, Placement::S(0), Placement::V());
       copy.arrived.wait(step.compute);
     }
     run_experts(step, c, 0, c.dispatched.out, {copy.gate_up, copy.down, {}, {}});
+    claim(step, c.dispatched.out, Placement::V(), Placement::S(0));
   }
 }
 
@@ -55,14 +68,19 @@ std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tenso
     if (copy.expert >= 0) {
       combine_rows_backward(step.compute, dout, more, dy, c.dispatched.out, c.dispatched.routing);
       add_to(step.compute, dweights, more);
+      claim(step, dout, Placement::S(0), Placement::V());
     }
     rows_backward(step, drows, dout, c, 0, {copy.gate_up, copy.down, {}, {}});
+    claim(step, drows, Placement::V(), Placement::S(0));
     if (copy.expert >= 0) {
       const GroupRows& groups = c.dispatched.counts.groups;
       grouped_matmul_dw(step.compute, ddown, dout, c.act, groups, false);
       grouped_matmul_dw(step.compute, dgate_up, c.hidden, c.rows, groups, false);
-      replicas_->give_gradient(step, copy, down.tensor, ddown);
-      replicas_->give_gradient(step, copy, gate_up.tensor, dgate_up);
+      for (auto [stack, dcopy] : {std::pair{down.tensor, ddown}, {gate_up.tensor, dgate_up}}) {
+        replicas_->sum_gradient(step, copy, dcopy);
+        claim(step, dcopy, Placement::V(), Placement::S(0));
+        replicas_->give_gradient(step, copy, stack, dcopy);
+      }
     }
     for (Tensor* t : {&dout, &more, &dgate_up, &ddown, &c.rows, &c.hidden, &c.act, &c.dispatched.out})
       step.release(*t);

@@ -133,8 +133,12 @@ void MoeLayer::route(Step& step, const MicroBatch& mb, Tensor tokens, const std:
   saved.chunks.assign(ranges.size(), {});
   if (replicas_->most() > 0) {
     const Weights w = own(step);
-    replicas_->choose(step, *dispatch_, saved.router.routing, capacity, place_, w.gate_up, w.down,
-                      step.stat_type(), saved.chunks[0].dispatched, saved.copies);
+    const Routing& r = saved.router.routing;
+    const std::vector<int64_t> all = dispatch_->count_all(step, r, capacity, place_);
+    const ChosenExperts travel =
+        replicas_->choose(step, r, all, w.gate_up, w.down, step.stat_type(), saved.copies);
+    for (size_t i = 0; i < ranges.size(); ++i)
+      dispatch_->count_some(step, saved.chunks[i].dispatched, r, ranges[i], capacity, place_, travel, all);
   } else {
     for (size_t i = 0; i < ranges.size(); ++i)
       dispatch_->count(step, saved.chunks[i].dispatched, saved.router.routing, ranges[i], capacity, place_);
@@ -145,7 +149,7 @@ void MoeLayer::route(Step& step, const MicroBatch& mb, Tensor tokens, const std:
 void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved,
                        bool recompute) const {
   Tensor tokens = whole(step, x);
-  const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(n, step.training);
+  const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(step.groups, n, step.training);
   const std::vector<TokenRange> ranges = chunks(n);
   if (!recompute) route(step, mb, tokens, ranges, capacity, saved);
   if (replicas_->most() > 0) {

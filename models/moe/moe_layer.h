@@ -29,6 +29,23 @@ class MoeLayer {
     MlpLayer::Saved shared;
     Tensor shared_out;          ///< (tokens, H) before its gate
     Router::Saved shared_gate;  ///< of one expert, whose score is the gate
+    /// Pointers to the same tensor of each part of the tokens; of each copy.
+    template <class F>
+    std::vector<Tensor*> of_chunks(F&& tensor) {
+      return each(chunks, tensor);
+    }
+    template <class F>
+    std::vector<Tensor*> of_copies(F&& tensor) {
+      return each(copied, tensor);
+    }
+
+   private:
+    template <class F>
+    static std::vector<Tensor*> each(std::vector<Chunk>& of, F&& tensor) {
+      std::vector<Tensor*> out;
+      for (Chunk& c : of) out.push_back(tensor(c));
+      return out;
+    }
   };
   /// Names are those of Hugging Face but for the experts, which are one tensor of each kind: gate_up_proj
   /// (experts, 2, F, H) and down_proj (experts, H, F).

@@ -6,9 +6,13 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/moe/jitter.h"
+#include "kernels/moe/shared_capacity.h"
+#include "kernels/moe/sort_choices.h"
 
 namespace ltrain {
 namespace {
+
+constexpr VaryingRows kSamples{"tokens of a micro-batch"};
 
 MemoryKind kept_in(const Step& step) {
   return step.training ? MemoryKind::activations : MemoryKind::temporaries;
@@ -56,11 +60,13 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   bias_ = store.add({bias});
 }
 
-RouteArgs Router::args(int64_t capacity, bool training) const {
+RouteArgs Router::args(const Step& step, int64_t tokens) const {
+  const bool alone = ranks_of_samples(step.groups) == 1;
   RouteArgs a = args_;
-  a.capacity = capacity;
-  if (!training) a.threshold = 0;  // evaluation takes both
+  if (alone) a.capacity = capacity(step.groups, tokens, step.training);
+  if (!step.training) a.threshold = 0;  // evaluation takes both
   if (a.selection == Selection::expert_choice) {
+    if (!alone) a.capacity = tokens;  // all are candidates until those of other ranks are known
     a.top_k = a.experts;
     a.renormalize = a.top_k_first = false;
     a.drop = Drop::least_weight;
@@ -68,13 +74,14 @@ RouteArgs Router::args(int64_t capacity, bool training) const {
   return a;
 }
 
-int64_t Router::capacity(int64_t tokens, bool training) const {
+int64_t Router::capacity(const Groups& groups, int64_t tokens, bool training) const {
+  const int64_t all = tokens * ranks_of_samples(groups);
   if (args_.selection == Selection::expert_choice)
-    return std::clamp<int64_t>(tokens * args_.top_k / args_.experts, 1, tokens);
+    return std::clamp<int64_t>(all * args_.top_k / args_.experts, 1, all);
   const double factor = training ? capacity_factor_ : eval_capacity_factor_;
   if (factor <= 0) return 0;
-  const double even = static_cast<double>(tokens * args_.top_k) / static_cast<double>(args_.experts);
-  return std::min(tokens, static_cast<int64_t>(std::ceil(even * factor)));
+  const double even = static_cast<double>(all * args_.top_k) / static_cast<double>(args_.experts);
+  return std::min(all, static_cast<int64_t>(std::ceil(even * factor)));
 }
 
 double Router::all_tokens(const Step& step, int64_t tokens) const {
@@ -105,11 +112,12 @@ void Router::score(Step& step, Tensor x, Saved& saved) const {
   step.release(bias);
 }
 
-void Router::choose(Step& step, Tensor bias, int64_t run, int64_t capacity, const RowRandom& random,
+void Router::choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, const RowRandom& random,
                     Saved& saved) const {
   Routing& r = saved.routing;
-  const RouteArgs a = args(capacity, step.training);
-  const int64_t tokens = r.logits.shape[0], e = a.experts, k = a.top_k;
+  const int64_t tokens = r.logits.shape[0];
+  const RouteArgs a = args(step, tokens);
+  const int64_t e = a.experts, k = a.top_k;
   const auto make = [&](const char* name, DType type, Shape shape) {
     return step.memory.allocate(kept_in(step), name, type, shape);
   };
@@ -119,10 +127,42 @@ void Router::choose(Step& step, Tensor bias, int64_t run, int64_t capacity, cons
   r.weights = make("weights of experts", step.stat_type(), {tokens, k});
   r.slots = make("rows of choices", DType::i32, {tokens, k});
   r.sources = make("choices of rows", DType::i32,
-                   {a.selection == Selection::expert_choice ? e * capacity : tokens * k});
+                   {a.selection == Selection::expert_choice ? e * a.capacity : tokens * k});
   r.counts = make("rows of experts", DType::i64, {e + 1});
   r.statistics = make("router statistics", DType::f64, {2 * (tokens / r.run) + 1, e});
   route_forward(step.compute, r, bias, a, random);
+  if (ranks_of_samples(step.groups) > 1 && capacity(step.groups, tokens, step.training) > 0)
+    drop_beyond(step, mb, a, r);
+}
+
+void Router::drop_beyond(Step& step, const MicroBatch& mb, const RouteArgs& a, Routing& r) const {
+  const Groups& g = step.groups;
+  const int64_t tokens = r.logits.shape[0], parts = rows_cut_ ? g.tensor.size() : 1;
+  const auto gather = [&](const char* name, const Tensor& own) {
+    Tensor of_rank = place_apart(step.compute, own, name), all;
+    const auto make = [&](int64_t rows) {
+      return step.memory.allocate(MemoryKind::temporaries, name, own.dtype, {rows, own.cols()});
+    };
+    if (parts > 1) g.tensor.all_gather(step.compute, all = make(parts * tokens), of_rank);
+    if (g.context.size() == 1) return all;
+    Tensor whole = make(parts * tokens * g.context.size());
+    g.context.all_gather(step.compute, whole, parts > 1 ? all : of_rank, kSamples);
+    step.release(all);
+    return whole;
+  };
+  Tensor experts = gather("chosen experts of a micro-batch", r.experts);
+  Tensor weights = gather("weights of a micro-batch", r.weights);
+  GatheredTokens order{mb.batch, mb.seq, g.context.size(), false};
+  if (order.context > 1) order.seq = mb.cut.seq, order.mirrored = mb.cut.zig_zag();
+  for (const Tensor& t : {experts, weights})
+    for (const Axis axis : {Axis::context, Axis::tensor})
+      place_require(step.compute, "choosing from the tokens of a micro-batch", t, axis, Placement::R());
+  Tensor kept = step.memory.allocate(MemoryKind::temporaries, "kept choices", DType::i32, r.slots.shape);
+  const int64_t first = (g.context.rank() * parts + (parts > 1 ? g.tensor.rank() : 0)) * tokens;
+  keep_of_all(step.compute, kept, r.statistics.narrow(r.statistics.shape[0] - 1, 1), experts, weights, order,
+              first, capacity(g, tokens, step.training), a);
+  sort_choices(step.compute, r, kept, r.counts, {});
+  for (Tensor* t : {&experts, &weights, &kept}) step.release(*t);
 }
 
 void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const {
@@ -137,8 +177,8 @@ void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) c
   }
   Tensor bias;
   if (mb.router_bias.defined()) bias = mb.router_bias.flat(layer_ * args_.experts, {args_.experts});
-  choose(step, bias, balance_ == BalanceLoss::sequence ? tokens / mb.batch : tokens,
-         capacity(tokens, step.training), random(step, mb, tokens, ".router.second"), saved);
+  choose(step, mb, bias, balance_ == BalanceLoss::sequence ? tokens / mb.batch : tokens,
+         random(step, mb, tokens, ".router.second"), saved);
   if (!step.training) return;
   add_up(step, mb, saved);
   if (balances() && of_all_layers())
@@ -259,8 +299,7 @@ void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first
       step.memory.allocate(MemoryKind::temporaries, "d router logits", step.stat_type(), r.logits.shape);
   const double z = mb.loss_scale * z_coeff_ / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
   const Tensor table = balances() && of_all_layers() ? mb.balance_table : saved.table;
-  route_backward(step.compute, dlogits, dweights, r, table, z,
-                 args(capacity(tokens, step.training), step.training));
+  route_backward(step.compute, dlogits, dweights, r, table, z, args(step, tokens));
   Tensor d = dlogits;
   if (step.dtype != dlogits.dtype) {
     d = step.temporary("d router logits, rounded", dlogits.shape);

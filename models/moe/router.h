@@ -21,8 +21,9 @@ class Router {
   /// `rows_cut`: tensor ranks have rows of their own. `layer`: of the whole model, for MicroBatch::experts.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                const std::string& name, int64_t layer, bool rows_cut);
-  /// Most rows of one expert that `tokens` tokens make, in training or not; 0: all that come.
-  int64_t capacity(int64_t tokens, bool training) const;
+  /// Most rows that one expert takes of a micro-batch, of which this rank has `tokens` tokens, in training or
+  /// not; 0: all that come.
+  int64_t capacity(const Groups& groups, int64_t tokens, bool training) const;
   /// Of what came to this rank's experts of a micro-batch beyond the budget.
   void add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved, int64_t rows,
                      int64_t slices) const;
@@ -31,7 +32,7 @@ class Router {
   /// Of a router of one expert: only the scores, which balance nothing.
   void forward_gate(Step& step, Tensor x, Saved& saved) const {
     score(step, x, saved);
-    choose(step, {}, x.shape[0], 0, {}, saved);
+    choose(step, {}, {}, x.shape[0], {}, saved);
   }
   /// dx: (some of the rows, H) = what the router adds to them, of `first_row` on; adds to its weight's
   /// gradient. dweights: whole, not a summand.
@@ -41,13 +42,20 @@ class Router {
 
  private:
   void score(Step& step, Tensor x, Saved& saved) const;
-  void choose(Step& step, Tensor bias, int64_t run, int64_t capacity, const RowRandom& random,
+  void choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, const RowRandom& random,
               Saved& saved) const;
-  RouteArgs args(int64_t capacity, bool training) const;
+  /// Drops what exceeds a capacity that tokens of other ranks share.
+  void drop_beyond(Step& step, const MicroBatch& mb, const RouteArgs& args, Routing& r) const;
+  /// Of the kernel, which has this rank's tokens.
+  RouteArgs args(const Step& step, int64_t tokens) const;
   bool jitters(const Step& step) const { return jitter_ > 0 && step.training; }
   /// Of the rows that the router reads, or some of them.
   RowRandom random(const Step& step, const MicroBatch& mb, int64_t rows, const char* what) const;
   bool balances() const { return balance_ != BalanceLoss::none && coeff_ > 0; }
+  /// Ranks that have different tokens of this rank's samples.
+  int64_t ranks_of_samples(const Groups& groups) const {
+    return groups.context.size() * (rows_cut_ ? groups.tensor.size() : 1);
+  }
   /// Tokens of the micro-batch over all ranks that have different ones.
   double all_tokens(const Step& step, int64_t tokens) const;
   void balance(Step& step, const MicroBatch& mb, Saved& saved) const;

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/moe/sort_choices.h"
 #include "kernels/moe/token_rows.h"
 #include "models/layers/tensor_parallel.h"
 #include "models/moe/spend.h"
@@ -289,14 +288,29 @@ void TokenDispatch::lay_out(Dispatched& d, const std::vector<int64_t>& all, int6
 void TokenDispatch::count(Step& step, Dispatched& d, const Routing& r, TokenRange range, int64_t capacity,
                           const std::string& name) const {
   d.routing = r;
-  if (range.tokens != r.slots.shape[0]) {
-    d.routing.experts = r.experts.narrow(range.first, range.tokens);
-    d.routing.weights = r.weights.narrow(range.first, range.tokens);
-    own_rows(step, d, range.tokens, r.slots.shape[1], experts_);
-    sort_choices(step.compute, d.routing, r.slots.narrow(range.first, range.tokens), r.counts, {});
-  }
+  if (range.tokens != r.slots.shape[0]) sort_some(step, d, r, range, {});
   lay_out(d, exchange_.counts_of_ranks(step, d.routing, capacity, name), range.tokens, capacity);
   d.most_sent = exchange_.most_sent(d.routing, capacity);
+}
+
+void TokenDispatch::count_some(Step& step, Dispatched& d, const Routing& r, TokenRange range,
+                               int64_t capacity, const std::string& name, const ChosenExperts& which,
+                               std::vector<int64_t> all) const {
+  d.routing = r;
+  sort_some(step, d, r, range, which);
+  if (range.tokens != r.slots.shape[0]) all = exchange_.counts_of_ranks(step, d.routing, capacity, name);
+  for (size_t i = 0; i < all.size(); ++i)
+    if (which.place(static_cast<int64_t>(i) % experts_, experts_) < 0) all[i] = 0;
+  lay_out(d, all, range.tokens, capacity);
+  d.most_sent = exchange_.most_sent(d.routing, capacity);
+}
+
+void TokenDispatch::sort_some(Step& step, Dispatched& d, const Routing& r, TokenRange range,
+                              const ChosenExperts& which) const {
+  d.routing.experts = r.experts.narrow(range.first, range.tokens);
+  d.routing.weights = r.weights.narrow(range.first, range.tokens);
+  own_rows(step, d, range.tokens, r.slots.shape[1], experts_);
+  sort_choices(step.compute, d.routing, r.slots.narrow(range.first, range.tokens), r.counts, which);
 }
 
 void TokenDispatch::own_rows(Step& step, Dispatched& d, int64_t tokens, int64_t top_k, int64_t experts) {

@@ -3,7 +3,7 @@
 #pragma once
 #include <memory>
 
-#include "kernels/moe/route.h"
+#include "kernels/moe/sort_choices.h"
 #include "models/layers/step.h"
 #include "models/moe/expert_exchange.h"
 
@@ -64,8 +64,14 @@ class TokenDispatch {
   /// the router's logits were not finite. `name`: of the layer.
   virtual void count(Step& step, Dispatched& d, const Routing& routing, TokenRange range, int64_t capacity,
                      const std::string& name) const;
-  /// Fills counts of all ranks' rows (ExpertExchange::counts_of_ranks), of `tokens` tokens a rank.
-  void lay_out(Dispatched& d, const std::vector<int64_t>& all, int64_t tokens, int64_t capacity) const;
+  /// Rows of each rank for each expert, of the whole micro-batch (ExpertExchange::counts_of_ranks).
+  std::vector<int64_t> count_all(Step& step, const Routing& routing, int64_t capacity,
+                                 const std::string& name) const {
+    return exchange_.counts_of_ranks(step, routing, capacity, name);
+  }
+  /// As count(), of the rows of some experts. `all`: of count_all.
+  void count_some(Step& step, Dispatched& d, const Routing& routing, TokenRange range, int64_t capacity,
+                  const std::string& name, const ChosenExperts& which, std::vector<int64_t> all) const;
   /// tokens: (T, H). `most`: rows that there is memory for.
   virtual void start(Step& step, Dispatched& d, size_t slice, Tensor tokens, int64_t most) const = 0;
   /// rows: (most, H) := those of this rank's experts, sorted by them.
@@ -106,6 +112,11 @@ class TokenDispatch {
   int64_t experts_, top_k_;
 
  private:
+  /// Gives `d` the choices of `range` for some experts, sorted.
+  void sort_some(Step& step, Dispatched& d, const Routing& routing, TokenRange range,
+                 const ChosenExperts& which) const;
+  /// Fills counts of all ranks' rows, of `tokens` tokens a rank.
+  void lay_out(Dispatched& d, const std::vector<int64_t>& all, int64_t tokens, int64_t capacity) const;
   /// Of a rank that gets an even share.
   int64_t even_rows(int64_t tokens) const { return exchange_.even_rows(tokens, top_k_); }
   bool balanced_ = false;

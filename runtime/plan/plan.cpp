@@ -100,7 +100,11 @@ double worst_over_even(const Recipe& r) {
                local = static_cast<double>(m.num_experts) / ranks,
                near = static_cast<double>(r.parallel.intra_node_experts);
   double back = std::min(k, local);
-  if (m.capacity_factor) back = std::min(back, *m.capacity_factor * k / ranks);
+  if (m.capacity_factor) {  // all of it may be taken from one of the ranks that have parts of a sample
+    const bool inside = mesh_of(r, 0).expert_axes.has(Axis::context);
+    back =
+        std::min(back, *m.capacity_factor * k / ranks * static_cast<double>(inside ? 1 : r.parallel.context));
+  }
   const auto leaves = [](double ranks) { return (ranks - 1) / ranks; };
   const double comes = m.row_budget ? 1.5 : 1;
   const double even = 2 * k * (near > 0 ? leaves(near) + leaves(ranks / near) : leaves(ranks));

@@ -57,7 +57,7 @@ PipelineLayout unpack_pipeline_layout(const std::string& packed) {
     std::istringstream line(packed.substr(10, packed.find('\n') - 10));
     l.recompute.emplace();
     line >> l.recompute->run >> l.recompute->layers >> bits;
-    l.recompute->tensors.bits = static_cast<uint8_t>(bits);
+    l.recompute->tensors.bits = static_cast<uint16_t>(bits);
     rest = packed.substr(packed.find('\n') + 1);
   }
   if (rest.empty()) return l;

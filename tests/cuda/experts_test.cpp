@@ -5,6 +5,7 @@
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"
+#include "kernels/moe/shared_capacity.h"
 #include "kernels/moe/sort_choices.h"
 #include "kernels/moe/token_rows.h"
 #include "kernels/norm/head_norm.h"
@@ -59,6 +60,30 @@ TEST_CASE("router, rows of experts and losses for balance") {
         sort_choices(s, some, r.slots, r.counts, which);
       });
     }
+}
+
+TEST_CASE("a capacity of several ranks' tokens") {
+  if (!have_cuda()) return;
+  constexpr int64_t kTokens = 600, kExperts = 8, kTopK = 2;
+  const GatheredTokens order{3, 200, 4, true};
+  for (DType t : {DType::f32, DType::f64})
+    for (const Drop drop : {Drop::least_weight, Drop::last_token, Drop::later_choice})
+      for (const int64_t capacity : {20, 600}) {
+        CAPTURE(dtype_name(t), to_string(drop), capacity);
+        RouteArgs a;
+        a.experts = kExperts, a.top_k = kTopK, a.drop = drop;
+        Twin w(t);
+        const auto experts = w.of(DType::i32, {kTokens, kTopK}, [](int64_t i) {
+          const int64_t e = (i / kTopK * 5 + i % kTopK * 3 + i / 96) % kExperts;
+          return i % 11 == 3 ? -1 - e : e;  // some were not chosen
+        });
+        const auto weights =
+            w.of(t, {kTokens, kTopK}, [](int64_t i) { return static_cast<double>(i * 37 % 64) / 64; });
+        const auto kept = w.blank(DType::i32, {kTokens / 4, kTopK}), counts = w.blank(DType::f64, {kExperts});
+        w.check([&](Stream& s, const Twin::At& at) {
+          keep_of_all(s, at(kept), at(counts), at(experts), at(weights), order, kTokens / 4, capacity, a);
+        });
+      }
 }
 
 TEST_CASE("GShard's random second expert, and expert choice") {

@@ -6,6 +6,7 @@
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"
+#include "kernels/moe/shared_capacity.h"
 #include "kernels/moe/sort_choices.h"
 #include "kernels/moe/token_rows.h"
 #include "tests/kernels/op_support.h"
@@ -169,6 +170,47 @@ TEST_CASE(
   sorted(counts, hot);
   CHECK((counts[5] == 0 && counts[1] == 0 && counts[0] == r.counts[0] && counts[4] == r.counts[4]));
   CHECK((slots.intact() && sources.intact() && few.intact()));
+}
+
+TEST_CASE("a capacity of several ranks' tokens keeps what the router keeps of all of them") {
+  constexpr int64_t kSeq = 16, kSamples = 3, kTokens = kSeq * kSamples, kTopK = 2;
+  RouteArgs a = choices(4, kTopK);
+  a.drop = GENERATE(Drop::least_weight, Drop::last_token, Drop::later_choice);
+  const bool ties = GENERATE(false, true);
+  if (GENERATE(false, true)) a.selection = Selection::gshard_top2, a.threshold = 0.7;
+  a.capacity = 9;
+  Routed whole(kTokens, a);
+  if (ties) std::fill(&whole.logits[0], &whole.logits[0] + kTokens * 4, 1.0);
+  whole.run();
+  REQUIRE(whole.kept() < kTokens * kTopK);
+  for (const auto& [ranks, mirrored, parts] :
+       {std::tuple<int64_t, bool, int64_t>{1, false, 2}, {2, false, 1}, {2, true, 1}, {4, true, 3}}) {
+    INFO(ranks << " ranks" << (mirrored ? ", two runs each, " : ", ") << parts << " parts");
+    const GatheredTokens order{kSamples, kSeq, ranks, mirrored};
+    Guarded<int32_t> experts(kTokens * kTopK), kept(kTokens * kTopK / ranks / parts);
+    Guarded<double> weights(kTokens * kTopK), counts(4);
+    std::vector<int64_t> token_of(kTokens, -1);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      REQUIRE(token_of[order.row(t)] == -1);  // each row has one token
+      token_of[order.row(t)] = t;
+      for (int64_t j = 0; j < kTopK; ++j) {
+        experts[order.row(t) * kTopK + j] = whole.experts[t * kTopK + j];
+        weights[order.row(t) * kTopK + j] = whole.weights[t * kTopK + j];
+      }
+    }
+    const int64_t mine = kTokens / ranks / parts;
+    std::vector<double> all(4);
+    for (int64_t part = 0; part < ranks * parts; ++part) {
+      keep_of_all(*whole.stream, tensor_of(kept, {mine, kTopK}), tensor_of(counts, {4}),
+                  tensor_of(experts, {kTokens, kTopK}), tensor_of(weights, {kTokens, kTopK}), order,
+                  part * mine, a.capacity, a);
+      for (int64_t i = 0; i < mine * kTopK; ++i)
+        CHECK((kept[i] >= 0) == (whole.slots[token_of[part * mine + i / kTopK] * kTopK + i % kTopK] >= 0));
+      for (int64_t e = 0; e < 4; ++e) all[e] += counts[e];
+    }
+    for (int64_t e = 0; e < 4; ++e) CHECK(all[e] == static_cast<double>(whole.counts[e]));
+    CHECK((kept.intact() && counts.intact()));
+  }
 }
 
 TEST_CASE("router: groups are kept by their best one or two experts") {

@@ -97,7 +97,85 @@ TEST_CASE("activations leave in every layout, bit for bit") {
   each_layout(with_after, check);
   TinyOptions o = base("llama");
   o.ranks = 2, o.expert = 2, o.moe.num_experts = 4, o.dropout = 0;
-  check("experts, whose own rows stay", o);
+  check("experts", o);
+}
+
+TEST_CASE("activations of experts leave however their rows travel, and train as one process does") {
+  using enum BlockTensor;
+  TinyOptions one = base("mixtral");
+  one.precision = "fp64";
+  one.dropout = 0;
+  one.layers = 4;
+  one.micro_batch = 2;
+  one.global_batch = 8;
+  one.moe.num_experts = 4;
+  one.moe.balance = BalanceLoss::none;
+  one.moe.shared_experts = 1;
+  one.moe.shared_expert_gate = true;
+  const TinyResult whole = train_tiny(one);
+  const auto check = [&](const char* name, auto&& set) {
+    INFO(name);
+    TinyOptions o = one;
+    o.ranks = o.expert = 2, o.micro_batch = 1;
+    set(o);
+    const TinyResult stored = train_tiny(o);
+    require_parity(whole, stored, 1e-12);
+    for (const ActivationOffloadOptions& a :
+         {everything(), some({mlp_hidden, mlp_activation}), some({permuted_tokens, expert_output})}) {
+      INFO("tensors " << a.tensors.bits);
+      o.activations = a;
+      check_same(stored, train_tiny(o));
+      RecomputeOptions parts;
+      parts.tensors.add(mlp_activation);
+      o.recompute = parts;
+      if (a.tensors.has(permuted_tokens)) check_same(stored, train_tiny(o));
+      o.recompute = {};
+    }
+  };
+  check("all-to-all", [](TinyOptions&) {});
+  check("ZeRO-3 on two levels", [](TinyOptions& o) {
+    o.ranks = o.expert = 4, o.micro_batch = 1, o.zero_stage = 3, o.intra_node_experts = 2;
+  });
+  check("gathered tokens", [](TinyOptions& o) { o.dispatch.gather = true; });
+  check("in parts", [](TinyOptions& o) { o.dispatch.chunks = 2; });
+  check("in slices", [](TinyOptions& o) { o.dispatch.row_budget = 1; });
+  check("with copies", [](TinyOptions& o) { o.dispatch.replicas = 2; });
+  check("experts that tensor ranks share", [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true; });
+  check("experts of tensor ranks", [](TinyOptions& o) {
+    o.tensor = 2, o.sequence_parallel = true, o.expert_tensor = false, o.expert = 4;
+  });
+  check("a ring", [](TinyOptions& o) { o.context = 2, o.ranks = 1, o.micro_batch = 2; });
+  for (const char* schedule : {"1f1b", "interleaved", "zb-h1", "dualpipev"})
+    check(schedule, [&](TinyOptions& o) {
+      const std::string name = o.schedule = schedule;
+      o.pipeline = 2, o.chunks = name == "interleaved" || name == "dualpipev" ? 2 : 1;
+    });
+}
+
+TEST_CASE("what experts keep is most of an MoE layer, and leaves the arena with the rest") {
+  TinyOptions o = base("mixtral");
+  o.dropout = 0;
+  o.ranks = o.expert = 2;
+  o.moe.num_experts = 4;
+  o.seq = 96;
+  o.layers = 8;
+  const auto peak = [&](const ActivationOffloadOptions& a) {
+    o.activations = a;
+    MetaJob job(o, 0);
+    job.program.train_step({}, tiny_adamw(1));
+    return std::pair(job.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)],
+                     job.program.offloaded().activations);
+  };
+  ActivationOffloadOptions but_rows = everything();
+  but_rows.tensors.remove(BlockTensor::permuted_tokens);
+  but_rows.tensors.remove(BlockTensor::expert_output);
+  const auto [stay, few] = peak(but_rows);
+  const auto [leave, more] = peak(everything());
+  // Rows (2 ranks of 96 tokens, 2 choices each) and what comes back, of 32 numbers each, of six layers; two
+  // are there.
+  const int64_t rows = (2 * 96 * 2 + 96 * 2) * 32 * 4;
+  CHECK(stay - leave >= 5 * rows);
+  CHECK(more - few == 7 * rows);  // the last layer stays
 }
 
 TEST_CASE("what leaves is not in the arena, whatever the number of layers") {

@@ -116,7 +116,6 @@ TEST_CASE("all-to-all on two levels is that on one, bit for bit", "[expert]") {
                              {"expert 8, tensor 2", 8, 8, 0, 2},
                              {"experts over tensor 2 and data 4", 4, 8, 0, 2, true, false},
                              {"experts over context 2 and data 4", 4, 8, 1, 1, false, true, 2}}) {
-    if (one.moe.capacity_factor && (flat.context > 1 || !flat.expert_tensor)) continue;
     TinyOptions flat_job = laid_out(one, flat);
     flat_job.micro_batch = one.micro_batch / flat.data;
     const TinyResult a = train_tiny(flat_job);
@@ -197,13 +196,20 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
   TinyHooks hooks;
   const bool crowd = GENERATE(true, false);
   if (crowd) hooks.begin = crowded;
+  DispatchOptions parts;
+  parts.chunks = 3;
   const TinyResult base = train_tiny(one, {}, hooks);
   for (const Layout& l : {Layout{"expert 2", 2, 2},
                           {"expert 4, ZeRO-1", 4, 4, 1},
                           {"expert 2 of 4, ZeRO-3", 4, 2, 3},
                           {"expert 2, tensor 2", 2, 2, 1, 2},
                           {"expert 4, 1f1b", 4, 4, 2, 1, false, true, 1, 2},
-                          {"experts over context 2", 1, 2, 0, 1, false, true, 2}}) {
+                          {"experts over context 2", 1, 2, 0, 1, false, true, 2},
+                          {"experts over tensor 2", 1, 2, 0, 2, true, false},
+                          {"experts over tensor 2 and data 2, ZeRO-3", 2, 4, 3, 2, true, false},
+                          {"in parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, parts},
+                          {"in parts, two levels", 4, 4, 0, 1, false, true, 1, 1, "1f1b", 0, parts, 2},
+                          {"in parts, expert 2, 1f1b", 2, 2, 2, 1, false, true, 1, 2, "1f1b", 0, parts}}) {
     INFO(l.name << (crowd ? ", all tokens to one expert" : ""));
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;
@@ -343,7 +349,6 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
                           {"two levels, expert 4", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, {}, 2}}) {
     if (whole_sequences && l.dispatch.chunks > 1) continue;
     if (way == 2 && !l.expert_tensor) continue;  // sequences are cut there
-    if (whole_sequences && (l.context > 1 || !l.expert_tensor)) continue;
     INFO("way " << way << ", " << l.name);
     TinyOptions many = laid_out(one, l);
     // Losses for balance are of the micro-batch over all ranks, experts choose from that of one.

@@ -244,6 +244,11 @@ std::vector<Layout> layouts(int data) {
     o.moe.selection = Selection::expert_choice;
     o.moe.norm_topk_prob = false;
   });
+  for (const bool apart : {false, true}) {
+    experts(1, apart ? 2 : 1, 0, apart ? 2 : 1, apart, 2);
+    all.back().options.moe.capacity_factor = 0.75;
+    all.back().name += ", with a capacity";
+  }
   routers("frozen routers", 2, 1, 4, [](TinyOptions& o) { o.optimizer.freeze_routers = true; });
   // compressed all-reduce, and a step that is made twice.
   for (int zero : {0, 1}) {

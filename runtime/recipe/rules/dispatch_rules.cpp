@@ -40,10 +40,6 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
     if (r.model.traits().expert_bias)
       none(fmt::format("experts of {} have biases, which copies do not", r.model.family->name).c_str(),
            "model.architecture");
-    if (p.expert_chunks > 1)
-      none("copies are chosen for whole micro-batches, which go in parts", "parallel.expert_chunks");
-    if (experts_apart(r))
-      none("tensor ranks with experts of their own do not share their tokens", "parallel.expert_tensor");
     if (p.replicated_experts > r.model.moe.num_experts && r.model.moe.num_experts > 0)
       broken(kReplicas,
              fmt::format("must be at most model.moe.num_experts ({}); nearest valid value: {}",

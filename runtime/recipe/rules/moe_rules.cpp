@@ -84,15 +84,6 @@ void selection(const Recipe& r, const BrokenRule& broken) {
   if (r.parallel.expert_chunks > 1)
     refuse("parallel.expert_chunks",
            "takes tokens from the whole micro-batch, whose parts then make uneven rows", "1");
-  if (r.parallel.context > 1)
-    refuse("parallel.context", "chooses from the tokens of a rank, and other parts of a sequence have others",
-           "1");
-  if (experts_apart(r))
-    broken(kExpertTensor,
-           fmt::format("{}: expert_choice chooses from the tokens of a rank, and tensor ranks would each "
-                       "have their own; nearest valid value: {}",
-                       choice, r.parallel.tensor),
-           {choice, kTensor});
   const int64_t tokens = r.train.micro_batch_size * r.data.seq_length;
   if (tokens * m.top_k < m.num_experts)
     broken(kTopK,
@@ -160,23 +151,10 @@ void upcycling(const Recipe& r, const BrokenRule& broken) {
 
 void capacity(const Recipe& r, const BrokenRule& broken) {
   const MoeConfig& m = r.model.moe;
-  const Parallel& p = r.parallel;
   for (const auto& [key, factor] :
        {std::pair<std::string, std::optional<double>>{"model.moe.capacity_factor", m.capacity_factor},
         {"model.moe.eval_capacity_factor", m.eval_capacity_factor}}) {
     if (!factor || (key != "model.moe.capacity_factor" && factor == m.capacity_factor)) continue;
-    if (p.context > 1)
-      return broken("parallel.context",
-                    fmt::format("{} drops by the tokens of a rank, and other parts of a sequence would drop "
-                                "others; nearest valid value: 1, or {}: null",
-                                key, key),
-                    {key});
-    if (experts_apart(r))
-      return broken(kExpertTensor,
-                    fmt::format("{} drops by the tokens of a rank, and tensor ranks would each have their "
-                                "own; nearest valid value: {}, or {}: null",
-                                key, p.tensor, key),
-                    {key, kTensor});
     const double tokens = static_cast<double>(r.train.micro_batch_size * r.data.seq_length);
     const double even = tokens * static_cast<double>(m.top_k) / static_cast<double>(m.num_experts);
     if (*factor * even < 1)

@@ -16,14 +16,19 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
            "sqrt spaces the inputs that recompute.granularity: full with method: uniform keeps; nearest "
            "valid value: 1",
            {"recompute.method", kind});
-  if (r.model.moe.num_experts > 0)
-    for (const auto& [tensor, save_policy] : c.tensors)
-      if (save_policy == SavePolicy::offload &&
-          (tensor == BlockTensor::mlp_hidden || tensor == BlockTensor::mlp_activation))
-        broken("recompute.tensors",
-               std::string(block_tensor_name(tensor)) +
-                   " is of experts, whose rows stay; keep it, and offload mlp_norm",
-               {});
+  for (const auto& [tensor, save_policy] : c.tensors) {
+    if (can_recompute(tensor)) continue;
+    const std::string name(block_tensor_name(tensor));
+    if (r.model.moe.num_experts == 0)
+      broken("recompute.tensors",
+             fmt::format("{} is of experts, which a dense model has not; remove it, or give "
+                         "model.moe.num_experts",
+                         name),
+             {"model.moe.num_experts"});
+    else if (save_policy == SavePolicy::recompute)
+      broken("recompute.tensors",
+             name + " is of rows that have travelled, and is not made again; keep it, or offload it", {});
+  }
   for (const RecomputeModule m : c.modules) {
     using enum RecomputeModule;
     const bool experts = m == moe || m == moe_act, dense = m == mlp || m == mlp_act;

@@ -118,9 +118,10 @@ void add_router_keys(std::vector<Key>& t) {
 
 void add_capacity_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
-  add(number("model.moe.capacity_factor", LT_MEMBER(model.moe.capacity_factor),
-             "An expert takes at most this times an even share of a rank's micro-batch; what is beyond it is "
-             "dropped. null: it takes all that come.")
+  add(number(
+          "model.moe.capacity_factor", LT_MEMBER(model.moe.capacity_factor),
+          "An expert takes at most this times an even share of a micro-batch, over all ranks that have parts "
+          "of its samples; what is beyond it is dropped. null: it takes all that come.")
           .resumes(OnResume::any)
           .above(0)
           .alias({"moe_expert_capacity_factor"}));

@@ -1,0 +1,42 @@
+// Which of an expert's choices a capacity keeps: a block an expert, each thread has a run of the choices.
+#pragma once
+#include <bit>
+
+#include "kernels/cuda/sum_before_cuda.h"
+#include "kernels/moe/route.h"
+
+namespace ltrain::cuda {
+
+/// The weights of choices in an order that integers have too: weights are not negative.
+__device__ inline uint64_t bits_of(float w) { return std::bit_cast<uint32_t>(w); }
+__device__ inline uint64_t bits_of(double w) { return std::bit_cast<uint64_t>(w); }
+
+/// What is kept first has the highest rank, equal ones the first.
+template <class A>
+__device__ uint64_t rank_of(const RouteArgs& a, int64_t choice, A weight) {
+  return a.drop == Drop::later_choice ? static_cast<uint64_t>(a.top_k - 1 - choice % a.top_k)
+                                      : bits_of(weight);
+}
+
+/// What an expert keeps of more choices than its capacity.
+struct KeptRanks {
+  uint64_t least = 0;      ///< ranks above it, and
+  int64_t equal_kept = 0;  ///< so many of those equal to it, the first ones
+};
+
+/// counted(f): how many of the thread's choices have a rank r with f(r).
+template <class A, class F>
+__device__ KeptRanks kept_ranks(int64_t capacity, F&& counted, int64_t* counts) {
+  KeptRanks k;
+  int64_t total = 0;
+  for (int bit = static_cast<int>(sizeof(A)) * 8 - 1; bit >= 0; --bit) {
+    const uint64_t at = k.least | uint64_t{1} << bit;
+    sum_before(counted([&](uint64_t r) { return r >= at; }), counts, total);
+    if (total >= capacity) k.least = at;
+  }
+  sum_before(counted([&](uint64_t r) { return r > k.least; }), counts, total);
+  k.equal_kept = capacity - total;
+  return k;
+}
+
+}  // namespace ltrain::cuda

@@ -37,8 +37,8 @@ void insert_kept(Container& c, const Set& set, const Make& make) {
 }  // namespace
 
 std::string_view memory_kind_name(MemoryKind k) {
-  constexpr std::string_view names[kMemoryKindCount] = {"parameters",  "gradients",   "optimizer",
-                                                        "activations", "temporaries", "communication"};
+  constexpr std::string_view names[kMemoryKindCount] = {
+      "parameters", "gradients", "optimizer", "activations", "temporaries", "communication", "fp8 weights"};
   return names[static_cast<int>(k)];
 }
 

@@ -35,7 +35,7 @@ void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, const float* step,
                              const void* gate_up, int64_t rows, int64_t cols) {
   if (rows * cols == 0) return;
   dispatch_float(t, [&]<class T>() {
-    with_pack<T>(cols, {codes, gate_up}, [&]<int N>() {
+    const auto run = [&]<int N>() {
       RowGrid g(rows, cols / N);
       g.grid.x = static_cast<unsigned>(std::min<int64_t>(rows, std::max<int64_t>(1, kMaxBlocks / g.grid.y)));
       const int64_t blocks = int64_t{g.grid.x} * g.grid.y;
@@ -43,7 +43,12 @@ void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, const float* step,
       launch(s, g.grid, g.threads, kWarp * 4, cuda::swiglu_forward_fp8<T, N>, static_cast<uint8_t*>(codes),
              static_cast<const T*>(gate_up), rows, cols / N, step, partial);
       if (amax) raise_largest(s, amax, partial, blocks);
-    });
+    };
+    constexpr int kCodes = 16;  // in 16 bytes
+    if (cols % kCodes == 0 && aligned({codes, gate_up}))
+      run.template operator()<kCodes>();
+    else
+      run.template operator()<1>();
   });
 }
 

@@ -28,20 +28,22 @@ spec.loader.exec_module(resources)
 # instructions a cycle at 1.755 GHz in that time: 99. Three quarters of it leave room for what waits.
 SLOTS, MOST_A_PACK = 99, 74
 
-# The kernels that a step of llama and of gpt2 in bf16 with fp32 gradients launches, by object.
+# The kernels that a step of llama and of gpt2 in bf16 or fp8 with fp32 gradients launches, by object.
 WATCHED = {
     "activation": ["gated_forward<bf16, 8, Swiglu<bf16> >", "gated_backward<bf16, 8, Swiglu<bf16> >", "gelu_forward<bf16, 8>",
                    "gelu_backward<bf16, 8>"],
     "cross_entropy": ["cross_entropy<8, float, bf16, false>", "stats<8, float, false>", "sharded<8, float, bf16, false>"],
     "embedding": ["lookup<bf16, 8, false>", "lookup<bf16, 8, true>", "add_runs<bf16, 8>"],
     "norm": ["norm_forward_row<bf16, 1, false, false>", "norm_forward_row<bf16, 1, true, false>",
-             "norm_forward_row<bf16, 4, false, false>", "norm_backward_rows<bf16, 1, false>",
-             "norm_backward_rows<bf16, 1, true>", "norm_backward_rows<bf16, 2, false>", "residual_add_row<bf16, false>"],
-    "quantize": ["quantize<E4m3, bf16, 16, true>", "quantize_turned_packs<E4m3, bf16, true>"],
+             "norm_forward_row<bf16, 4, false, false>", "norm_forward_fp8_row<bf16, 1, false, false>",
+             "norm_backward_rows<bf16, 1, false>", "norm_backward_rows<bf16, 1, true>", "norm_backward_rows<bf16, 2, false>",
+             "residual_add_row<bf16, false>"],
+    "quantize": ["quantize<E4m3, bf16, 16, true>", "quantize_turned_packs<E4m3, bf16, true>", "turn_packs"],
     "rope": ["rope_packs<bf16, false>", "rope_packs<bf16, true>"],
     "tensor_ops": ["add<bf16, 8>", "add_vector<bf16, 8>", "cast<bf16, float, 8>", "sum_squares<float>",
                    "partial_column_sums<8, float, Elements<bf16, 8> >"],
-    "adamw": ["update<float, bf16, 4, true>"],
+    "swiglu_fp8": ["swiglu_forward_fp8<bf16, 16>"],
+    "adamw": ["update<float, bf16, true>"],
 }
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
 

@@ -24,7 +24,7 @@ RECIPE = """
 name: floors
 device: cuda
 model: {{{model}}}
-precision: bf16
+precision: {precision}
 parallel: {{{parallel}}}
 data:
   train: [{{path: none}}]
@@ -49,6 +49,8 @@ MODELS = {
         parallel="data: 8, zero_stage: 1", seq=8192, micro=1, batch=16,
         text="rank 0 of eight H200 with ZeRO-1, 2 micro-batches of 1 x 8192 tokens"),
 }
+MODELS["Llama-3.1-8B in FP8"] = MODELS["Llama-3.1-8B"] | dict(
+    precision="fp8", text="as above, with delayed scaling: weights are rounded once a step, norms and SwiGLU write codes")
 BOUND = ("elementwise", "cross_entropy", "optimizer")  # classes of ops that memory bounds
 
 
@@ -62,7 +64,7 @@ def planned_ops(ltrain, model):
     """[(name, class, bytes, seconds as planned)] of a step."""
     with tempfile.TemporaryDirectory() as folder:
         recipe, trace = pathlib.Path(folder) / "recipe.yaml", pathlib.Path(folder) / "trace.json"
-        recipe.write_text(RECIPE.format(**model))
+        recipe.write_text(RECIPE.format(**{"precision": "bf16"} | model))
         command = [ltrain, "plan", str(recipe), "--profile", "h200", "--trace", str(trace)]
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:

@@ -1,15 +1,11 @@
 #include "kernels/elementwise/activation.h"
 
+#include "kernels/elementwise/swiglu_row_cpu.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/vector_math.h"
 
 namespace ltrain::LT_ISA {
 namespace {
-
-template <class A>
-inline A sigmoid(A x) {
-  return A(1) / (A(1) + fast_exp(-x));
-}
 
 /// gelu(x) = x * share(x), and its slope.
 template <class A>
@@ -41,18 +37,9 @@ struct Clamped {
 
 void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
   dispatch_float(t, [&]<class T>() {
-    using A = compute_t<T>;
     parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
-        const T* up = gate + cols;
-        T* out = static_cast<T*>(y) + row * cols;
-#pragma omp simd
-        for (int64_t c = 0; c < cols; ++c) {
-          const A g = get(gate, c);
-          put(out, c, g * sigmoid(g) * get(up, c));
-        }
-      }
+      for (int64_t row = begin; row < end; ++row)
+        swiglu_row(static_cast<T*>(y) + row * cols, static_cast<const T*>(gate_up) + row * 2 * cols, cols);
     });
   });
 }

@@ -1,6 +1,7 @@
 #include "kernels/cuda/fast_math_cuda.h"
 #include "kernels/cuda/pack_cuda.h"
 #include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/swiglu_cuda.h"
 
 namespace ltrain {
 namespace cuda {
@@ -28,16 +29,6 @@ struct Gelu {
 };
 
 // What gate and up become, and their gradients for that of y, where elements are of type T.
-
-template <class T>
-struct Swiglu {
-  using A = compute_t<T>;
-  A gate, up, share;
-  __device__ Swiglu(A g, A u) : gate(g), up(u), share(sigmoid_for<T>(g)) {}
-  __device__ A value() const { return gate * share * up; }
-  __device__ A to_gate(A dy) const { return dy * up * share * (A(1) + gate * (A(1) - share)); }
-  __device__ A to_up(A dy) const { return dy * gate * share; }
-};
 
 /// y = gate * sigmoid(alpha gate) * (up + 1) of clamped values.
 template <class T>

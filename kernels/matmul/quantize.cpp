@@ -33,6 +33,30 @@ void check_codes(const Tensor& codes, const Tensor& x, bool turn) {
 
 }  // namespace
 
+void check_rounded(const RoundedOutput& out, const Shape& shape) {
+  LT_CHECK(out.codes.dtype == DType::f8e4m3 && out.codes.shape == shape && single(out.step) &&
+               (!out.amax.defined() || single(out.amax)),
+           "{} rounded into {} {}", to_string(shape), dtype_name(out.codes.dtype),
+           to_string(out.codes.shape));
+}
+
+void place_rounded(Stream& s, const char* op, const RoundedOutput& out) {
+  require_agreed(s, out.step);
+  if (out.amax.defined()) place_max(s, op, out.amax, out.codes);
+}
+
+void turn_codes(Stream& s, Tensor turned, Tensor codes) {
+  LT_CHECK(dtype_size(codes.dtype) == 1 && turned.dtype == codes.dtype && turned.rows() == codes.cols() &&
+               turned.cols() == codes.rows(),
+           "{} turned into {}", to_string(codes.shape), to_string(turned.shape));
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("turn_codes", OpClass::elementwise, 0, {turned}, {codes}));
+    place_codes(s, turned, codes, true);
+    return;
+  }
+  LT_LAUNCH(s, turn_codes, turned.data, codes.data, codes.rows(), codes.cols());
+}
+
 void max_abs(Stream& s, Tensor amax, Tensor x) {
   LT_CHECK(single(amax), "largest magnitude into {}", to_string(amax.shape));
   if (s.meta()) {

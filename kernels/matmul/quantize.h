@@ -18,7 +18,20 @@ void max_abs(Stream& s, Tensor amax, Tensor x);
 /// type, through f32. step: (1) f32, a power of two. With `amax` as max_abs on the way. Nothing aliases.
 void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor amax = {});
 
-/// The same with steps that fit: codes (r, c); a step for each block of `block_rows` (1 or kFp8Block) by
+/// For ops that can write their result rounded: the codes that quantize would make of it, and its `amax`.
+struct RoundedOutput {
+  Tensor codes;  ///< e4m3, of the result's shape
+  Tensor step;
+  Tensor amax;  ///< optional
+};
+/// On meta: how ranks agree on its step, and `amax` follows from the codes, which lie already as the result.
+void place_rounded(Stream& s, const char* op, const RoundedOutput& out);
+void check_rounded(const RoundedOutput& out, const Shape& shape);
+
+/// turned (cols, rows) of codes (rows, cols), or of any elements of one byte. They do not alias.
+void turn_codes(Stream& s, Tensor turned, Tensor codes);
+
+/// As quantize, with steps that fit: codes (r, c); a step for each block of `block_rows` (1 or kFp8Block) by
 /// kFp8Block of them, the last ones smaller. steps: (ceil(r / block_rows), ceil(c / kFp8Block)) f32. On the
 /// CPU alone.
 void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn, int64_t block_rows);
@@ -38,6 +51,7 @@ struct Fp8StepArgs {
 void update_fp8_steps(Stream& s, Tensor steps, Tensor amax, Tensor history, const Fp8StepArgs& args);
 
 LT_KERNEL(max_abs, DType t, float* amax, const void* x, int64_t n)
+LT_KERNEL(turn_codes, void* turned, const void* codes, int64_t rows, int64_t cols)
 LT_KERNEL(quantize, DType to, DType from, void* codes, const void* x, int64_t rows, int64_t cols, bool turn,
           const float* step, float* amax)
 LT_CPU_KERNEL(void quantize_blocks_cpu(DType to, DType from, void* codes, float* steps, const void* x,

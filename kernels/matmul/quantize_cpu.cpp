@@ -1,48 +1,14 @@
 #include "kernels/matmul/quantize.h"
 
 #include <algorithm>
-#include <atomic>
 
+#include "kernels/matmul/quantize_row_cpu.h"
 #include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
 namespace {
 
 constexpr int64_t kTile = 64;  // elements along a side of what is turned at once
-
-/// Of floats without their sign, the order of the bits is that of the numbers, and NaN comes last.
-inline uint32_t magnitude(float v) {
-  uint32_t u;
-  std::memcpy(&u, &v, 4);
-  return u & 0x7fffffffu;
-}
-
-void raise(float* amax, uint32_t found) {
-  uint32_t have = 0;
-  std::atomic_ref<float> at(*amax);
-  float old = at.load(std::memory_order_relaxed);
-  for (;;) {
-    std::memcpy(&have, &old, 4);
-    if (found <= have) return;
-    float value;
-    std::memcpy(&value, &found, 4);
-    if (at.compare_exchange_weak(old, value, std::memory_order_relaxed)) return;
-  }
-}
-
-template <class E, class T>
-void encode(uint8_t* to, const T* x, int64_t n, float inverse) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) to[i] = E::to(static_cast<float>(get(x, i)) * inverse);
-}
-
-template <class T>
-uint32_t largest(const T* x, int64_t n) {
-  uint32_t most = 0;
-#pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(static_cast<float>(get(x, i))));
-  return most;
-}
 
 }  // namespace
 
@@ -89,6 +55,17 @@ void quantize_cpu(DType to, DType from, void* codes, const void* x, int64_t rows
         if (amax) raise(amax, most);
       });
     });
+  });
+}
+
+void turn_codes_cpu(void* turned, const void* codes, int64_t rows, int64_t cols) {
+  uint8_t* out = static_cast<uint8_t*>(turned);
+  const uint8_t* in = static_cast<const uint8_t*>(codes);
+  parallel_for((cols + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t c0 = begin * kTile; c0 < std::min(cols, end * kTile); c0 += kTile)
+      for (int64_t r0 = 0; r0 < rows; r0 += kTile)
+        for (int64_t c = c0; c < std::min(cols, c0 + kTile); ++c)
+          for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) out[c * rows + r] = in[r * cols + c];
   });
 }
 

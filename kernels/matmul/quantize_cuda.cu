@@ -1,80 +1,15 @@
-#include "kernels/cuda/pack_cuda.h"
 #include "kernels/matmul/quantize.h"
+#include "kernels/matmul/round_fp8_cuda.h"
 
 namespace ltrain {
 namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 4096;  // partial results of a largest magnitude, whatever the card
-constexpr int kPack = 16;             // codes in 16 bytes
-constexpr int kTile = 32;             // elements along a side of what a block turns at once, one by one
-constexpr int kTurned = 64;           // likewise, by packs
+constexpr int kPack = 16;    // codes in 16 bytes
+constexpr int kTile = 32;    // elements along a side of what a block turns at once, one by one
+constexpr int kTurned = 64;  // likewise, by packs
 constexpr int kTurnedThreads = 128;
-
-__device__ uint32_t magnitude(float v) { return fp8::bits_of(v) & 0x7fffffffu; }
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-constexpr bool kRoundsPairsTo = true;
-template <class E>
-__device__ __forceinline__ uint32_t round_pair_to(float a, float b) {
-  uint16_t both;
-  if constexpr (std::is_same_v<E, E4m3>) {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(b), "f"(a));
-  } else {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(both) : "f"(b), "f"(a));
-  }
-  return both;
-}
-/// Apart, so that it costs no instructions where it is not needed.
-template <class E>
-__device__ __noinline__ uint8_t round_rare(float v) {
-  return E::to(v);
-}
-#else
-constexpr bool kRoundsPairsTo = false;
-template <class E>
-__device__ uint32_t round_pair_to(float, float);  // never called
-template <class E>
-__device__ uint8_t round_rare(float v);
-#endif
-
-/// codes of v * inverse; the largest magnitude of v goes into `most`.
-template <class E, int N>
-__device__ __forceinline__ void round_to(uint8_t* codes, float* v, float inverse, uint32_t& most) {
-  float poison = 0;  // no number where something is not finite: its code is none of the instruction's
-  for (int j = 0; j < N; ++j) {
-    most = Max()(most, magnitude(v[j]));
-    v[j] *= inverse;
-    poison += v[j] * 0.0f;
-  }
-  if constexpr (kRoundsPairsTo && N % 2 == 0) {
-    if (poison == 0) {
-      for (int j = 0; j < N; j += 2) {
-        const uint32_t both = round_pair_to<E>(v[j], v[j + 1]);
-        codes[j] = static_cast<uint8_t>(both);
-        codes[j + 1] = static_cast<uint8_t>(both >> 8);
-      }
-    } else {
-      for (int j = 0; j < N; ++j) codes[j] = round_rare<E>(v[j]);
-    }
-  } else {
-    for (int j = 0; j < N; ++j) codes[j] = E::to(v[j]);
-  }
-}
-
-template <int N, class T>
-__device__ __forceinline__ void load_floats(float* v, const T* x, int64_t i) {
-  compute_t<T> wide[N];
-  load_values<N>(wide, x, i);
-  for (int j = 0; j < N; ++j) v[j] = static_cast<float>(wide[j]);
-}
-
-/// partial[block] = bits of the largest magnitude that the block saw.
-__device__ void keep_largest(uint32_t* partial, uint32_t most, uint32_t* scratch) {
-  most = block_reduce(most, Max(), 0u, scratch);
-  if (threadIdx.x == 0) store_one(partial, blockIdx.x, most);
-}
 
 template <class T, int P>
 __global__ void partial_max(uint32_t* partial, const T* x, int64_t n) {
@@ -176,6 +111,42 @@ __global__ void __launch_bounds__(kTurnedThreads)
   if (kMax) keep_largest(partial, most, shared_memory<uint32_t>());
 }
 
+/// Of bytes, where rows and cols come in 16: a thread loads 16 columns of 4 rows, and stores 16 rows of a
+/// column.
+__global__ void __launch_bounds__(kTurnedThreads)
+    turn_packs(uint8_t* turned, const uint8_t* x, int64_t rows, int64_t cols) {
+  constexpr int kRows = 64, kCols = 128, kQuads = kRows / 4, kWidth = kQuads + 1;
+  uint32_t* tile = shared_memory<uint32_t>();  // (kCols, kWidth): four rows in a word
+  const int64_t across = (cols + kCols - 1) / kCols, tiles = (rows + kRows - 1) / kRows * across;
+  const int quad = threadIdx.x / 8, pack = threadIdx.x % 8;
+  for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const int64_t r0 = t / across * kRows, c0 = t % across * kCols;
+    const int64_t row = r0 + 4 * quad, col = c0 + kPack * pack;
+    if (row < rows && col < cols) {
+      Pack<uint8_t, kPack> c[4];
+      for (int k = 0; k < 4; ++k) c[k] = load<uint8_t, kPack>(x, (row + k) * cols + col);
+      for (int j = 0; j < kPack; ++j)
+        tile[(kPack * pack + j) * kWidth + quad] =
+            static_cast<uint32_t>(c[0].v[j]) | static_cast<uint32_t>(c[1].v[j]) << 8 |
+            static_cast<uint32_t>(c[2].v[j]) << 16 | static_cast<uint32_t>(c[3].v[j]) << 24;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kRows * kCols / kPack; i += kTurnedThreads) {
+      const int64_t c = i / (kRows / kPack), r = i % (kRows / kPack) * kPack;
+      if (c0 + c >= cols || r0 + r >= rows) continue;
+      Pack<uint32_t, 4> words;
+      for (int k = 0; k < 4; ++k) words.v[k] = tile[c * kWidth + r / 4 + k];
+      store(reinterpret_cast<uint32_t*>(turned + (c0 + c) * rows + r0 + r), 0, words);
+    }
+    __syncthreads();
+  }
+}
+
+__global__ void turn_bytes(uint8_t* turned, const uint8_t* x, int64_t rows, int64_t cols) {
+  for (int64_t i = grid_thread(); i < rows * cols; i += grid_stride())
+    store_one(turned, i, load_one(x, i % rows * cols + i / rows));
+}
+
 /// A block for each element.
 __global__ void update_steps(float* steps, float* amax, float* history, int64_t n, int64_t length,
                              Fp8StepArgs args) {
@@ -206,6 +177,21 @@ __global__ void update_steps(float* steps, float* amax, float* history, int64_t 
 
 using namespace cuda;
 
+void cuda::raise_largest(Stream& s, float* amax, const uint32_t* partial, int64_t count) {
+  launch(s, dim3(1), kThreads, kWarp * 4, cuda::raise, amax, partial, count);
+}
+
+void turn_codes_cuda(Stream& s, void* turned, const void* codes, int64_t rows, int64_t cols) {
+  if (rows * cols == 0) return;
+  uint8_t* out = static_cast<uint8_t*>(turned);
+  const uint8_t* in = static_cast<const uint8_t*>(codes);
+  if (aligned({out, in}) && rows % kPack == 0 && cols % kPack == 0)
+    launch(s, blocks_for((rows + 63) / 64 * ((cols + 127) / 128), 1), kTurnedThreads, 128 * 17 * 4,
+           cuda::turn_packs, out, in, rows, cols);
+  else
+    launch(s, blocks_for(rows * cols, kThreads), kThreads, 0, cuda::turn_bytes, out, in, rows, cols);
+}
+
 void max_abs_cuda(Stream& s, DType t, float* amax, const void* x, int64_t n) {
   if (n == 0) return;
   uint32_t* partial = static_cast<uint32_t*>(scratch(s, kMaxBlocks * 4));
@@ -216,8 +202,7 @@ void max_abs_cuda(Stream& s, DType t, float* amax, const void* x, int64_t n) {
       launch(s, blocks, kThreads, kWarp * 4, cuda::partial_max<T, N>, partial, static_cast<const T*>(x), n);
     });
   });
-  launch(s, dim3(1), kThreads, kWarp * 4, cuda::raise, amax, static_cast<const uint32_t*>(partial),
-         int64_t{blocks.x});
+  raise_largest(s, amax, partial, int64_t{blocks.x});
 }
 
 void quantize_cuda(Stream& s, DType to, DType from, void* codes, const void* x, int64_t rows, int64_t cols,
@@ -250,9 +235,7 @@ void quantize_cuda(Stream& s, DType to, DType from, void* codes, const void* x, 
       amax ? with_max.template operator()<true>() : with_max.template operator()<false>();
     });
   });
-  if (amax)
-    launch(s, dim3(1), kThreads, kWarp * 4, cuda::raise, amax, static_cast<const uint32_t*>(partial),
-           int64_t{blocks.x});
+  if (amax) raise_largest(s, amax, partial, int64_t{blocks.x});
 }
 
 void update_fp8_steps_cuda(Stream& s, float* steps, float* amax, float* history, int64_t n, int64_t length,

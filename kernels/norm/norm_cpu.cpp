@@ -1,6 +1,8 @@
 #include <cmath>
 
 #include "kernels/elementwise/dropout_row_cpu.h"
+#include "kernels/matmul/quantize_row_cpu.h"
+#include "kernels/norm/norm_fp8.h"
 #include "kernels/norm/norm_row_cpu.h"
 
 namespace ltrain::LT_ISA {
@@ -18,14 +20,16 @@ inline void add_row(T* sum, const T* x, const T* delta, compute_t<T>* factor, in
   }
 }
 
-template <class T>
+/// y: null: done(row, y of the row) has each while it is there.
+template <class T, class Done>
 void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd, const T* x,
-             const T* delta, const T* weight, const T* bias, const DropoutArgs& dropout) {
+             const T* delta, const T* weight, const T* bias, const DropoutArgs& dropout, Done&& done) {
   using A = compute_t<T>;
   const int64_t C = shape.cols;
   parallel_for(shape.rows, 8, [&](int64_t begin, int64_t end) {
     A* v = scratch<A>(0, C);
     A* factor = dropout.threshold ? scratch<A>(1, C) : nullptr;
+    T* one = y ? nullptr : scratch<T>(2, C);
     for (int64_t row = begin; row < end; ++row) {
       const T* xr = x + row * C;
       if (delta) {
@@ -56,13 +60,14 @@ void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rs
       }
       const A r = A(1) / std::sqrt(squares / C + A(shape.eps));
       rstd[row] = r;
-      T* yr = y + row * C;
+      T* yr = y ? y + row * C : one;
       const A offset = A(shape.weight_offset);
       if (bias) {
         for (int64_t c = 0; c < C; ++c) put(yr, c, v[c] * r * (get(weight, c) + offset) + get(bias, c));
       } else {
         for (int64_t c = 0; c < C; ++c) put(yr, c, v[c] * r * (get(weight, c) + offset));
       }
+      done(row, yr);
     }
   });
 }
@@ -86,7 +91,23 @@ void norm_forward_cpu(DType t, NormShape shape, void* y, void* sum, void* mean, 
     using A = compute_t<T>;
     forward<T>(shape, static_cast<T*>(y), static_cast<T*>(sum), static_cast<A*>(mean), static_cast<A*>(rstd),
                static_cast<const T*>(x), static_cast<const T*>(delta), static_cast<const T*>(weight),
-               static_cast<const T*>(bias), dropout);
+               static_cast<const T*>(bias), dropout, [](int64_t, const T*) {});
+  });
+}
+
+void norm_forward_fp8_cpu(DType t, NormShape shape, void* codes, const float* step, float* amax, void* sum,
+                          void* mean, void* rstd, const void* x, const void* delta, const void* weight,
+                          const void* bias, DropoutArgs dropout) {
+  const float inverse = 1.0f / *step;
+  const int64_t C = shape.cols;
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    forward<T>(shape, nullptr, static_cast<T*>(sum), static_cast<A*>(mean), static_cast<A*>(rstd),
+               static_cast<const T*>(x), static_cast<const T*>(delta), static_cast<const T*>(weight),
+               static_cast<const T*>(bias), dropout, [=](int64_t row, const T* y) {
+                 encode<E4m3>(static_cast<uint8_t*>(codes) + row * C, y, C, inverse);
+                 if (amax) raise(amax, largest(y, C));
+               });
   });
 }
 

@@ -19,14 +19,14 @@ __device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t
   }
 }
 
-/// A block a row.
-template <class T>
-__global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd,
+/// A block one row: give(index, value) for each element of the result.
+template <class T, class Give>
+__device__ void norm_any_row(const NormShape& shape, T* sum, compute_t<T>* mean, compute_t<T>* rstd,
                              const T* x, const T* delta, const T* weight, const T* bias,
-                             DropoutArgs dropout) {
+                             const DropoutArgs& dropout, int64_t row, Give&& give) {
   using A = compute_t<T>;
   A* scratch = shared_memory<A>();
-  const int64_t C = shape.cols, row = blockIdx.x;
+  const int64_t C = shape.cols;
   const A offset = A(shape.weight_offset);
   const T* xr = x + row * C;
   if (delta) {
@@ -51,8 +51,30 @@ __global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, 
   }
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
     const A v = (get(xr, c) - m) * r * (get(weight, c) + offset);
-    put(y, row * C + c, bias ? v + get(bias, c) : v);
+    give(row * C + c, bias ? v + get(bias, c) : v);
   }
+}
+
+/// A block a row.
+template <class T>
+__global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd,
+                             const T* x, const T* delta, const T* weight, const T* bias,
+                             DropoutArgs dropout) {
+  norm_any_row(shape, sum, mean, rstd, x, delta, weight, bias, dropout, blockIdx.x,
+               [&](int64_t at, compute_t<T> v) { put(y, at, v); });
+}
+
+/// A block goes over rows.
+template <class T>
+__global__ void norm_forward_fp8(NormShape shape, NormCodes out, T* sum, compute_t<T>* mean,
+                                 compute_t<T>* rstd, const T* x, const T* delta, const T* weight,
+                                 const T* bias, DropoutArgs dropout) {
+  const float inverse = 1.0f / *out.step;
+  uint32_t most = 0;
+  for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x)
+    norm_any_row(shape, sum, mean, rstd, x, delta, weight, bias, dropout, row,
+                 [&](int64_t at, compute_t<T> v) { store_rounded<T, 1>(out.codes, at, &v, inverse, most); });
+  if (out.partial) keep_largest(out.partial, most, shared_memory<uint32_t>());
 }
 
 template <class T>
@@ -106,6 +128,30 @@ void norm_forward_cuda(Stream& s, DType t, NormShape shape, void* y, void* sum, 
     launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_forward<T>,
            shape, p.y, p.sum, p.mean, p.rstd, p.x, p.delta, p.weight, p.bias, dropout);
   });
+}
+
+void norm_forward_fp8_cuda(Stream& s, DType t, NormShape shape, void* codes, const float* step, float* amax,
+                           void* sum, void* mean, void* rstd, const void* x, const void* delta,
+                           const void* weight, const void* bias, DropoutArgs dropout) {
+  if (shape.rows * shape.cols == 0) return;
+  const unsigned blocks = static_cast<unsigned>(std::min(shape.rows, kMaxBlocks));
+  uint32_t* partial = amax ? static_cast<uint32_t*>(scratch(s, int64_t{blocks} * 4)) : nullptr;
+  const NormCodes out{static_cast<uint8_t*>(codes), step, partial};
+  dispatch_float(t, [&]<class T>() {
+    using A = compute_t<T>;
+    const NormForwardPointers<T> p{nullptr,
+                                   static_cast<T*>(sum),
+                                   static_cast<A*>(mean),
+                                   static_cast<A*>(rstd),
+                                   static_cast<const T*>(x),
+                                   static_cast<const T*>(delta),
+                                   static_cast<const T*>(weight),
+                                   static_cast<const T*>(bias)};
+    if (norm_forward_fp8_in_registers(s, shape, p, dropout, out, blocks)) return;
+    launch(s, dim3(blocks), kThreads, kWarp * sizeof(A), cuda::norm_forward_fp8<T>, shape, out, p.sum, p.mean,
+           p.rstd, p.x, p.delta, p.weight, p.bias, dropout);
+  });
+  if (amax) raise_largest(s, amax, partial, blocks);
 }
 
 void residual_add_cuda(Stream& s, DType t, void* sum, const void* x, const void* delta, int64_t rows,

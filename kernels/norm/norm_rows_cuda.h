@@ -4,7 +4,8 @@
 #include "kernels/cuda/column_sums_cuda.h"
 #include "kernels/cuda/fast_math_cuda.h"
 #include "kernels/elementwise/dropout_row_cuda.h"
-#include "kernels/norm/norm.h"
+#include "kernels/matmul/round_fp8_cuda.h"
+#include "kernels/norm/norm_fp8.h"
 
 namespace ltrain::cuda {
 
@@ -55,15 +56,15 @@ __device__ __forceinline__ void add_delta(compute_t<T>* v, T* sum, const T* delt
   unpack(v, kept);
 }
 
-/// A block a row; a thread has the packs threadIdx.x, threadIdx.x + blockDim.x, ... of it. share: 1 / cols.
-template <class T, int K, bool kLayer, bool kDropout>
-__global__ void __launch_bounds__(kMostRowThreads)
-    norm_forward_row(NormShape shape, compute_t<T> share, const __grid_constant__ NormForwardPointers<T> p,
-                     const __grid_constant__ DropoutArgs dropout) {
+/// One row by a block; a thread has the packs threadIdx.x, threadIdx.x + blockDim.x, ... of it and calls
+/// give(index, values) with each. share: 1 / cols.
+template <class T, int K, bool kLayer, bool kDropout, class Give>
+__device__ __forceinline__ void norm_row(const NormShape& shape, compute_t<T> share,
+                                         const NormForwardPointers<T>& p, const DropoutArgs& dropout,
+                                         int64_t row, Give&& give) {
   using A = compute_t<T>;
   constexpr int N = kPackOf<T>;
   A* scratch = shared_memory<A>();
-  const int64_t row = blockIdx.x;
   const int cols = static_cast<int>(shape.cols), packs = cols / N;
   const int64_t first = row * cols;
   const uint64_t call = kDropout ? dropout.call(row, cols) : 0;
@@ -107,8 +108,40 @@ __global__ void __launch_bounds__(kMostRowThreads)
       load_values<N>(b, p.bias, pack * N);
       for (int j = 0; j < N; ++j) v[k][j] += b[j];
     }
-    store_values<N>(p.y, first + pack * N, v[k]);
+    give(first + pack * N, v[k]);
   }
+}
+
+template <class T, int K, bool kLayer, bool kDropout>
+__global__ void __launch_bounds__(kMostRowThreads)
+    norm_forward_row(NormShape shape, compute_t<T> share, const __grid_constant__ NormForwardPointers<T> p,
+                     const __grid_constant__ DropoutArgs dropout) {
+  norm_row<T, K, kLayer, kDropout>(
+      shape, share, p, dropout, blockIdx.x,
+      [&](int64_t at, const compute_t<T>* v) { store_values<kPackOf<T>>(p.y, at, v); });
+}
+
+/// What a norm writes in the place of y: codes, and where they are asked for the largest magnitudes of
+/// blocks.
+struct NormCodes {
+  uint8_t* codes;
+  const float* step;
+  uint32_t* partial;
+};
+
+/// A block goes over rows.
+template <class T, int K, bool kLayer, bool kDropout>
+__global__ void __launch_bounds__(kMostRowThreads)
+    norm_forward_fp8_row(NormShape shape, compute_t<T> share,
+                         const __grid_constant__ NormForwardPointers<T> p,
+                         const __grid_constant__ DropoutArgs dropout, NormCodes out) {
+  const float inverse = 1.0f / *out.step;
+  uint32_t most = 0;
+  for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x)
+    norm_row<T, K, kLayer, kDropout>(shape, share, p, dropout, row, [&](int64_t at, const compute_t<T>* v) {
+      store_rounded<T, kPackOf<T>>(out.codes, at, v, inverse, most);
+    });
+  if (out.partial) keep_largest(out.partial, most, shared_memory<uint32_t>());
 }
 
 /// False, and nothing is done, where rows are not for it.
@@ -122,6 +155,24 @@ bool norm_forward_in_registers(Stream& s, const NormShape& shape, const NormForw
       launch(s, dim3(static_cast<unsigned>(shape.rows)), threads, kWarp * sizeof(compute_t<T>),
              dropout.threshold ? norm_forward_row<T, K, kLayer, true> : norm_forward_row<T, K, kLayer, false>,
              shape, compute_t<T>(1.0 / static_cast<double>(shape.cols)), p, dropout);
+    };
+    shape.kind == NormKind::layer ? with_kind.template operator()<true>()
+                                  : with_kind.template operator()<false>();
+  });
+}
+
+/// Likewise of codes, by `blocks` blocks.
+template <class T>
+bool norm_forward_fp8_in_registers(Stream& s, const NormShape& shape, const NormForwardPointers<T>& p,
+                                   const DropoutArgs& dropout, const NormCodes& out, unsigned blocks) {
+  constexpr int N = kPackOf<T>;
+  if (shape.cols % N || !aligned({out.codes, p.sum, p.x, p.delta, p.weight, p.bias})) return false;
+  return with_packs_a_thread<4>(shape.cols / N, [&]<int K>(int threads) {
+    const auto with_kind = [&]<bool kLayer>() {
+      launch(s, dim3(blocks), threads, kWarp * sizeof(compute_t<T>),
+             dropout.threshold ? norm_forward_fp8_row<T, K, kLayer, true>
+                               : norm_forward_fp8_row<T, K, kLayer, false>,
+             shape, compute_t<T>(1.0 / static_cast<double>(shape.cols)), p, dropout, out);
     };
     shape.kind == NormKind::layer ? with_kind.template operator()<true>()
                                   : with_kind.template operator()<false>();

@@ -3,30 +3,60 @@
 #include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
+namespace {
 
-void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,
-           const std::vector<AdamwRun>& runs) {
-  const int64_t n = master.elements();
+void check(const AdamwPart& p, const AdamwPart& first) {
+  const int64_t n = p.master.elements();
   int64_t end = 0;
-  for (const AdamwRun& run : runs) {
+  for (const AdamwRun& run : p.runs) {
     LT_CHECK(run.end > end, "adamw: a run that ends at {} after one that ends at {}", run.end, end);
     end = run.end;
   }
   LT_CHECK(end == n, "adamw of {} elements in runs of {}", n, end);
-  LT_CHECK(exp_avg.elements() == n && exp_avg_sq.elements() == n && grad.elements() == n &&
-               grad.dtype == master.dtype && (!low.defined() || (low.elements() == n && is_half(low.dtype))),
-           "adamw of {} elements with {} gradients", n, grad.elements());
+  LT_CHECK(p.exp_avg.elements() == n && p.exp_avg_sq.elements() == n && p.grad.elements() == n &&
+               p.grad.dtype == p.master.dtype &&
+               (!p.low.defined() || (p.low.elements() == n && is_half(p.low.dtype))),
+           "adamw of {} elements with {} gradients", n, p.grad.elements());
+  LT_CHECK(p.master.dtype == first.master.dtype && p.low.defined() == first.low.defined() &&
+               p.low.dtype == first.low.dtype,
+           "adamw of {} elements beside others of another type", n);
+}
+
+}  // namespace
+
+void adamw(Stream& s, const std::vector<AdamwPart>& parts) {
+  if (parts.empty()) return;
+  for (const AdamwPart& p : parts) check(p, parts.front());
   if (s.meta()) {
-    OpCost cost = op_cost("adamw", OpClass::optimizer, 14.0 * n, {master, exp_avg, exp_avg_sq},
-                          {master, exp_avg, exp_avg_sq, grad});
-    if (low.defined()) cost.bytes += static_cast<double>(low.bytes());
+    OpCost cost;
+    for (const AdamwPart& p : parts) {
+      const OpCost one =
+          op_cost("adamw", OpClass::optimizer, 14.0 * p.master.elements(),
+                  {p.master, p.exp_avg, p.exp_avg_sq}, {p.master, p.exp_avg, p.exp_avg_sq, p.grad});
+      if (&p == &parts.front()) {
+        cost = one;
+      } else {
+        cost.flops += one.flops;
+        cost.bytes += one.bytes;
+      }
+      if (p.low.defined()) cost.bytes += static_cast<double>(p.low.bytes());
+    }
     s.meta()->add(s, cost);
-    place_update(s, "adamw", master, grad, exp_avg.record->place);
-    if (low.defined()) place_update(s, "adamw", low, grad, exp_avg.record->place);
+    for (const AdamwPart& p : parts) {
+      place_update(s, "adamw", p.master, p.grad, p.exp_avg.record->place);
+      if (p.low.defined()) place_update(s, "adamw", p.low, p.grad, p.exp_avg.record->place);
+    }
     return;
   }
-  LT_LAUNCH(s, adamw, master.dtype, master.data, exp_avg.data, exp_avg_sq.data, grad.data, low.dtype,
-            low.data, runs);
+  std::vector<AdamwSpan> spans;
+  for (const AdamwPart& p : parts)
+    spans.push_back({p.master.data, p.exp_avg.data, p.exp_avg_sq.data, p.grad.data, p.low.data, p.runs});
+  LT_LAUNCH(s, adamw, parts.front().master.dtype, parts.front().low.dtype, spans);
+}
+
+void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,
+           const std::vector<AdamwRun>& runs) {
+  adamw(s, {AdamwPart{master, exp_avg, exp_avg_sq, grad, low, runs}});
 }
 
 }  // namespace ltrain

@@ -47,7 +47,22 @@ struct AdamwRun {
 void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,
            const std::vector<AdamwRun>& runs);
 
-LT_KERNEL(adamw, DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, DType low_type,
-          void* low, std::vector<AdamwRun> runs)
+/// One of several places whose elements are updated at once, as adamw has them.
+struct AdamwPart {
+  Tensor master, exp_avg, exp_avg_sq, grad, low;
+  std::vector<AdamwRun> runs;
+};
+/// All parts, which are of the same types: on a GPU in one launch, or in a few where there are hundreds of
+/// runs. The bits do not depend on what else is updated.
+void adamw(Stream& s, const std::vector<AdamwPart>& parts);
+
+/// A part without its types.
+struct AdamwSpan {
+  void *master, *exp_avg, *exp_avg_sq;
+  const void* grad;
+  void* low;  ///< null: none
+  std::vector<AdamwRun> runs;
+};
+LT_KERNEL(adamw, DType t, DType low_type, std::vector<AdamwSpan> spans)
 
 }  // namespace ltrain

@@ -34,18 +34,19 @@ void update(A* __restrict w, A* __restrict m, A* __restrict v, const A* __restri
 
 }  // namespace
 
-void adamw_cpu(DType t, void* master, void* exp_avg, void* exp_avg_sq, const void* grad, DType low_type,
-               void* low, std::vector<AdamwRun> runs) {
+void adamw_cpu(DType t, DType low_type, std::vector<AdamwSpan> spans) {
   dispatch_half(low_type, [&]<class L>() {
     dispatch_wide(t, [&]<class A>() {
-      A *w = static_cast<A*>(master), *m = static_cast<A*>(exp_avg), *v = static_cast<A*>(exp_avg_sq);
-      const A* g = static_cast<const A*>(grad);
-      L* l = static_cast<L*>(low);
-      int64_t begin = 0;
-      for (const AdamwRun& run : runs) {
-        update(w + begin, m + begin, v + begin, g + begin, l ? l + begin : l, run.end - begin, run.decay,
-               run.args);
-        begin = run.end;
+      for (const AdamwSpan& s : spans) {
+        A *w = static_cast<A*>(s.master), *m = static_cast<A*>(s.exp_avg), *v = static_cast<A*>(s.exp_avg_sq);
+        const A* g = static_cast<const A*>(s.grad);
+        L* l = static_cast<L*>(s.low);
+        int64_t begin = 0;
+        for (const AdamwRun& run : s.runs) {
+          update(w + begin, m + begin, v + begin, g + begin, l ? l + begin : l, run.end - begin, run.decay,
+                 run.args);
+          begin = run.end;
+        }
       }
     });
   });

@@ -7,8 +7,8 @@
 
 namespace ltrain {
 std::string_view memory_kind_name(MemoryKind k) {
-  constexpr std::string_view names[kMemoryKindCount] = {"parameters",  "gradients",   "optimizer",
-                                                        "activations", "temporaries", "communication"};
+  constexpr std::string_view names[kMemoryKindCount] = {
+      "parameters", "gradients", "optimizer", "activations", "temporaries", "communication", "fp8 weights"};
   return names[static_cast<int>(k)];
 }
 

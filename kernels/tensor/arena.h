@@ -16,8 +16,16 @@
 
 namespace ltrain {
 
-enum class MemoryKind : uint8_t { parameters, gradients, optimizer, activations, temporaries, communication };
-inline constexpr int kMemoryKindCount = 6;
+enum class MemoryKind : uint8_t {
+  parameters,
+  gradients,
+  optimizer,
+  activations,
+  temporaries,
+  communication,
+  fp8_weights  ///< rounded for products, beside those that they were rounded from
+};
+inline constexpr int kMemoryKindCount = 7;
 std::string_view memory_kind_name(MemoryKind k);
 
 /// What an arena reached, by kind, at the time of its largest extent.

@@ -103,9 +103,13 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   if (both) norm(after2_, names.feed_forward_output_norm);
 }
 
-int Block::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i) {
+void Block::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i,
+                              std::vector<Fp8Weight>& weights) {
   LT_CHECK(!is_moe_, "{}: experts in FP8", place_);
-  return attention_.quantize_operands(store, settings, i) + mlp_.quantize_operands(store, settings, i);
+  attention_.quantize_operands(store, settings, i, weights);
+  mlp_.quantize_operands(store, settings, i, weights);
+  norm1_.feeds(attention_.input_slot());
+  norm2_.feeds(mlp_.input_slot());
 }
 
 void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,

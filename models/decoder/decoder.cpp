@@ -62,13 +62,13 @@ void Decoder::declare_head(ParameterStore& store, const Groups& groups, const De
                                             : store.add({token_table(groups, options.decay_embeddings)});
 }
 
-int Decoder::quantize_operands(const ParameterStore& store, const Fp8Settings& settings) {
-  int rounded = 0;
+std::vector<Fp8Weight> Decoder::quantize_operands(const ParameterStore& store, const Fp8Settings& settings) {
+  std::vector<Fp8Weight> weights;
   for (const StageLayers& stage : stages_)
     for (int64_t i = stage.first; i < stage.first + stage.count; ++i)
       if (i >= settings.first_layers && i < config_.num_hidden_layers - settings.last_layers)
-        rounded += blocks_[i].quantize_operands(store, settings, i);
-  return rounded;
+        blocks_[i].quantize_operands(store, settings, i, weights);
+  return weights;
 }
 
 ParameterSpec Decoder::token_table(const Groups& groups, bool decay) const {

@@ -37,8 +37,8 @@ class Decoder {
   Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
           const DecoderOptions& options);
   const ModelConfig& config() const { return config_; }
-  /// The linear layers of blocks multiply in FP8 where a step has them; how many do.
-  int quantize_operands(const ParameterStore& store, const Fp8Settings& settings);
+  /// The linear layers of blocks multiply in FP8 where a step has them: the weights of those that do.
+  std::vector<Fp8Weight> quantize_operands(const ParameterStore& store, const Fp8Settings& settings);
   /// Segments of the store: the embedding, the layers, the head.
   static int segments(const ModelConfig& config) { return static_cast<int>(config.all_layers()) + 2; }
   int stage_count() const { return static_cast<int>(stages_.size()); }

@@ -54,61 +54,135 @@ void Fp8State::finish_step(Stream& compute, const Group& world) {
   place_require(compute, "the steps of the next step", steps_, Placement::R());
 }
 
-Tensor Fp8State::current_steps(Step& step, const Fp8Source& a, const Fp8Source& b) const {
+void Fp8State::keep_weights(Stream& compute, Memory& memory, const std::vector<Fp8Weight>& weights) {
+  for (const Fp8Weight& w : weights) {
+    if (kept_.size() <= static_cast<size_t>(w.slot)) kept_.resize(static_cast<size_t>(w.slot) + 1);
+    KeptWeight& k = kept_[static_cast<size_t>(w.slot)];
+    for (const bool turned : {false, true})
+      k.operand[turned] = operand(memory, MemoryKind::fp8_weights, Fp8Role::weight, turned ? w.cols : w.rows,
+                                  turned ? w.rows : w.cols);
+    if (settings_.recipe != Fp8Recipe::tensorwise) continue;
+    k.step = memory.allocate(MemoryKind::fp8_weights, "step of a weight", DType::f32, {1});
+    place_set(compute, k.step, kAllAxes, Placement::R());
+  }
+}
+
+void Fp8State::forget_weights() {
+  for (KeptWeight& k : kept_) k.rounded[0] = k.rounded[1] = k.has_step = false;
+}
+
+Fp8State::KeptWeight* Fp8State::kept(const Step& step, int slot, const Fp8Source& source) {
+  const auto at = static_cast<size_t>(slot);
+  if (source.role != Fp8Role::weight || !step.training || at >= kept_.size()) return nullptr;
+  return kept_[at].operand[0].codes.defined() ? &kept_[at] : nullptr;
+}
+
+Tensor Fp8State::current_steps(Step& step, std::initializer_list<const Fp8Source*> sources) const {
   Stream& s = step.compute;
-  Tensor found = step.memory.allocate(MemoryKind::temporaries, "largest magnitudes", DType::f32, {2});
-  const Tensor steps = step.memory.allocate(MemoryKind::temporaries, "steps of a product", DType::f32, {2});
+  const auto n = static_cast<int64_t>(sources.size());
+  Tensor found = step.memory.allocate(MemoryKind::temporaries, "largest magnitudes", DType::f32, {n});
+  const Tensor steps = step.memory.allocate(MemoryKind::temporaries, "steps of a product", DType::f32, {n});
   fill_zero(s, found);
-  max_abs(s, found.flat(0, {1}), a.of);
-  max_abs(s, found.flat(1, {1}), b.of);
+  Fp8StepArgs args = step_args();
+  args.period = 0;
+  for (const Fp8Source* source : sources) {
+    max_abs(s, found.flat(args.period, {1}), source->of);
+    args.top[args.period++] = fp8_top_exponent(format(source->role));
+  }
   for (const auto& [group, axis] :
        {std::pair{&step.groups.tensor, Axis::tensor}, std::pair{&step.groups.context, Axis::context}}) {
     if (group->size() == 1) continue;
     place_set(s, found, axis, Placement::V());
     group->all_reduce(s, found, ReduceOp::max);
   }
-  Fp8StepArgs args = step_args();
-  args.period = 2;
-  args.top[0] = fp8_top_exponent(format(a.role));
-  args.top[1] = fp8_top_exponent(format(b.role));
   update_fp8_steps(s, steps, found, Tensor(), args);
   step.memory.release(found);
   return steps;
 }
 
-Fp8Operand Fp8State::round(Step& step, int slot, const Fp8Source& source, Tensor steps, int which) const {
-  const int64_t rows = source.of.shape[source.turned ? 1 : 0], k = source.of.shape[source.turned ? 0 : 1];
+Fp8Operand Fp8State::operand(Memory& memory, MemoryKind kind, Fp8Role role, int64_t rows, int64_t k) const {
   Fp8Operand out;
+  out.codes = memory.allocate(kind, "rounded operand", format(role), {rows, k});
+  if (settings_.recipe == Fp8Recipe::blockwise) {
+    out.block_rows = role == Fp8Role::weight ? kFp8Block : 1;
+    out.steps =
+        memory.allocate(kind, "steps of blocks", DType::f32,
+                        {(rows + out.block_rows - 1) / out.block_rows, (k + kFp8Block - 1) / kFp8Block});
+  }
+  return out;
+}
+
+/// `current`: its step by tensorwise scaling. With `note` delayed scaling remembers what it sees.
+void Fp8State::round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
+                     bool note) const {
   out.of = source.of;
   out.turned = source.turned;
-  out.codes =
-      step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(source.role), {rows, k});
-  if (settings_.recipe == Fp8Recipe::blockwise) {
-    out.block_rows = source.role == Fp8Role::weight ? kFp8Block : 1;
-    out.steps =
-        step.memory.allocate(MemoryKind::temporaries, "steps of blocks", DType::f32,
-                             {(rows + out.block_rows - 1) / out.block_rows, (k + kFp8Block - 1) / kFp8Block});
-    quantize_blocks(step.compute, out.codes, out.steps, source.of, source.turned, out.block_rows);
+  if (settings_.recipe == Fp8Recipe::blockwise)
+    return quantize_blocks(step.compute, out.codes, out.steps, source.of, source.turned, out.block_rows);
+  const bool delayed = settings_.recipe == Fp8Recipe::delayed;
+  out.steps = delayed ? element(steps_, slot, source.role) : current;
+  if (is_fp8(source.of.dtype)) return turn_codes(step.compute, out.codes, source.of);
+  quantize(step.compute, out.codes, source.of, source.turned, out.steps,
+           delayed && note && step.training ? element(amax_, slot, source.role) : Tensor());
+}
+
+Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Tensor current) const {
+  Fp8Operand out;
+  if (as_it_is(source)) {
+    out.codes = out.of = source.of;
+    out.steps = element(steps_, slot, source.role);
     return out;
   }
-  const bool delayed = settings_.recipe == Fp8Recipe::delayed;
-  out.steps = delayed ? element(steps_, slot, source.role) : steps.flat(which, {1});
-  quantize(step.compute, out.codes, source.of, source.turned, out.steps,
-           delayed && step.training ? element(amax_, slot, source.role) : Tensor());
+  const int64_t rows = source.of.shape[source.turned ? 1 : 0], k = source.of.shape[source.turned ? 0 : 1];
+  out = operand(step.memory, MemoryKind::temporaries, source.role, rows, k);
+  round(step, slot, source, current, out);
+  return out;
+}
+
+Fp8Operand Fp8State::rounded_weight(Step& step, int slot, const Fp8Source& source, KeptWeight& kept) const {
+  Fp8Operand& out = kept.operand[source.turned];
+  if (!kept.rounded[source.turned])
+    round(step, slot, source, kept.step, out, /*note=*/!kept.rounded[!source.turned]);
+  kept.rounded[source.turned] = true;
+  out.of = source.of;
   return out;
 }
 
 void Fp8State::multiply(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                         const MatmulArgs& args) {
-  Tensor steps;
-  if (settings_.recipe == Fp8Recipe::tensorwise) steps = current_steps(step, a, b);
-  Fp8Operand left = round(step, slot, a, steps, 0), right = round(step, slot, b, steps, 1);
-  matmul_fp8(step.compute, out, left, right, args);
-  for (Fp8Operand* o : {&right, &left}) {
-    if (o->block_rows) step.memory.release(o->steps);
-    step.memory.release(o->codes);
+  KeptWeight* kept = this->kept(step, slot, b);
+  Tensor current;
+  const auto current_of = [&](int64_t i) { return current.defined() ? current.flat(i, {1}) : current; };
+  if (settings_.recipe == Fp8Recipe::tensorwise) {
+    current = kept && kept->has_step ? current_steps(step, {&a}) : current_steps(step, {&a, &b});
+    if (kept && !kept->has_step) cast(step.compute, kept->step, current_of(1));
+    if (kept) kept->has_step = true;
   }
-  if (steps.defined()) step.memory.release(steps);
+  Fp8Operand left = temporary(step, slot, a, current_of(0));
+  Fp8Operand right = kept ? rounded_weight(step, slot, b, *kept) : temporary(step, slot, b, current_of(1));
+  matmul_fp8(step.compute, out, left, right, args);
+  const auto release = [&](Fp8Operand& o, bool mine) {
+    if (!mine) return;
+    if (o.block_rows) step.memory.release(o.steps);
+    step.memory.release(o.codes);
+  };
+  release(right, !kept && !as_it_is(b));
+  release(left, !as_it_is(a));
+  if (current.defined()) step.memory.release(current);
+}
+
+bool Fp8State::rounds_inputs(const Step& step, int slot) const {
+  return slot >= 0 && settings_.recipe == Fp8Recipe::delayed && step.groups.one_d();
+}
+
+Tensor Fp8State::input(Step& step, std::string_view name, Shape shape) const {
+  return step.memory.allocate(step.keeps() ? MemoryKind::activations : MemoryKind::temporaries, name,
+                              format(Fp8Role::input), shape);
+}
+
+RoundedOutput Fp8State::output(const Step& step, int slot, Tensor codes) const {
+  return {codes, element(steps_, slot, Fp8Role::input),
+          step.training ? element(amax_, slot, Fp8Role::input) : Tensor()};
 }
 
 }  // namespace ltrain

@@ -6,7 +6,12 @@
 // layout. With tensorwise scaling it is that of the micro-batch at hand, agreed on by the ranks that have
 // parts of it (tensor, context): the same under every layout with the same micro-batches. Blocks are found
 // where they are.
+//
+// Weights are the same in all micro-batches of a step: where their codes are kept, they are rounded once.
 #pragma once
+#include <initializer_list>
+#include <vector>
+
 #include "kernels/matmul/matmul_fp8.h"
 #include "kernels/tensor/arena.h"
 #include "models/layers/fp8_settings.h"
@@ -28,7 +33,14 @@ constexpr int fp8_slot(int64_t layer, Fp8Linear which) {
 /// The name that checkpoints have for what delayed scaling remembers.
 inline constexpr const char* kFp8History = "optimizer/fp8/amax_history";
 
-/// One operand of a product, before it is rounded. `turned`: the product takes its transpose.
+/// A weight of this rank whose products are of FP8: (rows, cols).
+struct Fp8Weight {
+  int slot = 0;
+  int64_t rows = 0, cols = 0;
+};
+
+/// One operand of a product, before it is rounded, or an input that is. `turned`: the product takes its
+/// transpose.
 struct Fp8Source {
   Tensor of;
   bool turned = false;
@@ -39,7 +51,17 @@ struct Fp8Source {
 class Fp8State {
  public:
   Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory, int64_t layers);
-  /// out = a b^T of the rounded operands, as matmul_fp8.
+  /// From now on these are rounded once between two calls of forget_weights, in training: allocates what
+  /// their codes, and those of their transposes, lie in.
+  void keep_weights(Stream& compute, Memory& memory, const std::vector<Fp8Weight>& weights);
+  /// Weights have changed.
+  void forget_weights();
+  /// What a slot's products read as input may be rounded by whoever makes it: its step is known before. Then
+  /// the codes (input) are what the layer is handed.
+  bool rounds_inputs(const Step& step, int slot) const;
+  Tensor input(Step& step, std::string_view name, Shape shape) const;
+  RoundedOutput output(const Step& step, int slot, Tensor codes) const;
+  /// out = a b^T of the rounded operands, as matmul_fp8. An input may be rounded already.
   void multiply(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                 const MatmulArgs& args);
   /// Before the first product of a step, and after a state was loaded.
@@ -49,14 +71,29 @@ class Fp8State {
   Tensor history() const { return history_; }  ///< (slots * roles, length) f32; undefined unless delayed
 
  private:
+  /// A weight's codes as they are (0) and turned (1).
+  struct KeptWeight {
+    Fp8Operand operand[2];
+    bool rounded[2] = {};
+    Tensor step;  // tensorwise
+    bool has_step = false;
+  };
   DType format(Fp8Role role) const;
   Tensor element(Tensor table, int slot, Fp8Role role) const;
-  /// Steps of both operands, from what they hold: (2).
-  Tensor current_steps(Step& step, const Fp8Source& a, const Fp8Source& b) const;
-  Fp8Operand round(Step& step, int slot, const Fp8Source& source, Tensor steps, int which) const;
+  KeptWeight* kept(const Step& step, int slot, const Fp8Source& source);
+  /// Steps of operands, from what they hold: one each.
+  Tensor current_steps(Step& step, std::initializer_list<const Fp8Source*> sources) const;
+  /// Memory for one, without its step where it has one.
+  Fp8Operand operand(Memory& memory, MemoryKind kind, Fp8Role role, int64_t rows, int64_t k) const;
+  void round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
+             bool note = true) const;
+  static bool as_it_is(const Fp8Source& source) { return is_fp8(source.of.dtype) && !source.turned; }
+  Fp8Operand temporary(Step& step, int slot, const Fp8Source& source, Tensor current) const;
+  Fp8Operand rounded_weight(Step& step, int slot, const Fp8Source& source, KeptWeight& kept) const;
   Fp8StepArgs step_args() const;
   Fp8Settings settings_;
   Tensor steps_, amax_, history_;  // of every slot and role, the same on all ranks
+  std::vector<KeptWeight> kept_;   // by slot
 };
 
 }  // namespace ltrain

@@ -27,9 +27,11 @@ class Linear {
   /// Declares weights (rows, in) and, with `bias`, biases. std: of the initial weights.
   void declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
                const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, LinearSharding cut);
-  /// After declare: its products are of FP8 when a step has them, unless settings.keep says otherwise,
-  /// in which case false is returned.
-  bool quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot);
+  /// After declare: its products are of FP8 when a step has them, unless settings.keep says otherwise; its
+  /// weight is then added to `weights`.
+  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
+                         std::vector<Fp8Weight>& weights);
+  int slot() const { return slot_; }             ///< of FP8; -1: none
   int64_t out_features() const { return out_; }  ///< on this rank
   /// column: x: (stream rows, in), y: (whole rows, out). row: x: (whole rows, in), y: (stream rows, out).
   /// whole: both of stream rows.

@@ -4,7 +4,8 @@
 
 namespace ltrain {
 
-bool Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot) {
+void Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
+                               std::vector<Fp8Weight>& weights) {
   const auto kept = [&](int i) {
     for (const std::string& pattern : settings.keep)
       if (name_matches(pattern, store.spec(weight_ + i).name)) return true;
@@ -17,7 +18,10 @@ bool Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& s
           "fp8.keep: matches {} and not {}, and they are one matrix, which is rounded as a whole; match both",
           store.spec(weight_ + (kept(0) ? 0 : i)).name, store.spec(weight_ + (kept(0) ? i : 0)).name);
   slot_ = kept(0) ? -1 : slot;
-  return slot_ >= 0;
+  if (slot_ < 0) return;
+  Fp8Weight weight{slot, 0, store.spec(weight_).shape[1]};
+  for (int i = 0; i < parts_; ++i) weight.rows += store.spec(weight_ + i).shape[0];
+  weights.push_back(weight);
 }
 
 void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) const {

@@ -1,5 +1,6 @@
 #include "models/layers/mlp_layer.h"
 
+#include "kernels/matmul/swiglu_fp8.h"
 #include "models/layers/feed_forward.h"
 
 namespace ltrain {
@@ -27,9 +28,10 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
                 LinearSharding::row);
 }
 
-int MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer) {
-  return up_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::up)) +
-         down_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::down));
+void MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer,
+                                 std::vector<Fp8Weight>& weights) {
+  up_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::up), weights);
+  down_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::down), weights);
 }
 
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
@@ -45,6 +47,10 @@ void MlpLayer::recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const
     up_.forward(step, saved.hidden, x);
   }
   if (saved.act.defined()) return;
+  if (step.fp8 && kind_ == FeedForward::swiglu && step.fp8->rounds_inputs(step, down_.slot())) {
+    saved.act = step.fp8->input(step, "mlp activation", {rows, intermediate_});
+    return swiglu_forward_fp8(step.compute, step.fp8->output(step, down_.slot(), saved.act), saved.hidden);
+  }
   saved.act = step.activation("mlp activation", {rows, intermediate_});
   feed_forward_activation(step.compute, kind_, saved.act, saved.hidden);
 }

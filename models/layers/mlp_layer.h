@@ -12,8 +12,10 @@ class MlpLayer {
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, double out_std);
-  /// As Linear::quantize_operands; how many of its linear layers are rounded.
-  int quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer);
+  /// As Linear::quantize_operands.
+  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer,
+                         std::vector<Fp8Weight>& weights);
+  int input_slot() const { return up_.slot(); }  ///< of FP8; -1: none
   /// `rows`: of the micro-batch, all of which every tensor rank computes its columns of.
   /// y undefined: only for what backward needs.
   void forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const;

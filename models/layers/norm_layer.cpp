@@ -2,6 +2,8 @@
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/norm/norm_cut.h"
+#include "kernels/norm/norm_fp8.h"
+#include "models/layers/fp8.h"
 #include "models/layers/tensor_parallel.h"
 
 namespace ltrain {
@@ -40,8 +42,10 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) co
     saved.x =
         step.memory.allocate(step.keeps() || keep_sum ? MemoryKind::activations : MemoryKind::temporaries,
                              "residual", step.dtype, shape);
+  // Ranks that cut rows gather them as they are.
+  const bool rounds = step.fp8 && declared() && !step.cuts_rows() && step.fp8->rounds_inputs(step, slot_);
   if (declared()) {
-    saved.y = step.activation("norm", shape);
+    saved.y = rounds ? step.fp8->input(step, "norm", shape) : step.activation("norm", shape);
     saved.rstd = step.statistic("rstd", {shape[0]});
     if (kind_ == NormKind::layer) saved.mean = step.statistic("mean", {shape[0]});
   }
@@ -62,10 +66,14 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) co
       a.dropout = r.dropout;
       a.sum = saved.x;
     }
-    a.y = saved.y;
     a.rstd = saved.rstd;
     a.mean = saved.mean;
-    norm_forward(step.compute, a);
+    if (rounds) {
+      norm_forward_fp8(step.compute, a, step.fp8->output(step, slot_, saved.y));
+    } else {
+      a.y = saved.y;
+      norm_forward(step.compute, a);
+    }
   }
   if (r.delta.defined()) {
     step.release(r.delta);

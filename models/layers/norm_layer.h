@@ -23,6 +23,8 @@ class NormLayer {
   };
   void declare(ParameterStore& store, const Groups& groups, const std::string& name,
                const ModelTraits& traits, int64_t cols, double eps, bool sequence_parallel);
+  /// What reads the result is a linear layer with this slot of FP8: it may be written rounded.
+  void feeds(int slot) { slot_ = slot; }
   /// Adds r.delta to r.x, norms the sum. Afterwards saved.x is the sum, r = {sum, undefined}. Releases
   /// r.delta, and the old r.x too unless it is kept. The sum is kept when the step keeps, or with `keep_sum`.
   void forward(Step& step, Residual& r, Saved& saved, bool keep_sum = false) const;
@@ -40,6 +42,7 @@ class NormLayer {
   void cut_backward(Step& step, const NormBackward& whole) const;
   NormKind kind_ = NormKind::rms;
   int weight_ = -1, bias_ = -1;
+  int slot_ = -1;  // of FP8
   double eps_ = 1e-5, offset_ = 0;
 };
 

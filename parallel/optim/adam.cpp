@@ -11,7 +11,11 @@ class Adam final : public Optimizer {
   }
   void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
                        const OptimizerSettings&) const override {
-    update_adamw(s, e, runs, true);
+    update_adamw(s, {{e, runs}}, true);
+  }
+  void update_parts(Stream& s, const std::vector<ElementPart>& parts,
+                    const OptimizerSettings&) const override {
+    update_adamw(s, parts, true);
   }
 };
 

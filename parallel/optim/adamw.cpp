@@ -5,13 +5,17 @@
 
 namespace ltrain {
 
-void update_adamw(Stream& s, const Elements& e, const std::vector<ElementRun>& runs, bool coupled) {
-  std::vector<AdamwRun> list;
-  for (const ElementRun& r : runs) {
-    list.push_back({r.end, r.decay, r.args});
-    list.back().args.coupled = coupled;
+void update_adamw(Stream& s, const std::vector<ElementPart>& parts, bool coupled) {
+  std::vector<AdamwPart> list;
+  for (const ElementPart& p : parts) {
+    const Elements& e = p.elements;
+    list.push_back({e.master, e.states[0], e.states[1], e.grad, e.low, {}});
+    for (const ElementRun& r : p.runs) {
+      list.back().runs.push_back({r.end, r.decay, r.args});
+      list.back().runs.back().args.coupled = coupled;
+    }
   }
-  adamw(s, e.master, e.states[0], e.states[1], e.grad, e.low, list);
+  adamw(s, list);
 }
 
 namespace {
@@ -23,7 +27,11 @@ class Adamw final : public Optimizer {
   }
   void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
                        const OptimizerSettings&) const override {
-    update_adamw(s, e, runs);
+    update_adamw(s, {{e, runs}});
+  }
+  void update_parts(Stream& s, const std::vector<ElementPart>& parts,
+                    const OptimizerSettings&) const override {
+    update_adamw(s, parts);
   }
 };
 

@@ -5,6 +5,6 @@
 namespace ltrain {
 
 /// `coupled`: Adam's weight decay, part of the gradient.
-void update_adamw(Stream& s, const Elements& e, const std::vector<ElementRun>& runs, bool coupled = false);
+void update_adamw(Stream& s, const std::vector<ElementPart>& parts, bool coupled = false);
 
 }  // namespace ltrain

@@ -29,7 +29,7 @@ class OnebitAdam final : public OnebitOptimizer {
   }
   void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
                        const OptimizerSettings&) const override {
-    update_adamw(s, e, runs);
+    update_adamw(s, {{e, runs}});
   }
   std::unique_ptr<TensorUpdate> make_tensor_update(UpdateContext& c) const override {
     return std::make_unique<OnebitAdamUpdate>(c);

@@ -35,6 +35,12 @@ struct ElementRun {
   AdamwArgs args;     ///< of this step, with the parameters' own learning rate and weight decay
 };
 
+/// Elements of one place, and how they are updated.
+struct ElementPart {
+  Elements elements;
+  std::vector<ElementRun> runs;
+};
+
 /// `n` of the elements, from `at` on.
 Elements part_of(const Elements& e, int64_t at, int64_t n);
 
@@ -129,6 +135,11 @@ class Optimizer {
   /// `runs`: not empty, the last one ends with the elements.
   virtual void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
                                const OptimizerSettings& o) const {}
+  /// Of several places: what is launched once, where the kernel can.
+  virtual void update_parts(Stream& s, const std::vector<ElementPart>& parts,
+                            const OptimizerSettings& o) const {
+    for (const ElementPart& p : parts) update_elements(s, p.elements, p.runs, o);
+  }
   /// Null where updates_elements is always true. Allocates from the context's memory.
   virtual std::unique_ptr<TensorUpdate> make_tensor_update(UpdateContext& context) const { return nullptr; }
 };

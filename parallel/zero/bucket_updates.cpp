@@ -46,6 +46,7 @@ void BucketUpdates::update(const AdamwArgs& step) {
     else
       elements_.pass(b);
   }
+  elements_.finish(step);
   for (int i = 0; i < kUpdateRules; ++i)
     if (whole[i]) updates_[i]->update();
   weights_.end_update();

@@ -53,9 +53,10 @@ AdamwArgs ElementUpdates::args_of(const ParameterRule& r, const AdamwArgs& step)
   return a;
 }
 
-/// All of [from, from + n) has states as `all` says, in the type that is computed in.
-void ElementUpdates::update_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
-                                  const AdamwArgs& step) {
+/// All of [from, from + n) has states as `all` says, in the type that is computed in: of them the elements of
+/// parameters.
+ElementPart ElementUpdates::part_of_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
+                                          const AdamwArgs& step) const {
   const std::vector<int> ids = layout_.members(b);
   int64_t first = -1;
   std::vector<ElementRun> runs;  // from `first` on
@@ -68,9 +69,15 @@ void ElementUpdates::update_range(const Bucket& b, int64_t from, int64_t n, cons
     if (first < 0) first = begin;
     runs.push_back({end - first, rule.decay, args_of(rule, step)});
   }
-  if (!runs.empty())
-    optimizer_of(b.kind.rule.rule)
-        .update_elements(c_.compute, part_of(all, first - from, runs.back().end), runs, rules_.optimizer);
+  if (runs.empty()) return {};
+  return {part_of(all, first - from, runs.back().end), runs};
+}
+
+void ElementUpdates::update_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
+                                  const AdamwArgs& step) {
+  const ElementPart p = part_of_range(b, from, n, all, step);
+  if (!p.runs.empty())
+    optimizer_of(b.kind.rule.rule).update_elements(c_.compute, p.elements, p.runs, rules_.optimizer);
   average_.follow(b, from, all.master, step.step);
 }
 
@@ -123,12 +130,28 @@ void ElementUpdates::update(const Bucket& b, const AdamwArgs& step) {
                                             rules_.optimizer);
     return average_.follow(b, begin, e.master, step.step);
   }
-  if (const int64_t resident = states_.resident(b); resident > 0 && !offloaded_.has(b))
-    update_stored(b, begin, resident, elements(b, begin, resident), step);
+  const int64_t resident = offloaded_.has(b) ? 0 : states_.resident(b);
+  if (resident > 0 && !windows_.any() && !widens_stored() && !widens_gradients()) {
+    const Elements all = elements(b, begin, resident);
+    together_.push_back({&b, begin, all.master, part_of_range(b, begin, resident, all, step)});
+    return;
+  }
+  if (resident > 0) update_stored(b, begin, resident, elements(b, begin, resident), step);
   windows_.each(b, [&](int64_t from, int64_t count, Elements& e) {
     e.grad = gradients_.part(b, from, count);
     update_stored(b, from, count, e, step);
   });
+}
+
+void ElementUpdates::finish(const AdamwArgs& step) {
+  std::vector<ElementPart> parts[kUpdateRules + 1];
+  for (const Together& t : together_)
+    if (!t.part.runs.empty()) parts[static_cast<int>(t.bucket->kind.rule.rule)].push_back(t.part);
+  for (int i = 0; i <= kUpdateRules; ++i)
+    if (!parts[i].empty())
+      optimizer_of(static_cast<UpdateRule>(i)).update_parts(c_.compute, parts[i], rules_.optimizer);
+  for (const Together& t : together_) average_.follow(*t.bucket, t.from, t.master, step.step);
+  together_.clear();
 }
 
 }  // namespace ltrain

@@ -23,8 +23,10 @@ class ElementUpdates {
   /// Settings of parameters with rule `r` in the update `step`.
   AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
 
-  /// All that this rank has states of in the bucket.
+  /// All that this rank has states of in the bucket: now, or in finish() together with other buckets.
   void update(const Bucket& b, const AdamwArgs& step);
+  /// After the last bucket.
+  void finish(const AdamwArgs& step);
   void pass(const Bucket& b) { windows_.pass(b); }
 
  private:
@@ -32,6 +34,15 @@ class ElementUpdates {
   bool widens_stored() const {
     return c_.precision.master != c_.precision.wide() || c_.precision.state != c_.precision.wide();
   }
+  /// What is updated at the end of a step, where nothing comes from offload memory meanwhile.
+  struct Together {
+    const Bucket* bucket;
+    int64_t from;
+    Tensor master;  // of all elements, those of no parameter too
+    ElementPart part;
+  };
+  ElementPart part_of_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
+                            const AdamwArgs& step) const;
   void update_stored(const Bucket& b, int64_t from, int64_t n, const Elements& stored, const AdamwArgs& step);
   void update_range(const Bucket& b, int64_t from, int64_t n, const Elements& all, const AdamwArgs& step);
   void round_weights(const Bucket& b, int64_t from, int64_t n, const Tensor& to, const Tensor& wide,
@@ -47,6 +58,7 @@ class ElementUpdates {
   WeightAverage& average_;
   uint64_t seed_;
   int64_t window_;
+  std::vector<Together> together_;
   std::vector<Tensor> wide_;  // states in what is computed in, one window
 };
 

@@ -23,6 +23,7 @@ class StateWindows {
   /// Nothing of the ring is of use any more: weights or states were written where they lie.
   void forget() { ahead_ = false; }
   void begin_update() { next_ = 0; }
+  bool any() const { return !windows_.empty(); }
 
   /// Calls f(from, n, e) for the next windows, which are those of `b`: elements [from, from + n) of the
   /// bucket, with all of `e` on the device but its gradients, which f adds. What f has written goes back.

@@ -75,6 +75,17 @@ ordered_json figures_json(const std::set<FigureUse>& figures) {
   return j;
 }
 
+/// How often weights are rounded (TrainProgram::make_fp8).
+std::string fp8_text(const Plan& p, const Recipe& recipe) {
+  if (!computes_in(recipe, Precision::fp8)) return "";
+  if (recipe.parallel.zero_stage == 3)
+    return "weights are rounded at each use: ZeRO-3 releases them after it";
+  if (p.accumulation == 1) return "weights are rounded at each use: a step has one micro-batch";
+  return fmt::format(
+      "weights are rounded once a step, and kept with their transposes for its {} micro-batches",
+      p.accumulation);
+}
+
 ordered_json rank_json(const RankPlan& r) {
   ordered_json j;
   j["rank"] = r.rank;
@@ -268,6 +279,8 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
   else if (!p.profile_measured)
     out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   if (!p.attention.empty()) out += fmt::format("\nattention: {}\n", p.attention);
+  if (const std::string rounding = fp8_text(p, recipe); !rounding.empty())
+    out += fmt::format("\nfp8: {}\n", rounding);
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
   out += impossible_text(p) + fit_text(p) + "\n";

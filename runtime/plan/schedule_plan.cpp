@@ -73,6 +73,9 @@ void repeat_layer(std::vector<double>& costs, size_t layers) {
   costs.insert(costs.begin() + 3, layers - costs.size(), costs[3]);
 }
 
+/// Of FP8: in the first micro-batch of a step weights too, so that the second is like those after it.
+bool rounds_operands(std::string_view op) { return op == "quantize" || op == "max_abs"; }
+
 /// What layers cost by the first micro-batch of a step of two, on one pipeline rank: the time of the compute
 /// stream from the end of one op to the end of the next, so that what it waits for collectives of tensor,
 /// context and expert ranks counts with the op that waits.
@@ -85,13 +88,17 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
   c.forward.resize(layers);
   c.input.resize(layers);
   c.weight.resize(layers);
-  bool after_head = false;
+  bool after_head = false, second = false;
   double before = 0;  // end of the last op
   for (const TraceEntry& e : step_entries(whole, profile, 0, &layout)) {
     if (e.stream != "compute") continue;
-    if (after_head && e.layer == "embedding" && e.name == "embedding_forward") break;  // of the second
+    if (after_head && e.layer == "embedding" && e.name == "embedding_forward") {
+      second = true;
+      after_head = false;
+    }
     const double seconds = e.start + e.seconds - before;
     before = e.start + e.seconds;
+    if (second != rounds_operands(e.name)) continue;
     const bool weight = of_weights(e.name);
     if (e.layer == "embedding") {
       (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += seconds;

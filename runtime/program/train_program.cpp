@@ -161,7 +161,10 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
 void TrainProgram::make_fp8() {
   fp8_ = std::make_unique<Fp8State>(*options_.fp8, device_.compute, device_.memory,
                                     options_.model.num_hidden_layers);
-  decoder_.quantize_operands(store_, *options_.fp8);
+  const std::vector<Fp8Weight> weights = decoder_.quantize_operands(store_, *options_.fp8);
+  // Of one micro-batch each copy has one use; weights that are released after each use would be kept whole.
+  if (options_.for_training && options_.accumulation > 1 && !options_.sharding.shards_weights())
+    fp8_->keep_weights(device_.compute, device_.memory, weights);
   if (fp8_->history().defined()) store_.keep(kFp8History, fp8_->history());
 }
 
@@ -434,6 +437,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (store_.estimates(adamw.step)) {
     store_.begin_step(micros, adamw.step);
     store_.shift_values();
+    if (fp8_) fp8_->forget_weights();
     pass();
     step.enter("gradients");
     store_.finish_gradients();
@@ -441,6 +445,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     clear_sums();
     loaded = -1;
   }
+  if (fp8_) fp8_->forget_weights();
   // Stages of a pipeline wait at once: one that waited in its first action would hold up those after it.
   store_.begin_step(micros, adamw.step, scale_.defined() || staged());
   if (graphed && staged()) {

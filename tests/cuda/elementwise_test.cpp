@@ -10,6 +10,9 @@
 #include "kernels/optimizer/round_stochastic.h"
 #include "kernels/optimizer/sparsify.h"
 #include "tests/cuda/twin.h"
+#ifdef LTRAIN_CUDA_EMULATED
+#include "kernels/cuda/kernel_cuda.h"
+#endif
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -100,6 +103,95 @@ TEST_CASE("AdamW, with and without a bf16 copy, on odd sizes") {
         });
       }
 }
+
+TEST_CASE("AdamW of many places at once: each as alone, wherever it lies") {
+  if (!have_cuda()) return;
+  for (const DType t : {DType::f32, DType::f64})
+    for (const bool low : {false, true}) {
+      CAPTURE(dtype_name(t), low);
+      Twin w(t);
+      // More than a launch takes; of odd lengths, so that some begin where no pack may.
+      constexpr int64_t kParts = 60, kAll = 90 * kParts + 40000;
+      const auto master = w.random(t, {kAll}), m = w.random(t, {kAll}), g = w.random(t, {kAll});
+      const auto v = w.of(t, {kAll}, [](int64_t i) { return 0.01 * static_cast<double>(i % 9); });
+      const auto copy = w.blank(DType::bf16, {kAll});
+      const auto again = w.of(t, {kAll}, [&](int64_t) { return 0.0; });
+      AdamwArgs a;
+      a.lr = 0.01, a.weight_decay = 0.1, a.grad_scale = 0.5, a.step = 3;
+      w.check([&](Stream& s, const Twin::At& at) {
+        std::vector<AdamwPart> parts;
+        int64_t begin = 0;
+        for (int64_t i = 0; i < kParts; ++i) {
+          const int64_t n = i == 7 ? 40000 : 60 + i % 31;
+          const auto of = [&](Twin::Id id) { return at(id).flat(begin, {n}); };
+          AdamwArgs own = a;
+          own.lr = 0.01 * static_cast<double>(i % 5);
+          parts.push_back({of(master),
+                           of(m),
+                           of(v),
+                           of(g),
+                           low ? of(copy) : Tensor(),
+                           {{n / 3, true, own}, {n, false, a}}});
+          begin += n;
+        }
+        adamw(s, parts);
+        cast(s, at(again), at(master));
+      });
+    }
+}
+
+#ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE("AdamW of the buckets of a rank is one launch, with the bits of a launch each") {
+  const int64_t n = 1000, buckets = 9;
+  const auto stream = cuda::make_cuda_stream("cuda");
+  AdamwArgs a;
+  a.lr = 0.01, a.weight_decay = 0.1, a.step = 2;
+  std::vector<std::vector<float>> results;
+  std::vector<int64_t> launches;
+  for (const bool together : {false, true}) {
+    std::vector<std::shared_ptr<void>> memory;
+    const auto make = [&](uint64_t id, DType type) {
+      std::vector<float> values(static_cast<size_t>(n));
+      for (int64_t i = 0; i < n; ++i)
+        values[static_cast<size_t>(i)] = static_cast<float>(std::abs(random_value(id, i, 1)));
+      memory.push_back(cuda::device_memory(n * 4));
+      stream->copy(memory.back().get(), values.data(), n * 4);
+      stream->synchronize();
+      Tensor t;
+      t.data = memory.back().get(), t.dtype = type, t.shape = {n}, t.device = DeviceKind::cuda;
+      return t;
+    };
+    std::vector<AdamwPart> parts;
+    for (uint64_t b = 0; b < static_cast<uint64_t>(buckets); ++b)
+      parts.push_back({make(5 * b, DType::f32),
+                       make(5 * b + 1, DType::f32),
+                       make(5 * b + 2, DType::f32),
+                       make(5 * b + 3, DType::f32),
+                       make(5 * b + 4, DType::bf16),
+                       {{n, true, a}}});
+    cuda::emulated_traffic.clear();
+    if (together) {
+      adamw(*stream, parts);
+    } else {
+      for (const AdamwPart& p : parts) adamw(*stream, {p});
+    }
+    stream->synchronize();
+    launches.push_back(cuda::emulated_traffic.launches);
+    std::vector<float> all;
+    for (const AdamwPart& p : parts)
+      for (const Tensor& t : {p.master, p.exp_avg, p.exp_avg_sq}) {
+        std::vector<float> values(static_cast<size_t>(n));
+        stream->copy(values.data(), t.data, n * 4);
+        stream->synchronize();
+        all.insert(all.end(), values.begin(), values.end());
+      }
+    results.push_back(all);
+  }
+  CHECK(launches == std::vector<int64_t>{buckets, 1});
+  const bool same = results[0] == results[1];
+  CHECK(same);
+}
+#endif
 
 TEST_CASE("small tensor ops") {
   if (!have_cuda()) return;

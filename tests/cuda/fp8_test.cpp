@@ -1,5 +1,9 @@
 // Eight bits and TF32 on the CUDA device, against the CPU's.
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/quantize.h"
+#include "kernels/matmul/swiglu_fp8.h"
+#include "kernels/norm/norm_fp8.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"
 
@@ -62,6 +66,90 @@ TEST_CASE("steps of FP8 from a history: the same bits as on the CPU") {
             update_fp8_steps(s, at(steps), at(amax), past, args);
           },
           0);
+    }
+}
+
+TEST_CASE("norms and SwiGLU rounded to FP8: the bits of rounding their results") {
+  if (!have_cuda()) return;
+  for (const DType t : kFloats)
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 8}, {5, 70}, {32, 64}, {3, 8200}, {40, 144}}) {
+      CAPTURE(dtype_name(t), rows, cols);
+      // What a device makes of its own results: the two sets of codes, as bytes, are equal on each.
+      for (const bool on_cuda : {false, true}) {
+        const auto stream = on_cuda ? cuda::make_cuda_stream("cuda") : make_inline_stream("cpu");
+        std::vector<std::shared_ptr<void>> memory;
+        const auto make = [&, rows = rows, cols = cols](DType type, Shape shape, double size) {
+          const int64_t bytes = shape.elements() * dtype_size(type);
+          std::vector<char> host(static_cast<size_t>(bytes));
+          for (int64_t i = 0; i < shape.elements(); ++i) {
+            const double v = size == 0 ? 0 : random_value(memory.size(), i, size);
+            const auto put = [&](auto x) {
+              std::memcpy(host.data() + i * static_cast<int64_t>(sizeof x), &x, sizeof x);
+            };
+            if (type == DType::f32) put(static_cast<float>(v));
+            if (type == DType::f64) put(v);
+            if (type == DType::bf16) put(bf16(static_cast<float>(v)));
+            if (type == DType::f16) put(f16(static_cast<float>(v)));
+          }
+          memory.push_back(on_cuda ? cuda::device_memory(bytes)
+                                   : std::shared_ptr<void>(new char[static_cast<size_t>(bytes)],
+                                                           [](void* p) { delete[] static_cast<char*>(p); }));
+          stream->copy(memory.back().get(), host.data(), bytes);
+          stream->synchronize();
+          Tensor out;
+          out.data = memory.back().get(), out.dtype = type, out.shape = shape;
+          out.device = on_cuda ? DeviceKind::cuda : DeviceKind::cpu;
+          return out;
+        };
+        const auto bytes_of = [&](const Tensor& x) {
+          std::vector<uint8_t> host(static_cast<size_t>(x.bytes()));
+          stream->copy(host.data(), x.data, x.bytes());
+          stream->synchronize();
+          return host;
+        };
+        const auto same = [&](const Tensor& a, const Tensor& b) { return bytes_of(a) == bytes_of(b); };
+        const auto codes = [&](Shape shape) { return make(DType::f8e4m3, shape, 0); };
+        const Tensor step = make(DType::f32, {1}, 0);
+        fill_value(*stream, step, 0x1p-5);  // some are beyond the largest code
+        const auto rounded = [&] {
+          return RoundedOutput{codes({rows, cols}), step, make(DType::f32, {1}, 0)};
+        };
+        for (const NormKind kind : {NormKind::rms, NormKind::layer})
+          for (const bool delta : {false, true}) {
+            NormForward a;
+            a.kind = kind;
+            a.x = make(t, {rows, cols}, 3), a.weight = make(t, {cols}, 12);
+            if (delta) a.delta = make(t, {rows, cols}, 3), a.sum = make(t, {rows, cols}, 0);
+            if (kind == NormKind::layer) a.bias = make(t, {cols}, 2), a.mean = make(wide(t), {rows}, 0);
+            a.rstd = make(wide(t), {rows}, 0);
+            NormForward plain = a;
+            plain.y = make(t, {rows, cols}, 0);
+            plain.rstd = make(wide(t), {rows}, 0);
+            const RoundedOutput one = rounded(), two = rounded();
+            norm_forward(*stream, plain);
+            quantize(*stream, one.codes, plain.y, false, step, one.amax);
+            norm_forward_fp8(*stream, a, two);
+            CHECK(same(one.codes, two.codes));
+            CHECK(same(one.amax, two.amax));
+            CHECK(same(plain.rstd, a.rstd));
+            const Tensor turned = codes({cols, rows}), also = codes({cols, rows});
+            quantize(*stream, turned, plain.y, true, step);
+            turn_codes(*stream, also, two.codes);
+            CHECK(same(turned, also));
+            RoundedOutput quiet = rounded();
+            quiet.amax = Tensor();
+            norm_forward_fp8(*stream, a, quiet);
+            CHECK(same(one.codes, quiet.codes));
+          }
+        const Tensor gate_up = make(t, {rows, 2 * cols}, 9), y = make(t, {rows, cols}, 0);
+        const RoundedOutput one = rounded(), two = rounded();
+        swiglu_forward(*stream, y, gate_up);
+        quantize(*stream, one.codes, y, false, step, one.amax);
+        swiglu_forward_fp8(*stream, two, gate_up);
+        CHECK(same(one.codes, two.codes));
+        CHECK(same(one.amax, two.amax));
+      }
     }
 }
 

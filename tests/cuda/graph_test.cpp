@@ -62,6 +62,20 @@ TEST_CASE("a job with captured micro-batches equals the one without, bit for bit
 }
 
 #ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE("captured micro-batches with weights of FP8: rounded in the first of each step, bit for bit") {
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    CAPTURE(static_cast<int>(recipe));
+    TinyOptions o = tiny("llama", "fp32");
+    o.fp8.emplace().recipe = recipe;
+    o.fp8->history = 2;
+    const TinyResult eager = train_tiny(o);
+    o.cuda_graphs = true;
+    const TinyResult graphed = train_tiny(o);
+    check_same_bits(eager, graphed);
+    CHECK(graphed.used_bytes == graphed.plan_bytes);
+  }
+}
+
 TEST_CASE(
     "slow: captured passes of several ranks equal those without, bit for bit, and count what they send") {
   const auto check = [](const char* what, auto change) {

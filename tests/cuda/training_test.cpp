@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <numeric>
 
@@ -52,6 +53,29 @@ double cosine(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 }  // namespace
+
+TEST_CASE("a step has one launch of AdamW, as planned, however many buckets a rank has") {
+  if (!have_cuda()) return;
+  const auto launches = [](const std::vector<std::string>& ops) {
+    return std::count_if(ops.begin(), ops.end(),
+                         [](const std::string& op) { return op.ends_with(": adamw"); });
+  };
+  TinyOptions o = on_cuda(tiny("llama", "bf16"));
+  o.timeline = true;
+  o.bucket_elements = 1;  // a bucket for each unit
+  const TinyResult many = train_tiny(o);
+  CHECK(launches(many.plan_ops[0]) == 1);
+  CHECK(launches(many.used_ops[0]) == 1);
+  CHECK(many.used_bytes == many.plan_bytes);
+  o.bucket_elements = 1 << 20;
+  check_same_bits(many, train_tiny(o));
+  // Windows of states that come and go are updated one by one.
+  o.bucket_elements = 1;
+  o.offload = {0.5, 96};
+  const TinyResult windows = train_tiny(o);
+  CHECK(launches(windows.used_ops[0]) > 3);
+  CHECK(windows.losses == many.losses);
+}
 
 TEST_CASE("training on cuda equals the CPU: losses, norms, gradients, parameters in fp64") {
   if (!have_cuda()) return;

@@ -39,8 +39,8 @@ void check_case(int64_t n, bool decay, bool low) {
           AdamwArgs args;
           args.lr = 1e-2 / step, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = step;
           const auto grad = random_array<A>(n, 10 + step, std::pow(10.0, step - 2));
-          f(dtype_of<A>::value, w.data(), m.data(), v.data(), grad.data(), dtype_of<L>::value,
-            low ? copy.data() : nullptr, {{n, decay, args}});
+          f(dtype_of<A>::value, dtype_of<L>::value,
+            {{w.data(), m.data(), v.data(), grad.data(), low ? copy.data() : nullptr, {{n, decay, args}}}});
           want.step(doubles(grad), decay, args);
         }
         for (bool whole : {w.intact(), m.intact(), v.intact(), copy.intact()}) CHECK(whole);
@@ -75,9 +75,9 @@ TEST_CASE("a zero gradient on fresh moments moves nothing but the decay") {
     for (int i = 0; i < 8; ++i) w[i] = 2, m[i] = v[i] = g[i] = 0;
     AdamwArgs args;
     args.lr = 0.5, args.weight_decay = 0.1;
-    f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::f32, nullptr, {{8, false, args}});
+    f(DType::f32, DType::f32, {{w.data(), m.data(), v.data(), g.data(), nullptr, {{8, false, args}}}});
     CHECK(w[7] == 2);
-    f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::f32, nullptr, {{8, true, args}});
+    f(DType::f32, DType::f32, {{w.data(), m.data(), v.data(), g.data(), nullptr, {{8, true, args}}}});
     CHECK(w[7] == Approx(1.9));
   }
 }
@@ -98,12 +98,17 @@ TEST_CASE("runs of an update have arguments of their own: the bits of updates on
                      v = random_array<float>(n, 3, 0);
       const auto g = random_array<float>(n, 4);
       Guarded<bf16> low(n);
-      if (!apart) f(DType::f32, w.data(), m.data(), v.data(), g.data(), DType::bf16, low.data(), runs);
+      if (!apart) f(DType::f32, DType::bf16, {{w.data(), m.data(), v.data(), g.data(), low.data(), runs}});
       int64_t begin = 0;
       for (const AdamwRun& r : runs) {
         if (apart)
-          f(DType::f32, w.data() + begin, m.data() + begin, v.data() + begin, g.data() + begin, DType::bf16,
-            low.data() + begin, {{r.end - begin, r.decay, r.args}});
+          f(DType::f32, DType::bf16,
+            {{w.data() + begin,
+              m.data() + begin,
+              v.data() + begin,
+              g.data() + begin,
+              low.data() + begin,
+              {{r.end - begin, r.decay, r.args}}}});
         begin = r.end;
       }
       return w.bits() + m.bits() + v.bits() + low.bits();

@@ -55,6 +55,63 @@ TEST_CASE("FP8 under every layout equals one process, by delayed and by current 
     }
 }
 
+TEST_CASE(
+    "weights of FP8 rounded once a step: the bits of weights rounded at each use, in memory of their own") {
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
+    CAPTURE(static_cast<int>(recipe));
+    TinyOptions o = job(recipe);
+    o.ranks = 2;
+    const auto rounded_bytes = [](const TinyOptions& of) {
+      MetaJob meta(of, 0);
+      meta.program.train_step({}, tiny_adamw(1));
+      return meta.memory.peak().by_kind[static_cast<int>(MemoryKind::fp8_weights)];
+    };
+    TinyOptions once = o, each = o;
+    once.zero_stage = 2, each.zero_stage = 3;  // which releases them
+    for (const int64_t recomputed : {0, 1}) {
+      once.recompute.run = each.recompute.run = recomputed;
+      const TinyResult a = train_tiny(once), b = train_tiny(each);
+      check_same_bits(a, b);
+      require_exact_memory(a);
+    }
+    // Of q, k and v, the way out, gate and up, and down, as they are and turned.
+    const int64_t weights = 64 * 32 + 32 * 32 + 2 * 40 * 32 + 32 * 40;
+    const int64_t steps = recipe == Fp8Recipe::blockwise    ? 8 * 64
+                          : recipe == Fp8Recipe::tensorwise ? 4 * 64
+                                                            : 0;
+    CHECK(rounded_bytes(once) == o.layers * (2 * weights + steps));
+    CHECK(rounded_bytes(each) == 0);
+    once.micro_batch = once.global_batch / once.ranks;  // one a step
+    CHECK(rounded_bytes(once) == 0);
+  }
+}
+
+TEST_CASE("weights of FP8 are rounded again where Sophia-H shifts them for its own pass") {
+  TinyOptions once = job(Fp8Recipe::delayed);
+  once.optimizer.rule = UpdateRule::sophia_h;
+  once.optimizer.hessian_interval = 2;
+  once.optimizer.sophia_gamma = 1;
+  once.optimizer.hessian_radius = 0.05;  // beyond what rounding hides
+  once.ranks = 2, once.steps = 4;
+  TinyOptions each = once;
+  once.zero_stage = 2, each.zero_stage = 3;
+  check_same_bits(train_tiny(once), train_tiny(each));
+}
+
+TEST_CASE("what FP8 products read is kept rounded where their steps are known before") {
+  const auto kept = [](Fp8Recipe recipe, bool eight) {
+    TinyOptions o = job(recipe);
+    if (!eight) o.fp8.reset();
+    MetaJob meta(o, 0);
+    meta.program.train_step({}, tiny_adamw(1));
+    return meta.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)];
+  };
+  const int64_t current = kept(Fp8Recipe::tensorwise, true), delayed = kept(Fp8Recipe::delayed, true);
+  CHECK(current == kept(Fp8Recipe::tensorwise, false));
+  // In fp64 an element is of eight bytes: of two norms and SwiGLU in four layers seven are saved.
+  CHECK(current - delayed == 4 * 24 * (2 * 32 + 40) * 7);
+}
+
 TEST_CASE("blocks of FP8 under layouts that do not cut them equal one process") {
   TinyOptions o = job(Fp8Recipe::blockwise);
   o.hidden = 256, o.heads = 2, o.kv_heads = 2, o.intermediate = 256, o.layers = 2, o.steps = 2;

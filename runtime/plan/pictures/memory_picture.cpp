@@ -22,8 +22,8 @@ struct Bar {
 };
 
 /// Light and dark in turn, so that neighbours differ in print too.
-constexpr const char* kKindFill[kMemoryKindCount] = {"#4f7fb8", "#f2c7a0", "#3f8f6b",
-                                                     "#f3e39a", "#8a6bb0", "#bfe3e8"};
+constexpr const char* kKindFill[kMemoryKindCount] = {"#4f7fb8", "#f2c7a0", "#3f8f6b", "#f3e39a",
+                                                     "#8a6bb0", "#bfe3e8", "#b5603f"};
 constexpr const char* kGapFill = "#ffffff";
 constexpr const char* kOutsideFill = "#b0b0b0";
 
@@ -73,6 +73,9 @@ std::string memory_svg(const Plan& plan) {
   double x = 8;
   for (int k = 0; k < kMemoryKindCount; ++k) {
     const std::string name(memory_kind_name(static_cast<MemoryKind>(k)));
+    if (std::none_of(plan.ranks.begin(), plan.ranks.end(),
+                     [&](const RankPlan& r) { return r.arena.by_kind[static_cast<size_t>(k)] > 0; }))
+      continue;
     svg.legend(x, 44, kKindFill[k], name);
     x += 24 + Svg::text_width(name.size());
   }

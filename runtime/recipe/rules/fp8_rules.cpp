@@ -91,7 +91,7 @@ void check_fp8(const Recipe& r) {
            "characters",
            at("fp8.keep"), pattern, store.spec(0).name, store.spec(store.count() / 2).name);
   }
-  if (decoder.quantize_operands(store, r.fp8) == 0)
+  if (decoder.quantize_operands(store, r.fp8).empty())
     fail(ExitCode::usage,
          "{}: fp8.keep: leaves no linear layer to round; nearest valid value: precision: bf16",
          at("fp8.keep"));

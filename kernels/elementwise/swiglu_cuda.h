@@ -1,0 +1,19 @@
+// What gate and up become by SwiGLU, and their gradients, in kernels.
+#pragma once
+#include "kernels/cuda/fast_math_cuda.h"
+#include "kernels/tensor/dtype.h"
+
+namespace ltrain::cuda {
+
+/// Of elements of type T.
+template <class T>
+struct Swiglu {
+  using A = compute_t<T>;
+  A gate, up, share;
+  __device__ Swiglu(A g, A u) : gate(g), up(u), share(sigmoid_for<T>(g)) {}
+  __device__ A value() const { return gate * share * up; }
+  __device__ A to_gate(A dy) const { return dy * up * share * (A(1) + gate * (A(1) - share)); }
+  __device__ A to_up(A dy) const { return dy * gate * share; }
+};
+
+}  // namespace ltrain::cuda

@@ -1,0 +1,25 @@
+#include "kernels/elementwise/swiglu_row_cpu.h"
+#include "kernels/matmul/quantize_row_cpu.h"
+#include "kernels/matmul/swiglu_fp8.h"
+#include "kernels/tensor/parallel_for.h"
+
+namespace ltrain::LT_ISA {
+
+void swiglu_forward_fp8_cpu(DType t, void* codes, const float* step, float* amax, const void* gate_up,
+                            int64_t rows, int64_t cols) {
+  const float inverse = 1.0f / *step;
+  dispatch_float(t, [&]<class T>() {
+    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+      T* y = scratch<T>(0, cols);
+      uint32_t most = 0;
+      for (int64_t row = begin; row < end; ++row) {
+        swiglu_row(y, static_cast<const T*>(gate_up) + row * 2 * cols, cols);
+        encode<E4m3>(static_cast<uint8_t*>(codes) + row * cols, y, cols, inverse);
+        if (amax) most = std::max(most, largest(y, cols));
+      }
+      if (amax) raise(amax, most);
+    });
+  });
+}
+
+}  // namespace ltrain::LT_ISA

@@ -1,0 +1,15 @@
+// A norm whose result is written in FP8, for products that read nothing else of it.
+#pragma once
+#include "kernels/matmul/quantize.h"
+#include "kernels/norm/norm.h"
+
+namespace ltrain {
+
+/// norm_forward without y: the codes that quantize would make of y, which is not written.
+void norm_forward_fp8(Stream& s, const NormForward& args, const RoundedOutput& out);
+
+LT_KERNEL(norm_forward_fp8, DType t, NormShape shape, void* codes, const float* step, float* amax, void* sum,
+          void* mean, void* rstd, const void* x, const void* delta, const void* weight, const void* bias,
+          DropoutArgs dropout)
+
+}  // namespace ltrain

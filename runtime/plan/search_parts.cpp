@@ -229,6 +229,12 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
       });
 }
 
+double SearchParts::first_wait(const Layout& l, double layers, double forward, double last) {
+  // In one call for all of a rank's layers none of its parts takes longer than alone.
+  const double all = static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
+  return std::max(0.0, std::min(1.0, layers / all) * traffic_seconds(l).once + last - forward);
+}
+
 /// That ZeRO from this stage on cuts what a rank has into.
 double SearchParts::shards(const Layout& l, int64_t from) const {
   const int64_t replicas = l.data * l.context,
@@ -250,12 +256,9 @@ Bound SearchParts::bound(const Layout& l) {
   // Backward has the weights of a layer whole.
   const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   const TrafficSeconds traffic = traffic_seconds(l);
-  const double each = micros * std::max(p.micro_seconds / stages + traffic.stolen, traffic.micro);
-  // What is gathered once comes before a pipeline's first action, else beside the forward on its group's
-  // stream.
-  const double all =
-      l.pipeline > 1 ? each + traffic.once : std::max(each, micros * traffic.micro + traffic.once);
-  return {kRounding * all, kRounding * (kept / stages + whole + p.external)};
+  const double compute = micros * (p.micro_seconds / stages + traffic.stolen);
+  return {kRounding * std::max(compute, micros * traffic.micro + traffic.once),
+          kRounding * (kept / stages + whole + p.external)};
 }
 
 const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
@@ -280,15 +283,19 @@ double SearchParts::least_actions(const Layout& l) {
   });
   const auto micros = static_cast<int>(l.global_batch / (l.micro_batch * l.data));
   const bool splits = pipeline::find_schedule(l.schedule)->splits_backward;
-  return kRounding * (pipeline::least_makespan(places, staged, micros, splits) + traffic_seconds(l).once);
+  return kRounding * pipeline::least_makespan(places, staged, micros, splits);
 }
 
 Bound SearchParts::actions(const Layout& l) {
   const Actions& a = actions_.get(actions_key_of(l), [&] {
     const PipelinePlan plan = pipeline(l, recipe_of(l));
     const pipeline::Schedule& schedule = plan.layout.schedule;
-    Actions made{plan.timing.makespan, std::vector<double>(static_cast<size_t>(schedule.ranks)),
+    Actions made{plan.timing.makespan, 0, 0, 0, std::vector<double>(static_cast<size_t>(schedule.ranks)),
                  plan.timing.peak_kept, kept_with_gradients(schedule, plan.costs.activation)};
+    const int first = plan.layout.stage_layers.front();
+    made.first_layers = first;
+    made.first_forward = plan.costs.forward.front();
+    made.first_last = costs(l).forward.at(static_cast<size_t>(first) - 1);
     for (size_t stage = 0; stage < plan.layout.stage_layers.size(); ++stage)
       made.layers[static_cast<size_t>(schedule.rank_of_stage[stage])] += plan.layout.stage_layers[stage];
     return made;
@@ -304,7 +311,8 @@ Bound SearchParts::actions(const Layout& l) {
     }
   const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   if (most > 0) most += whole + p.external;
-  return {kRounding * (a.seconds + traffic_seconds(l).once), kRounding * most};
+  const double wait = first_wait(l, a.first_layers, a.first_forward, a.first_last);
+  return {kRounding * (a.seconds + wait), kRounding * most};
 }
 
 std::unique_ptr<RankTrials> SearchParts::begin_trial(const Layout& l, double most_seconds) {

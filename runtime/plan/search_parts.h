@@ -148,6 +148,9 @@ class SearchParts {
   Traffic make_traffic(const Layout& layout) const;
   /// Of the rank with most layers; 0 where it is not known.
   TrafficSeconds traffic_seconds(const Layout& layout);
+  /// That the first stage waits at least for what is gathered once a step, when it has `layers` and its first
+  /// forward takes `forward` seconds, of which its last layer `last`. All that follows is as much later.
+  double first_wait(const Layout& layout, double layers, double forward, double last);
   double shards(const Layout& layout, int64_t from_stage) const;
   const pipeline::LayerCosts& costs(const Layout& layout);
   PipelinePlan pipeline(const Layout& layout, const Recipe& recipe);
@@ -164,7 +167,8 @@ class SearchParts {
   Shared<std::tuple<PartKey, int64_t, int64_t, bool>, pipeline::StageCosts> staged_;
   struct Actions {
     double seconds = 0;
-    std::vector<double> layers, kept;  ///< by pipeline rank
+    double first_layers = 0, first_forward = 0, first_last = 0;  ///< as first_wait has them
+    std::vector<double> layers, kept;                            ///< by pipeline rank
     std::vector<double> kept_later;    ///< the most after all its stages have gradients
   };
   Shared<ActionsKey, Actions> actions_;

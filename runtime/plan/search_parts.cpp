@@ -67,9 +67,20 @@ std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
 }  // namespace
 
 SearchParts::PartKey SearchParts::key_of(const Layout& l) {
-  return {l.tensor,        l.sequence_parallel, l.context,   l.context_comm, l.expert,
-          l.expert_tensor, l.micro_batch,       l.recompute, l.precision,    hides_collectives(l),
-          l.tensor_mode,   l.offload_optimizer, l.row_budget};
+  return {l.tensor,
+          l.sequence_parallel,
+          l.context,
+          l.context_comm,
+          l.expert,
+          l.expert_tensor,
+          l.micro_batch,
+          l.recompute,
+          l.precision,
+          hides_collectives(l),
+          l.tensor_mode,
+          l.offload_optimizer,
+          l.offload_activations,
+          l.row_budget};
 }
 
 SearchParts::ActionsKey SearchParts::actions_key_of(const Layout& l) {
@@ -81,7 +92,9 @@ bool SearchParts::moves_experts(const Layout& l) {
 }
 
 bool SearchParts::hides_collectives(const Layout& l) {
-  return moves_experts(l) || (l.pipeline == 1 && (l.tensor > 1 || l.context > 1 || l.expert > 1));
+  const bool turns = l.overlap == OverlapChoice::on || (l.overlap == OverlapChoice::automatic &&
+                                                        (l.tensor > 1 || l.context > 1 || l.expert > 1));
+  return moves_experts(l) || (l.pipeline == 1 && turns);
 }
 
 bool SearchParts::composes(const Layout& l) const {
@@ -103,6 +116,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   if (r.parallel.expert == 1) r.parallel.data = 1;
   r.parallel.zero_stage = 0;
   r.parallel.shard_ranks = 0;
+  r.offload.params = {};
   r.train.global_batch_size = r.train.micro_batch_size * r.parallel.data;
   r.train.eval_interval = 0;
   const int64_t layers = r.model.num_hidden_layers;
@@ -145,7 +159,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
     p.micro_seconds = seconds_of(c.forward, layers) + seconds_of(c.input, layers) +
                       seconds_of(c.weight, layers) + c.first_forward + c.first_input + c.first_weight +
                       c.last_forward + c.last_input + c.last_weight;
-  if (few && !c.activation.empty())
+  if (few && !c.activation.empty() && !l.offload_activations)
     p.activations = static_cast<double>(layers) * std::max(0.0, c.activation.front());
   return p;
 }
@@ -186,7 +200,8 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
     return {};
   const TrafficKey key{l.tensor, l.tensor_mode, l.zero_stage, l.precision};
   return traffic_seconds_.get(
-      {key, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group, l.order}, [&] {
+      {key, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group, l.order, hides_collectives(l)},
+      [&] {
         const Traffic& t = traffic_.get(key, [&] { return make_traffic(l); });
         const Recipe r = recipe_of(l);
         const Mesh mesh = mesh_of(r, 0);
@@ -249,10 +264,10 @@ Bound SearchParts::bound(const Layout& l) {
                stages = static_cast<double>(l.pipeline);
   // One of the ranks has at least its share of each. The second of several micro-batches finds the gradients
   // of the first: after all forwards that a schedule has ahead of a backward.
-  const double grads = p.grads / shards(l, 2);
+  const double grads = p.grads / shards(l, 2), params = l.offload_params ? 0 : p.params / shards(l, 3);
   const bool both = micros > (l.pipeline == 1 ? 1 : 2 * stages * static_cast<double>(l.virtual_pipeline));
-  const double kept = p.params / shards(l, 3) + p.states / shards(l, 1) +
-                      (both ? p.activations + grads : std::max(p.activations, grads));
+  const double kept =
+      params + p.states / shards(l, 1) + (both ? p.activations + grads : std::max(p.activations, grads));
   // Backward has the weights of a layer whole.
   const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   const TrafficSeconds traffic = traffic_seconds(l);
@@ -290,7 +305,7 @@ Bound SearchParts::actions(const Layout& l) {
   const Actions& a = actions_.get(actions_key_of(l), [&] {
     const PipelinePlan plan = pipeline(l, recipe_of(l));
     const pipeline::Schedule& schedule = plan.layout.schedule;
-    Actions made{plan.timing.makespan, 0, 0, 0, std::vector<double>(static_cast<size_t>(schedule.ranks)),
+    Actions made{plan.timing.makespan, std::vector<double>(static_cast<size_t>(schedule.ranks)),
                  plan.timing.peak_kept, kept_with_gradients(schedule, plan.costs.activation)};
     const int first = plan.layout.stage_layers.front();
     made.first_layers = first;
@@ -303,7 +318,7 @@ Bound SearchParts::actions(const Layout& l) {
   const Part& p = parts_.get(key_of(l), [&] { return make_part(l); });
   double most = 0;
   // Without experts, whose rows are planned for the worst routing.
-  if (p.layer_params > 0 && given_.model.moe.num_experts == 0)
+  if (p.layer_params > 0 && given_.model.moe.num_experts == 0 && !l.offload_params && !l.offload_activations)
     for (size_t rank = 0; rank < a.kept.size(); ++rank) {
       const double states = a.layers[rank] * (p.layer_params / shards(l, 3) + p.layer_states / shards(l, 1));
       const double grads = a.layers[rank] * p.layer_grads / shards(l, 2);
@@ -356,7 +371,11 @@ void RankTrials::run(size_t i) {
   ranks_[i] = compose_rank(recipe_, profile_, pipeline_.layout, which_[i], job_.threads_per_rank);
   Plan alone = job_;
   alone.ranks = {ranks_[i]};
-  const double seconds = ranks_[i].step_seconds + pipeline_.timing.makespan;  // or longer: place_actions
+  double seconds = ranks_[i].step_seconds + pipeline_.timing.makespan;  // or longer: place_actions
+  if (const std::vector<ActionTime>& a = ranks_[i].actions;
+      i == 0 && !a.empty() && a.front().gathering > 0 &&
+      pipeline_.layout.schedule.order.front().front().stage == 0)
+    seconds += std::max(0.0, a.front().end - pipeline_.costs.forward.front());  // the first of all actions
   if (fits_with(alone, keep_free_) && seconds <= most_seconds_) return;
   size_t before = ended_by_;
   while (i < before && !ended_by_.compare_exchange_weak(before, i)) {

@@ -7,6 +7,7 @@
 #include "kernels/base/error.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/plan/search.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema_parts.h"
 
 namespace ltrain::app {
@@ -35,6 +36,17 @@ std::pair<int64_t, int64_t> batch_range(const std::string& text, const Recipe& g
          "--global-batch {}: must be LOW..HIGH, sequences of a step, 1 to {}; nearest valid value: {}..{}",
          text, kMostBatch, given.train.global_batch_size, 2 * given.train.global_batch_size);
   return {low, high};
+}
+
+/// Refuses --allow-fp8 where no layout could have it.
+void check_fp8_open(const Recipe& given, const MachineProfile& profile) {
+  if (given.origins->has("precision"))
+    fail(ExitCode::usage,
+         "--allow-fp8: {} sets precision to {}, and what a recipe sets stays; leave out one of both",
+         given.origins->place("precision").text(), to_string(given.precision));
+  if (!profile.device || !profile.device->matmul.peak.contains("fp8"))
+    fail(ExitCode::usage, "--allow-fp8: {} has no matmuls of FP8; leave it out, or take --profile h100",
+         profile.source);
 }
 
 /// The scatter, and the drawings of the first layout of the list.
@@ -73,6 +85,8 @@ void add_search(CLI::App& plan, SearchOptions& o) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 18));
   plan.add_option("--global-batch", o.global_batch,
                   "LOW..HIGH: global batches that --search tries, from the low one doubling");
+  plan.add_flag("--allow-fp8", o.allow_fp8,
+                "Of the fastest layouts try FP8 in linear layers, which changes the numbers of a run");
   plan.add_option("--seconds", o.seconds, "Time after which --search tries no more of the fastest layouts")
       ->check(CLI::Range(1.0, 1e6));
   plan.add_option("--explain", o.explain, "Compare two layouts of the list of --search by their numbers")
@@ -85,6 +99,7 @@ void check_search(const SearchOptions& o) {
                                                 {"--seconds", o.seconds != SearchOptions().seconds},
                                                 {"--keep-free", !o.keep_free.empty()},
                                                 {"--max-tensor", o.max_tensor > 0},
+                                                {"--allow-fp8", o.allow_fp8},
                                                 {"--global-batch", !o.global_batch.empty()},
                                                 {"--explain", !o.explain.empty()},
                                                 {"--write", !o.write.empty()}};
@@ -118,6 +133,8 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
   MachineProfile profile =
       profile_for(profile_name, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
   profile.expert_skew = skew;
+  if (o.allow_fp8) check_fp8_open(given, profile);
+  limits.allow_fp8 = o.allow_fp8;
   const SearchResult result = search_layouts(load, profile, limits);
   std::string out = json ? search_json(result, given, limits) + "\n" : search_text(result, given, limits);
   if (!o.explain.empty() && !result.found.empty()) {

@@ -11,7 +11,7 @@
 namespace ltrain::app {
 
 struct SearchOptions {
-  bool on = false;
+  bool on = false, allow_fp8 = false;
   int gpus = 0;
   std::string keep_free, global_batch, write;
   int64_t max_tensor = 0;

@@ -34,12 +34,14 @@ void check_costs(const Schedule& s, const StageCosts& c) {
                good(c.optimizer, ranks, true),
            "costs of {} stages on {} ranks: a list is of another length, or has a negative cost", stages,
            ranks);
-  LT_CHECK(c.least.empty() || c.least.size() == ranks, "least costs of {} ranks, not of {}", c.least.size(),
-           ranks);
-  for (size_t r = 0; r < c.least.size(); ++r)
-    LT_CHECK(good(c.least[r], s.order[r].size(), true),
-             "least costs of rank {}: {} of {} actions, or one is negative", r, c.least[r].size(),
-             s.order[r].size());
+  const auto check_actions = [&](const std::vector<std::vector<double>>& of, const char* what) {
+    LT_CHECK(of.empty() || of.size() == ranks, "{} of {} ranks, not of {}", what, of.size(), ranks);
+    for (size_t r = 0; r < of.size(); ++r)
+      LT_CHECK(good(of[r], s.order[r].size(), true), "{} of rank {}: {} of {} actions, or one is negative",
+               what, r, of[r].size(), s.order[r].size());
+  };
+  check_actions(c.least, "least costs");
+  check_actions(c.earliest_end, "earliest ends");
 }
 
 }  // namespace
@@ -65,6 +67,7 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
   t.start.resize(ranks);
   t.end.resize(ranks);
   t.busy.assign(ranks, 0);
+  t.waited.assign(ranks, 0);
   t.peak_activations.assign(ranks, 0);
   t.peak_kept.assign(ranks, 0);
   std::vector<int> kept(ranks);
@@ -87,10 +90,13 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
     }
     double took = seconds(costs, a);
     if (!costs.least.empty() && !costs.least[rank].empty()) took = std::max(took, costs.least[rank][at]);
-    const double end = start + took;
+    double end = start + took;
+    if (!costs.earliest_end.empty() && !costs.earliest_end[rank].empty())
+      end = std::max(end, costs.earliest_end[rank][at]);
     t.start[rank][at] = start;
     t.end[rank][at] = end;
-    t.busy[rank] += took;
+    t.busy[rank] += end - start;
+    t.waited[rank] += end - start - took;
     clock[rank] = end;
 
     const bool forward = a.kind == ActionKind::forward;

@@ -19,6 +19,10 @@ struct StageCosts {
   /// What an action takes at least, by rank and position as in Schedule::order; a rank's list may be empty.
   /// Empty: none.
   std::vector<std::vector<double>> least;
+  /// When an action ends at the earliest, likewise by rank and position, counted from the schedule's begin:
+  /// the release time of what it needs beside another stage's tensor (a layer's gathered weights), and what
+  /// the action still does from there on. Empty: none.
+  std::vector<std::vector<double>> earliest_end;
   /// Seconds of the optimizer by rank, after the last rank's last action: the gradient norm needs all of
   /// them.
   std::vector<double> optimizer;
@@ -31,7 +35,8 @@ struct Timing {
   std::vector<std::vector<double>> start, end;  ///< by rank and position, as Schedule::order
   double makespan = 0;                          ///< from 0 to the end of the last action; without optimizer
   double step = 0;                              ///< with it
-  std::vector<double> busy;                     ///< by rank: seconds of computation
+  std::vector<double> busy;                     ///< by rank: seconds within actions
+  std::vector<double> waited;                   ///< by rank: of them, for StageCosts::earliest_end
   /// By rank: makespan - busy.
   std::vector<double> bubble;
   /// By rank: idle seconds between its own first and last action. This is what the zero-bubble papers call

@@ -151,6 +151,7 @@ void ParameterStore::begin_step(int64_t micros, int64_t step, bool gathered) {
 }
 
 void ParameterStore::gather_segment(int segment, int next) { weights_->gather_segment(segment, next); }
+double ParameterStore::waited_for_updates() const { return weights_->waited_for_updates(); }
 void ParameterStore::release_segment(int segment) { weights_->release_segment(segment); }
 GradBuffer ParameterStore::accumulate(int id, int n) { return training_->gradients.accumulate(id, n); }
 void ParameterStore::grad_ready(int id) { training_->gradients.ready(id); }

@@ -90,7 +90,7 @@ class ParameterStore {
   /// `micros` backward passes of step `step`, from 1, follow; every unit that trains gets a contribution from
   /// each.
   /// ZeRO-1 and 2: what others updated in the step before is on its way; `gathered`: it is here, as captured
-  /// work and stages of a pipeline need it.
+  /// work needs it.
   void begin_step(int64_t micros, int64_t step, bool gathered = false);
   /// Before what is no step reads weights: with ZeRO-1 and 2 those that others updated come.
   void complete_weights();
@@ -99,6 +99,8 @@ class ParameterStore {
   /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). ZeRO-1 and 2: waits for
   /// what begin_step gathers of it. Else nothing.
   void gather_segment(int segment, int next = -1);
+  /// On meta: seconds waited so far for what begin_step gathers.
+  double waited_for_updates() const;
   /// ZeRO-3: gives a segment's values back. Else nothing.
   void release_segment(int segment);
   /// Where to write the next contribution to a unit's gradient.

@@ -142,8 +142,10 @@ void Weights::finish_gathers() {
 void Weights::wait_gathered(const Bucket& b) {
   State& s = at(b);
   if (!s.gathering) return;
+  const double before = c_.compute.clock;
   s.done.wait_hidden(c_.compute);  // it was started a layer ago, or with the step
   s.gathering = false;
+  if (c_.sharding.gathers_updates()) waited_for_updates_ += c_.compute.clock - before;
   if (s.fetched.defined()) c_.memory.release(s.fetched);
   if (!c_.meta()) return;
   for (Axis a : kEachGradientAxis)

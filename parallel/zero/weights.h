@@ -32,6 +32,8 @@ class Weights {
   void complete();
   /// After the last use in a step: waits for gathers that nothing has waited for.
   void finish_gathers();
+  /// On meta: seconds that the compute stream has waited so far for what others have updated.
+  double waited_for_updates() const { return waited_for_updates_; }
 
   // ---- between steps ----
   /// As this rank holds them: whole, or its piece.
@@ -85,6 +87,7 @@ class Weights {
   std::vector<TensorRecord*> records_;  // by unit, on meta
   bool stale_ = true;  // the next step begins with gathers: so that all steps have them, the first one too
   bool complete_ = false;  // others' pieces are as new as this rank's
+  double waited_for_updates_ = 0;
 };
 
 }  // namespace ltrain

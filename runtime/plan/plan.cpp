@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <tuple>
 #include <unordered_map>
 
@@ -67,7 +66,12 @@ double RankPlan::exposed_comm_seconds() const {
 
 namespace {
 
-double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+/// Of actions, with what they waited for.
+double seconds_of(const std::vector<ActionTime>& actions) {
+  double sum = 0;
+  for (const ActionTime& a : actions) sum += a.seconds + a.gathering;
+  return sum;
+}
 
 /// Of the whole model, however it is cut.
 int64_t model_parameters(const ModelConfig& model) {
@@ -143,7 +147,7 @@ void add_other_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta
   plan.other_seconds = meta.end() - begin;
   if (layout.stage_layers.empty()) return;
   plan.other_passes = meta.program.parameters().estimates(kinds.other_step) ? 2 : 1;
-  plan.other_seconds -= sum(meta.program.action_seconds());
+  plan.other_seconds -= seconds_of(meta.program.actions());
 }
 
 }  // namespace
@@ -159,21 +163,50 @@ PipelinePlan priced_pipeline(const Recipe& recipe, const MachineProfile& profile
   return out;
 }
 
+namespace {
+
+/// Of what a rank's pass waited for gathers of updated weights, a pipeline waits for `left`.
+void hide_gathers(RankPlan& rank, std::string_view axis, double left) {
+  double waited = 0;
+  for (const ActionTime& a : rank.actions) waited += a.gathering;
+  for (auto& [of, seconds] : rank.exposed)
+    if (of == axis) seconds = std::max(0.0, seconds - waited + left);
+  std::stable_sort(rank.exposed.begin(), rank.exposed.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+}
+
+}  // namespace
+
 void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelinePlan& pipeline) {
   if (pipeline.layout.stage_layers.empty()) return;
-  auto& least = pipeline.costs.least;
+  const auto place = [&](const RankPlan& rank) {
+    return static_cast<size_t>(mesh_of(recipe, rank.rank).coordinate(Axis::pipeline));
+  };
+  auto &least = pipeline.costs.least, &earliest_end = pipeline.costs.earliest_end;
   least.assign(static_cast<size_t>(pipeline.layout.schedule.ranks), {});
+  earliest_end = least;
   for (const RankPlan& rank : ranks) {
-    const int coordinate = mesh_of(recipe, rank.rank).coordinate(Axis::pipeline);
-    std::vector<double>& actions = least.at(static_cast<size_t>(coordinate));
-    if (actions.empty()) actions.resize(rank.action_seconds.size());
-    std::transform(actions.begin(), actions.end(), rank.action_seconds.begin(), actions.begin(),
-                   [](double a, double b) { return std::max(a, b); });
+    std::vector<double>&seconds = least.at(place(rank)), &end = earliest_end.at(place(rank));
+    seconds.resize(rank.actions.size());
+    for (size_t i = 0; i < rank.actions.size(); ++i) {
+      const ActionTime& a = rank.actions[i];
+      seconds[i] = std::max(seconds[i], a.seconds);
+      if (a.gathering <= 0) continue;  // one that did not wait without bubbles does not wait with them
+      end.resize(rank.actions.size());
+      end[i] = std::max(end[i], a.end);
+    }
   }
   pipeline.timing = pipeline::simulate(pipeline.layout.schedule, pipeline.costs);
+  double other = pipeline.timing.makespan;
+  if (std::any_of(ranks.begin(), ranks.end(), [](const RankPlan& r) { return r.other_passes > 1; })) {
+    pipeline::StageCosts gathered = pipeline.costs;  // a step of two passes has waited before the first
+    gathered.earliest_end.clear();
+    other = pipeline::simulate(pipeline.layout.schedule, gathered).makespan;
+  }
   for (RankPlan& rank : ranks) {
     rank.step_seconds += pipeline.timing.makespan;
-    rank.other_seconds += rank.other_passes * pipeline.timing.makespan;
+    rank.other_seconds += rank.other_passes * other;
+    hide_gathers(rank, comm_axis(mesh_of(recipe, rank.rank).shard), pipeline.timing.waited.at(place(rank)));
   }
 }
 
@@ -206,8 +239,8 @@ void plan_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
   meta.train_step();
   plan.step_seconds = meta.end();
   if (layout.stage_layers.empty()) return;  // a rank alone does not know when its neighbours send
-  plan.action_seconds = meta.program.action_seconds();
-  plan.step_seconds -= sum(plan.action_seconds);
+  plan.actions = meta.program.actions();
+  plan.step_seconds -= seconds_of(plan.actions);
 }
 
 /// What comes with each batch of an evaluation, from passes over one and over two of them.
@@ -262,7 +295,7 @@ RankPlan compose_rank(const Recipe& recipe, const MachineProfile& profile, const
     RankPlan known;
     known.rank = rank;
     known.step_seconds = plan.step_seconds;
-    known.action_seconds = std::move(plan.action_seconds);
+    known.actions = std::move(plan.actions);
     known.total_bytes = plan.total_bytes;
     known.host_bytes = plan.host_bytes;
     return known;

@@ -68,7 +68,7 @@ struct RankPlan {
   int other_passes = 0;       ///< of such a step over its micro-batches
   int64_t placement_ops = 0;  ///< ops and collectives whose placements were checked
   /// Of a pipeline: each action of its order in the rank's pass, one after the other without bubbles.
-  std::vector<double> action_seconds;
+  std::vector<ActionTime> actions;
 };
 
 /// A memory that ranks need, of a card or of this host.
@@ -186,7 +186,9 @@ RankPlan compose_rank(const Recipe& resolved, const MachineProfile& profile, con
 /// Adds the actions of a pipeline to the steps of `ranks`; nothing without a pipeline. An action takes what
 /// its stage's costs say, or what it took in the pass of a rank of its stage where that is longer: there it
 /// waits for shards of parameters and gradients too, which costs of layers do not know. That pass has no
-/// bubbles, in which a run could hide some of that wait, so such a plan is never too fast by it.
+/// bubbles, in which a run could hide some of that wait, so such a plan is never too fast by it. What all
+/// ranks gather from the begin of the step on (ZeRO-1 and 2) is waited for where it comes later than the
+/// micro-batch before it alone, and what the bubbles hide of it is taken from `exposed`.
 void place_actions(std::vector<RankPlan>& ranks, const Recipe& resolved, PipelinePlan& pipeline);
 
 /// What the plan is compared with: a card's memory, and this host's where ranks would run on it. Empty where

@@ -19,6 +19,7 @@ constexpr size_t kPriced = 64;              // at once
 constexpr size_t kFrontTrials = 8;          // of the front of bounds
 constexpr size_t kSmallestTrials = 24;      // where nothing fits
 constexpr size_t kVariantsOf = 10;          // of the fastest that fit, and of those that would if they did
+constexpr size_t kMoreOffload = 8;          // of the smallest, where nothing fits
 constexpr size_t kUnfit = 256;              // of the latter, that are looked at
 constexpr size_t kChosenRecompute = 2;      // that choose what is computed again, which takes many plans,
 constexpr int64_t kMostOpsToChoose = 4096;  // of so many layers times micro-batches
@@ -257,18 +258,37 @@ class Search {
       add(with_offload(r.layout, recipe_, limits_), {});
     }
     std::vector<Ranked> fit;
-    const size_t tried = batch.size();
+    size_t tried = batch.size();
     std::map<size_t, Trial> parents;
     for (size_t i = 0; i < batch.size(); ++i) parents[batch[i].index] = of[i];
     try_all(std::move(batch), 0, fit);
+    if (fitting.empty() && fit.empty()) tried += try_more_offload(first, fit);
     for (Ranked& r : fit) {
-      const Trial& parent = parents.at(r.index);
+      const auto at = parents.find(r.index);
+      const Trial parent = at == parents.end() ? Trial() : at->second;
       const bool better = !parent.finished || r.trial.bytes < parent.bytes ||
                           r.trial.step_seconds < (1 - 1e-9) * parent.step_seconds;
       if (better) fitting.push_back(std::move(r));
     }
     sort(fitting);
     return static_cast<int64_t>(tried);
+  }
+
+  /// Where nothing fits with the optimizer state in host memory: more of the smallest layouts there, one
+  /// after the other, until one fits. Returns how many were tried.
+  size_t try_more_offload(const std::vector<Ranked>& smallest, std::vector<Ranked>& fitting) {
+    size_t tried = 0;
+    for (size_t i = 0; i < std::min(smallest.size(), kMoreOffload) && fitting.empty(); ++i) {
+      std::vector<Ranked> batch;
+      for (const Layout& l : with_more_offload(smallest[i].layout, recipe_, limits_)) {
+        Ranked r{l, parts_.bound(l), next_index_++, 2, {}};
+        if (r.bound.bytes <= memory()) batch.push_back(std::move(r));
+      }
+      tried += batch.size();
+      try_all(std::move(batch), 0, fitting);
+      if (seconds_since(start_) > limits_.seconds) break;
+    }
+    return tried;
   }
 
   /// Of a rank.

@@ -68,9 +68,20 @@ std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
 }  // namespace
 
 SearchParts::PartKey SearchParts::key_of(const Layout& l) {
-  return {l.tensor,        l.sequence_parallel, l.context,   l.context_comm, l.expert,
-          l.expert_tensor, l.micro_batch,       l.recompute, l.precision,    hides_collectives(l),
-          l.tensor_mode,   l.offload_optimizer, l.row_budget};
+  return {l.tensor,
+          l.sequence_parallel,
+          l.context,
+          l.context_comm,
+          l.expert,
+          l.expert_tensor,
+          l.micro_batch,
+          l.recompute,
+          l.precision,
+          hides_collectives(l),
+          l.tensor_mode,
+          l.offload_optimizer,
+          l.offload_activations,
+          l.row_budget};
 }
 
 SearchParts::ActionsKey SearchParts::actions_key_of(const Layout& l) {
@@ -82,7 +93,9 @@ bool SearchParts::moves_experts(const Layout& l) {
 }
 
 bool SearchParts::hides_collectives(const Layout& l) {
-  return moves_experts(l) || (l.pipeline == 1 && (l.tensor > 1 || l.context > 1 || l.expert > 1));
+  const bool turns = l.overlap == OverlapChoice::on || (l.overlap == OverlapChoice::automatic &&
+                                                        (l.tensor > 1 || l.context > 1 || l.expert > 1));
+  return moves_experts(l) || (l.pipeline == 1 && turns);
 }
 
 bool SearchParts::composes(const Layout& l) const {
@@ -104,6 +117,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   if (r.parallel.expert == 1) r.parallel.data = 1;
   r.parallel.zero_stage = 0;
   r.parallel.shard_ranks = 0;
+  r.offload.params = {};
   r.train.global_batch_size = r.train.micro_batch_size * r.parallel.data;
   r.train.eval_interval = 0;
   const int64_t layers = r.model.num_hidden_layers;
@@ -146,7 +160,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
     p.micro_seconds = seconds_of(c.forward, layers) + seconds_of(c.input, layers) +
                       seconds_of(c.weight, layers) + c.first_forward + c.first_input + c.first_weight +
                       c.last_forward + c.last_input + c.last_weight;
-  if (few && !c.activation.empty())
+  if (few && !c.activation.empty() && !l.offload_activations)
     p.activations = static_cast<double>(layers) * std::max(0.0, c.activation.front());
   return p;
 }
@@ -187,7 +201,8 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
     return {};
   const TrafficKey key{l.tensor, l.tensor_mode, l.zero_stage, l.precision};
   return traffic_seconds_.get(
-      {key, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group, l.order}, [&] {
+      {key, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group, l.order, hides_collectives(l)},
+      [&] {
         const Traffic& t = traffic_.get(key, [&] { return make_traffic(l); });
         const Recipe r = recipe_of(l);
         const Mesh mesh = mesh_of(r, 0);
@@ -230,6 +245,12 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
       });
 }
 
+double SearchParts::first_wait(const Layout& l, double layers, double forward, double last) {
+  // In one call for all of a rank's layers none of its parts takes longer than alone.
+  const double all = static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
+  return std::max(0.0, std::min(1.0, layers / all) * traffic_seconds(l).once + last - forward);
+}
+
 /// That ZeRO from this stage on cuts what a rank has into.
 double SearchParts::shards(const Layout& l, int64_t from) const {
   const int64_t replicas = l.data * l.context,
@@ -244,19 +265,16 @@ Bound SearchParts::bound(const Layout& l) {
                stages = static_cast<double>(l.pipeline);
   // One of the ranks has at least its share of each. The second of several micro-batches finds the gradients
   // of the first: after all forwards that a schedule has ahead of a backward.
-  const double grads = p.grads / shards(l, 2);
+  const double grads = p.grads / shards(l, 2), params = l.offload_params ? 0 : p.params / shards(l, 3);
   const bool both = micros > (l.pipeline == 1 ? 1 : 2 * stages * static_cast<double>(l.virtual_pipeline));
-  const double kept = p.params / shards(l, 3) + p.states / shards(l, 1) +
-                      (both ? p.activations + grads : std::max(p.activations, grads));
+  const double kept =
+      params + p.states / shards(l, 1) + (both ? p.activations + grads : std::max(p.activations, grads));
   // Backward has the weights of a layer whole.
   const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   const TrafficSeconds traffic = traffic_seconds(l);
-  const double each = micros * std::max(p.micro_seconds / stages + traffic.stolen, traffic.micro);
-  // What is gathered once comes before a pipeline's first action, else beside the forward on its group's
-  // stream.
-  const double all =
-      l.pipeline > 1 ? each + traffic.once : std::max(each, micros * traffic.micro + traffic.once);
-  return {kRounding * all, kRounding * (kept / stages + whole + p.external)};
+  const double compute = micros * (p.micro_seconds / stages + traffic.stolen);
+  return {kRounding * std::max(compute, micros * traffic.micro + traffic.once),
+          kRounding * (kept / stages + whole + p.external)};
 }
 
 const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
@@ -281,7 +299,7 @@ double SearchParts::least_actions(const Layout& l) {
   });
   const auto micros = static_cast<int>(l.global_batch / (l.micro_batch * l.data));
   const bool splits = pipeline::find_schedule(l.schedule)->splits_backward;
-  return kRounding * (pipeline::least_makespan(places, staged, micros, splits) + traffic_seconds(l).once);
+  return kRounding * pipeline::least_makespan(places, staged, micros, splits);
 }
 
 Bound SearchParts::actions(const Layout& l) {
@@ -290,6 +308,10 @@ Bound SearchParts::actions(const Layout& l) {
     const pipeline::Schedule& schedule = plan.layout.schedule;
     Actions made{plan.timing.makespan, std::vector<double>(static_cast<size_t>(schedule.ranks)),
                  plan.timing.peak_kept, kept_with_gradients(schedule, plan.costs.activation)};
+    const int first = plan.layout.stage_layers.front();
+    made.first_layers = first;
+    made.first_forward = plan.costs.forward.front();
+    made.first_last = costs(l).forward.at(static_cast<size_t>(first) - 1);
     for (size_t stage = 0; stage < plan.layout.stage_layers.size(); ++stage)
       made.layers[static_cast<size_t>(schedule.rank_of_stage[stage])] += plan.layout.stage_layers[stage];
     return made;
@@ -297,7 +319,7 @@ Bound SearchParts::actions(const Layout& l) {
   const Part& p = parts_.get(key_of(l), [&] { return make_part(l); });
   double most = 0;
   // Without experts, whose rows are planned for the worst routing.
-  if (p.layer_params > 0 && given_.model.moe.num_experts == 0)
+  if (p.layer_params > 0 && given_.model.moe.num_experts == 0 && !l.offload_params && !l.offload_activations)
     for (size_t rank = 0; rank < a.kept.size(); ++rank) {
       const double states = a.layers[rank] * (p.layer_params / shards(l, 3) + p.layer_states / shards(l, 1));
       const double grads = a.layers[rank] * p.layer_grads / shards(l, 2);
@@ -305,7 +327,8 @@ Bound SearchParts::actions(const Layout& l) {
     }
   const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   if (most > 0) most += whole + p.external;
-  return {kRounding * (a.seconds + traffic_seconds(l).once), kRounding * most};
+  const double wait = first_wait(l, a.first_layers, a.first_forward, a.first_last);
+  return {kRounding * (a.seconds + wait), kRounding * most};
 }
 
 std::unique_ptr<RankTrials> SearchParts::begin_trial(const Layout& l, double most_seconds) {
@@ -349,7 +372,11 @@ void RankTrials::run(size_t i) {
   ranks_[i] = compose_rank(recipe_, profile_, pipeline_.layout, which_[i], job_.threads_per_rank);
   Plan alone = job_;
   alone.ranks = {ranks_[i]};
-  const double seconds = ranks_[i].step_seconds + pipeline_.timing.makespan;  // or longer: place_actions
+  double seconds = ranks_[i].step_seconds + pipeline_.timing.makespan;  // or longer: place_actions
+  if (const std::vector<ActionTime>& a = ranks_[i].actions;
+      i == 0 && !a.empty() && a.front().gathering > 0 &&
+      pipeline_.layout.schedule.order.front().front().stage == 0)
+    seconds += std::max(0.0, a.front().end - pipeline_.costs.forward.front());  // the first of all actions
   if (fits_with(alone, keep_free_) && seconds <= most_seconds_) return;
   size_t before = ended_by_;
   while (i < before && !ended_by_.compare_exchange_weak(before, i)) {

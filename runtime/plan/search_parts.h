@@ -104,7 +104,7 @@ class SearchParts {
   Trial trial(const Layout& layout, double most_seconds);
 
   using PartKey = std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t,
-                             RecomputeGranularity, Precision, bool, TensorModeChoice, bool, double>;
+                             RecomputeGranularity, Precision, bool, TensorModeChoice, bool, bool, double>;
   using ActionsKey = std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>;
   /// Layouts with the same key have the same costs of layers; those with the second the same actions too.
   static PartKey key_of(const Layout& layout);
@@ -140,7 +140,7 @@ class SearchParts {
   /// are of a model that is not sharded.
   static bool moves_experts(const Layout& layout);
   /// Whether compute alone bounds its time: there, and where micro-batches may run by turns, which can hide
-  /// the collectives of tensor, context and expert ranks.
+  /// the collectives of tensor, context and expert ranks and of ZeRO.
   static bool hides_collectives(const Layout& layout);
   bool composes(const Layout& layout) const;
   Recipe recipe_of(const Layout& layout) const;
@@ -148,6 +148,9 @@ class SearchParts {
   Traffic make_traffic(const Layout& layout) const;
   /// Of the rank with most layers; 0 where it is not known.
   TrafficSeconds traffic_seconds(const Layout& layout);
+  /// That the first stage waits at least for what is gathered once a step, when it has `layers` and its first
+  /// forward takes `forward` seconds, of which its last layer `last`. All that follows is as much later.
+  double first_wait(const Layout& layout, double layers, double forward, double last);
   double shards(const Layout& layout, int64_t from_stage) const;
   const pipeline::LayerCosts& costs(const Layout& layout);
   PipelinePlan pipeline(const Layout& layout, const Recipe& recipe);
@@ -159,13 +162,15 @@ class SearchParts {
   Shared<PartKey, pipeline::LayerCosts> costs_;
   using TrafficKey = std::tuple<int64_t, TensorModeChoice, int64_t, Precision>;  ///< tensor ranks, ZeRO
   Shared<TrafficKey, Traffic> traffic_;
-  Shared<std::tuple<TrafficKey, int64_t, int64_t, int64_t, int64_t, int64_t, std::string>, TrafficSeconds>
+  Shared<std::tuple<TrafficKey, int64_t, int64_t, int64_t, int64_t, int64_t, std::string, bool>,
+         TrafficSeconds>
       traffic_seconds_;
   Shared<std::tuple<PartKey, int64_t, int64_t, bool>, pipeline::StageCosts> staged_;
   struct Actions {
     double seconds = 0;
     std::vector<double> layers, kept;  ///< by pipeline rank
     std::vector<double> kept_later;    ///< the most after all its stages have gradients
+    double first_layers = 0, first_forward = 0, first_last = 0;  ///< as first_wait has them
   };
   Shared<ActionsKey, Actions> actions_;
   Shared<std::pair<ActionsKey, std::string>, PipelinePlan>

@@ -113,21 +113,26 @@ std::string nothing_text(const SearchResult& s, const SearchLimits& limits) {
 std::string left_out_text(const Recipe& r, const SearchLimits& limits) {
   const auto open = [&](const char* key) { return !r.origins || !r.origins->has(key); };
   const bool cuda = r.device == DeviceChoice::cuda;
-  std::vector<std::string> few, none;
+  std::vector<std::string> few, last, none;
   if (limits.variants) {
     if (open("parallel.order")) few.emplace_back("the other parallel.order");
     if (open("parallel.tensor_mode")) few.emplace_back("parallel.tensor_mode 2d, 2.5d and 3d");
     if (open("recompute.granularity")) few.emplace_back("recompute.granularity: auto (two of them)");
+    if (open("parallel.overlap_micro_batches")) few.emplace_back("parallel.overlap_micro_batches");
     if (cuda && open("offload.optimizer.device")) few.emplace_back("offload.optimizer");
+    if (limits.allow_fp8 && open("precision")) few.emplace_back("precision: fp8");
   }
-  if (open("precision")) none.emplace_back("precision: fp8 and fp16");
-  if (open("offload.params.device")) none.emplace_back("offload.params");
-  if (open("offload.activations.device")) none.emplace_back("offload.activations");
+  if (open("precision"))
+    none.emplace_back(limits.allow_fp8 ? "precision: fp16" : "precision: fp8 (--allow-fp8) and fp16");
+  std::vector<std::string>& offload = cuda && limits.variants ? last : none;
+  if (open("offload.params.device")) offload.emplace_back("offload.params");
+  if (open("offload.activations.device")) offload.emplace_back("offload.activations");
   if (open("parallel.schedule")) none.emplace_back("parallel.schedule: gpipe");
   if (open("parallel.context")) none.emplace_back("parallel.context above 16");
   if (open("train.micro_batch_size")) none.emplace_back("train.micro_batch_size above 16");
   std::string text;
   if (!few.empty()) text += fmt::format("tried of the fastest alone: {}\n", fmt::join(few, ", "));
+  if (!last.empty()) text += fmt::format("tried where nothing else fits: {}\n", fmt::join(last, ", "));
   if (!none.empty()) text += fmt::format("not tried: {}\n", fmt::join(none, ", "));
   return text;
 }

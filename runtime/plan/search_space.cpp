@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 
 #include "kernels/base/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "runtime/plan/on_all_cores.h"
+#include "runtime/recipe/rules/fp8_rules.h"
 #include "runtime/recipe/rules/rules.h"
+#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
 namespace {
@@ -47,6 +50,9 @@ class Walk {
     at_.tensor_mode = r.parallel.tensor_mode, at_.tensor_depth = r.parallel.tensor_depth;
     at_.order = r.parallel.order;
     at_.offload_optimizer = r.offload.optimizer.on();
+    at_.offload_activations = r.offload.activations.on();
+    at_.offload_params = r.offload.params.on();
+    at_.overlap = r.parallel.overlap_micro_batches;
     at_.row_budget = r.model.moe.row_budget.value_or(0);
   }
 
@@ -192,6 +198,11 @@ class Walk {
   Layout at_;
 };
 
+/// Moves what is there out of host memory, or into it, where it is not as `away` says.
+void set_place(OffloadPlace& place, bool away) {
+  if (away != place.on()) place.device = away ? OffloadDevice::cpu : OffloadDevice::none;
+}
+
 /// What `selective` recomputes where the recipe does not say: what costs little time for its bytes.
 std::vector<RecomputeModule> cheap_modules(const Recipe& r) {
   using enum RecomputeModule;
@@ -217,8 +228,10 @@ void set_layout(Recipe& r, const Layout& l) {
         l.recompute == RecomputeGranularity::selective ? cheap_modules(r) : std::vector<RecomputeModule>{};
   r.recompute.granularity = l.recompute;
   p.tensor_mode = l.tensor_mode, p.tensor_depth = l.tensor_depth, p.order = l.order;
-  if (l.offload_optimizer != r.offload.optimizer.on())
-    r.offload.optimizer.device = l.offload_optimizer ? OffloadDevice::cpu : OffloadDevice::none;
+  p.overlap_micro_batches = l.overlap;
+  set_place(r.offload.optimizer, l.offload_optimizer);
+  set_place(r.offload.activations, l.offload_activations);
+  set_place(r.offload.params, l.offload_params);
   if (l.row_budget > 0) r.model.moe.row_budget = l.row_budget;
 }
 
@@ -257,7 +270,11 @@ std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
   set("parallel.tensor_mode", to_string(l.tensor_mode), to_string(p.tensor_mode));
   set("parallel.tensor_depth", l.tensor_depth, p.tensor_depth);
   set("parallel.order", l.order, p.order);
+  set("parallel.overlap_micro_batches", to_string(l.overlap), to_string(p.overlap_micro_batches));
   if (l.offload_optimizer && !r.offload.optimizer.on()) out.emplace_back("offload.optimizer.device", "cpu");
+  if (l.offload_activations && !r.offload.activations.on())
+    out.emplace_back("offload.activations.device", "cpu");
+  if (l.offload_params && !r.offload.params.on()) out.emplace_back("offload.params.device", "cpu");
   set("model.moe.row_budget", l.row_budget, r.model.moe.row_budget.value_or(0));
   return out;
 }
@@ -288,7 +305,13 @@ std::string layout_text(const Layout& l, const Recipe& r) {
   if (l.recompute != RecomputeGranularity::none)
     parts.push_back(fmt::format("{} recompute", to_string(l.recompute)));
   if (l.order != r.parallel.order) parts.push_back(fmt::format("order {}", l.order));
-  if (l.offload_optimizer && !r.offload.optimizer.on()) parts.emplace_back("optimizer state in host memory");
+  if (l.overlap != r.parallel.overlap_micro_batches)
+    parts.emplace_back(l.overlap == OverlapChoice::on ? "micro-batches by turns" : "micro-batches apart");
+  std::vector<std::string> away;
+  if (l.offload_optimizer && !r.offload.optimizer.on()) away.emplace_back("optimizer state");
+  if (l.offload_params && !r.offload.params.on()) away.emplace_back("weights");
+  if (l.offload_activations && !r.offload.activations.on()) away.emplace_back("activations");
+  if (!away.empty()) parts.push_back(fmt::format("{} in host memory", fmt::join(away, " and ")));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -296,14 +319,35 @@ namespace {
 
 bool is_open(const Recipe& r, const char* key) { return !r.origins->has(key); }
 
+/// Of a recipe that the rules allow: in FP8 its products have the sizes that a card asks for.
+bool multiplies_fp8(Recipe r, const SearchLimits& limits) {
+  try {
+    check_fp8(resolve(std::move(r), limits.world, limits.ranks_per_node));
+    return true;
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::usage) throw;
+    return false;
+  }
+}
+
 std::vector<Layout> only_allowed(std::vector<Layout> layouts, const Recipe& recipe,
                                  const SearchLimits& limits) {
   std::erase_if(layouts, [&](const Layout& l) {
     Recipe r = recipe;
     set_layout(r, l);
-    return !allowed(r, limits);
+    return !allowed(r, limits) || (l.precision == Precision::fp8 && !multiplies_fp8(std::move(r), limits));
   });
   return layouts;
+}
+
+/// Where `auto` has micro-batches by turns they apart, and the other way round; none where nothing is open.
+std::optional<OverlapChoice> other_overlap(const Layout& l, const Recipe& recipe) {
+  if (l.pipeline > 1 || l.global_batch == l.micro_batch * l.data ||
+      !is_open(recipe, "parallel.overlap_micro_batches"))
+    return {};
+  Recipe r = recipe;
+  set_layout(r, l);
+  return recipe::overlaps_micro_batches(r) ? OverlapChoice::off : OverlapChoice::on;
 }
 
 bool may_offload(const Layout& l, const Recipe& r) {
@@ -329,6 +373,9 @@ std::vector<Layout> variants_of(const Layout& l, const Recipe& recipe, const Sea
   if (l.recompute != RecomputeGranularity::none && may_offload(l, recipe) &&
       is_open(recipe, "recompute.granularity"))
     add([](Layout& v) { v.offload_optimizer = true, v.recompute = RecomputeGranularity::none; });
+  if (const auto overlap = other_overlap(l, recipe)) add([&](Layout& v) { v.overlap = *overlap; });
+  if (limits.allow_fp8 && l.precision == Precision::bf16 && is_open(recipe, "precision"))
+    add([](Layout& v) { v.precision = Precision::fp8; });
   return only_allowed(std::move(out), recipe, limits);
 }
 
@@ -354,6 +401,23 @@ std::vector<Layout> with_offload(const Layout& l, const Recipe& recipe, const Se
   Layout v = l;
   v.offload_optimizer = true;
   return only_allowed({v}, recipe, limits);
+}
+
+std::vector<Layout> with_more_offload(const Layout& l, const Recipe& recipe, const SearchLimits& limits) {
+  if (recipe.device != DeviceChoice::cuda) return {};
+  const bool activations = !l.offload_activations && is_open(recipe, "offload.activations.device"),
+             params = !l.offload_params && l.zero_stage == 3 && is_open(recipe, "offload.params.device");
+  std::vector<Layout> out;
+  const auto add = [&](bool of_activations, bool of_params) {
+    Layout& v = out.emplace_back(l);
+    if (may_offload(l, recipe)) v.offload_optimizer = true;
+    v.offload_activations = l.offload_activations || of_activations;
+    v.offload_params = l.offload_params || of_params;
+  };
+  if (activations) add(true, false);
+  if (params) add(false, true);
+  if (activations && params) add(true, true);
+  return only_allowed(std::move(out), recipe, limits);
 }
 
 int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,

@@ -28,7 +28,8 @@ struct Layout {
   TensorModeChoice tensor_mode = TensorModeChoice::one_d;
   int64_t tensor_depth = 1;
   std::string order = "tp-cp-dp-pp";
-  bool offload_optimizer = false;
+  bool offload_optimizer = false, offload_activations = false, offload_params = false;
+  OverlapChoice overlap = OverlapChoice::automatic;
   double row_budget = 0;  ///< of experts, in even shares; 0: none
   bool operator==(const Layout&) const = default;
 };
@@ -41,6 +42,7 @@ struct SearchLimits {
   int64_t batch_low = 0, batch_high = 0;  ///< global batch, powers of two between; 0: the recipe's
   double seconds = 60;                    ///< after which no more of the fastest are tried
   bool variants = true;                   ///< of the fastest layouts are tried too
+  bool allow_fp8 = false;                 ///< in the place of bf16 where the recipe says no precision
 };
 
 /// A setting of a recipe: key and value.
@@ -64,7 +66,8 @@ int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
 
 /// What else a layout that fits may be, as far as the recipe leaves it open and its rules allow: pipeline
 /// stages next to each other in place of data ranks, tensor in 2d, 2.5d and 3d, less recomputation beside an
-/// optimizer state in host memory.
+/// optimizer state in host memory, micro-batches by turns where `auto` has them apart or apart where it has
+/// them by turns, FP8 where limits allow it.
 std::vector<Layout> variants_of(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
 /// What computes again as little as fits, tensor by tensor (recompute.granularity: auto). Empty where nothing
 /// is computed again, or the recipe says what.
@@ -76,5 +79,7 @@ std::vector<Layout> with_row_budget(const Layout& layout, const Recipe& recipe, 
 /// A layout that does not fit with its optimizer state in host memory. Empty on CPUs, and where the recipe
 /// says where that is.
 std::vector<Layout> with_offload(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
+/// The same with more there: activations, or with ZeRO-3 the weights, or both.
+std::vector<Layout> with_more_offload(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
 
 }  // namespace ltrain

@@ -91,7 +91,7 @@ void StageRun::give_back(const PipelineStep& s) {
 
 void StageRun::compute(Step& step, const Action& a, const MicroBatch& mb) {
   const Tensor in = take(taken_by(schedule_, a));
-  const double begin = step.compute.clock;
+  const double begin = step.compute.clock, gathering = step.params.waited_for_updates();
   Tensor out;
   if (repeats_ && repeats_->repeats(a)) {
     out = repeats_->repeat(a, in);
@@ -100,7 +100,10 @@ void StageRun::compute(Step& step, const Action& a, const MicroBatch& mb) {
     out = run_action(step, a, mb, in);
     if (repeats_) repeats_->end(a, out);
   }
-  if (step.compute.meta()) action_seconds_.push_back(step.compute.clock - begin);
+  if (step.compute.meta()) {
+    const double end = step.compute.clock, waited = step.params.waited_for_updates() - gathering;
+    actions_.push_back({end - begin - waited, waited, end - begun_});
+  }
   const TensorId given = given_by(schedule_, a);
   LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
            out.defined() ? "a tensor" : "nothing");
@@ -144,6 +147,7 @@ void StageRun::run(const std::vector<PipelineStep>& program,
   const auto is = [&](size_t i, ActionKind kind) {
     return i < program.size() && program[i].kind == StepKind::compute && program[i].action.kind == kind;
   };
+  begun_ = step_.compute.clock;
   for (size_t i = 0; i < program.size(); ++i) {
     const PipelineStep& s = program[i];
     switch (s.kind) {

@@ -9,6 +9,7 @@
 #include "models/decoder/decoder.h"
 #include "parallel/pipeline/lowering.h"
 #include "runtime/program/action_repeats.h"
+#include "runtime/program/action_time.h"
 
 namespace ltrain {
 
@@ -25,8 +26,8 @@ class StageRun {
   void run(const std::vector<pipeline::PipelineStep>& program,
            const std::function<MicroBatch(int micro)>& micro_batch);
 
-  /// On meta: seconds of each action in the order in which they ran, with what it waited for within.
-  const std::vector<double>& action_seconds() const { return action_seconds_; }
+  /// On meta: each action, in the order in which they ran.
+  const std::vector<ActionTime>& actions() const { return actions_; }
 
  private:
   using Key = std::tuple<bool, int, int>;  // gradient, stage, micro
@@ -49,7 +50,8 @@ class StageRun {
   bool interleaved_ = false;
   int rank_ = 0;
   std::unique_ptr<ActionRepeats> repeats_;
-  std::vector<double> action_seconds_;
+  std::vector<ActionTime> actions_;
+  double begun_ = 0;            // on meta: when run() began
   std::map<Key, Flight> here_;  // received, or made and not yet used or sent
   std::map<Key, Flight> sent_;
   std::map<std::pair<int, int>, Decoder::Saved> saved_;     // by stage and micro-batch

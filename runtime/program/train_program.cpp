@@ -446,8 +446,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     loaded = -1;
   }
   if (fp8_) fp8_->forget_weights();
-  // Stages of a pipeline wait at once: one that waited in its first action would hold up those after it.
-  store_.begin_step(micros, adamw.step, scale_.defined() || staged());
+  store_.begin_step(micros, adamw.step, scale_.defined());
   if (graphed && staged()) {
     graphed_pass(0, micros, micros, pass);
   } else if (graphed) {
@@ -461,7 +460,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   } else {
     pass();
   }
-  action_seconds_ = run.action_seconds();
+  actions_ = run.actions();
   step.enter("gradients");
   store_.finish_gradients();
   if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);

@@ -14,6 +14,7 @@
 #include "parallel/optim/loss_scale.h"
 #include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"
+#include "runtime/program/action_time.h"
 
 namespace ltrain {
 
@@ -144,8 +145,8 @@ class TrainProgram {
 
   /// This rank's part of each sequence.
   const ContextSharding& context_sharding() const { return cut_; }
-  /// On meta: seconds of the actions of the last train step, without what is before, between and after them.
-  const std::vector<double>& action_seconds() const { return action_seconds_; }
+  /// On meta: the actions of the last train step, without what is before, between and after them.
+  const std::vector<ActionTime>& actions() const { return actions_; }
 
   /// On meta, of which `memory` is the program's: actions that do what the same ones of the micro-batch
   /// before did take its time and memory without running (ActionRepeats). What a step is then known by is its
@@ -240,7 +241,7 @@ class TrainProgram {
   Tensor positions_;                        // as in MicroBatch, where the sequence is cut
   Tensor text_positions_;                   // (rows of a forward) i32, of generation
   Tensor documents_, position_ids_;         // (places, ...), where batches have them
-  std::vector<double> action_seconds_;
+  std::vector<ActionTime> actions_;
   std::optional<LossScaler> scaler_;
   std::unique_ptr<Fp8State> fp8_;
   bool fp8_begun_ = false;

@@ -296,6 +296,50 @@ TEST_CASE("an action takes no less than its rank says", "[pipeline]") {
   CHECK_THROWS_WITH(simulate(s, c), Contains("least costs of 1 ranks, not of 2"));
 }
 
+TEST_CASE("what all ranks wait for from the begin on is hidden by the way to their stage", "[pipeline]") {
+  // 0: F0 0-1, F1 1-2, B0 4-6, B1 7-9; 1: F0 1-2, B0 2-4, F1 4-5, B1 5-7.
+  const pipeline::Schedule s = make_schedule("1f1b", 2, 1, 2);
+  StageCosts c = StageCosts::uniform(2, 1, 1, 1);
+  REQUIRE(simulate(s, c).makespan == Approx(9));
+  c.earliest_end = {{1.5, 0, 0, 0}, {1.75, 0, 0, 0}};
+  const Timing hidden = simulate(s, c);
+  CHECK(hidden.end[0][0] == Approx(1.5));
+  CHECK(hidden.end[1][0] == Approx(2.5));  // it begins at 1.5: nothing is left to wait for
+  CHECK(hidden.makespan == Approx(9.5));
+  CHECK(hidden.waited == std::vector<double>{0.5, 0});
+  CHECK(hidden.busy[0] == Approx(6.5));
+  CHECK(hidden.bubble[0] == Approx(3));
+  // The same waits within actions that take as much longer come one after the other.
+  StageCosts longer = StageCosts::uniform(2, 1, 1, 1);
+  longer.least = {{1.5, 0, 0, 0}, {1.75, 0, 0, 0}};
+  CHECK(simulate(s, longer).makespan == Approx(10.25));
+  // What comes later than the first micro-batch is waited for beyond that.
+  c.earliest_end[1][0] = 4;
+  const Timing late = simulate(s, c);
+  CHECK(late.end[1][0] == Approx(4));
+  CHECK(late.waited[1] == Approx(1.5));
+  CHECK(late.makespan == Approx(11));
+  c.earliest_end[1].clear();
+  CHECK(simulate(s, c).makespan == Approx(9.5));
+  c.earliest_end[1] = {1, 2};
+  CHECK_THROWS_WITH(simulate(s, c), Contains("earliest ends of rank 1: 2 of 4 actions"));
+}
+
+TEST_CASE("every schedule ends as much later as its first action does", "[pipeline]") {
+  for (const ScheduleInfo& info : schedules()) {
+    INFO(info.name);
+    const pipeline::Schedule s = make_schedule(std::string(info.name), 4, info.least_chunks, 8);
+    StageCosts c = StageCosts::uniform(s.stages(), 1, 1.25, 0.75);
+    c.transfer.assign(16, 0.125);
+    const double makespan = simulate(s, c).makespan;
+    const auto first = static_cast<size_t>(s.rank_of_stage.front());
+    c.earliest_end.assign(4, {});
+    c.earliest_end[first].assign(s.order[first].size(), 0);
+    c.earliest_end[first].front() = 1.75;
+    CHECK(simulate(s, c).makespan == Approx(makespan + 0.75));
+  }
+}
+
 TEST_CASE("what a rank keeps is summed in the unit of the stages", "[pipeline]") {
   StageCosts c = StageCosts::uniform(4, 1, 1, 1);
   c.activation = {1, 2, 4, 8};

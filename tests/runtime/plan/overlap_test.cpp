@@ -8,8 +8,8 @@ using namespace ltrain;
 
 namespace {
 
-/// Llama 3.1 8B of fewer layers on eight H100.
-Recipe recipe(const std::vector<std::string>& more) {
+/// Llama 3.1 8B of fewer layers on nodes of eight H100.
+Recipe recipe(const std::vector<std::string>& more, int ranks = 8) {
   std::vector<std::string> overrides{"name=llama",
                                      "device=cpu",
                                      "precision=bf16",
@@ -25,7 +25,7 @@ Recipe recipe(const std::vector<std::string>& more) {
                                      "model.max_position_embeddings=131072",
                                      "parallel.tensor=8"};
   overrides.insert(overrides.end(), more.begin(), more.end());
-  Recipe r = resolve(parse_recipe("", "llama", overrides), 8, 8);
+  Recipe r = resolve(parse_recipe("", "llama", overrides), ranks, 8);
   r.device = DeviceChoice::cuda;
   return r;
 }
@@ -83,5 +83,38 @@ TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the ne
     for (const auto& [axis, seconds] : none.ranks[0].exposed) sums += seconds;
     REQUIRE(gathers > 0.01);
     CHECK(exposed < sums + 0.25 * gathers);  // the embedding's, which the first op needs
+  }
+}
+
+TEST_CASE("a plan of a pipeline waits for no gathers that the fill hides", "[plan]") {
+  const auto plan = [](const std::string& schedule, int stage) {
+    Recipe r = recipe({"model.num_hidden_layers=16", "parallel.tensor=1", "parallel.pipeline=4",
+                       "parallel.data=8", "train.global_batch_size=64", "parallel.schedule=" + schedule,
+                       fmt::format("parallel.zero_stage={}", stage)},
+                      32);
+    return make_plan(r, find_profile("h100"));
+  };
+  const auto exposed = [](const RankPlan& rank) {
+    for (const auto& [axis, seconds] : rank.exposed)
+      if (axis == "dp") return seconds;
+    return 0.0;
+  };
+  for (const char* schedule : {"1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"}) {
+    INFO(schedule);
+    const Plan none = plan(schedule, 0), one = plan(schedule, 1);
+    for (const RankPlan& rank : one.ranks) {
+      INFO("rank " << rank.rank);
+      double gathers = 0;
+      for (const CollectivePlan& c : rank.collectives)
+        if (c.op == "all_gather") gathers += c.seconds;
+      REQUIRE(gathers > 3e-3);
+      const double waited = exposed(rank);
+      if (rank.rank == 0)
+        CHECK(waited < exposed(none.ranks[0]) + 0.5 * gathers);  // the first layers, and sums at the end
+      else
+        CHECK(waited < 0.25 * gathers);
+    }
+    // An update of a part of the optimizer states is shorter than one of all.
+    CHECK(one.step_seconds() < none.step_seconds());
   }
 }

@@ -1,0 +1,12 @@
+// What an action of a pipeline took in a rank's pass over the meta device.
+#pragma once
+
+namespace ltrain {
+
+struct ActionTime {
+  double seconds = 0;    ///< with what it waited for within, but for updated weights of ZeRO-1 and 2
+  double gathering = 0;  ///< that it waited for those
+  double end = 0;        ///< after the pass over the actions began, and with it their gathers
+};
+
+}  // namespace ltrain

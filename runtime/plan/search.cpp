@@ -15,7 +15,7 @@ namespace ltrain {
 namespace {
 
 constexpr size_t kBatch = 16;               // layouts that are tried before others are chosen
-constexpr size_t kPriced = 64;              // at once
+constexpr size_t kPriced = 256;             // at once
 constexpr size_t kFrontTrials = 8;          // of the front of bounds
 constexpr size_t kSmallestTrials = 24;      // where nothing fits
 constexpr size_t kVariantsOf = 10;          // of the fastest that fit, and of those that would if they did
@@ -222,6 +222,11 @@ class Search {
   int64_t try_variants(const std::vector<Ranked>& all, std::vector<Ranked>& fitting) {
     std::vector<Ranked> batch;
     std::vector<Trial> of;  // what each is a variant of; not finished: of what does not fit
+    const auto know = [&](const std::vector<Layout>& layouts) {  // bounds that add() asks for
+      on_all_cores_by_key(
+          layouts.size(), [&](size_t i) { return SearchParts::key_of(layouts[i]); },
+          [&](size_t i) { parts_.bound(layouts[i]); });
+    };
     const auto add = [&](const std::vector<Layout>& layouts, const Trial& trial) {
       for (const Layout& l : layouts) {
         const auto same = [&](const Ranked& r) { return r.layout == l; };
@@ -232,6 +237,10 @@ class Search {
         of.push_back(trial);
       }
     };
+    std::vector<Layout> variants;
+    for (size_t i = 0; i < std::min(kVariantsOf, fitting.size()); ++i)
+      for (Layout& l : variants_of(fitting[i].layout, recipe_, limits_)) variants.push_back(std::move(l));
+    know(variants);
     for (size_t i = 0, chosen = 0; i < std::min(kVariantsOf, fitting.size()); ++i) {
       const Layout& l = fitting[i].layout;
       add(variants_of(l, recipe_, limits_), fitting[i].trial);
@@ -253,9 +262,16 @@ class Search {
     unfit.resize(std::min(unfit.size(), kUnfit));
     unfit.insert(unfit.begin(), first.begin(), first.end());
     const size_t most = batch.size() + kVariantsOf + first.size();
-    for (const Ranked& r : unfit) {
-      if (batch.size() >= most || r.speed() < last) break;
-      add(with_offload(r.layout, recipe_, limits_), {});
+    constexpr size_t kKnown = 16;  // at once
+    for (size_t i = 0; i < unfit.size(); ++i) {
+      if (batch.size() >= most || unfit[i].speed() < last) break;
+      if (i % kKnown == 0) {
+        std::vector<Layout> next;
+        for (size_t j = i; j < std::min(i + kKnown, unfit.size()) && !(unfit[j].speed() < last); ++j)
+          for (Layout& l : with_offload(unfit[j].layout, recipe_, limits_)) next.push_back(std::move(l));
+        know(next);
+      }
+      add(with_offload(unfit[i].layout, recipe_, limits_), {});
     }
     std::vector<Ranked> fit;
     size_t tried = batch.size();

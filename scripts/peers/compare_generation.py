@@ -102,6 +102,10 @@ def transformers_seconds(folder, tokens, threads):
     return once(tokens)
 
 
+def figures(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def compare(shape, o):
     """The section of the report and the record of one shape."""
     tokens = TOKENS.get(shape, 240)
@@ -126,11 +130,11 @@ def compare(shape, o):
         s = record[name] = measure.spread(values)
         rows.append([name, f"{s['median']:.3g} ({s['min']:.3g} to {s['max']:.3g})"])
     record["of reading"] = record["ltrain generate, fp32"]["median"] / record["reading the weights once"]["median"]
-    note = f"ltrain takes {record['of reading']:.2f} times the time of reading {parameters * 4 / 1e6:.3g} MB once."
+    note = f"ltrain takes {record['of reading']:.2f} times the time of reading {figures(parameters * 4 / 1e6)} MB once."
     if theirs:
         record["of transformers"] = record["ltrain generate, fp32"]["median"] / measure.spread(theirs)["median"]
         note += f" transformers takes {1 / record['of transformers']:.2f} times as long as ltrain."
-    title = f"{shape}: one prompt, {parameters / 1e6:,.3g} million parameters, {tokens} tokens, {o.threads} threads"
+    title = f"{shape}: one prompt, {figures(parameters / 1e6)} million parameters, {tokens} tokens, {o.threads} threads"
     return (title, rows, note), record
 
 

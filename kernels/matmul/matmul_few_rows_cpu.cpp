@@ -68,8 +68,9 @@ constexpr int rows_at_once(int m) { return m == 1 ? 8 : m <= 4 ? (kVectorBytes =
 template <class T, class O, int M>
 void multiply(O* out, const T* a, const T* b, const O* bias, int64_t n, int64_t k, bool accumulate) {
   constexpr int R = rows_at_once(M);
-  constexpr int64_t kWorth =
-      1 << 15;  // elements of b, in a second cache, that take longer than a thread to begin
+  // Elements of b that are worth a thread. Half of them are not where other processes have the cores: the
+  // thread that has none keeps this one waiting.
+  constexpr int64_t kWorth = 1 << 15;
   const auto finish = [&](const float* sums, int64_t j, int rows) {
     for (int r = 0; r < rows; ++r)
       for (int i = 0; i < M; ++i) {

@@ -38,7 +38,7 @@ OpCost cost_of(const char* name, const GroupRows& rows, const Tensor& w, const T
 
 /// Panels of the products at most, when all rows of `a` are one group's.
 void need_panels(Stream& s, const Tensor& a, int64_t m, int64_t n, int64_t k, const Tensor& out) {
-  if (widens(a.dtype)) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
+  if (packs(a.dtype)) s.meta()->need_panels(packed_bytes(m, n, k, out.dtype));
 }
 
 /// Calls f(group, first row, rows) for every group.
@@ -56,12 +56,12 @@ Tensor matrix(const Tensor& w, int64_t g) {
   return w.flat(g * n, {n / w.cols(), w.cols()});
 }
 
-/// Lengths in which `rows` rows are multiplied: on a GPU all at once, on the CPU, where a product is compiled
-/// for its sizes, few different ones, however rows fall.
+/// Lengths in which `rows` rows are multiplied: all at once, but by oneDNN, which compiles a product for its
+/// sizes, few different ones, however rows fall.
 template <class F>
-void each_piece(const Stream& s, int64_t rows, F&& f) {
+void each_piece(const Stream& s, DType type, int64_t rows, F&& f) {
   constexpr int64_t kWhole = 256;
-  if (s.device() == DeviceKind::cuda) {
+  if (s.device() == DeviceKind::cuda || type == DType::f64 || packs(type)) {
     if (rows > 0) f(0, rows);
     return;
   }
@@ -90,7 +90,7 @@ void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& ro
   MatmulArgs args;
   args.trans_b = true;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
-    each_piece(s, n, [&](int64_t at, int64_t some) {
+    each_piece(s, w.dtype, n, [&](int64_t at, int64_t some) {
       run_matmul(s, y.narrow(first + at, some), x.narrow(first + at, some), matrix(w, g), args);
     });
   });
@@ -106,7 +106,7 @@ void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRow
   }
   const OpRange range(s, "grouped_matmul_dx");
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
-    each_piece(s, n, [&](int64_t at, int64_t some) {
+    each_piece(s, w.dtype, n, [&](int64_t at, int64_t some) {
       run_matmul(s, dx.narrow(first + at, some), dy.narrow(first + at, some), matrix(w, g), {});
     });
   });
@@ -124,7 +124,7 @@ void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRow
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
     const Tensor out = matrix(dw, g);
     if (n == 0 && !accumulate) fill_zero(s, out);
-    each_piece(s, n, [&](int64_t at, int64_t some) {
+    each_piece(s, x.dtype, n, [&](int64_t at, int64_t some) {
       MatmulArgs args;
       args.trans_a = true;
       args.accumulate = accumulate || at > 0;

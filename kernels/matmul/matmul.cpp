@@ -1,5 +1,6 @@
 #include "kernels/matmul/matmul.h"
 
+#include "kernels/matmul/matmul_packed.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/timeline.h"
 
@@ -14,7 +15,18 @@ std::string_view name_of(const MatmulArgs& args, bool tf32) {
   return args.trans_b ? "matmul_nt" : "matmul_nn";
 }
 
+/// Products of few rows of a with b^T: nothing is packed.
+bool few_rows(const Tensor& a, int64_t m, const MatmulArgs& args, bool tf32) {
+  return m <= kFewRows && !args.trans_a && args.trans_b && a.dtype != DType::f64 && !tf32;
+}
+
 }  // namespace
+
+bool packs(DType t) { return t != DType::f64 && (t != DType::bf16 || bf16_matmul() == Bf16Matmul::widen); }
+
+std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType out) {
+  return pack_bytes(m, n, k, is_half(out));
+}
 
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   LT_CHECK(a.shape.rank == 2 && b.shape.rank == 2 && out.shape.rank == 2, "matmul takes matrices: {} {} {}",
@@ -36,7 +48,8 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     cost.dtype = a.dtype;
     cost.m = m, cost.n = n, cost.k = k;
     s.meta()->add(s, cost);
-    if (tf32 || widens(a.dtype)) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
+    if (packs(a.dtype) && !few_rows(a, m, args, tf32))
+      s.meta()->need_panels(packed_bytes(m, n, k, out.dtype));
     place_matmul(s, out, a, args.trans_a, b, args.trans_b, args.accumulate);
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;
@@ -46,20 +59,23 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
 
 void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
-  const OpRange range(s, name_of(args, s.tf32 && a.dtype == DType::f32));
+  const bool tf32 = s.tf32 && a.dtype == DType::f32;
+  const OpRange range(s, name_of(args, tf32));
   if (s.device() == DeviceKind::cuda) return matmul_cuda(s, out, a, b, args);
-  s.launch([=, tf32 = s.tf32] {
+  s.launch([=] {
     if (a.dtype == DType::f64) {
       LT_CPU(matmul_f64_cpu)
       (out.ptr<double>(), a.ptr<double>(), b.ptr<double>(),
        args.bias.defined() ? args.bias.ptr<double>() : nullptr, m, n, k, args.trans_a, args.trans_b,
        args.accumulate);
-    } else if (m <= kFewRows && !args.trans_a && args.trans_b && !(tf32 && a.dtype == DType::f32)) {
+    } else if (few_rows(a, m, args, tf32)) {
       LT_CPU(matmul_few_rows_cpu)
       (a.dtype, out.dtype, out.data, a.data, b.data, args.bias.defined() ? args.bias.data : nullptr, m, n, k,
        args.accumulate);
+    } else if (packs(a.dtype)) {
+      matmul_packed(out, a, b, args, tf32);
     } else {
-      matmul_onednn(out, a, b, args, tf32);
+      matmul_onednn(out, a, b, args);
     }
   });
 }

@@ -25,23 +25,19 @@ void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& arg
 /// cuBLASLt.
 LT_CUDA_KERNEL(matmul, Tensor out, Tensor a, Tensor b, const MatmulArgs& args)
 
-/// oneDNN for f32 and 16-bit types (matmul_onednn.cpp). tf32: as Stream::tf32.
-void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args, bool tf32);
+/// oneDNN, of bf16.
+void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
 
-/// How bf16 products are computed on this CPU. `native`: the bf16 dot-product instructions. `widen`: panels
-/// are widened to f32 in cache and multiplied there, which gives the same products (exact in f32) and sums;
-/// for CPUs whose bf16 instructions are slower than that. LTRAIN_BF16_MATMUL=native|widen overrides the
-/// choice.
+/// How bf16 products are computed on this CPU. `native`: the bf16 dot-product instructions. `widen`: operands
+/// are widened to f32 as they are packed and multiplied there, which gives the same products (exact in f32)
+/// and sums; for CPUs whose bf16 instructions are slower than that. LTRAIN_BF16_MATMUL=native|widen overrides
+/// the choice.
 enum class Bf16Matmul : uint8_t { native, widen };
 Bf16Matmul bf16_matmul();
-/// Matmuls of this type are computed by `widen`; those of f16 always are, since sums are to be in
-/// f32.
-bool widens(DType t);
-/// Largest panel of `widen`, elements along a side.
-inline constexpr int64_t kWidenBlock = 2048;
-/// Bytes of the f32 panels that `widen` holds for one product: of a, of b, of the result (16-bit types only).
-/// Each is kept at the largest size that any product needed.
-std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool half_result);
+/// Products of this type are packed as f32 (matmul_packed.h); f64 and native bf16 are not.
+bool packs(DType t);
+/// What a packed product (m, n, k) into `out` asks of each thread: pack_bytes.
+std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType out);
 /// Rows of a up to which a product with b^T reads b where it lies (matmul_few_rows_cpu).
 inline constexpr int64_t kFewRows = 8;
 /// f64, by cache blocks over the micro kernel.
@@ -49,11 +45,6 @@ LT_CPU_KERNEL(void matmul_f64_cpu(double* out, const double* a, const double* b,
                                   int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b,
                                   bool accumulate);
               void matmul_few_rows_cpu(DType in, DType out_type, void* out, const void* a, const void* b,
-                                       const void* bias, int64_t m, int64_t n, int64_t k, bool accumulate);
-              void widen_panel_cpu(DType t, float* to, const void* from, int64_t rows, int64_t cols,
-                                   int64_t stride);
-              void round_panel_cpu(float* to, const float* from, int64_t rows, int64_t cols, int64_t stride);
-              void narrow_panel_cpu(DType t, void* to, int64_t stride, const float* from, const void* bias,
-                                    int64_t rows, int64_t cols);)
+                                       const void* bias, int64_t m, int64_t n, int64_t k, bool accumulate);)
 
 }  // namespace ltrain

@@ -29,47 +29,4 @@ void matmul_f64_cpu(double* out, const double* a, const double* b, const double*
   });
 }
 
-/// to (rows, cols) contiguous = from with rows `stride` apart.
-void widen_panel_cpu(DType t, float* to, const void* from, int64_t rows, int64_t cols, int64_t stride) {
-  dispatch_half(t, [&]<class T>() {
-    parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
-      const T* x = static_cast<const T*>(from);
-      for (int64_t r = begin; r < end; ++r)
-        for (int64_t c = 0; c < cols; ++c) to[r * cols + c] = get(x, r * stride + c);
-    });
-  });
-}
-
-/// The same of f32, rounded to 10 bits after the point: to nearest, ties to even; NaN stays NaN.
-void round_panel_cpu(float* to, const float* from, int64_t rows, int64_t cols, int64_t stride) {
-  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t c = 0; c < cols; ++c) {
-        uint32_t u;
-        std::memcpy(&u, from + r * stride + c, 4);
-        const uint32_t rounded = (u + 0xfffu + ((u >> 13) & 1u)) & ~0x1fffu;
-        const uint32_t kept = (u & 0x7fffffffu) > 0x7f800000u ? u : rounded;
-        std::memcpy(to + r * cols + c, &kept, 4);
-      }
-  });
-}
-
-/// to, rows `stride` apart, = from (rows, cols) [+ bias], rounded.
-void narrow_panel_cpu(DType t, void* to, int64_t stride, const float* from, const void* bias, int64_t rows,
-                      int64_t cols) {
-  dispatch_half(t, [&]<class T>() {
-    parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
-      T* y = static_cast<T*>(to);
-      const T* b = static_cast<const T*>(bias);
-      for (int64_t r = begin; r < end; ++r) {
-        if (b) {
-          for (int64_t c = 0; c < cols; ++c) put(y, r * stride + c, from[r * cols + c] + get(b, c));
-        } else {
-          for (int64_t c = 0; c < cols; ++c) put(y, r * stride + c, from[r * cols + c]);
-        }
-      }
-    });
-  });
-}
-
 }  // namespace ltrain::LT_ISA

@@ -1,5 +1,6 @@
 #include "kernels/matmul/matmul_fp8.h"
 
+#include "kernels/matmul/matmul_packed.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/timeline.h"
@@ -38,7 +39,7 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
     cost.dtype = DType::f8e4m3;
     cost.m = m, cost.n = n, cost.k = k;
     s.meta()->add(s, cost);
-    if (out.dtype != DType::f64) s.meta()->need_panels(widen_panel_bytes(m, n, k, is_half(out.dtype)));
+    if (out.dtype != DType::f64) s.meta()->need_panels(packed_bytes(m, n, k, out.dtype));
     place_matmul(s, out, a.of, a.turned, b.of, !b.turned, args.accumulate);
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;
@@ -46,7 +47,7 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
   const OpRange range(s, "matmul_fp8");
   if (s.device() == DeviceKind::cuda) return matmul_fp8_cuda(s, out, a, b, args);
   s.launch([=] {
-    out.dtype == DType::f64 ? matmul_fp8_wide(out, a, b, args) : matmul_fp8_onednn(out, a, b, args);
+    out.dtype == DType::f64 ? matmul_fp8_wide(out, a, b, args) : matmul_fp8_packed(out, a, b, args);
   });
 }
 

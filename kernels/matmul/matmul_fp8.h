@@ -19,13 +19,9 @@ struct Fp8Operand {
 /// the only way that cards of sm_89 and sm_90 multiply fp8.
 void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args = {});
 
-void matmul_fp8_onednn(Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args);
-
 /// cuBLASLt, with one step an operand.
 LT_CUDA_KERNEL(matmul_fp8, Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args)
 
-LT_CPU_KERNEL(void dequantize_panel_cpu(const Fp8Operand& x, float* to, int64_t row, int64_t rows,
-                                        int64_t col, int64_t cols);
-              void dequantize_wide_cpu(const Fp8Operand& x, double* to);)
+LT_CPU_KERNEL(void dequantize_wide_cpu(const Fp8Operand& x, double* to);)
 
 }  // namespace ltrain

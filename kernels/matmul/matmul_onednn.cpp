@@ -1,18 +1,15 @@
-// f32, bf16 and f16 products on the CPU through oneDNN's matmul primitive.
+// bf16 products by a CPU's own instructions, through oneDNN's matmul primitive.
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
 
 #include "kernels/matmul/matmul.h"
-#include "kernels/matmul/matmul_fp8.h"
 #include "kernels/tensor/parallel_for.h"
 
 namespace ltrain {
@@ -88,71 +85,6 @@ void run(const Key& key, const void* a, const void* b, const void* bias, void* o
   }
 }
 
-/// Side of the panels that cut `size`: equal ones rather than a small last one.
-int64_t widen_block(int64_t size) {
-  const int64_t count = (size + kWidenBlock - 1) / kWidenBlock;
-  return (size + count - 1) / count;
-}
-
-/// Fills a panel: rows [row, row + rows), columns [col, col + cols) of an operand as it lies.
-using Panel = std::function<void(float* to, int64_t row, int64_t rows, int64_t col, int64_t cols)>;
-
-/// Matmuls whose operands go through f32 panels of at most kWidenBlock squared: the same sums as f32
-/// products of what `a` and `b` fill in.
-void matmul_by_panels(Tensor out, int64_t k, const Panel& a, const Panel& b, const MatmulArgs& args) {
-  const int64_t m = out.shape[0], n = out.shape[1];
-  const int64_t mb = widen_block(m), nb = widen_block(n), kb = widen_block(k);
-  const bool narrow = is_half(out.dtype);
-  const DType t = out.dtype;
-  LT_CHECK(!args.accumulate || !(narrow || args.bias.defined()), "a sum in {}{}", dtype_name(t),
-           args.bias.defined() ? " with a bias" : "");
-  const auto bytes = widen_panel_bytes(m, n, k, narrow);
-  float* wide_a = static_cast<float*>(thread_scratch(0, bytes[0]));
-  float* wide_b = static_cast<float*>(thread_scratch(1, bytes[1]));
-  float* wide_c = narrow ? static_cast<float*>(thread_scratch(2, bytes[2])) : nullptr;
-  for (int64_t j = 0; j < n; j += nb)
-    for (int64_t i = 0; i < m; i += mb) {
-      const int64_t rows = std::min(mb, m - i), cols = std::min(nb, n - j);
-      for (int64_t l = 0; l < k; l += kb) {
-        const int64_t depth = std::min(kb, k - l);
-        args.trans_a ? a(wide_a, l, depth, i, rows) : a(wide_a, i, rows, l, depth);
-        if (i == 0 || kb < k)  // otherwise the panel of the last row block still stands
-          args.trans_b ? b(wide_b, j, cols, l, depth) : b(wide_b, l, depth, j, cols);
-        float* c = narrow ? wide_c : out.ptr<float>() + i * n + j;
-        const bool add = l > 0 || args.accumulate, bias = !narrow && !add && args.bias.defined();
-        run({rows, cols, depth, narrow ? cols : n, args.trans_a, args.trans_b, add, bias, DType::f32,
-             DType::f32, omp_get_max_threads()},
-            wide_a, wide_b, bias ? args.bias.ptr<float>() + j : nullptr, c);
-      }
-      if (narrow) LT_CPU(narrow_panel_cpu)
-      (t, static_cast<char*>(out.data) + (i * n + j) * 2, n, wide_c,
-       args.bias.defined() ? static_cast<char*>(args.bias.data) + j * 2 : nullptr, rows, cols);
-    }
-}
-
-/// The panels of a matrix of 16 bits.
-Panel widened(const Tensor& x) {
-  return [x](float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) {
-    const int64_t stride = x.shape[1];
-    LT_CPU(widen_panel_cpu)
-    (x.dtype, to, static_cast<char*>(x.data) + (row * stride + col) * 2, rows, cols, stride);
-  };
-}
-
-/// The panels of a matrix of f32, rounded to TF32.
-Panel rounded(const Tensor& x) {
-  return [x](float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) {
-    LT_CPU(round_panel_cpu)(to, x.ptr<float>() + row * x.shape[1] + col, rows, cols, x.shape[1]);
-  };
-}
-
-/// The panels of a matrix of 8 bits.
-Panel widened(const Fp8Operand& x) {
-  return [x](float* to, int64_t row, int64_t rows, int64_t col, int64_t cols) {
-    LT_CPU(dequantize_panel_cpu)(x, to, row, rows, col, cols);
-  };
-}
-
 Bf16Matmul choose_bf16_matmul() {
   if (const char* asked = std::getenv("LTRAIN_BF16_MATMUL"); asked && *asked) {
     if (std::strcmp(asked, "native") == 0) return Bf16Matmul::native;
@@ -177,11 +109,6 @@ Bf16Matmul choose_bf16_matmul() {
 
 }  // namespace
 
-std::array<int64_t, 3> widen_panel_bytes(int64_t m, int64_t n, int64_t k, bool half_result) {
-  const int64_t mb = widen_block(m), nb = widen_block(n), kb = widen_block(k);
-  return {mb * kb * 4, kb * nb * 4, half_result ? mb * nb * 4 : 0};
-}
-
 Bf16Matmul bf16_matmul() {
   static const Bf16Matmul choice = choose_bf16_matmul();
   return choice;
@@ -189,17 +116,11 @@ Bf16Matmul bf16_matmul() {
 
 bool widens(DType t) { return t == DType::f16 || (t == DType::bf16 && bf16_matmul() == Bf16Matmul::widen); }
 
-void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args, bool tf32) {
+void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
-  if (tf32 && a.dtype == DType::f32) return matmul_by_panels(out, k, rounded(a), rounded(b), args);
-  if (widens(a.dtype)) return matmul_by_panels(out, k, widened(a), widened(b), args);
   run({m, n, k, n, args.trans_a, args.trans_b, args.accumulate, args.bias.defined(), a.dtype, out.dtype,
        omp_get_max_threads()},
       a.data, b.data, args.bias.data, out.data);
-}
-
-void matmul_fp8_onednn(Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args) {
-  matmul_by_panels(out, a.codes.shape[1], widened(a), widened(b), args);
 }
 
 }  // namespace ltrain

@@ -1,5 +1,7 @@
 #include "kernels/tensor/parallel_for.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -27,8 +29,13 @@ void* thread_scratch(int slot, int64_t bytes) {
   if (s.bytes[slot] < bytes) {
     const int64_t rounded = (bytes + 4095) / 4096 * 4096;
     std::free(s.data[slot]);
-    s.data[slot] = std::aligned_alloc(64, rounded);
-    if (!s.data[slot]) throw std::bad_alloc();
+    constexpr size_t kHugePage = size_t{2} << 20;
+    const bool huge = rounded >= static_cast<int64_t>(kHugePage);
+    if (posix_memalign(&s.data[slot], huge ? kHugePage : 64, rounded) != 0) {
+      s.data[slot] = nullptr;
+      throw std::bad_alloc();
+    }
+    if (huge) madvise(s.data[slot], rounded, MADV_HUGEPAGE);
     total += rounded - s.bytes[slot];
     s.bytes[slot] = rounded;
   }

@@ -32,7 +32,7 @@ std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfil
   items.push_back({"attention scratch",
                    attention_scratch_bytes(queries, keys, o.model.head_dim, o.precision.compute) * threads,
                    "formula"});
-  if (panel_bytes > 0) items.push_back({"GEMM packing buffers of 16-bit types", panel_bytes, "formula"});
+  if (panel_bytes > 0) items.push_back({"GEMM packing buffers", panel_bytes * threads, "formula"});
   items.push_back(loader);
   return items;
 }

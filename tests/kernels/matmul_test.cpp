@@ -1,4 +1,4 @@
-#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/matmul_packed.h"
 
 #include <unistd.h>
 
@@ -131,14 +131,41 @@ TEST_CASE("native bf16 products on a CPU with AVX-512") {
     skip_test("native bf16 products: this CPU has no AVX-512, or this build no kernels for it");
 }
 
-TEST_CASE("widened bf16 products over several panels") {
-  // More than kWidenBlock along every dim, in turn.
-  if (bf16_matmul() != Bf16Matmul::widen) return check_case<bf16, float>({3, 5, 4099}, 5e-5);
-  check_case<bf16, float>({kWidenBlock + 3, 2, 5, true, false, true}, 2e-5);
-  check_case<bf16, float>({3, kWidenBlock + 1, 5, false, true, true}, 2e-5);
-  check_case<bf16, float>({3, 5, 2 * kWidenBlock + 3}, 5e-5);
-  check_case<bf16, bf16>({3, 5, 2 * kWidenBlock + 3, false, true, false, true}, 6e-3);
-  check_case<bf16, bf16>({kWidenBlock + 3, kWidenBlock + 5, 3}, 6e-3);
+TEST_CASE("products of more than one block along every dim") {
+  check_case<float, float>({2 * kRowBlock + 3, 2, 5, true, false, true}, 2e-5);
+  check_case<float, float>({9, kColBlock + 1, 5, false, true, true}, 2e-5);
+  check_case<float, float>({9, 5, 2 * kDepthBlock + 3, true, true, false, true}, 5e-5);
+  check_case<float, float>({kRowBlock + 1, kColBlock + 35, kDepthBlock + 17}, 5e-5);
+  check_case<f16, f16>({kHalfRows + 3, kHalfCols + 5, 3}, 1e-3);
+  check_case<f16, f16>({19, 2 * kHalfCols + 5, 2 * kDepthBlock + 3, false, true, false, true}, 2e-3);
+}
+
+TEST_CASE("an element's sum does not depend on the sizes, nor on the instruction set") {
+  const int64_t m = 100, n = 90, k = 700;
+  const auto a = random_array<float>(m * k, 1), b = random_array<float>(k * n, 2);
+  const auto product = [&](auto f, int64_t rows, int64_t cols) {
+    Guarded<float> out(rows * cols);
+    f({.out = out.data(),
+       .a = {.data = a.data(), .stride = k, .turned = true},
+       .b = {.data = b.data(), .stride = n},
+       .m = rows,
+       .n = cols,
+       .k = k});
+    CHECK(out.intact());
+    return std::vector<float>(out.data(), out.data() + rows * cols);
+  };
+  const auto whole = product(LT_CPU(matmul_packed_cpu), m, n);
+  for (const auto& [isa, f] : BOTH_ISAS(matmul_packed_cpu)) {
+    INFO(isa);
+    CHECK(product(f, m, n) == whole);
+    for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {13, 17}, {99, 33}}) {
+      const auto part = product(f, rows, cols);
+      bool same = true;
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) same = same && part[i * cols + j] == whole[i * n + j];
+      CHECK(same);
+    }
+  }
 }
 
 TEST_CASE("matmul refuses shapes and types that do not fit") {
@@ -152,27 +179,26 @@ TEST_CASE("matmul refuses shapes and types that do not fit") {
   CHECK_NOTHROW(matmul(*stream, tensor_of(out, {2, 4}), tensor_of(a, {2, 3}), tensor_of(b, {3, 4})));
 }
 
-TEST_CASE("the panels of widened products are what the plan counts") {
-  if (bf16_matmul() != Bf16Matmul::widen) {
-    skip_test("panels of widened products: this CPU multiplies bf16 natively");
-    return;
-  }
+TEST_CASE("the panels of packed products are what the plan counts") {
   // In a thread of its own, whose scratch is new; every thread of the kernel is that one.
-  const int64_t m = 300, n = kWidenBlock + 100, k = 77;
-  int64_t counted = 0, held = 0;
+  const int64_t m = 300, n = kColBlock + 100, k = 77;
+  int64_t held = 0;
+  std::array<int64_t, 3> most{};
   std::thread([&] {
     omp_set_num_threads(1);
     const int64_t before = scratch_bytes();
     auto stream = make_inline_stream("compute");
     for (bool low : {false, true}) {
-      Guarded<bf16> a = random_array<bf16>(m * k, 1), b = random_array<bf16>(k * n, 2), out(m * n);
+      Guarded<f16> a = random_array<f16>(m * k, 1), b = random_array<f16>(k * n, 2), out(m * n);
       Guarded<float> wide(m * n);
       matmul(*stream, low ? tensor_of(out, {m, n}) : tensor_of(wide, {m, n}), tensor_of(a, {m, k}),
              tensor_of(b, {k, n}));
+      const auto bytes = packed_bytes(m, n, k, low ? DType::f16 : DType::f32);
+      for (int i = 0; i < 3; ++i) most[i] = std::max(most[i], bytes[i]);
     }
     held = scratch_bytes() - before;
   }).join();
-  for (int64_t bytes : widen_panel_bytes(m, n, k, true)) counted += bytes;
+  const int64_t counted = most[0] + most[1] + most[2];
   CHECK(held >= counted);
   CHECK(held < counted + 3 * 4096);  // pages
 }

@@ -1,0 +1,259 @@
+// Products whose operands are packed: parts of a and b are copied into panels, in the order in which the
+// registers' tile reads them, widened to f32 on the way. After "Anatomy of High-Performance Matrix
+// Multiplication" (Goto and van de Geijn, 2008). Only for *_cpu.cpp files: it is compiled for the instruction
+// set of its includer.
+//
+// A panel of a: kPanelRows rows, one after another for each k; of b: kPanelCols columns likewise. What lies
+// beyond the matrix is 0.
+#pragma once
+#include <algorithm>
+
+#include "kernels/matmul/packed_gemm.h"
+#include "kernels/tensor/fp8.h"
+#include "kernels/tensor/micro_gemm.h"
+
+namespace ltrain::LT_ISA {
+namespace packed {
+namespace {
+
+using Lanes = Vec<float>::type;
+using Loose = Vec<float>::loose;
+constexpr int kLanes = Vec<float>::width;
+#if defined(__AVX512F__)
+constexpr int kPanelRows = 14;  // 28 accumulators of 32 registers
+#else
+constexpr int kPanelRows = 6;  // 12 of 16
+#endif
+constexpr int kPanelVectors = 2, kPanelCols = kPanelVectors * kLanes;
+constexpr int64_t kAhead = 64;      // elements that a row is fetched ahead of its use
+constexpr int64_t kSumsAhead = 32;  // sums that a panel of b is
+static_assert(kPackTileRows % kPanelRows == 0 && kPackTileCols % kPanelCols == 0 &&
+              kRowBlock % kPackTileRows == 0 && kColBlock % kPackTileCols == 0);
+
+/// Elements as they lie in memory: `stride` elements from one row to the next. load reads kLanes neighbours.
+template <class T>
+struct Matrix {
+  const T* data;
+  int64_t stride;
+
+  static constexpr bool kFp8 = false;
+  const T* at(int64_t row, int64_t col) const { return data + row * stride + col; }
+  float get(int64_t row, int64_t col) const { return ltrain::get(at(row, col), 0); }
+  Lanes load(int64_t row, int64_t col) const {
+    const T* from = at(row, col);
+    if constexpr (std::is_same_v<T, float>) {
+      return *reinterpret_cast<const Loose*>(from);
+    } else if constexpr (std::is_same_v<T, bf16>) {
+      typedef uint16_t Short __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+      typedef uint32_t Wide __attribute__((vector_size(kVectorBytes)));
+      return reinterpret_cast<Lanes>(__builtin_convertvector(*reinterpret_cast<const Short*>(from), Wide)
+                                     << 16);
+    } else {
+      Lanes x;
+      for (int i = 0; i < kLanes; ++i) x[i] = ltrain::get(from, i);
+      return x;
+    }
+  }
+};
+
+/// f32, rounded to the 10 bits of TF32: to nearest, ties to even; NaN stays NaN.
+struct Tf32Matrix {
+  static constexpr bool kFp8 = false;
+  const float* data;
+  int64_t stride;
+
+  const float* at(int64_t row, int64_t col) const { return data + row * stride + col; }
+  static float round(float x) {
+    uint32_t u;
+    std::memcpy(&u, &x, 4);
+    if ((u & 0x7fffffffu) <= 0x7f800000u) u = (u + 0xfffu + ((u >> 13) & 1u)) & ~0x1fffu;
+    std::memcpy(&x, &u, 4);
+    return x;
+  }
+  float get(int64_t row, int64_t col) const { return round(*at(row, col)); }
+  Lanes load(int64_t row, int64_t col) const {
+    float x[kLanes];
+    for (int i = 0; i < kLanes; ++i) x[i] = round(at(row, col)[i]);
+    Lanes lanes;
+    std::memcpy(&lanes, x, sizeof lanes);
+    return lanes;
+  }
+};
+
+/// Even and odd lanes of the result are those of the lower (upper) halves of a and b.
+template <bool Upper>
+inline Lanes interleave(Lanes a, Lanes b) {
+  typedef int32_t Index __attribute__((vector_size(kVectorBytes)));
+  Index index;
+  for (int i = 0; i < kLanes; ++i) index[i] = (Upper ? kLanes / 2 : 0) + i / 2 + (i % 2 ? kLanes : 0);
+  return __builtin_shuffle(a, b, index);
+}
+
+/// x, kLanes rows of as many, becomes its transpose: a perfect shuffle for each bit of an index.
+inline void transpose(Lanes* x) {
+#pragma GCC unroll 4
+  for (int n = 1; n < kLanes; n *= 2) {
+    Lanes y[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i) {
+      y[2 * i] = interleave<false>(x[i], x[i + kLanes / 2]);
+      y[2 * i + 1] = interleave<true>(x[i], x[i + kLanes / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) x[i] = y[i];
+  }
+}
+
+/// One panel of R rows whose elements along k are neighbours: src (row + r, k0 + k) to dst[k * R + r]. Whole
+/// vectors are stored in the order of memory, the last of which reaches into the next panel (kPackOver).
+template <int R, class Source>
+void pack_turned(float* dst, const Source& src, int64_t row, int64_t rows, int64_t k0, int64_t depth) {
+  for (int r0 = 0; r0 < R; r0 += kLanes) {
+    const int wide = std::min(kLanes, R - r0);
+    const int have = static_cast<int>(std::clamp<int64_t>(rows - r0, 0, wide));
+    for (int64_t k = 0; k < depth; k += kLanes) {
+      const int some = static_cast<int>(std::min<int64_t>(kLanes, depth - k));
+      Lanes x[kLanes];
+      for (int r = 0; r < kLanes; ++r) {
+        if (r >= have) {
+          x[r] = Lanes{};
+        } else if (some == kLanes) {
+          __builtin_prefetch(src.at(row + r0 + r, k0 + k) + kAhead);
+          x[r] = src.load(row + r0 + r, k0 + k);
+        } else {
+          float line[kLanes] = {};
+          for (int i = 0; i < some; ++i) line[i] = src.get(row + r0 + r, k0 + k + i);
+          std::memcpy(&x[r], line, sizeof line);
+        }
+      }
+      transpose(x);
+      float* to = dst + k * R + r0;
+      for (int i = 0; i < some; ++i) *reinterpret_cast<Loose*>(to + i * R) = x[i];
+    }
+  }
+}
+
+/// Rows [row, row + rows) of an operand, k from k0, in panels of R. Turned: rows' elements along k are
+/// neighbours; else src is (k, rows).
+template <int R, class Source>
+void pack(float* dst, const Source& src, bool turned, int64_t row, int64_t rows, int64_t k0, int64_t depth) {
+  if (turned) {
+    for (int64_t r = 0; r < rows; r += R)
+      pack_turned<R>(dst + r * depth, src, row + r, std::min<int64_t>(R, rows - r), k0, depth);
+    return;
+  }
+  constexpr int64_t kTogether = 4;  // rows of src that are read side by side
+  for (int64_t k = 0; k < depth; k += kTogether)
+    for (int64_t r = 0; r < rows; r += R)
+      for (int64_t j = k; j < std::min(depth, k + kTogether); ++j) {
+        float* to = dst + r * depth + j * R;
+        if (rows - r < R + kLanes) {
+          for (int i = 0; i < R; ++i) to[i] = i < rows - r ? src.get(k0 + j, row + r + i) : 0;
+          continue;
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < R; i += kLanes) {
+          const Lanes x = src.load(k0 + j, row + r + i);
+          if (R - i >= kLanes) {
+            *reinterpret_cast<Loose*>(to + i) = x;
+          } else {
+            std::memcpy(to + i, &x, (R % kLanes) * sizeof(float));
+          }
+        }
+      }
+}
+
+/// c (R rows, V whole vectors) = [c +] a b [+ bias], a and b being panels.
+template <int R, int V>
+void tile(int64_t depth, const float* a, const float* b, float* c, int64_t ldc, bool add, const float* bias) {
+  Lanes acc[R][V];
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      __builtin_prefetch(c + r * ldc + v * kLanes, 1);
+      acc[r][v] = Lanes{};
+    }
+  for (int64_t k = 0; k < depth; ++k) {
+    Lanes bv[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      bv[v] = *reinterpret_cast<const Lanes*>(b + k * kPanelCols + v * kLanes);
+      __builtin_prefetch(b + (k + kSumsAhead) * kPanelCols + v * kLanes);
+    }
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) {
+      const float x = a[k * kPanelRows + r];
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) acc[r][v] += x * bv[v];
+    }
+  }
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      Loose* to = reinterpret_cast<Loose*>(c + r * ldc + v * kLanes);
+      Lanes sum = acc[r][v];
+      if (add) sum += *to;
+      if (bias) sum += *reinterpret_cast<const Loose*>(bias + v * kLanes);
+      *to = sum;
+    }
+}
+
+template <int R, int V>
+void tile_of(int rows, int64_t depth, const float* a, const float* b, float* c, int64_t ldc, bool add,
+             const float* bias) {
+  if (rows == R) return tile<R, V>(depth, a, b, c, ldc, add, bias);
+  if constexpr (R > 1) tile_of<R - 1, V>(rows, depth, a, b, c, ldc, add, bias);
+}
+
+/// The same of a tile at an edge: `cols` may be fewer than a tile's.
+inline void tile_at(int rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c,
+                    int64_t ldc, bool add, const float* bias) {
+  if (cols >= kPanelCols) return tile_of<kPanelRows, kPanelVectors>(rows, depth, a, b, c, ldc, add, bias);
+  float whole[kPanelRows * kPanelCols];
+  if (cols <= kLanes) {
+    tile_of<kPanelRows, 1>(rows, depth, a, b, whole, kPanelCols, false, nullptr);
+  } else {
+    tile_of<kPanelRows, kPanelVectors>(rows, depth, a, b, whole, kPanelCols, false, nullptr);
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < cols; ++j) {
+      float sum = whole[r * kPanelCols + j];
+      if (add) sum += c[r * ldc + j];
+      if (bias) sum += bias[j];
+      c[r * ldc + j] = sum;
+    }
+}
+
+/// The rows of a, the columns of b and their product that one thread computes.
+struct Part {
+  int64_t row, rows, col, cols;
+};
+
+/// c of a part, which points at its first element: (+)= a b [+ bias, which is that of column 0]. panel_a,
+/// panel_b: pack_bytes.
+template <class A, class B>
+void gemm(float* c, int64_t ldc, const A& a, bool a_turned, const B& b, bool b_turned, const float* bias,
+          const Part& part, int64_t k, bool accumulate, float* panel_a, float* panel_b) {
+  const int64_t depth_of_block = pack_depth(k);
+  for (int64_t j0 = 0; j0 < part.cols; j0 += kColBlock)
+    for (int64_t k0 = 0; k0 < k; k0 += depth_of_block) {
+      const int64_t cols = std::min(kColBlock, part.cols - j0), depth = std::min(depth_of_block, k - k0);
+      const float* bias_here = k0 == 0 && bias ? bias + part.col + j0 : nullptr;
+      pack<kPanelCols>(panel_b, b, b_turned, part.col + j0, cols, k0, depth);
+      for (int64_t i0 = 0; i0 < part.rows; i0 += kRowBlock) {
+        const int64_t rows = std::min(kRowBlock, part.rows - i0);
+        pack<kPanelRows>(panel_a, a, a_turned, part.row + i0, rows, k0, depth);
+        for (int64_t j = 0; j < cols; j += kPanelCols)
+          for (int64_t i = 0; i < rows; i += kPanelRows)
+            tile_at(static_cast<int>(std::min<int64_t>(kPanelRows, rows - i)), cols - j, depth,
+                    panel_a + i * depth, panel_b + j * depth, c + (i0 + i) * ldc + j0 + j, ldc,
+                    accumulate || k0 > 0, bias_here ? bias_here + j : nullptr);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace packed
+}  // namespace ltrain::LT_ISA

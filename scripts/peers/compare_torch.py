@@ -26,7 +26,18 @@ def blas_choices():
     return found
 
 
-def variants():
+def newest_variants():
+    """Of PyPI's PyTorch, which brings its BLAS."""
+    for attention in ("builtin", "baddbmm"):
+        for adamw in ("fused", "foreach"):
+            yield {"blas": "own BLAS", "attention": attention, "linear": "dense", "adamw": adamw}
+        yield {"blas": "own BLAS", "attention": attention, "linear": "dense", "adamw": "fused", "compile": True}
+
+
+def variants(newest):
+    if newest:
+        yield from newest_variants()
+        return
     for blas in blas_choices():
         for attention in ("manual", "baddbmm", "builtin"):
             yield {"blas": blas, "attention": attention, "linear": "dense", "adamw": "foreach"}
@@ -35,13 +46,17 @@ def variants():
 
 
 def text_of(v):
-    return f"{v['blas']}, {v['attention']} attention, {v['linear']} linear, {v['adamw']} AdamW"
+    how = ", compiled" if v.get("compile") else ""
+    return f"{v['blas']}, {v['attention']} attention, {v['linear']} linear, {v['adamw']} AdamW{how}"
 
 
 def run_torch(o, variant, arguments, check=True):
     command = [o.python, PEER, "--attention", variant["attention"], "--linear", variant["linear"],
                "--adamw", variant["adamw"], "--threads", str(o.threads)] + arguments
-    environment = dict(os.environ, LD_LIBRARY_PATH=blas_choices()[variant["blas"]], OMP_NUM_THREADS=str(o.threads))
+    command += ["--compile"] if variant.get("compile") else []
+    environment = dict(os.environ, OMP_NUM_THREADS=str(o.threads))
+    if not o.newest:
+        environment["LD_LIBRARY_PATH"] = blas_choices()[variant["blas"]]
     environment.pop("OMP_PROC_BIND", None)
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
@@ -68,14 +83,14 @@ def compare(o, scratch, batch, seq, dtype):
     lines, run_dir = ltrain_steps(o, scratch, prefix, batch, seq, dtype, 1,
                                   ["optimizer.lr=1e-30", "checkpoint.save_at_end=true"])
     checkpoint = sorted(glob.glob(os.path.join(run_dir, "checkpoints", "step-*")))[-1]
-    first = run_torch(o, next(variants()), shape + ["--checkpoint", checkpoint, "--warmup", "0", "--steps", "1"])
+    first = run_torch(o, next(variants(o.newest)), shape + ["--checkpoint", checkpoint, "--warmup", "0", "--steps", "1"])
     ours, theirs = lines[0]["lm_loss"], first["loss"][0]
     off, allowed = abs(ours - theirs) / theirs, 1e-4 if dtype == "fp32" else 2e-3
     print(f"{batch}x{seq} {dtype}: first loss ltrain {ours:.6f}, PyTorch {theirs:.6f}, {off:.1e} apart", file=sys.stderr)
     if off > allowed:
         sys.exit(f"parity gate: the first losses differ by {off:.2e}, more than {allowed}: no timing is worth printing")
     tried = []
-    for v in variants():
+    for v in variants(o.newest):
         if o.only not in text_of(v):
             continue
         r = run_torch(o, v, shape + ["--warmup", str(o.warmup), "--steps", str(o.select_steps)], check=False)
@@ -92,18 +107,19 @@ def compare(o, scratch, batch, seq, dtype):
     return {"batch": batch, "seq": seq, "dtype": dtype, "loss": {"ltrain": ours, "torch": theirs, "relative": off},
             "variants": tried, "peer": best, "ltrain_ms": measure.spread(ltrain_ms), "torch_ms": measure.spread(torch_ms),
             "torch_adamw_in_step_ms": measure.spread(torch_adamw), "torch": r["torch"],
+            "matmul": run_torch(o, best, shape[2:] + ["--matmul-only"]),
             "ratio": measure.spread(torch_ms)["median"] / measure.spread(ltrain_ms)["median"]}
 
 
 def compare_adamw(o):
     ours, theirs = [], []
-    fastest = min(("foreach", "loop"), key=lambda kind: measure.spread(run_torch(
-        o, dict(next(variants()), adamw=kind), ["--adamw-only", "--warmup", "1", "--steps", "3"])["adamw_ms"])["median"])
+    fastest = min(("foreach", "fused" if o.newest else "loop"), key=lambda kind: measure.spread(run_torch(
+        o, dict(next(variants(o.newest)), adamw=kind), ["--adamw-only", "--warmup", "1", "--steps", "3"])["adamw_ms"])["median"])
     for _ in range(o.rounds):
         done = subprocess.run([o.adamw_binary, "124475904", str(o.steps)], stdout=subprocess.PIPE, check=True, text=True,
                               env=dict(os.environ, OMP_NUM_THREADS=str(o.threads)))
         ours += json.loads(done.stdout)["adamw_ms"]
-        theirs += run_torch(o, dict(next(variants()), adamw=fastest),
+        theirs += run_torch(o, dict(next(variants(o.newest)), adamw=fastest),
                             ["--adamw-only", "--warmup", str(o.warmup), "--steps", str(o.steps)])["adamw_ms"]
     return {"peer": fastest, "ltrain_ms": measure.spread(ours), "torch_ms": measure.spread(theirs),
             "ratio": measure.spread(theirs)["median"] / measure.spread(ours)["median"]}
@@ -118,6 +134,7 @@ def main():
     a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
     a.add_argument("--adamw-binary", default=os.path.join(measure.REPOSITORY, "build", "adamw_speed"))
     a.add_argument("--python", default="/usr/bin/python3", help="an interpreter that has torch")
+    a.add_argument("--newest", action="store_true", help="the interpreter's PyTorch is PyPI's, with a BLAS of its own")
     a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
     a.add_argument("--shapes", default="4x64,4x256")
     a.add_argument("--dtypes", default="fp32,bf16")
@@ -129,7 +146,7 @@ def main():
     a.add_argument("--only", default="", help="variants of PyTorch whose description contains this (for a look)")
     o = a.parse_args()
     if not any(o.only in text_of(v) for v in variants()):
-        a.error(f"--only {o.only}: no variant has that; there are: " + "; ".join(map(text_of, variants())))
+        a.error(f"--only {o.only}: no variant has that; there are: " + "; ".join(map(text_of, variants(o.newest))))
     results = []
     with tempfile.TemporaryDirectory() as scratch:
         for dtype in o.dtypes.split(","):
@@ -137,12 +154,13 @@ def main():
                 results.append(compare(o, scratch, *map(int, shape.split("x")), dtype))
     adamw = compare_adamw(o)
     rows = [["type", "batch x sequence", "ltrain ms", "PyTorch ms", "ltrain tokens/s", "PyTorch tokens/s",
-             "PyTorch ÷ ltrain", "fastest variant of PyTorch", "first losses apart"]]
+             "PyTorch ÷ ltrain", "floor ms", "fastest variant of PyTorch", "first losses apart"]]
     for r in results:
         tokens = r["batch"] * r["seq"] * 1e3
         rows.append([r["dtype"], f"{r['batch']} x {r['seq']}", ms(r["ltrain_ms"]), ms(r["torch_ms"]),
                      f"{tokens / r['ltrain_ms']['median']:.0f}", f"{tokens / r['torch_ms']['median']:.0f}",
-                     f"**{r['ratio']:.2f}**", text_of(r["peer"]), f"{r['loss']['relative']:.1e}"])
+                     f"**{r['ratio']:.2f}**", f"{1e3 * r['matmul']['operations'] / r['matmul']['best']:.0f}",
+                     text_of(r["peer"]), f"{r['loss']['relative']:.1e}"])
     adamw_rows = [["ltrain ms", "PyTorch ms", "PyTorch ÷ ltrain", "fastest variant of PyTorch"],
                   [ms(adamw["ltrain_ms"]), ms(adamw["torch_ms"]), f"**{adamw['ratio']:.2f}**", adamw["peer"]]]
     tried_rows = [["type", "batch x sequence", "variant", "ms"]]
@@ -152,11 +170,13 @@ def main():
                                ms(t["step_ms"]) if t["step_ms"] else "does not run"])
     command = "scripts/compare-torch.sh " + " ".join(sys.argv[1:])
     measure.write_report(
-        o.out, "compare-torch", f"GPT-2 124M training step: ltrain and PyTorch {results[0]['torch']}, {o.threads} threads",
+        o.out, "compare-torch-newest" if o.newest else "compare-torch", f"GPT-2 124M training step: ltrain and PyTorch {results[0]['torch']}, {o.threads} threads",
         [command.strip()],
         [("Whole step", rows, f"Median (smallest to largest) of {o.rounds} alternating runs of {o.steps} steps after "
           f"{o.warmup} of warm-up each: forward, backward, clipping, AdamW. ltrain: step_time_ms of `ltrain run`. bf16: "
-          "ltrain with fp32 master weights, PyTorch with autocast. Same weights, same tokens, no dropout."),
+          "ltrain with fp32 master weights, PyTorch with autocast. Same weights, same tokens, no dropout. Floor: the "
+          "operations of the layers' and the head's products over the best rate of any of them, as PyTorch computes them "
+          "alone."),
          ("AdamW alone, 124 M parameters in fp32", adamw_rows, ""), ("Variants of PyTorch tried", tried_rows, "")],
         {"steps": results, "adamw": adamw})
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The peer: a GPT-2 training step by PyTorch on the CPU, in several variants. Prints one JSON object.
 
-Reads ltrain's checkpoint, so that both sides start from the same weights. Written for Debian's PyTorch 1.13; used by
-scripts/compare-torch.sh alone.
+Reads ltrain's checkpoint, so that both sides start from the same weights. Runs on Debian's PyTorch 1.13 and on the
+newest; used by scripts/compare-torch.sh alone.
 """
 import argparse
 import json
@@ -117,10 +117,29 @@ def clip(grads, limit):
         torch._foreach_mul_(grads, scale)
 
 
-def make_optimizer(p, foreach):
+def make_optimizer(p, kind):
     groups = [{"params": [v for v in p.values() if v.dim() == 2], "weight_decay": 0.1},
               {"params": [v for v in p.values() if v.dim() == 1], "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, foreach=foreach)
+    how = {"fused": True} if kind == "fused" else {"foreach": kind == "foreach"}
+    return torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, **how)
+
+
+def matmul_rate(batch, seq, vocab, dtype):
+    """Operations per second of each product of a step, and the most of them; and the operations of a step."""
+    t = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    m, rates, operations = batch * seq, {}, 0
+    for n, k, count in ((3 * HIDDEN, HIDDEN, LAYERS), (HIDDEN, HIDDEN, LAYERS), (4 * HIDDEN, HIDDEN, LAYERS),
+                        (HIDDEN, 4 * HIDDEN, LAYERS), (vocab, HIDDEN, 1)):
+        x, w, dy = torch.randn(m, k).to(t), torch.randn(n, k).to(t), torch.randn(m, n).to(t)
+        for name, f in (("y", lambda: x @ w.t()), ("dx", lambda: dy @ w), ("dw", lambda: dy.t() @ x)):
+            times = []
+            for _ in range(8):
+                begin = time.perf_counter()
+                f()
+                times.append(time.perf_counter() - begin)
+            rates[f"{name} {m}x{n}x{k}"] = 2 * m * n * k / sorted(times[1:])[3]
+        operations += 6 * m * n * k * count
+    return {"rates": rates, "best": max(rates.values()), "operations": operations}
 
 
 def blas_libraries():
@@ -138,7 +157,9 @@ def main():
     a.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     a.add_argument("--attention", choices=ATTENTION, default="manual")
     a.add_argument("--linear", choices=LINEAR, default="dense")
-    a.add_argument("--adamw", choices=("foreach", "loop"), default="foreach")
+    a.add_argument("--adamw", choices=("foreach", "loop", "fused"), default="foreach")
+    a.add_argument("--compile", action="store_true", help="forward and backward by torch.compile")
+    a.add_argument("--matmul-only", action="store_true", help="rates of the step's products alone")
     a.add_argument("--adamw-only", action="store_true", help="time the optimizer's step alone")
     a.add_argument("--threads", type=int, default=2)
     a.add_argument("--warmup", type=int, default=2)
@@ -146,10 +167,13 @@ def main():
     o = a.parse_args()
     torch.set_num_threads(o.threads)
     torch.manual_seed(1)
+    if o.matmul_only:
+        print(json.dumps(matmul_rate(o.batch, o.seq, o.vocab, o.dtype)))
+        return
     p = load_checkpoint(o.checkpoint) if o.checkpoint else random_weights(o.vocab)
     for v in p.values():
         v.requires_grad_()
-    optimizer = make_optimizer(p, o.adamw == "foreach")
+    optimizer = make_optimizer(p, o.adamw)
     result = {"torch": torch.__version__, "blas": blas_libraries(), "loss": [], "step_ms": [], "adamw_ms": []}
     if any("pthread" in lib for lib in result["blas"]):
         raise SystemExit(f"the peer would run on {result['blas']}: OpenBLAS with pthreads is slow beside OpenMP")
@@ -162,11 +186,12 @@ def main():
         batch = torch.tensor(rows)
         inputs, targets = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
         mask = torch.full((o.seq, o.seq), float("-inf")).triu(1)
+    compute = torch.compile(forward) if o.compile else forward
     for step in range(o.warmup + o.steps):
         begin = time.perf_counter()
         if not o.adamw_only:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
-                loss = forward(p, inputs, targets, mask, ATTENTION[o.attention], LINEAR[o.linear])
+                loss = compute(p, inputs, targets, mask, ATTENTION[o.attention], LINEAR[o.linear])
             loss.backward()
             clip([v.grad for v in p.values()], 1.0)
             result["loss"].append(loss.item())

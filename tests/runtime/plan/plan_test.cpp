@@ -387,7 +387,7 @@ TEST_CASE("the text of a plan has the memory of the rank that takes most, and wi
     for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
     return n;
   };
-  const Recipe r = recipe(24, {"parallel.pipeline=3", "parallel.data=8"});
+  const Recipe r = recipe(24, {"parallel.pipeline=3", "parallel.data=8", "model.vocab_size=4096"});
   const Plan p = plan_of(r);
   REQUIRE(p.ranks.size() == 4);  // the first of each stage, and the last
   const RankPlan* most = &p.ranks[0];

@@ -115,24 +115,27 @@ TEST_CASE("ranks take GPUs that links join one after another") {
 }
 
 TEST_CASE("a thread is bound to those of the cores that it may use, and what it starts with it") {
-  std::thread([] {  // of its own, so that the test's other threads stay where they are
-    cpu_set_t may;
-    REQUIRE(sched_getaffinity(0, sizeof may, &may) == 0);
-    int core = 0;
-    while (!CPU_ISSET(core, &may)) ++core;
-    CHECK(bind_to_cores({}).empty());
-    CHECK(bind_to_cores({CPU_SETSIZE + 5, -1}).empty());
-    cpu_set_t same;
-    REQUIRE(sched_getaffinity(0, sizeof same, &same) == 0);
-    CHECK(CPU_EQUAL(&may, &same));
-    CHECK(bind_to_cores({core, CPU_SETSIZE - 1}) == Numbers{core});
-    int seen = -1;
+  cpu_set_t may, same;
+  int asked = -1, core = 0, seen = -1;
+  Numbers of_none, of_unknown, of_one;
+  std::thread([&] {  // of its own, so that the test's other threads stay where they are
+    asked = sched_getaffinity(0, sizeof may, &may);
+    while (core < CPU_SETSIZE - 1 && !CPU_ISSET(core, &may)) ++core;
+    of_none = bind_to_cores({});
+    of_unknown = bind_to_cores({CPU_SETSIZE + 5, -1});
+    asked |= sched_getaffinity(0, sizeof same, &same);
+    of_one = bind_to_cores({core, CPU_SETSIZE - 1});
     std::thread([&] {
       cpu_set_t now;
-      sched_getaffinity(0, sizeof now, &now);
+      asked |= sched_getaffinity(0, sizeof now, &now);
       seen = CPU_COUNT(&now);
     }).join();
-    CHECK(seen == 1);
   })
       .join();
+  REQUIRE(asked == 0);
+  CHECK(of_none.empty());
+  CHECK(of_unknown.empty());
+  CHECK(CPU_EQUAL(&may, &same));
+  CHECK(of_one == Numbers{core});
+  CHECK(seen == 1);
 }

@@ -89,18 +89,20 @@ void add_quantize(Stream& s, const Fp8Operand& out, const Tensor& x, Tensor amax
     place_rounded(s, "quantize", {out.codes, out.steps, amax});
 }
 
-/// As one group's products, which is what a profile is asked for.
-void add_product(Stream& s, const char* name, const Tensor& out, int64_t rows, int64_t groups, int64_t n,
-                 int64_t k, double bytes) {
-  OpCost cost = op_cost(name, OpClass::matmul, 2.0 * rows * n * k, {}, {});
+/// As one group's products, which is what a profile is asked for; panels as if all rows that can come were
+/// one group's. `a`: as it was before it was rounded.
+void add_product(Stream& s, const char* name, const Tensor& out, const Tensor& a, const GroupRows& rows,
+                 int64_t n, int64_t k, double bytes) {
+  const int64_t some = total(rows), most = a.shape[0];
+  OpCost cost = op_cost(name, OpClass::matmul, 2.0 * some * n * k, {}, {});
   cost.dtype = DType::f8e4m3;
   cost.bytes = bytes;
-  cost.m = rows / groups, cost.n = n, cost.k = k;
+  cost.m = some / static_cast<int64_t>(rows.size()), cost.n = n, cost.k = k;
   s.meta()->add(s, cost);
   if (out.dtype == DType::f64) return;
-  const bool gradient = out.shape.rank > 2;
-  s.meta()->need_panels(gradient ? widen_panel_bytes(n, k, fp8_filled_rows(rows), is_half(out.dtype))
-                                 : widen_panel_bytes(out.shape[0], n, k, is_half(out.dtype)));
+  const bool gradient = out.shape.rank > 2, half = is_half(out.dtype);
+  s.meta()->need_panels(gradient ? widen_panel_bytes(n, k, fp8_filled_rows(most), half)
+                                 : widen_panel_bytes(most, n, k, half));
 }
 
 }  // namespace
@@ -161,7 +163,7 @@ void grouped_matmul_fp8(Stream& s, Tensor y, const Fp8Operand& x, const Fp8Opera
            "grouped matmul of {} and {} into {} by {} groups", to_string(x.codes.shape),
            to_string(w.codes.shape), to_string(y.shape), groups);
   if (s.meta()) {
-    add_product(s, w.turned ? "grouped_matmul_fp8_dx" : "grouped_matmul_fp8", y, total(rows), groups, n, k,
+    add_product(s, w.turned ? "grouped_matmul_fp8_dx" : "grouped_matmul_fp8", y, x.of, rows, n, k,
                 static_cast<double>(total(rows) * (k + n * dtype_size(y.dtype)) + w.codes.bytes()));
     place_grouped_matmul(s, y, x.of, w.of,
                          w.turned ? GroupedProduct::input_gradient : GroupedProduct::forward, false);
@@ -189,7 +191,7 @@ void grouped_matmul_fp8_dw(Stream& s, Tensor dw, const Fp8Operand& dy, const Fp8
            "grouped matmul of {} and {} into {}", to_string(dy.of.shape), to_string(x.of.shape),
            to_string(dw.shape));
   if (s.meta()) {
-    add_product(s, "grouped_matmul_fp8_dw", dw, total(rows), groups, n, k,
+    add_product(s, "grouped_matmul_fp8_dw", dw, dy.of, rows, n, k,
                 static_cast<double>(total(rows) * (n + k) + (accumulate ? 2 : 1) * dw.bytes()));
     place_grouped_matmul(s, dw, dy.of, x.of, GroupedProduct::weight_gradient, accumulate);
     return;

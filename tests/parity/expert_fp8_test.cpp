@@ -1,6 +1,7 @@
 // Experts in FP8 under every layout: in fp64 around them, so that what differs is what ranks round apart, and
 // not the order of sums.
 #include <algorithm>
+#include <numeric>
 
 #include "tests/parity/parity.h"
 
@@ -87,7 +88,33 @@ TEST_CASE("experts in FP8 by delayed scaling: every layout equals one process, i
     const TinyResult many = train_tiny(m);
     require_parity(one, many, 1e-11);
     require_exact_memory(many);
+    const std::vector<double>& beyond = many.experts[0].beyond_rows;
+    if (m.dispatch.row_budget > 0) CHECK(std::accumulate(beyond.begin(), beyond.end(), 0.0) > 0);
   }
+}
+
+TEST_CASE("experts in FP8 where all tokens go to one rank: as one process, also in slices", "[expert][fp8]") {
+  TinyHooks hooks;
+  hooks.begin = [](const TinyRank& at) {  // routers of zeros, for the first step: ties go to experts 0 and 1
+    at.program.initialize();
+    ParameterStore& store = at.program.parameters();
+    for (const OwnedPiece& p : store.stored_pieces())
+      if (store.spec(p.id).router) std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
+    return int64_t{1};
+  };
+  const TinyOptions o = moe(Fp8Recipe::delayed);
+  const TinyResult one = train_tiny(o, {}, hooks);
+  CHECK(one.experts[0].chosen[0][2] == 0);
+  for (const double budget : {0.0, 1.0})
+    for (const int tensor : {1, 2}) {
+      CAPTURE(budget, tensor);
+      TinyOptions m = o;
+      m.ranks = m.expert = 4, m.micro_batch = 1, m.tensor = tensor;
+      m.dispatch.row_budget = budget;
+      const TinyResult many = train_tiny(m, {}, hooks);
+      require_parity(one, many, 1e-11);
+      require_exact_memory(many);
+    }
 }
 
 TEST_CASE("shared experts, dense layers, biases and a capacity beside experts in FP8", "[expert][fp8]") {

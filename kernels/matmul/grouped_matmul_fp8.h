@@ -11,7 +11,7 @@
 
 namespace ltrain {
 
-/// A GPU sums over so many products of eight bits at a time.
+/// A GPU sums over so many products of FP8 at a time.
 inline constexpr int64_t kFp8Multiple = 16;
 constexpr int64_t fp8_filled_rows(int64_t rows) {
   return (rows + kFp8Multiple - 1) / kFp8Multiple * kFp8Multiple;

@@ -18,7 +18,7 @@ TinyOptions moe(Fp8Recipe recipe) {
   o.moe.balance_coeff = 0.1;
   o.moe.z_loss_coeff = 0.01;
   o.micro_batch = 4;
-  o.global_batch = 8;
+  o.global_batch = 16;
   o.seq = 12;
   o.layers = 4;
   o.padded_targets = true;
@@ -77,6 +77,20 @@ TEST_CASE("experts in FP8 by delayed scaling: every layout equals one process, i
         {"expert 2, activations recomputed",
          [](TinyOptions& m) {
            m.ranks = m.expert = 2, m.recompute.tensors = set_of({BlockTensor::mlp_activation});
+         }},
+        {"by turns with a budget of rows, ZeRO-2",
+         [](TinyOptions& m) {
+           m.ranks = m.expert = 2, m.zero_stage = 2, m.dispatch.row_budget = 1, m.interleaved = true;
+         }},
+        {"zbv, tensor 2, experts over context 2 and data 2, in two parts with a budget",
+         [](TinyOptions& m) {
+           m.ranks = m.context = m.tensor = m.pipeline = m.chunks = 2, m.expert = 4, m.schedule = "zbv";
+           m.dispatch.chunks = 2, m.dispatch.row_budget = 1;
+         }},
+        {"dualpipev, copies in two parts",
+         [](TinyOptions& m) {
+           m.ranks = m.expert = m.pipeline = m.chunks = 2, m.schedule = "dualpipev";
+           m.dispatch.chunks = 2, m.dispatch.replicas = 1;
          }},
         {"expert 2, activations in files", [](TinyOptions& m) {
            m.ranks = m.expert = 2, m.activations.tensors = set_of({BlockTensor::mlp_activation});
@@ -144,7 +158,7 @@ TEST_CASE("experts in FP8 by current scaling and by blocks, where a rank has who
   for (const Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
     CAPTURE(to_string(recipe));
     TinyOptions o = by_tokens(moe(recipe));
-    o.layers = 2, o.steps = 2;
+    o.layers = 2, o.steps = 2, o.global_batch = 8;
     o.hidden = 256, o.heads = 2, o.kv_heads = 2;
     o.intermediate = o.moe.intermediate_size = 256;
     o.moe.num_experts = 4;
@@ -214,6 +228,25 @@ TEST_CASE("what FP8 changes of experts is seen: their own steps, kept layers, an
   differs([](TinyOptions& m) { m.fp8->recipe = Fp8Recipe::tensorwise; });
   differs([](TinyOptions& m) { m.fp8->recipe = Fp8Recipe::blockwise; });
   CHECK(loss([](TinyOptions& m) { m.fp8->keep = {"*"}; }) == plain);
+}
+
+TEST_CASE("a run of experts changes between bf16 and FP8 in memory that holds both", "[expert][fp8]") {
+  TinyOptions o = moe(Fp8Recipe::delayed);
+  o.precision = "bf16";
+  o.steps = 4, o.ranks = o.expert = 2, o.zero_stage = 1, o.micro_batch = 2;
+  const MatmulPrecision low = MatmulPrecision::fp8, plain = MatmulPrecision::plain;
+  const auto losses = [&](std::vector<MatmulPrecision> products) {
+    TinyOptions m = o;
+    m.products = std::move(products);
+    const TinyResult r = train_tiny(m);
+    require_exact_memory(r);
+    return r.losses;
+  };
+  const std::vector<double> both = losses({low, low, plain, plain}), first = losses({low, low, low, low}),
+                            second = losses({plain, plain, plain, plain});
+  CHECK(both[1] == first[1]);
+  CHECK(both[0] != second[0]);
+  CHECK(both[3] != first[3]);
 }
 
 TEST_CASE("bf16 with experts in FP8 trains as bf16 does", "[expert][fp8]") {

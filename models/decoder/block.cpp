@@ -103,12 +103,13 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
   if (both) norm(after2_, names.feed_forward_output_norm);
 }
 
-void Block::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t i,
+void Block::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                               std::vector<Fp8Weight>& weights) {
-  LT_CHECK(!is_moe_, "{}: experts in FP8", place_);
-  attention_.quantize_operands(store, settings, i, weights);
-  mlp_.quantize_operands(store, settings, i, weights);
+  attention_.quantize_operands(store, settings, first_slot, weights);
   norm1_.feeds(attention_.input_slot());
+  // Before experts there is a router, which reads what no step has been applied to.
+  if (is_moe_) return moe_.quantize_operands(store, settings, first_slot, weights);
+  mlp_.quantize_operands(store, settings, first_slot, weights);
   norm2_.feeds(mlp_.input_slot());
 }
 

@@ -32,8 +32,8 @@ class Block {
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool expert_tensor, const DispatchOptions& dispatch, int64_t index);
-  /// As Linear::quantize_operands.
-  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t index,
+  /// As Linear::quantize_operands. `first_slot`: of its linear layers.
+  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                          std::vector<Fp8Weight>& weights);
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
                const Keep& keep) const;

@@ -67,7 +67,8 @@ std::vector<Fp8Weight> Decoder::quantize_operands(const ParameterStore& store, c
   for (const StageLayers& stage : stages_)
     for (int64_t i = stage.first; i < stage.first + stage.count; ++i)
       if (i >= settings.first_layers && i < config_.num_hidden_layers - settings.last_layers)
-        blocks_[i].quantize_operands(store, settings, i, weights);
+        blocks_[i].quantize_operands(store, settings,
+                                     static_cast<int>(i) * fp8_slots(config_.moe.num_experts > 0), weights);
   return weights;
 }
 

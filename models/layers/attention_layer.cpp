@@ -178,10 +178,10 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
 }
 
 void AttentionLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings,
-                                       int64_t layer, std::vector<Fp8Weight>& weights) {
+                                       int first_slot, std::vector<Fp8Weight>& weights) {
   LT_CHECK(copies_ == 1 && !latent_, "{}: key-value heads of several ranks, or latents, in FP8", place_);
-  qkv_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::qkv), weights);
-  out_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::output), weights);
+  qkv_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::qkv), weights);
+  out_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::output), weights);
 }
 
 void AttentionLayer::rotate(Step& step, const MicroBatch& mb, Tensor qkv, Tensor rope_table,

@@ -17,8 +17,8 @@ class AttentionLayer {
   /// `prefix`: "model.layers.3.self_attn". `place`: the layer's name for dropout, plans and messages.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, std::string place, double out_std, int64_t layer);
-  /// As Linear::quantize_operands.
-  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer,
+  /// As Linear::quantize_operands. `first_slot`: of the block.
+  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                          std::vector<Fp8Weight>& weights);
   int input_slot() const { return qkv_.slot(); }  ///< of FP8; -1: none
   /// y: (stream rows, H) = attention of x. Fills saved when the step keeps.

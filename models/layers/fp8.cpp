@@ -6,10 +6,10 @@
 
 namespace ltrain {
 
-Fp8State::Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory, int64_t layers)
+Fp8State::Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory, int64_t slots)
     : settings_(settings) {
   if (settings.recipe != Fp8Recipe::delayed) return;
-  const int64_t n = layers * kFp8Linears * kFp8Roles;
+  const int64_t n = slots * kFp8Roles;
   const auto table = [&](const char* name, Shape shape) {
     const Tensor t = memory.allocate(MemoryKind::optimizer, name, DType::f32, shape);
     fill_zero(compute, t);
@@ -60,7 +60,7 @@ void Fp8State::keep_weights(Stream& compute, Memory& memory, const std::vector<F
     KeptWeight& k = kept_[static_cast<size_t>(w.slot)];
     for (const bool turned : {false, true})
       k.operand[turned] = operand(memory, MemoryKind::fp8_weights, Fp8Role::weight, turned ? w.cols : w.rows,
-                                  turned ? w.rows : w.cols);
+                                  turned ? w.rows : w.cols, w.matrices);
     if (settings_.recipe != Fp8Recipe::tensorwise) continue;
     k.step = memory.allocate(MemoryKind::fp8_weights, "step of a weight", DType::f32, {1});
     place_set(compute, k.step, kAllAxes, Placement::R());
@@ -73,7 +73,7 @@ void Fp8State::forget_weights() {
 
 Fp8State::KeptWeight* Fp8State::kept(const Step& step, int slot, const Fp8Source& source) {
   const auto at = static_cast<size_t>(slot);
-  if (source.role != Fp8Role::weight || !step.training || at >= kept_.size()) return nullptr;
+  if (source.role != Fp8Role::weight || source.copied || !step.training || at >= kept_.size()) return nullptr;
   return kept_[at].operand[0].codes.defined() ? &kept_[at] : nullptr;
 }
 
@@ -86,7 +86,7 @@ Tensor Fp8State::current_steps(Step& step, std::initializer_list<const Fp8Source
   Fp8StepArgs args = step_args();
   args.period = 0;
   for (const Fp8Source* source : sources) {
-    max_abs(s, found.flat(args.period, {1}), source->of);
+    if (source->of.elements() > 0) max_abs(s, found.flat(args.period, {1}), source->of);
     args.top[args.period++] = fp8_top_exponent(format(source->role));
   }
   for (const auto& [group, axis] :
@@ -100,14 +100,23 @@ Tensor Fp8State::current_steps(Step& step, std::initializer_list<const Fp8Source
   return steps;
 }
 
-Fp8Operand Fp8State::operand(Memory& memory, MemoryKind kind, Fp8Role role, int64_t rows, int64_t k) const {
+Tensor Fp8State::current_steps(Step& step, const Fp8Source& a, const Fp8Source& b, KeptWeight* kept) const {
+  if (settings_.recipe != Fp8Recipe::tensorwise) return {};
+  const Tensor steps = kept && kept->has_step ? current_steps(step, {&a}) : current_steps(step, {&a, &b});
+  if (kept && !kept->has_step) cast(step.compute, kept->step, steps.flat(1, {1}));
+  if (kept) kept->has_step = true;
+  return steps;
+}
+
+Fp8Operand Fp8State::operand(Memory& memory, MemoryKind kind, Fp8Role role, int64_t rows, int64_t k,
+                             int64_t matrices) const {
   Fp8Operand out;
-  out.codes = memory.allocate(kind, "rounded operand", format(role), {rows, k});
+  out.codes = memory.allocate(kind, "rounded operand", format(role), {matrices * rows, k});
   if (settings_.recipe == Fp8Recipe::blockwise) {
     out.block_rows = role == Fp8Role::weight ? kFp8Block : 1;
-    out.steps =
-        memory.allocate(kind, "steps of blocks", DType::f32,
-                        {(rows + out.block_rows - 1) / out.block_rows, (k + kFp8Block - 1) / kFp8Block});
+    const int64_t down = (rows + out.block_rows - 1) / out.block_rows;
+    out.steps = memory.allocate(kind, "steps of blocks", DType::f32,
+                                {matrices * down, (k + kFp8Block - 1) / kFp8Block});
   }
   return out;
 }
@@ -117,13 +126,16 @@ void Fp8State::round(Step& step, int slot, const Fp8Source& source, Tensor curre
                      bool note) const {
   out.of = source.of;
   out.turned = source.turned;
+  const bool stack = source.of.shape.rank > 2, delayed = settings_.recipe == Fp8Recipe::delayed;
+  Tensor amax;
+  if (delayed && note && step.training && !source.copied) amax = element(amax_, slot, source.role);
+  if (settings_.recipe != Fp8Recipe::blockwise)
+    out.steps = delayed ? element(steps_, slot, source.role) : current;
+  if (stack) return quantize_stack(step.compute, out, source.of, source.turned, amax);
   if (settings_.recipe == Fp8Recipe::blockwise)
     return quantize_blocks(step.compute, out.codes, out.steps, source.of, source.turned, out.block_rows);
-  const bool delayed = settings_.recipe == Fp8Recipe::delayed;
-  out.steps = delayed ? element(steps_, slot, source.role) : current;
   if (is_fp8(source.of.dtype)) return turn_codes(step.compute, out.codes, source.of);
-  quantize(step.compute, out.codes, source.of, source.turned, out.steps,
-           delayed && note && step.training ? element(amax_, slot, source.role) : Tensor());
+  quantize(step.compute, out.codes, source.of, source.turned, out.steps, amax);
 }
 
 Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Tensor current) const {
@@ -133,8 +145,10 @@ Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Te
     out.steps = element(steps_, slot, source.role);
     return out;
   }
-  const int64_t rows = source.of.shape[source.turned ? 1 : 0], k = source.of.shape[source.turned ? 0 : 1];
-  out = operand(step.memory, MemoryKind::temporaries, source.role, rows, k);
+  const int64_t matrices = source.of.shape.rank > 2 ? source.of.shape[0] : 1, cols = source.of.cols(),
+                rows = source.of.elements() / matrices / cols;
+  out = operand(step.memory, MemoryKind::temporaries, source.role, source.turned ? cols : rows,
+                source.turned ? rows : cols, matrices);
   round(step, slot, source, current, out);
   return out;
 }
@@ -151,24 +165,19 @@ Fp8Operand Fp8State::rounded_weight(Step& step, int slot, const Fp8Source& sourc
 void Fp8State::multiply(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                         const MatmulArgs& args) {
   KeptWeight* kept = this->kept(step, slot, b);
-  Tensor current;
+  Tensor current = current_steps(step, a, b, kept);
   const auto current_of = [&](int64_t i) { return current.defined() ? current.flat(i, {1}) : current; };
-  if (settings_.recipe == Fp8Recipe::tensorwise) {
-    current = kept && kept->has_step ? current_steps(step, {&a}) : current_steps(step, {&a, &b});
-    if (kept && !kept->has_step) cast(step.compute, kept->step, current_of(1));
-    if (kept) kept->has_step = true;
-  }
   Fp8Operand left = temporary(step, slot, a, current_of(0));
   Fp8Operand right = kept ? rounded_weight(step, slot, b, *kept) : temporary(step, slot, b, current_of(1));
   matmul_fp8(step.compute, out, left, right, args);
-  const auto release = [&](Fp8Operand& o, bool mine) {
-    if (!mine) return;
-    if (o.block_rows) step.memory.release(o.steps);
-    step.memory.release(o.codes);
-  };
-  release(right, !kept && !as_it_is(b));
-  release(left, !as_it_is(a));
+  if (!kept && !as_it_is(b)) release(step, right);
+  if (!as_it_is(a)) release(step, left);
   if (current.defined()) step.memory.release(current);
+}
+
+void Fp8State::release(Step& step, Fp8Operand& o) {
+  if (o.block_rows) step.memory.release(o.steps);
+  step.memory.release(o.codes);
 }
 
 bool Fp8State::rounds_inputs(const Step& step, int slot) const {

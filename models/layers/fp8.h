@@ -8,11 +8,14 @@
 // where they are.
 //
 // Weights are the same in all micro-batches of a step: where their codes are kept, they are rounded once.
+//
+// The experts of a layer are one linear layer with a stack of weights: a role has one step for all of them,
+// so that it does not matter on which ranks they are, nor in which parts their rows come.
 #pragma once
 #include <initializer_list>
 #include <vector>
 
-#include "kernels/matmul/matmul_fp8.h"
+#include "kernels/matmul/grouped_matmul_fp8.h"
 #include "kernels/tensor/arena.h"
 #include "models/layers/fp8_settings.h"
 #include "parallel/mesh/groups.h"
@@ -23,20 +26,20 @@ struct Step;
 
 enum class Fp8Role : uint8_t { input, weight, gradient };
 inline constexpr int kFp8Roles = 3;
-/// The linear layers of a block that have slots.
-enum class Fp8Linear : uint8_t { qkv, output, up, down };
-inline constexpr int kFp8Linears = 4;
-constexpr int fp8_slot(int64_t layer, Fp8Linear which) {
-  return static_cast<int>(layer) * kFp8Linears + static_cast<int>(which);
-}
+/// The linear layers of a block that have slots, one after the other; those of experts in MoE models alone.
+enum class Fp8Linear : uint8_t { qkv, output, up, down, experts_up, experts_down };
+constexpr int fp8_slots(bool experts) { return experts ? 6 : 4; }
+/// `first`: of the block.
+constexpr int fp8_slot(int first, Fp8Linear which) { return first + static_cast<int>(which); }
 
 /// The name that checkpoints have for what delayed scaling remembers.
 inline constexpr const char* kFp8History = "optimizer/fp8/amax_history";
 
-/// A weight of this rank whose products are of FP8: (rows, cols).
+/// A weight of this rank whose products are of FP8: (rows, cols), or a stack of so many.
 struct Fp8Weight {
   int slot = 0;
   int64_t rows = 0, cols = 0;
+  int64_t matrices = 1;
 };
 
 /// One operand of a product, before it is rounded, or an input that is. `turned`: the product takes its
@@ -45,12 +48,13 @@ struct Fp8Source {
   Tensor of;
   bool turned = false;
   Fp8Role role = Fp8Role::input;
+  bool copied = false;  ///< a weight that has its own place elsewhere: neither kept nor noted
 };
 
 /// What a rank keeps for it.
 class Fp8State {
  public:
-  Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory, int64_t layers);
+  Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory, int64_t slots);
   /// From now on these are rounded once between two calls of forget_weights, in training: allocates what
   /// their codes, and those of their transposes, lie in.
   void keep_weights(Stream& compute, Memory& memory, const std::vector<Fp8Weight>& weights);
@@ -64,6 +68,11 @@ class Fp8State {
   /// out = a b^T of the rounded operands, as matmul_fp8. An input may be rounded already.
   void multiply(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                 const MatmulArgs& args);
+  /// Of groups of rows, each with its matrix of a stack: a b_g^T (b turned: a b_g) into rows; or, of two that
+  /// are turned, into a stack, to which it is added with `accumulate`. Rows beyond the groups' are left
+  /// alone.
+  void multiply_groups(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
+                       const GroupRows& rows, bool accumulate = false);
   /// Before the first product of a step, and after a state was loaded.
   void begin_step(Stream& compute);
   /// All ranks agree on what was noted, and the next step's steps follow from it.
@@ -83,12 +92,20 @@ class Fp8State {
   KeptWeight* kept(const Step& step, int slot, const Fp8Source& source);
   /// Steps of operands, from what they hold: one each.
   Tensor current_steps(Step& step, std::initializer_list<const Fp8Source*> sources) const;
+  /// The same of a product's, by tensorwise scaling: a kept weight has its own.
+  Tensor current_steps(Step& step, const Fp8Source& a, const Fp8Source& b, KeptWeight* kept) const;
   /// Memory for one, without its step where it has one.
-  Fp8Operand operand(Memory& memory, MemoryKind kind, Fp8Role role, int64_t rows, int64_t k) const;
+  Fp8Operand operand(Memory& memory, MemoryKind kind, Fp8Role role, int64_t rows, int64_t k,
+                     int64_t matrices = 1) const;
   void round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
              bool note = true) const;
   static bool as_it_is(const Fp8Source& source) { return is_fp8(source.of.dtype) && !source.turned; }
   Fp8Operand temporary(Step& step, int slot, const Fp8Source& source, Tensor current) const;
+  Fp8Operand temporary_rows(Step& step, int slot, const Fp8Source& source, Tensor current,
+                            const GroupRows& rows) const;
+  Fp8Operand temporary_turned(Step& step, int slot, const Fp8Source& source, Tensor current,
+                              const GroupRows& rows) const;
+  static void release(Step& step, Fp8Operand& operand);
   Fp8Operand rounded_weight(Step& step, int slot, const Fp8Source& source, KeptWeight& kept) const;
   Fp8StepArgs step_args() const;
   Fp8Settings settings_;

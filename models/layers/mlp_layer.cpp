@@ -28,10 +28,10 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
                 LinearSharding::row);
 }
 
-void MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer,
+void MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                                  std::vector<Fp8Weight>& weights) {
-  up_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::up), weights);
-  down_.quantize_operands(store, settings, fp8_slot(layer, Fp8Linear::down), weights);
+  up_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::up), weights);
+  down_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::down), weights);
 }
 
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {

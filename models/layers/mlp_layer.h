@@ -12,8 +12,8 @@ class MlpLayer {
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, double out_std);
-  /// As Linear::quantize_operands.
-  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int64_t layer,
+  /// As Linear::quantize_operands. `first_slot`: of the block.
+  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                          std::vector<Fp8Weight>& weights);
   int input_slot() const { return up_.slot(); }  ///< of FP8; -1: none
   /// `rows`: of the micro-batch, all of which every tensor rank computes its columns of.

@@ -29,7 +29,7 @@ void MoeLayer::copies_forward(Step& step, Tensor tokens, Saved& saved) const {
       claim(step, c.rows, Placement::S(0), Placement::V());
       copy.arrived.wait(step.compute);
     }
-    run_experts(step, c, 0, c.dispatched.out, {copy.gate_up, copy.down, {}, {}});
+    run_experts(step, c, 0, c.dispatched.out, copied(copy));
     claim(step, c.dispatched.out, Placement::V(), Placement::S(0));
   }
 }
@@ -70,12 +70,12 @@ std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tenso
       add_to(step.compute, dweights, more);
       claim(step, dout, Placement::S(0), Placement::V());
     }
-    rows_backward(step, drows, dout, c, 0, {copy.gate_up, copy.down, {}, {}});
+    rows_backward(step, drows, dout, c, 0, copied(copy));
     claim(step, drows, Placement::V(), Placement::S(0));
     if (copy.expert >= 0) {
       const GroupRows& groups = c.dispatched.counts.groups;
-      grouped_matmul_dw(step.compute, ddown, dout, c.act, groups, false);
-      grouped_matmul_dw(step.compute, dgate_up, c.hidden, c.rows, groups, false);
+      experts_dw(step, ddown, down_slot_, dout, c.act, groups, false);
+      experts_dw(step, dgate_up, gate_up_slot_, c.hidden, c.rows, groups, false);
       for (auto [stack, dcopy] : {std::pair{down.tensor, ddown}, {gate_up.tensor, dgate_up}}) {
         replicas_->sum_gradient(step, copy, dcopy);
         claim(step, dcopy, Placement::V(), Placement::S(0));

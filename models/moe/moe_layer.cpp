@@ -4,10 +4,12 @@
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/grouped_bias.h"
+#include "kernels/matmul/swiglu_fp8.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/interleave.h"
 #include "models/layers/feed_forward.h"
 #include "models/layers/tensor_parallel.h"
+#include "parallel/optim/parameter_rule.h"
 
 namespace ltrain {
 namespace {
@@ -84,7 +86,7 @@ void MoeLayer::declare_biases(ParameterStore& store, const Groups& g, const Mode
 /// Where tensor ranks share each expert, their results are summed: the first of them adds the bias of the
 /// last layer.
 MoeLayer::Weights MoeLayer::own(const Step& step) const {
-  Weights w{step.params.value(gate_up_), step.params.value(down_), {}, {}};
+  Weights w{{step.params.value(gate_up_), gate_up_slot_}, {step.params.value(down_), down_slot_}, {}, {}};
   if (gate_up_bias_ < 0) return w;
   w.gate_up_bias = step.params.value(gate_up_bias_);
   if (!cut_experts(step)) {
@@ -113,6 +115,21 @@ void MoeLayer::declare_shared(ParameterStore& store, const Groups& g, const Mode
                        g.tensor.size() > 1 && sequence_parallel);
 }
 
+void MoeLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
+                                 std::vector<Fp8Weight>& weights) {
+  const auto slot = [&](int id, Fp8Linear which) {
+    const ParameterSpec& spec = store.spec(id);
+    for (const std::string& pattern : settings.keep)
+      if (name_matches(pattern, spec.name)) return -1;
+    const int64_t matrices = spec.shape[0], cols = spec.shape[-1];
+    weights.push_back({fp8_slot(first_slot, which), spec.shape.elements() / matrices / cols, cols, matrices});
+    return weights.back().slot;
+  };
+  gate_up_slot_ = slot(gate_up_, Fp8Linear::experts_up);
+  down_slot_ = slot(down_, Fp8Linear::experts_down);
+  if (has_shared_) shared_.quantize_operands(store, settings, first_slot, weights);
+}
+
 /// The rows that the router sees: those of all tensor ranks where they share each expert.
 Tensor MoeLayer::whole(Step& step, Tensor x) const {
   return cut_experts(step) ? gather_rows(step, x, "gathered rows") : x;
@@ -136,7 +153,7 @@ void MoeLayer::route(Step& step, const MicroBatch& mb, Tensor tokens, const std:
     const Routing& r = saved.router.routing;
     const std::vector<int64_t> all = dispatch_->count_all(step, r, capacity, place_);
     const ChosenExperts travel =
-        replicas_->choose(step, r, all, w.gate_up, w.down, step.stat_type(), saved.copies);
+        replicas_->choose(step, r, all, w.gate_up.stack, w.down.stack, step.stat_type(), saved.copies);
     for (size_t i = 0; i < ranges.size(); ++i)
       dispatch_->count_some(step, saved.chunks[i].dispatched, r, ranges[i], capacity, place_, travel, all);
   } else {
@@ -154,7 +171,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   if (!recompute) route(step, mb, tokens, ranges, capacity, saved);
   if (replicas_->most() > 0) {
     const Weights w = own(step);
-    replicas_->fetch_start(step, saved.copies, w.gate_up, w.down);
+    replicas_->fetch_start(step, saved.copies, w.gate_up.stack, w.down.stack);
   }
   const auto of = [&](size_t i) { return tokens.narrow(ranges[i].first, ranges[i].tokens); };
   const auto start = [&](size_t i) {
@@ -227,7 +244,7 @@ void MoeLayer::run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights&
   const int64_t most = chunk.rows.shape[0];
   if (!chunk.hidden.defined())
     chunk.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
-  grouped_matmul(step.compute, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
+  experts_forward(step, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
   if (weights.gate_up_bias.defined())
     grouped_add_bias(step.compute, chunk.hidden, weights.gate_up_bias, c.groups);
   if (!step.keeps() && !chunk.dispatched.budgeted) step.release(chunk.rows);
@@ -236,16 +253,23 @@ void MoeLayer::run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights&
 
 void MoeLayer::run_activation(Step& step, Chunk& chunk, size_t slice) const {
   const int64_t received = chunk.dispatched.slice(slice).received, most = chunk.hidden.shape[0];
-  if (!chunk.act.defined()) chunk.act = step.activation("activation of experts", {most, intermediate_});
-  feed_forward_activation(step.compute, kind_, chunk.act.narrow(0, received),
-                          chunk.hidden.narrow(0, received));
+  const Tensor hidden = chunk.hidden.narrow(0, received);
+  const Shape all{most, intermediate_};
+  if (step.fp8 && kind_ == FeedForward::swiglu && step.fp8->rounds_inputs(step, down_slot_)) {
+    if (!chunk.act.defined()) chunk.act = step.fp8->input(step, "activation of experts", all);
+    if (received == 0 && !step.compute.meta()) return;
+    const Tensor codes = chunk.act.narrow(0, received);
+    return swiglu_forward_fp8(step.compute, step.fp8->output(step, down_slot_, codes), hidden);
+  }
+  if (!chunk.act.defined()) chunk.act = step.activation("activation of experts", all);
+  feed_forward_activation(step.compute, kind_, chunk.act.narrow(0, received), hidden);
 }
 
 void MoeLayer::run_experts(Step& step, Chunk& chunk, size_t slice, Tensor out, const Weights& weights) const {
   const ExpertRowCounts& c = chunk.dispatched.slice(slice);
   run_hidden(step, chunk, slice, weights);
   if (!step.keeps() && !chunk.dispatched.budgeted) step.release(chunk.hidden);
-  grouped_matmul(step.compute, out, chunk.act, weights.down, c.groups);
+  experts_forward(step, out, chunk.act, weights.down, c.groups);
   if (weights.down_bias.defined()) grouped_add_bias(step.compute, out, weights.down_bias, c.groups);
   if (!step.keeps() && !chunk.dispatched.budgeted)
     for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act}) step.release(*t);
@@ -256,12 +280,12 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
   const ExpertRowCounts& c = chunk.dispatched.slice(slice);
   Tensor& dact = chunk.dact;
   if (!dact.defined()) dact = step.temporary("d activation of experts", chunk.act.shape);
-  grouped_matmul_dx(step.compute, dact, dout, weights.down, c.groups);
+  experts_dx(step, dact, dout, weights.down, c.groups);
   const Tensor hidden = chunk.hidden.narrow(0, c.received);  // its gradient takes its place
   feed_forward_activation_backward(step.compute, kind_, hidden, dact.narrow(0, c.received), hidden);
   // Between slices memory for gradients may be taken: there it stays.
   if (!chunk.dispatched.budgeted) step.release(dact);
-  grouped_matmul_dx(step.compute, drows, chunk.hidden, weights.gate_up, c.groups);
+  experts_dx(step, drows, chunk.hidden, weights.gate_up, c.groups);
 }
 
 /// drows (most rows, H) := gradient of what came to the experts, dout: of what they made. After the last
@@ -301,21 +325,21 @@ void MoeLayer::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& save
 void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
                                 Tensor dout, bool last, bool at_once) const {
   struct Part {
-    int id;
+    int id, slot;
     Tensor dy, x;  ///< of a bias without x
     GradBuffer to = {};
   };
-  std::vector<Part> parts{{down_, dout, act}, {gate_up_, dhidden, rows}};
+  std::vector<Part> parts{{down_, down_slot_, dout, act}, {gate_up_, gate_up_slot_, dhidden, rows}};
   if (gate_up_bias_ >= 0) {
-    parts.push_back({down_bias_, dout, {}});
-    parts.push_back({gate_up_bias_, dhidden, {}});
+    parts.push_back({down_bias_, -1, dout, {}});
+    parts.push_back({gate_up_bias_, -1, dhidden, {}});
   }
   if (at_once)
     for (Part& p : parts) p.to = step.params.accumulate(p.id);
   for (Part& p : parts) {
     if (!at_once) p.to = step.params.accumulate(p.id);
     if (p.x.defined())
-      grouped_matmul_dw(step.compute, p.to.tensor, p.dy, p.x, c.groups, p.to.accumulate);
+      experts_dw(step, p.to.tensor, p.slot, p.dy, p.x, c.groups, p.to.accumulate);
     else
       grouped_sum_rows(step.compute, p.to.tensor, p.dy, c.groups, p.to.accumulate);
     if (last) step.params.grad_ready(p.id);

@@ -1,6 +1,7 @@
 // An MoE layer in the place of the feed-forward: router, experts, experts that are shared.
 #pragma once
 #include "models/layers/mlp_layer.h"
+#include "models/moe/expert_products.h"
 #include "models/moe/expert_replicas.h"
 #include "models/moe/router.h"
 #include "models/moe/token_dispatch.h"
@@ -52,6 +53,9 @@ class MoeLayer {
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool expert_tensor, const DispatchOptions& dispatch, const std::string& prefix, int64_t layer,
                double out_std);
+  /// As Linear::quantize_operands, of experts and shared experts. `first_slot`: of the block.
+  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
+                         std::vector<Fp8Weight>& weights);
   /// `recompute`: what a forward of a step that keeps nothing left in `saved`, which is how tokens were
   /// routed, is there, and not counted a second time. y: undefined where nobody needs it.
   void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved, bool recompute) const;
@@ -72,10 +76,13 @@ class MoeLayer {
   std::vector<TokenRange> chunks(int64_t tokens) const;
   /// Experts' weights, or their gradients: a rank's own stacks, or those of one copy.
   struct Weights {
-    Tensor gate_up, down;
+    ExpertMatrices gate_up, down;
     Tensor gate_up_bias, down_bias;  ///< with expert_bias; the latter where this rank adds it
   };
   Weights own(const Step& step) const;
+  Weights copied(const ExpertReplicas::Copy& copy) const {
+    return {{copy.gate_up, gate_up_slot_, true}, {copy.down, down_slot_, true}, {}, {}};
+  }
   /// The chunk's hidden and act := those of its rows, of one of its slices.
   void run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights& weights) const;
   void run_activation(Step& step, Chunk& chunk, size_t slice) const;
@@ -105,6 +112,7 @@ class MoeLayer {
   Router router_, shared_gate_;
   MlpLayer shared_;
   int gate_up_ = -1, down_ = -1, gate_up_bias_ = -1, down_bias_ = -1;
+  int gate_up_slot_ = -1, down_slot_ = -1;  // of FP8
   FeedForward kind_ = FeedForward::swiglu;
   int64_t experts_ = 0, top_k_ = 0, intermediate_ = 0;
   std::unique_ptr<TokenDispatch> dispatch_;

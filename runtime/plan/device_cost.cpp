@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/base/error.h"
+#include "kernels/tensor/fp8.h"
 
 namespace ltrain {
 namespace {
@@ -110,7 +111,7 @@ double DeviceCost::op_seconds(const OpCost& op) const {
   std::string type(dtype_name(op.dtype));
   if (op.cls == OpClass::matmul && op.flops > 0) {
     if (op.name == "matmul_tf32") type = "tf32";
-    if (op.name == "matmul_fp8") type = "fp8";
+    if (is_fp8(op.dtype)) type = "fp8";
     seconds = std::max(seconds, matmul_seconds(type, op.flops, op.m, op.n, op.k));
   } else if (op.cls == OpClass::attention && op.flops > 0) {
     const bool forward = op.name.find("backward") == std::string_view::npos;

@@ -159,8 +159,9 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
 }
 
 void TrainProgram::make_fp8() {
-  fp8_ = std::make_unique<Fp8State>(*options_.fp8, device_.compute, device_.memory,
-                                    options_.model.num_hidden_layers);
+  fp8_ = std::make_unique<Fp8State>(
+      *options_.fp8, device_.compute, device_.memory,
+      options_.model.num_hidden_layers * fp8_slots(options_.model.moe.num_experts > 0));
   const std::vector<Fp8Weight> weights = decoder_.quantize_operands(store_, *options_.fp8);
   // Of one micro-batch each copy has one use; weights that are released after each use would be kept whole.
   if (options_.for_training && options_.accumulation > 1 && !options_.sharding.shards_weights())

@@ -173,6 +173,24 @@ TEST_CASE("training in FP8 and in TF32 on cuda equals the CPU") {
     many.tensor = 2;
     require_parity(cpu, train_tiny(many), 1e-11);
   }
+  // Experts: rows that are no multiple of 16, and ranks whose experts get none.
+  TinyOptions experts = o;
+  experts.architecture = "mixtral";
+  experts.moe.num_experts = 4;
+  experts.moe.intermediate_size = 48;
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    experts.fp8.emplace().recipe = recipe;
+    const TinyResult cpu = train_tiny(experts), cuda = train_tiny(on_cuda(experts));
+    require_parity(cpu, cuda, 1e-11);
+    CHECK(cuda.used_bytes == cuda.plan_bytes);
+    CHECK(cuda.used_bytes == cpu.used_bytes);
+    if (recipe != Fp8Recipe::delayed) continue;
+    TinyOptions many = on_cuda(experts);
+    many.ranks = many.expert = 2, many.micro_batch = 1, many.zero_stage = 2;
+    const TinyResult spread = train_tiny(many);
+    require_parity(cpu, spread, 1e-11);
+    CHECK(spread.used_bytes == spread.plan_bytes);
+  }
 #endif
   for (const char* precision : {"bf16", "tf32"}) {
     CAPTURE(precision);

@@ -84,6 +84,39 @@ TEST_CASE("one expert, or equal experts with weights that sum to one, are the de
   CHECK(std::abs(moe.step().loss - a.loss) > 1e-9);
 }
 
+TEST_CASE("one expert in FP8 is the dense model in FP8, by every recipe") {
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
+    CAPTURE(to_string(recipe));
+    TinyOptions plain = job(0, 1), one = job(1, 1);
+    for (TinyOptions* o : {&plain, &one}) {
+      o->fp8.emplace().recipe = recipe;
+      o->seq = 50;  // 200 rows: more than a block, and no multiple of what a product is cut into
+    }
+    Rank dense(plain), moe(one);
+    copy_dense(dense, moe);
+    const int64_t n = 24 * plain.hidden;
+    for (int steps = 0; steps < 2; ++steps) {  // in the second, delayed scaling knows magnitudes
+      const StepResult a = dense.step(), b = moe.step();
+      CHECK(std::abs(a.loss - b.loss) < 1e-12 * a.loss);
+      int apart = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const auto differs = [&](double x, double y) { return std::abs(x - y) > 1e-12; };
+        apart += differs(dense.grad(kMlp + "down_proj.weight")[i], moe.grad(kMlp + "experts.down_proj")[i]);
+        apart +=
+            differs(dense.grad(kMlp + "gate_proj.weight")[i], moe.grad(kMlp + "experts.gate_up_proj")[i]);
+        apart +=
+            differs(dense.grad(kMlp + "up_proj.weight")[i], moe.grad(kMlp + "experts.gate_up_proj")[n + i]);
+      }
+      CHECK(apart == 0);
+    }
+    TinyOptions wide = one;  // negative control: experts that are not rounded
+    wide.fp8->keep = {"*.experts.*"};
+    Rank other(wide);
+    copy_dense(dense, other);
+    CHECK(std::abs(other.step().loss - dense.step().loss) > 1e-7);
+  }
+}
+
 TEST_CASE("losses of a uniform router and of one that has a single favourite") {
   TinyOptions o = job(4, 1);
   o.moe.balance_coeff = 0.3;

@@ -180,11 +180,17 @@ TEST_CASE("slow: a checkpoint of any layout goes on under any other as if never 
 }
 
 TEST_CASE("what delayed scaling of FP8 remembers goes on under any layout, and begins where there is none") {
+  const bool experts = GENERATE(false, true);
   TinyOptions model;
   model.fp8.emplace().history = 3;
-  const std::vector<Layout> all{{"one rank"},
-                                {"data 2, tensor 2, sequence, ZeRO-3", 2, 2, true, 3},
-                                {"pipeline 2, data 2, ZeRO-1, zero-bubble", 2, 1, false, 1, 2, "zb-h1"}};
+  std::vector<Layout> all{{"one rank"},
+                          {"data 2, tensor 2, sequence, ZeRO-3", 2, 2, true, 3},
+                          {"pipeline 2, data 2, ZeRO-1, zero-bubble", 2, 1, false, 1, 2, "zb-h1"}};
+  if (experts) {
+    model.architecture = "mixtral";
+    model.moe.num_experts = 4;
+    all[1].expert = all[2].expert = 2;
+  }
   Folder folder;
   const auto go_on = [&](const Layout& l, const TinyOptions& as, const std::string& from,
                          std::vector<std::string>* notes = nullptr) {
@@ -222,7 +228,8 @@ TEST_CASE("what delayed scaling of FP8 remembers goes on under any layout, and b
   };
   CHECK(begun() == 1);
   CHECK(longer != whole);  // negative control: what is not loaded is missed
-  TinyOptions plain;
+  TinyOptions plain = model;
+  plain.fp8.reset();
   go_on(one, plain, folder / "one rank/checkpoints", &notes);
   CHECK(begun() == 0);
   write_checkpoint(job(one, plain), folder / "plain");

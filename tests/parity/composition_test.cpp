@@ -111,5 +111,5 @@ TEST_CASE("the table has one cell for each pair and says why", "[composition]") 
   CHECK(find("ZeRO-1", "ZeRO-3").state == CompositionCell::exclusive);
   CHECK(find("expert", "expert").state == CompositionCell::supported);
   const std::string text = compositions_text(table().cells);
-  CHECK_THAT(text, Contains("refused\n") && Contains("expert and fp8: precision = fp8"));
+  CHECK_THAT(text, Contains("refused\n") && Contains("tensor, 2d and fp8: precision = fp8"));
 }

@@ -225,6 +225,11 @@ std::vector<Layout> layouts(int data) {
   slices.row_budget = 1, slices.skew = 2;
   experts(2, 2, 0, 1, false, 1, slices);
   experts(2, 2, 1, 2, false, 1, slices);
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    experts(2, recipe == Fp8Recipe::delayed ? 2 : 1, 1, 2, false, 1);
+    all.back().options.fp8.emplace().recipe = recipe;
+    all.back().name += fmt::format(" in FP8, {}", to_string(recipe));
+  }
   // The other ways to choose and to balance; norms that tensor ranks share, as many heads and copies of them.
   const auto routers = [&](const char* name, int ranks, int tensor, int kv_heads, auto change) {
     experts(ranks, 2, 1, tensor, false, 1);

@@ -3,6 +3,7 @@
 
 #include "models/decoder/decoder.h"
 #include "runtime/recipe/diagnostics.h"
+#include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
@@ -15,9 +16,36 @@ constexpr int64_t kTurned = 16;  // elements: rows of operands begin on 16 bytes
 std::vector<std::pair<std::string, int64_t>> cut_widths(const Recipe& r) {
   const int64_t t = r.parallel.tensor;
   const ModelConfig& m = r.model;
-  return {{"model.intermediate_size", m.intermediate_size / t},
-          {"model.num_attention_heads * model.head_dim", m.num_attention_heads * m.head_dim / t},
-          {"model.num_key_value_heads * model.head_dim", m.num_key_value_heads * m.head_dim / t}};
+  std::vector<std::pair<std::string, int64_t>> out{
+      {"model.num_attention_heads * model.head_dim", m.num_attention_heads * m.head_dim / t},
+      {"model.num_key_value_heads * model.head_dim", m.num_key_value_heads * m.head_dim / t}};
+  bool dense = false, experts = false;
+  for (int64_t i = 0; i < m.num_hidden_layers; ++i) (m.has_experts(i) ? experts : dense) = true;
+  if (dense) out.insert(out.begin(), {"model.intermediate_size", m.intermediate_size / t});
+  if (experts && !experts_apart(r))
+    out.push_back({"model.moe.intermediate_size", m.moe.intermediate_size / t});
+  if (experts && m.moe.shared_experts > 0)
+    out.push_back({"model.moe.shared_experts * model.moe.intermediate_size",
+                   m.moe.shared_experts * m.moe.intermediate_size / t});
+  return out;
+}
+
+/// An expert's rows are one operand, whose steps or blocks other recipes find in the rows that one rank has.
+void expert_rules(const Recipe& r, const BrokenRule& broken) {
+  const Parallel& p = r.parallel;
+  if (r.model.moe.num_experts == 0 || r.fp8.recipe == Fp8Recipe::delayed) return;
+  if (p.expert > 1)
+    broken("fp8.recipe",
+           fmt::format("with parallel.expert = {} an expert has rows of several micro-batches, and would be "
+                       "rounded by all of them; nearest valid value: delayed",
+                       p.expert),
+           {"parallel.expert", "model.moe.num_experts"});
+  else if (r.fp8.recipe == Fp8Recipe::blockwise && p.context > 1)
+    broken("fp8.recipe",
+           fmt::format("with parallel.context = {} blocks of an expert's rows would be other rows than on "
+                       "one rank; nearest valid value: delayed",
+                       p.context),
+           {"parallel.context", "model.moe.num_experts"});
 }
 
 }  // namespace
@@ -31,11 +59,12 @@ void fp8_rules(const Recipe& r, const BrokenRule& broken) {
   if (!computes_in(r, Precision::fp8)) return;
   const Parallel& p = r.parallel;
   const char* key = "precision";
-  if (r.model.moe.num_experts > 0)
+  expert_rules(r, broken);
+  if (r.model.traits().latent_attention)
     broken(key,
-           "the products of experts are grouped, and not built in FP8; nearest valid value: bf16, or "
-           "model.moe.num_experts: 0",
-           {"model.moe.num_experts"});
+           fmt::format("attention of {} through latents has no products in FP8; nearest valid value: bf16",
+                       r.model.family->name),
+           {"model.architecture"});
   if (p.tensor > 1 && p.tensor_mode != TensorModeChoice::one_d)
     broken(key,
            fmt::format("parallel.tensor_mode: {} adds up products of blocks that ranks round apart; nearest "
@@ -102,9 +131,14 @@ void check_fp8(const Recipe& r) {
          "delayed, or device: cpu",
          at("fp8.recipe"));
   const int64_t t = r.parallel.tensor, kv = std::max<int64_t>(1, r.model.num_key_value_heads / t);
+  const MoeConfig& m = r.model.moe;
+  const int64_t expert = m.intermediate_size / (recipe::experts_apart(r) ? 1 : t);
   for (const auto& [what, n] :
        {std::pair{"model.hidden_size", r.model.hidden_size},
         {"model.intermediate_size over parallel.tensor", r.model.intermediate_size / t},
+        {"model.moe.intermediate_size of a rank", m.num_experts > 0 ? expert : 0},
+        {"model.moe.shared_experts * model.moe.intermediate_size over parallel.tensor",
+         m.num_experts > 0 ? m.shared_experts * m.intermediate_size / t : 0},
         {"the width of heads over parallel.tensor", r.model.num_attention_heads / t * r.model.head_dim},
         {"the width of queries, keys and values over parallel.tensor",
          (r.model.num_attention_heads / t + 2 * kv) * r.model.head_dim},

@@ -36,11 +36,6 @@ OpCost cost_of(const char* name, const GroupRows& rows, const Tensor& w, const T
   return cost;
 }
 
-/// Panels of the products at most, when all rows of `a` are one group's.
-void need_panels(Stream& s, const Tensor& a, int64_t m, int64_t n, int64_t k, const Tensor& out) {
-  if (packs(a.dtype)) s.meta()->need_panels(packed_bytes(m, n, k, out.dtype));
-}
-
 /// Calls f(group, first row, rows) for every group.
 template <class F>
 void each_group(const GroupRows& rows, F&& f) {
@@ -82,7 +77,7 @@ void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& ro
   check(y, x, w, rows);
   if (s.meta()) {
     s.meta()->add(s, cost_of("grouped_matmul", rows, w, y, x, w));
-    need_panels(s, x, x.shape[0], y.cols(), x.cols(), y);
+    if (packs(x.dtype)) s.meta()->need_panels(packed_bytes(x.shape[0], y.cols(), x.cols(), y.dtype));
     place_grouped_matmul(s, y, x, w, GroupedProduct::forward, false);
     return;
   }
@@ -100,7 +95,7 @@ void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRow
   check(dy, dx, w, rows);
   if (s.meta()) {
     s.meta()->add(s, cost_of("grouped_matmul_dx", rows, w, dx, dy, w));
-    need_panels(s, dy, dy.shape[0], dx.cols(), dy.cols(), dx);
+    if (packs(dy.dtype)) s.meta()->need_panels(packed_bytes(dy.shape[0], dx.cols(), dy.cols(), dx.dtype));
     place_grouped_matmul(s, dx, dy, w, GroupedProduct::input_gradient, false);
     return;
   }
@@ -116,7 +111,8 @@ void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRow
   check(dy, x, dw, rows);
   if (s.meta()) {
     s.meta()->add(s, cost_of("grouped_matmul_dw", rows, dw, dw, dy, x));
-    need_panels(s, dy, dy.cols(), x.cols(), dy.shape[0], dw);
+    if (packs(dy.dtype))
+      s.meta()->need_panels(packed_bytes_of_rows(dy.cols(), x.cols(), dy.shape[0], dw.dtype));
     place_grouped_matmul(s, dw, dy, x, GroupedProduct::weight_gradient, accumulate);
     return;
   }

@@ -100,9 +100,9 @@ void add_product(Stream& s, const char* name, const Tensor& out, const Tensor& a
   cost.m = some / static_cast<int64_t>(rows.size()), cost.n = n, cost.k = k;
   s.meta()->add(s, cost);
   if (out.dtype == DType::f64) return;
-  const bool gradient = out.shape.rank > 2, half = is_half(out.dtype);
-  s.meta()->need_panels(gradient ? widen_panel_bytes(n, k, fp8_filled_rows(most), half)
-                                 : widen_panel_bytes(most, n, k, half));
+  const bool gradient = out.shape.rank > 2;
+  s.meta()->need_panels(gradient ? packed_bytes_of_rows(n, k, fp8_filled_rows(most), out.dtype)
+                                 : packed_bytes(most, n, k, out.dtype));
 }
 
 }  // namespace

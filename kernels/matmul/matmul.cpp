@@ -28,6 +28,10 @@ std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType out) 
   return pack_bytes(m, n, k, is_half(out));
 }
 
+std::array<int64_t, 3> packed_bytes_of_rows(int64_t m, int64_t n, int64_t most, DType out) {
+  return packed_bytes(m, n, std::min(most, kDepthBlock), out);  // beyond one block they are shorter
+}
+
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   LT_CHECK(a.shape.rank == 2 && b.shape.rank == 2 && out.shape.rank == 2, "matmul takes matrices: {} {} {}",
            to_string(out.shape), to_string(a.shape), to_string(b.shape));

@@ -38,6 +38,8 @@ Bf16Matmul bf16_matmul();
 bool packs(DType t);
 /// What a packed product (m, n, k) into `out` asks of each thread: pack_bytes.
 std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType out);
+/// The most of any number of summed rows up to `most`.
+std::array<int64_t, 3> packed_bytes_of_rows(int64_t m, int64_t n, int64_t most, DType out);
 /// Rows of a up to which a product with b^T reads b where it lies (matmul_few_rows_cpu).
 inline constexpr int64_t kFewRows = 8;
 /// f64, by cache blocks over the micro kernel.

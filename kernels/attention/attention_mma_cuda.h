@@ -35,13 +35,6 @@ template <int dim, int value, int row_tiles, int other_rows>
 using MmaCutFor = std::conditional_t<dim == value, MmaCut<dim, row_tiles, other_rows>,
                                      MmaCutOfValues<dim, value, row_tiles, other_rows>>;
 
-/// Where 16 bytes of a row lie in a tile of shared memory, in elements: chunks of a row are exchanged so that
-/// the eight rows of a matrix are in different banks.
-template <int kDim>
-__device__ __forceinline__ int place(int row, int chunk) {
-  return row * kDim + (chunk ^ (kDim % 64 == 0 ? row & 7 : (row >> 1) & 3)) * 8;
-}
-
 /// Begins to copy a tile; rows beyond `count` become zero.
 template <int kDim, int kRows, class T>
 __device__ __forceinline__ void fetch_rows(T* to, const T* from, int64_t stride, int64_t count) {

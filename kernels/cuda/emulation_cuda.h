@@ -69,10 +69,10 @@ void emulated_wait(size_t groups_left);
 extern std::atomic<bool> emulated_lanes_swapped;
 
 /// What load() and store() of pack_cuda.h moved between kernels and the device's memory, for tests that count
-/// bytes. `narrow`: accesses of less than 16 bytes. `launches`: of kernels.
+/// bytes. `narrow`: accesses of less than 16 bytes. `launches`: of kernels. `waits`: of the host for streams.
 struct EmulatedTraffic {
-  std::atomic<int64_t> loaded{0}, stored{0}, wide{0}, narrow{0}, launches{0};
-  void clear() { loaded = stored = wide = narrow = launches = 0; }
+  std::atomic<int64_t> loaded{0}, stored{0}, wide{0}, narrow{0}, launches{0}, waits{0};
+  void clear() { loaded = stored = wide = narrow = launches = waits = 0; }
   void count(std::atomic<int64_t>& bytes, int64_t size) {
     bytes.fetch_add(size, std::memory_order_relaxed);
     (size == 16 ? wide : narrow).fetch_add(1, std::memory_order_relaxed);

@@ -46,6 +46,7 @@ void fewer_registers() {
 }
 inline int uniform(int v) { return v; }
 inline int warp_index() { return static_cast<int>(threadIdx.x / kWarp); }
+inline void show_to_products() {}
 inline void named_sync(int id, int threads) { emulated_named_barrier(id, threads, true); }
 inline void named_arrive(int id, int threads) { emulated_named_barrier(id, threads, false); }
 
@@ -137,6 +138,11 @@ __device__ __forceinline__ int uniform(int v) { return __shfl_sync(kAllLanes, v,
 /// Of this thread's warp in the block.
 __device__ __forceinline__ int warp_index() { return uniform(static_cast<int>(threadIdx.x / kWarp)); }
 
+/// Shows what this thread has written to shared memory to products and bulk copies that are begun after a
+/// barrier.
+__device__ __forceinline__ void show_to_products() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /// Barrier `id` (1 to 15) of so many threads: those that wait at it and those that only arrive.
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

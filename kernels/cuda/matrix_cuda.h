@@ -77,6 +77,10 @@ inline void copy_async_4(void* shared, const void* from, bool there) {
 }
 inline void commit_copies() { emulated_commit(); }
 inline void wait_for_copies() { emulated_wait(0); }
+template <int groups_left>
+void wait_for_older_copies() {
+  emulated_wait(groups_left);
+}
 
 #else
 
@@ -174,7 +178,19 @@ __device__ __forceinline__ void copy_async_4(void* shared, const void* from, boo
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Of this thread; a barrier after it makes those of all threads seen by all.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+/// The same of all but the last few groups.
+template <int groups_left>
+__device__ __forceinline__ void wait_for_older_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups_left) : "memory");
+}
 
 #endif
+
+/// Where 16 bytes of a row lie in a tile of shared memory with rows of kDim two-byte elements, in elements:
+/// chunks of a row are exchanged so that the eight rows of a matrix are in different banks.
+template <int kDim>
+__device__ __forceinline__ int place(int row, int chunk) {
+  return row * kDim + (chunk ^ (kDim % 64 == 0 ? row & 7 : (row >> 1) & 3)) * 8;
+}
 
 }  // namespace ltrain::cuda

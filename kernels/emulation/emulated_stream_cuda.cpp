@@ -154,6 +154,7 @@ class EmulatedStream final : public Stream {
   }
   void synchronize() override {
     LT_CHECK(!recording(), "the host's wait in what stream {} records", name());
+    emulated_traffic.waits.fetch_add(1, std::memory_order_relaxed);
     queue_->release(UINT64_MAX);
     queue_->worker->synchronize();
   }

@@ -4,7 +4,9 @@
 #include <numeric>
 
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/grouped_gemm.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/device.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {
@@ -20,8 +22,8 @@ void check(const Tensor& wide, const Tensor& narrow, const Tensor& w, const Grou
            to_string(w.shape), rows.size());
 }
 
-OpCost cost_of(const char* name, const GroupRows& rows, const Tensor& w, const Tensor& out, const Tensor& a,
-               const Tensor& b) {
+OpCost cost_of(const char* name, GroupedProduct kind, const GroupRows& rows, const Tensor& w,
+               const Tensor& out, const Tensor& a, const Tensor& b) {
   const double n = static_cast<double>(total(rows)), k = static_cast<double>(w.cols()),
                width = static_cast<double>(w.elements()) / static_cast<double>(w.shape[0]) / k;
   OpCost cost = op_cost(name, OpClass::matmul, 2 * n * width * k, {}, {});
@@ -33,6 +35,11 @@ OpCost cost_of(const char* name, const GroupRows& rows, const Tensor& w, const T
   // As the products of one group, which is what a profile is asked for.
   cost.m = static_cast<int64_t>(n) / std::max<int64_t>(1, w.shape[0]);
   cost.n = static_cast<int64_t>(width), cost.k = static_cast<int64_t>(k);
+  if (kind == GroupedProduct::input_gradient) std::swap(cost.n, cost.k);
+  if (kind == GroupedProduct::weight_gradient) {
+    const int64_t rows_of = cost.m;
+    cost.m = cost.n, cost.n = cost.k, cost.k = rows_of;
+  }
   return cost;
 }
 
@@ -51,8 +58,8 @@ Tensor matrix(const Tensor& w, int64_t g) {
   return w.flat(g * n, {n / w.cols(), w.cols()});
 }
 
-/// Lengths in which `rows` rows are multiplied: all at once, but by oneDNN, which compiles a product for its
-/// sizes, few different ones, however rows fall.
+/// Lengths in which `rows` rows are multiplied, where groups have products of their own: all at once, but by
+/// oneDNN, which compiles a product for its sizes, few different ones, however rows fall.
 template <class F>
 void each_piece(const Stream& s, DType type, int64_t rows, F&& f) {
   constexpr int64_t kWhole = 256;
@@ -71,17 +78,37 @@ void each_piece(const Stream& s, DType type, int64_t rows, F&& f) {
   take(rows % 32);
 }
 
+/// Whether one kernel makes the products of all groups.
+bool run_at_once(Stream& s, GroupedProduct kind, const Tensor& out, const Tensor& a, const Tensor& b,
+                 const GroupRows& rows, bool accumulate = false) {
+  if (s.device() != DeviceKind::cuda) return false;
+  const bool gradient = kind == GroupedProduct::weight_gradient;
+  const Tensor& w = gradient ? out : b;
+  const GroupedOperands o{kind, out, a, b, w.elements() / w.shape[0] / w.cols(), w.cols(), accumulate};
+  static const int capability = device_info(DeviceKind::cuda).capability;
+  GroupedGemmTraits traits;
+  traits.type = a.dtype == b.dtype && out.dtype == (gradient ? DType::f32 : a.dtype) ? a.dtype : DType::f32;
+  traits.n = o.n, traits.k = o.k;
+  traits.capability = capability;
+  for (const Tensor& t : {out, a, b}) traits.aligned &= reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  const GroupedGemm kernel = choose_grouped_gemm(traits);
+  if (kernel == GroupedGemm::each) return false;
+  grouped_gemm_cuda(s, o, rows, kernel);
+  return true;
+}
+
 }  // namespace
 
 void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& rows) {
   check(y, x, w, rows);
   if (s.meta()) {
-    s.meta()->add(s, cost_of("grouped_matmul", rows, w, y, x, w));
+    s.meta()->add(s, cost_of("grouped_matmul", GroupedProduct::forward, rows, w, y, x, w));
     if (packs(x.dtype)) s.meta()->need_panels(packed_bytes(x.shape[0], y.cols(), x.cols(), y.dtype));
     place_grouped_matmul(s, y, x, w, GroupedProduct::forward, false);
     return;
   }
   const OpRange range(s, "grouped_matmul");
+  if (run_at_once(s, GroupedProduct::forward, y, x, w, rows)) return;
   MatmulArgs args;
   args.trans_b = true;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
@@ -94,12 +121,13 @@ void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& ro
 void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRows& rows) {
   check(dy, dx, w, rows);
   if (s.meta()) {
-    s.meta()->add(s, cost_of("grouped_matmul_dx", rows, w, dx, dy, w));
+    s.meta()->add(s, cost_of("grouped_matmul_dx", GroupedProduct::input_gradient, rows, w, dx, dy, w));
     if (packs(dy.dtype)) s.meta()->need_panels(packed_bytes(dy.shape[0], dx.cols(), dy.cols(), dx.dtype));
     place_grouped_matmul(s, dx, dy, w, GroupedProduct::input_gradient, false);
     return;
   }
   const OpRange range(s, "grouped_matmul_dx");
+  if (run_at_once(s, GroupedProduct::input_gradient, dx, dy, w, rows)) return;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
     each_piece(s, w.dtype, n, [&](int64_t at, int64_t some) {
       run_matmul(s, dx.narrow(first + at, some), dy.narrow(first + at, some), matrix(w, g), {});
@@ -110,13 +138,14 @@ void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRow
 void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRows& rows, bool accumulate) {
   check(dy, x, dw, rows);
   if (s.meta()) {
-    s.meta()->add(s, cost_of("grouped_matmul_dw", rows, dw, dw, dy, x));
+    s.meta()->add(s, cost_of("grouped_matmul_dw", GroupedProduct::weight_gradient, rows, dw, dw, dy, x));
     if (packs(dy.dtype))
       s.meta()->need_panels(packed_bytes_of_rows(dy.cols(), x.cols(), dy.shape[0], dw.dtype));
     place_grouped_matmul(s, dw, dy, x, GroupedProduct::weight_gradient, accumulate);
     return;
   }
   const OpRange range(s, "grouped_matmul_dw");
+  if (run_at_once(s, GroupedProduct::weight_gradient, dw, dy, x, rows, accumulate)) return;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
     const Tensor out = matrix(dw, g);
     if (n == 0 && !accumulate) fill_zero(s, out);

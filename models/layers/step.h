@@ -15,6 +15,7 @@
 namespace ltrain {
 
 class ActivationOffload;
+class Staging;
 
 /// The samples of some rows of activations.
 struct RowSamples {
@@ -97,6 +98,7 @@ struct Step {
   /// Generation: the rows of the one sample are of its texts; MicroBatch::positions has where each row lies
   /// in its text.
   const TextForward* generation = nullptr;
+  Staging* staging = nullptr;  ///< what the host reads goes through; null: straight
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }

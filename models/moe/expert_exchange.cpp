@@ -14,9 +14,10 @@ namespace {
 
 int64_t sum(const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t{0}); }
 
-std::vector<int64_t> host_copy(Stream& s, const Tensor& t) {
+/// The host's one wait of a layer.
+std::vector<int64_t> host_copy(Step& step, const Tensor& t) {
   std::vector<int64_t> out(t.elements());
-  download(s, out.data(), t);
+  step.staging ? step.staging->get(out.data(), t) : download(step.compute, out.data(), t);
   return out;
 }
 
@@ -50,30 +51,6 @@ void ExpertExchange::claim(Step& step, Tensor t, Placement from, Placement to) c
       place_as(step.compute, kRows.op, a, t, from, to);
 }
 
-std::vector<int64_t> ExpertExchange::all_counts(Step& step, const Routing& r,
-                                                const std::vector<int64_t>& mine) const {
-  const Group& g = groups_.expert;
-  const auto counts = [&](const char* name, int64_t ranks) {
-    return step.memory.allocate(MemoryKind::temporaries, name, DType::i64, {ranks, experts_});
-  };
-  Tensor out = counts("rows to experts", 1), all = counts("rows of all ranks to experts", g.size());
-  std::vector<int64_t> known;
-  place(step.compute, "rows to experts", Rule::elementwise, {out}, {r.counts});
-  step.compute.copy(out.data, r.counts.data, out.bytes());
-  g.all_gather(step.compute, all, out, kRows);
-  for (int i = 0; i < kAxisCount; ++i)
-    if (groups_.mesh.expert_axes.has(static_cast<Axis>(i)))
-      place_require(step.compute, "reading the rows of all ranks", all, static_cast<Axis>(i), Placement::R());
-  if (step.compute.meta()) {
-    for (int rank = 0; rank < g.size(); ++rank) known.insert(known.end(), mine.begin(), mine.end());
-  } else {
-    known = host_copy(step.compute, all);
-  }
-  step.release(out);
-  step.release(all);
-  return known;
-}
-
 std::vector<int64_t> ExpertExchange::planned_counts(int64_t choices, int64_t tokens, int64_t capacity) const {
   const auto part = [](int64_t rows, int64_t i, int64_t n) { return rows * (i + 1) / n - rows * i / n; };
   const int64_t local = local_experts(), first = groups_.expert.rank() * local;
@@ -95,16 +72,12 @@ std::vector<int64_t> ExpertExchange::planned_counts(int64_t choices, int64_t tok
   return counts;
 }
 
-std::vector<int64_t> ExpertExchange::read_counts(Step& step, const Routing& r,
-                                                 const std::string& name) const {
-  std::vector<int64_t> counts = host_copy(step.compute, r.counts);
-  if (counts.back() >= 0)
+void ExpertExchange::check_finite(int64_t token, const std::string& name) const {
+  if (token >= 0)
     fail(ExitCode::no_progress,
          "{}: the router's logits of token {} of the micro-batch on rank {} are not finite; no update was "
          "made. Lower optimizer.lr, or ask for model.moe.z_loss_coeff",
-         name, counts.back(), groups_.mesh.rank);
-  counts.pop_back();
-  return counts;
+         name, token, groups_.mesh.rank);
 }
 
 ExpertRowCounts ExpertExchange::count_here(Step& step, const Routing& r, int64_t capacity,
@@ -117,7 +90,9 @@ ExpertRowCounts ExpertExchange::count_here(Step& step, const Routing& r, int64_t
     for (int64_t e = 0; e < local; ++e)
       c.groups.push_back(ranks * planned[groups_.expert.rank() * local + e]);
   } else {
-    c.groups = read_counts(step, r, name);
+    c.groups = host_copy(step, r.counts);
+    check_finite(c.groups.back(), name);
+    c.groups.pop_back();
   }
   c.sorted = c.received = sum(c.groups);
   return c;
@@ -125,10 +100,31 @@ ExpertRowCounts ExpertExchange::count_here(Step& step, const Routing& r, int64_t
 
 std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& r, int64_t capacity,
                                                      const std::string& name) const {
-  const std::vector<int64_t> mine = step.compute.meta()
-                                        ? planned_counts(r.sources.elements(), r.slots.shape[0], capacity)
-                                        : read_counts(step, r, name);
-  return groups_.expert.size() > 1 ? all_counts(step, r, mine) : mine;
+  const Group& g = groups_.expert;
+  const int64_t ranks = g.size();
+  LT_CHECK(r.counts.elements() == experts_ + 1, "{} counts of {} experts", r.counts.elements(), experts_);
+  Tensor all = r.counts;
+  if (ranks > 1) {
+    all = step.memory.allocate(MemoryKind::temporaries, "rows of all ranks to experts", DType::i64,
+                               {ranks, experts_ + 1});
+    g.all_gather(step.compute, all, r.counts, kRows);
+    for (int i = 0; i < kAxisCount; ++i)
+      if (groups_.mesh.expert_axes.has(static_cast<Axis>(i)))
+        place_require(step.compute, "reading the rows of all ranks", all, static_cast<Axis>(i),
+                      Placement::R());
+  }
+  std::vector<int64_t> known;
+  if (step.compute.meta()) {
+    const std::vector<int64_t> mine = planned_counts(r.sources.elements(), r.slots.shape[0], capacity);
+    for (int64_t rank = 0; rank < ranks; ++rank) known.insert(known.end(), mine.begin(), mine.end());
+  } else {
+    const std::vector<int64_t> read = host_copy(step, all);
+    const auto of = [&](int64_t rank) { return read.begin() + rank * (experts_ + 1); };
+    check_finite(of(g.rank())[experts_], name);
+    for (int64_t rank = 0; rank < ranks; ++rank) known.insert(known.end(), of(rank), of(rank) + experts_);
+  }
+  if (ranks > 1) step.release(all);
+  return known;
 }
 
 ExpertRowCounts ExpertExchange::lay_out(const std::vector<int64_t>& all) const {

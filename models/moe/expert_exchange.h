@@ -53,9 +53,9 @@ class ExpertExchange {
     const int64_t choices = routing.slots.elements();
     return capacity > 0 ? std::min(choices, capacity * experts_) : choices;
   }
-  /// Counts of this rank's tokens become known to the host and are exchanged: rows of each rank's tokens for
-  /// each expert, (ranks, experts). On meta: planned ones, of which each expert takes `capacity` (0: all).
-  /// Throws when the router's logits were not finite. `name`: of the layer.
+  /// Counts of this rank's tokens are exchanged and become known to the host, which waits once: rows of each
+  /// rank's tokens for each expert, (ranks, experts). On meta: planned ones, of which each expert takes
+  /// `capacity` (0: all). Throws when the router's logits were not finite. `name`: of the layer.
   std::vector<int64_t> counts_of_ranks(Step& step, const Routing& routing, int64_t capacity,
                                        const std::string& name) const;
   /// What follows from them.
@@ -94,10 +94,9 @@ class ExpertExchange {
   bool two_levels() const { return groups_.expert_intra_node.size() > 1; }
   /// What a plan counts on: rows of each expert, of the choices of a rank with so many tokens.
   std::vector<int64_t> planned_counts(int64_t choices, int64_t tokens, int64_t capacity) const;
-  std::vector<int64_t> read_counts(Step& step, const Routing& routing, const std::string& name) const;
-  /// Rows that each rank sends to each expert: (ranks, experts).
-  std::vector<int64_t> all_counts(Step& step, const Routing& routing, const std::vector<int64_t>& mine) const;
-  /// Of all_counts.
+  /// Fails where the last of a routing's counts names a token.
+  void check_finite(int64_t token, const std::string& name) const;
+  /// all: as counts_of_ranks gives it.
   int64_t rows_between(const std::vector<int64_t>& all, int64_t from, int64_t to) const;
   /// Rows that pass through a neighbour at most, where a rank sends `sent` of them and gets `most`.
   int64_t most_passing(int64_t sent, int64_t most) const {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/base/error.h"
+#include "kernels/matmul/grouped_gemm.h"
 #include "kernels/tensor/fp8.h"
 
 namespace ltrain {
@@ -71,8 +72,8 @@ double DeviceCost::memory_seconds(double bytes) const {
   return (bytes + use("memory.half_access_bytes", device_.half_access_bytes)) / rate;
 }
 
-double DeviceCost::matmul_seconds(const std::string& type, double flops, int64_t m, int64_t n,
-                                  int64_t k) const {
+double DeviceCost::matmul_seconds(const std::string& type, double flops, int64_t m, int64_t n, int64_t k,
+                                  bool at_once) const {
   const std::string peak = type_with_rate(type);
   const MatmulRates& rates = device_.matmul;
   const double rate = use("matmul.peak." + peak, rates.peak.at(peak)) *
@@ -80,11 +81,12 @@ double DeviceCost::matmul_seconds(const std::string& type, double flops, int64_t
   if (!rates.units.given || m <= 0 || n <= 0 || k <= 0) return flops / rate;
   const double units = use("matmul.units", rates.units), fill = use("matmul.tile_fill", rates.tile_fill);
   const double whole = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  const double together = at_once ? flops / whole : 1;
   double best = 0;
   for (const MatmulTile& tile : rates.tiles) {
-    const double tiles = tiles_of(m, tile.rows) * tiles_of(n, tile.columns);
+    const double tiles = together * tiles_of(m, tile.rows) * tiles_of(n, tile.columns);
     const double products = 2.0 * static_cast<double>(tile.rows * tile.columns);
-    for (int split = 1; split <= kMostSplits; split *= 2) {
+    for (int split = 1; split <= (at_once ? 1 : kMostSplits); split *= 2) {
       if (split > 1 && (tiles * split > units || k / split < kLeastSplit)) break;
       const double waves = std::ceil(tiles * split / units);
       const double seconds =
@@ -92,7 +94,7 @@ double DeviceCost::matmul_seconds(const std::string& type, double flops, int64_t
       if (best == 0 || seconds < best) best = seconds;
     }
   }
-  return best * flops / whole;  // of several products of these sizes
+  return best * flops / (whole * together);  // of several products of these sizes
 }
 
 double DeviceCost::attention_seconds(const std::string& type, bool forward, double flops, double head,
@@ -105,20 +107,34 @@ double DeviceCost::attention_seconds(const std::string& type, bool forward, doub
   return flops / rate * (1 + half / std::max(1.0, tokens));
 }
 
+bool DeviceCost::grouped_at_once(const OpCost& op) const {
+  const bool gradient = op.name == "grouped_matmul_dw";
+  GroupedGemmTraits traits;
+  traits.type = op.dtype;
+  traits.n = gradient ? op.m : op.n, traits.k = gradient ? op.n : op.k;
+  const bool other = device_.compute_capability == 0;  // not NVIDIA's: as the newest of theirs
+  return (other || device_.compute_capability >= 80) &&
+         grouped_gemm_obstacle(GroupedGemm::mma, traits).empty();
+}
+
 double DeviceCost::op_seconds(const OpCost& op) const {
   if (op.flops <= 0 && op.bytes <= 0) return 0;
-  double seconds = memory_seconds(op.bytes);
+  double seconds = memory_seconds(op.bytes), launches = 1;
   std::string type(dtype_name(op.dtype));
   if (op.cls == OpClass::matmul && op.flops > 0) {
     if (op.name == "matmul_tf32") type = "tf32";
     if (is_fp8(op.dtype)) type = "fp8";
-    seconds = std::max(seconds, matmul_seconds(type, op.flops, op.m, op.n, op.k));
+    const bool grouped = op.name.starts_with("grouped_matmul"), at_once = grouped && grouped_at_once(op);
+    if (grouped && !at_once && op.m > 0 && op.k > 0)
+      launches = op.flops /
+                 (2.0 * static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k));
+    seconds = std::max(seconds, matmul_seconds(type, op.flops, op.m, op.n, op.k, at_once));
   } else if (op.cls == OpClass::attention && op.flops > 0) {
     const bool forward = op.name.find("backward") == std::string_view::npos;
     seconds = std::max(seconds, attention_seconds(type, forward, op.flops, static_cast<double>(op.k),
                                                   static_cast<double>(op.n)));
   }
-  return seconds + use("launch_seconds", device_.launch_seconds);
+  return seconds + launches * use("launch_seconds", device_.launch_seconds);
 }
 
 double DeviceCost::under_load() const { return use("under_load", device_.under_load); }

@@ -44,7 +44,10 @@ class DeviceCost {
   /// What it has been asked for so far.
   const std::set<FigureUse>& used() const { return used_; }
 
-  double matmul_seconds(const std::string& type, double flops, int64_t m, int64_t n, int64_t k) const;
+  /// Of products of m x k and k x n, as many as make the flops. `at_once`: in one launch, which fills the
+  /// card's units with the tiles of all; else each by itself.
+  double matmul_seconds(const std::string& type, double flops, int64_t m, int64_t n, int64_t k,
+                        bool at_once = false) const;
   double attention_seconds(const std::string& type, bool forward, double flops, double head,
                            double tokens) const;
   double memory_seconds(double bytes) const;
@@ -58,6 +61,8 @@ class DeviceCost {
   /// Itself, or the type whose units multiply it: fp32, where the card has none of its own.
   std::string type_with_rate(const std::string& type) const;
   double under_load() const;
+  /// Whether one kernel makes all products of a grouped op on this card.
+  bool grouped_at_once(const OpCost& op) const;
   const GroupSpan& span(const OpCost& op) const;
   double level_rate(size_t level) const;  ///< of one rank's share of its link
   double ring_seconds(const OpCost& op, const GroupSpan& span) const;

@@ -18,6 +18,7 @@
 #include "runtime/plan/sparse_plan.h"
 #include "runtime/program/action_repeats.h"
 #include "runtime/program/attention_report.h"
+#include "runtime/program/experts_report.h"
 #include "runtime/recipe/rules/fp8_rules.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/trace_file.h"
@@ -373,8 +374,10 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
   plan.kinds = step_kinds(optimizer_settings(recipe));
   if (const int64_t every = recipe.train.eval_interval; every > 0)
     plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step evaluates, whichever it is
-  if (plan.device == DeviceKind::cuda && profile.device && profile.device->compute_capability > 0)
+  if (plan.device == DeviceKind::cuda && profile.device && profile.device->compute_capability > 0) {
     plan.attention = planned_attention(recipe, static_cast<int>(profile.device->compute_capability));
+    plan.experts = experts_report(recipe, static_cast<int>(profile.device->compute_capability));
+  }
   plan.profile = profile.source;
   plan.profile_measured = profile.measured;
   plan.profile_built_in = profile.built_in;

@@ -279,6 +279,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
   else if (!p.profile_measured)
     out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   if (!p.attention.empty()) out += fmt::format("\nattention: {}\n", p.attention);
+  if (!p.experts.empty()) out += fmt::format("\nexperts: {}\n", p.experts);
   if (const std::string rounding = fp8_text(p, recipe); !rounding.empty())
     out += fmt::format("\nfp8: {}\n", rounding);
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
@@ -336,6 +337,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["total_seconds"] = p.total_seconds();
   j["total_tokens"] = p.tokens_per_step * p.train_steps;
   if (!p.attention.empty()) j["attention"] = p.attention;
+  if (!p.experts.empty()) j["experts"] = p.experts;
   if (!p.recompute.empty()) j["recompute"] = p.recompute;
   j["placement_ops_checked"] = p.placement_ops;
   if (map) j["rank_map"] = ordered_json::parse(rank_map_json(*map));

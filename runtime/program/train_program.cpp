@@ -61,15 +61,18 @@ int64_t sum_count(const ModelConfig& m) {
 /// Modules of multi-token prediction that a program runs.
 int64_t modules_of(const ProgramOptions& o) { return o.for_training ? o.model.num_nextn_predict_layers : 0; }
 
-/// Of one micro-batch on its way to the device, or of what a step or a prediction reads back.
-int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut) {
+/// Of one micro-batch on its way to the device, or of what a step, a layer of experts or a prediction reads
+/// back.
+int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut, int64_t expert_ranks) {
   const int64_t rows = o.micro_batch * cut.rows().rows, whole = o.micro_batch * o.seq_length;
   int64_t batch = 2 * Staging::room(rows * 4) + Staging::room(o.micro_batch * 8);
   if (o.documents) batch += Staging::room(whole * 4);
   if (o.position_ids) batch += Staging::room(rows * 4);
   batch += 2 * Staging::room(modules_of(o) * rows * 4);
   const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
-  return std::max<int64_t>({batch, logits, sum_count(o.model) * 8});
+  const int64_t experts = o.model.moe.num_experts,
+                counts = experts > 0 ? expert_ranks * (experts + 1) * 8 : 0;
+  return std::max<int64_t>({batch, logits, counts, sum_count(o.model) * 8});
 }
 
 /// Micro-batches that may be on their way: all that lie on the device, and at least two, so that the host
@@ -89,7 +92,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
                 options.activations}),
       cut_{options.seq_length, device.groups.context.size(), device.groups.context.rank(),
            options.context_comm, options.context_inner},
-      staging_(device.compute, device.host, slot_count(options), slot_bytes(options, cut_)) {
+      staging_(device.compute, device.host, slot_count(options),
+               slot_bytes(options, cut_, device.groups.expert.size())) {
   if (options.loss_scale) scaler_.emplace(*options.loss_scale);
   if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
   LT_CHECK(
@@ -206,6 +210,7 @@ Step TrainProgram::make_step(bool training) {
   if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
   fp8_begun_ = true;
   if (training && offloaded_) step.offloaded = &*offloaded_;
+  step.staging = &staging_;
   step.logits_chunk = options_.logits_chunk;
   step.cudnn_backward =
       training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;

@@ -27,6 +27,7 @@
 #include "runtime/data/batch_loader.h"
 #include "runtime/plan/matmul_peak.h"
 #include "runtime/program/attention_report.h"
+#include "runtime/program/experts_report.h"
 #include "runtime/program/lr_schedule.h"
 #include "runtime/program/take_device.h"
 #include "runtime/telemetry/exposed.h"
@@ -182,6 +183,7 @@ class Trainer {
     batches_.resize(micro_batches_per_step(recipe_));
     const std::string attention =
         device_ == DeviceKind::cpu ? "" : attention_report(recipe_, card_.capability, *compute_);
+    const std::string experts = device_ == DeviceKind::cpu ? "" : experts_report(recipe_, card_.capability);
     if (lead_) {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
       progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
@@ -193,6 +195,7 @@ class Trainer {
         if (device_ == DeviceKind::cpu && given)
           progress_->line(fmt::format("note: {} has no effect on the CPU", key));
       if (device_ != DeviceKind::cpu) progress_->line("attention: " + attention);
+      if (!experts.empty()) progress_->line("experts: " + experts);
       for (const std::string& note : offload_memory_->notes()) progress_->line(note);
       for (const std::string& note : resumed.notes) progress_->line(note);
       for (const std::string& note : begun_with) progress_->line(note);

@@ -11,6 +11,10 @@
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"
 
+#ifdef LTRAIN_CUDA_EMULATED
+#include "kernels/cuda/emulation_cuda.h"
+#endif
+
 using namespace ltrain;
 using namespace ltrain::test;
 
@@ -50,6 +54,20 @@ double cosine(const std::vector<double>& a, const std::vector<double>& b) {
     return std::inner_product(x.begin(), x.end(), y.begin(), 0.0);
   };
   return dot(a, b) / std::sqrt(dot(a, a) * dot(b, b));
+}
+
+/// Losses and the gradients of the first step, within what 16-bit types round.
+void require_close(const TinyResult& cpu, const TinyResult& cuda) {
+  for (size_t i = 0; i < cpu.losses.size(); ++i) CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 2e-3);
+  double largest = 0;
+  for (const auto& [name, values] : cpu.gradients)
+    for (double v : values) largest = std::max(largest, std::abs(v));
+  for (const auto& [name, values] : cpu.gradients) {
+    CAPTURE(name);
+    const double most = std::abs(*std::max_element(
+        values.begin(), values.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
+    if (most > 1e-3 * largest) CHECK(cosine(values, cuda.gradients.at(name)) > 0.999);
+  }
 }
 
 }  // namespace
@@ -111,17 +129,7 @@ TEST_CASE("training on cuda in fp32, bf16 and fp16, within what they round") {
       const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
       require_exact_memory(cuda);
       CHECK(cuda.loss_scales == cpu.loss_scales);
-      for (size_t i = 0; i < cpu.losses.size(); ++i)
-        CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 2e-3);
-      double largest = 0;
-      for (const auto& [name, values] : cpu.gradients)
-        for (double v : values) largest = std::max(largest, std::abs(v));
-      for (const auto& [name, values] : cpu.gradients) {
-        CAPTURE(name);
-        const double most = std::abs(*std::max_element(
-            values.begin(), values.end(), [](double a, double b) { return std::abs(a) < std::abs(b); }));
-        if (most > 1e-3 * largest) CHECK(cosine(values, cuda.gradients.at(name)) > 0.999);
-      }
+      require_close(cpu, cuda);
     }
   }
 }
@@ -160,6 +168,34 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
   require_parity(cpu, train_tiny(many), 1e-11);
 }
 
+TEST_CASE(
+    "MoE models on cuda in bf16 and fp16: products of each kernel, within what they round, exact memory") {
+  if (!have_cuda()) return;
+  TinyOptions o = tiny("mixtral", "bf16");
+  o.moe.num_experts = 4;
+  o.loss_scale.initial = 1024;
+  o.layers = o.steps = 1, o.micro_batch = o.global_batch;  // fibres are slow with whole tiles
+  for (const std::string precision : {"bf16", "fp16"}) {
+    o.precision = precision;
+    const TinyResult cpu = train_tiny(o);
+    for (const char* kernel : {"each", "mma", ""}) {  // at last the fastest that can
+      CAPTURE(precision, kernel);
+      ::setenv("LTRAIN_GROUPED_GEMM", kernel, 1);
+      const TinyResult cuda = train_tiny(on_cuda(o));
+      ::unsetenv("LTRAIN_GROUPED_GEMM");
+      require_close(cpu, cuda);
+      require_exact_memory(cuda);
+    }
+    if (!kSeveralRanks) continue;
+    TinyOptions many = on_cuda(o);
+    many.ranks = many.expert = 2, many.zero_stage = 1;
+    many.micro_batch = o.micro_batch / 2;
+    const TinyResult r = train_tiny(many);
+    require_close(cpu, r);
+    require_exact_memory(r);
+  }
+}
+
 TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
   if (!have_cuda()) return;
   if (!kSeveralRanks) return skip_test("several ranks on one GPU need NCCL");
@@ -193,6 +229,27 @@ TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
 }
 
 #ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE("the host waits once for each layer of experts and micro-batch, on one rank and on several") {
+  TinyOptions o = on_cuda(tiny("mixtral", "fp64"));
+  o.moe.num_experts = 4;
+  o.micro_batch = 1, o.read_gradients = false;
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    o.ranks = o.expert = ranks;
+    const auto waits_of_a_step = [&](int64_t layers) {
+      const auto waits = [&](int64_t steps) {
+        TinyOptions job = o;
+        job.layers = layers, job.steps = steps;
+        cuda::emulated_traffic.clear();
+        train_tiny(job);
+        return cuda::emulated_traffic.waits.load();
+      };
+      return waits(2) - waits(1);
+    };
+    CHECK(waits_of_a_step(3) - waits_of_a_step(2) == o.global_batch / o.micro_batch);  // of all ranks
+  }
+}
+
 namespace {
 
 /// What a child that runs `body` says on stderr, and the signal that ends it.

@@ -110,6 +110,41 @@ TEST_CASE("a product takes whole waves of tiles", "[plan]") {
   CHECK(seconds(128, 256, 16384) < 0.2 * 16384 / 4096 * one);
 }
 
+TEST_CASE("a grouped product is one launch of all tiles where a kernel makes it so, else one a group",
+          "[plan]") {
+  DeviceProfile d = *find_builtin_device("h100");
+  d.matmul.tiles = {{128, 256, 1.0}};
+  const double launch = d.launch_seconds.value, groups = 264;
+  const auto seconds = [&](std::string_view name, DType type, int64_t m, int64_t n, int64_t k,
+                           int capability) {
+    DeviceProfile of = d;
+    of.compute_capability = capability;
+    OpCost op;
+    op.name = name, op.cls = OpClass::matmul, op.dtype = type;
+    op.m = m, op.n = n, op.k = k;
+    op.flops = groups * 2.0 * static_cast<double>(m * n * k);
+    return DeviceCost(of, {}).op_seconds(op);
+  };
+  // A tile a group: 264 of them are two waves of 132 units.
+  const double wave =
+      DeviceCost(d, {}).matmul_seconds("bf16", 2.0 * 11 * 128 * 12 * 256 * 512, 11 * 128, 12 * 256, 512);
+  const double one = seconds("grouped_matmul", DType::bf16, 128, 256, 512, 90);
+  CHECK(one == Approx(2 * wave + launch));
+  CHECK(seconds("grouped_matmul_dx", DType::bf16, 128, 256, 512, 80) == one);
+  CHECK(seconds("grouped_matmul_dw", DType::f16, 128, 256, 512, 100) == one);
+  CHECK(seconds("grouped_matmul_dw", DType::bf16, 128, 256, 36, 90) > 0);
+  // Alone each product has a wave of its own, cut or not, and a launch.
+  const auto apart = [&](int64_t m, int64_t n, int64_t k, int capability) {
+    const double single =
+        DeviceCost(d, {}).matmul_seconds("bf16", 2.0 * static_cast<double>(m * n * k), m, n, k);
+    CHECK(seconds("grouped_matmul", DType::bf16, m, n, k, capability) == Approx(groups * (single + launch)));
+  };
+  apart(128, 250, 512, 90);
+  apart(128, 256, 510, 90);
+  apart(128, 256, 512, 70);
+  CHECK(seconds("grouped_matmul", DType::f32, 128, 256, 512, 90) > groups * launch);
+}
+
 TEST_CASE("rates of an H100 and a V100 are those that were measured of them", "[plan]") {
   // 8192 cubed in bf16 with random data, PyTorch 2.11 on an H200: 769 to 798 TFLOP/s, for a moment.
   DeviceProfile h100 = *find_builtin_device("h100");

@@ -496,6 +496,10 @@ TEST_CASE("MoE models at a skew: rows, bytes and time of the rank that the other
       if (c.op == "all_to_all") sum += c.seconds;
     return sum;
   };
+  CHECK_THAT(plan_text(at(gpu, 1, card), gpu),
+             Contains("experts: one launch for all experts, on Hopper's tensor cores (wgmma)"));
+  CHECK(json::parse(plan_json(at(gpu, 1, card_profile("a100"))))["experts"] ==
+        "one launch for all experts, on tensor cores (mma)");
   MachineProfile quick = card;
   auto device = std::make_shared<DeviceProfile>(*card.device);
   device->launch_seconds.value = 0;

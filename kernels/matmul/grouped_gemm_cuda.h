@@ -1,0 +1,73 @@
+// What the grouped products of a GPU share (grouped_gemm.h): where a block's tile lies, and how its result is
+// written.
+#pragma once
+#include "kernels/cuda/pack_cuda.h"
+#include "kernels/matmul/grouped_gemm.h"
+
+namespace ltrain::cuda {
+
+/// The tile of a block: its group, and its part of the group's result.
+struct GroupTile {
+  int64_t row;     ///< the group's first
+  int64_t matrix;  ///< number of the group's
+  int rows;        ///< of the group
+  int from_row, from_col;
+
+  /// tile < table.tiles. result_rows: of a group's result, where that is not its rows.
+  __device__ GroupTile(const GroupTable& table, int tile, int result_rows, int tile_rows, int tile_cols) {
+    int low = 0, high = table.groups;  // the last group that begins at or before the tile
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (table.first_tile[middle] <= tile) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    row = table.row[low], matrix = table.group[low], rows = table.rows[low];
+    const int down = ((result_rows > 0 ? result_rows : rows) + tile_rows - 1) / tile_rows;
+    const int in_group = tile - table.first_tile[low];
+    from_row = in_group % down * tile_rows, from_col = in_group / down * tile_cols;
+  }
+};
+
+/// Where 16 bytes of a row of a result lie in its tile in shared memory, in elements: rows that lanes write
+/// together are in different banks.
+template <class O, int kCols>
+__device__ __forceinline__ int result_place(int row, int chunk) {
+  constexpr int kChunk = 16 / static_cast<int>(sizeof(O));
+  return row * kCols + (chunk ^ (sizeof(O) == 2 ? row & 7 : (row & 3) * 2)) * kChunk;
+}
+
+/// Writes a tile of a result that lies in shared memory, as result_place() has it, 16 bytes at a time: the
+/// first `rows` rows and `cols` columns of it, `cols` a multiple of 16 bytes.
+template <int kRows, int kCols, int kThreads, class O>
+__device__ __forceinline__ void write_result(O* to, int64_t stride, const O* tile, int thread, int rows,
+                                             int cols, bool accumulate) {
+  constexpr int kChunk = 16 / static_cast<int>(sizeof(O)), kChunks = kCols / kChunk;
+  constexpr int kAtOnce = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && kRows % kAtOnce == 0);
+  const int chunk = thread % kChunks, first = thread / kChunks;
+  if (chunk * kChunk >= cols) return;
+#pragma unroll 4
+  for (int row = first; row < rows && row < kRows; row += kAtOnce) {
+    auto v = *reinterpret_cast<const Pack<O, kChunk>*>(tile + result_place<O, kCols>(row, chunk));
+    O* const at = to + row * stride + chunk * kChunk;
+    if constexpr (sizeof(O) == 4) {
+      if (accumulate) {
+        const auto before = load<O, kChunk>(at, 0);
+        for (int i = 0; i < kChunk; ++i) v.v[i] += before.v[i];
+      }
+    }
+    store<O, kChunk>(at, 0, v);
+  }
+}
+
+/// Calls f with the two-byte type.
+template <class F>
+void with_gemm_type(DType t, F&& f) {
+  LT_CHECK(is_half(t), "a grouped product of {} on tensor cores", dtype_name(t));
+  t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
+}
+
+}  // namespace ltrain::cuda

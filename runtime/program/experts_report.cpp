@@ -1,0 +1,29 @@
+#include "runtime/program/experts_report.h"
+
+#include "kernels/matmul/grouped_gemm.h"
+#include "runtime/program/train_program.h"
+#include "runtime/recipe/rules/rules.h"
+
+namespace ltrain {
+
+std::string experts_report(const Recipe& r, int capability) {
+  if (r.model.moe.num_experts == 0 || capability < 80) return "";
+  const int64_t parts = recipe::experts_apart(r) ? 1 : r.parallel.tensor;
+  GroupedGemmTraits traits;
+  traits.type = precision_policy(std::string(to_string(r.precision))).compute;
+  traits.capability = capability;
+  traits.n = r.model.moe.intermediate_size / parts;  // the other matrix has twice as many rows
+  traits.k = r.model.hidden_size;
+  switch (choose_grouped_gemm(traits)) {
+    case GroupedGemm::wgmma:
+      return "one launch for all experts, on Hopper's tensor cores (wgmma)";
+    case GroupedGemm::mma:
+      return "one launch for all experts, on tensor cores (mma)";
+    case GroupedGemm::each:
+      break;
+  }
+  const std::string_view why = grouped_gemm_obstacle(GroupedGemm::mma, traits);
+  return fmt::format("a launch for each expert{}{}", why.empty() ? "" : "; one for all: ", why);
+}
+
+}  // namespace ltrain

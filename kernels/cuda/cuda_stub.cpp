@@ -20,6 +20,7 @@ std::vector<std::string> device_places() { return {}; }
 std::vector<std::vector<bool>> device_links() { return {}; }
 void use_device(int) { no_cuda_in_this_build("choosing a GPU"); }
 DeviceInfo device_info() { no_cuda_in_this_build("asking about a GPU"); }
+int driver_version() { no_cuda_in_this_build("asking about a driver"); }
 int64_t free_device_bytes() { no_cuda_in_this_build("asking about a GPU"); }
 std::unique_ptr<Stream> make_cuda_stream(std::string) { no_cuda_in_this_build("a stream"); }
 std::shared_ptr<void> device_memory(int64_t) { no_cuda_in_this_build("memory of a GPU"); }

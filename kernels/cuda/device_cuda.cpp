@@ -274,6 +274,12 @@ std::string no_device_reason() {
   return "";
 }
 
+int driver_version() {
+  int version = 0;
+  cuda_check(cudaDriverGetVersion(&version), "asking for the driver's version");
+  return version;
+}
+
 int device_count() {
   int count = 0;
   cuda_check(cudaGetDeviceCount(&count), "counting GPUs");

@@ -235,6 +235,10 @@ DeviceInfo device_info() {
   static std::atomic<int64_t> next{0};  // each rank of a test has a card of its own
   return {"emulated", card_bytes(), {::getpid(), next++}, 90};
 }
+int driver_version() {
+  const char* given = std::getenv("LTRAIN_EMULATED_DRIVER");
+  return given ? std::atoi(given) : 13000;
+}
 int64_t free_device_bytes() { return card_bytes() - taken; }
 std::shared_ptr<void> device_memory(int64_t bytes) {
   if (bytes > free_device_bytes())

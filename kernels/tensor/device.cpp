@@ -50,6 +50,8 @@ void use_device(DeviceKind device, int index) {
 
 DeviceInfo device_info(DeviceKind device) { return is_cuda(device) ? cuda::device_info() : DeviceInfo(); }
 
+int driver_version(DeviceKind device) { return is_cuda(device) ? cuda::driver_version() : 0; }
+
 int64_t free_device_bytes(DeviceKind device) { return is_cuda(device) ? cuda::free_device_bytes() : 0; }
 
 std::unique_ptr<Stream> make_compute_stream(DeviceKind device, std::string name) {

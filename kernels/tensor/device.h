@@ -34,6 +34,8 @@ struct DeviceInfo {
 };
 /// Of the device that this thread uses; the CPU has no name and no bytes.
 DeviceInfo device_info(DeviceKind device);
+/// Of a GPU's driver: the newest CUDA that it is for, 12090 for 12.9; 0 for the CPU.
+int driver_version(DeviceKind device);
 /// Of its memory, that nobody has now; 0 for the CPU.
 int64_t free_device_bytes(DeviceKind device);
 

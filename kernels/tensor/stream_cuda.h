@@ -25,6 +25,7 @@ std::vector<std::vector<bool>> device_links();  ///< NVLink, as NVML says; witho
 /// For the calling thread.
 void use_device(int index);
 DeviceInfo device_info();
+int driver_version();
 int64_t free_device_bytes();
 
 /// Memory of the device; freed with the last reference. Where there is not enough, the error says who has it.

@@ -142,29 +142,31 @@ void ParameterStore::initialize(uint64_t seed) {
 Tensor ParameterStore::value(int id, int n) const { return weights_->view(id, n); }
 Tensor ParameterStore::grad(int id, int n) const { return training_->gradients.view(id, n); }
 
-void ParameterStore::begin_step(int64_t micros, int64_t step, bool gathered) {
+void ParameterStore::begin_step(int64_t micros, int64_t step) {
   training_->rules.micros = micros;
   training_->rules.step = step;
-  weights_->begin_step(gathered);
   training_->windows.fetch_ahead();
   training_->gradients.begin_step();
 }
 
+void ParameterStore::gather_weights(bool captured) { weights_->begin_step(captured); }
 void ParameterStore::gather_segment(int segment, int next) { weights_->gather_segment(segment, next); }
 double ParameterStore::waited_for_updates() const { return weights_->waited_for_updates(); }
 void ParameterStore::release_segment(int segment) { weights_->release_segment(segment); }
 GradBuffer ParameterStore::accumulate(int id, int n) { return training_->gradients.accumulate(id, n); }
 void ParameterStore::grad_ready(int id) { training_->gradients.ready(id); }
-void ParameterStore::replayed(int64_t micros) { training_->gradients.replayed(micros); }
+void ParameterStore::replayed(int64_t micros, bool gathered) {
+  if (gathered) weights_->begin_replayed_step();
+  training_->gradients.replayed(micros);
+}
 void ParameterStore::end_reductions() { training_->gradients.end_reductions(); }
 
 void ParameterStore::complete_weights() { weights_->complete(); }
 
 void ParameterStore::finish_gradients() {
-  weights_->finish_gathers();
+  weights_->end_step();
   training_->gradients.finish();
   training_->sparse.mask_gradients();
-  for (const Bucket& b : parameters_->buckets()) weights_->release_segment(b.segment);
 }
 
 void ParameterStore::add_grad_squares(Tensor squares) {
@@ -198,6 +200,7 @@ bool ParameterStore::estimates(int64_t step) const {
 }
 
 void ParameterStore::shift_values() {
+  if (settings_.sharding.gathers_updates()) weights_->begin_step();
   weights_->complete();  // others read this rank's pieces until then
   training_->updates->shift_values();
 }

@@ -89,27 +89,30 @@ class ParameterStore {
   // ---- the step ----
   /// `micros` backward passes of step `step`, from 1, follow; every unit that trains gets a contribution from
   /// each.
-  /// ZeRO-1 and 2: what others updated in the step before is on its way; `gathered`: it is here, as captured
-  /// work needs it.
-  void begin_step(int64_t micros, int64_t step, bool gathered = false);
+  void begin_step(int64_t micros, int64_t step);
+  /// Before the first layer of a step, or of its second pass. ZeRO-1 and 2: what others updated in the step
+  /// before is on its way. ZeRO-3 that keeps what it gathers: all weights are, until finish_gradients. Each
+  /// layer waits for its own. `captured`: as the begin of captured work, which does so each time it is made
+  /// again.
+  void gather_weights(bool captured = false);
   /// Before what is no step reads weights: with ZeRO-1 and 2 those that others updated come.
   void complete_weights();
   /// It has gradients: it is not frozen.
   bool trains(int id) const;
-  /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). ZeRO-1 and 2: waits for
-  /// what begin_step gathers of it. Else nothing.
+  /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). After gather_weights:
+  /// waits for what that gathers of it. Else nothing.
   void gather_segment(int segment, int next = -1);
-  /// On meta: seconds waited so far for what begin_step gathers.
+  /// On meta: seconds waited so far for what gather_weights gathers.
   double waited_for_updates() const;
-  /// ZeRO-3: gives a segment's values back. Else nothing.
+  /// ZeRO-3: gives a segment's values back, unless they are kept for the step. Else nothing.
   void release_segment(int segment);
   /// Where to write the next contribution to a unit's gradient.
   GradBuffer accumulate(int id, int n = 1);
   /// A backward has made its last contribution of one micro-batch to the unit that begins with `id`.
   void grad_ready(int id);
   /// In the place of all contributions of so many micro-batches and their grad_ready: captured work made
-  /// them, and the reductions after the last, again. Not with ZeRO-2 and 3.
-  void replayed(int64_t micros);
+  /// them, and the reductions after the last, again; `gathered`: and gather_weights. Not with ZeRO-2 and 3.
+  void replayed(int64_t micros, bool gathered = false);
   /// At the end of work that is recorded, and has the last backward: what of reductions is not enqueued yet.
   void end_reductions();
   /// After the last backward: waits for the reductions.
@@ -118,8 +121,9 @@ class ParameterStore {
   /// What several ranks have the first of them adds. A sum for each segment, so that it does not matter which
   /// rank has which.
   void add_grad_squares(Tensor squares);
-  /// The step has a pass before it, with other values than its own (Sophia): after begin_step, shift_values;
-  /// after finish_gradients, keep_shifted_gradients, which puts the values back, bit for bit.
+  /// The step has a pass before it, with other values than its own (Sophia): after begin_step, shift_values,
+  /// then gather_weights; after finish_gradients, keep_shifted_gradients, which puts the values back, bit for
+  /// bit.
   bool estimates(int64_t step) const;
   void shift_values();
   void keep_shifted_gradients();

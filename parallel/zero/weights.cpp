@@ -108,14 +108,18 @@ void Weights::place_like_held(const Bucket& b, const Tensor& t) const {
   t.record->written = true;
 }
 
-/// In the order in which a forward has use for them, which is that of segments.
-void Weights::start_gathers() {
-  std::vector<const Bucket*> in_order;
-  for (const Bucket& b : layout_.buckets())
-    if (comes_later(b)) in_order.push_back(&b);
-  std::stable_sort(in_order.begin(), in_order.end(),
+/// In which a forward has use for them, which is that of segments.
+std::vector<const Bucket*> Weights::in_order() const {
+  std::vector<const Bucket*> all;
+  for (const Bucket& b : layout_.buckets()) all.push_back(&b);
+  std::stable_sort(all.begin(), all.end(),
                    [](const Bucket* a, const Bucket* b) { return a->segment < b->segment; });
-  for (const Bucket* b : in_order) {
+  return all;
+}
+
+void Weights::start_gathers() {
+  for (const Bucket* b : in_order()) {
+    if (!comes_later(*b)) continue;
     end_writing(*b);
     publish(*b);
     at(*b).gathering = true;
@@ -123,20 +127,35 @@ void Weights::start_gathers() {
   complete_ = true;
 }
 
-void Weights::begin_step(bool now) {
-  if (stale_) start_gathers();
+void Weights::begin_step(bool always) {
+  if (c_.sharding.keeps_gathered()) {
+    keeping_ = true;
+    for (const Bucket* b : in_order()) gather(*b);
+    return;
+  }
+  if (stale_ || always) start_gathers();
   stale_ = false;
-  if (now) finish_gathers();
+}
+
+void Weights::begin_replayed_step() {
+  complete_ = true;
+  stale_ = false;
 }
 
 void Weights::complete() {
   if (!complete_) start_gathers();
-  finish_gathers();
+  wait_all();
 }
 
-void Weights::finish_gathers() {
+void Weights::wait_all() {
   if (!c_.sharding.gathers_updates()) return;
   for (const Bucket& b : layout_.buckets()) wait_gathered(b);
+}
+
+void Weights::end_step() {
+  wait_all();
+  keeping_ = false;
+  for (const Bucket& b : layout_.buckets()) release_segment(b.segment);
 }
 
 void Weights::wait_gathered(const Bucket& b) {
@@ -145,7 +164,7 @@ void Weights::wait_gathered(const Bucket& b) {
   const double before = c_.compute.clock;
   s.done.wait_hidden(c_.compute);  // it was started a layer ago, or with the step
   s.gathering = false;
-  if (c_.sharding.gathers_updates()) waited_for_updates_ += c_.compute.clock - before;
+  if (c_.sharding.gathers_updates() || keeping_) waited_for_updates_ += c_.compute.clock - before;
   if (s.fetched.defined()) c_.memory.release(s.fetched);
   if (!c_.meta()) return;
   for (Axis a : kEachGradientAxis)
@@ -179,7 +198,7 @@ void Weights::gather_segment(int segment, int next) {
 }
 
 void Weights::release_segment(int segment) {
-  if (!c_.sharding.shards_weights()) return;
+  if (!c_.sharding.shards_weights() || keeping_) return;
   for (const Bucket& b : layout_.buckets()) {
     State& s = at(b);
     if (b.segment != segment || !s.whole.defined()) continue;

@@ -1,7 +1,8 @@
 // The weights that a step computes with, in flat buckets: whole on every rank, or gathered before a layer
 // runs and released after it (ZeRO-3). With ZeRO-1 and 2 a rank has updated its piece of whole weights: the
 // pieces of others come at the begin of the next step, all gathers at once, in the order in which layers run,
-// and a layer waits for its own alone.
+// and a layer waits for its own alone. So they do with ZeRO-3 that keeps what it gathers, and go after the
+// step's last backward.
 #pragma once
 #include <vector>
 
@@ -21,18 +22,21 @@ class Weights {
   /// On meta, for checks of placements: how units lie.
   void make_records();
 
-  /// `n` parameters of one unit as one matrix. With ZeRO-3 only while their segment is in use.
+  /// `n` parameters of one unit as one matrix. With ZeRO-3 only while their segment is gathered.
   Tensor view(int id, int n) const;
   void gather_segment(int segment, int next);
   void release_segment(int segment);
-  /// ZeRO-1 and 2, where an update was made since: starts to gather what others have updated. gather_segment
-  /// waits for its segment; `now`: waits for all.
-  void begin_step(bool now);
-  /// Likewise for what is no training step: gathers and waits, where others' pieces are those of before.
+  /// ZeRO-1 and 2, where an update was made since or `always`: starts to gather what others have updated.
+  /// ZeRO-3 that keeps it: starts to gather everything. gather_segment waits for its segment.
+  void begin_step(bool always = false);
+  /// In the place of begin_step, which captured work did again.
+  void begin_replayed_step();
+  /// ZeRO-1 and 2, for what is no pass of a step: gathers and waits, where others' pieces are those of
+  /// before.
   void complete();
-  /// After the last use in a step: waits for gathers that nothing has waited for.
-  void finish_gathers();
-  /// On meta: seconds that the compute stream has waited so far for what others have updated.
+  /// After the last use in a step: waits for gathers that nothing has waited for, and releases what is kept.
+  void end_step();
+  /// On meta: seconds that the compute stream has waited so far for what begin_step gathers.
   double waited_for_updates() const { return waited_for_updates_; }
 
   // ---- between steps ----
@@ -76,8 +80,10 @@ class Weights {
   bool comes_later(const Bucket& b) const;
   void gather(const Bucket& b);
   void fetch(const Bucket& b, const Tensor& to);
+  std::vector<const Bucket*> in_order() const;
   void start_gathers();
   void wait_gathered(const Bucket& b);
+  void wait_all();
   void place_units(const Bucket& b, Placement p);
 
   StoreContext c_;
@@ -87,6 +93,7 @@ class Weights {
   std::vector<TensorRecord*> records_;  // by unit, on meta
   bool stale_ = true;  // the next step begins with gathers: so that all steps have them, the first one too
   bool complete_ = false;  // others' pieces are as new as this rank's
+  bool keeping_ = false;   // what is gathered stays, until end_step
   double waited_for_updates_ = 0;
 };
 

@@ -93,6 +93,8 @@ std::vector<CompositionFeature> composition_features() {
       {"ZeRO-1", {"parallel.data=2", "parallel.zero_stage=1"}},
       {"ZeRO-2", {"parallel.data=2", "parallel.zero_stage=2"}},
       {"ZeRO-3", {"parallel.data=2", "parallel.zero_stage=3"}},
+      {"ZeRO-3, weights kept",
+       {"parallel.data=2", "parallel.zero_stage=3", "parallel.reshard_after_forward=false"}},
       {"two-level sum", {"parallel.data=4", "parallel.hierarchical_reduction=2"}},
       {"hybrid ZeRO-1", {"parallel.data=4", "parallel.zero_stage=1", "parallel.shard_group=2"}},
       {"hybrid ZeRO-2", {"parallel.data=4", "parallel.zero_stage=2", "parallel.shard_group=2"}},

@@ -44,6 +44,7 @@ std::vector<std::string> smaller_settings(const Recipe& r) {
     out.emplace_back("recompute.granularity: full");
   if (r.parallel.data > 1 && r.parallel.zero_stage < 3)
     out.push_back(fmt::format("a higher parallel.zero_stage (now {})", r.parallel.zero_stage));
+  if (r.parallel.sharding().keeps_gathered()) out.emplace_back("parallel.reshard_after_forward: true");
   out.push_back(fmt::format("more ranks (parallel.tensor, now {}, or parallel.pipeline, now {})",
                             r.parallel.tensor, r.parallel.pipeline));
   if (!r.offload.optimizer.on())

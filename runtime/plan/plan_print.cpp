@@ -78,7 +78,7 @@ ordered_json figures_json(const std::set<FigureUse>& figures) {
 /// How often weights are rounded (TrainProgram::make_fp8).
 std::string fp8_text(const Plan& p, const Recipe& recipe) {
   if (!computes_in(recipe, Precision::fp8)) return "";
-  if (recipe.parallel.zero_stage == 3)
+  if (const ShardingPolicy s = recipe.parallel.sharding(); s.shards_weights() && !s.keeps_gathered())
     return "weights are rounded at each use: ZeRO-3 releases them after it";
   if (p.accumulation == 1) return "weights are rounded at each use: a step has one micro-batch";
   return fmt::format(

@@ -190,7 +190,7 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   const Traffic one2 = moved(1, 2), one3 = moved(1, 3), two2 = moved(2, 2), two3 = moved(2, 3);
   Traffic t{two3.gathered - two2.gathered - (one3.gathered - one2.gathered),
             two3.reduced - two2.reduced - (one3.reduced - one2.reduced), 0};
-  if (l.zero_stage < 3) t.gathered_once = two2.gathered - one2.gathered;
+  if (l.zero_stage < 3 || !l.reshard) t.gathered_once = two2.gathered - one2.gathered;
   return t;
 }
 
@@ -199,7 +199,7 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
   if (l.zero_stage < 1 || l.expert > 1 || !composes(l) || !layers_alike(given_) ||
       given_.model.moe.num_experts > 0)
     return {};
-  const TrafficKey key{l.tensor, l.tensor_mode, l.zero_stage, l.precision};
+  const TrafficKey key{l.tensor, l.tensor_mode, l.zero_stage, l.reshard, l.precision};
   return traffic_seconds_.get(
       {key, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group, l.order, hides_collectives(l)},
       [&] {
@@ -269,8 +269,9 @@ Bound SearchParts::bound(const Layout& l) {
   const bool both = micros > (l.pipeline == 1 ? 1 : 2 * stages * static_cast<double>(l.virtual_pipeline));
   const double kept =
       params + p.states / shards(l, 1) + (both ? p.activations + grads : std::max(p.activations, grads));
-  // Backward has the weights of a layer whole.
-  const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
+  // Backward has the weights of a layer whole, or those of all.
+  const double some = p.layer_params * (1 - 1 / shards(l, 3)), all = p.params / stages;
+  const double whole = given_.model.moe.num_experts > 0 ? 0 : l.reshard ? some : all;
   const TrafficSeconds traffic = traffic_seconds(l);
   const double compute = micros * (p.micro_seconds / stages + traffic.stolen);
   return {kRounding * std::max(compute, micros * traffic.micro + traffic.once),
@@ -321,11 +322,14 @@ Bound SearchParts::actions(const Layout& l) {
   // Without experts, whose rows are planned for the worst routing.
   if (p.layer_params > 0 && given_.model.moe.num_experts == 0 && !l.offload_params && !l.offload_activations)
     for (size_t rank = 0; rank < a.kept.size(); ++rank) {
-      const double states = a.layers[rank] * (p.layer_params / shards(l, 3) + p.layer_states / shards(l, 1));
+      const double gathered = l.reshard ? 0 : p.layer_params;
+      const double states =
+          a.layers[rank] * (p.layer_params / shards(l, 3) + gathered + p.layer_states / shards(l, 1));
       const double grads = a.layers[rank] * p.layer_grads / shards(l, 2);
       most = std::max({most, states + a.kept[rank], states + grads + a.kept_later[rank]});
     }
-  const double whole = given_.model.moe.num_experts == 0 ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
+  const bool one = given_.model.moe.num_experts == 0 && l.reshard;
+  const double whole = one ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   if (most > 0) most += whole + p.external;
   const double wait = first_wait(l, a.first_layers, a.first_forward, a.first_last);
   return {kRounding * (a.seconds + wait), kRounding * most};

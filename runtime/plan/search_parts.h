@@ -160,7 +160,7 @@ class SearchParts {
   const SearchLimits& limits_;
   Shared<PartKey, Part> parts_;
   Shared<PartKey, pipeline::LayerCosts> costs_;
-  using TrafficKey = std::tuple<int64_t, TensorModeChoice, int64_t, Precision>;  ///< tensor ranks, ZeRO
+  using TrafficKey = std::tuple<int64_t, TensorModeChoice, int64_t, bool, Precision>;  ///< tensor ranks, ZeRO
   Shared<TrafficKey, Traffic> traffic_;
   Shared<std::tuple<TrafficKey, int64_t, int64_t, int64_t, int64_t, int64_t, std::string, bool>,
          TrafficSeconds>

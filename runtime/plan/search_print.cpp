@@ -118,6 +118,8 @@ std::string left_out_text(const Recipe& r, const SearchLimits& limits) {
     if (open("parallel.order")) few.emplace_back("the other parallel.order");
     if (open("parallel.tensor_mode")) few.emplace_back("parallel.tensor_mode 2d, 2.5d and 3d");
     if (open("recompute.granularity")) few.emplace_back("recompute.granularity: auto (two of them)");
+    if (r.parallel.zero_stage == 3 && open("parallel.reshard_after_forward"))
+      few.emplace_back("parallel.reshard_after_forward");
     if (open("parallel.overlap_micro_batches")) few.emplace_back("parallel.overlap_micro_batches");
     if (cuda && open("offload.optimizer.device")) few.emplace_back("offload.optimizer");
     if (limits.allow_fp8 && open("precision")) few.emplace_back("precision: fp8");

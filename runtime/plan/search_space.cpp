@@ -49,6 +49,7 @@ class Walk {
       : given_(r), limits_(limits), look_(look) {
     at_.tensor_mode = r.parallel.tensor_mode, at_.tensor_depth = r.parallel.tensor_depth;
     at_.order = r.parallel.order;
+    at_.reshard = r.parallel.reshard_after_forward;
     at_.offload_optimizer = r.offload.optimizer.on();
     at_.offload_activations = r.offload.activations.on();
     at_.offload_params = r.offload.params.on();
@@ -219,6 +220,7 @@ void set_layout(Recipe& r, const Layout& l) {
   p.context = l.context, p.context_comm = l.context_comm;
   p.expert = l.expert, p.expert_tensor = l.expert_tensor;
   p.data = l.data, p.zero_stage = l.zero_stage, p.shard_group = l.shard_group;
+  p.reshard_after_forward = l.reshard;
   r.train.micro_batch_size = l.micro_batch, r.train.global_batch_size = l.global_batch;
   r.precision = l.precision;
   const bool given =
@@ -254,6 +256,7 @@ std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
     out.emplace_back("parallel.expert_tensor", std::to_string(l.expert_tensor));
   set("parallel.data", l.data, p.data);
   set("parallel.zero_stage", l.zero_stage, p.zero_stage);
+  set("parallel.reshard_after_forward", l.reshard, p.reshard_after_forward);
   if (l.shard_group != p.shard_group) out.emplace_back("parallel.shard_group", "node");
   set("train.micro_batch_size", l.micro_batch, r.train.micro_batch_size);
   set("train.global_batch_size", l.global_batch, r.train.global_batch_size);
@@ -297,7 +300,8 @@ std::string layout_text(const Layout& l, const Recipe& r) {
   if (l.row_budget > 0) parts.push_back(fmt::format("row budget {}", l.row_budget));
   parts.push_back(fmt::format("data {}", l.data));
   if (l.zero_stage > 0)
-    parts.push_back(fmt::format("ZeRO {}{}", l.zero_stage, l.shard_group == kNode ? " in a node" : ""));
+    parts.push_back(fmt::format("ZeRO {}{}{}", l.zero_stage, l.shard_group == kNode ? " in a node" : "",
+                                l.reshard ? "" : " with weights gathered once a step"));
   parts.push_back(fmt::format("micro-batch {}", l.micro_batch));
   if (l.global_batch != r.train.global_batch_size)
     parts.push_back(fmt::format("global batch {}", l.global_batch));
@@ -374,6 +378,9 @@ std::vector<Layout> variants_of(const Layout& l, const Recipe& recipe, const Sea
       is_open(recipe, "recompute.granularity"))
     add([](Layout& v) { v.offload_optimizer = true, v.recompute = RecomputeGranularity::none; });
   if (const auto overlap = other_overlap(l, recipe)) add([&](Layout& v) { v.overlap = *overlap; });
+  const bool could_be_two = is_open(recipe, "parallel.zero_stage");
+  if (l.zero_stage == 3 && l.reshard && !could_be_two && is_open(recipe, "parallel.reshard_after_forward"))
+    add([](Layout& v) { v.reshard = false; });
   if (limits.allow_fp8 && l.precision == Precision::bf16 && is_open(recipe, "precision"))
     add([](Layout& v) { v.precision = Precision::fp8; });
   return only_allowed(std::move(out), recipe, limits);

@@ -20,6 +20,7 @@ struct Layout {
   int64_t expert = 1, expert_tensor = 1;
   int64_t data = 1;  ///< the ranks that the others leave
   int64_t zero_stage = 0;
+  bool reshard = true;  ///< of ZeRO-3, after forward
   int64_t shard_group = kOneLevel;
   int64_t micro_batch = 1, global_batch = 1;
   RecomputeGranularity recompute = RecomputeGranularity::none;
@@ -67,7 +68,8 @@ int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
 /// What else a layout that fits may be, as far as the recipe leaves it open and its rules allow: pipeline
 /// stages next to each other in place of data ranks, tensor in 2d, 2.5d and 3d, less recomputation beside an
 /// optimizer state in host memory, micro-batches by turns where `auto` has them apart or apart where it has
-/// them by turns, FP8 where limits allow it.
+/// them by turns, FP8 where limits allow it, and where the recipe asks for ZeRO-3 weights that stay gathered
+/// for a step (else ZeRO-2 sends as much and takes less).
 std::vector<Layout> variants_of(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
 /// What computes again as little as fits, tensor by tensor (recompute.granularity: auto). Empty where nothing
 /// is computed again, or the recipe says what.

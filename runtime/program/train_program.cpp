@@ -168,7 +168,8 @@ void TrainProgram::make_fp8() {
       options_.model.num_hidden_layers * fp8_slots(options_.model.moe.num_experts > 0));
   const std::vector<Fp8Weight> weights = decoder_.quantize_operands(store_, *options_.fp8);
   // Of one micro-batch each copy has one use; weights that are released after each use would be kept whole.
-  if (options_.for_training && options_.accumulation > 1 && !options_.sharding.shards_weights())
+  const bool stay = !options_.sharding.shards_weights() || options_.sharding.keeps_gathered();
+  if (options_.for_training && options_.accumulation > 1 && stay)
     fp8_->keep_weights(device_.compute, device_.memory, weights);
   if (fp8_->history().defined()) store_.keep(kFp8History, fp8_->history());
 }
@@ -443,6 +444,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (store_.estimates(adamw.step)) {
     store_.begin_step(micros, adamw.step);
     store_.shift_values();
+    store_.gather_weights();
     if (fp8_) fp8_->forget_weights();
     pass();
     step.enter("gradients");
@@ -452,7 +454,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     loaded = -1;
   }
   if (fp8_) fp8_->forget_weights();
-  store_.begin_step(micros, adamw.step, scale_.defined());
+  store_.begin_step(micros, adamw.step);
+  if (!graphed) store_.gather_weights();
   if (graphed && staged()) {
     graphed_pass(0, micros, micros, pass);
   } else if (graphed) {
@@ -511,10 +514,11 @@ void TrainProgram::graphed_pass(int64_t first, int64_t count, int64_t micros,
   const bool last = first + count == micros;
   std::unique_ptr<Graph>& graph = graphs_[first > 0][!last && device_.groups.mesh.world() > 1];
   if (graph) {
-    store_.replayed(count);
+    store_.replayed(count, first == 0);
   } else {
     graph = device_.compute.capture(
         [&] {
+          if (first == 0) store_.gather_weights(true);
           pass();
           if (last) store_.end_reductions();
         },

@@ -216,8 +216,8 @@ class TrainProgram {
   /// Sums over the ranks that see different tokens, in place; two at most.
   void sum_counts(std::span<int64_t> counts);
   /// Micro-batches [first, first + count) of a step of `micros`, which are loaded, through this rank's
-  /// stages: recorded once for the first of a step, which writes gradients, once for those that add to them,
-  /// and once for the last, after which ranks sum them.
+  /// stages: recorded once for the first of a step, with the gathers of what others have updated, and which
+  /// writes gradients, once for those that add to them, and once for the last, after which ranks sum them.
   void graphed_pass(int64_t first, int64_t count, int64_t micros, const std::function<void()>& pass);
   void clear_sums();
   /// Waits for loss, ranks that ask to stop, squares by segment and sums of routers, and gives them.

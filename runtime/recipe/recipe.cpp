@@ -189,6 +189,19 @@ std::string no_cuda_for(const Recipe& r, int world, int local_ranks) {
   return "";
 }
 
+/// Captured kernels of several communicators start in the order of calls with newer drivers alone; with older
+/// ones NCCL has each wait for the end of the one before, and two stages may wait for each other.
+void check_graph_driver(const Recipe& r) {
+  constexpr int kFirstThatOrders = 12090;
+  if (!r.cuda_graphs || r.parallel.pipeline == 1 || !missing_for(DeviceKind::cuda).empty()) return;
+  if (const int driver = driver_version(DeviceKind::cuda); driver < kFirstThatOrders)
+    fail(ExitCode::usage,
+         "{}: cuda_graphs = on: captured transfers of parallel.pipeline = {} need a driver for CUDA {}.{} or "
+         "newer, and this one is for {}.{}; nearest valid value: off",
+         origins_of(r).place("cuda_graphs").text(), r.parallel.pipeline, kFirstThatOrders / 1000,
+         kFirstThatOrders % 1000 / 10, driver / 1000, driver % 1000 / 10);
+}
+
 }  // namespace
 
 DeviceKind device_of(const Recipe& r) {
@@ -210,6 +223,7 @@ void check_device(const Recipe& r, int local_ranks) {
            origins_of(r).place("attention_backend").text(), missing_for(DeviceKind::cuda));
     return;
   }
+  check_graph_driver(r);
   const std::string why = no_cuda_for(r, static_cast<int>(ranks(r)), local_ranks);
   if (!why.empty())
     fail(ExitCode::usage, "{}: device = cuda: {}; nearest valid value: cpu",

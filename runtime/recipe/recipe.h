@@ -54,6 +54,7 @@ struct Parallel {
   /// Filled by resolve(): ranks of the first of two levels of the all-to-all; 0: one level.
   int64_t intra_node_experts = 0;
   int64_t zero_stage = 0;
+  bool reshard_after_forward = true;
   int64_t shard_group = kOneLevel;             ///< likewise
   int64_t hierarchical_reduction = kOneLevel;  ///< likewise
   /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
@@ -62,7 +63,7 @@ struct Parallel {
   OverlapChoice overlap_micro_batches = OverlapChoice::automatic;
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
 
-  ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage); }
+  ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage, reshard_after_forward); }
   /// Key of this section that asks for two levels of gradients: of shards, or of whole gradients.
   std::string_view levels_key() const {
     return sharding().shards_optimizer() ? "shard_group" : "hierarchical_reduction";

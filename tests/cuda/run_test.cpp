@@ -85,6 +85,21 @@ TEST_CASE("a second rank on a GPU is refused before anything is started") {
 }
 
 #ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE(
+    "captured stages are refused where the driver does not order their transfers, before any is started") {
+  const TempRun run;
+  const std::string recipe = "run tiny.yaml device=cuda parallel.pipeline=2 parallel.data=1 cuda_graphs=on";
+  const Outcome old = run.sh(recipe, "LTRAIN_EMULATED_DRIVER=12080");
+  INFO(old.text);
+  CHECK(old.code == 64);
+  CHECK(old.text.find(
+            "cuda_graphs = on: captured transfers of parallel.pipeline = 2 need a driver for CUDA 12.9 "
+            "or newer, and this one is for 12.8; nearest valid value: off") != std::string::npos);
+  const Outcome off = run.sh(recipe + " cuda_graphs=off", "LTRAIN_EMULATED_DRIVER=12080"),
+                newer = run.sh(recipe, "LTRAIN_EMULATED_DRIVER=12090");
+  for (const Outcome& o : {off, newer}) CHECK(o.text.find("need a driver") == std::string::npos);
+}
+
 TEST_CASE("a card that is too small: refused by its plan, and by the allocation with the plan's table") {
   const TempRun run;
   const std::string recipe = kRecipe + std::string("device=cuda ");

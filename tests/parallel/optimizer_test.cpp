@@ -87,6 +87,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
     layout.optimizer = optimizer;
     const auto step = [&](ParameterStore& store, Stream& s, int n, double wrong) {
       store.begin_step(1, 1);
+      store.gather_weights();
       for (int segment : {1, 0}) {
         store.gather_segment(segment);
         for (int id = store.count() - 1; id >= 0; --id) {

@@ -101,10 +101,12 @@ std::map<std::string, Values> train(const Layouts& l, DType type, uint64_t seed 
       if (store.estimates(n)) {
         store.begin_step(1, n);
         store.shift_values();
+        store.gather_weights();
         backward(store, s, n);
         store.keep_shifted_gradients();
       }
       store.begin_step(1, n);
+      store.gather_weights();
       backward(store, s, n);
       store.update(step_args(n));
       store.complete_weights();

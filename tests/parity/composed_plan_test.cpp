@@ -24,6 +24,7 @@ Layout layout_of(const Recipe& r) {
   l.context = p.context, l.context_comm = p.context_comm;
   l.expert = p.expert, l.expert_tensor = p.expert_tensor;
   l.data = p.data, l.zero_stage = p.zero_stage, l.shard_group = p.shard_group;
+  l.reshard = p.reshard_after_forward;
   l.micro_batch = r.train.micro_batch_size, l.global_batch = r.train.global_batch_size;
   l.recompute = r.recompute.granularity, l.precision = r.precision;
   l.tensor_mode = p.tensor_mode, l.tensor_depth = p.tensor_depth, l.order = p.order;

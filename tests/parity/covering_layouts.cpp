@@ -20,7 +20,7 @@ const std::vector<Factor>& factors() {
       {"schedule",
        {"none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipev", "1f1b on 4"}},
       {"context", {"none", "p2p", "all_gather", "a2a", "a2a+p2p"}},
-      {"ZeRO", {"0", "1", "2", "3"}},
+      {"ZeRO", {"0", "1", "2", "3", "3 that keeps weights"}},
       {"levels", {"one", "two"}},
       {"micro-batches", {"1", "2", "4"}},
       {"model",
@@ -76,7 +76,8 @@ std::vector<std::string> settings(const Row& row) {
                              fmt::format("parallel.tensor={}", number(row, At::tensor)),
                              fmt::format("parallel.sequence_parallel={}", at(row, At::tensor) == 2),
                              std::string("parallel.tensor_mode=") + kTensorModes[at(row, At::tensor)],
-                             "parallel.zero_stage=" + level(At::zero),
+                             fmt::format("parallel.zero_stage={}", number(row, At::zero)),
+                             fmt::format("parallel.reshard_after_forward={}", at(row, At::zero) != 4),
                              fmt::format("train.micro_batch_size={}", samples),
                              std::string("model.architecture=") + kArchitectures[at(row, At::model)],
                              fmt::format("model.num_key_value_heads={}", at(row, At::model) == 2 ? 2 : 4)};

@@ -64,6 +64,8 @@ std::vector<Layout> layouts(int data) {
   };
   for (int zero : {0, 1, 2, 3})
     for (int accumulation : {1, 2}) add(fmt::format("data {}", data), data, 1, false, zero, accumulation);
+  add(fmt::format("data {}, weights kept", data), data, 1, false, 3, 2);
+  all.back().options.reshard = false;
   for (bool sequence : {false, true}) {
     add(sequence ? "tensor 2 with sequence" : "tensor 2", 1, 2, sequence, 0, 1);
     for (int zero : {1, 3})

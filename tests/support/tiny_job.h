@@ -45,7 +45,8 @@ struct TinyOptions {
   DispatchOptions dispatch;
   int intra_node_experts = 0;
   int zero_stage = 0;
-  int shard = 0;  ///< ranks of the first level of gradients, where there are two; else 0
+  bool reshard = true;  ///< of ZeRO-3, after forward
+  int shard = 0;        ///< ranks of the first level of gradients, where there are two; else 0
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
   int64_t hidden = 32, intermediate = 0;  ///< intermediate 0: 4 * hidden (gpt2), or 40
   int64_t steps = 3;

@@ -273,7 +273,10 @@ class Reader {
     const std::map<std::string, int> stages{
         {"no_shard", 0}, {"optim", 1}, {"optim_grads", 2}, {"optim_grads_params", 3}};
     int stage = has("--use-distributed-optimizer") ? 1 : 0;
-    if (has("--use-torch-fsdp2")) stage = 3;
+    if (has("--use-torch-fsdp2")) {
+      stage = 3;
+      if (has("--torch-fsdp2-no-reshard-after-forward")) set("parallel.reshard_after_forward", "false");
+    }
     if (has("--use-megatron-fsdp")) {
       const auto it = stages.find(text("--data-parallel-sharding-strategy", "optim_grads_params"));
       if (it == stages.end())

@@ -152,6 +152,8 @@ std::vector<MegatronFlag> make_flags() {
       {"--use-distributed-optimizer", K::combined, 0, "parallel.zero_stage: 1", "", "", ""},
       {"--use-megatron-fsdp", K::combined, 0, "parallel.zero_stage", "", "", ""},
       {"--use-torch-fsdp2", K::combined, 0, "parallel.zero_stage: 3", "", "", ""},
+      {"--torch-fsdp2-no-reshard-after-forward", K::combined, 0, "parallel.reshard_after_forward: false", "",
+       "", "read with `--use-torch-fsdp2`"},
       {"--data-parallel-sharding-strategy", K::combined, 1, "parallel.zero_stage", "", "",
        "optim 1, optim_grads 2, optim_grads_params 3; read with `--use-megatron-fsdp`"},
       {"--num-distributed-optimizer-instances", K::refused, 1, "parallel.shard_group", "", "",

@@ -98,7 +98,10 @@ class TorchtitanWriter {
       const bool sharded = p.zero_stage > 1;
       set(section, "data_parallel_shard_degree", sharded ? p.data : 1, "parallel.zero_stage");
       out_[section]["data_parallel_replicate_degree"] = sharded ? 1 : std::max<int64_t>(1, p.data);
-      if (sharded) out_[section]["fsdp_reshard_after_forward"] = p.zero_stage == 3 ? "always" : "never";
+      const bool reshards = p.zero_stage == 3 && p.reshard_after_forward;
+      if (sharded)
+        set(section, "fsdp_reshard_after_forward", reshards ? "always" : "never",
+            "parallel.reshard_after_forward");
     }
     set(section, "tensor_parallel_degree", p.tensor, "parallel.tensor");
     if (p.tensor == 1 || p.sequence_parallel) said_.insert("parallel.sequence_parallel");  // always there

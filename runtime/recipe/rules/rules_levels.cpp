@@ -68,6 +68,17 @@ int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
 
 void level_rules(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
+  if (!p.reshard_after_forward && !p.sharding().shards_weights())
+    broken("parallel.reshard_after_forward",
+           fmt::format("is of weights that are gathered for a step, and parallel.zero_stage: {} keeps them "
+                       "whole; nearest valid value: true, or parallel.zero_stage: 3",
+                       p.zero_stage),
+           {"parallel.zero_stage"});
+  if (p.sharding().keeps_gathered() && r.offload.params.on())
+    broken("parallel.reshard_after_forward",
+           "gathers all weights at once, and offload.params brings in those of a layer; nearest valid value: "
+           "true, or offload.params.device: none",
+           {"offload.params.device"});
   if (!p.sharding().shards_optimizer() && p.shard_group != kOneLevel)
     broken("parallel.shard_group",
            "nothing is sharded with parallel.zero_stage: 0; nearest valid value: all, or "

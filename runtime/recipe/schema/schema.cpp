@@ -64,7 +64,8 @@ void add_run_keys(std::vector<Key>& t) {
 void add_graph_keys(std::vector<Key>& t) {
   t.push_back(choice<bool>("cuda_graphs", LT_MEMBER(cuda_graphs), {{"off", false}, {"on", true}}, {},
                            "On a GPU: forward and backward of a micro-batch are recorded in the second step, "
-                           "and launched as one piece from then on. The same bits.")
+                           "and launched as one piece from then on; with parallel.pipeline those of all "
+                           "micro-batches of a step, with a driver for CUDA 12.9 or newer. The same bits.")
                   .changes(Effect::speed));
   t.push_back(choice<AttentionBackend>(
                   "attention_backend", LT_MEMBER(attention_backend),
@@ -188,6 +189,13 @@ void add_parallel_keys(std::vector<Key>& t) {
       integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
               "What the data-parallel ranks share: 0 nothing, 1 optimizer state, 2 gradients, 3 weights.")
           .between(0, 3));
+  t.push_back(truth("parallel.reshard_after_forward", LT_MEMBER(parallel.reshard_after_forward),
+                    "true: a layer's weights are gathered before its forward and again before its backward. "
+                    "false: all are gathered once a step, and released after its last backward: what "
+                    "zero_stage: 2 sends, and a rank has its shard alone between steps. The same bits.")
+                  .changes(Effect::speed)
+                  .when("parallel.zero_stage: 3", false,
+                        [](const Recipe& r) { return r.parallel.sharding().shards_weights(); }));
   t.push_back(level_ranks("parallel.shard_group", LT_MEMBER(parallel.shard_group), "all",
                           "What zero_stage shards over: all data-parallel ranks; those of a node, with "
                           "copies on the others (hybrid sharding); or that many neighbours."));

@@ -122,6 +122,11 @@ TEST_CASE("flags of layouts and experts are read") {
   CHECK(r.model.moe.balance_coeff == 0.02);
   CHECK(r.parallel.expert == 4);
   CHECK(r.parallel.zero_stage == 2);
+  CHECK(r.parallel.reshard_after_forward);
+  const std::string fsdp2 = kLlama + "--vocab-size 32000 --use-torch-fsdp2 ";
+  CHECK(read(fsdp2).parallel.sharding() == ShardingPolicy::zero(3));
+  CHECK(read(fsdp2 + "--torch-fsdp2-no-reshard-after-forward").parallel.sharding() ==
+        ShardingPolicy::zero(3, false));
   CHECK(r.recompute.modules == std::vector<RecomputeModule>{RecomputeModule::core_attn});
   const Recipe stages = read(kLlama +
                              "--vocab-size 32000 --pipeline-model-parallel-size 4 "

@@ -68,8 +68,9 @@ TEST_CASE("with micro-batches by turns a plan of tensor parallelism leaves a ten
 }
 
 TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the next forward", "[plan]") {
-  const auto plan = [](const std::string& stage) {
-    Recipe r = recipe({"parallel.tensor=1", "parallel.data=8", "train.global_batch_size=8", stage});
+  const auto plan = [](const std::string& stage, const std::string& more = "seed=1", bool captured = false) {
+    Recipe r = recipe({"parallel.tensor=1", "parallel.data=8", "train.global_batch_size=8", stage, more});
+    r.cuda_graphs = captured;
     return make_plan(r, find_profile("h100"));
   };
   const Plan none = plan("parallel.zero_stage=0"), one = plan("parallel.zero_stage=1"),
@@ -84,6 +85,16 @@ TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the ne
     REQUIRE(gathers > 0.01);
     CHECK(exposed < sums + 0.25 * gathers);  // the embedding's, which the first op needs
   }
+  // Captured layers wait for their own, too.
+  const Plan captured = plan("parallel.zero_stage=1", "seed=1", true);
+  CHECK(captured.ranks[0].exposed == one.ranks[0].exposed);
+  CHECK(captured.step_seconds() == Approx(one.step_seconds()));
+  // So do those of ZeRO-3 whose weights stay: what ZeRO-2 waits for, beside the same bytes.
+  const Plan three = plan("parallel.zero_stage=3"),
+             kept = plan("parallel.zero_stage=3", "parallel.reshard_after_forward=false");
+  CHECK(kept.ranks[0].train_wire_bytes == two.ranks[0].train_wire_bytes);
+  CHECK(kept.ranks[0].train_wire_bytes < three.ranks[0].train_wire_bytes);
+  CHECK(kept.ranks[0].exposed_comm_seconds() == Approx(two.ranks[0].exposed_comm_seconds()).epsilon(0.05));
 }
 
 TEST_CASE("a plan of a pipeline waits for no gathers that the fill hides", "[plan]") {

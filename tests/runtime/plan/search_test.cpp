@@ -402,7 +402,8 @@ TEST_CASE("a search tries micro-batches by turns where they are apart, and apart
   t.tensor = 4, t.data = 2, t.zero_stage = 1;
   REQUIRE(other(t).size() == 1);
   CHECK(other(t)[0].overlap == OverlapChoice::off);
-  SearchParts parts(load({}), h100, limits);
+  const Recipe given = load({});
+  SearchParts parts(given, h100, limits);
   for (const Layout& v : {other(l)[0], other(t)[0]}) {
     INFO(layout_text(v, load({})));
     const Recipe r = with(load, v, limits);
@@ -422,6 +423,48 @@ TEST_CASE("a search tries micro-batches by turns where they are apart, and apart
   CHECK(other(staged).empty());
   const Recipe fixed = reader(kDense, {"parallel.overlap_micro_batches=auto"})({});
   for (const Layout& v : variants_of(l, fixed, limits)) CHECK(v.overlap == OverlapChoice::automatic);
+}
+
+TEST_CASE("a search of ZeRO-3 alone tries weights that stay gathered for a step", "[search]") {
+  const LoadRecipe load = reader(kDense, {"parallel.zero_stage=3"});
+  const SearchLimits limits = on(8);
+  const MachineProfile h100 = find_profile("h100");
+  const auto kept = [&](const Layout& of, const Recipe& recipe) {
+    std::vector<Layout> found = variants_of(of, recipe, limits);
+    std::erase_if(found, [&](const Layout& v) { return v.reshard == of.reshard; });
+    return found;
+  };
+  Layout l;
+  l.data = 8, l.zero_stage = 3, l.micro_batch = 1, l.global_batch = 64, l.precision = Precision::bf16;
+  Layout tensor = l, staged = l, in_v = l;
+  tensor.tensor = 4, tensor.data = 2;
+  staged.pipeline = 4, staged.data = 2;
+  in_v.pipeline = 2, in_v.data = 4, in_v.schedule = "zbv", in_v.virtual_pipeline = 2;
+  const Recipe given = load({});
+  SearchParts parts(given, h100, limits);
+  for (const Layout& of : {l, tensor, staged, in_v}) {
+    INFO(layout_text(of, load({})));
+    const std::vector<Layout> found = kept(of, load({}));
+    REQUIRE(found.size() == 1);
+    const Layout& v = found[0];
+    CHECK_THAT(layout_text(v, load({})), Contains("ZeRO 3 with weights gathered once a step"));
+    const Recipe r = with(load, v, limits);
+    CHECK(r.parallel.sharding().keeps_gathered());
+    const Plan plan = make_plan(r, h100), again = make_plan(with(load, of, limits), h100);
+    const Trial trial = parts.trial(v, std::numeric_limits<double>::infinity());
+    CHECK(trial.step_seconds == Approx(plan.step_seconds()).epsilon(1e-9));
+    CHECK(plan.step_seconds() < again.step_seconds());
+    const auto tight = [&](const Bound& b) {
+      CHECK(b.step_seconds <= plan.step_seconds());
+      CHECK(b.bytes <= static_cast<double>(trial.bytes));
+    };
+    tight(parts.bound(v));
+    if (v.pipeline > 1) tight(parts.actions(v));
+    CHECK(parts.bound(v).bytes > parts.bound(of).bytes);
+  }
+  CHECK(kept(l, reader(kDense)({})).empty());  // ZeRO-2 is tried
+  CHECK(
+      kept(l, reader(kDense, {"parallel.zero_stage=3", "parallel.reshard_after_forward=true"})({})).empty());
 }
 
 TEST_CASE("a search tries FP8 where it is allowed and the recipe says no precision", "[search]") {

@@ -37,6 +37,9 @@ TEST_CASE("a recipe is written as torchtitan's TOML, and what has no key there i
                             Contains("fsdp_reshard_after_forward = \"always\"\n") &&
                             Contains("min_lr_factor = 0.1\n") &&
                             Contains("# not in torchtitan's keys: model.name"));
+  const Exported kept = to_torchtitan(recipe("zero3", {"parallel.reshard_after_forward=false"}));
+  CHECK(settings(kept).empty());
+  CHECK_THAT(kept.text, Contains("fsdp_reshard_after_forward = \"never\"\n"));
   // Stages: a rank's whole batch, cut into micro-batches.
   const Exported stages = to_torchtitan(recipe("pipeline", {"parallel.schedule=1f1b"}));
   CHECK(settings(stages).empty());
@@ -52,6 +55,8 @@ TEST_CASE("a recipe is written as DeepSpeed's JSON, and what the program has to 
   const Exported zero = to_deepspeed(recipe("zero3", {"precision=bf16"}));
   CHECK(settings(zero).empty());
   const auto j = nlohmann::json::parse(zero.text);
+  CHECK(settings(to_deepspeed(recipe("zero3", {"parallel.reshard_after_forward=false"}))) ==
+        std::vector<std::string>{"parallel.reshard_after_forward = false"});
   CHECK(j["train_batch_size"] == 8);
   CHECK(j["bf16"]["enabled"] == true);
   CHECK(j["zero_optimization"]["stage"] == 3);

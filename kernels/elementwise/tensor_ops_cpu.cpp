@@ -8,7 +8,14 @@
 
 namespace ltrain::LT_ISA {
 
-void fill_zero_cpu(void* out, int64_t bytes) { std::memset(out, 0, static_cast<size_t>(bytes)); }
+/// By all threads: what is fresh from the system is filled by it at the first touch, a page at a time.
+void fill_zero_cpu(void* out, int64_t bytes) {
+  constexpr int64_t kPiece = int64_t{2} << 20;  // of a huge page
+  parallel_for((bytes + kPiece - 1) / kPiece, 1, [&](int64_t begin, int64_t end) {
+    std::memset(static_cast<char*>(out) + begin * kPiece, 0,
+                static_cast<size_t>(std::min(bytes, end * kPiece) - begin * kPiece));
+  });
+}
 
 void cast_cpu(DType to, DType from, void* out, const void* in, int64_t n) {
   dispatch_float(from, [&]<class F>() {

@@ -142,19 +142,22 @@ void pack(float* dst, const Source& src, bool turned, int64_t row, int64_t rows,
       pack_turned<R>(dst + r * depth, src, row + r, std::min<int64_t>(R, rows - r), k0, depth);
     return;
   }
-  constexpr int64_t kTogether = 4;  // rows of src that are read side by side
+  constexpr int64_t kTogether = 8;  // rows of src that are read side by side
   for (int64_t k = 0; k < depth; k += kTogether)
     for (int64_t r = 0; r < rows; r += R)
       for (int64_t j = k; j < std::min(depth, k + kTogether); ++j) {
         float* to = dst + r * depth + j * R;
-        if (rows - r < R + kLanes) {
-          for (int i = 0; i < R; ++i) to[i] = i < rows - r ? src.get(k0 + j, row + r + i) : 0;
+        if (rows - r < up_to_multiple(R, kLanes)) {  // a vector would reach past the row
+          const int have = static_cast<int>(std::min<int64_t>(R, rows - r));
+          for (int i = 0; i < have; ++i) to[i] = src.get(k0 + j, row + r + i);
+          for (int i = have; i < R; ++i) to[i] = 0;
           continue;
         }
 #pragma GCC unroll 4
         for (int i = 0; i < R; i += kLanes) {
           const Lanes x = src.load(k0 + j, row + r + i);
-          if (R - i >= kLanes) {
+          // What reaches past this row is written after it, but behind the last one.
+          if (R - i >= kLanes || j + 1 < depth) {
             *reinterpret_cast<Loose*>(to + i) = x;
           } else {
             std::memcpy(to + i, &x, (R % kLanes) * sizeof(float));

@@ -94,7 +94,7 @@ def compare(o, scratch, batch, seq, dtype):
         if o.only not in text_of(v):
             continue
         r = run_torch(o, v, shape + ["--warmup", str(o.warmup), "--steps", str(o.select_steps)], check=False)
-        tried.append({"variant": v, "step_ms": measure.spread(r["step_ms"]) if r else None, "blas": r["blas"] if r else None})
+        tried.append({"variant": v, "step_ms": measure.spread(r["step_ms"]) if r else None, "blas": ["/".join(path.split("/")[-2:]) for path in r["blas"]] if r else None})
         print(f"  {text_of(v)}: {tried[-1]['step_ms']['median'] if r else 'does not run'}", file=sys.stderr)
     best = min((t for t in tried if t["step_ms"]), key=lambda t: t["step_ms"]["median"])["variant"]
     ltrain_ms, torch_ms, torch_adamw = [], [], []
@@ -145,7 +145,7 @@ def main():
     a.add_argument("--select-steps", type=int, default=3, help="steps of each variant of PyTorch")
     a.add_argument("--only", default="", help="variants of PyTorch whose description contains this (for a look)")
     o = a.parse_args()
-    if not any(o.only in text_of(v) for v in variants()):
+    if not any(o.only in text_of(v) for v in variants(o.newest)):
         a.error(f"--only {o.only}: no variant has that; there are: " + "; ".join(map(text_of, variants(o.newest))))
     results = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -168,7 +168,10 @@ def main():
         for t in r["variants"]:
             tried_rows.append([r["dtype"], f"{r['batch']} x {r['seq']}", text_of(t["variant"]),
                                ms(t["step_ms"]) if t["step_ms"] else "does not run"])
-    command = "scripts/compare-torch.sh " + " ".join(sys.argv[1:])
+    said = list(sys.argv[1:])
+    if "--python" in said:  # by the shell script, a path of this machine
+        del said[said.index("--python"):said.index("--python") + 2]
+    command = "scripts/compare-torch.sh " + " ".join(said)
     measure.write_report(
         o.out, "compare-torch-newest" if o.newest else "compare-torch", f"GPT-2 124M training step: ltrain and PyTorch {results[0]['torch']}, {o.threads} threads",
         [command.strip()],

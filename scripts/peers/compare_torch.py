@@ -94,7 +94,8 @@ def compare(o, scratch, batch, seq, dtype):
         if o.only not in text_of(v):
             continue
         r = run_torch(o, v, shape + ["--warmup", str(o.warmup), "--steps", str(o.select_steps)], check=False)
-        tried.append({"variant": v, "step_ms": measure.spread(r["step_ms"]) if r else None, "blas": ["/".join(path.split("/")[-2:]) for path in r["blas"]] if r else None})
+        libraries = ["/".join(path.split("/")[-2:]) for path in r["blas"]] if r else None
+        tried.append({"variant": v, "step_ms": measure.spread(r["step_ms"]) if r else None, "blas": libraries})
         print(f"  {text_of(v)}: {tried[-1]['step_ms']['median'] if r else 'does not run'}", file=sys.stderr)
     best = min((t for t in tried if t["step_ms"]), key=lambda t: t["step_ms"]["median"])["variant"]
     ltrain_ms, torch_ms, torch_adamw = [], [], []

@@ -1,7 +1,5 @@
 #include "kernels/matmul/grouped_bias.h"
 
-#include <numeric>
-
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/timeline.h"
@@ -10,7 +8,7 @@ namespace ltrain {
 namespace {
 
 int64_t checked_rows(const Tensor& y, const Tensor& bias, const GroupRows& rows) {
-  const int64_t n = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const int64_t n = total_rows(rows);
   LT_CHECK(static_cast<int64_t>(rows.size()) == bias.shape[0] &&
                y.cols() == bias.elements() / bias.shape[0] && y.shape[0] >= n,
            "biases {} of {} groups for {} rows of {}", to_string(bias.shape), rows.size(), n,

@@ -10,21 +10,27 @@
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {
-namespace {
 
-int64_t total(const GroupRows& rows) { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+int64_t total_rows(const GroupRows& rows) { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+
+Tensor group_matrix(const Tensor& w, int64_t g) {
+  const int64_t n = w.elements() / w.shape[0];
+  return w.flat(g * n, {n / w.cols(), w.cols()});
+}
+
+namespace {
 
 void check(const Tensor& wide, const Tensor& narrow, const Tensor& w, const GroupRows& rows) {
   LT_CHECK(static_cast<int64_t>(rows.size()) == w.shape[0] && narrow.cols() == w.cols() &&
-               wide.cols() == w.elements() / w.shape[0] / w.cols() && wide.shape[0] >= total(rows) &&
-               narrow.shape[0] >= total(rows),
+               wide.cols() == w.elements() / w.shape[0] / w.cols() && wide.shape[0] >= total_rows(rows) &&
+               narrow.shape[0] >= total_rows(rows),
            "grouped matmul of {} and {} with {} by {} groups", to_string(wide.shape), to_string(narrow.shape),
            to_string(w.shape), rows.size());
 }
 
 OpCost cost_of(const char* name, GroupedProduct kind, const GroupRows& rows, const Tensor& w,
                const Tensor& out, const Tensor& a, const Tensor& b) {
-  const double n = static_cast<double>(total(rows)), k = static_cast<double>(w.cols()),
+  const double n = static_cast<double>(total_rows(rows)), k = static_cast<double>(w.cols()),
                width = static_cast<double>(w.elements()) / static_cast<double>(w.shape[0]) / k;
   OpCost cost = op_cost(name, OpClass::matmul, 2 * n * width * k, {}, {});
   cost.dtype = a.dtype;
@@ -51,11 +57,6 @@ void each_group(const GroupRows& rows, F&& f) {
     f(static_cast<int64_t>(g), first, rows[g]);
     first += rows[g];
   }
-}
-
-Tensor matrix(const Tensor& w, int64_t g) {
-  const int64_t n = w.elements() / w.shape[0];
-  return w.flat(g * n, {n / w.cols(), w.cols()});
 }
 
 /// Lengths in which `rows` rows are multiplied, where groups have products of their own: all at once, but by
@@ -113,7 +114,7 @@ void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& ro
   args.trans_b = true;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
     each_piece(s, w.dtype, n, [&](int64_t at, int64_t some) {
-      run_matmul(s, y.narrow(first + at, some), x.narrow(first + at, some), matrix(w, g), args);
+      run_matmul(s, y.narrow(first + at, some), x.narrow(first + at, some), group_matrix(w, g), args);
     });
   });
 }
@@ -130,7 +131,7 @@ void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRow
   if (run_at_once(s, GroupedProduct::input_gradient, dx, dy, w, rows)) return;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
     each_piece(s, w.dtype, n, [&](int64_t at, int64_t some) {
-      run_matmul(s, dx.narrow(first + at, some), dy.narrow(first + at, some), matrix(w, g), {});
+      run_matmul(s, dx.narrow(first + at, some), dy.narrow(first + at, some), group_matrix(w, g), {});
     });
   });
 }
@@ -147,7 +148,7 @@ void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRow
   const OpRange range(s, "grouped_matmul_dw");
   if (run_at_once(s, GroupedProduct::weight_gradient, dw, dy, x, rows, accumulate)) return;
   each_group(rows, [&](int64_t g, int64_t first, int64_t n) {
-    const Tensor out = matrix(dw, g);
+    const Tensor out = group_matrix(dw, g);
     if (n == 0 && !accumulate) fill_zero(s, out);
     each_piece(s, x.dtype, n, [&](int64_t at, int64_t some) {
       MatmulArgs args;

@@ -8,6 +8,9 @@ namespace ltrain {
 
 /// Consecutive rows of each group, the first group first; known on the host. Groups may be empty.
 using GroupRows = std::vector<int64_t>;
+int64_t total_rows(const GroupRows& rows);
+/// The matrix of group g of a stack: (rows, K).
+Tensor group_matrix(const Tensor& w, int64_t g);
 
 /// y[rows of g] = x[rows of g] w_g^T. w: a stack of matrices (groups, ..., K), the dims between being rows;
 /// x: (at least all rows, K), y: (at least all rows, N). Rows beyond the groups' are left alone.

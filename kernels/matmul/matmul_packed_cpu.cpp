@@ -61,7 +61,7 @@ std::array<int64_t, 2> grid_of(int64_t m, int64_t n, int64_t threads) {
     const int64_t by_cols = threads / by_rows;
     const int64_t rows = ((m + kPanelRows - 1) / kPanelRows + by_rows - 1) / by_rows * kPanelRows;
     const int64_t cols = ((n + kPanelCols - 1) / kPanelCols + by_cols - 1) / by_cols * kPanelCols;
-    // Per element of k, in cycles: two vectors of products at once; one element is packed.
+    // Per element of k, in cycles, as if two vectors were multiplied and one element packed in each.
     const double time = static_cast<double>(rows * cols) / (2 * kLanes) + static_cast<double>(rows + cols);
     if (by_rows == 1 || time < least) least = time, best = {by_rows, by_cols};
   }

@@ -6,8 +6,8 @@
 
 namespace ltrain {
 
-/// Rows of a, columns of b and sums of a product that are packed at a time: a's block stays in the second
-/// cache, a panel of b's in the first.
+/// Rows of a, columns of b and sums of a product that are packed at a time: a's block is 672 KiB, for second
+/// caches of 1 MiB and more, all of b's 4 MiB.
 inline constexpr int64_t kRowBlock = 336, kColBlock = 2048, kDepthBlock = 512;
 /// Of a result of 16 bits, whose sums wait in f32.
 inline constexpr int64_t kHalfRows = 2048, kHalfCols = 512;

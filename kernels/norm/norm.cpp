@@ -12,6 +12,17 @@ std::string_view forward_name(const NormForward& a) {
 
 }  // namespace
 
+void place_norm(Stream& s, const char* name, const NormForward& a, Tensor out) {
+  Tensor v = a.x;
+  if (a.delta.defined()) {
+    place(s, "residual add", Rule::linear, {a.sum}, {a.x, a.delta});
+    v = a.sum;
+  }
+  place(s, name, Rule::elementwise, {out, a.rstd}, {v, a.weight});
+  if (a.bias.defined()) place(s, name, Rule::elementwise, {out}, {out, a.bias});
+  if (a.mean.defined()) place(s, name, Rule::elementwise, {a.mean}, {v});
+}
+
 void norm_forward(Stream& s, const NormForward& a) {
   LT_CHECK(a.y.shape == a.x.shape && a.weight.elements() == a.x.cols() && a.rstd.elements() == a.x.rows(),
            "norm of {} with weight {}", to_string(a.x.shape), to_string(a.weight.shape));
@@ -20,14 +31,7 @@ void norm_forward(Stream& s, const NormForward& a) {
     OpCost cost = op_cost(forward_name(a), OpClass::elementwise, 6.0 * a.x.elements(), {a.y}, {a.x});
     if (a.delta.defined()) cost.bytes += 2.0 * a.delta.bytes();
     s.meta()->add(s, cost);
-    Tensor v = a.x;
-    if (a.delta.defined()) {
-      place(s, "residual add", Rule::linear, {a.sum}, {a.x, a.delta});
-      v = a.sum;
-    }
-    place(s, "norm_forward", Rule::elementwise, {a.y, a.rstd}, {v, a.weight});
-    if (a.bias.defined()) place(s, "norm_forward", Rule::elementwise, {a.y}, {a.y, a.bias});
-    if (a.mean.defined()) place(s, "norm_forward", Rule::elementwise, {a.mean}, {v});
+    place_norm(s, "norm_forward", a, a.y);
     return;
   }
   const OpRange range(s, forward_name(a));

@@ -26,6 +26,8 @@ struct NormForward {
 /// rms: y = v * rstd * w, rstd = 1 / sqrt(mean(v^2) + eps);  layer: y = (v - mean) * rstd * w + b;  w: weight
 /// + weight_offset.  Sums in f32.
 void norm_forward(Stream& s, const NormForward& args);
+/// Placements of an op that writes the norm to `out`, in whatever type; for meta.
+void place_norm(Stream& s, const char* name, const NormForward& args, Tensor out);
 
 /// sum = x + dropout(delta), as norm_forward adds them: what a pipeline stage hands on. All (T, C); sum may
 /// not alias the others.

@@ -116,14 +116,7 @@ void norm_forward_cuda(Stream& s, DType t, NormShape shape, void* y, void* sum, 
                        DropoutArgs dropout) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    const NormForwardPointers<T> p{static_cast<T*>(y),
-                                   static_cast<T*>(sum),
-                                   static_cast<A*>(mean),
-                                   static_cast<A*>(rstd),
-                                   static_cast<const T*>(x),
-                                   static_cast<const T*>(delta),
-                                   static_cast<const T*>(weight),
-                                   static_cast<const T*>(bias)};
+    const NormForwardPointers<T> p(y, sum, mean, rstd, x, delta, weight, bias);
     if (norm_forward_in_registers(s, shape, p, dropout)) return;
     launch(s, dim3(static_cast<unsigned>(shape.rows)), kThreads, kWarp * sizeof(A), cuda::norm_forward<T>,
            shape, p.y, p.sum, p.mean, p.rstd, p.x, p.delta, p.weight, p.bias, dropout);
@@ -139,14 +132,7 @@ void norm_forward_fp8_cuda(Stream& s, DType t, NormShape shape, void* codes, con
   const NormCodes out{static_cast<uint8_t*>(codes), step, partial};
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    const NormForwardPointers<T> p{nullptr,
-                                   static_cast<T*>(sum),
-                                   static_cast<A*>(mean),
-                                   static_cast<A*>(rstd),
-                                   static_cast<const T*>(x),
-                                   static_cast<const T*>(delta),
-                                   static_cast<const T*>(weight),
-                                   static_cast<const T*>(bias)};
+    const NormForwardPointers<T> p(nullptr, sum, mean, rstd, x, delta, weight, bias);
     if (norm_forward_fp8_in_registers(s, shape, p, dropout, out, blocks)) return;
     launch(s, dim3(blocks), kThreads, kWarp * sizeof(A), cuda::norm_forward_fp8<T>, shape, out, p.sum, p.mean,
            p.rstd, p.x, p.delta, p.weight, p.bias, dropout);

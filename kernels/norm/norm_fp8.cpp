@@ -15,14 +15,7 @@ void norm_forward_fp8(Stream& s, const NormForward& a, const RoundedOutput& out)
     cost.dtype = a.x.dtype;
     if (a.delta.defined()) cost.bytes += 2.0 * a.delta.bytes();
     s.meta()->add(s, cost);
-    Tensor v = a.x;
-    if (a.delta.defined()) {
-      place(s, "residual add", Rule::linear, {a.sum}, {a.x, a.delta});
-      v = a.sum;
-    }
-    place(s, name, Rule::elementwise, {out.codes, a.rstd}, {v, a.weight});
-    if (a.bias.defined()) place(s, name, Rule::elementwise, {out.codes}, {out.codes, a.bias});
-    if (a.mean.defined()) place(s, name, Rule::elementwise, {a.mean}, {v});
+    place_norm(s, name, a, out.codes);
     place_rounded(s, name, out);
     return;
   }

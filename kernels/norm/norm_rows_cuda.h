@@ -16,6 +16,17 @@ struct NormForwardPointers {
   T *y, *sum;
   compute_t<T>*mean, *rstd;
   const T *x, *delta, *weight, *bias;
+
+  NormForwardPointers(void* y, void* sum, void* mean, void* rstd, const void* x, const void* delta,
+                      const void* weight, const void* bias)
+      : y(static_cast<T*>(y)),
+        sum(static_cast<T*>(sum)),
+        mean(static_cast<compute_t<T>*>(mean)),
+        rstd(static_cast<compute_t<T>*>(rstd)),
+        x(static_cast<const T*>(x)),
+        delta(static_cast<const T*>(delta)),
+        weight(static_cast<const T*>(weight)),
+        bias(static_cast<const T*>(bias)) {}
 };
 
 template <class T>

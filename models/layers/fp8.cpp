@@ -1,10 +1,18 @@
 #include "models/layers/fp8.h"
 
+#include <algorithm>
+
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/step.h"
+#include "parallel/optim/parameter_rule.h"
 
 namespace ltrain {
+
+bool keeps_type(const Fp8Settings& settings, std::string_view weight) {
+  return std::any_of(settings.keep.begin(), settings.keep.end(),
+                     [&](const std::string& pattern) { return name_matches(pattern, weight); });
+}
 
 Fp8State::Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory, int64_t slots)
     : settings_(settings) {

@@ -7,7 +7,7 @@
 // parts of it (tensor, context): the same under every layout with the same micro-batches. Blocks are found
 // where they are.
 //
-// Weights are the same in all micro-batches of a step: where their codes are kept, they are rounded once.
+// Micro-batches of a step have the same weights: where a weight's codes are stored, it is quantized once.
 //
 // The experts of a layer are one linear layer with a stack of weights: a role has one step for all of them,
 // so that it does not matter on which ranks they are, nor in which parts their rows come.
@@ -23,6 +23,9 @@
 namespace ltrain {
 
 struct Step;
+
+/// Whether fp8.keep names this weight: products with it stay of the compute type.
+bool keeps_type(const Fp8Settings& settings, std::string_view weight);
 
 enum class Fp8Role : uint8_t { input, weight, gradient };
 inline constexpr int kFp8Roles = 3;

@@ -1,6 +1,4 @@
 // Products of groups of rows in FP8.
-#include <numeric>
-
 #include "models/layers/fp8.h"
 #include "models/layers/step.h"
 
@@ -9,8 +7,7 @@ namespace {
 
 /// Of memory for all rows that can come, those that came.
 Fp8Source that_came(Fp8Source source, const GroupRows& rows) {
-  if (source.role != Fp8Role::weight)
-    source.of = source.of.narrow(0, std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+  if (source.role != Fp8Role::weight) source.of = source.of.narrow(0, total_rows(rows));
   return source;
 }
 

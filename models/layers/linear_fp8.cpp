@@ -1,16 +1,11 @@
 // The products of a linear layer, in FP8 where it has a slot.
 #include "models/layers/linear.h"
-#include "parallel/optim/optimizer.h"
 
 namespace ltrain {
 
 void Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
                                std::vector<Fp8Weight>& weights) {
-  const auto kept = [&](int i) {
-    for (const std::string& pattern : settings.keep)
-      if (name_matches(pattern, store.spec(weight_ + i).name)) return true;
-    return false;
-  };
+  const auto kept = [&](int i) { return keeps_type(settings, store.spec(weight_ + i).name); };
   for (int i = 1; i < parts_; ++i)
     if (kept(i) != kept(0))
       fail(

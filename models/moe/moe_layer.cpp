@@ -9,7 +9,6 @@
 #include "kernels/tensor/interleave.h"
 #include "models/layers/feed_forward.h"
 #include "models/layers/tensor_parallel.h"
-#include "parallel/optim/parameter_rule.h"
 
 namespace ltrain {
 namespace {
@@ -119,8 +118,7 @@ void MoeLayer::quantize_operands(const ParameterStore& store, const Fp8Settings&
                                  std::vector<Fp8Weight>& weights) {
   const auto slot = [&](int id, Fp8Linear which) {
     const ParameterSpec& spec = store.spec(id);
-    for (const std::string& pattern : settings.keep)
-      if (name_matches(pattern, spec.name)) return -1;
+    if (keeps_type(settings, spec.name)) return -1;
     const int64_t matrices = spec.shape[0], cols = spec.shape[-1];
     weights.push_back({fp8_slot(first_slot, which), spec.shape.elements() / matrices / cols, cols, matrices});
     return weights.back().slot;

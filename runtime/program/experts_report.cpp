@@ -6,8 +6,10 @@
 
 namespace ltrain {
 
-std::string experts_report(const Recipe& r, int capability) {
-  if (r.model.moe.num_experts == 0 || capability < 80) return "";
+namespace {
+
+/// Of products in a 16-bit type, or a wider one.
+std::string report(const Recipe& r, int capability) {
   const int64_t parts = recipe::experts_apart(r) ? 1 : r.parallel.tensor;
   GroupedGemmTraits traits;
   traits.type = precision_policy(std::string(to_string(r.precision))).compute;
@@ -24,6 +26,15 @@ std::string experts_report(const Recipe& r, int capability) {
   }
   const std::string_view why = grouped_gemm_obstacle(GroupedGemm::mma, traits);
   return fmt::format("a launch for each expert{}{}", why.empty() ? "" : "; one for all: ", why);
+}
+
+}  // namespace
+
+std::string experts_report(const Recipe& r, int capability) {
+  if (r.model.moe.num_experts == 0 || capability < 80) return "";
+  const std::string others = report(r, capability);
+  if (!computes_in(r, Precision::fp8)) return others;
+  return "in FP8 a launch for each expert; of what is not in FP8, " + others;
 }
 
 }  // namespace ltrain

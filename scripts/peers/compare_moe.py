@@ -31,8 +31,8 @@ ROUTER = re.compile(r"route_|permute_rows|combine_rows|sort_choices|balance_loss
 
 # name, goal, overrides of both, of the MoE model alone
 PAIRS = [
-    ("one process of two threads", 0.8, ["launch.threads_per_rank=2"], []),
-    ("two processes: experts over both, against data parallel", 0.8, ["parallel.data=2", "launch.threads_per_rank=1"],
+    ("one process of two threads", 0.95, ["launch.threads_per_rank=2"], []),
+    ("two processes: experts over both, against data parallel", 0.92, ["parallel.data=2", "launch.threads_per_rank=1"],
      ["parallel.expert=2"]),
 ]
 

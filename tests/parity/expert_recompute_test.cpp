@@ -24,17 +24,12 @@ TinyOptions moe() {
   return o;
 }
 
-struct Layout {
-  const char* name;
-  std::function<void(TinyOptions&)> set;
-};
-
 }  // namespace
 
 TEST_CASE("experts that are computed again train as stored ones do, bit for bit, and count their tokens once",
           "[expert]") {
-  for (const Layout& l :
-       {Layout{"one rank", [](TinyOptions&) {}},
+  for (const NamedLayout& l :
+       {NamedLayout{"one rank", [](TinyOptions&) {}},
         {"expert 2", [](TinyOptions& o) { o.ranks = o.expert = 2; }},
         {"expert 2, tensor 2, ZeRO-3",
          [](TinyOptions& o) { o.ranks = o.expert = o.tensor = 2, o.zero_stage = 3; }},
@@ -76,40 +71,29 @@ TEST_CASE(
       o.dispatch.row_budget = budget, o.interleaved = true;
     };
   };
-  for (const Layout& l :
-       {Layout{"one rank", [](TinyOptions&) {}},
-        {"expert 2", [](TinyOptions& o) { o.ranks = o.expert = 2; }},
-        {"expert 2, tensor 2, ZeRO-3",
-         [](TinyOptions& o) { o.ranks = o.expert = o.tensor = 2, o.zero_stage = 3; }},
-        {"experts over tensor 2 and data 2",
-         [](TinyOptions& o) {
-           o.ranks = o.tensor = 2, o.expert = 4, o.sequence_parallel = true, o.expert_tensor = false;
-         }},
-        {"experts over context 2 and data 2", [](TinyOptions& o) { o.ranks = o.context = 2, o.expert = 4; }},
-        {"two levels", [](TinyOptions& o) { o.ranks = o.expert = 4, o.intra_node_experts = 2; }},
-        {"in two parts", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.chunks = 2; }},
-        {"gathered", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.gather = true; }},
-        {"a budget of rows", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.row_budget = 1; }},
-        {"a budget of rows by turns", by_turns(0, 1)},
-        {"a budget of rows by turns, ZeRO-2", by_turns(2, 1)},
-        {"a larger budget of rows by turns, ZeRO-2", by_turns(2, 1.5)},
-        {"a budget of rows by turns, ZeRO-3", by_turns(3, 1)},
-        {"zb-h1", [](TinyOptions& o) { o.ranks = o.expert = o.pipeline = 2, o.schedule = "zb-h1"; }},
-        {"zbv with a budget of rows",
-         [](TinyOptions& o) {
-           o.ranks = o.expert = o.pipeline = o.chunks = 2, o.schedule = "zbv", o.micro_batch = 1;
-           o.dispatch.row_budget = 1;
-         }},
-        {"layers without experts, and some with copies",
-         [](TinyOptions& o) { o.ranks = o.expert = 2, o.moe.dense_layers = {1}, o.dispatch.replicas = 1; }},
-        {"a bias, noise, a random second expert, a gated shared expert",
-         [](TinyOptions& o) {
-           o.ranks = o.expert = 2, o.moe.selection = Selection::gshard_top2;
-           o.moe.jitter_eps = 0.1, o.moe.bias_update_rate = 0.05;
-           o.moe.shared_experts = 1, o.moe.shared_expert_gate = true;
-         }},
-        {"transformers' loss over all layers",
-         [](TinyOptions& o) { o.ranks = o.expert = 2, o.moe.balance = BalanceLoss::hf; }}}) {
+  const std::vector<NamedLayout> others{
+      {"one rank", [](TinyOptions&) {}},
+      {"a budget of rows by turns", by_turns(0, 1)},
+      {"a budget of rows by turns, ZeRO-2", by_turns(2, 1)},
+      {"a larger budget of rows by turns, ZeRO-2", by_turns(2, 1.5)},
+      {"a budget of rows by turns, ZeRO-3", by_turns(3, 1)},
+      {"zb-h1", [](TinyOptions& o) { o.ranks = o.expert = o.pipeline = 2, o.schedule = "zb-h1"; }},
+      {"zbv with a budget of rows",
+       [](TinyOptions& o) {
+         o.ranks = o.expert = o.pipeline = o.chunks = 2, o.schedule = "zbv", o.micro_batch = 1;
+         o.dispatch.row_budget = 1;
+       }},
+      {"layers without experts, and some with copies",
+       [](TinyOptions& o) { o.ranks = o.expert = 2, o.moe.dense_layers = {1}, o.dispatch.replicas = 1; }},
+      {"a bias, noise, a random second expert, a gated shared expert",
+       [](TinyOptions& o) {
+         o.ranks = o.expert = 2, o.moe.selection = Selection::gshard_top2;
+         o.moe.jitter_eps = 0.1, o.moe.bias_update_rate = 0.05;
+         o.moe.shared_experts = 1, o.moe.shared_expert_gate = true;
+       }},
+      {"transformers' loss over all layers",
+       [](TinyOptions& o) { o.ranks = o.expert = 2, o.moe.balance = BalanceLoss::hf; }}};
+  for (const NamedLayout& l : joined(expert_layouts(), others)) {
     TinyOptions stored = moe();
     l.set(stored);
     const TinyResult base = train_tiny(stored);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 
 #include "kernels/base/error.h"
 #include "kernels/base/fault_point.h"
@@ -56,6 +57,53 @@ inline void check_same_bits(const TinyResult& a, const TinyResult& b) {
   const bool gradients = a.gradients == b.gradients, parameters = a.parameters == b.parameters;
   CHECK(gradients);
   CHECK(parameters);
+}
+
+/// A layout by what it changes in a job of one process.
+struct NamedLayout {
+  const char* name;
+  std::function<void(TinyOptions&)> set;
+};
+
+/// Ways in which rows travel to experts of two ranks and more, of a job of eight experts.
+inline std::vector<NamedLayout> expert_layouts() {
+  return {
+      {"expert 2", [](TinyOptions& o) { o.ranks = o.expert = 2; }},
+      {"expert 2, tensor 2, ZeRO-3",
+       [](TinyOptions& o) { o.ranks = o.expert = o.tensor = 2, o.zero_stage = 3; }},
+      {"experts over tensor 2 and data 2",
+       [](TinyOptions& o) {
+         o.ranks = o.tensor = 2, o.expert = 4, o.sequence_parallel = true, o.expert_tensor = false;
+       }},
+      {"experts over context 2 and data 2", [](TinyOptions& o) { o.ranks = o.context = 2, o.expert = 4; }},
+      {"two levels", [](TinyOptions& o) { o.ranks = o.expert = 4, o.intra_node_experts = 2; }},
+      {"in two parts", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.chunks = 2; }},
+      {"gathered", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.gather = true; }},
+      {"a budget of rows", [](TinyOptions& o) { o.ranks = o.expert = 2, o.dispatch.row_budget = 1; }}};
+}
+
+inline std::vector<NamedLayout> joined(std::vector<NamedLayout> a, const std::vector<NamedLayout>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// A bf16 job that multiplies in FP8 stays close to the same job without, and what `many` makes of it to
+/// that, in planned memory. Returns the first.
+inline TinyResult check_fp8_follows_bf16(TinyOptions o, const std::function<void(TinyOptions&)>& many) {
+  o.precision = "bf16";
+  o.steps = 6;
+  TinyOptions plain = o, spread = o;
+  plain.fp8.reset();
+  many(spread);
+  const TinyResult eight = train_tiny(o), sixteen = train_tiny(plain), of_many = train_tiny(spread);
+  CHECK(eight.used_bytes == eight.plan_bytes);
+  CHECK(of_many.used_bytes == of_many.plan_bytes);
+  for (size_t i = 0; i < eight.losses.size(); ++i) {
+    CHECK(std::abs(eight.losses[i] / sixteen.losses[i] - 1) < 0.03);
+    CHECK(std::abs(of_many.losses[i] / eight.losses[i] - 1) < 5e-3);
+  }
+  CHECK(eight.losses != sixteen.losses);
+  return eight;
 }
 
 /// Calls check(name, options) for the layouts of a job of four sequences, five layers and four heads.

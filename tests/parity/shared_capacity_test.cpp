@@ -23,19 +23,14 @@ TinyOptions moe() {
   return o;
 }
 
-struct Layout {
-  const char* name;
-  std::function<void(TinyOptions&)> set;
-};
-
 void context(TinyOptions& o, const char* comm, int ranks = 2) { o.context = ranks, o.context_comm = comm; }
 void apart(TinyOptions& o, int data) {
   o.tensor = 2, o.sequence_parallel = true, o.expert_tensor = false;
   o.ranks = data, o.expert = 2 * data;
 }
 
-const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> all{
+const std::vector<NamedLayout>& layouts() {
+  static const std::vector<NamedLayout> all{
       {"a ring", [](TinyOptions& o) { context(o, "p2p"); }},
       {"a ring of 4, experts over it",
        [](TinyOptions& o) {
@@ -110,7 +105,7 @@ const std::vector<Layout>& layouts() {
 double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
 void check_layouts(const TinyOptions& one, const TinyResult& base) {
-  for (const Layout& l : layouts()) {
+  for (const NamedLayout& l : layouts()) {
     INFO(l.name);
     TinyOptions many = one;
     l.set(many);

@@ -69,7 +69,8 @@ TEST_CASE("hybrid sharding equals the two-level sum bit for bit, at every stage"
 }
 
 TEST_CASE(
-    "gradients summed in bf16 on two levels: half the bytes, near the sums of fp32, the same in all stages",
+    "gradients summed in bf16 on two levels: half the bytes, sums close to those of fp32, the same in all "
+    "stages",
     "[two_level]") {
   TinyOptions o = two_level(4, 2, 0);
   o.precision = "fp32";

@@ -27,7 +27,7 @@ namespace ltrain::app {
 namespace {
 
 struct Options {
-  std::string recipe, profile, cluster, trace, svg, csv, campaign_file;
+  std::string recipe, profile, cluster, trainer, trace, svg, csv, campaign_file;
   std::vector<std::string> overrides;
   int world = 0;
   double skew = 1;
@@ -85,6 +85,7 @@ void add_plan(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--profile", o->profile, kProfileHelp);
   command->add_option("--cluster", o->cluster, kClusterHelp);
+  command->add_option("--trainer", o->trainer, kTrainerHelp);
   command->add_option("--trace", o->trace, "Write rank 0's step as a Chrome trace");
   command->add_flag("--schedule", o->schedule, "Draw the pipeline schedule instead of the plan");
   command->add_option("--schedule-svg", o->svg, "Write the drawing to a file");
@@ -145,13 +146,13 @@ void add_plan(CLI::App& app) {
     take_cluster(o->profile, o->cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);
     if (o->search.on)
-      return search(o->search, o->pictures, o->recipe, o->overrides, given, o->profile, o->skew, o->json);
+      return search(o->search, o->pictures, o->recipe, o->overrides, given, {o->profile, o->trainer, o->skew},
+                    o->json);
     const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
                                       o->world, o->profile);
     JobChecks checks;
     checks.part = JobChecks::Part::recipe;
-    checks.profile = o->profile;
-    checks.expert_skew = o->skew;
+    checks.prices = {o->profile, o->trainer, o->skew};
     checks.data = false;  // none is read
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;

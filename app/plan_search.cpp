@@ -109,9 +109,8 @@ void check_search(const SearchOptions& o) {
 }
 
 void search(const SearchOptions& o, const PictureOptions& pictures, const std::string& path,
-            const std::vector<std::string>& overrides, Recipe given, const std::string& profile_name,
-            double skew, bool json) {
-  check_skew(given, skew, true);
+            const std::vector<std::string>& overrides, Recipe given, const PlanPrices& prices, bool json) {
+  check_skew(given, prices.expert_skew, true);
   if (given.device == DeviceChoice::automatic)
     given.device = gpus_for(given) > 0 ? DeviceChoice::cuda : DeviceChoice::cpu;
   const LoadRecipe load = [&](const std::vector<std::string>& settings) {
@@ -123,16 +122,15 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
   };
   SearchLimits limits;
   limits.world = o.gpus;
-  const JobSize size =
-      planned_size(given, environment_for_plans(process_variables()), gpus_for(given), o.gpus, profile_name);
+  const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
+                                    o.gpus, prices.profile);
   limits.ranks_per_node = size.ranks_per_node;
   limits.keep_free = bytes_to_keep(o.keep_free);
   limits.max_tensor = o.max_tensor;
   limits.seconds = o.seconds;
   std::tie(limits.batch_low, limits.batch_high) = batch_range(o.global_batch, given);
-  MachineProfile profile =
-      profile_for(profile_name, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
-  profile.expert_skew = skew;
+  const MachineProfile profile =
+      profile_for(prices, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
   if (o.allow_fp8) check_fp8_open(given, profile);
   limits.allow_fp8 = o.allow_fp8;
   const SearchResult result = search_layouts(load, profile, limits);

@@ -23,10 +23,8 @@ void add_search(CLI::App& plan, SearchOptions& options);
 /// An option of a search without --search is refused.
 void check_search(const SearchOptions& options);
 
-/// `given`: of `recipe` and `overrides`, with the device that `profile` is of. `skew`:
-/// MachineProfile::expert_skew.
+/// `given`: of `recipe` and `overrides`, with the device that the profile is of.
 void search(const SearchOptions& options, const PictureOptions& pictures, const std::string& recipe,
-            const std::vector<std::string>& overrides, Recipe given, const std::string& profile, double skew,
-            bool json);
+            const std::vector<std::string>& overrides, Recipe given, const PlanPrices& prices, bool json);
 
 }  // namespace ltrain::app

@@ -11,6 +11,7 @@
 #include "runtime/plan/machine_profile.h"
 #include "runtime/plan/profile_file.h"
 #include "runtime/plan/profile_import.h"
+#include "runtime/plan/trainer_profile.h"
 #include "runtime/recipe/read_file.h"
 
 namespace ltrain::app {
@@ -164,6 +165,8 @@ void list() {
   for (const DeviceHandle& d : builtin_devices()) out += fmt::format("  {:<14} {}\n", d->name, d->text);
   out += "networks, for cluster files\n";
   for (const NetworkProfile& n : builtin_networks()) out += fmt::format("  {:<14} {}\n", n.name, n.text);
+  out += "other trainers, for plan --trainer\n";
+  for (const TrainerProfile& t : builtin_trainers()) out += fmt::format("  {:<17} {}\n", t.name, t.text);
   std::fputs(out.c_str(), stdout);
 }
 

@@ -13,6 +13,9 @@ namespace ltrain::app {
 inline constexpr const char* kProfileHelp =
     "Machine profile of `ltrain bench`, a profile file, or a card that is built in (`ltrain profile list`); "
     "default: this machine's, else a guess";
+inline constexpr const char* kTrainerHelp =
+    "Price the steps as another trainer runs them: one that is built in (`ltrain profile list`), or a file "
+    "(docs/machines.md)";
 inline constexpr const char* kClusterHelp =
     "Cluster file: nodes, cards and networks (docs/machines.md); default: the recipe's `cluster`";
 

@@ -59,7 +59,7 @@ int preferred_ranks(SlurmOptions& o, const Recipe& recipe) {
     return 0;
   const int64_t world = ranks(recipe);
   const AssumedNode node =
-      assumed_node(profile_for(o.profile, DeviceKind::cuda), static_cast<int>(world), gpus_for(recipe));
+      assumed_node(profile_for({o.profile}, DeviceKind::cuda), static_cast<int>(world), gpus_for(recipe));
   if (node.cards == 0) return 0;
   o.notes.push_back(
       fmt::format("A node: {} {}, {}; --ranks-per-node says otherwise.", node.cards, node.card, node.source));
@@ -77,7 +77,7 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   const int64_t own_threads = recipe.launch.threads_per_rank;
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
-  checks.profile = o.profile;
+  checks.prices.profile = o.profile;
   Plan plan = check_job(recipe, {o.nodes * o.ranks_per_node, o.ranks_per_node}, checks).plan;
   plan.for_this_machine = false;  // how much memory the nodes have, Slurm knows
   if (!o.force) check_memory(plan);

@@ -1,4 +1,5 @@
 #include "runtime/check/check_job.h"
+#include "runtime/plan/trainer_profile.h"
 
 #include <algorithm>
 
@@ -42,8 +43,11 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
   return on_all_nodes(others);
 }
 
-MachineProfile profile_for(const std::string& name, DeviceKind device) {
-  return name.empty() ? default_profile(device) : find_profile(name);
+MachineProfile profile_for(const PlanPrices& prices, DeviceKind device) {
+  MachineProfile p = prices.profile.empty() ? default_profile(device) : find_profile(prices.profile);
+  if (!prices.trainer.empty()) price_as(p, find_trainer(prices.trainer));
+  p.expert_skew = prices.expert_skew;
+  return p;
 }
 
 void check_cluster_file(const std::string& file) {
@@ -81,12 +85,12 @@ JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int 
     size = {world, ranks_per_node(r, world, e)};
   }
   if (!profile.empty() && r.device == DeviceChoice::cuda) {
-    const MachineProfile p = profile_for(profile, DeviceKind::cuda);
+    const MachineProfile p = profile_for({profile}, DeviceKind::cuda);
     if (p.nodes > 0) check_cluster(p, r, size, world);
   }
   const bool laid_out = r.launch.ranks_per_node > 0 || size.ranks_per_node != size.world;
   if (r.device != DeviceChoice::cuda || laid_out) return size;
-  size.node = assumed_node(profile_for(profile, DeviceKind::cuda), size.world, gpus);
+  size.node = assumed_node(profile_for({profile}, DeviceKind::cuda), size.world, gpus);
   if (size.node.cards > 0) size.ranks_per_node = size.node.cards;
   return size;
 }
@@ -103,9 +107,8 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   }
   if (checks.part == Part::rank) return job;
   if (recipe.cluster) check_cluster_file(*recipe.cluster);
-  job.profile = profile_for(checks.profile, device_of(recipe));
-  check_skew(recipe, checks.expert_skew);
-  job.profile.expert_skew = checks.expert_skew;
+  job.profile = profile_for(checks.prices, device_of(recipe));
+  check_skew(recipe, checks.prices.expert_skew);
   job.plan = make_plan(recipe, job.profile);
   job.plan.node = size.node;
   if (checks.part == Part::recipe) return job;

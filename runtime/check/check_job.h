@@ -20,12 +20,18 @@ struct JobSize {
 /// (usage) when they do not fit together.
 JobSize job_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus);
 /// The same for commands that start nothing: a recipe whose axes make more ranks than launch.ranks_per_node
-/// is one for several nodes. `world`: the ranks, when they were given. `profile`: as in JobChecks; ranks with
-/// device: cuda that nothing lays out on nodes are on nodes of as many cards as that card is sold in.
+/// is one for several nodes. `world`: the ranks, when they were given. `profile`: as in PlanPrices; ranks
+/// with device: cuda that nothing lays out on nodes are on nodes of as many cards as that card is sold in.
 JobSize planned_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus, int world = 0,
                      const std::string& profile = "");
-/// The profile that prices a plan: of find_profile(); empty: this machine's.
-MachineProfile profile_for(const std::string& name, DeviceKind device);
+/// What prices a plan.
+struct PlanPrices {
+  std::string profile = {};  ///< of find_profile(); empty: this machine's
+  std::string trainer = {};  ///< of find_trainer(); empty: ltrain itself
+  double expert_skew = 1;    ///< MachineProfile::expert_skew
+};
+/// Error (usage) where there is no such profile or trainer, or the trainer has no figures of that card.
+MachineProfile profile_for(const PlanPrices& prices, DeviceKind device);
 /// Error (usage) where `file`, of the key cluster or of --cluster, is no cluster file.
 void check_cluster_file(const std::string& file);
 /// GPUs that ranks of the recipe could have here: 0 with device: cpu, in a build without CUDA, without a
@@ -38,11 +44,10 @@ struct JobChecks {
   /// this node offload to. job: also its memory, the checkpoint, and room for the next one.
   enum class Part : uint8_t { recipe, rank, node, job };
   Part part = Part::job;
-  bool memory = true;      ///< false: --force
-  bool data = true;        ///< false: data.train need not be given
-  int gpus_seen = 0;       ///< that this process must see; 0: one for each rank of the node
-  std::string profile;     ///< what prices the plan, of find_profile(); empty: this machine's
-  double expert_skew = 1;  ///< that it is planned at: MachineProfile::expert_skew
+  bool memory = true;  ///< false: --force
+  bool data = true;    ///< false: data.train need not be given
+  int gpus_seen = 0;   ///< that this process must see; 0: one for each rank of the node
+  PlanPrices prices;
 };
 
 struct CheckedJob {

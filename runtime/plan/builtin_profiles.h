@@ -1,5 +1,5 @@
-// The profiles of cards and networks that are compiled in: runtime/plan/devices and runtime/plan/networks, a
-// YAML file each.
+// The profiles of cards, networks and trainers that are compiled in: runtime/plan/devices, networks and
+// trainers, a YAML file each.
 #pragma once
 #include <memory>
 #include <string>
@@ -28,6 +28,6 @@ struct EmbeddedFile {
   const char* name;
   const char* text;
 };
-extern const std::vector<EmbeddedFile> kEmbeddedDevices, kEmbeddedNetworks;
+extern const std::vector<EmbeddedFile> kEmbeddedDevices, kEmbeddedNetworks, kEmbeddedTrainers;
 
 }  // namespace ltrain

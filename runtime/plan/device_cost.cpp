@@ -77,7 +77,7 @@ double DeviceCost::matmul_seconds(const std::string& type, double flops, int64_t
   const std::string peak = type_with_rate(type);
   const MatmulRates& rates = device_.matmul;
   const double rate = use("matmul.peak." + peak, rates.peak.at(peak)) *
-                      use("matmul.sustained", rates.sustained) * under_load();
+                      use("matmul.sustained", rates.sustained) * under_load() * trainer_matmul();
   if (!rates.units.given || m <= 0 || n <= 0 || k <= 0) return flops / rate;
   const double units = use("matmul.units", rates.units), fill = use("matmul.tile_fill", rates.tile_fill);
   const double whole = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -119,7 +119,10 @@ bool DeviceCost::grouped_at_once(const OpCost& op) const {
 
 double DeviceCost::op_seconds(const OpCost& op) const {
   if (op.flops <= 0 && op.bytes <= 0) return 0;
-  double seconds = memory_seconds(op.bytes), launches = 1;
+  const bool memory_bound = op.flops <= 0 || (op.cls != OpClass::matmul && op.cls != OpClass::attention);
+  const double traffic =
+      memory_bound && device_.trainer_traffic.given ? use("trainer.traffic", device_.trainer_traffic) : 1;
+  double seconds = memory_seconds(op.bytes * traffic), launches = 1;
   std::string type(dtype_name(op.dtype));
   if (op.cls == OpClass::matmul && op.flops > 0) {
     if (op.name == "matmul_tf32") type = "tf32";
@@ -135,6 +138,10 @@ double DeviceCost::op_seconds(const OpCost& op) const {
                                                   static_cast<double>(op.n)));
   }
   return seconds + launches * use("launch_seconds", device_.launch_seconds);
+}
+
+double DeviceCost::trainer_matmul() const {
+  return device_.trainer_matmul.given ? use("trainer.matmul", device_.trainer_matmul) : 1;
 }
 
 double DeviceCost::under_load() const { return use("under_load", device_.under_load); }

@@ -61,6 +61,7 @@ class DeviceCost {
   /// Itself, or the type whose units multiply it: fp32, where the card has none of its own.
   std::string type_with_rate(const std::string& type) const;
   double under_load() const;
+  double trainer_matmul() const;
   /// Whether one kernel makes all products of a grouped op on this card.
   bool grouped_at_once(const OpCost& op) const;
   const GroupSpan& span(const OpCost& op) const;

@@ -61,6 +61,10 @@ struct DeviceProfile {
   Figure launch_seconds;  ///< from one op to the next
   Figure under_load;      ///< share of the rates of compute that hold through a step, under the power limit
   Figure overlap;         ///< share of a collective's time that it takes from compute beside it
+  /// The trainer whose steps are priced (trainer_profile.h), and its figures; empty, not given: ltrain's own.
+  std::string trainer;
+  Figure trainer_matmul;            ///< share of the rate of matrix products
+  Figure trainer_traffic;           ///< bytes of ops that are neither products nor attention, over ltrain's
   Figure host_bytes_per_second;     ///< to its host's memory, one way
   Figure power_watts;               ///< limit
   std::vector<NetworkLevel> links;  ///< inside a node: the innermost levels

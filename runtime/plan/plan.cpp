@@ -374,7 +374,8 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
   plan.kinds = step_kinds(optimizer_settings(recipe));
   if (const int64_t every = recipe.train.eval_interval; every > 0)
     plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step evaluates, whichever it is
-  if (plan.device == DeviceKind::cuda && profile.device && profile.device->compute_capability > 0) {
+  const bool own = profile.device && profile.device->trainer.empty();
+  if (plan.device == DeviceKind::cuda && own && profile.device->compute_capability > 0) {
     plan.attention = planned_attention(recipe, static_cast<int>(profile.device->compute_capability));
     plan.experts = experts_report(recipe, static_cast<int>(profile.device->compute_capability));
   }

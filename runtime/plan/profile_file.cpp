@@ -51,23 +51,6 @@ NetworkLevel read_level(CheckedMap& m) {
   return level;
 }
 
-/// The whole of a text of one format; what is wrong is thrown at the end.
-template <class Profile, class Read>
-Profile parse(const std::string& text, const std::string& name, const char* format, const Read& read) {
-  const Node root = recipe::parse_yaml(text, name);
-  CheckedFile file;
-  Profile profile;
-  CheckedMap m(file, root, "");
-  if (root.kind == Node::map) {
-    m.choice("format", {format});
-    read_references(file, m);
-    read(m, profile);
-    m.finish();
-  }
-  file.problems.raise_if_any(name);
-  return profile;
-}
-
 }  // namespace
 
 void read_references(CheckedFile& file, CheckedMap& m) {
@@ -78,6 +61,15 @@ void read_references(CheckedFile& file, CheckedMap& m) {
   CheckedMap list = m.map("references");
   for (const std::string& key : list.keys()) file.references[key] = list.text(key);
   list.finish();
+}
+
+AttentionRates read_attention(CheckedMap& m) {
+  AttentionRates rates;
+  rates.forward = m.curve("forward", 0.001, 1);
+  rates.backward = m.curve("backward", 0.001, 1);
+  rates.half_length = m.figure("half_length", 0, 1e9, false);
+  m.finish();
+  return rates;
 }
 
 std::vector<NetworkLevel> read_levels(CheckedMap& m, const std::string& key) {
@@ -96,44 +88,42 @@ std::vector<NetworkLevel> read_levels(CheckedMap& m, const std::string& key) {
 }
 
 DeviceProfile parse_device_profile(const std::string& text, const std::string& name) {
-  DeviceProfile d = parse<DeviceProfile>(text, name, kDeviceFormat, [](CheckedMap& m, DeviceProfile& p) {
-    p.name = m.text("name");
-    p.text = m.text("text");
-    p.aliases = m.words("aliases");
-    p.driver = m.words("driver");
-    p.compute_capability = m.whole("compute_capability", 30, 999, 0);
-    if (m.has("kind")) p.cpu = m.choice("kind", {"gpu", "cpu"}) == "cpu";
-    CheckedMap node = m.map("node");
-    p.node = node.text("name");
-    p.cards_a_node = node.whole("cards", 1, 1 << 16, 1);
-    p.network = node.text("network", false);
-    node.finish();
-    CheckedMap memory = m.map("memory");
-    p.memory_bytes = memory.figure("bytes", 1e6, 1e15);
-    p.memory_bytes_per_second = memory.figure("bytes_per_second", 1e6, 1e15);
-    p.memory_sustained = memory.figure("sustained", 0.01, 1);
-    p.half_access_bytes = memory.figure("half_access_bytes", 0, 1e12, false);
-    memory.finish();
-    p.matmul = read_matmul(m.map("matmul"));
-    CheckedMap attention = m.map("attention");
-    p.attention.forward = attention.curve("forward", 0.001, 1);
-    p.attention.backward = attention.curve("backward", 0.001, 1);
-    p.attention.half_length = attention.figure("half_length", 0, 1e9, false);
-    attention.finish();
-    p.launch_seconds = m.figure("launch_seconds", 0, 1);
-    p.under_load = m.figure("under_load", 0.01, 1, false);
-    if (!p.under_load.given) p.under_load.value = 1;
-    p.overlap = m.figure("overlap", 0, 1, false);
-    p.host_bytes_per_second = m.figure("host_bytes_per_second", 1, 1e15);
-    p.power_watts = m.figure("power_watts", 1, 1e6, false);
-    p.links = read_levels(m, "links");
-  });
+  DeviceProfile d =
+      parse_profile<DeviceProfile>(text, name, kDeviceFormat, [](CheckedMap& m, DeviceProfile& p) {
+        p.name = m.text("name");
+        p.text = m.text("text");
+        p.aliases = m.words("aliases");
+        p.driver = m.words("driver");
+        p.compute_capability = m.whole("compute_capability", 30, 999, 0);
+        if (m.has("kind")) p.cpu = m.choice("kind", {"gpu", "cpu"}) == "cpu";
+        CheckedMap node = m.map("node");
+        p.node = node.text("name");
+        p.cards_a_node = node.whole("cards", 1, 1 << 16, 1);
+        p.network = node.text("network", false);
+        node.finish();
+        CheckedMap memory = m.map("memory");
+        p.memory_bytes = memory.figure("bytes", 1e6, 1e15);
+        p.memory_bytes_per_second = memory.figure("bytes_per_second", 1e6, 1e15);
+        p.memory_sustained = memory.figure("sustained", 0.01, 1);
+        p.half_access_bytes = memory.figure("half_access_bytes", 0, 1e12, false);
+        memory.finish();
+        p.matmul = read_matmul(m.map("matmul"));
+        CheckedMap attention = m.map("attention");
+        p.attention = read_attention(attention);
+        p.launch_seconds = m.figure("launch_seconds", 0, 1);
+        p.under_load = m.figure("under_load", 0.01, 1, false);
+        if (!p.under_load.given) p.under_load.value = 1;
+        p.overlap = m.figure("overlap", 0, 1, false);
+        p.host_bytes_per_second = m.figure("host_bytes_per_second", 1, 1e15);
+        p.power_watts = m.figure("power_watts", 1, 1e6, false);
+        p.links = read_levels(m, "links");
+      });
   d.file = name;
   return d;
 }
 
 NetworkProfile parse_network_profile(const std::string& text, const std::string& name) {
-  return parse<NetworkProfile>(text, name, kNetworkFormat, [](CheckedMap& m, NetworkProfile& p) {
+  return parse_profile<NetworkProfile>(text, name, kNetworkFormat, [](CheckedMap& m, NetworkProfile& p) {
     p.name = m.text("name");
     p.text = m.text("text");
     p.levels = read_levels(m, "levels");

@@ -20,7 +20,27 @@ std::string cluster_yaml(const std::string& name, const std::string& profile, in
                          const std::vector<NetworkLevel>& levels);
 /// A list of levels of a file that has them under `key`.
 std::vector<NetworkLevel> read_levels(CheckedMap& map, const std::string& key);
+/// `forward`, `backward` and `half_length`; reports other keys.
+AttentionRates read_attention(CheckedMap& map);
 /// What references: of a file has, for its figures.
 void read_references(CheckedFile& file, CheckedMap& map);
+
+/// The whole of a text of one format, by read(map, profile); what is wrong is thrown at the end.
+template <class Profile, class Read>
+Profile parse_profile(const std::string& text, const std::string& name, const char* format,
+                      const Read& read) {
+  const recipe::Node root = recipe::parse_yaml(text, name);
+  CheckedFile file;
+  Profile profile;
+  CheckedMap m(file, root, "");
+  if (root.kind == recipe::Node::map) {
+    m.choice("format", {format});
+    read_references(file, m);
+    read(m, profile);
+    m.finish();
+  }
+  file.problems.raise_if_any(name);
+  return profile;
+}
 
 }  // namespace ltrain

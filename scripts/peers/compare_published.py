@@ -1,8 +1,9 @@
 """Plans of published measurements by their published layouts, beside what was published.
 
 Rows of scripts/peers/published_measurements.json are numbered within their machine: even ones (0, 2, ...) may be used
-to fit constants, odd ones are held out. The numbering was chosen before any row was planned. With --fit the constant `under_load` of each machine is searched
-on the fitted rows and printed; it is written into the profiles by hand, with its source.
+to fit constants, odd ones are held out. The numbering was chosen before any row was planned. --fit prints the best constants on
+the fitted rows: `under_load` of each card on rows planned as ltrain's own steps, and what a trainer's file calls fitted.
+They are written into the profiles by hand, with their source.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEVICES = HERE.parent.parent / "runtime/plan/devices"
+TRAINERS = HERE.parent.parent / "runtime/plan/trainers"
 
 
 def recipe(row, model):
@@ -30,12 +32,13 @@ def recipe(row, model):
     return "\n".join(lines) + "\n"
 
 
-def plan(program, row, model, profile):
+def plan(program, row, model, profile, trainer):
     """Planned tokens a second and GPU and the whole plan; a string says why there is none."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(recipe(row, model))
         file.flush()
         command = [program, "plan", file.name, "--json", "--profile", profile] + row["settings"]
+        command += ["--trainer", trainer] if trainer else []
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode not in (0, 78):  # 78: it does not fit, which the plan says too
         return done.stderr.strip().splitlines()[-1]
@@ -59,32 +62,48 @@ def mean_error(ratios):
     return statistics.mean(abs(r - 1) for r in ratios) if ratios else float("nan")
 
 
-def profile_with(machine, under_load):
-    text = (DEVICES / (machine + ".yaml")).read_text()
-    text = re.sub(r"under_load: \{value: [0-9.e+-]+", "under_load: {value: %g" % under_load, text)
+def file_with(path, figures):
+    """A copy of a profile's file with other values of figures by name."""
+    text = path.read_text()
+    for name, value in figures.items():
+        text = re.sub(r"\b%s: \{value: [0-9.e+-]+" % name, "%s: {value: %g" % (name, value), text)
     file = tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False)
     file.write(text)
     file.close()
     return file.name
 
 
-def run(program, data, rows, profile_of, workers):
+def run(program, data, rows, workers, profile_of=lambda row: row["machine"], trainer_of=lambda row: row["trainer"]):
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda row: plan(program, row, data["models"][row["model"]], profile_of(row["machine"])), rows))
+        return list(pool.map(lambda row: plan(program, row, data["models"][row["model"]], profile_of(row), trainer_of(row)), rows))
+
+
+def error_with(program, data, rows, workers, path, figures, **by):
+    """Mean error of `rows` planned with a copy of the file `path` that has `figures`."""
+    copy = file_with(path, figures)
+    plans = run(program, data, rows, workers, **{who: lambda _: copy for who in by})
+    os.unlink(copy)
+    return mean_error([ratio(r, p) for r, p in zip(rows, plans) if not isinstance(p, str)])
 
 
 def fit(program, data, rows, workers):
-    for machine in sorted({row["machine"] for row in rows}):
-        mine = [row for row in rows if row["machine"] == machine and row["fitted"]]
-        best = None
-        for step in range(60, 101, 4):
-            path = profile_with(machine, step / 100)
-            plans = run(program, data, mine, lambda _: path, workers)
-            os.unlink(path)
-            error = mean_error([ratio(r, p) for r, p in zip(mine, plans) if not isinstance(p, str)])
-            if best is None or error < best[0]:
-                best = (error, step / 100)
-        print("%-12s under_load %.2f, mean error on %d fitted rows %.1f %%" % (machine, best[1], len(mine), 100 * best[0]))
+    fitted = [row for row in rows if row["fitted"]]
+    for machine in sorted({row["machine"] for row in fitted if not row["trainer"]}):
+        mine = [row for row in fitted if row["machine"] == machine and not row["trainer"]]
+        path = DEVICES / (machine + ".yaml")
+        error, best = min((error_with(program, data, mine, workers, path, {"under_load": step / 100}, profile_of=True), step / 100)
+                          for step in range(60, 101, 4))
+        print("%-16s under_load %.2f, mean error on %d fitted rows %.1f %%" % (machine, best, len(mine), 100 * error))
+    grids = {"matmul": [step / 100 for step in range(60, 101, 4)], "traffic": [1, 1.5, 2, 2.5, 3, 4, 5]}
+    for trainer in sorted({row["trainer"] for row in fitted if row["trainer"]}):
+        mine = [row for row in fitted if row["trainer"] == trainer]
+        path = TRAINERS / (trainer + ".yaml")
+        names = [name for name in grids if re.search(r"\b%s: .*fitted" % name, path.read_text())]
+        figures, error = {}, error_with(program, data, mine, workers, path, {}, trainer_of=True)
+        for name in 2 * names:  # in turns
+            tried = [(error_with(program, data, mine, workers, path, {**figures, name: value}, trainer_of=True), value) for value in grids[name]]
+            error, figures[name] = min(tried)
+        print("%-16s %s, mean error on %d fitted rows %.1f %%" % (trainer, figures, len(mine), 100 * error))
 
 
 def software(row):
@@ -129,40 +148,49 @@ def main():
     options = parser.parse_args()
     data = json.loads((HERE / "published_measurements.json").read_text())
     rows = numbered(data["rows"])
+    for row in rows:
+        row["trainer"] = data["trainers"].get(software(row) + " " + row["machine"], "")
     if options.fit:
         return fit(options.program, data, [row for row in rows if options.source in row["source"]], options.jobs)
-    plans = run(options.program, data, rows, lambda machine: machine, options.jobs)
+    plans = run(options.program, data, rows, options.jobs)
+    own = run(options.program, data, rows, options.jobs, trainer_of=lambda _: "")
     results, failed = [], []
     print("# Plans beside published measurements\n")
     print("By `scripts/compare-published.sh`, %s, of %d rows of scripts/peers/published_measurements.json. Ratio: planned" % (
         datetime.date.today().isoformat(), len(rows)))
-    print("over published tokens/s/GPU; above 1: the plan is faster. Rows are numbered within their card; even ones may be used")
-    print("for fits, odd ones are not. Fitted: one constant a card, `under_load`, on all even rows of the A100, the first two of the H100 at")
-    print("500 W, and on NVIDIA's even rows of the H100. That choice for the H100 was made after the first ratios were seen: no")
-    print("constant of a card holds for NVIDIA's rows and for llm-foundry's. Rows of one model on more GPUs are nearly the same row.\n")
-    print("| machine | model | GPUs | layout | published, tokens/s/GPU | planned | ratio | fitted | matmul, attention, memory, exposed |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for row, planned in zip(rows, plans):
-        if isinstance(planned, str):
-            failed.append((row, planned))
+    print("over published tokens/s/GPU; above 1: the plan is faster. Planned: `ltrain plan --trainer` with what the row names,")
+    print("that is the steps of ltrain's layout with the kernels of the software that was measured; where it names none, as ltrain")
+    print("runs them. Own: the ratio of ltrain's own plan, which says how much faster it expects to be. Rows are numbered within")
+    print("their card; even ones may be used for fits, odd ones are not. Fitted: one constant a card, `under_load`, on all even rows")
+    print("of the A100, the first two of the H100 at 500 W, and on NVIDIA's even rows of the H100; `matmul` and `traffic` of")
+    print("llm-foundry-2023 on its even rows of the H100. That each software has constants of its own was chosen after the first")
+    print("ratios were seen. Rows of one model on more GPUs are nearly the same row.\n")
+    print("| machine | model | GPUs | layout | trainer | published, tokens/s/GPU | planned | ratio | own | fitted | matmul, attention, memory, exposed |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for row, planned, ours in zip(rows, plans, own):
+        if isinstance(planned, str) or isinstance(ours, str):
+            failed.append((row, planned if isinstance(planned, str) else ours))
             continue
         r = ratio(row, planned)
         layout = " ".join(s.replace("parallel.", "") for s in row["settings"])
-        print("| %s | %s, %d | %d | %s, micro %d, global %d | %.4g | %.4g | %.2f | %s | %s %% |" % (
-            row["machine"], row["model"], row["seq"], row["gpus"], layout, row["micro_batch"], row["global_batch"],
-            row["tokens_per_second_per_gpu"], planned["tokens_per_second"] / row["gpus"], r, "yes" if row["fitted"] else "",
-            ", ".join("%.0f" % (100 * s) for s in shares(planned))))
+        print("| %s | %s, %d | %d | %s, micro %d, global %d | %s | %.4g | %.4g | %.2f | %.2f | %s | %s %% |" % (
+            row["machine"], row["model"], row["seq"], row["gpus"], layout, row["micro_batch"], row["global_batch"], row["trainer"],
+            row["tokens_per_second_per_gpu"], planned["tokens_per_second"] / row["gpus"], r, ratio(row, ours),
+            "yes" if row["fitted"] else "", ", ".join("%.0f" % (100 * s) for s in shares(planned))))
         memory = max(rank["memory_bytes"]["total"] for rank in planned["ranks"]) / 2**30
-        results.append(dict(row, planned=planned["tokens_per_second"] / row["gpus"], ratio=r, fits=planned["fits"], planned_gib=memory))
+        results.append(dict(row, planned=planned["tokens_per_second"] / row["gpus"], ratio=r, own_ratio=ratio(row, ours),
+                            fits=planned["fits"], planned_gib=memory))
     print()
     for row, why in failed:
         print("not planned: %s %s on %d: %s" % (row["machine"], row["model"], row["gpus"], why))
-    print("| rows | number | mean of absolute errors | mean ratio | smallest | largest |\n|---|---|---|---|---|---|")
+    print("| rows | number | mean of absolute errors | mean ratio | smallest | largest | mean of absolute errors, own |\n|---|---|---|---|---|---|---|")
 
     def summary(name, chosen):
         ratios = [r["ratio"] for r in chosen]
         if ratios:
-            print("| %s | %d | %.1f %% | %.2f | %.2f | %.2f |" % (name, len(ratios), 100 * mean_error(ratios), statistics.mean(ratios), min(ratios), max(ratios)))
+            print("| %s | %d | %.1f %% | %.2f | %.2f | %.2f | %.1f %% |" % (
+                name, len(ratios), 100 * mean_error(ratios), statistics.mean(ratios), min(ratios), max(ratios),
+                100 * mean_error([r["own_ratio"] for r in chosen])))
 
     summary("fitted", [r for r in results if r["fitted"]])
     summary("not fitted", [r for r in results if not r["fitted"]])
@@ -170,20 +198,6 @@ def main():
         summary(machine + ", not fitted", [r for r in results if r["machine"] == machine and not r["fitted"]])
     for who in sorted({software(r) for r in results}):
         summary(who + ", not fitted", [r for r in results if software(r) == who and not r["fitted"]])
-    stacks = collections.defaultdict(list)
-    for r in results:
-        if r["fitted"]:
-            stacks[r["machine"], software(r)].append(r["ratio"])
-    factor = {key: statistics.median(ratios) for key, ratios in stacks.items()}
-    print("\nWith one factor for each software and card, the median ratio of its fitted rows:\n")
-    print("| rows not fitted | factor | number | mean of absolute errors |\n|---|---|---|---|")
-    left = []
-    for key in sorted(factor):
-        ratios = [r["ratio"] / factor[key] for r in results if not r["fitted"] and (r["machine"], software(r)) == key]
-        left += ratios
-        if ratios:
-            print("| %s, %s | %.2f | %d | %.1f %% |" % (*key, factor[key], len(ratios), 100 * mean_error(ratios)))
-    print("| all | | %d | %.1f %% |" % (len(left), 100 * mean_error(left)))
     memory_table([r for r in results if "memory_gib" in r])
     print("\nWhat explains the rest:\n")
     for note in data["notes"]:

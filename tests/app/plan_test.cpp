@@ -198,3 +198,24 @@ TEST_CASE("plan --html and --svg write drawings beside the plan, and refuse what
   CHECK(nowhere.code != 0);
   CHECK_THAT(nowhere.text, Contains("missing/page.html: cannot be written"));
 }
+
+TEST_CASE("plan --trainer prices a plan and a search as another trainer runs them, and says so") {
+  const TempRun t;
+  const std::string plan = "plan tiny.yaml device=cuda precision=bf16 --profile h100 --json";
+  const auto ours = nlohmann::json::parse(t.sh(plan).text);
+  const auto theirs = nlohmann::json::parse(t.sh(plan + " --trainer llm-foundry-2023").text);
+  CHECK(theirs["profile"] == "h100, built in, as run by llm-foundry-2023");
+  CHECK(theirs["step_seconds"] > ours["step_seconds"]);
+  CHECK(theirs["ranks"][0]["memory_bytes"] == ours["ranks"][0]["memory_bytes"]);
+  bool named = false;
+  for (const auto& figure : theirs["figures"]) named = named || figure["figure"] == "trainer.traffic";
+  CHECK(named);
+  const std::string search =
+      "plan tiny.yaml device=cuda precision=bf16 --profile h100 --json --search --gpus 2";
+  const auto fast = nlohmann::json::parse(t.sh(search).text),
+             slow = nlohmann::json::parse(t.sh(search + " --trainer llm-foundry-2023").text);
+  CHECK(slow["found"][0]["step_seconds"] > fast["found"][0]["step_seconds"]);
+  const Outcome other = t.sh("plan tiny.yaml device=cuda --profile h100 --trainer llm-fondry");
+  CHECK(other.code == 64);
+  CHECK_THAT(other.text, Contains("trainer llm-fondry: there is no such file"));
+}

@@ -30,9 +30,22 @@ def test_rows_name_their_source_and_machine():
         assert row["tokens_per_second_per_gpu"] > 0 and row["global_batch"] % row["micro_batch"] == 0
 
 
-def test_a_profile_with_another_constant():
-    path = pathlib.Path(published.profile_with("h100", 0.5))
-    try:
-        assert "under_load: {value: 0.5, " in path.read_text()
-    finally:
-        path.unlink()
+def test_trainers_of_rows_are_built_in():
+    data = json.loads((PEERS / "published_measurements.json").read_text())
+    stacks = {published.software(row) + " " + row["machine"] for row in data["rows"]}
+    for stack, trainer in data["trainers"].items():
+        assert stack in stacks
+        assert (published.TRAINERS / (trainer + ".yaml")).exists()
+
+
+def test_files_with_other_constants():
+    for path, figures in ((published.DEVICES / "h100.yaml", {"under_load": 0.5}),
+                          (published.TRAINERS / "llm-foundry-2023.yaml", {"matmul": 0.7, "traffic": 3})):
+        copy = pathlib.Path(published.file_with(path, figures))
+        try:
+            text = copy.read_text()
+            for name, value in figures.items():
+                assert "%s: {value: %g, " % (name, value) in text
+            assert len(text.splitlines()) == len(path.read_text().splitlines())
+        finally:
+            copy.unlink()

@@ -134,12 +134,29 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
     auto best = value(0, 0);
     const std::vector<double> now = of_rank;
     std::pair<int, int> move;
+    // Of like layers it does not matter which of two ranks' stages they leave and join.
+    std::vector<bool> seen(alike ? static_cast<size_t>(ranks) * ranks : 0);
+    const auto of_alike = [&](int giver, int taker) {
+      double most = 0, squares = 0;
+      for (int r = 0; r < ranks; ++r) {
+        const double x = now[r] + (r == taker ? *dearest : 0) - (r == giver ? *dearest : 0);
+        most = std::max(most, x), squares += x * x;
+      }
+      return std::pair(most, squares);
+    };
     for (int from = 0; from < stages; ++from)
       for (int to = 0; to < stages; ++to) {
         if (from == to || counts[from] == 1) continue;
-        // Of like layers one more must leave a rank below what the other one had, or nothing is gained.
-        if (alike && now[rank_of_stage[to]] + *dearest >= now[rank_of_stage[from]] * (1 - 1e-11)) continue;
-        if (const auto v = value(from, to); better(v, best)) best = v, move = {from, to}, moved = true;
+        const int giver = rank_of_stage[from], taker = rank_of_stage[to];
+        if (alike) {
+          // One more must leave a rank below what the other one had, or nothing is gained.
+          if (now[taker] + *dearest >= now[giver] * (1 - 1e-11)) continue;
+          const size_t pair = static_cast<size_t>(giver) * ranks + taker;
+          if (seen[pair]) continue;
+          seen[pair] = true;
+        }
+        if (const auto v = alike ? of_alike(giver, taker) : value(from, to); better(v, best))
+          best = v, move = {from, to}, moved = true;
       }
     if (moved) --counts[move.first], ++counts[move.second];
   }

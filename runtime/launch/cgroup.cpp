@@ -4,9 +4,11 @@
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 namespace ltrain {
@@ -110,16 +112,34 @@ std::optional<int64_t> out_of_memory_kills(const std::string& root) {
   return value_of(host, "oom_kill");
 }
 
+namespace {
+
+/// Limits of this process's own groups. A plan asks for them thousands of times a second, and they are read
+/// from files: what was read a second ago is good.
+CgroupLimits own_limits() {
+  using Clock = std::chrono::steady_clock;
+  static std::mutex mutex;
+  static CgroupLimits limits;
+  static Clock::time_point read;
+  const std::scoped_lock lock(mutex);
+  const Clock::time_point now = Clock::now();
+  if (read == Clock::time_point() || now - read > std::chrono::seconds(1))
+    limits = cgroup_limits(), read = now;
+  return limits;
+}
+
+}  // namespace
+
 int64_t host_memory_bytes() {
   struct sysinfo info {};
   const int64_t bytes = sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : 0;
-  return std::min(bytes, cgroup_limits().memory_bytes.value_or(bytes));
+  return std::min(bytes, own_limits().memory_bytes.value_or(bytes));
 }
 
 int usable_cores() {
   cpu_set_t set;
   int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  if (const auto quota = cgroup_limits().cores) cores = std::min(cores, static_cast<int>(std::floor(*quota)));
+  if (const auto quota = own_limits().cores) cores = std::min(cores, static_cast<int>(std::floor(*quota)));
   return std::max(1, cores);
 }
 

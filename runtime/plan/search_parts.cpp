@@ -259,8 +259,20 @@ double SearchParts::shards(const Layout& l, int64_t from) const {
   return l.zero_stage >= from ? static_cast<double>(near) : 1.0;
 }
 
+/// Offload that the recipe does not ask for takes away from what the same layout has without it, and its own
+/// pass, with windows of all states of an unsharded model, takes longest of all.
+SearchParts::Part SearchParts::part(const Layout& l) {
+  Layout resident = l;
+  resident.offload_optimizer = given_.offload.optimizer.on();
+  resident.offload_activations = given_.offload.activations.on();
+  Part p = parts_.get(key_of(resident), [&] { return make_part(resident); });
+  if (l.offload_optimizer != resident.offload_optimizer) p.states = p.layer_states = 0;
+  if (l.offload_activations != resident.offload_activations) p.activations = 0;
+  return p;
+}
+
 Bound SearchParts::bound(const Layout& l) {
-  const Part& p = parts_.get(key_of(l), [&] { return make_part(l); });
+  const Part p = part(l);
   const double micros = static_cast<double>(l.global_batch / (l.micro_batch * l.data)),
                stages = static_cast<double>(l.pipeline);
   // One of the ranks has at least its share of each. The second of several micro-batches finds the gradients
@@ -317,7 +329,7 @@ Bound SearchParts::actions(const Layout& l) {
       made.layers[static_cast<size_t>(schedule.rank_of_stage[stage])] += plan.layout.stage_layers[stage];
     return made;
   });
-  const Part& p = parts_.get(key_of(l), [&] { return make_part(l); });
+  const Part p = part(l);
   double most = 0;
   // Without experts, whose rows are planned for the worst routing.
   if (p.layer_params > 0 && given_.model.moe.num_experts == 0 && !l.offload_params && !l.offload_activations)

@@ -145,6 +145,7 @@ class SearchParts {
   bool composes(const Layout& layout) const;
   Recipe recipe_of(const Layout& layout) const;
   Part make_part(const Layout& layout) const;
+  Part part(const Layout& layout);
   Traffic make_traffic(const Layout& layout) const;
   /// Of the rank with most layers; 0 where it is not known.
   TrafficSeconds traffic_seconds(const Layout& layout);

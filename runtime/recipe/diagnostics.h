@@ -16,10 +16,10 @@ struct RawValues;
 /// Where each given key was given; keys that are not here have their default.
 struct RecipeOrigins {
   std::string source;  ///< the recipe file
-  std::map<std::string, recipe::Place> given;
+  std::map<std::string, recipe::Place, std::less<>> given;
   std::shared_ptr<const recipe::RawValues> values;  ///< the same with their values, to try others
 
-  bool has(const std::string& path) const { return given.count(path) > 0; }
+  bool has(std::string_view path) const { return given.contains(path); }
   recipe::Place place(const std::string& path) const {
     auto it = given.find(path);
     return it == given.end() ? recipe::Place{source, 0, 0} : it->second;

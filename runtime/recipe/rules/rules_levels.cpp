@@ -39,18 +39,28 @@ std::string level_text(int64_t ranks) { return ranks == kNode ? "node" : std::to
 namespace {
 
 int64_t count_on_hosts(const Mesh& mesh, AxisSet axes, int64_t per_host) {
-  std::map<std::pair<int, int64_t>, int64_t> counts;  // by group, which its first rank names, and host
   Mesh m = mesh;
   const int world = m.world();
-  for (m.rank = 0; m.rank < world; ++m.rank) {
-    Mesh first = m;
-    for (const Axis a : m.order)
-      if (axes.has(a)) first.rank = first.at(a, 0);
-    ++counts[{first.rank, m.rank / per_host}];
+  std::vector<int64_t> counts(
+      static_cast<size_t>(world));  // on one host, by group, which its first rank names
+  std::vector<int> groups;          // that are on it
+  int64_t each = 0;
+  for (int64_t host = 0; host < world; host += per_host) {
+    for (m.rank = static_cast<int>(host); m.rank < std::min<int64_t>(world, host + per_host); ++m.rank) {
+      Mesh first = m;
+      for (const Axis a : m.order)
+        if (axes.has(a)) first.rank = first.at(a, 0);
+      if (++counts[static_cast<size_t>(first.rank)] == 1) groups.push_back(first.rank);
+    }
+    for (const int group : groups) {
+      int64_t& n = counts[static_cast<size_t>(group)];
+      if (each == 0) each = n;
+      if (n != each) return 0;
+      n = 0;
+    }
+    groups.clear();
   }
-  for (const auto& [where, n] : counts)
-    if (n != counts.begin()->second) return 0;
-  return counts.begin()->second;
+  return each;
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         wgmma_wait<2>();
         in_flight(s);
         soften(step);
-        wgmma_wait<1>();
+        wgmma_wait_behind<1>(s, v_there + (n + 1) % kStages, (n + 1) / kStages % 2);
         in_flight(ds);
         done_with(v_free + (n + 1) % kStages);
         differentiate();

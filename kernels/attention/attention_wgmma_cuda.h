@@ -128,6 +128,17 @@ __device__ __forceinline__ void begin_sums(float (&acc)[kDim / 2], const uint32_
     wgmma<T, kDim, Along::rows>(acc, weights[k / 16], along_rows(other, kN, 0, k), true);
 }
 
+/// wgmma_wait(), and not before `computed` is. ptxas moves a wait for products up as far as the results
+/// allow, over the exponentials of a tile too ("memory" orders what nvcc does, not what ptxas does), but over
+/// no branch on what lies in memory. `passed`: a phase that has been waited for before;
+/// scripts/kernel-products.py counts in the machine code.
+template <int groups_left, int n>
+__device__ __forceinline__ void wgmma_wait_behind(float (&computed)[n], Mbarrier* passed, int parity) {
+  in_flight(computed);
+  mbarrier_wait(passed, parity);
+  wgmma_wait<groups_left>();
+}
+
 /// Accumulators as a left operand.
 template <class T, int kN>
 __device__ __forceinline__ void as_left(uint32_t (&to)[kN / 16][4], const float (&from)[kN / 2]) {

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         in_flight(s);
         done_with(k_free + next_stage);
         soften(step);
-        wgmma_wait<0>();
+        wgmma_wait_behind<0>(s, v_there + stage, parity);
         in_flight(acc);
         done_with(v_free + stage);
 #pragma unroll

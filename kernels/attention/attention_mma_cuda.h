@@ -8,6 +8,7 @@
 #include "kernels/attention/attention_mma.h"
 #include "kernels/attention/attention_tiles.h"
 #include "kernels/cuda/matrix_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 #include "kernels/elementwise/soft_cap_cuda.h"
 
 namespace ltrain::cuda {
@@ -155,19 +156,53 @@ __device__ __forceinline__ const T* rows_of(const void* data, int64_t stride, in
   return static_cast<const T*>(data) + sample * rows * stride + head * head_dim;
 }
 
-/// Two neighbouring channels of a row of a gradient.
-template <class T>
-__device__ __forceinline__ void give_pair(const AttentionSink& to, int64_t row, int64_t col, float low,
-                                          float high) {
+/// A lane's channels of a row of a gradient: `value(d, i)`, i 0 and 1, are the two from col + 8 d on, d <
+/// kPairs. All that is added to is loaded before anything is stored: the compiler cannot know that no
+/// gradient lies where another one is stored, and would load pair after pair.
+template <class T, int kPairs, class F>
+__device__ __forceinline__ void give_pairs(const AttentionSink& to, int64_t row, int64_t col, F&& value) {
   const int64_t at = row * to.stride + col;
-  if (to.wide) {
-    float* out = static_cast<float*>(to.data) + at;
-    put_pair(out, to.add ? out[0] + low : low, to.add ? out[1] + high : high);
-  } else {
-    T* out = static_cast<T*>(to.data) + at;
-    put_pair(out, to.add ? get(out, 0) + low : low, to.add ? get(out, 1) + high : high);
-  }
+  const auto give = [&]<class O>(O* out) {
+    if (to.add) {
+      Pack<O, 2> before[kPairs];
+#pragma unroll
+      for (int d = 0; d < kPairs; ++d) before[d] = *reinterpret_cast<const Pack<O, 2>*>(out + 8 * d);
+#pragma unroll
+      for (int d = 0; d < kPairs; ++d)
+        put_pair(out + 8 * d, get(before[d].v, 0) + value(d, 0), get(before[d].v, 1) + value(d, 1));
+    } else {
+#pragma unroll
+      for (int d = 0; d < kPairs; ++d) put_pair(out + 8 * d, value(d, 0), value(d, 1));
+    }
+  };
+  to.wide ? give(static_cast<float*>(to.data) + at) : give(static_cast<T*>(to.data) + at);
 }
+
+/// Sums over the kDim channels of rows of two matrices, 16 bytes a lane at a time: how a block of kMmaThreads
+/// cuts them.
+template <int kDim>
+struct RowDot {
+  static constexpr int kPacks = kDim / 8;
+  static constexpr int kLanes = kPacks > 16 ? 32 : kPacks > 8 ? 16 : 8;  ///< that share a row
+  static constexpr int kRows = kMmaThreads / kLanes;
+  static_assert(kDim % 8 == 0 && kPacks <= 32);
+  static __device__ int row() { return static_cast<int>(threadIdx.x) / kLanes; }
+  static __device__ bool first() { return threadIdx.x % kLanes == 0; }
+  /// Of the row that begins at element `at` in both; 0 where it is not `there`. All lanes get it.
+  template <class T>
+  static __device__ float of(const T* a, const T* b, int64_t at, bool there) {
+    const int lane = threadIdx.x % kLanes;
+    float sum = 0;
+    if (there && lane < kPacks) {
+      float x[8], y[8];
+      load_values<8>(x, a, at + 8 * lane);
+      load_values<8>(y, b, at + 8 * lane);
+      for (int i = 0; i < 8; ++i) sum += x[i] * y[i];
+    }
+    for (int d = kLanes / 2; d > 0; d /= 2) sum += __shfl_xor_sync(kAllLanes, sum, d);
+    return sum;
+  }
+};
 
 /// Calls f with the head dim and that of values.
 template <class F>
@@ -198,9 +233,6 @@ void with_mma_type(DType t, F&& f) {
   t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
 }
 
-inline dim3 mma_grid(const Positions& rows, int64_t tile, int64_t parts, int64_t heads, int64_t batch) {
-  return dim3(static_cast<unsigned>(Tiles(rows, tile).total * parts), static_cast<unsigned>(heads),
-              static_cast<unsigned>(batch));
-}
+inline dim3 grid_of(const WorkList& list) { return dim3(static_cast<unsigned>(list.blocks())); }
 
 }  // namespace ltrain::cuda

@@ -359,7 +359,39 @@ TEST_CASE("attention: kernels that disagree are told, with what and how much") {
   cuda::emulated_lanes_swapped = true;  // in those of mma.sync alone
   const std::string told = compare_attention_kernels(*s, DType::bf16, 64);
   cuda::emulated_lanes_swapped = false;
-  REQUIRE_THAT(told, Catch::StartsWith("outputs differ by "));
+  REQUIRE_THAT(told, Catch::StartsWith("grouped heads: out differs by "));
+}
+
+TEST_CASE("attention: an error of 1 % in one of the results of one of the problems is told") {
+  const auto s = cuda::make_cuda_stream("cuda");
+  const auto told = [&](std::string_view tensor, int problem, bool half) {
+    int met = 0;
+    return compare_attention_kernels(
+        *s, DType::bf16, 64, 136,
+        [&](Stream& stream, std::string_view name, void* data, int64_t elements, bool wide) {
+          if (name != tensor || met++ != problem) return;
+          const auto scale = [&]<class T>(T) {
+            std::vector<T> v(static_cast<size_t>(elements));
+            const int64_t bytes = elements * static_cast<int64_t>(sizeof(T));
+            stream.copy(v.data(), data, bytes);
+            stream.synchronize();
+            for (size_t i = half ? v.size() / 2 : 0; i < v.size(); ++i)
+              v[i] = T(1.01f * static_cast<float>(v[i]));
+            stream.copy(data, v.data(), bytes);
+            stream.synchronize();
+          };
+          wide ? scale(0.0f) : scale(bf16());
+        });
+  };
+  const std::string problems[] = {"grouped heads", "documents",
+                                  "some queries against some keys, added to what is there"};
+  for (const char* tensor : {"out", "dq", "dk", "dv"})
+    for (int i = 0; i < 3; ++i) {
+      CAPTURE(tensor, i);
+      REQUIRE_THAT(told(tensor, i, false), Catch::StartsWith(problems[i] + ": " + tensor + " differs by "));
+    }
+  REQUIRE_THAT(told("dq", 0, true), Catch::StartsWith("grouped heads: dq differs by "));
+  REQUIRE(told("none", 0, false) == "");
 }
 
 TEST_CASE("attention on tensor cores with two lanes exchanged is seen to be wrong") {

@@ -12,12 +12,12 @@ namespace {
 /// `first_unit` on, as lse has them).
 template <int kValue, class T>
 __global__ void __launch_bounds__(kMmaThreads)
-    attention_delta(float* delta, const T* dout, const T* out, int first_unit, int rows, int heads) {
+    attention_delta(float* delta, const T* dout, const T* out, int first_unit, int rows, int heads, int dim) {
   using Dot = RowDot<kValue>;
   const int row = static_cast<int>(blockIdx.x) * Dot::kRows + Dot::row();
   const int64_t unit = first_unit + blockIdx.y;
   const int64_t at = (unit / heads * rows + row) * heads + unit % heads;
-  const float sum = Dot::of(dout, out, at * kValue, row < rows);
+  const float sum = Dot::of(dout, out, at * dim, dim, row < rows);
   if (row < rows && Dot::first()) delta[unit * rows + row] = sum;
 }
 
@@ -28,11 +28,12 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   constexpr int kDim = C::kDim, kValue = C::kValue, kKeys = C::kN * kDim, kTiles = kKeys + C::kN * kValue;
   const WorkList::Work work = list[blockIdx.x];
   const int64_t unit = first_unit + work.unit, head = unit % a.heads, sample = unit / a.heads;
-  const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * kValue;
-  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
-  const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, kValue);
-  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
+  const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * a.value_dim;
+  const int dim = static_cast<int>(a.head_dim), value_dim = static_cast<int>(a.value_dim);
+  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, dim);
+  const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, value_dim);
+  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, dim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, value_dim);
   T* const qs = shared_memory<T>();
   T *const gs = qs + C::kRows * kDim, *const kvs = gs + C::kRows * kValue;  // two buffers of keys and values
   const Tiles k_tiles(a.k_at, C::kN);
@@ -46,8 +47,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const auto fetch = [&](int n, int buffer) {
     const Tile kt = k_tiles[seen[n]];
     T* to = kvs + buffer * kTiles;
-    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count);
-    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count);
+    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count, dim);
+    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count, value_dim);
   };
 
   float acc[C::kM][kDim / 8][4] = {}, row_lse[C::kM][2], row_delta[C::kM][2];
@@ -60,8 +61,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       row_lse[m][half] = row < qt.count ? lse[at] * kLog2e : 0;
       row_delta[m][half] = row < qt.count ? delta[at] : 0;
     }
-  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count);
-  fetch_rows<kValue, C::kRows>(gs, g + qt.row * row_stride, row_stride, qt.count);
+  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count, dim);
+  fetch_rows<kValue, C::kRows>(gs, g + qt.row * row_stride, row_stride, qt.count, value_dim);
   if (seen.total > 0) fetch(0, 0);
   commit_copies();
   for (int n = 0;; ++n) {
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     for (int half = 0; half < 2; ++half) {
       const int row = first + 16 * m + 8 * half + lane / 4;
       if (row >= qt.count) continue;
-      give_pairs<T, kDim / 8>(dq, sample * a.q_at.rows + qt.row + row, head * kDim + lane % 4 * 2,
+      give_pairs<T, kDim / 8>(dq, sample * a.q_at.rows + qt.row + row, head * dim + lane % 4 * 2, dim / 8,
                               [&](int d, int i) { return acc[m][d][2 * half + i] * scale; });
     }
 }
@@ -130,9 +131,10 @@ __global__ void __launch_bounds__(kMmaThreads)
                 kTiles = kQueries + C::kN * kValue, kOut = kDim / kParts, kOutValue = kValue / kParts;
   const WorkList::Work work = list[blockIdx.x];
   const int64_t group = a.heads / a.kv_heads, unit = first_unit + work.unit;  // a key-value head of a sample
-  const int64_t kv_head = unit % a.kv_heads, sample = unit / a.kv_heads, row_stride = a.heads * kValue;
-  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
+  const int64_t kv_head = unit % a.kv_heads, sample = unit / a.kv_heads, row_stride = a.heads * a.value_dim;
+  const int dim = static_cast<int>(a.head_dim), value_dim = static_cast<int>(a.value_dim);
+  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, dim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, value_dim);
   T* const ks = shared_memory<T>();
   T *const vs = ks + C::kRows * kDim, *const qgs = vs + C::kRows * kValue;  // two buffers of q and dout
   float* const columns = reinterpret_cast<float*>(qgs + 2 * kTiles);        // and of lse and delta
@@ -149,11 +151,11 @@ __global__ void __launch_bounds__(kMmaThreads)
   const auto fetch = [&](int n, int buffer) {
     const Tile qt = q_tiles[seen[n % seen.total]];
     const int64_t head = kv_head * group + n / seen.total;
-    const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
-    const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, kValue);
+    const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, dim);
+    const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, value_dim);
     T* to = qgs + buffer * kTiles;
-    fetch_rows<kDim, C::kN>(to, q + qt.row * a.q_stride, a.q_stride, qt.count);
-    fetch_rows<kValue, C::kN>(to + kQueries, g + qt.row * row_stride, row_stride, qt.count);
+    fetch_rows<kDim, C::kN>(to, q + qt.row * a.q_stride, a.q_stride, qt.count, dim);
+    fetch_rows<kValue, C::kN>(to + kQueries, g + qt.row * row_stride, row_stride, qt.count, value_dim);
     const int64_t at = (sample * a.heads + head) * a.q_at.rows + qt.row;
     if (const int i = threadIdx.x; i < 2 * C::kN) {
       const int col = i % C::kN;
@@ -164,8 +166,8 @@ __global__ void __launch_bounds__(kMmaThreads)
   };
 
   float acc_k[C::kM][kOut / 8][4] = {}, acc_v[C::kM][kOutValue / 8][4] = {};
-  fetch_rows<kDim, C::kRows>(ks, k + kt.row * a.k_stride, a.k_stride, kt.count);
-  fetch_rows<kValue, C::kRows>(vs, v + kt.row * a.v_stride, a.v_stride, kt.count);
+  fetch_rows<kDim, C::kRows>(ks, k + kt.row * a.k_stride, a.k_stride, kt.count, dim);
+  fetch_rows<kValue, C::kRows>(vs, v + kt.row * a.v_stride, a.v_stride, kt.count, value_dim);
   if (steps > 0) fetch(0, 0);
   commit_copies();
   for (int n = 0;; ++n) {
@@ -229,9 +231,10 @@ __global__ void __launch_bounds__(kMmaThreads)
       const int row = first + 16 * m + 8 * half + lane / 4;
       if (row >= kt.count) continue;
       const int64_t to_row = sample * a.k_at.rows + kt.row + row;
-      give_pairs<T, kOut / 8>(dk, to_row, kv_head * kDim + part * kOut + lane % 4 * 2,
+      give_pairs<T, kOut / 8>(dk, to_row, kv_head * dim + part * kOut + lane % 4 * 2, (dim - part * kOut) / 8,
                               [&](int d, int i) { return acc_k[m][d][2 * half + i] * scale; });
-      give_pairs<T, kOutValue / 8>(dv, to_row, kv_head * kValue + part * kOutValue + lane % 4 * 2,
+      give_pairs<T, kOutValue / 8>(dv, to_row, kv_head * value_dim + part * kOutValue + lane % 4 * 2,
+                                   (value_dim - part * kOutValue) / 8,
                                    [&](int d, int i) { return acc_v[m][d][2 * half + i]; });
     }
 }
@@ -272,14 +275,14 @@ void attention_mma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink 
         launch(s,
                dim3(static_cast<unsigned>((rows + RowDot<kValue>::kRows - 1) / RowDot<kValue>::kRows),
                     static_cast<unsigned>(here * group)),
-               kMmaThreads, 0, attention_delta<kValue, T>, delta, g, o, unit, rows, a.heads);
+               kMmaThreads, 0, attention_delta<kValue, T>, delta, g, o, unit, rows, a.heads, a.value_dim);
         with_score_mode(a, [&]<ScoreMode kMode>() {
           using Q = QueryCut<kDim, kValue, kMode>;
           using K = KeyCut<kDim, kValue, kMode>;
           const WorkList q_list(here * group, Tiles(a.q_at, Q::kRows).total,
-                                2 * a.k_at.rows * (kDim + kValue), group);
+                                2 * a.k_at.rows * (a.head_dim + a.value_dim), group);
           const WorkList kv_list(here, kParts * Tiles(a.k_at, K::kRows).total,
-                                 2 * group * rows * (kDim + kValue), 1);
+                                 2 * group * rows * (a.head_dim + a.value_dim), 1);
           const auto shared = [](int64_t own, int64_t other) {
             return int64_t{sizeof(T)} * (kDim + kValue) * (own + 2 * other);
           };

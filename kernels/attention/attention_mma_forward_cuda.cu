@@ -13,9 +13,10 @@ __global__ void __launch_bounds__(kMmaThreads)
   const WorkList::Work work = list[blockIdx.x];
   const int64_t head = work.unit % a.heads, sample = work.unit / a.heads;
   const int64_t kv_head = head / (a.heads / a.kv_heads);
-  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
-  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
+  const int dim = static_cast<int>(a.head_dim), value_dim = static_cast<int>(a.value_dim);
+  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, dim);
+  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, dim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, value_dim);
   T* const qs = shared_memory<T>();
   T* const kvs = qs + C::kRows * kDim;  // two buffers of keys and values
   const Tiles k_tiles(a.k_at, C::kN);
@@ -31,14 +32,14 @@ __global__ void __launch_bounds__(kMmaThreads)
   const auto fetch = [&](int n, int buffer) {
     const Tile kt = k_tiles[seen[n]];
     T* to = kvs + buffer * kTiles;
-    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count);
-    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count);
+    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count, dim);
+    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count, value_dim);
   };
 
   float acc[C::kM][kValue / 8][4] = {}, top[C::kM][2], sum[C::kM][2] = {};
 #pragma unroll
   for (int m = 0; m < C::kM; ++m) top[m][0] = top[m][1] = -INFINITY;
-  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count);
+  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count, dim);
   if (seen.total > 0) fetch(0, 0);
   commit_copies();
   for (int n = 0;; ++n) {
@@ -124,10 +125,11 @@ __global__ void __launch_bounds__(kMmaThreads)
       const int row = first + 16 * m + 8 * half + lane / 4;
       if (row >= qt.count) continue;
       const float inverse = all == 0 ? 0.0f : 1.0f / all;
-      O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * kValue + lane % 4 * 2;
+      O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * value_dim + lane % 4 * 2;
 #pragma unroll
       for (int d = 0; d < kValue / 8; ++d)
-        put_pair(to + 8 * d, acc[m][d][2 * half] * inverse, acc[m][d][2 * half + 1] * inverse);
+        if (d < value_dim / 8)
+          put_pair(to + 8 * d, acc[m][d][2 * half] * inverse, acc[m][d][2 * half + 1] * inverse);
       if (lane % 4 == 0)
         lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] =
             all == 0 ? -INFINITY : top[m][half] * scale + log(all);
@@ -151,7 +153,7 @@ void attention_mma_forward(Stream& s, DType t, bool wide_out, void* out, void* l
         const auto run = [&]<class O>() {
           using C = ForwardCut<kDim, kValue, kMode>;
           const WorkList list(a.batch * a.heads, Tiles(a.q_at, C::kRows).total,
-                              2 * a.k_at.rows * (kDim + kValue), a.heads / a.kv_heads);
+                              2 * a.k_at.rows * (a.head_dim + a.value_dim), a.heads / a.kv_heads);
           const int64_t shared = int64_t{sizeof(T)} * (kDim * C::kRows + 2 * (kDim + kValue) * C::kN);
           launch(s, grid_of(list), kMmaThreads, shared, cuda::attention_mma_forward<C, T, O, kMode>,
                  static_cast<O*>(out), static_cast<float*>(lse), list, a);

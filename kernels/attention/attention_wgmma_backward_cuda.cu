@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const Tile tile = tiles[i / kN];
   const bool there = col < tile.count;
   const int64_t row = tile.row + col, at = (unit / heads * a.q_at.rows + row) * heads + unit % heads;
-  const float sum = Dot::of(dout, out, at * kDim, there);
+  const float sum = Dot::of(dout, out, at * kDim, kDim, there);
   if (!Dot::first()) return;
   const float log_sum = there ? lse[unit * a.q_at.rows + row] : -INFINITY;
   float* const of_tile = to + (blockIdx.y * tiles.total + i / kN) * 2 * kN;
@@ -331,9 +331,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const auto done_with = [&](Mbarrier* free) {
       if (lane == 0) mbarrier_arrive(free);
     };
-    // Goes on to the next step of which some query sees a key of this warpgroup; false where there is none. The
-    // other warpgroup may be at one that is passed over here. `held`: the buffers of queries that products
-    // still read, of which nothing may be waited for beyond the step that follows.
+    // Goes on to the next step of which some query sees a key of this warpgroup; false where there is none.
+    // The other warpgroup may be at one that is passed over here. `held`: the buffers of queries that
+    // products still read, of which nothing may be waited for beyond the step that follows.
     int n = -1, held = -1;
     Step step = Step::of(0, 0, false, true);
     const auto advance = [&] {

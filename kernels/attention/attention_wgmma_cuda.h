@@ -11,7 +11,7 @@
 
 namespace ltrain::cuda {
 
-constexpr int kStages = 2;  ///< buffers of each operand, where a kernel does not say otherwise
+constexpr int kStages = 2;               ///< buffers of each operand, where a kernel does not say otherwise
 constexpr int64_t kMostShared = 232448;  ///< bytes of shared memory that a block of an H100 may have
 constexpr float kToLog2 = 1.4426950408889634f;
 
@@ -111,7 +111,7 @@ __device__ __forceinline__ void load_tile(T* to, const TensorMap& map, Mbarrier*
 template <class T, int n>
 __device__ __forceinline__ void give_row(const AttentionSink& to, int64_t row, int64_t col,
                                          const float (&acc)[n], int half, float scale) {
-  give_pairs<T, n / 4>(to, row, col, [&](int d, int i) { return acc[4 * d + 2 * half + i] * scale; });
+  give_pairs<T, n / 4>(to, row, col, n / 4, [&](int d, int i) { return acc[4 * d + 2 * half + i] * scale; });
 }
 
 /// Begins s = the warpgroup's 64 rows of `own`, from `first` on, times the rows of `other`: scores.

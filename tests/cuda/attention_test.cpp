@@ -136,6 +136,19 @@ TEST_CASE("attention on tensor cores: every head dim, lengths about the tiles") 
   }
 }
 
+TEST_CASE("attention on tensor cores: head dims that are padded, with values as wide and narrower") {
+  if (!have_cuda()) return;
+  for (DType t : kNarrow)
+    for (int64_t dim : {32, 40, 80, 112, 160, 200}) {
+      check_fused(kMma, t, {1, 75, 2, 1, dim, dim == 80, dim == 112});
+      Case narrow{2, 67, 2, 2, dim};
+      narrow.values = dim / 2 / 8 * 8;
+      check_fused(kMma, t, narrow);
+    }
+  for (DType t : kNarrow) check_block(kMma, t, 30, 80, 2, 1, true, 1);
+  check_apart(kMma, DType::bf16, 70, 80);
+}
+
 TEST_CASE("attention on tensor cores: groups of heads, samples, documents, dropout") {
   if (!have_cuda()) return;
   for (DType t : kNarrow) {
@@ -262,8 +275,11 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
   REQUIRE(with([](auto& t) { t.even_runs = false; }) == mma);
   REQUIRE(with([](auto& t) { t.soft_cap = true; }) == mma);
   REQUIRE(with([](auto& t) { t.soft_cap = t.dropout = true; }) == base);
-  REQUIRE(with([](auto& t) { t.head_dim = 80; }) == base);
-  REQUIRE(with([](auto& t) { t.value_dim = 64; }) == base);
+  for (int64_t dim : {32, 48, 80, 112, 160, 200, 256})
+    REQUIRE(with([&](auto& t) { t.head_dim = dim; }) == mma);
+  for (int64_t dim : {8, 24, 33, 84, 252}) REQUIRE(with([&](auto& t) { t.head_dim = dim; }) == base);
+  REQUIRE(with([](auto& t) { t.value_dim = 64; }) == mma);
+  REQUIRE(with([](auto& t) { t.value_dim = 60; }) == base);
   REQUIRE(with([](auto& t) { t.value_dim = 128; }) == wgmma);
   REQUIRE(with([](auto& t) { t.head_dim = 192, t.value_dim = 128; }) == mma);
   REQUIRE(with([](auto& t) { t.aligned = false; }) == base);
@@ -272,8 +288,8 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
   {
     const Forced forced(mma);
     REQUIRE(choose_attention(h100) == mma);
-    REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 80; }),
-                        Catch::Contains("LTRAIN_ATTENTION=mma") && Catch::Contains("head dim 80"));
+    REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 20; }),
+                        Catch::Contains("LTRAIN_ATTENTION=mma") && Catch::Contains("head dim 20"));
   }
   {
     const Forced forced(wgmma);

@@ -151,19 +151,15 @@ void libraries(Table& t) {
 
 /// Which head dims have fast kernels on this GPU.
 void attention(Table& t) {
-  const auto dims_of = [](AttentionKernel kernel) {
-    AttentionTraits traits;
-    traits.type = DType::bf16, traits.capability = device_info(DeviceKind::cuda).capability;
-    std::string dims;
-    for (traits.head_dim = 1; traits.head_dim <= 256; ++traits.head_dim)
-      if (attention_obstacle(kernel, traits).empty())
-        dims += fmt::format("{}{}", dims.empty() ? "" : ", ", traits.head_dim);
-    return dims;
-  };
+  AttentionTraits traits;
+  traits.type = DType::bf16, traits.capability = device_info(DeviceKind::cuda).capability;
   std::string text =
-      "native kernels; on tensor cores: bf16 and fp16, head dims " + dims_of(AttentionKernel::mma);
-  if (const std::string dims = dims_of(AttentionKernel::wgmma); !dims.empty())
-    text += fmt::format("; {} as Hopper wants it (wgmma), without dropout", dims);
+      "native kernels; on tensor cores: bf16 and fp16, head dims that are multiples of 8 from 32 to 256";
+  std::string dims;
+  for (traits.head_dim = 1; traits.head_dim <= 256; ++traits.head_dim)
+    if (attention_obstacle(AttentionKernel::wgmma, traits).empty())
+      dims += fmt::format("{}{}", dims.empty() ? "" : ", ", traits.head_dim);
+  if (!dims.empty()) text += fmt::format("; {} as Hopper wants it (wgmma), without dropout", dims);
   if (const char* asked = std::getenv("LTRAIN_ATTENTION"); asked && *asked)
     text += fmt::format(" (LTRAIN_ATTENTION={})", asked);
   t.ok("attention", text);

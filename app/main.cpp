@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "app/commands.h"
+#include "kernels/attention/attention_trial.h"
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
@@ -52,6 +53,7 @@ int main(int argc, char** argv) {
   using namespace ltrain;
   limit_spinning(argv);
   raise_file_limit();
+  set_attention_trial({"/proc/self/exe", "selftest", "attention"});
   take_file_size_as_error();
   CLI::App app{
       "ltrain trains large language models.\n"

@@ -60,14 +60,19 @@ def functions(text):
     return found
 
 
-def innermost_loops(code):
-    """[(first, last)] of the addresses of loops that have no loop in them."""
-    loops = []
+def loops(code):
+    """[(first, last)] of the addresses of loops."""
+    found = []
     for address, opcode, operands in code:
         if opcode.startswith("BRA") and (m := re.search(r"0x([0-9a-f]+)\s*$", operands.strip())):
             if (target := int(m[1], 16)) < address:
-                loops.append((target, address))
-    return [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+                found.append((target, address))
+    return found
+
+
+def innermost(spans):
+    """Those that have no other in them."""
+    return [a for a in spans if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in spans)]
 
 
 def figures(code):
@@ -76,7 +81,7 @@ def figures(code):
     wide = lambda op: bool(re.match(r"(LDG|STG)\b.*\.128", op))
     narrow = lambda op: bool(re.match(r"(LDG|STG)\b", op)) and not wide(op)
     of = lambda test, kind, where=code: sum(test(op) and op.startswith(kind) for _, op, _ in where)
-    bodies = [[i for i in code if first <= i[0] <= last] for first, last in innermost_loops(code)]
+    bodies = [[i for i in code if first <= i[0] <= last] for first, last in innermost(loops(code))]
     bodies = [b for b in bodies if any(wide(op) for _, op, _ in b)]
     body = max(bodies, key=lambda b: sum(wide(op) for _, op, _ in b), default=code)
     packs = sum(wide(op) for _, op, _ in body)
@@ -85,14 +90,21 @@ def figures(code):
             "a_pack": len(body) / packs if packs else float("inf")}
 
 
-def read_build(build, allow_missing):
-    nvcc = re.search(r"^CMAKE_CUDA_COMPILER:\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.M)[1]
-    folders = [pathlib.Path(nvcc).parent, build / "disassembler/nvidia/cu13/bin"]
-    path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])  # cuobjdump starts nvdisasm
-    cuobjdump = shutil.which("cuobjdump", path=path)
-    if not cuobjdump or not shutil.which("nvdisasm", path=path):
-        print(f"SKIPPED: no cuobjdump and nvdisasm in {folders[0]}, {folders[1]} or PATH: scripts/setup-cuda.sh gets them")
+def disassembler(build):
+    """PATH with cuobjdump and nvdisasm, which it starts, in it; ends the script where they are not."""
+    cache = build / "CMakeCache.txt"
+    nvcc = re.search(r"^CMAKE_CUDA_COMPILER:\w+=(.*)$", cache.read_text() if cache.exists() else "", re.M)
+    folders = [*([pathlib.Path(nvcc[1]).parent] if nvcc else []), build / "disassembler/nvidia/cu13/bin"]
+    path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
+    if not shutil.which("cuobjdump", path=path) or not shutil.which("nvdisasm", path=path):
+        print(f"SKIPPED: no cuobjdump and nvdisasm in {', '.join(map(str, folders))} or PATH: scripts/setup-cuda.sh gets them")
         sys.exit(77)
+    return path
+
+
+def read_build(build, allow_missing):
+    path = disassembler(build)
+    cuobjdump = shutil.which("cuobjdump", path=path)
     rows = {}
     for name, kernels in WATCHED.items():
         objects = sorted((build / "CMakeFiles").rglob(f"{name}_cuda.cu.o"))

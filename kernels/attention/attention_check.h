@@ -1,17 +1,32 @@
 // Kernels of attention against each other, on the GPU that is to run them.
 #pragma once
+#include <functional>
 #include <string>
 
 #include "kernels/attention/attention.h"
 
 namespace ltrain {
 
-/// A small random problem through the wgmma kernels and the mma kernels: empty where all that they write
-/// agrees, else what does not and by how much. Waits for the stream, and uses its scratch.
-std::string compare_attention_kernels(Stream& s, DType t, int64_t head_dim);
+/// For tests: gets each tensor of the wgmma kernels ("out", "dq", "dk", "dv"; `elements` of the type at
+/// `data`, or of f32 where they are `wide`) before it is compared.
+using AttentionTamper =
+    std::function<void(Stream& s, std::string_view tensor, void* data, int64_t elements, bool wide)>;
 
-/// The same once a process for each type and head dim; what does not agree is told on stderr. False also
-/// while the stream records a graph and nothing has been compared yet.
-bool wgmma_agrees(Stream& s, DType t, int64_t head_dim);
+/// Small random problems through the wgmma kernels and the mma kernels: grouped heads, documents, some
+/// queries against some keys as ranks of context parallelism have them, gradients that are added to in f32.
+/// Empty where each row of all that they write agrees, else what does not and by how much: an error of 1 % of
+/// one of the tensors is seen. Waits for the stream, and uses its scratch. `seq`: of the sequences; 0: as
+/// long as a GPU takes in some milliseconds, and for all buffers of all kernels to be used several times.
+std::string compare_attention_kernels(Stream& s, DType t, int64_t head_dim, int64_t seq = 0,
+                                      const AttentionTamper& tamper = {});
+
+/// Why the wgmma kernels are not used on this GPU; empty where they are. When first asked in a process for a
+/// type and head dim: what an earlier process has found, or what one that is started for it finds
+/// (attention_trial.h); where no program is known that does it, what compare_attention_kernels() says. A
+/// question while `s` records a graph, before any other, is answered by a reason that is not kept. `news`:
+/// whether nobody was given the answer before.
+std::string wgmma_unusable(Stream& s, DType t, int64_t head_dim, bool* news = nullptr);
+/// For tests: the next question is the first one.
+void forget_wgmma_checks();
 
 }  // namespace ltrain

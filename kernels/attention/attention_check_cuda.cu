@@ -1,9 +1,13 @@
 // The kernels for Hopper against the ones for all cards (attention_check.h).
-#include <atomic>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention/attention_check.h"
 #include "kernels/attention/attention_mma.h"
+#include "kernels/attention/attention_trial.h"
 #include "kernels/attention/attention_wgmma.h"
 #include "kernels/cuda/kernel_cuda.h"
 
@@ -12,118 +16,252 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Several tiles of every kernel, and a part of one.
-constexpr int64_t kSeq = 300, kHeads = 2;
-constexpr int64_t kBuffer = int64_t{1} << 20;  // of scratch, for each tensor; the first is the kernels' own
 
-/// Some number in (-1, 1) for each index.
+// A kernel has two or three buffers of tiles of up to 128 rows, and up to 192 rows of its own: these are
+// several rounds of all, and no multiple. Fibres of the emulated device are slow.
+#ifdef LTRAIN_CUDA_EMULATED
+constexpr int64_t kSeq = 200;
+#else
+constexpr int64_t kSeq = 1100;
+#endif
+
+constexpr int64_t kOwn = int64_t{1} << 20;  // of the stream's scratch, which the kernels have themselves
+
+/// What is computed. `blocks`: two runs of queries, a quarter of the sequence each, against all keys.
+struct Problem {
+  const char* name;
+  int64_t heads, kv_heads;
+  bool documents, blocks, add;  ///< add: to gradients in f32
+};
+constexpr Problem kProblems[] = {
+    {"grouped heads", 4, 1, false, false, false},
+    {"documents", 2, 2, true, false, false},
+    {"some queries against some keys, added to what is there", 2, 1, false, true, true}};
+
+/// Some number in (-size, size) for each index.
 template <class T>
-__global__ void __launch_bounds__(kThreads) attention_check_fill(T* to, int64_t n, uint32_t seed) {
+__global__ void __launch_bounds__(kThreads)
+    attention_check_fill(T* to, int64_t n, uint32_t seed, float size) {
   for (int64_t i = grid_thread(); i < n; i += grid_stride()) {
     uint32_t x = static_cast<uint32_t>(i) * 2654435761u + seed;
     x = (x ^ x >> 15) * 2246822519u;
     x = (x ^ x >> 13) * 3266489917u;
-    put(to, i, static_cast<float>(x >> 8) * (2.0f / (1 << 24)) - 1.0f);
+    x ^= x >> 16;
+    put(to, i, size * (static_cast<float>(x >> 8) * (2.0f / (1 << 24)) - 1.0f));
   }
 }
 
-/// {largest difference, largest of b}; a NaN anywhere is an infinite difference.
+/// For each row of `width` channels: the sum of squares of a - b, and of b. One warp a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    attention_check_compare(float* to, const T* a, const T* b, int64_t n) {
-  float difference = 0, largest = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
-    const float x = get(a, i), y = get(b, i), d = fabs(x - y);
-    difference = std::max(difference, d < INFINITY ? d : INFINITY);
-    largest = std::max(largest, fabs(y));
+    attention_check_rows(float* to, const T* a, const T* b, int64_t rows, int width) {
+  constexpr int kWarps = kThreads / kWarp;
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  float difference = 0, square = 0;
+  for (int c = threadIdx.x % kWarp; row < rows && c < width; c += kWarp) {
+    const float x = get(a, row * width + c), y = get(b, row * width + c);
+    difference += (x - y) * (x - y), square += y * y;
   }
-  float* const scratch = shared_memory<float>();
-  difference = block_reduce(difference, Max(), 0.0f, scratch);
-  largest = block_reduce(largest, Max(), 0.0f, scratch);
-  if (threadIdx.x == 0) to[0] = difference, to[1] = largest;
+  difference = warp_reduce(difference, Sum()), square = warp_reduce(square, Sum());
+  if (row < rows && threadIdx.x % kWarp == 0) to[2 * row] = difference, to[2 * row + 1] = square;
 }
 
+/// One problem by both.
 template <class T>
-std::string compare(Stream& s, DType t, int64_t head_dim) {
-  AttentionShape shape;
-  shape.seq = kSeq, shape.heads = kHeads, shape.head_dim = head_dim;
-  char* const memory = static_cast<char*>(scratch(s, 10 * kBuffer)) + kBuffer;
-  const auto buffer = [&](int i) { return memory + i * kBuffer; };
-  T *const qkv = reinterpret_cast<T*>(buffer(0)), *const dout = reinterpret_cast<T*>(buffer(1));
-  const int64_t wide = kSeq * shape.qkv_width(), narrow = kSeq * kHeads * head_dim;
-  const auto fill = [&](T* to, int64_t n, uint32_t seed) {
-    launch(s, blocks_for(n, kThreads), kThreads, 0, attention_check_fill<T>, to, n, seed);
-  };
-  fill(qkv, wide, 1), fill(dout, narrow, 2);
-  const AttentionArgs args = fused_attention_args(t, qkv, shape, {});
-  attention_wgmma_forward(s, t, false, buffer(2), buffer(4), args);
-  attention_mma_forward(s, t, false, buffer(3), buffer(5), args);
-  const auto sink = [&](int buffer_of, int64_t first_head) {
-    return AttentionSink{buffer(buffer_of) + 2 * first_head * head_dim, shape.qkv_width(), false, false};
-  };
-  // Both from the same outputs: what is left of differences is the backward's own.
-  attention_wgmma_backward(s, t, sink(6, 0), sink(6, kHeads), sink(6, kHeads + 1), dout, buffer(3), buffer(5),
-                           args, kBuffer);
-  attention_mma_backward(s, t, sink(7, 0), sink(7, kHeads), sink(7, kHeads + 1), dout, buffer(3), buffer(5),
-                         args, kBuffer);
-
-  struct Pair {
-    const char* what;
-    int first;  ///< of two buffers
-    int64_t elements;
-    bool wide;
-  };
-  const Pair pairs[] = {
-      {"outputs", 2, narrow, false}, {"log-sums", 4, kSeq * kHeads, true}, {"gradients", 6, wide, false}};
-  std::vector<float> found(2 * std::size(pairs));
-  float* const results = reinterpret_cast<float*>(buffer(8));
-  for (size_t i = 0; i < std::size(pairs); ++i) {
-    const Pair& p = pairs[i];
-    const int64_t shared = sizeof(float) * kWarp;
-    if (p.wide) {
-      launch(s, dim3(1), kThreads, shared, attention_check_compare<float>, results + 2 * i,
-             reinterpret_cast<float*>(buffer(p.first)), reinterpret_cast<float*>(buffer(p.first + 1)),
-             p.elements);
-    } else {
-      launch(s, dim3(1), kThreads, shared, attention_check_compare<T>, results + 2 * i,
-             reinterpret_cast<T*>(buffer(p.first)), reinterpret_cast<T*>(buffer(p.first + 1)), p.elements);
+class Comparison {
+ public:
+  Comparison(Stream& s, DType t, int64_t head_dim, int64_t seq, const Problem& problem)
+      : s_(s), t_(t), problem_(problem), dim_(head_dim), seq_(seq) {
+    const int64_t quarter = seq / 4;
+    args_.seq = seq, args_.heads = args_.all_heads = problem.heads, args_.kv_heads = problem.kv_heads;
+    args_.head_dim = args_.value_dim = head_dim;
+    args_.k_at = Positions(seq);
+    args_.q_at = problem.blocks ? Positions::two_runs(0, seq - quarter, quarter, seq) : Positions(seq);
+    const int64_t q = args_.q_at.rows * problem.heads * head_dim, k = seq * problem.kv_heads * head_dim;
+    const int64_t inputs = (2 * (2 * q + 2 * k) + 255) / 256 * 256;
+    const int64_t result_bytes =
+        (4 * (2 * q + 2 * k) + 4 * args_.q_at.rows * problem.heads + 255) / 256 * 256;
+    const int64_t rows_bytes = 8 * std::max(args_.q_at.rows * problem.heads, seq * problem.kv_heads);
+    documents_.resize(static_cast<size_t>(seq));
+    for (int64_t i = 0; i < seq; ++i)  // of three lengths
+      documents_[static_cast<size_t>(i)] = static_cast<int32_t>(i < seq / 8   ? 0
+                                                                : i < seq / 2 ? seq / 8
+                                                                              : seq / 2);
+    char* at = static_cast<char*>(scratch(s, kOwn + inputs + 2 * result_bytes + rows_bytes + 4 * seq)) + kOwn;
+    const auto take = [&](int64_t bytes) { return std::exchange(at, at + bytes); };
+    q_ = take(2 * q), k_ = take(2 * k), v_ = take(2 * k), dout_ = take(2 * q);
+    results_[0] = take(result_bytes), results_[1] = take(result_bytes);
+    rows_ = reinterpret_cast<float*>(take(rows_bytes));
+    if (problem.documents) {
+      s_.copy(at, documents_.data(), 4 * seq);
+      s_.synchronize();
+      args_.documents = reinterpret_cast<const int32_t*>(at);
     }
+    args_.q = q_, args_.k = k_, args_.v = v_;
+    args_.q_stride = problem.heads * head_dim, args_.k_stride = args_.v_stride = problem.kv_heads * head_dim;
+    // Queries are large, so that rows look at some of their keys and results do not shrink with their number.
+    fill(q_, q, 1, 8), fill(k_, k, 2, 1), fill(v_, k, 3, 1), fill(dout_, q, 4, 1);
   }
-  s.copy(found.data(), results, static_cast<int64_t>(sizeof(float) * found.size()));
-  s.synchronize();
-  // Both round probabilities and results to the type, after sums in another order.
-  const float rounded = t == DType::bf16 ? 1.0f / 128 : 1.0f / 1024;
-  for (size_t i = 0; i < std::size(pairs); ++i) {
-    const float difference = found[2 * i], largest = found[2 * i + 1];
-    if (!(difference <= (pairs[i].wide ? 1e-4f : rounded) * largest) || !(largest > 0))
-      return fmt::format("{} differ by {} where the largest is {}", pairs[i].what, difference, largest);
+
+  std::string run(const AttentionTamper& tamper) {
+    Result by_wgmma = result(0), by_mma = result(1);
+    attention_wgmma_forward(s_, t_, false, by_wgmma.out, by_wgmma.lse, args_);
+    attention_mma_forward(s_, t_, false, by_mma.out, by_mma.lse, args_);
+    // Both from the same outputs: what is left of differences is the backward's own.
+    backward(attention_wgmma_backward, by_wgmma, by_mma);
+    backward(attention_mma_backward, by_mma, by_mma);
+    const int64_t q_rows = args_.q_at.rows * args_.heads, k_rows = seq_ * args_.kv_heads;
+    const bool wide = problem_.add;
+    const struct {
+      const char* name;
+      char *a, *b;
+      int64_t rows, heads;  ///< of all heads
+      bool wide;
+    } tensors[] = {{"out", by_wgmma.out, by_mma.out, q_rows, args_.heads, false},
+                   {"dq", by_wgmma.dq, by_mma.dq, q_rows, args_.heads, wide},
+                   {"dk", by_wgmma.dk, by_mma.dk, k_rows, args_.kv_heads, wide},
+                   {"dv", by_wgmma.dv, by_mma.dv, k_rows, args_.kv_heads, wide}};
+    for (const auto& x : tensors) {
+      if (tamper) tamper(s_, x.name, x.a, x.rows * dim_, x.wide);
+      std::string why =
+          compare(x.name, x.a, x.b, x.rows, static_cast<int>(dim_), static_cast<int>(x.heads), x.wide);
+      if (!why.empty()) return why;
+    }
+    return compare("lse", by_wgmma.lse, by_mma.lse, q_rows, 1, 0, true);
   }
-  return "";
-}
+
+ private:
+  struct Result {
+    char *out, *dq, *dk, *dv, *lse;
+  };
+  Result result(int which) const {
+    const int64_t q = 4 * args_.q_at.rows * args_.heads * dim_, k = 4 * seq_ * args_.kv_heads * dim_;
+    char* at = results_[which];
+    const auto take = [&](int64_t bytes) { return std::exchange(at, at + bytes); };
+    return {take(q), take(q), take(k), take(k), take(0)};
+  }
+  void fill(char* to, int64_t n, uint32_t seed, float size) {
+    launch(s_, blocks_for(n, kThreads), kThreads, 0, attention_check_fill<T>, reinterpret_cast<T*>(to), n,
+           seed, size);
+  }
+  template <class F>
+  void backward(F&& kernels, const Result& to, const Result& of) {
+    const auto sink = [&](char* at, int64_t heads, int64_t rows, uint32_t seed) {
+      const int64_t n = rows * heads * dim_;
+      if (problem_.add)
+        launch(s_, blocks_for(n, kThreads), kThreads, 0, attention_check_fill<float>,
+               reinterpret_cast<float*>(at), n, seed, 0.01f);
+      return AttentionSink{at, heads * dim_, problem_.add, problem_.add};
+    };
+    const AttentionSink dq = sink(to.dq, args_.heads, args_.q_at.rows, 5);
+    const AttentionSink dk = sink(to.dk, args_.kv_heads, seq_, 6), dv = sink(to.dv, args_.kv_heads, seq_, 7);
+    kernels(s_, t_, dq, dk, dv, dout_, of.out, of.lse, args_, kOwn);
+  }
+  std::string compare(const char* name, const char* a, const char* b, int64_t rows, int width, int heads,
+                      bool wide) {
+    const dim3 grid(static_cast<unsigned>((rows + kThreads / kWarp - 1) / (kThreads / kWarp)));
+    const auto go = [&]<class E>(const E* x, const E* y) {
+      launch(s_, grid, kThreads, 0, attention_check_rows<E>, rows_, x, y, rows, width);
+    };
+    wide ? go(reinterpret_cast<const float*>(a), reinterpret_cast<const float*>(b))
+         : go(reinterpret_cast<const T*>(a), reinterpret_cast<const T*>(b));
+    std::vector<float> found(static_cast<size_t>(2 * rows));
+    s_.copy(found.data(), rows_, 8 * rows);
+    s_.synchronize();
+    double difference = 0, square = 0;
+    for (int64_t i = 0; i < rows; ++i) difference += found[2 * i], square += found[2 * i + 1];
+    const bool is_lse = heads == 0;
+    // Probabilities and results are rounded to the type by both, after sums in another order: about a quarter
+    // of a unit of its last place in the mean of a tensor, and more in a row. Logarithms are not rounded.
+    const double unit = is_lse ? 1e-5 : t_ == DType::bf16 ? 1.0 / 256 : 1.0 / 2048;
+    const double of_tensor = 1.25 * unit, of_row = 6 * unit,
+                 least = 0.01 * square / static_cast<double>(rows);
+    for (int64_t i = 0; i < rows; ++i) {
+      const double d = found[2 * i], most = of_row * of_row * std::max<double>(found[2 * i + 1], least);
+      if (d <= most) continue;
+      return fmt::format("{}: {} differs by {:.3g} % in row {}{}", problem_.name, name,
+                         100 * std::sqrt(d / std::max<double>(found[2 * i + 1], least)),
+                         is_lse ? i : i / heads, is_lse ? "" : fmt::format(" of head {}", i % heads));
+    }
+    if (difference <= of_tensor * of_tensor * square && square > 0) return "";
+    return fmt::format("{}: {} differs by {:.3g} %", problem_.name, name,
+                       100 * std::sqrt(difference / square));
+  }
+
+  Stream& s_;
+  DType t_;
+  const Problem& problem_;
+  int64_t dim_, seq_;
+  AttentionArgs args_;
+  std::vector<int32_t> documents_;
+  char *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *dout_ = nullptr, *results_[2] = {};
+  float* rows_ = nullptr;
+};
 
 }  // namespace
 }  // namespace cuda
 
-std::string compare_attention_kernels(Stream& s, DType t, int64_t head_dim) {
-  return t == DType::bf16 ? cuda::compare<bf16>(s, t, head_dim) : cuda::compare<f16>(s, t, head_dim);
+std::string compare_attention_kernels(Stream& s, DType t, int64_t head_dim, int64_t seq,
+                                      const AttentionTamper& tamper) {
+  using namespace cuda;
+  for (const Problem& problem : kProblems) {
+    const auto run = [&]<class T>() {
+      return Comparison<T>(s, t, head_dim, seq ? seq : kSeq, problem).run(tamper);
+    };
+    if (std::string why = t == DType::bf16 ? run.template operator()<bf16>() : run.template operator()<f16>();
+        !why.empty())
+      return why;
+  }
+  return "";
 }
 
-bool wgmma_agrees(Stream& s, DType t, int64_t head_dim) {
-  enum { unknown, yes, no };
-  static std::atomic<int> known[2][2];
-  std::atomic<int>& state = known[t == DType::bf16][head_dim == 64];
-  if (state == unknown) {
-    if (s.recording()) return false;
-    // Not under a lock: what this stream waits for may need another rank of this process to go on.
-    const std::string difference = compare_attention_kernels(s, t, head_dim);
-    int before = unknown;
-    if (state.compare_exchange_strong(before, difference.empty() ? yes : no) && !difference.empty())
-      fmt::print(stderr,
-                 "attention: the wgmma kernels for {} with head dim {} are wrong on this GPU, and are not "
-                 "used: {}; please report it\n",
-                 dtype_name(t), head_dim, difference);
+namespace {
+
+std::mutex known_mutex;
+std::map<std::pair<DType, int64_t>, std::string> known;
+
+int number_of_gpu() {
+#ifdef LTRAIN_CUDA_EMULATED
+  return 0;
+#else
+  int index = 0;
+  cuda::cuda_check(cudaGetDevice(&index), "asking about a GPU");
+  return index;
+#endif
+}
+
+/// What a process of its own finds, or this one where no program is known.
+std::string find_out(Stream& s, DType t, int64_t head_dim) {
+  if (std::optional<std::string> found = try_attention(t, head_dim, number_of_gpu())) return *found;
+  try {
+    const std::string why = compare_attention_kernels(s, t, head_dim);
+    return why.empty() ? "" : "they differ from the mma kernels: " + why;
+  } catch (const std::exception& e) {
+    return fmt::format("comparing them with the mma kernels: {}", e.what());
   }
-  return state == yes;
+}
+
+}  // namespace
+
+std::string wgmma_unusable(Stream& s, DType t, int64_t head_dim, bool* news) {
+  if (news) *news = false;
+  const std::pair kind(t, head_dim);
+  {
+    const std::lock_guard lock(known_mutex);
+    if (const auto at = known.find(kind); at != known.end()) return at->second;
+  }
+  if (s.recording()) return "they were not compared with the mma kernels before a graph was recorded";
+  // Not under the lock: what this stream waits for may need another rank of this process to go on.
+  const std::string why = find_out(s, t, head_dim);
+  const std::lock_guard lock(known_mutex);
+  const auto [at, added] = known.try_emplace(kind, why);
+  if (news) *news = added;
+  return at->second;
+}
+
+void forget_wgmma_checks() {
+  const std::lock_guard lock(known_mutex);
+  known.clear();
 }
 
 }  // namespace ltrain

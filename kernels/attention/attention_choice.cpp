@@ -37,13 +37,11 @@ std::string_view attention_obstacle(AttentionKernel kernel, const AttentionTrait
   if (!t.aligned) return "rows that begin at multiples of 16 bytes only";
   if (kernel == AttentionKernel::mma) {
     if (t.dropout && t.soft_cap) return "no dropout of probabilities of soft-capped scores";
-    if (narrow)
-      return t.head_dim == 192 && t.value_dim == 128
-                 ? ""
-                 : "values as wide as keys, or head dim 192 with values of 128, only";
-    const bool fits =
-        t.head_dim == 64 || t.head_dim == 96 || t.head_dim == 128 || t.head_dim == 192 || t.head_dim == 256;
-    return fits ? "" : "head dims 64, 96, 128, 192 and 256 only";
+    if (t.head_dim > 256) return "head dims up to 256 only";
+    if (t.head_dim % 8 != 0 || t.head_dim < 32 ||
+        (narrow && (t.value_dim % 8 != 0 || t.value_dim > t.head_dim)))
+      return "head dims that are multiples of 8 from 32 on, and values of multiples of 8, only";
+    return "";
   }
   if (t.capability != 90) return "GPUs of compute capability 9.0 (H100, H200) only";
   if (narrow) return "values as wide as keys only";

@@ -307,9 +307,17 @@ AttentionKernel kernel_for(Stream& s, DType t, const AttentionArgs& a, bool othe
       others && aligned({a.q, a.k, a.v}) && a.q_stride % 8 == 0 && a.k_stride % 8 == 0 && a.v_stride % 8 == 0;
   traits.even_runs = even(a.q_at) && even(a.k_at);
   const AttentionKernel kernel = choose_attention(traits);
-  if (kernel != AttentionKernel::wgmma || wgmma_agrees(s, t, a.head_dim)) return kernel;
+  if (kernel != AttentionKernel::wgmma) return kernel;
+  bool news = false;
+  const std::string why = wgmma_unusable(s, t, a.head_dim, &news);
+  if (why.empty()) return kernel;
   if (attention_is_forced())
-    fail(ExitCode::usage, "LTRAIN_ATTENTION=wgmma: those kernels were compared with others and are wrong");
+    fail(ExitCode::usage,
+         "LTRAIN_ATTENTION=wgmma: these kernels are not used, because {}; LTRAIN_ATTENTION=mma works", why);
+  if (news)  // the start of a run has said it otherwise
+    fmt::print(stderr,
+               "ltrain: attention of {} with head dim {}: the wgmma kernels are not used, because {}\n",
+               dtype_name(t), a.head_dim, why);
   return AttentionKernel::mma;
 }
 

@@ -8,52 +8,47 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// delta = sum over channels of dout * out, one warp a row; heads and samples from `unit` on, as lse has
-/// them.
-template <class T>
+/// delta = sum over channels of dout * out; a grid of (some rows of a head, heads of samples from
+/// `first_unit` on, as lse has them).
+template <int kValue, class T>
 __global__ void __launch_bounds__(kMmaThreads)
-    attention_delta(float* delta, const T* dout, const T* out, int64_t first, int64_t count, int64_t heads,
-                    int64_t rows, int64_t dim) {
-  const int64_t i = int64_t{blockIdx.x} * kMmaWarps + threadIdx.x / kWarp;
-  if (i >= count) return;
-  const int64_t unit = (first + i) / rows, row = (first + i) % rows;  // the unit is a head of a sample
-  const int64_t at = ((unit / heads * rows + row) * heads + unit % heads) * dim;
-  float sum = 0;
-  for (int64_t c = threadIdx.x % kWarp * 2; c < dim; c += 2 * kWarp)
-    sum += get(dout, at + c) * get(out, at + c) + get(dout, at + c + 1) * get(out, at + c + 1);
-  sum = warp_reduce(sum, Sum());
-  if (threadIdx.x % kWarp == 0) delta[first + i] = sum;
+    attention_delta(float* delta, const T* dout, const T* out, int first_unit, int rows, int heads, int dim) {
+  using Dot = RowDot<kValue>;
+  const int row = static_cast<int>(blockIdx.x) * Dot::kRows + Dot::row();
+  const int64_t unit = first_unit + blockIdx.y;
+  const int64_t at = (unit / heads * rows + row) * heads + unit % heads;
+  const float sum = Dot::of(dout, out, at * dim, dim, row < rows);
+  if (row < rows && Dot::first()) delta[unit * rows + row] = sum;
 }
 
 template <class C, class T, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_mma_backward_q(AttentionSink dq, const T* dout, const float* lse, const float* delta,
-                             int64_t first_unit, AttentionArgs a) {
+                             int64_t first_unit, WorkList list, AttentionArgs a) {
   constexpr int kDim = C::kDim, kValue = C::kValue, kKeys = C::kN * kDim, kTiles = kKeys + C::kN * kValue;
-  const int64_t unit = first_unit + blockIdx.y, head = unit % a.heads, sample = unit / a.heads;
-  const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * kValue;
-  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
-  const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, kValue);
-  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
+  const WorkList::Work work = list[blockIdx.x];
+  const int64_t unit = first_unit + work.unit, head = unit % a.heads, sample = unit / a.heads;
+  const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * a.value_dim;
+  const int dim = static_cast<int>(a.head_dim), value_dim = static_cast<int>(a.value_dim);
+  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, dim);
+  const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, value_dim);
+  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, dim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, value_dim);
   T* const qs = shared_memory<T>();
   T *const gs = qs + C::kRows * kDim, *const kvs = gs + C::kRows * kValue;  // two buffers of keys and values
   const Tiles k_tiles(a.k_at, C::kN);
-  const Tile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];
+  const Tile qt = Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];
   const Mask mask(a, sample);
   const int64_t highest = mask.lowest(qt.at + qt.count - 1);
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * C::kOwn;
   const float scale = score_scale<float>(a), cap = static_cast<float>(a.soft_cap), to_log2 = scale * kLog2e;
 
-  const auto seen_from = [&](int64_t j) {
-    while (j < k_tiles.total && mask.hides(qt, k_tiles[j])) ++j;
-    return j;
-  };
-  const auto fetch = [&](int64_t j, int buffer) {
-    const Tile kt = k_tiles[j];
+  const TileRange seen = keys_seen(k_tiles, mask, qt);
+  const auto fetch = [&](int n, int buffer) {
+    const Tile kt = k_tiles[seen[n]];
     T* to = kvs + buffer * kTiles;
-    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count);
-    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count);
+    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count, dim);
+    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count, value_dim);
   };
 
   float acc[C::kM][kDim / 8][4] = {}, row_lse[C::kM][2], row_delta[C::kM][2];
@@ -66,19 +61,18 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       row_lse[m][half] = row < qt.count ? lse[at] * kLog2e : 0;
       row_delta[m][half] = row < qt.count ? delta[at] : 0;
     }
-  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count);
-  fetch_rows<kValue, C::kRows>(gs, g + qt.row * row_stride, row_stride, qt.count);
-  int64_t j = seen_from(0);
-  if (j < k_tiles.total) fetch(j, 0);
+  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count, dim);
+  fetch_rows<kValue, C::kRows>(gs, g + qt.row * row_stride, row_stride, qt.count, value_dim);
+  if (seen.total > 0) fetch(0, 0);
   commit_copies();
-  for (int buffer = 0;; buffer ^= 1) {
+  for (int n = 0;; ++n) {
     wait_for_copies();
-    if (j >= k_tiles.total) break;
+    if (n >= seen.total) break;
     __syncthreads();
-    const Tile kt = k_tiles[j];
-    if (j = seen_from(j + 1); j < k_tiles.total) fetch(j, buffer ^ 1), commit_copies();
+    const Tile kt = k_tiles[seen[n]];
+    if (n + 1 < seen.total) fetch(n + 1, (n + 1) % 2), commit_copies();
     if (kt.at > qt.at + first + C::kOwn - 1) continue;
-    const T* ks = kvs + buffer * kTiles;
+    const T* ks = kvs + n % 2 * kTiles;
     float s[C::kM][C::kN / 8][4], ds[C::kM][C::kN / 8][4];
     row_products<C, kDim>(s, qs, first, ks);
     row_products<C, kValue>(ds, gs, first, ks + kKeys);
@@ -123,10 +117,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     for (int half = 0; half < 2; ++half) {
       const int row = first + 16 * m + 8 * half + lane / 4;
       if (row >= qt.count) continue;
-#pragma unroll
-      for (int d = 0; d < kDim / 8; ++d)
-        give_pair<T>(dq, sample * a.q_at.rows + qt.row + row, head * kDim + 8 * d + lane % 4 * 2,
-                     acc[m][d][2 * half] * scale, acc[m][d][2 * half + 1] * scale);
+      give_pairs<T, kDim / 8>(dq, sample * a.q_at.rows + qt.row + row, head * dim + lane % 4 * 2, dim / 8,
+                              [&](int d, int i) { return acc[m][d][2 * half + i] * scale; });
     }
 }
 
@@ -134,37 +126,36 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 template <class C, class T, int kParts, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads)
     attention_mma_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const float* lse,
-                              const float* delta, int64_t first_unit, AttentionArgs a) {
+                              const float* delta, int64_t first_unit, WorkList list, AttentionArgs a) {
   constexpr int kDim = C::kDim, kValue = C::kValue, kQueries = C::kN * kDim,
                 kTiles = kQueries + C::kN * kValue, kOut = kDim / kParts, kOutValue = kValue / kParts;
-  const int64_t group = a.heads / a.kv_heads, unit = first_unit + blockIdx.y;  // a key-value head of a sample
-  const int64_t kv_head = unit % a.kv_heads, sample = unit / a.kv_heads, row_stride = a.heads * kValue;
-  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
+  const WorkList::Work work = list[blockIdx.x];
+  const int64_t group = a.heads / a.kv_heads, unit = first_unit + work.unit;  // a key-value head of a sample
+  const int64_t kv_head = unit % a.kv_heads, sample = unit / a.kv_heads, row_stride = a.heads * a.value_dim;
+  const int dim = static_cast<int>(a.head_dim), value_dim = static_cast<int>(a.value_dim);
+  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, dim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, value_dim);
   T* const ks = shared_memory<T>();
   T *const vs = ks + C::kRows * kDim, *const qgs = vs + C::kRows * kValue;  // two buffers of q and dout
   float* const columns = reinterpret_cast<float*>(qgs + 2 * kTiles);        // and of lse and delta
   const Tiles q_tiles(a.q_at, C::kN);
-  const Tile kt = Tiles(a.k_at, C::kRows)[blockIdx.x / kParts];
-  const int part = blockIdx.x % kParts;
+  const Tile kt = Tiles(a.k_at, C::kRows)[work.tile / kParts];
+  const int part = work.tile % kParts;
   const Mask mask(a, sample);
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * C::kOwn;
   const float scale = score_scale<float>(a), cap = static_cast<float>(a.soft_cap), to_log2 = scale * kLog2e;
 
-  // Step n is tile n % total of the queries of the head n / total of the group.
-  const int64_t steps = group * q_tiles.total;
-  const auto seen_from = [&](int64_t n) {
-    while (n < steps && mask.hides(q_tiles[n % q_tiles.total], kt)) ++n;
-    return n;
-  };
-  const auto fetch = [&](int64_t n, int buffer) {
-    const Tile qt = q_tiles[n % q_tiles.total];
-    const int64_t head = kv_head * group + n / q_tiles.total;
-    const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
-    const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, kValue);
+  // Step n is tile n % total of those that the queries of the head n / total of the group are seen in.
+  const TileRange seen = queries_that_see(q_tiles, mask, kt);
+  const int steps = static_cast<int>(group) * seen.total;
+  const auto fetch = [&](int n, int buffer) {
+    const Tile qt = q_tiles[seen[n % seen.total]];
+    const int64_t head = kv_head * group + n / seen.total;
+    const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, dim);
+    const T* g = rows_of<T>(dout, row_stride, a.q_at.rows, sample, head, value_dim);
     T* to = qgs + buffer * kTiles;
-    fetch_rows<kDim, C::kN>(to, q + qt.row * a.q_stride, a.q_stride, qt.count);
-    fetch_rows<kValue, C::kN>(to + kQueries, g + qt.row * row_stride, row_stride, qt.count);
+    fetch_rows<kDim, C::kN>(to, q + qt.row * a.q_stride, a.q_stride, qt.count, dim);
+    fetch_rows<kValue, C::kN>(to + kQueries, g + qt.row * row_stride, row_stride, qt.count, value_dim);
     const int64_t at = (sample * a.heads + head) * a.q_at.rows + qt.row;
     if (const int i = threadIdx.x; i < 2 * C::kN) {
       const int col = i % C::kN;
@@ -175,21 +166,20 @@ __global__ void __launch_bounds__(kMmaThreads)
   };
 
   float acc_k[C::kM][kOut / 8][4] = {}, acc_v[C::kM][kOutValue / 8][4] = {};
-  fetch_rows<kDim, C::kRows>(ks, k + kt.row * a.k_stride, a.k_stride, kt.count);
-  fetch_rows<kValue, C::kRows>(vs, v + kt.row * a.v_stride, a.v_stride, kt.count);
-  int64_t n = seen_from(0);
-  if (n < steps) fetch(n, 0);
+  fetch_rows<kDim, C::kRows>(ks, k + kt.row * a.k_stride, a.k_stride, kt.count, dim);
+  fetch_rows<kValue, C::kRows>(vs, v + kt.row * a.v_stride, a.v_stride, kt.count, value_dim);
+  if (steps > 0) fetch(0, 0);
   commit_copies();
-  for (int buffer = 0;; buffer ^= 1) {
+  for (int n = 0;; ++n) {
     wait_for_copies();
     if (n >= steps) break;
     __syncthreads();
-    const Tile qt = q_tiles[n % q_tiles.total];
-    [[maybe_unused]] const int64_t head = kv_head * group + n / q_tiles.total;
-    if (n = seen_from(n + 1); n < steps) fetch(n, buffer ^ 1), commit_copies();
+    const Tile qt = q_tiles[seen[n % seen.total]];
+    [[maybe_unused]] const int64_t head = kv_head * group + n / seen.total;
+    if (n + 1 < steps) fetch(n + 1, (n + 1) % 2), commit_copies();
     if (kt.at + first > qt.at + qt.count - 1) continue;  // no query sees this warp's keys
-    const T* qs = qgs + buffer * kTiles;
-    const float* column_lse = columns + buffer * 2 * C::kN;
+    const T* qs = qgs + n % 2 * kTiles;
+    const float* column_lse = columns + n % 2 * 2 * C::kN;
     float p[C::kM][C::kN / 8][4], ds[C::kM][C::kN / 8][4];
     row_products<C, kDim>(p, ks, first, qs);
     row_products<C, kValue>(ds, vs, first, qs + kQueries);
@@ -241,16 +231,11 @@ __global__ void __launch_bounds__(kMmaThreads)
       const int row = first + 16 * m + 8 * half + lane / 4;
       if (row >= kt.count) continue;
       const int64_t to_row = sample * a.k_at.rows + kt.row + row;
-#pragma unroll
-      for (int d = 0; d < kOut / 8; ++d) {
-        const int64_t col = kv_head * kDim + part * kOut + 8 * d + lane % 4 * 2;
-        give_pair<T>(dk, to_row, col, acc_k[m][d][2 * half] * scale, acc_k[m][d][2 * half + 1] * scale);
-      }
-#pragma unroll
-      for (int d = 0; d < kOutValue / 8; ++d) {
-        const int64_t col = kv_head * kValue + part * kOutValue + 8 * d + lane % 4 * 2;
-        give_pair<T>(dv, to_row, col, acc_v[m][d][2 * half], acc_v[m][d][2 * half + 1]);
-      }
+      give_pairs<T, kOut / 8>(dk, to_row, kv_head * dim + part * kOut + lane % 4 * 2, (dim - part * kOut) / 8,
+                              [&](int d, int i) { return acc_k[m][d][2 * half + i] * scale; });
+      give_pairs<T, kOutValue / 8>(dv, to_row, kv_head * value_dim + part * kOutValue + lane % 4 * 2,
+                                   (value_dim - part * kOutValue) / 8,
+                                   [&](int d, int i) { return acc_v[m][d][2 * half + i]; });
     }
 }
 
@@ -287,22 +272,26 @@ void attention_mma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink 
       for (int64_t first = 0; first < pairs; first += fit) {
         const int64_t here = std::min(fit, pairs - first), unit = first * group, count = here * group * rows;
         float* delta = static_cast<float*>(scratch(s, 4 * count)) - unit * rows;
-        launch(s, dim3(static_cast<unsigned>((count + kMmaWarps - 1) / kMmaWarps)), kMmaThreads, 0,
-               attention_delta<T>, delta, g, o, unit * rows, count, a.heads, rows, a.value_dim);
+        launch(s,
+               dim3(static_cast<unsigned>((rows + RowDot<kValue>::kRows - 1) / RowDot<kValue>::kRows),
+                    static_cast<unsigned>(here * group)),
+               kMmaThreads, 0, attention_delta<kValue, T>, delta, g, o, unit, rows, a.heads, a.value_dim);
         with_score_mode(a, [&]<ScoreMode kMode>() {
           using Q = QueryCut<kDim, kValue, kMode>;
           using K = KeyCut<kDim, kValue, kMode>;
-          const dim3 q_grid = mma_grid(a.q_at, Q::kRows, 1, here * group, 1);
-          const dim3 kv_grid = mma_grid(a.k_at, K::kRows, kParts, here, 1);
+          const WorkList q_list(here * group, Tiles(a.q_at, Q::kRows).total,
+                                2 * a.k_at.rows * (a.head_dim + a.value_dim), group);
+          const WorkList kv_list(here, kParts * Tiles(a.k_at, K::kRows).total,
+                                 2 * group * rows * (a.head_dim + a.value_dim), 1);
           const auto shared = [](int64_t own, int64_t other) {
             return int64_t{sizeof(T)} * (kDim + kValue) * (own + 2 * other);
           };
           const int64_t q_shared = shared(Q::kRows, Q::kN);
           const int64_t kv_shared = shared(K::kRows, K::kN) + 16 * K::kN;
-          launch(s, q_grid, kMmaThreads, q_shared, attention_mma_backward_q<Q, T, kMode>, dq, g, l, delta,
-                 unit, a);
-          launch(s, kv_grid, kMmaThreads, kv_shared, attention_mma_backward_kv<K, T, kParts, kMode>, dk, dv,
-                 g, l, delta, first, a);
+          launch(s, grid_of(q_list), kMmaThreads, q_shared, attention_mma_backward_q<Q, T, kMode>, dq, g, l,
+                 delta, unit, q_list, a);
+          launch(s, grid_of(kv_list), kMmaThreads, kv_shared, attention_mma_backward_kv<K, T, kParts, kMode>,
+                 dk, dv, g, l, delta, first, kv_list, a);
         });
       }
     });

@@ -8,6 +8,7 @@
 #include "kernels/attention/attention_mma.h"
 #include "kernels/attention/attention_tiles.h"
 #include "kernels/cuda/matrix_cuda.h"
+#include "kernels/cuda/pack_cuda.h"
 #include "kernels/elementwise/soft_cap_cuda.h"
 
 namespace ltrain::cuda {
@@ -15,7 +16,8 @@ namespace ltrain::cuda {
 constexpr int kMmaWarps = 4;
 constexpr int kMmaThreads = kMmaWarps * kWarp;
 
-/// How a kernel cuts its work; all of it fits the 99 KiB of shared memory of the smallest cards.
+/// How a kernel cuts its work, of heads that are padded to its channels in shared memory; all of it fits the
+/// 99 KiB of shared memory of the smallest cards.
 template <int dim, int row_tiles, int other_rows>
 struct MmaCut {
   static constexpr int kDim = dim;       ///< head dim, a multiple of 32
@@ -35,14 +37,14 @@ template <int dim, int value, int row_tiles, int other_rows>
 using MmaCutFor = std::conditional_t<dim == value, MmaCut<dim, row_tiles, other_rows>,
                                      MmaCutOfValues<dim, value, row_tiles, other_rows>>;
 
-/// Begins to copy a tile; rows beyond `count` become zero.
+/// Begins to copy a tile; rows beyond `count` become zero, and what is beyond `dim` channels of a row.
 template <int kDim, int kRows, class T>
-__device__ __forceinline__ void fetch_rows(T* to, const T* from, int64_t stride, int64_t count) {
+__device__ __forceinline__ void fetch_rows(T* to, const T* from, int64_t stride, int64_t count, int dim) {
   constexpr int kChunks = kDim / 8;
   for (int i = threadIdx.x; i < kRows * kChunks; i += kMmaThreads) {
     const int row = i / kChunks, chunk = i % kChunks;
-    const bool there = row < count;
-    copy_async_16(to + place<kDim>(row, chunk), from + (there ? row * stride : 0) + chunk * 8, there);
+    const bool there = row < count && chunk < dim / 8;
+    copy_async_16(to + place<kDim>(row, chunk), from + (there ? row * stride + chunk * 8 : 0), there);
   }
 }
 
@@ -155,40 +157,73 @@ __device__ __forceinline__ const T* rows_of(const void* data, int64_t stride, in
   return static_cast<const T*>(data) + sample * rows * stride + head * head_dim;
 }
 
-/// Two neighbouring channels of a row of a gradient.
-template <class T>
-__device__ __forceinline__ void give_pair(const AttentionSink& to, int64_t row, int64_t col, float low,
-                                          float high) {
+// GCC takes pairs that are neither loaded nor stored for read.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+/// A lane's channels of a row of a gradient: `value(d, i)`, i 0 and 1, are the two from col + 8 d on, d <
+/// pairs of kPairs. All that is added to is loaded before anything is stored: the compiler cannot know that
+/// no gradient lies where another one is stored, and would load pair after pair.
+template <class T, int kPairs, class F>
+__device__ __forceinline__ void give_pairs(const AttentionSink& to, int64_t row, int64_t col, int pairs,
+                                           F&& value) {
   const int64_t at = row * to.stride + col;
-  if (to.wide) {
-    float* out = static_cast<float*>(to.data) + at;
-    put_pair(out, to.add ? out[0] + low : low, to.add ? out[1] + high : high);
-  } else {
-    T* out = static_cast<T*>(to.data) + at;
-    put_pair(out, to.add ? get(out, 0) + low : low, to.add ? get(out, 1) + high : high);
-  }
+  const auto give = [&]<class O>(O* out) {
+    if (to.add) {
+      Pack<O, 2> before[kPairs];
+#pragma unroll
+      for (int d = 0; d < kPairs; ++d)
+        if (d < pairs) before[d] = *reinterpret_cast<const Pack<O, 2>*>(out + 8 * d);
+#pragma unroll
+      for (int d = 0; d < kPairs; ++d)
+        if (d < pairs)
+          put_pair(out + 8 * d, get(before[d].v, 0) + value(d, 0), get(before[d].v, 1) + value(d, 1));
+    } else {
+#pragma unroll
+      for (int d = 0; d < kPairs; ++d)
+        if (d < pairs) put_pair(out + 8 * d, value(d, 0), value(d, 1));
+    }
+  };
+  to.wide ? give(static_cast<float*>(to.data) + at) : give(static_cast<T*>(to.data) + at);
 }
+#pragma GCC diagnostic pop
 
-/// Calls f with the head dim and that of values.
+/// Sums over the channels, at most kDim, of rows of two matrices, 16 bytes a lane at a time: how a block of
+/// kMmaThreads cuts them.
+template <int kDim>
+struct RowDot {
+  static constexpr int kPacks = kDim / 8;
+  static constexpr int kLanes = kPacks > 16 ? 32 : kPacks > 8 ? 16 : 8;  ///< that share a row
+  static constexpr int kRows = kMmaThreads / kLanes;
+  static_assert(kDim % 8 == 0 && kPacks <= 32);
+  static __device__ int row() { return static_cast<int>(threadIdx.x) / kLanes; }
+  static __device__ bool first() { return threadIdx.x % kLanes == 0; }
+  /// Of the row of `dim` that begins at element `at` in both; 0 where it is not `there`. All lanes get it.
+  template <class T>
+  static __device__ float of(const T* a, const T* b, int64_t at, int dim, bool there) {
+    const int lane = threadIdx.x % kLanes;
+    float sum = 0;
+    if (there && lane < dim / 8) {
+      float x[8], y[8];
+      load_values<8>(x, a, at + 8 * lane);
+      load_values<8>(y, b, at + 8 * lane);
+      for (int i = 0; i < 8; ++i) sum += x[i] * y[i];
+    }
+    for (int d = kLanes / 2; d > 0; d /= 2) sum += __shfl_xor_sync(kAllLanes, sum, d);
+    return sum;
+  }
+};
+
+/// Calls f with the channels that keys and values are padded to.
 template <class F>
 void with_mma_dims(const AttentionArgs& a, F&& f) {
-  if (a.head_dim == 192 && a.value_dim == 128) return f.template operator()<192, 128>();
-  LT_CHECK(a.value_dim == a.head_dim, "attention of head dim {} and values of {} on tensor cores", a.head_dim,
-           a.value_dim);
-  switch (a.head_dim) {
-    case 64:
-      return f.template operator()<64, 64>();
-    case 96:
-      return f.template operator()<96, 96>();
-    case 128:
-      return f.template operator()<128, 128>();
-    case 192:
-      return f.template operator()<192, 192>();
-    case 256:
-      return f.template operator()<256, 256>();
-    default:
-      fail(ExitCode::internal, "attention of head dim {} on tensor cores", a.head_dim);
-  }
+  LT_CHECK(a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && a.value_dim <= a.head_dim && a.head_dim <= 256,
+           "attention of head dim {} and values of {} on tensor cores", a.head_dim, a.value_dim);
+  if (a.head_dim <= 64) return f.template operator()<64, 64>();
+  if (a.head_dim <= 96) return f.template operator()<96, 96>();
+  if (a.head_dim <= 128) return f.template operator()<128, 128>();
+  if (a.head_dim <= 192 && a.value_dim <= 128) return f.template operator()<192, 128>();
+  if (a.head_dim <= 192) return f.template operator()<192, 192>();
+  f.template operator()<256, 256>();
 }
 
 /// Calls f with the two-byte type.
@@ -198,9 +233,6 @@ void with_mma_type(DType t, F&& f) {
   t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
 }
 
-inline dim3 mma_grid(const Positions& rows, int64_t tile, int64_t parts, int64_t heads, int64_t batch) {
-  return dim3(static_cast<unsigned>(Tiles(rows, tile).total * parts), static_cast<unsigned>(heads),
-              static_cast<unsigned>(batch));
-}
+inline dim3 grid_of(const WorkList& list) { return dim3(static_cast<unsigned>(list.blocks())); }
 
 }  // namespace ltrain::cuda

@@ -7,16 +7,20 @@ namespace cuda {
 namespace {
 
 template <class C, class T, class O, ScoreMode kMode>
-__global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, float* lse, AttentionArgs a) {
+__global__ void __launch_bounds__(kMmaThreads)
+    attention_mma_forward(O* out, float* lse, WorkList list, AttentionArgs a) {
   constexpr int kDim = C::kDim, kValue = C::kValue, kKeys = C::kN * kDim, kTiles = kKeys + C::kN * kValue;
-  const int64_t head = blockIdx.y, sample = blockIdx.z, kv_head = head / (a.heads / a.kv_heads);
-  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, kDim);
-  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, kDim);
-  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, kValue);
+  const WorkList::Work work = list[blockIdx.x];
+  const int64_t head = work.unit % a.heads, sample = work.unit / a.heads;
+  const int64_t kv_head = head / (a.heads / a.kv_heads);
+  const int dim = static_cast<int>(a.head_dim), value_dim = static_cast<int>(a.value_dim);
+  const T* q = rows_of<T>(a.q, a.q_stride, a.q_at.rows, sample, head, dim);
+  const T* k = rows_of<T>(a.k, a.k_stride, a.k_at.rows, sample, kv_head, dim);
+  const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, value_dim);
   T* const qs = shared_memory<T>();
   T* const kvs = qs + C::kRows * kDim;  // two buffers of keys and values
   const Tiles k_tiles(a.k_at, C::kN);
-  const Tile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];  // those with most keys first
+  const Tile qt = Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];  // late ones see most keys
   const Mask mask(a, sample);
   const int64_t highest =
       mask.lowest(qt.at + qt.count - 1);  // keys from here on are in every query's document
@@ -24,32 +28,28 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
   const float inner = score_scale<float>(a), cap = static_cast<float>(a.soft_cap);
   const float scale = kMode == ScoreMode::soft_cap ? 1.0f : inner, to_log2 = scale * kLog2e;
 
-  const auto seen_from = [&](int64_t j) {  // the first tile from j on that some query sees
-    while (j < k_tiles.total && mask.hides(qt, k_tiles[j])) ++j;
-    return j;
-  };
-  const auto fetch = [&](int64_t j, int buffer) {
-    const Tile kt = k_tiles[j];
+  const TileRange seen = keys_seen(k_tiles, mask, qt);
+  const auto fetch = [&](int n, int buffer) {
+    const Tile kt = k_tiles[seen[n]];
     T* to = kvs + buffer * kTiles;
-    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count);
-    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count);
+    fetch_rows<kDim, C::kN>(to, k + kt.row * a.k_stride, a.k_stride, kt.count, dim);
+    fetch_rows<kValue, C::kN>(to + kKeys, v + kt.row * a.v_stride, a.v_stride, kt.count, value_dim);
   };
 
   float acc[C::kM][kValue / 8][4] = {}, top[C::kM][2], sum[C::kM][2] = {};
 #pragma unroll
   for (int m = 0; m < C::kM; ++m) top[m][0] = top[m][1] = -INFINITY;
-  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count);
-  int64_t j = seen_from(0);
-  if (j < k_tiles.total) fetch(j, 0);
+  fetch_rows<kDim, C::kRows>(qs, q + qt.row * a.q_stride, a.q_stride, qt.count, dim);
+  if (seen.total > 0) fetch(0, 0);
   commit_copies();
-  for (int buffer = 0;; buffer ^= 1) {
+  for (int n = 0;; ++n) {
     wait_for_copies();
-    if (j >= k_tiles.total) break;
+    if (n >= seen.total) break;
     __syncthreads();  // this tile is there, and nobody reads the one before any more
-    const Tile kt = k_tiles[j];
-    if (j = seen_from(j + 1); j < k_tiles.total) fetch(j, buffer ^ 1), commit_copies();
+    const Tile kt = k_tiles[seen[n]];
+    if (n + 1 < seen.total) fetch(n + 1, (n + 1) % 2), commit_copies();
     if (kt.at > qt.at + first + C::kOwn - 1) continue;  // nothing for this warp's queries
-    const T* ks = kvs + buffer * kTiles;
+    const T* ks = kvs + n % 2 * kTiles;
     float s[C::kM][C::kN / 8][4];
     row_products<C, kDim>(s, qs, first, ks);
     if constexpr (kMode == ScoreMode::soft_cap) {
@@ -125,10 +125,11 @@ __global__ void __launch_bounds__(kMmaThreads) attention_mma_forward(O* out, flo
       const int row = first + 16 * m + 8 * half + lane / 4;
       if (row >= qt.count) continue;
       const float inverse = all == 0 ? 0.0f : 1.0f / all;
-      O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * kValue + lane % 4 * 2;
+      O* to = out + ((sample * a.q_at.rows + qt.row + row) * a.heads + head) * value_dim + lane % 4 * 2;
 #pragma unroll
       for (int d = 0; d < kValue / 8; ++d)
-        put_pair(to + 8 * d, acc[m][d][2 * half] * inverse, acc[m][d][2 * half + 1] * inverse);
+        if (d < value_dim / 8)
+          put_pair(to + 8 * d, acc[m][d][2 * half] * inverse, acc[m][d][2 * half + 1] * inverse);
       if (lane % 4 == 0)
         lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] =
             all == 0 ? -INFINITY : top[m][half] * scale + log(all);
@@ -151,10 +152,11 @@ void attention_mma_forward(Stream& s, DType t, bool wide_out, void* out, void* l
       with_score_mode(a, [&]<ScoreMode kMode>() {
         const auto run = [&]<class O>() {
           using C = ForwardCut<kDim, kValue, kMode>;
-          const dim3 grid = mma_grid(a.q_at, C::kRows, 1, a.heads, a.batch);
+          const WorkList list(a.batch * a.heads, Tiles(a.q_at, C::kRows).total,
+                              2 * a.k_at.rows * (a.head_dim + a.value_dim), a.heads / a.kv_heads);
           const int64_t shared = int64_t{sizeof(T)} * (kDim * C::kRows + 2 * (kDim + kValue) * C::kN);
-          launch(s, grid, kMmaThreads, shared, cuda::attention_mma_forward<C, T, O, kMode>,
-                 static_cast<O*>(out), static_cast<float*>(lse), a);
+          launch(s, grid_of(list), kMmaThreads, shared, cuda::attention_mma_forward<C, T, O, kMode>,
+                 static_cast<O*>(out), static_cast<float*>(lse), list, a);
         };
         wide_out ? run.template operator()<float>() : run.template operator()<T>();
       });

@@ -1,5 +1,6 @@
 // How attention cuts queries and keys, on every device.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention/attention.h"
@@ -52,6 +53,115 @@ struct Mask {
     const int64_t last = position - keys.at + 1;
     return last < keys.count ? last : keys.count;
   }
+};
+
+/// Some tiles of each of the two runs, in the order of their rows.
+struct TileRange {
+  int first = 0, second = 0, in_first = 0, total = 0;
+  /// Of `runs`, from `from` up to `until` in each run, counted in it.
+  LT_HD static TileRange of(const Tiles& runs, const int (&from)[2], const int (&until)[2]) {
+    TileRange r;
+    r.in_first = until[0] > from[0] ? until[0] - from[0] : 0;
+    r.total = r.in_first + (until[1] > from[1] ? until[1] - from[1] : 0);
+    r.first = from[0], r.second = static_cast<int>(runs.in_first) + from[1] - r.in_first;
+    return r;
+  }
+  /// The number of its n-th tile.
+  LT_HD int operator[](int n) const { return (n < in_first ? first : second) + n; }
+};
+
+/// A run of tiles.
+struct TileRun {
+  int at, rows, block, tiles;
+  LT_HD TileRun(const Tiles& t, int run)
+      : at(static_cast<int>(run == 0 ? t.p.first : t.p.second)),
+        rows(static_cast<int>(run == 0 ? t.p.split : t.p.rows - t.p.split)),
+        block(static_cast<int>(t.block)),
+        tiles((rows + block - 1) / block) {}
+  /// The first tile that has a row at `position` or behind it.
+  LT_HD int from(int position) const {
+    return position >= at + rows ? tiles : position > at ? (position - at) / block : 0;
+  }
+  /// One behind the last tile that begins before `position`.
+  LT_HD int until(int position) const {
+    const int64_t ahead = position > at ? (int64_t{position} - at + block - 1) / block : 0;
+    return ahead < tiles ? static_cast<int>(ahead) : tiles;
+  }
+};
+
+/// The tiles of keys that some of these queries see.
+LT_HD inline TileRange keys_seen(const Tiles& keys, const Mask& mask, const Tile& queries) {
+  const int lowest = static_cast<int>(mask.lowest(queries.at));
+  int from[2], until[2];
+  for (int run = 0; run < 2; ++run) {
+    const TileRun r(keys, run);
+    from[run] = r.from(lowest), until[run] = r.until(static_cast<int>(queries.at + queries.count));
+  }
+  return TileRange::of(keys, from, until);
+}
+
+/// Of the numbers from `from` up to `until`, of which those that `seen` accepts come first: one behind them.
+struct BinarySearch {
+  template <class F>
+  LT_HD int operator()(int from, int until, F&& seen) const {
+    while (from < until) {
+      const int middle = from + (until - from) / 2;
+      if (seen(middle)) {
+        from = middle + 1;
+      } else {
+        until = middle;
+      }
+    }
+    return from;
+  }
+};
+
+/// The tiles of queries of which some see some of these keys. Where documents begin is looked up; a tile of
+/// queries that begins in a document behind the keys is followed by no other that sees them.
+template <class Search = BinarySearch>
+LT_HD inline TileRange queries_that_see(const Tiles& queries, const Mask& mask, const Tile& keys,
+                                        Search search = {}) {
+  const int64_t end = keys.at + keys.count;
+  int from[2], until[2];
+  for (int run = 0; run < 2; ++run) {
+    const TileRun r(queries, run);
+    from[run] = r.from(static_cast<int>(keys.at)), until[run] = r.tiles;
+    if (mask.window) {
+      const int64_t last = end + mask.window - 1;
+      until[run] = r.until(static_cast<int>(last < r.at + r.rows ? last : r.at + r.rows));
+    }
+    if (mask.documents)
+      until[run] = search(from[run], until[run],
+                          [&](int tile) { return mask.documents[r.at + tile * r.block] < end; });
+  }
+  return TileRange::of(queries, from, until);
+}
+
+/// The order in which blocks begin: tiles that have most to do first, as the others fill what these leave of
+/// a kernel's time; of all units whose other side fits the cache together, before the next ones begin.
+/// A unit is a head, or a key-value head, of a sample.
+struct WorkList {
+  int units = 0, tiles = 0, together = 1;
+  /// `other_bytes`: of what the tiles of a unit read of the other side; `sharing`: units that read the same.
+  WorkList(int64_t units, int64_t tiles, int64_t other_bytes, int64_t sharing)
+      : units(static_cast<int>(units)),
+        tiles(static_cast<int>(tiles)),
+        together(static_cast<int>(std::min(units, std::max<int64_t>(kCache / other_bytes, 1) * sharing))) {
+    LT_CHECK(units * tiles < int64_t{1} << 31, "attention of {} heads of samples in {} tiles", units, tiles);
+  }
+  int blocks() const { return units * tiles; }
+  struct Work {
+    int tile, unit;
+  };
+  /// The tile counts from the heaviest.
+  LT_HD Work operator[](unsigned block) const {
+    const unsigned size = static_cast<unsigned>(together) * tiles, which = block / size, rest = block % size;
+    const int first = static_cast<int>(which) * together, left = units - first;
+    const unsigned here = left < together ? left : together;
+    return {static_cast<int>(rest / here), first + static_cast<int>(rest % here)};
+  }
+  static constexpr int64_t kCache =
+      32 << 20;  ///< of the 40 MB that an A100 has, and of the 50 MB of H100 and H200
 };
 
 /// What products of queries and keys are multiplied by.

@@ -3,7 +3,7 @@
 // left operands of the sums are accumulators of the products before, so that nothing but tiles goes through
 // shared memory. Exponentials are computed while other products run: those of the sum over the tile before
 // in the kernel of queries; in that of keys, which has no registers left for it, those of dout and the
-// values.
+// values, and scores of the next queries are begun beside the sum of dk.
 #include "kernels/attention/attention_wgmma_cuda.h"
 
 namespace ltrain {
@@ -11,30 +11,31 @@ namespace cuda {
 namespace {
 
 /// For each tile of kN queries: kN times log2(e) lse, then kN times delta, the sum over channels of dout *
-/// out. Where a query sees nothing or is beyond the tile, infinity makes its probabilities zero. One warp a
-/// row; heads of samples from `first_unit` on, as lse has them.
-template <int kN, class T>
+/// out. Where a query sees nothing or is beyond the tile, infinity makes its probabilities zero. A grid of
+/// (some rows of the tiles of a head, heads of samples from `first_unit` on, as lse has them).
+template <int kN, int kDim, class T>
 __global__ void __launch_bounds__(kMmaThreads)
-    attention_statistics(float* to, const T* dout, const T* out, const float* lse, int64_t first_unit,
-                         int64_t units, AttentionArgs a) {
+    attention_statistics(float* to, const T* dout, const T* out, const float* lse, int first_unit,
+                         AttentionArgs a) {
+  using Dot = RowDot<kDim>;
+  static_assert(kN % Dot::kRows == 0);
   const Tiles tiles(a.q_at, kN);
-  const int64_t i = int64_t{blockIdx.x} * kMmaWarps + threadIdx.x / kWarp, rows = a.q_at.rows;
-  if (i >= units * tiles.total * kN) return;
-  const int64_t unit = first_unit + i / kN / tiles.total, col = i % kN;
-  const Tile tile = tiles[i / kN % tiles.total];
-  float sum = 0, log_sum = -INFINITY;
-  if (col < tile.count) {
-    const int64_t row = tile.row + col;
-    const int64_t at = ((unit / a.heads * rows + row) * a.heads + unit % a.heads) * a.head_dim;
-    for (int64_t c = threadIdx.x % kWarp * 2; c < a.head_dim; c += 2 * kWarp)
-      sum += get(dout, at + c) * get(out, at + c) + get(dout, at + c + 1) * get(out, at + c + 1);
-    log_sum = lse[unit * rows + row];
-  }
-  sum = warp_reduce(sum, Sum());
-  if (threadIdx.x % kWarp != 0) return;
-  to[i / kN * 2 * kN + col] = log_sum == -INFINITY ? INFINITY : log_sum * kToLog2;
-  to[i / kN * 2 * kN + kN + col] = sum;
+  const int i = static_cast<int>(blockIdx.x) * Dot::kRows + Dot::row(), col = i % kN;
+  const int heads = static_cast<int>(a.heads), unit = first_unit + static_cast<int>(blockIdx.y);
+  const Tile tile = tiles[i / kN];
+  const bool there = col < tile.count;
+  const int64_t row = tile.row + col, at = (unit / heads * a.q_at.rows + row) * heads + unit % heads;
+  const float sum = Dot::of(dout, out, at * kDim, kDim, there);
+  if (!Dot::first()) return;
+  const float log_sum = there ? lse[unit * a.q_at.rows + row] : -INFINITY;
+  float* const of_tile = to + (blockIdx.y * tiles.total + i / kN) * 2 * kN;
+  of_tile[col] = log_sum == -INFINITY ? INFINITY : log_sum * kToLog2;
+  of_tile[kN + col] = sum;
 }
+
+/// Buffers of keys in the kernel of queries: those of a tile are read until its step ends, and the products
+/// of the next tile with its keys are begun before, so that two would let nothing be copied ahead.
+constexpr int kKeyStages = 3;
 
 /// For a tile of queries: dq = the sum over keys. `statistics`: by tiles of kStatistics queries.
 template <class C, int kStatistics, class T>
@@ -43,26 +44,27 @@ __global__ void __launch_bounds__(C::kThreads, 1)
                                const __grid_constant__ TensorMap g_map,
                                const __grid_constant__ TensorMap k_map,
                                const __grid_constant__ TensorMap v_map, AttentionSink dq,
-                               const float* statistics, int64_t first_unit, AttentionArgs a) {
+                               const float* statistics, int first_unit, WorkList list, AttentionArgs a) {
 #ifdef LT_HOPPER
   constexpr int kDim = C::kDim, kN = C::kN, kTile = kN * kDim;
-  const int heads = static_cast<int>(a.heads), unit = static_cast<int>(first_unit + blockIdx.y);
+  const WorkList::Work work = list[blockIdx.x];
+  const int heads = static_cast<int>(a.heads), unit = first_unit + work.unit;
   const int head = unit % heads, sample = unit / heads;
   T* const qs = shared_boxes<T>();
-  T *const gs = qs + C::kRows * kDim, *const ks = gs + C::kRows * kDim, *const vs = ks + kStages * kTile;
+  T *const gs = qs + C::kRows * kDim, *const ks = gs + C::kRows * kDim, *const vs = ks + kKeyStages * kTile;
   Mbarrier* const own_there = reinterpret_cast<Mbarrier*>(vs + kStages * kTile);
-  Mbarrier *const k_there = own_there + 1, *const v_there = k_there + kStages;
-  Mbarrier *const k_free = v_there + kStages, *const v_free = k_free + kStages;
+  Mbarrier *const k_there = own_there + 1, *const v_there = k_there + kKeyStages;
+  Mbarrier *const k_free = v_there + kStages, *const v_free = k_free + kKeyStages;
   Step* const steps = reinterpret_cast<Step*>(v_free + kStages);
-  const ShortTile qt = Tiles(a.q_at, C::kRows)[gridDim.x - 1 - blockIdx.x];  // those with most keys first
+  const ShortTile qt = Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];  // late ones see most keys
   const Mask mask(a, sample);
 
   if (threadIdx.x == 0) {
     mbarrier_init(own_there, 1);
-    for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(k_there + i, 1), mbarrier_init(v_there + i, 1);
-      mbarrier_init(k_free + i, 4 * C::kGroups), mbarrier_init(v_free + i, 4 * C::kGroups);
-    }
+    for (int i = 0; i < kKeyStages; ++i)
+      mbarrier_init(k_there + i, 1), mbarrier_init(k_free + i, 4 * C::kGroups);
+    for (int i = 0; i < kStages; ++i)
+      mbarrier_init(v_there + i, 1), mbarrier_init(v_free + i, 4 * C::kGroups);
     mbarrier_init_done();
   }
   __syncthreads();
@@ -74,18 +76,20 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       mbarrier_expect(own_there, 2 * C::kOwnBytes);
       load_tile<kDim, C::kRows>(qs, q_map, own_there, a.q_at, qt, sample, head);
       load_tile<kDim, C::kRows>(gs, g_map, own_there, a.q_at, qt, sample, head);
-      KeyWalk walk(a, mask, qt, kN);
-      if (walk.ended()) steps[0] = Step::nothing(), mbarrier_arrive(k_there);
-      for (int n = 0; !walk.ended(); ++n) {
-        const int stage = n % kStages, ended = (n / kStages + 1) % 2;
-        const ShortTile kt = walk.next();
-        mbarrier_wait(k_free + stage, ended);
-        steps[stage] = Step::of(kt.at, kt.count, walk.hides(kt), !walk.ended());
-        mbarrier_expect(k_there + stage, C::kTileBytes);
-        load_tile<kDim, kN>(ks + stage * kTile, k_map, k_there + stage, a.k_at, kt, sample, kv_head);
-        mbarrier_wait(v_free + stage, ended);
-        mbarrier_expect(v_there + stage, C::kTileBytes);
-        load_tile<kDim, kN>(vs + stage * kTile, v_map, v_there + stage, a.k_at, kt, sample, kv_head);
+      const Tiles k_tiles(a.k_at, kN);
+      const TileRange seen = keys_seen(k_tiles, mask, qt);
+      const int highest = static_cast<int>(mask.lowest(qt.at + qt.count - 1));
+      if (seen.total == 0) steps[0] = Step::nothing(), mbarrier_arrive(k_there);
+      for (int n = 0; n < seen.total; ++n) {
+        const int k_stage = n % kKeyStages, v_stage = n % kStages;
+        const ShortTile kt = k_tiles[seen[n]];
+        mbarrier_wait(k_free + k_stage, (n / kKeyStages + 1) % 2);
+        steps[k_stage] = Step::keys(kt, kN, qt, highest, n + 1 < seen.total);
+        mbarrier_expect(k_there + k_stage, C::kTileBytes);
+        load_tile<kDim, kN>(ks + k_stage * kTile, k_map, k_there + k_stage, a.k_at, kt, sample, kv_head);
+        mbarrier_wait(v_free + v_stage, (n / kStages + 1) % 2);
+        mbarrier_expect(v_there + v_stage, C::kTileBytes);
+        load_tile<kDim, kN>(vs + v_stage * kTile, v_map, v_there + v_stage, a.k_at, kt, sample, kv_head);
       }
     }
   } else {
@@ -104,7 +108,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const int64_t row = qt.row + std::min(first + 8 * half + lane / 4, qt.count - 1);
       const int64_t in_run = row < a.q_at.split ? row : row - a.q_at.split;
       const int64_t tile = (row < a.q_at.split ? 0 : of_statistics.in_first) + in_run / kStatistics;
-      const float* from = statistics + (blockIdx.y * of_statistics.total + tile) * 2 * kStatistics;
+      const float* from = statistics + (work.unit * of_statistics.total + tile) * 2 * kStatistics;
       row_lse[half] = from[in_run % kStatistics];
       row_delta[half] = from[kStatistics + in_run % kStatistics];
     }
@@ -138,15 +142,15 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     };
     // Step n, once its keys are there.
     const auto step_of = [&](int n) {
-      mbarrier_wait(k_there + n % kStages, n / kStages % 2);
-      return read_step(steps + n % kStages);
+      mbarrier_wait(k_there + n % kKeyStages, n / kKeyStages % 2);
+      return read_step(steps + n % kKeyStages);
     };
     // Scores of tile n in one group, and what its probabilities' gradients are made from in the next.
     const auto begin_tile = [&](int n) {
       const int stage = n % kStages, parity = n / kStages % 2;
       in_flight(s), in_flight(ds), in_flight(acc);
       wgmma_fence();
-      begin_scores<T, kDim, C::kRows, kN>(s, qs, 64 * group, ks + stage * kTile);
+      begin_scores<T, kDim, C::kRows, kN>(s, qs, 64 * group, ks + n % kKeyStages * kTile);
       wgmma_commit();
       mbarrier_wait(v_there + stage, parity);
       wgmma_fence();
@@ -168,7 +172,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       as_left<T, kN>(weights, ds);
       int n = 0;
       for (; step.more(); ++n) {
-        const int stage = n % kStages;
+        const int stage = n % kKeyStages;
         step = step_of(n + 1);
         begin_tile(n + 1);
         wgmma_fence();
@@ -177,7 +181,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         wgmma_wait<2>();
         in_flight(s);
         soften(step);
-        wgmma_wait<1>();
+        wgmma_wait_behind<1>(s[kN / 2 - 1] + s[kN / 2 - 2], v_there + (n + 1) % kStages,
+                             (n + 1) / kStages % 2);
         in_flight(ds);
         done_with(v_free + (n + 1) % kStages);
         differentiate();
@@ -188,7 +193,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       }
       in_flight(acc);
       wgmma_fence();
-      begin_sums<T, kDim, kN>(acc, weights, ks + n % kStages * kTile);
+      begin_sums<T, kDim, kN>(acc, weights, ks + n % kKeyStages * kTile);
       wgmma_commit();
       wgmma_wait<0>();
       in_flight(acc);
@@ -198,10 +203,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     for (int half = 0; half < 2; ++half) {
       const int row = first + 8 * half + lane / 4;
       if (row >= qt.count) continue;
-#pragma unroll
-      for (int d = 0; d < kDim / 8; ++d)
-        give_pair<T>(dq, sample * a.q_at.rows + qt.row + row, head * kDim + 8 * d + lane % 4 * 2,
-                     acc[4 * d + 2 * half] * scale, acc[4 * d + 2 * half + 1] * scale);
+      give_row<T>(dq, sample * a.q_at.rows + qt.row + row, head * kDim + lane % 4 * 2, acc, half, scale);
     }
   }
 #endif
@@ -214,27 +216,28 @@ __global__ void __launch_bounds__(C::kThreads, 1)
                                 const __grid_constant__ TensorMap g_map,
                                 const __grid_constant__ TensorMap k_map,
                                 const __grid_constant__ TensorMap v_map, AttentionSink dk, AttentionSink dv,
-                                const float* statistics, int64_t first_unit, AttentionArgs a) {
+                                const float* statistics, int first_unit, WorkList list, AttentionArgs a) {
 #ifdef LT_HOPPER
   constexpr int kDim = C::kDim, kN = C::kN, kTile = kN * kDim;
   const int kv_heads = static_cast<int>(a.kv_heads), heads = static_cast<int>(a.heads) / kv_heads;
-  const int unit = static_cast<int>(first_unit + blockIdx.y);  // a key-value head of a sample
+  const WorkList::Work work = list[blockIdx.x];
+  const int unit = first_unit + work.unit;  // a key-value head of a sample
   const int kv_head = unit % kv_heads, sample = unit / kv_heads;
   T* const ks = shared_boxes<T>();
   T *const vs = ks + C::kRows * kDim, *const qs = vs + C::kRows * kDim, *const gs = qs + kStages * kTile;
   float* const columns = reinterpret_cast<float*>(gs + kStages * kTile);
   Mbarrier* const own_there = reinterpret_cast<Mbarrier*>(columns + kStages * 2 * kN);
-  Mbarrier *const q_there = own_there + 1, *const g_there = q_there + kStages,
-                  *const free = g_there + kStages;
-  Step* const steps = reinterpret_cast<Step*>(free + kStages);
-  const ShortTile kt = Tiles(a.k_at, C::kRows)[blockIdx.x];  // early keys, which most queries see, first
+  Mbarrier *const q_there = own_there + 1, *const g_there = q_there + kStages;
+  Mbarrier *const q_free = g_there + kStages, *const g_free = q_free + kStages;
+  Step* const steps = reinterpret_cast<Step*>(g_free + kStages);
+  const ShortTile kt = Tiles(a.k_at, C::kRows)[work.tile];  // most queries see early keys
   const Mask mask(a, sample);
 
   if (threadIdx.x == 0) {
     mbarrier_init(own_there, 1);
     for (int i = 0; i < kStages; ++i) {
       mbarrier_init(q_there + i, 1), mbarrier_init(g_there + i, 1);
-      mbarrier_init(free + i, 4 * C::kGroups);
+      mbarrier_init(q_free + i, 4 * C::kGroups), mbarrier_init(g_free + i, 4 * C::kGroups);
     }
     mbarrier_init_done();
   }
@@ -242,39 +245,34 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
   if (threadIdx.x < kWarpgroup) {
     fewer_registers<C::kFew>();
-    if (threadIdx.x == 0) {
-      mbarrier_expect(own_there, 2 * C::kOwnBytes);
-      load_tile<kDim, C::kRows>(ks, k_map, own_there, a.k_at, kt, sample, kv_head);
-      load_tile<kDim, C::kRows>(vs, v_map, own_there, a.k_at, kt, sample, kv_head);
+    if (threadIdx.x < kWarp) {
+      if (threadIdx.x == 0) {
+        mbarrier_expect(own_there, 2 * C::kOwnBytes);
+        load_tile<kDim, C::kRows>(ks, k_map, own_there, a.k_at, kt, sample, kv_head);
+        load_tile<kDim, C::kRows>(vs, v_map, own_there, a.k_at, kt, sample, kv_head);
+      }
       const Tiles q_tiles(a.q_at, kN);
-      const int tiles = static_cast<int>(q_tiles.total);
-      // Step (h, j): tile j of the queries of the h-th head that shares these keys.
-      int h = 0, j = 0;
-      const auto seek = [&] {
-        for (; h < heads; ++h, j = 0)
-          for (; j < tiles; ++j)
-            if (const ShortTile qt = q_tiles[j];
-                kt.at < qt.at + qt.count && kt.at + kt.count > static_cast<int>(mask.lowest(qt.at)))
-              return true;
-        return false;
-      };
-      bool more = seek();
-      if (!more) steps[0] = Step::nothing(), mbarrier_arrive(q_there);
-      for (int n = 0; more; ++n) {
-        const int stage = n % kStages, head = kv_head * heads + h;
-        const ShortTile qt = q_tiles[j];
-        const float* const from = statistics + ((int64_t{blockIdx.y} * heads + h) * tiles + j) * 2 * kN;
-        ++j, more = seek();
-        mbarrier_wait(free + stage, (n / kStages + 1) % 2);
-        steps[stage] = Step::of(
-            qt.at, qt.count,
-            kt.at + C::kRows - 1 > qt.at || static_cast<int>(mask.lowest(qt.at + qt.count - 1)) > kt.at,
-            more);
-        mbarrier_expect(q_there + stage, C::kTileBytes + 8 * kN);
-        load_tile<kDim, kN>(qs + stage * kTile, q_map, q_there + stage, a.q_at, qt, sample, head);
-        load_bytes(columns + stage * 2 * kN, from, 8 * kN, q_there + stage);
-        mbarrier_expect(g_there + stage, C::kTileBytes);
-        load_tile<kDim, kN>(gs + stage * kTile, g_map, g_there + stage, a.q_at, qt, sample, head);
+      const TileRange seen = queries_that_see(q_tiles, mask, kt, WarpSearch());
+      const int steps_of_all = heads * seen.total;  // the tiles of the first head that shares these keys, ...
+      if (threadIdx.x == 0) {
+        if (steps_of_all == 0) steps[0] = Step::nothing(), mbarrier_arrive(q_there);
+        for (int n = 0, h = 0, j = 0; n < steps_of_all; ++n) {
+          const int stage = n % kStages, head = kv_head * heads + h, ended = (n / kStages + 1) % 2;
+          const ShortTile qt = q_tiles[seen[j]];
+          const float* const from =
+              statistics + ((int64_t{work.unit} * heads + h) * q_tiles.total + seen[j]) * 2 * kN;
+          mbarrier_wait(g_free + stage, ended);  // before q
+          mbarrier_expect(g_there + stage, C::kTileBytes);
+          load_tile<kDim, kN>(gs + stage * kTile, g_map, g_there + stage, a.q_at, qt, sample, head);
+          mbarrier_wait(q_free + stage, ended);
+          const int latest = static_cast<int>(mask.lowest(qt.at + qt.count - 1));
+          steps[stage] =
+              Step::of(qt.at, qt.count, kt.at + C::kRows - 1 > qt.at || latest > kt.at, n + 1 < steps_of_all);
+          mbarrier_expect(q_there + stage, C::kTileBytes + 8 * kN);
+          load_tile<kDim, kN>(qs + stage * kTile, q_map, q_there + stage, a.q_at, qt, sample, head);
+          load_bytes(columns + stage * 2 * kN, from, 8 * kN, q_there + stage);
+          if (++j == seen.total) j = 0, ++h;
+        }
       }
     }
   } else {
@@ -330,52 +328,81 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       mbarrier_wait(q_there + n % kStages, n / kStages % 2);
       return read_step(steps + n % kStages);
     };
+    const auto done_with = [&](Mbarrier* free) {
+      if (lane == 0) mbarrier_arrive(free);
+    };
+    // Goes on to the next step of which some query sees a key of this warpgroup; false where there is none.
+    // The other warpgroup may be at one that is passed over here. `held`: the buffers of queries that
+    // products still read, of which nothing may be waited for beyond the step that follows.
+    int n = -1, held = -1;
+    Step step = Step::of(0, 0, false, true);
+    const auto advance = [&] {
+      while (step.more()) {
+        step = step_of(++n);
+        if (step.at + step.count() > kt.at + 64 * group) return true;
+        done_with(g_free + n % kStages);
+        if (held >= 0) {
+          wgmma_wait<0>();
+          in_flight(acc_k);
+          done_with(q_free + held);
+          held = -1;
+        }
+        done_with(q_free + n % kStages);
+      }
+      return false;
+    };
     // Each begins a group of products of step n.
-    const auto begin_p = [&](int n) {
-      in_flight(p), in_flight(ds), in_flight(acc_k), in_flight(acc_v);
+    const auto begin_p = [&] {
       wgmma_fence();
       begin_scores<T, kDim, C::kRows, kN>(p, ks, 64 * group, qs + n % kStages * kTile);
       wgmma_commit();
     };
-    const auto begin_ds = [&](int n) {
+    const auto begin_ds = [&] {
       mbarrier_wait(g_there + n % kStages, n / kStages % 2);
       wgmma_fence();
       begin_scores<T, kDim, C::kRows, kN>(ds, vs, 64 * group, gs + n % kStages * kTile);
       wgmma_commit();
     };
-    const auto begin_dv = [&](int n) {
+    const auto begin_dv = [&] {
       wgmma_fence();
       begin_sums<T, kDim, kN>(acc_v, weights, gs + n % kStages * kTile);
       wgmma_commit();
     };
-    const auto begin_dk = [&](int n) {
+    const auto begin_dk = [&] {
       wgmma_fence();
       begin_sums<T, kDim, kN>(acc_k, weights, qs + n % kStages * kTile);
       wgmma_commit();
     };
 
     mbarrier_wait(own_there, 0);
-    Step step = step_of(0);
-    bool more = step.count() > 0;
-    for (int n = 0; more; ++n) {
-      begin_p(n);
-      begin_ds(n);
-      wgmma_wait<1>();
-      in_flight(p);
-      soften(step, n % kStages);
-      as_left<T, kN>(weights, p);
-      begin_dv(n);
-      wgmma_wait<1>();
-      in_flight(ds);
-      differentiate(n % kStages);
-      wgmma_wait<0>();
-      in_flight(acc_v);
-      as_left<T, kN>(weights, ds);
-      begin_dk(n);
-      if (more = step.more(); more) step = step_of(n + 1);
+    if (advance()) {
+      in_flight(p), in_flight(ds), in_flight(acc_k), in_flight(acc_v);
+      begin_p();
+      for (;;) {
+        const int stage = n % kStages;
+        begin_ds();
+        wgmma_wait<1>();
+        in_flight(p);
+        soften(step, stage);
+        as_left<T, kN>(weights, p);
+        begin_dv();
+        wgmma_wait<1>();
+        in_flight(ds);
+        differentiate(stage);
+        wgmma_wait<0>();
+        in_flight(acc_v);
+        done_with(g_free + stage);
+        as_left<T, kN>(weights, ds);
+        begin_dk();
+        held = stage;
+        if (!advance()) break;
+        begin_p();  // beside the sum of dk: other orders of these are serialised (scripts/keep-resources.sh)
+        wgmma_wait<1>();
+        in_flight(acc_k);
+        if (held >= 0) done_with(q_free + held);
+      }
       wgmma_wait<0>();
       in_flight(acc_k);
-      if (lane == 0) mbarrier_arrive(free + n % kStages);
     }
 
 #pragma unroll
@@ -383,13 +410,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const int row = first + 8 * half + lane / 4;
       if (row >= kt.count) continue;
       const int64_t to_row = sample * a.k_at.rows + kt.row + row;
-#pragma unroll
-      for (int d = 0; d < kDim / 8; ++d) {
-        const int64_t col = kv_head * kDim + 8 * d + lane % 4 * 2;
-        const int i = 4 * d + 2 * half;
-        give_pair<T>(dk, to_row, col, acc_k[i] * scale, acc_k[i + 1] * scale);
-        give_pair<T>(dv, to_row, col, acc_v[i], acc_v[i + 1]);
-      }
+      give_row<T>(dk, to_row, kv_head * kDim + lane % 4 * 2, acc_k, half, scale);
+      give_row<T>(dv, to_row, kv_head * kDim + lane % 4 * 2, acc_v, half, 1.0f);
     }
   }
 #endif
@@ -422,21 +444,22 @@ void attention_wgmma_backward(Stream& s, DType t, AttentionSink dq, AttentionSin
       for (int64_t first = 0; first < pairs; first += fit) {
         const int64_t here = std::min(fit, pairs - first), unit = first * group, units = here * group;
         float* const statistics = static_cast<float*>(scratch(s, 8 * units * padded));
-        launch(s, dim3(static_cast<unsigned>((units * padded + kMmaWarps - 1) / kMmaWarps)), kMmaThreads, 0,
-               attention_statistics<K::kN, T>, statistics, static_cast<const T*>(dout),
-               static_cast<const T*>(out), static_cast<const float*>(lse), unit, units, a);
-        const int64_t q_shared =
-            2 * Q::kOwnBytes + 2 * kStages * Q::kTileBytes + 8 * (1 + 4 * kStages) + kStepBytes;
-        const int64_t kv_shared = 2 * K::kOwnBytes + 2 * kStages * K::kTileBytes + kStages * 8 * K::kN +
-                                  8 * (1 + 3 * kStages) + kStepBytes;
-        launch(s, mma_grid(a.q_at, Q::kRows, 1, units, 1), Q::kThreads, q_shared,
-               attention_wgmma_backward_q<Q, K::kN, T>, queries(a.q, a.q_stride, Q::kRows),
-               queries(dout, width, Q::kRows), keys(a.k, a.k_stride, Q::kN), keys(a.v, a.v_stride, Q::kN), dq,
-               statistics, unit, a);
-        launch(s, mma_grid(a.k_at, K::kRows, 1, here, 1), K::kThreads, kv_shared,
-               attention_wgmma_backward_kv<K, T>, queries(a.q, a.q_stride, K::kN),
-               queries(dout, width, K::kN), keys(a.k, a.k_stride, K::kRows), keys(a.v, a.v_stride, K::kRows),
-               dk, dv, statistics, first, a);
+        launch(s, dim3(static_cast<unsigned>(padded / RowDot<kDim>::kRows), static_cast<unsigned>(units)),
+               kMmaThreads, 0, attention_statistics<K::kN, kDim, T>, statistics, static_cast<const T*>(dout),
+               static_cast<const T*>(out), static_cast<const float*>(lse), unit, a);
+        constexpr int64_t q_shared = 2 * Q::kOwnBytes + (kKeyStages + kStages) * Q::kTileBytes +
+                                     barrier_bytes(1 + 2 * kKeyStages + 2 * kStages, kKeyStages);
+        constexpr int64_t kv_shared = 2 * K::kOwnBytes + 2 * kStages * K::kTileBytes + kStages * 8 * K::kN +
+                                      barrier_bytes(1 + 4 * kStages, kStages);
+        static_assert(q_shared <= kMostShared && kv_shared <= kMostShared);
+        const WorkList q_list(units, Tiles(a.q_at, Q::kRows).total, 4 * a.k_at.rows * kDim, group);
+        const WorkList kv_list(here, Tiles(a.k_at, K::kRows).total, 4 * group * a.q_at.rows * kDim, 1);
+        launch(s, grid_of(q_list), Q::kThreads, q_shared, attention_wgmma_backward_q<Q, K::kN, T>,
+               queries(a.q, a.q_stride, Q::kRows), queries(dout, width, Q::kRows),
+               keys(a.k, a.k_stride, Q::kN), keys(a.v, a.v_stride, Q::kN), dq, statistics, unit, q_list, a);
+        launch(s, grid_of(kv_list), K::kThreads, kv_shared, attention_wgmma_backward_kv<K, T>,
+               queries(a.q, a.q_stride, K::kN), queries(dout, width, K::kN), keys(a.k, a.k_stride, K::kRows),
+               keys(a.v, a.v_stride, K::kRows), dk, dv, statistics, first, kv_list, a);
       }
     });
   });

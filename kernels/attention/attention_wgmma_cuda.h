@@ -11,8 +11,8 @@
 
 namespace ltrain::cuda {
 
-constexpr int kStages = 2;               ///< buffers of each operand
-constexpr int kStepBytes = kStages * 8;  ///< of steps
+constexpr int kStages = 2;               ///< buffers of each operand, where a kernel does not say otherwise
+constexpr int64_t kMostShared = 232448;  ///< bytes of shared memory that a block of an H100 may have
 constexpr float kToLog2 = 1.4426950408889634f;
 
 /// How a kernel cuts its work.
@@ -45,6 +45,9 @@ inline TensorMap head_map(const void* data, int64_t stride, int64_t columns, con
                                 box_rows});
 }
 
+/// An 8-byte word in shared memory for each of the barriers, and for each of the steps.
+constexpr int64_t barrier_bytes(int barriers, int steps) { return 8 * (barriers + steps); }
+
 #ifdef LT_HOPPER
 
 /// A tile in few registers: sequences are shorter than 2^31.
@@ -52,6 +55,7 @@ struct ShortTile {
   int row, count, at;
   __device__ ShortTile(const Tile& t)
       : row(static_cast<int>(t.row)), count(static_cast<int>(t.count)), at(static_cast<int>(t.at)) {}
+  __device__ operator Tile() const { return {row, count, at}; }
 };
 
 /// A tile of the other side, as the warpgroup that copies tells the others: it alone knows which are to come.
@@ -64,39 +68,30 @@ struct Step {
     return {at, 4 * count + 2 * hidden + more};
   }
   static __device__ Step nothing() { return {0, 0}; }
+  /// Of keys for a tile of queries, the last of which sees none before `highest`.
+  static __device__ Step keys(const ShortTile& keys, int block, const ShortTile& queries, int highest,
+                              bool more) {
+    const bool hidden = keys.count < block || keys.at + keys.count - 1 > queries.at || highest > keys.at;
+    return of(keys.at, keys.count, hidden, more);
+  }
   __device__ int count() const { return packed / 4; }
   __device__ bool hidden() const { return packed & 2; }
   __device__ bool more() const { return packed & 1; }  ///< another one follows
 };
-static_assert(kStages * sizeof(Step) == kStepBytes);
 __device__ __forceinline__ Step read_step(const Step* step) {
   return {uniform(step->at), uniform(step->packed)};
 }
 
-/// Over the tiles of keys that some query of a tile sees.
-struct KeyWalk {
-  Tiles tiles;
-  ShortTile queries;
-  int lowest, highest, j = 0;  ///< where the document of the first and of the last query begins
-  __device__ KeyWalk(const AttentionArgs& a, const Mask& mask, const ShortTile& queries, int rows)
-      : tiles(a.k_at, rows),
-        queries(queries),
-        lowest(static_cast<int>(mask.lowest(queries.at))),
-        highest(static_cast<int>(mask.lowest(queries.at + queries.count - 1))) {
-    seek();
-  }
-  __device__ bool ended() const { return j >= tiles.total; }
-  __device__ ShortTile next() {
-    const ShortTile t = tiles[j++];
-    seek();
-    return t;
-  }
-  __device__ bool hides(const ShortTile& keys) const {
-    return keys.count < tiles.block || keys.at + keys.count - 1 > queries.at || highest > keys.at;
-  }
-  __device__ void seek() {
-    for (; !ended(); ++j)
-      if (const ShortTile t = tiles[j]; t.at < queries.at + queries.count && t.at + t.count > lowest) return;
+/// BinarySearch (attention_tiles.h) by all lanes of a warp, 32 at a time: as long as what it finds.
+struct WarpSearch {
+  template <class F>
+  __device__ int operator()(int from, int until, F&& seen) const {
+    for (;;) {
+      const int mine = from + threadIdx.x % kWarp;
+      const int found = __popc(__ballot_sync(kAllLanes, mine < until && seen(mine)));
+      from += found;
+      if (found < kWarp) return from;
+    }
   }
 };
 
@@ -109,6 +104,14 @@ __device__ __forceinline__ void load_tile(T* to, const TensorMap& map, Mbarrier*
   for (int p = 0; p < kDim / kPanel; ++p)
     load_box(to + p * kPanel * kRows, map, there, head * kDim + p * kPanel, tile.row - run * at.split, run,
              sample);
+}
+
+/// One of two halves of a lane's rows of an accumulator, times `scale`, to a row of a gradient from the
+/// lane's first channel `col` on. What is added to is loaded before anything is stored.
+template <class T, int n>
+__device__ __forceinline__ void give_row(const AttentionSink& to, int64_t row, int64_t col,
+                                         const float (&acc)[n], int half, float scale) {
+  give_pairs<T, n / 4>(to, row, col, n / 4, [&](int d, int i) { return acc[4 * d + 2 * half + i] * scale; });
 }
 
 /// Begins s = the warpgroup's 64 rows of `own`, from `first` on, times the rows of `other`: scores.
@@ -126,6 +129,16 @@ __device__ __forceinline__ void begin_sums(float (&acc)[kDim / 2], const uint32_
 #pragma unroll
   for (int k = 0; k < kN; k += 16)
     wgmma<T, kDim, Along::rows>(acc, weights[k / 16], along_rows(other, kN, 0, k), true);
+}
+
+/// wgmma_wait(), but not before `computed`, which is not negative, is known. ptxas moves a wait for products
+/// up as far as the results allow, over the exponentials of a tile too ("memory" orders what nvcc does, not
+/// what ptxas does), but over no branch on what is computed. `passed`: a phase that has been waited for
+/// before; scripts/kernel-products.py counts in the machine code.
+template <int groups_left>
+__device__ __forceinline__ void wgmma_wait_behind(float computed, Mbarrier* passed, int parity) {
+  if (computed < 0) mbarrier_wait(passed, parity);
+  wgmma_wait<groups_left>();
 }
 
 /// Accumulators as a left operand.

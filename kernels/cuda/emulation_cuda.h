@@ -29,7 +29,7 @@ struct dim3 {
 namespace ltrain::cuda {
 
 // By type, as on the device; the C library's take doubles only.
-using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::sqrt, std::tanh;
+using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::log2, std::sqrt, std::tanh;
 
 struct Emulated {
   dim3 thread, block;  ///< of the running fibre
@@ -111,6 +111,14 @@ inline unsigned __match_any_sync(unsigned, unsigned v) {
     if (::ltrain::cuda::emulated_word(round, lane, 0) == v) same |= 1u << lane;
   return same;
 }
+inline unsigned __ballot_sync(unsigned, bool v) {
+  const int64_t round = ::ltrain::cuda::emulated_give({v});
+  unsigned those = 0;
+  for (int lane = 0; lane < 32; ++lane)
+    if (::ltrain::cuda::emulated_word(round, lane, 0)) those |= 1u << lane;
+  return those;
+}
+inline bool __any_sync(unsigned lanes, bool v) { return __ballot_sync(lanes, v) != 0; }
 /// Of the lane `delta` before; its own in the first lanes.
 inline unsigned __shfl_up_sync(unsigned, unsigned v, int delta) {
   const int64_t round = ::ltrain::cuda::emulated_give({v});

@@ -44,8 +44,5 @@ class MatmulChoices {
 /// LTRAIN_MATMUL_ALGORITHMS: heuristic (default): the library's first guess; measured: several are timed when
 /// a product is first met. Others are refused.
 bool measure_matmuls();
-/// Where choices are kept: LTRAIN_CACHE_DIR, or ltrain below XDG_CACHE_HOME or ~/.cache; empty where there is
-/// none.
-std::string cache_folder();
 
 }  // namespace ltrain

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/base/cache_folder.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/library_cuda.h"
 #include "kernels/matmul/matmul.h"

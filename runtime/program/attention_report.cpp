@@ -1,5 +1,6 @@
 #include "runtime/program/attention_report.h"
 
+#include "kernels/attention/attention_check.h"
 #include "kernels/attention/attention_choice.h"
 #include "kernels/attention/attention_cudnn.h"
 #include "runtime/program/train_program.h"
@@ -9,14 +10,25 @@ namespace {
 
 DType type_of(const Recipe& r) { return precision_policy(std::string(to_string(r.precision))).compute; }
 
-std::string native_kernels(const Recipe& r, DType type, int capability) {
+AttentionTraits traits_of(const Recipe& r, DType type, int capability) {
   AttentionTraits traits;
   traits.type = type, traits.head_dim = r.model.head_dim, traits.value_dim = r.model.value_dim();
   traits.capability = capability;
   traits.dropout = r.model.attn_pdrop > 0;
   traits.soft_cap = r.model.attn_logit_softcapping.value_or(0) > 0;
+  return traits;
+}
+
+/// `why_not_wgmma`: of a GPU on which they were compared.
+std::string native_kernels(const Recipe& r, DType type, int capability,
+                           const std::string& why_not_wgmma = "") {
+  const AttentionTraits traits = traits_of(r, type, capability);
   switch (choose_attention(traits)) {
     case AttentionKernel::wgmma:
+      if (!why_not_wgmma.empty())
+        return fmt::format(
+            "native kernels, on tensor cores (mma); those for Hopper (wgmma) are not used, because {}",
+            why_not_wgmma);
       return "native kernels, on Hopper's tensor cores (wgmma)";
     case AttentionKernel::mma:
       return "native kernels, on tensor cores (mma)";
@@ -27,6 +39,16 @@ std::string native_kernels(const Recipe& r, DType type, int capability) {
       traits.value_dim == traits.head_dim ? "" : fmt::format(" and values of {}", traits.value_dim);
   return fmt::format("native kernels, in plain arithmetic, for {} with head dim {}{}", dtype_name(type),
                      r.model.head_dim, values);
+}
+
+std::string why_not_wgmma(const Recipe& r, int capability, Stream& compute) {
+  const DType type = type_of(r);
+  if (choose_attention(traits_of(r, type, capability)) != AttentionKernel::wgmma) return "";
+  const std::string why = wgmma_unusable(compute, type, r.model.head_dim);
+  if (!why.empty() && attention_is_forced())
+    fail(ExitCode::usage,
+         "LTRAIN_ATTENTION=wgmma: these kernels are not used, because {}; LTRAIN_ATTENTION=mma works", why);
+  return why;
 }
 
 }  // namespace
@@ -56,9 +78,13 @@ std::string planned_attention(const Recipe& r, int capability) {
                      r.deterministic ? "the forward ones are" : "they are");
 }
 
+void try_attention_kernels(const Recipe& r, int capability, Stream& compute) {
+  why_not_wgmma(r, capability, compute);
+}
+
 std::string attention_report(const Recipe& r, int capability, Stream& compute) {
   const DType type = type_of(r);
-  const std::string own = native_kernels(r, type, capability);
+  const std::string own = native_kernels(r, type, capability, why_not_wgmma(r, capability, compute));
   if (r.attention_backend == AttentionBackend::own) return own;
   AttentionShape shape;
   shape.heads = r.model.num_attention_heads, shape.kv_heads = r.model.num_key_value_heads;

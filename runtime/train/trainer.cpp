@@ -155,6 +155,7 @@ class Trainer {
     for (const Communicator* c : groups_->groups().all())
       if (c->size() > 1) comm_axes_.insert(comm_axis(c->axes()));
     compute_ = make_compute_stream(device_, "compute");
+    if (device_ != DeviceKind::cpu) try_attention_kernels(recipe_, card_.capability, *compute_);
     allocate();
     offload_memory_.emplace(options, device_, offload_folders(recipe_), plan_.offloaded.activations);
     program_ = std::make_unique<TrainProgram>(

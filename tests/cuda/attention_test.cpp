@@ -136,6 +136,19 @@ TEST_CASE("attention on tensor cores: every head dim, lengths about the tiles") 
   }
 }
 
+TEST_CASE("attention on tensor cores: head dims that are padded, with values as wide and narrower") {
+  if (!have_cuda()) return;
+  for (DType t : kNarrow)
+    for (int64_t dim : {32, 40, 80, 112, 160, 200}) {
+      check_fused(kMma, t, {1, 75, 2, 1, dim, dim == 80, dim == 112});
+      Case narrow{2, 67, 2, 2, dim};
+      narrow.values = dim / 2 / 8 * 8;
+      check_fused(kMma, t, narrow);
+    }
+  for (DType t : kNarrow) check_block(kMma, t, 30, 80, 2, 1, true, 1);
+  check_apart(kMma, DType::bf16, 70, 80);
+}
+
 TEST_CASE("attention on tensor cores: groups of heads, samples, documents, dropout") {
   if (!have_cuda()) return;
   for (DType t : kNarrow) {
@@ -262,8 +275,11 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
   REQUIRE(with([](auto& t) { t.even_runs = false; }) == mma);
   REQUIRE(with([](auto& t) { t.soft_cap = true; }) == mma);
   REQUIRE(with([](auto& t) { t.soft_cap = t.dropout = true; }) == base);
-  REQUIRE(with([](auto& t) { t.head_dim = 80; }) == base);
-  REQUIRE(with([](auto& t) { t.value_dim = 64; }) == base);
+  for (int64_t dim : {32, 48, 80, 112, 160, 200, 256})
+    REQUIRE(with([&](auto& t) { t.head_dim = dim; }) == mma);
+  for (int64_t dim : {8, 24, 33, 84, 252}) REQUIRE(with([&](auto& t) { t.head_dim = dim; }) == base);
+  REQUIRE(with([](auto& t) { t.value_dim = 64; }) == mma);
+  REQUIRE(with([](auto& t) { t.value_dim = 60; }) == base);
   REQUIRE(with([](auto& t) { t.value_dim = 128; }) == wgmma);
   REQUIRE(with([](auto& t) { t.head_dim = 192, t.value_dim = 128; }) == mma);
   REQUIRE(with([](auto& t) { t.aligned = false; }) == base);
@@ -272,8 +288,8 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
   {
     const Forced forced(mma);
     REQUIRE(choose_attention(h100) == mma);
-    REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 80; }),
-                        Catch::Contains("LTRAIN_ATTENTION=mma") && Catch::Contains("head dim 80"));
+    REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 20; }),
+                        Catch::Contains("LTRAIN_ATTENTION=mma") && Catch::Contains("head dim 20"));
   }
   {
     const Forced forced(wgmma);
@@ -359,7 +375,39 @@ TEST_CASE("attention: kernels that disagree are told, with what and how much") {
   cuda::emulated_lanes_swapped = true;  // in those of mma.sync alone
   const std::string told = compare_attention_kernels(*s, DType::bf16, 64);
   cuda::emulated_lanes_swapped = false;
-  REQUIRE_THAT(told, Catch::StartsWith("outputs differ by "));
+  REQUIRE_THAT(told, Catch::StartsWith("grouped heads: out differs by "));
+}
+
+TEST_CASE("attention: an error of 1 % in one of the results of one of the problems is told") {
+  const auto s = cuda::make_cuda_stream("cuda");
+  const auto told = [&](std::string_view tensor, int problem, bool half) {
+    int met = 0;
+    return compare_attention_kernels(
+        *s, DType::bf16, 64, 136,
+        [&](Stream& stream, std::string_view name, void* data, int64_t elements, bool wide) {
+          if (name != tensor || met++ != problem) return;
+          const auto scale = [&]<class T>(T) {
+            std::vector<T> v(static_cast<size_t>(elements));
+            const int64_t bytes = elements * static_cast<int64_t>(sizeof(T));
+            stream.copy(v.data(), data, bytes);
+            stream.synchronize();
+            for (size_t i = half ? v.size() / 2 : 0; i < v.size(); ++i)
+              v[i] = T(1.01f * static_cast<float>(v[i]));
+            stream.copy(data, v.data(), bytes);
+            stream.synchronize();
+          };
+          wide ? scale(0.0f) : scale(bf16());
+        });
+  };
+  const std::string problems[] = {"grouped heads", "documents",
+                                  "some queries against some keys, added to what is there"};
+  for (const char* tensor : {"out", "dq", "dk", "dv"})
+    for (int i = 0; i < 3; ++i) {
+      CAPTURE(tensor, i);
+      REQUIRE_THAT(told(tensor, i, false), Catch::StartsWith(problems[i] + ": " + tensor + " differs by "));
+    }
+  REQUIRE_THAT(told("dq", 0, true), Catch::StartsWith("grouped heads: dq differs by "));
+  REQUIRE(told("none", 0, false) == "");
 }
 
 TEST_CASE("attention on tensor cores with two lanes exchanged is seen to be wrong") {

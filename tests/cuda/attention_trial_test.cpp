@@ -1,0 +1,180 @@
+// The attention kernels for Hopper tried in a process of their own: what becomes of each of its ends.
+// Processes here are scripts, and the program with the emulated device.
+#ifdef LTRAIN_CUDA_EMULATED
+#include "kernels/attention/attention_trial.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/attention/attention_check.h"
+#include "kernels/cuda/emulation_cuda.h"
+#include "kernels/tensor/stream_cuda.h"
+#include "tests/app/run_program.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+using Catch::StartsWith;
+
+namespace {
+
+/// As long as it lives, a script is what tries the kernels, and the cache is a folder of its own.
+class Trial {
+ public:
+  explicit Trial(const std::string& script, double seconds = 30) : script_(folder_.path() + "/trial") {
+    ::setenv("LTRAIN_CACHE_DIR", cache().c_str(), 1);
+    becomes(script, seconds);
+  }
+  ~Trial() {
+    ::unsetenv("LTRAIN_CACHE_DIR");
+    ::unsetenv("LTRAIN_EMULATED_DRIVER");
+    set_attention_trial({});
+    forget_wgmma_checks();
+  }
+  void becomes(const std::string& script, double seconds = 30) {
+    std::ofstream(script_) << "echo \"$@\" >>" << folder_.path() << "/asked\n" << script << '\n';
+    set_attention_trial({"/bin/sh", script_}, seconds);
+    forget_wgmma_checks();
+  }
+  std::string cache() const { return folder_.path() + "/cache"; }
+  /// What a process finds that has not asked before.
+  std::string found(DType t = DType::bf16, int64_t dim = 64) {
+    forget_wgmma_checks();
+    return wgmma_unusable(*stream_, t, dim);
+  }
+  std::vector<std::string> asked() const {
+    std::vector<std::string> lines;
+    std::ifstream in(folder_.path() + "/asked");
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  }
+  Stream& stream() { return *stream_; }
+
+ private:
+  TemporaryFolder folder_;
+  std::string script_;
+  std::unique_ptr<Stream> stream_ = cuda::make_cuda_stream("cuda");
+};
+
+}  // namespace
+
+TEST_CASE("attention: a process that agrees is asked once for each type and head dim, and its word is kept") {
+  Trial trial("exit 0");
+  CHECK(trial.found() == "");
+  CHECK(trial.found() == "");
+  CHECK(trial.asked() == std::vector<std::string>{"bf16 64 0"});
+  CHECK(trial.found(DType::f16, 128) == "");
+  CHECK(trial.asked() == std::vector<std::string>{"bf16 64 0", "f16 128 0"});
+  trial.becomes("exit 3");
+  CHECK(trial.found() == "");
+  ::setenv("LTRAIN_EMULATED_DRIVER", "13010", 1);  // another driver is another matter
+  CHECK_THAT(trial.found(), StartsWith("they differ"));
+  ::unsetenv("LTRAIN_EMULATED_DRIVER");
+  CHECK(trial.found() == "");
+  for (const auto& file : std::filesystem::directory_iterator(trial.cache()))
+    std::ofstream(file.path()) << "used\n";
+  CHECK_THAT(trial.found(), StartsWith("they differ"));  // a file that is none
+}
+
+TEST_CASE(
+    "attention: a process that says no, hangs or dies is why the kernels are not used, in later runs too") {
+  Trial trial("echo dq differs by 3 %; exit 3");
+  const std::string no = trial.found();
+  CHECK_THAT(no, StartsWith("they differ from the mma kernels: dq differs by 3 %") &&
+                     Contains("(kept in " + trial.cache() + "/attention-"));
+  CHECK(trial.found() == no);
+  CHECK(trial.asked().size() == 1);
+
+  trial.becomes("sleep 100", 0.2);
+  const std::string hangs = trial.found(DType::bf16, 128);
+  CHECK_THAT(hangs, StartsWith("the process that tried them did not end in 0.2 s"));
+  CHECK(trial.found(DType::bf16, 128) == hangs);
+
+  trial.becomes("echo illegal instruction >&2; kill -ABRT $$");
+  const std::string dies = trial.found(DType::f16, 128);
+  CHECK_THAT(dies,
+             StartsWith("the process that tried them was ended by signal 6 (Aborted): illegal instruction"));
+  CHECK(trial.found(DType::f16, 128) == dies);
+  CHECK(trial.asked().size() == 3);
+}
+
+TEST_CASE("attention: a process that found nothing out is no verdict for the next one") {
+  Trial trial("echo no memory; exit 64");
+  CHECK(trial.found() == "the process that tried them ended with exit code 64: no memory");
+  trial.becomes("exit 0");
+  CHECK(trial.found() == "");
+  set_attention_trial({"/no/such/program"});
+  CHECK_THAT(trial.found(DType::f16), StartsWith("the process that tried them could not be started"));
+  trial.becomes("exit 0");
+  CHECK(trial.found(DType::f16) == "");
+}
+
+TEST_CASE(
+    "attention: kernels that a process has refused are an error where they are asked for, and else mma's "
+    "turn") {
+  Trial trial("echo dq differs by 3 %; exit 3");
+  AttentionShape shape;
+  shape.seq = 40;
+  const auto memory = cuda::device_memory(4 << 20);
+  char* const at = static_cast<char*>(memory.get());
+  const std::vector<bf16> ones(1 << 16, bf16(1.0f));
+  std::vector<bf16> out(static_cast<size_t>(shape.seq * shape.head_dim), bf16(0.0f));
+  Stream& s = trial.stream();
+  s.copy(at, ones.data(), 2 << 16);
+  const AttentionArgs args = fused_attention_args(DType::bf16, at, shape, {});
+  const auto forward = [&] {
+    attention_forward_cuda(s, DType::bf16, false, at + (1 << 20), at + (2 << 20), args);
+  };
+  ::setenv("LTRAIN_ATTENTION", "wgmma", 1);
+  CHECK_THROWS_WITH(forward(),
+                    Contains("LTRAIN_ATTENTION=wgmma: these kernels are not used, because they differ") &&
+                        Contains("LTRAIN_ATTENTION=mma works"));
+  ::unsetenv("LTRAIN_ATTENTION");
+  forward();
+  s.copy(out.data(), at + (1 << 20), static_cast<int64_t>(2 * out.size()));
+  s.synchronize();
+  CHECK(std::all_of(out.begin(), out.end(), [](bf16 x) { return x == 1.0f; }));
+}
+
+TEST_CASE("attention: while a graph is recorded nothing is tried, and nothing is known afterwards") {
+  Trial trial("exit 0");
+  std::string why;
+  const auto graph = trial.stream().capture([&] { why = wgmma_unusable(trial.stream(), DType::bf16, 64); });
+  CHECK(why == "they were not compared with the mma kernels before a graph was recorded");
+  CHECK(trial.asked().empty());
+  CHECK(trial.found() == "");
+}
+
+TEST_CASE("ltrain run says why attention's kernels for Hopper are not used, and trains") {
+  const TempRun run;
+  REQUIRE(run.build().code == 0);
+  const auto train = [&](const std::string& variables) {
+    return run.sh(
+        "run tiny.yaml device=cuda parallel.data=1 parallel.zero_stage=0 model.hidden_size=64 precision=bf16 "
+        "model.num_attention_heads=1 model.num_hidden_layers=1 model.intermediate_size=24 "
+        "model.vocab_size=259 "
+        "data.seq_length=8 train.micro_batch_size=2 train.global_batch_size=2 train.train_steps=1 "
+        "train.eval_interval=0 checkpoint.save_interval=0 checkpoint.save_at_end=false "
+        "checkpoint.resume=never "
+        "schedule.lr_decay_steps=4 schedule.lr_warmup_steps=1 attention_backend=own",
+        "LTRAIN_CACHE_DIR=" + run.folder() + "/cache " + variables);
+  };
+  const std::string why =
+      "those for Hopper (wgmma) are not used, because the process that tried them was ended by signal 6";
+  const Outcome died = train("LTRAIN_FAULT=selftest.step:*:1:abort");
+  INFO(died.text);
+  CHECK(died.code == 0);
+  CHECK_THAT(died.text, Contains("attention: native kernels, on tensor cores (mma); " + why));
+  CHECK(died.text.find(why) == died.text.rfind(why));  // said once
+  const Outcome again = train("");                     // it is known
+  CHECK_THAT(again.text, Contains(why));
+  std::filesystem::remove_all(run.folder() + "/cache");
+  const Outcome used = train("");
+  INFO(used.text);
+  CHECK(used.code == 0);
+  CHECK_THAT(used.text, Contains("attention: native kernels, on Hopper's tensor cores (wgmma)\n"));
+  CHECK(!std::filesystem::is_empty(run.folder() + "/cache"));
+}
+#endif

@@ -214,39 +214,59 @@ void gpu(Table& t) {
     if (const char* value = std::getenv(name)) t.ok(name, value);
 }
 
-/// Which cores and network cards are near which GPU.
-void topology(Table& t) {
+using Json = nlohmann::json;
+
+Json card_json(const PciDevice& d) {
+  return {{"bus_id", d.bus_id}, {"numa_node", d.numa < 0 ? Json() : Json(d.numa)}, {"cores", d.cores}};
+}
+
+/// Which cores and network cards are near which GPU, as rows and for programs.
+Json topology(Table& t) {
+  Json all{{"numa_nodes", Json::array()}, {"network_cards", Json::array()}, {"gpus", Json::array()}};
   std::string nodes, cards;
-  for (const NumaNode& n : numa_nodes())
+  for (const NumaNode& n : numa_nodes()) {
     nodes += fmt::format("{}{}: cores {}", nodes.empty() ? "" : "; ", n.id, cores_text(n.cores));
+    all["numa_nodes"].push_back({{"id", n.id}, {"cores", n.cores}});
+  }
   t.ok("NUMA nodes", nodes.empty() ? "the system names none" : nodes);
   const std::vector<NetworkCard> network = network_cards();
-  for (const NetworkCard& c : network)
+  for (const NetworkCard& c : network) {
     cards += fmt::format("{}{} at {}{}", cards.empty() ? "" : ", ", c.name, c.device.bus_id,
                          c.device.numa < 0 ? "" : fmt::format(" (NUMA node {})", c.device.numa));
+    all["network_cards"].push_back(card_json(c.device));
+    all["network_cards"].back()["name"] = c.name;
+  }
   t.ok("network cards", cards.empty() ? "none on a PCI bus" : cards);
-  if (!missing_for(DeviceKind::cuda).empty()) return;
+  if (!missing_for(DeviceKind::cuda).empty()) return all;
   const std::vector<std::string> places = device_places(DeviceKind::cuda);
   const std::vector<std::vector<bool>> linked = device_links(DeviceKind::cuda);
   std::vector<int> numa;
   for (size_t i = 0; i < places.size(); ++i) {
     const PciDevice card = pci_device(places[i]);
     numa.push_back(card.numa);
+    const std::vector<std::string> nearest = nearest_cards(card, network);
     std::string near;
-    for (const std::string& name : nearest_cards(card, network)) near += (near.empty() ? "" : ", ") + name;
+    for (const std::string& name : nearest) near += (near.empty() ? "" : ", ") + name;
     t.ok(
         fmt::format("GPU {}", i),
         fmt::format("{}, NUMA node {}, cores {}, nearest network card {}", card.bus_id,
                     card.numa < 0 ? "not known" : std::to_string(card.numa),
                     card.cores.empty() ? "not known" : cores_text(card.cores), near.empty() ? "none" : near));
+    all["gpus"].push_back(card_json(card));
+    all["gpus"].back()["nearest_network_cards"] = nearest;
   }
-  if (places.size() < 2) return;
+  if (places.size() < 2) return all;
+  const std::vector<std::vector<int>> joined = link_groups(linked);
+  const std::vector<int> ranks = device_order(linked, numa);
   std::string groups, order;
-  for (const std::vector<int>& g : link_groups(linked))
+  for (const std::vector<int>& g : joined)
     groups += fmt::format("{}{}", groups.empty() ? "" : "; ", cores_text(g));
-  for (const int i : device_order(linked, numa)) order += fmt::format("{}{}", order.empty() ? "" : ", ", i);
+  for (const int i : ranks) order += fmt::format("{}{}", order.empty() ? "" : ", ", i);
   t.ok("GPUs that NVLink joins", groups);
   t.ok("GPUs of local ranks 0, 1, ...", order);
+  all["nvlink_groups"] = joined;
+  all["gpus_of_local_ranks"] = ranks;
+  return all;
 }
 
 /// How what is offloaded gets to files.
@@ -364,7 +384,7 @@ void print_table(const Table& t) {
   }
 }
 
-void print_json(const Table& t, bool good, const std::optional<RankMap>& map) {
+void print_json(const Table& t, bool good, const Json& places, const std::optional<RankMap>& map) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Row& r : t.rows())
     rows.push_back({{"state", r.state == State::ok     ? "ok"
@@ -373,7 +393,7 @@ void print_json(const Table& t, bool good, const std::optional<RankMap>& map) {
                     {"what", r.what},
                     {"found", r.found},
                     {"advice", r.advice}});
-  nlohmann::json all{{"schema", "ltrain-doctor-1"}, {"ok", good}, {"rows", rows}};
+  nlohmann::json all{{"schema", "ltrain-doctor-1"}, {"ok", good}, {"rows", rows}, {"topology", places}};
   if (map) all["rank_map"] = nlohmann::json::parse(rank_map_json(*map));
   const std::string text = all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
   fmt::print("{}\n", text);
@@ -420,13 +440,13 @@ void add_doctor(CLI::App& app) {
                 "set TMPDIR");
     libraries(t);
     gpu(t);
-    topology(t);
+    const Json places = topology(t);
     launcher(t, environment);
     network(t, environment ? &*environment : nullptr);
     bool good = true;
     for (const Row& r : t.rows()) good = good && r.state != State::fail;
     if (*json)
-      print_json(t, good, map);
+      print_json(t, good, places, map);
     else
       print_table(t);
     if (map && !*json) std::fputs(("\n" + rank_map_text(*map)).c_str(), stdout);

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh
 scripts/setup-cuda.sh
 scripts/build.sh cpu ltrain # compiles what both builds have
-LTRAIN_HOST_BUILD=$PWD/build scripts/build.sh cuda ltrain test_cuda test_cuda_plans
+LTRAIN_HOST_BUILD=$PWD/build scripts/build.sh cuda ltrain test_cuda test_cuda_plans test_drivers
 for check in kernel-resources kernel-code kernel-products; do
   code=0
   "scripts/$check.py" build-cuda || code=$?
@@ -36,6 +36,8 @@ step "doctor" build-cuda/ltrain doctor
 grep -q "cuDNN's attention  *9" "$folder/out" || { cat "$folder/out"; echo "test-cuda-build: doctor finds no cuDNN" >&2; exit 1; }
 step "plans of cuDNN's attention" build-cuda/tests/test_cuda_plans
 if grep '^SKIPPED: ' "$folder/out"; then echo "test-cuda-build: no plans of cuDNN (above)" >&2; exit 1; fi
+step "a driver that is too old" build-cuda/tests/test_drivers "a driver that is too old*"
+step "a driver without a card" build-cuda/tests/test_drivers "a driver that shows no card*"
 step "ranges for NVIDIA's tools" build-cuda/tests/test_cuda "[nvtx]"
 step "plan" build-cuda/ltrain plan recipes/gpt2-124m.yaml
 step "data" build-cuda/ltrain data build --tokenizer byte --split 95,5 --input README.md --output "$folder/text"

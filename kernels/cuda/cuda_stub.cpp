@@ -1,6 +1,7 @@
 // In a build without CUDA: what stands in the place of device_cuda.cpp.
 #ifndef LTRAIN_CUDA
 #include "kernels/base/error.h"
+#include "kernels/tensor/host_work.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream_cuda.h"
 
@@ -24,6 +25,7 @@ int driver_version() { no_cuda_in_this_build("asking about a driver"); }
 int64_t free_device_bytes() { no_cuda_in_this_build("asking about a GPU"); }
 std::unique_ptr<Stream> make_cuda_stream(std::string) { no_cuda_in_this_build("a stream"); }
 std::shared_ptr<void> device_memory(int64_t) { no_cuda_in_this_build("memory of a GPU"); }
+void run_on_host(Stream&, std::function<void()>) { no_cuda_in_this_build("work of the host"); }
 std::shared_ptr<void> pinned_memory(int64_t) { no_cuda_in_this_build("pinned memory"); }
 
 }  // namespace cuda

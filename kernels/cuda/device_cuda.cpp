@@ -13,6 +13,7 @@
 #include "kernels/cuda/nvml_cuda.h"
 #include "kernels/cuda/nvtx_cuda.h"
 #include "kernels/cuda/probe_cuda.h"
+#include "kernels/tensor/host_work.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
@@ -162,7 +163,20 @@ class CudaStream final : public Stream {
       event.state()->block();  // of a worker on the host
     }
   }
-  void synchronize() override { cuda_check(cudaStreamSynchronize(stream_), "waiting for the stream"); }
+  void run_on_host(std::function<void()> work) {
+    host_failure_->check();
+    auto call = std::make_unique<HostCall>(HostCall{std::move(work), host_failure_});
+    const auto run = [](void* given) {
+      const std::unique_ptr<HostCall> c(static_cast<HostCall*>(given));
+      if (!c->failure->kept()) c->failure->keep(c->work);
+    };
+    cuda_check(cudaLaunchHostFunc(stream_, run, call.get()), "enqueuing work of the host");
+    static_cast<void>(call.release());  // the call's own
+  }
+  void synchronize() override {
+    cuda_check(cudaStreamSynchronize(stream_), "waiting for the stream");
+    host_failure_->check();
+  }
   void copy(void* to, const void* from, int64_t bytes) override {
     cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
   }
@@ -219,7 +233,12 @@ class CudaStream final : public Stream {
   }
 
  private:
+  struct HostCall {
+    std::function<void()> work;
+    std::shared_ptr<HostFailure> failure;
+  };
   cudaStream_t stream_ = nullptr;
+  const std::shared_ptr<HostFailure> host_failure_ = std::make_shared<HostFailure>();
   std::shared_ptr<void> scratch_;
   struct PendingWait {
     AxisSet axes;
@@ -367,6 +386,8 @@ void* scratch(Stream& s, int64_t bytes) {
 void fill_bytes(Stream& s, void* to, int64_t bytes) {
   cuda_check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), of(s).stream()), "filling with zero");
 }
+
+void run_on_host(Stream& s, std::function<void()> work) { of(s).run_on_host(std::move(work)); }
 
 cudaStream_t native(Stream& s) { return of(s).stream(); }
 

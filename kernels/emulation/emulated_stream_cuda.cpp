@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <sstream>
 #include <vector>
 
 #include "kernels/base/error.h"
@@ -18,6 +19,7 @@
 #include "kernels/emulation/emulated_memory_cuda.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_fp8.h"
+#include "kernels/tensor/host_work.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
@@ -131,6 +133,15 @@ class EmulatedStream final : public Stream {
       queue_->release(queue_->hold({on_device(std::move(work)), {}}));
     }
   }
+  /// Held as kernels are, with the device's memory closed.
+  void run_on_host(std::function<void()> work) {
+    LT_CHECK(!recording(), "work of the host in what stream {} records", name());
+    host_failure_->check();
+    queue_->hold({[work = std::move(work), failure = host_failure_] {
+                    if (!failure->kept()) failure->keep(work);
+                  },
+                  nullptr});
+  }
   Event do_record() override {
     if (Operations* o = operations()) {
       auto event = std::make_shared<RecordedEvent>();
@@ -157,6 +168,7 @@ class EmulatedStream final : public Stream {
     emulated_traffic.waits.fetch_add(1, std::memory_order_relaxed);
     queue_->release(UINT64_MAX);
     queue_->worker->synchronize();
+    host_failure_->check();
   }
   void copy(void* to, const void* from, int64_t bytes) override {
     enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
@@ -185,6 +197,7 @@ class EmulatedStream final : public Stream {
  private:
   Operations* operations() const { return static_cast<Operations*>(recording()); }
 
+  const std::shared_ptr<HostFailure> host_failure_ = std::make_shared<HostFailure>();
   std::shared_ptr<void> scratch_;
   std::shared_ptr<Queue> queue_;
   std::shared_ptr<Operations> recorded_;
@@ -213,9 +226,26 @@ EmulatedStream& of(Stream& s) {
 }  // namespace
 
 void enqueue(Stream& s, std::function<void()> work) { of(s).enqueue(std::move(work)); }
+void run_on_host(Stream& s, std::function<void()> work) { of(s).run_on_host(std::move(work)); }
+
+namespace {
+
+/// The parts of a variable's value that commas divide.
+std::vector<std::string> list_in(const char* variable) {
+  const char* given = std::getenv(variable);
+  std::istringstream in(given ? given : "");
+  std::vector<std::string> out;
+  for (std::string part; std::getline(in, part, ',');) out.push_back(part);
+  return out;
+}
+
+}  // namespace
 
 std::string no_device_reason() { return ""; }
-int device_count() { return 64; }
+int device_count() {
+  const std::vector<std::string> places = device_places();
+  return places.empty() ? 64 : static_cast<int>(places.size());
+}
 
 namespace {
 
@@ -228,8 +258,18 @@ std::atomic<int64_t> taken{0};
 
 }  // namespace
 
-std::vector<std::string> device_places() { return {}; }
-std::vector<std::vector<bool>> device_links() { return {}; }
+/// LTRAIN_EMULATED_PLACES=0000:18:00.0,0000:c3:00.0: so many cards, there; LTRAIN_EMULATED_LINKS=0-2,1-3: the
+/// pairs of them that links join.
+std::vector<std::string> device_places() { return list_in("LTRAIN_EMULATED_PLACES"); }
+std::vector<std::vector<bool>> device_links() {
+  const size_t n = device_places().size();
+  std::vector<std::vector<bool>> linked(n, std::vector<bool>(n));
+  for (const std::string& pair : list_in("LTRAIN_EMULATED_LINKS")) {
+    const size_t dash = pair.find('-'), a = std::stoul(pair), b = std::stoul(pair.substr(dash + 1));
+    linked.at(a).at(b) = linked.at(b).at(a) = true;
+  }
+  return linked;
+}
 void use_device(int) {}
 DeviceInfo device_info() {
   static std::atomic<int64_t> next{0};  // each rank of a test has a card of its own

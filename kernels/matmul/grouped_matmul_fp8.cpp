@@ -129,14 +129,17 @@ void grouped_matmul_fp8(Stream& s, Tensor y, const Fp8Operand& x, const Fp8Opera
                x.codes.rows() >= total_rows(rows),
            "grouped matmul of {} and {} into {} by {} groups", to_string(x.codes.shape),
            to_string(w.codes.shape), to_string(y.shape), groups);
+  const char* name = w.turned       ? w.block_rows ? "grouped_matmul_fp8_dx_blocks" : "grouped_matmul_fp8_dx"
+                     : w.block_rows ? "grouped_matmul_fp8_blocks"
+                                    : "grouped_matmul_fp8";
   if (s.meta()) {
-    add_product(s, w.turned ? "grouped_matmul_fp8_dx" : "grouped_matmul_fp8", y, x.of, rows, n, k,
+    add_product(s, name, y, x.of, rows, n, k,
                 static_cast<double>(total_rows(rows) * (k + n * dtype_size(y.dtype)) + w.codes.bytes()));
     place_grouped_matmul(s, y, x.of, w.of,
                          w.turned ? GroupedProduct::input_gradient : GroupedProduct::forward, false);
     return;
   }
-  const OpRange range(s, w.turned ? "grouped_matmul_fp8_dx" : "grouped_matmul_fp8");
+  const OpRange range(s, name);
   int64_t first = 0;
   for (int64_t g = 0; g < groups; ++g) {
     const int64_t of_group = rows[static_cast<size_t>(g)];
@@ -156,13 +159,14 @@ void grouped_matmul_fp8_dw(Stream& s, Tensor dw, const Fp8Operand& dy, const Fp8
                dy.turned && x.turned,
            "grouped matmul of {} and {} into {}", to_string(dy.of.shape), to_string(x.of.shape),
            to_string(dw.shape));
+  const char* name = x.block_rows ? "grouped_matmul_fp8_dw_blocks" : "grouped_matmul_fp8_dw";
   if (s.meta()) {
-    add_product(s, "grouped_matmul_fp8_dw", dw, dy.of, rows, n, k,
+    add_product(s, name, dw, dy.of, rows, n, k,
                 static_cast<double>(total_rows(rows) * (n + k) + (accumulate ? 2 : 1) * dw.bytes()));
     place_grouped_matmul(s, dw, dy.of, x.of, GroupedProduct::weight_gradient, accumulate);
     return;
   }
-  const OpRange range(s, "grouped_matmul_fp8_dw");
+  const OpRange range(s, name);
   for (int64_t g = 0; g < groups; ++g)
     if (rows[static_cast<size_t>(g)] == 0 && !accumulate) fill_zero(s, group_matrix(dw, g));
   MatmulArgs args;

@@ -33,8 +33,10 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
   LT_CHECK(!given.trans_a && !given.trans_b, "operands of FP8 are turned where they are rounded");
   MatmulArgs args = given;
   args.trans_b = true;
+  LT_CHECK((a.block_rows > 0) == (b.block_rows > 0), "steps of blocks of one operand of two");
+  const char* name = a.block_rows ? "matmul_fp8_blocks" : "matmul_fp8";
   if (s.meta()) {
-    OpCost cost = op_cost("matmul_fp8", OpClass::matmul, 2.0 * m * n * k, {out}, {a.codes, b.codes});
+    OpCost cost = op_cost(name, OpClass::matmul, 2.0 * m * n * k, {out}, {a.codes, b.codes});
     if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
     cost.dtype = DType::f8e4m3;
     cost.m = m, cost.n = n, cost.k = k;
@@ -44,8 +46,9 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;
   }
-  const OpRange range(s, "matmul_fp8");
-  if (s.device() == DeviceKind::cuda) return matmul_fp8_cuda(s, out, a, b, args);
+  const OpRange range(s, name);
+  if (s.device() == DeviceKind::cuda)
+    return a.block_rows ? matmul_fp8_blocks_cuda(s, out, a, b, args) : matmul_fp8_cuda(s, out, a, b, args);
   s.launch([=] {
     out.dtype == DType::f64 ? matmul_fp8_wide(out, a, b, args) : matmul_fp8_packed(out, a, b, args);
   });

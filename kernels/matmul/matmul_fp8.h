@@ -21,6 +21,9 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
 
 /// cuBLASLt, with one step an operand.
 LT_CUDA_KERNEL(matmul_fp8, Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args)
+/// By mma.sync, with a step for each block of both operands (matmul_fp8_blocks_cuda.cu).
+LT_CUDA_KERNEL(matmul_fp8_blocks, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
+               const MatmulArgs& args)
 
 LT_CPU_KERNEL(void dequantize_wide_cpu(const Fp8Operand& x, double* to);)
 

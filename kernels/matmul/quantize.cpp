@@ -98,8 +98,10 @@ void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn,
     place_max(s, "quantize", steps, x);
     return;
   }
-  LT_CHECK(s.device() == DeviceKind::cpu, "steps of blocks are for the CPU");
   const OpRange range(s, "quantize");
+  if (s.device() == DeviceKind::cuda)
+    return quantize_blocks_cuda(s, codes.dtype, x.dtype, codes.data, steps.ptr<float>(), x.data, x.rows(),
+                                x.cols(), turn, block_rows);
   s.launch([=] {
     LT_CPU(quantize_blocks_cpu)
     (codes.dtype, x.dtype, codes.data, steps.ptr<float>(), x.data, x.rows(), x.cols(), turn, block_rows);

@@ -32,8 +32,7 @@ void check_rounded(const RoundedOutput& out, const Shape& shape);
 void turn_codes(Stream& s, Tensor turned, Tensor codes);
 
 /// As quantize, with steps that fit: codes (r, c); a step for each block of `block_rows` (1 or kFp8Block) by
-/// kFp8Block of them, the last ones smaller. steps: (ceil(r / block_rows), ceil(c / kFp8Block)) f32. On the
-/// CPU alone.
+/// kFp8Block of them, the last ones smaller. steps: (ceil(r / block_rows), ceil(c / kFp8Block)) f32.
 void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn, int64_t block_rows);
 
 /// How steps follow from largest magnitudes. Element i belongs to a format with largest number
@@ -54,8 +53,8 @@ LT_KERNEL(max_abs, DType t, float* amax, const void* x, int64_t n)
 LT_KERNEL(turn_codes, void* turned, const void* codes, int64_t rows, int64_t cols)
 LT_KERNEL(quantize, DType to, DType from, void* codes, const void* x, int64_t rows, int64_t cols, bool turn,
           const float* step, float* amax)
-LT_CPU_KERNEL(void quantize_blocks_cpu(DType to, DType from, void* codes, float* steps, const void* x,
-                                       int64_t rows, int64_t cols, bool turn, int64_t block_rows);)
+LT_KERNEL(quantize_blocks, DType to, DType from, void* codes, float* steps, const void* x, int64_t rows,
+          int64_t cols, bool turn, int64_t block_rows)
 LT_KERNEL(update_fp8_steps, float* steps, float* amax, float* history, int64_t n, int64_t length,
           Fp8StepArgs args)
 

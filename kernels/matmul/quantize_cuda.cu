@@ -147,6 +147,114 @@ __global__ void turn_bytes(uint8_t* turned, const uint8_t* x, int64_t rows, int6
     store_one(turned, i, load_one(x, i % rows * cols + i / rows));
 }
 
+constexpr int kSide = static_cast<int>(kFp8Block);        // of a tile that has one step, or one a line
+constexpr int kLaneCols = kSide / kWarp, kWarpRows = 16;  // of a thread
+constexpr int kBlockThreads = kSide / kWarpRows * kWarp;  // a warp has kWarpRows rows
+constexpr int kTurnedLine = kSide + 16;                   // bytes of a turned line in shared memory
+
+/// A block rounds a tile of kSide by kSide elements, which it reads once. A step is of the tile (kOne), or of
+/// each line of what the codes lie as: a row of the tile, or with kTurn a column.
+template <class E, class T, bool kTurn, bool kOne, bool kPacks>
+__global__ void __launch_bounds__(kBlockThreads)
+    quantize_tiles(uint8_t* codes, float* steps, const T* x, int64_t rows, int64_t cols, int top) {
+  const int64_t across = (cols + kSide - 1) / kSide, down = (rows + kSide - 1) / kSide;
+  const int64_t tile_row = blockIdx.x / across, tile_col = blockIdx.x % across;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int64_t row0 = tile_row * kSide + warp * kWarpRows, col0 = tile_col * kSide + lane * kLaneCols;
+  float v[kWarpRows][kLaneCols];
+#pragma unroll
+  for (int r = 0; r < kWarpRows; ++r) {
+    for (int c = 0; c < kLaneCols; ++c) v[r][c] = 0;
+    if (row0 + r >= rows) continue;
+    const int64_t at = (row0 + r) * cols + col0;
+    if constexpr (kPacks) {
+      if (col0 < cols) load_floats<kLaneCols>(v[r], x, at);
+    } else {
+      for (int c = 0; c < kLaneCols; ++c)
+        if (col0 + c < cols) load_floats<1>(&v[r][c], x, at + c);
+    }
+  }
+  const int64_t step_cols = kTurn ? down : across;
+  const int64_t step_row = kTurn ? tile_col : tile_row, step_col = kTurn ? tile_row : tile_col;
+  uint32_t* const scratch = shared_memory<uint32_t>();
+  float inverse_of[kTurn ? kLaneCols : kWarpRows];  // of each line of this thread
+  if constexpr (kOne) {
+    uint32_t most = 0;
+    for (const auto& line : v)
+      for (float e : line) most = Max()(most, magnitude(e));
+    most = block_reduce(most, Max(), 0u, scratch);
+    const float step = fp8::step_of(fp8::float_of(most), top, 0);
+    if (threadIdx.x == 0) store_one(steps, step_row * step_cols + step_col, step);
+    for (float& i : inverse_of) i = 1.0f / step;
+  } else if constexpr (!kTurn) {
+#pragma unroll
+    for (int r = 0; r < kWarpRows; ++r) {
+      uint32_t most = 0;
+      for (int c = 0; c < kLaneCols; ++c) most = Max()(most, magnitude(v[r][c]));
+      most = warp_reduce(most, Max());
+      const float step = fp8::step_of(fp8::float_of(most), top, 0);
+      if (lane == 0 && row0 + r < rows) store_one(steps, (row0 + r) * step_cols + step_col, step);
+      inverse_of[r] = 1.0f / step;
+    }
+  } else {
+    for (int c = 0; c < kLaneCols; ++c) {
+      uint32_t most = 0;
+      for (int r = 0; r < kWarpRows; ++r) most = Max()(most, magnitude(v[r][c]));
+      scratch[warp * kSide + lane * kLaneCols + c] = most;
+    }
+    __syncthreads();
+    for (int c = 0; c < kLaneCols; ++c) {
+      uint32_t most = 0;
+      for (int w = 0; w < kBlockThreads / kWarp; ++w)
+        most = Max()(most, scratch[w * kSide + lane * kLaneCols + c]);
+      const float step = fp8::step_of(fp8::float_of(most), top, 0);
+      if (warp == 0 && col0 + c < cols) store_one(steps, (col0 + c) * step_cols + step_col, step);
+      inverse_of[c] = 1.0f / step;
+    }
+    __syncthreads();  // the codes take the place of the magnitudes
+  }
+  uint32_t any = 0;
+  if constexpr (!kTurn) {
+#pragma unroll
+    for (int r = 0; r < kWarpRows; ++r) {
+      if (row0 + r >= rows) continue;
+      Pack<uint8_t, kLaneCols> c;
+      round_to<E, kLaneCols>(c.v, v[r], inverse_of[r], any);
+      const int64_t at = (row0 + r) * cols + col0;
+      if constexpr (kPacks) {
+        if (col0 < cols) store(codes, at, c);
+      } else {
+        for (int j = 0; j < kLaneCols; ++j)
+          if (col0 + j < cols) store_one(codes, at + j, c.v[j]);
+      }
+    }
+  } else {
+    uint8_t* const lines = reinterpret_cast<uint8_t*>(scratch);  // (kSide columns, kTurnedLine)
+#pragma unroll
+    for (int c = 0; c < kLaneCols; ++c) {
+      float column[kWarpRows];
+      for (int r = 0; r < kWarpRows; ++r) column[r] = v[r][c];
+      Pack<uint8_t, kWarpRows> to;
+      round_to<E, kWarpRows>(to.v, column, inverse_of[c], any);
+      *reinterpret_cast<Pack<uint8_t, kWarpRows>*>(lines + (lane * kLaneCols + c) * kTurnedLine +
+                                                   warp * kWarpRows) = to;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kSide * kSide / kPack; i += kBlockThreads) {
+      const int line = i / (kSide / kPack), part = i % (kSide / kPack) * kPack;
+      const int64_t col = tile_col * kSide + line, row = tile_row * kSide + part;
+      if (col >= cols) continue;
+      const auto c = *reinterpret_cast<const Pack<uint8_t, kPack>*>(lines + line * kTurnedLine + part);
+      if constexpr (kPacks) {
+        if (row < rows) store(codes, col * rows + row, c);
+      } else {
+        for (int j = 0; j < kPack; ++j)
+          if (row + j < rows) store_one(codes, col * rows + row + j, c.v[j]);
+      }
+    }
+  }
+}
+
 /// A block for each element.
 __global__ void update_steps(float* steps, float* amax, float* history, int64_t n, int64_t length,
                              Fp8StepArgs args) {
@@ -236,6 +344,31 @@ void quantize_cuda(Stream& s, DType to, DType from, void* codes, const void* x, 
     });
   });
   if (amax) raise_largest(s, amax, partial, int64_t{blocks.x});
+}
+
+void quantize_blocks_cuda(Stream& s, DType to, DType from, void* codes, float* steps, const void* x,
+                          int64_t rows, int64_t cols, bool turn, int64_t block_rows) {
+  if (rows * cols == 0) return;
+  const int64_t tiles = (rows + kSide - 1) / kSide * ((cols + kSide - 1) / kSide);
+  LT_CHECK(tiles < int64_t{1} << 31, "{} blocks of a matrix", tiles);
+  const bool packs = aligned({codes, x}) && cols % kLaneCols == 0 && (!turn || rows % kPack == 0);
+  constexpr int64_t kShared = std::max<int64_t>(kSide * kTurnedLine, kBlockThreads / kWarp * kSide * 4);
+  dispatch_fp8(to, [&]<class E>() {
+    dispatch_float(from, [&]<class T>() {
+      const auto run = [&]<bool kTurn, bool kOne>() {
+        launch(s, dim3(static_cast<unsigned>(tiles)), kBlockThreads, kTurn ? kShared : kWarp * 4,
+               packs ? cuda::quantize_tiles<E, T, kTurn, kOne, true>
+                     : cuda::quantize_tiles<E, T, kTurn, kOne, false>,
+               static_cast<uint8_t*>(codes), steps, static_cast<const T*>(x), rows, cols,
+               fp8_top_exponent(to));
+      };
+      const bool one = block_rows > 1;
+      if (turn)
+        one ? run.template operator()<true, true>() : run.template operator()<true, false>();
+      else
+        one ? run.template operator()<false, true>() : run.template operator()<false, false>();
+    });
+  });
 }
 
 void update_fp8_steps_cuda(Stream& s, float* steps, float* amax, float* history, int64_t n, int64_t length,

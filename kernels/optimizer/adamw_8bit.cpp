@@ -14,24 +14,35 @@ void check(const CodedMoments& m, int64_t n) {
 
 }  // namespace
 
-void adamw_8bit(Stream& s, Tensor master, const CodedMoments& m, Tensor grad, Tensor low, bool decay,
-                const AdamwArgs& args) {
-  const int64_t n = master.elements();
-  check(m, n);
-  LT_CHECK(master.dtype == DType::f32 && grad.dtype == DType::f32 && grad.elements() == n &&
-               (!low.defined() || (low.elements() == n && is_half(low.dtype))),
-           "8-bit AdamW of {} elements of {}", n, dtype_name(master.dtype));
-  if (s.meta()) {
-    OpCost cost = op_cost("adamw_8bit", OpClass::optimizer, 30.0 * n, {master, m.first, m.second, m.scales},
-                          {master, m.first, m.second, m.scales, grad});
-    if (low.defined()) cost.bytes += static_cast<double>(low.bytes());
-    s.meta()->add(s, cost);
-    place_update(s, "adamw_8bit", master, grad, m.first.record->place);
-    if (low.defined()) place_update(s, "adamw_8bit", low, grad, m.first.record->place);
-    return;
+void adamw_8bit(Stream& s, const std::vector<CodedPart>& parts) {
+  LT_CHECK(!parts.empty(), "8-bit AdamW of nothing");
+  OpCost cost;
+  std::vector<CodedSpan> spans;
+  const DType low_type = parts[0].low.dtype;
+  for (const CodedPart& p : parts) {
+    const int64_t n = p.master.elements();
+    const CodedMoments& m = p.moments;
+    check(m, n);
+    LT_CHECK(
+        p.master.dtype == DType::f32 && p.grad.dtype == DType::f32 && p.grad.elements() == n &&
+            p.low.defined() == parts[0].low.defined() &&
+            (!p.low.defined() || (p.low.elements() == n && is_half(p.low.dtype) && p.low.dtype == low_type)),
+        "8-bit AdamW of {} elements of {}", n, dtype_name(p.master.dtype));
+    if (!s.meta()) {
+      spans.push_back({p.master.data, m.first.data, m.second.data, m.scales.data, p.grad.data, p.low.data, n,
+                       p.decay, p.args});
+      continue;
+    }
+    OpCost own = op_cost("adamw_8bit", OpClass::optimizer, 30.0 * n, {p.master, m.first, m.second, m.scales},
+                         {p.master, m.first, m.second, m.scales, p.grad});
+    if (p.low.defined()) own.bytes += static_cast<double>(p.low.bytes());
+    own.flops += cost.flops, own.bytes += cost.bytes;
+    cost = own;
+    place_update(s, "adamw_8bit", p.master, p.grad, m.first.record->place);
+    if (p.low.defined()) place_update(s, "adamw_8bit", p.low, p.grad, m.first.record->place);
   }
-  LT_LAUNCH(s, adamw_8bit, master.data, m.first.data, m.second.data, m.scales.data, grad.data, low.dtype,
-            low.data, n, decay, args);
+  if (s.meta()) return s.meta()->add(s, cost);
+  LT_LAUNCH(s, adamw_8bit, low_type, spans);
 }
 
 void decode_moments(Stream& s, Tensor values, const CodedMoments& m) {

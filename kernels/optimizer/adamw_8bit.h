@@ -4,6 +4,7 @@
 // a code is the rounded square root of a square root.
 #pragma once
 #include <cmath>
+#include <vector>
 
 #include "kernels/optimizer/adamw.h"
 #include "kernels/tensor/kernel.h"
@@ -40,16 +41,32 @@ struct CodedMoments {
   Tensor scales;
 };
 
-/// One AdamW step on n elements, blocks of kCodeBlock from the first. master, grad: (n) f32. low: (n) bf16
-/// copy of master, or undefined.
-void adamw_8bit(Stream& s, Tensor master, const CodedMoments& moments, Tensor grad, Tensor low, bool decay,
-                const AdamwArgs& args);
+/// What is updated alike: blocks of kCodeBlock from the first element. master, grad: (n) f32. low: (n) bf16
+/// or f16 copy of master, or undefined.
+struct CodedPart {
+  Tensor master;
+  CodedMoments moments;
+  Tensor grad, low;
+  bool decay = true;
+  AdamwArgs args;
+};
+/// One AdamW step on all parts, whose copies are of one type: on a GPU in one launch, or in a few where there
+/// are dozens. The bits do not depend on what else is updated.
+void adamw_8bit(Stream& s, const std::vector<CodedPart>& parts);
 /// values (2 n) f32: first then second moments; or codes of such values.
 void decode_moments(Stream& s, Tensor values, const CodedMoments& moments);
 void encode_moments(Stream& s, const CodedMoments& moments, Tensor values);
 
-LT_KERNEL(adamw_8bit, void* master, void* first, void* second, void* scales, const void* grad, DType low_type,
-          void* low, int64_t n, bool decay, AdamwArgs args)
+/// A part without its types.
+struct CodedSpan {
+  void *master, *first, *second, *scales;
+  const void* grad;
+  void* low;  ///< null: none
+  int64_t n;
+  bool decay;
+  AdamwArgs args;
+};
+LT_KERNEL(adamw_8bit, DType low_type, std::vector<CodedSpan> spans)
 LT_KERNEL(decode_moments, void* values, const void* first, const void* second, const void* scales, int64_t n)
 LT_KERNEL(encode_moments, void* first, void* second, void* scales, const void* values, int64_t n)
 

@@ -32,15 +32,13 @@ void decode(float* values, const uint8_t* codes, float scale, bool first) {
   }
 }
 
-}  // namespace
-
-void adamw_8bit_cpu(void* master, void* first, void* second, void* scales, const void* grad, DType low_type,
-                    void* low, int64_t n, bool decay, AdamwArgs args) {
-  const AdamwFactors<float> f(args, decay);
-  float *w = static_cast<float*>(master), *s1 = static_cast<float*>(scales), *s2 = s1 + n / kCodeBlock;
-  uint8_t *c1 = static_cast<uint8_t*>(first), *c2 = static_cast<uint8_t*>(second);
-  const float* g = static_cast<const float*>(grad);
-  parallel_for(n / kCodeBlock, 64, [=](int64_t begin, int64_t end) {
+void update(const CodedSpan& p, DType low_type) {
+  const AdamwFactors<float> f(p.args, p.decay);
+  const int64_t blocks = p.n / kCodeBlock;
+  float *w = static_cast<float*>(p.master), *s1 = static_cast<float*>(p.scales), *s2 = s1 + blocks;
+  uint8_t *c1 = static_cast<uint8_t*>(p.first), *c2 = static_cast<uint8_t*>(p.second);
+  const float* g = static_cast<const float*>(p.grad);
+  parallel_for(blocks, 64, [=](int64_t begin, int64_t end) {
     alignas(64) float m[kCodeBlock], v[kCodeBlock];
     for (int64_t b = begin; b < end; ++b) {
       const int64_t at = b * kCodeBlock;
@@ -57,14 +55,20 @@ void adamw_8bit_cpu(void* master, void* first, void* second, void* scales, const
       }
       encode(c1 + at, s1 + b, m, true);
       encode(c2 + at, s2 + b, v, false);
-      if (!low) continue;
+      if (!p.low) continue;
       dispatch_half(low_type, [&]<class L>() {
-        L* l = static_cast<L*>(low) + at;
+        L* l = static_cast<L*>(p.low) + at;
 #pragma omp simd
         for (int64_t i = 0; i < kCodeBlock; ++i) put(l, i, wp[i]);
       });
     }
   });
+}
+
+}  // namespace
+
+void adamw_8bit_cpu(DType low_type, std::vector<CodedSpan> spans) {
+  for (const CodedSpan& p : spans) update(p, low_type);
 }
 
 void decode_moments_cpu(void* values, const void* first, const void* second, const void* scales, int64_t n) {

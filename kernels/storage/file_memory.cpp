@@ -1,199 +1,161 @@
-// Offload memory in a file. Past the page cache where the file system can, since what the cache takes is
-// memory of the host that no plan has; by io_uring where the kernel has it, else by pread and pwrite.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
+// Offload memory in a file, for steps on the CPU and on a device with memory of its own.
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <new>
+#include <functional>
 #include <vector>
 
-#include "kernels/base/fault_point.h"
-#include "kernels/base/fd.h"
-#include "kernels/storage/io_ring.h"
-#include "kernels/storage/offload.h"
+#include "kernels/storage/offload_file.h"
+#include "kernels/tensor/device.h"
+#include "kernels/tensor/host_work.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {
 namespace {
 
-constexpr int64_t kPart = 1 << 19;  // bytes of one request
-constexpr int kParts = 4;           // under way at once
-
-/// Whole blocks in memory that the kernel reads and writes by itself.
-struct Buffers {
-  Buffers() : data(static_cast<char*>(std::aligned_alloc(kOffloadBlock, kParts * kPart))) {
-    if (!data) throw std::bad_alloc();
-  }
-  ~Buffers() { std::free(data); }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
-  char* data;
-};
-static_assert(kParts * kPart == kFileBuffers);
-
 class FileMemory final : public OffloadMemory {
  public:
-  FileMemory(std::string folder, OffloadUse use)
-      : folder_(std::move(folder)), use_(std::move(use)), stream_(make_worker_stream(use_.key)) {}
-  ~FileMemory() override {
-    stream_.reset();  // its work uses the file
-    if (map_) munmap(map_, static_cast<size_t>(bytes_));
-  }
+  FileMemory(const std::string& folder, const OffloadUse& use)
+      : file_(folder, use), stream_(make_worker_stream(use.key)) {}
+  ~FileMemory() override { stream_.reset(); }  // its work uses the file
 
-  void reserve(int64_t bytes) override {
-    LT_CHECK(!map_, "offload memory is laid out once");
-    bytes_ = bytes;
-    if (bytes == 0) return;
-    fd_ = Fd(open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-    if (!fd_.valid() && (errno == EOPNOTSUPP || errno == EISDIR)) {  // a file system without O_TMPFILE
-      std::string name = folder_ + "/.offload-XXXXXX";
-      fd_ = Fd(mkostemp(name.data(), O_CLOEXEC));
-      if (fd_.valid()) unlink(name.c_str());
-    }
-    if (!fd_.valid()) refuse("cannot be written", errno);
-    // Takes the blocks now, so that a disk that others fill stops no step.
-    if (const int error = posix_fallocate(fd_.get(), 0, bytes)) refuse("has no room", error);
-    map_ = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-    if (map_ == MAP_FAILED) {
-      map_ = nullptr;
-      refuse("cannot be mapped", errno);
-    }
-    open_direct();
-    std::string why;
-    ring_ = make_io_ring(kParts, why);
-    how_ = (ring_ ? "io_uring" : "pread and pwrite (" + why + ")") +
-           (buffers_ ? ", past the page cache" : ", through the page cache");
-  }
-
-  void* at(int64_t offset) override { return static_cast<char*>(map_) + offset; }
-  void release() override {
-    if (map_) madvise(map_, static_cast<size_t>(bytes_), MADV_DONTNEED);  // shared: the file has it all
-  }
+  void reserve(int64_t bytes) override { file_.reserve(bytes); }
+  void* at(int64_t offset) override { return file_.at(offset); }
+  void release() override { file_.release(); }
   void fetch(const Tensor& t, int64_t offset) override {
     const OpRange range(*stream_, "offload_fetch");
-    stream_->launch([this, t, offset] { move(false, static_cast<char*>(t.data), t.bytes(), offset); });
+    stream_->launch([this, t, offset] { file_.read(static_cast<char*>(t.data), t.bytes(), offset); });
   }
   void store(const Tensor& t, int64_t offset) override {
     const OpRange range(*stream_, "offload_store");
-    stream_->launch([this, t, offset] {
-      if (LT_FAULT_POINT("offload.store") == FaultAction::skip) broken(true, offset, ENOSPC);
-      move(true, static_cast<char*>(t.data), t.bytes(), offset);
-    });
+    stream_->launch([this, t, offset] { file_.write(static_cast<char*>(t.data), t.bytes(), offset); });
   }
   Stream& stream() override { return *stream_; }
-  std::string how() const override { return how_; }
+  std::string how() const override { return file_.how(); }
 
  private:
-  [[noreturn]] void refuse(const char* what, int error) const {
-    fail(ExitCode::storage, "{}.path {}: {} for {} bytes of {}: {}", use_.key, folder_, what, bytes_,
-         use_.what, std::strerror(error));
-  }
-  [[noreturn]] void broken(bool write, int64_t offset, int error) const {
-    fail(ExitCode::storage, "{}.path {}: {} could not be {} at byte {}: {}; the last checkpoint is intact",
-         use_.key, folder_, use_.what, write ? "written" : "read", offset,
-         error == 0 ? "the file ends there" : std::strerror(error));
-  }
-
-  /// The same file once more, past the cache, if a block can be read so.
-  void open_direct() {
-    Fd fd(open(fmt::format("/proc/self/fd/{}", fd_.get()).c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
-    if (!fd.valid()) return;
-    auto buffers = std::make_unique<Buffers>();
-    const int64_t n = std::min(bytes_, kOffloadBlock);
-    if (pread(fd.get(), buffers->data, static_cast<size_t>(kOffloadBlock), 0) != n) return;
-    direct_ = std::move(fd);
-    buffers_ = std::move(buffers);
-  }
-
-  void move(bool write, char* data, int64_t bytes, int64_t offset) {
-    // Whole blocks go past the cache; what is left of a window is less than one.
-    const int64_t whole = buffers_ && offset % kOffloadBlock == 0 ? bytes / kOffloadBlock * kOffloadBlock : 0;
-    if (ring_) {
-      if (buffers_) {
-        by_ring(write, data, whole, offset);
-      } else {
-        by_ring(write, data, bytes, offset);
-        return;
-      }
-    } else {
-      for (int64_t done = 0; done < whole; done += kPart) {
-        const int64_t n = std::min(kPart, whole - done);
-        if (write) std::memcpy(buffers_->data, data + done, static_cast<size_t>(n));
-        by_calls(direct_.get(), write, buffers_->data, n, offset + done);
-        if (!write) std::memcpy(data + done, buffers_->data, static_cast<size_t>(n));
-      }
-    }
-    by_calls(fd_.get(), write, data + whole, bytes - whole, offset + whole);
-  }
-
-  void by_calls(int fd, bool write, char* data, int64_t bytes, int64_t offset) const {
-    for (int64_t done = 0; done < bytes;) {
-      const size_t left = static_cast<size_t>(bytes - done);
-      const ssize_t n =
-          write ? pwrite(fd, data + done, left, offset + done) : pread(fd, data + done, left, offset + done);
-      if (n > 0) done += n;
-      if (n > 0 || (n < 0 && errno == EINTR)) continue;
-      broken(write, offset + done, n == 0 ? 0 : errno);
-    }
-  }
-
-  /// Several parts at once, through the buffers where there are some.
-  void by_ring(bool write, char* data, int64_t bytes, int64_t offset) {
-    int64_t begins[kParts] = {}, asked = 0;
-    int under_way = 0, error = 0;
-    int64_t wrong = 0;
-    std::vector<std::pair<int64_t, int64_t>> rest;  // of what came or went in part: from, to
-    const auto buffer = [&](int slot) { return buffers_->data + slot * kPart; };
-    const auto size = [&](int64_t begin) { return std::min(kPart, bytes - begin); };
-    const auto ask = [&](int slot) {
-      if (asked >= bytes || error) return;
-      const int64_t n = size(asked);
-      if (buffers_ && write) std::memcpy(buffer(slot), data + asked, static_cast<size_t>(n));
-      ring_->queue(write, buffers_ ? direct_.get() : fd_.get(), buffers_ ? buffer(slot) : data + asked,
-                   static_cast<uint32_t>(n), offset + asked, static_cast<uint64_t>(slot));
-      begins[slot] = asked;
-      asked += n;
-      ++under_way;
-    };
-    for (int slot = 0; slot < kParts; ++slot) ask(slot);
-    while (under_way > 0) {  // all of them, failed or not: the kernel has the buffers until then
-      const IoRing::Done done = ring_->wait();
-      --under_way;
-      const int slot = static_cast<int>(done.tag);
-      const int64_t begin = begins[slot], n = size(begin);
-      const bool retry = done.result == -EINTR || done.result == -EAGAIN;
-      if (done.result < 0 && !retry) {
-        if (!error) error = static_cast<int>(-done.result), wrong = offset + begin;
-        continue;
-      }
-      if (buffers_ && !write && done.result > 0)
-        std::memcpy(data + begin, buffer(slot), static_cast<size_t>(done.result));
-      if (const int64_t got = retry ? 0 : done.result; got < n) rest.emplace_back(begin + got, begin + n);
-      ask(slot);
-    }
-    if (error) broken(write, wrong, error);
-    for (const auto& [from, to] : rest)  // by calls, which say why
-      by_calls(fd_.get(), write, data + from, to - from, offset + from);
-  }
-
-  std::string folder_, how_;
-  OffloadUse use_;
-  int64_t bytes_ = 0;
-  Fd fd_, direct_;
-  std::unique_ptr<Buffers> buffers_;
-  std::unique_ptr<IoRing> ring_;
-  void* map_ = nullptr;
+  OffloadFile file_;
   std::unique_ptr<Stream> stream_;
+};
+
+/// Bytes go between the file and a pinned slot on one stream, between the slot and the device on another. The
+/// file is read and written in the order of the calls.
+class DeviceFileMemory final : public OffloadMemory {
+ public:
+  DeviceFileMemory(DeviceKind device, const std::string& folder, const OffloadUse& use)
+      : file_(folder, use),
+        device_(device),
+        files_(make_side_stream(device, use.key + ", files")),
+        copies_(make_side_stream(device, use.key)) {}
+  ~DeviceFileMemory() override { files_.reset(), copies_.reset(); }
+
+  void reserve(int64_t bytes) override {
+    file_.reserve(bytes);
+    if (bytes == 0) return;
+    pinned_ = host_memory(device_, kPinnedFileBuffers + kOffloadBlock);
+    const auto at = reinterpret_cast<uintptr_t>(pinned_.get());
+    char* first = static_cast<char*>(pinned_.get()) + (kOffloadBlock - at % kOffloadBlock) % kOffloadBlock;
+    for (int i = 0; i < kSlots; ++i) slots_[i].data = first + i * kFileBuffers;
+    views_ = first + kSlots * kFileBuffers;
+  }
+  void* at(int64_t offset) override { return file_.at(offset); }
+
+  Tensor view(Stream& on, const Tensor& t) override {
+    if (!file_.holds(t.data)) return t;
+    LT_CHECK(viewed_bytes_ + t.bytes() <= kOffloadTouch, "{} bytes of offload memory in views of {}",
+             viewed_bytes_ + t.bytes(), kOffloadTouch);
+    Tensor copy = t;
+    copy.data = views_ + viewed_bytes_;
+    std::memcpy(copy.data, t.data, static_cast<size_t>(t.bytes()));
+    viewed_.push_back({t.data, copy.data, static_cast<size_t>(t.bytes())});
+    viewed_bytes_ += (t.bytes() + kAlign - 1) / kAlign * kAlign;
+    viewer_ = &on;
+    return copy;
+  }
+  void release() override {
+    if (!viewed_.empty()) viewer_->synchronize();
+    for (const Viewed& v : viewed_) std::memcpy(v.home, v.copy, v.bytes);
+    viewed_.clear();
+    viewed_bytes_ = 0;
+    file_.release();
+  }
+
+  void fetch(const Tensor& t, int64_t offset) override {
+    const OpRange range(*copies_, kFileFetch);
+    failure_.check();
+    // Who asks has the copies wait until the tensor's memory is free; the file need not.
+    for (int64_t done = 0; done < t.bytes(); done += kFileBuffers) {
+      Slot& slot = next();
+      const int64_t n = std::min(kFileBuffers, t.bytes() - done), from = offset + done;
+      files_->wait(slot.free);
+      on_file([this, &slot, n, from] { file_.read(slot.data, n, from); });
+      copies_->wait(files_->record());
+      copies_->copy(static_cast<char*>(t.data) + done, slot.data, n);
+      slot.free = copies_->record();
+    }
+    tell_failure();
+  }
+  void store(const Tensor& t, int64_t offset) override {
+    const OpRange range(*copies_, kFileStore);
+    failure_.check();
+    for (int64_t done = 0; done < t.bytes(); done += kFileBuffers) {
+      Slot& slot = next();
+      const int64_t n = std::min(kFileBuffers, t.bytes() - done), to = offset + done;
+      copies_->wait(slot.free);
+      copies_->copy(slot.data, static_cast<char*>(t.data) + done, n);
+      files_->wait(copies_->record());
+      on_file([this, &slot, n, to] { file_.write(slot.data, n, to); });
+      slot.free = files_->record();
+    }
+    copies_->wait(files_->record());  // so that stream().synchronize() waits for the file
+    tell_failure();
+  }
+  Stream& stream() override { return *copies_; }
+  std::string how() const override { return file_.how() + ", through pinned memory"; }
+
+ private:
+  static constexpr int kSlots = 2;
+  static constexpr int64_t kAlign = 64;
+  static_assert(kSlots * kFileBuffers + kOffloadTouch == kPinnedFileBuffers);
+  struct Slot {
+    char* data = nullptr;
+    Event free;  ///< when its bytes have gone on
+  };
+  struct Viewed {
+    void *home, *copy;
+    size_t bytes;
+  };
+
+  Slot& next() { return slots_[at_++ % kSlots]; }
+  /// After a failure the file is left alone.
+  void on_file(std::function<void()> work) {
+    cuda::run_on_host(*files_, [this, work = std::move(work)] {
+      if (!failure_.kept()) failure_.keep(work);
+    });
+  }
+  /// Whoever waits for stream() is told.
+  void tell_failure() {
+    cuda::run_on_host(*copies_, [this] { failure_.check(); });
+  }
+
+  OffloadFile file_;
+  HostFailure failure_;
+  DeviceKind device_;
+  std::shared_ptr<void> pinned_;
+  Slot slots_[kSlots];
+  int64_t at_ = 0;
+  char* views_ = nullptr;  ///< kOffloadTouch bytes
+  int64_t viewed_bytes_ = 0;
+  std::vector<Viewed> viewed_;
+  Stream* viewer_ = nullptr;
+  std::unique_ptr<Stream> files_, copies_;
 };
 
 }  // namespace
 
-std::unique_ptr<OffloadMemory> make_file_memory(const std::string& folder, const OffloadUse& use) {
-  return std::make_unique<FileMemory>(folder, use);
+std::unique_ptr<OffloadMemory> make_file_memory(DeviceKind device, const std::string& folder,
+                                                const OffloadUse& use) {
+  if (device == DeviceKind::cpu) return std::make_unique<FileMemory>(folder, use);
+  return std::make_unique<DeviceFileMemory>(device, folder, use);
 }
 
 }  // namespace ltrain

@@ -38,18 +38,21 @@ class HostMemory final : public OffloadMemory {
 
 class MetaOffloadMemory final : public OffloadMemory {
  public:
-  MetaOffloadMemory(MetaTrace& trace, const std::string& name) : stream_(make_meta_stream(name, trace)) {}
+  MetaOffloadMemory(MetaTrace& trace, const std::string& name, bool file)
+      : file_(file), stream_(make_meta_stream(name, trace)) {}
   void reserve(int64_t) override {}
   void* at(int64_t) override { return nullptr; }
   void fetch(const Tensor& t, int64_t) override {
-    stream_->meta()->add(*stream_, op_cost(kOffloadFetch, OpClass::offload, 0, {t}, {}));
+    add(op_cost(file_ ? kFileFetch : kOffloadFetch, OpClass::offload, 0, {t}, {}));
   }
   void store(const Tensor& t, int64_t) override {
-    stream_->meta()->add(*stream_, op_cost(kOffloadStore, OpClass::offload, 0, {}, {t}));
+    add(op_cost(file_ ? kFileStore : kOffloadStore, OpClass::offload, 0, {}, {t}));
   }
   Stream& stream() override { return *stream_; }
 
  private:
+  void add(const OpCost& cost) { stream_->meta()->add(*stream_, cost); }
+  bool file_;
   std::unique_ptr<Stream> stream_;
 };
 
@@ -58,8 +61,9 @@ class MetaOffloadMemory final : public OffloadMemory {
 std::unique_ptr<OffloadMemory> make_host_memory(DeviceKind device, const OffloadUse& use) {
   return std::make_unique<HostMemory>(device, use);
 }
-std::unique_ptr<OffloadMemory> make_meta_offload_memory(MetaTrace& trace, const std::string& name) {
-  return std::make_unique<MetaOffloadMemory>(trace, name);
+std::unique_ptr<OffloadMemory> make_meta_offload_memory(MetaTrace& trace, const std::string& name,
+                                                        bool file) {
+  return std::make_unique<MetaOffloadMemory>(trace, name, file);
 }
 
 }  // namespace ltrain

@@ -17,10 +17,18 @@ class Adamw8bit final : public Optimizer {
   }
   bool takes(const RuleTarget& t, bool) const override { return t.matrix; }
   void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
-                       const OptimizerSettings&) const override {
-    LT_CHECK(runs.size() == 1, "blocks of a bucket with {} settings", runs.size());
-    adamw_8bit(s, e.master, {e.states[0], e.states[1], e.states[2]}, e.grad, e.low, runs[0].decay,
-               runs[0].args);
+                       const OptimizerSettings& o) const override {
+    update_parts(s, {{e, runs}}, o);
+  }
+  void update_parts(Stream& s, const std::vector<ElementPart>& parts,
+                    const OptimizerSettings&) const override {
+    std::vector<CodedPart> list;
+    for (const auto& [e, runs] : parts) {
+      LT_CHECK(runs.size() == 1, "blocks of a bucket with {} settings", runs.size());
+      list.push_back(
+          {e.master, {e.states[0], e.states[1], e.states[2]}, e.grad, e.low, runs[0].decay, runs[0].args});
+    }
+    adamw_8bit(s, list);
   }
 };
 

@@ -126,9 +126,8 @@ void ElementUpdates::update(const Bucket& b, const AdamwArgs& step) {
     const CodedMoments& coded = states_.coded(b);
     Elements e = elements(b, begin, n);
     e.states = {coded.first, coded.second, coded.scales};
-    optimizer_of(rule.rule).update_elements(c_.compute, e, {{n, rule.decay, args_of(rule, step)}},
-                                            rules_.optimizer);
-    return average_.follow(b, begin, e.master, step.step);
+    together_.push_back({&b, begin, e.master, {e, {{n, rule.decay, args_of(rule, step)}}}});
+    return;
   }
   const int64_t resident = offloaded_.has(b) ? 0 : states_.resident(b);
   if (resident > 0 && !windows_.any() && !widens_stored() && !widens_gradients()) {

@@ -24,6 +24,12 @@ struct OffloadAccess {
     if (state_bytes > 0) states->stream().synchronize();
     if (param_bytes > 0) params->stream().synchronize();
   }
+  /// Where kernels on `on` may touch what may be of offload memory, until release().
+  Tensor view(Stream& on, Tensor t) const {
+    if (state_bytes > 0) t = states->view(on, t);
+    if (param_bytes > 0) t = params->view(on, t);
+    return t;
+  }
   /// After kOffloadTouch bytes of it were touched.
   void release() const {
     if (state_bytes > 0) states->release();

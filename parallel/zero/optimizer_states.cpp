@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/tensor/staging.h"
 
 namespace ltrain {
 namespace {
@@ -132,10 +133,12 @@ void OptimizerStates::copy_master(const Bucket& b, const Tensor& to) const {
   const bool masters = c_.precision.has_master();
   const int64_t resident = masters ? of(b).resident : to.elements(), slow = to.elements() - resident;
   const Tensor from = masters ? of(b).master : weights_.updated(b);
-  access_.in_parts(resident,
-                   [&](int64_t at, int64_t n) { cast(c_.compute, to.flat(at, {n}), from.flat(at, {n})); });
+  const auto view = [&](const Tensor& t) { return access_.view(c_.compute, t); };
+  access_.in_parts(resident, [&](int64_t at, int64_t n) {
+    cast(c_.compute, view(to.flat(at, {n})), view(from.flat(at, {n})));
+  });
   access_.in_parts(slow, [&](int64_t at, int64_t n) {
-    cast(c_.compute, to.flat(resident + at, {n}), state(b, 0, resident + at, n));
+    cast(c_.compute, view(to.flat(resident + at, {n})), view(state(b, 0, resident + at, n)));
   });
 }
 
@@ -154,35 +157,74 @@ void OptimizerStates::show(const Bucket& b, int64_t from, int64_t n, Elements& e
     for (const Tensor& t : s.moments) e.states.push_back(t.flat(at, {n}));
 }
 
-int64_t OptimizerStates::open_bytes() const {
-  int64_t bytes = 0;
-  for (const Bucket& b : layout_.buckets())
-    if (is_coded(b)) bytes += 2 * coded(b).first.elements() * static_cast<int64_t>(sizeof(float));
-  return bytes;
+int64_t OptimizerStates::open_bytes(bool own_memory) const {
+  int64_t bytes = 0, codes = 0;
+  for (const Bucket& b : layout_.buckets()) {
+    if (!is_coded(b)) continue;
+    const CodedMoments& m = coded(b);
+    bytes += 2 * m.first.elements() * static_cast<int64_t>(sizeof(float));
+    if (own_memory) codes = std::max(codes, m.first.bytes() + m.second.bytes() + m.scales.bytes());
+  }
+  return bytes + codes;
 }
+
+namespace {
+
+/// A bucket's codes where the host's kernels may touch them: themselves, or a copy.
+class HostCodes {
+ public:
+  HostCodes(Stream& stream, const CodedMoments& coded) : stream_(stream), coded_(coded), here_(coded) {
+    if (stream.device() == DeviceKind::cpu) return;
+    bytes_.resize(static_cast<size_t>(coded.first.bytes() + coded.second.bytes() + coded.scales.bytes()));
+    here_.scales.data = bytes_.data();  // of four bytes, so first
+    here_.first.data = bytes_.data() + coded.scales.bytes();
+    here_.second.data = bytes_.data() + coded.scales.bytes() + coded.first.bytes();
+  }
+  void decode(Tensor values) {
+    each([&](const Tensor& device, const Tensor& host) { download(stream_, host.data, device); });
+    decode_moments(*cpu_, values, here_);
+  }
+  void encode(Tensor values) {
+    encode_moments(*cpu_, here_, values);
+    each([&](const Tensor& device, const Tensor& host) { upload(stream_, device, host.data); });
+  }
+
+ private:
+  template <class F>
+  void each(F f) {
+    if (bytes_.empty()) return;
+    f(coded_.first, here_.first), f(coded_.second, here_.second), f(coded_.scales, here_.scales);
+  }
+  Stream& stream_;
+  const CodedMoments& coded_;
+  CodedMoments here_;
+  std::vector<char> bytes_;
+  const std::unique_ptr<Stream> cpu_ = make_inline_stream("8-bit moments");
+};
+
+Tensor values_of(std::vector<float>& open) {
+  Tensor values;
+  values.data = open.data();
+  values.shape = {static_cast<int64_t>(open.size())};
+  return values;
+}
+
+}  // namespace
 
 void OptimizerStates::open() {
   for (const Bucket& b : layout_.buckets()) {
     if (!is_coded(b)) continue;
     State& s = of(b);
     s.open.resize(2 * static_cast<size_t>(s.coded.first.elements()));
-    Tensor values;
-    values.data = s.open.data();
-    values.shape = {static_cast<int64_t>(s.open.size())};
-    decode_moments(c_.compute, values, s.coded);
+    HostCodes(c_.compute, s.coded).decode(values_of(s.open));
   }
-  c_.compute.synchronize();
 }
 
 void OptimizerStates::close(bool changed) {
   for (const Bucket& b : layout_.buckets()) {
     State& s = of(b);
     if (s.open.empty()) continue;
-    Tensor values;
-    values.data = s.open.data();
-    values.shape = {static_cast<int64_t>(s.open.size())};
-    if (changed) encode_moments(c_.compute, s.coded, values);
-    c_.compute.synchronize();
+    if (changed) HostCodes(c_.compute, s.coded).encode(values_of(s.open));
     s.open = {};
   }
 }

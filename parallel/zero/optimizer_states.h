@@ -52,7 +52,8 @@ class OptimizerStates {
   /// when `changed`.
   void open();
   void close(bool changed);
-  int64_t open_bytes() const;
+  /// `own_memory`: the device's is not the host's, so that the codes of a bucket lie there for a while, too.
+  int64_t open_bytes(bool own_memory) const;
 
   /// All of them, those in offload memory too: for set-up.
   void each_tensor(const std::function<void(const Tensor&)>& f) const;

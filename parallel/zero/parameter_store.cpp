@@ -107,10 +107,11 @@ void ParameterStore::clear() {
   if (training_) training_->sparse.forget();
   if (context_->meta()) return;
   offload_.wait();
+  Stream& on = context_->compute;
   const auto zero = [&](const Tensor& t) {
     if (!t.defined()) return;
     offload_.in_parts(t.elements(),
-                      [&](int64_t at, int64_t n) { fill_zero(context_->compute, t.flat(at, {n})); });
+                      [&](int64_t at, int64_t n) { fill_zero(on, offload_.view(on, t.flat(at, {n}))); });
   };
   for (const Tensor& t : held_values()) zero(t);
   if (!training_) return;
@@ -132,7 +133,8 @@ void ParameterStore::initialize(uint64_t seed) {
   if (training_ && (settings_.precision.has_master() || settings_.sharding.shards_weights()))
     for (const OwnedPiece& piece : stored_pieces())
       offload_.in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
-        fill_initial(context_->compute, spec(piece.id), piece.master.flat(at, {n}),
+        fill_initial(context_->compute, spec(piece.id),
+                     offload_.view(context_->compute, piece.master.flat(at, {n})),
                      piece.slice.range(at, at + n), seed);
       });
   if (settings_.sharding.shards_weights()) publish_loaded();
@@ -282,7 +284,9 @@ void ParameterStore::prefetch_states() {
 }
 
 void ParameterStore::offload_states(bool changed) { training_->states.close(changed); }
-int64_t ParameterStore::open_state_bytes() const { return training_->states.open_bytes(); }
+int64_t ParameterStore::open_state_bytes(bool own_memory) const {
+  return training_->states.open_bytes(own_memory);
+}
 
 std::vector<Tensor> ParameterStore::held_values() const {
   std::vector<Tensor> values;

@@ -160,7 +160,8 @@ class ParameterStore {
   /// close, which takes them over when `changed`.
   void prefetch_states();
   void offload_states(bool changed);
-  int64_t open_state_bytes() const;
+  /// Of the host, meanwhile; `own_memory`: the device has memory of its own.
+  int64_t open_state_bytes(bool own_memory) const;
   /// The values as this rank holds them between steps, bucket by bucket: whole, or its pieces. Faults are put
   /// there.
   std::vector<Tensor> held_values() const;

@@ -38,16 +38,18 @@ void WeightAverage::follow(const Bucket& b, int64_t from, const Tensor& master, 
             1 - decay);
 }
 
-/// a and b change places, and back.
+/// a, which may be of offload memory, and b change places, and back.
 void WeightAverage::swap_in_parts(const Tensor& a, const Tensor& b) {
-  const int64_t n = a.elements(), most = std::min<int64_t>(n, 1 << 18);
+  const int64_t n = a.elements(), most = std::min(n, kOffloadTouch / 16);
   Tensor between = c_.memory.allocate(MemoryKind::temporaries, "exchange of weights", a.dtype, {most});
   for (int64_t at = 0; at < n; at += most) {
     const Shape some{std::min(most, n - at)};
-    const Tensor t = between.flat(0, some), of_a = a.flat(at, some), of_b = b.flat(at, some);
+    const Tensor t = between.flat(0, some), of_a = access_.view(c_.compute, a.flat(at, some)),
+                 of_b = b.flat(at, some);
     cast(c_.compute, t, of_a);
     cast(c_.compute, of_a, of_b);
     cast(c_.compute, of_b, t);
+    access_.release();
   }
   c_.memory.release(between);
 }
@@ -60,12 +62,13 @@ void WeightAverage::exchange(bool shown) {
     if (!c_.precision.has_master())
       swap_in_parts(weights, of(b));
     else if (shown)
-      cast(c_.compute, weights, of(b));
+      access_.in_parts(weights.elements(), [&](int64_t at, int64_t n) {
+        cast(c_.compute, access_.view(c_.compute, weights.flat(at, {n})), of(b).flat(at, {n}));
+      });
     else
       states_.copy_master(b, weights);
     layout_.place_bucket(c_.compute, b, of(b), layout_.stores_pieces(b));
     weights_.end_writing(b);
-    access_.release();
   }
   for (const Bucket& b : layout_.buckets()) weights_.publish(b);
   weights_.wait_published();

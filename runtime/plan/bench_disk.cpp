@@ -9,7 +9,7 @@ namespace ltrain {
 
 void bench_disk(MachineProfile& profile, const std::string& folder) {
   constexpr int64_t kWindow = 1 << 20, kWindows = 512;  // bytes, as of states in fp32
-  const auto file = make_file_memory(folder, {"bench", "bytes to measure by"});
+  const auto file = make_file_memory(DeviceKind::cpu, folder, {"bench", "bytes to measure by"});
   file->reserve(kWindow * kWindows);
   std::vector<char> bytes(kWindow, 'x');
   Tensor t;

@@ -126,7 +126,8 @@ double DeviceCost::op_seconds(const OpCost& op) const {
   std::string type(dtype_name(op.dtype));
   if (op.cls == OpClass::matmul && op.flops > 0) {
     if (op.name == "matmul_tf32") type = "tf32";
-    if (is_fp8(op.dtype)) type = "fp8";
+    // Products with steps of blocks are by a kernel that widens codes to fp16.
+    if (is_fp8(op.dtype)) type = op.name.ends_with("_blocks") ? dtype_name(DType::f16) : "fp8";
     const bool grouped = op.name.starts_with("grouped_matmul"), at_once = grouped && grouped_at_once(op);
     if (grouped && !at_once && op.m > 0 && op.k > 0)
       launches = op.flops /

@@ -83,8 +83,8 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
     }
   }
   plan.offloaded = meta.program.offloaded();
-  add_offloaded(plan, cuda);
-  if (const int64_t open = meta.program.parameters().open_state_bytes())
+  add_offloaded(plan, recipe);
+  if (const int64_t open = meta.program.parameters().open_state_bytes(cuda))
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (cuda) {

@@ -15,6 +15,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
+#include "kernels/storage/offload.h"
 #include "kernels/tensor/device.h"
 #include "runtime/files/strict_json.h"
 #include "runtime/launch/cgroup.h"
@@ -80,10 +81,13 @@ double ProfileCost::seconds(const OpCost& op) const {
   if (op.cls == OpClass::collective && device_) return device_->collective_seconds(op);
   if (op.cls == OpClass::collective)
     return std::max(collective_seconds(op, &CollectiveSample::seconds), network_seconds(op));
-  if (op.cls == OpClass::offload)
-    return op.bytes * std::max(1, ranks_on_host_) /
-           (op.name == kOffloadFetch ? profile_.offload_read_bytes_per_second
-                                     : profile_.offload_write_bytes_per_second);
+  if (op.cls == OpClass::offload) {
+    double rate = op.name == kOffloadFetch || op.name == kFileFetch ? profile_.offload_read_bytes_per_second
+                                                                    : profile_.offload_write_bytes_per_second;
+    if (op.name == kFileFetch || op.name == kFileStore)
+      rate = std::min(rate, MachineProfile::kFileBytesPerSecond);
+    return op.bytes * std::max(1, ranks_on_host_) / rate;
+  }
   if (device_ && profile_.priced_by_device()) return device_->op_seconds(op);
   const bool by_flops = op.cls == OpClass::matmul || op.cls == OpClass::attention;
   const double work = by_flops ? op.flops : op.bytes;

@@ -69,6 +69,8 @@ struct MachineProfile {
   /// between a card and its host.
   double offload_read_bytes_per_second = 1e9, offload_write_bytes_per_second = 1e9;
   bool offload_measured = false;
+  /// What files give and take of what leaves a card; never more than the above. Not measured.
+  static constexpr double kFileBytesPerSecond = 1e9;
   std::string transport;             ///< over which they were measured ("shm", "gloo"); empty: not said
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank before its arena
   /// What a plan assumes of routing: the rows of each rank's experts over those of even routing

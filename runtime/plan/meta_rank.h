@@ -29,7 +29,7 @@ struct MetaRank {
         compute(make_meta_stream("compute", trace)),
         memory(trace),
         host(trace),
-        slow(trace),
+        slow(trace, device_of(recipe), offload_folders(recipe)),
         program(at_skew(options, profile.expert_skew),
                 {*compute, memory, groups.groups(), device_of(recipe) == DeviceKind::cpu ? nullptr : &host,
                  slow.places()}) {

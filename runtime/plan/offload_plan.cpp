@@ -1,20 +1,30 @@
 // What of a recipe lies outside of a rank's memory, where, and what it takes.
 #include <algorithm>
+#include <tuple>
 
 #include "runtime/plan/plan.h"
 
 namespace ltrain {
 
-void add_offloaded(RankPlan& plan, bool cuda) {
+void add_offloaded(RankPlan& plan, const Recipe& recipe) {
+  const bool cuda = device_of(recipe) == DeviceKind::cuda;
+  const OffloadFolders folders = offload_folders(recipe);
   int64_t files = 0, touched = 0;
-  for (const auto& [what, bytes] : offloaded_text(plan.offloaded)) {
-    if (cuda) plan.outside.push_back({"offloaded " + what, bytes, "exact: pinned"});
+  for (const auto& [what, bytes, folder] :
+       {std::tuple("optimizer states", plan.offloaded.optimizer, &folders.states),
+        std::tuple("weights", plan.offloaded.params, &folders.params),
+        std::tuple("activations", plan.offloaded.activations, &folders.activations)}) {
+    if (bytes == 0) continue;
+    if (folder->empty()) {
+      plan.outside.push_back({fmt::format("offloaded {}", what), bytes, "exact: pinned"});
+      continue;
+    }
     ++files;
+    if (folder != &folders.activations) touched += std::min(bytes, kOffloadTouch);
   }
-  for (int64_t bytes : {plan.offloaded.optimizer, plan.offloaded.params})
-    touched += std::min(bytes, kOffloadTouch);
-  if (cuda || files == 0) return;
+  if (files == 0) return;
   plan.outside.push_back({"buffers of files", files * kFileBuffers, "exact"});
+  if (cuda) plan.outside.push_back({"pinned buffers of files", files * kPinnedFileBuffers, "exact"});
   if (touched > 0) plan.outside.push_back({"pages of files", touched, "formula"});
 }
 

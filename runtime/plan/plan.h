@@ -48,7 +48,7 @@ struct RankPlan {
   double row_budget = 0;      ///< model.moe.row_budget, where it bounds what comes to a rank
   int64_t staging_bytes = 0;  ///< host memory that copies to the device go through; 0 on the CPU
   std::vector<ExternalMemory> outside;
-  OffloadedBytes offloaded;                           ///< in files on the CPU, else of the host's memory
+  OffloadedBytes offloaded;                           ///< in files, or of the host's memory
   int64_t total_bytes = 0;                            ///< of the device's memory
   int64_t host_bytes = 0;                             ///< of the host's; on the CPU the same
   int64_t train_wire_bytes = 0, eval_wire_bytes = 0;  ///< a train step; an eval pass over all its batches
@@ -207,7 +207,7 @@ void check_memory(const Plan& plan);
 /// Settings that would need less memory than `recipe`, which is resolved.
 std::vector<std::string> smaller_settings(const Recipe& recipe);
 /// What of it a rank has in its memory all the same.
-void add_offloaded(RankPlan& plan, bool cuda);
+void add_offloaded(RankPlan& plan, const Recipe& recipe);
 /// What is offloaded, by its name, without what is not.
 std::vector<std::pair<std::string, int64_t>> offloaded_text(const OffloadedBytes& bytes);
 /// What a rank's memory goes to, for people.

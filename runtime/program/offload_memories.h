@@ -8,7 +8,7 @@
 
 namespace ltrain {
 
-/// Folders, where steps run on the CPU.
+/// Of files; empty where it is memory of the host.
 struct OffloadFolders {
   std::string states, params, activations;
 };
@@ -19,7 +19,7 @@ class OffloadMemories {
   OffloadMemories(const ProgramOptions& options, DeviceKind device, const OffloadFolders& folders,
                   int64_t activation_bytes);
   /// On meta.
-  explicit OffloadMemories(MetaTrace& trace);
+  OffloadMemories(MetaTrace& trace, DeviceKind device, const OffloadFolders& folders);
   OffloadTargets places() const;
   void synchronize() const;
   /// "offload.params: io_uring, past the page cache", one for each.

@@ -211,8 +211,10 @@ ActivationOffloadOptions activation_offload(const Recipe& r) {
 }
 
 OffloadFolders offload_folders(const Recipe& r) {
-  return {r.offload.optimizer.path.value_or(""), r.offload.params.path.value_or(""),
-          r.offload.activations.path.value_or("")};
+  const auto of = [](const OffloadPlace& p) {
+    return p.device == OffloadDevice::nvme ? p.path.value_or("") : std::string();
+  };
+  return {of(r.offload.optimizer), of(r.offload.params), of(r.offload.activations)};
 }
 
 data::Packing packing(const Recipe& r) {

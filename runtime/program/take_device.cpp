@@ -20,7 +20,7 @@ bool binds() {
 
 }  // namespace
 
-std::string take_device(DeviceKind device, int local_rank) {
+std::string take_device(DeviceKind device, int local_rank, const std::string& root) {
   const bool bind = binds();
   if (device == DeviceKind::cpu) return "";
   const std::vector<std::string> places = device_places(device);
@@ -30,10 +30,10 @@ std::string take_device(DeviceKind device, int local_rank) {
     return "";
   }
   std::vector<int> numa;
-  for (const std::string& place : places) numa.push_back(pci_device(place).numa);
+  for (const std::string& place : places) numa.push_back(pci_device(place, root).numa);
   index = device_order(device_links(device), numa)[static_cast<size_t>(index)];
   use_device(device, index);
-  const PciDevice card = pci_device(places[static_cast<size_t>(index)]);
+  const PciDevice card = pci_device(places[static_cast<size_t>(index)], root);
   std::string text = "GPU " + card.bus_id;
   if (!bind) return text;
   if (const std::vector<int> cores = bind_to_cores(card.cores); !cores.empty())

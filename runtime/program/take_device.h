@@ -10,6 +10,7 @@ namespace ltrain {
 /// neighbouring ranks (device_order), and the thread is bound to the cores near the card;
 /// LTRAIN_CPU_AFFINITY=off leaves it where it was. Before other threads and streams are made. Returns what
 /// the run's first lines tell of it, empty for the CPU: "GPU 0000:17:00.0, cores 0-55 of NUMA node 0".
-std::string take_device(DeviceKind device, int local_rank);
+/// `root`: what /sys is below, for tests.
+std::string take_device(DeviceKind device, int local_rank, const std::string& root = "");
 
 }  // namespace ltrain

@@ -27,6 +27,11 @@ TEST_CASE("doctor: a table for people, JSON for programs, the same rows in both"
   CHECK(json["schema"] == "ltrain-doctor-1");
   CHECK(json["ok"] == true);
   CHECK(json["rows"].size() > 12);
+  // Without a GPU too: what sits where.
+  for (const char* what : {"NUMA nodes", "network cards"}) CHECK(table.find(what) != std::string::npos);
+  for (const auto& node : json["topology"]["numa_nodes"]) CHECK(node["cores"].size() > 0);
+  CHECK(json["topology"]["network_cards"].is_array());
+  CHECK(json["topology"]["gpus"].is_array());
   for (const auto& row : json["rows"]) CHECK(table.find(row["what"].get<std::string>()) != std::string::npos);
 }
 

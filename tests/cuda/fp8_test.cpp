@@ -1,6 +1,7 @@
 // Eight bits and TF32 on the CUDA device, against the CPU's.
 #include "kernels/elementwise/activation.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/matmul_fp8.h"
 #include "kernels/matmul/quantize.h"
 #include "kernels/matmul/swiglu_fp8.h"
 #include "kernels/norm/norm_fp8.h"
@@ -38,6 +39,89 @@ TEST_CASE("largest magnitudes, rounding to FP8 in place and turned: the same bit
           },
           0);
     }
+}
+
+TEST_CASE("rounding to FP8 with a step for each block: the same bits as on the CPU") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 1}, {3, 70}, {130, 33}, {48, 260}, {128, 256}, {144, 136}}) {
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      // Of many magnitudes, so that blocks have different steps; one is not finite, one line is zero.
+      const auto x = w.of(t, {rows, cols}, [&, cols = cols](int64_t i) -> double {
+        const int64_t row = i / cols, col = i % cols;
+        if (row == 2) return 0;
+        if (row == 40 && col == 5) return NAN;
+        return random_value(7, i, 1) * std::exp2((row / 30 + col / 50 + row % 3) % 9 - 4);
+      });
+      const auto across = [](int64_t n) { return (n + kFp8Block - 1) / kFp8Block; };
+      struct Out {
+        bool turn;
+        int64_t block_rows;
+        Twin::Id codes, steps;
+      };
+      std::vector<Out> outs;
+      for (const bool turn : {false, true})
+        for (const int64_t block_rows : {int64_t{1}, kFp8Block}) {
+          const int64_t r = turn ? cols : rows, c = turn ? rows : cols;
+          outs.push_back({turn, block_rows, w.blank(DType::u8, {r, c}),
+                          w.blank(DType::f32, {block_rows > 1 ? across(r) : r, across(c)})});
+        }
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            for (const Out& o : outs)
+              quantize_blocks(s, codes_of(at(o.codes), o.turn ? DType::f8e5m2 : DType::f8e4m3), at(o.steps),
+                              at(x), o.turn, o.block_rows);
+          },
+          0);
+    }
+}
+
+TEST_CASE("products of FP8 with a step for each block: sums of the CPU's, in every type") {
+  if (!have_cuda()) return;
+  struct Case {
+    int64_t m, n, k, b_rows;
+    DType a, b;
+    bool spoilt;  ///< an element is no number
+  };
+  for (const Case& c : {Case{5, 7, 9, kFp8Block, DType::f8e4m3, DType::f8e4m3, false},
+                        Case{130, 140, 300, kFp8Block, DType::f8e5m2, DType::f8e4m3, false},
+                        Case{16, 40, 272, 1, DType::f8e5m2, DType::f8e4m3, true},
+                        Case{70, 24, 144, 1, DType::f8e4m3, DType::f8e5m2, true},
+                        Case{70, 24, 144, 1, DType::f8e4m3, DType::f8e4m3, true}}) {
+    CAPTURE(c.m, c.n, c.k, c.b_rows, dtype_name(c.a), dtype_name(c.b));
+    Twin w(DType::f32);
+    const auto value = [&](uint64_t seed, int64_t i) {
+      const double v = random_value(seed, i, 1) * std::exp2((i / 64) % 7 - 3);
+      return i % 11 == 4 ? v * 0x1p-12 : v;  // subnormal beside the others
+    };
+    const auto x = w.of(DType::f32, {c.m, c.k}, [&](int64_t i) {
+      return c.spoilt && i == 3 * c.k + 5 ? static_cast<double>(NAN) : value(1, i);
+    });
+    const auto y = w.of(DType::f32, {c.n, c.k}, [&](int64_t i) { return value(2, i); });
+    const auto across = [](int64_t n) { return (n + kFp8Block - 1) / kFp8Block; };
+    const auto a_codes = w.blank(DType::u8, {c.m, c.k}), b_codes = w.blank(DType::u8, {c.n, c.k});
+    const auto a_steps = w.blank(DType::f32, {c.m, across(c.k)});
+    const auto b_steps = w.blank(DType::f32, {c.b_rows > 1 ? across(c.n) : c.n, across(c.k)});
+    const auto out32 = w.random(DType::f32, {c.m, c.n}), out64 = w.random(DType::f64, {c.m, c.n});
+    const auto out16 = w.blank(DType::bf16, {c.m, c.n}), half = w.blank(DType::f16, {c.m, c.n});
+    const auto bias16 = w.random(DType::bf16, {c.n}, 3), bias64 = w.random(DType::f64, {c.n}, 3);
+    w.check([&](Stream& s, const Twin::At& at) {
+      Fp8Operand a{codes_of(at(a_codes), c.a), at(a_steps), 1, at(x), false};
+      Fp8Operand b{codes_of(at(b_codes), c.b), at(b_steps), c.b_rows, at(y), false};
+      quantize_blocks(s, a.codes, a.steps, at(x), false, 1);
+      quantize_blocks(s, b.codes, b.steps, at(y), false, c.b_rows);
+      MatmulArgs add, with_bias;
+      add.accumulate = true;
+      matmul_fp8(s, at(out32), a, b, add);
+      matmul_fp8(s, at(half), a, b);
+      with_bias.bias = at(bias16);
+      matmul_fp8(s, at(out16), a, b, with_bias);
+      with_bias.bias = at(bias64), with_bias.accumulate = true;
+      matmul_fp8(s, at(out64), a, b, with_bias);
+    });
+  }
 }
 
 TEST_CASE("steps of FP8 from a history: the same bits as on the CPU") {
@@ -163,12 +247,13 @@ TEST_CASE("training in FP8 and in TF32 on cuda equals the CPU") {
     return m;
   };
 #ifdef LTRAIN_CUDA_EMULATED
-  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
     o.fp8.emplace().recipe = recipe;
     const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
     require_parity(cpu, cuda, 1e-11);
     CHECK(cuda.used_bytes == cuda.plan_bytes);
     CHECK(cuda.used_bytes == cpu.used_bytes);
+    if (recipe == Fp8Recipe::blockwise) continue;  // ranks would cut these blocks
     TinyOptions many = on_cuda(o);
     many.tensor = 2;
     require_parity(cpu, train_tiny(many), 1e-11);
@@ -178,7 +263,7 @@ TEST_CASE("training in FP8 and in TF32 on cuda equals the CPU") {
   experts.architecture = "mixtral";
   experts.moe.num_experts = 4;
   experts.moe.intermediate_size = 48;
-  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+  for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
     experts.fp8.emplace().recipe = recipe;
     const TinyResult cpu = train_tiny(experts), cuda = train_tiny(on_cuda(experts));
     require_parity(cpu, cuda, 1e-11);
@@ -192,11 +277,11 @@ TEST_CASE("training in FP8 and in TF32 on cuda equals the CPU") {
     CHECK(spread.used_bytes == spread.plan_bytes);
   }
 #endif
-  for (const char* precision : {"bf16", "tf32"}) {
-    CAPTURE(precision);
-    o.precision = precision;
+  for (const std::string products : {"delayed", "blockwise", "tf32"}) {
+    CAPTURE(products);
+    o.precision = products == "tf32" ? "tf32" : "bf16";
     o.fp8.reset();
-    if (o.precision == "bf16") o.fp8.emplace();
+    if (products != "tf32") o.fp8.emplace().recipe = enum_value<Fp8Recipe>(products).value();
     const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
     for (size_t i = 0; i < cpu.losses.size(); ++i) CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 5e-3);
     CHECK(cuda.used_bytes == cuda.plan_bytes);

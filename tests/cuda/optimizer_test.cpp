@@ -75,7 +75,7 @@ TEST_CASE("Adafactor's sums and directions of parts of a matrix") {
 
 TEST_CASE("8-bit moments: the same codes on both devices, and codes of decoded values are themselves") {
   if (!have_cuda()) return;
-  const int64_t n = 4 * kCodeBlock;
+  const int64_t n = 11 * kCodeBlock;  // not whole blocks of warps
   Twin w(DType::f32);
   const auto master = w.random(DType::f32, {n}), g = w.random(DType::f32, {n});
   const auto values = w.blank(DType::f32, {2 * n}), low = w.blank(DType::bf16, {n});
@@ -88,9 +88,58 @@ TEST_CASE("8-bit moments: the same codes on both devices, and codes of decoded v
         const CodedMoments m{at(first), at(second), at(scales)};
         AdamwArgs a;
         a.lr = 0.01, a.weight_decay = 0.1, a.step = 3;
-        adamw_8bit(s, at(master), m, at(g), at(low), true, a);
+        adamw_8bit(s, {{at(master), m, at(g), at(low), true, a}});
         decode_moments(s, at(values), m);
         encode_moments(s, m, at(values));
+      },
+      4);
+}
+
+TEST_CASE("8-bit AdamW of many parts: the bits of each alone, on both devices") {
+  if (!have_cuda()) return;
+  const int parts = 70;  // more than a launch takes
+  std::vector<int64_t> begin(1, 0);
+  for (int i = 0; i < parts; ++i) begin.push_back(begin.back() + (1 + i % 3) * kCodeBlock);
+  const int64_t n = begin.back(), blocks = n / kCodeBlock;
+  Twin w(DType::f32);
+  const auto code = [](int64_t i) { return static_cast<double>((i * 37 + i / 256) % 256); };
+  const auto scale = [](int64_t i) { return 0.1 + static_cast<double>(i % 5); };
+  struct Ids {
+    Twin::Id master, grad, first, second, scales, low;
+  };
+  const auto make = [&] {
+    // From the same numbers, whatever the buffer.
+    const auto value = [](int64_t i) { return random_value(3, i, 1); };
+    return Ids{w.of(DType::f32, {n}, value),
+               w.of(DType::f32, {n}, [](int64_t i) { return random_value(4, i, 1); }),
+               w.of(DType::u8, {n}, code),
+               w.of(DType::u8, {n}, code),
+               w.of(DType::f32, {2 * blocks}, scale),
+               w.blank(DType::bf16, {n})};
+  };
+  const Ids together = make(), apart = make();
+  const auto difference = w.blank(DType::f32, {n});
+  const auto part = [&](const Twin::At& at, const Ids& of, int i) {
+    const int64_t from = begin[static_cast<size_t>(i)], m = begin[static_cast<size_t>(i) + 1] - from;
+    AdamwArgs a;
+    a.lr = 0.01 * (1 + i % 4), a.weight_decay = 0.1, a.step = 3;
+    return CodedPart{at(of.master).flat(from, {m}),
+                     {at(of.first).flat(from, {m}), at(of.second).flat(from, {m}),
+                      at(of.scales).flat(2 * from / kCodeBlock, {2 * m / kCodeBlock})},
+                     at(of.grad).flat(from, {m}),
+                     at(of.low).flat(from, {m}),
+                     i % 2 == 0,
+                     a};
+  };
+  w.check(
+      [&](Stream& s, const Twin::At& at) {
+        std::vector<CodedPart> all;
+        for (int i = 0; i < parts; ++i) all.push_back(part(at, together, i));
+        adamw_8bit(s, all);
+        for (int i = 0; i < parts; ++i) adamw_8bit(s, {part(at, apart, i)});
+        cast(s, at(difference), at(together.master));
+        scale_add(s, at(difference), 1.0, at(apart.master), -1.0);
+        scale_add(s, at(difference), 1e30, {}, 0);  // what is not zero is beyond any bound
       },
       4);
 }

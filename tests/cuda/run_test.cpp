@@ -1,7 +1,13 @@
 // The program with device: cuda: a run from its recipe to its checkpoints, evaluation, generation, and back
 // to the CPU. Without a GPU it is built with the emulated device.
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "runtime/program/take_device.h"
 #include "tests/app/run_program.h"
 #include "tests/cuda/twin.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -74,6 +80,58 @@ TEST_CASE(
   CHECK(there.text == run.sh("generate cuda --device cpu" + options).text);
 }
 
+TEST_CASE("8-bit moments and states in files on cuda: a resumed run has the bits of an unbroken one") {
+  if (!have_cuda()) return;
+  const std::string settings = GENERATE(
+      as<std::string>(), "optimizer.kind=adamw8bit",
+      "offload.optimizer.device=nvme offload.optimizer.path=. offload.activations.device=nvme "
+      "offload.activations.path=. model.num_hidden_layers=2",
+      "parallel.zero_stage=3 offload.params.device=nvme offload.params.path=. offload.optimizer.device=nvme "
+      "offload.optimizer.path=. train.ema_decay=0.5");
+  CAPTURE(settings);
+  const TempRun run;
+  REQUIRE(run.build().code == 0);
+  const auto train = [&](const std::string& more) {
+    const Outcome o = run.sh(kRecipe + settings + " " + more);
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    return o.text;
+  };
+  const std::string said = train("device=cuda output_dir=whole");
+  if (settings.find("nvme") != std::string::npos) {
+    CHECK(said.find("offload.optimizer: ") != std::string::npos);
+    CHECK(said.find(", through pinned memory") != std::string::npos);
+  }
+  const auto plan = nlohmann::json::parse(read_text(run.folder() + "/whole/plan.json"));
+  const auto used = nlohmann::json::parse(read_text(run.folder() + "/whole/logs/usage-00000.json"));
+  CHECK(plan["ranks"][0]["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);
+  train("device=cuda output_dir=parts train.train_steps=2");
+  train("device=cuda output_dir=parts");
+  CHECK(losses(run, "parts") == losses(run, "whole"));
+  CHECK(losses(run, "parts", "eval_loss").back() == losses(run, "whole", "eval_loss").back());
+  train("device=cpu output_dir=cpu train.train_steps=2");
+  train("device=cuda output_dir=cpu");
+  const std::vector<double> a = losses(run, "cpu"), b = losses(run, "whole");
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] / b[i] - 1) < 1e-4);
+}
+
+TEST_CASE("a file that takes no more of what leaves a GPU ends the run with the code of storage") {
+  if (!have_cuda()) return;
+  const TempRun run;
+  REQUIRE(run.build().code == 0);
+  const std::string recipe =
+      kRecipe +
+      std::string(
+          "device=cuda offload.optimizer.device=nvme offload.optimizer.path=. checkpoint.save_interval=1 ");
+  const Outcome o = run.sh(recipe, "LTRAIN_FAULT=offload.store:0:9:skip");
+  INFO(o.text);
+  CHECK(o.code == 73);
+  CHECK(o.text.find("No space left on device; the last checkpoint is intact") != std::string::npos);
+  CHECK(run.sh("checkpoint verify run").code == 0);
+  CHECK(run.sh(recipe).code == 0);
+}
+
 TEST_CASE("a second rank on a GPU is refused before anything is started") {
   if (!have_cuda()) return;
   const TempRun run;
@@ -85,6 +143,104 @@ TEST_CASE("a second rank on a GPU is refused before anything is started") {
 }
 
 #ifdef LTRAIN_CUDA_EMULATED
+namespace {
+
+/// Two sides of a machine in a folder: a switch with a GPU on each.
+class FakeSys {
+ public:
+  FakeSys() {
+    gpu("pci0000:15/0000:15:01.0", "0000:18:00.0", "0", "0-3");
+    gpu("pci0000:c0/0000:c0:01.0", "0000:c3:00.0", "1", "4-7");
+  }
+  const std::string& root() const { return folder_.path(); }
+
+ private:
+  void gpu(const std::string& bridges, const std::string& id, const char* numa, const char* cores) {
+    namespace fs = std::filesystem;
+    const std::string path = root() + "/sys/devices/" + bridges + "/" + id;
+    fs::create_directories(path);
+    std::ofstream(path + "/numa_node") << numa << "\n";
+    std::ofstream(path + "/local_cpulist") << cores << "\n";
+    fs::create_directories(root() + "/sys/bus/pci/devices");
+    fs::create_symlink(path, root() + "/sys/bus/pci/devices/" + id);
+  }
+  TemporaryFolder folder_;
+};
+
+/// A variable of this process, for a while.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+}  // namespace
+
+TEST_CASE("a rank takes the GPU of its place in the order, and runs on the cores beside it") {
+  const FakeSys sys;
+  const Variable places("LTRAIN_EMULATED_PLACES", "0000:C3:00.0,0000:18:00.0");
+  std::string first, second, more, free;
+  std::thread([&] {  // of its own, so that the test's other threads stay where they are
+    first = take_device(DeviceKind::cuda, 0, sys.root());
+  })
+      .join();
+  std::thread([&] { second = take_device(DeviceKind::cuda, 1, sys.root()); }).join();
+  std::thread([&] { more = take_device(DeviceKind::cuda, 2, sys.root()); }).join();
+  {
+    const Variable off("LTRAIN_CPU_AFFINITY", "off");
+    std::thread([&] { free = take_device(DeviceKind::cuda, 0, sys.root()); }).join();
+  }
+  // NUMA node 0 first, whatever the driver's numbers; cores, where this machine has some of them.
+  INFO(first << "\n" << second);
+  CHECK(first.starts_with("GPU 0000:18:00.0"));
+  CHECK(second.starts_with("GPU 0000:c3:00.0"));
+  CHECK(more == first);
+  CHECK(free == "GPU 0000:18:00.0");
+  CHECK(first.find(", cores ") != std::string::npos);
+  CHECK(first.find(" of NUMA node 0") != std::string::npos);
+  const Variable wrong("LTRAIN_CPU_AFFINITY", "on");
+  CHECK_THROWS_WITH(take_device(DeviceKind::cuda, 0, sys.root()), Catch::Contains("must be auto or off"));
+}
+
+TEST_CASE("doctor shows emulated GPUs, their links and the order of ranks, as rows and for programs") {
+  const TempRun run;
+  const std::string cards =
+      "LTRAIN_EMULATED_PLACES=0000:18:00.0,0000:19:00.0,0000:c3:00.0,0000:c4:00.0 "
+      "LTRAIN_EMULATED_LINKS=0-2,1-3";
+  const Outcome text = run.sh("doctor", cards);
+  INFO(text.text);
+  CHECK(text.text.find("GPUs that NVLink joins") != std::string::npos);
+  CHECK(text.text.find("0,2; 1,3") != std::string::npos);
+  CHECK(text.text.find("0, 2, 1, 3") != std::string::npos);
+  const auto json = nlohmann::json::parse(run.sh("doctor --json 2>/dev/null", cards).text);
+  CHECK(json["topology"]["gpus"].size() == 4);
+  CHECK(json["topology"]["gpus"][2]["bus_id"] == "0000:c3:00.0");
+  CHECK(json["topology"]["nvlink_groups"] == nlohmann::json({{0, 2}, {1, 3}}));
+  CHECK(json["topology"]["gpus_of_local_ranks"] == nlohmann::json({0, 2, 1, 3}));
+}
+
+TEST_CASE("parallel.data: -1 is one rank for each GPU of the node") {
+  const TempRun run;
+  REQUIRE(run.build().code == 0);
+  // The emulated device has no NCCL over processes: several ranks are refused, with their number.
+  const auto said = [&](const std::string& places, const std::string& more) {
+    return run
+        .sh("run tiny.yaml --dry-run parallel.data=-1 device=cuda train.global_batch_size=8 " + more,
+            "LTRAIN_EMULATED_PLACES=" + places)
+        .text;
+  };
+  const std::string one = "0000:18:00.0", two = one + ",0000:19:00.0",
+                    four = two + ",0000:c3:00.0,0000:c4:00.0";
+  CHECK_THAT(said(four, ""), Catch::Contains("device = cuda: 4 ranks on GPUs"));
+  CHECK_THAT(said(two, ""), Catch::Contains("device = cuda: 2 ranks on GPUs"));
+  CHECK_THAT(said(four, "parallel.tensor=2"), Catch::Contains("device = cuda: 4 ranks on GPUs"));
+  CHECK_THAT(said(four, "parallel.data=2"), Catch::Contains("device = cuda: 2 ranks on GPUs"));
+  CHECK_THAT(said(one, ""), Catch::Contains("1 rank"));
+}
+
 TEST_CASE(
     "captured stages are refused where the driver does not order their transfers, before any is started") {
   const TempRun run;

@@ -7,9 +7,12 @@
 #include <csignal>
 #include <numeric>
 
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/storage/offload.h"
 #include "kernels/tensor/device.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"
+#include "tests/support/temporary_folder.h"
 
 #ifdef LTRAIN_CUDA_EMULATED
 #include "kernels/cuda/emulation_cuda.h"
@@ -93,6 +96,38 @@ TEST_CASE("a step has one launch of AdamW, as planned, however many buckets a ra
   const TinyResult windows = train_tiny(o);
   CHECK(launches(windows.used_ops[0]) > 3);
   CHECK(windows.losses == many.losses);
+}
+
+TEST_CASE("8-bit AdamW on cuda: one launch a step, exact memory, losses of the CPU's") {
+  if (!have_cuda()) return;
+  TinyOptions o = tiny("llama", "fp32");
+  o.optimizer.rule = UpdateRule::adamw8bit;
+  o.timeline = true;
+  o.bucket_elements = 1;  // a bucket for each unit
+  o.ema_decay = 0.5;
+  o.steps = 3;
+  const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
+  require_exact_memory(cuda);
+  CHECK(cuda.used_bytes == cpu.used_bytes);
+  for (const auto& ops : {cuda.plan_ops[0], cuda.used_ops[0]})
+    CHECK(std::count_if(ops.begin(), ops.end(),
+                        [](const std::string& op) { return op.ends_with(": adamw_8bit"); }) == 1);
+  const auto close = [](const TinyResult& a, const TinyResult& b) {
+    for (size_t i = 0; i < a.losses.size(); ++i) CHECK(std::abs(a.losses[i] / b.losses[i] - 1) < 1e-5);
+    CHECK(worst_relative(a.averages, b.averages) < 3e-2);  // a code may be the next one
+  };
+  close(cpu, cuda);
+  TinyOptions plain = o;
+  plain.optimizer.rule = UpdateRule::adamw;
+  CHECK(std::abs(train_tiny(plain).losses[2] / cuda.losses[2] - 1) > 4e-5);  // a comparison that can fail
+  if (!kSeveralRanks) return;
+  o.ranks = 2, o.micro_batch = 1;
+  for (const int stage : {1, 3}) {
+    o.zero_stage = stage;
+    const TinyResult several = train_tiny(on_cuda(o));
+    close(train_tiny(o), several);
+    require_exact_memory(several);
+  }
 }
 
 TEST_CASE("training on cuda equals the CPU: losses, norms, gradients, parameters in fp64") {
@@ -406,3 +441,93 @@ TEST_CASE("weights that leave through pinned memory of the host give the bits of
     CHECK(away.used_offloaded[0].params > 0);
   }
 }
+
+TEST_CASE("what leaves a GPU for files gives the bits of what stays, and of pinned memory") {
+  if (!have_cuda()) return;
+  for (const std::string io : {"auto", "pread"}) {
+    CAPTURE(io);
+    setenv("LTRAIN_IO", io.c_str(), 1);
+    TinyOptions o = on_cuda(tiny("llama", "bf16"));
+    o.layers = 3;
+    o.zero_stage = 3;
+    o.ema_decay = 0.5;
+    const TinyResult resident = train_tiny(o);
+    o.offload = {0.6, 96, 1.0};
+    o.activations.fraction = 1;
+    o.activations.input = true;
+    for (int i = 0; i < kBlockTensors; ++i) o.activations.tensors.add(static_cast<BlockTensor>(i));
+    for (const bool files : {false, true}) {
+      o.offload_to_files = files;
+      const TinyResult away = train_tiny(o);
+      CHECK(away.losses == resident.losses);
+      CHECK(away.parameters == resident.parameters);
+      CHECK(away.averages == resident.averages);
+      CHECK(away.eval_loss == resident.eval_loss);
+      require_exact_memory(away);
+      CHECK(away.plan_offloaded == away.used_offloaded);
+      CHECK(away.used_offloaded[0].optimizer > 0);
+      CHECK(away.used_offloaded[0].params > 0);
+      CHECK(away.used_offloaded[0].activations > 0);
+    }
+    // Without masters the average changes places with the weights themselves, in views of what is away.
+    o.master_weights = false;
+    o.bf16_states = true;
+    o.offload_to_files = true;
+    const TinyResult away = train_tiny(o);
+    o.offload = {}, o.activations = {};
+    check_same_bits(train_tiny(o), away);
+  }
+  unsetenv("LTRAIN_IO");
+}
+
+#ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE("transfers between an emulated GPU and a file: as late as they may be, and in order") {
+  const TemporaryFolder folder;
+  const auto m = make_file_memory(DeviceKind::cuda, folder.path(), {"offload.test", "numbers"});
+  const auto compute = cuda::make_cuda_stream("compute");
+  const int64_t n = (int64_t{5} << 20) + 17;  // of several slots, and part of a block
+  m->reserve(4 * (n + kOffloadBlock));
+  const auto memory = cuda::device_memory(n);
+  Tensor t;
+  t.data = memory.get(), t.dtype = DType::u8, t.shape = {n}, t.device = DeviceKind::cuda;
+  const auto offset = [&](int i) { return i * (n + kOffloadBlock) / kOffloadBlock * kOffloadBlock; };
+  std::vector<std::vector<uint8_t>> sent, came;
+  for (int i = 0; i < 3; ++i) {
+    sent.emplace_back(static_cast<size_t>(n));
+    for (size_t k = 0; k < sent.back().size(); ++k)
+      sent.back()[k] = static_cast<uint8_t>(k * 31 + k / 4096 + 77 * static_cast<size_t>(i));
+  }
+  // The tensor is written again and again; each store has what was there when it was asked for.
+  for (int i = 0; i < 3; ++i) {
+    compute->wait(m->stream().record());
+    compute->copy(t.data, sent[static_cast<size_t>(i)].data(), n);
+    m->stream().wait(compute->record());
+    m->store(t, offset(i));
+  }
+  for (const int i : {1, 2, 0}) {
+    m->stream().wait(compute->record());
+    m->fetch(t, offset(i));
+    compute->wait(m->stream().record());
+    came.emplace_back(static_cast<size_t>(n));
+    compute->copy(came.back().data(), t.data, n);
+  }
+  compute->synchronize();
+  CHECK((came[0] == sent[1]));
+  CHECK((came[1] == sent[2]));
+  CHECK((came[2] == sent[0]));
+  // Kernels' views: written back when they are released.
+  m->stream().synchronize();
+  Tensor home = t;
+  home.data = m->at(offset(1));
+  home.shape = {4096};
+  const Tensor view = m->view(*compute, home);
+  CHECK(view.data != home.data);
+  fill_zero(*compute, view);
+  CHECK(static_cast<const uint8_t*>(home.data)[1] == sent[1][1]);
+  m->release();
+  CHECK(static_cast<const uint8_t*>(home.data)[1] == 0);
+  CHECK(static_cast<const uint8_t*>(home.data)[4097] == sent[1][4097]);
+  home.data = t.data;
+  CHECK(m->view(*compute, home).data == t.data);  // not of this memory
+}
+#endif

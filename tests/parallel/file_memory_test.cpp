@@ -97,7 +97,7 @@ TEST_CASE("windows of odd sizes come back from a file as they went, by io_uring 
   const std::string io = GENERATE(as<std::string>(), "auto", "pread");
   const Setting setting(io.c_str());
   TemporaryFolder folder;
-  const auto m = make_file_memory(folder.path(), {"offload.test", "noise"});
+  const auto m = make_file_memory(DeviceKind::cpu, folder.path(), {"offload.test", "noise"});
   round_trip(*m);
   INFO(m->how());
   CHECK((m->how().find("pread and pwrite (LTRAIN_IO=pread)") == 0) == (io == "pread"));
@@ -106,13 +106,13 @@ TEST_CASE("windows of odd sizes come back from a file as they went, by io_uring 
 
 TEST_CASE("a file system that has no way past the page cache works through it") {
   if (access("/dev/shm", W_OK) != 0) return;
-  const auto m = make_file_memory("/dev/shm", {"offload.test", "noise"});
+  const auto m = make_file_memory(DeviceKind::cpu, "/dev/shm", {"offload.test", "noise"});
   round_trip(*m);
 }
 
 TEST_CASE("what was touched of a file is the process's memory until it lets go") {
   TemporaryFolder folder;
-  const auto m = make_file_memory(folder.path(), {"offload.test", "noise"});
+  const auto m = make_file_memory(DeviceKind::cpu, folder.path(), {"offload.test", "noise"});
   constexpr int64_t kBytes = 32 << 20;
   m->reserve(kBytes);
   const int64_t before = file_pages();

@@ -193,7 +193,7 @@ MetaJob::MetaJob(const TinyOptions& o, int rank, const GroupWrapper& wrap)
       compute(make_meta_stream("compute", trace)),
       memory(trace),
       host(trace),
-      slow(trace),
+      slow(trace, o.device, {}),
       program(
           (set_axes(trace, tiny_mesh(o, rank)), tiny_program(o)),
           {*compute, memory, groups.groups(), o.device == DeviceKind::cpu ? nullptr : &host, slow.places()}) {
@@ -304,7 +304,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       },
       [&](const std::string& name) { return make_side_stream(o.device, name); }, group_set);
   auto compute = make_compute_stream(o.device, "compute");
-  const std::string folder = std::filesystem::temp_directory_path().string();
+  const bool files = o.device == DeviceKind::cpu || o.offload_to_files;
+  const std::string folder = files ? std::filesystem::temp_directory_path().string() : "";
   const OffloadMemories slow(tiny_program(o), o.device, {folder, folder, folder},
                              result.plan_offloaded[rank].activations);
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),

@@ -60,6 +60,7 @@ struct TinyOptions {
   bool read_gradients = true;             ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
   OffloadSettings offload;
+  bool offload_to_files = false;  ///< of a GPU too; of the CPU what leaves always goes there
   double ema_decay = 0;
   bool reduce_bf16 = false, reduce_int8 = false;
   int64_t micros = 0;        ///< of each step, fewer than the batch has; 0: all

@@ -124,12 +124,8 @@ void check_fp8(const Recipe& r) {
     fail(ExitCode::usage,
          "{}: fp8.keep: leaves no linear layer to round; nearest valid value: precision: bf16",
          at("fp8.keep"));
-  if (device_of(r) != DeviceKind::cuda) return;
-  if (r.fp8.recipe == Fp8Recipe::blockwise)
-    fail(ExitCode::usage,
-         "{}: fp8.recipe = blockwise: steps of blocks are computed on the CPU alone; nearest valid value: "
-         "delayed, or device: cpu",
-         at("fp8.recipe"));
+  // Products of blocks are by kernels of ltrain, which take any width.
+  if (device_of(r) != DeviceKind::cuda || r.fp8.recipe == Fp8Recipe::blockwise) return;
   const int64_t t = r.parallel.tensor, kv = std::max<int64_t>(1, r.model.num_key_value_heads / t);
   const MoeConfig& m = r.model.moe;
   const int64_t expert = m.intermediate_size / (recipe::experts_apart(r) ? 1 : t);

@@ -58,21 +58,17 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
 }
 
 void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
-  const bool cpu = device_of(r) == DeviceKind::cpu;
+  if (device_of(r) != DeviceKind::cpu) return;
   for (const auto& [section, what, place] :
        {std::tuple("offload.optimizer", "optimizer states", &r.offload.optimizer),
         std::tuple("offload.params", "weights", &r.offload.params),
-        std::tuple("offload.activations", "activations", &r.offload.activations)}) {
-    if (cpu && place->device == OffloadDevice::cpu)
+        std::tuple("offload.activations", "activations", &r.offload.activations)})
+    if (place->device == OffloadDevice::cpu)
       broken(fmt::format("{}.device", section),
              fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, "
                          "or nvme with {}.path",
                          what, section),
              {"device"});
-    if (!cpu && place->device == OffloadDevice::nvme)
-      broken(fmt::format("{}.device", section),
-             "is for steps on the CPU alone in this build; nearest valid value: cpu", {"device"});
-  }
 }
 
 }  // namespace ltrain::recipe

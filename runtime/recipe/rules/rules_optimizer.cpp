@@ -64,12 +64,4 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
            {"optimizer.master_weights"});
 }
 
-void optimizer_device_rules(const Recipe& r, const BrokenRule& broken) {
-  if (r.optimizer.uses(UpdateRule::adamw8bit) && device_of(r) == DeviceKind::cuda)
-    broken(r.optimizer.kind == UpdateRule::adamw8bit ? "optimizer.kind" : "optimizer.groups",
-           "adamw8bit saves its moments through memory of the host, which this build does on the CPU alone; "
-           "nearest valid value: adamw, or device: cpu",
-           {"device"});
-}
-
 }  // namespace ltrain::recipe

@@ -28,7 +28,6 @@ void offload_rules(const Recipe& recipe, const BrokenRule& broken);
 /// Of a resolved recipe: what its device cannot do.
 void offload_device_rules(const Recipe& resolved, const BrokenRule& broken);
 void attention_device_rules(const Recipe& resolved, const BrokenRule& broken);
-void optimizer_device_rules(const Recipe& resolved, const BrokenRule& broken);
 /// `data`: data-parallel ranks.
 void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& broken);
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -33,7 +33,7 @@ void add_place(std::vector<Key>& t, const std::string& section, Get get, const W
 void add_offload_keys(std::vector<Key>& t) {
   add_place(t, "offload.optimizer", LT_MEMBER(offload.optimizer),
             {"Where states of the optimizer (moments, master weights) lie between updates. cpu: in the "
-             "host's memory, of steps on a GPU. nvme: in files, of steps on the CPU.",
+             "host's memory, of steps on a GPU. nvme: in files, of steps on either.",
              "Part of them that lies there."},
             {"nvme_path"});
   add_place(t, "offload.params", LT_MEMBER(offload.params),

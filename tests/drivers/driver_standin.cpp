@@ -1,5 +1,8 @@
 // In the place of libcuda.so.1 where no driver is: cuDNN opens it to load what it has compiled, and asks no
-// more of it while it plans. What loads a kernel says yes, everything else that there is no device.
+// more of it while it plans. What loads a kernel says yes, everything else that there is no device. With
+// LTRAIN_STANDIN_DRIVER=12080 it is a driver for CUDA 12.8 that has none.
+#include <cstdlib>
+
 extern "C" {
 
 constexpr int kOk = 0, kNoDevice = 100;  // CUDA_SUCCESS, CUDA_ERROR_NO_DEVICE
@@ -20,6 +23,13 @@ int cuGetErrorString(int, const char** text) {
   return kOk;
 }
 
+int cuDriverGetVersion(int* version) {
+  const char* given = std::getenv("LTRAIN_STANDIN_DRIVER");
+  if (!given) return kNoDevice;
+  *version = std::atoi(given);
+  return kOk;
+}
+
 #define NO_DEVICE(name) \
   int name() { return kNoDevice; }
 NO_DEVICE(cuInit)
@@ -30,7 +40,6 @@ NO_DEVICE(cuCtxGetLimit)
 NO_DEVICE(cuCtxPopCurrent)
 NO_DEVICE(cuCtxPushCurrent)
 NO_DEVICE(cuDeviceGet)
-NO_DEVICE(cuDriverGetVersion)
 NO_DEVICE(cuGetErrorName)
 NO_DEVICE(cuKernelGetAttribute)
 NO_DEVICE(cuKernelSetAttribute)

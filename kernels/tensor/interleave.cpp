@@ -95,7 +95,8 @@ struct Interleave::Sides {
   }
 };
 
-Interleave::Interleave(Stream& compute) : compute_(compute), sides_(std::make_unique<Sides>()) {}
+Interleave::Interleave(Stream& compute, int adds_last)
+    : compute_(compute), adds_last_(adds_last), sides_(std::make_unique<Sides>()) {}
 Interleave::~Interleave() = default;
 
 Interleave* Interleave::of_thread() { return current; }
@@ -115,10 +116,10 @@ void Interleave::run_second() {
 }
 
 void Interleave::run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
-                     const std::function<void(bool)>& model_work) {
+                     int adds_last, const std::function<void(bool)>& model_work) {
   LT_CHECK(!current, "pieces that take turns within others");
   if (!stack) stack = std::make_unique<Stack>();
-  Interleave both(compute);
+  Interleave both(compute, adds_last);
   Sides& s = *both.sides_;
   s.second = &second;
   if (model_work) s.tell = &model_work;
@@ -168,6 +169,10 @@ void Interleave::pass() {
 void Interleave::finish_other() {
   LT_CHECK(kept_ == 0, "a piece that keeps its turn and waits for the other");
   while (!sides_->side[1 - sides_->running].done) pass();
+}
+
+void Interleave::after_other() {
+  if (current && current->sides_->running == current->adds_last_) current->finish_other();
 }
 
 void Interleave::count() { ++sides_->side[sides_->running].counted; }

@@ -17,9 +17,10 @@ class Interleave {
  public:
   /// Runs both on the calling thread, `first` first; `second` on a stack of its own. Rethrows what one of
   /// them throws; the other then ends at its next turn.
+  /// `adds_last`: the side (0: first) whose sums come second where both add to the same (after_other).
   /// `model_work` (MetaTrace::set_model_work) is told at each turn what the piece has said last, first true.
   static void run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
-                  const std::function<void(bool)>& model_work = {});
+                  int adds_last = 1, const std::function<void(bool)>& model_work = {});
   /// That the calling thread is in; null: none.
   static Interleave* of_thread();
 
@@ -28,6 +29,10 @@ class Interleave {
   void pass();
   /// Lets it go on to its end.
   void finish_other();
+  /// The calling thread adds to what the other piece may add to, too: of a piece whose sums come second the
+  /// other ends first, so that the order of additions is that of one piece after the other. Nothing where
+  /// no pieces take turns.
+  static void after_other();
   /// While one lives the piece keeps its turn, whatever it waits for: so that work whose amount only a run
   /// knows leaves turns, and with them the order of all ranks and the memory, as they are planned.
   class KeptTurn {
@@ -60,9 +65,10 @@ class Interleave {
 
  private:
   struct Sides;
-  explicit Interleave(Stream& compute);
+  Interleave(Stream& compute, int adds_last);
   static void run_second();
   Stream& compute_;
+  int adds_last_;
   std::unique_ptr<Sides> sides_;
   int kept_ = 0;  ///< turns that are kept
 };

@@ -303,8 +303,7 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   }
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
-    // Its backward is here, and adds to gradients after that of the micro-batch before.
-    if (Interleave* turns = Interleave::of_thread()) turns->finish_other();
+    Interleave::after_other();  // its backward is here, and a tied table has the gradient of both ends
     step.params.gather_segment(head_segment());
     const bool embedding = config_.shares_embedding() && has_embedding_;
     if (embedding) step.params.gather_segment(kEmbedding);
@@ -348,6 +347,7 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
     }
   }
   if (!s.embeds) return dx;
+  Interleave::after_other();
   embed_backward(step, mb, dx);
   step.release(dx);
   return {};

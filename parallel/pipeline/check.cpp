@@ -15,6 +15,7 @@ class Checker {
   void run() {
     sizes();
     once_each();
+    pairs();
     in_turn();
     runs_to_the_end();
   }
@@ -92,6 +93,24 @@ class Checker {
       }
   }
 
+  void pairs() {
+    for (int r = 0; r < s_.ranks; ++r)
+      for (size_t i = 0; i < s_.order[r].size(); ++i) {
+        const auto& order = s_.order[r];
+        if (!order[i].with_next) continue;
+        if (i + 1 == order.size() || order[i + 1].with_next)
+          broken("rank {}, position {}: {} has no action beside it", r, i, to_string(order[i]));
+        const Action &a = order[i], &b = order[i + 1];
+        const bool first = a.kind == ActionKind::forward, second = b.kind == ActionKind::forward;
+        if (first == second || !(first ? b : a).gives_gradient() || a.micro == b.micro)
+          broken(
+              "rank {}, position {}: {} and {} are a pair, and a pair is a forward (F) and a backward (B or "
+              "I) "
+              "of different micro-batches",
+              r, i, to_string(a), to_string(b));
+      }
+  }
+
   /// F before B or I, I before W, all on one rank.
   void in_turn() {
     if (s_.forward_only) return;
@@ -121,9 +140,9 @@ class Checker {
     while (!met.count(rank)) {
       met[rank] = static_cast<int>(chain.size());
       const Action& a = s_.order[rank][done[rank]];
-      const auto needed = needs(s_, a);
+      const auto needed = waits_for(s_, p, rank, done);
       LT_CHECK(needed, "{} waits for nothing and did not run", to_string(a));
-      const Place from = place_of(s_, p, *needed);
+      const Place from = *needed;
       const Action& giver = s_.order[from.rank][from.position];
       chain.push_back(
           fmt::format("rank {} waits at position {}, before {}, for {}, which rank {} runs at position {}",

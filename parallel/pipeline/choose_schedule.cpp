@@ -37,7 +37,8 @@ Tried try_one(const LayerCosts& model, int ranks, int micros, const ChoiceOption
     return t;
   }
   Choice c;
-  c.schedule = make_schedule(std::string(info.name), ranks, chunks, micros);
+  c.schedule =
+      make_schedule(std::string(info.name), ranks, chunks, micros, o.pairs && info.pairs == Pairs::intended);
   const bool by_hand = static_cast<int64_t>(o.counts.size()) == stages;
   c.staged = stage_costs(model, c.schedule.rank_of_stage, by_hand ? o.counts : std::vector<int>{});
   Schedule filled = fill_with_weights(c.schedule, c.staged.costs);
@@ -83,6 +84,9 @@ StagedCosts stage_costs(const LayerCosts& m, const std::vector<int>& rank_of_sta
   s.costs.weight = stage_sums(m.weight, m.first_weight, m.last_weight, s.layers);
   s.costs.activation = stage_sums(m.activation.empty() ? std::vector<double>(n, 1) : m.activation,
                                   m.first_activation, m.last_activation, s.layers);
+  if (m.hidden > 0)
+    for (const int forward : s.layers)
+      for (const int backward : s.layers) s.costs.hidden.push_back(m.hidden * std::min(forward, backward));
   s.costs.transfer = m.transfer;
   s.costs.optimizer = m.optimizer;
   return s;

@@ -22,6 +22,9 @@ struct LayerCosts {
   /// `input`.
   std::vector<double> recompute;
   int64_t recomputed_layers = 0;
+  /// Of a layer: by how much its forward beside its backward of another micro-batch, by turns, takes less
+  /// than the two one after the other. 0: pairs of actions hide nothing.
+  double hidden = 0;
   std::vector<double> transfer;   ///< as StageCosts::transfer
   std::vector<double> optimizer;  ///< as StageCosts::optimizer
   int layers() const { return static_cast<int>(forward.size()); }
@@ -63,6 +66,7 @@ struct ChoiceOptions {
   std::vector<int> counts;
   /// Schedules to leave out ("zb-h1", ...): what the caller cannot run.
   std::vector<std::string> without;
+  bool pairs = false;  ///< of those that are made for them, by turns
 };
 
 /// Among equally fast ones the one that keeps less, then the first of schedules(). Throws Error (usage), with

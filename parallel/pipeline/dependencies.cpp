@@ -1,5 +1,7 @@
 #include "parallel/pipeline/dependencies.h"
 
+#include <algorithm>
+
 namespace ltrain::pipeline {
 
 Positions::Positions(const Schedule& s) : micros_(static_cast<size_t>(s.micros)) {
@@ -31,6 +33,18 @@ Place place_of(const Schedule& s, const Positions& p, const Action& needed) {
                                              : p.gradient(needed.stage, needed.micro)};
 }
 
+std::optional<Place> waits_for(const Schedule& s, const Positions& p, int rank,
+                               const std::vector<int>& done) {
+  const auto& order = s.order[rank];
+  const size_t at = static_cast<size_t>(done[rank]), n = static_cast<size_t>(actions_at(order, at));
+  for (size_t i = at; i < std::min(at + n, order.size()); ++i)
+    if (const auto needed = needs(s, order[i])) {
+      const Place from = place_of(s, p, *needed);
+      if (from.position < 0 || from.position >= done[from.rank]) return from;
+    }
+  return std::nullopt;
+}
+
 std::vector<int> run_in_order(const Schedule& s, const Positions& p,
                               const std::function<void(const Action&, int, int)>& visit) {
   std::vector<int> done(s.order.size());
@@ -43,16 +57,15 @@ std::vector<int> run_in_order(const Schedule& s, const Positions& p,
     ready.pop_back();
     const int before = done[rank];
     while (done[rank] < static_cast<int>(s.order[rank].size())) {
-      const Action& a = s.order[rank][done[rank]];
-      if (const auto needed = needs(s, a)) {
-        const Place from = place_of(s, p, *needed);
-        if (from.position < 0 || from.position >= done[from.rank]) {
-          if (from.rank != rank) waiting[from.rank].push_back(rank);
-          break;
-        }
+      if (const auto from = waits_for(s, p, rank, done)) {
+        if (from->rank != rank) waiting[from->rank].push_back(rank);
+        break;
       }
-      visit(a, rank, done[rank]);
-      ++done[rank];
+      const auto& order = s.order[rank];
+      for (int n = actions_at(order, static_cast<size_t>(done[rank])); n > 0; --n) {
+        visit(order[done[rank]], rank, done[rank]);
+        ++done[rank];
+      }
     }
     if (done[rank] == before) continue;
     // Whoever waited for this rank looks again: it may now have gone far enough.

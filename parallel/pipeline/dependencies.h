@@ -35,8 +35,13 @@ struct Place {
 };
 Place place_of(const Schedule& s, const Positions& p, const Action& needed);
 
-/// Visits every action once, each rank's in their order, each after what it needs. Returns, by rank, how many
-/// were visited: fewer than there are when ranks wait for each other forever.
+/// What the rank waits for that has visited done[rank] actions: something that its next action needs, or one
+/// of its next pair, and that is not among the visited ones.
+std::optional<Place> waits_for(const Schedule& s, const Positions& p, int rank, const std::vector<int>& done);
+
+/// Visits every action once, each rank's in their order, each after what it needs; the two of a pair one
+/// after the other, after what both need. Returns, by rank, how many were visited: fewer than there are when
+/// ranks wait for each other forever.
 std::vector<int> run_in_order(const Schedule& s, const Positions& p,
                               const std::function<void(const Action&, int rank, int position)>& visit);
 

@@ -55,14 +55,18 @@ std::string draw_svg(const Schedule& s, const Timing& t, const std::string& cost
     svg.box({kLeft, y, drawn, kRow}, "#f4f4f4", {}, 0);
     for (size_t i = 0; i < s.order[r].size(); ++i) {
       const Action& a = s.order[r][i];
+      // Of a pair each has half of the row.
+      const bool second = ends_pair(s.order[r], i);
+      const double tall = second || a.with_next ? kRow / 2 : kRow, top = second ? y + tall : y;
       const double left = kLeft + t.start[r][i] * scale, wide = (t.end[r][i] - t.start[r][i]) * scale;
       if (wide <= 0) continue;
       // Later chunks have a thicker frame.
-      svg.box({left, y, wide, kRow}, fill(a.kind),
+      svg.box({left, top, wide, tall}, fill(a.kind),
               fmt::format("{}: {:.6g} to {:.6g}", to_string(a), t.start[r][i], t.end[r][i]),
               s.chunk_of(a.stage) > 0 ? 1.8 : 0.6);
       const std::string text = s.chunks > 1 ? to_string(a) : fmt::format("{}{}", letter(a.kind), a.micro);
-      if (wide >= Svg::text_width(text.size()) + 2) svg.text(left + wide / 2, y + 17, text, "middle");
+      if (wide >= Svg::text_width(text.size()) + 2)
+        svg.text(left + wide / 2, top + tall / 2 + 4, text, "middle");
     }
   }
   svg.text(kLeft, bottom + 12, "0");

@@ -8,12 +8,19 @@ namespace ltrain::pipeline {
 namespace {
 
 /// "F12", or "F12b" where a rank has several chunks.
-std::string label(const Schedule& s, const Action& a) {
+std::string label_of(const Schedule& s, const Action& a) {
   std::string text = fmt::format("{}{}", letter(a.kind), a.micro);
   if (s.chunks > 1) {
     const int chunk = s.chunk_of(a.stage);
     text += chunk < 26 ? std::string(1, static_cast<char>('a' + chunk)) : fmt::format("/{}", chunk);
   }
+  return text;
+}
+
+/// Of the action that begins at `at`, or of both of a pair: "F12aB3b".
+std::string label(const Schedule& s, const std::vector<Action>& order, size_t at) {
+  std::string text;
+  for (size_t i = at; i < at + static_cast<size_t>(actions_at(order, at)); ++i) text += label_of(s, order[i]);
   return text;
 }
 
@@ -24,26 +31,28 @@ Columns columns(double start, double end, double scale) {
   return {static_cast<int>(std::lround(start * scale)), static_cast<int>(std::lround(end * scale))};
 }
 
-/// Calls f(action, start, end) for every action.
+/// Calls f(length of its label, start, end) for every action or pair.
 template <class F>
 void each(const Schedule& s, const Timing& t, F f) {
   for (int r = 0; r < s.ranks; ++r)
-    for (size_t i = 0; i < s.order[r].size(); ++i) f(s.order[r][i], t.start[r][i], t.end[r][i]);
+    for (size_t i = 0; i < s.order[r].size(); ++i)
+      if (!ends_pair(s.order[r], i))
+        f(static_cast<int>(label(s, s.order[r], i).size()), t.start[r][i], t.end[r][i]);
 }
 
 /// Columns a second at which every label fits; 0 when no scale up to `most` does.
 double fitting_scale(const Schedule& s, const Timing& t, double most) {
   double needed = 0;
-  each(s, t, [&](const Action& a, double start, double end) {
-    if (end > start) needed = std::max(needed, static_cast<double>(label(s, a).size()) / (end - start));
+  each(s, t, [&](int letters, double start, double end) {
+    if (end > start) needed = std::max(needed, letters / (end - start));
   });
   // Rounding to columns may take one from a cell.
   for (double scale : {needed, 1.25 * needed, 1.5 * needed, 2 * needed}) {
     if (scale > most) break;
     bool fits = true;
-    each(s, t, [&](const Action& a, double start, double end) {
+    each(s, t, [&](int letters, double start, double end) {
       const Columns c = columns(start, end, scale);
-      fits = fits && (end <= start || c.end - c.begin >= static_cast<int>(label(s, a).size()));
+      fits = fits && (end <= start || c.end - c.begin >= letters);
     });
     if (fits) return scale;
   }
@@ -69,13 +78,14 @@ std::string draw_text(const Schedule& s, const Timing& t, int width, const std::
   for (int r = 0; r < s.ranks; ++r) {
     std::string row(static_cast<size_t>(total), '.');
     for (size_t i = 0; i < s.order[r].size(); ++i) {
+      if (ends_pair(s.order[r], i)) continue;
       const Columns c = columns(t.start[r][i], t.end[r][i], scale);
       const int cells = c.end - c.begin;
       if (cells <= 0) {
         unseen += t.end[r][i] > t.start[r][i];
         continue;
       }
-      std::string text = label(s, s.order[r][i]);
+      std::string text = label(s, s.order[r], i);
       if (static_cast<int>(text.size()) > cells) text.resize(1), ++unnumbered;
       text.resize(static_cast<size_t>(cells), '-');
       row.replace(static_cast<size_t>(c.begin), static_cast<size_t>(cells), text);
@@ -90,6 +100,7 @@ std::string draw_text(const Schedule& s, const Timing& t, int width, const std::
          end + '\n';
   out += "F forward, B backward, I backward of the input, W of the weights; then the micro-batch";
   if (s.chunks > 1) out += " and the chunk (a: the rank's first)";
+  if (s.has_pairs()) out += "; two in one: by turns";
   out += "; . idle\n";
   if (unnumbered + unseen > 0) {
     out += fmt::format("scaled to {} columns: ", width);

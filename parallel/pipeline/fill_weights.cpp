@@ -26,17 +26,19 @@ class Filler {
     for (auto& order : made_.order) order.clear();
   }
 
-  /// Runs an F, B or I of `rank`, whose input is there at `ready`; returns when its output is at the next
-  /// stage's rank.
-  double run(const Action& a, int rank, double ready) {
-    while (!owed_[rank].empty() &&
-           (clock_[rank] + share_ * weight(rank) <= ready * (1 + 1e-9) ||
-            (a.kind == ActionKind::forward && kept_[rank] + size(a.stage) > limit_ * (1 + 1e-9))))
+  /// Runs the F, B, I or pair that begins at `at` of a rank's order, whose input is there at `ready`.
+  void begin(const std::vector<Action>& order, size_t at, int rank, double ready) {
+    double more = 0;  // that a forward keeps
+    for (size_t i = at; i < at + static_cast<size_t>(actions_at(order, at)); ++i)
+      if (order[i].kind == ActionKind::forward) more += size(order[i].stage);
+    while (!owed_[rank].empty() && (clock_[rank] + share_ * weight(rank) <= ready * (1 + 1e-9) ||
+                                    (more > 0 && kept_[rank] + more > limit_ * (1 + 1e-9))))
       run_weight(rank);
-    const double cost = a.kind == ActionKind::forward    ? costs_.forward[a.stage]
-                        : a.kind == ActionKind::backward ? costs_.input[a.stage] + costs_.weight[a.stage]
-                                                         : costs_.input[a.stage];
-    clock_[rank] = std::max(clock_[rank], ready) + cost;
+    clock_[rank] = std::max(clock_[rank], ready) + seconds_at(costs_, order, at);
+  }
+
+  /// One of those that have begun; returns when its output is at the next stage's rank.
+  double end(const Action& a, int rank) {
     made_.order[rank].push_back(a);
     if (a.kind == ActionKind::forward) kept_[rank] += size(a.stage);
     if (a.kind == ActionKind::backward) kept_[rank] -= size(a.stage);
@@ -95,12 +97,17 @@ Schedule fill_with_weights(const Schedule& schedule, const StageCosts& costs) {
     std::vector<std::vector<double>> arrives(bare.order.size());
     for (size_t r = 0; r < bare.order.size(); ++r) arrives[r].resize(bare.order[r].size());
     run_in_order(bare, positions, [&](const Action& a, int rank, int at) {
-      double ready = 0;
-      if (const auto needed = needs(bare, a)) {
-        const Place from = place_of(bare, positions, *needed);
-        ready = arrives[from.rank][from.position];
+      const auto& order = bare.order[rank];
+      if (const size_t from = static_cast<size_t>(at); !ends_pair(order, from)) {
+        double ready = 0;
+        for (size_t i = from; i < from + static_cast<size_t>(actions_at(order, from)); ++i)
+          if (const auto needed = needs(bare, order[i])) {
+            const Place giver = place_of(bare, positions, *needed);
+            ready = std::max(ready, arrives[giver.rank][giver.position]);
+          }
+        filler.begin(order, from, rank, ready);
       }
-      arrives[rank][at] = filler.run(a, rank, ready);
+      arrives[rank][at] = filler.end(a, rank);
     });
     Schedule filled = filler.take();
     const double makespan = simulate_checked(filled, costs).makespan;

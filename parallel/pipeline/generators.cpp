@@ -19,6 +19,12 @@ class TwoChunks {
 
   void forward(int chunk) { order_.push_back({F, stage_[chunk], forwards_[chunk]++}); }
   void backward(int chunk) { order_.push_back({B, stage_[chunk], backwards_[chunk]++}); }
+  /// A forward of one chunk and a backward of the other, by turns.
+  void pair(int forward_chunk) {
+    forward(forward_chunk);
+    order_.back().with_next = true;
+    backward(1 - forward_chunk);
+  }
   /// I now; its W waits in the queue.
   void input(int chunk) {
     owed_.push_back({W, stage_[chunk], backwards_[chunk]});
@@ -89,7 +95,9 @@ Order interleaved_order(int rank, int ranks, int chunks, int micros) {
   for (int i = 0; i < lead; ++i) order.push_back(action(F, i));
   for (int i = 0; i < total; ++i) {
     order.push_back(action(B, i));
-    if (lead + i < total) order.push_back(action(F, lead + i));
+    if (lead + i >= total) continue;
+    order.back().with_next = true;  // Megatron-LM's overlap of experts' communication
+    order.push_back(action(F, lead + i));
   }
   return order;
 }
@@ -134,10 +142,16 @@ Order dualpipev_order(int rank, int ranks, int micros) {
   for (int i = 0; i < 2 * after; ++i) o.forward(0);
   for (int i = 0; i <= rank; ++i) o.forward(0), o.forward(1);
   for (int i = 0; i < after; ++i) o.input(1), o.weight(), o.forward(1);
-  // The pairs F0 B1 and F1 B0, whose computation and communication DualPipe overlaps.
-  for (int i = 0; i < micros - 2 * ranks + rank + 1; ++i)
-    o.forward(0), o.backward(1), o.forward(1), o.backward(0);
-  for (int i = 0; i < after; ++i) o.backward(1), o.forward(1), o.backward(0);
+  // The pairs F0 B1 and F1 B0, whose computation and communication DualPipe overlaps. At the bottom of the V
+  // the first F0 is handed on before B1, which nothing there has hidden yet (as DeepSeek's DualPipeV has it).
+  for (int i = 0; i < micros - 2 * ranks + rank + 1; ++i) {
+    if (i == 0 && after == 0)
+      o.forward(0), o.backward(1);
+    else
+      o.pair(0);
+    o.pair(1);
+  }
+  for (int i = 0; i < after; ++i) o.backward(1), o.pair(1);
   // From the middle of the drain on backward is split, so that W fills the bubbles of the last phases.
   bool split = false;
   for (int i = 0; i <= rank; ++i) {

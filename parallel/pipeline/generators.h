@@ -12,10 +12,12 @@ std::vector<int> placed_in_v(int ranks);
 using Order = std::vector<Action>;
 Order gpipe_order(int rank, int micros);
 Order one_f_one_b_order(int rank, int ranks, int micros);
+/// With its pairs marked.
 Order interleaved_order(int rank, int ranks, int chunks, int micros);
 /// ZB-H1 and ZB-H2: `lead` forwards before the first backward, W `lag` micro-batches behind I.
 Order zero_bubble_order(int rank, int micros, int lead, int lag);
 Order zbv_order(int rank, int ranks, int micros);
+/// With its pairs marked.
 Order dualpipev_order(int rank, int ranks, int micros);
 
 }  // namespace ltrain::pipeline

@@ -41,14 +41,24 @@ std::vector<int> known_after(const Schedule& s, const Positions& p, int rank) {
   run_in_order(s, p, [&](const Action& a, int r, int at) {
     int* row = &rows[r][static_cast<size_t>(at) * ranks];
     if (at > 0) std::copy(row - ranks, row, row);
-    if (const auto needed = needs(s, a)) {
-      const Place from = place_of(s, p, *needed);
-      const int* other = &rows[from.rank][static_cast<size_t>(from.position) * ranks];
-      for (size_t q = 0; q < ranks; ++q) row[q] = std::max(row[q], other[q]);
-    }
-    row[r] = at + 1;
+    if (ends_pair(s.order[r], static_cast<size_t>(at))) return;  // what is known after its first
+    const int n = actions_at(s.order[r], static_cast<size_t>(at));
+    for (const Action* of = &a; of < &a + n; ++of)
+      if (const auto needed = needs(s, *of)) {
+        const Place from = place_of(s, p, *needed);
+        const int* other = &rows[from.rank][static_cast<size_t>(from.position) * ranks];
+        for (size_t q = 0; q < ranks; ++q) row[q] = std::max(row[q], other[q]);
+      }
+    row[r] = at + n;
   });
   return std::move(rows[rank]);
+}
+
+/// Where the compute begins that is `before` computes before the one of position `at`, or the first.
+int compute_before(const std::vector<Action>& order, int at, int before) {
+  const auto begin = [&](int i) { return ends_pair(order, static_cast<size_t>(i)) ? i - 1 : i; };
+  for (at = begin(at); before > 0 && at > 0; --before) at = begin(at - 1);
+  return at;
 }
 
 /// The receives of `rank`, by the position of the compute that they stand before.
@@ -65,7 +75,7 @@ std::vector<std::vector<Transfer>> receives_of(const Schedule& s, const Position
     // then.
     int post = static_cast<int>(s.order[rank].size());
     for (size_t i = link.size(); i-- > 0;) {
-      post = std::min(post, std::max(0, link[i].used - lookahead));
+      post = std::min(post, compute_before(s.order[rank], link[i].used, lookahead));
       link[i].peer = from;
       all.emplace_back(post, link[i]);
     }
@@ -91,7 +101,8 @@ std::string to_string(const PipelineStep& p) {
     case StepKind::receive:
       return fmt::format("receive {} from {}", to_string(p.tensor), p.peer);
     case StepKind::compute:
-      return fmt::format("compute {}", to_string(p.action));
+      return p.second ? fmt::format("compute {} beside {}", to_string(p.action), to_string(*p.second))
+                      : fmt::format("compute {}", to_string(p.action));
     case StepKind::send:
       return fmt::format("send {} to {}", to_string(p.tensor), p.peer);
     case StepKind::release:
@@ -140,9 +151,10 @@ std::vector<PipelineStep> lower(const Schedule& s, int rank, int lookahead) {
   std::vector<PipelineStep> program;
   size_t next_send = 0;
   for (size_t i = 0; i <= order.size(); ++i) {
-    if (i < order.size()) {
+    if (i < order.size() && !ends_pair(order, i)) {
       for (const Transfer& t : receives[i]) program.push_back({StepKind::receive, {}, t.tensor, t.peer});
       program.push_back({StepKind::compute, order[i], {}, -1});
+      if (order[i].with_next) program.back().second = order[i + 1];
     }
     for (const Transfer& t : releases[i]) program.push_back({StepKind::release, {}, t.tensor, t.peer});
     if (next_send < sends.size() && sends[next_send].made == static_cast<int>(i)) {

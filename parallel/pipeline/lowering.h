@@ -6,6 +6,7 @@
 // sender computes the tensors. `compute` begins when its received tensors are there. Neighbouring stages on
 // one rank hand over without a transfer.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "parallel/pipeline/schedule.h"
@@ -14,7 +15,7 @@ namespace ltrain::pipeline {
 
 enum class StepKind : uint8_t {
   receive,  ///< post: `tensor` from `peer`, into a buffer that begins to live here
-  compute,  ///< run `action`
+  compute,  ///< run `action`, and `second`, where there is one, by turns with it
   send,     ///< post: `tensor`, made by the compute before, to `peer`
   release,  ///< wait until the send of `tensor` to `peer` has ended and give its buffer back
 };
@@ -31,9 +32,10 @@ std::string to_string(const TensorId& t);
 
 struct PipelineStep {
   StepKind kind = StepKind::compute;
-  Action action;    ///< compute
-  TensorId tensor;  ///< the others
-  int peer = -1;    ///< the others: rank on the pipeline axis
+  Action action;                      ///< compute
+  TensorId tensor;                    ///< the others
+  int peer = -1;                      ///< the others: rank on the pipeline axis
+  std::optional<Action> second = {};  ///< compute: the second of a pair, after `action` in the order
   bool operator==(const PipelineStep&) const = default;
 };
 std::string to_string(const PipelineStep& step);
@@ -44,7 +46,8 @@ TensorId given_by(const Schedule& schedule, const Action& action);
 
 /// The program of `rank`.
 ///
-/// A receive is posted `lookahead` compute actions before its use, earlier only where a later transfer of its
+/// A pair is one compute, which begins when what both of its actions take is there. A receive is posted
+/// `lookahead` computes before its use, earlier only where a later transfer of its
 /// link is used sooner. A `release` stands after the first compute of this rank that could not have run
 /// before the peer used the tensor, so that waiting there never blocks; where there is none (the last
 /// gradients), at the end of the program, where it may. Received tensors are not released here: an activation

@@ -29,21 +29,44 @@ int Schedule::chunk_of(int stage) const {
   return chunk;
 }
 
+bool Schedule::has_pairs(int rank) const {
+  const std::vector<Action>& of = order[static_cast<size_t>(rank)];
+  return std::any_of(of.begin(), of.end(), [](const Action& a) { return a.with_next; });
+}
+
+bool Schedule::has_pairs() const {
+  for (size_t r = 0; r < order.size(); ++r)
+    if (has_pairs(static_cast<int>(r))) return true;
+  return false;
+}
+
+Schedule without_pairs(Schedule s) {
+  for (auto& order : s.order)
+    for (Action& a : order) a.with_next = false;
+  return s;
+}
+
+void erase_actions(std::vector<Action>& order, const std::function<bool(const Action&)>& gone) {
+  for (size_t i = 0; i + 1 < order.size(); ++i)
+    order[i].with_next = order[i].with_next && !gone(order[i + 1]);
+  std::erase_if(order, gone);
+}
+
 const std::vector<ScheduleInfo>& schedules() {
   static const std::vector<ScheduleInfo> table = {
-      {"gpipe", "arXiv:1811.06965", "all forwards, then all backwards", 1, 1, false},
+      {"gpipe", "arXiv:1811.06965", "all forwards, then all backwards", 1, 1, false, Pairs::none},
       {"1f1b", "arXiv:2006.09503", "one forward, one backward: at most ranks - r activations on rank r", 1, 1,
-       false},
+       false, Pairs::none},
       {"interleaved", "arXiv:2104.04473", "1f1b over several chunks a rank: a smaller bubble, more transfers",
-       2, 0, false},
+       2, 0, false, Pairs::possible},
       {"zb-h1", "arXiv:2401.10241", "backward split in two; the activations of 1f1b's first rank everywhere",
-       1, 1, true},
+       1, 1, true, Pairs::none},
       {"zb-h2", "arXiv:2401.10241",
-       "backward split in two; no idle time within a rank, twice the activations", 1, 1, true},
+       "backward split in two; no idle time within a rank, twice the activations", 1, 1, true, Pairs::none},
       {"zbv", "arXiv:2401.10241", "two chunks in a V, backward split in two; no idle time within a rank", 2,
-       2, true},
+       2, true, Pairs::none},
       {"dualpipev", "arXiv:2412.19437", "two chunks in a V; a forward of one beside a backward of the other",
-       2, 2, true},
+       2, 2, true, Pairs::intended},
   };
   return table;
 }
@@ -91,7 +114,7 @@ std::vector<int> place_stages(std::string_view name, int ranks, int chunks) {
   return in_v ? placed_in_v(ranks) : placed_in_loops(ranks, chunks);
 }
 
-Schedule make_schedule(const std::string& name, int ranks, int chunks, int micros) {
+Schedule make_schedule(const std::string& name, int ranks, int chunks, int micros, bool pairs) {
   const ScheduleInfo* info = find_schedule(name);
   if (!info) fail(ExitCode::usage, "pipeline schedule {}: is not one of {}", name, names());
   if (chunks == 0) chunks = info->least_chunks;
@@ -120,7 +143,7 @@ Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro
     if (name == "zbv") s.order.push_back(zbv_order(r, ranks, micros));
     if (name == "dualpipev") s.order.push_back(dualpipev_order(r, ranks, micros));
   }
-  return s;
+  return pairs ? s : without_pairs(std::move(s));
 }
 
 }  // namespace ltrain::pipeline

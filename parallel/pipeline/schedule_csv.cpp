@@ -95,8 +95,6 @@ class Reader {
             fmt::format("{}: {} {} passed over: transfers follow from the order of the computation, "
                         "sharding from parallel.zero_stage",
                         source_, n, word));
-    if (notes && pairs_ > 0)
-      notes->push_back(fmt::format("{}: {} OVERLAP_F_B pairs run one after the other", source_, pairs_));
     return std::move(s);
   }
 
@@ -115,8 +113,8 @@ class Reader {
     if (semicolon == std::string_view::npos || inside.find(';', semicolon + 1) != std::string_view::npos)
       wrong(cell, "a pair has two actions: (0F4;7B1)OVERLAP_F_B");
     read_action(cell, trimmed(inside.substr(0, semicolon)), false);
+    schedule_.order.back().back().with_next = true;
     read_action(cell, trimmed(inside.substr(semicolon + 1)), false);
-    ++pairs_;
   }
 
   void read_action(std::string_view cell, std::string_view text, bool may_be_passed_over) {
@@ -152,7 +150,7 @@ class Reader {
   Schedule schedule_;
   int line_ = 0, cell_ = 0, blank_ = 0;
   int most_stage_ = -1, most_micro_ = -1;
-  int64_t actions_ = 0, pairs_ = 0;
+  int64_t actions_ = 0;
   std::map<std::string, int64_t> passed_over_;
 };
 
@@ -172,7 +170,12 @@ Schedule read_schedule_csv(std::string_view text, const std::string& source,
 std::string write_schedule_csv(const Schedule& schedule) {
   std::string out;
   for (const auto& order : schedule.order) {
-    for (size_t i = 0; i < order.size(); ++i) out += (i ? "," : "") + to_string(order[i]);
+    for (size_t i = 0; i < order.size(); i += static_cast<size_t>(actions_at(order, i))) {
+      if (i > 0) out += ',';
+      out += order[i].with_next
+                 ? fmt::format("({};{})OVERLAP_F_B", to_string(order[i]), to_string(order[i + 1]))
+                 : to_string(order[i]);
+    }
     out += '\n';
   }
   return out;

@@ -9,6 +9,12 @@
 namespace ltrain::pipeline {
 namespace {
 
+/// Of `c`, by rank and position: 0 where nothing is said.
+double at_position(const std::vector<std::vector<double>>& c, int rank, int at) {
+  const size_t r = static_cast<size_t>(rank);
+  return c.empty() || c[r].empty() ? 0 : c[r][static_cast<size_t>(at)];
+}
+
 double seconds(const StageCosts& c, const Action& a) {
   switch (a.kind) {
     case ActionKind::forward:
@@ -31,7 +37,7 @@ void check_costs(const Schedule& s, const StageCosts& c) {
   };
   LT_CHECK(good(c.forward, stages, false) && good(c.input, stages, false) && good(c.weight, stages, false) &&
                good(c.activation, stages, true) && good(c.transfer, ranks * ranks, true) &&
-               good(c.optimizer, ranks, true),
+               good(c.optimizer, ranks, true) && good(c.hidden, stages * stages, true),
            "costs of {} stages on {} ranks: a list is of another length, or has a negative cost", stages,
            ranks);
   const auto check_actions = [&](const std::vector<std::vector<double>>& of, const char* what) {
@@ -41,6 +47,7 @@ void check_costs(const Schedule& s, const StageCosts& c) {
                what, r, of[r].size(), s.order[r].size());
   };
   check_actions(c.least, "least costs");
+  check_actions(c.pairs, "costs of pairs");
   check_actions(c.earliest_end, "earliest ends");
 }
 
@@ -53,6 +60,18 @@ StageCosts StageCosts::uniform(int stages, double forward, double input, double 
   c.input.assign(n, input);
   c.weight.assign(n, weight);
   return c;
+}
+
+double seconds_at(const StageCosts& c, const std::vector<Action>& order, size_t at) {
+  const Action& a = order[at];
+  if (!a.with_next) return seconds(c, a);
+  const Action& b = order[at + 1];
+  const double one = seconds(c, a), other = seconds(c, b);
+  if (c.hidden.empty()) return one + other;
+  const bool first = a.kind == ActionKind::forward;
+  const size_t forward = static_cast<size_t>((first ? a : b).stage),
+               backward = static_cast<size_t>((first ? b : a).stage);
+  return std::max({one, other, one + other - c.hidden[forward * c.forward.size() + backward]});
 }
 
 Timing simulate(const Schedule& s, const StageCosts& costs) {
@@ -82,23 +101,29 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
   }
 
   const Positions positions(s);
-  run_in_order(s, positions, [&](const Action& a, int rank, int at) {
-    double start = clock[rank];
-    if (const auto needed = needs(s, a)) {
-      const Place from = place_of(s, positions, *needed);
-      start = std::max(start, arrives[from.rank][from.position]);
+  const auto begin = [&](int rank, int at) {  // an action, or both of a pair
+    const auto& order = s.order[rank];
+    const int n = actions_at(order, static_cast<size_t>(at));
+    double start = clock[rank], least = 0, earliest = 0;
+    for (int i = at; i < at + n; ++i) {
+      if (const auto needed = needs(s, order[i])) {
+        const Place from = place_of(s, positions, *needed);
+        start = std::max(start, arrives[from.rank][from.position]);
+      }
+      least += at_position(costs.least, rank, i);
+      earliest = std::max(earliest, at_position(costs.earliest_end, rank, i));
     }
-    double took = seconds(costs, a);
-    if (!costs.least.empty() && !costs.least[rank].empty()) took = std::max(took, costs.least[rank][at]);
-    double end = start + took;
-    if (!costs.earliest_end.empty() && !costs.earliest_end[rank].empty())
-      end = std::max(end, costs.earliest_end[rank][at]);
-    t.start[rank][at] = start;
-    t.end[rank][at] = end;
+    double took = std::max(least, seconds_at(costs, order, static_cast<size_t>(at)));
+    if (const double known = at_position(costs.pairs, rank, at); n > 1 && known > 0) took = known;
+    const double end = std::max(start + took, earliest);
+    for (int i = at; i < at + n; ++i) t.start[rank][i] = start, t.end[rank][i] = end;
     t.busy[rank] += end - start;
     t.waited[rank] += end - start - took;
     clock[rank] = end;
-
+  };
+  run_in_order(s, positions, [&](const Action& a, int rank, int at) {
+    if (!ends_pair(s.order[rank], static_cast<size_t>(at))) begin(rank, at);
+    const double end = t.end[rank][at];
     const bool forward = a.kind == ActionKind::forward;
     const int next = forward ? a.stage + 1 : a.stage - 1;
     arrives[rank][at] = end;
@@ -111,13 +136,17 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
 
     const double size = costs.activation.empty() ? 1 : costs.activation[a.stage];
     if (forward) {
-      t.peak_activations[rank] = std::max(t.peak_activations[rank], ++kept[rank]);
-      kept_size[rank] += size;
-      t.peak_kept[rank] = std::max(t.peak_kept[rank], kept_size[rank]);
+      kept_size[rank] += size, ++kept[rank];
     } else if (a.kind != ActionKind::backward_input) {
-      --kept[rank];
-      kept_size[rank] -= size;
+      // Of a pair whose backward comes first the forward keeps beside it.
+      const Action* beside = a.with_next ? &a + 1 : nullptr;
+      const double more = !beside ? 0 : costs.activation.empty() ? 1 : costs.activation[beside->stage];
+      t.peak_kept[rank] = std::max(t.peak_kept[rank], kept_size[rank] + more);
+      t.peak_activations[rank] = std::max(t.peak_activations[rank], kept[rank] + (beside != nullptr));
+      kept_size[rank] -= size, --kept[rank];
     }
+    t.peak_kept[rank] = std::max(t.peak_kept[rank], kept_size[rank]);
+    t.peak_activations[rank] = std::max(t.peak_activations[rank], kept[rank]);
   });
 
   for (size_t r = 0; r < ranks; ++r) t.makespan = std::max(t.makespan, clock[r]);

@@ -19,6 +19,12 @@ struct StageCosts {
   /// What an action takes at least, by rank and position as in Schedule::order; a rank's list may be empty.
   /// Empty: none.
   std::vector<std::vector<double>> least;
+  /// By how much a forward of stage a beside a backward of stage b, as a pair, takes less than the two one
+  /// after the other, by a * stages + b. Empty: by nothing.
+  std::vector<double> hidden;
+  /// What a pair takes, in the place of all that is said of it above, by rank and the position of its first;
+  /// 0: not known. A rank's list may be empty. Empty: none is known.
+  std::vector<std::vector<double>> pairs;
   /// When an action ends at the earliest, likewise by rank and position, counted from the schedule's begin:
   /// the release time of what it needs beside another stage's tensor (a layer's gathered weights), and what
   /// the action still does from there on. Empty: none.
@@ -32,11 +38,12 @@ struct StageCosts {
 };
 
 struct Timing {
-  std::vector<std::vector<double>> start, end;  ///< by rank and position, as Schedule::order
-  double makespan = 0;                          ///< from 0 to the end of the last action; without optimizer
-  double step = 0;                              ///< with it
-  std::vector<double> busy;                     ///< by rank: seconds within actions
-  std::vector<double> waited;                   ///< by rank: of them, for StageCosts::earliest_end
+  /// By rank and position, as Schedule::order; the two of a pair begin and end together.
+  std::vector<std::vector<double>> start, end;
+  double makespan = 0;         ///< from 0 to the end of the last action; without optimizer
+  double step = 0;             ///< with it
+  std::vector<double> busy;    ///< by rank: seconds within actions
+  std::vector<double> waited;  ///< by rank: of them, for StageCosts::earliest_end
   /// By rank: makespan - busy.
   std::vector<double> bubble;
   /// By rank: idle seconds between its own first and last action. This is what the zero-bubble papers call
@@ -58,6 +65,10 @@ struct Timing {
 /// before. Transfers take no time in it.
 double least_makespan(const std::vector<int>& rank_of_stage, const StageCosts& costs, int micros,
                       bool splits_backward);
+
+/// What the action or pair that begins at `at` of an order takes by the costs of its stages. A pair takes no
+/// less than the longer one of its two.
+double seconds_at(const StageCosts& costs, const std::vector<Action>& order, size_t at);
 
 /// Checks the schedule first (schedule.h); throws Error for one that is incomplete or never ends.
 Timing simulate(const Schedule& schedule, const StageCosts& costs);

@@ -183,15 +183,20 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelineP
   const auto place = [&](const RankPlan& rank) {
     return static_cast<size_t>(mesh_of(recipe, rank.rank).coordinate(Axis::pipeline));
   };
-  auto &least = pipeline.costs.least, &earliest_end = pipeline.costs.earliest_end;
+  auto &least = pipeline.costs.least, &pairs = pipeline.costs.pairs,
+       &earliest_end = pipeline.costs.earliest_end;
   least.assign(static_cast<size_t>(pipeline.layout.schedule.ranks), {});
-  earliest_end = least;
+  earliest_end = pairs = least;
   for (const RankPlan& rank : ranks) {
-    std::vector<double>&seconds = least.at(place(rank)), &end = earliest_end.at(place(rank));
+    const auto& order = pipeline.layout.schedule.order.at(place(rank));
+    std::vector<double>&seconds = least.at(place(rank)), &pair = pairs.at(place(rank)),
+    &end = earliest_end.at(place(rank));
     seconds.resize(rank.actions.size());
+    pair.resize(rank.actions.size());
     for (size_t i = 0; i < rank.actions.size(); ++i) {
       const ActionTime& a = rank.actions[i];
-      seconds[i] = std::max(seconds[i], a.seconds);
+      double& of = order.at(i).with_next ? pair[i] : seconds[i];
+      of = std::max(of, a.seconds);
       if (a.gathering <= 0) continue;  // one that did not wait without bubbles does not wait with them
       end.resize(rank.actions.size());
       end[i] = std::max(end[i], a.end);
@@ -484,6 +489,14 @@ std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile&
                 threads_per_rank(recipe), static_cast<int>(recipe.launch.ranks_on_host));
   meta.train_step();
   return meta.trace.entries();
+}
+
+std::vector<ActionTime> step_actions(const Recipe& recipe, const MachineProfile& profile,
+                                     const PipelineLayout& layout) {
+  MetaRank meta(recipe, profile, layout, mesh_of(recipe, 0), threads_per_rank(recipe),
+                static_cast<int>(recipe.launch.ranks_on_host));
+  meta.train_step();
+  return meta.program.actions();
 }
 
 int64_t activation_bytes(const Recipe& recipe, const MachineProfile& profile) {

@@ -67,7 +67,8 @@ struct RankPlan {
   double other_seconds = 0;
   int other_passes = 0;       ///< of such a step over its micro-batches
   int64_t placement_ops = 0;  ///< ops and collectives whose placements were checked
-  /// Of a pipeline: each action of its order in the rank's pass, one after the other without bubbles.
+  /// Of a pipeline: each action of its order in the rank's pass, one after the other without bubbles; a pair
+  /// is told by its first.
   std::vector<ActionTime> actions;
 };
 
@@ -185,11 +186,11 @@ RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const 
 RankPlan compose_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                       int rank, int threads);
 /// Adds the actions of a pipeline to the steps of `ranks`; nothing without a pipeline. An action takes what
-/// its stage's costs say, or what it took in the pass of a rank of its stage where that is longer: there it
-/// waits for shards of parameters and gradients too, which costs of layers do not know. That pass has no
-/// bubbles, in which a run could hide some of that wait, so such a plan is never too fast by it. What all
-/// ranks gather from the begin of the step on (ZeRO-1 and 2) is waited for where it comes later than the
-/// micro-batch before it alone, and what the bubbles hide of it is taken from `exposed`.
+/// its stage's costs say, or what it took in the pass of a rank of its stage where that is longer, a pair
+/// what it took there: there it waits for shards of parameters and gradients too, which costs of layers do
+/// not know. That pass has no bubbles, in which a run could hide some of that wait, so such a plan is never
+/// too fast by it. What all ranks gather from the begin of the step on (ZeRO-1 and 2) is waited for where it
+/// comes later than the micro-batch before it alone, and what the bubbles hide of it is taken from `exposed`.
 void place_actions(std::vector<RankPlan>& ranks, const Recipe& resolved, PipelinePlan& pipeline);
 
 /// What the plan is compared with: a card's memory, and this host's where ranks would run on it. Empty where
@@ -223,6 +224,9 @@ std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
 /// What one rank does in a train step, op by op. Without a layout the recipe's.
 std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank,
                                      const PipelineLayout* layout = nullptr);
+/// The actions of a train step on one rank without stages.
+std::vector<ActionTime> step_actions(const Recipe& resolved, const MachineProfile& profile,
+                                     const PipelineLayout& layout);
 /// Bytes that a train step of this model keeps from forward to backward on one pipeline rank, at most.
 int64_t activation_bytes(const Recipe& resolved, const MachineProfile& profile);
 /// Chrome trace of one rank's step.

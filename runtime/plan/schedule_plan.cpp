@@ -14,6 +14,7 @@
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules.h"
+#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
 namespace {
@@ -45,6 +46,19 @@ bool of_weights(std::string_view op) {
 pipeline::Schedule schedule_of_file(const Recipe& r, int ranks, int micros, std::vector<std::string>* notes) {
   const std::string& path = *r.parallel.schedule_file;
   pipeline::Schedule s = read_schedule_csv(read_file(path), path, notes);
+  if (!s.has_pairs() && r.parallel.overlap_micro_batches == OverlapChoice::on)
+    fail(ExitCode::usage,
+         "parallel.schedule_file: {}: has no OVERLAP_F_B, and parallel.overlap_micro_batches is on; nearest "
+         "valid "
+         "value: auto",
+         path);
+  if (s.has_pairs() && !recipe::overlaps_micro_batches(r)) {
+    notes->push_back(
+        fmt::format("{}: OVERLAP_F_B pairs run one after the other: "
+                    "parallel.overlap_micro_batches",
+                    path));
+    s = without_pairs(std::move(s));
+  }
   const auto differs = [&](const char* what, int64_t have, const std::string& key, int64_t want) {
     if (have != want)
       fail(ExitCode::usage, "parallel.schedule_file: {}: is for {} {}, and the recipe has {} ({})", path,
@@ -112,6 +126,22 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
     }
   }
   return c;
+}
+
+/// LayerCosts::hidden, from a model that has a backward and a forward beside each other: of two micro-batches
+/// the first one's backward and the second one's forward.
+double hidden_by_turns(Recipe whole, const MachineProfile& profile, const RecomputeOptions& recompute) {
+  if (layers_alike(whole))
+    whole.model.num_hidden_layers = std::min<int64_t>(whole.model.num_hidden_layers, kPricedLayers);
+  PipelineLayout layout;
+  layout.recompute = recompute;
+  const auto actions = [&](OverlapChoice overlap) {
+    whole.parallel.overlap_micro_batches = overlap;
+    return step_actions(whole, profile, layout);
+  };
+  const std::vector<ActionTime> apart = actions(OverlapChoice::off), turns = actions(OverlapChoice::on);
+  const double hidden = apart[1].seconds + apart[2].seconds - turns[1].seconds;
+  return std::max(0.0, hidden / static_cast<double>(whole.model.num_hidden_layers));
 }
 
 /// The same, by fewer layers where all are alike and cost the same.
@@ -195,6 +225,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
   const int64_t again = recompute->layers;
   recompute->layers = -1;
   LayerCosts c = costs_of_one(whole, profile, *recompute);
+  if (recipe::overlaps_micro_batches(resolved)) c.hidden = hidden_by_turns(whole, profile, *recompute);
   if (again >= 0) {
     const LayerCosts all = c;
     c = costs_of_one(whole, profile, {});
@@ -224,6 +255,7 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
     ChoiceOptions options;
     options.limit = limit;
     options.counts = {r.parallel.pipeline_layers.begin(), r.parallel.pipeline_layers.end()};
+    options.pairs = recipe::overlaps_micro_batches(r);
     Choice choice = choose_schedule(costs, ranks, micros, options);
     plan.schedule = std::move(choice.schedule);
     plan.staged = std::move(choice.staged);
@@ -233,7 +265,8 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
   }
   plan.schedule = r.parallel.schedule_file
                       ? schedule_of_file(r, ranks, micros, &plan.notes)
-                      : make_schedule(name, ranks, static_cast<int>(r.parallel.virtual_pipeline), micros);
+                      : make_schedule(name, ranks, static_cast<int>(r.parallel.virtual_pipeline), micros,
+                                      recipe::overlaps_micro_batches(r));
   const int stages = plan.schedule.stages();
   plan.staged = stage_costs(costs, plan.schedule.rank_of_stage, layers_by_hand(r, stages));
   if (!r.parallel.schedule_file) plan.schedule = fill_with_weights(plan.schedule, plan.staged.costs);
@@ -300,7 +333,8 @@ std::string schedule_json(const SchedulePlan& p) {
     for (size_t i = 0; i < s.order[r].size(); ++i)
       actions.push_back({{"action", to_string(s.order[r][i])},
                          {"start", p.timing.start[r][i]},
-                         {"end", p.timing.end[r][i]}});
+                         {"end", p.timing.end[r][i]},
+                         {"by_turns_with_next", s.order[r][i].with_next}});
     j["by_rank"].push_back({{"rank", r},
                             {"busy_seconds", p.timing.busy[r]},
                             {"bubble_seconds", p.timing.bubble[r]},

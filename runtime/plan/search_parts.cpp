@@ -95,7 +95,7 @@ bool SearchParts::moves_experts(const Layout& l) {
 bool SearchParts::hides_collectives(const Layout& l) {
   const bool turns = l.overlap == OverlapChoice::on || (l.overlap == OverlapChoice::automatic &&
                                                         (l.tensor > 1 || l.context > 1 || l.expert > 1));
-  return moves_experts(l) || (l.pipeline == 1 && turns);
+  return moves_experts(l) || (turns && (l.pipeline == 1 || has_pairs(l)));
 }
 
 bool SearchParts::composes(const Layout& l) const {
@@ -286,7 +286,9 @@ Bound SearchParts::bound(const Layout& l) {
   const double whole = given_.model.moe.num_experts > 0 ? 0 : l.reshard ? some : all;
   const TrafficSeconds traffic = traffic_seconds(l);
   const double compute = micros * (p.micro_seconds / stages + traffic.stolen);
-  return {kRounding * std::max(compute, micros * traffic.micro + traffic.once),
+  // A file may have pairs, which hide more than its layout says.
+  const bool file = l.pipeline > 1 && given_.parallel.schedule_file;
+  return {file ? 0 : kRounding * std::max(compute, micros * traffic.micro + traffic.once),
           kRounding * (kept / stages + whole + p.external)};
 }
 
@@ -295,7 +297,7 @@ const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
 }
 
 PipelinePlan SearchParts::pipeline(const Layout& l, const Recipe& recipe) {
-  if (!has_actions(l)) return plan_pipeline(recipe, profile_);
+  if (l.pipeline == 1 || !composes(l)) return plan_pipeline(recipe, profile_);
   pipeline::LayerCosts shared = costs(l);
   shared.transfer = transfer_seconds(recipe, profile_);
   return plan_pipeline(recipe, profile_, &shared);
@@ -303,7 +305,7 @@ PipelinePlan SearchParts::pipeline(const Layout& l, const Recipe& recipe) {
 
 double SearchParts::least_actions(const Layout& l) {
   const Parallel& given = given_.parallel;
-  if (given.schedule_file || !given.pipeline_layers.empty()) return 0;
+  if (given.schedule_file || !given.pipeline_layers.empty() || hides_collectives(l)) return 0;
   const int ranks = static_cast<int>(l.pipeline), chunks = static_cast<int>(l.virtual_pipeline);
   const std::vector<int> places = pipeline::place_stages(l.schedule, ranks, chunks);
   const bool in_v = places.back() == 0 && ranks > 1;
@@ -353,7 +355,7 @@ std::unique_ptr<RankTrials> SearchParts::begin_trial(const Layout& l, double mos
   PipelinePlan pipeline;
   try {
     // ZeRO and its group change nothing in it.
-    pipeline = has_actions(l)
+    pipeline = l.pipeline > 1 && composes(l)
                    ? pipelines_.get({actions_key_of(l), l.order}, [&] { return this->pipeline(l, r); })
                    : this->pipeline(l, r);
   } catch (const Error& e) {  // whatever is computed again
@@ -388,11 +390,18 @@ void RankTrials::run(size_t i) {
   ranks_[i] = compose_rank(recipe_, profile_, pipeline_.layout, which_[i], job_.threads_per_rank);
   Plan alone = job_;
   alone.ranks = {ranks_[i]};
-  double seconds = ranks_[i].step_seconds + pipeline_.timing.makespan;  // or longer: place_actions
+  // Or longer: place_actions. What pairs take only the passes of all ranks say.
+  double actions = pipeline_.timing.makespan;
+  if (pipeline_.layout.schedule.has_pairs()) {
+    actions = 0;
+    for (const ActionTime& a : ranks_[i].actions) actions += a.seconds;
+  }
+  double seconds = ranks_[i].step_seconds + actions;
   if (const std::vector<ActionTime>& a = ranks_[i].actions;
       i == 0 && !a.empty() && a.front().gathering > 0 &&
       pipeline_.layout.schedule.order.front().front().stage == 0)
-    seconds += std::max(0.0, a.front().end - pipeline_.costs.forward.front());  // the first of all actions
+    seconds += std::max(0.0, a.front().end - std::max(pipeline_.costs.forward.front(),
+                                                      a.front().seconds));  // the first of all actions
   if (fits_with(alone, keep_free_) && seconds <= most_seconds_) return;
   size_t before = ended_by_;
   while (i < before && !ended_by_.compare_exchange_weak(before, i)) {

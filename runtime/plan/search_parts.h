@@ -92,7 +92,10 @@ class SearchParts {
   /// the bytes of parameters, optimizer state, and activations or gradients.
   Bound bound(const Layout& layout);
   /// Whether `actions` says more than `bound`.
-  bool has_actions(const Layout& layout) const { return layout.pipeline > 1 && composes(layout); }
+  bool has_actions(const Layout& layout) const {
+    return layout.pipeline > 1 && composes(layout) && !hides_collectives(layout) &&
+           !given_.parallel.schedule_file;
+  }
   /// Seconds that the actions of no such pipeline take less than, found without them.
   double least_actions(const Layout& layout);
   /// Of a pipeline's actions, which its plan's step is never shorter than; the bytes of parameters, optimizer
@@ -140,7 +143,8 @@ class SearchParts {
   /// are of a model that is not sharded.
   static bool moves_experts(const Layout& layout);
   /// Whether compute alone bounds its time: there, and where micro-batches may run by turns, which can hide
-  /// the collectives of tensor, context and expert ranks and of ZeRO.
+  /// the collectives of tensor, context and expert ranks and of ZeRO. In a pipeline pairs of actions can,
+  /// whose costs only the passes of its ranks know.
   static bool hides_collectives(const Layout& layout);
   bool composes(const Layout& layout) const;
   Recipe recipe_of(const Layout& layout) const;

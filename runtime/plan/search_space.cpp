@@ -237,6 +237,13 @@ void set_layout(Recipe& r, const Layout& l) {
   if (l.row_budget > 0) r.model.moe.row_budget = l.row_budget;
 }
 
+bool has_pairs(const Layout& l) {
+  const pipeline::ScheduleInfo* schedule = pipeline::find_schedule(l.schedule);
+  if (l.pipeline == 1 || !schedule) return l.pipeline > 1;
+  return schedule->pairs == pipeline::Pairs::intended ||
+         (schedule->pairs == pipeline::Pairs::possible && l.overlap == OverlapChoice::on);
+}
+
 std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
   std::vector<Setting> out;
   const auto set = [&](const char* key, const auto& value, const auto& default_value) {
@@ -346,8 +353,7 @@ std::vector<Layout> only_allowed(std::vector<Layout> layouts, const Recipe& reci
 
 /// Where `auto` has micro-batches by turns they apart, and the other way round; none where nothing is open.
 std::optional<OverlapChoice> other_overlap(const Layout& l, const Recipe& recipe) {
-  if (l.pipeline > 1 || l.global_batch == l.micro_batch * l.data ||
-      !is_open(recipe, "parallel.overlap_micro_batches"))
+  if (l.global_batch == l.micro_batch * l.data || !is_open(recipe, "parallel.overlap_micro_batches"))
     return {};
   Recipe r = recipe;
   set_layout(r, l);

@@ -35,6 +35,9 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
+/// Whether its schedule may have a forward and a backward beside each other.
+bool has_pairs(const Layout& layout);
+
 /// What a search may use.
 struct SearchLimits {
   int world = 1, ranks_per_node = 1;

@@ -21,7 +21,8 @@ std::vector<char> ActionRepeats::that_run(const pipeline::Schedule& s, int rank)
 bool ActionRepeats::worthwhile(const Step& step, const pipeline::Schedule& s, int rank) {
   const std::vector<char> runs = that_run(s, rank);
   const auto all = std::count(runs.begin(), runs.end(), true);
-  if (all == static_cast<std::ptrdiff_t>(runs.size()) || step.fp8 || step.offloaded) return false;
+  if (all == static_cast<std::ptrdiff_t>(runs.size()) || step.fp8 || step.offloaded || s.has_pairs(rank))
+    return false;
   // Micro-batches come in their order, and gradients of all stages are written before those of one are
   // complete (ParameterStore::replayed).
   std::map<std::pair<int, int>, int> next;  // micro-batch, by stage and part of the work

@@ -24,8 +24,9 @@ class ActionRepeats {
   struct Impossible {};
 
   /// Whether a rank has enough of them, in an order that it can follow. Not for activations that leave the
-  /// device, nor products of FP8. Whoever runs a step knows what else differs between micro-batches:
-  /// gradients that are reduced for each (ZeRO 2 and 3), or are rounded, and steps of two passes.
+  /// device, products of FP8, nor pairs of actions. Whoever runs a step knows what else differs between
+  /// micro-batches: gradients that are reduced for each (ZeRO 2 and 3), or are rounded, and steps of two
+  /// passes.
   static bool worthwhile(const Step& step, const pipeline::Schedule& schedule, int rank);
   /// `memory`: the step's.
   ActionRepeats(const pipeline::Schedule& schedule, int rank, Step& step, MetaMemory& memory);

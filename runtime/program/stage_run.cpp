@@ -23,14 +23,10 @@ Placement between_stages(const Step& step, Axis a) {
 
 }  // namespace
 
-StageRun::StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule, bool interleaved,
+StageRun::StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule,
                    MetaMemory* repeated)
-    : decoder_(decoder),
-      step_(step),
-      schedule_(schedule),
-      interleaved_(interleaved),
-      rank_(step.groups.coordinate(Axis::pipeline)) {
-  if (repeated && !interleaved && ActionRepeats::worthwhile(step, schedule, rank_))
+    : decoder_(decoder), step_(step), schedule_(schedule), rank_(step.groups.coordinate(Axis::pipeline)) {
+  if (repeated && ActionRepeats::worthwhile(step, schedule, rank_))
     repeats_ = std::make_unique<ActionRepeats>(schedule, rank_, step, *repeated);
 }
 
@@ -89,21 +85,51 @@ void StageRun::give_back(const PipelineStep& s) {
   sent_.erase(at);
 }
 
-void StageRun::compute(Step& step, const Action& a, const MicroBatch& mb) {
+void StageRun::compute(const Action& a, const MicroBatch& mb) {
   const Tensor in = take(taken_by(schedule_, a));
-  const double begin = step.compute.clock, gathering = step.params.waited_for_updates();
+  const double begin = step_.compute.clock, gathering = step_.params.waited_for_updates();
   Tensor out;
   if (repeats_ && repeats_->repeats(a)) {
     out = repeats_->repeat(a, in);
   } else {
     if (repeats_) repeats_->begin(a, in);
-    out = run_action(step, a, mb, in);
+    out = run_action(step_, a, mb, in);
     if (repeats_) repeats_->end(a, out);
   }
-  if (step.compute.meta()) {
-    const double end = step.compute.clock, waited = step.params.waited_for_updates() - gathering;
-    actions_.push_back({end - begin - waited, waited, end - begun_});
-  }
+  note_time(begin, gathering);
+  give(a, out);
+}
+
+void StageRun::compute_pair(const Action& a, const MicroBatch& of_a, const Action& b,
+                            const MicroBatch& of_b) {
+  const bool forward_first = a.kind == ActionKind::forward;
+  const Tensor in_a = take(taken_by(schedule_, a)), in_b = take(taken_by(schedule_, b));
+  const double begin = step_.compute.clock, gathering = step_.params.waited_for_updates();
+  Tensor out_a, out_b;
+  Step other = step_;
+  const std::function<void()> first =
+                                  [&] { out_a = run_action(forward_first ? other : step_, a, of_a, in_a); },
+                              second = [&] {
+                                out_b = run_action(forward_first ? step_ : other, b, of_b, in_b);
+                              };
+  // The backward begins: it gives memory back. Sums are in the order of the schedule.
+  Interleave::run(step_.compute, forward_first ? second : first, forward_first ? first : second,
+                  forward_first ? 0 : 1, [&](bool on) {
+                    if (step_.compute.meta()) step_.compute.meta()->set_model_work(on);
+                  });
+  note_time(begin, gathering);
+  if (step_.compute.meta()) actions_.push_back({0, 0, actions_.back().end});
+  give(a, out_a);
+  give(b, out_b);
+}
+
+void StageRun::note_time(double begin, double gathering) {
+  if (!step_.compute.meta()) return;
+  const double end = step_.compute.clock, waited = step_.params.waited_for_updates() - gathering;
+  actions_.push_back({end - begin - waited, waited, end - begun_});
+}
+
+void StageRun::give(const Action& a, Tensor out) {
   const TensorId given = given_by(schedule_, a);
   LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
            out.defined() ? "a tensor" : "nothing");
@@ -144,29 +170,19 @@ Tensor StageRun::run_action(Step& step, const Action& a, const MicroBatch& mb, T
 
 void StageRun::run(const std::vector<PipelineStep>& program,
                    const std::function<MicroBatch(int micro)>& micro_batch) {
-  const auto is = [&](size_t i, ActionKind kind) {
-    return i < program.size() && program[i].kind == StepKind::compute && program[i].action.kind == kind;
-  };
   begun_ = step_.compute.clock;
-  for (size_t i = 0; i < program.size(); ++i) {
-    const PipelineStep& s = program[i];
+  for (const PipelineStep& s : program) {
     switch (s.kind) {
       case StepKind::receive:
         receive(s, micro_batch(s.tensor.micro));
         break;
       case StepKind::compute:
-        if (interleaved_ && is(i, ActionKind::backward) && is(i + 1, ActionKind::forward)) {
-          const Action next = program[++i].action;
-          const MicroBatch mb = micro_batch(s.action.micro), after = micro_batch(next.micro);
-          Step other = step_;
-          Interleave::run(
-              step_.compute, [&] { compute(step_, s.action, mb); }, [&] { compute(other, next, after); },
-              [&](bool on) {
-                if (step_.compute.meta()) step_.compute.meta()->set_model_work(on);
-              });
-          break;
+        if (s.second) {
+          const MicroBatch mb = micro_batch(s.action.micro);
+          compute_pair(s.action, mb, *s.second, micro_batch(s.second->micro));
+        } else {
+          compute(s.action, micro_batch(s.action.micro));
         }
-        compute(step_, s.action, micro_batch(s.action.micro));
         break;
       case StepKind::send:
         send(s);
@@ -181,7 +197,7 @@ void StageRun::run(const std::vector<PipelineStep>& program,
            saved_.size() + waiting_.size());
 }
 
-pipeline::Schedule single_stage_schedule(int micros) {
+pipeline::Schedule single_stage_schedule(int micros, bool pairs) {
   pipeline::Schedule s;
   s.name = "none";
   s.micros = micros;
@@ -189,7 +205,7 @@ pipeline::Schedule single_stage_schedule(int micros) {
   s.order.resize(1);
   for (int m = 0; m < micros; ++m) {
     s.order[0].push_back({ActionKind::forward, 0, m});
-    s.order[0].push_back({ActionKind::backward, 0, m});
+    s.order[0].push_back({ActionKind::backward, 0, m, pairs && m + 1 < micros});
   }
   return s;
 }
@@ -197,7 +213,7 @@ pipeline::Schedule single_stage_schedule(int micros) {
 pipeline::Schedule first_micros(const pipeline::Schedule& schedule, int micros) {
   pipeline::Schedule s = schedule;
   s.micros = std::min(s.micros, micros);
-  for (auto& order : s.order) std::erase_if(order, [&](const Action& a) { return a.micro >= micros; });
+  for (auto& order : s.order) erase_actions(order, [&](const Action& a) { return a.micro >= micros; });
   return s;
 }
 
@@ -205,7 +221,7 @@ pipeline::Schedule forward_only(const pipeline::Schedule& schedule, int micros) 
   pipeline::Schedule s = first_micros(schedule, micros);
   s.forward_only = true;
   for (auto& order : s.order)
-    std::erase_if(order, [](const Action& a) { return a.kind != ActionKind::forward; });
+    erase_actions(order, [](const Action& a) { return a.kind != ActionKind::forward; });
   return s;
 }
 

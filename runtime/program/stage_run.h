@@ -15,10 +15,9 @@ namespace ltrain {
 
 class StageRun {
  public:
-  /// `schedule`: of the whole pipeline; this rank's place on it is that of step.groups.
-  /// `interleaved`: a backward and the forward that follows it run by turns. `repeated`: on meta; null: each
-  /// action runs.
-  StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule, bool interleaved = false,
+  /// `schedule`: of the whole pipeline; this rank's place on it is that of step.groups. `repeated`: on meta;
+  /// null: each action runs.
+  StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule,
            MetaMemory* repeated = nullptr);
 
   /// Runs every step of the program. `micro_batch(m)` is asked for when stage work on m begins and must stay
@@ -26,7 +25,8 @@ class StageRun {
   void run(const std::vector<pipeline::PipelineStep>& program,
            const std::function<MicroBatch(int micro)>& micro_batch);
 
-  /// On meta: each action, in the order in which they ran.
+  /// On meta: each action, in the order in which they ran. Of a pair the first has what both took, the second
+  /// nothing.
   const std::vector<ActionTime>& actions() const { return actions_; }
 
  private:
@@ -39,7 +39,14 @@ class StageRun {
   void receive(const pipeline::PipelineStep& s, const MicroBatch& like);
   void send(const pipeline::PipelineStep& s);
   void give_back(const pipeline::PipelineStep& s);
-  void compute(Step& step, const pipeline::Action& a, const MicroBatch& mb);
+  void compute(const pipeline::Action& a, const MicroBatch& mb);
+  /// The two actions of a pair, by turns; what both take is waited for first.
+  void compute_pair(const pipeline::Action& a, const MicroBatch& of_a, const pipeline::Action& b,
+                    const MicroBatch& of_b);
+  /// Notes, on meta, what the compute stream did since `begin`, of which it waited for updated weights since
+  /// it had waited `gathering` for them.
+  void note_time(double begin, double gathering);
+  void give(const pipeline::Action& a, Tensor out);
   Tensor run_action(Step& step, const pipeline::Action& a, const MicroBatch& mb, Tensor in);
   Tensor take(const pipeline::TensorId& t);
   int local_stage(int stage) const;
@@ -47,7 +54,6 @@ class StageRun {
   const Decoder& decoder_;
   Step& step_;
   const pipeline::Schedule& schedule_;
-  bool interleaved_ = false;
   int rank_ = 0;
   std::unique_ptr<ActionRepeats> repeats_;
   std::vector<ActionTime> actions_;
@@ -58,8 +64,9 @@ class StageRun {
   std::map<std::pair<int, int>, WeightGradients> waiting_;  // likewise
 };
 
-/// The schedule of a model that is not cut: F and B of one micro-batch after the other.
-pipeline::Schedule single_stage_schedule(int micros);
+/// The schedule of a model that is not cut: F and B of one micro-batch after the other; with `pairs` each B
+/// and the next F by turns.
+pipeline::Schedule single_stage_schedule(int micros, bool pairs = false);
 /// A schedule's order of the first `micros` of its micro-batches alone: a smaller step.
 pipeline::Schedule first_micros(const pipeline::Schedule& schedule, int micros);
 /// The forward half of that: evaluation.

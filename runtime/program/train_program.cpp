@@ -95,11 +95,13 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
       staging_(device.compute, device.host, slot_count(options),
                slot_bytes(options, cut_, device.groups.expert.size())) {
   if (options.loss_scale) scaler_.emplace(*options.loss_scale);
-  if (!staged()) options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation));
-  LT_CHECK(
-      !options.interleaved || (!options.cuda_graphs && !options.activations.any() &&
-                               options.offload.params == 0 && options.model.moe.balance != BalanceLoss::hf),
-      "micro-batches by turns that are captured, leave the device or share a balance");
+  if (!staged())
+    options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation),
+                                              options.interleaved && options.for_training);
+  const bool pairs = options_.schedule.has_pairs();
+  LT_CHECK(!pairs || (!options.cuda_graphs && !options.activations.any() && options.offload.params == 0 &&
+                      options.model.moe.balance != BalanceLoss::hf),
+           "micro-batches by turns that are captured, leave the device or share a balance");
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
   program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));
@@ -115,7 +117,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
   };
-  places_ = staged() ? options.accumulation : interleaves() ? 2 : 1;  // that are in flight
+  places_ = staged() ? options.accumulation : pairs ? 2 : 1;  // that are in flight
   tokens_ = constant("tokens", DType::i32, {places_, rows});
   targets_ = constant("targets", DType::i32, {places_, rows});
   if (const int64_t n = modules_of(options); n > 0) {
@@ -418,8 +420,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   // Gradients of tied weights that are rounded are held wide from one stage's action to another's.
   const bool same_each = !options_.sharding.shards_gradients() && !store_.estimates(adamw.step) &&
                          dtype_size(options_.precision.grad) >= 4;
-  StageRun run(decoder_, step, whole ? options_.schedule : fewer, interleaves(),
-               same_each ? repeated_ : nullptr);
+  StageRun run(decoder_, step, whole ? options_.schedule : fewer, same_each ? repeated_ : nullptr);
   const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
   if (scale_.defined() && !meta) {
     staging_.open();

@@ -58,7 +58,8 @@ struct ProgramOptions {
   std::optional<Fp8Settings> fp8;                     ///< where MatmulPrecision::fp8 is ever asked for
   MatmulPrecision products = MatmulPrecision::plain;  ///< at first
   LogitsChunk logits_chunk;
-  /// A micro-batch's backward and the next one's forward run by turns, where there is no pipeline.
+  /// A micro-batch's backward and the next one's forward run by turns, where there is no pipeline. The
+  /// schedule of one has its pairs.
   bool interleaved = false;
   bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
   AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
@@ -210,9 +211,6 @@ class TrainProgram {
   RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
   Step make_step(bool training);
   bool staged() const { return options_.stage_layers.size() > 1; }
-  bool interleaves() const {
-    return options_.interleaved && options_.for_training && !staged() && options_.accumulation > 1;
-  }
   /// Sums over the ranks that see different tokens, in place; two at most.
   void sum_counts(std::span<int64_t> counts);
   /// Micro-batches [first, first + count) of a step of `micros`, which are loaded, through this rank's

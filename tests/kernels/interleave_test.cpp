@@ -59,6 +59,27 @@ TEST_CASE("a piece that keeps its turn does not pass") {
   const Interleave::KeptTurn outside;  // where nothing takes turns it says nothing
 }
 
+TEST_CASE("of two pieces that add to the same the later one waits for the end of the other") {
+  const auto stream = make_inline_stream("compute");
+  std::string said;
+  const auto adds = [&](char name) {
+    return [&said, name] {
+      said += name;
+      Interleave::of_thread()->pass();
+      Interleave::after_other();
+      said += '+', said += name;
+      Interleave::of_thread()->pass();
+      said += '.';
+    };
+  };
+  Interleave::run(*stream, adds('a'), adds('b'), 1);
+  CHECK(said == "ab+a.+b.");
+  said.clear();
+  Interleave::run(*stream, adds('a'), adds('b'), 0);
+  CHECK(said == "ab+b.+a.");
+  Interleave::after_other();  // of one piece alone: nothing
+}
+
 TEST_CASE("a piece can wait for the end of the other") {
   const auto stream = make_inline_stream("compute");
   std::string said;
@@ -135,7 +156,7 @@ TEST_CASE("each piece has its layer and what counts as the model's work") {
       Interleave::of_thread()->set_model_work(true);
     };
   };
-  Interleave::run(*stream, layers("one", true), layers("other", false),
+  Interleave::run(*stream, layers("one", true), layers("other", false), 1,
                   [&](bool on) { trace.set_model_work(on); });
   std::string said;
   for (const TraceEntry& e : trace.entries()) said += std::string(e.layer) + " ";

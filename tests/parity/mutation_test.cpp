@@ -104,6 +104,10 @@ std::vector<Layout> layouts(int data) {
                                ranks, tensor, zero),
                    o});
   };
+  // A forward beside another micro-batch's backward.
+  pipeline("dualpipev", 2, 2, 1, 2, 1);
+  all.back().name += ", by turns";
+  all.back().options.interleaved = true;
   // Gradients on two levels, as many ranks on the one as on the other; alone and with the other axes.
   const auto two_level = [&](int ranks, int context, int inside, int zero, int tensor, int stages) {
     TinyOptions o;

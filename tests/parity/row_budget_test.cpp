@@ -233,6 +233,13 @@ TEST_CASE("a budget of rows beside micro-batches by turns: bits, memory and orde
         {"two levels of 2",
          [](TinyOptions& o) { o.ranks = o.expert = 4, o.intra_node_experts = 2, o.global_batch = 16; }},
         {"tensor 2 with sequence", [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true; }},
+        {"pairs of a pipeline",
+         [](TinyOptions& o) { o.pipeline = o.chunks = 2, o.schedule = "dualpipev", o.layers = 4; }},
+        {"pairs of a pipeline, ZeRO-1",
+         [](TinyOptions& o) {
+           o.pipeline = o.chunks = 2, o.schedule = "dualpipev", o.layers = 4;
+           o.zero_stage = 1, o.global_batch = 12;
+         }},
         {"multi-token prediction, ZeRO-2", [](TinyOptions& o) {
            o.architecture = "deepseek_v3", o.modules = 1, o.zero_stage = 2;
            o.moe.num_experts = 4, o.moe.score = RouterScore::sigmoid;

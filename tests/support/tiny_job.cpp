@@ -165,7 +165,8 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.attention_backend = o.attention_backend;
   p.deterministic = o.deterministic;
   if (o.pipeline > 1) {
-    p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation));
+    p.schedule = pipeline::make_schedule(o.schedule, o.pipeline, o.chunks, static_cast<int>(p.accumulation),
+                                         o.interleaved);
     const int stages = p.schedule.stages();
     for (int i = 0; i < stages; ++i)  // uneven where it does not divide
       p.stage_layers.push_back(static_cast<int>(o.layers * (i + 1) / stages - o.layers * i / stages));

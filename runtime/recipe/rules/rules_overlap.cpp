@@ -1,5 +1,6 @@
-// Where the backward of a micro-batch and the forward of the next one cannot run by turns.
+// Where the backward of a micro-batch and the forward of another one cannot run by turns.
 #include "kernels/base/error.h"
+#include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
@@ -9,8 +10,12 @@ namespace {
 template <class F>
 void each_hindrance(const Recipe& r, F&& refuse) {
   const Parallel& p = r.parallel;
-  if (p.pipeline > 1)
-    refuse("the schedule of parallel.pipeline says when each micro-batch runs", "parallel.pipeline");
+  const pipeline::ScheduleInfo* schedule = pipeline::find_schedule(p.schedule);
+  if (p.pipeline > 1 && !p.schedule_file && schedule && schedule->pairs == pipeline::Pairs::none)
+    refuse(fmt::format("parallel.schedule: {} has no forward and backward that can run beside each other; "
+                       "interleaved and dualpipev have",
+                       p.schedule),
+           "parallel.schedule");
   if (r.cuda_graphs) refuse("cuda_graphs records a micro-batch at a time", "cuda_graphs");
   if (r.offload.params.on())
     refuse("offload.params brings weights for one pass at a time", "offload.params.device");
@@ -28,6 +33,11 @@ void each_hindrance(const Recipe& r, F&& refuse) {
 
 void overlap_rules(const Recipe& r, const BrokenRule& broken) {
   if (r.parallel.overlap_micro_batches != OverlapChoice::on) return;
+  if (r.parallel.pipeline > 1 && r.parallel.chooses_schedule() && !r.parallel.schedule_file)
+    broken("parallel.overlap_micro_batches",
+           "parallel.schedule: auto may choose one without a forward and backward beside each other; nearest "
+           "valid value: auto",
+           {"parallel.schedule"});
   each_hindrance(r, [&](const std::string& why, const std::string& key) {
     broken("parallel.overlap_micro_batches", why + "; nearest valid value: auto", {key});
   });
@@ -38,6 +48,9 @@ bool overlaps_micro_batches(const Recipe& r) {
   if (p.overlap_micro_batches != OverlapChoice::automatic)
     return p.overlap_micro_batches == OverlapChoice::on;
   // A ring is hidden by its own attention.
+  const pipeline::ScheduleInfo* schedule = pipeline::find_schedule(p.schedule);
+  if (p.pipeline > 1 && !p.schedule_file && schedule && schedule->pairs != pipeline::Pairs::intended)
+    return false;
   bool possible = p.tensor > 1 || p.expert > 1 || (p.context > 1 && p.context_comm != ContextComm::p2p);
   each_hindrance(r, [&](const std::string&, const std::string&) { possible = false; });
   return possible;

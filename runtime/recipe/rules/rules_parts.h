@@ -17,7 +17,8 @@ void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
 void overlap_rules(const Recipe& recipe, const BrokenRule& broken);
-/// A micro-batch's backward and the next one's forward run by turns.
+/// A micro-batch's backward and another one's forward run by turns; in a pipeline, where its schedule says
+/// so.
 bool overlaps_micro_batches(const Recipe& recipe);
 void attention_rules(const Recipe& recipe, const BrokenRule& broken);
 void fp8_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -208,12 +208,14 @@ void add_parallel_keys(std::vector<Key>& t) {
                      "in; sums are of fp32, and so is what micro-batches add up to. int8: blocks of 256 with "
                      "a scale, and what rounding leaves over is added the next time.")
                   .changes(Effect::function));
-  t.push_back(choice("parallel.overlap_micro_batches", LT_MEMBER(parallel.overlap_micro_batches), {},
-                     "The backward of a micro-batch and the forward of the next one run by turns: where one "
-                     "waits for a collective, the other computes. The same bits, and a little more memory. "
-                     "auto: on with tensor or expert above 1, or context above 1 without p2p, but not with "
-                     "what `on` is refused with.")
-                  .changes(Effect::speed));
+  t.push_back(
+      choice("parallel.overlap_micro_batches", LT_MEMBER(parallel.overlap_micro_batches), {},
+             "The backward of a micro-batch and the forward of the next one run by turns: where one "
+             "waits for a collective, the other computes. In a pipeline those that its schedule has "
+             "beside each other: of dualpipev, of interleaved, and OVERLAP_F_B of a schedule_file. The "
+             "same bits, and a little more memory. auto: on with tensor or expert above 1, or context "
+             "above 1 without p2p, but not with interleaved, nor with what `on` is refused with.")
+          .changes(Effect::speed));
   t.push_back(axis_order("parallel.order", LT_MEMBER(parallel.order),
                          "How ranks are laid out over the axes, innermost (neighbours) first: tensor, "
                          "context, data, pipeline. `ltrain plan` prints the map."));

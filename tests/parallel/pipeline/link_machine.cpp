@@ -96,14 +96,17 @@ class Machine {
       if (!released_.insert({rank, p.peer, key(p.tensor)}).second)
         return wrong(rank, to_string(p.tensor) + " is released twice"), false;
       --held_[rank];
-    } else if (!compute(rank, p.action)) {
-      return false;
+    } else {
+      // Of a pair both begin when what both take is there.
+      if (!ready(rank, p.action) || (p.second && !ready(rank, *p.second))) return false;
+      compute(rank, p.action);
+      if (p.second) compute(rank, *p.second);
     }
     ++at_[rank];
     return true;
   }
 
-  bool compute(int rank, const Action& a) {
+  bool ready(int rank, const Action& a) {
     if (const TensorId t = taken_by(s_, a); t.stage >= 0) {
       const int from = s_.rank_of_stage[t.gradient ? t.stage + 1 : t.stage - 1];
       if (from == rank) {
@@ -114,9 +117,12 @@ class Machine {
         if (!l.arrived(t)) return false;
       }
     }
+    return true;
+  }
+
+  void compute(int rank, const Action& a) {
     computed_.push_back({rank, a});
     if (const TensorId t = given_by(s_, a); t.stage >= 0) made_[rank].insert(key(t));
-    return true;
   }
 
   void finish() {

@@ -28,7 +28,8 @@ std::string refusal(const std::string& text) {
 TEST_CASE("every schedule is written and read back", "[pipeline]") {
   for (const ScheduleInfo& info : schedules())
     for (int p : {1, 2, 4}) {
-      const Schedule s = make_schedule(std::string(info.name), p, info.least_chunks, 8);
+      const Schedule s = make_schedule(std::string(info.name), p, info.least_chunks, 8, true);
+      CHECK(s.has_pairs() == (info.pairs != Pairs::none));
       const Schedule back = read_schedule_csv(write_schedule_csv(s), "s.csv");
       CHECK(back.order == s.order);
       CHECK(back.rank_of_stage == s.rank_of_stage);
@@ -52,9 +53,20 @@ TEST_CASE("a file as PyTorch writes it: empty cells, line ends of DOS, split bac
         std::vector<int>{0, 1, 1, 0});
   std::vector<std::string> notes;
   const Schedule pairs = read_schedule_csv("0F0,1F0,0F1,(1F1;1B0)OVERLAP_F_B,0B0,1B1,0B1\n", "s.csv", &notes);
-  CHECK(write_schedule_csv(pairs) == "0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n");
-  REQUIRE(notes.size() == 1);
-  CHECK(notes[0] == "s.csv: 1 OVERLAP_F_B pairs run one after the other");
+  CHECK(write_schedule_csv(pairs) == "0F0,1F0,0F1,(1F1;1B0)OVERLAP_F_B,0B0,1B1,0B1\n");
+  CHECK(write_schedule_csv(without_pairs(pairs)) == "0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n");
+  CHECK(notes.empty());
+  CHECK(refusal("0F0,0F1,(0B0;0B1)OVERLAP_F_B\n") ==
+        "s.csv: rank 0, position 2: 0B0 and 0B1 are a pair, and a pair is a forward (F) and a backward (B or "
+        "I) of "
+        "different micro-batches");
+  CHECK_THAT(refusal("0F0,(0F1;0B1)OVERLAP_F_B,0B0\n"), Contains("of different micro-batches"));
+  CHECK_THAT(refusal("0F0,0I0,(0F1;0W0)OVERLAP_F_B,0B1\n"), Contains("0F1 and 0W0 are a pair"));
+  // The backward of the first stage waits for that of the second, whose forward would be beside it.
+  CHECK_THAT(refusal("0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0B1\n"), Contains("(accepted)"));
+  CHECK_THAT(
+      refusal("0F0,1F0,(0F1;0B0)OVERLAP_F_B,1B0,1F1,1B1,0B1\n"),
+      Contains("the order never ends") && Contains("before 0F1, for 1B0, which rank 0 runs at position 4"));
   // What PyTorch writes with its transfers and its sharding.
   notes.clear();
   const Schedule with = read_schedule_csv(

@@ -129,6 +129,115 @@ TEST_CASE("dualpipev: bubble and peak within the stated ones", "[pipeline]") {
       }
 }
 
+TEST_CASE("dualpipev's pairs: all of the steady phase, within the published bubble, whatever they hide",
+          "[pipeline]") {
+  for (const Costs& c : kCosts)
+    for (int p = 2; p <= 16; ++p)
+      for (int m = 2 * p; m <= 64; ++m)
+        for (const double hidden : {0.0, 0.5, 1.0}) {  // of the shorter one of a pair
+          const Schedule s = make_schedule("dualpipev", p, 2, m, true);
+          StageCosts costs = StageCosts::uniform(s.stages(), c.f, c.i, c.w);
+          const double b = c.i + c.w, saved = hidden * std::min(c.f, b), pair = c.f + b - saved;
+          costs.hidden.assign(static_cast<size_t>(s.stages()) * s.stages(), saved);
+          const Timing t = simulate(s, costs);
+          INFO("p " << p << " m " << m << " F " << c.f << " I " << c.i << " W " << c.w << " hidden "
+                    << hidden);
+          REQUIRE(without_pairs(s).order == make_schedule("dualpipev", p, 2, m).order);
+          for (int r = 0; r < p; ++r) {
+            int pairs = 0;
+            for (const Action& a : s.order[r]) pairs += a.with_next;
+            // n F0 B1 F1 B0 and then p - r - 1 times B1, F1 B0; not the first at the bottom of the V.
+            const int steady = m - 2 * p + r + 1;
+            REQUIRE(pairs == 2 * steady + (p - r - 1) - (r == p - 1 ? 1 : 0));
+            REQUIRE(t.busy[r] == Approx(2 * m * (c.f + b) - pairs * saved));
+            REQUIRE(t.peak_activations[r] == 2 * p + 1);
+          }
+          // DeepSeek's bubble of DualPipeV: (p - 1) (F&B + B - 3 W).
+          const double most = *std::max_element(t.busy.begin(), t.busy.end());
+          REQUIRE(t.makespan <=
+                  most + (p - 1) * std::max(0.0, pair + b - 3 * c.w) + (p - 1) * 2 * c.w + 1e-9);
+        }
+}
+
+TEST_CASE("interleaved's pairs: the whole steady phase, without a longer bubble", "[pipeline]") {
+  for (const Costs& c : kCosts)
+    for (int v = 2; v <= 4; ++v)
+      for (int p = 2; p <= 16; ++p)
+        for (int m = p; m <= 64; m += p) {
+          const Schedule s = make_schedule("interleaved", p, v, m, true);
+          INFO("v " << v << " p " << p << " m " << m << " F " << c.f << " I " << c.i << " W " << c.w);
+          REQUIRE(without_pairs(s).order == make_schedule("interleaved", p, v, m).order);
+          StageCosts costs = StageCosts::uniform(s.stages(), c.f, c.i, c.w);
+          const double both = c.f + c.i + c.w, hidden = 0.5 * std::min(c.f, c.i + c.w);
+          // Priced as the sum of its two a pair costs what they do apart; each on the way of the last rank's
+          // micro-batches hides as much.
+          REQUIRE(simulate(s, costs).makespan == Approx((m * v + p - 1) * both));
+          costs.hidden.assign(static_cast<size_t>(s.stages()) * s.stages(), hidden);
+          const Timing t = simulate(s, costs);
+          for (int r = 0; r < p; ++r) {
+            const int lead = std::min(m * v, 2 * (p - r - 1) + (v - 1) * p + 1), pairs = m * v - lead;
+            REQUIRE(t.busy[r] == Approx(m * v * both - pairs * hidden));
+            REQUIRE(t.peak_activations[r] == std::min(m * v, lead + 1));
+          }
+          REQUIRE(t.makespan <= t.busy[0] + (p - 1) * both + 1e-9);
+        }
+}
+
+TEST_CASE("a pair is one action: it begins with both and ends both, and takes what is said of it",
+          "[pipeline]") {
+  Schedule s;
+  s.name = "by hand";
+  s.ranks = 2, s.chunks = 1, s.micros = 3;
+  s.rank_of_stage = {0, 1};
+  using enum ActionKind;
+  s.order = {{{forward, 0, 0},
+              {forward, 0, 1},
+              {backward, 0, 0, true},
+              {forward, 0, 2},
+              {backward, 0, 1},
+              {backward, 0, 2}},
+             {{forward, 1, 0},
+              {backward, 1, 0},
+              {forward, 1, 1},
+              {backward, 1, 1},
+              {forward, 1, 2},
+              {backward, 1, 2}}};
+  StageCosts costs = StageCosts::uniform(2, 1, 1, 1);
+  const auto begins = [&] { return simulate(s, costs).start[0]; };
+  const auto ends = [&] { return simulate(s, costs).end[0]; };
+  // 1B0 ends at 4: then both begin, and F's tensor is there when both have ended.
+  CHECK(begins() == std::vector<double>{0, 1, 4, 4, 7, 10});
+  CHECK(ends()[2] == 7);
+  CHECK(ends()[3] == 7);
+  CHECK(simulate(s, costs).peak_activations[0] == 3);  // the forward keeps beside the backward
+  costs.hidden.assign(4, 0.75);
+  CHECK(ends()[3] == 6.25);
+  costs.hidden.assign(4, 5);  // no less than the longer one
+  CHECK(ends()[3] == 6);
+  costs.pairs = {{0, 0, 2.5, 0, 0, 0}, {}};  // what a pass knows of it
+  CHECK(ends()[3] == 6.5);
+  CHECK(simulate(s, costs).busy[0] == 1 + 1 + 2.5 + 2 + 2);
+  costs.pairs.clear(), costs.hidden.clear();
+  CHECK(simulate(without_pairs(s), costs).start[0] == std::vector<double>{0, 1, 4, 6, 7, 10});
+}
+
+TEST_CASE("what is left of a pair runs alone", "[pipeline]") {
+  std::vector<Action> order = make_schedule("dualpipev", 2, 2, 6, true).order[0];
+  for (const ActionKind gone : {ActionKind::forward, ActionKind::backward}) {
+    std::vector<Action> left = order;
+    erase_actions(left, [&](const Action& a) { return a.kind == gone; });
+    for (const Action& a : left) CHECK_FALSE(a.with_next);
+  }
+  erase_actions(order, [&](const Action& a) { return a.micro >= 5; });
+  int pairs = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (!order[i].with_next) continue;
+    ++pairs;
+    CHECK((order[i].kind == ActionKind::forward && order[i + 1].gives_gradient()));
+  }
+  CHECK(pairs > 2);
+}
+
 TEST_CASE("the simulator sees a worse order (negative control of the closed forms)", "[pipeline]") {
   Schedule s = make_schedule("1f1b", 4, 1, 8);
   const Timing good = time_of(s, {1, 1, 1});

@@ -52,7 +52,10 @@ TEST_CASE("a rank that is composed of its first micro-batches has the bytes and 
                                        {kDense, "optimizer.grad_dtype=bf16"},
                                        {kMoe, "parallel.pipeline=2"}}));
   const char* precision = extra == "optimizer.kind=sophia_h" ? "precision=fp32" : "precision=bf16";
-  const Recipe given = parse_recipe(text, "tiny.yaml", {extra, precision});
+  // Pairs of actions are not repeated.
+  const std::string turns = extra == "parallel.pipeline=2" ? "off" : "auto";
+  const Recipe given =
+      parse_recipe(text, "tiny.yaml", {extra, precision, "parallel.overlap_micro_batches=" + turns});
   const MachineProfile profile = find_profile("h100");
   SearchLimits limits;
   limits.world = 8, limits.ranks_per_node = 4;
@@ -86,8 +89,12 @@ TEST_CASE("a rank that is composed of its first micro-batches has the bytes and 
       ++compared;
     }
     if (r.parallel.pipeline == 1 || r.parallel.zero_stage > 1) continue;
-    schedules.insert(r.parallel.schedule);
     const size_t some = entries(r, profile, layout, 0, true), every = entries(r, profile, layout, 0, false);
+    if (layout.schedule.has_pairs()) {
+      CHECK(some == every);
+      continue;
+    }
+    schedules.insert(r.parallel.schedule);
     if (some > 0 && some < every) ++shorter[r.parallel.schedule];
   }
   CHECK(compared > 60);

@@ -1,8 +1,10 @@
 // How much of the communication of tensor parallelism a plan leaves exposed.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "runtime/plan/machine_profile.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/schedule_plan.h"
 
 using namespace ltrain;
 
@@ -65,6 +67,100 @@ TEST_CASE("with micro-batches by turns a plan of tensor parallelism leaves a ten
     // A forward goes no further than a layer beyond what backward has given back.
     CHECK(static_cast<double>(turns.arena) < 1.1 * static_cast<double>(apart.arena));
   }
+}
+
+namespace {
+
+/// Mixtral 8x7B of 16 layers on 16 H100: in a V of two ranks, experts over eight cards on two nodes.
+Recipe mixtral(const std::string& overlap, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> overrides{"name=mixtral",
+                                     "device=cpu",
+                                     "precision=bf16",
+                                     "data.seq_length=4096",
+                                     "train.micro_batch_size=1",
+                                     "train.global_batch_size=128",
+                                     "model.architecture=mixtral",
+                                     "model.vocab_size=32000",
+                                     "model.hidden_size=4096",
+                                     "model.intermediate_size=14336",
+                                     "model.num_hidden_layers=16",
+                                     "model.num_attention_heads=32",
+                                     "model.num_key_value_heads=8",
+                                     "model.max_position_embeddings=4096",
+                                     "parallel.data=8",
+                                     "parallel.expert=8",
+                                     "parallel.pipeline=2",
+                                     "parallel.virtual_pipeline=2",
+                                     "parallel.zero_stage=1",
+                                     "parallel.schedule=dualpipev",
+                                     "parallel.overlap_micro_batches=" + overlap};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  Recipe r = resolve(parse_recipe("", "mixtral", overrides), 16, 4);
+  r.device = DeviceChoice::cuda;
+  return r;
+}
+
+double exposed(const RankPlan& rank, std::string_view axis) {
+  for (const auto& [of, seconds] : rank.exposed)
+    if (of == axis) return seconds;
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("a plan of dualpipev hides most of the experts' all-to-all beside other micro-batches", "[plan]") {
+  const MachineProfile profile = find_profile("h100");
+  const Plan turns = make_plan(mixtral("auto"), profile), apart = make_plan(mixtral("off"), profile);
+  REQUIRE(turns.ranks.size() == apart.ranks.size());
+  for (size_t i = 0; i < turns.ranks.size(); ++i) {
+    INFO("rank " << turns.ranks[i].rank);
+    CHECK(turns.ranks[i].train_wire_bytes == apart.ranks[i].train_wire_bytes);
+    CHECK(exposed(turns.ranks[i], "ep") < 0.5 * exposed(apart.ranks[i], "ep"));
+    // A forward goes no further than a layer beyond what backward has given back.
+    CHECK(static_cast<double>(turns.ranks[i].arena.arena_bytes) <
+          1.1 * static_cast<double>(apart.ranks[i].arena.arena_bytes));
+  }
+  // The step is shorter by what is hidden, but for bubbles: pairs are not priced as the sum of their two.
+  const double hidden = exposed(apart.ranks[0], "ep") - exposed(turns.ranks[0], "ep");
+  CHECK(apart.step_seconds() - turns.step_seconds() > 0.7 * hidden);
+  CHECK(turns.step_seconds() < 0.97 * apart.step_seconds());
+}
+
+TEST_CASE("a pair of a plan takes what its rank's pass took, and before that what its layers say", "[plan]") {
+  const MachineProfile profile = find_profile("h100");
+  const Recipe recipe = mixtral("auto");
+  PipelinePlan planned = plan_pipeline(recipe, profile);
+  const pipeline::Schedule& schedule = planned.layout.schedule;
+  REQUIRE(schedule.has_pairs());
+  CHECK(without_pairs(schedule).order == plan_pipeline(mixtral("off"), profile).layout.schedule.order);
+  std::vector<RankPlan> ranks;
+  for (const int rank : ranks_to_plan(recipe))
+    ranks.push_back(plan_rank(recipe, profile, planned.layout, rank, threads_per_rank(recipe)));
+  const pipeline::Timing before = planned.timing;
+  place_actions(ranks, recipe, planned);
+  int pairs = 0;
+  for (size_t r = 0; r < schedule.order.size(); ++r)
+    for (size_t i = 0; i < schedule.order[r].size(); ++i) {
+      if (!schedule.order[r][i].with_next) continue;
+      ++pairs;
+      const auto took = [&](const pipeline::Timing& t) { return t.end[r][i] - t.start[r][i]; };
+      double pass = 0;  // of the slowest rank there
+      for (const RankPlan& rank : ranks)
+        if (mesh_of(recipe, rank.rank).coordinate(Axis::pipeline) == static_cast<int>(r)) {
+          pass = std::max(pass, rank.actions[i].seconds);
+          CHECK(rank.actions[i + 1].seconds == 0);
+        }
+      INFO("rank " << r << ", " << to_string(schedule.order[r][i]));
+      CHECK(took(planned.timing) == Approx(pass).epsilon(1e-9));
+      CHECK(took(before) == Approx(took(planned.timing)).epsilon(0.1));  // W and choice go by this
+      const auto alone = [&](const pipeline::Action& a) {
+        return a.kind == pipeline::ActionKind::forward
+                   ? planned.costs.forward[a.stage]
+                   : planned.costs.input[a.stage] + planned.costs.weight[a.stage];
+      };
+      CHECK(took(planned.timing) < 0.95 * (alone(schedule.order[r][i]) + alone(schedule.order[r][i + 1])));
+    }
+  CHECK(pairs > 40);
 }
 
 TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the next forward", "[plan]") {

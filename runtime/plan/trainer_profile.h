@@ -28,7 +28,7 @@ const std::vector<TrainerProfile>& builtin_trainers();
 /// A trainer profile's file, or the name of one that is built in. Error (usage) where it is neither.
 TrainerProfile find_trainer(const std::string& path_or_name);
 /// Prices what `profile` prices as `trainer` runs it. Error (usage) where the profile is not of a card that
-/// the trainer has figures of, or has measurements of ltrain's own kernels.
+/// the trainer has figures of, or has measurements of ltrain's kernels.
 void price_as(MachineProfile& profile, const TrainerProfile& trainer);
 
 }  // namespace ltrain

@@ -263,6 +263,24 @@ TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
   check("context, all to all", [](TinyOptions& m) { m.context = 2, m.context_comm = "a2a"; });
 }
 
+TEST_CASE("pairs of a pipeline's schedule on cuda equal one CPU process, over NCCL too") {
+  if (!have_cuda()) return;
+  if (!kSeveralRanks) return skip_test("several ranks on one GPU need NCCL");
+  TinyOptions o = tiny("llama", "fp64");
+  o.micro_batch = 1, o.kv_heads = 2, o.seq = 8, o.layers = 4;
+  const TinyResult cpu = train_tiny(o);
+  for (const bool nccl : {false, true}) {
+    CAPTURE(nccl);
+    TinyOptions many = on_cuda(o);
+    many.ranks = 1, many.tensor = many.pipeline = many.chunks = 2, many.sequence_parallel = true;
+    many.schedule = "dualpipev", many.interleaved = true, many.nccl = nccl;
+    const TinyResult r = train_tiny(many);
+    require_parity(cpu, r, 1e-11);
+    require_exact_memory(r);
+    CHECK(r.used_wire == r.plan_wire);
+  }
+}
+
 #ifdef LTRAIN_CUDA_EMULATED
 TEST_CASE("the host waits once for each layer of experts and micro-batch, on one rank and on several") {
   TinyOptions o = on_cuda(tiny("mixtral", "fp64"));

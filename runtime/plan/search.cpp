@@ -22,6 +22,7 @@ constexpr size_t kVariantsOf = 10;          // of the fastest that fit, and of t
 constexpr size_t kMoreOffload = 8;          // of the smallest, where nothing fits
 constexpr size_t kUnfit = 256;              // of the latter, that are looked at
 constexpr size_t kChosenRecompute = 2;      // that choose what is computed again, which takes many plans,
+constexpr size_t kPaired = 4;               // of schedules with pairs
 constexpr int64_t kMostOpsToChoose = 4096;  // of so many layers times micro-batches
 constexpr double kFrontStep = 0.9;          // each of them needs at most so much of what the one before does
 constexpr int kMostWorld = 1 << 18;         // that is looked at for a layout that fits
@@ -250,6 +251,12 @@ class Search {
       chosen += layouts.size();
       add(layouts, fitting[i].trial);
     }
+    const std::vector<Layout> paired = fastest_with_pairs(all, fitting);
+    know(paired);
+    std::vector<Ranked> pairs;
+    for (const Layout& l : paired)
+      if (std::none_of(batch.begin(), batch.end(), [&](const Ranked& r) { return r.layout == l; }))
+        pairs.push_back({l, parts_.bound(l), next_index_++, 2, {}});
     // Offload makes no layout faster than it is without: the bounds of those that do not fit hold with it.
     std::vector<Ranked> unfit = unfit_;
     std::copy_if(all.begin(), all.end(), std::back_inserter(unfit),
@@ -274,7 +281,8 @@ class Search {
       add(with_offload(unfit[i].layout, recipe_, limits_), {});
     }
     std::vector<Ranked> fit;
-    size_t tried = batch.size();
+    size_t tried = batch.size() + pairs.size();
+    try_all(std::move(pairs), last, fit);
     std::map<size_t, Trial> parents;
     for (size_t i = 0; i < batch.size(); ++i) parents[batch[i].index] = of[i];
     try_all(std::move(batch), 0, fit);
@@ -288,6 +296,31 @@ class Search {
     }
     sort(fitting);
     return static_cast<int64_t>(tried);
+  }
+
+  /// Of the fastest layouts that may fit and whose schedules are made for pairs, those with them: they hide
+  /// what no bound knows, so that they may be faster than all that have been tried.
+  std::vector<Layout> fastest_with_pairs(const std::vector<Ranked>& all,
+                                         const std::vector<Ranked>& fitting) const {
+    std::vector<Layout> out;
+    const auto take = [&](const Ranked& r) {
+      if (out.size() == kPaired) return;
+      for (Layout& l : with_pairs(r.layout, recipe_, limits_))
+        if (std::find(out.begin(), out.end(), l) == out.end()) out.push_back(std::move(l));
+    };
+    for (const Ranked& r : fitting) take(r);
+    std::vector<const Ranked*> open;
+    for (const Ranked& r : all)
+      if (r.bound.bytes <= memory() && r.layout.pipeline > 1 && has_pairs(r.layout) &&
+          r.layout.overlap == OverlapChoice::off)
+        open.push_back(&r);
+    const size_t most = std::min(open.size(), 4 * kPaired);
+    std::partial_sort(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(most), open.end(),
+                      [](const Ranked* a, const Ranked* b) {
+                        return a->speed() != b->speed() ? a->speed() > b->speed() : a->index < b->index;
+                      });
+    for (size_t i = 0; i < most; ++i) take(*open[i]);
+    return out;
   }
 
   /// Where nothing fits with the optimizer state in host memory: more of the smallest layouts there, one

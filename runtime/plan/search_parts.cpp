@@ -92,11 +92,7 @@ bool SearchParts::moves_experts(const Layout& l) {
   return l.pipeline == 1 && l.expert > 1 && l.zero_stage > 0 && l.shard_group != kOneLevel;
 }
 
-bool SearchParts::hides_collectives(const Layout& l) {
-  const bool turns = l.overlap == OverlapChoice::on || (l.overlap == OverlapChoice::automatic &&
-                                                        (l.tensor > 1 || l.context > 1 || l.expert > 1));
-  return moves_experts(l) || (turns && (l.pipeline == 1 || has_pairs(l)));
-}
+bool SearchParts::hides_collectives(const Layout& l) { return moves_experts(l) || may_hide_collectives(l); }
 
 bool SearchParts::composes(const Layout& l) const {
   return l.schedule != "auto" && l.recompute != RecomputeGranularity::automatic;

@@ -151,6 +151,7 @@ class Walk {
   void schedules() {
     const Parallel& p = given_.parallel;
     at_.schedule = p.schedule, at_.virtual_pipeline = p.virtual_pipeline;
+    at_.overlap = p.overlap_micro_batches;
     if (at_.pipeline == 1 || p.schedule_file) return states();
     const int micros = static_cast<int>(at_.global_batch / (at_.micro_batch * at_.data));
     for (const pipeline::ScheduleInfo& s : pipeline::schedules()) {
@@ -162,9 +163,13 @@ class Walk {
         if (pipeline::schedule_rule(s.name, static_cast<int>(at_.pipeline), static_cast<int>(v), micros))
           continue;
         at_.schedule = s.name, at_.virtual_pipeline = v;
+        // Of pairs only whole passes know what they hide: they are tried for the fastest (with_pairs).
+        const bool open = !fixed("parallel.overlap_micro_batches");
+        at_.overlap = open && may_hide_collectives(at_) ? OverlapChoice::off : p.overlap_micro_batches;
         states();
       }
     }
+    at_.overlap = p.overlap_micro_batches;
     if (fixed("parallel.schedule") && p.chooses_schedule()) states();
   }
 
@@ -242,6 +247,12 @@ bool has_pairs(const Layout& l) {
   if (l.pipeline == 1 || !schedule) return l.pipeline > 1;
   return schedule->pairs == pipeline::Pairs::intended ||
          (schedule->pairs == pipeline::Pairs::possible && l.overlap == OverlapChoice::on);
+}
+
+bool may_hide_collectives(const Layout& l) {
+  const bool turns = l.overlap == OverlapChoice::on || (l.overlap == OverlapChoice::automatic &&
+                                                        (l.tensor > 1 || l.context > 1 || l.expert > 1));
+  return turns && (l.pipeline == 1 || has_pairs(l));
 }
 
 std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
@@ -357,7 +368,9 @@ std::optional<OverlapChoice> other_overlap(const Layout& l, const Recipe& recipe
     return {};
   Recipe r = recipe;
   set_layout(r, l);
-  return recipe::overlaps_micro_batches(r) ? OverlapChoice::off : OverlapChoice::on;
+  if (recipe::overlaps_micro_batches(r)) return OverlapChoice::off;
+  r.parallel.overlap_micro_batches = OverlapChoice::automatic;
+  return recipe::overlaps_micro_batches(r) ? OverlapChoice::automatic : OverlapChoice::on;
 }
 
 bool may_offload(const Layout& l, const Recipe& r) {
@@ -396,6 +409,14 @@ std::vector<Layout> with_chosen_recompute(const Layout& l, const Recipe& recipe,
   if (l.recompute == RecomputeGranularity::none || !is_open(recipe, "recompute.granularity")) return {};
   Layout v = l;
   v.recompute = RecomputeGranularity::automatic;
+  return only_allowed({v}, recipe, limits);
+}
+
+std::vector<Layout> with_pairs(const Layout& l, const Recipe& recipe, const SearchLimits& limits) {
+  const auto overlap = l.pipeline > 1 && has_pairs(l) ? other_overlap(l, recipe) : std::nullopt;
+  if (!overlap || *overlap == OverlapChoice::off) return {};
+  Layout v = l;
+  v.overlap = *overlap;
   return only_allowed({v}, recipe, limits);
 }
 

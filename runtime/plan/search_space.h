@@ -37,6 +37,9 @@ struct Layout {
 
 /// Whether its schedule may have a forward and a backward beside each other.
 bool has_pairs(const Layout& layout);
+/// Whether micro-batches may run by turns, which can hide the collectives of tensor, context and expert ranks
+/// and of ZeRO.
+bool may_hide_collectives(const Layout& layout);
 
 /// What a search may use.
 struct SearchLimits {
@@ -78,6 +81,9 @@ std::vector<Layout> variants_of(const Layout& layout, const Recipe& recipe, cons
 /// is computed again, or the recipe says what.
 std::vector<Layout> with_chosen_recompute(const Layout& layout, const Recipe& recipe,
                                           const SearchLimits& limits);
+/// The same with a forward and a backward beside each other, where its schedule is made for that and the
+/// layout has them apart.
+std::vector<Layout> with_pairs(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
 /// A layout that does not fit with memory for fewer rows of experts: model.moe.row_budget of 1.5, then of
 /// 1.25. Empty where there is nothing to bound, or the recipe has the key.
 std::vector<Layout> with_row_budget(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);

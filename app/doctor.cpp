@@ -149,17 +149,28 @@ void libraries(Table& t) {
                                   FMT_VERSION % 100, XXH_versionNumber()));
 }
 
+/// "64, 128"; of more than a few at one distance "32 to 256 by 8".
+std::string dims_text(const std::vector<int64_t>& dims) {
+  bool even = dims.size() > 4;
+  for (size_t i = 2; i < dims.size(); ++i) even = even && dims[i] - dims[i - 1] == dims[1] - dims[0];
+  return even ? fmt::format("{} to {} by {}", dims.front(), dims.back(), dims[1] - dims[0])
+              : fmt::format("{}", fmt::join(dims, ", "));
+}
+
 /// Which head dims have fast kernels on this GPU.
 void attention(Table& t) {
-  AttentionTraits traits;
-  traits.type = DType::bf16, traits.capability = device_info(DeviceKind::cuda).capability;
+  const auto dims_of = [](AttentionKernel kernel) {
+    AttentionTraits traits;
+    traits.type = DType::bf16, traits.capability = device_info(DeviceKind::cuda).capability;
+    std::vector<int64_t> dims;
+    for (traits.head_dim = 1; traits.head_dim <= 256; ++traits.head_dim)
+      if (attention_obstacle(kernel, traits).empty()) dims.push_back(traits.head_dim);
+    return dims_text(dims);
+  };
   std::string text =
-      "native kernels; on tensor cores: bf16 and fp16, head dims that are multiples of 8 from 32 to 256";
-  std::string dims;
-  for (traits.head_dim = 1; traits.head_dim <= 256; ++traits.head_dim)
-    if (attention_obstacle(AttentionKernel::wgmma, traits).empty())
-      dims += fmt::format("{}{}", dims.empty() ? "" : ", ", traits.head_dim);
-  if (!dims.empty()) text += fmt::format("; {} as Hopper wants it (wgmma), without dropout", dims);
+      "native kernels; on tensor cores: bf16 and fp16, head dims " + dims_of(AttentionKernel::mma);
+  if (const std::string dims = dims_of(AttentionKernel::wgmma); !dims.empty())
+    text += fmt::format("; {} as Hopper wants it (wgmma), without dropout", dims);
   if (const char* asked = std::getenv("LTRAIN_ATTENTION"); asked && *asked)
     text += fmt::format(" (LTRAIN_ATTENTION={})", asked);
   t.ok("attention", text);

@@ -102,26 +102,53 @@ def disassembler(build):
     return path
 
 
+def object_of(tool, build, name, allow_missing=False):
+    """The one object of a build that is called so; None where it may be missing."""
+    objects = sorted((build / "CMakeFiles").rglob(f"{name}_cuda.cu.o"))
+    if not objects and allow_missing:
+        return None
+    if len(objects) != 1:
+        sys.exit(f"{tool}: {build} has {len(objects)} objects called {name}_cuda.cu.o")
+    return objects[0]
+
+
+def code_of(tool, path, folders):
+    """{readable name: instructions} of the kernels for sm_90a of an object. `folders`: of disassembler()."""
+    out = subprocess.run([shutil.which("cuobjdump", path=folders), "-sass", "-arch", "sm_90a", str(path)], capture_output=True,
+                         text=True, env={**os.environ, "PATH": folders})
+    code = functions(out.stdout)
+    if out.returncode or not code:
+        sys.exit(f"{tool}: {path} has no code for sm_90a: {out.stderr.strip()}")
+    names = resources.readable(sorted(code))
+    return {names[mangled]: c for mangled, c in code.items()}
+
+
+def write_or_compare(tool, path, now, version, kernels, write):
+    """Writes the page, or compares what a build has with it; ends the script where they differ."""
+    if write:
+        path.write_text(now)
+        return print(f"{tool}: wrote {path.relative_to(ROOT)}")
+    before = path.read_text()
+    if f"nvcc {version};" not in before:
+        print(f"SKIPPED: {path.name} was written with another nvcc than {version}; the bound holds")
+        sys.exit(77)
+    if now != before:
+        sys.stderr.writelines(difflib.unified_diff(before.splitlines(True), now.splitlines(True), "the page", "this build"))
+        sys.exit(f"{tool}: other than the page; if that is meant: scripts/{tool}.py BUILD --write")
+    print(f"{tool}: {kernels} kernels, as the page says")
+
+
 def read_build(build, allow_missing):
-    path = disassembler(build)
-    cuobjdump = shutil.which("cuobjdump", path=path)
+    folders = disassembler(build)
     rows = {}
     for name, kernels in WATCHED.items():
-        objects = sorted((build / "CMakeFiles").rglob(f"{name}_cuda.cu.o"))
-        if not objects and allow_missing:
+        path = object_of("kernel-code", build, name, allow_missing)
+        if path is None:
             continue
-        if len(objects) != 1:
-            sys.exit(f"kernel-code: {build} has {len(objects)} objects called {name}_cuda.cu.o")
-        out = subprocess.run([cuobjdump, "-sass", "-arch", "sm_90a", str(objects[0])], capture_output=True, text=True,
-                             env={**os.environ, "PATH": path})
-        code = functions(out.stdout)
-        if out.returncode or not code:
-            sys.exit(f"kernel-code: {objects[0]} has no code for sm_90a: {out.stderr.strip()}")
-        names = resources.readable(sorted(code))
-        by_name = {names[m]: c for m, c in code.items()}
+        by_name = code_of("kernel-code", path, folders)
         for kernel in kernels:
             if kernel not in by_name:
-                sys.exit(f"kernel-code: {objects[0]} has no kernel {kernel}, but {', '.join(sorted(by_name))}")
+                sys.exit(f"kernel-code: {path} has no kernel {kernel}, but {', '.join(sorted(by_name))}")
             rows[f"{name}: {kernel}"] = figures(by_name[kernel])
     return rows
 
@@ -160,17 +187,7 @@ def main():
         sys.exit(f"kernel-code: expected at most {MOST_A_PACK}: " + "; ".join(slow))
     if args.allow_missing:
         return
-    if args.write:
-        PAGE.write_text(now)
-        return print(f"kernel-code: wrote {PAGE.relative_to(ROOT)}")
-    before = PAGE.read_text()
-    if f"nvcc {version};" not in before:
-        print(f"SKIPPED: {PAGE.name} was written with another nvcc than {version}; the bound holds")
-        sys.exit(77)
-    if now != before:
-        sys.stderr.writelines(difflib.unified_diff(before.splitlines(True), now.splitlines(True), "the page", "this build"))
-        sys.exit("kernel-code: other than the page; if that is meant: scripts/kernel-code.py BUILD --write")
-    print(f"kernel-code: {len(rows)} kernels, as the page says")
+    write_or_compare("kernel-code", PAGE, now, version, len(rows), args.write)
 
 
 if __name__ == "__main__":

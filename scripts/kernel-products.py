@@ -9,20 +9,15 @@ The page is docs/measurements/kernel-products.md, for sm_90a. It holds for one v
 the bound is checked, and that is said (exit code 77).
 """
 import argparse
-import difflib
 import importlib.util
-import os
 import pathlib
-import re
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/measurements/kernel-products.md"
 spec = importlib.util.spec_from_file_location("kernel_code", ROOT / "scripts/kernel-code.py")
-code_of = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(code_of)
-resources = code_of.resources
+code_tools = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(code_tools)
 
 OBJECTS = ("attention_wgmma_forward", "attention_wgmma_backward")
 
@@ -36,8 +31,8 @@ def product_loop(code):
     [] without one. What stands behind an EXIT is no loop, but code that was moved out of one and goes back."""
     within = lambda first, last: [i for i in code if first <= i[0] <= last]
     products = lambda body: sum(is_product(op) for _, op, _ in body)
-    spans = [span for span in code_of.loops(code) if products(within(*span)) and not any(op == "EXIT" for _, op, _ in within(*span))]
-    return max((within(*span) for span in code_of.innermost(spans)), key=products, default=[])
+    spans = [span for span in code_tools.loops(code) if products(within(*span)) and not any(op == "EXIT" for _, op, _ in within(*span))]
+    return max((within(*span) for span in code_tools.innermost(spans)), key=products, default=[])
 
 
 def figures(code):
@@ -60,24 +55,14 @@ def figures(code):
 
 def read_object(path, folders):
     """{kernel: figures} of the kernels of an object that have products."""
-    env = {**os.environ, "PATH": folders}
-    out = subprocess.run([code_of.shutil.which("cuobjdump", path=folders), "-sass", "-arch", "sm_90a", str(path)],
-                         capture_output=True, text=True, env=env)
-    code = code_of.functions(out.stdout)
-    if out.returncode or not code:
-        sys.exit(f"kernel-products: {path} has no code for sm_90a: {out.stderr.strip()}")
-    names = resources.readable(sorted(code))
-    found = {names[m]: figures(c) for m, c in code.items() if any(is_product(op) for _, op, _ in c)}
-    return dict(sorted(found.items()))
+    code = code_tools.code_of("kernel-products", path, folders)
+    return {name: figures(code[name]) for name in sorted(code) if any(is_product(op) for _, op, _ in code[name])}
 
 
 def read_build(build, folders):
     rows = {}
     for name in OBJECTS:
-        objects = sorted((build / "CMakeFiles").rglob(f"{name}_cuda.cu.o"))
-        if len(objects) != 1:
-            sys.exit(f"kernel-products: {build} has {len(objects)} objects called {name}_cuda.cu.o")
-        rows |= read_object(objects[0], folders)
+        rows |= read_object(code_tools.object_of("kernel-products", build, name), folders)
     return rows
 
 
@@ -123,7 +108,7 @@ def main():
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", type=pathlib.Path)
     args = parser.parse_args()
-    folders = code_of.disassembler(args.build)
+    folders = code_tools.disassembler(args.build)
     if args.only:
         rows = read_object(args.only, folders)
         for name, f in rows.items():
@@ -131,21 +116,10 @@ def main():
         if why := refusals(rows):
             sys.exit("kernel-products: " + "; ".join(why))
         return
-    version, rows = resources.compiler_version(args.build), read_build(args.build, folders)
+    version, rows = code_tools.resources.compiler_version(args.build), read_build(args.build, folders)
     if why := refusals(rows):
         sys.exit("kernel-products: " + "; ".join(why))
-    now = page(rows, version)
-    if args.write:
-        PAGE.write_text(now)
-        return print(f"kernel-products: wrote {PAGE.relative_to(ROOT)}")
-    before = PAGE.read_text()
-    if f"nvcc {version};" not in before:
-        print(f"SKIPPED: {PAGE.name} was written with another nvcc than {version}; the bound holds")
-        sys.exit(77)
-    if now != before:
-        sys.stderr.writelines(difflib.unified_diff(before.splitlines(True), now.splitlines(True), "the page", "this build"))
-        sys.exit("kernel-products: other than the page; if that is meant: scripts/kernel-products.py BUILD --write")
-    print(f"kernel-products: {len(rows)} kernels, as the page says")
+    code_tools.write_or_compare("kernel-products", PAGE, page(rows, version), version, len(rows), args.write)
 
 
 if __name__ == "__main__":

@@ -114,8 +114,8 @@ std::optional<int64_t> out_of_memory_kills(const std::string& root) {
 
 namespace {
 
-/// Limits of this process's own groups. A plan asks for them thousands of times a second, and they are read
-/// from files: what was read a second ago is good.
+/// Limits of this process's own groups. Each plan of a search asks for them, and they are read from files:
+/// what was read a second ago is good.
 CgroupLimits own_limits() {
   using Clock = std::chrono::steady_clock;
   static std::mutex mutex;

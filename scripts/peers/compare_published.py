@@ -78,10 +78,11 @@ def run(program, data, rows, workers, profile_of=lambda row: row["machine"], tra
         return list(pool.map(lambda row: plan(program, row, data["models"][row["model"]], profile_of(row), trainer_of(row)), rows))
 
 
-def error_with(program, data, rows, workers, path, figures, **by):
-    """Mean error of `rows` planned with a copy of the file `path` that has `figures`."""
+def error_with(program, data, rows, workers, path, figures):
+    """Mean error of `rows` planned with a copy of a card's or a trainer's file that has `figures`."""
     copy = file_with(path, figures)
-    plans = run(program, data, rows, workers, **{who: lambda _: copy for who in by})
+    instead = "trainer_of" if path.parent == TRAINERS else "profile_of"
+    plans = run(program, data, rows, workers, **{instead: lambda _: copy})
     os.unlink(copy)
     return mean_error([ratio(r, p) for r, p in zip(rows, plans) if not isinstance(p, str)])
 
@@ -91,7 +92,7 @@ def fit(program, data, rows, workers):
     for machine in sorted({row["machine"] for row in fitted if not row["trainer"]}):
         mine = [row for row in fitted if row["machine"] == machine and not row["trainer"]]
         path = DEVICES / (machine + ".yaml")
-        error, best = min((error_with(program, data, mine, workers, path, {"under_load": step / 100}, profile_of=True), step / 100)
+        error, best = min((error_with(program, data, mine, workers, path, {"under_load": step / 100}), step / 100)
                           for step in range(60, 101, 4))
         print("%-16s under_load %.2f, mean error on %d fitted rows %.1f %%" % (machine, best, len(mine), 100 * error))
     grids = {"matmul": [step / 100 for step in range(60, 101, 4)], "traffic": [1, 1.5, 2, 2.5, 3, 4, 5]}
@@ -99,9 +100,9 @@ def fit(program, data, rows, workers):
         mine = [row for row in fitted if row["trainer"] == trainer]
         path = TRAINERS / (trainer + ".yaml")
         names = [name for name in grids if re.search(r"\b%s: .*fitted" % name, path.read_text())]
-        figures, error = {}, error_with(program, data, mine, workers, path, {}, trainer_of=True)
+        figures, error = {}, error_with(program, data, mine, workers, path, {})
         for name in 2 * names:  # in turns
-            tried = [(error_with(program, data, mine, workers, path, {**figures, name: value}, trainer_of=True), value) for value in grids[name]]
+            tried = [(error_with(program, data, mine, workers, path, {**figures, name: value}), value) for value in grids[name]]
             error, figures[name] = min(tried)
         print("%-16s %s, mean error on %d fitted rows %.1f %%" % (trainer, figures, len(mine), 100 * error))
 

@@ -38,6 +38,8 @@ std::vector<std::string> smaller_settings(const Recipe& r) {
   const bool rows_travel = r.parallel.expert > 1 && r.parallel.expert_dispatch != ExpertDispatch::all_gather;
   if (experts && rows_travel && !r.model.moe.row_budget)
     out.emplace_back("model.moe.row_budget: 1.5 (now all rows that can come)");
+  if (experts && r.parallel.expert > 1 && !rows_travel)
+    out.emplace_back("parallel.expert_dispatch: all_to_all, with model.moe.row_budget: 1.5");
   if (experts && r.recompute.granularity == RecomputeGranularity::none)
     out.emplace_back("recompute.granularity: selective, with recompute.modules: [layernorm, moe]");
   else if (r.recompute.granularity != RecomputeGranularity::full)

@@ -424,10 +424,23 @@ class Search {
     std::vector<Ranked> few = smallest(all);
     few.resize(std::min(few.size(), kFrontTrials));
     std::vector<FoundLayout> least = plans_of(few);
-    std::stable_sort(least.begin(), least.end(), [](const FoundLayout& a, const FoundLayout& b) {
-      return a.largest().total_bytes < b.largest().total_bytes;
-    });
-    least.resize(1);
+    const auto smallest_first = [&] {
+      std::stable_sort(least.begin(), least.end(), [](const FoundLayout& a, const FoundLayout& b) {
+        return a.largest().total_bytes < b.largest().total_bytes;
+      });
+      least.resize(1);
+    };
+    smallest_first();
+    // Of its degrees the one of least bytes, which has more micro-batches.
+    const auto degrees = [](const Layout& l) { return std::tuple(l.tensor, l.sequence_parallel, l.pipeline); };
+    std::vector<Ranked> same;
+    for (const Ranked& r : all)
+      if (degrees(r.layout) == degrees(least.front().layout)) same.push_back(r);
+    same = {*std::min_element(same.begin(), same.end(), [](const Ranked& a, const Ranked& b) {
+      return a.bound.bytes < b.bound.bytes;
+    })};
+    for (FoundLayout& l : plans_of(same)) least.push_back(std::move(l));
+    smallest_first();
     result.advice.smallest = std::move(least);
     for (int world = 2 * limits_.world; world <= kMostWorld; world *= 2) {
       SearchLimits more = limits_;

@@ -342,6 +342,21 @@ TEST_CASE("a search in which nothing fits says what takes least and how many ran
   CHECK(search_layouts(fixed, h100, limits, 3).found.empty());
 }
 
+TEST_CASE("the smallest layout has the smallest micro-batch, also where that is 3 % of its bytes", "[search]") {
+  const LoadRecipe load = reader(
+      "name: large\ndevice: cuda\nprecision: bf16\n"
+      "model: {architecture: llama, vocab_size: 32000, hidden_size: 8192, intermediate_size: 28672, "
+      "num_hidden_layers: 40, num_attention_heads: 64, num_key_value_heads: 8, "
+      "max_position_embeddings: 4096}\n"
+      "data: {seq_length: 4096}\n"
+      "train: {global_batch_size: 64, train_steps: 10}\n",
+      {"parallel.tensor=2", "parallel.pipeline=1", "parallel.context=1", "recompute.granularity=full"});
+  const SearchResult s = search_layouts(load, find_profile("v100"), on(2), 3);
+  REQUIRE(s.found.empty());
+  REQUIRE(s.advice.smallest.size() == 1);
+  CHECK(s.advice.smallest[0].layout.micro_batch == 1);
+}
+
 TEST_CASE("what does not fit in any way is refused with the memory and the speed of the cards", "[search]") {
   const Recipe r = resolve(reader(kDense, {"parallel.data=8"})({}), 8, 8);
   // This card has no bf16: it computes, and is priced, as fp32.

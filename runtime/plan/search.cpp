@@ -432,7 +432,9 @@ class Search {
     };
     smallest_first();
     // Of its degrees the one of least bytes, which has more micro-batches.
-    const auto degrees = [](const Layout& l) { return std::tuple(l.tensor, l.sequence_parallel, l.pipeline); };
+    const auto degrees = [](const Layout& l) {
+      return std::tuple(l.tensor, l.sequence_parallel, l.pipeline);
+    };
     std::vector<Ranked> same;
     for (const Ranked& r : all)
       if (degrees(r.layout) == degrees(least.front().layout)) same.push_back(r);

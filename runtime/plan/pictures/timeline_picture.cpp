@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kLane = 34, kLaneGap = 10, kLanesLeft = 130, kLanesWidth = 1400, kLanesTop = 60;
 constexpr double kShortest = 0.7;   // pixels of a box
+constexpr double kColumn = 2;       // pixels that boxes of several classes share where they are too narrow
 constexpr size_t kDetailOps = 200;  // of compute
 constexpr const char* kClassFill[kOpClassCount] = {"#4f7fb8", "#8a6bb0", "#f3e39a", "#f2c7a0",
                                                    "#3f8f6b", "#d9665b", "#bfe3e8"};
@@ -49,6 +50,31 @@ std::vector<Drawn> joined(const std::vector<const TraceEntry*>& lane, double sho
   return out;
 }
 
+/// Boxes over the same pixels, one of a class.
+struct Column {
+  bool narrow = false;
+  std::vector<Drawn> boxes;
+};
+
+/// What would be narrower than kShortest shares kColumn pixels with what follows it. So a step of 100,000 ops
+/// is drawn with some thousands of boxes a stream.
+std::vector<Column> columns(const std::vector<Drawn>& lane, double shortest, double column) {
+  std::vector<Column> out;
+  for (const Drawn& d : lane) {
+    const bool narrow = d.end - d.start < shortest;
+    if (out.empty() || !narrow || !out.back().narrow || d.start >= out.back().boxes[0].start + column)
+      out.push_back({narrow, {}});
+    std::vector<Drawn>& boxes = out.back().boxes;
+    const auto same = std::find_if(boxes.begin(), boxes.end(),
+                                   [&](const Drawn& o) { return o.first->cls == d.first->cls; });
+    if (same != boxes.end())
+      same->seconds += d.seconds, same->count += d.count, same->end = std::max(same->end, d.end);
+    else
+      boxes.push_back(d);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<TraceEntry> first_part(const std::vector<TraceEntry>& entries) {
@@ -81,7 +107,9 @@ std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
   const double scale = end > 0 ? kLanesWidth / end : 0, shortest = end > 0 ? kShortest / scale : 0;
   Svg svg(fmt::format("a step of rank {} over its streams", rank));
   svg.text(8, 18,
-           fmt::format("rank {}, {:.1f} ms; compute waits for what stands below its gaps", rank, end * 1e3));
+           fmt::format("rank {}, {:.1f} ms; compute waits for what stands below its gaps; half high: busy "
+                       "half of the time",
+                       rank, end * 1e3));
   double x = 8;
   for (int c = 0; c < kOpClassCount; ++c) {
     const std::string name(op_class_name(static_cast<OpClass>(c)));
@@ -98,16 +126,25 @@ std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
     svg.text(8, y + 14, std::string(name));
     svg.text(8, y + 30, fmt::format("{:.1f} ms", busy * 1e3));
     svg.box({kLanesLeft, y, kLanesWidth, kLane}, "#f4f4f4", {}, 0);
-    for (const Drawn& d : joined(lane, shortest))
-      svg.box({kLanesLeft + d.start * scale, y, std::max(kShortest, (d.end - d.start) * scale), kLane},
-              kClassFill[static_cast<int>(d.first->cls)], tooltip(d), 0,
-              fmt::format(" data-ops=\"{}\" data-seconds=\"{:.9g}\"", d.count, d.seconds));
+    for (const Column& column : columns(joined(lane, shortest), shortest, kColumn / scale)) {
+      // They stand on each other, each as high as its share of the time: half high where half is idle.
+      double start = column.boxes[0].start, until = start, sum = 0, foot = y + kLane;
+      for (const Drawn& d : column.boxes) until = std::max(until, d.end), sum += d.seconds;
+      for (const Drawn& d : column.boxes) {
+        const double height = std::max(1.0, kLane * d.seconds / std::max(sum, until - start));
+        foot -= height;
+        svg.box({kLanesLeft + start * scale, foot, std::max(kShortest, (until - start) * scale), height},
+                kClassFill[static_cast<int>(d.first->cls)], tooltip(d), 0,
+                fmt::format(" data-ops=\"{}\" data-seconds=\"{:.9g}\"", d.count, d.seconds));
+      }
+    }
     y += kLane + kLaneGap;
   }
   for (int i = 0; i <= 10; ++i) {
     const double at = kLanesLeft + kLanesWidth * i / 10;
     svg.line({at, y - 4, at, y + 2}, "#555555");
-    svg.text(at, y + 16, fmt::format("{:.4g} ms", end * 1e3 * i / 10), i == 10 ? "end" : "middle");
+    svg.text(at, y + 16, fmt::format("{:.{}f} ms", end * 1e3 * i / 10, end < 1 ? 2 : 0),
+             i == 10 ? "end" : "middle");
   }
   return svg.document(kLanesLeft + kLanesWidth + 40, y + 28);
 }

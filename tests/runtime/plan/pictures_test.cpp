@@ -83,6 +83,26 @@ TEST_CASE("a timeline has the time of every op, also of those that are drawn tog
   CHECK(values(detail, "data-ops").size() > 100);
 }
 
+TEST_CASE("a timeline of 200,000 ops of three classes has no more boxes than pixels, and all their time") {
+  const OpClass classes[] = {OpClass::matmul, OpClass::elementwise, OpClass::attention};
+  std::vector<TraceEntry> entries;
+  for (int i = 0; i < 200'000; ++i) {
+    TraceEntry e;
+    e.name = "op";
+    e.stream = "compute";
+    e.cls = classes[i % 3];
+    e.start = i;
+    e.seconds = 0.5;
+    entries.push_back(e);
+  }
+  entries[100'000].seconds = 1000;  // stays a box of its own
+  const std::string svg = timeline_svg(entries, 0);
+  CHECK(sum(values(svg, "data-seconds")) == Approx(199'999 * 0.5 + 1000).epsilon(1e-7));
+  CHECK(sum(values(svg, "data-ops")) == 200'000);
+  CHECK(values(svg, "data-ops").size() <= 1400 / 2 * 3 + 2);
+  CHECK_THAT(svg, Contains("data-ops=\"1\" data-seconds=\"1000\""));
+}
+
 TEST_CASE("a map draws every rank on its node, and the bytes that ranks send") {
   const Drawing d({"parallel.data=2", "parallel.pipeline=4", "parallel.tensor=2"});
   const std::string svg = rank_map_svg(d.map, d.plan);

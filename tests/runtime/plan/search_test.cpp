@@ -342,7 +342,8 @@ TEST_CASE("a search in which nothing fits says what takes least and how many ran
   CHECK(search_layouts(fixed, h100, limits, 3).found.empty());
 }
 
-TEST_CASE("the smallest layout has the smallest micro-batch, also where that is 3 % of its bytes", "[search]") {
+TEST_CASE("the smallest layout has the smallest micro-batch, also where that is 3 % of its bytes",
+          "[search]") {
   const LoadRecipe load = reader(
       "name: large\ndevice: cuda\nprecision: bf16\n"
       "model: {architecture: llama, vocab_size: 32000, hidden_size: 8192, intermediate_size: 28672, "

@@ -170,19 +170,21 @@ void list() {
   std::fputs(out.c_str(), stdout);
 }
 
-void import(const std::string& file, const std::string& output) {
+void import(const std::string& file, const std::string& output, const ImportOptions& options) {
   std::string text;
-  constexpr size_t kMost = 16 << 20;
+  constexpr size_t kMost = size_t{2} << 30;  // a trace of some steps has some hundred MB
   if (const std::string error = recipe::read_small_file(file, text, kMost); !error.empty())
     fail(ExitCode::usage, "{}: {}", file, error);
-  const std::string yaml = import_profile(text, file);
+  const auto [yaml, report] = import_profile(text, file, options);
   if (output.empty()) {
+    std::fputs(report.c_str(), stderr);
     std::fputs(yaml.c_str(), stdout);
     return;
   }
   std::FILE* out = std::fopen(output.c_str(), "w");
   const bool good = out && std::fwrite(yaml.data(), 1, yaml.size(), out) == yaml.size();
   if (!out || std::fclose(out) != 0 || !good) fail(ExitCode::storage, "cannot write {}", output);
+  std::fputs(report.c_str(), stdout);
 }
 
 }  // namespace
@@ -205,11 +207,16 @@ void add_profile(CLI::App& app) {
       command->add_subcommand("import", "A profile or cluster file of what another program measured");
   imported
       ->add_option("file", *file,
-                   "Output of nccl-tests (all_reduce_perf), or a card's file of `ltrain bench`")
+                   "Output of nccl-tests (all_reduce_perf), a card's file of `ltrain bench`, a trace of "
+                   "torch.profiler, or Nsight Systems' report nvtx_kern_sum in CSV")
       ->required();
+  auto options = std::make_shared<ImportOptions>();
+  imported->add_option("--card", options->card,
+                       "The card, where the file does not name one that is built in");
+  imported->add_option("--type", options->type, "Of the matrix products, where the file does not say: bf16");
   imported->add_option("--output", *output, "Write it to this file");
-  imported->footer("Example: ltrain profile import all_reduce_perf.log");
-  imported->callback([file, output] { import(*file, *output); });
+  imported->footer("Example: ltrain profile import trace.json --output h100-ours.yaml");
+  imported->callback([file, output, options] { import(*file, *output, *options); });
 }
 
 }  // namespace ltrain::app

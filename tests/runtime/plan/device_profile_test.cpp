@@ -338,18 +338,19 @@ TEST_CASE("import reads nccl-tests and refuses what is none", "[plan]") {
       "  1073741824     268435456     float     sum      -1   4000.0  268.44  268.44      0  4000.0  268.4  "
       "268.4      0\n"
       "# Out of bounds values : 0 OK\n";
-  const DeviceProfile one = parse_device_profile(import_profile(text + rows, "log"), "made.yaml");
+  const DeviceProfile one = parse_device_profile(import_profile(text + rows, "log").yaml, "made.yaml");
   CHECK(one.links[0].all_reduce.source == FigureSource::measured);
   REQUIRE(one.links[0].all_reduce.points.size() == 2);
   CHECK(one.links[0].all_reduce.points[1].second == Approx(268.44e9).epsilon(1e-4));
   // A log of eight H100 that NVIDIA published (dgxc-benchmarking, nccl/README.md): its own busbw.
   const DeviceProfile eight = parse_device_profile(
-      import_profile(read_file(LTRAIN_SOURCE_DIR "/tests/golden/all_reduce_perf.log"), "log"), "made.yaml");
+      import_profile(read_file(LTRAIN_SOURCE_DIR "/tests/golden/all_reduce_perf.log"), "log").yaml,
+      "made.yaml");
   REQUIRE(eight.links[0].all_reduce.points.size() == 32);
   CHECK(eight.links[0].all_reduce.at(1073741824) == Approx(467.85e9).epsilon(1e-4));
   CHECK(eight.links[0].all_reduce.at(4194304) == Approx(136.37e9).epsilon(1e-3));
   const std::string two = replaced(text, " on node0 device  1", " on node1 device  1") + rows;
-  const MachineProfile cluster = parse_cluster(import_profile(two, "log"), "made.yaml");
+  const MachineProfile cluster = parse_cluster(import_profile(two, "log").yaml, "made.yaml");
   CHECK((cluster.nodes == 2 && cluster.cards_per_node == 1));
   CHECK(cluster.levels.back().bytes_per_second.value == Approx(1073741824 / 4000e-6));
   const auto said = [&](const std::string& log) { return refusal([&] { import_profile(log, "log"); }); };

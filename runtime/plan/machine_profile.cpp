@@ -280,6 +280,10 @@ MachineProfile find_profile(const std::string& path_or_card) {
 MachineProfile load_profile(const std::string& path) {
   std::string text, error = recipe::read_small_file(path, text, kMaxProfileBytes);
   if (error.empty() && is_cluster_file(text)) return parse_cluster(text, path);
+  if (error.empty() && is_yaml(path) && text.find(kDeviceFormat) == std::string::npos)
+    fail(ExitCode::usage,
+         "{}:1: must have format: {} (a card), or format: {} (nodes of a card and their network)",
+         printable(path), kDeviceFormat, kClusterFormat);
   if (error.empty() && is_yaml(path))
     return profile_of_device(std::make_shared<DeviceProfile>(parse_device_profile(text, path)));
   if (!error.empty())

@@ -82,7 +82,8 @@ class TraceReader {
       if (const int64_t correlation = whole(args, "correlation"); correlation >= 0)
         launches_[correlation] = {whole(e, "tid"), start};
     } else if (category == "kernel" && duration >= 0 && duration * 1e-6 < kMostSeconds) {
-      kernels_.push_back({is_tf32(name), whole(args, "correlation"), whole(args, "External id"), duration * 1e-6});
+      kernels_.push_back(
+          {is_tf32(name), whole(args, "correlation"), whole(args, "External id"), duration * 1e-6});
     }
   }
 

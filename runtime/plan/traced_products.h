@@ -20,9 +20,9 @@ struct TracedProducts {
   int64_t without_shapes = 0;  ///< products whose operands' sizes the trace does not have
 };
 
-/// Of the Chrome trace that torch.profiler exports, with record_shapes=True: the kernels that aten::mm, addmm,
-/// bmm, baddbmm and _scaled_mm launched, found by the launch's place in its thread. fp32 operands are "tf32"
-/// where the kernel's name says so. Throws Error (usage) where the text is no such trace.
+/// Of the Chrome trace that torch.profiler exports, with record_shapes=True: the kernels that aten::mm,
+/// addmm, bmm, baddbmm and _scaled_mm launched, found by the launch's place in its thread. fp32 operands are
+/// "tf32" where the kernel's name says so. Throws Error (usage) where the text is no such trace.
 TracedProducts products_of_pytorch_trace(const std::string& text, const std::string& file);
 
 /// Of `nsys stats --report nvtx_kern_sum --format csv`, of a program under

@@ -163,6 +163,10 @@ TEST_CASE("a cluster file lays out plan and slurm, by --cluster or by the recipe
   };
   refused("--cluster ours.yaml parallel.data=32 train.global_batch_size=32",
           "32 ranks: ours, 4 nodes of 4 h100, has 16 cards; nearest valid value: 16 ranks");
+  std::ofstream(t.folder() + "/none.yaml") << "nodes: 4\n";
+  refused("--cluster none.yaml",
+          "none.yaml:1: must have format: ltrain.device.v1 (a card), or format: "
+          "ltrain.cluster.v1 (nodes of a card and their network)");
   refused("--cluster ours.yaml device=cuda launch.ranks_per_node=8 parallel.data=8",
           "launch.ranks_per_node = 8: ours");
   refused("--cluster ours.yaml --profile h100", "set only one of --profile h100 and --cluster ours.yaml");

@@ -46,7 +46,8 @@ struct Trace {
     event("cpu_op", name, tid, now, 50, args);
     for (const double us : kernels) {
       // An external id of its own, as old profilers write: the place of the launch decides.
-      if (launches) event("cuda_runtime", "cudaLaunchKernel", tid, now + 10, 5, {{"correlation", correlation}});
+      if (launches)
+        event("cuda_runtime", "cudaLaunchKernel", tid, now + 10, 5, {{"correlation", correlation}});
       event("kernel", kernel, 20, now + 5000, us,
             {{"correlation", correlation}, {"External id", launches ? correlation : external}});
       ++correlation;
@@ -87,10 +88,10 @@ TEST_CASE("a trace of PyTorch has the products that launched kernels, with their
   t.op("aten::bmm", {{4, 64, 32}, {4, 32, 16}}, {"float", "float"}, {3}, 2);
   t.op("aten::mm", {{64, 32}, {32, 16}}, {"float", "float"}, {2}, 2, "cutlass_80_tensorop_s1688gemm_64x64");
   t.op("aten::_scaled_mm", {{64, 32}, {32, 16}}, {"c10::Float8_e4m3fn", "c10::Float8_e4m3fn"}, {1}, 1, "x",
-       false);  // by its external id
-  t.op("aten::mm", nullptr, nullptr, {9});                       // without shapes
-  t.op("aten::mm", {{64, 32}, {32, 16}}, kBf16, {});             // launched nothing
-  t.op("aten::mul", {{64, 32}, {32, 16}}, kBf16, {5});           // is no product
+       false);                                          // by its external id
+  t.op("aten::mm", nullptr, nullptr, {9});              // without shapes
+  t.op("aten::mm", {{64, 32}, {32, 16}}, kBf16, {});    // launched nothing
+  t.op("aten::mul", {{64, 32}, {32, 16}}, kBf16, {5});  // is no product
   t.event("kernel", "other", 20, t.now, 50, {{"correlation", 9999}});
   TracedProducts p = products_of_pytorch_trace(t.text(), "trace");
   CHECK(p.card == "NVIDIA H100 80GB HBM3");
@@ -99,8 +100,8 @@ TEST_CASE("a trace of PyTorch has the products that launched kernels, with their
   for (const TracedProduct& x : p.products)
     rows.push_back(fmt::format("{} {} {} {} {} {:.0f}", x.type, x.batch, x.m, x.n, x.k, x.seconds * 1e6));
   std::sort(rows.begin(), rows.end());
-  CHECK(rows == std::vector<std::string>{"bf16 1 512 1024 256 25", "bf16 1 512 1024 256 30", "f32 4 64 16 32 3",
-                                         "fp8 1 64 16 32 1", "tf32 1 64 16 32 2"});
+  CHECK(rows == std::vector<std::string>{"bf16 1 512 1024 256 25", "bf16 1 512 1024 256 30",
+                                         "f32 4 64 16 32 3", "fp8 1 64 16 32 1", "tf32 1 64 16 32 2"});
 }
 
 TEST_CASE("the rate of large products is taken from a trace, small ones are listed", "[plan]") {
@@ -120,7 +121,8 @@ TEST_CASE("the rate of large products is taken from a trace, small ones are list
                          Contains("matmul.sustained = 0.700 (built in: 0.803)"));
   // Of another card, by its name here or on the command line.
   CHECK(imported(t.text(), {"h200", ""}).name == "h200-measured");
-  CHECK_THAT(refused(t.text(), {"h300", ""}), Contains("no profile of the card h300 is built in; --card must be"));
+  CHECK_THAT(refused(t.text(), {"h300", ""}),
+             Contains("no profile of the card h300 is built in; --card must be"));
   Trace unknown = t;
   unknown.root["deviceProperties"][0]["name"] = "Q1";
   CHECK_THAT(refused(unknown.text()), Contains("no profile of the card \"Q1\" is built in"));
@@ -168,7 +170,8 @@ TEST_CASE("a report of Nsight Systems has the products of ranges that PyTorch na
   const std::string text =
       head + row(":aten::linear, seq = 5, op_id = 30, sizes = [[8192, 8192], [8192, 8192], []]", 1, 9e9) +
       row(product, 1, us * 900) + row(product, 1, us * 100) +  // two kernels of one call
-      row("aten::addmm, op_id = 32, sizes = [[64], [16, 32], [32, 64], [], []], input_op_ids = [(3,0)]", 2, 8e3) +
+      row("aten::addmm, op_id = 32, sizes = [[64], [16, 32], [32, 64], [], []], input_op_ids = [(3,0)]", 2,
+          8e3) +
       row(":aten::mm, seq = 7", 1, 5e3) + "\n";
   const TracedProducts p = products_of_nsight(text, "report.csv");
   REQUIRE(p.products.size() == 2);
@@ -178,9 +181,12 @@ TEST_CASE("a report of Nsight Systems has the products of ranges that PyTorch na
   CHECK(p.products[1].seconds == Approx(4e-6));
   CHECK(imported(text, {"h100", "bf16"}).matmul.sustained.value == Approx(0.65).epsilon(1e-4));
   CHECK_THAT(refused(text), Contains("does not say of which card it is"));
-  CHECK_THAT(refused(text, {"h100", ""}), Contains("does not say of which type the products are; --type must be"));
+  CHECK_THAT(refused(text, {"h100", ""}),
+             Contains("does not say of which type the products are; --type must be"));
   CHECK_THAT(refused(text, {"h100", "int4"}), Contains("products of type int4; --type must be one of bf16"));
   CHECK_THAT(refused("NVTX Range,TID\n", {"h100", "bf16"}), Contains("trace:1: has no column \"NVTX Inst\""));
-  CHECK_THAT(refused(head + "a,b\n", {"h100", "bf16"}), Contains("trace:3: has 2 fields, and the head has 13"));
-  CHECK_THAT(refused(head + row(product, 1, 1e15), {"h100", "bf16"}), Contains("trace:3: Total Time (ns) = 1"));
+  CHECK_THAT(refused(head + "a,b\n", {"h100", "bf16"}),
+             Contains("trace:3: has 2 fields, and the head has 13"));
+  CHECK_THAT(refused(head + row(product, 1, 1e15), {"h100", "bf16"}),
+             Contains("trace:3: Total Time (ns) = 1"));
 }

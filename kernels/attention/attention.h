@@ -94,6 +94,11 @@ struct AttentionArgs {
   DropoutArgs drop;
   void* workspace = nullptr;  ///< of cuDNN's backward
   int64_t workspace_bytes = 0;
+  template <class F>
+  void sizes(F&& f) const {  // for messages
+    f("batch", batch), f("seq", seq), f("heads", heads), f("kv_heads", kv_heads), f("head_dim", head_dim);
+    f("value_dim", value_dim), f("window", window);
+  }
 };
 /// A gradient for the kernels. `wide`: f32 (f64 for f64) rather than the dtype of the op.
 struct AttentionSink {

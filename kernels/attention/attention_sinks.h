@@ -20,6 +20,10 @@ void attention_sinks_backward(Stream& s, Tensor dsinks, Tensor dout, Tensor out,
 struct SinkShape {
   int64_t batch = 1, heads = 1, rows = 1, head_dim = 1;
   bool accumulate = false;
+  template <class F>
+  void sizes(F&& f) const {  // for messages
+    f("batch", batch), f("heads", heads), f("rows", rows), f("head_dim", head_dim);
+  }
 };
 LT_KERNEL(attention_sinks_forward, DType t, void* out, void* lse, const void* sinks, SinkShape shape)
 LT_KERNEL(attention_sinks_backward, DType t, void* dsinks, const void* dout, const void* out, const void* lse,

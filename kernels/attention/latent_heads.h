@@ -11,6 +11,10 @@ struct LatentHeads {
   int64_t heads = 1, nope = 1, rope = 2, value = 1;
   LT_HD int64_t width() const { return nope + rope; }
   LT_HD int64_t qkv_width() const { return heads * (2 * width() + value); }
+  template <class F>
+  void sizes(F&& f) const {  // for messages
+    f("heads", heads), f("nope", nope), f("rope", rope), f("value", value);
+  }
 };
 
 /// qkv: (T, qkv_width) = rows of query heads, key heads, value heads, none rotated. q: (T, heads *

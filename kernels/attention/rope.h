@@ -13,6 +13,10 @@ struct RopeHeads {
   /// Pairs are channels 2 i and 2 i + 1 of the r (DeepSeek's); else i and i + r/2 (Hugging Face's half-split
   /// layout).
   bool interleaved = false;
+  template <class F>
+  void sizes(F&& f) const {  // for messages
+    f("heads", heads), f("head_dim", head_dim);
+  }
 };
 
 /// Rotates heads of each row of qkv (rows, row_width) in place by the angles of its position (`map`) in table

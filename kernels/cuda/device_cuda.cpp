@@ -14,29 +14,12 @@
 #include "kernels/cuda/nvtx_cuda.h"
 #include "kernels/cuda/probe_cuda.h"
 #include "kernels/tensor/host_work.h"
+#include "kernels/tensor/last_op.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
 
 namespace {
-
-/// What this thread last enqueued: where an error that shows now was made, or not long before.
-struct LastOp {
-  char name[64] = "", layer[64] = "", stream[32] = "";
-  static void copy(char* to, size_t size, std::string_view from) {
-    const size_t n = std::min(size - 1, from.size());
-    std::memcpy(to, from.data(), n);
-    to[n] = 0;
-  }
-  std::string text() const {
-    if (!*name) return "";
-    return fmt::format(
-        "\nthe last op: {}{}{} on the stream {}; it or one before it failed: LTRAIN_CUDA_SYNC=1 waits after "
-        "each and names it",
-        name, *layer ? " of " : "", layer, stream);
-  }
-};
-thread_local LastOp last_op;
 
 /// LTRAIN_CUDA_SYNC=1: every op is waited for before the next one.
 bool synchronous() {
@@ -54,8 +37,11 @@ bool synchronous() {
 
 void cuda_check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
+  const std::string op = LastOp::of_thread().text();
   fail(ExitCode::internal, "{}: {} ({}){}", what, cudaGetErrorString(result), cudaGetErrorName(result),
-       last_op.text());
+       op.empty() ? ""
+                  : "\nthe last op: " + op +
+                        "; it or one before it failed: LTRAIN_CUDA_SYNC=1 waits after each and names it");
 }
 
 namespace {
@@ -183,16 +169,16 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Timestamp> timestamp() override { return std::make_shared<CudaTimestamp>(stream_); }
   void open_range(std::string_view name) override {
-    if (synchronous() && !recording()) synchronize();  // what fails is the op that last_op names
-    LastOp::copy(last_op.name, sizeof last_op.name, name);
-    LastOp::copy(last_op.stream, sizeof last_op.stream, this->name());
+    if (synchronous() && !recording()) synchronize();  // what fails is the last op
+    LastOp::of_thread().open(name, this->name());
     nvtx_push(name);
   }
   void close_range() override { nvtx_pop(); }
+  void note_arguments(const OpArguments& arguments) override { LastOp::of_thread().note(arguments); }
   void enter_layer(std::string_view layer) override {
     if (in_layer_) nvtx_pop();
     in_layer_ = !layer.empty();
-    LastOp::copy(last_op.layer, sizeof last_op.layer, layer);
+    LastOp::of_thread().enter_layer(layer);
     if (in_layer_) nvtx_push(layer);
   }
   /// From the first call on waits are timed: the events of streams that nobody asks would stay for ever.

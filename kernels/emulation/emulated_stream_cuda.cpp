@@ -20,6 +20,7 @@
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_fp8.h"
 #include "kernels/tensor/host_work.h"
+#include "kernels/tensor/last_op.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
@@ -183,6 +184,9 @@ class EmulatedStream final : public Stream {
     queue_->hold({[moment] { moment->at = steady_seconds(); }, nullptr});
     return moment;
   }
+  void open_range(std::string_view name) override { LastOp::of_thread().open(name, this->name()); }
+  void enter_layer(std::string_view layer) override { LastOp::of_thread().enter_layer(layer); }
+  void note_arguments(const OpArguments& arguments) override { LastOp::of_thread().note(arguments); }
   std::shared_ptr<Recording> begin_recording() override { return recorded_ = std::make_shared<Operations>(); }
   std::unique_ptr<Graph> end_recording(bool keep) override {
     auto graph = std::make_unique<EmulatedGraph>();

@@ -7,6 +7,7 @@
 #include "kernels/matmul/grouped_gemm.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/device.h"
+#include "kernels/tensor/last_op.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {
@@ -94,6 +95,9 @@ bool run_at_once(Stream& s, GroupedProduct kind, const Tensor& out, const Tensor
   for (const Tensor& t : {out, a, b}) traits.aligned &= reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
   const GroupedGemm kernel = choose_grouped_gemm(traits);
   if (kernel == GroupedGemm::each) return false;
+  OpArguments sizes = product_arguments(a.dtype, a.shape[0], o.n, o.k);
+  sizes.add("groups", static_cast<int64_t>(rows.size()));
+  s.note_arguments(sizes);
   grouped_gemm_cuda(s, o, rows, kernel);
   return true;
 }

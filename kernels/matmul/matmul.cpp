@@ -2,6 +2,7 @@
 
 #include "kernels/matmul/matmul_packed.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/last_op.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {
@@ -65,7 +66,10 @@ void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& arg
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
   const bool tf32 = s.tf32 && a.dtype == DType::f32;
   const OpRange range(s, name_of(args, tf32));
-  if (s.device() == DeviceKind::cuda) return matmul_cuda(s, out, a, b, args);
+  if (s.device() == DeviceKind::cuda) {
+    s.note_arguments(product_arguments(a.dtype, m, n, k));
+    return matmul_cuda(s, out, a, b, args);
+  }
   s.launch([=] {
     if (a.dtype == DType::f64) {
       LT_CPU(matmul_f64_cpu)

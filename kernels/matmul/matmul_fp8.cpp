@@ -2,6 +2,7 @@
 
 #include "kernels/matmul/matmul_packed.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/last_op.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/timeline.h"
 
@@ -47,8 +48,10 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
     return;
   }
   const OpRange range(s, name);
-  if (s.device() == DeviceKind::cuda)
+  if (s.device() == DeviceKind::cuda) {
+    s.note_arguments(product_arguments(a.codes.dtype, m, n, k));
     return a.block_rows ? matmul_fp8_blocks_cuda(s, out, a, b, args) : matmul_fp8_cuda(s, out, a, b, args);
+  }
   s.launch([=] {
     out.dtype == DType::f64 ? matmul_fp8_wide(out, a, b, args) : matmul_fp8_packed(out, a, b, args);
   });

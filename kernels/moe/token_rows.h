@@ -19,6 +19,10 @@ struct TokenRows {
   const int32_t *slots, *sources;
   const void* weights;  ///< null: 1
   int64_t tokens, top_k, cols;
+  template <class F>
+  void sizes(F&& f) const {  // for messages
+    f("tokens", tokens), f("top_k", top_k), f("cols", cols);
+  }
 };
 LT_KERNEL(permute_rows, DType t, void* out, const void* x, TokenRows p, int64_t rows)
 LT_KERNEL(combine_rows, DType t, void* y, const void* z, TokenRows p)

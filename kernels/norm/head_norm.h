@@ -10,6 +10,10 @@ struct HeadNorm {
   int64_t first = 0, heads = 1, width = 1;
   double eps = 1e-5;
   double weight_offset = 0;  ///< added to every weight
+  template <class F>
+  void sizes(F&& f) const {  // for messages
+    f("heads", heads), f("width", width);
+  }
 };
 /// y, those columns, = y * rstd * (weight + weight_offset), rstd = 1 / sqrt(mean(y^2) + eps). y: (T, C) in
 /// place; x (T, heads * width): what it was taken of; rstd (T, heads), f32 (f64 for f64): both for the

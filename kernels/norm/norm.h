@@ -50,6 +50,10 @@ struct NormShape {
   double eps;
   bool accumulate, first;
   double weight_offset = 0;
+  template <class F>
+  void sizes(F&& f) const {  // for messages
+    f("rows", rows), f("cols", cols);
+  }
 };
 LT_KERNEL(norm_forward, DType t, NormShape shape, void* y, void* sum, void* mean, void* rstd, const void* x,
           const void* delta, const void* weight, const void* bias, DropoutArgs dropout)

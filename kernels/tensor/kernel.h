@@ -5,7 +5,11 @@
 //   namespace ltrain::LT_ISA { void scale_cpu(DType t, ...) {...} }                  // scale_cpu.cpp
 //   namespace ltrain { void scale_cuda(Stream& s, DType t, ...) {...} }              // scale_cuda.cu
 #pragma once
+#include <type_traits>
+#include <utility>
+
 #include "kernels/base/cpu_isa.h"
+#include "kernels/tensor/last_op.h"
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/timeline.h"
 
@@ -23,18 +27,27 @@ namespace ltrain {
 
 #define LT_KERNEL(name, ...)                   \
   LT_CPU_KERNEL(void name##_cpu(__VA_ARGS__);) \
-  LT_CUDA_KERNEL(name, __VA_ARGS__)
+  LT_CUDA_KERNEL(name, __VA_ARGS__)            \
+  inline constexpr const char* name##_parameters = #__VA_ARGS__;
+
+/// What it is called with is kept for the message should it fail (last_op.h).
+template <class... P>
+void run_cuda_kernel(Stream& s, void (*kernel)(Stream&, P...), const char* parameters,
+                     std::type_identity_t<P>... values) {
+  s.note_arguments(OpArguments(parameters, values...));
+  kernel(s, std::move(values)...);
+}
 
 /// Runs a kernel on the stream's device; on the CPU with the instruction set that it has. The arguments are
 /// evaluated when the kernel runs, and are copies.
-#define LT_LAUNCH(s, name, ...)                             \
-  do {                                                      \
-    const ::ltrain::OpRange range_of_op(s, #name);          \
-    if ((s).device() == ::ltrain::DeviceKind::cuda) {       \
-      name##_cuda(s, __VA_ARGS__);                          \
-    } else {                                                \
-      (s).launch([=] { LT_CPU(name##_cpu)(__VA_ARGS__); }); \
-    }                                                       \
+#define LT_LAUNCH(s, name, ...)                                                  \
+  do {                                                                           \
+    const ::ltrain::OpRange range_of_op(s, #name);                               \
+    if ((s).device() == ::ltrain::DeviceKind::cuda) {                            \
+      ::ltrain::run_cuda_kernel(s, name##_cuda, name##_parameters, __VA_ARGS__); \
+    } else {                                                                     \
+      (s).launch([=] { LT_CPU(name##_cpu)(__VA_ARGS__); });                      \
+    }                                                                            \
   } while (false)
 
 }  // namespace ltrain

@@ -17,6 +17,7 @@
 namespace ltrain {
 
 class MetaTrace;
+class OpArguments;
 struct Recording;
 class Stream;
 
@@ -109,6 +110,8 @@ class Stream {
   virtual std::shared_ptr<Timestamp> timestamp();
   virtual void open_range(std::string_view name) {}
   virtual void close_range() {}
+  /// Of the op whose range is open, for the message should it fail.
+  virtual void note_arguments(const OpArguments& arguments) {}
   virtual void enter_layer(std::string_view layer) {}  ///< until the next one; empty: none
 
   AttentionBackend attention_backend = AttentionBackend::own;

@@ -91,8 +91,8 @@ class ExpertExchange {
   void dispatch_finish(Step& step, const ExpertRowCounts& counts, Tensor received, Flight& flight) const;
   /// Of a straight flight that had no memory given: where they are, to be released.
   Tensor dispatch_finish(Step& step, Flight& flight) const;
-  /// The way back: sorted := rows of this rank's tokens. `received` may be released at once; a straight flight
-  /// takes it, and releases it.
+  /// The way back: sorted := rows of this rank's tokens. `received` may be released at once; a straight
+  /// flight takes it, and releases it.
   void give_back_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, Tensor received,
                        Flight& flight) const;
   void give_back_finish(Step& step, Tensor sorted, Flight& flight) const;

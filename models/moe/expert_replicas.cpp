@@ -26,8 +26,7 @@ std::vector<int32_t> ExpertReplicas::hot(const std::vector<int64_t>& all, double
 }
 
 ChosenExperts ExpertReplicas::choose(Step& step, const Routing& r, const std::vector<int64_t>& all,
-                                     ExpertStacks stacks, DType gradients,
-                                     std::vector<Copy>& copies) const {
+                                     ExpertStacks stacks, DType gradients, std::vector<Copy>& copies) const {
   const int64_t tokens = r.slots.shape[0], k = r.slots.shape[1];
   double elements = 0;
   for (const Tensor* stack : stacks.parts())
@@ -57,9 +56,9 @@ ChosenExperts ExpertReplicas::choose(Step& step, const Routing& r, const std::ve
 }
 
 void ExpertReplicas::fetch_start(Step& step, std::vector<Copy>& copies, ExpertStacks stacks) const {
-  static constexpr const char* kNames[] = {"copy of a hot expert's gate and up", "copy of a hot expert's down",
-                                           "copy of a hot expert's bias of gate and up",
-                                           "copy of a hot expert's bias of down"};
+  static constexpr const char* kNames[] = {
+      "copy of a hot expert's gate and up", "copy of a hot expert's down",
+      "copy of a hot expert's bias of gate and up", "copy of a hot expert's bias of down"};
   const std::vector<Tensor*> from = stacks.parts();
   for (Copy& c : copies) {
     c.stacks = stacks;

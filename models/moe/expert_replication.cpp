@@ -97,8 +97,8 @@ std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tenso
         replicas_->give_gradient(step, copy, stack, dcopy);
       }
     }
-    for (Tensor* t : {&dout, &more, &dgate_up, &ddown, &dgate_up_bias, &ddown_bias, &c.rows, &c.hidden, &c.act,
-                      &c.dispatched.out})
+    for (Tensor* t : {&dout, &more, &dgate_up, &ddown, &dgate_up_bias, &ddown_bias, &c.rows, &c.hidden,
+                      &c.act, &c.dispatched.out})
       step.release(*t);
     all.push_back(drows);
   }

@@ -23,8 +23,8 @@ TinyOptions moe() {
   return o;
 }
 
-/// Routers whose weights are zero: in the first step all scores are equal. Tokens go to the first experts, and
-/// experts that choose take the first tokens.
+/// Routers whose weights are zero: in the first step all scores are equal. Tokens go to the first experts;
+/// with expert choice experts take the first tokens.
 int64_t equal_scores(const TinyRank& at) {
   at.program.initialize();
   ParameterStore& store = at.program.parameters();
@@ -68,9 +68,7 @@ TEST_CASE("experts choose from a whole micro-batch whose parts travel apart, als
            {"three parts, expert 4, two levels",
             [](TinyOptions& o) { experts(o, 4), o.dispatch.chunks = 3, o.intra_node_experts = 2; }},
            {"three parts, experts over a ring",
-            [](TinyOptions& o) {
-              o.context = 2, o.expert = 2, o.dispatch.chunks = 3;
-            }},
+            [](TinyOptions& o) { o.context = 2, o.expert = 2, o.dispatch.chunks = 3; }},
            {"two parts, experts of tensor ranks", [](TinyOptions& o) { apart(o), o.dispatch.chunks = 2; }},
            {"two parts, expert 2, tensor 2, ZeRO-3",
             [](TinyOptions& o) { experts(o, 2), o.tensor = 2, o.zero_stage = 3, o.dispatch.chunks = 2; }},
@@ -133,10 +131,7 @@ TEST_CASE("copies of experts that have biases train as one process does", "[expe
            {"in parts, two levels",
             [](TinyOptions& o) { experts(o, 4), o.dispatch.chunks = 3, o.intra_node_experts = 2; }},
            {"a budget of rows", [](TinyOptions& o) { experts(o, 2), o.dispatch.row_budget = 1; }},
-           {"zb-h1",
-            [](TinyOptions& o) {
-              experts(o, 2), o.pipeline = 2, o.schedule = "zb-h1";
-            }},
+           {"zb-h1", [](TinyOptions& o) { experts(o, 2), o.pipeline = 2, o.schedule = "zb-h1"; }},
            {"computed again", [](TinyOptions& o) { experts(o, 2), o.recompute.run = 1; }}}) {
     INFO(l.name << (crowd ? ", all tokens to the first experts" : ""));
     TinyOptions many = one;

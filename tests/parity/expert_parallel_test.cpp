@@ -199,24 +199,24 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
   DispatchOptions parts, gather;
   parts.chunks = 3, gather.gather = true;
   const TinyResult base = train_tiny(one, {}, hooks);
-  for (const Layout& l : {Layout{"expert 2", 2, 2},
-                          {"expert 4, ZeRO-1", 4, 4, 1},
-                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
-                          {"expert 2, tensor 2", 2, 2, 1, 2},
-                          {"expert 4, 1f1b", 4, 4, 2, 1, false, true, 1, 2},
-                          {"experts over context 2", 1, 2, 0, 1, false, true, 2},
-                          {"experts over tensor 2", 1, 2, 0, 2, true, false},
-                          {"experts over tensor 2 and data 2, ZeRO-3", 2, 4, 3, 2, true, false},
-                          {"in parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, parts},
-                          {"in parts, two levels", 4, 4, 0, 1, false, true, 1, 1, "1f1b", 0, parts, 2},
-                          {"in parts, expert 2, 1f1b", 2, 2, 2, 1, false, true, 1, 2, "1f1b", 0, parts},
-                          {"gathered, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
-                          {"gathered, expert 4, ZeRO-1", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, gather},
-                          {"gathered, expert 2, tensor 2", 2, 2, 1, 2, false, true, 1, 1, "1f1b", 0, gather},
-                          {"gathered over context 2", 1, 2, 0, 1, false, true, 2, 1, "1f1b", 0, gather},
-                          {"gathered over tensor 2", 1, 2, 0, 2, true, false, 1, 1, "1f1b", 0, gather},
-                          {"gathered over tensor 2 and data 2, ZeRO-3", 2, 4, 3, 2, true, false, 1, 1, "1f1b",
-                           0, gather}}) {
+  for (const Layout& l :
+       {Layout{"expert 2", 2, 2},
+        {"expert 4, ZeRO-1", 4, 4, 1},
+        {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+        {"expert 2, tensor 2", 2, 2, 1, 2},
+        {"expert 4, 1f1b", 4, 4, 2, 1, false, true, 1, 2},
+        {"experts over context 2", 1, 2, 0, 1, false, true, 2},
+        {"experts over tensor 2", 1, 2, 0, 2, true, false},
+        {"experts over tensor 2 and data 2, ZeRO-3", 2, 4, 3, 2, true, false},
+        {"in parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, parts},
+        {"in parts, two levels", 4, 4, 0, 1, false, true, 1, 1, "1f1b", 0, parts, 2},
+        {"in parts, expert 2, 1f1b", 2, 2, 2, 1, false, true, 1, 2, "1f1b", 0, parts},
+        {"gathered, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
+        {"gathered, expert 4, ZeRO-1", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, gather},
+        {"gathered, expert 2, tensor 2", 2, 2, 1, 2, false, true, 1, 1, "1f1b", 0, gather},
+        {"gathered over context 2", 1, 2, 0, 1, false, true, 2, 1, "1f1b", 0, gather},
+        {"gathered over tensor 2", 1, 2, 0, 2, true, false, 1, 1, "1f1b", 0, gather},
+        {"gathered over tensor 2 and data 2, ZeRO-3", 2, 4, 3, 2, true, false, 1, 1, "1f1b", 0, gather}}) {
     INFO(l.name << (crowd ? ", all tokens to one expert" : ""));
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/staging.h"
@@ -51,9 +52,9 @@ void ExpertExchange::claim(Step& step, Tensor t, Placement from, Placement to) c
       place_as(step.compute, kRows.op, a, t, from, to);
 }
 
-std::vector<int64_t> ExpertExchange::planned_counts(int64_t choices, int64_t tokens, int64_t capacity) const {
+std::vector<int64_t> ExpertExchange::planned_counts(int64_t tokens, int64_t capacity) const {
   const auto part = [](int64_t rows, int64_t i, int64_t n) { return rows * (i + 1) / n - rows * i / n; };
-  const int64_t local = local_experts(), first = groups_.expert.rank() * local;
+  const int64_t local = local_experts(), first = groups_.expert.rank() * local, choices = tokens * rows_each_;
   const bool even = skew_ <= 1 || local == experts_;
   // Rows of this rank's experts: a token chooses an expert once.
   const double wanted = skew_ * static_cast<double>(choices * local) / static_cast<double>(experts_);
@@ -81,14 +82,13 @@ void ExpertExchange::check_finite(int64_t token, const std::string& name) const 
 }
 
 ExpertRowCounts ExpertExchange::count_here(Step& step, const Routing& r, int64_t capacity,
-                                           const std::string& name) const {
+                                           const std::string& name, const ChosenExperts& here) const {
   const int64_t ranks = groups_.expert.size(), local = local_experts();
   ExpertRowCounts c;
   if (step.compute.meta()) {
-    const std::vector<int64_t> planned =
-        planned_counts(r.sources.elements() / ranks, r.slots.shape[0] / ranks, capacity);
+    const std::vector<int64_t> planned = planned_counts(r.slots.shape[0] / ranks, capacity);
     for (int64_t e = 0; e < local; ++e)
-      c.groups.push_back(ranks * planned[groups_.expert.rank() * local + e]);
+      c.groups.push_back(here.place(here.first + e, local) < 0 ? 0 : ranks * planned[here.first + e]);
   } else {
     c.groups = host_copy(step, r.counts);
     check_finite(c.groups.back(), name);
@@ -115,7 +115,7 @@ std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& 
   }
   std::vector<int64_t> known;
   if (step.compute.meta()) {
-    const std::vector<int64_t> mine = planned_counts(r.sources.elements(), r.slots.shape[0], capacity);
+    const std::vector<int64_t> mine = planned_counts(r.slots.shape[0], capacity);
     for (int64_t rank = 0; rank < ranks; ++rank) known.insert(known.end(), mine.begin(), mine.end());
   } else {
     const std::vector<int64_t> read = host_copy(step, all);
@@ -228,9 +228,11 @@ void ExpertExchange::lay_out_levels(ExpertRowCounts& c, const std::vector<int64_
 }
 
 void ExpertExchange::dispatch_start(Step& step, const ExpertRowCounts& c, Tensor sorted, int64_t most,
-                                    Flight& f) const {
+                                    Flight& f, Tensor received) const {
   const Group& g = groups_.expert;
   const int64_t cols = sorted.cols(), sent = sorted.shape[0];
+  f.lent = received.defined() && straight(f);
+  if (f.lent) f.arrived = received;
   if (!f.arrived.defined()) f.arrived = step.temporary("rows from ranks", {most, cols});
   claim(step, sorted, Placement::V(), Placement::S(0));
   f.done = g.start(step.compute, [&](Stream& s) {
@@ -248,6 +250,7 @@ void ExpertExchange::dispatch_start(Step& step, const ExpertRowCounts& c, Tensor
 
 void ExpertExchange::dispatch_finish(Step& step, const ExpertRowCounts& c, Tensor received, Flight& f) const {
   f.done.wait(step.compute);
+  if (f.lent) return release(step, f);
   copy_rectangles(step.compute, received.narrow(0, c.received), f.arrived.narrow(0, c.received),
                   whole_rows(c.parts, received.cols(), false));
   if (!f.stays) return release(step, f);
@@ -255,13 +258,24 @@ void ExpertExchange::dispatch_finish(Step& step, const ExpertRowCounts& c, Tenso
   for (const Tensor& t : f.held) spend(step.compute, t);
 }
 
+Tensor ExpertExchange::dispatch_finish(Step& step, Flight& f) const {
+  f.done.wait(step.compute);
+  Tensor received = std::exchange(f.arrived, Tensor());
+  release(step, f);
+  return received;
+}
+
 void ExpertExchange::give_back_start(Step& step, const ExpertRowCounts& c, Tensor sorted, Tensor received,
                                      Flight& f) const {
   const Group& g = groups_.expert;
   const int64_t cols = sorted.cols(), sent = sorted.shape[0], most = received.shape[0];
-  if (!f.arrived.defined()) f.arrived = step.temporary("rows to ranks", received.shape);
-  copy_rectangles(step.compute, f.arrived.narrow(0, c.received), received.narrow(0, c.received),
-                  whole_rows(c.parts, cols, true));
+  if (straight(f)) {
+    f.arrived = received;
+  } else {
+    if (!f.arrived.defined()) f.arrived = step.temporary("rows to ranks", received.shape);
+    copy_rectangles(step.compute, f.arrived.narrow(0, c.received), received.narrow(0, c.received),
+                    whole_rows(c.parts, cols, true));
+  }
   f.done = g.start(step.compute, [&](Stream& s) {
     if (!two_levels()) return g.all_to_all_v(s, sorted, c.send, f.arrived, c.arrive);
     const int64_t passing = sum(c.near.arrive);
@@ -287,6 +301,8 @@ void ExpertExchange::give_back_finish(Step& step, Tensor sorted, Flight& f) cons
 }
 
 void ExpertExchange::release(Step& step, Flight& f) {
+  if (f.lent) f.arrived = Tensor();
+  f.lent = false;
   step.release(f.arrived);
   for (Tensor& t : f.held) step.release(t);
 }

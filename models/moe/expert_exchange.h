@@ -7,7 +7,7 @@
 
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/matmul/grouped_matmul.h"
-#include "kernels/moe/route.h"
+#include "kernels/moe/sort_choices.h"
 #include "models/layers/step.h"
 
 namespace ltrain {
@@ -35,8 +35,10 @@ std::vector<CopyRectangle> whole_rows(const std::vector<CopyRectangle>& parts, i
 class ExpertExchange {
  public:
   static constexpr VaryingRows kRows{"exchange of experts"};
-  /// `experts`: of the layer, on all ranks.
-  ExpertExchange(const Groups& groups, int64_t experts) : groups_(groups), experts_(experts) {}
+  /// `experts`: of the layer, on all ranks. `rows_each`: that a token makes in the mean, which is what it
+  /// chooses at most but where experts choose.
+  ExpertExchange(const Groups& groups, int64_t experts, int64_t rows_each)
+      : groups_(groups), experts_(experts), rows_each_(rows_each) {}
   int64_t local_experts() const { return experts_ / groups_.expert.size(); }
   /// DispatchOptions::skew.
   void plan_at(double skew) { skew_ = skew; }
@@ -44,8 +46,8 @@ class ExpertExchange {
   /// of which one takes `capacity` of a micro-batch (0: all).
   int64_t most_rows(int64_t tokens, int64_t top_k, int64_t capacity) const;
   /// Rows that come when all experts get as many, rounded up.
-  int64_t even_rows(int64_t tokens, int64_t top_k) const {
-    const int64_t each = (tokens * top_k + experts_ - 1) / experts_;
+  int64_t even_rows(int64_t tokens) const {
+    const int64_t each = (tokens * rows_each_ + experts_ - 1) / experts_;
     return each * local_experts() * groups_.expert.size();
   }
   /// Most rows that the tokens of a routing make for all experts.
@@ -62,25 +64,35 @@ class ExpertExchange {
   ExpertRowCounts lay_out(const std::vector<int64_t>& all) const;
   /// Of each slice of at most `most` rows for any rank (row_slices.h).
   std::vector<ExpertRowCounts> lay_out(const std::vector<int64_t>& all, int64_t most) const;
-  /// Of a routing of all ranks' tokens to this rank's experts alone.
-  ExpertRowCounts count_here(Step& step, const Routing& routing, int64_t capacity,
-                             const std::string& name) const;
+  /// Of a routing of all ranks' tokens to this rank's experts alone, sorted for those of `here`.
+  ExpertRowCounts count_here(Step& step, const Routing& routing, int64_t capacity, const std::string& name,
+                             const ChosenExperts& here) const;
   /// Rows under way on the group's stream. What travels and what it passes through must live until finish.
   struct Flight {
     Tensor arrived;              ///< in the order of arrival
     std::array<Tensor, 3> held;  ///< what rows pass through: first as many as travel, then those that pass
     AsyncHandle done;
     bool stays = false;  ///< its memory serves the flights that follow, until release()
+    bool lent = false;   ///< arrived is somebody else's
     Tensor hold(Step& step, int which, const char* name, Shape shape) {
       if (!held[which].defined()) held[which] = step.temporary(name, shape);
       return held[which];
     }
   };
-  /// received := rows sorted by expert, of all ranks; both lie in memory of the most rows.
-  void dispatch_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, int64_t most,
-                      Flight& flight) const;
+  /// Rows of one expert arrive in its order, which is that of the ranks: they travel straight to and from
+  /// where the expert has them, without a pass over them. Not in a flight that stays, whose memory serves
+  /// slices while the expert's holds those of another.
+  bool straight(const Flight& flight) const { return local_experts() == 1 && !flight.stays; }
+  /// Rows sorted by expert, of all ranks, get under way; they arrive in memory of the most rows. `received`:
+  /// where experts want them, if that is there already.
+  void dispatch_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, int64_t most, Flight& flight,
+                      Tensor received = {}) const;
+  /// received := them.
   void dispatch_finish(Step& step, const ExpertRowCounts& counts, Tensor received, Flight& flight) const;
-  /// The way back: sorted := rows of this rank's tokens. `received` may be released at once.
+  /// Of a straight flight that had no memory given: where they are, to be released.
+  Tensor dispatch_finish(Step& step, Flight& flight) const;
+  /// The way back: sorted := rows of this rank's tokens. `received` may be released at once; a straight
+  /// flight takes it, and releases it.
   void give_back_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, Tensor received,
                        Flight& flight) const;
   void give_back_finish(Step& step, Tensor sorted, Flight& flight) const;
@@ -92,8 +104,8 @@ class ExpertExchange {
   /// Of the ranks of `axes`, those that have different tokens of the same samples.
   int64_t ranks_of_samples(AxisSet axes) const;
   bool two_levels() const { return groups_.expert_intra_node.size() > 1; }
-  /// What a plan counts on: rows of each expert, of the choices of a rank with so many tokens.
-  std::vector<int64_t> planned_counts(int64_t choices, int64_t tokens, int64_t capacity) const;
+  /// What a plan counts on: rows of each expert, of a rank with so many tokens.
+  std::vector<int64_t> planned_counts(int64_t tokens, int64_t capacity) const;
   /// Fails where the last of a routing's counts names a token.
   void check_finite(int64_t token, const std::string& name) const;
   /// all: as counts_of_ranks gives it.
@@ -104,7 +116,7 @@ class ExpertExchange {
   }
   void lay_out_levels(ExpertRowCounts& counts, const std::vector<int64_t>& all) const;
   const Groups& groups_;
-  int64_t experts_;
+  int64_t experts_, rows_each_;
   double skew_ = 1;
 };
 

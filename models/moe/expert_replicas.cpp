@@ -26,13 +26,14 @@ std::vector<int32_t> ExpertReplicas::hot(const std::vector<int64_t>& all, double
 }
 
 ChosenExperts ExpertReplicas::choose(Step& step, const Routing& r, const std::vector<int64_t>& all,
-                                     Tensor gate_up, Tensor down, DType gradients,
-                                     std::vector<Copy>& copies) const {
+                                     ExpertStacks stacks, DType gradients, std::vector<Copy>& copies) const {
   const int64_t tokens = r.slots.shape[0], k = r.slots.shape[1];
-  const double elements = static_cast<double>(gate_up.elements() + down.elements()) / gate_up.shape[0];
+  double elements = 0;
+  for (const Tensor* stack : stacks.parts())
+    elements += static_cast<double>(stack->elements()) / static_cast<double>(stack->shape[0]);
   std::vector<int32_t> chosen =
       hot(all, elements * static_cast<double>(dtype_size(step.dtype) + dtype_size(gradients)),
-          4.0 * static_cast<double>(down.shape[1] * dtype_size(step.dtype)));
+          4.0 * static_cast<double>(stacks.down.shape[1] * dtype_size(step.dtype)));
   if (step.compute.meta()) {
     chosen.resize(most_);
     std::iota(chosen.begin(), chosen.end(), 0);
@@ -54,18 +55,22 @@ ChosenExperts ExpertReplicas::choose(Step& step, const Routing& r, const std::ve
   return travelling;
 }
 
-void ExpertReplicas::fetch_start(Step& step, std::vector<Copy>& copies, Tensor gate_up, Tensor down) const {
-  const auto room = [&](const char* name, const Tensor& stack) {
-    Shape one = stack.shape;
-    one.dims[0] = 1;
-    return step.activation(name, one);
-  };
+void ExpertReplicas::fetch_start(Step& step, std::vector<Copy>& copies, ExpertStacks stacks) const {
+  static constexpr const char* kNames[] = {
+      "copy of a hot expert's gate and up", "copy of a hot expert's down",
+      "copy of a hot expert's bias of gate and up", "copy of a hot expert's bias of down"};
+  const std::vector<Tensor*> from = stacks.parts();
   for (Copy& c : copies) {
-    c.gate_up = room("copy of a hot expert's gate and up", gate_up);
-    c.down = room("copy of a hot expert's down", down);
+    c.stacks = stacks;
+    const std::vector<Tensor*> to = c.stacks.parts();
+    for (size_t i = 0; i < to.size(); ++i) {
+      Shape one = from[i]->shape;
+      one.dims[0] = 1;
+      *to[i] = step.activation(kNames[i], one);
+    }
     if (c.expert < 0) continue;
-    static_cast<void>(fetch_start(step, c, c.gate_up, gate_up));
-    c.arrived = fetch_start(step, c, c.down, down);  // the last of the two, in the group's order
+    for (size_t i = 0; i < to.size(); ++i)  // the last has arrived when all have, in the group's order
+      c.arrived = fetch_start(step, c, *to[i], *from[i]);
   }
 }
 
@@ -94,8 +99,7 @@ void ExpertReplicas::release(Step& step, Copy& c) {
 }
 
 void ExpertReplicas::release_weights(Step& step, Copy& c) {
-  step.release(c.gate_up);
-  step.release(c.down);
+  for (Tensor* t : c.stacks.parts()) step.release(*t);
 }
 
 }  // namespace ltrain

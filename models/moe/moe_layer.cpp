@@ -48,7 +48,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   top_k_ = m.selection == Selection::expert_choice ? m.num_experts : m.top_k;  // most experts of a token
   expert_tensor_ = expert_tensor;
   place_ = c.place(layer);
-  dispatch_ = TokenDispatch::make(g, experts_, top_k_, dispatch);
+  dispatch_ = TokenDispatch::make(g, experts_, top_k_, m.top_k, dispatch);
   chunks_ = g.expert.size() > 1 ? dispatch.chunks : 1;
   replicas_ = std::make_unique<ExpertReplicas>(g, experts_, g.expert.size() > 1 ? dispatch.replicas : 0);
   const int parts = expert_tensor ? g.tensor.size() : 1;
@@ -70,7 +70,6 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
 
 void MoeLayer::declare_biases(ParameterStore& store, const Groups& g, const ModelConfig& c,
                               const std::string& prefix) {
-  LT_CHECK(replicas_->most() == 0, "{}: replicas of experts that have biases", place_);
   const auto add = [&](const std::string& name, Shape shape, int dim) {
     ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, Init::zeros, 0, false});
     spec.vectors = true;
@@ -82,16 +81,23 @@ void MoeLayer::declare_biases(ParameterStore& store, const Groups& g, const Mode
   down_bias_ = add("down_proj_bias", {experts_, c.hidden_size}, 0);
 }
 
+ExpertStacks MoeLayer::stacks(const Step& step) const {
+  ExpertStacks s{step.params.value(gate_up_), step.params.value(down_), {}, {}};
+  if (gate_up_bias_ < 0) return s;
+  s.gate_up_bias = step.params.value(gate_up_bias_);
+  s.down_bias = step.params.value(down_bias_);
+  return s;
+}
+
 /// Where tensor ranks share each expert, their results are summed: the first of them adds the bias of the
 /// last layer.
-MoeLayer::Weights MoeLayer::own(const Step& step) const {
-  Weights w{{step.params.value(gate_up_), gate_up_slot_}, {step.params.value(down_), down_slot_}, {}, {}};
+MoeLayer::Weights MoeLayer::weights_of(const Step& step, const ExpertStacks& s, bool copy) const {
+  Weights w{{s.gate_up, gate_up_slot_, copy}, {s.down, down_slot_, copy}, s.gate_up_bias, {}};
   if (gate_up_bias_ < 0) return w;
-  w.gate_up_bias = step.params.value(gate_up_bias_);
   if (!cut_experts(step)) {
-    w.down_bias = step.params.value(down_bias_);
+    w.down_bias = s.down_bias;
   } else if (step.groups.tensor.rank() == 0) {
-    w.down_bias = place_apart(step.compute, step.params.value(down_bias_));
+    w.down_bias = place_apart(step.compute, s.down_bias);
     place_set(step.compute, w.down_bias, Axis::tensor, Placement::P());
   }
   return w;
@@ -147,11 +153,10 @@ void MoeLayer::route(Step& step, const MicroBatch& mb, Tensor tokens, const std:
   router_.forward(step, mb, tokens, saved.router);
   saved.chunks.assign(ranges.size(), {});
   if (replicas_->most() > 0) {
-    const Weights w = own(step);
     const Routing& r = saved.router.routing;
     const std::vector<int64_t> all = dispatch_->count_all(step, r, capacity, place_);
     const ChosenExperts travel =
-        replicas_->choose(step, r, all, w.gate_up.stack, w.down.stack, step.stat_type(), saved.copies);
+        replicas_->choose(step, r, all, stacks(step), step.stat_type(), saved.copies);
     for (size_t i = 0; i < ranges.size(); ++i)
       dispatch_->count_some(step, saved.chunks[i].dispatched, r, ranges[i], capacity, place_, travel, all);
   } else {
@@ -167,16 +172,12 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   const int64_t n = tokens.shape[0], h = x.cols(), capacity = router_.capacity(step.groups, n, step.training);
   const std::vector<TokenRange> ranges = chunks(n);
   if (!recompute) route(step, mb, tokens, ranges, capacity, saved);
-  if (replicas_->most() > 0) {
-    const Weights w = own(step);
-    replicas_->fetch_start(step, saved.copies, w.gate_up.stack, w.down.stack);
-  }
+  if (replicas_->most() > 0) replicas_->fetch_start(step, saved.copies, stacks(step));
   const auto of = [&](size_t i) { return tokens.narrow(ranges[i].first, ranges[i].tokens); };
   const auto start = [&](size_t i) {
     Chunk& c = saved.chunks[i];
-    const int64_t most = dispatch_->most_rows(ranges[i].tokens, capacity);
-    c.rows = step.activation("rows of experts", {most, h});
-    dispatch_->start(step, c.dispatched, c.dispatched.slices() - 1, of(i), most);
+    c.rows = step.activation("rows of experts", {dispatch_->most_rows(ranges[i].tokens, capacity), h});
+    dispatch_->start(step, c.dispatched, c.dispatched.slices() - 1, of(i), c.rows);
   };
   start(0);
   if (has_shared_) shared_forward(step, mb, y, x, saved);  // while rows travel
@@ -189,7 +190,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
     Tensor made;
     std::optional<Interleave::KeptTurn> turn;        // of the slices that follow the first to be computed
     for (size_t slice = d.slices(); slice-- > 0;) {  // the last of them, the first slice, is what is kept
-      if (slice + 1 < d.slices()) dispatch_->start(step, d, slice, of(i), most);
+      if (slice + 1 < d.slices()) dispatch_->start(step, d, slice, of(i), c.rows);
       dispatch_->finish(step, d, slice, c.rows);
       if (slice > 0 && !turn) turn.emplace();
       if (!made.defined()) made = dispatch_->made(step, d, most, h);
@@ -348,7 +349,7 @@ void MoeLayer::run_again(Step& step, Chunk& chunk, size_t slice, Tensor tokens) 
   MetaTrace* meta = step.compute.meta();
   if (meta) meta->set_model_work(false);
   if (slice > 0) {
-    dispatch_->start(step, chunk.dispatched, slice, tokens, chunk.rows.shape[0]);
+    dispatch_->start(step, chunk.dispatched, slice, tokens, chunk.rows);
     dispatch_->finish(step, chunk.dispatched, slice, chunk.rows);
   }
   if (slice > 0 || !chunk.hidden.defined())

@@ -79,9 +79,11 @@ class MoeLayer {
     ExpertMatrices gate_up, down;
     Tensor gate_up_bias, down_bias;  ///< with expert_bias; the latter where this rank adds it
   };
-  Weights own(const Step& step) const;
-  Weights copied(const ExpertReplicas::Copy& copy) const {
-    return {{copy.gate_up, gate_up_slot_, true}, {copy.down, down_slot_, true}, {}, {}};
+  ExpertStacks stacks(const Step& step) const;
+  Weights weights_of(const Step& step, const ExpertStacks& s, bool copy) const;
+  Weights own(const Step& step) const { return weights_of(step, stacks(step), false); }
+  Weights copied(const Step& step, const ExpertReplicas::Copy& copy) const {
+    return weights_of(step, copy.stacks, true);
   }
   /// The chunk's hidden and act := those of its rows, of one of its slices.
   void run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights& weights) const;

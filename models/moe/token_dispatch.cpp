@@ -22,7 +22,7 @@ class LocalDispatch final : public TokenDispatch {
  public:
   using TokenDispatch::TokenDispatch;
 
-  void start(Step&, Dispatched& d, size_t, Tensor tokens, int64_t) const override { d.leaving = tokens; }
+  void start(Step&, Dispatched& d, size_t, Tensor tokens, Tensor) const override { d.leaving = tokens; }
   void finish(Step& step, Dispatched& d, size_t, Tensor rows) const override {
     permute_rows(step.compute, rows, d.leaving, d.routing, d.counts.sorted);
   }
@@ -54,7 +54,7 @@ class ExchangeDispatch final : public TokenDispatch {
  public:
   using TokenDispatch::TokenDispatch;
 
-  void start(Step& step, Dispatched& d, size_t slice, Tensor tokens, int64_t most) const override {
+  void start(Step& step, Dispatched& d, size_t slice, Tensor tokens, Tensor rows) const override {
     if (!d.leaving.defined()) d.leaving = step.temporary("rows by expert", {d.most_sent, tokens.cols()});
     const ExpertRowCounts& c = d.slice(slice);
     if (c.own.empty()) permute_rows(step.compute, d.leaving, tokens, d.routing, c.sorted);  // all, or none
@@ -64,7 +64,7 @@ class ExchangeDispatch final : public TokenDispatch {
       permute_rows(step.compute, d.leaving.narrow(p.to_row, p.rows), tokens, some, p.rows);
     }
     d.flight.stays = d.budgeted;
-    exchange_.dispatch_start(step, c, d.leaving, most, d.flight);
+    exchange_.dispatch_start(step, c, d.leaving, rows.shape[0], d.flight, rows);
   }
   void finish(Step& step, Dispatched& d, size_t slice, Tensor rows) const override {
     exchange_.dispatch_finish(step, d.slice(slice), rows, d.flight);
@@ -77,7 +77,7 @@ class ExchangeDispatch final : public TokenDispatch {
   void give_back_start(Step& step, Dispatched& d, size_t slice, Tensor made) const override {
     if (!d.out.defined()) d.out = step.activation("rows from experts", {d.most_sent, made.cols()});
     exchange_.give_back_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.out, made, d.flight);
-    if (slice == 0) step.release(made);
+    if (slice == 0 && !exchange_.straight(d.flight)) step.release(made);
   }
   void give_back_finish(Step& step, Dispatched& d, size_t slice) const override {
     take_back(step, d, slice, d.out);
@@ -107,6 +107,10 @@ class ExchangeDispatch final : public TokenDispatch {
   }
   void combine_backward(Step& step, Dispatched& d, size_t slice, Tensor, int64_t most,
                         Tensor& dmade) const override {
+    if (exchange_.straight(d.flight)) {
+      dmade = exchange_.dispatch_finish(step, d.flight);
+      return step.release(d.travelling);
+    }
     if (slice == 0) dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
     exchange_.dispatch_finish(step, d.slice(slice), dmade, d.flight);
     if (!d.budgeted) return step.release(d.travelling);
@@ -122,7 +126,7 @@ class ExchangeDispatch final : public TokenDispatch {
     }
     exchange_.give_back_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.travelling, drows,
                               d.flight);
-    if (slice + 1 == d.slices()) step.release(drows);
+    if (slice + 1 == d.slices() && !exchange_.straight(d.flight)) step.release(drows);
   }
   void permute_backward_next(Step& step, Dispatched& d, size_t slice) const override {
     take_back(step, d, slice, d.out);
@@ -158,6 +162,10 @@ class GatherDispatch final : public TokenDispatch {
 
   void count(Step& step, Dispatched& d, const Routing& r, TokenRange range, int64_t capacity,
              const std::string& name) const override {
+    count_some(step, d, r, range, capacity, name, {}, {});
+  }
+  void count_some(Step& step, Dispatched& d, const Routing& r, TokenRange range, int64_t capacity,
+                  const std::string& name, const ChosenExperts& which, std::vector<int64_t>) const override {
     LT_CHECK(range.first == 0 && range.tokens == r.slots.shape[0], "a gather of a part of the tokens");
     const Group& g = groups_.expert;
     const auto of_all = [&](const char* name, const Tensor& own) {
@@ -172,14 +180,16 @@ class GatherDispatch final : public TokenDispatch {
     gather(step, d.weights, r.weights);
     const int64_t local = exchange_.local_experts();
     own_rows(step, d, r.slots.shape[0] * g.size(), r.slots.shape[1], local);
-    sort_choices(step.compute, d.routing, kept, r.counts, {g.rank() * local});
+    ChosenExperts here = which;
+    here.first = g.rank() * local;
+    sort_choices(step.compute, d.routing, kept, r.counts, here);
     step.release(kept);
     step.release(experts);
     for (const Tensor& t : {d.routing.slots, d.routing.sources, d.routing.counts})
       claim(step, t, Placement::R(), Placement::S(0));  // of the rank's experts
-    d.counts = exchange_.count_here(step, d.routing, capacity, name);
+    d.counts = exchange_.count_here(step, d.routing, capacity, name, here);
   }
-  void start(Step& step, Dispatched& d, size_t, Tensor tokens, int64_t) const override {
+  void start(Step& step, Dispatched& d, size_t, Tensor tokens, Tensor) const override {
     d.leaving = gather_all(step, tokens, "tokens of all ranks");
   }
   void finish(Step& step, Dispatched& d, size_t, Tensor rows) const override {
@@ -248,14 +258,14 @@ class GatherDispatch final : public TokenDispatch {
 }  // namespace
 
 std::unique_ptr<TokenDispatch> TokenDispatch::make(const Groups& groups, int64_t experts, int64_t top_k,
-                                                   const DispatchOptions& options) {
+                                                   int64_t rows_each, const DispatchOptions& options) {
   std::unique_ptr<TokenDispatch> d;
   if (groups.expert.size() == 1) {
-    d = std::make_unique<LocalDispatch>(groups, experts, top_k);
+    d = std::make_unique<LocalDispatch>(groups, experts, top_k, rows_each);
   } else if (options.gather) {
-    d = std::make_unique<GatherDispatch>(groups, experts, top_k);
+    d = std::make_unique<GatherDispatch>(groups, experts, top_k, rows_each);
   } else {
-    d = std::make_unique<ExchangeDispatch>(groups, experts, top_k);
+    d = std::make_unique<ExchangeDispatch>(groups, experts, top_k, rows_each);
   }
   d->balanced_ = options.balanced;
   LT_CHECK(options.row_budget == 0 || !options.gather, "a budget of rows for gathered tokens");

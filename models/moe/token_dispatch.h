@@ -52,12 +52,13 @@ struct TokenRange {
 /// what is kept, and backward from the first to the last.
 class TokenDispatch {
  public:
-  TokenDispatch(const Groups& groups, int64_t experts, int64_t top_k)
-      : exchange_(groups, experts), groups_(groups), experts_(experts), top_k_(top_k) {}
+  /// top_k: most experts of a token; rows_each: of ExpertExchange.
+  TokenDispatch(const Groups& groups, int64_t experts, int64_t top_k, int64_t rows_each)
+      : exchange_(groups, experts, rows_each), groups_(groups), experts_(experts), top_k_(top_k) {}
   virtual ~TokenDispatch() = default;
   /// The way of the options; on one rank there is nothing to choose.
   static std::unique_ptr<TokenDispatch> make(const Groups& groups, int64_t experts, int64_t top_k,
-                                             const DispatchOptions& options);
+                                             int64_t rows_each, const DispatchOptions& options);
   /// Rows that there is memory for.
   int64_t most_rows(int64_t tokens, int64_t capacity) const;
   /// The host learns how many rows of `range` come, of which an expert takes `capacity` (0: all). Throws when
@@ -70,11 +71,12 @@ class TokenDispatch {
     return exchange_.counts_of_ranks(step, routing, capacity, name);
   }
   /// As count(), of the rows of some experts. `all`: of count_all.
-  void count_some(Step& step, Dispatched& d, const Routing& routing, TokenRange range, int64_t capacity,
-                  const std::string& name, const ChosenExperts& which, std::vector<int64_t> all) const;
-  /// tokens: (T, H). `most`: rows that there is memory for.
-  virtual void start(Step& step, Dispatched& d, size_t slice, Tensor tokens, int64_t most) const = 0;
-  /// rows: (most, H) := those of this rank's experts, sorted by them.
+  virtual void count_some(Step& step, Dispatched& d, const Routing& routing, TokenRange range,
+                          int64_t capacity, const std::string& name, const ChosenExperts& which,
+                          std::vector<int64_t> all) const;
+  /// tokens: (T, H), whose rows get under way to `rows`: (most, H).
+  virtual void start(Step& step, Dispatched& d, size_t slice, Tensor tokens, Tensor rows) const = 0;
+  /// rows := those of this rank's experts, sorted by them.
   virtual void finish(Step& step, Dispatched& d, size_t slice, Tensor rows) const = 0;
   /// Where experts write what they make of any slice: (most, H).
   virtual Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const = 0;
@@ -118,7 +120,7 @@ class TokenDispatch {
   /// Fills counts of all ranks' rows, of `tokens` tokens a rank.
   void lay_out(Dispatched& d, const std::vector<int64_t>& all, int64_t tokens, int64_t capacity) const;
   /// Of a rank that gets an even share.
-  int64_t even_rows(int64_t tokens) const { return exchange_.even_rows(tokens, top_k_); }
+  int64_t even_rows(int64_t tokens) const { return exchange_.even_rows(tokens); }
   bool balanced_ = false;
   double row_budget_ = 0;
 };

@@ -424,6 +424,11 @@ void check_skew(const Recipe& recipe, double skew, bool any_layout) {
          "--skew {}: plans with parallel.shadow_experts = {} are of even routing; nearest "
          "valid value: parallel.shadow_experts: 0",
          skew, recipe.parallel.replicated_experts);
+  if (recipe.model.moe.selection == Selection::expert_choice)
+    fail(ExitCode::usage,
+         "--skew {}: with model.moe.router.selection = expert_choice each expert takes as many tokens as "
+         "another; leave it out",
+         skew);
   if (any_layout) return;
   if (recipe.parallel.expert == 1)
     fail(ExitCode::usage,

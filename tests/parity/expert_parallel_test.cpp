@@ -196,20 +196,27 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
   TinyHooks hooks;
   const bool crowd = GENERATE(true, false);
   if (crowd) hooks.begin = crowded;
-  DispatchOptions parts;
-  parts.chunks = 3;
+  DispatchOptions parts, gather;
+  parts.chunks = 3, gather.gather = true;
   const TinyResult base = train_tiny(one, {}, hooks);
-  for (const Layout& l : {Layout{"expert 2", 2, 2},
-                          {"expert 4, ZeRO-1", 4, 4, 1},
-                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
-                          {"expert 2, tensor 2", 2, 2, 1, 2},
-                          {"expert 4, 1f1b", 4, 4, 2, 1, false, true, 1, 2},
-                          {"experts over context 2", 1, 2, 0, 1, false, true, 2},
-                          {"experts over tensor 2", 1, 2, 0, 2, true, false},
-                          {"experts over tensor 2 and data 2, ZeRO-3", 2, 4, 3, 2, true, false},
-                          {"in parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, parts},
-                          {"in parts, two levels", 4, 4, 0, 1, false, true, 1, 1, "1f1b", 0, parts, 2},
-                          {"in parts, expert 2, 1f1b", 2, 2, 2, 1, false, true, 1, 2, "1f1b", 0, parts}}) {
+  for (const Layout& l :
+       {Layout{"expert 2", 2, 2},
+        {"expert 4, ZeRO-1", 4, 4, 1},
+        {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+        {"expert 2, tensor 2", 2, 2, 1, 2},
+        {"expert 4, 1f1b", 4, 4, 2, 1, false, true, 1, 2},
+        {"experts over context 2", 1, 2, 0, 1, false, true, 2},
+        {"experts over tensor 2", 1, 2, 0, 2, true, false},
+        {"experts over tensor 2 and data 2, ZeRO-3", 2, 4, 3, 2, true, false},
+        {"in parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, parts},
+        {"in parts, two levels", 4, 4, 0, 1, false, true, 1, 1, "1f1b", 0, parts, 2},
+        {"in parts, expert 2, 1f1b", 2, 2, 2, 1, false, true, 1, 2, "1f1b", 0, parts},
+        {"gathered, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
+        {"gathered, expert 4, ZeRO-1", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, gather},
+        {"gathered, expert 2, tensor 2", 2, 2, 1, 2, false, true, 1, 1, "1f1b", 0, gather},
+        {"gathered over context 2", 1, 2, 0, 1, false, true, 2, 1, "1f1b", 0, gather},
+        {"gathered over tensor 2", 1, 2, 0, 2, true, false, 1, 1, "1f1b", 0, gather},
+        {"gathered over tensor 2 and data 2, ZeRO-3", 2, 4, 3, 2, true, false, 1, 1, "1f1b", 0, gather}}) {
     INFO(l.name << (crowd ? ", all tokens to one expert" : ""));
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;
@@ -219,6 +226,11 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
     const TinyResult result = train_tiny(many, {}, hooks);
     require_parity(base, result, 1e-12);
     CHECK(result.plan_bytes == result.used_bytes);
+    if (l.dispatch.gather) {  // whose tokens travel all the same
+      CHECK(result.used_groups.at("expert") >= without);
+      if (crowd) CHECK(result.used_groups.at("expert") > without);
+      continue;
+    }
     // By the bytes over a rank's link; with two ranks these are all bytes.
     if (l.expert == 2 && l.zero == 0) CHECK(result.used_groups.at("expert") <= without);
     if (l.expert == 2 && crowd) CHECK(result.used_groups.at("expert") < without);
@@ -301,7 +313,6 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
   TinyOptions one = moe();
   one.moe.balance = BalanceLoss::none;
   const int way = GENERATE(0, 1, 2, 3);
-  bool whole_sequences = false;
   switch (way) {
     case 0:  // Switch
       one.moe.top_k = 1;
@@ -326,7 +337,6 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
     case 3:
       one.moe.selection = Selection::expert_choice;
       one.moe.norm_topk_prob = false;
-      whole_sequences = true;
   }
   one.micro_batch = 2;  // what experts choose from is the micro-batch of a rank
   one.steps = 3;
@@ -347,7 +357,6 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
                           {"two parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, two},
                           {"copies, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, copies},
                           {"two levels, expert 4", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, {}, 2}}) {
-    if (whole_sequences && l.dispatch.chunks > 1) continue;
     if (way == 2 && !l.expert_tensor) continue;  // sequences are cut there
     INFO("way " << way << ", " << l.name);
     TinyOptions many = laid_out(one, l);

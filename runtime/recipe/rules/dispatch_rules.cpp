@@ -31,21 +31,11 @@ void check_dispatch(const Recipe& r, const BrokenRule& broken) {
         "with parallel.expert_dispatch: all_gather every rank has the tokens of all, and no slices of rows "
         "travel; nearest valid value: null, or parallel.expert_dispatch: all_to_all",
         {kDispatch});
-  if (p.replicated_experts > 0) {
-    const auto none = [&](const char* why, const char* key) {
-      broken(kReplicas, fmt::format("{}; nearest valid value: 0", why), {key});
-    };
-    if (gather)
-      none("with parallel.expert_dispatch: all_gather no rows travel to experts", "parallel.expert_dispatch");
-    if (r.model.traits().expert_bias)
-      none(fmt::format("experts of {} have biases, which copies do not", r.model.family->name).c_str(),
-           "model.architecture");
-    if (p.replicated_experts > r.model.moe.num_experts && r.model.moe.num_experts > 0)
-      broken(kReplicas,
-             fmt::format("must be at most model.moe.num_experts ({}); nearest valid value: {}",
-                         r.model.moe.num_experts, r.model.moe.num_experts),
-             {"model.moe.num_experts"});
-  }
+  if (p.replicated_experts > r.model.moe.num_experts && r.model.moe.num_experts > 0)
+    broken(kReplicas,
+           fmt::format("must be at most model.moe.num_experts ({}); nearest valid value: {}",
+                       r.model.moe.num_experts, r.model.moe.num_experts),
+           {"model.moe.num_experts"});
   const int64_t tokens = r.train.micro_batch_size * r.data.seq_length / std::max<int64_t>(1, p.context);
   if (p.expert_chunks > tokens)
     broken(kChunks,

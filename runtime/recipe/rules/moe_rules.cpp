@@ -81,9 +81,6 @@ void selection(const Recipe& r, const BrokenRule& broken) {
   if (m.capacity_factor || m.eval_capacity_factor)
     refuse(m.capacity_factor ? "model.moe.capacity_factor" : "model.moe.eval_capacity_factor",
            "takes as many tokens as model.moe.top_k asks for", "null");
-  if (r.parallel.expert_chunks > 1)
-    refuse("parallel.expert_chunks",
-           "takes tokens from the whole micro-batch, whose parts then make uneven rows", "1");
   const int64_t tokens = r.train.micro_batch_size * r.data.seq_length;
   if (tokens * m.top_k < m.num_experts)
     broken(kTopK,

@@ -117,4 +117,5 @@ TEST_CASE("MoE models at a skew: rows, bytes and time of the rank that the other
   CHECK_THAT(refused(recipe(4), 2), Contains("the model has none"));
   CHECK_THAT(refused(job({"parallel.expert=1"}), 2), Contains("parallel.expert = 1"));
   CHECK_THAT(refused(job({"parallel.shadow_experts=2"}), 2), Contains("parallel.shadow_experts: 0"));
+  CHECK_THAT(refused(job({"model.moe.router.selection=expert_choice"}), 2), Contains("leave it out"));
 }

@@ -34,8 +34,8 @@ TEST_CASE("kernels, products and attention leave type and sizes for the message 
   REQUIRE(said.size() == 2);
   CHECK_THAT(said[0],
              Catch::Contains("matmul_nt (type = bf16, m = 6, n = 8, k = 16) of layers.0.mlp on the stream "));
-  CHECK_THAT(said[1],
-             Catch::Contains("swiglu_forward (t = bf16, rows = 6, cols = 16) of layers.0.mlp on the stream "));
+  CHECK_THAT(said[1], Catch::Contains(
+                          "swiglu_forward (t = bf16, rows = 6, cols = 16) of layers.0.mlp on the stream "));
 
   AttentionShape shape;
   shape.batch = 1, shape.seq = 8, shape.heads = 2, shape.kv_heads = 1, shape.head_dim = 32;
@@ -46,6 +46,7 @@ TEST_CASE("kernels, products and attention leave type and sizes for the message 
     attention_forward(s, at(out), at(lse), at(qkv), shape, {});
     if (s.device() == DeviceKind::cuda) said.push_back(LastOp::of_thread().text());
   });
-  CHECK_THAT(said.back(), Catch::Contains("t = bf16") && Catch::Contains("seq = 8, heads = 2, kv_heads = 1") &&
+  CHECK_THAT(said.back(), Catch::Contains("t = bf16") &&
+                              Catch::Contains("seq = 8, heads = 2, kv_heads = 1") &&
                               Catch::Contains("head_dim = 32"));
 }

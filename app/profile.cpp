@@ -215,7 +215,7 @@ void add_profile(CLI::App& app) {
                        "The card, where the file does not name one that is built in");
   imported->add_option("--type", options->type, "Of the matrix products, where the file does not say: bf16");
   imported->add_option("--output", *output, "Write it to this file");
-  imported->footer("Example: ltrain profile import trace.json --output h100-ours.yaml");
+  imported->footer("Example: ltrain profile import all_reduce_perf.log");
   imported->callback([file, output, options] { import(*file, *output, *options); });
 }
 

@@ -248,11 +248,17 @@ double SearchParts::first_wait(const Layout& l, double layers, double forward, d
 }
 
 /// That ZeRO from this stage on cuts what a rank has into.
-double SearchParts::shards(const Layout& l, int64_t from) const {
-  const int64_t replicas = l.data * l.context,
-                near = l.shard_group == kOneLevel ? replicas
-                                                  : std::min<int64_t>(replicas, limits_.ranks_per_node);
-  return l.zero_stage >= from ? static_cast<double>(near) : 1.0;
+double SearchParts::shards(const Layout& l, int64_t from) {
+  if (l.zero_stage < from) return 1;
+  const int64_t replicas = l.data * l.context;
+  if (l.shard_group == kOneLevel) return static_cast<double>(replicas);
+  // Experts are cut otherwise than the rest, into at most this.
+  if (l.expert > 1) return static_cast<double>(std::min<int64_t>(replicas, limits_.ranks_per_node));
+  return static_cast<double>(
+      shard_ranks_.get({l.tensor, l.context, l.pipeline, l.data, l.shard_group, l.order}, [&] {
+        const Mesh mesh = mesh_of(recipe_of(l), 0);
+        return mesh.group(mesh.shard).size();
+      }));
 }
 
 /// Offload that the recipe does not ask for takes away from what the same layout has without it, and its own
@@ -265,6 +271,12 @@ SearchParts::Part SearchParts::part(const Layout& l) {
   if (l.offload_optimizer != resident.offload_optimizer) p.states = p.layer_states = 0;
   if (l.offload_activations != resident.offload_activations) p.activations = 0;
   return p;
+}
+
+/// Where gradients are cut, a layer's are whole when its backward ends, beside all activations but its own.
+double SearchParts::whole_gradients(const Part& p, const Layout& l) {
+  const double own = p.activations / static_cast<double>(given_.model.num_hidden_layers);
+  return std::max(0.0, p.layer_grads * (1 - 1 / shards(l, 2)) - own);
 }
 
 Bound SearchParts::bound(const Layout& l) {
@@ -284,8 +296,9 @@ Bound SearchParts::bound(const Layout& l) {
   const double compute = micros * (p.micro_seconds / stages + traffic.stolen);
   // A file may have pairs, which hide more than its layout says.
   const bool file = l.pipeline > 1 && given_.parallel.schedule_file;
+  const double gradients = given_.model.moe.num_experts > 0 ? 0 : whole_gradients(p, l);
   return {file ? 0 : kRounding * std::max(compute, micros * traffic.micro + traffic.once),
-          kRounding * (kept / stages + whole + p.external)};
+          kRounding * (kept / stages + whole + gradients + p.external)};
 }
 
 const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
@@ -340,7 +353,7 @@ Bound SearchParts::actions(const Layout& l) {
     }
   const bool one = given_.model.moe.num_experts == 0 && l.reshard;
   const double whole = one ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
-  if (most > 0) most += whole + p.external;
+  if (most > 0) most += whole + whole_gradients(p, l) + p.external;
   const double wait = first_wait(l, a.first_layers, a.first_forward, a.first_last);
   return {kRounding * (a.seconds + wait), kRounding * most};
 }

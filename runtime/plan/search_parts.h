@@ -156,7 +156,8 @@ class SearchParts {
   /// That the first stage waits at least for what is gathered once a step, when it has `layers` and its first
   /// forward takes `forward` seconds, of which its last layer `last`. All that follows is as much later.
   double first_wait(const Layout& layout, double layers, double forward, double last);
-  double shards(const Layout& layout, int64_t from_stage) const;
+  double shards(const Layout& layout, int64_t from_stage);
+  double whole_gradients(const Part& part, const Layout& layout);
   const pipeline::LayerCosts& costs(const Layout& layout);
   PipelinePlan pipeline(const Layout& layout, const Recipe& recipe);
 
@@ -164,6 +165,7 @@ class SearchParts {
   const MachineProfile& profile_;
   const SearchLimits& limits_;
   Shared<PartKey, Part> parts_;
+  Shared<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string>, size_t> shard_ranks_;
   Shared<PartKey, pipeline::LayerCosts> costs_;
   using TrafficKey = std::tuple<int64_t, TensorModeChoice, int64_t, bool, Precision>;  ///< tensor ranks, ZeRO
   Shared<TrafficKey, Traffic> traffic_;

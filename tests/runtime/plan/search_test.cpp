@@ -104,6 +104,34 @@ TEST_CASE("what a recipe sets stays in every layout of a search", "[search]") {
   for (const Layout& l : layouts(reader(kDense)({}), least)) CHECK(l.tensor <= 2);
 }
 
+TEST_CASE("a bound knows how many ranks of a node share what ZeRO cuts, and a layer's whole gradients",
+          "[search]") {
+  const LoadRecipe load = reader(
+      "name: large\ndevice: cuda\nprecision: bf16\n"
+      "model: {architecture: llama, vocab_size: 32000, hidden_size: 8192, intermediate_size: 28672, "
+      "num_hidden_layers: 8, num_attention_heads: 64, num_key_value_heads: 8, "
+      "max_position_embeddings: 4096}\n"
+      "data: {seq_length: 4096}\n"
+      "train: {global_batch_size: 64, train_steps: 10}\n");
+  const Recipe recipe = load({});
+  const SearchLimits limits = on(32);
+  const MachineProfile profile = find_profile("h200");
+  SearchParts parts(recipe, profile, limits);
+  int in_node = 0;
+  for (const Layout& l : layouts(recipe, limits)) {
+    if (l.tensor != 4 || l.data != 4 || l.zero_stage != 3 || l.micro_batch != 1 || l.schedule != "1f1b" ||
+        !l.sequence_parallel)
+      continue;
+    in_node += l.shard_group != kOneLevel;
+    INFO(layout_text(l, recipe));
+    const double bytes = static_cast<double>(parts.trial(l, std::numeric_limits<double>::infinity()).bytes);
+    const double bound = std::max(parts.bound(l).bytes, parts.has_actions(l) ? parts.actions(l).bytes : 0);
+    CHECK(bound <= bytes);
+    CHECK(bound > 0.75 * bytes);
+  }
+  CHECK(in_node >= 3);
+}
+
 TEST_CASE("layouts are tried by the figures of their whole plans, which their bounds stay below",
           "[search]") {
   const auto [text, skew] =

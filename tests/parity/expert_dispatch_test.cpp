@@ -2,6 +2,7 @@
 // of experts that have biases, and rows that travel straight to the one expert of a rank.
 #include <algorithm>
 
+#include "tests/parity/moe_jobs.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;
@@ -10,27 +11,10 @@ using namespace ltrain::test;
 namespace {
 
 TinyOptions moe() {
-  TinyOptions o;
-  o.architecture = "mixtral";
-  o.moe.num_experts = 8;
-  o.moe.balance = BalanceLoss::none;
-  o.moe.z_loss_coeff = 0.01;
+  TinyOptions o = tiny_moe();
   o.micro_batch = 2;
-  o.global_batch = 8;
   o.seq = 24;
-  o.steps = 2;
-  o.padded_targets = true;
   return o;
-}
-
-/// Routers whose weights are zero: in the first step all scores are equal. Tokens go to the first experts;
-/// with expert choice experts take the first tokens.
-int64_t equal_scores(const TinyRank& at) {
-  at.program.initialize();
-  ParameterStore& store = at.program.parameters();
-  for (const OwnedPiece& p : store.stored_pieces())
-    if (store.spec(p.id).router) std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
-  return 1;
 }
 
 void experts(TinyOptions& o, int ranks) { o.ranks = o.expert = ranks; }

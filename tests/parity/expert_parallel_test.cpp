@@ -1,6 +1,7 @@
 // MoE models: experts cut over ranks against one process, and the identities that an MoE model has.
 #include <numeric>
 
+#include "tests/parity/moe_jobs.h"
 #include "tests/parity/mutant_group.h"
 #include "tests/parity/parity.h"
 
@@ -10,16 +11,11 @@ using namespace ltrain::test;
 namespace {
 
 TinyOptions moe() {
-  TinyOptions o;
-  o.architecture = "mixtral";
-  o.moe.num_experts = 8;
+  TinyOptions o = tiny_moe();
   o.moe.balance = BalanceLoss::switch_loss;
   o.moe.balance_coeff = 0.1;
-  o.moe.z_loss_coeff = 0.01;
-  o.micro_batch = o.global_batch = 8;
+  o.micro_batch = 8;
   o.seq = 12;
-  o.steps = 2;
-  o.padded_targets = true;
   return o;
 }
 
@@ -49,16 +45,6 @@ TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
   o.dispatch = l.dispatch;
   o.intra_node_experts = l.near;
   return o;
-}
-
-/// Zero logits: all tokens go to expert 0.
-int64_t crowded(const TinyRank& at) {
-  at.program.initialize();
-  ParameterStore& store = at.program.parameters();
-  for (const OwnedPiece& p : store.stored_pieces())
-    if (store.spec(p.id).name.find("post_attention_layernorm") != std::string::npos)
-      std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
-  return 1;
 }
 
 double sum_of(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }

@@ -1,6 +1,7 @@
 // Experts' hidden units and activations that backward makes again.
 #include <numeric>
 
+#include "tests/parity/moe_jobs.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;
@@ -9,18 +10,12 @@ using namespace ltrain::test;
 namespace {
 
 TinyOptions moe() {
-  TinyOptions o;
-  o.architecture = "mixtral";
-  o.moe.num_experts = 8;
+  TinyOptions o = tiny_moe();
   o.moe.balance = BalanceLoss::global;
   o.moe.balance_coeff = 0.1;
-  o.moe.z_loss_coeff = 0.01;
   o.micro_batch = 2;
-  o.global_batch = 8;
   o.seq = 12;
   o.layers = 4;
-  o.steps = 2;
-  o.padded_targets = true;
   return o;
 }
 

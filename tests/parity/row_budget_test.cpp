@@ -1,6 +1,7 @@
 // A budget of the rows that come to a rank's experts: what is beyond it is computed all the same.
 #include <numeric>
 
+#include "tests/parity/moe_jobs.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;
@@ -11,44 +12,17 @@ namespace {
 constexpr int64_t kExperts = 8, kTopK = 2, kSequence = 12, kHidden = 32, kLayers = 2, kSteps = 2;
 
 TinyOptions moe() {
-  TinyOptions o;
-  o.architecture = "mixtral";
+  TinyOptions o = tiny_moe();
   o.moe.num_experts = kExperts;
   o.moe.top_k = kTopK;
   o.moe.balance = BalanceLoss::switch_loss;
   o.moe.balance_coeff = 0.1;
-  o.moe.z_loss_coeff = 0.01;
-  o.micro_batch = o.global_batch = 8;
+  o.micro_batch = 8;
   o.seq = kSequence;
   o.hidden = kHidden;
   o.layers = kLayers;
   o.steps = kSteps;
-  o.padded_targets = true;
   return o;
-}
-
-/// Zero logits: all tokens go to experts 0 and 1, which the first rank has, and the others' have none.
-int64_t crowded(const TinyRank& at) {
-  at.program.initialize();
-  ParameterStore& store = at.program.parameters();
-  for (const OwnedPiece& p : store.stored_pieces())
-    if (store.spec(p.id).name.find("post_attention_layernorm") != std::string::npos)
-      std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
-  return 1;
-}
-
-/// The same in the first step by routers whose weights are zero: experts get rows that are not.
-int64_t tied(const TinyRank& at) {
-  at.program.initialize();
-  ParameterStore& store = at.program.parameters();
-  for (const OwnedPiece& p : store.stored_pieces()) {
-    if (!store.spec(p.id).router) continue;
-    if (p.master.dtype == DType::f64)
-      std::fill_n(p.master.ptr<double>(), p.master.elements(), 0.0);
-    else
-      std::fill_n(p.master.ptr<float>(), p.master.elements(), 0.0F);
-  }
-  return 1;
 }
 
 double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
@@ -207,7 +181,7 @@ TEST_CASE("a budget of rows: memory is planned whatever is between the gradients
     for (const bool crowd : {false, true}) {
       INFO(c.name << (crowd ? ", all tokens to one rank" : ""));
       TinyHooks hooks;
-      if (crowd) hooks.begin = tied;
+      if (crowd) hooks.begin = equal_scores;
       TinyOptions many = o;
       many.dispatch.row_budget = 1.0;
       const TinyResult result = train_tiny(many, {}, hooks);
@@ -253,7 +227,7 @@ TEST_CASE("a budget of rows beside micro-batches by turns: bits, memory and orde
       for (const bool crowd : {false, true}) {
         INFO(c.name << ", budget " << budget << (crowd ? ", all tokens to one rank" : ""));
         TinyHooks hooks;
-        if (crowd) hooks.begin = tied;
+        if (crowd) hooks.begin = equal_scores;
         o.dispatch.row_budget = budget;
         const TinyResult one = train_tiny(o, {}, hooks);
         TinyOptions both = o;

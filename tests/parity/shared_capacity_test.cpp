@@ -2,6 +2,7 @@
 // over ranks.
 #include <numeric>
 
+#include "tests/parity/moe_jobs.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;
@@ -10,16 +11,9 @@ using namespace ltrain::test;
 namespace {
 
 TinyOptions moe() {
-  TinyOptions o;
-  o.architecture = "mixtral";
-  o.moe.num_experts = 8;
-  o.moe.balance = BalanceLoss::none;  // which would be of all ranks' micro-batches
-  o.moe.z_loss_coeff = 0.01;
+  TinyOptions o = tiny_moe();  // a balance loss would be of all ranks' micro-batches
   o.micro_batch = 2;
-  o.global_batch = 8;
   o.seq = 24;
-  o.steps = 2;
-  o.padded_targets = true;
   return o;
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/meta/meta_memory.h"
 
+#include "kernels/base/interned.h"
+
 namespace ltrain {
 
 Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shape shape) {
@@ -10,13 +12,30 @@ Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shap
   t.record = trace_.new_record(name);
   t.record->memory = this;
   t.record->offset = offset;
-  if (requests_) requests_->push_back({offset, false, dtype, shape});
+  if (requests_) requests_->push_back({offset, false, aligned(shape.elements() * dtype_size(dtype))});
+  return t;
+}
+
+int64_t MetaMemory::repeat(int64_t bytes) {
+  static const std::string_view name = interned("repeated");
+  return take(MemoryKind::temporaries, name, bytes);
+}
+
+Tensor MetaMemory::tensor_at(int64_t offset, DType dtype, Shape shape, const TensorRecord& like) {
+  Tensor t;
+  t.dtype = dtype;
+  t.device = DeviceKind::meta;
+  t.shape = shape;
+  t.record = trace_.new_record(like.name);
+  *t.record = like;
+  t.record->memory = this;
+  t.record->offset = offset;
   return t;
 }
 
 int64_t MetaMemory::offset_of(const Tensor& t) const {
   const int64_t offset = t.record && t.record->memory == this ? t.record->offset : -1;
-  if (requests_) requests_->push_back({offset, true, t.dtype, {}});  // it is asked where a tensor comes back
+  if (requests_) requests_->push_back({offset, true, 0});  // it is asked where a tensor comes back
   return offset;
 }
 

@@ -13,12 +13,17 @@ class MetaMemory final : public Memory {
   struct Request {
     int64_t offset = 0;  ///< of what was given, or came back
     bool release = false;
-    DType dtype = DType::f32;  ///< given
-    Shape shape;
+    int64_t bytes = 0;  ///< given, aligned
   };
   explicit MetaMemory(MetaTrace& trace) : trace_(trace) {}
   /// Appends what is asked of it from now on; null: no longer.
   void watch(std::vector<Request>* requests) { requests_ = requests; }
+  /// The same requests without tensors, for what has been watched: the arena asks for no more than bytes, so
+  /// that what kind they were is not counted again.
+  int64_t repeat(int64_t bytes);
+  void end_repeat(int64_t offset) { give_back(offset); }
+  /// Of what repeat() gave, or allocate(), a tensor: as `like` but for where it lies.
+  Tensor tensor_at(int64_t offset, DType dtype, Shape shape, const TensorRecord& like);
 
  private:
   Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) override;

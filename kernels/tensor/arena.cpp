@@ -12,9 +12,18 @@ std::string_view memory_kind_name(MemoryKind k) {
   return names[static_cast<int>(k)];
 }
 
+int64_t Memory::aligned(int64_t bytes) {
+  return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
+
 Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Shape shape) {
-  const int64_t bytes = std::max<int64_t>(
-      kAlignment, (shape.elements() * dtype_size(dtype) + kAlignment - 1) / kAlignment * kAlignment);
+  const int64_t bytes = aligned(shape.elements() * dtype_size(dtype));
+  const int64_t offset = take(kind, interned(name), bytes);
+  if (offset < 0) exhausted(name, dtype, shape, bytes);
+  return make(offset, name, dtype, shape);
+}
+
+int64_t Memory::take(MemoryKind kind, std::string_view name, int64_t bytes) {
   // Best fit: the smallest gap that holds it, the lowest among equals; else on top.
   const auto best =
       std::lower_bound(free_by_size_.begin(), free_by_size_.end(), std::pair(bytes, int64_t{0}));
@@ -31,31 +40,34 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
       free_.erase(gap);
     }
   } else {
-    offset = top_;
     // A free block that ends at the top grows.
-    if (!free_.empty() && free_.back().first + free_.back().second == top_) {
-      offset = free_.back().first;
+    const bool grows = !free_.empty() && free_.back().first + free_.back().second == top_;
+    offset = grows ? free_.back().first : top_;
+    if (bytes > capacity_ - offset) return -1;
+    if (grows) {
       erase_size(free_.back().second, offset);
       free_.pop_back();
     }
-    if (bytes > capacity_ - offset) exhausted(name, dtype, shape, bytes);
     top_ = offset + bytes;
   }
-  live_.insert(offset, {bytes, kind, interned(name)});
+  live_.insert(offset, {bytes, kind, name});
   live_bytes_ += bytes;
   kind_bytes_[static_cast<int>(kind)] += bytes;
   if (top_ > peak_.arena_bytes || live_bytes_ > peak_.live_bytes) note_peak();
-  return make(offset, name, dtype, shape);
+  return offset;
 }
 
 void Memory::release(Tensor& t) {
-  int64_t offset = offset_of(t);
+  give_back(offset_of(t));
+  t = Tensor();
+}
+
+void Memory::give_back(int64_t offset) {
   Block block{};
   LT_CHECK(live_.take(offset, block), "release of a tensor that is not live");
   int64_t bytes = block.bytes;
   live_bytes_ -= bytes;
   kind_bytes_[static_cast<int>(block.kind)] -= bytes;
-  t = Tensor();
   // One gap with those that lie next to it.
   auto gap = std::lower_bound(free_.begin(), free_.end(), std::pair(offset, int64_t{0}));
   const bool after = gap != free_.end() && offset + bytes == gap->first;

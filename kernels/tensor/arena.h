@@ -57,6 +57,11 @@ class Memory {
  protected:
   virtual Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) = 0;
   virtual int64_t offset_of(const Tensor& t) const = 0;
+  /// What allocate() and release() do for a tensor of so many bytes, without the tensor: its offset, and the
+  /// way back. `name` is interned. -1: the arena cannot hold it.
+  static int64_t aligned(int64_t bytes);
+  int64_t take(MemoryKind kind, std::string_view name, int64_t aligned_bytes);
+  void give_back(int64_t offset);
   int64_t capacity_ = INT64_MAX;
 
  private:

@@ -32,9 +32,9 @@ std::vector<Transfer> transfers_of(const Schedule& s, const Positions& p, int fr
   return out;
 }
 
-/// By action of `rank`: how many actions of each rank have ended for certain once it has (a vector clock:
-/// Fidge, Mattern 1988). Row i is what is known after position i.
-std::vector<int> known_after(const Schedule& s, const Positions& p, int rank) {
+/// By rank and action: how many actions of each rank have ended for certain once it has (a vector clock:
+/// Fidge, Mattern 1988). Row i of a rank is what is known after its position i.
+std::vector<std::vector<int>> known_after(const Schedule& s, const Positions& p) {
   const size_t ranks = static_cast<size_t>(s.ranks);
   std::vector<std::vector<int>> rows(ranks);
   for (size_t r = 0; r < ranks; ++r) rows[r].assign(s.order[r].size() * ranks, 0);
@@ -51,8 +51,22 @@ std::vector<int> known_after(const Schedule& s, const Positions& p, int rank) {
       }
     row[r] = at + n;
   });
-  return std::move(rows[rank]);
+  return rows;
 }
+
+/// What the programs of all ranks are made from.
+struct Whole {
+  const Schedule& schedule;
+  std::vector<std::vector<Transfer>> sent;  ///< by rank
+  std::vector<std::vector<int>> known;
+
+  explicit Whole(const Schedule& s) : schedule(s) {
+    check(s, s.name);
+    const Positions positions(s);
+    for (int rank = 0; rank < s.ranks; ++rank) sent.push_back(transfers_of(s, positions, rank));
+    known = known_after(s, positions);
+  }
+};
 
 /// Where the compute begins that is `before` computes before the one of position `at`, or the first.
 int compute_before(const std::vector<Action>& order, int at, int before) {
@@ -62,14 +76,14 @@ int compute_before(const std::vector<Action>& order, int at, int before) {
 }
 
 /// The receives of `rank`, by the position of the compute that they stand before.
-std::vector<std::vector<Transfer>> receives_of(const Schedule& s, const Positions& p, int rank,
-                                               int lookahead) {
+std::vector<std::vector<Transfer>> receives_of(const Whole& whole, int rank, int lookahead) {
+  const Schedule& s = whole.schedule;
   std::vector<std::vector<Transfer>> before(s.order[rank].size());
   std::vector<std::pair<int, Transfer>> all;  // position, transfer
   for (int from = 0; from < s.ranks; ++from) {
     if (from == rank) continue;
     std::vector<Transfer> link;
-    for (const Transfer& t : transfers_of(s, p, from))
+    for (const Transfer& t : whole.sent[from])
       if (t.peer == rank) link.push_back(t);
     // From the last to the first: whatever a later transfer of the link needs, the earlier ones are posted by
     // then.
@@ -88,6 +102,44 @@ std::vector<std::vector<Transfer>> receives_of(const Schedule& s, const Position
   });
   for (const auto& [position, t] : all) before[position].push_back(t);
   return before;
+}
+
+std::vector<PipelineStep> program_of(const Whole& whole, int rank, int lookahead) {
+  const auto& order = whole.schedule.order[rank];
+  const std::vector<std::vector<Transfer>> receives = receives_of(whole, rank, lookahead);
+  const std::vector<int>& known = whole.known[rank];
+  const size_t ranks = static_cast<size_t>(whole.schedule.ranks);
+
+  const std::vector<Transfer>& sends = whole.sent[rank];
+  std::vector<std::vector<Transfer>> releases(order.size() + 1);  // after a position; the last: at the end
+  for (const Transfer& t : sends) {
+    // What is known grows with the position.
+    size_t low = static_cast<size_t>(t.made) + 1, high = order.size();
+    while (low < high) {
+      const size_t middle = (low + high) / 2;
+      if (known[middle * ranks + t.peer] > t.used)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    releases[low].push_back(t);
+  }
+
+  std::vector<PipelineStep> program;
+  size_t next_send = 0;
+  for (size_t i = 0; i <= order.size(); ++i) {
+    if (i < order.size() && !ends_pair(order, i)) {
+      for (const Transfer& t : receives[i]) program.push_back({StepKind::receive, {}, t.tensor, t.peer});
+      program.push_back({StepKind::compute, order[i], {}, -1});
+      if (order[i].with_next) program.back().second = order[i + 1];
+    }
+    for (const Transfer& t : releases[i]) program.push_back({StepKind::release, {}, t.tensor, t.peer});
+    if (next_send < sends.size() && sends[next_send].made == static_cast<int>(i)) {
+      const Transfer& t = sends[next_send++];
+      program.push_back({StepKind::send, {}, t.tensor, t.peer});
+    }
+  }
+  return program;
 }
 
 }  // namespace
@@ -126,43 +178,14 @@ TensorId given_by(const Schedule& s, const Action& a) {
 std::vector<PipelineStep> lower(const Schedule& s, int rank, int lookahead) {
   LT_CHECK(rank >= 0 && rank < s.ranks && lookahead >= 0, "rank {} of {}, lookahead {}", rank, s.ranks,
            lookahead);
-  check(s, s.name);
-  const Positions positions(s);
-  const auto& order = s.order[rank];
-  const std::vector<std::vector<Transfer>> receives = receives_of(s, positions, rank, lookahead);
-  const std::vector<int> known = known_after(s, positions, rank);
-  const size_t ranks = static_cast<size_t>(s.ranks);
+  return program_of(Whole(s), rank, lookahead);
+}
 
-  std::vector<Transfer> sends = transfers_of(s, positions, rank);
-  std::vector<std::vector<Transfer>> releases(order.size() + 1);  // after a position; the last: at the end
-  for (const Transfer& t : sends) {
-    // What is known grows with the position.
-    size_t low = static_cast<size_t>(t.made) + 1, high = order.size();
-    while (low < high) {
-      const size_t middle = (low + high) / 2;
-      if (known[middle * ranks + t.peer] > t.used)
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    releases[low].push_back(t);
-  }
-
-  std::vector<PipelineStep> program;
-  size_t next_send = 0;
-  for (size_t i = 0; i <= order.size(); ++i) {
-    if (i < order.size() && !ends_pair(order, i)) {
-      for (const Transfer& t : receives[i]) program.push_back({StepKind::receive, {}, t.tensor, t.peer});
-      program.push_back({StepKind::compute, order[i], {}, -1});
-      if (order[i].with_next) program.back().second = order[i + 1];
-    }
-    for (const Transfer& t : releases[i]) program.push_back({StepKind::release, {}, t.tensor, t.peer});
-    if (next_send < sends.size() && sends[next_send].made == static_cast<int>(i)) {
-      const Transfer& t = sends[next_send++];
-      program.push_back({StepKind::send, {}, t.tensor, t.peer});
-    }
-  }
-  return program;
+Programs lower_all(const Schedule& s) {
+  const Whole whole(s);
+  auto programs = std::make_shared<std::vector<std::vector<PipelineStep>>>();
+  for (int rank = 0; rank < s.ranks; ++rank) programs->push_back(program_of(whole, rank, 1));
+  return programs;
 }
 
 }  // namespace ltrain::pipeline

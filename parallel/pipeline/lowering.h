@@ -6,6 +6,7 @@
 // sender computes the tensors. `compute` begins when its received tensors are there. Neighbouring stages on
 // one rank hand over without a transfer.
 #pragma once
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -54,5 +55,9 @@ TensorId given_by(const Schedule& schedule, const Action& action);
 /// lives until the backward that ends its micro-batch on the stage, a gradient until the backward that uses
 /// it (W, where backward is split).
 std::vector<PipelineStep> lower(const Schedule& schedule, int rank, int lookahead = 1);
+
+/// The programs of all ranks, by rank: one after the other takes them the square of the ranks.
+using Programs = std::shared_ptr<const std::vector<std::vector<PipelineStep>>>;
+Programs lower_all(const Schedule& schedule);
 
 }  // namespace ltrain::pipeline

@@ -131,33 +131,45 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
   for (bool moved = true; moved;) {
     moved = false;
     std::partial_sum(counts.begin(), counts.end(), begin.begin() + 1);
-    auto best = value(0, 0);
+    const auto best_now = value(0, 0);
+    auto best = best_now;
     const std::vector<double> now = of_rank;
     std::pair<int, int> move;
-    // Of like layers it does not matter which of two ranks' stages they leave and join.
-    std::vector<bool> seen(alike ? static_cast<size_t>(ranks) * ranks : 0);
+    std::vector<int> fullest(ranks);  // the three that have most: of two moves one of them is left
+    std::iota(fullest.begin(), fullest.end(), 0);
+    const auto third = fullest.begin() + std::min(3, ranks);
+    std::partial_sort(fullest.begin(), third, fullest.end(), [&](int a, int b) { return now[a] > now[b]; });
     const auto of_alike = [&](int giver, int taker) {
-      double most = 0, squares = 0;
-      for (int r = 0; r < ranks; ++r) {
-        const double x = now[r] + (r == taker ? *dearest : 0) - (r == giver ? *dearest : 0);
-        most = std::max(most, x), squares += x * x;
-      }
+      const double less = now[giver] - *dearest, more = now[taker] + *dearest;
+      const auto left = std::find_if(fullest.begin(), third, [&](int r) { return r != giver && r != taker; });
+      const double most = std::max({less, more, left == third ? 0 : now[*left]});
+      const double squares =
+          best_now.second - now[giver] * now[giver] - now[taker] * now[taker] + less * less + more * more;
       return std::pair(most, squares);
     };
-    for (int from = 0; from < stages; ++from)
-      for (int to = 0; to < stages; ++to) {
-        if (from == to || counts[from] == 1) continue;
-        const int giver = rank_of_stage[from], taker = rank_of_stage[to];
-        if (alike) {
-          // One more must leave a rank below what the other one had, or nothing is gained.
-          if (now[taker] + *dearest >= now[giver] * (1 - 1e-11)) continue;
-          const size_t pair = static_cast<size_t>(giver) * ranks + taker;
-          if (seen[pair]) continue;
-          seen[pair] = true;
-        }
-        if (const auto v = alike ? of_alike(giver, taker) : value(from, to); better(v, best))
-          best = v, move = {from, to}, moved = true;
+    const auto look = [&](int from, int to, const std::pair<double, double>& v) {
+      if (better(v, best)) best = v, move = {from, to}, moved = true;
+    };
+    if (alike) {
+      // Of like layers it does not matter which of two ranks' stages they leave and join: the first ones.
+      std::vector<int> gives, takes;
+      std::vector<bool> gave(ranks), took(ranks);
+      for (int s = 0; s < stages; ++s) {
+        const int r = rank_of_stage[s];
+        if (counts[s] > 1 && !gave[r]) gave[r] = true, gives.push_back(s);
+        if (!took[r]) took[r] = true, takes.push_back(s);
       }
+      for (int from : gives)
+        for (int to : takes) {
+          const int giver = rank_of_stage[from], taker = rank_of_stage[to];
+          // One more must leave a rank below what the other one had, or nothing is gained.
+          if (now[taker] + *dearest < now[giver] * (1 - 1e-11)) look(from, to, of_alike(giver, taker));
+        }
+    } else {
+      for (int from = 0; from < stages; ++from)
+        for (int to = 0; to < stages; ++to)
+          if (from != to && counts[from] > 1) look(from, to, value(from, to));
+    }
     if (moved) --counts[move.first], ++counts[move.second];
   }
   return counts;

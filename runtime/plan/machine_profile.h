@@ -106,10 +106,10 @@ class ProfileCost final : public CostModel {
   uint64_t levels_met(int a, int b) const { return device_ ? device_->levels_met(a, b) : 0; }
   /// Figures of the device that prices were made with.
   std::set<FigureUse> figures() const { return device_ ? device_->used() : std::set<FigureUse>(); }
-
- private:
   /// Ranks of each level for this job: a node's, those of a part of all.
   static std::vector<NetworkLevel> levels_of(std::vector<NetworkLevel> levels, int ranks_on_host, int world);
+
+ private:
   double network_seconds(const OpCost& op) const;
   double collective_seconds(const OpCost& op, double CollectiveSample::*what) const;
   const MachineProfile& profile_;

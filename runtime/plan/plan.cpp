@@ -475,6 +475,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   check_optimizer_of(recipe);
   check_fp8(recipe);
   PipelinePlan pipeline = given ? priced_pipeline(recipe, profile, *given) : plan_pipeline(recipe, profile);
+  lower_once(pipeline.layout);
   Plan plan = plan_of(recipe, profile, which, pipeline);
   if (plan.stages > 0 && !fits(plan)) plan.state_bytes = state_bytes(recipe, profile);
   if (profile.expert_skew <= 1 || recipe.parallel.expert == 1) return plan;
@@ -488,10 +489,18 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   return plan;
 }
 
-std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank,
-                                     const PipelineLayout* layout) {
-  MetaRank meta(recipe, profile, layout ? *layout : pipeline_layout(recipe, profile), mesh_of(recipe, rank),
+std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile& profile, int rank) {
+  MetaRank meta(recipe, profile, pipeline_layout(recipe, profile), mesh_of(recipe, rank),
                 threads_per_rank(recipe), static_cast<int>(recipe.launch.ranks_on_host));
+  meta.train_step();
+  return meta.trace.entries();
+}
+
+std::vector<TraceEntry> pass_entries(const Recipe& recipe, const MachineProfile& profile,
+                                     const PipelineLayout& layout) {
+  MetaRank meta(recipe, profile, layout, mesh_of(recipe, 0), threads_per_rank(recipe),
+                static_cast<int>(recipe.launch.ranks_on_host));
+  meta.program.end_before_update();
   meta.train_step();
   return meta.trace.entries();
 }
@@ -500,6 +509,7 @@ std::vector<ActionTime> step_actions(const Recipe& recipe, const MachineProfile&
                                      const PipelineLayout& layout) {
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, 0), threads_per_rank(recipe),
                 static_cast<int>(recipe.launch.ranks_on_host));
+  meta.program.end_before_update();
   meta.train_step();
   return meta.program.actions();
 }
@@ -507,6 +517,7 @@ std::vector<ActionTime> step_actions(const Recipe& recipe, const MachineProfile&
 int64_t activation_bytes(const Recipe& recipe, const MachineProfile& profile) {
   LT_CHECK(recipe.parallel.pipeline == 1, "the activations of {} stages", recipe.parallel.pipeline);
   MetaRank meta(recipe, profile, {}, mesh_of(recipe, 0), 1);
+  meta.program.end_before_update();
   meta.train_step();
   return meta.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)];
 }

@@ -221,9 +221,12 @@ struct RankMap;
 std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map = nullptr,
                       bool all_ranks = false);
 std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
-/// What one rank does in a train step, op by op. Without a layout the recipe's.
-std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank,
-                                     const PipelineLayout* layout = nullptr);
+/// What one rank does in a train step, op by op.
+std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank);
+/// What rank 0 does in its micro-batches, under a layout that need not be the recipe's: all before the
+/// update.
+std::vector<TraceEntry> pass_entries(const Recipe& resolved, const MachineProfile& profile,
+                                     const PipelineLayout& layout);
 /// The actions of a train step on one rank without stages.
 std::vector<ActionTime> step_actions(const Recipe& resolved, const MachineProfile& profile,
                                      const PipelineLayout& layout);

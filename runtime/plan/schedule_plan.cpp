@@ -104,7 +104,7 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
   c.weight.resize(layers);
   bool after_head = false, second = false;
   double before = 0;  // end of the last op
-  for (const TraceEntry& e : step_entries(whole, profile, 0, &layout)) {
+  for (const TraceEntry& e : pass_entries(whole, profile, layout)) {
     if (e.stream != "compute") continue;
     if (after_head && e.layer == "embedding" && e.name == "embedding_forward") {
       second = true;

@@ -230,6 +230,7 @@ class Search {
     };
     const auto add = [&](const std::vector<Layout>& layouts, const Trial& trial) {
       for (const Layout& l : layouts) {
+        if (l.order != recipe_.parallel.order && !order_matters(l)) continue;
         const auto same = [&](const Ranked& r) { return r.layout == l; };
         if (std::any_of(batch.begin(), batch.end(), same)) continue;
         Ranked r{l, parts_.bound(l), next_index_++, 2, {}};
@@ -296,6 +297,17 @@ class Search {
     }
     sort(fitting);
     return static_cast<int64_t>(tried);
+  }
+
+  /// Whether data-parallel and pipeline ranks are nearer to each other in one order than in the other: not
+  /// where each tensor and context group fills domains of all levels of links.
+  bool order_matters(const Layout& l) const {
+    const std::vector<NetworkLevel> levels =
+        ProfileCost::levels_of(profile_.levels, limits_.ranks_per_node, limits_.world);
+    const int64_t block = l.tensor * l.context;
+    return block % limits_.ranks_per_node != 0 ||
+           std::any_of(levels.begin(), levels.end(),
+                       [&](const NetworkLevel& n) { return n.ranks > 0 && block % n.ranks != 0; });
   }
 
   /// Of the fastest layouts that may fit and whose schedules are made for pairs, those with them: they hide

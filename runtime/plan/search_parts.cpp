@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "parallel/pipeline/simulate_checked.h"
 #include "runtime/plan/schedule_plan.h"
 
 namespace ltrain {
@@ -31,7 +32,7 @@ double compute_seconds(Recipe r, const MachineProfile& profile) {
   double seconds = 0;
   bool after_head = false, second = false;
   const PipelineLayout layout{{}, {}, recompute_options(r)};
-  for (const TraceEntry& e : step_entries(r, profile, 0, &layout)) {
+  for (const TraceEntry& e : pass_entries(r, profile, layout)) {
     if (e.stream != "compute") continue;
     second = second || (after_head && e.name == "embedding_forward");
     after_head = after_head || e.layer == "head";
@@ -185,7 +186,8 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   };
   const Traffic one2 = moved(1, 2), one3 = moved(1, 3), two2 = moved(2, 2), two3 = moved(2, 3);
   Traffic t{two3.gathered - two2.gathered - (one3.gathered - one2.gathered),
-            two3.reduced - two2.reduced - (one3.reduced - one2.reduced), 0};
+            two3.reduced - two2.reduced - (one3.reduced - one2.reduced)};
+  t.reduced_once = std::max(0.0, two2.reduced - one2.reduced - 2 * t.reduced);
   if (l.zero_stage < 3 || !l.reshard) t.gathered_once = two2.gathered - one2.gathered;
   return t;
 }
@@ -234,10 +236,12 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
         // layers at which they meet, and the one that is fetched ahead.
         const double shared = hides_collectives(l) ? 3 : 0;
         const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline) - shared);
+        const double reducing = stolen("reduce_scatter", layers * t.reduced);
         return TrafficSeconds{
             seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced),
             seconds("all_gather", layers * t.gathered_once),
-            stolen("all_gather", gathers * t.gathered) + stolen("reduce_scatter", layers * t.reduced)};
+            stolen("all_gather", gathers * t.gathered) + reducing, reducing / layers,
+            stolen("reduce_scatter", layers * t.reduced_once) / layers};
       });
 }
 
@@ -358,20 +362,46 @@ Bound SearchParts::actions(const Layout& l) {
   return {kRounding * (a.seconds + wait), kRounding * most};
 }
 
+/// A stage's backward may leave all of it to its end.
+double SearchParts::least_makespan(const Layout& l, const PipelinePlan& plan) {
+  const pipeline::Schedule& s = plan.layout.schedule;
+  if (plan.layout.stage_layers.empty() || s.has_pairs()) return 0;  // what pairs hide only passes know
+  const TrafficSeconds traffic = traffic_seconds(l);
+  if (traffic.reducing + traffic.reducing_last <= 0) return plan.timing.makespan;
+  pipeline::StageCosts costs = plan.costs;
+  costs.least.assign(s.order.size(), {});
+  for (size_t rank = 0; rank < s.order.size(); ++rank)
+    for (size_t i = 0; i < s.order[rank].size(); ++i) {
+      const pipeline::Action& a = s.order[rank][i];
+      const auto stage = static_cast<size_t>(a.stage);
+      const bool ends =
+          a.kind == pipeline::ActionKind::backward || a.kind == pipeline::ActionKind::backward_weight;
+      const double of_layer = traffic.reducing + (a.micro + 1 == s.micros ? traffic.reducing_last : 0);
+      costs.least[rank].push_back(ends ? pipeline::seconds_at(costs, s.order[rank], i) +
+                                             of_layer * plan.layout.stage_layers[stage]
+                                       : 0);
+    }
+  return kRounding * pipeline::simulate_checked(s, costs).makespan;
+}
+
 std::unique_ptr<RankTrials> SearchParts::begin_trial(const Layout& l, double most_seconds) {
   Recipe r = recipe_of(l);
   ++(composes(l) ? composed_ : whole_);
   PipelinePlan pipeline;
   try {
+    const auto make = [&] {
+      PipelinePlan made = this->pipeline(l, r);
+      lower_once(made.layout);
+      return made;
+    };
     // ZeRO and its group change nothing in it.
-    pipeline = l.pipeline > 1 && composes(l)
-                   ? pipelines_.get({actions_key_of(l), l.order}, [&] { return this->pipeline(l, r); })
-                   : this->pipeline(l, r);
+    pipeline = l.pipeline > 1 && composes(l) ? pipelines_.get({actions_key_of(l), l.order}, make) : make();
   } catch (const Error& e) {  // whatever is computed again
     if (l.recompute != RecomputeGranularity::automatic || e.code() != ExitCode::does_not_fit) throw;
     return nullptr;
   }
-  return std::make_unique<RankTrials>(std::move(r), profile_, std::move(pipeline), limits_.keep_free,
+  const double least = least_makespan(l, pipeline);
+  return std::make_unique<RankTrials>(std::move(r), profile_, std::move(pipeline), least, limits_.keep_free,
                                       most_seconds);
 }
 
@@ -382,11 +412,12 @@ Trial SearchParts::trial(const Layout& l, double most_seconds) {
   return ranks->result();
 }
 
-RankTrials::RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline, int64_t keep_free,
-                       double most_seconds)
+RankTrials::RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline,
+                       double least_makespan, int64_t keep_free, double most_seconds)
     : recipe_(std::move(recipe)),
       profile_(profile),
       pipeline_(std::move(pipeline)),
+      least_makespan_(least_makespan),
       keep_free_(keep_free),
       most_seconds_(most_seconds),
       job_(job_of(recipe_, profile)),
@@ -400,7 +431,7 @@ void RankTrials::run(size_t i) {
   Plan alone = job_;
   alone.ranks = {ranks_[i]};
   // Or longer: place_actions. What pairs take only the passes of all ranks say.
-  double actions = pipeline_.timing.makespan;
+  double actions = std::max(pipeline_.timing.makespan, least_makespan_);
   if (pipeline_.layout.schedule.has_pairs()) {
     actions = 0;
     for (const ActionTime& a : ranks_[i].actions) actions += a.seconds;
@@ -419,6 +450,10 @@ void RankTrials::run(size_t i) {
 
 Trial RankTrials::result() {
   Trial t;
+  if (size() == 0) {
+    t.fits = true;
+    return t;
+  }
   const bool ended = ended_by_ < which_.size();
   Plan plan = job_;
   plan.ranks = std::move(ranks_);

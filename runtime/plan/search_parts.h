@@ -59,10 +59,11 @@ class Shared {
 class RankTrials {
  public:
   /// Of a resolved recipe; the profile outlives this. It ends when a rank does not leave `keep_free` bytes,
-  /// or its step takes longer than `most_seconds`.
-  RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline, int64_t keep_free,
-             double most_seconds);
-  size_t size() const { return which_.size(); }
+  /// or its step takes longer than `most_seconds`. `least_makespan`: that the pipeline's actions take at
+  /// least; where that is longer it ends without a rank, and counts as one that fits.
+  RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline, double least_makespan,
+             int64_t keep_free, double most_seconds);
+  size_t size() const { return least_makespan_ > most_seconds_ ? 0 : which_.size(); }
   /// The pass of one of them; nothing where one before it has ended the trial. Called once for each, by any
   /// thread; the results of all do not depend on the order.
   void run(size_t i);
@@ -73,6 +74,7 @@ class RankTrials {
   Recipe recipe_;
   const MachineProfile& profile_;
   PipelinePlan pipeline_;
+  double least_makespan_;
   int64_t keep_free_;
   double most_seconds_;
   Plan job_;  ///< without ranks
@@ -129,15 +131,17 @@ class SearchParts {
     double layer_params = 0, layer_grads = 0, layer_states = 0;
     double external = 0;  ///< of a card's, beside the arena, of a rank without data-parallel ones
   };
-  /// Payload of the collectives of ZeRO for a layer, in bytes: of a micro-batch, and of what is gathered once
-  /// a step.
+  /// Payload of the collectives of ZeRO for a layer, in bytes: of a micro-batch, and of what is gathered and
+  /// reduced once a step.
   struct Traffic {
-    double gathered = 0, reduced = 0, gathered_once = 0;
+    double gathered = 0, reduced = 0, gathered_once = 0, reduced_once = 0;
   };
   /// Seconds that it takes, at least.
   struct TrafficSeconds {
     double micro = 0, once = 0;
     double stolen = 0;  ///< of a micro-batch's compute, meanwhile
+    /// Of compute for a layer, while gradients are reduced: of each micro-batch, and of the last one more.
+    double reducing = 0, reducing_last = 0;
   };
   /// Whether shards inside a node bring expert ranks nearer to each other than the costs of layers say, which
   /// are of a model that is not sharded.
@@ -160,6 +164,8 @@ class SearchParts {
   double whole_gradients(const Part& part, const Layout& layout);
   const pipeline::LayerCosts& costs(const Layout& layout);
   PipelinePlan pipeline(const Layout& layout, const Recipe& recipe);
+  /// What its actions take at least, with what reducing gradients takes from them.
+  double least_makespan(const Layout& layout, const PipelinePlan& plan);
 
   const Recipe& given_;
   const MachineProfile& profile_;

@@ -57,8 +57,8 @@ bool ActionRepeats::idle(const std::vector<Stream*>& streams) const {
 
 /// Leaves what the next action of the micro-batch finds.
 void ActionRepeats::finish(const Action& a, Slots& mine, int out) {
-  if (out >= 0) mine[static_cast<size_t>(out)] = {};
-  std::erase_if(mine, [](const Slot& s) { return s.offset < 0; });
+  if (out >= 0) mine[static_cast<size_t>(out)] = -1;
+  std::erase(mine, -1);
   if (!ends(a)) return;
   if (!mine.empty()) throw Impossible();  // something outlives the micro-batch
   slots_.erase({a.stage, a.micro});
@@ -70,36 +70,26 @@ Tensor ActionRepeats::repeat(const Action& a, Tensor in) {
   const Noted& n = at->second;
   if (!idle(n.streams)) throw Impossible();
   Slots& mine = slots(a);
-  if (in.defined()) mine.push_back({in.record->offset, in});
+  if (in.defined()) mine.push_back(in.record->offset);
   for (const Request& r : n.requests) {
     if (r.slot < 0) {
-      // The arena asks for no more than bytes: what kind they were is not counted again.
-      Tensor t = memory_.allocate(MemoryKind::temporaries, "repeated", r.dtype, r.shape);
-      mine.push_back({t.record->offset, t});
+      mine.push_back(memory_.repeat(r.bytes));
     } else {
-      Slot& given = mine[static_cast<size_t>(r.slot)];
-      memory_.release(given.tensor);
-      given.offset = -1;
+      int64_t& given = mine[static_cast<size_t>(r.slot)];
+      memory_.end_repeat(given);
+      given = -1;
     }
   }
   step_.compute.clock += n.seconds;
   Tensor out;
-  if (n.out >= 0) {
-    out = mine[static_cast<size_t>(n.out)].tensor;
-    const TensorRecord where = *out.record;
-    *out.record = n.how;
-    out.record->memory = where.memory;
-    out.record->offset = where.offset;
-    out.shape = n.out_shape;
-    out.dtype = n.out_dtype;
-  }
+  if (n.out >= 0) out = memory_.tensor_at(mine[static_cast<size_t>(n.out)], n.out_dtype, n.out_shape, n.how);
   finish(a, mine, n.out);
   return out;
 }
 
 void ActionRepeats::begin(const Action& a, Tensor in) {
   if (!notes(a)) return;
-  if (in.defined()) slots(a).push_back({in.record->offset, {}});
+  if (in.defined()) slots(a).push_back(in.record->offset);
   begun_ = step_.compute.clock;
   clocks_.clear();
   for (const Stream* s : streams_) clocks_.push_back(s->clock);
@@ -123,18 +113,18 @@ void ActionRepeats::end(const Action& a, Tensor out) {
   n.seconds = step_.compute.clock - begun_;
   Slots& mine = slots(a);
   std::map<int64_t, int> at;  // slots by their offsets
-  for (size_t i = 0; i < mine.size(); ++i) at[mine[i].offset] = static_cast<int>(i);
+  for (size_t i = 0; i < mine.size(); ++i) at[mine[i]] = static_cast<int>(i);
   for (const MetaMemory::Request& r : requests_) {
     if (!r.release) {
       at[r.offset] = static_cast<int>(mine.size());
-      mine.push_back({r.offset, {}});
-      n.requests.push_back({-1, r.dtype, r.shape});
+      mine.push_back(r.offset);
+      n.requests.push_back({-1, r.bytes});
       continue;
     }
     const auto slot = at.find(r.offset);
     if (slot == at.end()) throw Impossible();  // it is not of this micro-batch
-    n.requests.push_back({slot->second, r.dtype, {}});
-    mine[static_cast<size_t>(slot->second)] = {};
+    n.requests.push_back({slot->second, 0});
+    mine[static_cast<size_t>(slot->second)] = -1;
     at.erase(slot);
   }
   if (out.defined()) {

@@ -47,9 +47,8 @@ class ActionRepeats {
   }
   /// One request of memory: of a slot that is given back, or of a new one.
   struct Request {
-    int slot = -1;  ///< given back; -1: a new one
-    DType dtype = DType::f32;
-    Shape shape;
+    int slot = -1;      ///< given back; -1: a new one
+    int64_t bytes = 0;  ///< of it
   };
   struct Noted {
     double seconds = 0;
@@ -60,13 +59,9 @@ class ActionRepeats {
     DType out_dtype = DType::f32;
     TensorRecord how;
   };
-  struct Slot {
-    int64_t offset = -1;  ///< -1: given back
-    Tensor tensor;        ///< of what is repeated
-  };
-  /// What a micro-batch has on a stage, in the order in which it came: first what its last action left, then
-  /// what this one takes, then what it asks for.
-  using Slots = std::vector<Slot>;
+  /// Offsets of what a micro-batch has on a stage, in the order in which it came: first what its last action
+  /// left, then what this one takes, then what it asks for. -1: given back.
+  using Slots = std::vector<int64_t>;
   Slots& slots(const pipeline::Action& a) { return slots_[{a.stage, a.micro}]; }
   static bool ends(const pipeline::Action& a);  ///< the micro-batch on the stage
   /// Whether they have nothing left that the compute stream has not waited for.

@@ -38,6 +38,10 @@ BlockTensorSet module_tensors(RecomputeModule module) {
 
 }  // namespace
 
+void lower_once(PipelineLayout& l) {
+  if (!l.stage_layers.empty() && !l.programs) l.programs = pipeline::lower_all(l.schedule);
+}
+
 std::string pack(const PipelineLayout& l) {
   std::string text;
   if (l.recompute)
@@ -166,6 +170,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.optimizer = optimizer_settings(r);
   o.recompute = layout.recompute ? *layout.recompute : recompute_options(r);
   o.schedule = layout.schedule;
+  o.programs = layout.programs;
   o.stage_layers = layout.stage_layers;
   o.logits_chunk.rows = r.train.logits_chunk_size;
   if (device_of(r) == DeviceKind::cuda) o.logits_chunk.least = 4096;

@@ -6,6 +6,7 @@
 
 #include "parallel/mesh/context_sharding.h"
 #include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/lowering.h"
 #include "parallel/pipeline/schedule.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/program/offload_memories.h"
@@ -22,7 +23,10 @@ struct PipelineLayout {
   pipeline::Schedule schedule;
   std::vector<int> stage_layers;              ///< empty: no pipeline
   std::optional<RecomputeOptions> recompute;  ///< what recompute.granularity: auto chose
+  pipeline::Programs programs = {};           ///< of the schedule; null: each rank makes its own
 };
+/// Makes the programs of a pipeline's ranks, where one process plans several of them.
+void lower_once(PipelineLayout& layout);
 /// What the recipe says; of auto nothing.
 RecomputeOptions recompute_options(const Recipe& recipe);
 /// Of a step, from 1.

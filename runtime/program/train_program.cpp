@@ -104,7 +104,9 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
            "micro-batches by turns that are captured, leave the device or share a balance");
   LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
            options_.schedule.micros, options.accumulation);
-  program_ = pipeline::lower(options_.schedule, device_.groups.coordinate(Axis::pipeline));
+  const int stage_rank = device_.groups.coordinate(Axis::pipeline);
+  program_ = staged() && options_.programs ? options_.programs->at(static_cast<size_t>(stage_rank))
+                                           : pipeline::lower(options_.schedule, stage_rank);
   const int64_t rows = options.micro_batch * cut_.rows().rows;
   const int parts = device_.groups.mesh.sequence_parts();
   LT_CHECK(options.micro_batch % parts == 0, "{} sequences of a micro-batch over {} tensor-parallel ranks",
@@ -471,6 +473,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     pass();
   }
   actions_ = run.actions();
+  if (!updates_) return result;
   step.enter("gradients");
   store_.finish_gradients();
   if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);

@@ -54,6 +54,7 @@ struct ProgramOptions {
   bool position_ids = false;                    ///< batches have positions of their own
   /// Of the pipeline axis; without stages: one stage that has everything.
   pipeline::Schedule schedule;
+  pipeline::Programs programs;                        ///< of the schedule, if they are made already
   std::vector<int> stage_layers;                      ///< layers of each of the schedule's stages
   std::optional<Fp8Settings> fp8;                     ///< where MatmulPrecision::fp8 is ever asked for
   MatmulPrecision products = MatmulPrecision::plain;  ///< at first
@@ -153,6 +154,9 @@ class TrainProgram {
   /// before did take its time and memory without running (ActionRepeats). What a step is then known by is its
   /// time, its actions' and its memory, not its ops, traffic and waits.
   void repeat_actions(MetaMemory& memory) { repeated_ = &memory; }
+
+  /// On meta: train steps end before their update, for who asks what layers take.
+  void end_before_update() { updates_ = false; }
 
   /// Bytes in offload memory.
   OffloadedBytes offloaded() const;
@@ -257,6 +261,7 @@ class TrainProgram {
   int64_t steps_ = 0;
   std::optional<ActivationOffload> offloaded_;
   MetaMemory* repeated_ = nullptr;
+  bool updates_ = true;
   std::unique_ptr<Graph> graphs_[2][2];  // by whether another micro-batch is before, and after
 };
 

@@ -325,6 +325,9 @@ class Rules {
       return side > 0 && r_.train.micro_batch_size % parts(side) == 0 &&
              std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % unit(c, side) == 0; });
     };
+    // Its side divides heads and parts of a micro-batch: no more ranks are good.
+    const int64_t longest = std::min(m.num_attention_heads, r_.train.micro_batch_size);
+    const int64_t most = std::min(kMostRanks, longest * longest * (cube ? longest : depth));
     if (p.sequence_parallel)
       broken("parallel.sequence_parallel",
              fmt::format(
@@ -356,7 +359,7 @@ class Rules {
                                 cube         ? "l^3"
                                 : depth == 1 ? "q^2"
                                              : fmt::format("parallel.tensor_depth * q^2 ({} * q^2)", depth),
-                                mode, nearest(p.tensor, 1, kMostRanks, good)),
+                                mode, nearest(p.tensor, 1, most, good)),
                     mode_keys);
     bool whole = true;
     for (const Cut& c : cuts) {
@@ -368,7 +371,7 @@ class Rules {
           c.power == 2 ? fmt::format("{}^2 ({})", letter, side * side) : fmt::format("{} ({})", letter, side);
       broken(tensor,
              fmt::format("with {} its side {} must divide {} ({}){}", mode, divisor, c.what, c.n,
-                         nearest(p.tensor, 1, kMostRanks, good)),
+                         nearest(p.tensor, 1, most, good)),
              keys);
     }
     if (const int64_t n = parts(side); whole && r_.train.micro_batch_size % n != 0)

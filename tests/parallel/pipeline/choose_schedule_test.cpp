@@ -187,6 +187,52 @@ TEST_CASE("ranks that hold several stages are made to cost alike", "[pipeline]")
   CHECK(balance_ranks(costs, 0, 4, split, {0, 1, 2, 3}) == split);
 }
 
+TEST_CASE("like layers are balanced as well as by trying every move of one", "[pipeline]") {
+  std::mt19937 random(7);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  int moved = 0;
+  for (int round = 0; round < 200; ++round) {
+    const int ranks = pick(2, 6), chunks = pick(2, 3), stages = ranks * chunks;
+    std::vector<int> placed(static_cast<size_t>(stages)), counts(placed.size(), 1);
+    for (int i = 0; i < stages; ++i)
+      placed[static_cast<size_t>(i)] =
+          i / ranks % 2 == 1 && round % 2 == 1 ? ranks - 1 - i % ranks : i % ranks;
+    int layers = stages;
+    for (int more = pick(0, 3 * stages); more > 0; --more, ++layers)
+      ++counts[static_cast<size_t>(pick(0, stages - 1))];
+    const std::vector<double> costs(static_cast<size_t>(layers), 0.7);
+    const double first = 0.1 * pick(0, 9), last = 0.3 * pick(0, 9);
+    const auto value = [&](const std::vector<int>& split) {
+      std::vector<double> of(static_cast<size_t>(ranks));
+      const std::vector<double> sums = stage_sums(costs, first, last, split);
+      for (size_t s = 0; s < sums.size(); ++s) of[static_cast<size_t>(placed[s])] += sums[s];
+      double most = 0, squares = 0;
+      for (double x : of) most = std::max(most, x), squares += x * x;
+      return std::pair(most, squares);
+    };
+    std::vector<int> plain = counts;
+    for (bool again = true; again;) {
+      again = false;
+      std::vector<int> best = plain;
+      for (size_t from = 0; from < plain.size(); ++from)
+        for (size_t to = 0; to < plain.size(); ++to) {
+          if (plain[from] == 1) continue;
+          std::vector<int> next = plain;
+          --next[from], ++next[to];
+          const auto a = value(next), b = value(best);
+          if (a.first < b.first - 1e-9 || (a.first < b.first + 1e-9 && a.second < b.second - 1e-9))
+            best = next, again = true;
+        }
+      plain = best;
+    }
+    const std::vector<int> balanced = balance_ranks(costs, first, last, counts, placed);
+    moved += balanced != counts;
+    CHECK(value(balanced).first == Approx(value(plain).first).epsilon(1e-9));
+    CHECK(value(balanced).second == Approx(value(plain).second).epsilon(1e-9));
+  }
+  CHECK(moved > 100);
+}
+
 TEST_CASE("W is placed where a rank waits: never slower, no more kept at most, still runs", "[pipeline]") {
   std::mt19937_64 random(11);
   int faster = 0;

@@ -96,6 +96,7 @@ TEST_CASE("lowered programs run on blocking links, whatever the pace, and never 
   grid(6, [&](const Schedule& s) {
     for (int lookahead : {0, 1, 3}) {
       const std::vector<Program> programs = programs_of(s, lookahead);
+      if (lookahead == 1) REQUIRE(*lower_all(s) == programs);
       for (Pace pace : {Pace::random, Pace::eager, Pace::lazy}) {
         const MachineRun run = run_programs(s, programs, pace, static_cast<uint64_t>(runs));
         INFO(s.name << " p " << s.ranks << " v " << s.chunks << " m " << s.micros << " lookahead "

@@ -15,7 +15,7 @@ namespace ltrain {
 namespace {
 
 constexpr size_t kBatch = 16;               // layouts that are tried before others are chosen
-constexpr size_t kPriced = 512;             // at once
+constexpr size_t kPriced = 256;             // at once
 constexpr size_t kFrontTrials = 8;          // of the front of bounds
 constexpr size_t kSmallestTrials = 24;      // where nothing fits
 constexpr size_t kVariantsOf = 10;          // of the fastest that fit, and of those that would if they did

@@ -27,11 +27,11 @@ data: {{train: [{{path: {tokens}}}], tokenizer: {{kind: byte}}, seq_length: 512}
 train: {{micro_batch_size: 4, global_batch_size: {batch}}}
 """
 MOE = "moe: {{num_experts: 8, top_k: 2, intermediate_size: 1024, {}}}"
-# Experts that choose have an even share of each micro-batch; a router that begins to learn from random tokens is far
-# from even, and the ranks wait for the one that has most rows.
+# With expert choice every expert has an even share of each micro-batch. A router that begins to learn from random
+# tokens is far from even, and the ranks wait for the one that has most rows.
 MODELS = {"dense": "", "even": MOE.format("router: {selection: expert_choice}"),
           "learned": MOE.format("balance: {kind: switch, coeff: 0.01}")}
-ROUTINGS = {"even": "even, experts choose", "learned": "as the router learns"}
+ROUTINGS = {"even": "even, by expert choice", "learned": "as the router learns"}
 # What chooses and moves rows; the products with the gate's 8 columns are 0.1 % of a layer's matmuls.
 ROUTER = re.compile(r"route_|permute_rows|combine_rows|sort_choices|balance_loss|z_loss|router")
 
@@ -125,7 +125,7 @@ def main():
         [("scripts/compare-moe.sh " + " ".join(sys.argv[1:])).strip()],
         [("Speed", rows, f"Six layers of 512, feed-forward 2048 or 8 experts of 1024; steps of {o.batch} x 512 tokens in "
           f"micro-batches of 4. Median (smallest to largest) of {o.rounds} alternating runs of {o.steps} steps after "
-          f"{o.warmup} of warm-up each. Experts that choose have even shares of rows. A router that begins to learn from "
+          f"{o.warmup} of warm-up each. With expert choice shares of rows are even. A router that begins to learn from "
           "random tokens has not: the others wait for the busiest rank, whose shares are the mean over layers and steps."),
          ("Router", shares, "By sampling the whole run of one process of two threads (perf, 199 Hz).")],
         {"results": results, "router_share": share})

@@ -25,7 +25,7 @@ constexpr int kPanelRows = 14;  // 28 accumulators of 32 registers
 constexpr int kPanelRows = 6;  // 12 of 16
 #endif
 constexpr int kPanelVectors = 2, kPanelCols = kPanelVectors * kLanes;
-constexpr int64_t kAhead = 64;      // elements that a row is fetched ahead of its use
+constexpr int64_t kAhead = 64;      // elements that a row is fetched ahead of its use, by whole lines
 constexpr int64_t kSumsAhead = 32;  // sums that a panel of b is
 static_assert(kPackTileRows % kPanelRows == 0 && kPackTileCols % kPanelCols == 0 &&
               kRowBlock % kPackTileRows == 0 && kColBlock % kPackTileCols == 0);
@@ -118,7 +118,7 @@ void pack_turned(float* dst, const Source& src, int64_t row, int64_t rows, int64
         if (r >= have) {
           x[r] = Lanes{};
         } else if (some == kLanes) {
-          __builtin_prefetch(src.at(row + r0 + r, k0 + k) + kAhead);
+          if constexpr (kVectorBytes == 64) __builtin_prefetch(src.at(row + r0 + r, k0 + k) + kAhead);
           x[r] = src.load(row + r0 + r, k0 + k);
         } else {
           float line[kLanes] = {};

@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,15 +26,20 @@ optimizer: {{lr: 1.0e-3, min_lr: 1.0e-4}}
 data: {{train: [{{path: {tokens}}}], tokenizer: {{kind: byte}}, seq_length: 512}}
 train: {{micro_batch_size: 4, global_batch_size: {batch}}}
 """
-MOE = "moe: {num_experts: 8, top_k: 2, intermediate_size: 1024, balance: {kind: switch, coeff: 0.01}}"
+MOE = "moe: {{num_experts: 8, top_k: 2, intermediate_size: 1024, {}}}"
+# With expert choice every expert has an even share of each micro-batch. A router that begins to learn from random
+# tokens is far from even, and the ranks wait for the one that has most rows.
+MODELS = {"dense": "", "even": MOE.format("router: {selection: expert_choice}"),
+          "learned": MOE.format("balance: {kind: switch, coeff: 0.01}")}
+ROUTINGS = {"even": "even, by expert choice", "learned": "as the router learns"}
 # What chooses and moves rows; the products with the gate's 8 columns are 0.1 % of a layer's matmuls.
 ROUTER = re.compile(r"route_|permute_rows|combine_rows|sort_choices|balance_loss|z_loss|router")
 
-# name, goal, overrides of both, of the MoE model alone
+# name, goal, ranks of experts, overrides of both, of the MoE model alone
 PAIRS = [
-    ("one process of two threads", 0.95, ["launch.threads_per_rank=2"], []),
-    ("two processes: experts over both, against data parallel", 0.92, ["parallel.data=2", "launch.threads_per_rank=1"],
-     ["parallel.expert=2"]),
+    ("one process of two threads", 0.95, 1, ["launch.threads_per_rank=2"], []),
+    ("two processes: experts over both, against data parallel", 0.92, 2,
+     ["parallel.data=2", "launch.threads_per_rank=1"], ["parallel.expert=2"]),
 ]
 
 
@@ -58,6 +64,14 @@ def router_share(binary, recipe, run_dir, overrides):
     return share
 
 
+def busiest(lines, ranks):
+    """Even shares of rows of the busiest rank, the mean over layers and steps: ranks have neighbouring experts."""
+    def of_layer(rows):
+        each = len(rows) // ranks
+        return max(sum(rows[r * each:(r + 1) * each]) for r in range(ranks)) * ranks / sum(rows)
+    return statistics.mean(of_layer(rows) for line in lines for rows in line["expert_tokens"])
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__)
     a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
@@ -73,32 +87,37 @@ def main():
         tokens = os.path.join(scratch, "tokens")
         measure.write_tokens(tokens, 64 * 512 + 1, 256)
         recipes = {}
-        for name, moe in (("dense", ""), ("moe", MOE)):
+        for name, moe in MODELS.items():
             recipes[name] = os.path.join(scratch, name + ".yaml")
             with open(recipes[name], "w") as out:
                 out.write(RECIPE.format(name=name, moe=moe, tokens=tokens, batch=o.batch))
         run_dir = os.path.join(scratch, "run")
         few = [f"train.train_steps={o.warmup + o.steps}", f"precision={o.precision}", *measure.FEW_STEPS]
 
-        def speed(name, overrides):
-            lines = measure.run_ltrain(o.binary, recipes[name], run_dir, few + overrides)
-            return [line["tokens_per_sec"] for line in lines[o.warmup:]]
+        def run(name, overrides):
+            return measure.run_ltrain(o.binary, recipes[name], run_dir, few + overrides)[o.warmup:]
 
-        for name, goal, both, moe in PAIRS:
-            this, other = [], []
+        for name, goal, ranks, both, moe in PAIRS:
+            lines = {model: [] for model in MODELS}
             for _ in range(o.rounds):
-                this += speed("moe", both + moe)
-                other += speed("dense", both)
-            r = {"pair": name, "goal": goal, "this": measure.spread(this), "other": measure.spread(other)}
-            r["ratio"] = r["this"]["median"] / r["other"]["median"]
-            results.append(r)
-            print(f"{name}: {r['ratio']:.3f} (goal {goal})", file=sys.stderr)
-        share = router_share(o.binary, recipes["moe"], run_dir,
+                for model in MODELS:
+                    lines[model] += run(model, both if model == "dense" else both + moe)
+            rates = {model: measure.spread([line["tokens_per_sec"] for line in lines[model]]) for model in MODELS}
+            for model in ROUTINGS:
+                r = {"pair": name, "routing": model, "goal": goal, "this": rates[model], "other": rates["dense"],
+                     "busiest": busiest(lines[model], ranks)}
+                r["ratio"] = r["this"]["median"] / r["other"]["median"]
+                results.append(r)
+                print(f"{name}, {ROUTINGS[model]}: {r['ratio']:.3f} (goal {goal}), busiest rank {r['busiest']:.2f} even "
+                      "shares", file=sys.stderr)
+        share = router_share(o.binary, recipes["learned"], run_dir,
                              [f"train.train_steps={4 * o.steps}", f"precision={o.precision}", *measure.FEW_STEPS[0:2],
                               "launch.threads_per_rank=2"])
     rate = lambda s: f"{s['median']:.0f} ({s['min']:.0f} to {s['max']:.0f})"
-    rows = [["", "MoE, tokens/s", "dense, tokens/s", "MoE ÷ dense", "goal"]]
-    rows += [[r["pair"], rate(r["this"]), rate(r["other"]), f"**{r['ratio']:.3f}**", str(r["goal"])] for r in results]
+    rows = [["", "routing", "even shares of the busiest rank", "MoE, tokens/s", "dense, tokens/s", "MoE ÷ dense",
+             "goal"]]
+    rows += [[r["pair"], ROUTINGS[r["routing"]], f"{r['busiest']:.2f}", rate(r["this"]), rate(r["other"]),
+              f"**{r['ratio']:.3f}**", str(r["goal"])] for r in results]
     told = "not measured: there is no perf here" if share is None else f"{100 * share:.2f} %"
     shares = [["what", "part of the run's samples", "goal"], ["router, permutation, combination", told, "5 %"]]
     measure.write_report(
@@ -106,7 +125,8 @@ def main():
         [("scripts/compare-moe.sh " + " ".join(sys.argv[1:])).strip()],
         [("Speed", rows, f"Six layers of 512, feed-forward 2048 or 8 experts of 1024; steps of {o.batch} x 512 tokens in "
           f"micro-batches of 4. Median (smallest to largest) of {o.rounds} alternating runs of {o.steps} steps after "
-          f"{o.warmup} of warm-up each. Random tokens: the router is near even."),
+          f"{o.warmup} of warm-up each. With expert choice shares of rows are even. A router that begins to learn from "
+          "random tokens has not: the others wait for the busiest rank, whose shares are the mean over layers and steps."),
          ("Router", shares, "By sampling the whole run of one process of two threads (perf, 199 Hz).")],
         {"results": results, "router_share": share})
 

@@ -130,6 +130,37 @@ TEST_CASE("copies of experts that have biases train as one process does", "[expe
   }
 }
 
+TEST_CASE("copies of experts send the bytes of the plan where every expert has as many rows", "[expert]") {
+  TinyOptions one = moe();
+  one.moe.selection = Selection::expert_choice;  // even, whatever tokens there are
+  one.moe.norm_topk_prob = false;
+  one.moe.intermediate_size = 8;  // few weights beside the rows: each expert is worth a copy
+  one.micro_batch = 8;
+  one.global_batch = 32;
+  const int copies = GENERATE(1, 3);
+  for (const NamedLayout& l : std::vector<NamedLayout>{
+           {"expert 2", [](TinyOptions& o) { experts(o, 2); }},
+           {"expert 4, ZeRO-2", [](TinyOptions& o) { experts(o, 4), o.zero_stage = 2; }},
+           {"expert 2 of 4, ZeRO-3", [](TinyOptions& o) { o.ranks = 4, o.expert = 2, o.zero_stage = 3; }},
+           {"expert 2, tensor 2", [](TinyOptions& o) { experts(o, 2), o.tensor = 2; }},
+           {"in parts, two levels",
+            [](TinyOptions& o) { experts(o, 4), o.dispatch.chunks = 2, o.intra_node_experts = 2; }},
+           {"gathered", [](TinyOptions& o) { experts(o, 2), o.dispatch.gather = true; }},
+           {"a budget of rows", [](TinyOptions& o) { experts(o, 4), o.dispatch.row_budget = 1.5; }},
+           {"computed again", [](TinyOptions& o) { experts(o, 2), o.recompute.run = 1; }}}) {
+    TinyOptions many = one;
+    l.set(many);
+    many.dispatch.replicas = copies;
+    INFO(l.name << ", " << copies << " copies");
+    const TinyResult result = train_tiny(many);
+    CHECK(result.plan_bytes == result.used_bytes);
+    CHECK(result.plan_groups == result.used_groups);
+    CHECK(result.plan_wire == result.used_wire);
+    many.dispatch.replicas = 0;
+    CHECK(result.used_groups.at("expert") != train_tiny(many).used_groups.at("expert"));  // there are some
+  }
+}
+
 TEST_CASE("rows of a rank with one expert travel straight: fewer passes and less memory, the same bits",
           "[expert]") {
   TinyOptions one = moe();

@@ -211,8 +211,8 @@ TEST_CASE("like layers are balanced as well as by trying every move of one", "[p
       return std::pair(most, squares);
     };
     std::vector<int> plain = counts;
-    for (bool again = true; again;) {
-      again = false;
+    for (bool improves = true; improves;) {
+      improves = false;
       std::vector<int> best = plain;
       for (size_t from = 0; from < plain.size(); ++from)
         for (size_t to = 0; to < plain.size(); ++to) {
@@ -221,7 +221,7 @@ TEST_CASE("like layers are balanced as well as by trying every move of one", "[p
           --next[from], ++next[to];
           const auto a = value(next), b = value(best);
           if (a.first < b.first - 1e-9 || (a.first < b.first + 1e-9 && a.second < b.second - 1e-9))
-            best = next, again = true;
+            best = next, improves = true;
         }
       plain = best;
     }

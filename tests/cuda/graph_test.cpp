@@ -94,6 +94,20 @@ TEST_CASE("a job with captured micro-batches equals the one without, bit for bit
       o.dropout = 0.2;
       CHECK(train_tiny(o).losses != eager.losses);  // a comparison that can fail
     }
+  for (const auto estimator : {HessianEstimator::gauss_newton, HessianEstimator::hutchinson}) {
+    CAPTURE(static_cast<int>(estimator));
+    TinyOptions o = tiny("llama", "fp32");  // whose passes of estimates are not captured
+    o.optimizer.rule = UpdateRule::sophia;
+    o.optimizer.hessian_estimator = estimator;
+    o.optimizer.hessian_interval = 2;
+    const TinyResult eager = train_tiny(o);
+    o.cuda_graphs = true;
+    const TinyResult graphed = train_tiny(o);
+    check_same_bits(eager, graphed);
+    CHECK(graphed.used_bytes == graphed.plan_bytes);
+    o.optimizer.hessian_interval = 3;
+    CHECK(train_tiny(o).losses != eager.losses);
+  }
   TinyOptions one = tiny("llama", "fp32");  // no second micro-batch, and one that the device holds at once
   one.global_batch = 2;
   const TinyResult eager = train_tiny(one);
@@ -134,6 +148,13 @@ TEST_CASE(
     CHECK(graphed.used_groups.size() > 0);
   };
   check("data", [](TinyOptions& m) { m.ranks = 2, m.tied = true; });
+  for (const auto estimator : {HessianEstimator::gauss_newton, HessianEstimator::hutchinson})
+    check("Sophia, ZeRO-1", [&](TinyOptions& m) {
+      m.ranks = 2, m.zero_stage = 1;
+      m.optimizer.rule = UpdateRule::sophia;
+      m.optimizer.hessian_estimator = estimator;
+      m.optimizer.hessian_interval = 2;
+    });
   check("data, one micro-batch a step", [](TinyOptions& m) { m.ranks = 2, m.global_batch = 2; });
   check("NCCL: data", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.nccl = true; });
   check("ZeRO-1, bf16", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.precision = "bf16"; });

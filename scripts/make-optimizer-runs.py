@@ -29,7 +29,7 @@ STEPS, DECAY, B1, B2, EPS = 8, 0.1, 0.9, 0.95, 1e-8
 LION = (0.9, 0.99)
 FREEZE = 4  # last step of the warm-up of 1-bit optimizers
 INTERVAL, RADIUS, SEED = 3, 1e-4, 1234  # Sophia
-GAMMA = {"hutchinson": 0.01, "gauss_newton": 0.05}
+GAMMA = {"hutchinson": 0.01, "gauss_newton": 20.0}  # with the paper's 0.05 so few tokens' squares leave signs alone
 LAMB_MOST, LAMB_LEAST, LAMB_BETA = 10.0, 0.01, 0.9  # 1-bit LAMB, DeepSpeed's defaults
 FACTOR_MOST, FACTOR_LEAST, FACTOR_CHANGE = 4.0, 0.5, 0.1
 
@@ -86,7 +86,7 @@ class Job:
         return total / self.counted(step)
 
     def counted(self, step):
-        return (self.targets[step] >= 0).sum()
+        return (self.targets[step] >= 0).sum().item()
 
     def gradients(self, w, step, rows=slice(None), draw=None):
         """The loss, and its gradient by name."""

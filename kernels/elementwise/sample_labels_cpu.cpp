@@ -69,8 +69,8 @@ void sample(int32_t* labels, const T* logits, const int32_t* targets, const T* s
 }  // namespace
 
 void sample_labels_cpu(DType t, int32_t* labels, const void* logits, const int32_t* targets,
-                       const void* stats, int ranks, int rank, int64_t rows, int64_t vocab,
-                       VocabColumns part, RowRandomArgs random, double soft_cap) {
+                       const void* stats, int ranks, int rank, int64_t rows, int64_t vocab, VocabColumns part,
+                       RowRandomArgs random, double soft_cap) {
   dispatch_wide(t, [&]<class T>() {
     sample(labels, static_cast<const T*>(logits), targets, static_cast<const T*>(stats), ranks, rank, rows,
            vocab, part, random, soft_cap);

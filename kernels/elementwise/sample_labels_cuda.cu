@@ -11,8 +11,8 @@ constexpr int kThreads = 512;
 constexpr int kParts = kThreads / kWarp;
 
 /// A block a row. Its columns are cut into a part for each warp, which adds up the exponentials of its own;
-/// then the part that the goal falls in is cut likewise, until it is no longer than a warp: a row is read once
-/// and a sixteenth of it again.
+/// then the part that the goal falls in is cut likewise, until it is no longer than a warp: a row is read
+/// once and a sixteenth of it again.
 template <class T, bool kCap>
 __global__ void __launch_bounds__(kThreads)
     sample_labels(int32_t* labels, const T* logits, const int32_t* targets, const T* stats, int ranks,
@@ -22,8 +22,7 @@ __global__ void __launch_bounds__(kThreads)
   double* goal_of_all = shared_memory<double>();
   T* masses = reinterpret_cast<T*>(goal_of_all + 1);
   if (threadIdx.x == 0)
-    *goal_of_all =
-        target < 0 ? -1 : label_goal(stats, rows, row, ranks, rank, label_uniform(random, row));
+    *goal_of_all = target < 0 ? -1 : label_goal(stats, rows, row, ranks, rank, label_uniform(random, row));
   __syncthreads();
   double goal = *goal_of_all;
   if (goal < 0) {
@@ -80,9 +79,9 @@ void sample_labels_cuda(Stream& s, DType t, int32_t* labels, const void* logits,
                         VocabColumns part, RowRandomArgs random, double soft_cap) {
   dispatch_wide(t, [&]<class T>() {
     with_cap(soft_cap, [&]<bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 8 + kParts * sizeof(T), cuda::sample_labels<T, kCap>,
-             labels, static_cast<const T*>(logits), targets, static_cast<const T*>(stats), ranks, rank, vocab,
-             static_cast<T>(soft_cap), part, random);
+      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 8 + kParts * sizeof(T),
+             cuda::sample_labels<T, kCap>, labels, static_cast<const T*>(logits), targets,
+             static_cast<const T*>(stats), ranks, rank, vocab, static_cast<T>(soft_cap), part, random);
     });
   });
 }

@@ -21,8 +21,8 @@ void hutchinson_estimate(Stream& s, Tensor hessian, Tensor grad, Tensor shifted,
     LT_CHECK(t.elements() == n && t.dtype == hessian.dtype, "an estimate of {} elements of {} gradients", n,
              t.elements());
   if (s.meta()) {
-    s.meta()->add(s, op_cost("hutchinson_estimate", OpClass::optimizer, 6.0 * n, {hessian},
-                             {hessian, grad, shifted}));
+    s.meta()->add(
+        s, op_cost("hutchinson_estimate", OpClass::optimizer, 6.0 * n, {hessian}, {hessian, grad, shifted}));
     const Placements place = hessian.record->place;
     for (const Tensor& t : {grad, shifted}) place_update(s, "hutchinson_estimate", hessian, t, place);
     return;
@@ -36,8 +36,8 @@ void gauss_newton_estimate(Stream& s, Tensor hessian, Tensor grad, double beta2,
   LT_CHECK(grad.elements() == n && grad.dtype == hessian.dtype, "an estimate of {} elements of {} gradients",
            n, grad.elements());
   if (s.meta()) {
-    s.meta()->add(
-        s, op_cost("gauss_newton_estimate", OpClass::optimizer, 4.0 * n, {hessian}, {hessian, grad}));
+    s.meta()->add(s,
+                  op_cost("gauss_newton_estimate", OpClass::optimizer, 4.0 * n, {hessian}, {hessian, grad}));
     place_update(s, "gauss_newton_estimate", hessian, grad, hessian.record->place);
     return;
   }
@@ -52,8 +52,8 @@ void sophia(Stream& s, Tensor master, Tensor exp_avg, Tensor hessian, Tensor gra
   LT_CHECK(!low.defined() || (low.elements() == n && is_half(low.dtype)), "Sophia of {} elements into {}", n,
            low.elements());
   if (s.meta()) {
-    OpCost cost = op_cost("sophia", OpClass::optimizer, 10.0 * n, {master, exp_avg},
-                          {master, exp_avg, hessian, grad});
+    OpCost cost =
+        op_cost("sophia", OpClass::optimizer, 10.0 * n, {master, exp_avg}, {master, exp_avg, hessian, grad});
     if (low.defined()) cost.bytes += static_cast<double>(low.bytes());
     s.meta()->add(s, cost);
     place_update(s, "sophia", master, grad, exp_avg.record->place);

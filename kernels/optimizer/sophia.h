@@ -62,8 +62,8 @@ void hutchinson_estimate(Stream& s, Tensor hessian, Tensor grad, Tensor shifted,
 /// fp16 may be: there it stays. grad: of the mean loss with sampled labels, summed over ranks; factor: the
 /// number of labels, over the square of what the gradient is scaled by. Both (n) f32, or both f64.
 void gauss_newton_estimate(Stream& s, Tensor hessian, Tensor grad, double beta2, double factor);
-/// One step on n elements. master, exp_avg, hessian, grad: (n) f32, or all f64. low: copy of master in a half,
-/// or undefined. args: beta1 of the moment; eps: least of gamma * hessian.
+/// One step on n elements. master, exp_avg, hessian, grad: (n) f32, or all f64. low: copy of master in a
+/// half, or undefined. args: beta1 of the moment; eps: least of gamma * hessian.
 void sophia(Stream& s, Tensor master, Tensor exp_avg, Tensor hessian, Tensor grad, Tensor low, bool decay,
             const AdamwArgs& args, double gamma);
 

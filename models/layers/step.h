@@ -30,13 +30,13 @@ struct RowSamples {
 struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
   Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
-  Tensor targets;       ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
+  Tensor targets;         ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
   Tensor target_samples;  ///< (samples of targets) i64: their global indices
-  RowSamples turned;    ///< cube: of the rows that this rank has inside a sublayer
-  ContextSharding cut;  ///< of each sample over the context ranks, when there are several
-  Tensor positions;     ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
-  int64_t micros = 1;   ///< micro-batches of a step
-  Tensor experts;       ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
+  RowSamples turned;      ///< cube: of the rows that this rank has inside a sublayer
+  ContextSharding cut;    ///< of each sample over the context ranks, when there are several
+  Tensor positions;       ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
+  int64_t micros = 1;     ///< micro-batches of a step
+  Tensor experts;  ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
   /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,
   /// the gradient of the loss with respect to a token's scores in any of them.
   Tensor balance_sums, balance_table;
@@ -47,7 +47,7 @@ struct MicroBatch : RowSamples {
   /// Set where each counted target is replaced by a label that the model draws from its own logits: random
   /// numbers of the samples of `targets`, their rows left open (kernels/elementwise/sample_labels.h).
   std::optional<RowRandom> drawn;
-  Tensor loss;            ///< (1) f64: the sum of token losses is added
+  Tensor loss;  ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
   /// Of multi-token prediction, in training: (modules, B * seq) i32, what module k - 1 embeds, token i + k,
   /// and what it predicts, token i + k + 1, where that is counted; and (1) f64, where their losses are added

@@ -94,9 +94,7 @@ class Sophia final : public Optimizer {
     if (o.hessian_interval <= 1) return {};
     return {"estimate of the Hessian", 2, 1, 0, o.hessian_interval};
   }
-  EstimatePass estimate(const OptimizerSettings& o, int64_t step) const override {
-    return pass_of(o, step);
-  }
+  EstimatePass estimate(const OptimizerSettings& o, int64_t step) const override { return pass_of(o, step); }
   bool updates_elements(const OptimizerSettings&, int64_t) const override { return false; }
   std::unique_ptr<TensorUpdate> make_tensor_update(UpdateContext& c) const override {
     return std::make_unique<SophiaUpdate>(c);

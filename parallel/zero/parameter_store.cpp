@@ -197,7 +197,8 @@ EstimatePass ParameterStore::estimate(int64_t step) const {
   const OptimizerSettings& o = settings_.optimizer;
   for (int i = 0; i < kUpdateRules; ++i)
     if (const UpdateRule r = static_cast<UpdateRule>(i); o.uses(r))
-      if (const EstimatePass pass = optimizer_of(r).estimate(o, step); pass != EstimatePass::none) return pass;
+      if (const EstimatePass pass = optimizer_of(r).estimate(o, step); pass != EstimatePass::none)
+        return pass;
   return EstimatePass::none;
 }
 

@@ -271,8 +271,7 @@ MicroBatch TrainProgram::in_place(int64_t place) const {
   static_cast<RowSamples&>(mb) = samples_of(whole, mine);
   if (cube) mb.turned = samples_of(whole, slice + g.column.rank());
   mb.batch = whole.batch / parts;
-  mb.target_samples =
-      cube ? whole.sample_index.flat(slice * mb.batch, {ways * mb.batch}) : mb.sample_index;
+  mb.target_samples = cube ? whole.sample_index.flat(slice * mb.batch, {ways * mb.batch}) : mb.sample_index;
   const int64_t rows = mb.rows();
   mb.tokens = whole.tokens.flat(slice * rows, {ways * rows});
   mb.targets =
@@ -425,7 +424,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   const bool same_each = !options_.sharding.shards_gradients() && estimate == EstimatePass::none &&
                          dtype_size(options_.precision.grad) >= 4;
   StageRun run(decoder_, step, whole ? options_.schedule : fewer, same_each ? repeated_ : nullptr);
-  const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
+  // Libraries get ready in the first step; the pass of an estimate has gathered what a graph gathers.
+  const bool graphed = scale_.defined() && !meta && steps_ > 0 && estimate == EstimatePass::none;
   if (scale_.defined() && !meta) {
     staging_.open();
     staging_.put(scale_, &scale);

@@ -182,8 +182,9 @@ TEST_CASE("1-bit Adam and LAMB after their warm-up, and Sophia") {
       const auto v = w.of(t, {n}, [](int64_t i) { return 0.1 + static_cast<double>(i % 7); });
       const auto fresh = w.of(t, {n}, [](int64_t i) { return 0.2 + static_cast<double>(i % 5); });
       const auto low = w.blank(n % 2 ? DType::f16 : DType::bf16, {n});
-      const auto infinite =
-          w.of(t, {n}, [](int64_t i) { return i % 3 ? 0.5 : i % 2 ? INFINITY : std::nan(""); });
+      const auto infinite = w.of(t, {n}, [](int64_t i) {
+        return i % 3 ? 0.5 : i % 2 ? INFINITY : std::nan("");
+      });
       const auto sums = w.of(DType::f64, {4}, [](int64_t i) { return 0.5 + static_cast<double>(i); });
       const auto state = w.of(DType::f64, {4}, [](int64_t i) { return 0.3 + static_cast<double>(i); });
       w.check(

@@ -23,8 +23,8 @@ RowRandom numbers(Guarded<int64_t>& samples, uint64_t seed = 7) {
   return r;
 }
 
-/// On `ranks` that share the vocabulary: of each row the label of the one that has it; -2 when none or several
-/// have.
+/// On `ranks` that share the vocabulary: of each row the label of the one that has it; -2 when none or
+/// several have.
 template <class T>
 std::vector<int32_t> draw(const Guarded<T>& logits, Guarded<int32_t>& targets, int64_t vocab, int ranks,
                           const RowRandom& random, double soft_cap = 0) {

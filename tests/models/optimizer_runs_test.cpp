@@ -47,10 +47,8 @@ OptimizerSettings settings_of(const std::string& kind) {
   OptimizerSettings o;
   const bool sophia = kind.starts_with("sophia_");
   o.rule = update_rule(kind == "muon_match_rms" ? "muon" : sophia ? "sophia" : kind).value();
-  if (kind == "sophia_hutchinson") {
-    o.hessian_estimator = HessianEstimator::hutchinson;
-    o.sophia_gamma = 0.01;
-  }
+  if (kind == "sophia_hutchinson") o.hessian_estimator = HessianEstimator::hutchinson;
+  o.sophia_gamma = kind == "sophia_hutchinson" ? 0.01 : 20;
   o.sgd_nesterov = true;
   if (kind == "muon_match_rms") o.muon_scale = MuonScale::match_rms_adamw;
   o.freeze_step = 4;
@@ -181,8 +179,10 @@ TEST_CASE("every optimizer moves whole gpt2 and llama models as PyTorch and the 
                                                                           : 1e-12;
     CHECK(most < within);
     // Negative control: the nearest other optimizer is told apart.
-    const char* near = kind == "adamw" ? "adam" : kind == "onebit_lamb" ? "lamb"
-                       : kind == "sophia_gauss_newton" ? "sophia_hutchinson" : "adamw";
+    const char* near = kind == "adamw"                 ? "adam"
+                       : kind == "onebit_lamb"         ? "lamb"
+                       : kind == "sophia_gauss_newton" ? "sophia_hutchinson"
+                                                       : "adamw";
     CHECK(worst(runs.at(architecture + " " + near), want, where) > 3 * within);
   }
 }

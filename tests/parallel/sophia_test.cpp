@@ -1,5 +1,5 @@
-// Sophia on a quadratic whose Hessian is known, against a reference in double over 20 steps, under every stage
-// of ZeRO. A pass of drawn labels has gradients of its own.
+// Sophia on a quadratic whose Hessian is known, against a reference in double over 20 steps, under every
+// stage of ZeRO. A pass of drawn labels has gradients of its own.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -104,8 +104,7 @@ std::map<std::string, Values> train(HessianEstimator estimator, const Layouts& l
                      : type == DType::bf16 ? static_cast<float>(w.ptr<bf16>()[i])
                                            : w.ptr<float>()[i];
           for (size_t i = 0; i < all.size(); ++i) {
-            const double v =
-                (drawn ? kLossScale * drawn_gradient(all, i, n) : gradient(all, i, n)) / l.ranks;
+            const double v = (drawn ? kLossScale * drawn_gradient(all, i, n) : gradient(all, i, n)) / l.ranks;
             type == DType::f64 ? g.ptr<double>()[i] = v : g.ptr<float>()[i] = static_cast<float>(v);
           }
         }

@@ -111,10 +111,11 @@ TEST_CASE("Sophia with drawn labels: layouts agree with one rank to 1e-12, and p
         {"full recompute", [](TinyOptions& o) { o.recompute.run = 1; }}};
     if (!capped) {
       layouts.push_back({"context 2, ZeRO-3", [](TinyOptions& o) { o.context = 2, o.zero_stage = 3; }});
-      layouts.push_back({"2d", [](TinyOptions& o) { o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2; }});
-      layouts.push_back({"3d", [](TinyOptions& o) { o.tensor = 8, o.tensor_mode = "3d", o.micro_batch = 4; }});
       layouts.push_back(
-          {"zero bubble", [](TinyOptions& o) { o.pipeline = 2, o.schedule = "zb-h1"; }});
+          {"2d", [](TinyOptions& o) { o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2; }});
+      layouts.push_back(
+          {"3d", [](TinyOptions& o) { o.tensor = 8, o.tensor_mode = "3d", o.micro_batch = 4; }});
+      layouts.push_back({"zero bubble", [](TinyOptions& o) { o.pipeline = 2, o.schedule = "zb-h1"; }});
       layouts.push_back({"micro-batches by turns", [](TinyOptions& o) { o.interleaved = true; }});
     }
     compare(one, layouts);
@@ -208,7 +209,8 @@ TEST_CASE("Sophia with drawn labels trains in 16 bits as it does in fp32, whatev
     o.loss_scale.initial = scale;
     CHECK(far(hessians(o)) < 0.02);
   }
-  o.loss_scale.initial = 1e9, o.read_gradients = false;  // beyond what fp16 holds: such elements stay as they were
+  o.loss_scale.initial = 1e9,
+  o.read_gradients = false;  // beyond what fp16 holds: such elements stay as they were
   for (const auto& [name, h] : hessians(o))
     for (double x : h) REQUIRE(std::isfinite(x));
 }

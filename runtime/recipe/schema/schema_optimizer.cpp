@@ -194,10 +194,9 @@ void sophia_keys(std::vector<Key>& t) {
                             "How the Hessian's diagonal is estimated. gauss_newton: from squares of the "
                             "gradient with labels drawn from the model's own logits. hutchinson: from the "
                             "difference of two gradients, in fp32 or fp64.")));
-  t.push_back(
-      sophia(integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
-                     "Steps from one estimate of the Hessian's diagonal to the next.")
-                 .between(1, kMaxSteps)));
+  t.push_back(sophia(integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
+                             "Steps from one estimate of the Hessian's diagonal to the next.")
+                         .between(1, kMaxSteps)));
   t.push_back(sophia(number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
                             "The moment is divided by this part of the diagonal, and cut to 1.")
                          .above(0)

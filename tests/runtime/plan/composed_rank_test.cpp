@@ -45,12 +45,12 @@ size_t entries(const Recipe& r, const MachineProfile& profile, const PipelineLay
 
 TEST_CASE("a rank that is composed of its first micro-batches has the bytes and the time of the whole pass",
           "[search][repeats]") {
-  const auto [text, extra] = GENERATE(
-      table<std::string, std::string>({{kDense, "parallel.pipeline=2"},
-                                       {kDense, "optimizer.kind=sophia"},  // steps of two passes
-                                       {kDense, "offload.activations.device=cpu"},
-                                       {kDense, "optimizer.grad_dtype=bf16"},
-                                       {kMoe, "parallel.pipeline=2"}}));
+  const auto [text, extra] =
+      GENERATE(table<std::string, std::string>({{kDense, "parallel.pipeline=2"},
+                                                {kDense, "optimizer.kind=sophia"},  // steps of two passes
+                                                {kDense, "offload.activations.device=cpu"},
+                                                {kDense, "optimizer.grad_dtype=bf16"},
+                                                {kMoe, "parallel.pipeline=2"}}));
   // Pairs of actions are not repeated.
   const std::string turns = extra == "parallel.pipeline=2" ? "off" : "auto";
   const Recipe given =

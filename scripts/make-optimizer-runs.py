@@ -28,7 +28,8 @@ spec.loader.exec_module(golden)
 STEPS, DECAY, B1, B2, EPS = 8, 0.1, 0.9, 0.95, 1e-8
 LION = (0.9, 0.99)
 FREEZE = 4  # last step of the warm-up of 1-bit optimizers
-INTERVAL, GAMMA, RADIUS, SEED = 3, 0.01, 1e-4, 1234  # Sophia
+INTERVAL, RADIUS, SEED = 3, 1e-4, 1234  # Sophia
+GAMMA = {"hutchinson": 0.01, "gauss_newton": 20.0}  # with the paper's 0.05 so few tokens' squares leave signs alone
 LAMB_MOST, LAMB_LEAST, LAMB_BETA = 10.0, 0.01, 0.9  # 1-bit LAMB, DeepSpeed's defaults
 FACTOR_MOST, FACTOR_LEAST, FACTOR_CHANGE = 4.0, 0.5, 0.1
 
@@ -75,16 +76,22 @@ class Job:
         self.tokens, self.targets = file["tokens"].long(), file["targets"].long()
         self.lr = file["lr"].tolist()
 
-    def loss(self, p, step, rows=slice(None)):
-        """Of some rows, over the number of counted tokens of all."""
+    def loss(self, p, step, rows=slice(None), draw=None):
+        """Of some rows, over the number of counted tokens of all. `draw`: gives other targets, from logits."""
         logits = self.forward(self.c, p, self.tokens[step][rows])
-        total = F.cross_entropy(logits.flatten(0, 1), self.targets[step][rows].flatten(), ignore_index=-1, reduction="sum")
-        return total / (self.targets[step] >= 0).sum()
+        targets = self.targets[step][rows]
+        if draw:
+            targets = torch.where(targets >= 0, draw(logits.detach()), targets)
+        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
+        return total / self.counted(step)
 
-    def gradients(self, w, step, rows=slice(None)):
+    def counted(self, step):
+        return (self.targets[step] >= 0).sum().item()
+
+    def gradients(self, w, step, rows=slice(None), draw=None):
         """The loss, and its gradient by name."""
         p = {n: t.detach().clone().requires_grad_() for n, t in w.items()}
-        loss = self.loss(p, step, rows)
+        loss = self.loss(p, step, rows, draw)
         loss.backward()
         return loss.item(), {n: t.grad for n, t in p.items()}
 
@@ -315,17 +322,30 @@ def fnv1a(text):
     return h
 
 
+def seed_of(step):
+    return (SEED + step * 0x9E3779B97F4A7C15) % 2 ** 64
+
+
 def random_signs(name, shape, step):
     """Bit i of the 128 of call i / 128."""
     n = math.prod(shape)
-    seed = (SEED + step * 0x9E3779B97F4A7C15) % 2 ** 64
-    words = philox(seed, fnv1a("signs of " + name), np.arange((n + 127) // 128))
+    words = philox(seed_of(step), fnv1a("signs of " + name), np.arange((n + 127) // 128))
     bits = (words[:, :, None] >> np.arange(32, dtype=np.uint64)) & np.uint64(1)
     return torch.tensor(bits.reshape(-1)[:n].astype(np.float64) * 2 - 1).reshape(shape)
 
 
-def sophia(job):
-    """Algorithm 3 with Hutchinson's estimate u * H u, H u by a difference of gradients."""
+def drawn_labels(logits, step):
+    """By inversion, with a number of 53 bits of each token: sample 4 step + row, position."""
+    rows, length, vocab = logits.shape
+    words = philox(seed_of(step), fnv1a("drawn labels"), (step - 1) * rows * length + np.arange(rows * length))
+    numbers = torch.tensor((words[:, 0] << np.uint64(32) | words[:, 1]) >> np.uint64(11)).double() / 2.0 ** 53
+    sums = torch.softmax(logits, -1).cumsum(-1).reshape(-1, vocab)
+    return (sums <= numbers[:, None]).sum(1).reshape(rows, length)
+
+
+def sophia(job, estimator):
+    """Algorithm 3: with Hutchinson's estimate u * H u, H u by a difference of gradients; or with algorithm 2's, squares
+    of the gradient with labels of the model, times their number."""
     w = {n: t.clone() for n, t in job.w.items()}
     m, h = ({n: torch.zeros_like(t) for n, t in w.items()} for _ in range(2))
     losses = []
@@ -333,7 +353,11 @@ def sophia(job):
         t = step + 1
         loss, g = job.gradients(w, step)
         losses.append(loss)
-        if step % INTERVAL == 0:
+        if step % INTERVAL == 0 and estimator == "gauss_newton":
+            _, drawn = job.gradients(w, step, draw=lambda logits: drawn_labels(logits, t))
+            for n in w:
+                h[n] = B2 * h[n] + (1 - B2) * job.counted(step) * drawn[n] ** 2
+        elif step % INTERVAL == 0:
             u = {n: random_signs(n, x.shape, t) for n, x in w.items()}
             _, beside = job.gradients({n: x + RADIUS * u[n] for n, x in w.items()}, step)
             for n in w:
@@ -341,7 +365,7 @@ def sophia(job):
         for n in w:
             m[n] = B1 * m[n] + (1 - B1) * g[n]
             w[n] -= job.lr[step] * decay_of(w[n]) * w[n]
-            w[n] -= job.lr[step] * (m[n] / (GAMMA * h[n]).clamp_min(EPS)).clamp(-1, 1)
+            w[n] -= job.lr[step] * (m[n] / (GAMMA[estimator] * h[n]).clamp_min(EPS)).clamp(-1, 1)
     return losses, w
 
 
@@ -371,7 +395,8 @@ def main():
             runs = {kind: (lambda job, make=make: run_torch(job, make)) for kind, make in torch_kinds.items()}
             runs["muon"] = lambda job: run_torch(job, muon("original"), apart=True)
             runs["muon_match_rms"] = lambda job: run_torch(job, muon("match_rms_adamw"), apart=True)
-            runs.update(lion=lion, lamb=lamb, adamw8bit=adamw8bit, sophia_h=sophia,
+            runs.update(lion=lion, lamb=lamb, adamw8bit=adamw8bit, sophia_hutchinson=lambda job: sophia(job, "hutchinson"),
+                        sophia_gauss_newton=lambda job: sophia(job, "gauss_newton"),
                         onebit_adam=lambda job: onebit(job, False), onebit_lamb=lambda job: onebit(job, True))
             for kind, run in runs.items():
                 job = Job(architecture)

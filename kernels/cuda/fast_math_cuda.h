@@ -28,6 +28,10 @@ __device__ __forceinline__ float fast_reciprocal(float x) {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
+/// exp of a difference to the maximum, which is not above 0.
+__device__ __forceinline__ float exp_below(float x) { return fast_exp2(x * kLog2E); }
+__device__ __forceinline__ double exp_below(double x) { return exp(x); }
+
 /// 1 / sqrt(x).
 __device__ __forceinline__ float inverse_root(float x) {
 #ifdef __CUDA_ARCH__

@@ -14,10 +14,6 @@ constexpr int kThreads = 512;
 /// left at a row's ends goes one by one.
 constexpr int kChunk = 8;
 
-/// exp of a difference to the maximum, which is not above 0.
-__device__ __forceinline__ float exp_below(float x) { return fast_exp2(x * kLog2E); }
-__device__ __forceinline__ double exp_below(double x) { return exp(x); }
-
 /// A running maximum and the sum of exponentials below it.
 template <class T>
 struct TopSum {

@@ -32,18 +32,34 @@ void add(A* y, A factor, int64_t n, uint64_t seed, uint64_t stream, const BoxEle
 }
 
 template <class A>
-void update(A* w, A* m, A* h, const A* g, const A* shifted, int64_t n, const SophiaFactors<A>& f,
-            uint64_t seed, uint64_t stream, const BoxElements& e) {
+void estimate(A* h, const A* g, const A* shifted, int64_t n, const EstimateFactors<A>& f, uint64_t seed,
+              uint64_t stream, const BoxElements& e) {
   parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
-    if (shifted) {
-      each_sign<A>(e, begin, end, seed, stream,
-                   [=](int64_t i, A u) { f.step(w[i], m[i], h[i], g[i], u * (shifted[i] - g[i]) * f.over); });
-      return;
-    }
-    A* __restrict wp = w, * __restrict mp = m, * __restrict hp = h;
+    each_sign<A>(e, begin, end, seed, stream, [=](int64_t i, A u) { f.add(h[i], u * (shifted[i] - g[i])); });
+  });
+}
+
+template <class A>
+void square(A* h, const A* g, int64_t n, const EstimateFactors<A>& f) {
+  parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
+    A* __restrict hp = h;
     const A* __restrict gp = g;
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) f.step(wp[i], mp[i], hp[i], gp[i], A(0));
+    for (int64_t i = begin; i < end; ++i) f.add_square(hp[i], gp[i]);
+  });
+}
+
+template <class A, class L>
+void update(A* w, A* m, const A* h, const A* g, L* low, int64_t n, const SophiaFactors<A>& f) {
+  parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
+    A* __restrict wp = w, * __restrict mp = m;
+    const A* __restrict hp = h, * __restrict gp = g;
+    L* __restrict lp = low;
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) f.step(wp[i], mp[i], hp[i], gp[i]);
+    if (!lp) return;
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) put(lp, i, static_cast<float>(wp[i]));
   });
 }
 
@@ -51,21 +67,33 @@ void update(A* w, A* m, A* h, const A* g, const A* shifted, int64_t n, const Sop
 
 void add_signs_cpu(DType t, void* y, double factor, int64_t n, uint64_t seed, uint64_t stream,
                    BoxElements elements) {
-  if (t == DType::f64)
-    add(static_cast<double*>(y), factor, n, seed, stream, elements);
-  else
-    add(static_cast<float*>(y), static_cast<float>(factor), n, seed, stream, elements);
+  dispatch_wide(t, [&]<class A>() { add(static_cast<A*>(y), A(factor), n, seed, stream, elements); });
 }
 
-void sophia_cpu(DType t, void* master, void* exp_avg, void* hessian, const void* grad, const void* shifted,
-                int64_t n, bool decay, SophiaArgs args, uint64_t seed, uint64_t stream,
-                BoxElements elements) {
-  const auto run = [&]<class A>() {
-    update(static_cast<A*>(master), static_cast<A*>(exp_avg), static_cast<A*>(hessian),
-           static_cast<const A*>(grad), static_cast<const A*>(shifted), n,
-           SophiaFactors<A>(args, decay, shifted != nullptr), seed, stream, elements);
-  };
-  dispatch_wide(t, run);
+void hutchinson_estimate_cpu(DType t, void* hessian, const void* grad, const void* shifted, int64_t n,
+                             double beta2, double radius, uint64_t seed, uint64_t stream,
+                             BoxElements elements) {
+  dispatch_wide(t, [&]<class A>() {
+    estimate(static_cast<A*>(hessian), static_cast<const A*>(grad), static_cast<const A*>(shifted), n,
+             EstimateFactors<A>(beta2, 1.0 / radius), seed, stream, elements);
+  });
+}
+
+void gauss_newton_estimate_cpu(DType t, void* hessian, const void* grad, int64_t n, double beta2,
+                               double factor) {
+  dispatch_wide(t, [&]<class A>() {
+    square(static_cast<A*>(hessian), static_cast<const A*>(grad), n, EstimateFactors<A>(beta2, factor));
+  });
+}
+
+void sophia_cpu(DType t, void* master, void* exp_avg, const void* hessian, const void* grad, DType low_type,
+                void* low, int64_t n, bool decay, AdamwArgs args, double gamma) {
+  dispatch_half(low_type, [&]<class L>() {
+    dispatch_wide(t, [&]<class A>() {
+      update(static_cast<A*>(master), static_cast<A*>(exp_avg), static_cast<const A*>(hessian),
+             static_cast<const A*>(grad), static_cast<L*>(low), n, SophiaFactors<A>(args, gamma, decay));
+    });
+  });
 }
 
 }  // namespace ltrain::LT_ISA

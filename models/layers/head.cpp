@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise/copy_rectangles.h"
+#include "kernels/elementwise/sample_labels.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
@@ -77,22 +78,35 @@ int64_t Head::chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab) 
   return (rows + chunks - 1) / chunks;
 }
 
-void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const {
+void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
+                      Tensor grad) const {
   const Group& g = step.groups.inner();
-  if (g.size() == 1) {
+  if (g.size() == 1 && !mb.drawn) {
     cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale(), soft_cap_);
     return;
   }
   Tensor own =
       step.memory.allocate(MemoryKind::temporaries, "logit statistics", logits.dtype, {logits.shape[0], 3});
-  Tensor all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", logits.dtype,
-                                    {logits.shape[0] * g.size(), 3});
   cross_entropy_stats(step.compute, own, logits, targets, part_, soft_cap_);
-  g.all_gather(step.compute, all, own);
-  cross_entropy_sharded(step.compute, mb.loss, grad, logits, targets, all, part_, mb.gradient_scale(),
+  Tensor all = own;
+  if (g.size() > 1) {
+    all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", logits.dtype,
+                               {logits.shape[0] * g.size(), 3});
+    g.all_gather(step.compute, all, own);
+  }
+  Tensor labels = targets;
+  if (mb.drawn) {
+    labels = step.memory.allocate(MemoryKind::temporaries, "drawn labels", DType::i32, targets.shape);
+    RowRandom random = *mb.drawn;
+    random.rows = step.whole_rows(mb);
+    random.rows.first_row = first_row;
+    sample_labels(step.compute, labels, logits, targets, all, g.rank(), part_, random, soft_cap_);
+  }
+  cross_entropy_sharded(step.compute, mb.loss, grad, logits, labels, all, part_, mb.gradient_scale(),
                         soft_cap_);
+  if (mb.drawn) step.memory.release(labels);
+  if (g.size() > 1) step.memory.release(all);
   step.memory.release(own);
-  step.memory.release(all);
 }
 
 Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads& also) const {
@@ -164,7 +178,7 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
     project.trans_b = true;
     matmul(step.compute, out, x, weight, project);
     const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
-    chunk_loss(step, mb, out, mb.targets.narrow(first, n), grad);
+    chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
     if (!step.training) continue;
     matmul(step.compute, partial.narrow(first, n), grad, weight);
     MatmulArgs outer;

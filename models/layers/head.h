@@ -47,8 +47,9 @@ class Head {
   void weight_done(Step& step) const {
     if (!shares_embedding_) step.params.grad_ready(weight_);
   }
-  /// Loss of one chunk; with `grad` its gradient by the logits too.
-  void chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, Tensor grad) const;
+  /// Loss of one chunk; with `grad` its gradient by the logits too. first_row: of mb.targets.
+  void chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
+                  Tensor grad) const;
 
   NormLayer norm_;
   int weight_ = -1;

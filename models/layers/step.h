@@ -1,5 +1,7 @@
 // What a layer is handed: the streams, memory, groups and parameters of this rank, and one micro-batch.
 #pragma once
+#include <cmath>
+#include <optional>
 #include <string>
 
 #include "kernels/elementwise/cross_entropy.h"
@@ -28,20 +30,24 @@ struct RowSamples {
 struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
   Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
-  Tensor targets;       ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
-  RowSamples turned;    ///< cube: of the rows that this rank has inside a sublayer
-  ContextSharding cut;  ///< of each sample over the context ranks, when there are several
-  Tensor positions;     ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
-  int64_t micros = 1;   ///< micro-batches of a step
-  Tensor experts;       ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
+  Tensor targets;         ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
+  Tensor target_samples;  ///< (samples of targets) i64: their global indices
+  RowSamples turned;      ///< cube: of the rows that this rank has inside a sublayer
+  ContextSharding cut;    ///< of each sample over the context ranks, when there are several
+  Tensor positions;       ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
+  int64_t micros = 1;     ///< micro-batches of a step
+  Tensor experts;  ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
   /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,
   /// the gradient of the loss with respect to a token's scores in any of them.
   Tensor balance_sums, balance_table;
   Tensor router_bias;     ///< (layers, E) as logits: added to scores where experts are chosen; optional
   double grad_scale = 1;  ///< loss_scale / counted tokens of the whole global batch
   Tensor grad_scale_at;   ///< (1) f64: the same on the device, for work that is recorded; else undefined
-  double loss_scale = 1;  ///< that all gradients of the step are multiplied by
-  Tensor loss;            ///< (1) f64: the sum of token losses is added
+  double loss_scale = 1;  ///< that gradients of losses beside the tokens' are multiplied by
+  /// Set where each counted target is replaced by a label that the model draws from its own logits: random
+  /// numbers of the samples of `targets`, their rows left open (kernels/elementwise/sample_labels.h).
+  std::optional<RowRandom> drawn;
+  Tensor loss;  ///< (1) f64: the sum of token losses is added
   int64_t rows() const { return batch * seq; }
   /// Of multi-token prediction, in training: (modules, B * seq) i32, what module k - 1 embeds, token i + k,
   /// and what it predicts, token i + k + 1, where that is counted; and (1) f64, where their losses are added
@@ -54,7 +60,10 @@ struct MicroBatch : RowSamples {
     mb.tokens = mtp_tokens.flat(k * rows(), {rows()});
     mb.targets = mtp_targets.flat(k * rows(), {rows()});
     mb.loss = mtp_loss;
-    mb.grad_scale *= scale / static_cast<double>(modules);
+    const double weight = scale / static_cast<double>(modules);
+    // Squares are taken of gradients with drawn labels; those of the modules are to weigh as their losses do.
+    mb.grad_scale *= drawn ? std::sqrt(weight) : weight;
+    if (drawn) mb.drawn->stream += static_cast<uint64_t>(k) + 1;
     return mb;
   }
   GradientScale gradient_scale() const {

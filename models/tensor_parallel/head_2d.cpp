@@ -20,7 +20,7 @@ void Head::loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
     const Tensor x = y.narrow(first, n), out = logits.values.narrow(0, n);
     summa_inner(step, out, x, weight, project);
     const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
-    chunk_loss(step, mb, out, mb.targets.narrow(first, n), grad);
+    chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
     if (!step.training) continue;
     summa_outer(step, dy.narrow(first, n), grad, weight);
     summa_weight(step, {to.tensor, to.accumulate || first > 0}, grad, x, /*swapped=*/false);

@@ -32,11 +32,12 @@ void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
     project.trans_b = true;
     matmul(step.compute, products, x, weight, project);
     scatter_sum_start(step, way.sum, out, products).wait(step.compute);
-    const Tensor mine = mb.targets.narrow(first * ranks + way.sum.rank() * n, n);
+    const int64_t first_row = first * ranks + way.sum.rank() * n;
+    const Tensor mine = mb.targets.narrow(first_row, n);
     const Tensor targets = place_apart(step.compute, mine, "targets of a chunk");
     place_set(step.compute, targets, Axis::column, Placement::S(0));
     const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
-    chunk_loss(step, mb, out, targets, grad);
+    chunk_loss(step, mb, out, targets, first_row, grad);
     if (!step.training) continue;
     Gathered grads = gather_start(step, way.sum, grad, "gathered d logits");
     matmul(step.compute, dpartial.narrow(first * ranks, n * ranks), grads.wait(step), weight);

@@ -12,7 +12,7 @@ class Adamw8bit final : public Optimizer {
   }
   bool by_element() const override { return false; }
   bool coded_states() const override { return true; }
-  std::string_view moves_zeros() const override {
+  std::string_view moves_zeros(const OptimizerHyperparameters&) const override {
     return "adamw8bit has moments as codes of blocks, of which single ones are not zeroed";
   }
   bool takes(const RuleTarget& t, bool) const override { return t.matrix; }

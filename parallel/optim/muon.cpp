@@ -125,7 +125,7 @@ class Muon final : public Optimizer {
     return {"momentum_buffer"};
   }
   bool by_element() const override { return false; }
-  std::string_view moves_zeros() const override {
+  std::string_view moves_zeros(const OptimizerHyperparameters&) const override {
     return "muon's direction is of the whole matrix and moves what is zero";
   }
   bool takes(const RuleTarget& t, bool named) const override { return t.matrix && (!t.embedding || named); }

@@ -10,7 +10,9 @@ namespace ltrain {
 class OnebitOptimizer : public Optimizer {
  public:
   bool by_element() const override { return false; }
-  std::string_view moves_zeros() const override { return "1-bit rules average signs, which zeros have too"; }
+  std::string_view moves_zeros(const OptimizerHyperparameters&) const override {
+    return "1-bit rules average signs, which zeros have too";
+  }
   bool averages_moments() const override { return true; }
   StepKinds step_kinds(const OptimizerSettings& o) const override {
     return {"warm-up", o.freeze_step + 1, 1, o.freeze_step, 0};

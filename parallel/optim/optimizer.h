@@ -65,6 +65,13 @@ struct StepKinds {
   int64_t others(int64_t steps) const;  ///< of the first so many steps
 };
 
+/// A forward and backward over the step's micro-batches, for what an optimizer estimates by it.
+enum class EstimatePass : uint8_t {
+  none,
+  moved_weights,   ///< with other weights than the step's
+  sampled_labels,  ///< with labels that the model draws from its own logits
+};
+
 /// A state of a whole tensor, which every rank has: Adafactor's rows and columns.
 struct WholeState {
   int id = 0;  ///< a parameter of the tensor
@@ -86,10 +93,11 @@ class TensorUpdate {
   /// Where Optimizer::sums_gradients is false: adds to `total` (1) f64 what stands for the squares of the
   /// gradient that a bucket would have, of this rank's own gradients of all of it, (n).
   virtual void add_own_squares(const Tensor& own, int ranks, const Tensor& total) {}
-  /// Where Optimizer::estimates is true: puts other values in the place of the weights, for a backward pass
-  /// before that of the step; then keeps its gradients and puts the weights back, bit for bit.
-  virtual void shift_values() {}
-  virtual void keep_shifted_gradients() {}
+  /// Around the pass of Optimizer::estimate. With moved_weights: puts other values in the place of the
+  /// weights; then keeps its gradients and puts the weights back, bit for bit. `labels`: whose mean loss the
+  /// gradients are of, `loss_scale` times.
+  virtual void begin_estimate() {}
+  virtual void end_estimate(double labels, double loss_scale) {}
 };
 
 /// Stateless. Functions of the settings are asked by recipes and plans, too, which have no parameters.
@@ -112,9 +120,9 @@ class Optimizer {
   virtual bool needs_tensor_sums() const { return false; }
   /// Name of a tensor in a rank's memory that has as many elements as a bucket has states of, with the type
   /// of gradients; empty: none. Checkpoints do not keep it.
-  virtual std::string_view element_scratch() const { return {}; }
+  virtual std::string_view element_scratch(const OptimizerSettings& o) const { return {}; }
   /// "" or why zeros do not stay zeros where gradients and states are zero, and what would work.
-  virtual std::string_view moves_zeros() const { return {}; }
+  virtual std::string_view moves_zeros(const OptimizerHyperparameters& o) const { return {}; }
   /// Ranks average their moments in a compressed all-reduce, in the place of gradients, after a warm-up.
   virtual bool averages_moments() const { return false; }
 
@@ -126,8 +134,8 @@ class Optimizer {
   virtual StepKinds step_kinds(const OptimizerSettings& o) const { return {}; }
   /// Gradients of step `step`, from 1, are summed over ranks.
   virtual bool sums_gradients(const OptimizerSettings& o, int64_t step) const { return true; }
-  /// The step has a pass before it, with other values than its own.
-  virtual bool estimates(const OptimizerSettings& o, int64_t step) const { return false; }
+  /// The pass that the step has before its own.
+  virtual EstimatePass estimate(const OptimizerSettings& o, int64_t step) const { return EstimatePass::none; }
   /// In step `step` update_elements is called, bucket by bucket; else TensorUpdate::update.
   virtual bool updates_elements(const OptimizerSettings& o, int64_t step) const { return true; }
 

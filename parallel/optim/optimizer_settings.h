@@ -25,7 +25,7 @@ namespace ltrain {
   ROW(adamw8bit)           \
   ROW(onebit_adam)         \
   ROW(onebit_lamb)         \
-  ROW(sophia_h)
+  ROW(sophia)
 
 /// `still`: frozen, without gradients; no recipe asks for it by name.
 #define LT_ENUMERATOR(name) name,
@@ -42,6 +42,11 @@ enum class MuonScale : uint8_t {
 };
 LT_ENUM_NAMES(MuonScale, {MuonScale::spectral, "spectral"}, {MuonScale::match_rms_adamw, "match_rms_adamw"});
 
+/// How Sophia estimates the diagonal of the Hessian (parallel/optim/sophia.cpp).
+enum class HessianEstimator : uint8_t { gauss_newton, hutchinson };
+LT_ENUM_NAMES(HessianEstimator, {HessianEstimator::gauss_newton, "gauss_newton"},
+              {HessianEstimator::hutchinson, "hutchinson"});
+
 /// What optimizers have of their own, as keys of recipes name it. What all have is in AdamwArgs.
 struct OptimizerHyperparameters {
   double sgd_momentum = 0.9;
@@ -55,9 +60,10 @@ struct OptimizerHyperparameters {
   double adafactor_clip_threshold = 1.0;  ///< largest root mean square of an update
   int64_t freeze_step = 1;                ///< 1-bit rules: the last step of their warm-up
   LambLimits lamb_limits;                 ///< 1-bit LAMB
-  int64_t hessian_interval = 10;  ///< Sophia: steps from one estimate to the next, the first step has one
-  double sophia_gamma = 0.01;     ///< of the diagonal that the moment is divided by
-  double hessian_radius = 1e-4;   ///< of the difference that estimates it
+  HessianEstimator hessian_estimator = HessianEstimator::gauss_newton;  ///< Sophia
+  int64_t hessian_interval = 10;  ///< steps from one estimate to the next, the first step has one
+  double sophia_gamma = 0.05;     ///< of the diagonal that the moment is divided by
+  double hessian_radius = 1e-4;   ///< hutchinson: of the difference that estimates it
 };
 
 /// A group of parameters with settings of its own. The first group whose pattern matches a name counts.

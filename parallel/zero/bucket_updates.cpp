@@ -57,14 +57,15 @@ void BucketUpdates::add_own_squares(const Bucket& b, const Tensor& total) {
                                                                 layout_.shard_group(b).size(), total);
 }
 
-void BucketUpdates::shift_values() {
+void BucketUpdates::begin_estimate() {
   for (const auto& u : updates_)
-    if (u) u->shift_values();
+    if (u) u->begin_estimate();
 }
 
-void BucketUpdates::keep_shifted_gradients() {
+void BucketUpdates::end_estimate(const AdamwArgs& step, double labels, double loss_scale) {
+  step_ = step;
   for (const auto& u : updates_)
-    if (u) u->keep_shifted_gradients();
+    if (u) u->end_estimate(labels, loss_scale);
 }
 
 void BucketUpdates::clear() {

@@ -19,8 +19,8 @@ class BucketUpdates final : public UpdateContext {
   void update(const AdamwArgs& step);
   /// TensorUpdate::add_own_squares, of the bucket's optimizer.
   void add_own_squares(const Bucket& b, const Tensor& total);
-  void shift_values();
-  void keep_shifted_gradients();
+  void begin_estimate();
+  void end_estimate(const AdamwArgs& step, double labels, double loss_scale);
   void clear();
   std::vector<WholeState> states() const;
 

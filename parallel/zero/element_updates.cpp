@@ -84,7 +84,7 @@ void ElementUpdates::update_range(const Bucket& b, int64_t from, int64_t n, cons
 /// Weights of 16 bits that are all there is of them.
 void ElementUpdates::round_weights(const Bucket& b, int64_t from, int64_t n, const Tensor& to,
                                    const Tensor& wide, int64_t step) {
-  const uint64_t seed = seed_ + static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15ull;
+  const uint64_t seed = seed_of_step(seed_, step);
   layout_.each_parameter(b, from, n, [&](int id, int64_t first, int64_t count) {
     const auto& p = layout_.parameter(id);
     round_stochastic(c_.compute, to.flat(first - from, {count}), wide.flat(first - from, {count}), seed,

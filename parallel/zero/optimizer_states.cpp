@@ -20,10 +20,12 @@ const Optimizer& optimizer_of(const Bucket& b) { return ltrain::optimizer_of(b.k
 }  // namespace
 
 OptimizerStates::OptimizerStates(const StoreContext& context, const ParameterLayout& layout,
-                                 const Weights& weights, double fraction, OffloadAccess& access)
+                                 const Weights& weights, const OptimizerSettings& optimizer, double fraction,
+                                 OffloadAccess& access)
     : c_(context),
       layout_(layout),
       weights_(weights),
+      optimizer_(optimizer),
       fraction_(fraction),
       access_(access),
       states_(layout.buckets().size()) {}
@@ -54,7 +56,7 @@ void OptimizerStates::allocate_moments(const Bucket& b) {
     s.coded.scales = make(b, "scales of moments", DType::f32, 2 * (stored / kCodeBlock), false);
     return;
   }
-  if (const std::string scratch(optimizer_of(b).element_scratch()); !scratch.empty())
+  if (const std::string scratch(optimizer_of(b).element_scratch(optimizer_)); !scratch.empty())
     s.scratch = make(b, scratch.c_str(), c_.precision.grad, stored, pieces);
   for (std::string_view name : optimizer_of(b).element_states(b.kind.rule))
     s.moments.push_back(make(b, std::string(name).c_str(), c_.precision.state, s.resident, pieces));

@@ -18,7 +18,7 @@ class OptimizerStates {
  public:
   /// `fraction`: of the elements of each bucket whose updates look at one at a time, that leave the device.
   OptimizerStates(const StoreContext& context, const ParameterLayout& layout, const Weights& weights,
-                  double fraction, OffloadAccess& access);
+                  const OptimizerSettings& optimizer, double fraction, OffloadAccess& access);
 
   /// Of a bucket, in their order; when all have theirs, what lies in offload memory.
   void allocate_master(const Bucket& b);
@@ -77,6 +77,7 @@ class OptimizerStates {
   StoreContext c_;
   const ParameterLayout& layout_;
   const Weights& weights_;
+  const OptimizerSettings& optimizer_;
   double fraction_;
   OffloadAccess& access_;
   std::vector<State> states_;  // by bucket

@@ -30,7 +30,7 @@ struct ParameterStore::Training {
       : rules{l.optimizer, c.meta()},
         compressed(c, p, l.reduce_int8),
         gradients(c, p, rules, compressed),
-        states(c, p, weights, l.offload.fraction, offload),
+        states(c, p, weights, l.optimizer, l.offload.fraction, offload),
         average(c, p, weights, states, offload, l.ema_decay),
         windows(c, p, weights, states, offloaded, l.offload.window),
         elements(c, p, rules, states, gradients, offloaded, windows, average, l.seed, l.offload.window),
@@ -193,20 +193,25 @@ void ParameterStore::add_grad_squares(Tensor squares) {
   add();
 }
 
-bool ParameterStore::estimates(int64_t step) const {
+EstimatePass ParameterStore::estimate(int64_t step) const {
   const OptimizerSettings& o = settings_.optimizer;
   for (int i = 0; i < kUpdateRules; ++i)
-    if (const UpdateRule r = static_cast<UpdateRule>(i); o.uses(r) && optimizer_of(r).estimates(o, step))
-      return true;
-  return false;
+    if (const UpdateRule r = static_cast<UpdateRule>(i); o.uses(r))
+      if (const EstimatePass pass = optimizer_of(r).estimate(o, step); pass != EstimatePass::none)
+        return pass;
+  return EstimatePass::none;
 }
 
-void ParameterStore::shift_values() {
-  if (settings_.sharding.gathers_updates()) weights_->begin_step();
-  weights_->complete();  // others read this rank's pieces until then
-  training_->updates->shift_values();
+void ParameterStore::begin_estimate(EstimatePass pass) {
+  if (pass == EstimatePass::moved_weights) {
+    if (settings_.sharding.gathers_updates()) weights_->begin_step();
+    weights_->complete();  // others read this rank's pieces until then
+  }
+  training_->updates->begin_estimate();
 }
-void ParameterStore::keep_shifted_gradients() { training_->updates->keep_shifted_gradients(); }
+void ParameterStore::end_estimate(const AdamwArgs& step, double labels, double loss_scale) {
+  training_->updates->end_estimate(step, labels, loss_scale);
+}
 
 void ParameterStore::update(const AdamwArgs& step) {
   training_->sparse.choose();

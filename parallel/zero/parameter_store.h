@@ -121,12 +121,12 @@ class ParameterStore {
   /// What several ranks have the first of them adds. A sum for each segment, so that it does not matter which
   /// rank has which.
   void add_grad_squares(Tensor squares);
-  /// The step has a pass before it, with other values than its own (Sophia): after begin_step, shift_values,
-  /// then gather_weights; after finish_gradients, keep_shifted_gradients, which puts the values back, bit for
-  /// bit.
-  bool estimates(int64_t step) const;
-  void shift_values();
-  void keep_shifted_gradients();
+  /// The pass that the step has before its own (Sophia): after begin_step, begin_estimate, then
+  /// gather_weights; after finish_gradients, end_estimate, which puts moved weights back, bit for bit.
+  /// `labels`: whose mean loss the gradients are of, `loss_scale` times.
+  EstimatePass estimate(int64_t step) const;
+  void begin_estimate(EstimatePass pass);
+  void end_estimate(const AdamwArgs& step, double labels, double loss_scale);
   /// One optimizer step on what this rank owns. What others own comes with the next step, or with
   /// complete_weights.
   void update(const AdamwArgs& args);

@@ -17,7 +17,7 @@ SparseMasks::SparseMasks(const StoreContext& context, const ParameterLayout& lay
     if (!is_sparse(rules.optimizer.sparsity, p.spec)) continue;
     sparse_[static_cast<size_t>(id)] = true;
     require_fours(p.spec);
-    if (const std::string_view why = optimizer_of(p.rule.rule).moves_zeros(); !why.empty())
+    if (const std::string_view why = optimizer_of(p.rule.rule).moves_zeros(rules.optimizer); !why.empty())
       fail(ExitCode::usage, "sparsity.match: {} has {}, and {}; nearest valid value: adamw", p.spec.name,
            update_rule_name(p.rule.rule), why);
     LT_CHECK(!offloaded, "{} is sparse, and what lies in offload memory is not masked", p.spec.name);

@@ -147,7 +147,7 @@ void add_other_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta
   plan.other_wire_bytes = meta.wire_bytes() - wire;
   plan.other_seconds = meta.end() - begin;
   if (layout.stage_layers.empty()) return;
-  plan.other_passes = meta.program.parameters().estimates(kinds.other_step) ? 2 : 1;
+  plan.other_passes = meta.program.parameters().estimate(kinds.other_step) == EstimatePass::none ? 1 : 2;
   plan.other_seconds -= seconds_of(meta.program.actions());
 }
 

@@ -236,6 +236,7 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   mb.tokens = tokens_.flat(place * rows, {rows});
   mb.targets = targets_.flat(place * rows, {rows});
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
+  mb.target_samples = mb.sample_index;
   mb.loss = loss_;
   if (const int64_t n = modules_of(options_) * rows; n > 0) {
     mb.mtp_tokens = mtp_tokens_.flat(place * n, {n});
@@ -272,6 +273,7 @@ MicroBatch TrainProgram::in_place(int64_t place) const {
   static_cast<RowSamples&>(mb) = samples_of(whole, mine);
   if (cube) mb.turned = samples_of(whole, slice + g.column.rank());
   mb.batch = whole.batch / parts;
+  mb.target_samples = cube ? whole.sample_index.flat(slice * mb.batch, {ways * mb.batch}) : mb.sample_index;
   const int64_t rows = mb.rows();
   mb.tokens = whole.tokens.flat(slice * rows, {ways * rows});
   mb.targets =
@@ -419,22 +421,31 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   const std::vector<pipeline::PipelineStep> lowered =
       whole ? std::vector<pipeline::PipelineStep>()
             : pipeline::lower(fewer, device_.groups.coordinate(Axis::pipeline));
+  const EstimatePass estimate = store_.estimate(adamw.step);
   // Gradients of tied weights that are rounded are held wide from one stage's action to another's.
-  const bool same_each = !options_.sharding.shards_gradients() && !store_.estimates(adamw.step) &&
+  const bool same_each = !options_.sharding.shards_gradients() && estimate == EstimatePass::none &&
                          dtype_size(options_.precision.grad) >= 4;
   StageRun run(decoder_, step, whole ? options_.schedule : fewer, same_each ? repeated_ : nullptr);
-  const bool graphed = scale_.defined() && !meta && steps_ > 0;  // libraries get ready in the first step
+  // Libraries get ready in the first step; the pass of an estimate has gathered what a graph gathers.
+  const bool graphed = scale_.defined() && !meta && steps_ > 0 && estimate == EstimatePass::none;
   if (scale_.defined() && !meta) {
     staging_.open();
     staging_.put(scale_, &scale);
     staging_.close();
   }
   ++steps_;
+  bool draws = false;
   const auto scaled = [&](MicroBatch mb) {
     mb.micros = micros;
     mb.grad_scale = scale;
     mb.loss_scale = result.loss_scale;
     if (!meta) mb.grad_scale_at = scale_;
+    if (!draws) return mb;
+    mb.loss_scale = 0;
+    mb.drawn.emplace();
+    mb.drawn->seed = seed_of_step(options_.seed, adamw.step);
+    mb.drawn->stream = hash_name("drawn labels");
+    mb.drawn->sample_index = mb.target_samples;
     return mb;
   };
   const auto pass = [&] {
@@ -444,19 +455,21 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
       return scaled(in_place(place));
     });
   };
-  if (store_.estimates(adamw.step)) {
+  if (fp8_) fp8_->forget_weights();
+  if (estimate != EstimatePass::none) {
     store_.begin_step(micros, adamw.step);
-    store_.shift_values();
+    store_.begin_estimate(estimate);
     store_.gather_weights();
-    if (fp8_) fp8_->forget_weights();
+    draws = estimate == EstimatePass::sampled_labels;
     pass();
+    draws = false;
     step.enter("gradients");
     store_.finish_gradients();
-    store_.keep_shifted_gradients();
+    store_.end_estimate(adamw, static_cast<double>(result.tokens), result.loss_scale);
     clear_sums();
     loaded = -1;
+    if (fp8_ && estimate == EstimatePass::moved_weights) fp8_->forget_weights();
   }
-  if (fp8_) fp8_->forget_weights();
   store_.begin_step(micros, adamw.step);
   if (!graphed) store_.gather_weights();
   if (graphed && staged()) {

@@ -439,7 +439,7 @@ def jobs(c):
             c.as_own_cpu("fp16", 1e-2, "precision=fp16"), c.as_own_cpu("fp8", 1e-2, "precision=fp8"),
             c.as_cpu("offload", *small_offload),
             c.as_own_cpu("one-bit", 1e-3, "parallel.data=2", "optimizer.kind=onebit_adam", "optimizer.freeze_step=2"),
-            c.as_own_cpu("sophia", 1e-3, "optimizer.kind=sophia_h", "optimizer.hessian_interval=2"),
+            c.as_own_cpu("sophia", 1e-3, "optimizer.kind=sophia", "optimizer.hessian_interval=2"),
             c.as_own_cpu("int8 gradients", 1e-3, "parallel.data=2", "parallel.grad_reduce_dtype=int8")]
 
 

@@ -94,6 +94,12 @@ TEST_CASE("a job with captured micro-batches equals the one without, bit for bit
       o.dropout = 0.2;
       CHECK(train_tiny(o).losses != eager.losses);  // a comparison that can fail
     }
+  TinyOptions sophia = tiny("llama", "fp32");  // whose steps with estimates are not captured
+  sophia.optimizer.rule = UpdateRule::sophia;
+  sophia.optimizer.hessian_interval = 3;
+  const TinyResult estimated = train_tiny(sophia);
+  sophia.cuda_graphs = true;
+  check_same_bits(estimated, train_tiny(sophia));
   TinyOptions one = tiny("llama", "fp32");  // no second micro-batch, and one that the device holds at once
   one.global_batch = 2;
   const TinyResult eager = train_tiny(one);
@@ -134,6 +140,13 @@ TEST_CASE(
     CHECK(graphed.used_groups.size() > 0);
   };
   check("data", [](TinyOptions& m) { m.ranks = 2, m.tied = true; });
+  for (const auto estimator : {HessianEstimator::gauss_newton, HessianEstimator::hutchinson})
+    check("Sophia, ZeRO-1", [&](TinyOptions& m) {
+      m.ranks = 2, m.zero_stage = 1;
+      m.optimizer.rule = UpdateRule::sophia;
+      m.optimizer.hessian_estimator = estimator;
+      m.optimizer.hessian_interval = 2;
+    });
   check("data, one micro-batch a step", [](TinyOptions& m) { m.ranks = 2, m.global_batch = 2; });
   check("NCCL: data", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.nccl = true; });
   check("ZeRO-1, bf16", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.precision = "bf16"; });

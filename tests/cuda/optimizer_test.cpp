@@ -182,6 +182,9 @@ TEST_CASE("1-bit Adam and LAMB after their warm-up, and Sophia") {
       const auto v = w.of(t, {n}, [](int64_t i) { return 0.1 + static_cast<double>(i % 7); });
       const auto fresh = w.of(t, {n}, [](int64_t i) { return 0.2 + static_cast<double>(i % 5); });
       const auto low = w.blank(n % 2 ? DType::f16 : DType::bf16, {n});
+      const auto infinite = w.of(t, {n}, [](int64_t i) {
+        return i % 3 ? 0.5 : i % 2 ? INFINITY : std::nan("");
+      });
       const auto sums = w.of(DType::f64, {4}, [](int64_t i) { return 0.5 + static_cast<double>(i); });
       const auto state = w.of(DType::f64, {4}, [](int64_t i) { return 0.3 + static_cast<double>(i); });
       w.check(
@@ -196,11 +199,14 @@ TEST_CASE("1-bit Adam and LAMB after their warm-up, and Sophia") {
             e.rank = 2;
             e.global[0] = 100, e.global[1] = 90, e.offset[0] = 3, e.offset[1] = 7, e.extent[0] = 90,
             e.extent[1] = 60, e.begin = 5;
-            SophiaArgs sa;
-            sa.adam.lr = 0.01, sa.adam.weight_decay = 0.1, sa.adam.eps = 1e-3, sa.radius = 0.5;
+            AdamwArgs sa;
+            sa.lr = 0.01, sa.weight_decay = 0.1, sa.eps = 1e-3;
             add_signs(s, at(y), 0.25, 7, 8, e);
-            sophia(s, at(master), at(m), at(h), at(mean), at(beside), true, sa, 7, 8, e);
-            sophia(s, at(master), at(m), at(h), at(mean), {}, true, sa, 7, 8, e);
+            hutchinson_estimate(s, at(h), at(mean), at(beside), 0.9, 0.5, 7, 8, e);
+            sophia(s, at(master), at(m), at(h), at(mean), {}, true, sa, 0.01);
+            gauss_newton_estimate(s, at(h), at(beside), 0.9, 3.5);
+            gauss_newton_estimate(s, at(h), at(infinite), 0.9, 3.5);
+            sophia(s, at(master), at(m), at(h), at(mean), at(low), true, sa, 0.01);
           },
           4);
     }

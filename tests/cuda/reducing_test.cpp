@@ -1,5 +1,6 @@
 #include "kernels/attention/attention.h"
 #include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/sample_labels.h"
 #include "kernels/matmul/matmul.h"
 #include "tests/cuda/twin.h"
 
@@ -51,6 +52,33 @@ TEST_CASE("cross-entropy over a vocabulary that ranks share, with padding") {
       cross_entropy_sharded(s, at(loss), at(d), at(b), at(targets), at(stats), second, 0.5, cap);
     });
   }
+}
+
+TEST_CASE("labels that a model draws from its logits") {
+  if (!have_cuda()) return;
+  for (const DType t : {DType::f32, DType::f64})
+    for (const double cap : {0.0, 3.0})
+      for (const auto& [width, columns] : {std::pair<int64_t, int64_t>{40, 33}, {5, 1}, {4099, 4099}}) {
+        CAPTURE(dtype_name(t), cap, width);
+        Twin w(t);
+        const int64_t rows = 24;
+        const auto a = w.random(t, {rows, width}, 6), b = w.random(t, {rows, width}, 6);
+        const auto targets = w.of(DType::i32, {rows}, [](int64_t i) { return i % 6 == 1 ? -1 : 0; });
+        const auto samples = w.of(DType::i64, {4}, [](int64_t i) { return 9 - i; });
+        const auto stats = w.blank(t, {2 * rows, 3});
+        const auto first = w.blank(DType::i32, {rows}), second = w.blank(DType::i32, {rows}),
+                   whole = w.blank(DType::i32, {rows});
+        const VocabColumns left{0, width}, right{width, columns};
+        w.check([&, cap = cap](Stream& s, const Twin::At& at) {
+          RowRandom random;
+          random.seed = 3, random.stream = 5, random.sample_index = at(samples), random.rows.seq = 6;
+          cross_entropy_stats(s, at(stats).narrow(0, rows), at(a), at(targets), left, cap);
+          cross_entropy_stats(s, at(stats).narrow(rows, rows), at(b), at(targets), right, cap);
+          sample_labels(s, at(first), at(a), at(targets), at(stats), 0, left, random, cap);
+          sample_labels(s, at(second), at(b), at(targets), at(stats), 1, right, random, cap);
+          sample_labels(s, at(whole), at(a), at(targets), at(stats).narrow(0, rows), 0, left, random, cap);
+        });
+      }
 }
 
 TEST_CASE("matrix products of every form") {

@@ -399,11 +399,15 @@ TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages o
 
 TEST_CASE("training on cuda with compressed all-reduce and with Sophia") {
   if (!have_cuda()) return;
-  for (const UpdateRule rule :
-       {UpdateRule::onebit_adam, UpdateRule::onebit_lamb, UpdateRule::adamw, UpdateRule::sophia_h}) {
-    CAPTURE(update_rule_name(rule));
+  for (const auto& [rule, estimator] : {std::pair{UpdateRule::onebit_adam, HessianEstimator::gauss_newton},
+                                        {UpdateRule::onebit_lamb, HessianEstimator::gauss_newton},
+                                        {UpdateRule::adamw, HessianEstimator::gauss_newton},
+                                        {UpdateRule::sophia, HessianEstimator::gauss_newton},
+                                        {UpdateRule::sophia, HessianEstimator::hutchinson}}) {
+    CAPTURE(update_rule_name(rule), static_cast<int>(estimator));
     TinyOptions o = tiny("llama", "fp64");
     o.optimizer.rule = rule;
+    o.optimizer.hessian_estimator = estimator;
     o.optimizer.freeze_step = 1;
     o.optimizer.hessian_interval = 2;
     o.reduce_int8 = rule == UpdateRule::adamw;

@@ -45,7 +45,10 @@ TrainedModels read_runs() {
 
 OptimizerSettings settings_of(const std::string& kind) {
   OptimizerSettings o;
-  o.rule = update_rule(kind == "muon_match_rms" ? "muon" : kind).value();
+  const bool sophia = kind.starts_with("sophia_");
+  o.rule = update_rule(kind == "muon_match_rms" ? "muon" : sophia ? "sophia" : kind).value();
+  if (kind == "sophia_hutchinson") o.hessian_estimator = HessianEstimator::hutchinson;
+  o.sophia_gamma = kind == "sophia_hutchinson" ? 0.01 : 20;
   o.sgd_nesterov = true;
   if (kind == "muon_match_rms") o.muon_scale = MuonScale::match_rms_adamw;
   o.freeze_step = 4;
@@ -104,7 +107,7 @@ TrainedModel train(const Golden& g, const Job& job) {
         const int64_t row = data * 2 + static_cast<int64_t>(k) * 2;
         append_rows(tokens, step, row, 2, batches[k].tokens);
         append_rows(targets, step, row, 2, batches[k].targets);
-        batches[k].sample_index.assign(2, 0);
+        batches[k].sample_index = {step * kGoldenBatch + row, step * kGoldenBatch + row + 1};
       }
       AdamwArgs a = g.adamw;
       a.lr = lr.at(static_cast<size_t>(step));
@@ -161,7 +164,7 @@ double worst(const TrainedModel& want, const TrainedModel& got, std::string& whe
 
 TEST_CASE("every optimizer moves whole gpt2 and llama models as PyTorch and the papers do") {
   const TrainedModels runs = read_runs();
-  REQUIRE(runs.size() == 24);  // eleven optimizers, Muon with both scales, on two architectures
+  REQUIRE(runs.size() == 26);  // eleven optimizers, Muon and Sophia in two ways, on two architectures
   for (const auto& [name, want] : runs) {
     const std::string architecture = name.substr(0, name.find(' ')), kind = name.substr(name.find(' ') + 1);
     const Golden g(architecture);
@@ -171,12 +174,15 @@ TEST_CASE("every optimizer moves whole gpt2 and llama models as PyTorch and the 
     // 8 bits: fp32 on one side, where some codes of moments fall to the other side of a boundary. Adafactor
     // divides the keys' part of gpt2's fused bias by its own size: rounding becomes part of a length.
     const double within = kind == "adamw8bit"                             ? 1e-3
-                          : kind == "sophia_h"                            ? 1e-11
+                          : kind == "sophia_hutchinson"                   ? 1e-11
                           : kind == "adafactor" && architecture == "gpt2" ? 1e-6
                                                                           : 1e-12;
     CHECK(most < within);
     // Negative control: the nearest other optimizer is told apart.
-    const char* near = kind == "adamw" ? "adam" : kind == "onebit_lamb" ? "lamb" : "adamw";
+    const char* near = kind == "adamw"                 ? "adam"
+                       : kind == "onebit_lamb"         ? "lamb"
+                       : kind == "sophia_gauss_newton" ? "sophia_hutchinson"
+                                                       : "adamw";
     CHECK(worst(runs.at(architecture + " " + near), want, where) > 3 * within);
   }
 }

@@ -200,7 +200,7 @@ TEST_CASE("every optimizer equals its double reference over 20 steps, however te
     const UpdateRule rule = static_cast<UpdateRule>(i);
     // These have tests of their own: moments of 8 bits below, gradients of each rank, passes at other
     // weights.
-    if (optimizer_of(rule).coded_states() || is_onebit(rule) || rule == UpdateRule::sophia_h) continue;
+    if (optimizer_of(rule).coded_states() || is_onebit(rule) || rule == UpdateRule::sophia) continue;
     ++compared;
     OptimizerSettings o;
     o.rule = rule;

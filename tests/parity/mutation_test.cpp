@@ -265,10 +265,13 @@ std::vector<Layout> layouts(int data) {
   for (int zero : {0, 1}) {
     add("gradients in 8 bits", data, 1, false, zero, 2);
     all.back().options.reduce_int8 = true;
-    add("Sophia", data, 1, false, zero, 1);
-    all.back().options.optimizer.rule = UpdateRule::sophia_h;
-    all.back().options.optimizer.hessian_interval = 1;
-    all.back().options.optimizer.hessian_radius = 1e-3;
+    for (const auto estimator : {HessianEstimator::hutchinson, HessianEstimator::gauss_newton}) {
+      add("Sophia", data, 1, false, zero, 1);
+      all.back().options.optimizer.rule = UpdateRule::sophia;
+      all.back().options.optimizer.hessian_estimator = estimator;
+      all.back().options.optimizer.hessian_interval = 1;
+      all.back().options.optimizer.hessian_radius = 1e-3;
+    }
   }
   pipeline("1f1b", 2, 1, 1, 1, 0);
   pipeline("zb-h1", 2, 1, 2, 1, 2);

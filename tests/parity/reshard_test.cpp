@@ -63,8 +63,11 @@ TEST_CASE("weights that stay gathered for a step give the bits of those that are
   check("recomputed", [](TinyOptions& o) { o.recompute.run = 2, o.architecture = "gpt2"; });
   check("experts", [](TinyOptions& o) { o.architecture = "mixtral", o.moe.num_experts = 4, o.expert = 2; });
   check("a token more", [](TinyOptions& o) { o.architecture = "deepseek_v3", o.modules = 1; });
-  check("sophia",
-        [](TinyOptions& o) { o.optimizer.rule = UpdateRule::sophia_h, o.optimizer.hessian_interval = 2; });
+  for (const auto estimator : {HessianEstimator::hutchinson, HessianEstimator::gauss_newton})
+    check("sophia", [&](TinyOptions& o) {
+      o.optimizer.rule = UpdateRule::sophia, o.optimizer.hessian_interval = 2;
+      o.optimizer.hessian_estimator = estimator;
+    });
   check("muon", [](TinyOptions& o) { o.optimizer.rule = UpdateRule::muon; });
   check("states offloaded", [](TinyOptions& o) { o.offload.fraction = 1, o.offload.window = 160; });
   check("fp8", [](TinyOptions& o) { o.fp8.emplace(); });

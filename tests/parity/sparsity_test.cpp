@@ -124,11 +124,12 @@ TEST_CASE("2:4 sparse: every layout chooses the same, to 1e-12") {
 TEST_CASE("2:4 sparse: zeros stay under each rule that may have them, in each precision") {
   for (const std::string precision : {"fp64", "fp32", "bf16"})
     for (UpdateRule rule : {UpdateRule::adamw, UpdateRule::adam, UpdateRule::sgd, UpdateRule::lion,
-                            UpdateRule::lamb, UpdateRule::adafactor}) {
+                            UpdateRule::lamb, UpdateRule::adafactor, UpdateRule::sophia}) {
       INFO(precision << " " << update_rule_name(rule));
       TinyOptions o = job(precision);
       o.optimizer.rule = rule;
       o.optimizer.sgd_nesterov = true;
+      o.optimizer.hessian_interval = 2;
       o.ranks = 2, o.zero_stage = 1;
       o.ema_decay = 0.5;
       const TinyResult r = train_tiny(o);
@@ -164,9 +165,13 @@ TEST_CASE("2:4 sparse: what cannot be is refused by name") {
     }
   };
   for (UpdateRule rule : {UpdateRule::muon, UpdateRule::adamw8bit, UpdateRule::onebit_adam,
-                          UpdateRule::onebit_lamb, UpdateRule::sophia_h})
-    refused([&](TinyOptions& o) { o.optimizer.rule = rule, o.precision = "fp32"; },
-            "mlp.gate_proj.weight has ");
+                          UpdateRule::onebit_lamb, UpdateRule::sophia})
+    refused(
+        [&](TinyOptions& o) {
+          o.optimizer.rule = rule, o.precision = "fp32";
+          o.optimizer.hessian_estimator = HessianEstimator::hutchinson;
+        },
+        "mlp.gate_proj.weight has ");
   refused([](TinyOptions& o) { o.intermediate = 42; }, "down_proj.weight has 42 columns");
   refused([](TinyOptions& o) { o.intermediate = 44, o.tensor = 2; },
           "down_proj.weight has 44 columns, 22 on a rank");

@@ -84,7 +84,7 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
     case UpdateRule::still:
     case UpdateRule::onebit_adam:  // tests/parallel/onebit_test.cpp, where ranks have gradients of their own
     case UpdateRule::onebit_lamb:
-    case UpdateRule::sophia_h:  // tests/models/sophia_test.cpp, where there is a model to estimate
+    case UpdateRule::sophia:  // tests/models/sophia_test.cpp, where there is a model to estimate
       break;
     case UpdateRule::adamw:
     case UpdateRule::adamw8bit:

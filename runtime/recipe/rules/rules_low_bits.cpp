@@ -1,5 +1,5 @@
 // Rules of optimizers that see gradients of their own: of one rank (1-bit Adam and LAMB), or beside the
-// weights (Sophia-H).
+// weights, or with labels of the model (Sophia).
 #include <algorithm>
 
 #include "kernels/base/error.h"
@@ -62,26 +62,31 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
 }
 
 void sophia_rules(const Recipe& r, const BrokenRule& broken) {
-  if (!r.optimizer.uses(UpdateRule::sophia_h)) return;
-  const std::string where = r.optimizer.kind == UpdateRule::sophia_h ? "optimizer.kind" : "optimizer.groups";
+  if (!r.optimizer.uses(UpdateRule::sophia)) return;
+  const std::string where = r.optimizer.kind == UpdateRule::sophia ? "optimizer.kind" : "optimizer.groups";
+  const std::string estimator = "optimizer.hessian_estimator", dtype = "parallel.grad_reduce_dtype";
+  if (r.optimizer.hessian_estimator == HessianEstimator::gauss_newton) {
+    if (r.parallel.grad_reduce_dtype == GradReduceDtype::int8)
+      broken(where,
+             "sophia sums gradients of drawn labels too, and parallel.grad_reduce_dtype: int8 would add what "
+             "rounding leaves of those to the step's own; nearest valid value: lion, or "
+             "parallel.grad_reduce_dtype: bf16",
+             {dtype});
+    return;
+  }
+  const std::string difference = "hutchinson takes the difference of two gradients";
   if (r.precision != Precision::fp32 && r.precision != Precision::fp64)
-    broken(where,
-           fmt::format("sophia_h takes the difference of two gradients whose weights differ by a hundredth "
-                       "of themselves or less, and precision: {} has no digits for it; nearest valid value: "
-                       "lion, or precision: fp32",
-                       to_string(r.precision)),
+    broken(estimator,
+           fmt::format("{} whose weights differ by a hundredth of themselves or less, and precision: {} has "
+                       "no digits for it; nearest valid value: gauss_newton, or precision: fp32",
+                       difference, to_string(r.precision)),
            {"precision"});
   if (r.parallel.grad_reduce_dtype != GradReduceDtype::fp32)
-    broken(where,
-           fmt::format("sophia_h takes the difference of two gradients, and parallel.grad_reduce_dtype: {} "
-                       "rounds both; nearest valid value: lion, or parallel.grad_reduce_dtype: fp32",
-                       r.parallel.grad_reduce_dtype),
-           {"parallel.grad_reduce_dtype"});
-  if (r.cuda_graphs)
-    broken(where,
-           "sophia_h makes some steps twice, and cuda_graphs records one; nearest valid value: lion, or "
-           "cuda_graphs: off",
-           {"cuda_graphs"});
+    broken(estimator,
+           fmt::format("{}, and parallel.grad_reduce_dtype: {} rounds both; nearest valid value: "
+                       "gauss_newton, or parallel.grad_reduce_dtype: fp32",
+                       difference, r.parallel.grad_reduce_dtype),
+           {dtype});
 }
 
 }  // namespace ltrain::recipe

@@ -27,7 +27,7 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
              "weights that lie elsewhere say too late which gradients are masked, and sparsity.match has "
              "some that are; nearest valid value: none, or sparsity.match: []",
              {"sparsity.match"});
-  const std::string_view why = optimizer_of(r.optimizer.kind).moves_zeros();
+  const std::string_view why = optimizer_of(r.optimizer.kind).moves_zeros(r.optimizer);
   if (r.optimizer.groups.empty() && !why.empty())
     broken("optimizer.kind",
            fmt::format("{}, and sparsity.match asks for zeros that stay; nearest valid value: adamw, or "

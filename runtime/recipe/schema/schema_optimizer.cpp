@@ -189,19 +189,29 @@ void onebit_keys(std::vector<Key>& t) {
 }
 
 void sophia_keys(std::vector<Key>& t) {
-  t.push_back(
-      only(UpdateRule::sophia_h, integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
-                                         "Steps from one estimate of the Hessian's diagonal to the next.")
-                                     .between(1, kMaxSteps)));
-  t.push_back(
-      only(UpdateRule::sophia_h, number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
-                                        "The moment is divided by this part of the diagonal, and cut to 1.")
-                                     .above(0)));
-  t.push_back(
-      only(UpdateRule::sophia_h,
-           number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
-                  "How far each weight is moved for the gradient that the diagonal is estimated from.")
-               .inside(0, 1)));
+  const auto sophia = [](Key key) { return only(UpdateRule::sophia, std::move(key)); };
+  t.push_back(sophia(choice("optimizer.hessian_estimator", LT_MEMBER(optimizer.hessian_estimator), {},
+                            "How the Hessian's diagonal is estimated. gauss_newton: from squares of the "
+                            "gradient with labels drawn from the model's own logits. hutchinson: from the "
+                            "difference of two gradients, in fp32 or fp64.")));
+  t.push_back(sophia(integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
+                             "Steps from one estimate of the Hessian's diagonal to the next.")
+                         .between(1, kMaxSteps)));
+  t.push_back(sophia(number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
+                            "The moment is divided by this part of the diagonal, and cut to 1.")
+                         .above(0)
+                         .derived("gauss_newton 0.05, hutchinson 0.01", [](Recipe& r) {
+                           const bool gauss = r.optimizer.hessian_estimator == HessianEstimator::gauss_newton;
+                           r.optimizer.sophia_gamma = gauss ? 0.05 : 0.01;
+                         })));
+  Key radius = number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
+                      "How far each weight is moved for the gradient that the diagonal is estimated from.")
+                   .inside(0, 1);
+  radius.when("optimizer.hessian_estimator: hutchinson", true, [](const Recipe& r) {
+    return r.optimizer.uses(UpdateRule::sophia) &&
+           r.optimizer.hessian_estimator == HessianEstimator::hutchinson;
+  });
+  t.push_back(radius);
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ const std::vector<std::string> kValid = {
     "model: {hidden_size: 64, num_attention_heads: 4, num_hidden_layers: 4}\nparallel: {data: 2, context: 2, "
     "zero_stage: 2, shard_group: 2}\nprecision: bf16\noptimizer: {kind: muon}\nrecompute: {granularity: "
     "selective, modules: [core_attn]}\n",
-    "optimizer: {kind: sophia_h}\nschedule: {lr_decay_style: WSD, lr_warmup_steps: 10}\ntrain: {train_steps: "
+    "optimizer: {kind: sophia}\nschedule: {lr_decay_style: WSD, lr_warmup_steps: 10}\ntrain: {train_steps: "
     "100}\nparallel: {data: 4, zero_stage: 3}\n",
     "precision: fp8\nmodel: {num_hidden_layers: 4}\nparallel: {tensor: 2}\n",
     "model: {num_hidden_layers: 4}\nparallel: {tensor: 4, tensor_mode: 2d}\ntrain: {micro_batch_size: 4}\n"};

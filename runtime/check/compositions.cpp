@@ -123,7 +123,8 @@ std::vector<CompositionFeature> composition_features() {
         {"on two levels", "parallel.hierarchical_all_to_all=2"},
         {"in slices", "model.moe.row_budget=1"},
         {"with copies", "parallel.shadow_experts=1"},
-        {"with a capacity", "model.moe.capacity_factor=2"}}) {
+        {"with a capacity", "model.moe.capacity_factor=2"},
+        {"expert choice", "model.moe.router.selection=expert_choice"}}) {
     all.push_back({"expert, " + name, four});
     all.back().overrides.push_back(setting);
   }

@@ -46,18 +46,21 @@ TEST_CASE("slow: every composition that the table calls supported trains like on
     if (many.precision == "fp64" && (rounded || compressed_states)) many.precision = "fp32";
     INFO(table().features[c.a].name << " and " << table().features[c.b].name);
     const TinyOptions one = one_rank(many);
-    const std::string key =
-        fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", one.architecture, one.precision, one.tied,
-                    one.fp8.has_value(), one.dropout, one.packed, one.kv_heads, one.moe.num_experts,
-                    one.moe.capacity_factor.value_or(0), update_rule_name(one.optimizer.rule),
-                    one.optimizer.sparsity.on(), one.ema_decay, one.micros);
+    const std::string key = fmt::format(
+        "{} {} {} {} {} {} {} {} {} {} {} {} {} {}", one.architecture, one.precision, one.tied,
+        one.fp8.has_value(), one.dropout, one.packed, one.kv_heads, one.moe.num_experts,
+        one.moe.capacity_factor.value_or(0), static_cast<int>(one.moe.selection),
+        update_rule_name(one.optimizer.rule), one.optimizer.sparsity.on(), one.ema_decay, one.micros);
     if (!alone.count(key)) alone[key] = train_tiny(one);
     const TinyResult& base = alone[key];
     const TinyResult result = train_tiny(many);
     ++run;
     const bool wide = many.precision == "fp64" || (many.precision == "fp32" && !rounded && !many.fp8);
     const double exact = many.precision == "fp32" ? 2e-5 : many.fp8 ? 1e-11 : 1e-12;
-    if (wide && rule != UpdateRule::adamw) {
+    // A token that is repeated where a document begins attends to values that are all its own: to an expert
+    // that chooses, its copies are equal but for rounding, which after an update takes one or another.
+    const bool equal_tokens = many.packed && many.moe.selection == Selection::expert_choice;
+    if (wide && (rule != UpdateRule::adamw || equal_tokens)) {
       // Up to the first update all is as exact, after which some have directions in the place of gradients;
       // what an optimizer makes of rounding has a test of its own.
       CHECK(result.losses[0] == Approx(base.losses[0]).epsilon(exact));

@@ -231,7 +231,7 @@ void ExpertExchange::dispatch_start(Step& step, const ExpertRowCounts& c, Tensor
                                     Flight& f, Tensor received) const {
   const Group& g = groups_.expert;
   const int64_t cols = sorted.cols(), sent = sorted.shape[0];
-  f.lent = received.defined() && straight(f);
+  f.lent = received.defined() && straight();
   if (f.lent) f.arrived = received;
   if (!f.arrived.defined()) f.arrived = step.temporary("rows from ranks", {most, cols});
   claim(step, sorted, Placement::V(), Placement::S(0));
@@ -250,18 +250,20 @@ void ExpertExchange::dispatch_start(Step& step, const ExpertRowCounts& c, Tensor
 
 void ExpertExchange::dispatch_finish(Step& step, const ExpertRowCounts& c, Tensor received, Flight& f) const {
   f.done.wait(step.compute);
-  if (f.lent) return release(step, f);
-  copy_rectangles(step.compute, received.narrow(0, c.received), f.arrived.narrow(0, c.received),
-                  whole_rows(c.parts, received.cols(), false));
-  if (!f.stays) return release(step, f);
-  spend(step.compute, f.arrived);
-  for (const Tensor& t : f.held) spend(step.compute, t);
+  if (f.lent) {
+    f.arrived = Tensor();
+    f.lent = false;
+  } else {
+    copy_rectangles(step.compute, received.narrow(0, c.received), f.arrived.narrow(0, c.received),
+                    whole_rows(c.parts, received.cols(), false));
+  }
+  end(step, f);
 }
 
 Tensor ExpertExchange::dispatch_finish(Step& step, Flight& f) const {
   f.done.wait(step.compute);
   Tensor received = std::exchange(f.arrived, Tensor());
-  release(step, f);
+  end(step, f);
   return received;
 }
 
@@ -269,7 +271,7 @@ void ExpertExchange::give_back_start(Step& step, const ExpertRowCounts& c, Tenso
                                      Flight& f) const {
   const Group& g = groups_.expert;
   const int64_t cols = sorted.cols(), sent = sorted.shape[0], most = received.shape[0];
-  if (straight(f)) {
+  if (straight()) {
     f.arrived = received;
   } else {
     if (!f.arrived.defined()) f.arrived = step.temporary("rows to ranks", received.shape);
@@ -291,13 +293,14 @@ void ExpertExchange::give_back_start(Step& step, const ExpertRowCounts& c, Tenso
 
 void ExpertExchange::give_back_finish(Step& step, Tensor sorted, Flight& f) const {
   f.done.wait(step.compute);
-  if (f.stays) {
-    spend(step.compute, f.arrived);
-    for (const Tensor& t : f.held) spend(step.compute, t);
-  } else {
-    release(step, f);
-  }
+  end(step, f);
   claim(step, sorted, Placement::S(0), Placement::V());
+}
+
+void ExpertExchange::end(Step& step, Flight& f) {
+  if (!f.stays) return release(step, f);
+  spend(step.compute, f.arrived);
+  for (const Tensor& t : f.held) spend(step.compute, t);
 }
 
 void ExpertExchange::release(Step& step, Flight& f) {

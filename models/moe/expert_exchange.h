@@ -80,9 +80,8 @@ class ExpertExchange {
     }
   };
   /// Rows of one expert arrive in its order, which is that of the ranks: they travel straight to and from
-  /// where the expert has them, without a pass over them. Not in a flight that stays, whose memory serves
-  /// slices while the expert's holds those of another.
-  bool straight(const Flight& flight) const { return local_experts() == 1 && !flight.stays; }
+  /// where the expert has them, without a pass over them.
+  bool straight() const { return local_experts() == 1; }
   /// Rows sorted by expert, of all ranks, get under way; they arrive in memory of the most rows. `received`:
   /// where experts want them, if that is there already.
   void dispatch_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, int64_t most, Flight& flight,
@@ -92,7 +91,7 @@ class ExpertExchange {
   /// Of a straight flight that had no memory given: where they are, to be released.
   Tensor dispatch_finish(Step& step, Flight& flight) const;
   /// The way back: sorted := rows of this rank's tokens. `received` may be released at once; a straight
-  /// flight takes it, and releases it.
+  /// flight takes it, and releases it when it ends, or, if it stays, in release().
   void give_back_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, Tensor received,
                        Flight& flight) const;
   void give_back_finish(Step& step, Tensor sorted, Flight& flight) const;
@@ -103,6 +102,8 @@ class ExpertExchange {
  private:
   /// Of the ranks of `axes`, those that have different tokens of the same samples.
   int64_t ranks_of_samples(AxisSet axes) const;
+  /// What rows have passed through is there for the next flight, or released.
+  static void end(Step& step, Flight& flight);
   bool two_levels() const { return groups_.expert_intra_node.size() > 1; }
   /// What a plan counts on: rows of each expert, of a rank with so many tokens.
   std::vector<int64_t> planned_counts(int64_t tokens, int64_t capacity) const;

@@ -385,7 +385,7 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
     std::optional<Interleave::KeptTurn> turn;
     for (size_t slice = 0; slice < d.slices(); ++slice) {
       run_again(step, c, slice, slice > 0 ? of(tokens, i) : Tensor());
-      if (slice > 0) dispatch_->combine_backward_next(step, d, slice, most);
+      if (slice > 0) dispatch_->combine_backward_next(step, d, slice, most, dmade);
       dispatch_->combine_backward(step, d, slice, of(dweights, i), most, dmade);
       if (slice == 0) drows = step.temporary("d rows of experts", {most, h});
       experts_backward(step, drows, dmade, c, slice, i + 1 == ranges.size() && replicas_->most() == 0);

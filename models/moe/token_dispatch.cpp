@@ -77,7 +77,7 @@ class ExchangeDispatch final : public TokenDispatch {
   void give_back_start(Step& step, Dispatched& d, size_t slice, Tensor made) const override {
     if (!d.out.defined()) d.out = step.activation("rows from experts", {d.most_sent, made.cols()});
     exchange_.give_back_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.out, made, d.flight);
-    if (slice == 0 && !exchange_.straight(d.flight)) step.release(made);
+    if (slice == 0 && !exchange_.straight()) step.release(made);
   }
   void give_back_finish(Step& step, Dispatched& d, size_t slice) const override {
     take_back(step, d, slice, d.out);
@@ -96,23 +96,24 @@ class ExchangeDispatch final : public TokenDispatch {
       spend(step.compute, d.leaving);
     }
     step.release(d.out);
-    combine_backward_next(step, d, 0, most);
+    combine_backward_next(step, d, 0, most, {});
   }
-  void combine_backward_next(Step& step, Dispatched& d, size_t slice, int64_t most) const override {
+  void combine_backward_next(Step& step, Dispatched& d, size_t slice, int64_t most,
+                             Tensor dmade) const override {
     const ExpertRowCounts& c = d.slice(slice);
     if (d.slices() > 1)
       copy_rectangles(step.compute, d.leaving, d.travelling, whole_rows(c.own, d.travelling.cols(), false));
     d.flight.stays = d.budgeted;
-    exchange_.dispatch_start(step, c, d.slices() > 1 ? d.leaving : d.travelling, most, d.flight);
+    exchange_.dispatch_start(step, c, d.slices() > 1 ? d.leaving : d.travelling, most, d.flight, dmade);
   }
   void combine_backward(Step& step, Dispatched& d, size_t slice, Tensor, int64_t most,
                         Tensor& dmade) const override {
-    if (exchange_.straight(d.flight)) {
+    if (exchange_.straight() && slice == 0) {
       dmade = exchange_.dispatch_finish(step, d.flight);
-      return step.release(d.travelling);
+    } else {
+      if (slice == 0) dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
+      exchange_.dispatch_finish(step, d.slice(slice), dmade, d.flight);
     }
-    if (slice == 0) dmade = step.temporary("d made by experts", {most, d.travelling.cols()});
-    exchange_.dispatch_finish(step, d.slice(slice), dmade, d.flight);
     if (!d.budgeted) return step.release(d.travelling);
     spend(step.compute, d.slices() > 1 ? d.leaving : d.travelling);
   }
@@ -126,7 +127,7 @@ class ExchangeDispatch final : public TokenDispatch {
     }
     exchange_.give_back_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.travelling, drows,
                               d.flight);
-    if (slice + 1 == d.slices() && !exchange_.straight(d.flight)) step.release(drows);
+    if (slice + 1 == d.slices() && !exchange_.straight()) step.release(drows);
   }
   void permute_backward_next(Step& step, Dispatched& d, size_t slice) const override {
     take_back(step, d, slice, d.out);

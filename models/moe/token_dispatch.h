@@ -92,8 +92,8 @@ class TokenDispatch {
   virtual void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy,
                                       int64_t most) const = 0;
   /// Of slices but the first, whose rows start() and finish() have brought again: what experts made gets
-  /// under way.
-  virtual void combine_backward_next(Step&, Dispatched&, size_t, int64_t) const {}
+  /// under way, to `dmade` where it travels straight.
+  virtual void combine_backward_next(Step&, Dispatched&, size_t, int64_t, Tensor) const {}
   /// The latter: (most, H), to be released. `dmade`: made by the first slice's call.
   virtual void combine_backward(Step& step, Dispatched& d, size_t slice, Tensor dweights, int64_t most,
                                 Tensor& dmade) const = 0;

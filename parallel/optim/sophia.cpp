@@ -40,6 +40,8 @@ class SophiaUpdate final : public TensorUpdate {
 
   void end_estimate(double labels, double loss_scale) override {
     if (!moves_weights(c_.settings())) {
+      for (int b : c_.buckets(kSophia))
+        c_.require_gradients(b, c_.stored(b).grad, "gradients of drawn labels");
       c_.each_stored(kSophia, [&](const ParameterPart& p) {
         gauss_newton_estimate(c_.compute(), p.elements.states[1], p.elements.grad, p.args.beta2,
                               labels / (loss_scale * loss_scale));

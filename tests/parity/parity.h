@@ -88,7 +88,8 @@ inline std::vector<NamedLayout> joined(std::vector<NamedLayout> a, const std::ve
 }
 
 /// A bf16 job that multiplies in FP8 stays close to the same job without, and what `many` makes of it to
-/// that, in planned memory. Returns the first.
+/// that, in planned memory. Returns the first. Layouts round sums of bf16 apart: the first losses say so
+/// alone, later ones what training has made of it (up to 5e-3 in six steps).
 inline TinyResult check_fp8_follows_bf16(TinyOptions o, const std::function<void(TinyOptions&)>& many) {
   o.precision = "bf16";
   o.steps = 6;
@@ -100,7 +101,7 @@ inline TinyResult check_fp8_follows_bf16(TinyOptions o, const std::function<void
   CHECK(of_many.used_bytes == of_many.plan_bytes);
   for (size_t i = 0; i < eight.losses.size(); ++i) {
     CHECK(std::abs(eight.losses[i] / sixteen.losses[i] - 1) < 0.03);
-    CHECK(std::abs(of_many.losses[i] / eight.losses[i] - 1) < 5e-3);
+    CHECK(std::abs(of_many.losses[i] / eight.losses[i] - 1) < (i == 0 ? 2e-4 : i == 1 ? 2e-3 : 1e-2));
   }
   CHECK(eight.losses != sixteen.losses);
   return eight;

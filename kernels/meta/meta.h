@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -156,7 +157,8 @@ class MetaTrace {
   const CostModel* cost_;
   std::unordered_map<PriceKey, Price, PriceHash> prices_;
   Stream* compute_ = nullptr;
-  std::deque<TensorRecord> records_;
+  std::pmr::monotonic_buffer_resource record_memory_;  // a deque asks for few at once
+  std::pmr::deque<TensorRecord> records_{&record_memory_};
   std::vector<TraceEntry> entries_;
   std::string_view layer_;
   std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};

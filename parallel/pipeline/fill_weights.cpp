@@ -81,12 +81,12 @@ class Filler {
 }  // namespace
 
 Schedule fill_with_weights(const Schedule& schedule, const StageCosts& costs) {
-  const Timing given = simulate(schedule, costs);
   Schedule bare = schedule;  // without W: only the order of the others is kept
   size_t taken = 0;
   for (auto& order : bare.order)
     taken += std::erase_if(order, [](const Action& a) { return a.kind == ActionKind::backward_weight; });
   if (taken == 0) return schedule;
+  const Timing given = simulate(schedule, costs);
   const Positions positions(bare);
   const double limit = *std::max_element(given.peak_kept.begin(), given.peak_kept.end());
   const Schedule* best = &schedule;

@@ -126,7 +126,10 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
     if (a.first < b.first * (1 - 1e-9)) return true;
     return a.first <= b.first * (1 + 1e-9) && a.second < b.second * (1 - 1e-9);
   };
-  const auto [cheapest, dearest] = std::minmax_element(layer_costs.begin(), layer_costs.end());
+  // The first layer stays in the first stage and the last one in the last, so that they may cost otherwise.
+  const bool few = layer_costs.size() < 3;
+  const auto [cheapest, dearest] =
+      std::minmax_element(layer_costs.begin() + (few ? 0 : 1), layer_costs.end() - (few ? 0 : 1));
   const bool alike = *dearest - *cheapest <= 1e-12 * *dearest;
   for (bool moved = true; moved;) {
     moved = false;
@@ -135,36 +138,23 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
     auto best = best_now;
     const std::vector<double> now = of_rank;
     std::pair<int, int> move;
-    std::vector<int> fullest(ranks);  // the three that have most: of two moves one of them is left
-    std::iota(fullest.begin(), fullest.end(), 0);
-    const auto third = fullest.begin() + std::min(3, ranks);
-    std::partial_sort(fullest.begin(), third, fullest.end(), [&](int a, int b) { return now[a] > now[b]; });
-    const auto of_alike = [&](int giver, int taker) {
-      const double less = now[giver] - *dearest, more = now[taker] + *dearest;
-      const auto left = std::find_if(fullest.begin(), third, [&](int r) { return r != giver && r != taker; });
-      const double most = std::max({less, more, left == third ? 0 : now[*left]});
-      const double squares =
-          best_now.second - now[giver] * now[giver] - now[taker] * now[taker] + less * less + more * more;
-      return std::pair(most, squares);
-    };
     const auto look = [&](int from, int to, const std::pair<double, double>& v) {
       if (better(v, best)) best = v, move = {from, to}, moved = true;
     };
     if (alike) {
-      // Of like layers it does not matter which of two ranks' stages they leave and join: the first ones.
-      std::vector<int> gives, takes;
-      std::vector<bool> gave(ranks), took(ranks);
+      // The fullest rank that may give a layer to the emptiest leaves the least maximum and the least squares
+      // of all moves. Which of a rank's stages they leave and join does not matter: the first ones.
+      int from = -1, to = -1;
       for (int s = 0; s < stages; ++s) {
-        const int r = rank_of_stage[s];
-        if (counts[s] > 1 && !gave[r]) gave[r] = true, gives.push_back(s);
-        if (!took[r]) took[r] = true, takes.push_back(s);
+        const double of = now[rank_of_stage[s]];
+        if (counts[s] > 1 && (from < 0 || of > now[rank_of_stage[from]] * (1 + 1e-11))) from = s;
+        if (to < 0 || of < now[rank_of_stage[to]] * (1 - 1e-11)) to = s;
       }
-      for (int from : gives)
-        for (int to : takes) {
-          const int giver = rank_of_stage[from], taker = rank_of_stage[to];
-          // One more must leave a rank below what the other one had, or nothing is gained.
-          if (now[taker] + *dearest < now[giver] * (1 - 1e-11)) look(from, to, of_alike(giver, taker));
-        }
+      // One more must leave a rank below what the other one had, or nothing is gained.
+      if (from >= 0) {
+        const int giver = rank_of_stage[from], taker = rank_of_stage[to];
+        if (now[taker] + *dearest < now[giver] * (1 - 1e-11)) look(from, to, value(from, to));
+      }
     } else {
       for (int from = 0; from < stages; ++from)
         for (int to = 0; to < stages; ++to)

@@ -496,30 +496,37 @@ std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile&
   return meta.trace.entries();
 }
 
-std::vector<TraceEntry> pass_entries(const Recipe& recipe, const MachineProfile& profile,
-                                     const PipelineLayout& layout) {
+namespace {
+
+/// A part of a step of rank 0; what `read` tells of it.
+template <class Read>
+auto of_pass(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout, StepEnd end,
+             const Read& read) {
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, 0), threads_per_rank(recipe),
                 static_cast<int>(recipe.launch.ranks_on_host));
-  meta.program.end_before_update();
+  meta.program.end_at(end);
   meta.train_step();
-  return meta.trace.entries();
+  return read(meta);
+}
+
+}  // namespace
+
+std::vector<TraceEntry> pass_entries(const Recipe& recipe, const MachineProfile& profile,
+                                     const PipelineLayout& layout, StepEnd end) {
+  return of_pass(recipe, profile, layout, end, [](const MetaRank& meta) { return meta.trace.entries(); });
 }
 
 std::vector<ActionTime> step_actions(const Recipe& recipe, const MachineProfile& profile,
                                      const PipelineLayout& layout) {
-  MetaRank meta(recipe, profile, layout, mesh_of(recipe, 0), threads_per_rank(recipe),
-                static_cast<int>(recipe.launch.ranks_on_host));
-  meta.program.end_before_update();
-  meta.train_step();
-  return meta.program.actions();
+  return of_pass(recipe, profile, layout, StepEnd::before_update,
+                 [](const MetaRank& meta) { return meta.program.actions(); });
 }
 
 int64_t activation_bytes(const Recipe& recipe, const MachineProfile& profile) {
   LT_CHECK(recipe.parallel.pipeline == 1, "the activations of {} stages", recipe.parallel.pipeline);
-  MetaRank meta(recipe, profile, {}, mesh_of(recipe, 0), 1);
-  meta.program.end_before_update();
-  meta.train_step();
-  return meta.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)];
+  return of_pass(recipe, profile, {}, StepEnd::first_micro_batch, [](const MetaRank& meta) {
+    return meta.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)];
+  });
 }
 
 std::string plan_trace(const Recipe& recipe, const MachineProfile& profile, int rank) {

@@ -223,14 +223,13 @@ std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map
 std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
 /// What one rank does in a train step, op by op.
 std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank);
-/// What rank 0 does in its micro-batches, under a layout that need not be the recipe's: all before the
-/// update.
+/// What rank 0 does in its micro-batches, under a layout that need not be the recipe's, until `end`.
 std::vector<TraceEntry> pass_entries(const Recipe& resolved, const MachineProfile& profile,
-                                     const PipelineLayout& layout);
+                                     const PipelineLayout& layout, StepEnd end);
 /// The actions of a train step on one rank without stages.
 std::vector<ActionTime> step_actions(const Recipe& resolved, const MachineProfile& profile,
                                      const PipelineLayout& layout);
-/// Bytes that a train step of this model keeps from forward to backward on one pipeline rank, at most.
+/// Bytes that a micro-batch of this model keeps from forward to backward on one pipeline rank, at most.
 int64_t activation_bytes(const Recipe& resolved, const MachineProfile& profile);
 /// Chrome trace of one rank's step.
 std::string plan_trace(const Recipe& resolved, const MachineProfile& profile, int rank);

@@ -80,6 +80,12 @@ std::vector<int> layers_by_hand(const Recipe& r, int stages) {
   return {given.begin(), given.end()};
 }
 
+bool uses_fp8(const Recipe& r) {
+  return r.precision == Precision::fp8 ||
+         std::any_of(r.phases.begin(), r.phases.end(),
+                     [](const PrecisionScheduleEntry& p) { return p.precision == Precision::fp8; });
+}
+
 constexpr size_t kPricedLayers = 6;  // of a model whose layers are alike: the first and last, and between
 
 /// Of a model with so many layers, one that has as many as there are costs, with the fourth between.
@@ -104,7 +110,7 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
   c.weight.resize(layers);
   bool after_head = false, second = false;
   double before = 0;  // end of the last op
-  for (const TraceEntry& e : pass_entries(whole, profile, layout)) {
+  for (const TraceEntry& e : pass_entries(whole, profile, layout, priced_end(whole))) {
     if (e.stream != "compute") continue;
     if (after_head && e.layer == "embedding" && e.name == "embedding_forward") {
       second = true;
@@ -162,13 +168,14 @@ LayerCosts costs_of_one(const Recipe& whole, const MachineProfile& profile,
 
 }  // namespace
 
+StepEnd priced_end(const Recipe& r) {
+  return uses_fp8(r) ? StepEnd::before_update : StepEnd::first_micro_batch;
+}
+
 bool layers_alike(const Recipe& r) {
   const ModelConfig& m = r.model;
   const bool mixed = m.moe.num_experts > 0 && (m.moe.layer_step > 1 || !m.moe.dense_layers.empty());
-  const bool fp8 = r.precision == Precision::fp8 ||
-                   std::any_of(r.phases.begin(), r.phases.end(),
-                               [](const PrecisionScheduleEntry& p) { return p.precision == Precision::fp8; });
-  return !mixed && m.layer_types.empty() && m.no_rope_layers.empty() && !fp8;
+  return !mixed && m.layer_types.empty() && m.no_rope_layers.empty() && !uses_fp8(r);
 }
 
 std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& profile) {

@@ -7,6 +7,7 @@
 #include "models/layers/recompute.h"
 #include "parallel/pipeline/choose_schedule.h"
 #include "runtime/plan/machine_profile.h"
+#include "runtime/program/train_program.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
@@ -29,6 +30,8 @@ pipeline::LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& p
 
 /// Whether every layer of the model does what every other one does, in the same precision.
 bool layers_alike(const Recipe& resolved);
+/// Where a step can end of which the first micro-batch is priced: with FP8 some is told by the second.
+StepEnd priced_end(const Recipe& resolved);
 
 /// What a stage hands to another for one micro-batch, by [from * stages' ranks + to]: this rank's rows and
 /// columns of the residual stream, over the network where the two are on different hosts.

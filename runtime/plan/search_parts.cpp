@@ -32,7 +32,7 @@ double compute_seconds(Recipe r, const MachineProfile& profile) {
   double seconds = 0;
   bool after_head = false, second = false;
   const PipelineLayout layout{{}, {}, recompute_options(r)};
-  for (const TraceEntry& e : pass_entries(r, profile, layout)) {
+  for (const TraceEntry& e : pass_entries(r, profile, layout, priced_end(r))) {
     if (e.stream != "compute") continue;
     second = second || (after_head && e.name == "embedding_forward");
     after_head = after_head || e.layer == "head";

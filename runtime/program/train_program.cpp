@@ -397,7 +397,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   const bool meta = device_.compute.meta() != nullptr;
   const int64_t micros =
       meta && batches.empty() ? options_.accumulation : static_cast<int64_t>(batches.size());
-  const bool whole = micros == options_.accumulation;
+  const bool first_alone = ends_at_ == StepEnd::first_micro_batch;
+  const bool whole = micros == options_.accumulation && !first_alone;
   LT_CHECK(micros > 0 && micros <= options_.accumulation, "{} micro-batches for {}", micros,
            options_.accumulation);
   Step step = make_step(true);
@@ -417,7 +418,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     for (int64_t k = 0; k < micros; ++k) load(batch(k), k, true);
   int64_t loaded = -1;
   const pipeline::Schedule fewer =
-      whole ? pipeline::Schedule() : first_micros(options_.schedule, static_cast<int>(micros));
+      whole ? pipeline::Schedule()
+            : first_micros(options_.schedule, first_alone ? 1 : static_cast<int>(micros));
   const std::vector<pipeline::PipelineStep> lowered =
       whole ? std::vector<pipeline::PipelineStep>()
             : pipeline::lower(fewer, device_.groups.coordinate(Axis::pipeline));
@@ -486,7 +488,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     pass();
   }
   actions_ = run.actions();
-  if (!updates_) return result;
+  if (ends_at_ != StepEnd::update) return result;
   step.enter("gradients");
   store_.finish_gradients();
   if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);

@@ -68,6 +68,13 @@ struct ProgramOptions {
   bool for_training = true;
 };
 
+/// Where a train step on meta ends.
+enum class StepEnd : uint8_t {
+  update,
+  before_update,
+  first_micro_batch,  ///< of all, whose gradients are not reduced yet
+};
+
 /// Bytes of a rank outside of its memory.
 struct OffloadedBytes {
   int64_t optimizer = 0, params = 0, activations = 0;
@@ -155,8 +162,8 @@ class TrainProgram {
   /// time, its actions' and its memory, not its ops, traffic and waits.
   void repeat_actions(MetaMemory& memory) { repeated_ = &memory; }
 
-  /// On meta: train steps end before their update, for who asks what layers take.
-  void end_before_update() { updates_ = false; }
+  /// On meta: where train steps end, for who asks what layers take.
+  void end_at(StepEnd end) { ends_at_ = end; }
 
   /// Bytes in offload memory.
   OffloadedBytes offloaded() const;
@@ -261,7 +268,7 @@ class TrainProgram {
   int64_t steps_ = 0;
   std::optional<ActivationOffload> offloaded_;
   MetaMemory* repeated_ = nullptr;
-  bool updates_ = true;
+  StepEnd ends_at_ = StepEnd::update;
   std::unique_ptr<Graph> graphs_[2][2];  // by whether another micro-batch is before, and after
 };
 

@@ -1,8 +1,10 @@
 // What is wrong with a recipe, collected so that one run of the program reports all of it.
 #pragma once
-#include <map>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/recipe/yaml_tree.h"
@@ -15,8 +17,11 @@ struct RawValues;
 
 /// Where each given key was given; keys that are not here have their default.
 struct RecipeOrigins {
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
   std::string source;  ///< the recipe file
-  std::map<std::string, recipe::Place, std::less<>> given;
+  std::unordered_map<std::string, recipe::Place, Hash, std::equal_to<>> given;  // rules ask for each key
   std::shared_ptr<const recipe::RawValues> values;  ///< the same with their values, to try others
 
   bool has(std::string_view path) const { return given.contains(path); }

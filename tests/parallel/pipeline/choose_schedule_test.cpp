@@ -200,7 +200,9 @@ TEST_CASE("like layers are balanced as well as by trying every move of one", "[p
     int layers = stages;
     for (int more = pick(0, 3 * stages); more > 0; --more, ++layers)
       ++counts[static_cast<size_t>(pick(0, stages - 1))];
-    const std::vector<double> costs(static_cast<size_t>(layers), 0.7);
+    std::vector<double> costs(static_cast<size_t>(layers), 0.7);
+    if (round % 3 > 0) costs.front() = 0.6;  // which lacks what comes before a layer
+    if (round % 3 > 1) costs.back() = 0.85;
     const double first = 0.1 * pick(0, 9), last = 0.3 * pick(0, 9);
     const auto value = [&](const std::vector<int>& split) {
       std::vector<double> of(static_cast<size_t>(ranks));

@@ -70,6 +70,14 @@ constexpr const char* kLarge =
     "data: {seq_length: 4096}\n"
     "train: {global_batch_size: 64, train_steps: 10}\n";
 
+struct LargeOn32 {
+  const LoadRecipe load = reader(kLarge);
+  const Recipe recipe = load({});
+  const SearchLimits limits = on(32);
+  const MachineProfile profile = find_profile("h200");
+  SearchParts parts{recipe, profile, limits};
+};
+
 }  // namespace
 
 TEST_CASE("every layout of a search is a recipe that is accepted, and says so in its settings", "[search]") {
@@ -114,20 +122,18 @@ TEST_CASE("what a recipe sets stays in every layout of a search", "[search]") {
 
 TEST_CASE("a bound knows how many ranks of a node share what ZeRO cuts, and a layer's whole gradients",
           "[search]") {
-  const LoadRecipe load = reader(kLarge);
-  const Recipe recipe = load({});
-  const SearchLimits limits = on(32);
-  const MachineProfile profile = find_profile("h200");
-  SearchParts parts(recipe, profile, limits);
+  LargeOn32 of;
   int in_node = 0;
-  for (const Layout& l : layouts(recipe, limits)) {
+  for (const Layout& l : layouts(of.recipe, of.limits)) {
     if (l.tensor != 4 || l.data != 4 || l.zero_stage != 3 || l.micro_batch != 1 || l.schedule != "1f1b" ||
         !l.sequence_parallel)
       continue;
     in_node += l.shard_group != kOneLevel;
-    INFO(layout_text(l, recipe));
-    const double bytes = static_cast<double>(parts.trial(l, std::numeric_limits<double>::infinity()).bytes);
-    const double bound = std::max(parts.bound(l).bytes, parts.has_actions(l) ? parts.actions(l).bytes : 0);
+    INFO(layout_text(l, of.recipe));
+    const double bytes =
+        static_cast<double>(of.parts.trial(l, std::numeric_limits<double>::infinity()).bytes);
+    const double bound =
+        std::max(of.parts.bound(l).bytes, of.parts.has_actions(l) ? of.parts.actions(l).bytes : 0);
     CHECK(bound <= bytes);
     CHECK(bound > 0.75 * bytes);
   }
@@ -136,22 +142,18 @@ TEST_CASE("a bound knows how many ranks of a node share what ZeRO cuts, and a la
 
 TEST_CASE("what reducing gradients takes from a pipeline's last micro-batch is known before a pass",
           "[search]") {
-  const LoadRecipe load = reader(kLarge);
-  const Recipe recipe = load({});
-  const SearchLimits limits = on(32);
-  const MachineProfile profile = find_profile("h200");
-  SearchParts parts(recipe, profile, limits);
+  LargeOn32 of;
   int seen = 0;
-  for (const Layout& l : layouts(recipe, limits)) {
+  for (const Layout& l : layouts(of.recipe, of.limits)) {
     if (l.tensor != 2 || l.pipeline != 2 || l.data != 8 || l.zero_stage != 1 || l.micro_batch != 1 ||
         !l.sequence_parallel || l.shard_group != kOneLevel || l.recompute != RecomputeGranularity::none ||
         (l.schedule != "1f1b" && l.schedule != "interleaved"))
       continue;
-    INFO(layout_text(l, recipe));
-    const double seconds = make_plan(with(load, l, limits), profile).action_seconds;
-    CHECK(parts.begin_trial(l, (1 + 1e-9) * seconds)->size() > 0);
-    CHECK(parts.begin_trial(l, 0.992 * seconds)->size() == 0);
-    seen += parts.actions(l).step_seconds < 0.992 * seconds;  // which costs of layers alone do not say
+    INFO(layout_text(l, of.recipe));
+    const double seconds = make_plan(with(of.load, l, of.limits), of.profile).action_seconds;
+    CHECK(of.parts.begin_trial(l, (1 + 1e-9) * seconds)->size() > 0);
+    CHECK(of.parts.begin_trial(l, 0.992 * seconds)->size() == 0);
+    seen += of.parts.actions(l).step_seconds < 0.992 * seconds;  // which costs of layers alone do not say
   }
   CHECK(seen >= 3);
 }

@@ -20,7 +20,7 @@ struct RecipeOrigins {
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;
   };
-  std::string source;  ///< the recipe file
+  std::string source;                                                           ///< the recipe file
   std::unordered_map<std::string, recipe::Place, Hash, std::equal_to<>> given;  // rules ask for each key
   std::shared_ptr<const recipe::RawValues> values;  ///< the same with their values, to try others
 

@@ -177,6 +177,11 @@ TEST_CASE("attention with values narrower than keys: every kernel that has them"
   }
 }
 
+TEST_CASE("attention in fp64 of the widest heads fits a block's shared memory") {
+  if (!have_cuda()) return;
+  check_fused(AttentionKernel::base, DType::f64, {1, 35, 2, 1, 256, false, true});
+}
+
 TEST_CASE("attention with a window: every kernel") {
   if (!have_cuda()) return;
   for (int64_t window : {1, 31, 64, 100}) {

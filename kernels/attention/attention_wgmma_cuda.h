@@ -1,9 +1,9 @@
 // Attention on Hopper's tensor cores: what its forward and backward share.
 //
 // A block owns a tile of rows, 64 for each of its warpgroups that compute, and walks over the tiles of the
-// other side. One more warpgroup only copies: it keeps few registers, and the others get what it gives up.
-// Between them stand, for each buffer, an mbarrier that says that a tile is there, and one that says that all
-// warps are done with it.
+// other side; in the forward it then takes another one. One more warpgroup only copies: it keeps few
+// registers, and the others get what it gives up. Between them stand, for each buffer, an mbarrier that says
+// that a tile is there, and one that says that all warps are done with it.
 #pragma once
 #include "kernels/attention/attention_mma_cuda.h"
 #include "kernels/attention/attention_wgmma.h"

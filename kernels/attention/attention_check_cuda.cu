@@ -25,6 +25,8 @@ constexpr int64_t kSeq = 200;
 constexpr int64_t kSeq = 1100;
 #endif
 
+constexpr int64_t kFewBlocks = 3;  // of the forward, so that each has several tiles of queries
+
 constexpr int64_t kOwn = int64_t{1} << 20;  // of the stream's scratch, which the kernels have themselves
 
 /// What is computed. `blocks`: two runs of queries, a quarter of the sequence each, against all keys.
@@ -105,7 +107,7 @@ class Comparison {
 
   std::string run(const AttentionTamper& tamper) {
     Result by_wgmma = result(0), by_mma = result(1);
-    attention_wgmma_forward(s_, t_, false, by_wgmma.out, by_wgmma.lse, args_);
+    attention_wgmma_forward(s_, t_, false, by_wgmma.out, by_wgmma.lse, args_, kFewBlocks);
     attention_mma_forward(s_, t_, false, by_mma.out, by_mma.lse, args_);
     // Both from the same outputs: what is left of differences is the backward's own.
     backward(attention_wgmma_backward, by_wgmma, by_mma);

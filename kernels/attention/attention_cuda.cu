@@ -15,11 +15,17 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kTile = 32;                // queries and keys a tile
-constexpr int kSpan = 8;                 // threads a row
-constexpr int kThreads = kTile * kSpan;  // 256
-constexpr int kOwn = kTile / kSpan;      // scores of a row that a thread computes
-constexpr int kScoreStride = kTile + 1;
+constexpr int kSpan = 8;  // threads a row
+
+/// How a block cuts its work. Tiles of doubles have fewer rows, so that an A100's block has shared memory for
+/// four of them with 256 channels.
+template <class A>
+struct BaseCut {
+  static constexpr int kTile = sizeof(A) == 8 ? 16 : 32;  ///< queries and keys
+  static constexpr int kThreads = kTile * kSpan;
+  static constexpr int kOwn = kTile / kSpan;  ///< scores of a row that a thread computes
+  static constexpr int kScoreStride = kTile + 1;
+};
 
 /// Over the threads of a row, which are neighbours in a warp.
 template <class T, class F>
@@ -32,7 +38,7 @@ __device__ T row_reduce(T v, F f) {
 template <class T, class A>
 __device__ void load_tile(A* to, int64_t stride, const T* from, int64_t from_stride, int64_t count, int64_t D,
                           A scale) {
-  for (int64_t i = threadIdx.x; i < kTile * D; i += blockDim.x) {
+  for (int64_t i = threadIdx.x; i < BaseCut<A>::kTile * D; i += blockDim.x) {
     const int64_t r = i / D, c = i % D;
     to[r * stride + c] = r < count ? get(from, r * from_stride + c) * scale : A(0);
   }
@@ -47,8 +53,10 @@ __device__ A dot(const A* a, const A* b, int64_t D) {
 
 /// kDims: channels of a row that a thread owns, at most; its channels are span, span + kSpan, ...
 template <class T, class O, int kDims, bool kCap>
-__global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<T>* lse, AttentionArgs a) {
+__global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
+    attention_forward(O* out, compute_t<T>* lse, AttentionArgs a) {
   using A = compute_t<T>;
+  constexpr int kTile = BaseCut<A>::kTile, kScoreStride = BaseCut<A>::kScoreStride;
   const int64_t D = a.head_dim, V = a.value_dim, stride = D + 1, head = blockIdx.y, sample = blockIdx.z;
   const int64_t kv_head = head / (a.heads / a.kv_heads);
   const T* q = static_cast<const T*>(a.q) + sample * a.q_at.rows * a.q_stride + head * D;
@@ -73,6 +81,7 @@ __global__ void __launch_bounds__(kThreads) attention_forward(O* out, compute_t<
     const int64_t query = qt.at + row;
     const int64_t begin = row < qt.count ? mask.begin(query, kt) : 0,
                   end = row < qt.count ? mask.end(query, kt) : 0;
+    constexpr int kOwn = BaseCut<A>::kOwn;
     A score[kOwn], high = top;
     for (int i = 0; i < kOwn; ++i) {
       const int col = span + i * kSpan;
@@ -131,7 +140,8 @@ __device__ void give(const AttentionSink& to, int64_t row, int64_t col, compute_
 /// the gradient of the scores; zero where masked. Queries are scaled.
 template <class A, bool kCap>
 struct Pair {
-  A *p, *ds;  ///< (kTile, kScoreStride)
+  static constexpr int kOwn = BaseCut<A>::kOwn, kScoreStride = BaseCut<A>::kScoreStride;
+  A *p, *ds;  ///< (BaseCut<A>::kTile, kScoreStride)
   __device__ void compute(const AttentionArgs& a, int64_t sample, int64_t head, const Mask& mask,
                           const Tile& qt, const Tile& kt, const A* qs, const A* gs, const A* ks, const A* vs,
                           int64_t stride, A lse, A delta) const {
@@ -169,10 +179,11 @@ __device__ A row_delta(const A* gs, int64_t stride, const T* out, int64_t V, boo
 }
 
 template <class T, int kDims, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
     attention_backward_q(AttentionSink dq, const T* dout, const T* out, const compute_t<T>* lse,
                          AttentionArgs a) {
   using A = compute_t<T>;
+  constexpr int kTile = BaseCut<A>::kTile, kScoreStride = BaseCut<A>::kScoreStride;
   const int64_t D = a.head_dim, V = a.value_dim, stride = D + 1, head = blockIdx.y, sample = blockIdx.z;
   const int64_t kv_head = head / (a.heads / a.kv_heads), row_stride = a.heads * V;
   const T* q = static_cast<const T*>(a.q) + sample * a.q_at.rows * a.q_stride + head * D;
@@ -219,10 +230,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, int kDims, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
     attention_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const T* out,
                           const compute_t<T>* lse, AttentionArgs a) {
   using A = compute_t<T>;
+  constexpr int kTile = BaseCut<A>::kTile, kScoreStride = BaseCut<A>::kScoreStride;
   const int64_t D = a.head_dim, V = a.value_dim, stride = D + 1, kv_head = blockIdx.y, sample = blockIdx.z;
   const int64_t group = a.heads / a.kv_heads, row_stride = a.heads * V;
   const T* k = static_cast<const T*>(a.k) + sample * a.k_at.rows * a.k_stride + kv_head * D;
@@ -286,11 +298,13 @@ void with_dims(const AttentionArgs& a, F&& f) {
 
 template <class A>
 int64_t shared_bytes(int64_t head_dim, int tiles, int scores) {
-  return static_cast<int64_t>(sizeof(A)) * (tiles * kTile * (head_dim + 1) + scores * kTile * kScoreStride);
+  using C = BaseCut<A>;
+  return static_cast<int64_t>(sizeof(A)) * C::kTile * (tiles * (head_dim + 1) + scores * C::kScoreStride);
 }
 
+template <class A>
 dim3 grid_of(const Positions& rows, int64_t heads, int64_t batch) {
-  return dim3(static_cast<unsigned>(Tiles(rows, kTile).total), static_cast<unsigned>(heads),
+  return dim3(static_cast<unsigned>(Tiles(rows, BaseCut<A>::kTile).total), static_cast<unsigned>(heads),
               static_cast<unsigned>(batch));
 }
 
@@ -331,9 +345,10 @@ void attention_forward_cuda(Stream& s, DType t, bool wide_out, void* out, void* 
   const AttentionKernel kernel = kernel_for(s, t, a, aligned({out}));
   if (kernel == AttentionKernel::wgmma) return attention_wgmma_forward(s, t, wide_out, out, lse, a);
   if (kernel == AttentionKernel::mma) return attention_mma_forward(s, t, wide_out, out, lse, a);
-  const dim3 grid = grid_of(a.q_at, a.heads, a.batch);
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
+    const dim3 grid = grid_of<A>(a.q_at, a.heads, a.batch);
+    constexpr int kThreads = BaseCut<A>::kThreads;
     with_dims(a, [&]<int kDims, bool kCap>() {
       const int64_t shared = shared_bytes<A>(a.head_dim, 3, 1);
       if (wide_out) {
@@ -359,11 +374,12 @@ void attention_backward_cuda(Stream& s, DType t, AttentionSink dq, AttentionSink
     using A = compute_t<T>;
     const T *g = static_cast<const T*>(dout), *o = static_cast<const T*>(out);
     const A* l = static_cast<const A*>(lse);
+    constexpr int kThreads = BaseCut<A>::kThreads;
     with_dims(a, [&]<int kDims, bool kCap>() {
       const int64_t shared = shared_bytes<A>(a.head_dim, 4, 2);
-      launch(s, grid_of(a.q_at, a.heads, a.batch), kThreads, shared,
+      launch(s, grid_of<A>(a.q_at, a.heads, a.batch), kThreads, shared,
              cuda::attention_backward_q<T, kDims, kCap>, dq, g, o, l, a);
-      launch(s, grid_of(a.k_at, a.kv_heads, a.batch), kThreads, shared,
+      launch(s, grid_of<A>(a.k_at, a.kv_heads, a.batch), kThreads, shared,
              cuda::attention_backward_kv<T, kDims, kCap>, dk, dv, g, o, l, a);
     });
   });

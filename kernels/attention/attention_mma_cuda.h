@@ -233,6 +233,6 @@ void with_mma_type(DType t, F&& f) {
   t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
 }
 
-inline dim3 grid_of(const WorkList& list) { return dim3(static_cast<unsigned>(list.blocks())); }
+inline dim3 grid_of(const WorkList& list) { return dim3(static_cast<unsigned>(list.pieces())); }
 
 }  // namespace ltrain::cuda

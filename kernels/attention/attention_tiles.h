@@ -137,9 +137,9 @@ LT_HD inline TileRange queries_that_see(const Tiles& queries, const Mask& mask, 
   return TileRange::of(queries, from, until);
 }
 
-/// The order in which blocks begin: tiles that have most to do first, as the others fill what these leave of
-/// a kernel's time; of all units whose other side fits the cache together, before the next ones begin.
-/// A unit is a head, or a key-value head, of a sample.
+/// The order in which pieces of work begin: tiles that have most to do first, as the others fill what these
+/// leave of a kernel's time; of all units whose other side fits the cache together, before the next ones
+/// begin. A unit is a head, or a key-value head, of a sample.
 struct WorkList {
   int units = 0, tiles = 0, together = 1;
   /// `other_bytes`: of what the tiles of a unit read of the other side; `sharing`: units that read the same.
@@ -149,7 +149,7 @@ struct WorkList {
         together(static_cast<int>(std::min(units, std::max<int64_t>(kCache / other_bytes, 1) * sharing))) {
     LT_CHECK(units * tiles < int64_t{1} << 31, "attention of {} heads of samples in {} tiles", units, tiles);
   }
-  int blocks() const { return units * tiles; }
+  LT_HD int pieces() const { return units * tiles; }
   struct Work {
     int tile, unit;
   };

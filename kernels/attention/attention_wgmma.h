@@ -6,7 +6,9 @@
 
 namespace ltrain {
 
-void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a);
+/// `blocks`: of the grid; 0: one for each multiprocessor.
+void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a,
+                             int64_t blocks = 0);
 void attention_wgmma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                               const void* dout, const void* out, const void* lse, const AttentionArgs& a,
                               int64_t statistics_bytes = cuda::kScratchBytes);  ///< of the stream's scratch

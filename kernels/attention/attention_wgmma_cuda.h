@@ -1,9 +1,9 @@
 // Attention on Hopper's tensor cores: what its forward and backward share.
 //
 // A block owns a tile of rows, 64 for each of its warpgroups that compute, and walks over the tiles of the
-// other side. One more warpgroup only copies: it keeps few registers, and the others get what it gives up.
-// Between them stand, for each buffer, an mbarrier that says that a tile is there, and one that says that all
-// warps are done with it.
+// other side; in the forward it then takes another one. One more warpgroup only copies: it keeps few
+// registers, and the others get what it gives up. Between them stand, for each buffer, an mbarrier that says
+// that a tile is there, and one that says that all warps are done with it.
 #pragma once
 #include "kernels/attention/attention_mma_cuda.h"
 #include "kernels/attention/attention_wgmma.h"
@@ -11,8 +11,7 @@
 
 namespace ltrain::cuda {
 
-constexpr int kStages = 2;               ///< buffers of each operand, where a kernel does not say otherwise
-constexpr int64_t kMostShared = 232448;  ///< bytes of shared memory that a block of an H100 may have
+constexpr int kStages = 2;  ///< buffers of each operand, where a kernel does not say otherwise
 constexpr float kToLog2 = 1.4426950408889634f;
 
 /// How a kernel cuts its work.
@@ -27,16 +26,21 @@ struct WgmmaCut {
   /// Registers of a thread that copies, and of one that computes: of 64 Ki of a multiprocessor.
   static constexpr int kFew = groups == 3 ? 32 : 24, kMany = groups == 3 ? 160 : 240;
 };
-template <int kDim>
-using WgmmaForward = WgmmaCut<kDim, (kDim == 64 ? 3 : 2), 128>;
+/// Its thread that copies goes from one piece of the list to the next.
+template <int dim>
+struct WgmmaForward : WgmmaCut<dim, (dim == 64 ? 3 : 2), 128> {
+  static constexpr int kFew = dim == 64 ? 32 : 40, kMany = dim == 64 ? 160 : 232;
+};
 template <int kDim>
 using WgmmaQueries = WgmmaCut<kDim, 2, 96>;
 template <int kDim>
 using WgmmaKeys = WgmmaCut<kDim, 2, (kDim == 64 ? 96 : 64)>;
 
-/// Heads of a matrix (batch * rows, stride) as (columns, rows of a run, runs, samples), so that rows beyond a
-/// run arrive as zeros: what another sample has there may be infinite, and infinity times a probability of
-/// zero is not zero.
+constexpr int kStoreRows = 16;  ///< of a box of results: those of a warp
+
+/// Heads of a matrix (batch * rows, stride) of two-byte elements as (columns, rows of a run, runs, samples),
+/// so that rows beyond a run arrive as zeros: what another sample has there may be infinite, and infinity
+/// times a probability of zero is not zero.
 inline TensorMap head_map(const void* data, int64_t stride, int64_t columns, const Positions& at,
                           int64_t batch, int box_rows) {
   const int64_t runs = at.rows > at.split ? 2 : 1;
@@ -104,6 +108,27 @@ __device__ __forceinline__ void load_tile(T* to, const TensorMap& map, Mbarrier*
   for (int p = 0; p < kDim / kPanel; ++p)
     load_box(to + p * kPanel * kRows, map, there, head * kDim + p * kPanel, tile.row - run * at.split, run,
              sample);
+}
+
+/// Where columns `col` and col + 1 of a row lie in a warp's results, which are boxes of kStoreRows rows.
+template <class O>
+__device__ __forceinline__ int place_in_boxes(int row, int col) {
+  constexpr int kWide = kPanelBytes / static_cast<int>(sizeof(O)), kPart = 16 / static_cast<int>(sizeof(O));
+  const int part = col % kWide / kPart ^ row % 8;
+  return (col / kWide * kStoreRows + row) * kWide + part * kPart + col % kPart;
+}
+
+/// Begins to store a warp's results: of a head's tile, from its row `first` on. `map`: of two-byte elements.
+template <int kDim, class O>
+__device__ __forceinline__ void store_rows(const TensorMap& map, const O* from, const Positions& at,
+                                           const ShortTile& tile, int first, int64_t sample, int64_t head) {
+  constexpr int kBytes = kDim * static_cast<int>(sizeof(O));
+  const int run = tile.row >= at.split ? 1 : 0;
+#pragma unroll
+  for (int p = 0; p < kBytes / kPanelBytes; ++p)
+    store_box(map, from + p * kStoreRows * kPanelBytes / sizeof(O), head * (kBytes / 2) + p * kPanel,
+              tile.row - run * at.split + first, run, sample);
+  commit_stores();
 }
 
 /// One of two halves of a lane's rows of an accumulator, times `scale`, to a row of a gradient from the

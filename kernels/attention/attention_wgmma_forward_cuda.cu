@@ -1,8 +1,10 @@
 // Attention forward on Hopper (after FlashAttention-3, arXiv:2407.08608). Scores of the next tile of keys are
 // begun together with the sum over values of the one before, and the exponentials of the one are computed
 // while the tensor cores do the other; named barriers have the warpgroups take turns at beginning, so that
-// one computes exponentials while another one's products run.
+// one computes exponentials while another one's products run. Blocks stay: while a tile's last sum is
+// computed and its results leave by bulk stores, the queries and keys of the next one arrive.
 #include "kernels/attention/attention_wgmma_cuda.h"
+#include "kernels/cuda/persistent_cuda.h"
 
 namespace ltrain {
 namespace cuda {
@@ -14,24 +16,27 @@ constexpr float kLn2 = 0.69314718055994531f;
 template <class C, class T, class O>
 __global__ void __launch_bounds__(C::kThreads, 1)
     attention_wgmma_forward(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-                            const __grid_constant__ TensorMap v_map, O* out, float* lse, WorkList list,
-                            AttentionArgs a) {
+                            const __grid_constant__ TensorMap v_map,
+                            const __grid_constant__ TensorMap out_map, float* lse, WorkList list,
+                            unsigned* counter, AttentionArgs a) {
 #ifdef LT_HOPPER
   constexpr int kDim = C::kDim, kN = C::kN, kTile = kN * kDim;
   const int heads = static_cast<int>(a.heads);
-  const WorkList::Work work = list[blockIdx.x];
-  const int head = work.unit % heads, sample = work.unit / heads;
   T* const qs = shared_boxes<T>();
   T *const ks = qs + C::kRows * kDim, *const vs = ks + kStages * kTile;
-  Mbarrier* const q_there = reinterpret_cast<Mbarrier*>(vs + kStages * kTile);
-  Mbarrier *const k_there = q_there + 1, *const v_there = k_there + kStages;
+  O* const outs = reinterpret_cast<O*>(vs + kStages * kTile);
+  Mbarrier* const q_there = reinterpret_cast<Mbarrier*>(outs + C::kRows * kDim);
+  Mbarrier *const q_free = q_there + 1, *const k_there = q_free + 1, *const v_there = k_there + kStages;
   Mbarrier *const k_free = v_there + kStages, *const v_free = k_free + kStages;
   Step* const steps = reinterpret_cast<Step*>(v_free + kStages);
-  const ShortTile qt = Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];  // late ones see most keys
-  const Mask mask(a, sample);
+  int* const pieces = reinterpret_cast<int*>(steps + kStages);  // that steps are the first of
+  // Tiles count from the heaviest: late queries see most keys.
+  const auto queries_of = [&](const WorkList::Work& work) -> ShortTile {
+    return Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];
+  };
 
   if (threadIdx.x == 0) {
-    mbarrier_init(q_there, 1);
+    mbarrier_init(q_there, 1), mbarrier_init(q_free, 4 * C::kGroups);
     for (int i = 0; i < kStages; ++i) {
       mbarrier_init(k_there + i, 1), mbarrier_init(v_there + i, 1);
       mbarrier_init(k_free + i, 4 * C::kGroups), mbarrier_init(v_free + i, 4 * C::kGroups);
@@ -40,147 +45,182 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   }
   __syncthreads();
 
+  Ring<1> q;
+  Ring<kStages> k, v;
   if (threadIdx.x < kWarpgroup) {
     fewer_registers<C::kFew>();
     if (threadIdx.x == 0) {
-      mbarrier_expect(q_there, C::kOwnBytes);
-      load_tile<kDim, C::kRows>(qs, q_map, q_there, a.q_at, qt, sample, head);
-      const int kv_head = head / (heads / static_cast<int>(a.kv_heads));
-      const Tiles k_tiles(a.k_at, kN);
-      const TileRange seen = keys_seen(k_tiles, mask, qt);
-      const int highest = static_cast<int>(mask.lowest(qt.at + qt.count - 1));
-      if (seen.total == 0) steps[0] = Step::nothing(), mbarrier_arrive(k_there);
-      for (int n = 0; n < seen.total; ++n) {
-        const int stage = n % kStages, ended = (n / kStages + 1) % 2;
-        const ShortTile kt = k_tiles[seen[n]];
-        mbarrier_wait(k_free + stage, ended);
-        steps[stage] = Step::keys(kt, kN, qt, highest, n + 1 < seen.total);
-        mbarrier_expect(k_there + stage, C::kTileBytes);
-        load_tile<kDim, kN>(ks + stage * kTile, k_map, k_there + stage, a.k_at, kt, sample, kv_head);
-        mbarrier_wait(v_free + stage, ended);
-        mbarrier_expect(v_there + stage, C::kTileBytes);
-        load_tile<kDim, kN>(vs + stage * kTile, v_map, v_there + stage, a.k_at, kt, sample, kv_head);
+      for (int piece = static_cast<int>(blockIdx.x);;) {
+        mbarrier_wait(k_free + k.stage, k.parity ^ 1);
+        pieces[k.stage] = piece;
+        if (piece >= list.pieces()) break;
+        const WorkList::Work work = list[piece];
+        piece = next_piece(counter, list.pieces());
+        const int head = work.unit % heads, sample = work.unit / heads;
+        const int kv_head = head / (heads / static_cast<int>(a.kv_heads));
+        const ShortTile qt = queries_of(work);
+        const Mask mask(a, sample);
+        const Tiles k_tiles(a.k_at, kN);
+        const TileRange seen = keys_seen(k_tiles, mask, qt);
+        const int highest = static_cast<int>(mask.lowest(qt.at + qt.count - 1));
+        if (seen.total == 0) steps[k.stage] = Step::nothing(), mbarrier_arrive(k_there + k.stage), k.next();
+        for (int n = 0; n < seen.total; ++n, k.next(), v.next()) {
+          const ShortTile kt = k_tiles[seen[n]];
+          mbarrier_wait(k_free + k.stage, k.parity ^ 1);
+          steps[k.stage] = Step::keys(kt, kN, qt, highest, n + 1 < seen.total);
+          mbarrier_expect(k_there + k.stage, C::kTileBytes);
+          load_tile<kDim, kN>(ks + k.stage * kTile, k_map, k_there + k.stage, a.k_at, kt, sample, kv_head);
+          if (n == 0) {
+            mbarrier_wait(q_free, q.parity ^ 1);
+            mbarrier_expect(q_there, C::kOwnBytes);
+            load_tile<kDim, C::kRows>(qs, q_map, q_there, a.q_at, qt, sample, head);
+            q.next();
+          }
+          mbarrier_wait(v_free + v.stage, v.parity ^ 1);
+          mbarrier_expect(v_there + v.stage, C::kTileBytes);
+          load_tile<kDim, kN>(vs + v.stage * kTile, v_map, v_there + v.stage, a.k_at, kt, sample, kv_head);
+        }
       }
+      mbarrier_arrive(k_there + k.stage);  // there is no more
     }
   } else {
     more_registers<C::kMany>();
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
     const int first = warp_index() * 16 - 64;  // of the warp's queries
     const float to_log2 = score_scale<float>(a) * kToLog2;
-    // A row's probabilities are 2^(scores - shift). Its shift follows the largest score only where that is
-    // more than kRise above it: most tiles leave it, and what was summed, as they are.
-    float acc[kDim / 2], s[kN / 2], shift[2] = {-INFINITY, -INFINITY}, sum[2] = {}, fade[2];
-    uint32_t weights[kN / 16][4];
-#pragma unroll
-    for (int i = 0; i < kDim / 2; ++i) acc[i] = 0;
-
-    // s becomes the probabilities, as far as they are known; what was summed before is to fade.
-    const auto soften = [&](const Step& kt) {
-      if (kt.hidden()) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = first + 8 * half + lane / 4;
-          const int begin = row < qt.count ? static_cast<int>(mask.lowest(qt.at + row)) - kt.at : 0;
-          const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count()) : 0;
-          // Columns are counted from `begin` on: one comparison each.
-          const unsigned seen = std::max(end - begin, 0), from = lane % 4 * 2 - begin;
-#pragma unroll
-          for (int n = 0; n < kN / 8; ++n)
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-              if (from + 8 * n + i >= seen) s[4 * n + 2 * half + i] = -INFINITY;
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float high = -INFINITY;
-#pragma unroll
-        for (int n = 0; n < kN / 8; ++n)
-          high = fmaxf(high, fmaxf(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
-        high = quad_reduce(high, Max()) * to_log2;
-        if (high - shift[half] <= kRise) high = shift[half];
-        const float from = high == -INFINITY ? 0.0f : high;  // -infinity: nothing seen yet
-        fade[half] = exp2_fast(shift[half] - from);          // 1 where it stays
-        shift[half] = high;
-        float total = 0;
-#pragma unroll
-        for (int n = 0; n < kN / 8; ++n)
-#pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            s[4 * n + i] = exp2_fast(s[4 * n + i] * to_log2 - from);
-            total += s[4 * n + i];
-          }
-        sum[half] = sum[half] * fade[half] + total;  // of this lane's columns
-      }
-    };
+    O* const mine = outs + first * kDim;
     const auto done_with = [&](Mbarrier* free) {
       if (lane == 0) mbarrier_arrive(free);
     };
 
-    mbarrier_wait(q_there, 0);
-    mbarrier_wait(k_there, 0);
-    Step step = read_step(steps);
-    if (step.count() > 0) {
-      wgmma_fence();
-      begin_scores<T, kDim, C::kRows, kN>(s, qs, 64 * group, ks);
-      wgmma_commit();
-      wgmma_wait<0>();
-      in_flight(s);
-      done_with(k_free);
-      soften(step);
-      as_left<T, kN>(weights, s);
-      int n = 0;
-      for (; step.more(); ++n) {
-        const int stage = n % kStages, parity = n / kStages % 2;
-        const int next_stage = (n + 1) % kStages, next_parity = (n + 1) / kStages % 2;
-        mbarrier_wait(k_there + next_stage, next_parity);
-        step = read_step(steps + next_stage);
-        if (n > 0 || group > 0) named_sync(1 + group, 2 * kWarpgroup);
-        in_flight(s), in_flight(acc);
-        wgmma_fence();
-        begin_scores<T, kDim, C::kRows, kN>(s, qs, 64 * group, ks + next_stage * kTile);
-        wgmma_commit();
-        mbarrier_wait(v_there + stage, parity);
-        wgmma_fence();
-        begin_sums<T, kDim, kN>(acc, weights, vs + stage * kTile);
-        wgmma_commit();
-        if (step.more() || group < C::kGroups - 1) named_arrive(1 + (group + 1) % C::kGroups, 2 * kWarpgroup);
-        wgmma_wait<1>();
-        in_flight(s);
-        done_with(k_free + next_stage);
-        soften(step);
-        wgmma_wait_behind<0>(sum[0] + sum[1], v_there + stage, parity);
-        in_flight(acc);
-        done_with(v_free + stage);
-        if (__any_sync(kAllLanes, fade[0] != 1.0f || fade[1] != 1.0f)) {
+    for (;; k.next()) {
+      mbarrier_wait(k_there + k.stage, k.parity);
+      const int piece = uniform(pieces[k.stage]);
+      if (piece >= list.pieces()) break;
+      Step step = read_step(steps + k.stage);
+      const WorkList::Work work = list[piece];
+      const int head = work.unit % heads, sample = work.unit / heads;
+      const ShortTile qt = queries_of(work);
+      const Mask mask(a, sample);
+      // A row's probabilities are 2^(scores - shift). Its shift follows the largest score only where that is
+      // more than kRise above it: most tiles leave it, and what was summed, as they are.
+      float acc[kDim / 2], s[kN / 2], shift[2] = {-INFINITY, -INFINITY}, sum[2] = {}, fade[2];
+      uint32_t weights[kN / 16][4];
 #pragma unroll
-          for (int i = 0; i < kDim / 2; ++i) acc[i] *= fade[i % 4 / 2];
-        }
-        as_left<T, kN>(weights, s);
-      }
-      const int stage = n % kStages;
-      mbarrier_wait(v_there + stage, n / kStages % 2);
-      in_flight(acc);
-      wgmma_fence();
-      begin_sums<T, kDim, kN>(acc, weights, vs + stage * kTile);
-      wgmma_commit();
-      wgmma_wait<0>();
-      in_flight(acc);
-    }
+      for (int i = 0; i < kDim / 2; ++i) acc[i] = 0;
 
+      // s becomes the probabilities, as far as they are known; what was summed before is to fade.
+      const auto soften = [&](const Step& kt) {
+        if (kt.hidden()) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float all = quad_reduce(sum[half], Sum());
-      const int row = first + 8 * half + lane / 4;
-      if (row >= qt.count) continue;
-      const float inverse = all == 0 ? 0.0f : 1.0f / all;
-      O* to = out + ((sample * a.q_at.rows + qt.row + row) * heads + head) * kDim + lane % 4 * 2;
+          for (int half = 0; half < 2; ++half) {
+            const int row = first + 8 * half + lane / 4;
+            const int begin = row < qt.count ? static_cast<int>(mask.lowest(qt.at + row)) - kt.at : 0;
+            const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count()) : 0;
+            // Columns are counted from `begin` on: one comparison each.
+            const unsigned seen = std::max(end - begin, 0), from = lane % 4 * 2 - begin;
 #pragma unroll
-      for (int d = 0; d < kDim / 8; ++d)
-        put_pair(to + 8 * d, acc[4 * d + 2 * half] * inverse, acc[4 * d + 2 * half + 1] * inverse);
-      if (lane % 4 == 0)
-        lse[work.unit * a.q_at.rows + qt.row + row] = all == 0 ? -INFINITY : (shift[half] + log2(all)) * kLn2;
+            for (int n = 0; n < kN / 8; ++n)
+#pragma unroll
+              for (int i = 0; i < 2; ++i)
+                if (from + 8 * n + i >= seen) s[4 * n + 2 * half + i] = -INFINITY;
+          }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float high = -INFINITY;
+#pragma unroll
+          for (int n = 0; n < kN / 8; ++n)
+            high = fmaxf(high, fmaxf(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
+          high = quad_reduce(high, Max()) * to_log2;
+          if (high - shift[half] <= kRise) high = shift[half];
+          const float from = high == -INFINITY ? 0.0f : high;  // -infinity: nothing seen yet
+          fade[half] = exp2_fast(shift[half] - from);          // 1 where it stays
+          shift[half] = high;
+          float total = 0;
+#pragma unroll
+          for (int n = 0; n < kN / 8; ++n)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; ++i) {
+              s[4 * n + i] = exp2_fast(s[4 * n + i] * to_log2 - from);
+              total += s[4 * n + i];
+            }
+          sum[half] = sum[half] * fade[half] + total;  // of this lane's columns
+        }
+      };
+
+      if (step.count() == 0) done_with(k_free + k.stage);
+      if (step.count() > 0) {
+        mbarrier_wait(q_there, q.parity);
+        wgmma_fence();
+        begin_scores<T, kDim, C::kRows, kN>(s, qs, 64 * group, ks + k.stage * kTile);
+        wgmma_commit();
+        wgmma_wait<0>();
+        in_flight(s);
+        done_with(k_free + k.stage);
+        if (!step.more()) done_with(q_free);
+        soften(step);
+        as_left<T, kN>(weights, s);
+        for (int n = 0; step.more(); ++n, v.next()) {
+          k.next();
+          mbarrier_wait(k_there + k.stage, k.parity);
+          step = read_step(steps + k.stage);
+          if (n > 0 || group > 0) named_sync(1 + group, 2 * kWarpgroup);
+          in_flight(s), in_flight(acc);
+          wgmma_fence();
+          begin_scores<T, kDim, C::kRows, kN>(s, qs, 64 * group, ks + k.stage * kTile);
+          wgmma_commit();
+          mbarrier_wait(v_there + v.stage, v.parity);
+          wgmma_fence();
+          begin_sums<T, kDim, kN>(acc, weights, vs + v.stage * kTile);
+          wgmma_commit();
+          if (step.more() || group < C::kGroups - 1)
+            named_arrive(1 + (group + 1) % C::kGroups, 2 * kWarpgroup);
+          wgmma_wait<1>();
+          in_flight(s);
+          done_with(k_free + k.stage);
+          if (!step.more()) done_with(q_free);
+          soften(step);
+          wgmma_wait_behind<0>(sum[0] + sum[1], v_there + v.stage, v.parity);
+          in_flight(acc);
+          done_with(v_free + v.stage);
+          if (__any_sync(kAllLanes, fade[0] != 1.0f || fade[1] != 1.0f)) {
+#pragma unroll
+            for (int i = 0; i < kDim / 2; ++i) acc[i] *= fade[i % 4 / 2];
+          }
+          as_left<T, kN>(weights, s);
+        }
+        mbarrier_wait(v_there + v.stage, v.parity);
+        in_flight(acc);
+        wgmma_fence();
+        begin_sums<T, kDim, kN>(acc, weights, vs + v.stage * kTile);
+        wgmma_commit();
+        wgmma_wait<0>();
+        in_flight(acc);
+        done_with(v_free + v.stage);
+        q.next(), v.next();
+      }
+
+      if (lane == 0) wait_for_stores();  // of the piece before
+      __syncwarp();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float all = quad_reduce(sum[half], Sum());
+        const int row = 8 * half + lane / 4;
+        const float inverse = all == 0 ? 0.0f : 1.0f / all;
+#pragma unroll
+        for (int d = 0; d < kDim / 8; ++d)
+          put_pair(mine + place_in_boxes<O>(row, 8 * d + lane % 4 * 2), acc[4 * d + 2 * half] * inverse,
+                   acc[4 * d + 2 * half + 1] * inverse);
+        if (lane % 4 == 0 && first + row < qt.count)
+          lse[work.unit * a.q_at.rows + qt.row + first + row] =
+              all == 0 ? -INFINITY : (shift[half] + log2(all)) * kLn2;
+      }
+      show_to_products();
+      __syncwarp();
+      if (lane == 0 && first < qt.count) store_rows<kDim>(out_map, mine, a.q_at, qt, first, sample, head);
     }
+    if (lane == 0) wait_for_stores();
   }
 #endif
 }
@@ -190,8 +230,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
 using namespace cuda;
 
-void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse,
-                             const AttentionArgs& a) {
+void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a,
+                             int64_t blocks) {
   with_mma_type(t, [&]<class T>() {
     with_wgmma_dim(a.head_dim, [&]<int kDim>() {
       using C = WgmmaForward<kDim>;
@@ -200,12 +240,17 @@ void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void*
       const TensorMap q = head_map(a.q, a.q_stride, a.heads * kDim, a.q_at, a.batch, C::kRows);
       const TensorMap k = head_map(a.k, a.k_stride, a.kv_heads * kDim, a.k_at, a.batch, C::kN);
       const TensorMap v = head_map(a.v, a.v_stride, a.kv_heads * kDim, a.k_at, a.batch, C::kN);
-      constexpr int64_t shared =
-          C::kOwnBytes + 2 * kStages * C::kTileBytes + barrier_bytes(1 + 4 * kStages, kStages);
-      static_assert(shared <= kMostShared);
+      const int64_t stay = std::min<int64_t>(list.pieces(), blocks > 0 ? blocks : multiprocessors());
       const auto run = [&]<class O>() {
-        launch(s, grid_of(list), C::kThreads, shared, cuda::attention_wgmma_forward<C, T, O>, q, k, v,
-               static_cast<O*>(out), static_cast<float*>(lse), list, a);
+        constexpr int64_t kPair = sizeof(O) / 2;  // elements of a map for one of O
+        constexpr int64_t shared = C::kOwnBytes * (1 + kPair) + 2 * kStages * C::kTileBytes +
+                                   barrier_bytes(2 + 4 * kStages, kStages) + 4 * kStages;
+        static_assert(shared <= kMostShared);
+        const int64_t width = kPair * a.heads * kDim;
+        launch(s, dim3(static_cast<unsigned>(stay)), C::kThreads, shared,
+               cuda::attention_wgmma_forward<C, T, O>, q, k, v,
+               head_map(out, width, width, a.q_at, a.batch, kStoreRows), static_cast<float*>(lse), list,
+               work_counter(s), a);
       };
       wide_out ? run.template operator()<float>() : run.template operator()<T>();
     });

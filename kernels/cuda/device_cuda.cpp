@@ -12,6 +12,7 @@
 #include "kernels/cuda/library_cuda.h"
 #include "kernels/cuda/nvml_cuda.h"
 #include "kernels/cuda/nvtx_cuda.h"
+#include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/probe_cuda.h"
 #include "kernels/tensor/host_work.h"
 #include "kernels/tensor/last_op.h"
@@ -191,7 +192,7 @@ class CudaStream final : public Stream {
   }
 
   std::shared_ptr<Recording> begin_recording() override {
-    scratch();  // made now: memory cannot be while work is recorded
+    scratch(), work_counter();  // made now: memory cannot be while work is recorded
     // Thread-local: other threads of the process may go on to use the GPU.
     cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
     return std::make_shared<Recording>();
@@ -217,6 +218,13 @@ class CudaStream final : public Stream {
     if (!scratch_) scratch_ = device_memory(kScratchBytes);
     return scratch_.get();
   }
+  unsigned* work_counter() {
+    if (!work_counter_) {
+      work_counter_ = device_memory(sizeof(unsigned));
+      cuda_check(cudaMemsetAsync(work_counter_.get(), 0, sizeof(unsigned), stream_), "filling with zero");
+    }
+    return static_cast<unsigned*>(work_counter_.get());
+  }
 
  private:
   struct HostCall {
@@ -225,7 +233,7 @@ class CudaStream final : public Stream {
   };
   cudaStream_t stream_ = nullptr;
   const std::shared_ptr<HostFailure> host_failure_ = std::make_shared<HostFailure>();
-  std::shared_ptr<void> scratch_;
+  std::shared_ptr<void> scratch_, work_counter_;
   struct PendingWait {
     AxisSet axes;
     std::unique_ptr<TimingEvent> begin, end;
@@ -367,6 +375,19 @@ std::unique_ptr<Stream> make_cuda_stream(std::string name) {
 void* scratch(Stream& s, int64_t bytes) {
   LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
   return of(s).scratch();
+}
+
+unsigned* work_counter(Stream& s) { return of(s).work_counter(); }
+
+int64_t multiprocessors() {
+  static const int n = [] {
+    int device = 0, count = 0;
+    cuda_check(cudaGetDevice(&device), "asking for the device");
+    cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+               "asking for its multiprocessors");
+    return count;
+  }();
+  return n;
 }
 
 void fill_bytes(Stream& s, void* to, int64_t bytes) {

@@ -16,10 +16,20 @@
 namespace ltrain::cuda {
 
 constexpr int kWarpgroup = 4 * kWarp;
+constexpr int64_t kMostShared = 232448;  ///< bytes of shared memory that a block of an H100 may have
 
 /// In shared memory. A phase ends when all its arrivals and all its announced bytes have come; phases have
 /// the parities 0, 1, 0, ...
 using Mbarrier = uint64_t;
+
+/// One of kStages buffers in shared memory, and the parity of its barriers' phases.
+template <int kStages>
+struct Ring {
+  int stage = 0, parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
 
 #ifdef LTRAIN_CUDA_EMULATED
 
@@ -31,6 +41,10 @@ void mbarrier_wait(Mbarrier* barrier, int parity);
 void load_box(void* shared, const TensorMap& map, Mbarrier* barrier, int64_t col, int64_t row, int64_t third,
               int64_t fourth);
 void load_bytes(void* shared, const void* from, int bytes, Mbarrier* barrier);
+void store_box(const TensorMap& map, const void* shared, int64_t col, int64_t row, int64_t third,
+               int64_t fourth);
+void commit_stores();
+void wait_for_stores();
 uint32_t shared_address(const void* p);
 
 inline void check_registers(int n) {
@@ -46,7 +60,7 @@ void fewer_registers() {
 }
 inline int uniform(int v) { return v; }
 inline int warp_index() { return static_cast<int>(threadIdx.x / kWarp); }
-inline void show_to_products() {}
+void show_to_products();
 inline void named_sync(int id, int threads) { emulated_named_barrier(id, threads, true); }
 inline void named_arrive(int id, int threads) { emulated_named_barrier(id, threads, false); }
 
@@ -120,6 +134,24 @@ __device__ __forceinline__ void load_bytes(void* shared, const void* from, int b
           shared_address(shared)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
+}
+
+/// One box out of shared memory, laid out as boxes arrive there, to these coordinates; what lies beyond the
+/// tensor is left out. By one thread, after a barrier behind show_to_products() of those that wrote it.
+__device__ __forceinline__ void store_box(const TensorMap& map, const void* shared, int64_t col, int64_t row,
+                                          int64_t third, int64_t fourth) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+      "r"(shared_address(shared)), "r"(static_cast<int>(col)), "r"(static_cast<int>(row)),
+      "r"(static_cast<int>(third)), "r"(static_cast<int>(fourth))
+      : "memory");
+}
+/// Makes a group of this thread's stores since the last one.
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until all groups of this thread have been read out of shared memory; they are written when the kernel
+/// ends.
+__device__ __forceinline__ void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 /// All threads of a warpgroup: this many registers each from here on.

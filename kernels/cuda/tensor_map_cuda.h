@@ -29,7 +29,8 @@ struct TensorMap {
 using TensorMap = CUtensorMap;
 #endif
 
-/// For copies into shared memory with the 128-byte swizzle; what lies beyond the dims arrives as zeros.
+/// For copies into shared memory with the 128-byte swizzle, and out of it; what lies beyond the dims arrives
+/// as zeros, and is not written.
 /// Throws Error (internal) for what the driver refuses: `data` and strides are multiples of 16 bytes.
 TensorMap make_tensor_map(const void* data, const MapShape& shape);
 

@@ -35,6 +35,15 @@ struct BulkCopy {
   std::array<int64_t, 4> at;
 };
 
+struct BulkStore {
+  size_t thread;
+  const char* from;
+  TensorMap map;
+  std::array<int64_t, 4> at;
+  std::vector<char> bytes;  ///< as they were when it was begun
+  bool committed = false;
+};
+
 struct Product {
   EmulatedProduct p;
   std::vector<uint16_t> operands;  ///< of a warp's first lane: as they were when the product was begun
@@ -45,6 +54,7 @@ struct Lane {
   std::deque<std::vector<Product>> groups;
   std::map<float*, std::vector<float>> sums;  ///< what accumulators in flight will be
   bool fenced = false;
+  bool shown = false;  ///< what it wrote to shared memory, since a lane of its warp began to store it
 };
 
 struct Begun {
@@ -57,6 +67,7 @@ struct State {
   int64_t bytes;
   std::vector<Lane> lanes;
   std::vector<BulkCopy> copies;
+  std::vector<BulkStore> stores;
   std::set<Mbarrier*> hidden;              ///< initialised, and not shown to the copies
   std::vector<std::vector<Begun>> groups;  ///< products of each warpgroup, in order
   std::vector<size_t> done;                ///< of them, by each warp
@@ -90,31 +101,41 @@ void set_phase(Mbarrier* barrier, Phase p) {
   emulated_moved();
 }
 
-void land(const BulkCopy& c) {
-  if (c.from) {
-    std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
-    return;
-  }
-  const MapShape& m = c.map.shape;
-  const uint32_t to = shared_address(c.to);
+/// Calls f(place in shared memory, place in global memory or null) for each element of a box.
+template <class F>
+void each_element(const TensorMap& map, const std::array<int64_t, 4>& first, uint32_t shared, F&& f) {
+  const MapShape& m = map.shape;
   for (int r = 0; r < m.box_rows; ++r) {
-    const std::array<int64_t, 4> at{c.at[0], c.at[1] + r, c.at[2], c.at[3]};
+    const std::array<int64_t, 4> at{first[0], first[1] + r, first[2], first[3]};
     bool inside = true;
-    const char* row = c.map.data;
+    const char* row = map.data;
     for (size_t d = 1; d < 4; ++d) {
       inside = inside && at[d] >= 0 && at[d] < m.dims[d];
       row += at[d] * m.strides[d - 1];
     }
     for (int col = 0; col < kPanel; ++col) {
-      const uint32_t place = swizzled(to + static_cast<uint32_t>(r * kPanelBytes + 2 * col));
-      char* const element = state->shared + (place - kSharedBase);
-      if (inside && at[0] + col >= 0 && at[0] + col < m.dims[0]) {
-        std::memcpy(element, row + 2 * (at[0] + col), 2);
-      } else {
-        std::memset(element, 0, 2);
-      }
+      const uint32_t place = swizzled(shared + static_cast<uint32_t>(r * kPanelBytes + 2 * col));
+      const bool there = inside && at[0] + col >= 0 && at[0] + col < m.dims[0];
+      f(state->shared + (place - kSharedBase), there ? row + 2 * (at[0] + col) : nullptr);
     }
   }
+}
+
+void land(const BulkCopy& c) {
+  if (c.from) {
+    std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
+    return;
+  }
+  each_element(c.map, c.at, shared_address(c.to),
+               [](char* to, const char* from) { from ? std::memcpy(to, from, 2) : std::memset(to, 0, 2); });
+}
+
+void leave(const BulkStore& s) {
+  LT_CHECK(std::memcmp(s.from, s.bytes.data(), s.bytes.size()) == 0,
+           "shared memory that a bulk store reads was changed before it was done");
+  each_element(s.map, s.at, shared_address(s.from), [](const char* from, const char* to) {
+    if (to) std::memcpy(const_cast<char*>(to), from, 2);
+  });
 }
 
 void begin_copy(const BulkCopy& c, size_t alignment) {
@@ -255,7 +276,7 @@ void finish_group(size_t warp) {
 
 void emulated_hopper_begin(int threads, void* shared, int64_t bytes) {
   const size_t n = static_cast<size_t>(threads);
-  memory = {static_cast<char*>(shared), bytes, {}, {}, {}, {}, {}};
+  memory = {static_cast<char*>(shared), bytes, {}, {}, {}, {}, {}, {}};
   memory.lanes.resize(n);
   memory.groups.resize((n + kWarpgroup - 1) / kWarpgroup);
   memory.done.assign((n + kLanes - 1) / kLanes, 0);
@@ -264,6 +285,7 @@ void emulated_hopper_begin(int threads, void* shared, int64_t bytes) {
 
 void emulated_hopper_end() {
   LT_CHECK(state->copies.empty(), "a kernel ended before {} of its bulk copies", state->copies.size());
+  LT_CHECK(state->stores.empty(), "a kernel ended before {} of its bulk stores", state->stores.size());
   for (const Lane& l : state->lanes)
     LT_CHECK(l.open.empty() && l.groups.empty(), "a kernel ended before its products");
   state = nullptr;
@@ -336,6 +358,36 @@ void load_bytes(void* shared, const void* from, int bytes, Mbarrier* barrier) {
   LT_CHECK(bytes % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0, "a bulk copy of {} bytes", bytes);
   begin_copy({static_cast<char*>(shared), barrier, bytes, static_cast<const char*>(from), {}, {}}, 16);
 }
+
+void store_box(const TensorMap& map, const void* shared, int64_t col, int64_t row, int64_t third,
+               int64_t fourth) {
+  const char* const from = static_cast<const char*>(shared);
+  const int64_t first = from - state->shared, bytes = map.shape.box_rows * kPanelBytes;
+  LT_CHECK(first >= 0 && first % 128 == 0 && first + bytes <= state->bytes,
+           "a bulk store of {} bytes from {} of the block's {}", bytes, first, state->bytes);
+  const size_t warp = thread() / kLanes * kLanes;
+  for (size_t lane = warp; lane < std::min(warp + kLanes, state->lanes.size()); ++lane)
+    LT_CHECK(state->lanes[lane].shown, "a bulk store of what lane {} has not shown", lane - warp);
+  state->stores.push_back({thread(), from, map, {col, row, third, fourth}, {from, from + bytes}});
+}
+
+void commit_stores() {
+  for (BulkStore& s : state->stores)
+    if (s.thread == thread()) s.committed = true;
+  const size_t warp = thread() / kLanes * kLanes;
+  for (size_t lane = warp; lane < std::min(warp + kLanes, state->lanes.size()); ++lane)
+    state->lanes[lane].shown = false;
+}
+
+void wait_for_stores() {
+  std::erase_if(state->stores, [](const BulkStore& s) {
+    const bool mine = s.committed && s.thread == thread();
+    if (mine) leave(s);
+    return mine;
+  });
+}
+
+void show_to_products() { self().shown = true; }
 
 TensorMap make_tensor_map(const void* data, const MapShape& s) {
   LT_CHECK(reinterpret_cast<uintptr_t>(data) % 16 == 0, "a tensor map of memory that is not aligned");

@@ -16,6 +16,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/kernel_cuda.h"
+#include "kernels/cuda/persistent_cuda.h"
 #include "kernels/emulation/emulated_memory_cuda.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_fp8.h"
@@ -197,12 +198,20 @@ class EmulatedStream final : public Stream {
     if (!scratch_) scratch_ = device_memory(kScratchBytes);
     return scratch_.get();
   }
+  unsigned* work_counter() {
+    if (!work_counter_) {
+      work_counter_ = device_memory(sizeof(unsigned));
+      const OpenMemory open;
+      std::memset(work_counter_.get(), 0, sizeof(unsigned));
+    }
+    return static_cast<unsigned*>(work_counter_.get());
+  }
 
  private:
   Operations* operations() const { return static_cast<Operations*>(recording()); }
 
   const std::shared_ptr<HostFailure> host_failure_ = std::make_shared<HostFailure>();
-  std::shared_ptr<void> scratch_;
+  std::shared_ptr<void> scratch_, work_counter_;
   std::shared_ptr<Queue> queue_;
   std::shared_ptr<Operations> recorded_;
 };
@@ -302,6 +311,8 @@ void* scratch(Stream& s, int64_t bytes) {
   LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
   return of(s).scratch();
 }
+unsigned* work_counter(Stream& s) { return of(s).work_counter(); }
+int64_t multiprocessors() { return 3; }  // few, so that each has several pieces of a kernel's work
 void fill_bytes(Stream& s, void* to, int64_t bytes) {
   enqueue(s, [=] { std::memset(to, 0, static_cast<size_t>(bytes)); });
 }

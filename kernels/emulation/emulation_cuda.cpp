@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "kernels/base/error.h"
-#include "kernels/cuda/kernel_cuda.h"
+#include "kernels/cuda/hopper_cuda.h"
+#include "kernels/cuda/persistent_cuda.h"
 
 namespace ltrain::cuda {
 namespace {
@@ -54,6 +55,8 @@ struct Block {
   std::array<Meeting, 1024 / kLanes> warps;
   std::array<Meeting, 16> named;
   std::exception_ptr error;  ///< of a fibre: none can leave its stack
+  int pieces = 0;            ///< of the kernel's work, that the running block took beside its first
+  bool told = false;         ///< that there is no more
   bool moved = false;        ///< since the scheduler began its round: not all fibres only wait
 };
 
@@ -185,6 +188,22 @@ void emulated_wait(size_t groups_left) {
   }
 }
 
+/// Blocks run one after another: each leaves something to the others, as on a card where they run at once.
+int next_piece(unsigned* counter, int pieces) {
+  constexpr int kMost = 2;
+  const unsigned blocks = state.grid_dim.x;
+  const bool last = state.block.x + 1 == blocks;
+  LT_CHECK(blocks <= static_cast<unsigned>(pieces), "{} blocks for {} pieces of work", blocks, pieces);
+  LT_CHECK(!block->told, "a block asks for work after it was told that there is no more");
+  if (static_cast<int>(blocks + *counter) < pieces && (last || block->pieces < kMost)) {
+    ++block->pieces;
+    return static_cast<int>(blocks + (*counter)++);
+  }
+  block->told = true;
+  if (last) *counter = 0;
+  return pieces;
+}
+
 namespace {
 
 [[noreturn]] void give_up(const std::exception_ptr& error) {
@@ -200,7 +219,7 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
   LT_CHECK(!block, "a kernel launched from a kernel");
   LT_CHECK(threads > 0 && threads <= 1024 && grid.y <= 65535 && grid.z <= 65535, "a launch of {} threads",
            threads);
-  LT_CHECK(shared <= 227 << 10, "{} bytes of shared memory", shared);
+  LT_CHECK(shared <= kMostShared, "{} bytes of shared memory for a block, of {}", shared, kMostShared);
   // Aligned as Hopper's swizzles ask for, which go by bits of the address.
   const size_t bytes = static_cast<size_t>(shared + 1024) / 1024 * 1024;
   const std::unique_ptr<double, decltype(&std::free)> memory{
@@ -220,6 +239,7 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
         // Nothing may be read before it is written.
         std::fill(memory.get(), memory.get() + bytes / sizeof(double), std::nan(""));
         for (size_t i = 0; i < b.threads; ++i) fibres[i].done = false;
+        b.pieces = 0, b.told = false;
         b.barrier = {b.threads, 0, 0, 0};
         b.warps.fill({kLanes, 0, 0, 0});
         b.named.fill({});
@@ -238,6 +258,7 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
                 ExitCode::internal, fmt::format("all threads of a block wait, one for {}", waits_for))));
         }
         try {
+          LT_CHECK(b.told || b.pieces == 0, "a block ended before it was told that there is no more work");
           for (const Meeting& m : b.named) LT_CHECK(m.arrived == 0, "a kernel ended in a named barrier");
           emulated_hopper_end();
         } catch (...) {

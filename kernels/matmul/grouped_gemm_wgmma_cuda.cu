@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/matrix_cuda.h"
+#include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/wgmma_cuda.h"
 #include "kernels/matmul/grouped_gemm_cuda.h"
 
@@ -37,15 +38,6 @@ struct Way {
 };
 
 #ifdef LT_HOPPER
-
-/// A stage of the parts in shared memory, and the parity of its barriers' phases.
-template <int kStages>
-struct Ring {
-  int stage = 0, parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
 
 /// Begins to copy a part of an operand: kWide rows of kPanel summed columns from (row, col) on, or kPanel
 /// summed rows of kWide columns.
@@ -193,22 +185,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #endif
 }
 
-/// Multiprocessors of the card: as many blocks run at a time.
-int64_t most_blocks() {
-#ifdef LTRAIN_CUDA_EMULATED
-  return 3;  // few, so that each has several tiles
-#else
-  static const int n = [] {
-    int device = 0, count = 0;
-    cuda_check(cudaGetDevice(&device), "asking for the device");
-    cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-               "asking for its multiprocessors");
-    return count;
-  }();
-  return n;
-#endif
-}
-
 /// Of an operand whose rows are the groups' rows, or of their matrices.
 TensorMap map_of(const Tensor& t, Along along, int wide) {
   const int64_t matrices = t.shape.rank == 2 ? 1 : t.shape[0], cols = t.cols(),
@@ -222,8 +198,8 @@ template <class C, GroupedProduct kKind, class T, class O>
 void run(Stream& s, const GroupedOperands& o, const std::vector<GroupTable>& tables) {
   using W = Way<kKind>;
   for (const GroupTable& t : tables)
-    launch(s, dim3(static_cast<unsigned>(std::min<int64_t>(t.tiles, most_blocks()))), C::kThreads, C::kShared,
-           grouped_gemm_wgmma<C, kKind, T, O>, map_of(o.a, W::kLeft, C::kRows),
+    launch(s, dim3(static_cast<unsigned>(std::min<int64_t>(t.tiles, multiprocessors()))), C::kThreads,
+           C::kShared, grouped_gemm_wgmma<C, kKind, T, O>, map_of(o.a, W::kLeft, C::kRows),
            map_of(o.b, W::kRight, C::kCols), static_cast<O*>(o.out.data), static_cast<int>(o.n),
            static_cast<int>(o.k), o.accumulate, t);
 }
@@ -235,7 +211,7 @@ void run(Stream& s, const GroupedOperands& o, const GroupRows& rows) {
   // Rounds of the card; those of narrow tiles take 0.54 of the others' time.
   const auto rounds = [](const std::vector<GroupTable>& tables) {
     int64_t n = 0;
-    for (const GroupTable& t : tables) n += (t.tiles + most_blocks() - 1) / most_blocks();
+    for (const GroupTable& t : tables) n += (t.tiles + multiprocessors() - 1) / multiprocessors();
     return n;
   };
   54 * rounds(narrow) < 100 * rounds(wide) ? run<HopperCut<128>, kKind, T, O>(s, o, narrow)

@@ -177,6 +177,11 @@ TEST_CASE("attention with values narrower than keys: every kernel that has them"
   }
 }
 
+TEST_CASE("attention in fp64 of the widest heads fits a block's shared memory") {
+  if (!have_cuda()) return;
+  check_fused(AttentionKernel::base, DType::f64, {1, 35, 2, 1, 256, false, true});
+}
+
 TEST_CASE("attention with a window: every kernel") {
   if (!have_cuda()) return;
   for (int64_t window : {1, 31, 64, 100}) {
@@ -362,6 +367,71 @@ struct Once {
   }
 };
 
+/// The forward on Hopper by so many blocks, some queries against some keys: all that it writes, as bits.
+struct HopperForward {
+  Positions q_at = {}, k_at = {};
+  int64_t batch = 1, seq = 0, heads = 1, kv_heads = 1, dim = 64;
+  bool documents = false, wide = false;
+  int64_t window = 0;
+
+  struct Result {
+    std::vector<char> out, lse;
+    bool operator==(const Result&) const = default;
+  };
+  Result run(int64_t blocks) const {
+    const int64_t q = batch * q_at.rows * heads * dim, k = batch * k_at.rows * kv_heads * dim;
+    const int64_t out_bytes = (wide ? 4 : 2) * q, lse_bytes = 4 * batch * q_at.rows * heads;
+    const auto stream = cuda::make_cuda_stream("cuda");
+    const auto put = [&](int64_t n, auto value) {
+      std::vector<decltype(value(0))> v(static_cast<size_t>(n));
+      for (size_t i = 0; i < v.size(); ++i) v[i] = value(static_cast<int64_t>(i));
+      const int64_t bytes = n * static_cast<int64_t>(sizeof v[0]);
+      const auto memory = cuda::device_memory(bytes);
+      stream->copy(memory.get(), v.data(), bytes);
+      stream->synchronize();
+      return memory;
+    };
+    const auto random = [&](uint64_t seed) {
+      return [=](int64_t i) { return bf16(static_cast<float>(random_value(seed, i, 2))); };
+    };
+    const auto unwritten = [](int64_t) { return char(-1); };
+    const auto queries = put(q, random(1)), keys = put(k, random(2)), values = put(k, random(3)),
+               out = put(out_bytes, unwritten), lse = put(lse_bytes, unwritten),
+               begins = put(batch * seq, [&](int64_t i) { return static_cast<int32_t>(i % seq / 83 * 83); });
+    AttentionArgs a;
+    a.q = queries.get(), a.k = keys.get(), a.v = values.get();
+    a.q_stride = heads * dim, a.k_stride = a.v_stride = kv_heads * dim;
+    a.q_at = q_at, a.k_at = k_at, a.batch = batch, a.seq = seq;
+    a.heads = a.all_heads = heads, a.kv_heads = kv_heads, a.head_dim = a.value_dim = dim;
+    a.window = window;
+    if (documents) a.documents = static_cast<const int32_t*>(begins.get());
+    attention_wgmma_forward(*stream, DType::bf16, wide, out.get(), lse.get(), a, blocks);
+    Result r{std::vector<char>(static_cast<size_t>(out_bytes)),
+             std::vector<char>(static_cast<size_t>(lse_bytes))};
+    stream->copy(r.out.data(), out.get(), out_bytes);
+    stream->copy(r.lse.data(), lse.get(), lse_bytes);
+    stream->synchronize();
+    return r;
+  }
+  /// Of one block for each tile, which are more than there could be; whether each number was written.
+  void check() const {
+    CAPTURE(batch, seq, heads, kv_heads, dim, documents, wide, window, q_at.rows);
+    const Result one_each = run(1000);
+    const auto unwritten = [](const std::vector<char>& bytes, size_t size) {
+      const std::vector<char> none(size, char(-1));
+      for (size_t i = 0; i < bytes.size(); i += size)
+        if (std::equal(none.begin(), none.end(), bytes.begin() + static_cast<std::ptrdiff_t>(i))) return true;
+      return false;
+    };
+    REQUIRE(!unwritten(one_each.out, wide ? 4 : 2));
+    REQUIRE(!unwritten(one_each.lse, 4));
+    for (int64_t blocks : {1, 2, 4}) {
+      CAPTURE(blocks);
+      REQUIRE(run(blocks) == one_each);
+    }
+  }
+};
+
 double largest_difference(const std::vector<bf16>& a, const std::vector<bf16>& b) {
   double d = 0;
   for (size_t i = 0; i < a.size(); ++i) d = std::max(d, std::abs(as_double(a[i]) - as_double(b[i])));
@@ -369,6 +439,30 @@ double largest_difference(const std::vector<bf16>& a, const std::vector<bf16>& b
 }
 
 }  // namespace
+
+TEST_CASE("attention's forward on Hopper's tensor cores: the same bits by any number of blocks that stay") {
+  const auto whole = [](HopperForward f) {
+    f.q_at = f.k_at = Positions(f.seq);
+    return f;
+  };
+  for (int64_t dim : {64, 128}) {
+    whole({.batch = 2, .seq = 390, .heads = 2, .dim = dim}).check();
+    whole({.seq = 390, .heads = 4, .kv_heads = 2, .dim = dim, .documents = true}).check();
+    whole({.seq = 390, .heads = 3, .dim = dim, .window = 70}).check();
+    // Fewer tiles than blocks, and one.
+    whole({.seq = 70, .heads = 2, .dim = dim}).check();
+    whole({.seq = 1, .dim = dim}).check();
+    // Two runs, into wide sums; the first one sees none of the keys, which begin behind it.
+    for (bool wide : {false, true})
+      HopperForward{.q_at = Positions::two_runs(0, 600, 200, 800),
+                    .k_at = Positions::two_runs(200, 400, 200, 800),
+                    .seq = 800,
+                    .heads = 2,
+                    .dim = dim,
+                    .wide = wide}
+          .check();
+  }
+}
 
 TEST_CASE("attention: kernels that disagree are told, with what and how much") {
   const auto s = cuda::make_cuda_stream("cuda");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/matrix_cuda.h"
+#include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/wgmma_cuda.h"
 #include "tests/kernels/op_support.h"
 
@@ -191,6 +192,74 @@ TEST_CASE("bulk copies: zeros beyond the tensor, in four dims, and NaN until the
                  want);
       }
   });
+}
+
+TEST_CASE("bulk stores: as boxes lie, nothing beyond the tensor, and not before they are waited for") {
+  // Two samples of two runs of 5 rows of 64 columns, in a sixth row of which nothing may be written.
+  std::vector<bf16> to(2 * 2 * 6 * 64, bf16(-1.0f));
+  const TensorMap map = make_tensor_map(to.data(), {{64, 5, 2, 2}, {128, 6 * 128, 12 * 128}, 8});
+  const auto run = [&](bool shown, bool changed, bool waited) {
+    with_barrier([&](Mbarrier*, char* at) {
+      bf16* const box = reinterpret_cast<bf16*>(at);
+      if (threadIdx.x < 8)
+        for (int c = 0; c < 64; ++c)
+          box[64 * threadIdx.x + (c / 8 ^ threadIdx.x) * 8 + c % 8] = bf16(static_cast<float>(threadIdx.x));
+      if (shown || threadIdx.x != 3) show_to_products();
+      __syncthreads();
+      if (threadIdx.x != 0) return;
+      store_box(map, box, 0, 2, 1, 1), commit_stores();
+      LT_CHECK(to[(3 * 6 + 2) * 64] == bf16(-1.0f), "there at once");
+      if (changed) box[70] = bf16(9.0f);
+      if (waited) wait_for_stores();
+    });
+  };
+  run(true, false, true);
+  for (size_t i = 0; i < to.size(); ++i) {
+    const size_t row = i / 64, of_run = row % 6;
+    const float want = row / 6 == 3 && of_run >= 2 && of_run < 5 ? static_cast<float>(of_run - 2) : -1.0f;
+    CAPTURE(row, i % 64);
+    REQUIRE(static_cast<float>(to[i]) == want);
+  }
+  std::fill(to.begin(), to.end(), bf16(-1.0f));
+  REQUIRE_THROWS_WITH(run(false, false, true), Catch::Contains("what lane 3 has not shown"));
+  REQUIRE_THROWS_WITH(run(true, true, true), Catch::Contains("that a bulk store reads was changed"));
+  REQUIRE_THROWS_WITH(run(true, false, false), Catch::Contains("ended before 1 of its bulk stores"));
+}
+
+TEST_CASE("blocks that stay take each piece of the work once, and the counter is 0 again") {
+  unsigned counter = 0;
+  for (const auto& [blocks, pieces] : {std::pair{1u, 7}, {3u, 3}, {3u, 4}, {3u, 40}, {40u, 41}}) {
+    CAPTURE(blocks, pieces);
+    std::vector<int> taken(static_cast<size_t>(pieces));
+    std::vector<unsigned> by(static_cast<size_t>(pieces));
+    emulate(dim3(blocks), kWarp, 0, [&] {
+      if (threadIdx.x == 0)
+        for (int i = static_cast<int>(blockIdx.x); i < pieces; i = next_piece(&counter, pieces))
+          ++taken.at(static_cast<size_t>(i)), by[static_cast<size_t>(i)] = blockIdx.x;
+    });
+    REQUIRE(taken == std::vector<int>(taken.size(), 1));
+    REQUIRE(counter == 0);
+    if (pieces > 2 * static_cast<int>(blocks)) REQUIRE(by.back() == blocks - 1);
+  }
+  const auto wrongly = [&](auto f) {
+    counter = 0;
+    emulate(dim3(2), kWarp, 0, [&] {
+      if (threadIdx.x == 0) f();
+    });
+  };
+  REQUIRE_THROWS_WITH(wrongly([&] { next_piece(&counter, 5); }), Catch::Contains("before it was told"));
+  REQUIRE_THROWS_WITH(wrongly([&] { next_piece(&counter, 2), next_piece(&counter, 2); }),
+                      Catch::Contains("asks for work after it was told"));
+  REQUIRE_THROWS_WITH(wrongly([&] { next_piece(&counter, 1); }), Catch::Contains("2 blocks for 1 pieces"));
+}
+
+TEST_CASE("a block gets the shared memory that an H100 has for one, and no more") {
+  int ran = 0;
+  emulate(dim3(1), 1, 227 << 10, [&] { ++ran; });
+  REQUIRE(ran == 1);
+  REQUIRE_THROWS_WITH(emulate(dim3(1), 1, (227 << 10) + 1, [&] { ++ran; }),
+                      Catch::Contains("232449 bytes of shared memory for a block, of 232448"));
+  REQUIRE(ran == 1);
 }
 
 TEST_CASE("Hopper's copies and barriers used wrongly are errors") {

@@ -79,7 +79,7 @@ TEST_CASE(
     REQUIRE(list.together == std::min(units, bytes == 1 ? units : std::max((32 << 20) / bytes, 1) * sharing));
     std::vector<int> met(static_cast<size_t>(units * tiles));
     int group = 0, tile = 0;
-    for (int i = 0; i < list.blocks(); ++i) {
+    for (int i = 0; i < list.pieces(); ++i) {
       const auto [t, u] = list[static_cast<unsigned>(i)];
       REQUIRE(met.at(static_cast<size_t>(u * tiles + t))++ == 0);
       const int g = u / list.together;

@@ -412,21 +412,36 @@ class Search {
 
   /// The smallest of each tensor (with and without sequence parallelism) and pipeline degree, smallest first.
   /// By bounds in steps of 5 %; of about as many bytes those with the fewest micro-batches, whose plans are
-  /// the shortest to make.
-  static std::vector<Ranked> smallest(std::vector<Ranked> ranked) {
-    const auto order = [](const Ranked& r) {
-      const Layout& l = r.layout;
-      return std::pair(std::floor(std::log(std::max(1.0, r.bound.bytes)) / std::log(1.05)),
-                       l.global_batch / (l.micro_batch * l.data));
+  /// the shortest to make. A pipeline keeps several micro-batches, which its bound does not know: of its
+  /// degrees also one that keeps least of those whose plans are not too long to make.
+  std::vector<Ranked> smallest(std::vector<Ranked> ranked) const {
+    const auto micros = [](const Layout& l) { return l.global_batch / (l.micro_batch * l.data); };
+    const auto order = [&](const Ranked& r) {
+      return std::pair(std::floor(std::log(std::max(1.0, r.bound.bytes)) / std::log(1.05)), micros(r.layout));
     };
     std::stable_sort(ranked.begin(), ranked.end(),
                      [&](const Ranked& a, const Ranked& b) { return order(a) < order(b); });
-    std::set<std::tuple<int64_t, bool, int64_t>> degrees;
+    const auto keeps = [](const Layout& l) {
+      return std::tuple(l.micro_batch, l.recompute != RecomputeGranularity::full, l.virtual_pipeline);
+    };
+    struct Found {
+      const Ranked *first = nullptr, *small = nullptr;
+    };
+    std::map<std::tuple<int64_t, bool, int64_t>, Found> degrees;
+    std::vector<Found*> found;
+    for (const Ranked& r : ranked) {
+      const Layout& l = r.layout;
+      const auto at = degrees.try_emplace({l.tensor, l.sequence_parallel, l.pipeline});
+      Found& f = at.first->second;
+      if (at.second) f.first = &r, found.push_back(&f);
+      const bool short_plan = recipe_.model.num_hidden_layers * micros(l) <= kMostOpsToChoose * l.pipeline;
+      if (l.pipeline > 1 && short_plan && (!f.small || keeps(l) < keeps(f.small->layout))) f.small = &r;
+    }
     std::vector<Ranked> out;
-    for (Ranked& r : ranked)
-      if (out.size() < kSmallestTrials &&
-          degrees.emplace(r.layout.tensor, r.layout.sequence_parallel, r.layout.pipeline).second)
-        out.push_back(std::move(r));
+    for (size_t i = 0; i < std::min(found.size(), kSmallestTrials); ++i) {
+      out.push_back(*found[i]->first);
+      if (found[i]->small && found[i]->small != found[i]->first) out.push_back(*found[i]->small);
+    }
     return out;
   }
 
@@ -434,7 +449,7 @@ class Search {
   void advise(const std::vector<Ranked>& all, SearchResult& result) const {
     if (all.empty()) return;
     std::vector<Ranked> few = smallest(all);
-    few.resize(std::min(few.size(), kFrontTrials));
+    few.resize(std::min(few.size(), 2 * kFrontTrials));
     std::vector<FoundLayout> least = plans_of(few);
     const auto smallest_first = [&] {
       std::stable_sort(least.begin(), least.end(), [](const FoundLayout& a, const FoundLayout& b) {

@@ -419,6 +419,17 @@ TEST_CASE("the smallest layout has the smallest micro-batch, also where that is 
   CHECK(s.advice.smallest[0].layout.micro_batch == 1);
 }
 
+TEST_CASE("the smallest layout of pipelines has the smallest micro-batch: stages keep several", "[search]") {
+  const LoadRecipe load = reader(kLarge, {"parallel.tensor=1", "parallel.pipeline=4", "parallel.context=1",
+                                          "recompute.granularity=full", "parallel.schedule=1f1b"});
+  SearchLimits limits = on(8);
+  limits.keep_free = int64_t{28} << 30;
+  const SearchResult s = search_layouts(load, find_profile("v100"), limits, 3);
+  REQUIRE(s.found.empty());
+  REQUIRE(s.advice.smallest.size() == 1);
+  CHECK(s.advice.smallest[0].layout.micro_batch == 1);
+}
+
 TEST_CASE("what does not fit in any way is refused with the memory and the speed of the cards", "[search]") {
   const Recipe r = resolve(reader(kDense, {"parallel.data=8"})({}), 8, 8);
   // This card has no bf16: it computes, and is priced, as fp32.

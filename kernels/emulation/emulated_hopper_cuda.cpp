@@ -53,9 +53,10 @@ struct Begun {
 };
 
 struct State {
-  char* shared;
-  int64_t bytes;
-  std::vector<Lane> lanes;
+  char* shared = nullptr;
+  int64_t bytes = 0;
+  size_t threads = 0;
+  std::vector<Lane> lanes;  ///< made when the block begins its first product; most kernels have none
   std::vector<BulkCopy> copies;
   std::set<Mbarrier*> hidden;              ///< initialised, and not shown to the copies
   std::vector<std::vector<Begun>> groups;  ///< products of each warpgroup, in order
@@ -66,7 +67,14 @@ thread_local State* state = nullptr;
 thread_local State memory;
 
 size_t thread() { return threadIdx.x; }
-Lane& self() { return state->lanes[thread()]; }
+Lane& self() {
+  if (state->lanes.empty()) {
+    state->lanes.resize(state->threads);
+    state->groups.resize((state->threads + kWarpgroup - 1) / kWarpgroup);
+    state->done.assign((state->threads + kLanes - 1) / kLanes, 0);
+  }
+  return state->lanes[thread()];
+}
 
 /// What an address of shared memory means with the 128-byte swizzle.
 uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
@@ -254,11 +262,10 @@ void finish_group(size_t warp) {
 }  // namespace
 
 void emulated_hopper_begin(int threads, void* shared, int64_t bytes) {
-  const size_t n = static_cast<size_t>(threads);
-  memory = {static_cast<char*>(shared), bytes, {}, {}, {}, {}, {}};
-  memory.lanes.resize(n);
-  memory.groups.resize((n + kWarpgroup - 1) / kWarpgroup);
-  memory.done.assign((n + kLanes - 1) / kLanes, 0);
+  memory.shared = static_cast<char*>(shared), memory.bytes = bytes;
+  memory.threads = static_cast<size_t>(threads);
+  memory.lanes.clear(), memory.copies.clear(), memory.hidden.clear();
+  memory.groups.clear(), memory.done.clear();
   state = &memory;
 }
 
@@ -352,7 +359,7 @@ void wgmma_fence() { self().fenced = true; }
 
 void emulated_product(const EmulatedProduct& p) {
   Lane& l = self();
-  LT_CHECK(state->lanes.size() % kWarpgroup == 0, "a wgmma in a block of {} threads", state->lanes.size());
+  LT_CHECK(state->threads % kWarpgroup == 0, "a wgmma in a block of {} threads", state->threads);
   LT_CHECK(l.fenced, "a wgmma without a wgmma.fence before it");
   auto& sums = l.sums[p.c];
   if (sums.empty()) sums.assign(p.c, p.c + p.n / 2);

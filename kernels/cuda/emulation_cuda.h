@@ -4,6 +4,7 @@
 // that a missing barrier shows as a wrong result, deterministically. Slow: for small shapes only. What it
 // cannot show: speed, races inside a warp, limits of registers.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -23,7 +24,7 @@
 
 struct dim3 {
   unsigned x, y, z;
-  explicit dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr explicit dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
 namespace ltrain::cuda {
@@ -31,12 +32,23 @@ namespace ltrain::cuda {
 // By type, as on the device; the C library's take doubles only.
 using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::log2, std::sqrt, std::tanh;
 
+/// Bytes that load() and store() of pack_cuda.h moved, and their accesses of 16 bytes and of less.
+struct EmulatedAccesses {
+  int64_t loaded = 0, stored = 0, wide = 0, narrow = 0;
+  void count(int64_t& bytes, int64_t size) {
+    bytes += size;
+    ++(size == 16 ? wide : narrow);
+  }
+};
+
 struct Emulated {
   dim3 thread, block;  ///< of the running fibre
   dim3 block_dim, grid_dim;
-  void* shared = nullptr;  ///< of the running block
+  void* shared = nullptr;     ///< of the running block
+  EmulatedAccesses accesses;  ///< of the running kernel
 };
-Emulated& emulated();
+extern constinit thread_local Emulated emulated_state;
+inline Emulated& emulated() { return emulated_state; }
 
 /// Runs `body` once for every thread of every block.
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body);
@@ -57,6 +69,11 @@ void emulated_hopper_drop();
 /// until this lane gives its next ones. Returns the round that they were given in.
 int64_t emulated_give(std::initializer_list<uint64_t> words);
 uint64_t emulated_word(int64_t round, int lane, int which);
+/// By lane, what it gave.
+using WarpWords = std::array<std::array<uint64_t, 4>, 32>;
+/// Each lane of the running warp gives up to four words. When all have, `together` is called once, before any
+/// of them goes on; it may write where words point to.
+void emulated_together(std::initializer_list<uint64_t> words, void (*together)(const WarpWords&));
 /// Each lane of the running warp gives a word and takes that of lane (lane ^ mask).
 uint64_t emulated_exchange(uint64_t word, int mask);
 
@@ -68,15 +85,11 @@ void emulated_wait(size_t groups_left);
 /// For negative controls: matrices come out of shared memory with two lanes exchanged.
 extern std::atomic<bool> emulated_lanes_swapped;
 
-/// What load() and store() of pack_cuda.h moved between kernels and the device's memory, for tests that count
-/// bytes. `narrow`: accesses of less than 16 bytes. `launches`: of kernels. `waits`: of the host for streams.
+/// Accesses of all kernels that have ended, for tests that count bytes. `launches`: of kernels. `waits`: of
+/// the host for streams.
 struct EmulatedTraffic {
   std::atomic<int64_t> loaded{0}, stored{0}, wide{0}, narrow{0}, launches{0}, waits{0};
   void clear() { loaded = stored = wide = narrow = launches = waits = 0; }
-  void count(std::atomic<int64_t>& bytes, int64_t size) {
-    bytes.fetch_add(size, std::memory_order_relaxed);
-    (size == 16 ? wide : narrow).fetch_add(1, std::memory_order_relaxed);
-  }
 };
 extern EmulatedTraffic emulated_traffic;
 

@@ -31,42 +31,64 @@ void put_pair(T* to, float low, float high) {
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 
-/// Of matrix i the lane gets two elements of row g (transposed: rows 2t and 2t + 1 of column g).
-inline void emulated_load(uint32_t (&to)[4], const void* row, bool transposed) {
-  LT_CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a row of a matrix that is not aligned");
-  const int64_t round = emulated_give({reinterpret_cast<uintptr_t>(row)});
-  int lane = static_cast<int>(threadIdx.x % kWarp);
-  if (emulated_lanes_swapped && (lane == 5 || lane == 6)) lane = 11 - lane;
-  const int g = lane / 4, t = lane % 4;
-  const auto element = [&](int matrix, int r, int c) {
-    return uint32_t{reinterpret_cast<const uint16_t*>(emulated_word(round, 8 * matrix + r, 0))[c]};
+/// Of matrix i a lane gets two elements of row g (transposed: rows 2t and 2t + 1 of column g). Lanes give
+/// where a row begins, and where what they get goes.
+template <bool kTransposed>
+void load_together(const WarpWords& of) {
+  const auto element = [&](size_t matrix, size_t r, size_t c) {
+    return uint32_t{reinterpret_cast<const uint16_t*>(of[8 * matrix + r][0])[c]};
   };
-  for (int i = 0; i < 4; ++i)
-    to[i] = transposed ? element(i, 2 * t, g) | element(i, 2 * t + 1, g) << 16
-                       : element(i, g, 2 * t) | element(i, g, 2 * t + 1) << 16;
-  __syncwarp();  // on the device all lanes have read when the instruction is done
+  for (size_t lane = 0; lane < kWarp; ++lane) {
+    const size_t as = emulated_lanes_swapped && (lane == 5 || lane == 6) ? 11 - lane : lane;
+    const size_t g = as / 4, t = as % 4;
+    uint32_t* const to = reinterpret_cast<uint32_t*>(of[lane][1]);
+    for (size_t i = 0; i < 4; ++i)
+      to[i] = kTransposed ? element(i, 2 * t, g) | element(i, 2 * t + 1, g) << 16
+                          : element(i, g, 2 * t) | element(i, g, 2 * t + 1) << 16;
+  }
 }
-inline void load_matrices(uint32_t (&to)[4], const void* row) { emulated_load(to, row, false); }
-inline void load_transposed(uint32_t (&to)[4], const void* row) { emulated_load(to, row, true); }
+template <bool kTransposed>
+void emulated_load(uint32_t (&to)[4], const void* row) {
+  LT_CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a row of a matrix that is not aligned");
+  emulated_together({reinterpret_cast<uintptr_t>(row), reinterpret_cast<uintptr_t>(&to)},
+                    load_together<kTransposed>);
+}
+inline void load_matrices(uint32_t (&to)[4], const void* row) { emulated_load<false>(to, row); }
+inline void load_transposed(uint32_t (&to)[4], const void* row) { emulated_load<true>(to, row); }
 
+/// Lanes give their words of both operands, and where their part of the accumulator is.
+template <class T>
+void multiply_together(const WarpWords& of) {
+  float a[16][16], b[16][8], sum[16][8];
+  const auto take = [](uint32_t word, float& low, float& high) {
+    T pair[2];
+    __builtin_memcpy(static_cast<void*>(pair), &word, 4);
+    low = static_cast<float>(pair[0]), high = static_cast<float>(pair[1]);
+  };
+  const auto word = [&](size_t lane, size_t i) {
+    return static_cast<uint32_t>(of[lane][i / 2] >> i % 2 * 32);
+  };
+  const auto accumulator = [&](size_t lane) { return reinterpret_cast<float*>(of[lane][3]); };
+  for (size_t lane = 0; lane < kWarp; ++lane) {
+    const size_t g = lane / 4, t = lane % 4;
+    for (size_t i = 0; i < 4; ++i) {
+      float* const to = &a[g + i % 2 * 8][2 * t + i / 2 * 8];
+      take(word(lane, i), to[0], to[1]);
+      sum[g + i / 2 * 8][2 * t + i % 2] = accumulator(lane)[i];
+    }
+    for (size_t i = 0; i < 2; ++i) take(word(lane, 4 + i), b[2 * t + 8 * i][g], b[2 * t + 8 * i + 1][g]);
+  }
+  for (size_t r = 0; r < 16; ++r)
+    for (size_t k = 0; k < 16; ++k)
+      for (size_t c = 0; c < 8; ++c) sum[r][c] += a[r][k] * b[k][c];
+  for (size_t lane = 0; lane < kWarp; ++lane)
+    for (size_t i = 0; i < 4; ++i) accumulator(lane)[i] = sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+}
 template <class T>
 void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const auto both = [](uint32_t low, uint32_t high) { return uint64_t{low} | uint64_t{high} << 32; };
-  const int64_t round = emulated_give({both(a[0], a[1]), both(a[2], a[3]), both(b0, b1)});
-  const auto element = [&](int lane, int word, int half) {
-    T pair[2];
-    const uint64_t two = emulated_word(round, lane, word / 2);
-    const uint32_t one = static_cast<uint32_t>(word % 2 ? two >> 32 : two);
-    __builtin_memcpy(static_cast<void*>(pair), &one, 4);
-    return static_cast<float>(pair[half]);
-  };
-  const int g = static_cast<int>(threadIdx.x % kWarp / 4), t = static_cast<int>(threadIdx.x % 4);
-  for (int i = 0; i < 4; ++i)
-    for (int k = 0; k < 16; ++k) {
-      // Element (row, k) of a is with lane 4 (row % 8) + k % 8 / 2, (k, col) of b with 4 col + k % 8 / 2.
-      const float x = element(4 * g + k % 8 / 2, i / 2 + k / 8 * 2, k % 2);
-      c[i] += x * element(4 * (2 * t + i % 2) + k % 8 / 2, 4 + k / 8, k % 2);
-    }
+  emulated_together({both(a[0], a[1]), both(a[2], a[3]), both(b0, b1), reinterpret_cast<uintptr_t>(&c)},
+                    multiply_together<T>);
 }
 
 inline void copy_async_16(void* shared, const void* from, bool there) {

@@ -63,9 +63,10 @@ struct Begun {
 };
 
 struct State {
-  char* shared;
-  int64_t bytes;
-  std::vector<Lane> lanes;
+  char* shared = nullptr;
+  int64_t bytes = 0;
+  size_t threads = 0;
+  std::vector<Lane> lanes;  ///< made when the block first asks for one; most kernels have no products
   std::vector<BulkCopy> copies;
   std::vector<BulkStore> stores;
   std::set<Mbarrier*> hidden;              ///< initialised, and not shown to the copies
@@ -77,7 +78,15 @@ thread_local State* state = nullptr;
 thread_local State memory;
 
 size_t thread() { return threadIdx.x; }
-Lane& self() { return state->lanes[thread()]; }
+std::vector<Lane>& lanes() {
+  if (state->lanes.empty()) {
+    state->lanes.resize(state->threads);
+    state->groups.resize((state->threads + kWarpgroup - 1) / kWarpgroup);
+    state->done.assign((state->threads + kLanes - 1) / kLanes, 0);
+  }
+  return state->lanes;
+}
+Lane& self() { return lanes()[thread()]; }
 
 /// What an address of shared memory means with the 128-byte swizzle.
 uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
@@ -275,11 +284,10 @@ void finish_group(size_t warp) {
 }  // namespace
 
 void emulated_hopper_begin(int threads, void* shared, int64_t bytes) {
-  const size_t n = static_cast<size_t>(threads);
-  memory = {static_cast<char*>(shared), bytes, {}, {}, {}, {}, {}, {}};
-  memory.lanes.resize(n);
-  memory.groups.resize((n + kWarpgroup - 1) / kWarpgroup);
-  memory.done.assign((n + kLanes - 1) / kLanes, 0);
+  memory.shared = static_cast<char*>(shared), memory.bytes = bytes;
+  memory.threads = static_cast<size_t>(threads);
+  memory.lanes.clear(), memory.copies.clear(), memory.stores.clear(), memory.hidden.clear();
+  memory.groups.clear(), memory.done.clear();
   state = &memory;
 }
 
@@ -366,8 +374,8 @@ void store_box(const TensorMap& map, const void* shared, int64_t col, int64_t ro
   LT_CHECK(first >= 0 && first % 128 == 0 && first + bytes <= state->bytes,
            "a bulk store of {} bytes from {} of the block's {}", bytes, first, state->bytes);
   const size_t warp = thread() / kLanes * kLanes;
-  for (size_t lane = warp; lane < std::min(warp + kLanes, state->lanes.size()); ++lane)
-    LT_CHECK(state->lanes[lane].shown, "a bulk store of what lane {} has not shown", lane - warp);
+  for (size_t lane = warp; lane < std::min(warp + kLanes, state->threads); ++lane)
+    LT_CHECK(lanes()[lane].shown, "a bulk store of what lane {} has not shown", lane - warp);
   state->stores.push_back({thread(), from, map, {col, row, third, fourth}, {from, from + bytes}});
 }
 
@@ -375,8 +383,8 @@ void commit_stores() {
   for (BulkStore& s : state->stores)
     if (s.thread == thread()) s.committed = true;
   const size_t warp = thread() / kLanes * kLanes;
-  for (size_t lane = warp; lane < std::min(warp + kLanes, state->lanes.size()); ++lane)
-    state->lanes[lane].shown = false;
+  for (size_t lane = warp; lane < std::min(warp + kLanes, state->threads); ++lane)
+    lanes()[lane].shown = false;
 }
 
 void wait_for_stores() {
@@ -404,7 +412,7 @@ void wgmma_fence() { self().fenced = true; }
 
 void emulated_product(const EmulatedProduct& p) {
   Lane& l = self();
-  LT_CHECK(state->lanes.size() % kWarpgroup == 0, "a wgmma in a block of {} threads", state->lanes.size());
+  LT_CHECK(state->threads % kWarpgroup == 0, "a wgmma in a block of {} threads", state->threads);
   LT_CHECK(l.fenced, "a wgmma without a wgmma.fence before it");
   auto& sums = l.sums[p.c];
   if (sums.empty()) sums.assign(p.c, p.c + p.n / 2);

@@ -8,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
@@ -18,6 +19,9 @@ namespace ltrain::cuda {
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
+// Where the stack of the next fibre begins is as much further: were all at multiples of a power of two,
+// caches would hold those of a few fibres only.
+constexpr size_t kStagger = 1088, kStaggers = 32;
 constexpr size_t kLanes = 32;
 
 /// Into shared memory, later.
@@ -32,7 +36,7 @@ struct Copy {
 struct Fibre {
   ucontext_t context;
   jmp_buf here;
-  std::unique_ptr<char[]> stack{new char[kStackBytes]};
+  std::unique_ptr<char[]> stack{new char[kStackBytes + kStagger * kStaggers]};
   bool started = false, done = false;
   std::array<uint64_t, 4> words[2] = {};    ///< given to the last exchange and to the one before it
   std::deque<std::vector<Copy>> copies{1};  ///< not yet waited for; the last group is open
@@ -49,6 +53,7 @@ struct Meeting {
 struct Block {
   size_t threads = 0;
   size_t running = 0;
+  const std::unique_ptr<Fibre>* fibres = nullptr;
   jmp_buf scheduler;
   const std::function<void()>* body = nullptr;
   Meeting barrier;
@@ -60,12 +65,11 @@ struct Block {
   bool moved = false;        ///< since the scheduler began its round: not all fibres only wait
 };
 
-thread_local Emulated state;
-thread_local std::deque<Fibre> fibres;  // addresses stay
+thread_local std::vector<std::unique_ptr<Fibre>> fibres;
 thread_local Block* block = nullptr;
 thread_local const char* waits_for = "a barrier";  ///< what a fibre waited for last
 
-Fibre& self() { return fibres[block->running]; }
+Fibre& self() { return *block->fibres[block->running]; }
 
 void yield() {
   if (_setjmp(self().here) == 0) _longjmp(block->scheduler, 1);
@@ -87,11 +91,13 @@ void run_bodies() {
   }
 }
 
-/// Until all members have come to the round's meeting.
-void meet(Meeting& m, const char* where) {
+/// Until all members have come to the round's meeting; the last one calls `together` before they go on.
+template <class F>
+void meet(Meeting& m, const char* where, F&& together) {
   const int64_t mine = m.round;
   block->moved = true;
   if (++m.arrived == m.members) {
+    together();
     m.arrived = 0;
     ++m.round;
     return;
@@ -102,10 +108,14 @@ void meet(Meeting& m, const char* where) {
   }
 }
 
+void meet(Meeting& m, const char* where) {
+  meet(m, where, [] {});
+}
+
 /// Apart: GCC takes getcontext() and setjmp() for functions that return twice.
-[[gnu::noinline]] void prepare(Fibre& f) {
+[[gnu::noinline]] void prepare(Fibre& f, size_t number) {
   getcontext(&f.context);
-  f.context.uc_stack.ss_sp = f.stack.get();
+  f.context.uc_stack.ss_sp = f.stack.get() + number % kStaggers * kStagger;
   f.context.uc_stack.ss_size = kStackBytes;
   f.context.uc_link = nullptr;
   makecontext(&f.context, run_bodies, 0);
@@ -120,7 +130,7 @@ void meet(Meeting& m, const char* where) {
 
 }  // namespace
 
-Emulated& emulated() { return state; }
+constinit thread_local Emulated emulated_state;
 
 void emulated_barrier() { meet(block->barrier, "barrier"); }
 
@@ -145,10 +155,18 @@ void emulated_wait_until(const std::function<bool()>& ready, const char* what) {
 
 void emulated_moved() { block->moved = true; }
 
+namespace {
+
+Meeting& warp() {
+  const size_t at = block->running / kLanes;
+  LT_CHECK((at + 1) * kLanes <= block->threads, "a shuffle in a block of {} threads", block->threads);
+  return block->warps[at];
+}
+
+}  // namespace
+
 int64_t emulated_give(std::initializer_list<uint64_t> words) {
-  const size_t at = block->running, warp = at / kLanes;
-  LT_CHECK((warp + 1) * kLanes <= block->threads, "a shuffle in a block of {} threads", block->threads);
-  Meeting& m = block->warps[warp];
+  Meeting& m = warp();
   const int64_t round = m.round;
   // Two sides: the fast lanes may give their next words before the others took these.
   std::copy(words.begin(), words.end(), self().words[round % 2].begin());
@@ -158,7 +176,19 @@ int64_t emulated_give(std::initializer_list<uint64_t> words) {
 
 uint64_t emulated_word(int64_t round, int lane, int which) {
   const size_t first = block->running / kLanes * kLanes;
-  return fibres[first + static_cast<size_t>(lane)].words[round % 2][static_cast<size_t>(which)];
+  return block->fibres[first + static_cast<size_t>(lane)]->words[round % 2][static_cast<size_t>(which)];
+}
+
+void emulated_together(std::initializer_list<uint64_t> words, void (*together)(const WarpWords&)) {
+  Meeting& m = warp();
+  const size_t side = static_cast<size_t>(m.round % 2);
+  std::copy(words.begin(), words.end(), self().words[side].begin());
+  meet(m, "shuffle", [&] {
+    WarpWords all;
+    const auto* const lanes = block->fibres + block->running / kLanes * kLanes;
+    for (size_t lane = 0; lane < kLanes; ++lane) all[lane] = lanes[lane]->words[side];
+    together(all);
+  });
 }
 
 uint64_t emulated_exchange(uint64_t word, int mask) {
@@ -206,7 +236,14 @@ int next_piece(unsigned* counter, int pieces) {
 
 namespace {
 
+void count_accesses() {
+  const EmulatedAccesses of = std::exchange(emulated().accesses, {});
+  EmulatedTraffic& all = emulated_traffic;
+  all.loaded += of.loaded, all.stored += of.stored, all.wide += of.wide, all.narrow += of.narrow;
+}
+
 [[noreturn]] void give_up(const std::exception_ptr& error) {
+  count_accesses();
   fibres.clear();  // those in the middle of a body are of no more use
   block = nullptr;
   emulated_hopper_drop();
@@ -224,11 +261,14 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
   const size_t bytes = static_cast<size_t>(shared + 1024) / 1024 * 1024;
   const std::unique_ptr<double, decltype(&std::free)> memory{
       static_cast<double*>(std::aligned_alloc(1024, bytes)), std::free};
-  while (fibres.size() < static_cast<size_t>(threads)) prepare(fibres.emplace_back());
+  while (fibres.size() < static_cast<size_t>(threads))
+    prepare(*fibres.emplace_back(std::make_unique<Fibre>()), fibres.size());
   Block b;
   b.threads = static_cast<size_t>(threads);
+  b.fibres = fibres.data();
   b.body = &body;
   block = &b;
+  Emulated& state = emulated();
   state.grid_dim = grid;
   state.block_dim = dim3(static_cast<unsigned>(threads));
   state.shared = memory.get();
@@ -238,7 +278,7 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
         state.block = dim3(x, y, z);
         // Nothing may be read before it is written.
         std::fill(memory.get(), memory.get() + bytes / sizeof(double), std::nan(""));
-        for (size_t i = 0; i < b.threads; ++i) fibres[i].done = false;
+        for (size_t i = 0; i < b.threads; ++i) fibres[i]->done = false;
         b.pieces = 0, b.told = false;
         b.barrier = {b.threads, 0, 0, 0};
         b.warps.fill({kLanes, 0, 0, 0});
@@ -266,6 +306,7 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
         }
       }
   block = nullptr;
+  count_accesses();
 }
 
 }  // namespace ltrain::cuda

@@ -482,3 +482,13 @@ TEST_CASE("merging attention over different keys, none seen by one of them") {
         [&](Stream& s, const Twin::At& at) { merge_attention(s, at(out), at(lse), at(block), at(other)); });
   }
 }
+
+#ifdef LTRAIN_CUDA_EMULATED
+TEST_CASE("negative control: one element of a buffer that differs on CUDA is told", "[!shouldfail]") {
+  Twin w(DType::f32);
+  const auto x = w.random(DType::f32, {300});
+  w.check([&](Stream& s, const Twin::At& at) {
+    if (s.device() == DeviceKind::cuda) scale_by(s, at(x).narrow(299, 1), 1.0001);
+  });
+}
+#endif

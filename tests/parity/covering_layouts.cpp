@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 
 #include "kernels/base/error.h"
 
@@ -175,8 +177,23 @@ const std::vector<Row>& allowed() {
   return rows;
 }
 
+const char* const kArrayFile = LTRAIN_SOURCE_DIR "/tests/parity/covering_rows.txt";
+
 const std::vector<Row>& array() {
-  static const std::vector<Row> rows = covering_array(factors(), allowed());
+  static const std::vector<Row> rows = [] {
+    std::vector<Row> read;
+    std::ifstream in(kArrayFile);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream levels(line);
+      Row& row = read.emplace_back();
+      for (int l; levels >> l;) row.push_back(l);
+      REQUIRE(row.size() == factors().size());
+      for (size_t f = 0; f < row.size(); ++f)
+        REQUIRE((row[f] >= 0 && row[f] < static_cast<int>(factors()[f].levels.size())));
+    }
+    REQUIRE(!read.empty());
+    return read;
+  }();
   return rows;
 }
 

@@ -41,7 +41,10 @@ Recipe recipe_of(const Row& row);
 
 /// All rows of the bound factors that the rules accept.
 const std::vector<Row>& allowed();
+/// The covering array, as tests/parity/covering_rows.txt has it: a line of levels' numbers for each row.
+/// Making it asks the rules about 80,000 recipes, which one test does.
 const std::vector<Row>& array();
+extern const char* const kArrayFile;
 
 /// "data 2, tensor 1, ...".
 std::string text(const Row& row);

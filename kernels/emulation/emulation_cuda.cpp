@@ -221,8 +221,9 @@ void emulated_wait(size_t groups_left) {
 /// Blocks run one after another: each leaves something to the others, as on a card where they run at once.
 int next_piece(unsigned* counter, int pieces) {
   constexpr int kMost = 2;
-  const unsigned blocks = state.grid_dim.x;
-  const bool last = state.block.x + 1 == blocks;
+  const Emulated& now = emulated();
+  const unsigned blocks = now.grid_dim.x;
+  const bool last = now.block.x + 1 == blocks;
   LT_CHECK(blocks <= static_cast<unsigned>(pieces), "{} blocks for {} pieces of work", blocks, pieces);
   LT_CHECK(!block->told, "a block asks for work after it was told that there is no more");
   if (static_cast<int>(blocks + *counter) < pieces && (last || block->pieces < kMost)) {

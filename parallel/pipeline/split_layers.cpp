@@ -134,8 +134,7 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
   for (bool moved = true; moved;) {
     moved = false;
     std::partial_sum(counts.begin(), counts.end(), begin.begin() + 1);
-    const auto best_now = value(0, 0);
-    auto best = best_now;
+    auto best = value(0, 0);
     const std::vector<double> now = of_rank;
     std::pair<int, int> move;
     const auto look = [&](int from, int to, const std::pair<double, double>& v) {

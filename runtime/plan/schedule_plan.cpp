@@ -80,12 +80,6 @@ std::vector<int> layers_by_hand(const Recipe& r, int stages) {
   return {given.begin(), given.end()};
 }
 
-bool uses_fp8(const Recipe& r) {
-  return r.precision == Precision::fp8 ||
-         std::any_of(r.phases.begin(), r.phases.end(),
-                     [](const PrecisionScheduleEntry& p) { return p.precision == Precision::fp8; });
-}
-
 constexpr size_t kPricedLayers = 6;  // of a model whose layers are alike: the first and last, and between
 
 /// Of a model with so many layers, one that has as many as there are costs, with the fourth between.
@@ -169,13 +163,13 @@ LayerCosts costs_of_one(const Recipe& whole, const MachineProfile& profile,
 }  // namespace
 
 StepEnd priced_end(const Recipe& r) {
-  return uses_fp8(r) ? StepEnd::before_update : StepEnd::first_micro_batch;
+  return computes_in(r, Precision::fp8) ? StepEnd::before_update : StepEnd::first_micro_batch;
 }
 
 bool layers_alike(const Recipe& r) {
   const ModelConfig& m = r.model;
   const bool mixed = m.moe.num_experts > 0 && (m.moe.layer_step > 1 || !m.moe.dense_layers.empty());
-  return !mixed && m.layer_types.empty() && m.no_rope_layers.empty() && !uses_fp8(r);
+  return !mixed && m.layer_types.empty() && m.no_rope_layers.empty() && !computes_in(r, Precision::fp8);
 }
 
 std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& profile) {

@@ -80,9 +80,10 @@ void MetaTrace::add(Stream& stream, const OpCost& given) {
   op.collective = interned(given.collective);
   const bool steals = op.cls == OpClass::collective && compute_ && compute_ != &stream;
   const Price price = this->price(op, steals);
-  entries_.push_back({op.name, layer_, interned(stream.name()), op.collective, interned(op.axis),
-                      stream.clock, price.seconds, op.flops, op.bytes, op.wire_bytes, op.network_bytes,
-                      op.cls, op.axes});
+  if (keeps_)
+    entries_.push_back({op.name, layer_, interned(stream.name()), op.collective, interned(op.axis),
+                        stream.clock, price.seconds, op.flops, op.bytes, op.wire_bytes, op.network_bytes,
+                        op.cls, op.axes});
   if (model_work_) model_flops_ += op.model_flops;
   stream.clock += price.seconds;
   if (steals) compute_->clock += price.stolen;

@@ -119,6 +119,8 @@ class MetaTrace {
 
   /// Forgets entries (not records): called between set-up and the step.
   void clear_entries();
+  /// Whether entries are kept: not for who asks for clocks and memory alone.
+  void keep_entries(bool keep) { keeps_ = keep; }
 
   const std::vector<TraceEntry>& entries() const { return entries_; }
   /// Sum of OpCost::model_flops, but of what is recomputed.
@@ -160,6 +162,7 @@ class MetaTrace {
   std::pmr::monotonic_buffer_resource record_memory_;  // a deque asks for few at once
   std::pmr::deque<TensorRecord> records_{&record_memory_};
   std::vector<TraceEntry> entries_;
+  bool keeps_ = true;
   std::string_view layer_;
   std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};
   double model_flops_ = 0;

@@ -6,6 +6,17 @@
 #include "kernels/tensor/device.h"
 
 namespace ltrain {
+namespace {
+
+/// The first gap that does not begin below `offset`.
+template <class Gaps>
+auto gap_from(Gaps& free, int64_t offset) {
+  return std::lower_bound(free.begin(), free.end(), offset,
+                          [](const auto& gap, int64_t at) { return gap.first < at; });
+}
+
+}  // namespace
+
 std::string_view memory_kind_name(MemoryKind k) {
   constexpr std::string_view names[kMemoryKindCount] = {
       "parameters", "gradients", "optimizer", "activations", "temporaries", "communication", "fp8 weights"};
@@ -25,19 +36,18 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
 
 int64_t Memory::take(MemoryKind kind, std::string_view name, int64_t bytes) {
   // Best fit: the smallest gap that holds it, the lowest among equals; else on top.
-  const auto best =
-      std::lower_bound(free_by_size_.begin(), free_by_size_.end(), std::pair(bytes, int64_t{0}));
+  const auto best = std::lower_bound(free_by_size_.begin(), free_by_size_.end(), Gap{bytes, 0});
   int64_t offset;
   if (best != free_by_size_.end()) {
     const int64_t rest = best->first - bytes;
     offset = best->second;
-    free_by_size_.erase(best);
-    const auto gap = std::lower_bound(free_.begin(), free_.end(), std::pair(offset, int64_t{0}));
+    const auto gap = gap_from(free_, offset);
     if (rest > 0) {
       *gap = {offset + bytes, rest};
-      add_size(rest, offset + bytes);
+      replace_size(best, {rest, offset + bytes});
     } else {
       free_.erase(gap);
+      free_by_size_.erase(best);
     }
   } else {
     // A free block that ends at the top grows.
@@ -45,7 +55,7 @@ int64_t Memory::take(MemoryKind kind, std::string_view name, int64_t bytes) {
     offset = grows ? free_.back().first : top_;
     if (bytes > capacity_ - offset) return -1;
     if (grows) {
-      erase_size(free_.back().second, offset);
+      erase_size({free_.back().second, offset});
       free_.pop_back();
     }
     top_ = offset + bytes;
@@ -65,44 +75,54 @@ void Memory::release(Tensor& t) {
 void Memory::give_back(int64_t offset) {
   Block block{};
   LT_CHECK(live_.take(offset, block), "release of a tensor that is not live");
-  int64_t bytes = block.bytes;
+  const int64_t bytes = block.bytes;
   live_bytes_ -= bytes;
   kind_bytes_[static_cast<int>(block.kind)] -= bytes;
   // One gap with those that lie next to it.
-  auto gap = std::lower_bound(free_.begin(), free_.end(), std::pair(offset, int64_t{0}));
-  const bool after = gap != free_.end() && offset + bytes == gap->first;
-  const bool before = gap != free_.begin() && gap[-1].first + gap[-1].second == offset;
-  if (after) {
-    bytes += gap->second;
-    erase_size(gap->second, gap->first);
-  }
-  if (before) {
-    --gap;
-    offset = gap->first;
-    bytes += gap->second;
-    erase_size(gap->second, gap->first);
-  }
-  const bool on_top = offset + bytes == top_;
-  if (after && before) gap = free_.erase(gap + 1) - 1;
-  if (on_top) {
-    top_ = offset;
-    if (after || before) free_.erase(gap);
+  const auto next = gap_from(free_, offset);
+  const bool after = next != free_.end() && offset + bytes == next->first;
+  const bool before = next != free_.begin() && next[-1].first + next[-1].second == offset;
+  Gap whole{offset, bytes};
+  if (before) whole = {next[-1].first, next[-1].second + bytes};
+  if (after) whole.second += next->second;
+  const auto forget = [&](const Gap& gap) { erase_size({gap.second, gap.first}); };
+  if (whole.first + whole.second == top_) {
+    top_ = whole.first;
+    if (after) forget(*next);
+    if (before) forget(next[-1]);
+    free_.erase(next - (before ? 1 : 0), next + (after ? 1 : 0));
     return;
   }
-  if (after || before)
-    *gap = {offset, bytes};
-  else
-    free_.insert(gap, {offset, bytes});
-  add_size(bytes, offset);
+  if (!before && !after) {
+    free_.insert(next, whole);
+    add_size({bytes, offset});
+    return;
+  }
+  if (before && after) forget(*next);
+  const auto gap = before ? next - 1 : next;
+  replace_size(std::lower_bound(free_by_size_.begin(), free_by_size_.end(), Gap{gap->second, gap->first}),
+               {whole.second, whole.first});
+  *gap = whole;
+  if (before && after) free_.erase(next);
 }
 
-void Memory::add_size(int64_t bytes, int64_t offset) {
-  const std::pair gap(bytes, offset);
+void Memory::add_size(Gap gap) {
   free_by_size_.insert(std::lower_bound(free_by_size_.begin(), free_by_size_.end(), gap), gap);
 }
 
-void Memory::erase_size(int64_t bytes, int64_t offset) {
-  free_by_size_.erase(std::lower_bound(free_by_size_.begin(), free_by_size_.end(), std::pair(bytes, offset)));
+void Memory::erase_size(Gap gap) {
+  free_by_size_.erase(std::lower_bound(free_by_size_.begin(), free_by_size_.end(), gap));
+}
+
+void Memory::replace_size(Gaps::iterator old, Gap gap) {
+  if (gap < *old) {
+    const auto at = std::lower_bound(free_by_size_.begin(), old, gap);
+    std::move_backward(at, old, old + 1);
+    *at = gap;
+  } else {
+    const auto end = std::lower_bound(old + 1, free_by_size_.end(), gap);
+    *std::move(old + 1, end, old) = gap;
+  }
 }
 
 size_t Memory::Live::home(int64_t offset) const {

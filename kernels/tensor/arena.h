@@ -5,6 +5,7 @@
 // tensor at the same offset, and the peak of one is the size of the other.
 #pragma once
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -93,13 +94,18 @@ class Memory {
     std::vector<Slot> slots_;  // a power of two, at most half of them used
     size_t used_ = 0;
   };
-  void add_size(int64_t bytes, int64_t offset);  // to free_by_size_
-  void erase_size(int64_t bytes, int64_t offset);
+  struct Gap {  // moved as bytes, which a pair is not
+    int64_t first, second;
+    auto operator<=>(const Gap&) const = default;
+  };
+  using Gaps = std::vector<Gap>;  // in order; a few hundred at most
+  void add_size(Gap gap);         // to free_by_size_
+  void erase_size(Gap gap);
+  void replace_size(Gaps::iterator old, Gap gap);  // each entry between the two moves once
 
-  using Pairs = std::vector<std::pair<int64_t, int64_t>>;  // in order; a few hundred at most
   Live live_;
-  Pairs free_;          // (offset, bytes), below top_, never adjacent
-  Pairs free_by_size_;  // the same as (bytes, offset)
+  Gaps free_;          // (offset, bytes), below top_, never adjacent
+  Gaps free_by_size_;  // the same as (bytes, offset)
   int64_t top_ = 0;     // everything above is free
   int64_t live_bytes_ = 0;
   std::array<int64_t, kMemoryKindCount> kind_bytes_{};

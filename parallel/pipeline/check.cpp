@@ -127,8 +127,8 @@ class Checker {
   }
 
   void runs_to_the_end() {
-    const Positions p(s_);
-    const std::vector<int> done = run_in_order(s_, p, [](const Action&, int, int) {});
+    const Needs needs(s_);
+    const std::vector<int> done = run_in_order(s_, needs, [](const Action&, int, int) {});
     int rank = -1;
     for (int r = 0; r < s_.ranks && rank < 0; ++r)
       if (done[r] < static_cast<int>(s_.order[r].size())) rank = r;
@@ -140,7 +140,7 @@ class Checker {
     while (!met.count(rank)) {
       met[rank] = static_cast<int>(chain.size());
       const Action& a = s_.order[rank][done[rank]];
-      const auto needed = waits_for(s_, p, rank, done);
+      const Place* needed = needs.waits_for(s_, rank, done);
       LT_CHECK(needed, "{} waits for nothing and did not run", to_string(a));
       const Place from = *needed;
       const Action& giver = s_.order[from.rank][from.position];

@@ -1,7 +1,5 @@
 #include "parallel/pipeline/dependencies.h"
 
-#include <algorithm>
-
 namespace ltrain::pipeline {
 
 Positions::Positions(const Schedule& s) : micros_(static_cast<size_t>(s.micros)) {
@@ -20,59 +18,27 @@ Positions::Positions(const Schedule& s) : micros_(static_cast<size_t>(s.micros))
     }
 }
 
-std::optional<Action> needs(const Schedule& s, const Action& a) {
-  if (a.kind == ActionKind::forward && a.stage > 0) return Action{ActionKind::forward, a.stage - 1, a.micro};
+namespace {
+
+Place needed_by(const Schedule& s, const Positions& p, const Action& a) {
+  if (a.kind == ActionKind::forward && a.stage > 0)
+    return {s.rank_of_stage[a.stage - 1], p.forward(a.stage - 1, a.micro)};
   if (a.gives_gradient() && a.stage + 1 < s.stages())
-    return Action{ActionKind::backward, a.stage + 1, a.micro};
-  return std::nullopt;
+    return {s.rank_of_stage[a.stage + 1], p.gradient(a.stage + 1, a.micro)};
+  return {-1, -1};
 }
 
-Place place_of(const Schedule& s, const Positions& p, const Action& needed) {
-  return {s.rank_of_stage[needed.stage], needed.kind == ActionKind::forward
-                                             ? p.forward(needed.stage, needed.micro)
-                                             : p.gradient(needed.stage, needed.micro)};
-}
+}  // namespace
 
-std::optional<Place> waits_for(const Schedule& s, const Positions& p, int rank,
-                               const std::vector<int>& done) {
-  const auto& order = s.order[rank];
-  const size_t at = static_cast<size_t>(done[rank]), n = static_cast<size_t>(actions_at(order, at));
-  for (size_t i = at; i < std::min(at + n, order.size()); ++i)
-    if (const auto needed = needs(s, order[i])) {
-      const Place from = place_of(s, p, *needed);
-      if (from.position < 0 || from.position >= done[from.rank]) return from;
-    }
-  return std::nullopt;
-}
-
-std::vector<int> run_in_order(const Schedule& s, const Positions& p,
-                              const std::function<void(const Action&, int, int)>& visit) {
-  std::vector<int> done(s.order.size());
-  // A rank runs until it must wait; whoever gives what it waits for wakes it.
-  std::vector<std::vector<int>> waiting(s.order.size());  // by the rank that is waited for
-  std::vector<int> ready;
-  for (int r = s.ranks - 1; r >= 0; --r) ready.push_back(r);
-  while (!ready.empty()) {
-    const int rank = ready.back();
-    ready.pop_back();
-    const int before = done[rank];
-    while (done[rank] < static_cast<int>(s.order[rank].size())) {
-      if (const auto from = waits_for(s, p, rank, done)) {
-        if (from->rank != rank) waiting[from->rank].push_back(rank);
-        break;
-      }
-      const auto& order = s.order[rank];
-      for (int n = actions_at(order, static_cast<size_t>(done[rank])); n > 0; --n) {
-        visit(order[done[rank]], rank, done[rank]);
-        ++done[rank];
-      }
-    }
-    if (done[rank] == before) continue;
-    // Whoever waited for this rank looks again: it may now have gone far enough.
-    for (int r : waiting[rank]) ready.push_back(r);
-    waiting[rank].clear();
+Needs::Needs(const Schedule& s, const Positions& p) {
+  size_t actions = 0;
+  for (const auto& order : s.order) {
+    first_.push_back(actions);
+    actions += order.size();
   }
-  return done;
+  all_.reserve(actions);
+  for (const auto& order : s.order)
+    for (const Action& a : order) all_.push_back(needed_by(s, p, a));
 }
 
 }  // namespace ltrain::pipeline

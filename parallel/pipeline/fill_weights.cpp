@@ -87,7 +87,7 @@ Schedule fill_with_weights(const Schedule& schedule, const StageCosts& costs) {
     taken += std::erase_if(order, [](const Action& a) { return a.kind == ActionKind::backward_weight; });
   if (taken == 0) return schedule;
   const Timing given = simulate(schedule, costs);
-  const Positions positions(bare);
+  const Needs needs(bare);
   const double limit = *std::max_element(given.peak_kept.begin(), given.peak_kept.end());
   const Schedule* best = &schedule;
   Schedule kept;
@@ -96,15 +96,13 @@ Schedule fill_with_weights(const Schedule& schedule, const StageCosts& costs) {
     Filler filler(bare, costs, limit, share);
     std::vector<std::vector<double>> arrives(bare.order.size());
     for (size_t r = 0; r < bare.order.size(); ++r) arrives[r].resize(bare.order[r].size());
-    run_in_order(bare, positions, [&](const Action& a, int rank, int at) {
+    run_in_order(bare, needs, [&](const Action& a, int rank, int at) {
       const auto& order = bare.order[rank];
       if (const size_t from = static_cast<size_t>(at); !ends_pair(order, from)) {
         double ready = 0;
         for (size_t i = from; i < from + static_cast<size_t>(actions_at(order, from)); ++i)
-          if (const auto needed = needs(bare, order[i])) {
-            const Place giver = place_of(bare, positions, *needed);
-            ready = std::max(ready, arrives[giver.rank][giver.position]);
-          }
+          if (const Place* giver = needs.of(rank, static_cast<int>(i)))
+            ready = std::max(ready, arrives[giver->rank][giver->position]);
         filler.begin(order, from, rank, ready);
       }
       arrives[rank][at] = filler.end(a, rank);

@@ -35,18 +35,18 @@ std::vector<Transfer> transfers_of(const Schedule& s, const Positions& p, int fr
 /// By rank and action: how many actions of each rank have ended for certain once it has (a vector clock:
 /// Fidge, Mattern 1988). Row i of a rank is what is known after its position i.
 std::vector<std::vector<int>> known_after(const Schedule& s, const Positions& p) {
+  const Needs needs(s, p);
   const size_t ranks = static_cast<size_t>(s.ranks);
   std::vector<std::vector<int>> rows(ranks);
   for (size_t r = 0; r < ranks; ++r) rows[r].assign(s.order[r].size() * ranks, 0);
-  run_in_order(s, p, [&](const Action& a, int r, int at) {
+  run_in_order(s, needs, [&](const Action&, int r, int at) {
     int* row = &rows[r][static_cast<size_t>(at) * ranks];
     if (at > 0) std::copy(row - ranks, row, row);
     if (ends_pair(s.order[r], static_cast<size_t>(at))) return;  // what is known after its first
     const int n = actions_at(s.order[r], static_cast<size_t>(at));
-    for (const Action* of = &a; of < &a + n; ++of)
-      if (const auto needed = needs(s, *of)) {
-        const Place from = place_of(s, p, *needed);
-        const int* other = &rows[from.rank][static_cast<size_t>(from.position) * ranks];
+    for (int i = at; i < at + n; ++i)
+      if (const Place* from = needs.of(r, i)) {
+        const int* other = &rows[from->rank][static_cast<size_t>(from->position) * ranks];
         for (size_t q = 0; q < ranks; ++q) row[q] = std::max(row[q], other[q]);
       }
     row[r] = at + n;

@@ -100,16 +100,14 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
     arrives[r].resize(s.order[r].size());
   }
 
-  const Positions positions(s);
+  const Needs needs(s);
   const auto begin = [&](int rank, int at) {  // an action, or both of a pair
     const auto& order = s.order[rank];
     const int n = actions_at(order, static_cast<size_t>(at));
     double start = clock[rank], least = 0, earliest = 0;
     for (int i = at; i < at + n; ++i) {
-      if (const auto needed = needs(s, order[i])) {
-        const Place from = place_of(s, positions, *needed);
-        start = std::max(start, arrives[from.rank][from.position]);
-      }
+      if (const Place* from = needs.of(rank, i))
+        start = std::max(start, arrives[from->rank][from->position]);
       least += at_position(costs.least, rank, i);
       earliest = std::max(earliest, at_position(costs.earliest_end, rank, i));
     }
@@ -121,7 +119,7 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
     t.waited[rank] += end - start - took;
     clock[rank] = end;
   };
-  run_in_order(s, positions, [&](const Action& a, int rank, int at) {
+  run_in_order(s, needs, [&](const Action& a, int rank, int at) {
     if (!ends_pair(s.order[rank], static_cast<size_t>(at))) begin(rank, at);
     const double end = t.end[rank][at];
     const bool forward = a.kind == ActionKind::forward;

@@ -36,18 +36,12 @@ double least_maximum(const Costs& c, int layers, int stages) {
   for (int j = 1; j <= layers; ++j) best[j] = c.stage(0, 0, j);
   for (int s = 1; s < stages; ++s) {
     std::fill(next.begin(), next.end(), kNever);
-    for (int j = s + 1; j <= layers; ++j) {
-      // best[i] rises with i and the stage's cost falls: the maximum is least where they cross.
-      int low = s, high = j - 1;
-      while (low < high) {
-        const int middle = (low + high) / 2;
-        if (best[middle] >= c.stage(s, middle, j))
-          high = middle;
-        else
-          low = middle + 1;
-      }
-      next[j] = std::max(best[low], c.stage(s, low, j));
-      if (low > s) next[j] = std::min(next[j], std::max(best[low - 1], c.stage(s, low - 1, j)));
+    // best[i] rises with i and the stage's cost falls: the maximum is least where they cross, which is never
+    // earlier for a later j. Each stage that follows needs a layer.
+    for (int j = s + 1, cross = s; j <= layers - (stages - 1 - s); ++j) {
+      while (cross < j - 1 && best[cross] < c.stage(s, cross, j)) ++cross;
+      next[j] = std::max(best[cross], c.stage(s, cross, j));
+      if (cross > s) next[j] = std::min(next[j], std::max(best[cross - 1], c.stage(s, cross - 1, j)));
     }
     best.swap(next);
   }

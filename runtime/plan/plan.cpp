@@ -10,6 +10,7 @@
 #include "kernels/base/interned.h"
 #include "kernels/tensor/parallel_for.h"
 #include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/simulate_checked.h"
 #include "runtime/eval/held_out.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/meta_rank.h"
@@ -202,12 +203,12 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelineP
       end[i] = std::max(end[i], a.end);
     }
   }
-  pipeline.timing = pipeline::simulate(pipeline.layout.schedule, pipeline.costs);
+  pipeline.timing = pipeline::simulate_checked(pipeline.layout.schedule, pipeline.costs);
   double other = pipeline.timing.makespan;
   if (std::any_of(ranks.begin(), ranks.end(), [](const RankPlan& r) { return r.other_passes > 1; })) {
     pipeline::StageCosts gathered = pipeline.costs;  // a step of two passes has waited before the first
     gathered.earliest_end.clear();
-    other = pipeline::simulate(pipeline.layout.schedule, gathered).makespan;
+    other = pipeline::simulate_checked(pipeline.layout.schedule, gathered).makespan;
   }
   for (RankPlan& rank : ranks) {
     rank.step_seconds += pipeline.timing.makespan;
@@ -286,6 +287,7 @@ RankPlan compose_rank(const Recipe& recipe, const MachineProfile& profile, const
   for (const bool repeats : {true, false}) {
     MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads,
                   static_cast<int>(recipe.launch.ranks_on_host));
+    meta.trace.keep_entries(false);
     if (repeats) meta.program.repeat_actions(meta.memory);
     RankPlan plan;
     plan.rank = rank;
@@ -498,12 +500,13 @@ std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile&
 
 namespace {
 
-/// A part of a step of rank 0; what `read` tells of it.
+/// A part of a step of rank 0; what `read` tells of it, of `entries` where they are kept.
 template <class Read>
 auto of_pass(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout, StepEnd end,
-             const Read& read) {
+             bool entries, const Read& read) {
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, 0), threads_per_rank(recipe),
                 static_cast<int>(recipe.launch.ranks_on_host));
+  meta.trace.keep_entries(entries);
   meta.program.end_at(end);
   meta.train_step();
   return read(meta);
@@ -513,18 +516,23 @@ auto of_pass(const Recipe& recipe, const MachineProfile& profile, const Pipeline
 
 std::vector<TraceEntry> pass_entries(const Recipe& recipe, const MachineProfile& profile,
                                      const PipelineLayout& layout, StepEnd end) {
-  return of_pass(recipe, profile, layout, end, [](const MetaRank& meta) { return meta.trace.entries(); });
+  return of_pass(recipe, profile, layout, end, true,
+                 [](const MetaRank& meta) { return meta.trace.entries(); });
 }
 
 std::vector<ActionTime> step_actions(const Recipe& recipe, const MachineProfile& profile,
                                      const PipelineLayout& layout) {
-  return of_pass(recipe, profile, layout, StepEnd::before_update,
+  return of_pass(recipe, profile, layout, StepEnd::before_update, false,
                  [](const MetaRank& meta) { return meta.program.actions(); });
+}
+
+MemoryUse before_step(const Recipe& recipe, const MachineProfile& profile) {
+  return MetaRank(recipe, profile, {}, mesh_of(recipe, 0), threads_per_rank(recipe)).memory.peak();
 }
 
 int64_t activation_bytes(const Recipe& recipe, const MachineProfile& profile) {
   LT_CHECK(recipe.parallel.pipeline == 1, "the activations of {} stages", recipe.parallel.pipeline);
-  return of_pass(recipe, profile, {}, StepEnd::first_micro_batch, [](const MetaRank& meta) {
+  return of_pass(recipe, profile, {}, StepEnd::first_micro_batch, false, [](const MetaRank& meta) {
     return meta.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)];
   });
 }

@@ -229,6 +229,8 @@ std::vector<TraceEntry> pass_entries(const Recipe& resolved, const MachineProfil
 /// The actions of a train step on one rank without stages.
 std::vector<ActionTime> step_actions(const Recipe& resolved, const MachineProfile& profile,
                                      const PipelineLayout& layout);
+/// Of rank 0 of a model on one pipeline rank, before its first step: weights, gradients, optimizer state.
+MemoryUse before_step(const Recipe& resolved, const MachineProfile& profile);
 /// Bytes that a micro-batch of this model keeps from forward to backward on one pipeline rank, at most.
 int64_t activation_bytes(const Recipe& resolved, const MachineProfile& profile);
 /// Chrome trace of one rank's step.

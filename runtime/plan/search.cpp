@@ -173,22 +173,19 @@ class Search {
 
   /// The next that their bounds can know of their pipelines.
   void price(std::vector<Ranked>& batch) {
-    std::vector<Ranked*> layers, actions;
+    std::vector<std::pair<Ranked*, bool>> open;  // with all actions, or with layers alone
     for (Ranked& r : batch)
-      if (r.priced < 2) (r.priced++ == 0 ? layers : actions).push_back(&r);
-    on_all_cores_by_key(
-        layers.size(), [&](size_t i) { return SearchParts::key_of(layers[i]->layout); },
-        [&](size_t i) {
-          Ranked& r = *layers[i];
-          r.bound.step_seconds = std::max(r.bound.step_seconds, parts_.least_actions(r.layout));
-        });
-    on_all_cores_by_key(
-        actions.size(), [&](size_t i) { return SearchParts::actions_key_of(actions[i]->layout); },
-        [&](size_t i) {
-          Ranked& r = *actions[i];
-          const Bound b = parts_.actions(r.layout);
-          r.bound = {std::max(r.bound.step_seconds, b.step_seconds), std::max(r.bound.bytes, b.bytes)};
-        });
+      if (r.priced < 2) open.emplace_back(&r, r.priced++ > 0);
+    const auto key = [&](size_t i) {
+      const auto& [r, whole] = open[i];
+      return whole ? SearchParts::actions_key_of(r->layout)
+                   : SearchParts::ActionsKey{SearchParts::key_of(r->layout), "", 0, 0, 0};
+    };
+    on_all_cores_by_key(open.size(), key, [&](size_t i) {
+      auto& [r, whole] = open[i];
+      const Bound b = whole ? parts_.actions(r->layout) : Bound{parts_.least_actions(r->layout), 0};
+      r->bound = {std::max(r->bound.step_seconds, b.step_seconds), std::max(r->bound.bytes, b.bytes)};
+    });
   }
 
   /// Those that fit go to `fitting`; those that turn out to be slower than `speed` do not. 0: all may

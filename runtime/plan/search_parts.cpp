@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kRounding = 1 - 1e-9;  // sums in another order
 
-double kind_bytes(const RankPlan& plan, MemoryKind kind) {
-  return static_cast<double>(plan.arena.most_by_kind[static_cast<int>(kind)]);
+double kind_bytes(const MemoryUse& use, MemoryKind kind) {
+  return static_cast<double>(use.most_by_kind[static_cast<int>(kind)]);
 }
 
 double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
@@ -119,28 +119,28 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   r.train.eval_interval = 0;
   const int64_t layers = r.model.num_hidden_layers;
   const bool few = layers_alike(r) && layers > 2;
-  const auto with_layers = [&](int64_t n) {
-    r.model.num_hidden_layers = n;
-    return plan_rank(r, profile_, {}, 0, threads_per_rank(r));
-  };
   Part p;
-  const auto add = [&](const RankPlan& plan, double times) {
-    p.params += times * kind_bytes(plan, MemoryKind::parameters);
-    p.grads += times * kind_bytes(plan, MemoryKind::gradients);
-    p.states += times * kind_bytes(plan, MemoryKind::optimizer);
-    // On CPUs a checkpoint is staged there too, which ZeRO cuts.
-    if (profile_.device_bytes > 0)
-      p.external = static_cast<double>(plan.total_bytes - plan.arena.arena_bytes);
+  const auto add = [&](const MemoryUse& use, double times) {
+    p.params += times * kind_bytes(use, MemoryKind::parameters);
+    p.grads += times * kind_bytes(use, MemoryKind::gradients);
+    p.states += times * kind_bytes(use, MemoryKind::optimizer);
   };
+  r.model.num_hidden_layers = few ? 1 : layers;
+  const RankPlan plan = plan_rank(r, profile_, {}, 0, threads_per_rank(r));
+  add(plan.arena, 1);
+  // On CPUs a checkpoint is staged there too, which ZeRO cuts.
+  if (profile_.device_bytes > 0)
+    p.external = static_cast<double>(plan.total_bytes - plan.arena.arena_bytes);
   if (few) {
+    // A second layer adds what it has before the step.
+    const MemoryUse one = before_step(r, profile_);
+    r.model.num_hidden_layers = 2;
+    const MemoryUse two = before_step(r, profile_);
     const double more = static_cast<double>(layers - 1);
-    const RankPlan one = with_layers(1), two = with_layers(2);
-    add(two, more), add(one, 1 - more);
+    add(two, more), add(one, -more);
     p.layer_params = kind_bytes(two, MemoryKind::parameters) - kind_bytes(one, MemoryKind::parameters);
     p.layer_grads = kind_bytes(two, MemoryKind::gradients) - kind_bytes(one, MemoryKind::gradients);
     p.layer_states = kind_bytes(two, MemoryKind::optimizer) - kind_bytes(one, MemoryKind::optimizer);
-  } else {
-    add(with_layers(layers), 1);
   }
   if (hides_collectives(l)) {
     const auto seconds = [&](int64_t n) {

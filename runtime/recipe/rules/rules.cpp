@@ -28,7 +28,7 @@ class Rules {
  public:
   Rules(const Recipe& r, const RecipeOrigins& o, Diagnostics& p) : r_(r), o_(o), p_(p) {}
 
-  bool given(const std::string& path) const { return o_.has(path); }
+  bool given(std::string_view path) const { return o_.has(path); }
 
   /// Breaks at `path`; the place is where it was given, or where the first given one of `others` was.
   void broken(const std::string& path, const std::string& text, const std::vector<std::string>& others = {}) {
@@ -465,13 +465,16 @@ class Rules {
 
   /// Settings without a meaning here: refused where whoever wrote them expects another run, noted elsewhere.
   void ineffective(std::vector<std::string>& notes) {
-    for (const Key& key : schema()) {
-      if (!key.applies || !given(key.path) || key.applies(r_)) continue;
-      if (key.strict)
-        broken(key.path, fmt::format("has a meaning only with {}; remove the key", key.applies_when));
+    std::vector<const Key*> found;  // few are given of a few hundred
+    for (const auto& [path, place] : o_.given)
+      if (const Key* key = find_key(path); key && key->applies && !key->applies(r_)) found.push_back(key);
+    std::sort(found.begin(), found.end());  // in the order of the schema
+    for (const Key* key : found) {
+      if (key->strict)
+        broken(key->path, fmt::format("has a meaning only with {}; remove the key", key->applies_when));
       else
-        notes.push_back(fmt::format("{}: {} has no effect without {}", o_.place(key.path).text(), key.path,
-                                    key.applies_when));
+        notes.push_back(fmt::format("{}: {} has no effect without {}", o_.place(key->path).text(), key->path,
+                                    key->applies_when));
     }
   }
 

@@ -157,7 +157,7 @@ Product make(const Key& key, const void* bias) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_out);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_out);
-  constexpr int kProposals = 8;
+  constexpr int kProposals = 32;
   p.found.resize(measure_matmuls() ? kProposals : 1);
   int count = 0;
   const cublasStatus_t status =

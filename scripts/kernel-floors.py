@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the memory-bound ops of a training step must move, and how long that takes at the rate of an H200's memory.
+"""What the ops of a training step must move or compute, how long that takes an H200 at least, and what the plan expects.
 
     scripts/kernel-floors.py LTRAIN            compare with the page; any difference fails
     scripts/kernel-floors.py LTRAIN --write    write the page
@@ -52,16 +52,18 @@ MODELS = {
 MODELS["Llama-3.1-8B in FP8"] = MODELS["Llama-3.1-8B"] | dict(
     precision="fp8", text="as above, with delayed scaling: weights are rounded once a step, norms and SwiGLU write codes")
 BOUND = ("elementwise", "cross_entropy", "optimizer")  # classes of ops that memory bounds
+PRODUCTS = ("matmul", "attention")
 
 
-def memory_rate():
+def figures():
+    """Of the profile: bytes a second of the memory, the share of them that a copy reached, operations a second by type."""
     text = PROFILE.read_text()
-    value = lambda key: float(re.search(rf"^  {key}: {{value: ([^,]+),", text, re.M)[1])
-    return value("bytes_per_second"), value("sustained")
+    value = lambda key: float(re.search(rf"^ +{key}: {{value: ([^,]+),", text, re.M)[1])
+    return value("bytes_per_second"), value("sustained"), {"bf16": value("bf16"), "fp8": value("fp8")}
 
 
 def planned_ops(ltrain, model):
-    """[(name, class, bytes, seconds as planned)] of a step."""
+    """[(name, class, bytes, operations, seconds as planned)] of a step."""
     with tempfile.TemporaryDirectory() as folder:
         recipe, trace = pathlib.Path(folder) / "recipe.yaml", pathlib.Path(folder) / "trace.json"
         recipe.write_text(RECIPE.format(**{"precision": "bf16"} | model))
@@ -70,42 +72,49 @@ def planned_ops(ltrain, model):
         if run.returncode:
             sys.exit(f"kernel-floors: {' '.join(command)} failed: {run.stdout}{run.stderr}")
         events = json.loads(trace.read_text())["traceEvents"]
-    return [(e["name"], e["cat"], e["args"].get("bytes", 0), e["dur"] / 1e6) for e in events if e.get("ph") == "X"]
+    return [(e["name"], e["cat"], e["args"].get("bytes", 0), e["args"].get("flops", 0), e["dur"] / 1e6) for e in events
+            if e.get("ph") == "X"]
 
 
-def table(ltrain, name, model, rate):
-    ops = planned_ops(ltrain, model)
-    by_name = {}
-    for op, kind, size, _ in ops:
-        if kind in BOUND:
-            calls, total = by_name.get(op, (0, 0))
-            by_name[op] = calls + 1, total + size
-    yield f"## {name}\n"
-    yield f"{model['text'][0].upper()}{model['text'][1:]}.\n"
-    yield "| op | calls a step | MB a call | GB a step | floor, ms a step |"
-    yield "|---|---|---|---|---|"
-    row = lambda op, calls, size: f"| {op} | {calls} | {size / calls / 1e6:.1f} | {size / 1e9:.2f} | {size / rate * 1e3:.2f} |"
-    for op, (calls, size) in sorted(by_name.items(), key=lambda kv: (-kv[1][1], kv[0])):
-        yield row(op, calls, size)
-    yield row("all", sum(c for c, _ in by_name.values()), sum(b for _, b in by_name.values()))
-    products = sum(s for _, kind, _, s in ops if kind in ("matmul", "attention"))
-    yield f"\nBeside them, matmul and attention as planned: {products * 1e3:.0f} ms.\n"
+def table(ops, what, a_call, a_step):
+    """Of (name, amount, floor, seconds as planned): calls of one name together, those with most first, then their sum."""
+    sums = {}
+    for name, *amounts in ops:
+        sums[name] = [x + y for x, y in zip(sums.get(name, [0] * 4), [1, *amounts])]
+    yield f"| op | calls a step | {what[0]} a call | {what[1]} a step | floor, ms a step | expected |"
+    yield "|---|---|---|---|---|---|"
+    most_first = sorted(sums.items(), key=lambda kv: (-kv[1][1], kv[0]))
+    for name, (calls, amount, floor, planned) in [*most_first, ("all", [sum(x) for x in zip(*sums.values())])]:
+        yield (f"| {name} | {calls} | {amount / calls / a_call:.1f} | {amount / a_step:.2f} | {floor * 1e3:.2f} | "
+               f"{planned * 1e3:.2f} |")
+    yield ""
 
 
 def page(ltrain):
-    peak, share = memory_rate()
+    peak, share, peaks = figures()
     lines = [
-        "# Floors of the memory-bound ops of a training step\n",
-        "**Floor, not measured: no kernel of this table has run on a GPU.** Lay the first profile beside it: an op that takes "
-        "more than half as long again is worth a look.\n",
-        f"Bytes are those that an op must move, each operand once, by which `ltrain plan --profile h200` prices it; the time is "
-        f"that of moving them at {share * peak / 1e12:.2f} TB/s, {share * 100:.0f} % of the {peak / 1e12:.1f} TB/s of an H200's datasheet, what a copy "
-        "reached. A call has some microseconds more. That the kernels move these bytes, and what they load again from the "
-        "caches, is counted access by access (`tests/cuda/traffic_test.cpp`). Cross-entropy reads its logits twice: a row of "
-        "128256 in fp32 is larger than a block's memory. Written by `scripts/kernel-floors.py build/ltrain --write`.\n",
+        "# Floors of the ops of a training step\n",
+        "**Floors and plans, not measured: no kernel of these tables has run on a GPU.** Lay the first profile beside them: an "
+        "op that takes more than half as long again as expected is worth a look.\n",
+        "Expected is what `ltrain plan --profile h200` prices; its sources are [in the profile](../../runtime/plan/devices/h200.yaml).\n",
+        f"- Ops that memory bounds: bytes are those that an op must move, each operand once, by which the plan prices it; the floor "
+        f"is moving them at {share * peak / 1e12:.2f} TB/s, {share * 100:.0f} % of the {peak / 1e12:.1f} TB/s of an H200's "
+        "datasheet, what a copy reached. Expected is that and some microseconds a call. That the kernels move these bytes, and "
+        "what they load again from the caches, is counted access by access (`tests/cuda/traffic_test.cpp`, "
+        "`tests/cuda/fp8_traffic_test.cpp`). Cross-entropy reads its logits twice: a row of 128256 in fp32 is larger than a "
+        "block's memory.\n"
+        f"- Products and attention: the floor is their operations at the datasheet's peak, {peaks['bf16'] / 1e12:.0f} TFLOP/s in "
+        f"bf16 and {peaks['fp8'] / 1e12:.0f} in FP8. Operations of attention are those of visible pairs of positions: five "
+        "products in the backward, where the kernels here compute seven; expected is at the rates of the best published ones.\n",
+        "Written by `scripts/kernel-floors.py build/ltrain --write`.\n",
     ]
     for name, model in MODELS.items():
-        lines += table(ltrain, name, model, peak * share)
+        ops = planned_ops(ltrain, model)
+        lines += [f"## {name}\n", f"{model['text'][0].upper()}{model['text'][1:]}.\n"]
+        lines += table([(op, size, size / (share * peak), planned) for op, kind, size, _, planned in ops if kind in BOUND],
+                       ("MB", "GB"), 1e6, 1e9)
+        lines += table([(op, work, work / peaks["fp8" if op.endswith("_fp8") else "bf16"], planned)
+                        for op, kind, _, work, planned in ops if kind in PRODUCTS], ("GFLOP", "TFLOP"), 1e9, 1e12)
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -83,6 +83,7 @@ uint32_t alignment(const void* p) {
 struct Key {
   int64_t m, n, k;
   bool trans_a, trans_b, accumulate, bias, tf32;
+  bool fast;  ///< FP8: sums stay in the tensor cores' own, shorter than f32, to the end
   DType a, b, out;
   uint32_t align_a, align_b, align_out;
   auto operator<=>(const Key&) const = default;
@@ -101,9 +102,9 @@ std::string name_of(const Key& k) {
   const std::string types = k.tf32       ? std::string("tf32")
                             : k.a == k.b ? std::string(dtype_name(k.a))
                                          : fmt::format("{}_{}", dtype_name(k.a), dtype_name(k.b));
-  return fmt::format("{}-{}-{}-{}{}{}{}-{}-{}-{}-{}-{}", k.m, k.n, k.k, k.trans_a ? "t" : "n",
+  return fmt::format("{}-{}-{}-{}{}{}{}-{}{}-{}-{}-{}-{}", k.m, k.n, k.k, k.trans_a ? "t" : "n",
                      k.trans_b ? "t" : "n", k.accumulate ? "a" : "w", k.bias ? "b" : "n", types,
-                     dtype_name(k.out), k.align_a, k.align_b, k.align_out);
+                     k.fast ? "_fast" : "", dtype_name(k.out), k.align_a, k.align_b, k.align_out);
 }
 
 /// The card, its driver and the library: what a choice is good for.
@@ -114,7 +115,7 @@ std::string card_line() {
 }
 
 Product make(const Key& key, const void* bias) {
-  const auto [m, n, k, trans_a, trans_b, accumulate, with_bias, tf32, a, b, out, align_a, align_b,
+  const auto [m, n, k, trans_a, trans_b, accumulate, with_bias, tf32, fast, a, b, out, align_a, align_b,
               align_out] = key;
   const Lt& l = lt();
   Product p;
@@ -131,6 +132,7 @@ Product make(const Key& key, const void* bias) {
   };
   set(CUBLASLT_MATMUL_DESC_TRANSA, trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   if (bias) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
@@ -157,7 +159,7 @@ Product make(const Key& key, const void* bias) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_out);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_out);
-  constexpr int kProposals = 8;
+  constexpr int kProposals = 32;
   p.found.resize(measure_matmuls() ? kProposals : 1);
   int count = 0;
   const cublasStatus_t status =
@@ -263,7 +265,7 @@ void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor
 
 /// Both with their steps where they are of FP8; those lie on the device.
 static void multiply(Stream& s, Tensor out, Tensor a, Tensor b, const float* step_a, const float* step_b,
-                     const MatmulArgs& args) {
+                     bool fast, const MatmulArgs& args) {
   using namespace cuda;
   static std::mutex mutex;
   static std::map<Key, Product> products;
@@ -276,6 +278,7 @@ static void multiply(Stream& s, Tensor out, Tensor a, Tensor b, const float* ste
                 args.accumulate,
                 bias != nullptr,
                 s.tf32 && a.dtype == DType::f32,
+                fast,
                 a.dtype,
                 b.dtype,
                 out.dtype,
@@ -300,12 +303,13 @@ static void multiply(Stream& s, Tensor out, Tensor a, Tensor b, const float* ste
 }
 
 void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
-  multiply(s, out, a, b, nullptr, nullptr, args);
+  multiply(s, out, a, b, nullptr, nullptr, false, args);
 }
 
 void matmul_fp8_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
                      const MatmulArgs& args) {
-  multiply(s, out, a.codes, b.codes, a.steps.ptr<float>(), b.steps.ptr<float>(), args);
+  const bool forward = !a.turned && !b.turned;  // gradients have codes of a transpose
+  multiply(s, out, a.codes, b.codes, a.steps.ptr<float>(), b.steps.ptr<float>(), forward, args);
 }
 
 }  // namespace ltrain

@@ -19,7 +19,8 @@ struct Fp8Operand {
 /// the only way that cards of sm_89 and sm_90 multiply fp8.
 void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args = {});
 
-/// cuBLASLt, with one step an operand.
+/// cuBLASLt, with one step an operand. Where neither is turned, as in a forward, sums may be those of the
+/// tensor cores, which are shorter than f32.
 LT_CUDA_KERNEL(matmul_fp8, Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args)
 /// By mma.sync, with a step for each block of both operands (matmul_fp8_blocks_cuda.cu).
 LT_CUDA_KERNEL(matmul_fp8_blocks, Tensor out, const Fp8Operand& a, const Fp8Operand& b,

@@ -414,6 +414,8 @@ def parity(checks):
 def jobs(c):
     small_offload = ["parallel.data=2", "parallel.zero_stage=3", "offload.optimizer.device=cpu", "offload.params.device=cpu",
                      "offload.activations.device=cpu"]
+    small_files = ["parallel.data=2", "parallel.zero_stage=3",
+                   *(f"offload.{what}={{device: nvme, path: {c.work}}}" for what in ("optimizer", "params", "activations"))]
     moe = ["model.architecture=mixtral", "model.moe.num_experts=4", "model.moe.top_k=2"]
 
     def experts(log, limit, environment_):
@@ -437,7 +439,10 @@ def jobs(c):
             c.cudnn("cudnn backward", 1e-2, "deterministic=false"),
             c.cudnn("cudnn graphs", 1e-2, "deterministic=false", "cuda_graphs=on"), Check("cudnn repeats its bits", 60, repeats),
             c.as_own_cpu("fp16", 1e-2, "precision=fp16"), c.as_own_cpu("fp8", 1e-2, "precision=fp8"),
-            c.as_cpu("offload", *small_offload),
+            c.as_own_cpu("fp8 blockwise", 1e-2, "precision=fp8", "fp8.recipe=blockwise"),
+            c.as_cpu("offload", *small_offload), c.as_cpu("offload to files", *small_files),
+            c.as_own_cpu("8-bit AdamW", 1e-3, "optimizer.kind=adamw8bit"),
+            c.as_own_cpu("sophia in bf16", 1e-2, "precision=bf16", "optimizer.kind=sophia", "optimizer.hessian_interval=2"),
             c.as_own_cpu("one-bit", 1e-3, "parallel.data=2", "optimizer.kind=onebit_adam", "optimizer.freeze_step=2"),
             c.as_own_cpu("sophia", 1e-3, "optimizer.kind=sophia", "optimizer.hessian_interval=2"),
             c.as_own_cpu("int8 gradients", 1e-3, "parallel.data=2", "parallel.grad_reduce_dtype=int8")]
@@ -518,7 +523,8 @@ def main():
         c.several([c.llama("1B"), c.llama("1B, measured matmuls", **measured),
                    c.llama("1B, captured", "cuda_graphs=on", **measured),
                    c.llama("1B, cuDNN, not deterministic", "deterministic=false", **measured),
-                   c.llama("1B, micro-batches of 8", "train.micro_batch_size=8", **measured)], 1)
+                   c.llama("1B, micro-batches of 8", "train.micro_batch_size=8", **measured),
+                   c.llama("1B, FP8", "precision=fp8", **measured)], 1)
         c.several(sanitizer(c), 1)
         c.several(beside_torch(c), 1)
     finally:

@@ -178,6 +178,46 @@ TEST_CASE("SwiGLU moves gate, up and their gradients once") {
       5 * matrix, 0, 0);
 }
 
+TEST_CASE("GELU moves its input, output and gradients once, rows of odd lengths too") {
+  for (const int64_t n : {int64_t{16} * 6400, int64_t{16} * 6400 + 3}) {
+    CAPTURE(n);
+    const int64_t ends = n % 8;
+    check_traffic(
+        [&](Operands& o) {
+          const Tensor y = o.make(kBf16, {n}), x = o.make(kBf16, {n});
+          return [=](Stream& s) { gelu_forward(s, y, x); };
+        },
+        2 * n * 2, 0, 2 * ends);
+    check_traffic(
+        [&](Operands& o) {
+          const Tensor dx = o.make(kBf16, {n}), dy = o.make(kBf16, {n}), x = o.make(kBf16, {n});
+          return [=](Stream& s) { gelu_backward(s, dx, dy, x); };
+        },
+        3 * n * 2, 0, 3 * ends);
+  }
+}
+
+TEST_CASE("looking up tokens and positions moves a row of each once, and their sum") {
+  const int64_t rows = 64, cols = 1600, vocab = 128, matrix = rows * cols * 2, packs = cols / 8;
+  for (const bool with_positions : {false, true}) {
+    CAPTURE(with_positions);
+    check_traffic(
+        [&](Operands& o) {
+          const Tensor y = o.make(kBf16, {rows, cols}), table = o.make(kBf16, {vocab, cols});
+          const Tensor positions = with_positions ? o.make(kBf16, {32, cols}) : Tensor();
+          const Tensor tokens =
+              o.make(DType::i32, {rows}, [](int64_t i) { return static_cast<int32_t>(i * 7 % 128); });
+          RowMap map;
+          map.seq = 32;
+          return [=](Stream& s) {
+            embedding_forward(s, y, tokens, table, positions, map, {0, vocab, vocab});
+          };
+        },
+        (with_positions ? 3 : 2) * matrix + rows * 4,
+        /*the row's token by each thread*/ rows * (packs - 1) * 4, rows * packs);
+  }
+}
+
 TEST_CASE("cross-entropy reads logits twice and writes their gradient once, rows of odd lengths too") {
   const int64_t rows = 8;
   for (const int64_t vocab : {32768, 32771}) {

@@ -50,15 +50,21 @@ std::string refusal(const std::vector<std::string>& overrides) {
   }
 }
 
-/// Both, or false when they want two values of one key.
+/// Both, or false when they want two values of one key; of two numbers of data or expert ranks the larger
+/// serves both.
 bool join(const std::vector<std::string>& a, const std::vector<std::string>& b,
           std::vector<std::string>& out) {
   out = a;
   for (const std::string& o : b) {
-    if (std::find(a.begin(), a.end(), o) != a.end()) continue;
-    for (const std::string& other : a)
-      if (key_of(other) == key_of(o)) return false;
-    out.push_back(o);
+    const auto same = std::find_if(out.begin(), out.end(),
+                                   [&](const std::string& other) { return key_of(other) == key_of(o); });
+    if (same == out.end()) {
+      out.push_back(o);
+    } else if (key_of(o) == "parallel.data" || key_of(o) == "parallel.expert") {
+      *same = std::max(*same, o);  // numbers of one digit
+    } else if (*same != o) {
+      return false;
+    }
   }
   return true;
 }
@@ -115,8 +121,9 @@ std::vector<CompositionFeature> composition_features() {
     all.push_back(
         {"context, " + c,
          {c == "a2a+p2p" ? "parallel.context=4" : "parallel.context=2", "parallel.context_comm=" + c}});
-  all.push_back({"expert", {"parallel.data=2", "parallel.expert=2", "model.moe.num_experts=4"}});
+  const std::vector<std::string> two{"parallel.data=2", "parallel.expert=2", "model.moe.num_experts=4"};
   const std::vector<std::string> four{"parallel.data=4", "parallel.expert=4", "model.moe.num_experts=4"};
+  all.push_back({"expert", two});
   for (const auto& [name, setting] :
        {std::pair<std::string, std::string>{"gathered", "parallel.expert_dispatch=all_gather"},
         {"in chunks", "parallel.expert_chunks=2"},
@@ -125,7 +132,7 @@ std::vector<CompositionFeature> composition_features() {
         {"with copies", "parallel.shadow_experts=1"},
         {"with a capacity", "model.moe.capacity_factor=2"},
         {"expert choice", "model.moe.router.selection=expert_choice"}}) {
-    all.push_back({"expert, " + name, four});
+    all.push_back({"expert, " + name, name == "on two levels" ? four : two});
     all.back().overrides.push_back(setting);
   }
   for (const std::string& p : choices_of("precision"))
@@ -141,11 +148,12 @@ std::vector<CompositionFeature> composition_features() {
     if (d != "fp32") all.push_back({"sums in " + d, {"parallel.grad_reduce_dtype=" + d}});
   for (const std::string& kind : choices_of("optimizer.kind"))
     if (kind != "adamw") all.push_back({kind, {"optimizer.kind=" + kind}});
-  all.push_back({"2:4 sparsity", {"sparsity.match=[\"*.mlp.*\"]", "sparsity.at_step=1"}});
+  all.push_back({"2:4 sparsity", {"sparsity.match=[\"*_proj.weight\"]", "sparsity.at_step=1"}});
   all.push_back({"average of weights", {"train.ema_decay=0.9"}});
   all.push_back(
       {"growing batch",
        {"train.batch_ramp.start=8", "train.batch_ramp.increment=4", "train.batch_ramp.samples=64"}});
+  all.push_back({"CUDA graphs", {"device=cuda", "cuda_graphs=on"}});
   const auto to_files = [](const std::string& section) {  // of the device that the base has: the CPU
     return std::vector<std::string>{"offload." + section + ".device=nvme", "offload." + section + ".path=."};
   };

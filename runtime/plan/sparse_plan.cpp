@@ -4,8 +4,26 @@
 #include "models/decoder/decoder.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/checkpoint/reader.h"
+#include "runtime/recipe/diagnostics.h"
 
 namespace ltrain {
+
+namespace {
+
+/// Of the usual patterns those that choose a matrix of this model.
+std::string patterns_that_work(const ParameterStore& store) {
+  std::string all;
+  for (const char* pattern : {"*.mlp.*", "*.self_attn.*", "*.attn.*"})
+    for (int id = 0; id < store.count(); ++id) {
+      const ParameterSpec& spec = store.spec(id);
+      if (!can_be_sparse(spec) || !name_matches(pattern, spec.name)) continue;
+      all += fmt::format("{}[\"{}\"]", all.empty() ? "" : ", or ", pattern);
+      break;
+    }
+  return all;
+}
+
+}  // namespace
 
 std::map<std::string, Shape> sparse_matrices(const Recipe& r) {
   std::map<std::string, Shape> found;
@@ -28,9 +46,11 @@ std::map<std::string, Shape> sparse_matrices(const Recipe& r) {
     }
     if (any) continue;
     fail(ExitCode::usage,
-         "sparsity.match: {} {}; it is for matrices of linear layers (no embedding, norm, bias, router, "
-         "expert, nor the projection to the vocabulary), such as \"*.mlp.*\" or \"*.self_attn.*\"",
-         pattern, other.empty() ? "matches no parameter" : "matches no such matrix, but " + other);
+         "{}sparsity.match: {} {}; it is for matrices of linear layers (no embedding, norm, bias, router, "
+         "expert, nor the projection to the vocabulary); nearest valid value: {}",
+         r.origins ? r.origins->place("sparsity.match").text() + ": " : "", pattern,
+         other.empty() ? "matches no parameter" : "matches no such matrix, but " + other,
+         patterns_that_work(store));
   }
   return found;
 }

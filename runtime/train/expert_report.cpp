@@ -8,6 +8,9 @@
 namespace ltrain {
 namespace {
 
+const char* const kSpread =
+    "a loss of model.moe.balance.kind: switch, or a larger model.moe.balance.coeff, spreads tokens";
+
 double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
 }  // namespace
@@ -57,10 +60,10 @@ std::vector<std::string> StarvationWatch::look(int64_t step, const ExpertStatist
       if (++starving <= 8) names += fmt::format("{}{}", names.empty() ? "" : ", ", e);
     }
     if (starving > 0)
-      lines.push_back(
-          fmt::format("WARNING: step {}: layers.{}: {} of {} experts ({}{}) had less than a tenth of an even "
-                      "share for {} steps; a larger model.moe.balance.coeff spreads tokens",
-                      step, layer, starving, tokens.size(), names, starving > 8 ? ", ..." : "", kSteps));
+      lines.push_back(fmt::format(
+          "WARNING: step {}: layers.{}: {} of {} experts ({}{}) had less than a tenth of an even "
+          "share for {} steps; {}",
+          step, layer, starving, tokens.size(), names, starving > 8 ? ", ..." : "", kSteps, kSpread));
   }
   return lines;
 }
@@ -77,13 +80,11 @@ std::vector<std::string> RowBudgetWatch::look(int64_t step, const ExpertStatisti
     c.slices = 0;
     if (mean < kOften || c.said) continue;
     c.said = true;
-    lines.push_back(
-        fmt::format("WARNING: step {}: layers.{}: a rank got more rows than model.moe.row_budget: {:g} even "
-                    "shares in many "
-                    "micro-batches ({:.2f} further slices each, mean of {} steps), which takes time; a "
-                    "larger budget takes "
-                    "memory, a larger model.moe.balance.coeff spreads tokens",
-                    step, i, budget, mean, kSteps));
+    lines.push_back(fmt::format(
+        "WARNING: step {}: layers.{}: a rank got more rows than model.moe.row_budget: {:g} even "
+        "shares in many micro-batches ({:.2f} further slices each, mean of {} steps), which takes "
+        "time; a larger budget takes memory, {}",
+        step, i, budget, mean, kSteps, kSpread));
   }
   return lines;
 }

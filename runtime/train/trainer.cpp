@@ -548,9 +548,22 @@ class Trainer {
     if (!lead_ || steps == 0) return;
     progress_->line(
         fmt::format("rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent "
-                    "{:.1f} MiB in {} training step{} ({:.1f} planned){}",
+                    "{:.1f} MiB in {} training step{} ({:.1f} planned){}{}",
                     resident / kMiB, plan_.host_bytes / kMiB, train_wire / kMiB, steps, steps == 1 ? "" : "s",
-                    planned_wire_ / kMiB, job_.transports().empty() ? "" : " through " + job_.transports()));
+                    planned_wire_ / kMiB, sent_between_experts(steps),
+                    job_.transports().empty() ? "" : " through " + job_.transports()));
+  }
+
+  /// Of the bytes sent those that depend on where tokens went.
+  std::string sent_between_experts(int64_t steps) const {
+    const auto sent = train_wire_by_group_.find("ep");
+    if (recipe_.parallel.expert == 1 || sent == train_wire_by_group_.end()) return "";
+    int64_t planned = 0;
+    for (const CollectivePlan& c : plan_.collectives) planned += c.group == "ep" ? c.wire_bytes : 0;
+    const bool alike = planned_wire_ == steps * plan_.train_wire_bytes;  // StepKinds
+    return fmt::format(
+        ", {:.1f} of it between experts{}", sent->second / kMiB,
+        alike ? fmt::format(" ({:.1f} planned, for even routing)", steps * planned / kMiB) : "");
   }
 
   void finish(ExitCode code) {

@@ -1,5 +1,8 @@
 // An MoE model through the real program: upcycled from a dense run, trained on, reported.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "tests/app/run_program.h"
 
@@ -45,6 +48,20 @@ TEST_CASE("a dense run becomes an MoE model, trains, resumes, and is reported") 
   CHECK(t.metric("drop_rate_by_layer", "up").size() == 5);
   CHECK(has(t.sh("checkpoint show up --tensors"), "model.layers.1.mlp.gate.e_score_correction_bias"));
   CHECK(t.sh("eval up --threads 1").code == 0);
+
+  // What was sent between experts, whatever the routing, beside what even routing would have sent.
+  const auto used = nlohmann::json::parse(read_text(t.folder() + "/up/logs/usage-00000.json"));
+  const auto plan = nlohmann::json::parse(read_text(t.folder() + "/up/plan.json"));
+  int64_t planned = 0, others = 0;
+  for (const auto& c : plan["ranks"][0]["communication"])
+    (c["group"] == "ep" ? planned : others) += c["wire_bytes"].get<int64_t>();
+  const int64_t sent = used["train_wire_bytes_by_group"]["ep"], steps = used["steps"];
+  REQUIRE(steps == 2);
+  CHECK(used["train_wire_bytes"] == sent + steps * others);  // all else is as planned
+  constexpr double kMiB = 1 << 20;
+  CHECK(
+      has(more, fmt::format(", {:.1f} of it between experts ({:.1f} planned, for even routing)",
+                            static_cast<double>(sent) / kMiB, static_cast<double>(steps * planned) / kMiB)));
 
   const Outcome report = t.sh("report up");
   INFO(report.text);

@@ -226,6 +226,7 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   differs("gpt_oss", [](ModelConfig&, Family& f) { f.traits.feed_forward = FeedForward::swiglu; });
   differs("gpt_oss", [](ModelConfig& m, Family&) { m.sliding_window = 6; });
   differs("gpt_oss", [](ModelConfig& m, Family&) { m.rope_scaling.truncate = true; });
+  differs("gpt_oss", [](ModelConfig& m, Family&) { m.moe.balance_coeff *= 2; });
   for (const auto without :
        {&ModelTraits::attention_sinks, &ModelTraits::router_bias, &ModelTraits::expert_bias})
     differs("gpt_oss", [=](ModelConfig&, Family& f) {

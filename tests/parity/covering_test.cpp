@@ -9,6 +9,7 @@
 #include <map>
 
 #include "tests/parity/covering_layouts.h"
+#include "tests/parity/moe_jobs.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
 
@@ -113,22 +114,56 @@ TEST_CASE("covering array: every three settings that the rules accept together a
     }
 }
 
-TEST_CASE("covering array: every row equals one process in fp64", "[covering]") {
+namespace {
+
+/// Trains the rows that have experts, or all, and holds each against one process.
+template <class Check>
+void each_row(bool experts, const TinyHooks& hooks, const Check& check) {
   std::map<std::string, TinyResult> alone;
   for (const Row& row : array()) {
     INFO(text(row));
     const Recipe r = recipe_of(row);
     TinyOptions many = job_of(r, "fp64");
+    if (experts && many.expert == 1) continue;
     many.vocab = r.model.vocab_size;
     many.padded_targets = true;
     TinyOptions one = one_rank(many);
     one.micro_batch = one.global_batch;
     const std::string key = fmt::format("{} {} {} {} {}", at(row, At::model), at(row, At::tied),
                                         at(row, At::dropout), at(row, At::vocab), at(row, At::packing));
-    if (!alone.count(key)) alone[key] = train_tiny(one);
-    const TinyResult result = train_tiny(many);
+    if (!alone.count(key)) alone[key] = train_tiny(one, {}, hooks);
+    const TinyResult result = train_tiny(many, {}, hooks);
     require_parity(alone[key], result, 1e-12);
     CHECK(result.plan_bytes == result.used_bytes);
-    if (many.expert == 1) CHECK(result.plan_wire == result.used_wire);  // else it depends on where tokens go
+    check(many, result);
   }
+}
+
+}  // namespace
+
+TEST_CASE("covering array: every row equals one process in fp64", "[covering]") {
+  each_row(false, {}, [](const TinyOptions& many, const TinyResult& result) {
+    if (many.expert == 1) CHECK(result.plan_wire == result.used_wire);  // else it depends on where tokens go
+  });
+}
+
+TEST_CASE("covering array: every row with experts equals one process where all tokens go to one rank's",
+          "[covering]") {
+  TinyHooks hooks;
+  hooks.begin = equal_scores;
+  int rows = 0, beyond = 0;
+  each_row(true, hooks, [&](const TinyOptions& many, const TinyResult& result) {
+    ++rows;
+    const ExpertStatistics& s = result.experts.at(0);
+    for (const std::vector<double>& chosen : s.chosen) {
+      if (chosen.empty()) continue;  // a layer without experts
+      CHECK((chosen.at(0) > 0 && chosen.at(1) > 0));
+      CHECK((chosen.at(2) == 0 && chosen.at(3) == 0));  // the second rank has no token
+    }
+    if (many.dispatch.row_budget == 0) return;
+    ++beyond;
+    CHECK(*std::max_element(s.beyond_rows.begin(), s.beyond_rows.end()) > 0);
+  });
+  CHECK(rows > 200);
+  CHECK(beyond > 50);
 }

@@ -71,3 +71,23 @@ TEST_CASE("auto recomputes as little as its budget allows, and says when nothing
   CHECK(read.recompute == staged.recompute);
   CHECK(read.stage_layers == staged.stage_layers);
 }
+
+TEST_CASE("auto recomputes experts as its budget asks, beside a budget of rows") {
+  for (const char* rows : {"1", "1.5"}) {
+    INFO("a budget of " << rows << " even shares");
+    const auto of = [&](std::vector<std::string> overrides) {
+      for (const char* setting :
+           {"model.architecture=llama", "model.moe.num_experts=4", "parallel.data=2", "parallel.expert=2"})
+        overrides.push_back(setting);
+      overrides.push_back(std::string("model.moe.row_budget=") + rows);
+      return recipe(overrides, 2);
+    };
+    const int64_t stored = bytes_of(of({})), full = bytes_of(of({"recompute.granularity=full"}));
+    REQUIRE(full < stored);
+    for (const int64_t allowed : {stored - 1, (stored + full) / 2}) {
+      const Recipe r = of({"recompute.granularity=auto", budget(allowed)});
+      CHECK(pipeline_layout(r, builtin_profile(2)).recompute->any());
+      CHECK(bytes_of(r) <= allowed);
+    }
+  }
+}

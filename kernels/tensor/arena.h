@@ -106,7 +106,7 @@ class Memory {
   Live live_;
   Gaps free_;          // (offset, bytes), below top_, never adjacent
   Gaps free_by_size_;  // the same as (bytes, offset)
-  int64_t top_ = 0;     // everything above is free
+  int64_t top_ = 0;    // everything above is free
   int64_t live_bytes_ = 0;
   std::array<int64_t, kMemoryKindCount> kind_bytes_{};
   MemoryUse peak_;

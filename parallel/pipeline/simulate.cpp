@@ -106,8 +106,7 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
     const int n = actions_at(order, static_cast<size_t>(at));
     double start = clock[rank], least = 0, earliest = 0;
     for (int i = at; i < at + n; ++i) {
-      if (const Place* from = needs.of(rank, i))
-        start = std::max(start, arrives[from->rank][from->position]);
+      if (const Place* from = needs.of(rank, i)) start = std::max(start, arrives[from->rank][from->position]);
       least += at_position(costs.least, rank, i);
       earliest = std::max(earliest, at_position(costs.earliest_end, rank, i));
     }

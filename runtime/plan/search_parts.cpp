@@ -129,8 +129,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   const RankPlan plan = plan_rank(r, profile_, {}, 0, threads_per_rank(r));
   add(plan.arena, 1);
   // On CPUs a checkpoint is staged there too, which ZeRO cuts.
-  if (profile_.device_bytes > 0)
-    p.external = static_cast<double>(plan.total_bytes - plan.arena.arena_bytes);
+  if (profile_.device_bytes > 0) p.external = static_cast<double>(plan.total_bytes - plan.arena.arena_bytes);
   if (few) {
     // A second layer adds what it has before the step.
     const MemoryUse one = before_step(r, profile_);

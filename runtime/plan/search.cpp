@@ -14,8 +14,10 @@
 namespace ltrain {
 namespace {
 
-constexpr size_t kBatch = 16;               // layouts that are tried before others are chosen
-constexpr size_t kPriced = 256;             // at once
+constexpr size_t kBatch = 16;         // layouts that are tried before others are chosen
+constexpr size_t kPriced = 256;       // at once
+constexpr size_t kMostPriced = 2048;  // where they have less than so many new keys:
+constexpr size_t kFresh = 16;
 constexpr size_t kFrontTrials = 8;          // of the front of bounds
 constexpr size_t kSmallestTrials = 24;      // where nothing fits
 constexpr size_t kVariantsOf = 10;          // of the fastest that fit, and of those that would if they did
@@ -151,12 +153,21 @@ class Search {
       if (batch.empty()) return;
       const auto known = [](const Ranked& r) { return r.priced == 2; };
       if (!std::all_of(batch.begin(), batch.end(), known)) {
-        // Of the next ones too: prices only make bounds higher, so that the same ones are tried first.
-        while (batch.size() < kPriced && !open.empty() && !(open.front().speed() < last)) {
+        // Of the next ones too: prices only make bounds higher, so that the same ones are tried first. More
+        // of them where too few keys are new for all cores.
+        std::set<SearchParts::ActionsKey> fresh;
+        const auto note = [&](const Ranked& r) {
+          if (!known(r) && !priced_.contains(price_key(r))) fresh.insert(price_key(r));
+        };
+        std::for_each(batch.begin(), batch.end(), note);
+        while ((batch.size() < kPriced || (batch.size() < kMostPriced && fresh.size() < kFresh)) &&
+               !open.empty() && !(open.front().speed() < last)) {
           std::pop_heap(open.begin(), open.end(), later);
           batch.push_back(std::move(open.back()));
           open.pop_back();
+          note(batch.back());
         }
+        priced_.merge(fresh);
         price(batch);
         for (Ranked& r : batch)
           if (r.bound.bytes <= most) put_back(std::move(r));
@@ -173,19 +184,23 @@ class Search {
 
   /// The next that their bounds can know of their pipelines.
   void price(std::vector<Ranked>& batch) {
-    std::vector<std::pair<Ranked*, bool>> open;  // with all actions, or with layers alone
+    std::vector<Ranked*> open;
     for (Ranked& r : batch)
-      if (r.priced < 2) open.emplace_back(&r, r.priced++ > 0);
-    const auto key = [&](size_t i) {
-      const auto& [r, whole] = open[i];
-      return whole ? SearchParts::actions_key_of(r->layout)
-                   : SearchParts::ActionsKey{SearchParts::key_of(r->layout), "", 0, 0, 0};
-    };
-    on_all_cores_by_key(open.size(), key, [&](size_t i) {
-      auto& [r, whole] = open[i];
-      const Bound b = whole ? parts_.actions(r->layout) : Bound{parts_.least_actions(r->layout), 0};
-      r->bound = {std::max(r->bound.step_seconds, b.step_seconds), std::max(r->bound.bytes, b.bytes)};
-    });
+      if (r.priced < 2) open.push_back(&r);
+    on_all_cores_by_key(
+        open.size(), [&](size_t i) { return price_key(*open[i]); },
+        [&](size_t i) {
+          Ranked& r = *open[i];
+          const Bound b = r.priced > 0 ? parts_.actions(r.layout) : Bound{parts_.least_actions(r.layout), 0};
+          r.bound = {std::max(r.bound.step_seconds, b.step_seconds), std::max(r.bound.bytes, b.bytes)};
+          ++r.priced;
+        });
+  }
+
+  /// Those with the same one share what the next price takes.
+  static SearchParts::ActionsKey price_key(const Ranked& r) {
+    return r.priced > 0 ? SearchParts::actions_key_of(r.layout)
+                        : SearchParts::ActionsKey{SearchParts::key_of(r.layout), "", 0, 0, 0};
   }
 
   /// Those that fit go to `fitting`; those that turn out to be slower than `speed` do not. 0: all may
@@ -497,7 +512,8 @@ class Search {
   SearchParts parts_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<Ranked> unfit_;  ///< of trials
-  size_t next_index_ = 0;      ///< of what is none of the space
+  std::set<SearchParts::ActionsKey> priced_;
+  size_t next_index_ = 0;  ///< of what is none of the space
   int64_t wrong_bounds_ = 0;
 };
 

@@ -264,6 +264,12 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
         "model.moe.router.selection: expert_choice: whether an expert takes a token depends on those that "
         "follow it: the loss is that of a model that sees a little of the future, and generation, which does "
         "not, is worse than it says");
+  if (m.num_experts > 0 && r.parallel.expert > 1 &&
+      m.row_budget.value_or(0) >= static_cast<double>(r.parallel.expert))
+    notes.push_back(fmt::format(
+        "model.moe.row_budget: {:g}: bounds nothing: of parallel.expert: {} ranks none can get more than {} "
+        "even shares",
+        *m.row_budget, r.parallel.expert, r.parallel.expert));
 }
 
 void check_moe_layout(const Recipe& r, int64_t data, int64_t shard, const BrokenRule& broken) {

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Micro-batches apart and by turns. Started by scripts/compare-overlap.sh."""
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+
+import measure
+
+SEQUENCE = 256
+RECIPE = """name: overlap
+model:
+  architecture: llama
+  vocab_size: 257
+  hidden_size: {hidden}
+  num_hidden_layers: 6
+  num_attention_heads: 8
+  num_key_value_heads: 8
+  max_position_embeddings: 256
+  intermediate_size: {inner}
+{moe}parallel: {{{parallel}}}
+data: {{train: [{{path: {tokens}}}], tokenizer: {{kind: byte}}, seq_length: {sequence}}}
+train: {{micro_batch_size: {micro}, global_batch_size: {batch}}}
+launch: {{threads_per_rank: 1}}
+"""
+MOE = "  moe: {num_experts: 4, top_k: 2, intermediate_size: 1024, router: {selection: expert_choice}}\n"
+MICROS = 8
+# Name, parallel section, experts, ranks that micro-batches are dealt to.
+LAYOUTS = [("tensor, sequence parallelism", "tensor: 2, sequence_parallel: true", "", 1),
+           ("tensor", "tensor: 2", "", 1),
+           ("context by all-to-all", "context: 2, context_comm: a2a", "", 1),
+           ("experts over both", "data: 2, expert: 2", MOE, 2)]
+
+
+def exposed_ms(line):
+    return sum(value for key, value in line.items() if key.startswith("exposed_comm_ms/"))
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__)
+    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
+    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a.add_argument("--hidden", type=int, default=512)
+    a.add_argument("--micro-batch", type=int, default=4, help="sequences of a micro-batch of a rank")
+    a.add_argument("--rounds", type=int, default=3)
+    a.add_argument("--warmup", type=int, default=1)
+    a.add_argument("--steps", type=int, default=3)
+    o = a.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        run_dir, tokens, recipe = (os.path.join(scratch, name) for name in ("run", "tokens", "recipe.yaml"))
+        measure.write_tokens(tokens, 64 * MICROS * SEQUENCE + 1, 256)
+        few = [f"train.train_steps={o.warmup + o.steps}", *measure.FEW_STEPS]
+        for name, parallel, moe, data in LAYOUTS:
+            with open(recipe, "w") as out:
+                out.write(RECIPE.format(hidden=o.hidden, inner=4 * o.hidden, moe=moe, parallel=parallel, tokens=tokens,
+                                        sequence=SEQUENCE, micro=o.micro_batch, batch=MICROS * o.micro_batch * data))
+            exposed, steps = {"off": [], "on": []}, {"off": [], "on": []}
+            for _ in range(o.rounds):
+                for which in exposed:
+                    lines = measure.run_ltrain(o.binary, recipe, run_dir,
+                                               few + [f"parallel.overlap_micro_batches={which}"])[o.warmup:]
+                    exposed[which] += [exposed_ms(line) for line in lines]
+                    steps[which] += [line["step_time_ms"] for line in lines]
+            r = {"layout": name, **{f"exposed_{w}": measure.spread(exposed[w]) for w in exposed},
+                 **{f"step_{w}": measure.spread(steps[w]) for w in steps}}
+            r["exposed"] = r["exposed_on"]["median"] / r["exposed_off"]["median"]
+            r["step"] = r["step_on"]["median"] / r["step_off"]["median"]
+            results.append(r)
+            print(f"{name}: exposed {r['exposed']:.2f}, step {r['step']:.3f}", file=sys.stderr)
+    ms = lambda s: f"{s['median']:.0f} ({s['min']:.0f} to {s['max']:.0f})"
+    table = [["layout", "exposed apart, ms", "exposed by turns, ms", "by turns ÷ apart", "step apart, ms",
+              "step by turns, ms", "by turns ÷ apart"]]
+    table += [[r["layout"], ms(r["exposed_off"]), ms(r["exposed_on"]), f"**{r['exposed']:.2f}**", ms(r["step_off"]),
+               ms(r["step_on"]), f"**{r['step']:.3f}**"] for r in results]
+    measure.write_report(
+        o.out, "compare-overlap", "Micro-batches apart and by turns on two ranks, fp32",
+        [("scripts/compare-overlap.sh " + " ".join(sys.argv[1:])).strip()],
+        [("Exposed communication", table,
+          f"Six layers of {o.hidden}, two processes of one thread, {MICROS} micro-batches of {o.micro_batch} x {SEQUENCE} "
+          f"tokens a rank. Median (smallest to largest) of {o.rounds} alternating runs of {o.steps} steps after {o.warmup} "
+          "of warm-up each. Exposed: what rank 0's compute waited for all groups, by metrics.jsonl. Goal: at most 0.5. "
+          "Copies between the processes are made by the cores that compute, so that a part of what is hidden is paid in "
+          "compute.")],
+        {"results": results, "median_exposed": statistics.median(r["exposed"] for r in results)})
+
+
+main()

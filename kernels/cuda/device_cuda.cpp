@@ -322,11 +322,15 @@ void use_device(int index) {
   }
 }
 
-DeviceInfo device_info() {
+int used_device() {
   int index = 0;
-  cudaDeviceProp p;
   cuda_check(cudaGetDevice(&index), "asking about a GPU");
-  cuda_check(cudaGetDeviceProperties(&p, index), "asking about a GPU");
+  return index;
+}
+
+DeviceInfo device_info() {
+  cudaDeviceProp p;
+  cuda_check(cudaGetDeviceProperties(&p, used_device()), "asking about a GPU");
   DeviceInfo info;
   info.name = p.name;
   info.total_bytes = static_cast<int64_t>(p.totalGlobalMem);

@@ -284,6 +284,7 @@ std::vector<std::vector<bool>> device_links() {
   return linked;
 }
 void use_device(int) {}
+int used_device() { return 0; }
 DeviceInfo device_info() {
   static std::atomic<int64_t> next{0};  // each rank of a test has a card of its own
   return {"emulated", card_bytes(), {::getpid(), next++}, 90};

@@ -23,7 +23,7 @@ void add_doctor(CLI::App& app);    // doctor.cpp
 void add_slurm(CLI::App& app);     // slurm.cpp
 void add_selftest(CLI::App& app);
 void add_selftest_collectives(CLI::App& selftest);  // selftest.cpp: hidden
-void add_selftest_attention(CLI::App& selftest);
+void add_selftest_kernels(CLI::App& selftest);
 
 /// Overrides written as options (--section.key=value) arrive as extras of the subcommand.
 inline void take_extras(const CLI::App& command, std::vector<std::string>& overrides) {

@@ -5,11 +5,11 @@
 #include <cstdlib>
 
 #include "app/commands.h"
-#include "kernels/attention/attention_trial.h"
 #include "kernels/base/fault_point.h"
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
 #include "kernels/base/version.h"
+#include "kernels/tensor/kernel_trial.h"
 #include "runtime/launch/output.h"
 #include "runtime/recipe/diagnostics.h"
 
@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   using namespace ltrain;
   limit_spinning(argv);
   raise_file_limit();
-  set_attention_trial({"/proc/self/exe", "selftest", "attention"});
+  set_kernel_trial({"/proc/self/exe", "selftest"});
   take_file_size_as_error();
   CLI::App app{
       "ltrain trains large language models.\n"

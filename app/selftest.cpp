@@ -95,7 +95,7 @@ void add_selftest(CLI::App& app) {
           std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
       });
   add_selftest_collectives(*selftest);
-  add_selftest_attention(*selftest);
+  add_selftest_kernels(*selftest);
   auto o = std::make_shared<SelftestOptions>();
   command->add_option("--ranks", o->ranks, "Ranks to start, when no launcher's variables say")
       ->check(CLI::Range(1, 4096));

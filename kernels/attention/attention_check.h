@@ -20,13 +20,7 @@ using AttentionTamper =
 std::string compare_attention_kernels(Stream& s, DType t, int64_t head_dim, int64_t seq = 0,
                                       const AttentionTamper& tamper = {});
 
-/// Why the wgmma kernels are not used on this GPU; empty where they are. When first asked in a process for a
-/// type and head dim: what an earlier process has found, or what one that is started for it finds
-/// (attention_trial.h); where no program is known that does it, what compare_attention_kernels() says. A
-/// question while `s` records a graph, before any other, is answered by a reason that is not kept. `news`:
-/// whether nobody was given the answer before.
+/// Why the wgmma kernels are not used on this GPU; empty where they are (why_unusable() of kernel_trial.h).
 std::string wgmma_unusable(Stream& s, DType t, int64_t head_dim, bool* news = nullptr);
-/// For tests: the next question is the first one.
-void forget_wgmma_checks();
 
 }  // namespace ltrain

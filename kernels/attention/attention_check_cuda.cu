@@ -1,15 +1,13 @@
 // The kernels for Hopper against the ones for all cards (attention_check.h).
 #include <cmath>
-#include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "kernels/attention/attention_check.h"
 #include "kernels/attention/attention_mma.h"
-#include "kernels/attention/attention_trial.h"
 #include "kernels/attention/attention_wgmma.h"
 #include "kernels/cuda/kernel_cuda.h"
+#include "kernels/tensor/kernel_trial.h"
 
 namespace ltrain {
 namespace cuda {
@@ -217,53 +215,11 @@ std::string compare_attention_kernels(Stream& s, DType t, int64_t head_dim, int6
   return "";
 }
 
-namespace {
-
-std::mutex known_mutex;
-std::map<std::pair<DType, int64_t>, std::string> known;
-
-int number_of_gpu() {
-#ifdef LTRAIN_CUDA_EMULATED
-  return 0;
-#else
-  int index = 0;
-  cuda::cuda_check(cudaGetDevice(&index), "asking about a GPU");
-  return index;
-#endif
-}
-
-/// What a process of its own finds, or this one where no program is known.
-std::string find_out(Stream& s, DType t, int64_t head_dim) {
-  if (std::optional<std::string> found = try_attention(t, head_dim, number_of_gpu())) return *found;
-  try {
-    const std::string why = compare_attention_kernels(s, t, head_dim);
-    return why.empty() ? "" : "they differ from the mma kernels: " + why;
-  } catch (const std::exception& e) {
-    return fmt::format("comparing them with the mma kernels: {}", e.what());
-  }
-}
-
-}  // namespace
-
 std::string wgmma_unusable(Stream& s, DType t, int64_t head_dim, bool* news) {
-  if (news) *news = false;
-  const std::pair kind(t, head_dim);
-  {
-    const std::lock_guard lock(known_mutex);
-    if (const auto at = known.find(kind); at != known.end()) return at->second;
-  }
-  if (s.recording()) return "they were not compared with the mma kernels before a graph was recorded";
-  // Not under the lock: what this stream waits for may need another rank of this process to go on.
-  const std::string why = find_out(s, t, head_dim);
-  const std::lock_guard lock(known_mutex);
-  const auto [at, added] = known.try_emplace(kind, why);
-  if (news) *news = added;
-  return at->second;
-}
-
-void forget_wgmma_checks() {
-  const std::lock_guard lock(known_mutex);
-  known.clear();
+  const auto compare = [=](Stream& stream) { return compare_attention_kernels(stream, t, head_dim); };
+  return why_unusable(
+      s, {{"attention", std::string(dtype_name(t)), std::to_string(head_dim)}, "the mma kernels", compare},
+      news);
 }
 
 }  // namespace ltrain

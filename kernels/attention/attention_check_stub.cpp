@@ -9,7 +9,6 @@ std::string compare_attention_kernels(Stream&, DType, int64_t, int64_t, const At
   no_cuda_in_this_build("comparing attention kernels");
 }
 std::string wgmma_unusable(Stream&, DType, int64_t, bool*) { no_cuda_in_this_build("attention kernels"); }
-void forget_wgmma_checks() {}
 
 }  // namespace ltrain
 #endif

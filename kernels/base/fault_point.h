@@ -25,7 +25,7 @@ inline constexpr std::string_view kFaultPoints[] = {
     "eval.batch",               // each batch of an evaluation, likewise
     "train.loss",               // nan: makes the step's loss and gradients NaN
     "offload.store",            // skip: the disk is full when what is offloaded is written
-    "selftest.step",            // each step of `ltrain selftest allreduce`; before `selftest attention`
+    "selftest.step",            // each step of `ltrain selftest allreduce`; before kernels are compared
     "checkpoint.snapshot",      // a save begins, before the state is copied
     "checkpoint.before_open",   // the folder of the save exists, the rank's shard does not
     "checkpoint.mid_write",     // half of the rank's shard is written

@@ -20,6 +20,7 @@ int device_count() { return 0; }
 std::vector<std::string> device_places() { return {}; }
 std::vector<std::vector<bool>> device_links() { return {}; }
 void use_device(int) { no_cuda_in_this_build("choosing a GPU"); }
+int used_device() { no_cuda_in_this_build("asking about a GPU"); }
 DeviceInfo device_info() { no_cuda_in_this_build("asking about a GPU"); }
 int driver_version() { no_cuda_in_this_build("asking about a driver"); }
 int64_t free_device_bytes() { no_cuda_in_this_build("asking about a GPU"); }

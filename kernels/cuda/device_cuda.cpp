@@ -14,35 +14,17 @@
 #include "kernels/cuda/nvtx_cuda.h"
 #include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/probe_cuda.h"
+#include "kernels/tensor/failed_op.h"
 #include "kernels/tensor/host_work.h"
 #include "kernels/tensor/last_op.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
 
-namespace {
-
-/// LTRAIN_CUDA_SYNC=1: every op is waited for before the next one.
-bool synchronous() {
-  static const bool on = [] {
-    const char* given = std::getenv("LTRAIN_CUDA_SYNC");
-    const std::string_view value = given ? given : "";
-    if (!value.empty() && value != "0" && value != "1")
-      fail(ExitCode::usage, "LTRAIN_CUDA_SYNC = {}: must be 0 or 1", value);
-    return value == "1";
-  }();
-  return on;
-}
-
-}  // namespace
-
 void cuda_check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
-  const std::string op = LastOp::of_thread().text();
   fail(ExitCode::internal, "{}: {} ({}){}", what, cudaGetErrorString(result), cudaGetErrorName(result),
-       op.empty() ? ""
-                  : "\nthe last op: " + op +
-                        "; it or one before it failed: LTRAIN_CUDA_SYNC=1 waits after each and names it");
+       failed_op_text());
 }
 
 namespace {
@@ -170,7 +152,7 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Timestamp> timestamp() override { return std::make_shared<CudaTimestamp>(stream_); }
   void open_range(std::string_view name) override {
-    if (synchronous() && !recording()) synchronize();  // what fails is the last op
+    if (waits_for_each_op() && !recording()) synchronize();  // what fails is the last op
     LastOp::of_thread().open(name, this->name());
     nvtx_push(name);
   }
@@ -313,20 +295,18 @@ std::vector<std::vector<bool>> device_links() { return nvlinks_between(device_pl
 
 void use_device(int index) {
   cuda_check(cudaSetDevice(index), fmt::format("using GPU {}", index).c_str());
-  if (const std::string why = probe(); !why.empty()) {
-    const DeviceInfo card = device_info();
-    fail(ExitCode::usage,
-         "GPU {} ({}, compute capability {}.{}) cannot run the kernels of this build: {}; what would help: a "
-         "build for it (-DCMAKE_CUDA_ARCHITECTURES={}-real), or other GPUs in CUDA_VISIBLE_DEVICES",
-         index, card.name, card.capability / 10, card.capability % 10, why, card.capability);
-  }
+  check_card(index);
+}
+
+int used_device() {
+  int index = 0;
+  cuda_check(cudaGetDevice(&index), "asking about a GPU");
+  return index;
 }
 
 DeviceInfo device_info() {
-  int index = 0;
   cudaDeviceProp p;
-  cuda_check(cudaGetDevice(&index), "asking about a GPU");
-  cuda_check(cudaGetDeviceProperties(&p, index), "asking about a GPU");
+  cuda_check(cudaGetDeviceProperties(&p, used_device()), "asking about a GPU");
   DeviceInfo info;
   info.name = p.name;
   info.total_bytes = static_cast<int64_t>(p.totalGlobalMem);

@@ -1,10 +1,10 @@
 // Whether a GPU can run what this build compiled.
 #pragma once
-#include <string>
 
 namespace ltrain::cuda {
 
-/// Empty where this thread's GPU can, else what CUDA says.
-std::string probe();
+/// Asks this thread's GPU, number `index`, about a small kernel. Throws Error (usage) where it cannot run it,
+/// with what CUDA says.
+void check_card(int index);
 
 }  // namespace ltrain::cuda

@@ -42,14 +42,11 @@ struct GroupedOperands {
   int64_t n, k;
   bool accumulate = false;
 };
-/// By `kernel`, mma or wgmma. The first product of a process by wgmma is preceded by compare_grouped_gemms();
-/// where they differ, that is told on stderr and mma is used (asked for by name, wgmma fails).
+/// By `kernel`, mma or wgmma. Where wgmma is not to be used on this GPU (grouped_gemm_check.h), that is told
+/// on stderr and mma is used (asked for by name, wgmma fails).
 LT_CUDA_KERNEL(grouped_gemm, const GroupedOperands& o, const GroupRows& rows, GroupedGemm kernel)
 LT_CUDA_KERNEL(grouped_gemm_mma, const GroupedOperands& o, const GroupRows& rows)
 LT_CUDA_KERNEL(grouped_gemm_wgmma, const GroupedOperands& o, const GroupRows& rows)
-/// Small products of each kind by wgmma and by mma, on the GPU that is to run them: empty where they agree,
-/// else what does not and by how much. Waits for the stream, and uses its scratch.
-std::string compare_grouped_gemms(Stream& s, DType t);
 
 /// Where the tiles of a launch's groups lie; a parameter of the kernels. Tiles are numbered through, group
 /// after group, within a group first along the rows of the result.

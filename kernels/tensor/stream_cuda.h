@@ -24,6 +24,7 @@ std::vector<std::string> device_places();       ///< PCI bus ids
 std::vector<std::vector<bool>> device_links();  ///< NVLink, as NVML says; without it none
 /// For the calling thread.
 void use_device(int index);
+int used_device();
 DeviceInfo device_info();
 int driver_version();
 int64_t free_device_bytes();

@@ -10,10 +10,6 @@ namespace {
 
 using nccl::Status;
 
-/// Of a group of two ranks, whose kernels wait on the GPU for the other's: each is a block that computes
-/// nothing meanwhile.
-constexpr int kLinkChannels = 4;
-
 class NcclGroup final : public Communicator {
  public:
   NcclGroup(std::shared_ptr<NcclWorld> world, std::shared_ptr<NcclWorld::Watched> watched, int rank, int size,
@@ -144,15 +140,21 @@ std::shared_ptr<NcclWorld> make_nccl_world(std::shared_ptr<nccl::Library> librar
 
 void abort_nccl_world(NcclWorld& world, const std::string& why) { world.abort(why); }
 
+int most_nccl_channels(int size, AxisSet axes) {
+  // Kernels of a link wait on the GPU for the other stage's: each channel is a block that computes nothing
+  // meanwhile.
+  constexpr int kLinkChannels = 4;
+  return size == 2 && axes == AxisSet(Axis::pipeline) ? kLinkChannels : 0;
+}
+
 std::unique_ptr<Communicator> make_nccl_group(std::shared_ptr<NcclWorld> world, const std::vector<int>& ranks,
                                               std::string name, AxisSet axes) {
   const auto here = std::find(ranks.begin(), ranks.end(), world->rank());
   LT_CHECK(ranks.empty() || here != ranks.end(), "rank {} makes the group \"{}\" of others", world->rank(),
            name);
   const int size = static_cast<int>(ranks.size()), place = static_cast<int>(here - ranks.begin());
-  const bool link = size == 2 && axes == AxisSet(Axis::pipeline);
   auto watched = world->split(size > 1 ? *std::min_element(ranks.begin(), ranks.end()) : -1, place, name,
-                              place, link ? kLinkChannels : 0);
+                              place, most_nccl_channels(size, axes));
   if (size == 0) return nullptr;
   if (size == 1) return make_single_group(std::move(name), axes);
   return std::make_unique<NcclGroup>(std::move(world), std::move(watched), place, size, std::move(name),

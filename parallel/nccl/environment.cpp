@@ -19,9 +19,9 @@ void share_gpu(int rank) {
                                     {"NCCL_NVLS_ENABLE", "0"},
                                     {"NCCL_ALGO", "Ring"},
                                     {"NCCL_PROTO", "Simple"},
-                                    {"NCCL_MAX_CTAS", "2"},
                                     {"NCCL_RAS_ENABLE", "0"}})
     ::setenv(name, value, 1);
+  ::setenv("NCCL_MAX_CTAS", std::to_string(kSharedGpuChannels).c_str(), 1);
 }
 
 }  // namespace

@@ -14,6 +14,9 @@ struct ncclComm;  // NCCL's own
 
 namespace ltrain::nccl {
 
+/// Of each communicator, at most, where ranks share a GPU.
+inline constexpr int kSharedGpuChannels = 2;
+
 using Comm = ncclComm*;
 using UniqueId = std::array<char, 128>;
 

@@ -1,7 +1,9 @@
 // What a rank takes beside its arenas: buffers of the data loader, of checkpoints, of groups, of libraries.
+#include <algorithm>
 #include <map>
 
 #include "kernels/tensor/device.h"
+#include "parallel/nccl/communicator_nccl.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
@@ -37,9 +39,23 @@ std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfil
   return items;
 }
 
+/// Buffers of NCCL's groups: of a channel some 6 MiB for each of its two neighbours in a ring, and more for
+/// trees and pairs. Where NCCL chooses how many there are, 16 are taken for granted.
+int64_t nccl_bytes(const Recipe& r, const Groups& groups) {
+  constexpr int64_t kChannelBytes = int64_t{16} << 20;
+  constexpr int kChosen = 16;
+  int64_t channels = 0;
+  for (const Communicator* c : groups.all()) {
+    if (c->size() == 1) continue;
+    const int most = most_nccl_channels(c->size(), c->axes());
+    channels += std::min(most > 0 ? most : kChosen, r.debug.shared_gpu ? nccl::kSharedGpuChannels : kChosen);
+  }
+  return channels * kChannelBytes;
+}
+
 /// What a card's memory holds beside the arena. No figure but the scratch was measured: they are round
 /// numbers that leave room.
-std::vector<ExternalMemory> external_cuda(const Recipe& r, size_t groups) {
+std::vector<ExternalMemory> external_cuda(const Recipe& r, const Groups& groups) {
   constexpr auto gpu = DeviceKind::cuda;
   std::vector<ExternalMemory> items{
       {"context, kernels", int64_t{600} << 20, kNotMeasured, gpu},
@@ -49,8 +65,7 @@ std::vector<ExternalMemory> external_cuda(const Recipe& r, size_t groups) {
   // Its handle, and kernels that are compiled for the shapes; the workspace of backward is in the arena.
   if (r.attention_backend != AttentionBackend::own && cudnn_declines(r).empty())
     items.push_back({"cuDNN", int64_t{64} << 20, kNotMeasured, gpu});
-  if (groups > 0)
-    items.push_back({"NCCL", static_cast<int64_t>(groups) * (int64_t{256} << 20), kNotMeasured, gpu});
+  if (const int64_t bytes = nccl_bytes(r, groups)) items.push_back({"NCCL", bytes, kNotMeasured, gpu});
   return items;
 }
 
@@ -88,7 +103,8 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (cuda) {
-    for (ExternalMemory& item : external_cuda(recipe, groups.size())) plan.outside.push_back(std::move(item));
+    for (ExternalMemory& item : external_cuda(recipe, meta.groups.groups()))
+      plan.outside.push_back(std::move(item));
     groups.clear();  // theirs is on the card
   }
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);

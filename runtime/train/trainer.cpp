@@ -155,7 +155,11 @@ class Trainer {
     for (const Communicator* c : groups_->groups().all())
       if (c->size() > 1) comm_axes_.insert(comm_axis(c->axes()));
     compute_ = make_compute_stream(device_, "compute");
-    if (device_ != DeviceKind::cpu) try_attention_kernels(recipe_, card_.capability, *compute_);
+    std::string why_not_experts_wgmma;
+    if (device_ != DeviceKind::cpu) {
+      try_attention_kernels(recipe_, card_.capability, *compute_);
+      why_not_experts_wgmma = try_experts_kernels(recipe_, card_.capability, *compute_);
+    }
     allocate();
     offload_memory_.emplace(options, device_, offload_folders(recipe_), plan_.offloaded.activations);
     program_ = std::make_unique<TrainProgram>(
@@ -184,7 +188,8 @@ class Trainer {
     batches_.resize(micro_batches_per_step(recipe_));
     const std::string attention =
         device_ == DeviceKind::cpu ? "" : attention_report(recipe_, card_.capability, *compute_);
-    const std::string experts = device_ == DeviceKind::cpu ? "" : experts_report(recipe_, card_.capability);
+    const std::string experts =
+        device_ == DeviceKind::cpu ? "" : experts_report(recipe_, card_.capability, why_not_experts_wgmma);
     if (lead_) {
       metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
       progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);

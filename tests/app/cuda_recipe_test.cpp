@@ -47,3 +47,22 @@ TEST_CASE("device: cuda is planned on a machine without a GPU, by a card's profi
   const Outcome text = run.sh("plan tiny.yaml device=cuda");
   CHECK(text.text.find("nothing was measured here; figures of the profile: ") != std::string::npos);
 }
+
+TEST_CASE("what a plan has for NCCL follows from the channels that its groups may have") {
+  const TempRun run;
+  const auto mib = [&](const std::string& layout) {
+    const Outcome o = run.sh("plan tiny.yaml device=cuda --profile h200 --json " + layout + " 2>/dev/null");
+    REQUIRE(o.code == 0);
+    const auto plan = nlohmann::json::parse(o.text);
+    int64_t bytes = 0;
+    for (const auto& item : plan["ranks"][0]["memory_bytes"]["outside"])
+      if (item["name"] == "NCCL") bytes += item["bytes"].get<int64_t>();
+    return bytes >> 20;
+  };
+  CHECK(mib("parallel.data=1") == 0);
+  CHECK(mib("parallel.data=2") == 16 * 16);  // one group, of as many channels as NCCL chooses
+  CHECK(mib("parallel.data=1 parallel.tensor=2 parallel.zero_stage=0") == 2 * 16 * 16);  // and the world
+  // Two links of four channels, and the world.
+  CHECK(mib("parallel.data=1 parallel.pipeline=2 parallel.zero_stage=0") == (2 * 4 + 16) * 16);
+  CHECK(mib("parallel.data=2 debug.shared_gpu=true") == 2 * 16);
+}

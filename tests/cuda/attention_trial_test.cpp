@@ -1,17 +1,14 @@
 // The attention kernels for Hopper tried in a process of their own: what becomes of each of its ends.
 // Processes here are scripts, and the program with the emulated device.
 #ifdef LTRAIN_CUDA_EMULATED
-#include "kernels/attention/attention_trial.h"
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 
 #include "kernels/attention/attention_check.h"
 #include "kernels/cuda/emulation_cuda.h"
-#include "kernels/tensor/stream_cuda.h"
 #include "tests/app/run_program.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/cuda/kernel_trial.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -20,53 +17,24 @@ using Catch::StartsWith;
 
 namespace {
 
-/// As long as it lives, a script is what tries the kernels, and the cache is a folder of its own.
-class Trial {
- public:
-  explicit Trial(const std::string& script, double seconds = 30) : script_(folder_.path() + "/trial") {
-    ::setenv("LTRAIN_CACHE_DIR", cache().c_str(), 1);
-    becomes(script, seconds);
-  }
-  ~Trial() {
-    ::unsetenv("LTRAIN_CACHE_DIR");
-    ::unsetenv("LTRAIN_EMULATED_DRIVER");
-    set_attention_trial({});
-    forget_wgmma_checks();
-  }
-  void becomes(const std::string& script, double seconds = 30) {
-    std::ofstream(script_) << "echo \"$@\" >>" << folder_.path() << "/asked\n" << script << '\n';
-    set_attention_trial({"/bin/sh", script_}, seconds);
-    forget_wgmma_checks();
-  }
-  std::string cache() const { return folder_.path() + "/cache"; }
-  /// What a process finds that has not asked before.
+/// What a process finds that has not asked before.
+struct AttentionTrial : Trial {
+  using Trial::Trial;
   std::string found(DType t = DType::bf16, int64_t dim = 64) {
-    forget_wgmma_checks();
-    return wgmma_unusable(*stream_, t, dim);
+    forget_kernel_trials();
+    return wgmma_unusable(stream(), t, dim);
   }
-  std::vector<std::string> asked() const {
-    std::vector<std::string> lines;
-    std::ifstream in(folder_.path() + "/asked");
-    for (std::string line; std::getline(in, line);) lines.push_back(line);
-    return lines;
-  }
-  Stream& stream() { return *stream_; }
-
- private:
-  TemporaryFolder folder_;
-  std::string script_;
-  std::unique_ptr<Stream> stream_ = cuda::make_cuda_stream("cuda");
 };
 
 }  // namespace
 
 TEST_CASE("attention: a process that agrees is asked once for each type and head dim, and its word is kept") {
-  Trial trial("exit 0");
+  AttentionTrial trial("exit 0");
   CHECK(trial.found() == "");
   CHECK(trial.found() == "");
-  CHECK(trial.asked() == std::vector<std::string>{"bf16 64 0"});
+  CHECK(trial.asked() == std::vector<std::string>{"attention bf16 64 0"});
   CHECK(trial.found(DType::f16, 128) == "");
-  CHECK(trial.asked() == std::vector<std::string>{"bf16 64 0", "f16 128 0"});
+  CHECK(trial.asked() == std::vector<std::string>{"attention bf16 64 0", "attention f16 128 0"});
   trial.becomes("exit 3");
   CHECK(trial.found() == "");
   ::setenv("LTRAIN_EMULATED_DRIVER", "13010", 1);  // another driver is another matter
@@ -80,7 +48,7 @@ TEST_CASE("attention: a process that agrees is asked once for each type and head
 
 TEST_CASE(
     "attention: a process that says no, hangs or dies is why the kernels are not used, in later runs too") {
-  Trial trial("echo dq differs by 3 %; exit 3");
+  AttentionTrial trial("echo dq differs by 3 %; exit 3");
   const std::string no = trial.found();
   CHECK_THAT(no, StartsWith("they differ from the mma kernels: dq differs by 3 %") &&
                      Contains("(kept in " + trial.cache() + "/attention-"));
@@ -101,11 +69,11 @@ TEST_CASE(
 }
 
 TEST_CASE("attention: a process that found nothing out is no verdict for the next one") {
-  Trial trial("echo no memory; exit 64");
+  AttentionTrial trial("echo no memory; exit 64");
   CHECK(trial.found() == "the process that tried them ended with exit code 64: no memory");
   trial.becomes("exit 0");
   CHECK(trial.found() == "");
-  set_attention_trial({"/no/such/program"});
+  set_kernel_trial({"/no/such/program"});
   CHECK_THAT(trial.found(DType::f16), StartsWith("the process that tried them could not be started"));
   trial.becomes("exit 0");
   CHECK(trial.found(DType::f16) == "");
@@ -114,7 +82,7 @@ TEST_CASE("attention: a process that found nothing out is no verdict for the nex
 TEST_CASE(
     "attention: kernels that a process has refused are an error where they are asked for, and else mma's "
     "turn") {
-  Trial trial("echo dq differs by 3 %; exit 3");
+  AttentionTrial trial("echo dq differs by 3 %; exit 3");
   AttentionShape shape;
   shape.seq = 40;
   const auto memory = cuda::device_memory(4 << 20);
@@ -139,7 +107,7 @@ TEST_CASE(
 }
 
 TEST_CASE("attention: while a graph is recorded nothing is tried, and nothing is known afterwards") {
-  Trial trial("exit 0");
+  AttentionTrial trial("exit 0");
   std::string why;
   const auto graph = trial.stream().capture([&] { why = wgmma_unusable(trial.stream(), DType::bf16, 64); });
   CHECK(why == "they were not compared with the mma kernels before a graph was recorded");

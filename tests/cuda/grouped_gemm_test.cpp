@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "kernels/matmul/grouped_gemm_check.h"
 #include "tests/cuda/twin.h"
 #ifdef LTRAIN_CUDA_EMULATED
 #include "kernels/cuda/emulation_cuda.h"

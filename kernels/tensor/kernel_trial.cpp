@@ -1,11 +1,13 @@
-#include "kernels/attention/attention_trial.h"
+#include "kernels/tensor/kernel_trial.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <sstream>
 
 #include "kernels/base/cache_folder.h"
@@ -15,6 +17,7 @@
 #include "kernels/base/version.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
+#include "kernels/tensor/stream_cuda.h"
 
 namespace ltrain {
 namespace {
@@ -23,7 +26,7 @@ std::mutex program_mutex;
 std::vector<std::string> program;
 double program_seconds = 60;
 
-constexpr const char* kFirstLine = "ltrain attention trial 1";
+constexpr const char* kFirstLine = "ltrain kernel trial 1";
 constexpr std::string_view kUsed = "used";
 
 /// The file of the program that runs, as a build that is made again has another.
@@ -35,15 +38,15 @@ std::string build_line() {
 }
 
 /// What a verdict is good for.
-std::string subject(DType t, int64_t head_dim) {
+std::string subject(const std::vector<std::string>& words) {
   const DeviceInfo card = device_info(DeviceKind::cuda);
-  return fmt::format("{}, driver {}, {}, {} of head dim {}", printable(card.name),
-                     driver_version(DeviceKind::cuda), build_line(), dtype_name(t), head_dim);
+  return fmt::format("{}, driver {}, {}, {}", printable(card.name), driver_version(DeviceKind::cuda),
+                     build_line(), fmt::join(words, " "));
 }
 
-std::string path_of(const std::string& about) {
+std::string path_of(const std::string& what, const std::string& about) {
   const std::string folder = cache_folder();
-  return folder.empty() ? "" : fmt::format("{}/attention-{:016x}.txt", folder, hash_name(about));
+  return folder.empty() ? "" : fmt::format("{}/{}-{:016x}.txt", folder, what, hash_name(about));
 }
 
 /// Lines: what the file is, what it is about, the verdict. Nothing where it is any other file.
@@ -68,14 +71,8 @@ void keep_verdict(const std::string& path, const std::string& about, const std::
   if (!out || error) std::filesystem::remove(next, error);
 }
 
-}  // namespace
-
-void set_attention_trial(std::vector<std::string> command, double seconds) {
-  const std::lock_guard lock(program_mutex);
-  program = std::move(command), program_seconds = seconds;
-}
-
-std::optional<std::string> try_attention(DType t, int64_t head_dim, int gpu) {
+/// Nothing where no program was set.
+std::optional<std::string> found_by_process(const TriedKernels& kernels) {
   std::vector<std::string> command;
   double seconds = 0;
   {
@@ -83,17 +80,17 @@ std::optional<std::string> try_attention(DType t, int64_t head_dim, int gpu) {
     command = program, seconds = program_seconds;
   }
   if (command.empty()) return std::nullopt;
-  const std::string about = subject(t, head_dim), path = path_of(about);
+  const std::string about = subject(kernels.words), path = path_of(kernels.words.front(), about);
   if (!path.empty())
     if (std::optional<std::string> known = read_verdict(path, about)) return known;
-  for (const std::string& word : {std::string(dtype_name(t)), std::to_string(head_dim), std::to_string(gpu)})
-    command.push_back(word);
+  command.insert(command.end(), kernels.words.begin(), kernels.words.end());
+  command.push_back(std::to_string(cuda::used_device()));
   const ChildEnd end = run_child(command, seconds);
   const bool exited = end.how == ChildEnd::How::exited;
   std::string why;
   const std::string said = printable(end.output.substr(0, end.output.find_last_not_of("\n") + 1), 500);
   if (exited && end.number == kTrialDiffers)
-    why = "they differ from the mma kernels: " + said;
+    why = fmt::format("they differ from {}: {}", kernels.against, said);
   else if (!exited || end.number != kTrialAgrees)
     why = fmt::format("the process that tried them {}{}{}", end.text, said.empty() ? "" : ": ", said);
   // Other ends are no finding about the kernels: no memory on the GPU, no processes.
@@ -103,6 +100,47 @@ std::optional<std::string> try_attention(DType t, int64_t head_dim, int gpu) {
   if (!why.empty()) why += fmt::format(" (kept in {}: without the file they are tried again)", path);
   keep_verdict(path, about, why);
   return why;
+}
+
+std::string found_out(Stream& s, const TriedKernels& kernels) {
+  if (std::optional<std::string> found = found_by_process(kernels)) return *found;
+  try {
+    const std::string why = kernels.compare(s);
+    return why.empty() ? "" : fmt::format("they differ from {}: {}", kernels.against, why);
+  } catch (const std::exception& e) {
+    return fmt::format("comparing them with {}: {}", kernels.against, e.what());
+  }
+}
+
+std::mutex known_mutex;
+std::map<std::vector<std::string>, std::string> known;
+
+}  // namespace
+
+void set_kernel_trial(std::vector<std::string> command, double seconds) {
+  const std::lock_guard lock(program_mutex);
+  program = std::move(command), program_seconds = seconds;
+}
+
+std::string why_unusable(Stream& s, const TriedKernels& kernels, bool* news) {
+  if (news) *news = false;
+  {
+    const std::lock_guard lock(known_mutex);
+    if (const auto at = known.find(kernels.words); at != known.end()) return at->second;
+  }
+  if (s.recording())
+    return fmt::format("they were not compared with {} before a graph was recorded", kernels.against);
+  // Not under the lock: what this stream waits for may need another rank of this process to go on.
+  const std::string why = found_out(s, kernels);
+  const std::lock_guard lock(known_mutex);
+  const auto [at, added] = known.try_emplace(kernels.words, why);
+  if (news) *news = added;
+  return at->second;
+}
+
+void forget_kernel_trials() {
+  const std::lock_guard lock(known_mutex);
+  known.clear();
 }
 
 }  // namespace ltrain

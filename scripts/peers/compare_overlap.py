@@ -20,12 +20,13 @@ model:
   max_position_embeddings: 256
   intermediate_size: {inner}
 {moe}parallel: {{{parallel}}}
+optimizer: {{lr: 1.0e-3, min_lr: 1.0e-4}}
 data: {{train: [{{path: {tokens}}}], tokenizer: {{kind: byte}}, seq_length: {sequence}}}
 train: {{micro_batch_size: {micro}, global_batch_size: {batch}}}
 launch: {{threads_per_rank: 1}}
 """
 MOE = "  moe: {num_experts: 4, top_k: 2, intermediate_size: 1024, router: {selection: expert_choice}}\n"
-MICROS = 8
+MICROS = 4
 # Name, parallel section, experts, ranks that micro-batches are dealt to.
 LAYOUTS = [("tensor, sequence parallelism", "tensor: 2, sequence_parallel: true", "", 1),
            ("tensor", "tensor: 2", "", 1),
@@ -42,10 +43,10 @@ def main():
     a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
     a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
     a.add_argument("--hidden", type=int, default=512)
-    a.add_argument("--micro-batch", type=int, default=4, help="sequences of a micro-batch of a rank")
+    a.add_argument("--micro-batch", type=int, default=2, help="sequences of a micro-batch of a rank")
     a.add_argument("--rounds", type=int, default=3)
     a.add_argument("--warmup", type=int, default=1)
-    a.add_argument("--steps", type=int, default=3)
+    a.add_argument("--steps", type=int, default=2)
     o = a.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as scratch:

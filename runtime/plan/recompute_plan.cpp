@@ -7,6 +7,7 @@
 #include "kernels/base/bytes_text.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema_parts.h"
 
 namespace ltrain {

@@ -53,7 +53,7 @@ TEST_CASE("a plan of a pipeline names its schedule, that of auto too, and its bu
   for (const char* schedule : {"1f1b", "auto"}) {
     const std::string run =
         std::string(
-            "plan tiny.yaml device=cuda --profile h100 --world 2 parallel.pipeline=2 parallel.schedule=") +
+            "plan tiny.yaml device=cuda --profile h100 --world 4 parallel.pipeline=2 parallel.schedule=") +
         schedule;
     const auto drawn = nlohmann::json::parse(t.sh(run + " --schedule --json").text),
                plan = nlohmann::json::parse(t.sh(run + " --json").text);
@@ -101,9 +101,10 @@ TEST_CASE("limits of a search that contradict the recipe or the card are refused
   refused("--keep-free 80GiB", "--keep-free 80GiB: a card has 74.5 GiB, and nothing would be left");
   refused("--keep-free 4", "--keep-free 4: must be an amount of memory, 0 or 1MiB and more");
   refused("--global-batch 64..8", "nearest valid value: 8..64");
-  refused("parallel.tensor=2 parallel.pipeline=8",
-          "--gpus 8: what the recipe sets (parallel.tensor 2, parallel.pipeline 8) makes groups of 16 ranks; "
-          "nearest valid value: 16");
+  refused(
+      "parallel.tensor=2 parallel.pipeline=2 parallel.data=4",
+      "--gpus 8: what the recipe sets (parallel.tensor 2, parallel.pipeline 2, parallel.data 4) makes groups "
+      "of 16 ranks; nearest valid value: 16");
 }
 
 TEST_CASE("a search says what prices it and what a card has, in text and JSON") {

@@ -139,6 +139,9 @@ void add_plan(CLI::App& app) {
            "ltrain plan: --html and --svg draw a plan or a --search; leave out --schedule, --compositions, "
            "--campaign, --export and --from-megatron");
     if (o->compositions) return show_compositions(o->json);
+    if (o->exports.without_recipe() && !o->recipe.empty())
+      fail(ExitCode::usage, "ltrain plan: --from-megatron and --flags read no recipe; leave out {}",
+           o->recipe);
     if (o->exports.without_recipe()) return run_without_recipe(o->exports, o->world);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
     Recipe given = load_with_notes(o->recipe, o->overrides);
@@ -164,7 +167,7 @@ void add_plan(CLI::App& app) {
       throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
     }
     const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
-    const RankMap map = map_ranks(recipe, host_names(nodes, process_variables()));
+    const RankMap map = map_ranks(recipe, host_names(nodes, process_variables(), job.plan.for_this_machine));
     const std::string text = plan_text(job.plan, recipe, &map, o->ranks);
     std::fputs((o->json ? plan_json(job.plan, &map) + "\n" : text).c_str(), stdout);
     if (o->pictures.given())

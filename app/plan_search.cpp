@@ -19,8 +19,9 @@ constexpr int64_t kMostBatch = int64_t{1} << 24;
 int64_t bytes_to_keep(const std::string& text) {
   if (text.empty()) return 0;
   const double bytes = recipe::read_bytes(text);
-  if (!(bytes >= 0 && bytes < 0x1p50))
-    fail(ExitCode::usage, "--keep-free {}: must be an amount of memory; nearest valid value: 4GiB", text);
+  if (bytes != 0 && !(bytes >= 0x1p20 && bytes < 0x1p50))
+    fail(ExitCode::usage,
+         "--keep-free {}: must be an amount of memory, 0 or 1MiB and more; nearest valid value: 4GiB", text);
   return static_cast<int64_t>(bytes);
 }
 
@@ -31,11 +32,45 @@ std::pair<int64_t, int64_t> batch_range(const std::string& text, const Recipe& g
   int end = 0;
   const bool read = std::sscanf(text.c_str(), "%lld..%lld%n", &low, &high, &end) == 2 &&
                     end == static_cast<int>(text.size());
+  const bool turned = read && high >= 1 && high < low && low <= kMostBatch;
   if (!read || low < 1 || high < low || high > kMostBatch)
     fail(ExitCode::usage,
          "--global-batch {}: must be LOW..HIGH, sequences of a step, 1 to {}; nearest valid value: {}..{}",
-         text, kMostBatch, given.train.global_batch_size, 2 * given.train.global_batch_size);
+         text, kMostBatch, turned ? high : given.train.global_batch_size,
+         turned ? low : 2 * given.train.global_batch_size);
   return {low, high};
+}
+
+/// Refuses limits that contradict what the recipe sets, and what the machine has: no layout could be found.
+void check_limits(const SearchOptions& o, const SearchLimits& limits, const Recipe& given,
+                  const MachineProfile& profile) {
+  const Parallel& p = given.parallel;
+  const auto sets = [&](const char* key) { return given.origins && given.origins->has(key); };
+  const auto place = [&](const char* key) { return given.origins->place(key).text(); };
+  if (o.max_tensor > 0 && sets("parallel.tensor") && p.tensor > o.max_tensor)
+    fail(ExitCode::usage,
+         "--max-tensor {}: {} sets parallel.tensor to {}, and what a recipe sets stays; nearest valid value: "
+         "{}",
+         o.max_tensor, place("parallel.tensor"), p.tensor, p.tensor);
+  if (profile.device_bytes > 0 && limits.keep_free >= profile.device_bytes)
+    fail(ExitCode::usage,
+         "--keep-free {}: a card has {}, and nothing would be left; nearest valid value: 4GiB", o.keep_free,
+         bytes_text(profile.device_bytes));
+  const std::pair<const char*, int64_t> axes[] = {{"parallel.tensor", p.tensor},
+                                                  {"parallel.pipeline", p.pipeline},
+                                                  {"parallel.context", p.context},
+                                                  {"parallel.data", p.data}};
+  int64_t ranks = 1;
+  std::string which;
+  for (const auto& [key, size] : axes)
+    if (sets(key) && size > 1) {
+      ranks *= size;
+      which += fmt::format("{}{} {}", which.empty() ? "" : ", ", key, size);
+    }
+  if (o.gpus % ranks != 0)
+    fail(ExitCode::usage,
+         "--gpus {}: what the recipe sets ({}) makes groups of {} ranks; nearest valid value: {}", o.gpus,
+         which, ranks, std::max<int64_t>(1, (o.gpus + ranks / 2) / ranks) * ranks);
 }
 
 /// Refuses --allow-fp8 where no layout could have it.
@@ -54,8 +89,8 @@ void draw(const PictureOptions& o, const SearchResult& result, const Recipe& giv
           const SearchLimits& limits, const MachineProfile& profile, const std::string& text) {
   const int nodes = (limits.world + limits.ranks_per_node - 1) / limits.ranks_per_node;
   const Plan& plan = result.found.front().plan;
-  std::vector<Picture> pictures =
-      plan_pictures(plan, best, profile, map_ranks(best, host_names(nodes, process_variables())));
+  std::vector<Picture> pictures = plan_pictures(
+      plan, best, profile, map_ranks(best, host_names(nodes, process_variables(), plan.for_this_machine)));
   pictures.insert(pictures.begin(),
                   {"search", "Layouts: time of a step against memory", search_svg(result, given, limits)});
   std::vector<std::string> lead = plan_lead(plan);
@@ -133,6 +168,7 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
       profile_for(prices, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
   if (o.allow_fp8) check_fp8_open(given, profile);
   limits.allow_fp8 = o.allow_fp8;
+  check_limits(o, limits, given, profile);
   const SearchResult result = search_layouts(load, profile, limits);
   std::string out = json ? search_json(result, given, limits) + "\n" : search_text(result, given, limits);
   if (!o.explain.empty() && !result.found.empty()) {

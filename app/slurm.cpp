@@ -295,7 +295,8 @@ void add_slurm(CLI::App& app) {
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_option("--time", o->time,
-                      "Time limit, in Slurm's form; default: the plan's time and a quarter, at least 10 min");
+                      "Time limit, in Slurm's form; default: the plan's time and half of it by a built-in "
+                      "profile, else a quarter; at least 10 min");
   command->add_option("--mem", o->mem, "Memory of a node, in Slurm's form; default: the plan's and a tenth");
   command
       ->add_option("--signal-lead", o->signal_lead_seconds,

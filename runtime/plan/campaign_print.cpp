@@ -4,6 +4,7 @@
 
 #include "runtime/plan/campaign.h"
 #include "runtime/plan/campaign_simulation.h"
+#include "runtime/telemetry/metrics.h"
 
 namespace ltrain {
 namespace {
@@ -21,6 +22,9 @@ int moments(UpdateRule kind) {
       return 2;
   }
 }
+
+/// "12.81", "100.5k": of hours and money.
+std::string amount(double v) { return v < 1e4 ? fmt::format("{:.4g}", v) : format_count(v); }
 
 struct Answer {
   CampaignTerms terms;
@@ -84,7 +88,7 @@ std::string campaign_text(const CampaignJob& job, const CampaignSettings& s, dou
       "  to the end: {:.2f} days by formula, {:.2f} +- {:.2f} by simulation ({} runs); {:.1f} % effective\n",
       t.total / kDay, a.simulated.seconds / kDay, a.simulated.error / kDay, a.simulated.runs,
       100 * t.effective());
-  out += fmt::format("  failures: {:.1f}, one in {:.2f} hours; a checkpoint of {:.3g} GB\n", t.failures,
+  out += fmt::format("  failures: {:.1f}, one in {:.2f} hours; a checkpoint of {:.2f} GB\n", t.failures,
                      1 / a.terms.failure_rate / kSecondsPerHour, job.checkpoint_bytes / 1e9);
   out += part("work", t.work, t) + part("stragglers", t.stragglers, t) + part("saves", t.saves, t) +
          part("detection, restart, load", t.restarts, t) + part("lost work, done again", t.lost, t) +
@@ -97,11 +101,11 @@ std::string campaign_text(const CampaignJob& job, const CampaignSettings& s, dou
       a.interval, a.best, best_steps, 100 * campaign_times(job, a.terms, a.best).effective(),
       young_interval(a.terms));
   const double hours = static_cast<double>(job.gpus) * t.total / kSecondsPerHour;
-  out += fmt::format("  {:.4g} GPU hours", hours);
-  if (a.kilowatt_hours > 0) out += fmt::format(", {:.4g} kWh", a.kilowatt_hours);
-  if (s.gpu_hour_price.given) out += fmt::format(", {:.4g} for GPUs", hours * s.gpu_hour_price.value);
+  out += fmt::format("  {} GPU hours", amount(hours));
+  if (a.kilowatt_hours > 0) out += fmt::format(", {} kWh", amount(a.kilowatt_hours));
+  if (s.gpu_hour_price.given) out += fmt::format(", {} for GPUs", amount(hours * s.gpu_hour_price.value));
   if (s.kilowatt_hour_price.given && a.kilowatt_hours > 0)
-    out += fmt::format(", {:.4g} for energy", a.kilowatt_hours * s.kilowatt_hour_price.value);
+    out += fmt::format(", {} for energy", amount(a.kilowatt_hours * s.kilowatt_hour_price.value));
   return out + "\n" + figures_text(s);
 }
 

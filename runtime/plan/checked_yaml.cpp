@@ -20,6 +20,12 @@ bool read_number(const Node& node, double& value) {
   return *end == '\0' && std::isfinite(value);
 }
 
+/// With all its digits, so that a file may have it: 1048576, and not 1.04858e+06.
+std::string limit(double value) {
+  const std::string text = fmt::format("{:g}", value);
+  return std::strtod(text.c_str(), nullptr) == value ? text : fmt::format("{}", value);
+}
+
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& words) {
   const std::string near = recipe::nearest_word(word, words);
   return near.empty() ? "" : fmt::format("; nearest valid value: {}", near);
@@ -83,9 +89,9 @@ double CheckedMap::number(const Node& node, const std::string& path, double low,
   if (!read_number(node, value)) {
     file_->problems.add(node.place, fmt::format("{} = {}: must be a number", path, recipe::show(node)));
   } else if (value < low || value > high) {
-    file_->problems.add(node.place,
-                        fmt::format("{} = {}: must be from {:g} to {:g}; nearest valid value: {:g}", path,
-                                    recipe::show(node), low, high, value < low ? low : high));
+    file_->problems.add(node.place, fmt::format("{} = {}: must be from {} to {}; nearest valid value: {}",
+                                                path, recipe::show(node), limit(low), limit(high),
+                                                limit(value < low ? low : high)));
   } else {
     return value;
   }
@@ -171,7 +177,7 @@ Curve CheckedMap::curve(const std::string& key, double low, double high, bool re
   m.look_up("value", true);
   for (const std::vector<double>& row : m.rows("value", 2)) {
     if (row[1] < low || row[1] > high)
-      m.wrong("value", fmt::format("its second numbers must be from {:g} to {:g}", low, high));
+      m.wrong("value", fmt::format("its second numbers must be from {} to {}", limit(low), limit(high)));
     if (!c.points.empty() && row[0] <= c.points.back().first)
       m.wrong("value", "its first numbers must rise from row to row");
     c.points.emplace_back(row[0], row[1]);

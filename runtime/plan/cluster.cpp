@@ -60,7 +60,8 @@ MachineProfile parse_cluster(const std::string& text, const std::string& name) {
     p.nodes = static_cast<int>(m.whole("nodes", 1, 1 << 20, 1));
     p.cards_per_node = static_cast<int>(m.whole("gpus_per_node", 1, 1 << 16, std::max(1, p.cards_per_node)));
     read_network(m, p, name);
-    p.source = fmt::format("{}, {} nodes of {} {}", cluster, p.nodes, p.cards_per_node, p.card);
+    p.source = fmt::format("{}, {} node{} of {} {}", cluster, p.nodes, p.nodes == 1 ? "" : "s",
+                           p.cards_per_node, p.card);
     p.node_source = "by " + name;
     m.finish();
   }

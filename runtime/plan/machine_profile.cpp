@@ -337,8 +337,10 @@ MachineProfile load_profile(const std::string& path) {
     }
     return p;
   } catch (const json::exception& e) {
+    std::string what = e.what();  // "[json.exception.out_of_range.403] key 'format' not found"
+    if (const size_t end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
     fail(ExitCode::usage, "profile {}: not a machine profile ({}); run `ltrain bench` again", path,
-         printable(e.what(), 200));
+         printable(what, 200));
   }
 }
 

@@ -42,7 +42,8 @@ std::vector<std::string> smaller_settings(const Recipe& r) {
     out.emplace_back("parallel.expert_dispatch: all_to_all, with model.moe.row_budget: 1.5");
   if (experts && r.recompute.granularity == RecomputeGranularity::none)
     out.emplace_back("recompute.granularity: selective, with recompute.modules: [layernorm, moe]");
-  else if (r.recompute.granularity != RecomputeGranularity::full)
+  else if (r.recompute.granularity == RecomputeGranularity::none ||
+           r.recompute.granularity == RecomputeGranularity::selective)
     out.emplace_back("recompute.granularity: full");
   if (r.parallel.data > 1 && r.parallel.zero_stage < 3)
     out.push_back(fmt::format("a higher parallel.zero_stage (now {})", r.parallel.zero_stage));

@@ -465,6 +465,10 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
   });
   plan.placement_ops = plan.ranks.back().placement_ops;
   place_actions(plan.ranks, recipe, pipeline);
+  if (recipe.parallel.pipeline > 1) {
+    plan.schedule = recipe.parallel.schedule_file.value_or(pipeline.layout.schedule.name);
+    plan.pipeline_chunks = pipeline.layout.schedule.chunks;
+  }
   plan.bubble_share = pipeline.timing.bubble_share;
   plan.action_seconds = pipeline.timing.makespan;
   return plan;

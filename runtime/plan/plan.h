@@ -123,6 +123,8 @@ struct Plan {
   /// Weights, gradients and optimizer state on cards, of a parameter; 0 where the plan fits.
   double state_bytes = 0;
   double even_step_seconds = 0;  ///< of the slowest rank at even routing, where expert_skew is above 1
+  std::string schedule;          ///< of a pipeline, the one that `auto` chose too; a file's path; else empty
+  int pipeline_chunks = 1;       ///< stages of a pipeline rank
   double bubble_share = 0;       ///< of a pipeline's ranks and actions: Timing::bubble_share
   double action_seconds = 0;     ///< of a pipeline: Timing::makespan
   int64_t placement_ops = 0;     ///< ops and collectives whose placements were checked
@@ -202,6 +204,8 @@ bool fits(const Plan& plan);
 std::string impossible_text(const Plan& plan);
 /// "fits: a rank needs 61.2 GiB, a card has 74.5 GiB", or "does not fit: ...; what would help: ...".
 std::string fit_text(const Plan& plan);
+/// What of the profile that prices it is measured, published and assumed, in lines for people.
+std::string sources_text(const Plan& plan);
 /// Throws Error (does_not_fit), with the itemised sum, when a rank exceeds its card's memory, or the ranks of
 /// a host exceed the host's.
 void check_memory(const Plan& plan);

@@ -141,6 +141,19 @@ ordered_json rank_json(const RankPlan& r) {
 
 }  // namespace
 
+std::string sources_text(const Plan& p) {
+  std::string out;
+  if (p.network_bytes() > 0 && !p.network_given)
+    out += fmt::format("  (the network between nodes was not measured; {})\n", p.network_source);
+  if (p.profile_built_in)
+    out +=
+        fmt::format("  (nothing was measured here; figures of the profile: {}; --json has their sources)\n",
+                    figures_text(p.ranks.front().figures));
+  else if (!p.profile_measured)
+    out += "  (a guess: run `ltrain bench` to measure this machine)\n";
+  return out;
+}
+
 std::string memory_text(const RankPlan& r) {
   std::string out = fmt::format("memory of rank {}\n", r.rank);
   for (int i = 0; i < kMemoryKindCount; ++i)
@@ -218,7 +231,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
       out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.group, c.op, c.calls,
                          bytes_text(c.bytes), bytes_text(c.wire_bytes));
       if (network > 0) out += fmt::format("{:>18}", bytes_text(c.network_bytes));
-      out += fmt::format("{:>9.2f} ms\n", c.seconds * 1e3);
+      out += fmt::format(" {:>8.2f} ms\n", c.seconds * 1e3);
     }
     if (r.worst_expert_bytes > 0)
       out += fmt::format(
@@ -242,6 +255,10 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
     exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
   out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it exposed communication{})\n", "step time",
                      seconds * 1e3, r.exposed_comm_seconds() * 1e3, exposed);
+  if (!p.schedule.empty())
+    out += fmt::format("  {:<28}{:>12.1f} % of the pipeline's time; {}{}{}\n", "bubble", 100 * p.bubble_share,
+                       p.schedule, recipe.parallel.chooses_schedule() ? ", which auto chose" : "",
+                       p.pipeline_chunks > 1 ? fmt::format(", {} chunks a rank", p.pipeline_chunks) : "");
   if (p.even_step_seconds > 0)
     out += fmt::format(
         "  {:<28}{:>12.1f} ms, {} tokens/s; above and below an expert rank has {:g} even shares{}\n",
@@ -270,14 +287,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
       fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end",
                   format_duration(p.total_seconds()), p.train_steps,
                   format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
-  if (p.network_bytes() > 0 && !p.network_given)
-    out += fmt::format("  (the network between nodes was not measured; {})\n", p.network_source);
-  if (p.profile_built_in)
-    out +=
-        fmt::format("  (nothing was measured here; figures of the profile: {}; --json has their sources)\n",
-                    figures_text(r.figures));
-  else if (!p.profile_measured)
-    out += "  (a guess: run `ltrain bench` to measure this machine)\n";
+  out += sources_text(p);
   if (!p.attention.empty()) out += fmt::format("\nattention: {}\n", p.attention);
   if (!p.experts.empty()) out += fmt::format("\nexperts: {}\n", p.experts);
   if (const std::string rounding = fp8_text(p, recipe); !rounding.empty())
@@ -325,6 +335,11 @@ std::string plan_json(const Plan& p, const RankMap* map) {
                                   {"available_bytes", limit.available_bytes},
                                   {"fits", limit.fits()}});
   j["step_seconds"] = p.step_seconds();
+  if (!p.schedule.empty()) {
+    j["schedule"] = p.schedule;
+    j["pipeline_chunks"] = p.pipeline_chunks;
+    j["bubble_share"] = p.bubble_share;
+  }
   j["tokens_per_second"] = p.tokens_per_second();
   j["expert_skew"] = p.expert_skew;
   if (p.even_step_seconds > 0) j["even_step_seconds"] = p.even_step_seconds;

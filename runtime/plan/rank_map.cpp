@@ -20,7 +20,7 @@ LaunchEnvironment environment_for_plans(const Variables& variables) {
   }
 }
 
-std::vector<std::string> host_names(int nodes, const Variables& variables) {
+std::vector<std::string> host_names(int nodes, const Variables& variables, bool here) {
   if (auto it = variables.find("SLURM_JOB_NODELIST"); it != variables.end()) {
     std::vector<std::string> names;
     try {
@@ -29,7 +29,7 @@ std::vector<std::string> host_names(int nodes, const Variables& variables) {
     }
     if (static_cast<int>(names.size()) == nodes) return names;
   }
-  if (nodes == 1) return {host_name()};
+  if (nodes == 1 && here) return {host_name()};
   std::vector<std::string> names;
   for (int n = 0; n < nodes; ++n) names.push_back(fmt::format("node {}", n));
   return names;

@@ -34,7 +34,7 @@ struct RankMap {
 /// `ltrain doctor` names: a plan needs no launcher.
 LaunchEnvironment environment_for_plans(const Variables& variables);
 /// Hosts by node: what Slurm names when it names as many, else this host for one node, else "node 0" ....
-std::vector<std::string> host_names(int nodes, const Variables& variables);
+std::vector<std::string> host_names(int nodes, const Variables& variables, bool here = true);
 /// `recipe` is resolved. Node n has ranks n * launch.ranks_on_host and the following.
 RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts);
 /// The ranks per node of `ltrain plan` and `ltrain doctor`: launch.ranks_per_node, else what the

@@ -1,9 +1,13 @@
 // Which activations are computed again: as the recipe says, or chosen from plans.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/bytes_text.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema_parts.h"
 
 namespace ltrain {
@@ -80,12 +84,20 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
     seconds = at.seconds;
   }
   if (best) return *best;
+  if (!r.recompute.budget)
+    fail(ExitCode::does_not_fit,
+         "does not fit: recompute.granularity: auto: a rank needs {} even when it computes most again ({} "
+         "without), {} has {}; what would help: {}",
+         bytes_text(least), bytes_text(stored.bytes),
+         device_of(r) == DeviceKind::cuda ? "a card" : "a rank's share of this host",
+         bytes_text(static_cast<int64_t>(budget)), fmt::join(smaller_settings(r), ", "));
   constexpr double kMiB = 0x1p20;
-  fail(r.recompute.budget ? ExitCode::usage : ExitCode::does_not_fit,
-       "recompute.budget = {}: a rank needs {:.1f} MiB even when it computes most again, and {:.1f} MiB "
-       "without; nearest valid value: {:.0f} MiB, or a smaller train.micro_batch_size or data.seq_length",
-       r.recompute.budget.value_or(fmt::format("{:.1f} MiB (a rank's share)", budget / kMiB)), least / kMiB,
-       stored.bytes / kMiB, std::ceil(least / kMiB));
+  fail(ExitCode::usage,
+       "{}recompute.budget = {}: a rank needs {} even when it computes most again, and {} without; nearest "
+       "valid value: {:.0f} "
+       "MiB, or a smaller train.micro_batch_size or data.seq_length",
+       r.origins ? r.origins->place("recompute.budget").text() + ": " : "", *r.recompute.budget,
+       bytes_text(least), bytes_text(stored.bytes), std::ceil(static_cast<double>(least) / kMiB));
 }
 
 }  // namespace ltrain

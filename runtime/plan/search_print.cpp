@@ -176,6 +176,11 @@ std::string search_text(const SearchResult& s, const Recipe& recipe, const Searc
         fmt::format("{} layouts are faster or smaller than their bounds: others may have been passed over\n",
                     s.wrong_bounds);
   if (s.found.empty()) return out + "\n" + nothing_text(s, limits);
+  const Plan& first = s.found[0].plan;
+  out +=
+      fmt::format("priced by {} profile {}", first.profile_measured ? "the measured" : "the", first.profile);
+  if (first.device_bytes > 0) out += fmt::format("; a card has {}", bytes_text(first.device_bytes));
+  out += "\n" + sources_text(first);
   out += "\nthe fastest that fit, each planned whole\n" + table_head();
   for (size_t i = 0; i < s.found.size(); ++i) {
     out += table_row(std::to_string(i + 1), s.found[i], recipe);
@@ -195,6 +200,16 @@ std::string search_json(const SearchResult& s, const Recipe& recipe, const Searc
   j["recipe"] = recipe.name;
   j["world"] = limits.world;
   j["ranks_per_node"] = limits.ranks_per_node;
+  if (!s.found.empty()) {
+    const Plan& first = s.found[0].plan;
+    j["profile"] = first.profile;
+    j["profile_measured"] = first.profile_measured;
+    if (first.device_bytes > 0) j["device_memory_bytes"] = first.device_bytes;
+    j["network_source"] = first.network_source;
+    for (const FigureUse& f : first.ranks.front().figures)
+      j["figures"].push_back(
+          {{"figure", f.name}, {"source", figure_source_name(f.source)}, {"reference", f.reference}});
+  }
   j["looked_at"] = s.looked_at;
   j["allowed"] = s.allowed;
   j["may_fit"] = s.may_fit;
@@ -237,12 +252,16 @@ std::string explain_text(const FoundLayout& a, const FoundLayout& b, const Recip
   out += fmt::format("  {:<28}{:>16.1f}{:>16.1f}\n", "tokens/s/rank", a.tokens_per_second_per_rank(),
                      b.tokens_per_second_per_rank());
   out += fmt::format("\n  {:<28}{:>16}{:>16}\n", "memory of the worst rank", "A", "B");
+  const auto bytes = [&](std::string_view what, auto of_rank) {
+    const int64_t x = of_rank(a.largest()), y = of_rank(b.largest());
+    if (x > 0 || y > 0) out += fmt::format("  {:<28}{:>16}{:>16}\n", what, bytes_text(x), bytes_text(y));
+  };
   for (int k = 0; k < kMemoryKindCount; ++k)
-    out += fmt::format("  {:<28}{:>16}{:>16}\n", memory_kind_name(static_cast<MemoryKind>(k)),
-                       bytes_text(a.largest().arena.by_kind[static_cast<size_t>(k)]),
-                       bytes_text(b.largest().arena.by_kind[static_cast<size_t>(k)]));
-  out += fmt::format("  {:<28}{:>16}{:>16}\n", "total", bytes_text(a.largest().total_bytes),
-                     bytes_text(b.largest().total_bytes));
+    bytes(memory_kind_name(static_cast<MemoryKind>(k)),
+          [&](const RankPlan& r) { return r.arena.by_kind[static_cast<size_t>(k)]; });
+  bytes("gaps between tensors", [](const RankPlan& r) { return r.arena.arena_bytes - r.arena.live_bytes; });
+  bytes("outside the arena", [](const RankPlan& r) { return r.total_bytes - r.arena.arena_bytes; });
+  bytes("total", [](const RankPlan& r) { return r.total_bytes; });
   return out;
 }
 

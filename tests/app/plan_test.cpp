@@ -1,4 +1,6 @@
 // `ltrain plan` and `ltrain slurm` of recipes that do not fit.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 
@@ -6,6 +8,7 @@
 
 using namespace ltrain::test;
 using Catch::Contains;
+using Catch::Detail::Approx;
 
 namespace {
 
@@ -43,6 +46,79 @@ TEST_CASE("a plan that does not fit says so in its last line, in JSON and by exi
   INFO(cpu.text);
   CHECK(cpu.code == 78);
   CHECK_THAT(last_line(cpu.text), Contains("this host has"));
+}
+
+TEST_CASE("a plan of a pipeline names its schedule, that of auto too, and its bubble") {
+  const TempRun t;
+  for (const char* schedule : {"1f1b", "auto"}) {
+    const std::string run =
+        std::string(
+            "plan tiny.yaml device=cuda --profile h100 --world 4 parallel.pipeline=2 parallel.schedule=") +
+        schedule;
+    const auto drawn = nlohmann::json::parse(t.sh(run + " --schedule --json").text),
+               plan = nlohmann::json::parse(t.sh(run + " --json").text);
+    INFO(run);
+    CHECK(plan["schedule"] == drawn["schedule"]);
+    CHECK(plan["bubble_share"].get<double>() == Approx(drawn["bubble_share"].get<double>()).epsilon(1e-6));
+    const std::string line = fmt::format(
+        "{:.1f} % of the pipeline's time; {}{}", 100 * plan["bubble_share"].get<double>(),
+        plan["schedule"].get<std::string>(), schedule == std::string("auto") ? ", which auto chose" : "");
+    CHECK_THAT(t.sh(run).text, Contains("\n  bubble ") && Contains(line));
+  }
+  const Outcome single = t.sh("plan tiny.yaml device=cuda --profile h100");
+  CHECK(single.text.find("bubble") == std::string::npos);
+}
+
+TEST_CASE("a plan of another machine does not name this host") {
+  const TempRun t;
+  CHECK_THAT(t.sh("plan tiny.yaml device=cuda --profile h100 --world 2").text, Contains("       0  node 0 "));
+  CHECK(t.sh("plan tiny.yaml device=cpu --world 2").text.find("node 0") == std::string::npos);
+}
+
+TEST_CASE("recompute: auto where nothing fits says what a card has and what would help") {
+  const TempRun t;
+  const Outcome o = t.sh("plan tiny.yaml device=cuda --profile h100 recompute.granularity=auto" + kTooLarge);
+  INFO(o.text);
+  CHECK(o.code == 78);
+  CHECK_THAT(o.text, Contains("does not fit: recompute.granularity: auto: a rank needs ") &&
+                         Contains("a card has 74.5 GiB; what would help: a smaller train.micro_batch_size"));
+  CHECK_THAT(o.text, !Contains("recompute.budget") && !Contains("recompute.granularity: full"));
+}
+
+TEST_CASE("limits of a search that contradict the recipe or the card are refused before it begins") {
+  const TempRun t;
+  const std::string search = "plan tiny.yaml device=cuda --profile h100 --search --gpus 8 ";
+  const auto refused = [&](const std::string& rest, const std::string& why) {
+    const Outcome o = t.sh(search + rest);
+    INFO(rest << "\n" << o.text);
+    CHECK(o.code == 64);
+    CHECK_THAT(o.text, Contains(why));
+  };
+  refused(
+      "--max-tensor 1 parallel.tensor=2",
+      "--max-tensor 1: command line sets parallel.tensor to 2, and what a recipe sets stays; nearest valid "
+      "value: 2");
+  refused("--keep-free 80GiB", "--keep-free 80GiB: a card has 74.5 GiB, and nothing would be left");
+  refused("--keep-free 4", "--keep-free 4: must be an amount of memory, 0 or 1MiB and more");
+  refused("--global-batch 64..8", "nearest valid value: 8..64");
+  refused(
+      "parallel.tensor=2 parallel.pipeline=2 parallel.data=4",
+      "--gpus 8: what the recipe sets (parallel.tensor 2, parallel.pipeline 2, parallel.data 4) makes groups "
+      "of 16 ranks; nearest valid value: 16");
+}
+
+TEST_CASE("a search says what prices it and what a card has, in text and JSON") {
+  const TempRun t;
+  const std::string search =
+      "plan tiny.yaml device=cuda --profile h100 --search --gpus 2 parallel.tensor=1 parallel.pipeline=1";
+  const Outcome text = t.sh(search + " --explain 1 2");
+  INFO(text.text);
+  CHECK_THAT(text.text, Contains("\npriced by the profile h100, built in; a card has 74.5 GiB\n") &&
+                            Contains("figures of the profile: ") && Contains("\n  outside the arena "));
+  const auto j = nlohmann::json::parse(t.sh(search + " --json").text);
+  CHECK(j["profile"] == "h100, built in");
+  CHECK(j["device_memory_bytes"] == 80000000000);
+  CHECK(!j["figures"].empty());
 }
 
 TEST_CASE("64 cards are eight nodes with a network, and the plan says that this is assumed") {

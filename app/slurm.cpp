@@ -99,16 +99,15 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   }
   if (o.time.empty()) {
     const double seconds = plan.total_seconds();
-    o.time = slurm_time(std::max(600.0, seconds * (plan.profile_built_in ? 1.5 : 1.25)));
-    o.notes.push_back(
-        plan.profile_built_in
-            ? fmt::format("Time: {} planned for {} steps, by the profile {}; and half more, at least 10 min.",
-                          format_duration(seconds), plan.train_steps, plan.profile)
-            : fmt::format("Time: {} planned for {} steps, by {}; and a quarter more, at least 10 min.",
-                          format_duration(seconds), plan.train_steps,
-                          !plan.profile_measured ? "a guess (`ltrain bench` measures)"
-                          : o.profile.empty()    ? "the profile of the machine that made this"
-                                                 : "the profile " + o.profile));
+    const bool measured = plan.profile_measured && !plan.profile_built_in;
+    o.time = slurm_time(std::max(600.0, seconds * (measured ? 1.25 : 1.5)));
+    const std::string by = plan.profile_built_in    ? "the profile " + plan.profile
+                           : !plan.profile_measured ? "a guess (`ltrain bench` measures)"
+                           : o.profile.empty()      ? "the profile of the machine that made this"
+                                                    : "the profile " + o.profile;
+    o.notes.push_back(fmt::format("Time: {} planned for {} steps, by {}; and {} more, at least 10 min.",
+                                  format_duration(seconds), plan.train_steps, by,
+                                  measured ? "a quarter" : "half"));
     if (plan.network_bytes() > 0 && !plan.network_given)
       o.notes.push_back(
           fmt::format("The network between the nodes is not in that profile; {}.", plan.network_source));
@@ -295,8 +294,8 @@ void add_slurm(CLI::App& app) {
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_option("--time", o->time,
-                      "Time limit, in Slurm's form; default: the plan's time and half of it by a built-in "
-                      "profile, else a quarter; at least 10 min");
+                      "Time limit, in Slurm's form; default: the plan's time and half of it, a quarter "
+                      "where its profile was measured; at least 10 min");
   command->add_option("--mem", o->mem, "Memory of a node, in Slurm's form; default: the plan's and a tenth");
   command
       ->add_option("--signal-lead", o->signal_lead_seconds,

@@ -305,10 +305,21 @@ class Search {
       const Trial parent = at == parents.end() ? Trial() : at->second;
       const bool better = !parent.finished || r.trial.bytes < parent.bytes ||
                           r.trial.step_seconds < (1 - 1e-9) * parent.step_seconds;
-      if (better) fitting.push_back(std::move(r));
+      if (better && !chose_nothing_new(r, fitting)) fitting.push_back(std::move(r));
     }
     sort(fitting);
     return static_cast<int64_t>(tried);
+  }
+
+  /// Whether `recompute: auto` chose what one of `fitting` has by name.
+  static bool chose_nothing_new(const Ranked& r, const std::vector<Ranked>& fitting) {
+    if (r.layout.recompute != RecomputeGranularity::automatic) return false;
+    return std::any_of(fitting.begin(), fitting.end(), [&](const Ranked& other) {
+      Layout chosen = other.layout;
+      chosen.recompute = RecomputeGranularity::automatic;
+      return chosen == r.layout && other.trial.bytes == r.trial.bytes &&
+             std::abs(other.trial.step_seconds - r.trial.step_seconds) <= 1e-9 * r.trial.step_seconds;
+    });
   }
 
   /// Whether data-parallel and pipeline ranks are nearer to each other in one order than in the other: not

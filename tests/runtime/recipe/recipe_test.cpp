@@ -154,9 +154,10 @@ TEST_CASE("settings without effect are noted", "[recipe]") {
   CHECK(r.notes[0] ==
         "r.yaml:1:13: optimizer.min_lr has no effect without a schedule.lr_decay_style other than constant");
   const auto budget = [](const char* shares) {
-    return parse(fmt::format("model: {{moe: {{num_experts: 4, row_budget: {}}}}}\n"
-                             "parallel: {{data: 4, expert: 4}}\ntrain: {{global_batch_size: 16}}\n",
-                             shares));
+    return parse(
+        fmt::format("model: {{moe: {{num_experts: 4, row_budget: {}}}}}\n"
+                    "parallel: {{data: 4, expert: 4}}\ntrain: {{global_batch_size: 16}}\n",
+                    shares));
   };
   CHECK(budget("3.5").notes.empty());
   REQUIRE(budget("4").notes.size() == 1);

@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <sstream>
 
 #include "kernels/base/cache_folder.h"
 #include "kernels/base/error.h"

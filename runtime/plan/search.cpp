@@ -157,7 +157,9 @@ class Search {
         // of them where too few keys are new for all cores.
         std::set<SearchParts::ActionsKey> fresh;
         const auto note = [&](const Ranked& r) {
-          if (!known(r) && !priced_.contains(price_key(r))) fresh.insert(price_key(r));
+          if (known(r)) return;
+          if (SearchParts::ActionsKey key = price_key(r); !priced_.contains(key))
+            fresh.insert(std::move(key));
         };
         std::for_each(batch.begin(), batch.end(), note);
         while ((batch.size() < kPriced || (batch.size() < kMostPriced && fresh.size() < kFresh)) &&

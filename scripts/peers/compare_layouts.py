@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Layouts of two ranks of one thread beside each other. Started by scripts/compare-layouts.sh."""
-import argparse
 import os
 import sys
 import tempfile
@@ -31,17 +30,12 @@ PAIRS = [
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__)
-    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
-    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a = measure.options(__doc__, rounds=3, warmup=2, steps=4)
     a.add_argument("--precision", default="fp32")
     a.add_argument("--batch", type=int, default=2, help="sequences of a micro-batch")
     a.add_argument("--seq", type=int, default=256)
     a.add_argument("--only", default="", help="pairs whose name contains this")
     a.add_argument("--cores", default="0,1", help="the core of a single rank, and the other one")
-    a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--warmup", type=int, default=2)
-    a.add_argument("--steps", type=int, default=4)
     o = a.parse_args()
     cores = o.cores.split(",")
     results = []

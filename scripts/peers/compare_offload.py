@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Runs whose states, weights or activations lie in files, beside resident ones. Started by scripts/compare-offload.sh."""
-import argparse
 import json
 import os
 import sys
@@ -28,17 +27,12 @@ PAIRS = [
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__)
-    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
-    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a = measure.options(__doc__, rounds=3, warmup=1, steps=2)
     a.add_argument("--folder", help="that takes the files; default: a temporary one")
     a.add_argument("--precision", default="fp32")
     a.add_argument("--batch", type=int, default=2, help="sequences of a micro-batch")
     a.add_argument("--seq", type=int, default=256)
     a.add_argument("--only", default="", help="pairs whose name contains this")
-    a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--warmup", type=int, default=1)
-    a.add_argument("--steps", type=int, default=2)
     o = a.parse_args()
     results = []
     with tempfile.TemporaryDirectory(dir=o.folder) as scratch:

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Micro-batches apart and by turns. Started by scripts/compare-overlap.sh."""
-import argparse
 import os
 import statistics
 import sys
@@ -39,14 +38,9 @@ def exposed_ms(line):
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__)
-    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
-    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a = measure.options(__doc__, rounds=3, warmup=1, steps=2)
     a.add_argument("--hidden", type=int, default=512)
     a.add_argument("--micro-batch", type=int, default=2, help="sequences of a micro-batch of a rank")
-    a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--warmup", type=int, default=1)
-    a.add_argument("--steps", type=int, default=2)
     o = a.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as scratch:

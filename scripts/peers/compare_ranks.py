@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Two data-parallel ranks of one thread beside one rank of one thread. Started by scripts/compare-ranks.sh."""
-import argparse
 import os
 import sys
 import tempfile
@@ -11,17 +10,12 @@ RECIPE = os.path.join(measure.REPOSITORY, "recipes", "gpt2-124m.yaml")
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__)
-    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
-    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a = measure.options(__doc__, rounds=3, warmup=3, steps=8)
     a.add_argument("--precision", default="fp32")
     a.add_argument("--batch", type=int, default=4, help="sequences a rank")
     a.add_argument("--seq", type=int, default=256)
     a.add_argument("--zero", default="1,0", help="ZeRO stages")
     a.add_argument("--cores", default="0,1", help="the core of the single rank, and the other one")
-    a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--warmup", type=int, default=3)
-    a.add_argument("--steps", type=int, default=8)
     o = a.parse_args()
     cores = o.cores.split(",")
     results = []

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """An MoE model with and without a budget of rows. Started by scripts/compare-row-budget.sh."""
-import argparse
 import array
 import os
 import random
@@ -52,15 +51,10 @@ def shares(line):
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__)
-    a.add_argument("--binary", default=os.path.join(measure.REPOSITORY, "build", "ltrain"))
-    a.add_argument("--out", default=os.path.join(measure.REPOSITORY, "docs", "measurements"))
+    a = measure.options(__doc__, rounds=3, warmup=2, steps=5)
     a.add_argument("--precision", default="fp32")
     a.add_argument("--budget", default="1.5")
     a.add_argument("--batch", type=int, default=16, help="sequences of a step")
-    a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--warmup", type=int, default=2)
-    a.add_argument("--steps", type=int, default=5)
     o = a.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,4 +1,5 @@
 """What the comparison scripts share: token files, runs of ltrain, medians, and the report."""
+import argparse
 import array
 import datetime
 import glob
@@ -19,6 +20,17 @@ REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 # For a few steps of a recipe that is written for many: no saves, one learning rate.
 FEW_STEPS = ["checkpoint.save_interval=0", "checkpoint.save_at_end=false", "schedule.lr_decay_style=constant",
              "schedule.lr_warmup_steps=0", "~optimizer.min_lr", "optimizer.lr=3e-4"]
+
+
+def options(doc, rounds, warmup, steps):
+    """A parser of what every script that alternates runs of a few steps takes."""
+    a = argparse.ArgumentParser(description=doc)
+    a.add_argument("--binary", default=os.path.join(REPOSITORY, "build", "ltrain"))
+    a.add_argument("--out", default=os.path.join(REPOSITORY, "docs", "measurements"))
+    a.add_argument("--rounds", type=int, default=rounds)
+    a.add_argument("--warmup", type=int, default=warmup)
+    a.add_argument("--steps", type=int, default=steps)
+    return a
 
 
 def write_tokens(prefix, count, vocab, seed=1):

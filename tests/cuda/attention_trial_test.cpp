@@ -7,7 +7,6 @@
 
 #include "kernels/attention/attention_check.h"
 #include "kernels/cuda/emulation_cuda.h"
-#include "tests/app/run_program.h"
 #include "tests/cuda/kernel_trial.h"
 
 using namespace ltrain;
@@ -116,33 +115,8 @@ TEST_CASE("attention: while a graph is recorded nothing is tried, and nothing is
 }
 
 TEST_CASE("ltrain run says why attention's kernels for Hopper are not used, and trains") {
-  const TempRun run;
-  REQUIRE(run.build().code == 0);
-  const auto train = [&](const std::string& variables) {
-    return run.sh(
-        "run tiny.yaml device=cuda parallel.data=1 parallel.zero_stage=0 model.hidden_size=64 precision=bf16 "
-        "model.num_attention_heads=1 model.num_hidden_layers=1 model.intermediate_size=24 "
-        "model.vocab_size=259 "
-        "data.seq_length=8 train.micro_batch_size=2 train.global_batch_size=2 train.train_steps=1 "
-        "train.eval_interval=0 checkpoint.save_interval=0 checkpoint.save_at_end=false "
-        "checkpoint.resume=never "
-        "schedule.lr_decay_steps=4 schedule.lr_warmup_steps=1 attention_backend=own",
-        "LTRAIN_CACHE_DIR=" + run.folder() + "/cache " + variables);
-  };
-  const std::string why =
-      "those for Hopper (wgmma) are not used, because the process that tried them was ended by signal 6";
-  const Outcome died = train("LTRAIN_FAULT=selftest.step:*:1:abort");
-  INFO(died.text);
-  CHECK(died.code == 0);
-  CHECK_THAT(died.text, Contains("attention: native kernels, on tensor cores (mma); " + why));
-  CHECK(died.text.find(why) == died.text.rfind(why));  // said once
-  const Outcome again = train("");                     // it is known
-  CHECK_THAT(again.text, Contains(why));
-  std::filesystem::remove_all(run.folder() + "/cache");
-  const Outcome used = train("");
-  INFO(used.text);
-  CHECK(used.code == 0);
-  CHECK_THAT(used.text, Contains("attention: native kernels, on Hopper's tensor cores (wgmma)\n"));
-  CHECK(!std::filesystem::is_empty(run.folder() + "/cache"));
+  check_run_says_why(
+      "model.hidden_size=64 model.num_attention_heads=1 model.intermediate_size=24 model.vocab_size=259",
+      "attention: native kernels");
 }
 #endif

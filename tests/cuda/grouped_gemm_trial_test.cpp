@@ -7,7 +7,6 @@
 #include "kernels/cuda/emulation_cuda.h"
 #include "kernels/matmul/grouped_gemm.h"
 #include "kernels/matmul/grouped_gemm_check.h"
-#include "tests/app/run_program.h"
 #include "tests/cuda/kernel_trial.h"
 
 using namespace ltrain;
@@ -112,32 +111,7 @@ TEST_CASE("grouped products: while a graph is recorded nothing is tried, and not
 }
 
 TEST_CASE("ltrain run says why the kernels of experts for Hopper are not used, and trains") {
-  const TempRun run;
-  REQUIRE(run.build().code == 0);
-  const auto train = [&](const std::string& variables) {
-    return run.sh(
-        "run tiny.yaml device=cuda parallel.data=1 parallel.zero_stage=0 precision=bf16 "
-        "model.num_hidden_layers=1 model.moe.num_experts=2 model.intermediate_size=32 model.vocab_size=264 "
-        "data.seq_length=8 train.micro_batch_size=2 train.global_batch_size=2 train.train_steps=1 "
-        "train.eval_interval=0 checkpoint.save_interval=0 checkpoint.save_at_end=false "
-        "checkpoint.resume=never "
-        "schedule.lr_decay_steps=4 schedule.lr_warmup_steps=1 attention_backend=own",
-        "LTRAIN_CACHE_DIR=" + run.folder() + "/cache " + variables);
-  };
-  const std::string why =
-      "those for Hopper (wgmma) are not used, because the process that tried them was ended by signal 6";
-  const Outcome died = train("LTRAIN_FAULT=selftest.step:*:1:abort");
-  INFO(died.text);
-  CHECK(died.code == 0);
-  CHECK_THAT(died.text, Contains("experts: one launch for all experts, on tensor cores (mma); " + why));
-  CHECK(died.text.find(why) == died.text.rfind(why));  // said once
-  const Outcome again = train("");                     // it is known
-  CHECK_THAT(again.text, Contains(why));
-  std::filesystem::remove_all(run.folder() + "/cache");
-  const Outcome used = train("");
-  INFO(used.text);
-  CHECK(used.code == 0);
-  CHECK_THAT(used.text, Contains("experts: one launch for all experts, on Hopper's tensor cores (wgmma)\n"));
-  CHECK(!std::filesystem::is_empty(run.folder() + "/cache"));
+  check_run_says_why("model.moe.num_experts=2 model.intermediate_size=32 model.vocab_size=264",
+                     "experts: one launch for all experts");
 }
 #endif

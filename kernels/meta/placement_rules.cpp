@@ -439,6 +439,21 @@ Tensor place_apart(Stream& s, Tensor t, std::string_view name) {
 
 Tensor place_apart(Stream& s, Tensor t) { return place_apart(s, t, t.record ? t.record->name : ""); }
 
+void place_joined(Stream& s, std::string_view op, Tensor whole, const std::vector<Tensor>& parts) {
+  if (!s.meta()) return;
+  for (const Tensor& part : parts) {
+    read(s, op, part);
+    each_axis(s, [&](Axis a) {
+      const Placement first = parts.front().record->place[a], have = part.record->place[a];
+      if (!(have == first))
+        refuse(s, op, a, describe(parts.front(), first) + " but " + describe(part, have),
+               "make the collective of each part");
+    });
+  }
+  whole.record->place = parts.front().record->place;
+  finish(s, op, whole);
+}
+
 void place_max(Stream& s, std::string_view op, Tensor out, Tensor in) {
   each_axis(s, [&](Axis a) {
     const Placement have = in.record->place[a];

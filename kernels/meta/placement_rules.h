@@ -95,6 +95,10 @@ void place_set(Stream& s, Tensor t, AxisSet axes, Placement p);
 Tensor place_apart(Stream& s, Tensor t, std::string_view name);
 Tensor place_apart(Stream& s, Tensor t);  ///< with the name of `t`
 
+/// `whole` consists of `parts`, views of it with placements of their own, which must be the same on every
+/// axis: it lies as they do.
+void place_joined(Stream& s, std::string_view op, Tensor whole, const std::vector<Tensor>& parts);
+
 /// out = max(out, something of `in`): it varies wherever `in` is not whole.
 void place_max(Stream& s, std::string_view op, Tensor out, Tensor in);
 

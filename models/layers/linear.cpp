@@ -115,8 +115,9 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   const Tensor weight = this->weight(step), bias = this->bias(step);
   if (cut_ == LinearSharding::whole) return product(step, y, x, weight, args);
   if (cut_ == LinearSharding::column) {
-    Tensor whole = gather_rows(step, x, "gathered rows");
     args.bias = bias;
+    if (step.cuts_rows() && runs_in_parts(step)) return ring_product(step, y, x, weight, args);
+    Tensor whole = gather_rows(step, x, "gathered rows");
     product(step, y, whole, weight, args);
     release_whole(step, whole, x);
     return;
@@ -126,9 +127,13 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
     product(step, y, x, weight, args);
     return;
   }
-  const Tensor partial = partial_rows(step, y, x.shape[0], "partial rows");
-  product(step, partial, x, weight, args);
-  sum_rows_start(step, y, partial).wait(step);
+  if (runs_in_parts(step)) {
+    summed_product(step, y, x, weight, args);
+  } else {
+    const Tensor partial = partial_rows(step, y, x.shape[0], "partial rows");
+    product(step, partial, x, weight, args);
+    sum_rows_start(step, y, partial).wait(step);
+  }
   if (bias.defined()) add_bias(step.compute, y, bias);  // once, after the sum
 }
 
@@ -144,8 +149,14 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     return;
   }
   if (cut_ == LinearSharding::row) {
-    Tensor whole = gather_rows(step, dy, "gathered gradient");
-    if (dx.defined()) product(step, dx, whole, weight);
+    Tensor whole;
+    if (dx.defined() && step.cuts_rows() && runs_in_parts(step)) {
+      whole = step.temporary("gathered gradient", {x.shape[0], dy.shape[1]});
+      ring_product(step, dx, dy, weight, {}, whole);
+    } else {
+      whole = gather_rows(step, dy, "gathered gradient");
+      if (dx.defined()) product(step, dx, whole, weight);
+    }
     bias_backward(step, dy);
     // Where rows are cut it waits for the next sum over the tensor axis, which it hides.
     if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.hiding : nullptr) {
@@ -160,7 +171,11 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
   // during that gradient: in this order on the one stream that both have.
   if (!later && !rows.whole.defined()) rows = gather_rows_start(step, x, "gathered rows");
   RowSum sum;
-  if (dx.defined()) {
+  // A gradient that waits for later hides nothing.
+  const bool in_parts = later && !step.cuts_rows() && runs_in_parts(step);
+  if (dx.defined() && in_parts) {
+    summed_product(step, dx, dy, weight, {});
+  } else if (dx.defined()) {
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
     product(step, partial, dy, weight);
     sum = sum_rows_start(step, dx, partial);  // runs while the weight gradient is computed
@@ -183,7 +198,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     release_whole(step, rows.whole, x);
     if (step.hiding && step.hiding->due) step.hiding->run(step);
   }
-  if (!dx.defined() || step.groups.tensor.size() == 1) return;
+  if (!dx.defined() || in_parts || step.groups.tensor.size() == 1) return;
   sum.done.wait_hidden(step.compute);
   step.release(sum.partial);
 }

@@ -1,6 +1,6 @@
 // y = x W^T + b, for one parameter or several that are contiguous (q, k, v; gate and up), whole or cut over
-// the tensor-parallel axes as the mesh's mode says (parallel/mesh/mesh.h): linear.cpp for a line,
-// linear_2d.cpp, linear_3d.cpp.
+// the tensor-parallel axes as the mesh's mode says (parallel/mesh/mesh.h): linear.cpp for a line
+// (linear_async.cpp: in parts), linear_2d.cpp, linear_3d.cpp.
 #pragma once
 #include "kernels/matmul/matmul.h"
 #include "models/layers/fp8.h"
@@ -51,6 +51,17 @@ class Linear {
   ParameterSpec cut_bias(ParameterSpec spec, const Groups& groups, int copies, bool sequence_parallel) const;
   Tensor weight(Step& step) const { return step.params.value(weight_, parts_); }
   Tensor bias(Step& step) const { return bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor(); }
+  // linear_async.cpp
+  /// Whether the step wants its products in parts, and they can be.
+  bool runs_in_parts(const Step& step) const;
+  /// y := rows of all tensor ranks times op(weight): each rank multiplies its own, then those that come
+  /// around a ring while it multiplies. own: (rows / ranks, k). whole: (rows, k), where all of them are to
+  /// stay; optional.
+  void ring_product(Step& step, Tensor y, Tensor own, Tensor weight, const MatmulArgs& args,
+                    Tensor whole = {}) const;
+  /// y, of stream rows, := sum over the tensor axis of a op(weight), the sum of a part beside the product of
+  /// the next. Where rows are cut, only with args.trans_b.
+  void summed_product(Step& step, Tensor y, Tensor a, Tensor weight, const MatmulArgs& args) const;
   void line_forward(Step& step, Tensor y, Tensor x) const;
   void line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead) const;
   void forward_2d(Step& step, Tensor y, Tensor x) const;

@@ -95,6 +95,8 @@ struct Step {
   uint64_t seed = 0;
   bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
   bool training = true;            ///< dropout on, gradients follow
+  /// Products of tensor-parallel linear layers run in parts, each beside the collective of another.
+  bool async_tensor_parallel = false;
   LogitsChunk logits_chunk = {};
   bool cudnn_backward = false;  ///< attention's may be cuDNN's, which is not deterministic
   bool saving = true;           ///< when training: activations are kept for the backward

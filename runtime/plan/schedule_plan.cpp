@@ -209,14 +209,13 @@ std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& prof
 
 LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
                        std::optional<RecomputeOptions> recompute) {
-  Recipe whole = resolved;  // all layers on one pipeline rank
+  Recipe whole = recipe::micro_batches_apart(resolved);  // all layers on one pipeline rank,
   // with the threads that a rank has when all are there
   whole.launch.threads_per_rank = threads_per_rank(resolved);
   whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
   if (whole.parallel.expert == 1) whole.parallel.data = 1;  // else experts lie on its ranks
   whole.parallel.zero_stage = 0;
   whole.parallel.shard_ranks = 0;
-  whole.parallel.overlap_micro_batches = OverlapChoice::off;
   // Two micro-batches, of which the first is priced: gradients are summed over ranks after the second.
   whole.train.global_batch_size = 2 * whole.train.micro_batch_size * whole.parallel.data;
   if (!recompute)

@@ -7,6 +7,7 @@
 
 #include "parallel/pipeline/simulate_checked.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
 namespace {
@@ -28,7 +29,7 @@ double seconds_of(const std::vector<double>& priced, int64_t n) {
 /// Seconds of the ops of the first micro-batch, without waits for collectives. `r`: of one pipeline rank.
 double compute_seconds(Recipe r, const MachineProfile& profile) {
   r.train.global_batch_size *= 2;
-  r.parallel.overlap_micro_batches = OverlapChoice::off;
+  r.parallel.overlap_micro_batches = r.parallel.async_tensor_parallel = OverlapChoice::off;
   double seconds = 0;
   bool after_head = false, second = false;
   const PipelineLayout layout{{}, {}, recompute_options(r)};
@@ -79,6 +80,7 @@ SearchParts::PartKey SearchParts::key_of(const Layout& l) {
           l.recompute,
           l.precision,
           hides_collectives(l),
+          may_hide_collectives(l) && l.global_batch > l.micro_batch * l.data,  // else products run in parts
           l.tensor_mode,
           l.offload_optimizer,
           l.offload_activations,
@@ -107,6 +109,8 @@ Recipe SearchParts::recipe_of(const Layout& l) const {
 
 SearchParts::Part SearchParts::make_part(const Layout& l) const {
   Recipe r = recipe_of(l);
+  r.parallel.async_tensor_parallel =
+      recipe::async_tensor_parallel(r) ? OverlapChoice::on : OverlapChoice::off;
   r.parallel.pipeline = r.parallel.virtual_pipeline = 1;
   r.parallel.pipeline_layers.clear();
   r.parallel.schedule_file.reset();
@@ -163,7 +167,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
 
 /// What a third micro-batch adds to the second, and a second layer to the first.
 SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
-  Recipe r = recipe_of(l);
+  Recipe r = recipe::micro_batches_apart(recipe_of(l));
   r.parallel.pipeline = r.parallel.virtual_pipeline = 1;
   r.parallel.pipeline_layers.clear();
   r.parallel.schedule_file.reset();
@@ -171,7 +175,6 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   r.parallel.context = 1;
   r.parallel.data = 2;
   r.parallel.shard_ranks = 0;
-  r.parallel.overlap_micro_batches = OverlapChoice::off;
   r.train.eval_interval = 0;
   const auto moved = [&](int64_t layers, int64_t micros) {
     r.model.num_hidden_layers = layers;

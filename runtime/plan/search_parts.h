@@ -108,8 +108,9 @@ class SearchParts {
   /// All of its ranks, one after the other.
   Trial trial(const Layout& layout, double most_seconds);
 
-  using PartKey = std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t,
-                             RecomputeGranularity, Precision, bool, TensorModeChoice, bool, bool, double>;
+  using PartKey =
+      std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t, RecomputeGranularity,
+                 Precision, bool, bool, TensorModeChoice, bool, bool, double>;
   using ActionsKey = std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>;
   /// Layouts with the same key have the same costs of layers; those with the second the same actions too.
   static PartKey key_of(const Layout& layout);

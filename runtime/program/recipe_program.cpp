@@ -175,6 +175,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.logits_chunk.rows = r.train.logits_chunk_size;
   if (device_of(r) == DeviceKind::cuda) o.logits_chunk.least = 4096;
   o.interleaved = recipe::overlaps_micro_batches(r);
+  o.async_tensor_parallel = recipe::async_tensor_parallel(r);
   o.cuda_graphs = r.cuda_graphs && device_of(r) == DeviceKind::cuda;
   if (device_of(r) == DeviceKind::cuda) o.attention_backend = r.attention_backend;
   o.deterministic = r.deterministic;

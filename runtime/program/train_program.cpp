@@ -216,6 +216,7 @@ Step TrainProgram::make_step(bool training) {
   fp8_begun_ = true;
   if (training && offloaded_) step.offloaded = &*offloaded_;
   step.staging = &staging_;
+  step.async_tensor_parallel = options_.async_tensor_parallel;
   step.logits_chunk = options_.logits_chunk;
   step.cudnn_backward =
       training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;

@@ -62,6 +62,7 @@ struct ProgramOptions {
   /// A micro-batch's backward and the next one's forward run by turns, where there is no pipeline. The
   /// schedule of one has its pairs.
   bool interleaved = false;
+  bool async_tensor_parallel = false;  ///< products of tensor ranks in parts, beside their collectives
   bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
   AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
   bool deterministic = true;  ///< of the kernels; else attention's backward may be cuDNN's

@@ -61,6 +61,7 @@ struct Parallel {
   int64_t shard_ranks = 0;
   GradReduceDtype grad_reduce_dtype = GradReduceDtype::fp32;
   OverlapChoice overlap_micro_batches = OverlapChoice::automatic;
+  OverlapChoice async_tensor_parallel = OverlapChoice::automatic;
   std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
 
   ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage, reshard_after_forward); }

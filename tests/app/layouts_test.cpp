@@ -29,6 +29,10 @@ const std::vector<Layout>& layouts() {
   static const std::vector<Layout> all = {
       {"tensor 2", "parallel.data=1 parallel.tensor=2", 2},
       {"tensor 2, sequence", "parallel.data=1 parallel.tensor=2 parallel.sequence_parallel=true", 2},
+      {"tensor 2, in parts", "parallel.data=1 parallel.tensor=2 parallel.async_tensor_parallel=on", 2},
+      {"tensor 2, sequence, in parts",
+       "parallel.data=1 parallel.tensor=2 parallel.sequence_parallel=true parallel.async_tensor_parallel=on",
+       2},
       {"ZeRO-2", "parallel.data=2 parallel.zero_stage=2", 2},
       {"ZeRO-3", "parallel.data=2 parallel.zero_stage=3", 2},
       {"2d", "parallel.data=1 parallel.tensor=4 parallel.tensor_mode=2d", 4},

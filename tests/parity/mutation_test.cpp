@@ -80,6 +80,12 @@ std::vector<Layout> layouts(int data) {
     o.steps = 2;
     all.push_back({fmt::format("context {} {}", ranks, comm), o});
   }
+  // Products in parts beside their collectives: sums by rows, rings of one and of three hops.
+  for (const auto& [tensor, sequence] : {std::pair{2, false}, {2, true}, {4, true}}) {
+    add(fmt::format("tensor {} in parts{}", tensor, sequence ? " with sequence" : ""), 1, tensor, sequence, 0,
+        1);
+    all.back().options.async_tensor_parallel = true;
+  }
   // A backward and the next forward by turns.
   for (int zero : {0, 3}) {
     add("tensor 2 with sequence, by turns", 2, 2, true, zero, 2);

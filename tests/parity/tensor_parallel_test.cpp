@@ -35,6 +35,33 @@ TEST_CASE("tensor parallelism equals one process to 1e-12 in fp64") {
         }
 }
 
+TEST_CASE("tensor-parallel products in parts have the bits of whole ones, and equal one process") {
+  TinyOptions one;
+  one.architecture = GENERATE(as<std::string>(), "llama", "gpt2");
+  one.micro_batch = 2;
+  one.padded_targets = true;
+  one.dropout = 0.1;
+  const std::string schedule = GENERATE(as<std::string>(), "", "zb-h1");  // weights' gradients come later
+  const TinyResult base = train_tiny(one);
+  for (int tensor : {2, 4})
+    for (bool sequence : {false, true}) {
+      TinyOptions whole = one;
+      whole.tensor = tensor;
+      whole.sequence_parallel = sequence;
+      if (!schedule.empty()) whole.pipeline = 2, whole.schedule = schedule;
+      TinyOptions parts = whole;
+      parts.async_tensor_parallel = true;
+      INFO(one.architecture << ", tensor " << tensor << (sequence ? " with sequence " : " ") << schedule);
+      const TinyResult a = train_tiny(whole), b = train_tiny(parts);
+      require_parity(base, b, 1e-12);
+      CHECK(b.plan_bytes == b.used_bytes);
+      CHECK(b.plan_wire == b.used_wire);
+      check_same_bits(a, b);
+      // A ring passes on what an all-gather would bring.
+      CHECK(b.used_wire == a.used_wire);
+    }
+}
+
 TEST_CASE("every trait of a family under tensor parallelism equals one process to 1e-12 in fp64") {
   TinyOptions one;
   one.micro_batch = 4;

@@ -161,6 +161,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.activations = o.activations;
   p.logits_chunk = o.logits_chunk;
   p.interleaved = o.interleaved;
+  p.async_tensor_parallel = o.async_tensor_parallel;
   p.cuda_graphs = o.cuda_graphs;
   p.attention_backend = o.attention_backend;
   p.deterministic = o.deterministic;

@@ -72,6 +72,7 @@ struct TinyOptions {
   DeviceKind device = DeviceKind::cpu;
   LogitsChunk logits_chunk;
   bool interleaved = false;
+  bool async_tensor_parallel = false;
   bool cuda_graphs = false;
   AttentionBackend attention_backend = AttentionBackend::own;
   bool deterministic = true;

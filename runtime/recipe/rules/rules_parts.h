@@ -20,6 +20,11 @@ void overlap_rules(const Recipe& recipe, const BrokenRule& broken);
 /// A micro-batch's backward and another one's forward run by turns; in a pipeline, where its schedule says
 /// so.
 bool overlaps_micro_batches(const Recipe& recipe);
+/// Tensor-parallel products run in parts. `resolved`: has its device.
+bool async_tensor_parallel(const Recipe& resolved);
+/// The same recipe with its micro-batches one after the other and its products as they are: what pairs of
+/// them are priced beside, and what bounds leave out.
+Recipe micro_batches_apart(Recipe resolved);
 void attention_rules(const Recipe& recipe, const BrokenRule& broken);
 void fp8_rules(const Recipe& recipe, const BrokenRule& broken);
 void precision_rules(const Recipe& recipe, const BrokenRule& broken);

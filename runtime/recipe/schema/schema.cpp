@@ -216,6 +216,13 @@ void add_parallel_keys(std::vector<Key>& t) {
              "same bits, and a little more memory. auto: on with tensor or expert above 1, or context "
              "above 1 without p2p, but not with interleaved, nor with what `on` is refused with.")
           .changes(Effect::speed));
+  t.push_back(
+      choice("parallel.async_tensor_parallel", LT_MEMBER(parallel.async_tensor_parallel), {},
+             "Products of tensor-parallel linear layers run in parts, each beside the collective of another: "
+             "with sequence_parallel a rank multiplies its own rows while others come around a ring, and "
+             "while a part is summed over ranks the next one is multiplied. auto: on on a GPU with "
+             "sequence_parallel where no micro-batches run by turns, but not with what `on` is refused with.")
+          .changes(Effect::speed));
   t.push_back(axis_order("parallel.order", LT_MEMBER(parallel.order),
                          "How ranks are laid out over the axes, innermost (neighbours) first: tensor, "
                          "context, data, pipeline. `ltrain plan` prints the map."));

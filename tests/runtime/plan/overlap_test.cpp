@@ -35,11 +35,13 @@ Recipe recipe(const std::vector<std::string>& more, int ranks = 8) {
 struct Shares {
   double exposed = 0;  ///< of the time of all collectives of the tensor axis
   int64_t arena = 0;
+  double seconds = 0;  ///< of a step
 };
 
-Shares shares(std::vector<std::string> overrides) {
-  const Plan plan = make_plan(recipe(overrides), find_profile("h100"));
+Shares shares(std::vector<std::string> overrides, int ranks = 8) {
+  const Plan plan = make_plan(recipe(overrides, ranks), find_profile("h100"));
   Shares s;
+  s.seconds = plan.step_seconds();
   double all = 0;
   for (const CollectivePlan& c : plan.ranks[0].collectives)
     if (c.axis == "tensor") all += c.seconds;
@@ -57,9 +59,10 @@ TEST_CASE("with micro-batches by turns a plan of tensor parallelism leaves a ten
   for (const char* sequence : {"parallel.sequence_parallel=true", "parallel.sequence_parallel=false"}) {
     INFO(sequence);
     const Shares turns = shares({sequence, "train.global_batch_size=32"}),
-                 apart =
-                     shares({sequence, "train.global_batch_size=32", "parallel.overlap_micro_batches=off"}),
-                 alone = shares({sequence, "train.global_batch_size=1"});
+                 apart = shares({sequence, "train.global_batch_size=32", "parallel.overlap_micro_batches=off",
+                                 "parallel.async_tensor_parallel=off"}),
+                 alone =
+                     shares({sequence, "train.global_batch_size=1", "parallel.async_tensor_parallel=off"});
     CHECK(turns.exposed < 0.1);
     CHECK(apart.exposed > 0.4);
     CHECK(apart.exposed < 0.7);  // backward hides its part
@@ -67,6 +70,29 @@ TEST_CASE("with micro-batches by turns a plan of tensor parallelism leaves a ten
     // A forward goes no further than a layer beyond what backward has given back.
     CHECK(static_cast<double>(turns.arena) < 1.1 * static_cast<double>(apart.arena));
   }
+}
+
+TEST_CASE("a plan with tensor-parallel products in parts exposes less than half of what whole ones do",
+          "[plan]") {
+  const auto of = [&](const char* layout, const char* way, const char* sequence = "true") {
+    return shares({std::string("parallel.sequence_parallel=") + sequence, "parallel.schedule=1f1b",
+                   "train.global_batch_size=4", layout, std::string("parallel.async_tensor_parallel=") + way},
+                  std::string_view(layout) == "parallel.pipeline=2" ? 16 : 8);
+  };
+  // Two stages of 1F1B; one micro-batch a step.
+  for (const char* layout : {"parallel.pipeline=2", "train.global_batch_size=1"}) {
+    INFO(layout);
+    const Shares parts = of(layout, "auto"), whole = of(layout, "off");
+    INFO(parts.exposed << " of " << whole.exposed << ", " << parts.seconds << " of " << whole.seconds
+                       << " s");
+    CHECK(whole.exposed > 0.4);
+    CHECK(parts.exposed < 0.45 * whole.exposed);
+    CHECK(parts.seconds < 0.95 * whole.seconds);
+    CHECK(of(layout, "auto", "false").seconds == of(layout, "off", "false").seconds);  // only where asked for
+  }
+  // Where micro-batches run by turns they hide more, and products are whole.
+  CHECK(of("parallel.pipeline=1", "auto").exposed == of("parallel.pipeline=1", "off").exposed);
+  CHECK(of("parallel.pipeline=1", "on").exposed > of("parallel.pipeline=1", "off").exposed);
 }
 
 namespace {

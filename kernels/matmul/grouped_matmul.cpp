@@ -108,7 +108,7 @@ void grouped_matmul(Stream& s, Tensor y, Tensor x, Tensor w, const GroupRows& ro
   check(y, x, w, rows);
   if (s.meta()) {
     s.meta()->add(s, cost_of("grouped_matmul", GroupedProduct::forward, rows, w, y, x, w));
-    if (packs(x.dtype)) s.meta()->need_panels(packed_bytes(x.shape[0], y.cols(), x.cols(), y.dtype));
+    if (packs(x.dtype)) s.meta()->need_panels(packed_bytes(x.shape[0], y.cols(), x.cols(), x.dtype, y.dtype));
     place_grouped_matmul(s, y, x, w, GroupedProduct::forward, false);
     return;
   }
@@ -127,7 +127,8 @@ void grouped_matmul_dx(Stream& s, Tensor dx, Tensor dy, Tensor w, const GroupRow
   check(dy, dx, w, rows);
   if (s.meta()) {
     s.meta()->add(s, cost_of("grouped_matmul_dx", GroupedProduct::input_gradient, rows, w, dx, dy, w));
-    if (packs(dy.dtype)) s.meta()->need_panels(packed_bytes(dy.shape[0], dx.cols(), dy.cols(), dx.dtype));
+    if (packs(dy.dtype))
+      s.meta()->need_panels(packed_bytes(dy.shape[0], dx.cols(), dy.cols(), dy.dtype, dx.dtype));
     place_grouped_matmul(s, dx, dy, w, GroupedProduct::input_gradient, false);
     return;
   }
@@ -145,7 +146,7 @@ void grouped_matmul_dw(Stream& s, Tensor dw, Tensor dy, Tensor x, const GroupRow
   if (s.meta()) {
     s.meta()->add(s, cost_of("grouped_matmul_dw", GroupedProduct::weight_gradient, rows, dw, dw, dy, x));
     if (packs(dy.dtype))
-      s.meta()->need_panels(packed_bytes_of_rows(dy.cols(), x.cols(), dy.shape[0], dw.dtype));
+      s.meta()->need_panels(packed_bytes_of_rows(dy.cols(), x.cols(), dy.shape[0], x.dtype, dw.dtype));
     place_grouped_matmul(s, dw, dy, x, GroupedProduct::weight_gradient, accumulate);
     return;
   }

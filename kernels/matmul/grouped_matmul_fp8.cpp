@@ -72,8 +72,8 @@ void add_product(Stream& s, const char* name, const Tensor& out, const Tensor& a
   s.meta()->add(s, cost);
   if (out.dtype == DType::f64) return;
   const bool gradient = out.shape.rank > 2;
-  s.meta()->need_panels(gradient ? packed_bytes_of_rows(n, k, fp8_filled_rows(most), out.dtype)
-                                 : packed_bytes(most, n, k, out.dtype));
+  s.meta()->need_panels(gradient ? packed_bytes_of_rows(n, k, fp8_filled_rows(most), DType::f8e4m3, out.dtype)
+                                 : packed_bytes(most, n, k, DType::f8e4m3, out.dtype));
 }
 
 }  // namespace

@@ -23,14 +23,15 @@ bool few_rows(const Tensor& a, int64_t m, const MatmulArgs& args, bool tf32) {
 
 }  // namespace
 
-bool packs(DType t) { return t != DType::f64 && (t != DType::bf16 || bf16_matmul() == Bf16Matmul::widen); }
+bool packs(DType t) { return t != DType::f64 && (t != DType::bf16 || bf16_matmul() != Bf16Matmul::onednn); }
 
-std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType out) {
-  return pack_bytes(m, n, k, is_half(out));
+std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType in, DType out) {
+  return pack_bytes(m, n, pack_sums(k, packs_pairs(in)), is_half(out));
 }
 
-std::array<int64_t, 3> packed_bytes_of_rows(int64_t m, int64_t n, int64_t most, DType out) {
-  return packed_bytes(m, n, std::min(most, kDepthBlock), out);  // beyond one block they are shorter
+std::array<int64_t, 3> packed_bytes_of_rows(int64_t m, int64_t n, int64_t most, DType in, DType out) {
+  const int64_t sums = pack_sums(most, packs_pairs(in));
+  return pack_bytes(m, n, std::min(sums, kDepthBlock), is_half(out));  // beyond one block they are shorter
 }
 
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
@@ -54,7 +55,7 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     cost.m = m, cost.n = n, cost.k = k;
     s.meta()->add(s, cost);
     if (packs(a.dtype) && !few_rows(a, m, args, tf32))
-      s.meta()->need_panels(packed_bytes(m, n, k, out.dtype));
+      s.meta()->need_panels(packed_bytes(m, n, k, a.dtype, out.dtype));
     place_matmul(s, out, a, args.trans_a, b, args.trans_b, args.accumulate);
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;

@@ -25,21 +25,22 @@ void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& arg
 /// cuBLASLt.
 LT_CUDA_KERNEL(matmul, Tensor out, Tensor a, Tensor b, const MatmulArgs& args)
 
-/// oneDNN, of bf16.
+/// oneDNN, of bf16: for AMX.
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
 
-/// How bf16 products are computed on this CPU. `native`: the bf16 dot-product instructions. `widen`: operands
-/// are widened to f32 as they are packed and multiplied there, which gives the same products (exact in f32)
-/// and sums; for CPUs whose bf16 instructions are slower than that. LTRAIN_BF16_MATMUL=native|widen overrides
-/// the choice.
-enum class Bf16Matmul : uint8_t { native, widen };
+/// How bf16 products are computed on this CPU. `widen`: operands are widened to f32 as they are packed and
+/// multiplied there, with exact products; for CPUs whose bf16 instructions are slower than that, or missing.
+/// `pairs`: packed in pairs and multiplied by AVX512_BF16's instruction. `onednn`: by AMX.
+/// LTRAIN_BF16_MATMUL=widen|pairs|onednn overrides the choice.
+enum class Bf16Matmul : uint8_t { widen, pairs, onednn };
 Bf16Matmul bf16_matmul();
-/// Products of this type are packed as f32 (matmul_packed.h); f64 and native bf16 are not.
+inline bool packs_pairs(DType t) { return t == DType::bf16 && bf16_matmul() == Bf16Matmul::pairs; }
+/// Products of this type are packed (matmul_packed.h); f64 and oneDNN's bf16 are not.
 bool packs(DType t);
-/// What a packed product (m, n, k) into `out` asks of each thread: pack_bytes.
-std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType out);
+/// What a packed product (m, n, k) of operands of `in` into `out` asks of each thread: pack_bytes.
+std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType in, DType out);
 /// The most of any number of summed rows up to `most`.
-std::array<int64_t, 3> packed_bytes_of_rows(int64_t m, int64_t n, int64_t most, DType out);
+std::array<int64_t, 3> packed_bytes_of_rows(int64_t m, int64_t n, int64_t most, DType in, DType out);
 /// Rows of a up to which a product with b^T reads b where it lies (matmul_few_rows_cpu).
 inline constexpr int64_t kFewRows = 8;
 /// f64, by cache blocks over the micro kernel.

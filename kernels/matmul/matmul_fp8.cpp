@@ -42,7 +42,7 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
     cost.dtype = DType::f8e4m3;
     cost.m = m, cost.n = n, cost.k = k;
     s.meta()->add(s, cost);
-    if (out.dtype != DType::f64) s.meta()->need_panels(packed_bytes(m, n, k, out.dtype));
+    if (out.dtype != DType::f64) s.meta()->need_panels(packed_bytes(m, n, k, DType::f8e4m3, out.dtype));
     place_matmul(s, out, a.of, a.turned, b.of, !b.turned, args.accumulate);
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;

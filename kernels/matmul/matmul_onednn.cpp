@@ -1,4 +1,4 @@
-// bf16 products by a CPU's own instructions, through oneDNN's matmul primitive.
+// How a CPU multiplies bf16, and products by AMX, through oneDNN's matmul primitive.
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -7,8 +7,10 @@
 #include <cstring>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <string_view>
 #include <tuple>
 
+#include "kernels/base/cpu_isa.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/tensor/parallel_for.h"
 
@@ -85,26 +87,41 @@ void run(const Key& key, const void* a, const void* b, const void* bias, void* o
   }
 }
 
-Bf16Matmul choose_bf16_matmul() {
-  if (const char* asked = std::getenv("LTRAIN_BF16_MATMUL"); asked && *asked) {
-    if (std::strcmp(asked, "native") == 0) return Bf16Matmul::native;
-    if (std::strcmp(asked, "widen") == 0) return Bf16Matmul::widen;
-    fail(ExitCode::usage, "LTRAIN_BF16_MATMUL={}: must be native or widen", asked);
-  }
-#if defined(__x86_64__)
+/// Bits of what the CPU can do: AVX512_BF16, AMX_BF16; whether it is Intel's.
+struct CpuBf16 {
+  bool avx512 = false, amx = false, intel = false;
+};
+
+CpuBf16 cpu_bf16() {
+  CpuBf16 cpu;
+#if defined(__x86_64__) && !defined(LTRAIN_ONE_ISA)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !(eax & (1u << 5)))
-    return Bf16Matmul::widen;  // AVX512_BF16
-  __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
-  if (edx & (1u << 22)) return Bf16Matmul::native;  // AMX_BF16
-  // Without AMX, Intel's VDPBF16PS runs at half the rate of two f32 FMAs (measured: 195 against 370 GFLOP/s
-  // on two Emerald Rapids cores); on AMD's Zen 4 it runs at twice.
+  cpu.avx512 =
+      cpu_isa() == CpuIsa::avx512 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & (1u << 5));
+  cpu.amx = cpu.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & (1u << 22));
   unsigned vendor[3];
   __get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]);
-  return std::memcmp(vendor, "GenuineIntel", 12) == 0 ? Bf16Matmul::widen : Bf16Matmul::native;
-#else
-  return Bf16Matmul::widen;
+  cpu.intel = std::memcmp(vendor, "GenuineIntel", 12) == 0;
 #endif
+  return cpu;
+}
+
+Bf16Matmul choose_bf16_matmul() {
+  const CpuBf16 cpu = cpu_bf16();
+  if (const char* asked = std::getenv("LTRAIN_BF16_MATMUL"); asked && *asked) {
+    const std::string_view way = asked;
+    if (way == "widen") return Bf16Matmul::widen;
+    if (way != "pairs" && way != "onednn")
+      fail(ExitCode::usage, "LTRAIN_BF16_MATMUL={}: must be widen, pairs or onednn", way);
+    if (!cpu.avx512)
+      fail(ExitCode::usage, "LTRAIN_BF16_MATMUL={}: this CPU has no AVX512_BF16{}; widen works everywhere",
+           way, std::string_view(cpu_isa_name()) == "avx512" ? "" : ", or LTRAIN_ISA leaves it out");
+    return way == "pairs" ? Bf16Matmul::pairs : Bf16Matmul::onednn;
+  }
+  if (cpu.amx) return Bf16Matmul::onednn;
+  // Without AMX, Intel's VDPBF16PS runs at half the rate of two f32 FMAs (measured: 195 against 370 GFLOP/s
+  // on two Emerald Rapids cores); on AMD's Zen 4 and 5 it runs at twice.
+  return cpu.avx512 && !cpu.intel ? Bf16Matmul::pairs : Bf16Matmul::widen;
 }
 
 }  // namespace
@@ -113,8 +130,6 @@ Bf16Matmul bf16_matmul() {
   static const Bf16Matmul choice = choose_bf16_matmul();
   return choice;
 }
-
-bool widens(DType t) { return t == DType::f16 || (t == DType::bf16 && bf16_matmul() == Bf16Matmul::widen); }
 
 void matmul_onednn(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];

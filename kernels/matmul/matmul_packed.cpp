@@ -25,7 +25,8 @@ void run_packed(Tensor out, int64_t k, PackedOperand a, PackedOperand b, const M
                         .n = out.shape[1],
                         .k = k,
                         .accumulate = args.accumulate,
-                        .tf32 = tf32};
+                        .tf32 = tf32,
+                        .pairs = packs_pairs(a.dtype)};
   LT_CHECK(!p.accumulate || !(is_half(out.dtype) || p.bias), "a sum in {}{}", dtype_name(out.dtype),
            p.bias ? " with a bias" : "");
   LT_CPU(matmul_packed_cpu)(p);

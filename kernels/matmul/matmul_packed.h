@@ -17,7 +17,8 @@ struct PackedOperand {
 };
 
 /// out (m, n), rows without gaps: [out +] a b [+ bias (n), of out's type]. out: f32, or 16 bits as a is. Each
-/// element is summed over k in one order, whatever the sizes, the number of threads and the instruction set.
+/// element is summed over k in one order, whatever the sizes, the number of threads and the width of vectors;
+/// in pairs in another.
 struct PackedProduct {
   DType out_type = DType::f32;
   void* out = nullptr;
@@ -26,6 +27,7 @@ struct PackedProduct {
   int64_t m = 0, n = 0, k = 0;
   bool accumulate = false;  ///< f32 alone
   bool tf32 = false;        ///< operands of f32 are rounded to it
+  bool pairs = false;       ///< operands of bf16 are multiplied in pairs along k, not as f32
 };
 
 /// As `matmul`, but of f64; tf32: as Stream::tf32.

@@ -12,7 +12,7 @@ using namespace packed;
 /// Codes and their steps. A load lies within one block of kFp8Block: blocks of k are multiples of 16.
 template <class E>
 struct Fp8Matrix {
-  static constexpr bool kFp8 = true;
+  static constexpr bool kFp8 = true, kPairs = false;
   const uint8_t* data;
   int64_t stride;
   const float* steps;
@@ -36,12 +36,14 @@ struct Fp8Matrix {
 
 /// Calls f with what reads the operand.
 template <class F>
-void with_source(const PackedOperand& o, bool tf32, F&& f) {
+void with_source(const PackedOperand& o, const PackedProduct& p, F&& f) {
   switch (o.dtype) {
     case DType::f32:
-      if (tf32) return f(Tf32Matrix{static_cast<const float*>(o.data), o.stride});
+      if (p.tf32) return f(Tf32Matrix{static_cast<const float*>(o.data), o.stride});
       return f(Matrix<float>{static_cast<const float*>(o.data), o.stride});
     case DType::bf16:
+      if (p.pairs && o.turned) return f(PairMatrix<true>{static_cast<const bf16*>(o.data), o.stride, p.k});
+      if (p.pairs) return f(PairMatrix<false>{static_cast<const bf16*>(o.data), o.stride, p.k});
       return f(Matrix<bf16>{static_cast<const bf16*>(o.data), o.stride});
     case DType::f16:
       return f(Matrix<f16>{static_cast<const f16*>(o.data), o.stride});
@@ -77,12 +79,13 @@ std::array<int64_t, 2> cut(int64_t size, int64_t tile, int64_t i, int64_t parts)
 template <class A, class B>
 void compute(const PackedProduct& p, const A& a, const B& b, const Part& part) {
   const bool half = is_half(p.out_type);
-  const auto bytes = pack_bytes(p.m, p.n, p.k, half);
+  const int64_t sums_of_k = pack_sums(p.k, p.pairs);
+  const auto bytes = pack_bytes(p.m, p.n, sums_of_k, half);
   float* panel_a = static_cast<float*>(thread_scratch(0, bytes[0]));
   float* panel_b = static_cast<float*>(thread_scratch(1, bytes[1]));
   if (!half) {
     gemm(static_cast<float*>(p.out) + part.row * p.n + part.col, p.n, a, p.a.turned, b, p.b.turned,
-         static_cast<const float*>(p.bias), part, p.k, p.accumulate, panel_a, panel_b);
+         static_cast<const float*>(p.bias), part, sums_of_k, p.accumulate, panel_a, panel_b);
     return;
   }
   float* sums = static_cast<float*>(thread_scratch(2, bytes[2]));
@@ -90,7 +93,7 @@ void compute(const PackedProduct& p, const A& a, const B& b, const Part& part) {
     for (int64_t i = 0; i < part.rows; i += kHalfRows) {
       const Part some{part.row + i, std::min(kHalfRows, part.rows - i), part.col + j,
                       std::min(kHalfCols, part.cols - j)};
-      gemm(sums, some.cols, a, p.a.turned, b, p.b.turned, nullptr, some, p.k, false, panel_a, panel_b);
+      gemm(sums, some.cols, a, p.a.turned, b, p.b.turned, nullptr, some, sums_of_k, false, panel_a, panel_b);
       dispatch_half(p.out_type, [&]<class T>() {
         const T* bias = static_cast<const T*>(p.bias);
         for (int64_t r = 0; r < some.rows; ++r) {
@@ -109,12 +112,13 @@ void compute(const PackedProduct& p, const A& a, const B& b, const Part& part) {
 }  // namespace
 
 void matmul_packed_cpu(const PackedProduct& p) {
+  if constexpr (std::is_same_v<Pairs, Plain>) LT_CHECK(!p.pairs, "bf16 in pairs without AVX-512");
   constexpr double kWorth = 1 << 18;  // multiplications that are worth a thread
   const double worth =
       static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / kWorth;
   const int64_t threads = std::clamp<int64_t>(static_cast<int64_t>(worth), 1, omp_get_max_threads());
   const auto [by_rows, by_cols] = grid_of(p.m, p.n, threads);
-  with_source(p.a, p.tf32, [&](const auto& a) {
+  with_source(p.a, p, [&](const auto& a) {
     const auto multiply = [&](const auto& b) {
       parallel_for(by_rows * by_cols, 1, [&, rows = by_rows, cols = by_cols](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
@@ -123,10 +127,10 @@ void matmul_packed_cpu(const PackedProduct& p) {
         }
       });
     };
-    with_source(p.b, p.tf32, [&]<class B>(const B& b) {
+    with_source(p.b, p, [&]<class B>(const B& b) {
       using A = std::decay_t<decltype(a)>;
       // Operands are of one type, or both of FP8.
-      if constexpr (std::is_same_v<A, B> || (A::kFp8 && B::kFp8)) {
+      if constexpr (std::is_same_v<A, B> || (A::kFp8 && B::kFp8) || (A::kPairs && B::kPairs)) {
         multiply(b);
       } else {
         fail(ExitCode::internal, "a product of {} and {}", dtype_name(p.a.dtype), dtype_name(p.b.dtype));

@@ -23,10 +23,13 @@ constexpr int64_t pack_depth(int64_t k) {
   return ((k + blocks - 1) / blocks + 15) / 16 * 16;
 }
 
+/// Of k elements that are summed over, so many in a panel: by pairs half of them.
+constexpr int64_t pack_sums(int64_t k, bool pairs) { return pairs ? (k + 1) / 2 : k; }
+
 constexpr int64_t up_to_multiple(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 
-/// Bytes that a thread holds for a product (m, n, k): panels of a, of b, and sums of a result of 16 bits.
-/// Each is kept at the largest size that any product needed.
+/// Bytes that a thread holds for a product (m, n, k), k being pack_sums: panels of a, of b, and sums of a
+/// result of 16 bits. Each is kept at the largest size that any product needed.
 constexpr std::array<int64_t, 3> pack_bytes(int64_t m, int64_t n, int64_t k, bool half_result) {
   const int64_t cols = half_result ? kHalfCols : kColBlock;
   return {std::min(kRowBlock, up_to_multiple(m, kPackTileRows)) * pack_depth(k) * 4 + kPackOver,

@@ -5,8 +5,16 @@
 //
 // A panel of a: kPanelRows rows, one after another for each k; of b: kPanelCols columns likewise. What lies
 // beyond the matrix is 0.
+//
+// bf16 by a CPU's own instruction (pairs): what lies in a panel in the place of an f32 are two neighbours
+// along k, of which VDPBF16PS multiplies and adds both. Sums, depths and sizes are then counted in pairs.
 #pragma once
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/matmul/packed_gemm.h"
 #include "kernels/tensor/fp8.h"
@@ -36,7 +44,7 @@ struct Matrix {
   const T* data;
   int64_t stride;
 
-  static constexpr bool kFp8 = false;
+  static constexpr bool kFp8 = false, kPairs = false;
   const T* at(int64_t row, int64_t col) const { return data + row * stride + col; }
   float get(int64_t row, int64_t col) const { return ltrain::get(at(row, col), 0); }
   Lanes load(int64_t row, int64_t col) const {
@@ -56,9 +64,53 @@ struct Matrix {
   }
 };
 
+/// bf16 in pairs along k, `depth` elements; a pair's second is 0 beyond it. Along: the matrix is (rows, k),
+/// and the second index counts pairs; else it is (k, rows), and the first does.
+template <bool Along>
+struct PairMatrix {
+  static constexpr bool kFp8 = false, kPairs = true;
+  const bf16* data;
+  int64_t stride, depth;
+  typedef uint16_t Short __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+  typedef uint32_t Wide __attribute__((vector_size(kVectorBytes)));
+
+  const bf16* at(int64_t row, int64_t col) const {
+    return Along ? data + row * stride + 2 * col : data + 2 * row * stride + col;
+  }
+  float get(int64_t row, int64_t col) const {
+    const bf16* first = at(row, col);
+    uint16_t pair[2] = {};
+    std::memcpy(pair, first, 2);
+    if (2 * (Along ? col : row) + 1 < depth) std::memcpy(pair + 1, first + (Along ? 1 : stride), 2);
+    float both;
+    std::memcpy(&both, pair, 4);
+    return both;
+  }
+  Lanes load(int64_t row, int64_t col) const {
+    const bf16* from = at(row, col);
+    if constexpr (Along) {
+      if (2 * (col + kLanes) <= depth) {
+        Lanes x;
+        std::memcpy(&x, from, sizeof x);
+        return x;
+      }
+      float x[kLanes];
+      for (int i = 0; i < kLanes; ++i) x[i] = get(row, col + i);
+      Lanes lanes;
+      std::memcpy(&lanes, x, sizeof lanes);
+      return lanes;
+    } else {
+      const Wide low = __builtin_convertvector(*reinterpret_cast<const Short*>(from), Wide);
+      if (2 * row + 1 >= depth) return reinterpret_cast<Lanes>(low);
+      const Wide high = __builtin_convertvector(*reinterpret_cast<const Short*>(from + stride), Wide);
+      return reinterpret_cast<Lanes>(low | high << 16);
+    }
+  }
+};
+
 /// f32, rounded to the 10 bits of TF32: to nearest, ties to even; NaN stays NaN.
 struct Tf32Matrix {
-  static constexpr bool kFp8 = false;
+  static constexpr bool kFp8 = false, kPairs = false;
   const float* data;
   int64_t stride;
 
@@ -166,31 +218,12 @@ void pack(float* dst, const Source& src, bool turned, int64_t row, int64_t rows,
       }
 }
 
-/// c (R rows, V whole vectors) = [c +] a b [+ bias], a and b being panels.
 template <int R, int V>
-void tile(int64_t depth, const float* a, const float* b, float* c, int64_t ldc, bool add, const float* bias) {
-  Lanes acc[R][V];
-#pragma GCC unroll 14
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) {
-      __builtin_prefetch(c + r * ldc + v * kLanes, 1);
-      acc[r][v] = Lanes{};
-    }
-  for (int64_t k = 0; k < depth; ++k) {
-    Lanes bv[V];
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) {
-      bv[v] = *reinterpret_cast<const Lanes*>(b + k * kPanelCols + v * kLanes);
-      __builtin_prefetch(b + (k + kSumsAhead) * kPanelCols + v * kLanes);
-    }
-#pragma GCC unroll 14
-    for (int r = 0; r < R; ++r) {
-      const float x = a[k * kPanelRows + r];
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) acc[r][v] += x * bv[v];
-    }
-  }
+using Sums = Lanes[R][V];
+
+/// c (R rows, V whole vectors) = [c +] acc [+ bias].
+template <int R, int V>
+inline void store(const Sums<R, V>& acc, float* c, int64_t ldc, bool add, const float* bias) {
 #pragma GCC unroll 14
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
@@ -204,21 +237,89 @@ void tile(int64_t depth, const float* a, const float* b, float* c, int64_t ldc, 
 }
 
 template <int R, int V>
+inline void clear(Sums<R, V>& acc, float* c, int64_t ldc) {
+#pragma GCC unroll 14
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      __builtin_prefetch(c + r * ldc + v * kLanes, 1);
+      acc[r][v] = Lanes{};
+    }
+}
+
+/// c (R rows, V whole vectors) = [c +] a b [+ bias], a and b being panels.
+struct Plain {
+  template <int R, int V>
+  static void tile(int64_t depth, const float* a, const float* b, float* c, int64_t ldc, bool add,
+                   const float* bias) {
+    Sums<R, V> acc;
+    clear<R, V>(acc, c, ldc);
+    for (int64_t k = 0; k < depth; ++k) {
+      Lanes bv[V];
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) {
+        bv[v] = *reinterpret_cast<const Lanes*>(b + k * kPanelCols + v * kLanes);
+        __builtin_prefetch(b + (k + kSumsAhead) * kPanelCols + v * kLanes);
+      }
+#pragma GCC unroll 14
+      for (int r = 0; r < R; ++r) {
+        const float x = a[k * kPanelRows + r];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) acc[r][v] += x * bv[v];
+      }
+    }
+    store<R, V>(acc, c, ldc, add, bias);
+  }
+};
+
+#if defined(__AVX512F__)
+/// The same of panels of pairs.
+struct Pairs {
+  template <int R, int V>
+  __attribute__((target("avx512bf16"))) static void tile(int64_t depth, const float* a, const float* b,
+                                                         float* c, int64_t ldc, bool add, const float* bias) {
+    Sums<R, V> acc;
+    clear<R, V>(acc, c, ldc);
+    for (int64_t k = 0; k < depth; ++k) {
+      Lanes bv[V];
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) {
+        bv[v] = *reinterpret_cast<const Lanes*>(b + k * kPanelCols + v * kLanes);
+        __builtin_prefetch(b + (k + kSumsAhead) * kPanelCols + v * kLanes);
+      }
+#pragma GCC unroll 14
+      for (int r = 0; r < R; ++r) {
+        const __m512bh x = reinterpret_cast<__m512bh>(_mm512_set1_ps(a[k * kPanelRows + r]));
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v)
+          acc[r][v] = reinterpret_cast<Lanes>(
+              _mm512_dpbf16_ps(reinterpret_cast<__m512>(acc[r][v]), x, reinterpret_cast<__m512bh>(bv[v])));
+      }
+    }
+    store<R, V>(acc, c, ldc, add, bias);
+  }
+};
+#else
+using Pairs = Plain;           // never asked for: bf16_matmul()
+#endif
+
+template <class K, int R, int V>
 void tile_of(int rows, int64_t depth, const float* a, const float* b, float* c, int64_t ldc, bool add,
              const float* bias) {
-  if (rows == R) return tile<R, V>(depth, a, b, c, ldc, add, bias);
-  if constexpr (R > 1) tile_of<R - 1, V>(rows, depth, a, b, c, ldc, add, bias);
+  if (rows == R) return K::template tile<R, V>(depth, a, b, c, ldc, add, bias);
+  if constexpr (R > 1) tile_of<K, R - 1, V>(rows, depth, a, b, c, ldc, add, bias);
 }
 
 /// The same of a tile at an edge: `cols` may be fewer than a tile's.
-inline void tile_at(int rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c,
-                    int64_t ldc, bool add, const float* bias) {
-  if (cols >= kPanelCols) return tile_of<kPanelRows, kPanelVectors>(rows, depth, a, b, c, ldc, add, bias);
+template <class K>
+void tile_at(int rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c, int64_t ldc,
+             bool add, const float* bias) {
+  if (cols >= kPanelCols) return tile_of<K, kPanelRows, kPanelVectors>(rows, depth, a, b, c, ldc, add, bias);
   float whole[kPanelRows * kPanelCols];
   if (cols <= kLanes) {
-    tile_of<kPanelRows, 1>(rows, depth, a, b, whole, kPanelCols, false, nullptr);
+    tile_of<K, kPanelRows, 1>(rows, depth, a, b, whole, kPanelCols, false, nullptr);
   } else {
-    tile_of<kPanelRows, kPanelVectors>(rows, depth, a, b, whole, kPanelCols, false, nullptr);
+    tile_of<K, kPanelRows, kPanelVectors>(rows, depth, a, b, whole, kPanelCols, false, nullptr);
   }
   for (int r = 0; r < rows; ++r)
     for (int64_t j = 0; j < cols; ++j) {
@@ -234,11 +335,12 @@ struct Part {
   int64_t row, rows, col, cols;
 };
 
-/// c of a part, which points at its first element: (+)= a b [+ bias, which is that of column 0]. panel_a,
-/// panel_b: pack_bytes.
+/// c of a part, which points at its first element: (+)= a b [+ bias, which is that of column 0]. k: sums, in
+/// pairs where a and b are. panel_a, panel_b: pack_bytes.
 template <class A, class B>
 void gemm(float* c, int64_t ldc, const A& a, bool a_turned, const B& b, bool b_turned, const float* bias,
           const Part& part, int64_t k, bool accumulate, float* panel_a, float* panel_b) {
+  using Kernel = std::conditional_t<A::kPairs, Pairs, Plain>;
   const int64_t depth_of_block = pack_depth(k);
   for (int64_t j0 = 0; j0 < part.cols; j0 += kColBlock)
     for (int64_t k0 = 0; k0 < k; k0 += depth_of_block) {
@@ -250,9 +352,9 @@ void gemm(float* c, int64_t ldc, const A& a, bool a_turned, const B& b, bool b_t
         pack<kPanelRows>(panel_a, a, a_turned, part.row + i0, rows, k0, depth);
         for (int64_t j = 0; j < cols; j += kPanelCols)
           for (int64_t i = 0; i < rows; i += kPanelRows)
-            tile_at(static_cast<int>(std::min<int64_t>(kPanelRows, rows - i)), cols - j, depth,
-                    panel_a + i * depth, panel_b + j * depth, c + (i0 + i) * ldc + j0 + j, ldc,
-                    accumulate || k0 > 0, bias_here ? bias_here + j : nullptr);
+            tile_at<Kernel>(static_cast<int>(std::min<int64_t>(kPanelRows, rows - i)), cols - j, depth,
+                            panel_a + i * depth, panel_b + j * depth, c + (i0 + i) * ldc + j0 + j, ldc,
+                            accumulate || k0 > 0, bias_here ? bias_here + j : nullptr);
       }
     }
 }

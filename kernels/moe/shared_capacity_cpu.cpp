@@ -15,8 +15,11 @@ void keep(const SharedCapacityPointers& p, const RouteArgs& a) {
   int64_t* next = scratch<int64_t>(1, a.experts);
   int32_t* sorted = scratch<int32_t>(2, p.choices);  // by expert, then token
   std::fill(begin, begin + a.experts + 1, 0);
-  for (int64_t i = 0; i < p.choices; ++i)
+  for (int64_t i = 0; i < p.choices; ++i) {
+    // Other ranks' choices have come over a group; what is no expert would be counted outside of the table.
+    LT_CHECK(p.experts[i] < a.experts, "a choice of expert {}, of {}", p.experts[i], a.experts);
     if (p.experts[i] >= 0) ++begin[p.experts[i] + 1];
+  }
   for (int64_t e = 0; e < a.experts; ++e) begin[e + 1] += begin[e];
   std::copy(begin, begin + a.experts, next);
   for (int64_t i = 0; i < p.choices; ++i)

@@ -41,16 +41,17 @@ void Linear::ring_product(Step& step, Tensor y, Tensor own, Tensor weight, const
   Tensor buffers[2];
   if (!whole.defined())
     for (int i = 0; i < std::min(2, ranks - 1); ++i)
-      buffers[i] = step.memory.allocate(MemoryKind::communication, "rows of the next rank", own.dtype, own.shape);
+      buffers[i] =
+          step.memory.allocate(MemoryKind::communication, "rows of the next rank", own.dtype, own.shape);
   std::vector<Tensor> pieces;
   Tensor here = own;
   for (int t = 0; t < ranks; ++t) {
     Tensor next;
     AsyncHandle arrived;
     if (t + 1 < ranks) {
-      next = whole.defined()
-                 ? place_apart(step.compute, whole.narrow(owner_after(t + 1) * rows, rows), "rows of the next rank")
-                 : buffers[t % 2];
+      next = whole.defined() ? place_apart(step.compute, whole.narrow(owner_after(t + 1) * rows, rows),
+                                           "rows of the next rank")
+                             : buffers[t % 2];
       arrived = g.start_send_recv(step.compute, here, (rank + 1) % ranks, next, owner_after(1));
     }
     // Each rank has another rank's rows now; when all hops are made, all have had all.
@@ -84,7 +85,8 @@ void Linear::summed_product(Step& step, Tensor y, Tensor a, Tensor weight, const
     last.wait(step.compute);  // of one stream: all before it are done
     return place_joined(step.compute, "sums of parts", y, done);
   }
-  // Parts of columns: a rank's rows of each are summed by one collective, which rows of all ranks would not be.
+  // Parts of columns: a rank's rows of each are summed by one collective, which rows of all ranks would not
+  // be.
   const int64_t parts = parts_of(y.shape[1], kColumnParts, kColumns), cols = y.shape[1] / parts;
   struct Part {
     Tensor partial, sum;

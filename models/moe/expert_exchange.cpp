@@ -122,6 +122,11 @@ std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& 
     const auto of = [&](int64_t rank) { return read.begin() + rank * (experts_ + 1); };
     check_finite(of(g.rank())[experts_], name);
     for (int64_t rank = 0; rank < ranks; ++rank) known.insert(known.end(), of(rank), of(rank) + experts_);
+    // A token is at an expert once at most: what says otherwise would be laid out in memory that is not
+    // there.
+    for (const int64_t rows : known)
+      LT_CHECK(rows >= 0 && rows <= r.slots.shape[0], "{}: {} rows for an expert, of {} tokens of a rank",
+               name, rows, r.slots.shape[0]);
   }
   if (ranks > 1) step.release(all);
   return known;

@@ -90,10 +90,10 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 void __tsan_read_range(void* p, unsigned long n) { count(p, static_cast<int64_t>(n), false); }
 void __tsan_write_range(void* p, unsigned long n) { count(p, static_cast<int64_t>(n), true); }
-#define LT_COUNT(n)                                                     \
-  void __tsan_read##n(void* p) { count(p, n, false); }                  \
-  void __tsan_write##n(void* p) { count(p, n, true); }                  \
-  void __tsan_unaligned_read##n(void* p) { count(p, n, false); }        \
+#define LT_COUNT(n)                                              \
+  void __tsan_read##n(void* p) { count(p, n, false); }           \
+  void __tsan_write##n(void* p) { count(p, n, true); }           \
+  void __tsan_unaligned_read##n(void* p) { count(p, n, false); } \
   void __tsan_unaligned_write##n(void* p) { count(p, n, true); }
 LT_COUNT(1)
 LT_COUNT(2)
@@ -102,7 +102,11 @@ LT_COUNT(8)
 LT_COUNT(16)
 #undef LT_COUNT
 // Of host code in the same sources.
-unsigned char __tsan_atomic8_load(const volatile unsigned char* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
-long __tsan_atomic64_fetch_add(volatile long* p, long v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
+unsigned char __tsan_atomic8_load(const volatile unsigned char* p, int) {
+  return __atomic_load_n(p, __ATOMIC_SEQ_CST);
+}
+long __tsan_atomic64_fetch_add(volatile long* p, long v, int) {
+  return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
+}
 }
 // NOLINTEND

@@ -1,7 +1,7 @@
-// Every access of a kernel to the device's memory, by address. The kernels' sources are compiled for this test
-// with GCC's and Clang's instrumentation for ThreadSanitizer, whose calls accesses.cpp takes: each load and
-// store that the optimiser leaves says where it is and how wide. What asynchronous and bulk copies move, the
-// emulated device says (emulated_on_copy).
+// Every access of a kernel to the device's memory, by address. The kernels' sources are compiled for this
+// test with GCC's and Clang's instrumentation for ThreadSanitizer, whose calls accesses.cpp takes: each load
+// and store that the optimiser leaves says where it is and how wide. What asynchronous and bulk copies move,
+// the emulated device says (emulated_on_copy).
 #pragma once
 #include "tests/cuda/operands.h"
 

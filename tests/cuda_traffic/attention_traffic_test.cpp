@@ -40,7 +40,8 @@ void check_attention(const char* kernel, int64_t seq, const Moves& expected) {
   check_bytes(
       [=](Operands& o) {
         const Tensor out = o.make(kBf16, {seq, shape.out_width()}), lse = o.make(kF32, {1, 2, seq}),
-                     qkv = o.make(kBf16, {seq, shape.qkv_width()}), dout = o.make(kBf16, {seq, shape.out_width()}),
+                     qkv = o.make(kBf16, {seq, shape.qkv_width()}),
+                     dout = o.make(kBf16, {seq, shape.out_width()}),
                      dqkv = o.make(kBf16, {seq, shape.qkv_width()});
         return [=](Stream& s) { attention_backward(s, dqkv, dout, qkv, out, lse, shape, {}); };
       },
@@ -56,17 +57,19 @@ TEST_CASE("bytes: attention by each kernel") {
   // Keys and values of a head (2 * head) for each tile of queries, up to its last: a mean of (tiles + 1) / 2
   // times, by each of two heads. Tiles of queries are 32, 128 and 192 rows; the last kernel's 128 keys.
   const auto again = [=](double times) { return static_cast<int64_t>((2 * times - 1) * 2 * head); };
-  check_attention("base", seq, {{.floor = forward, .again = again(6.5)}, {.floor = backward, .again = 3376128}});
-  check_attention("mma", seq,
-                  {{.floor = forward, .again = again(2)},
-                   {.floor = backward, .again = 1199616, .scratch = 26112}});
+  check_attention("base", seq,
+                  {{.floor = forward, .again = again(6.5)}, {.floor = backward, .again = 3376128}});
+  check_attention(
+      "mma", seq,
+      {{.floor = forward, .again = again(2)}, {.floor = backward, .again = 1199616, .scratch = 26112}});
   check_attention("wgmma", seq,
                   {{.floor = forward, .again = again((2 + 3) / 3.0)},
                    {.floor = backward, .again = 983040, .scratch = 44544}});
 }
 
 TEST_CASE("bytes: attention sinks") {
-  const int64_t rows = 64, chunks = rows / 16, heads = 4, dim = 64, n = rows * heads * dim, pairs = rows * heads;
+  const int64_t rows = 64, chunks = rows / 16, heads = 4, dim = 64, n = rows * heads * dim,
+                pairs = rows * heads;
   check_bytes(
       [=](Operands& o) {
         const Tensor out = o.make(kBf16, {rows, heads * dim}), lse = o.make(kF32, {1, heads, rows}),
@@ -74,7 +77,9 @@ TEST_CASE("bytes: attention sinks") {
         return [=](Stream& s) { attention_sinks_forward(s, out, lse, sinks, 0); };
       },
       // A row's sum and its head's sink by each lane.
-      {.floor = 2 * (n * 2 + pairs * 4), .beside = heads * 2, .again = pairs * (31 * 4 + 32 * 2) - heads * 2});
+      {.floor = 2 * (n * 2 + pairs * 4),
+       .beside = heads * 2,
+       .again = pairs * (31 * 4 + 32 * 2) - heads * 2});
   check_bytes(
       [=](Operands& o) {
         const Tensor out = o.make(kBf16, {rows, heads * dim}), lse = o.make(kF32, {1, heads, rows}),
@@ -106,15 +111,17 @@ TEST_CASE("bytes: heads of latent attention") {
   const int64_t once = rows * (p.qkv_width() + p.heads * p.width() + parts + p.rope) * 2;
   check_bytes(
       [=](Operands& o) {
-        const Tensor qkv = o.make(kBf16, {rows, p.qkv_width()}), q = o.make(kBf16, {rows, p.heads * p.width()}),
-                     kv = o.make(kBf16, {rows, parts}), rope = o.make(kBf16, {rows, p.rope});
+        const Tensor qkv = o.make(kBf16, {rows, p.qkv_width()}),
+                     q = o.make(kBf16, {rows, p.heads * p.width()}), kv = o.make(kBf16, {rows, parts}),
+                     rope = o.make(kBf16, {rows, p.rope});
         return [=](Stream& s) { latent_heads_forward(s, qkv, q, kv, rope, p); };
       },
       {.floor = once, .again = /*shared channels for each head*/ (p.heads - 1) * rows * p.rope * 2});
   check_bytes(
       [=](Operands& o) {
-        const Tensor qkv = o.make(kBf16, {rows, p.qkv_width()}), q = o.make(kBf16, {rows, p.heads * p.width()}),
-                     kv = o.make(kBf16, {rows, parts}), rope = o.make(kBf16, {rows, p.rope});
+        const Tensor qkv = o.make(kBf16, {rows, p.qkv_width()}),
+                     q = o.make(kBf16, {rows, p.heads * p.width()}), kv = o.make(kBf16, {rows, parts}),
+                     rope = o.make(kBf16, {rows, p.rope});
         return [=](Stream& s) { latent_heads_backward(s, q, kv, rope, qkv, p); };
       },
       {.floor = once});

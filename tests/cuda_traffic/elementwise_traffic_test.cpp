@@ -63,11 +63,13 @@ TEST_CASE("bytes: cross-entropy over a vocabulary that ranks share") {
           sample_labels(s, labels, logits, t, stats, 0, all, random);
         };
       },
-      // The statistics' pass, and then half of a row in the mean as the plan has it, which is what a CPU reads:
-      // the kernel reads a row, a sixteenth of it, and so on. Here the statistics have read the logits before.
+      // The statistics' pass, and then half of a row in the mean as the plan has it, which is what a CPU
+      // reads: the kernel reads a row, a sixteenth of it, and so on. Here the statistics have read the logits
+      // before.
       {.floor = rows * (vocab * 4 + 12) + rows * (vocab * 2 + 20),
        .beside = 8 - rows * (vocab * 2 + 4),
-       .again = rows * (vocab * 4 + vocab / 4) + /*target and largest logit by each thread*/ 512 * rows * 8 + rows * 4,
+       .again = rows * (vocab * 4 + vocab / 4) + /*target and largest logit by each thread*/ 512 * rows * 8 +
+                rows * 4,
        .more = /*the last few logits, by one thread*/ 1024});
 }
 
@@ -126,7 +128,9 @@ TEST_CASE("bytes: gated activations that are no SwiGLU") {
         [=](Operands& o) {
           const Tensor dy = o.make(kBf16, {rows, cols}), x = o.make(kBf16, {rows, 2 * cols}),
                        d = o.make(kBf16, {rows, 2 * cols});
-          return [=](Stream& s) { clamped ? clamped_swiglu_backward(s, d, dy, x) : geglu_backward(s, d, dy, x); };
+          return [=](Stream& s) {
+            clamped ? clamped_swiglu_backward(s, d, dy, x) : geglu_backward(s, d, dy, x);
+          };
         },
         {.floor = 5 * matrix});
   }

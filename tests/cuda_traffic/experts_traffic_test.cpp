@@ -32,10 +32,8 @@ Routing routing(Operands& o) {
   Routing r;
   r.logits = o.make(kF32, {kTokens, kExperts}), r.norm = o.make(kF32, {kTokens, 2});
   r.experts = o.make(kI32, {kTokens, kTopK}, expert), r.weights = o.make(kF32, {kTokens, kTopK});
-  r.slots = o.make(kI32, {kTokens, kTopK},
-                   [=](int64_t i) { return expert(i) * each + i / kExperts; });
-  r.sources =
-      o.make(kI32, {kChoices}, [=](int64_t row) { return row % each * kExperts + row / each; });
+  r.slots = o.make(kI32, {kTokens, kTopK}, [=](int64_t i) { return expert(i) * each + i / kExperts; });
+  r.sources = o.make(kI32, {kChoices}, [=](int64_t row) { return row % each * kExperts + row / each; });
   r.counts = o.make(kI64, {kExperts + 1}, [=](int64_t e) { return e < kExperts ? each : -1; });
   r.statistics = o.make(kF64, {3, kExperts});
   r.run = kTokens;
@@ -58,9 +56,11 @@ TEST_CASE("bytes: rows of tokens to those of experts and back") {
         const Tensor x = o.make(kBf16, {kTokens, kCols}), out = o.make(kBf16, {kChoices, kCols});
         return [=](Stream& s) { permute_rows(s, out, x, r, kChoices); };
       },
-      // A token's row is read for each of its experts, from the caches but once; where it goes by each thread,
-      // which has 16 bytes of it.
-      {.floor = 2 * rows, .beside = kChoices * 4 - (rows - tokens), .again = rows - tokens + (kPacks - 1) * kChoices * 4});
+      // A token's row is read for each of its experts, from the caches but once; where it goes by each
+      // thread, which has 16 bytes of it.
+      {.floor = 2 * rows,
+       .beside = kChoices * 4 - (rows - tokens),
+       .again = rows - tokens + (kPacks - 1) * kChoices * 4});
   for (const bool weighted : {true, false})
     check_bytes(
         [=](Operands& o) {
@@ -79,7 +79,9 @@ TEST_CASE("bytes: rows of tokens to those of experts and back") {
         return [=](Stream& s) { combine_rows_backward(s, dz, dweights, dy, z, r); };
       },
       // A token's gradient likewise; slots and weights by each lane.
-      {.floor = tokens + 2 * rows, .beside = kChoices * (4 + 4 + 4), .again = rows - tokens + 31 * kChoices * 8});
+      {.floor = tokens + 2 * rows,
+       .beside = kChoices * (4 + 4 + 4),
+       .again = rows - tokens + 31 * kChoices * 8});
 }
 
 TEST_CASE("bytes: the router and its losses") {
@@ -88,8 +90,8 @@ TEST_CASE("bytes: the router and its losses") {
         const Routing r = routing(o);
         return [=](Stream& s) { route_forward(s, r, {}, args()); };
       },
-      // Logits are read and not written, as the plan has it; what is chosen is written and, by the kernels that
-      // follow, read; a block an expert goes over all choices, twice, which the caches hold.
+      // Logits are read and not written, as the plan has it; what is chosen is written and, by the kernels
+      // that follow, read; a block an expert goes over all choices, twice, which the caches hold.
       {.floor = 2 * kTokens * kExperts * 4 + kChoices * 16,
        .beside = -kTokens * kExperts * 4 + 2 * kTokens * 8 + 3 * kChoices * 4 + 3 * kExperts * 8 +
                  (2 * kExperts + 1) * 8,
@@ -123,9 +125,7 @@ TEST_CASE("bytes: the router and its losses") {
       },
       // Of both statistics the half that this loss has no use for is not read; total is read and written. All
       // of an expert's threads read the choices of all experts.
-      {.floor = 5 * kExperts * 8,
-       .beside = 16 - 2 * kExperts * 8,
-       .again = (kExperts - 1) * kExperts * 8});
+      {.floor = 5 * kExperts * 8, .beside = 16 - 2 * kExperts * 8, .again = (kExperts - 1) * kExperts * 8});
   check_bytes(
       [](Operands& o) {
         const Tensor bias = o.make(kF32, {4, kExperts}), chosen = o.make(kF64, {4, kExperts});
@@ -145,8 +145,8 @@ TEST_CASE("bytes: choices sorted by expert, and capacities") {
       // last kernel adds up the counts of the experts before.
       {.floor = kChoices * 16,
        .beside = kChoices * 4 + (kExperts - 1) * 8 + (kExperts + 1) * 8 + 8,
-       .again = (2 * kExperts + 1 - 1) * kChoices * 8 + kChoices * 4 +
-                kChoices / kExperts * 28 * 8 - (kExperts - 1) * 8});
+       .again = (2 * kExperts + 1 - 1) * kChoices * 8 + kChoices * 4 + kChoices / kExperts * 28 * 8 -
+                (kExperts - 1) * 8});
   check_bytes(
       [](Operands& o) {
         const Routing r = routing(o);
@@ -256,7 +256,8 @@ TEST_CASE("bytes: largest magnitudes, codes that are turned and steps") {
       {.floor = n * 2, .beside = 8, .scratch = /*each block's*/ 16 * 8});
   check_bytes(
       [=](Operands& o) {
-        const Tensor turned = o.make(DType::f8e4m3, {cols, rows}), codes = o.make(DType::f8e4m3, {rows, cols});
+        const Tensor turned = o.make(DType::f8e4m3, {cols, rows}),
+                     codes = o.make(DType::f8e4m3, {rows, cols});
         return [=](Stream& s) { turn_codes(s, turned, codes); };
       },
       {.floor = n * 2});

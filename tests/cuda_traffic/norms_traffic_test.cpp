@@ -81,8 +81,8 @@ TEST_CASE("bytes: norms of rows whose columns ranks share") {
         const NormCutBackward b = backward(o);
         return [b](Stream& s) { norm_cut_dots(s, b); };
       },
-      // Both matrices again for the weight's gradient, which is a kernel of its own; the weight a row; rstd by
-      // each thread, and for each element of the second kernel.
+      // Both matrices again for the weight's gradient, which is a kernel of its own; the weight a row; rstd
+      // by each thread, and for each element of the second kernel.
       {.floor = 2 * n * 2 + rows * 4,
        .beside = cols * (2 + 4) + rows * 4,
        .again = 2 * n * 2 + (rows - 1) * cols * 2 + (threads - 1) * rows * 4 + n * 4,

@@ -1,5 +1,5 @@
-// Negative controls of the stand-in for NCCL: it is driven as groups once drove NCCL, or as they must not, and
-// has to fail as NCCL does. What a caller gets right on it says something only because of these.
+// Negative controls of the stand-in for NCCL: it is driven as groups once drove NCCL, or as they must not,
+// and has to fail as NCCL does. What a caller gets right on it says something only because of these.
 #include "tests/support/fake_nccl.h"
 
 #include <atomic>

@@ -7,8 +7,8 @@ from conftest import ROOT
 CALLED = {
     "momentum": "momentum_update(", "matmul_fp8_blocks": "matmul_fp8(",
     "grouped_gemm": "grouped_matmul(", "grouped_gemm_mma": 'kernel : {"mma"', "grouped_gemm_wgmma": '"wgmma"}',
-    "attention_mma_forward": 'check_attention("mma"', "attention_mma_backward": 'check_attention("mma"',
-    "attention_wgmma_forward": 'check_attention("wgmma"', "attention_wgmma_backward": 'check_attention("wgmma"',
+    "attention_mma_forward": '"mma", seq', "attention_mma_backward": '"mma", seq',
+    "attention_wgmma_forward": '"wgmma", seq', "attention_wgmma_backward": '"wgmma", seq',
 }
 # Sources without an op of a step: the comparison of attention's kernels on small problems, and the question whether a
 # card runs this build.
@@ -38,6 +38,6 @@ def test_every_op_has_a_count():
 
 
 def test_an_op_without_a_count_is_found():
-    assert uncounted(traffic_tests().replace("head_norm_backward(", "").replace('check_attention("mma"', "")) == [
+    assert uncounted(traffic_tests().replace("head_norm_backward(", "").replace('"mma", seq', "")) == [
         "attention_mma_backward_cuda.cu: attention_mma_backward", "attention_mma_forward_cuda.cu: attention_mma_forward",
         "head_norm_cuda.cu: head_norm_backward"]

@@ -35,7 +35,7 @@ void count(const volatile void* at, int64_t size, bool stored) {
     }
     const uint8_t mark = stored ? kStored : kLoaded;
     for (uintptr_t i = first - r.begin; i < first - r.begin + static_cast<uintptr_t>(size); ++i) {
-      ++(r.seen[i] & mark ? c->bytes.again : c->bytes.once);
+      ++(r.seen[i] & mark ? c->bytes.repeated : c->bytes.once);
       r.seen[i] |= mark;
     }
     return;
@@ -71,9 +71,9 @@ void check_bytes(const Made& made, const Expected& expected) {
   const auto on_device = made(device), on_meta = made(meta);
   const Bytes moved = count_bytes(device, on_device);
   if (expected.planned) CHECK(meta.bytes(on_meta) == expected.floor);
-  CHECK(moved.once - expected.floor == expected.beside);
-  CHECK(moved.again >= expected.again);
-  CHECK(moved.again <= expected.again + expected.more);
+  CHECK(moved.once - expected.floor == expected.unpriced);
+  CHECK(moved.repeated >= expected.repeated);
+  CHECK(moved.repeated <= expected.repeated + expected.more);
   CHECK(moved.scratch == expected.scratch);
 }
 

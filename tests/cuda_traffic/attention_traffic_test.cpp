@@ -3,7 +3,7 @@
 // The floor of attention is its operands and results once. Its kernels go over the keys once for each tile of
 // queries that sees them (and in the backward over the queries once for each tile of keys): those are tiles
 // from the level-2 cache, which holds the keys and values of a head (256 KiB at 1024 x 64), and are counted
-// under `again`.
+// under `repeated`.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
@@ -58,13 +58,13 @@ TEST_CASE("bytes: attention by each kernel") {
   // times, by each of two heads. Tiles of queries are 32, 128 and 192 rows; the last kernel's 128 keys.
   const auto again = [=](double times) { return static_cast<int64_t>((2 * times - 1) * 2 * head); };
   check_attention("base", seq,
-                  {{.floor = forward, .again = again(6.5)}, {.floor = backward, .again = 3376128}});
+                  {{.floor = forward, .repeated = again(6.5)}, {.floor = backward, .repeated = 3376128}});
   check_attention(
       "mma", seq,
-      {{.floor = forward, .again = again(2)}, {.floor = backward, .again = 1199616, .scratch = 26112}});
+      {{.floor = forward, .repeated = again(2)}, {.floor = backward, .repeated = 1199616, .scratch = 26112}});
   check_attention("wgmma", seq,
-                  {{.floor = forward, .again = again((2 + 3) / 3.0)},
-                   {.floor = backward, .again = 983040, .scratch = 44544}});
+                  {{.floor = forward, .repeated = again((2 + 3) / 3.0)},
+                   {.floor = backward, .repeated = 983040, .scratch = 44544}});
 }
 
 TEST_CASE("bytes: attention sinks") {
@@ -78,8 +78,8 @@ TEST_CASE("bytes: attention sinks") {
       },
       // A row's sum and its head's sink by each lane.
       {.floor = 2 * (n * 2 + pairs * 4),
-       .beside = heads * 2,
-       .again = pairs * (31 * 4 + 32 * 2) - heads * 2});
+       .unpriced = heads * 2,
+       .repeated = pairs * (31 * 4 + 32 * 2) - heads * 2});
   check_bytes(
       [=](Operands& o) {
         const Tensor out = o.make(kBf16, {rows, heads * dim}), lse = o.make(kF32, {1, heads, rows}),
@@ -88,8 +88,8 @@ TEST_CASE("bytes: attention sinks") {
         return [=](Stream& s) { attention_sinks_backward(s, dsinks, dout, out, lse, sinks, 0, false); };
       },
       {.floor = 2 * n * 2 + pairs * 4,
-       .beside = heads * (2 + 4),
-       .again = (chunks - 1) * heads * 2,
+       .unpriced = heads * (2 + 4),
+       .repeated = (chunks - 1) * heads * 2,
        .scratch = chunks * heads * 4 * 2});
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("bytes: partial results of attention become one") {
                      other = o.make(kF32, {rows, heads * dim}), sum = o.make(kF32, {1, heads, rows});
         return [=](Stream& s) { merge_attention(s, out, lse, other, sum); };
       },
-      {.floor = 3 * (n + pairs) * 4, .again = /*both sums by each lane*/ pairs * 31 * 4 * 2});
+      {.floor = 3 * (n + pairs) * 4, .repeated = /*both sums by each lane*/ pairs * 31 * 4 * 2});
 }
 
 TEST_CASE("bytes: heads of latent attention") {
@@ -116,7 +116,7 @@ TEST_CASE("bytes: heads of latent attention") {
                      rope = o.make(kBf16, {rows, p.rope});
         return [=](Stream& s) { latent_heads_forward(s, qkv, q, kv, rope, p); };
       },
-      {.floor = once, .again = /*shared channels for each head*/ (p.heads - 1) * rows * p.rope * 2});
+      {.floor = once, .repeated = /*shared channels for each head*/ (p.heads - 1) * rows * p.rope * 2});
   check_bytes(
       [=](Operands& o) {
         const Tensor qkv = o.make(kBf16, {rows, p.qkv_width()}),

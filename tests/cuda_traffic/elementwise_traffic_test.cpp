@@ -30,7 +30,9 @@ TEST_CASE("bytes: cross-entropy over a vocabulary that ranks share") {
         const Tensor stats = o.make(kF32, {rows, 3}), logits = o.make(kF32, {rows, vocab}), t = targets(o);
         return [=](Stream& s) { cross_entropy_stats(s, stats, logits, t, part); };
       },
-      {.floor = rows * vocab * 4 + rows * 12, .beside = rows * 4, .again = /*the target's logit*/ rows * 4});
+      {.floor = rows * vocab * 4 + rows * 12,
+       .unpriced = rows * 4,
+       .repeated = /*the target's logit*/ rows * 4});
   for (const bool training : {true, false})
     check_bytes(
         [=](Operands& o) {
@@ -41,8 +43,8 @@ TEST_CASE("bytes: cross-entropy over a vocabulary that ranks share") {
         },
         // A row's statistics of all ranks twice, and its target, by each of 512 threads.
         {.floor = rows * (ranks * 12 + (training ? vocab * 6 : 0)),
-         .beside = rows * 4 + 16,
-         .again = 512 * rows * (ranks * 16 + 4) - rows * (ranks * 12 + 4),
+         .unpriced = rows * 4 + 16,
+         .repeated = 512 * rows * (ranks * 16 + 4) - rows * (ranks * 12 + 4),
          .scratch = /*losses*/ rows * 16});
   check_bytes(
       [=](Operands& o) {
@@ -67,9 +69,9 @@ TEST_CASE("bytes: cross-entropy over a vocabulary that ranks share") {
       // reads: the kernel reads a row, a sixteenth of it, and so on. Here the statistics have read the logits
       // before.
       {.floor = rows * (vocab * 4 + 12) + rows * (vocab * 2 + 20),
-       .beside = 8 - rows * (vocab * 2 + 4),
-       .again = rows * (vocab * 4 + vocab / 4) + /*target and largest logit by each thread*/ 512 * rows * 8 +
-                rows * 4,
+       .unpriced = 8 - rows * (vocab * 2 + 4),
+       .repeated = rows * (vocab * 4 + vocab / 4) +
+                   /*target and largest logit by each thread*/ 512 * rows * 8 + rows * 4,
        .more = /*the last few logits, by one thread*/ 1024});
 }
 
@@ -83,13 +85,13 @@ TEST_CASE("bytes: dropout, sums and fills") {
         d.rows.seq = rows / 2;
         return [=](Stream& s) { dropout(s, y, x, d); };
       },
-      {.floor = 2 * n * 2, .beside = 16, .again = /*the sample of each call's row*/ n / 4 * 8 - 16});
+      {.floor = 2 * n * 2, .unpriced = 16, .repeated = /*the sample of each call's row*/ n / 4 * 8 - 16});
   check_bytes(
       [=](Operands& o) {
         const Tensor y = o.make(kBf16, {rows, cols}), bias = o.make(kBf16, {cols});
         return [=](Stream& s) { add_bias(s, y, bias); };
       },
-      {.floor = 2 * n * 2, .beside = cols * 2, .again = (rows - 1) * cols * 2});
+      {.floor = 2 * n * 2, .unpriced = cols * 2, .repeated = (rows - 1) * cols * 2});
   check_bytes(
       [=](Operands& o) {
         const Tensor y = o.make(kBf16, {n});
@@ -145,7 +147,7 @@ TEST_CASE("bytes: positions that are learned") {
         const Tensor y = o.make(kBf16, {rows, cols}), positions = o.make(kBf16, {seq, cols});
         return [=](Stream& s) { position_forward(s, y, positions, map); };
       },
-      {.floor = 3 * matrix, .beside = -(rows - seq) * cols * 2, .again = (rows - seq) * cols * 2});
+      {.floor = 3 * matrix, .unpriced = -(rows - seq) * cols * 2, .repeated = (rows - seq) * cols * 2});
   check_bytes(
       [=](Operands& o) {
         const Tensor d = o.make(kF32, {seq, cols}), dy = o.make(kBf16, {rows, cols});

@@ -59,8 +59,8 @@ TEST_CASE("bytes: rows of tokens to those of experts and back") {
       // A token's row is read for each of its experts, from the caches but once; where it goes by each
       // thread, which has 16 bytes of it.
       {.floor = 2 * rows,
-       .beside = kChoices * 4 - (rows - tokens),
-       .again = rows - tokens + (kPacks - 1) * kChoices * 4});
+       .unpriced = kChoices * 4 - (rows - tokens),
+       .repeated = rows - tokens + (kPacks - 1) * kChoices * 4});
   for (const bool weighted : {true, false})
     check_bytes(
         [=](Operands& o) {
@@ -69,8 +69,8 @@ TEST_CASE("bytes: rows of tokens to those of experts and back") {
           return [=](Stream& s) { combine_rows(s, y, z, r, weighted); };
         },
         {.floor = tokens + rows,
-         .beside = kChoices * (weighted ? 8 : 4),
-         .again = (kPacks - 1) * kChoices * (weighted ? 8 : 4)});
+         .unpriced = kChoices * (weighted ? 8 : 4),
+         .repeated = (kPacks - 1) * kChoices * (weighted ? 8 : 4)});
   check_bytes(
       [](Operands& o) {
         const Routing r = routing(o);
@@ -80,8 +80,8 @@ TEST_CASE("bytes: rows of tokens to those of experts and back") {
       },
       // A token's gradient likewise; slots and weights by each lane.
       {.floor = tokens + 2 * rows,
-       .beside = kChoices * (4 + 4 + 4),
-       .again = rows - tokens + 31 * kChoices * 8});
+       .unpriced = kChoices * (4 + 4 + 4),
+       .repeated = rows - tokens + 31 * kChoices * 8});
 }
 
 TEST_CASE("bytes: the router and its losses") {
@@ -93,9 +93,9 @@ TEST_CASE("bytes: the router and its losses") {
       // Logits are read and not written, as the plan has it; what is chosen is written and, by the kernels
       // that follow, read; a block an expert goes over all choices, twice, which the caches hold.
       {.floor = 2 * kTokens * kExperts * 4 + kChoices * 16,
-       .beside = -kTokens * kExperts * 4 + 2 * kTokens * 8 + 3 * kChoices * 4 + 3 * kExperts * 8 +
-                 (2 * kExperts + 1) * 8,
-       .again = 150128,
+       .unpriced = -kTokens * kExperts * 4 + 2 * kTokens * 8 + 3 * kChoices * 4 + 3 * kExperts * 8 +
+                   (2 * kExperts + 1) * 8,
+       .repeated = 150128,
        .scratch = 2 * (kTokens / 16) * kExperts * 8 * 2});
   check_bytes(
       [](Operands& o) {
@@ -106,15 +106,15 @@ TEST_CASE("bytes: the router and its losses") {
       },
       {.floor = 2 * kTokens * kExperts * 4 + 2 * kChoices * 4,
        // Choices, the tokens' norms and the table; gradients of chosen logits are added to.
-       .beside = kChoices * (4 + 4) + kTokens * 8 + kExperts * 8,
-       .again = 59328});
+       .unpriced = kChoices * (4 + 4) + kTokens * 8 + kExperts * 8,
+       .repeated = 59328});
   check_bytes(
       [](Operands& o) {
         const Routing r = routing(o);
         const Tensor total = o.make(kF64, {1});
         return [=](Stream& s) { add_z_loss(s, total, r, 0.01); };
       },
-      {.floor = kTokens * 8, .beside = 16 - kTokens * 4});
+      {.floor = kTokens * 8, .unpriced = 16 - kTokens * 4});
   check_bytes(
       [](Operands& o) {
         const Tensor table = o.make(kF64, {1, kExperts}), total = o.make(kF64, {1}),
@@ -125,13 +125,15 @@ TEST_CASE("bytes: the router and its losses") {
       },
       // Of both statistics the half that this loss has no use for is not read; total is read and written. All
       // of an expert's threads read the choices of all experts.
-      {.floor = 5 * kExperts * 8, .beside = 16 - 2 * kExperts * 8, .again = (kExperts - 1) * kExperts * 8});
+      {.floor = 5 * kExperts * 8,
+       .unpriced = 16 - 2 * kExperts * 8,
+       .repeated = (kExperts - 1) * kExperts * 8});
   check_bytes(
       [](Operands& o) {
         const Tensor bias = o.make(kF32, {4, kExperts}), chosen = o.make(kF64, {4, kExperts});
         return [=](Stream& s) { move_router_bias(s, bias, chosen, 0.001); };
       },
-      {.floor = 2 * 4 * kExperts * 4, .beside = 4 * kExperts * 8, .again = 4 * kExperts * kExperts * 8});
+      {.floor = 2 * 4 * kExperts * 4, .unpriced = 4 * kExperts * 8, .repeated = 4 * kExperts * kExperts * 8});
 }
 
 TEST_CASE("bytes: choices sorted by expert, and capacities") {
@@ -144,9 +146,9 @@ TEST_CASE("bytes: choices sorted by expert, and capacities") {
       // Places are written, read and written as rows; a block an expert goes over all choices, twice, and the
       // last kernel adds up the counts of the experts before.
       {.floor = kChoices * 16,
-       .beside = kChoices * 4 + (kExperts - 1) * 8 + (kExperts + 1) * 8 + 8,
-       .again = (2 * kExperts + 1 - 1) * kChoices * 8 + kChoices * 4 + kChoices / kExperts * 28 * 8 -
-                (kExperts - 1) * 8});
+       .unpriced = kChoices * 4 + (kExperts - 1) * 8 + (kExperts + 1) * 8 + 8,
+       .repeated = (2 * kExperts + 1 - 1) * kChoices * 8 + kChoices * 4 + kChoices / kExperts * 28 * 8 -
+                   (kExperts - 1) * 8});
   check_bytes(
       [](Operands& o) {
         const Routing r = routing(o);
@@ -155,7 +157,7 @@ TEST_CASE("bytes: choices sorted by expert, and capacities") {
           keep_of_all(s, kept, counts, r.experts, r.weights, {1, kTokens, 1, false}, 0, kChoices, args());
         };
       },
-      {.floor = kChoices * 12 + kExperts * 8, .again = 47104});
+      {.floor = kChoices * 12 + kExperts * 8, .repeated = 47104});
   check_bytes(
       [](Operands& o) {
         const Tensor y = o.make(kBf16, {kTokens, kCols}), x = o.make(kBf16, {kTokens, kCols});
@@ -165,8 +167,8 @@ TEST_CASE("bytes: choices sorted by expert, and capacities") {
         return [=](Stream& s) { jitter(s, y, x, random, 0.01); };
       },
       {.floor = 2 * kTokens * kCols * 2,
-       .beside = 16,
-       .again = /*the sample of each call's row*/ kTokens * kCols / 4 * 8 - 16});
+       .unpriced = 16,
+       .repeated = /*the sample of each call's row*/ kTokens * kCols / 4 * 8 - 16});
 }
 
 TEST_CASE("bytes: products of the experts' rows on tensor cores") {
@@ -185,7 +187,7 @@ TEST_CASE("bytes: products of the experts' rows on tensor cores") {
                        w = o.make(kBf16, {groups, n, k});
           return [=](Stream& s) { grouped_matmul(s, y, x, w, of); };
         },
-        {.floor = 2 * (all * n + all * k + groups * n * k), .again = again});
+        {.floor = 2 * (all * n + all * k + groups * n * k), .repeated = again});
     check_bytes(
         [&](Operands& o) {
           const Tensor dy = o.make(kBf16, {all, n}), dx = o.make(kBf16, {all, k}),
@@ -199,7 +201,7 @@ TEST_CASE("bytes: products of the experts' rows on tensor cores") {
                        dw = o.make(kF32, {groups, n, k});
           return [=](Stream& s) { grouped_matmul_dw(s, dw, dy, x, of, false); };
         },
-        {.floor = 2 * (all * n + all * k) + groups * n * k * 4, .again = all * k * 2});
+        {.floor = 2 * (all * n + all * k) + groups * n * k * 4, .repeated = all * k * 2});
   }
   ::unsetenv("LTRAIN_GROUPED_GEMM");
   check_bytes(
@@ -207,13 +209,13 @@ TEST_CASE("bytes: products of the experts' rows on tensor cores") {
         const Tensor y = o.make(kBf16, {all, n}), bias = o.make(kBf16, {groups, n});
         return [=](Stream& s) { grouped_add_bias(s, y, bias, of); };
       },
-      {.floor = 2 * all * n * 2, .beside = groups * n * 2, .again = (rows - 1) * groups * n * 2});
+      {.floor = 2 * all * n * 2, .unpriced = groups * n * 2, .repeated = (rows - 1) * groups * n * 2});
   check_bytes(
       [&](Operands& o) {
         const Tensor dy = o.make(kBf16, {all, n}), dbias = o.make(kF32, {groups, n});
         return [=](Stream& s) { grouped_sum_rows(s, dbias, dy, of, false); };
       },
-      {.floor = all * n * 2, .beside = groups * n * 4, .scratch = all / 16 * n * 4 * 2});
+      {.floor = all * n * 2, .unpriced = groups * n * 4, .scratch = all / 16 * n * 4 * 2});
 }
 
 TEST_CASE("bytes: products of codes with steps for blocks") {
@@ -231,8 +233,8 @@ TEST_CASE("bytes: products of codes with steps for blocks") {
       // Steps beside; the left operand and its steps for both tiles of columns, and a block's step by each
       // thread.
       {.floor = m * n * 2 + (m + n) * k,
-       .beside = (m + n / kFp8Block) * (k / kFp8Block) * 4,
-       .again = m * k + m * (k / kFp8Block) * 4 + 128 * 4 * 4 - 16});
+       .unpriced = (m + n / kFp8Block) * (k / kFp8Block) * 4,
+       .repeated = m * k + m * (k / kFp8Block) * 4 + 128 * 4 * 4 - 16});
   for (const int64_t block_rows : {int64_t{1}, kFp8Block})
     for (const bool turn : {false, true})
       check_bytes(
@@ -243,7 +245,7 @@ TEST_CASE("bytes: products of codes with steps for blocks") {
                          steps = o.make(kF32, {r / block_rows, c / kFp8Block});
             return [=](Stream& s) { quantize_blocks(s, codes, steps, x, turn, block_rows); };
           },
-          {.floor = m * n * 3, .beside = m * n / kFp8Block / block_rows * 4});
+          {.floor = m * n * 3, .unpriced = m * n / kFp8Block / block_rows * 4});
 }
 
 TEST_CASE("bytes: largest magnitudes, codes that are turned and steps") {
@@ -253,7 +255,7 @@ TEST_CASE("bytes: largest magnitudes, codes that are turned and steps") {
         const Tensor x = o.make(kBf16, {n}), amax = o.make(kF32, {1});
         return [=](Stream& s) { max_abs(s, amax, x); };
       },
-      {.floor = n * 2, .beside = 8, .scratch = /*each block's*/ 16 * 8});
+      {.floor = n * 2, .unpriced = 8, .scratch = /*each block's*/ 16 * 8});
   check_bytes(
       [=](Operands& o) {
         const Tensor turned = o.make(DType::f8e4m3, {cols, rows}),
@@ -267,5 +269,5 @@ TEST_CASE("bytes: largest magnitudes, codes that are turned and steps") {
         return [=](Stream& s) { update_fp8_steps(s, steps, amax, history, {}); };
       },
       // The history but its last entry is read, all of it is written, and amax is cleared.
-      {.floor = 64 * 8, .beside = 64 * (15 + 16 + 1) * 4, .again = 65280});
+      {.floor = 64 * 8, .unpriced = 64 * (15 + 16 + 1) * 4, .repeated = 65280});
 }

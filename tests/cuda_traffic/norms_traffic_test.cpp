@@ -30,8 +30,8 @@ TEST_CASE("bytes: norms of heads") {
         },
         // A head is read again to be written, twice where it is kept too; the weight for each head.
         {.floor = (kept ? 3 : 2) * n * 2,
-         .beside = width * 2 + (kept ? count * 4 : 0),
-         .again = (kept ? 6 : 4) * n - width * 2});
+         .unpriced = width * 2 + (kept ? count * 4 : 0),
+         .repeated = (kept ? 6 : 4) * n - width * 2});
   check_bytes(
       [&](Operands& o) {
         const Tensor dy = o.make(kBf16, {rows, cols}), weight = o.make(kBf16, {width}),
@@ -43,8 +43,8 @@ TEST_CASE("bytes: norms of heads") {
       // weight twice and rstd twice by each thread. A card does what a head's 256 bytes need in the first
       // cache, and the pass for the weight once more from memory: 5 matrices in place of 3.
       {.floor = 3 * n * 2,
-       .beside = width * (2 + 4) + count * 4,
-       .again = 2 * 2 * n * 2 + (2 * n * 2 - width * 2) + (2 * n * 4 - count * 4),
+       .unpriced = width * (2 + 4) + count * 4,
+       .repeated = 2 * 2 * n * 2 + (2 * n * 2 - width * 2) + (2 * n * 4 - count * 4),
        .scratch = count / 16 * width * 4 * 2});
 }
 
@@ -66,8 +66,8 @@ TEST_CASE("bytes: norms of rows whose columns ranks share") {
       },
       // The weight a row, and the row's moments of all ranks by each thread.
       {.floor = 2 * n * 2,
-       .beside = cols * 2 + rows * 4 * (ranks + 1),
-       .again = (rows - 1) * cols * 2 + (threads - 1) * rows * ranks * 4});
+       .unpriced = cols * 2 + rows * 4 * (ranks + 1),
+       .repeated = (rows - 1) * cols * 2 + (threads - 1) * rows * ranks * 4});
   const auto backward = [&](Operands& o) {
     NormCutBackward b;
     b.dy = o.make(kBf16, {rows, cols}), b.x = o.make(kBf16, {rows, cols});
@@ -84,8 +84,8 @@ TEST_CASE("bytes: norms of rows whose columns ranks share") {
       // Both matrices again for the weight's gradient, which is a kernel of its own; the weight a row; rstd
       // by each thread, and for each element of the second kernel.
       {.floor = 2 * n * 2 + rows * 4,
-       .beside = cols * (2 + 4) + rows * 4,
-       .again = 2 * n * 2 + (rows - 1) * cols * 2 + (threads - 1) * rows * 4 + n * 4,
+       .unpriced = cols * (2 + 4) + rows * 4,
+       .repeated = 2 * n * 2 + (rows - 1) * cols * 2 + (threads - 1) * rows * 4 + n * 4,
        .scratch = rows / 16 * cols * 4 * 2});
   check_bytes(
       [&](Operands& o) {
@@ -93,8 +93,8 @@ TEST_CASE("bytes: norms of rows whose columns ranks share") {
         return [b](Stream& s) { norm_cut_backward(s, b); };
       },
       {.floor = 3 * n * 2,
-       .beside = cols * 2 + rows * 4 * 2,
-       .again = (rows - 1) * cols * 2 + 2 * (threads - 1) * rows * 4});
+       .unpriced = cols * 2 + rows * 4 * 2,
+       .repeated = (rows - 1) * cols * 2 + 2 * (threads - 1) * rows * 4});
 }
 
 TEST_CASE("bytes: a residual that is added, with and without dropout") {
@@ -111,5 +111,5 @@ TEST_CASE("bytes: a residual that is added, with and without dropout") {
           return [=](Stream& s) { residual_add(s, sum, x, delta, d); };
         },
         // With dropout the sample of its row for each pack of eight.
-        {.floor = 3 * n * 2, .beside = drops ? 16 : 0, .again = drops ? n / 8 * 8 - 16 : 0});
+        {.floor = 3 * n * 2, .unpriced = drops ? 16 : 0, .repeated = drops ? n / 8 * 8 - 16 : 0});
 }

@@ -93,7 +93,7 @@ TEST_CASE("bytes: AdamW with moments of a byte each") {
         const CodedPart part{w, moments(o), g, o.make(kBf16, {kCount}), true, {}};
         return [=](Stream& s) { adamw_8bit(s, {part}); };
       },
-      {.floor = kCount * (8 + 4 + 4 + 2) + blocks * 16, .again = /*scales by each lane*/ 31 * blocks * 8});
+      {.floor = kCount * (8 + 4 + 4 + 2) + blocks * 16, .repeated = /*scales by each lane*/ 31 * blocks * 8});
   for (const bool encode : {false, true})
     check_bytes(
         [=](Operands& o) {
@@ -103,7 +103,7 @@ TEST_CASE("bytes: AdamW with moments of a byte each") {
         },
         // At a checkpoint.
         {.floor = kCount * (2 + 8) + blocks * 8,
-         .again = encode ? 0 : /*a scale for each element*/ (kCodeBlock - 1) * blocks * 8,
+         .repeated = encode ? 0 : /*a scale for each element*/ (kCodeBlock - 1) * blocks * 8,
          .planned = false});
 }
 
@@ -122,14 +122,14 @@ TEST_CASE("bytes: updates in two halves") {
         d.scale = DirectionScale::trust, d.lr = 0.01;
         return [=, w = w, u = u](Stream& s) { apply_direction(s, w, u, low, sums, d); };
       },
-      {.floor = kCount * 14, .beside = 16, .again = /*sums by each thread*/ (kCount / 4 - 1) * 16});
+      {.floor = kCount * 14, .unpriced = 16, .repeated = /*sums by each thread*/ (kCount / 4 - 1) * 16});
   check_bytes(
       [](Operands& o) {
         const auto [y, x] = vectors<2>(o);
         const Tensor length = o.make(kF64, {1});
         return [=, y = y, x = x](Stream& s) { scale_add(s, y, 0.5, x, 2, length); };
       },
-      {.floor = kCount * 12, .beside = 8, .again = (kCount / 4 - 1) * 8});
+      {.floor = kCount * 12, .unpriced = 8, .repeated = (kCount / 4 - 1) * 8});
 }
 
 TEST_CASE("bytes: updates with a second moment that stays") {
@@ -156,14 +156,14 @@ TEST_CASE("bytes: updates with a second moment that stays") {
         const Tensor most = o.make(kF64, {1});
         return [=, v = v, fresh = fresh](Stream& s) { onebit_ratio(s, most, v, fresh, {}); };
       },
-      {.floor = kCount * 8, .beside = 16, .scratch = /*the largest of each block*/ kCount / 256 * 16});
+      {.floor = kCount * 8, .unpriced = 16, .scratch = /*the largest of each block*/ kCount / 256 * 16});
   check_bytes(
       [](Operands& o) {
         const Tensor state = o.make(kF64, {64, 2}), sums = o.make(kF64, {64, 2});
         return [=](Stream& s) { onebit_coefficients(s, state, sums, true, {}); };
       },
       // Of a tensor's four numbers three are read and two written.
-      {.floor = 64 * 2 * 8 * 4, .beside = -64 * 8 * 3});
+      {.floor = 64 * 2 * 8 * 4, .unpriced = -64 * 8 * 3});
 }
 
 TEST_CASE("bytes: Adafactor's factors and directions") {
@@ -177,14 +177,14 @@ TEST_CASE("bytes: Adafactor's factors and directions") {
         return [=, g = g](Stream& s) { factor_sums(s, sums, g, part, rows, 1); };
       },
       // Rows and columns are two kernels, each of which reads the gradient: twice the floor.
-      {.floor = kCount * 4, .beside = (rows + cols) * 16, .again = kCount * 4});
+      {.floor = kCount * 4, .unpriced = (rows + cols) * 16, .repeated = kCount * 4});
   check_bytes(
       [=](Operands& o) {
         const Tensor factors = o.make(kF32, {rows + cols + 1}), sums = o.make(kF64, {rows + cols});
         return [=](Stream& s) { factor_moments(s, factors, sums, rows, cols, 0.9); };
       },
       // The mean is written and not read; rows are read again for it.
-      {.floor = (rows + cols) * 16 + 8, .beside = -4, .again = rows * 4});
+      {.floor = (rows + cols) * 16 + 8, .unpriced = -4, .repeated = rows * 4});
   check_bytes(
       [=](Operands& o) {
         const auto [g] = vectors<1>(o);
@@ -192,7 +192,9 @@ TEST_CASE("bytes: Adafactor's factors and directions") {
         return [=, g = g](Stream& s) { factor_direction(s, g, factors, part, rows, 1, 1e-8); };
       },
       // The factors of each element's row and column, and the mean by each thread.
-      {.floor = kCount * 8, .beside = (rows + cols + 1) * 4, .again = kCount * 12 - (rows + cols + 1) * 4});
+      {.floor = kCount * 8,
+       .unpriced = (rows + cols + 1) * 4,
+       .repeated = kCount * 12 - (rows + cols + 1) * 4});
   check_bytes(
       [](Operands& o) {
         const auto [g, v] = vectors<2>(o);
@@ -219,18 +221,18 @@ TEST_CASE("bytes: coded gradients and what is left over") {
           const Tensor to = o.make(kU8, {coded}), from = o.make(kU8, {ranks * coded});
           return [=, error = error](Stream& s) { compress_sum(s, code, to, from, ranks, 0.25, error, {}); };
         },
-        {.floor = kCount * 8 + (1 + ranks) * coded, .again = ranks * again});
+        {.floor = kCount * 8 + (1 + ranks) * coded, .repeated = ranks * again});
     check_bytes(
         [=](Operands& o) {
           const auto [values] = vectors<1>(o);
           const Tensor from = o.make(kU8, {coded});
           return [=, values = values](Stream& s) { decompress(s, code, values, from, {}); };
         },
-        {.floor = kCount * 4 + coded, .again = again});
+        {.floor = kCount * 4 + coded, .repeated = again});
   }
 }
 
-TEST_CASE("bytes: rounding by chance, and two of four weights") {
+TEST_CASE("bytes: rounding by chance, and 2:4 sparsity") {
   check_bytes(
       [](Operands& o) {
         const Tensor in = o.make(kF32, {kCount}), out = o.make(kBf16, {kCount});
@@ -243,12 +245,12 @@ TEST_CASE("bytes: rounding by chance, and two of four weights") {
         return [=](Stream& s) { prune_2_4(s, x, w); };
       },
       // x is not read, and of it two of each four are written. The plan has all of both.
-      {.floor = kCount * 8, .beside = -(kCount * 2 + kCount)});
+      {.floor = kCount * 8, .unpriced = -(kCount * 2 + kCount)});
   check_bytes(
       [](Operands& o) {
         const Tensor x = o.make(kBf16, {kCount}), w = o.make(kF32, {kCount});
         return [=](Stream& s) { mask_by_zeros(s, x, w); };
       },
       // No weight is zero here, so that nothing is written.
-      {.floor = kCount * 8, .beside = -kCount * 4});
+      {.floor = kCount * 8, .unpriced = -kCount * 4});
 }

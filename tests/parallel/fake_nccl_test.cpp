@@ -184,7 +184,7 @@ TEST_CASE("negative control: groups that are aborted one after the other wait fo
   p.comm[0] = nullptr;
 }
 
-TEST_CASE("negative control: an abort waits for what its own thread is still to let go") {
+TEST_CASE("negative control: an abort waits for what its own thread is still to end") {
   Pair p;
   p.connect();
   std::atomic<bool> go{false};

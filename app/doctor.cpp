@@ -221,7 +221,8 @@ void gpu(Table& t) {
   } else {
     t.add(driver ? State::warn : State::ok, "NCCL", "not found", "several GPUs need libnccl.so.2");
   }
-  for (const char* name : {"NCCL_SOCKET_IFNAME", "NCCL_DEBUG", "NCCL_IB_DISABLE", "CUDA_VISIBLE_DEVICES"})
+  for (const char* name :
+       {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES"})
     if (const char* value = std::getenv(name)) t.ok(name, value);
 }
 

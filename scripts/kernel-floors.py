@@ -5,7 +5,7 @@
     scripts/kernel-floors.py LTRAIN --write    write the page
 
 LTRAIN is a built program. The page is docs/measurements/kernel-floors.md. Its bytes are those that `ltrain plan` prices
-ops by; tests/cuda/traffic_test.cpp counts that kernels move them.
+ops by; tests/cuda/traffic_test.cpp and tests/cuda_traffic count that kernels move them.
 """
 import argparse
 import difflib

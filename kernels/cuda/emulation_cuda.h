@@ -82,6 +82,12 @@ uint64_t emulated_exchange(uint64_t word, int mask);
 void emulated_copy(void* to, const void* from, int bytes);
 void emulated_commit();
 void emulated_wait(size_t groups_left);
+/// Of tests that count every byte (tests/cuda_traffic): told of what asynchronous and bulk copies read and
+/// write of the device's memory, which no thread of a kernel loads or stores itself. Null: nobody asks.
+extern std::atomic<void (*)(const void* at, int64_t bytes, bool stored)> emulated_on_copy;
+inline void emulated_copied(const void* at, int64_t bytes, bool stored) {
+  if (const auto told = emulated_on_copy.load(std::memory_order_relaxed)) told(at, bytes, stored);
+}
 /// For negative controls: matrices come out of shared memory with two lanes exchanged.
 extern std::atomic<bool> emulated_lanes_swapped;
 

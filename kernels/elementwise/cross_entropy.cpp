@@ -56,9 +56,12 @@ void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits
                targets.elements() == logits.rows(),
            "cross entropy of {} with statistics {}", to_string(logits.shape), to_string(stats.shape));
   if (s.meta()) {
-    OpCost cost =
-        op_cost("cross_entropy_sharded", OpClass::cross_entropy, 4.0 * logits.elements(), {}, {logits});
-    if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes());
+    // The loss follows from the statistics; the gradient reads the logits once more.
+    OpCost cost = op_cost("cross_entropy_sharded", OpClass::cross_entropy, 0, {}, {stats});
+    if (dlogits.defined()) {
+      cost.flops = 4.0 * static_cast<double>(logits.elements());
+      cost.bytes += static_cast<double>(dlogits.bytes() + logits.bytes());
+    }
     s.meta()->add(s, cost);
     place(s, "cross_entropy_sharded", Rule::sum_rows, {loss}, {stats, targets}, /*accumulate=*/true);
     if (dlogits.defined())

@@ -132,18 +132,23 @@ void each_element(const TensorMap& map, const std::array<int64_t, 4>& first, uin
 
 void land(const BulkCopy& c) {
   if (c.from) {
+    emulated_copied(c.from, c.bytes, false);
     std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
     return;
   }
-  each_element(c.map, c.at, shared_address(c.to),
-               [](char* to, const char* from) { from ? std::memcpy(to, from, 2) : std::memset(to, 0, 2); });
+  each_element(c.map, c.at, shared_address(c.to), [](char* to, const char* from) {
+    if (from) emulated_copied(from, 2, false);
+    from ? std::memcpy(to, from, 2) : std::memset(to, 0, 2);
+  });
 }
 
 void leave(const BulkStore& s) {
   LT_CHECK(std::memcmp(s.from, s.bytes.data(), s.bytes.size()) == 0,
            "shared memory that a bulk store reads was changed before it was done");
   each_element(s.map, s.at, shared_address(s.from), [](const char* from, const char* to) {
-    if (to) std::memcpy(const_cast<char*>(to), from, 2);
+    if (!to) return;
+    emulated_copied(to, 2, true);
+    std::memcpy(const_cast<char*>(to), from, 2);
   });
 }
 

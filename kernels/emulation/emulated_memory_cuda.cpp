@@ -15,10 +15,7 @@
 namespace ltrain::cuda {
 namespace {
 
-struct Region {
-  char* begin;
-  size_t bytes;
-};
+using Region = ClosedMemory;
 
 std::mutex mutex;
 std::vector<Region> regions;
@@ -72,6 +69,11 @@ std::shared_ptr<void> closed_memory(int64_t bytes) {
                 return;
               }
           }};
+}
+
+std::vector<ClosedMemory> closed_memories() {
+  std::lock_guard lock(mutex);
+  return regions;
 }
 
 OpenMemory::OpenMemory() {

@@ -197,12 +197,14 @@ uint64_t emulated_exchange(uint64_t word, int mask) {
 }
 
 std::atomic<bool> emulated_lanes_swapped{false};
+std::atomic<void (*)(const void*, int64_t, bool)> emulated_on_copy{nullptr};
 EmulatedTraffic emulated_traffic;
 
 void emulated_copy(void* to, const void* from, int bytes) {
   const size_t n = static_cast<size_t>(bytes);
   LT_CHECK(reinterpret_cast<uintptr_t>(to) % n == 0 && reinterpret_cast<uintptr_t>(from) % n == 0,
            "an asynchronous copy of {} bytes that is not aligned", bytes);
+  if (from) emulated_copied(from, bytes, false);
   std::memset(to, 0xff, n);  // NaN in every type: whoever still reads the tile before, or does not wait
   self().copies.back().push_back({to, from, n});
 }

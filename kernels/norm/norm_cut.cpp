@@ -57,8 +57,10 @@ void norm_cut_backward(Stream& s, const NormCutBackward& a) {
   LT_CHECK(a.dx.shape == a.x.shape && a.dy.shape == a.x.shape && a.all_cols >= a.x.cols(),
            "norm backward of {} into {}", to_string(a.dy.shape), to_string(a.dx.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("norm_cut_backward", OpClass::elementwise, 8.0 * a.x.elements(), {a.dx},
-                             {a.dx, a.dy, a.x}));
+    OpCost cost =
+        op_cost("norm_cut_backward", OpClass::elementwise, 8.0 * a.x.elements(), {a.dx}, {a.dy, a.x});
+    if (!a.first) cost.bytes += static_cast<double>(a.dx.bytes());
+    s.meta()->add(s, cost);
     if (a.first) {
       place(s, "norm_cut_backward", Rule::elementwise, {a.dx}, {a.dy, a.x, a.dots, a.rstd});
     } else {

@@ -57,6 +57,13 @@ class FlightRecord {
   uint64_t entered_ = 0, completed_ = 0;
 };
 
+/// What a group is for, which bounds what its calls may carry at once.
+enum class GroupMessages : uint8_t {
+  tensors,    ///< activations, weights, gradients
+  transfers,  ///< those between two stages, whose kernels wait while others compute
+  numbers,    ///< sums that all ranks agree on: a loss, a norm, choices of each expert; never a tensor
+};
+
 /// One call with its tensors, as the recording group sees it.
 struct CollectiveCall {
   CollectiveInfo info;

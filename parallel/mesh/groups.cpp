@@ -57,6 +57,12 @@ std::vector<const Communicator*> Groups::all() const {
   return out;
 }
 
+GroupMessages Groups::messages(const Communicator* of) const {
+  for (const Link& l : links)
+    if (l.group.comm_ == of) return GroupMessages::transfers;
+  return of == world.comm_ && of != gradient.comm_ ? GroupMessages::numbers : GroupMessages::tensors;
+}
+
 std::vector<Stream*> Groups::streams() const {
   std::vector<Stream*> out;
   for (const Group* g : each())
@@ -136,7 +142,10 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
                                    groups_.expert.stream_, near > 1);
   // With one group of all ranks gradients and agreements go the same way.
   const bool flat = mesh.world() == mesh.size(kGradientAxes);
-  groups_.world = flat ? groups_.gradient : over("world", kAllAxes, comm);
+  groups_.world =
+      flat ? groups_.gradient
+           : make(make_group, {"world", kAllAxes, mesh.group(kAllAxes), true, GroupMessages::numbers}, comm,
+                  mesh.world() > 1);
   const int stage = mesh.coordinate(Axis::pipeline), last = mesh.size(Axis::pipeline) - 1;
   std::vector<int> tied{mesh.rank};
   const bool ties = options.tied_stages && last > 0;
@@ -152,12 +161,14 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   for (const auto& [from, to] : options.links) {
     const std::string name = fmt::format("stage {} to {}", from, to);
     if (stage != from && stage != to) {
-      if (together_) make_group({name, Axis::pipeline, {}, false});
+      if (together_) make_group({name, Axis::pipeline, {}, false, GroupMessages::transfers});
       continue;
     }
     const std::vector<int> ends{mesh.at(Axis::pipeline, from), mesh.at(Axis::pipeline, to)};
     Stream* on = stream(make_stream, name);
-    groups_.links.push_back({from, to, make(make_group, {name, Axis::pipeline, ends, false}, on, true)});
+    groups_.links.push_back(
+        {from, to,
+         make(make_group, {name, Axis::pipeline, ends, false, GroupMessages::transfers}, on, true)});
     comms_.back()->connect(*on, 0, 1);  // in the order of the list on every rank
   }
 }

@@ -52,7 +52,8 @@ struct Groups {
   /// Bytes that this rank has sent over all of them.
   int64_t wire_bytes() const;
   std::vector<const Communicator*> all() const;
-  std::vector<Stream*> streams() const;  ///< of groups of several, each once
+  GroupMessages messages(const Communicator* of) const;  ///< as it was asked for
+  std::vector<Stream*> streams() const;                  ///< of groups of several, each once
   /// Communicator::check of all.
   void check() const;
 
@@ -66,6 +67,7 @@ struct GroupRequest {
   AxisSet axes;
   std::vector<int> ranks;
   bool whole = true;
+  GroupMessages messages = GroupMessages::tensors;
 };
 using MakeGroup = std::function<std::unique_ptr<Communicator>(const GroupRequest&)>;
 using MakeStream = std::function<std::unique_ptr<Stream>(const std::string& name)>;

@@ -140,21 +140,29 @@ std::shared_ptr<NcclWorld> make_nccl_world(std::shared_ptr<nccl::Library> librar
 
 void abort_nccl_world(NcclWorld& world, const std::string& why) { world.abort(why); }
 
-int most_nccl_channels(int size, AxisSet axes) {
-  // Kernels of a link wait on the GPU for the other stage's: each channel is a block that computes nothing
-  // meanwhile.
-  constexpr int kLinkChannels = 4;
-  return size == 2 && axes == AxisSet(Axis::pipeline) ? kLinkChannels : 0;
+int most_nccl_channels(GroupMessages messages) {
+  switch (messages) {
+    case GroupMessages::tensors:
+      return 0;
+    case GroupMessages::transfers:
+      // Their kernels wait on the GPU for the other stage's: each channel is a block that computes nothing
+      // meanwhile.
+      return 4;
+    case GroupMessages::numbers:
+      // Some KiB, which one channel moves in the time that a message takes anyway.
+      return 1;
+  }
+  fail(ExitCode::internal, "a group of {} messages", static_cast<int>(messages));
 }
 
 std::unique_ptr<Communicator> make_nccl_group(std::shared_ptr<NcclWorld> world, const std::vector<int>& ranks,
-                                              std::string name, AxisSet axes) {
+                                              std::string name, AxisSet axes, GroupMessages messages) {
   const auto here = std::find(ranks.begin(), ranks.end(), world->rank());
   LT_CHECK(ranks.empty() || here != ranks.end(), "rank {} makes the group \"{}\" of others", world->rank(),
            name);
   const int size = static_cast<int>(ranks.size()), place = static_cast<int>(here - ranks.begin());
   auto watched = world->split(size > 1 ? *std::min_element(ranks.begin(), ranks.end()) : -1, place, name,
-                              place, most_nccl_channels(size, axes));
+                              place, most_nccl_channels(messages));
   if (size == 0) return nullptr;
   if (size == 1) return make_single_group(std::move(name), axes);
   return std::make_unique<NcclGroup>(std::move(world), std::move(watched), place, size, std::move(name),

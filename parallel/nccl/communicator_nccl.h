@@ -33,14 +33,14 @@ std::shared_ptr<NcclWorld> make_nccl_world(std::shared_ptr<nccl::Library> librar
 /// This rank has failed elsewhere: what is enqueued, here and then on the others, ends.
 void abort_nccl_world(NcclWorld& world, const std::string& why);
 
-/// Channels that a group of `size` ranks over `axes` has at most, each a block of the GPU and buffers; 0: as
-/// many as NCCL chooses.
-int most_nccl_channels(int size, AxisSet axes);
+/// Channels that a group has at most, each a block of the GPU and buffers; 0: as many as NCCL chooses.
+int most_nccl_channels(GroupMessages messages);
 
 /// Collective over the world: every rank calls it for the same groups in the same order, also those that are
 /// in none of them (`ranks` empty; gives null) and those that are alone in theirs. `ranks`: world ranks of
 /// this rank's group, in the order of the group.
 std::unique_ptr<Communicator> make_nccl_group(std::shared_ptr<NcclWorld> world, const std::vector<int>& ranks,
-                                              std::string name, AxisSet axes);
+                                              std::string name, AxisSet axes,
+                                              GroupMessages messages = GroupMessages::tensors);
 
 }  // namespace ltrain

@@ -70,7 +70,8 @@ std::shared_ptr<NcclWorld::Watched> NcclWorld::split(int color, int key, const s
   const nccl::Comm child = make(
       fmt::format("rank {} makes the group \"{}\" with the others", rank_, name),
       [=](nccl::Library& n, nccl::Comm& comm) { return n.split(comm, parent, color, key, most_channels); });
-  if (!child) return nullptr;
+  if (color < 0) return nullptr;
+  LT_CHECK(child, "NCCL has made the group \"{}\", and gives no communicator of it", name);
   auto group = std::make_shared<Watched>();
   group->comm = child;
   group->name = name;

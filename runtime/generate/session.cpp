@@ -130,7 +130,7 @@ void Session::make_groups(DeviceKind device, const ProgramOptions& options) {
   GroupSet::Options g = group_options(options);
   g.together = device != DeviceKind::cpu;
   const MakeGroup make = [&](const GroupRequest& r) {
-    return g.together ? job_->new_gpu_group(r.name, r.axes, r.ranks)
+    return g.together ? job_->new_gpu_group(r.name, r.axes, r.ranks, r.messages)
                       : job_->new_group(r.name, r.axes, r.ranks);
   };
   groups_ = std::make_unique<GroupSet>(

@@ -285,7 +285,7 @@ class Job::Impl {
   }
 
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
-                                              const std::vector<int>& ranks) {
+                                              const std::vector<int>& ranks, GroupMessages messages) {
     const Waiting waiting(*this, fmt::format("the other ranks of NCCL's group {}", name));
     if (!nccl_) {
       nccl::set_environment(
@@ -297,7 +297,7 @@ class Job::Impl {
       o.wait_before_calls = options_.shared_gpu;
       nccl_ = make_nccl_world(std::move(library), *client_, "nccl", info_.rank, info_.world_size, o);
     }
-    auto group = make_nccl_group(nccl_, ranks, name, axes);
+    auto group = make_nccl_group(nccl_, ranks, name, axes, messages);
     if (group && group->size() > 1) note_group(name, ranks, *group, nccl_name_);
     return group;
   }
@@ -448,8 +448,8 @@ std::unique_ptr<Communicator> Job::new_control_group(const std::string& name, Ax
   return impl_->new_group(name, axes, ranks, true);
 }
 std::unique_ptr<Communicator> Job::new_gpu_group(const std::string& name, AxisSet axes,
-                                                 const std::vector<int>& ranks) {
-  return impl_->new_gpu_group(name, axes, ranks);
+                                                 const std::vector<int>& ranks, GroupMessages messages) {
+  return impl_->new_gpu_group(name, axes, ranks, messages);
 }
 std::unique_ptr<Communicator> Job::new_world_group() {
   std::vector<int> all;

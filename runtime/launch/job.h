@@ -53,7 +53,7 @@ class Job {
   /// Between GPUs, on NCCL: every rank of the job calls it for the same groups in the same order, whichever
   /// it is in (parallel/nccl/communicator_nccl.h).
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
-                                              const std::vector<int>& ranks);
+                                              const std::vector<int>& ranks, GroupMessages messages);
   /// All ranks.
   std::unique_ptr<Communicator> new_world_group();
   /// What this rank's groups use so far: "shared memory", "Gloo (TCP)", both; empty when it has none of

@@ -149,7 +149,9 @@ class Trainer {
     MakeGroup make_group = job_group;
     if (device_ != DeviceKind::cpu && me.world_size > 1) {
       groups.together = true;
-      make_group = [&](const GroupRequest& r) { return job_.new_gpu_group(r.name, r.axes, r.ranks); };
+      make_group = [&](const GroupRequest& r) {
+        return job_.new_gpu_group(r.name, r.axes, r.ranks, r.messages);
+      };
     }
     groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
     for (const Communicator* c : groups_->groups().all())

@@ -61,8 +61,40 @@ TEST_CASE("what a plan has for NCCL follows from the channels that its groups ma
   };
   CHECK(mib("parallel.data=1") == 0);
   CHECK(mib("parallel.data=2") == 16 * 16);  // one group, of as many channels as NCCL chooses
-  CHECK(mib("parallel.data=1 parallel.tensor=2 parallel.zero_stage=0") == 2 * 16 * 16);  // and the world
+  CHECK(mib("parallel.data=1 parallel.tensor=2 parallel.zero_stage=0") ==
+        (16 + 1) * 16);  // and the world, for numbers alone
   // Two links of four channels, and the world.
-  CHECK(mib("parallel.data=1 parallel.pipeline=2 parallel.zero_stage=0") == (2 * 4 + 16) * 16);
+  CHECK(mib("parallel.data=1 parallel.pipeline=2 parallel.zero_stage=0") == (2 * 4 + 1) * 16);
+  // And the group of the first and the last stage, for the gradient of the embedding that they share.
+  CHECK(mib("parallel.data=1 parallel.pipeline=2 parallel.zero_stage=0 model.tie_word_embeddings=true") ==
+        (2 * 4 + 1 + 16) * 16);
   CHECK(mib("parallel.data=2 debug.shared_gpu=true") == 2 * 16);
+}
+
+TEST_CASE("the group that has one channel for numbers is given no tensor, by the plan") {
+  const TempRun run;
+  // The largest call in a step: of the world, which is over several axes here, or of the other groups.
+  const auto largest = [&](bool of_world, const std::string& more) {
+    const Outcome o =
+        run.sh("plan tiny.yaml device=cuda --profile h200 --json parallel.tensor=2 " + more + " 2>/dev/null");
+    INFO(o.text);
+    CHECK(o.code == 0);
+    const auto plan = nlohmann::json::parse(o.text);
+    double most = 0;
+    for (const auto& rank : plan["ranks"])
+      for (const auto& c : rank["communication"]) {
+        const std::string axis = c["axis"];
+        if ((axis.find('+') != std::string::npos) == of_world)
+          most = std::max(most, c["bytes"].get<double>() / c["calls"].get<double>());
+      }
+    return most;
+  };
+  for (const std::string more : {"", "parallel.pipeline=2", "parallel.zero_stage=3",
+                                 "model.architecture=mixtral model.moe.num_experts=4 model.moe.top_k=2 "
+                                 "model.moe.intermediate_size=64 parallel.expert=2"}) {
+    CAPTURE(more);
+    CHECK(largest(true, more) > 0);
+    CHECK(largest(true, more) <= 512);   // some numbers of each layer
+    CHECK(largest(false, more) > 4096);  // a row of tokens has as many bytes
+  }
 }

@@ -2,20 +2,16 @@
 // read or written once. The plan prices ops by the same bytes.
 #ifdef LTRAIN_CUDA_EMULATED
 #include <catch2/catch.hpp>
-#include <cstring>
-#include <functional>
 
 #include "kernels/attention/rope.h"
-#include "kernels/cuda/kernel_cuda.h"
 #include "kernels/elementwise/activation.h"
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/quantize.h"
-#include "kernels/meta/meta_memory.h"
 #include "kernels/norm/norm.h"
 #include "kernels/optimizer/adamw.h"
-#include "tests/kernels/op_support.h"
+#include "tests/cuda/operands.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -26,81 +22,13 @@ struct Moved {
   int64_t bytes, wide, narrow;  ///< accesses of 16 bytes, and of fewer
 };
 
-/// Where an op's operands come from: the emulated device, or meta.
-class Operands {
- public:
-  virtual ~Operands() = default;
-  /// Small numbers; of i32 `value(i)`.
-  virtual Tensor make(DType t, Shape shape, const std::function<int32_t(int64_t)>& value = {}) = 0;
-};
-using Op = std::function<void(Stream&, Operands&)>;
-
-class OnDevice final : public Operands {
- public:
-  Tensor make(DType t, Shape shape, const std::function<int32_t(int64_t)>& value = {}) override {
-    const int64_t n = shape.elements();
-    std::vector<char> bytes(static_cast<size_t>(n * dtype_size(t)));
-    for (int64_t i = 0; i < n; ++i) {
-      const auto put = [&](auto v) {
-        std::memcpy(bytes.data() + i * static_cast<int64_t>(sizeof v), &v, sizeof v);
-      };
-      const float v = static_cast<float>(random_value(memory_.size(), i, 1));
-      if (t == DType::i32) put(value ? value(i) : 0);
-      if (t == DType::f32) put(v);
-      if (t == DType::bf16) put(bf16(v));
-      if (t == DType::f64) put(static_cast<double>(v));
-    }
-    memory_.push_back(cuda::device_memory(static_cast<int64_t>(bytes.size())));
-    stream_->copy(memory_.back().get(), bytes.data(), static_cast<int64_t>(bytes.size()));
-    stream_->synchronize();
-    Tensor out;
-    out.data = memory_.back().get(), out.dtype = t, out.shape = shape, out.device = DeviceKind::cuda;
-    return out;
-  }
-  /// What the kernels of `op` moved; its operands are made before.
-  Moved run(const std::function<void(Stream&)>& op) {
-    auto& traffic = cuda::emulated_traffic;
-    traffic.clear();
-    op(*stream_);
-    stream_->synchronize();
-    return {traffic.loaded + traffic.stored, traffic.wide, traffic.narrow};
-  }
-  template <class T>
-  std::vector<T> values(Tensor t) {
-    std::vector<T> out(static_cast<size_t>(t.elements()));
-    stream_->copy(out.data(), t.data, t.bytes());
-    stream_->synchronize();
-    return out;
-  }
-
- private:
-  std::unique_ptr<Stream> stream_ = cuda::make_cuda_stream("cuda");
-  std::vector<std::shared_ptr<void>> memory_;
-};
-
-class OnMeta final : public Operands {
- public:
-  Tensor make(DType t, Shape shape, const std::function<int32_t(int64_t)>& = {}) override {
-    Tensor out = memory_.allocate(MemoryKind::activations, "operand", t, shape);
-    out.record->written = true;
-    return out;
-  }
-  int64_t bytes(const std::function<void(Stream&)>& op) {
-    trace_.clear_entries();
-    op(*stream_);
-    double sum = 0;
-    for (const TraceEntry& e : trace_.entries()) sum += e.bytes;
-    return static_cast<int64_t>(sum);
-  }
-
- private:
-  MetaTrace trace_;
-  std::unique_ptr<Stream> stream_ = make_meta_stream("compute", trace_);
-  MetaMemory memory_{trace_};
-};
-
-/// An op whose operands are made once.
-using Made = std::function<std::function<void(Stream&)>(Operands&)>;
+/// What the kernels of `op` moved; its operands are made before.
+Moved moved_by(OnDevice& device, const std::function<void(Stream&)>& op) {
+  auto& traffic = cuda::emulated_traffic;
+  traffic.clear();
+  device.run(op);
+  return {traffic.loaded + traffic.stored, traffic.wide, traffic.narrow};
+}
 
 /// `floor`: operands once; `besides`: what kernels load again from the caches or keep in scratch, which no
 /// plan counts. At most `narrow` accesses are of fewer than 16 bytes.
@@ -108,7 +36,7 @@ void check_traffic(const Made& made, int64_t floor, int64_t besides, int64_t nar
   OnDevice device;
   OnMeta meta;
   const auto on_device = made(device), on_meta = made(meta);
-  const Moved moved = device.run(on_device);
+  const Moved moved = moved_by(device, on_device);
   CHECK(moved.bytes == floor + besides);
   CHECK(moved.narrow <= narrow);
   CHECK(meta.bytes(on_meta) == floor);
@@ -247,7 +175,7 @@ TEST_CASE("the embedding's gradient moves what its tokens touch, not what the vo
     const Tensor tokens = o.make(DType::i32, {rows}, [&](int64_t i) {
       return static_cast<int32_t>(i * i % distinct * (vocab / distinct));
     });
-    return o.run([&](Stream& s) { embedding_backward(s, table, dy, tokens, {0, vocab, vocab}, true); });
+    return moved_by(o, [&](Stream& s) { embedding_backward(s, table, dy, tokens, {0, vocab, vocab}, true); });
   };
   const Moved few = run(1024, 64), many = run(16384, 64);
   // Counts of digits are of the vocabulary's root; nothing else grows with it.

@@ -170,7 +170,10 @@ TEST_CASE("all groups of a mesh are split from the world of NCCL, whichever rank
         options.key_value_heads = 1;
         options.links = {{0, 1}, {1, 2}, {2, 1}, {1, 0}};
         const GroupSet set(
-            mesh, [&](const GroupRequest& r) { return make_nccl_group(world, r.ranks, r.name, r.axes); },
+            mesh,
+            [&](const GroupRequest& r) {
+              return make_nccl_group(world, r.ranks, r.name, r.axes, r.messages);
+            },
             make_worker_stream, options);
         const Groups& g = set.groups();
         const auto host = make_inline_stream("host");
@@ -197,6 +200,12 @@ TEST_CASE("all groups of a mesh are split from the world of NCCL, whichever rank
       });
   for (const auto& e : errors) CHECK(e == "");
   CHECK(network.alive() == 0);
+  // Of a rank each: the world, for numbers alone; links, by two ends each; the tied embedding of the first
+  // and the last stage is a tensor, though its group is as small and over the same axis as a link.
+  CHECK(network.channels_of(world_size) == std::vector<int>(12, 1));
+  std::map<int, int> pairs;
+  for (const int channels : network.channels_of(2)) ++pairs[channels];
+  CHECK(pairs == std::map<int, int>{{0, 8 + 12 + 12 + 12}, {4, 4 * 4 * 2}});
 }
 
 TEST_CASE("calls of NCCL are enqueued: what a heartbeat sees is entered before it is complete") {
@@ -316,15 +325,17 @@ TEST_CASE("NCCL reads what the recipe says, and a user's variables stay but on a
   clear();
 }
 
-TEST_CASE("groups of two stages have few channels, and others what NCCL chooses") {
+TEST_CASE("groups for transfers and for numbers have few channels, and others what NCCL chooses") {
   FakeNetwork network;
   const auto errors = on_world(network, 4, {}, [&](std::shared_ptr<NcclWorld> world, int rank, Stream&) {
-    make_nccl_group(world, {0, 1, 2, 3}, "data", Axis::data);
-    make_nccl_group(world, {rank / 2 * 2, rank / 2 * 2 + 1}, "stage 0 to 1", Axis::pipeline);
-    make_nccl_group(world, {rank / 2 * 2, rank / 2 * 2 + 1}, "tensor", Axis::tensor);
+    const std::vector<int> all{0, 1, 2, 3}, pair{rank / 2 * 2, rank / 2 * 2 + 1};
+    make_nccl_group(world, all, "data", Axis::data);
+    make_nccl_group(world, all, "world", kAllAxes, GroupMessages::numbers);
+    make_nccl_group(world, pair, "stage 0 to 1", Axis::pipeline, GroupMessages::transfers);
+    make_nccl_group(world, pair, "tied", Axis::pipeline);
   });
   for (const auto& e : errors) CHECK(e == "");
-  CHECK(network.channels_of(4) == std::vector<int>{0, 0, 0, 0});
+  CHECK(network.channels_of(4) == std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1});
   CHECK(network.channels_of(2) == std::vector<int>{4, 4, 4, 4, 0, 0, 0, 0});
 }
 

@@ -54,7 +54,7 @@ using State = FakeNetwork::State;
 
 class FakeLibrary final : public nccl::Library {
  public:
-  explicit FakeLibrary(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  FakeLibrary(std::shared_ptr<State> state, bool early) : state_(std::move(state)), early_(early) {}
   std::string version() const override { return "0.0.0"; }
   UniqueId unique_id() override {
     std::lock_guard lock(state_->mutex);
@@ -68,6 +68,8 @@ class FakeLibrary final : public nccl::Library {
 
   Status init(Comm& comm, int size, const UniqueId& id, int rank) override {
     std::unique_lock lock(state_->mutex);
+    const Call call(*this);
+    if (call.crossed) return crossed();
     FakeComm* c = add();
     c->id = id.data(), c->rank = rank, c->size = size;
     world_ = rank;
@@ -79,31 +81,25 @@ class FakeLibrary final : public nccl::Library {
 
   Status split(Comm& child, Comm parent, int color, int key, int most_channels) override {
     std::unique_lock lock(state_->mutex);
+    const Call call(*this);
+    if (call.crossed) return crossed();
     FakeComm& p = of(parent);
-    const std::string id = p.id + "/" + std::to_string(p.splits++);
-    const auto& all = state_->splits[id];
-    state_->splits[id][p.rank] = {color, key, world_};
-    if (Status s = wait(lock, p, [&] { return static_cast<int>(all.size()) == p.size; }); s.failed) return s;
-    if (color < 0) return {};
-    std::vector<std::pair<std::pair<int, int>, int>> members;  // (key, parent's rank), world rank
-    for (const auto& [rank, s] : all)
-      if (s.color == color) members.push_back({{s.key, rank}, s.world});
-    std::sort(members.begin(), members.end());
-    FakeComm* c = add();
-    c->id = id + "/" + std::to_string(color);
-    c->size = static_cast<int>(members.size());
-    for (size_t i = 0; i < members.size(); ++i) {
-      c->members.push_back(members[i].second);
-      if (members[i].second == world_) c->rank = static_cast<int>(i);
+    const Split split{p.id + "/" + std::to_string(p.splits++), &p, color, most_channels, &child};
+    state_->splits[split.id][p.rank] = {color, key, world_};
+    if (early_) {
+      begun_.push_back(split);
+      return {};
     }
-    ++state_->alive;
-    state_->channels[c->size].push_back(most_channels);
-    child = handle(c);
+    if (Status s = wait(lock, p, [&] { return all_split(split); }); s.failed) return s;
+    end_split(split);
     return {};
   }
 
   Status state(Comm comm) override {
     std::lock_guard lock(state_->mutex);
+    for (const Split& split : begun_)
+      if (split.parent == &of(comm) && all_split(split)) end_split(split);
+    std::erase_if(begun_, [&](const Split& s) { return s.parent == &of(comm) && all_split(s); });
     for (int world : of(comm).members)
       if (world != world_ && state_->lost.count(world)) return {true, "remote process exited"};
     return {};
@@ -196,6 +192,46 @@ class FakeLibrary final : public nccl::Library {
     Stream* stream;
     std::function<void()> body;
   };
+  struct Split {
+    std::string id;
+    FakeComm* parent;
+    int color, most_channels;
+    Comm* child;  ///< the caller's
+  };
+  /// This thread is in a call, unless another one is (`crossed`). Made and ended with the lock held.
+  struct Call {
+    explicit Call(FakeLibrary& l) : library(l), crossed(l.calling_) {
+      if (!crossed) l.calling_ = true;
+    }
+    ~Call() {
+      if (!crossed) library.calling_ = false;
+    }
+    Call(const Call&) = delete;
+    FakeLibrary& library;
+    const bool crossed;
+  };
+  static Status crossed() { return {true, "a call while another thread is in one"}; }
+
+  bool all_split(const Split& s) const {
+    return static_cast<int>(state_->splits[s.id].size()) == s.parent->size;
+  }
+  void end_split(const Split& split) {
+    if (split.color < 0) return;
+    std::vector<std::pair<std::pair<int, int>, int>> members;  // (key, parent's rank), world rank
+    for (const auto& [rank, s] : state_->splits[split.id])
+      if (s.color == split.color) members.push_back({{s.key, rank}, s.world});
+    std::sort(members.begin(), members.end());
+    FakeComm* c = add();
+    c->id = split.id + "/" + std::to_string(split.color);
+    c->size = static_cast<int>(members.size());
+    for (size_t i = 0; i < members.size(); ++i) {
+      c->members.push_back(members[i].second);
+      if (members[i].second == world_) c->rank = static_cast<int>(i);
+    }
+    ++state_->alive;
+    state_->channels[c->size].push_back(split.most_channels);
+    *split.child = handle(c);
+  }
 
   FakeComm* add() {
     comms_.push_back(std::make_unique<FakeComm>());
@@ -215,6 +251,8 @@ class FakeLibrary final : public nccl::Library {
   /// On the host, until those who are to be connected have all called.
   Status meet(const std::vector<Meeting>& meetings) {
     std::unique_lock lock(state_->mutex);
+    const Call call(*this);
+    if (call.crossed) return crossed();
     for (const Meeting& m : meetings)
       if (m.comm->aborted) return {true, "a call on what was aborted"};
     const auto key = [](const Meeting& m) { return m.comm->id + " " + m.with; };
@@ -292,7 +330,10 @@ class FakeLibrary final : public nccl::Library {
   }
 
   std::shared_ptr<State> state_;
+  const bool early_;
   int world_ = -1;
+  bool calling_ = false;
+  std::vector<Split> begun_;
   bool grouped_ = false;
   std::vector<Meeting> meetings_;                 // of a group of calls
   std::vector<Work> first_, second_;              // of it: sends, and what waits
@@ -307,9 +348,9 @@ FakeNetwork::~FakeNetwork() {
   state_->closed = true;
   state_->changed.notify_all();
 }
-std::shared_ptr<nccl::Library> FakeNetwork::open() {
+std::shared_ptr<nccl::Library> FakeNetwork::open(bool early) {
   std::lock_guard lock(state_->mutex);
-  libraries_.push_back(std::make_shared<FakeLibrary>(state_));
+  libraries_.push_back(std::make_shared<FakeLibrary>(state_, early));
   return libraries_.back();
 }
 void FakeNetwork::lose(int world_rank) {

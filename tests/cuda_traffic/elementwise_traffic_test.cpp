@@ -1,0 +1,158 @@
+// Bytes of losses over a vocabulary that ranks share, of dropout and of what moves or fills tensors.
+#include <catch2/catch.hpp>
+
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/copy_rectangles.h"
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/elementwise/dropout.h"
+#include "kernels/elementwise/embedding.h"
+#include "kernels/elementwise/sample_labels.h"
+#include "kernels/elementwise/tensor_ops.h"
+#include "tests/cuda_traffic/accesses.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+constexpr DType kBf16 = DType::bf16, kF32 = DType::f32, kF64 = DType::f64, kI32 = DType::i32;
+
+}  // namespace
+
+TEST_CASE("bytes: cross-entropy over a vocabulary that ranks share") {
+  const int64_t rows = 8, vocab = 4096, ranks = 4;
+  const VocabColumns part{vocab, vocab};  // the second rank's
+  const auto targets = [=](Operands& o) {
+    return o.make(kI32, {rows}, [=](int64_t i) { return vocab + i * 11; });
+  };
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor stats = o.make(kF32, {rows, 3}), logits = o.make(kF32, {rows, vocab}), t = targets(o);
+        return [=](Stream& s) { cross_entropy_stats(s, stats, logits, t, part); };
+      },
+      {.floor = rows * vocab * 4 + rows * 12,
+       .unpriced = rows * 4,
+       .repeated = /*the target's logit*/ rows * 4});
+  for (const bool training : {true, false})
+    check_bytes(
+        [=](Operands& o) {
+          const Tensor loss = o.make(kF64, {1}), logits = o.make(kF32, {rows, vocab}), t = targets(o),
+                       stats = o.make(kF32, {ranks * rows, 3});
+          const Tensor d = training ? o.make(kBf16, {rows, vocab}) : Tensor();
+          return [=](Stream& s) { cross_entropy_sharded(s, loss, d, logits, t, stats, part, 0.5); };
+        },
+        // A row's statistics of all ranks twice, and its target, by each of 512 threads.
+        {.floor = rows * (ranks * 12 + (training ? vocab * 6 : 0)),
+         .unpriced = rows * 4 + 16,
+         .repeated = 512 * rows * (ranks * 16 + 4) - rows * (ranks * 12 + 4),
+         .scratch = /*losses*/ rows * 16});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor logits = o.make(kF32, {rows, vocab});
+        return [=](Stream& s) { soft_cap_logits(s, logits, 30); };
+      },
+      {.floor = rows * vocab * 8});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor labels = o.make(kI32, {rows}), logits = o.make(kF32, {rows, vocab}),
+                     t = o.make(kI32, {rows}, [](int64_t) { return 1; }), stats = o.make(kF32, {rows, 3});
+        const VocabColumns all{0, vocab};
+        RowRandom random;
+        random.sample_index = o.make(DType::i64, {1}, [](int64_t) { return 0; });
+        random.rows.seq = rows;
+        return [=](Stream& s) {
+          cross_entropy_stats(s, stats, logits, t, all);
+          sample_labels(s, labels, logits, t, stats, 0, all, random);
+        };
+      },
+      // The statistics' pass, and then half of a row in the mean as the plan has it, which is what a CPU
+      // reads: the kernel reads a row, a sixteenth of it, and so on. Here the statistics have read the logits
+      // before.
+      {.floor = rows * (vocab * 4 + 12) + rows * (vocab * 2 + 20),
+       .unpriced = 8 - rows * (vocab * 2 + 4),
+       .repeated = rows * (vocab * 4 + vocab / 4) +
+                   /*target and largest logit by each thread*/ 512 * rows * 8 + rows * 4,
+       .more = /*the last few logits, by one thread*/ 1024});
+}
+
+TEST_CASE("bytes: dropout, sums and fills") {
+  const int64_t rows = 32, cols = 512, n = rows * cols;
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor x = o.make(kBf16, {rows, cols}), y = o.make(kBf16, {rows, cols});
+        Dropout d;
+        d.p = 0.1, d.sample_index = o.make(DType::i64, {2}, [](int64_t i) { return i; });
+        d.rows.seq = rows / 2;
+        return [=](Stream& s) { dropout(s, y, x, d); };
+      },
+      {.floor = 2 * n * 2, .unpriced = 16, .repeated = /*the sample of each call's row*/ n / 4 * 8 - 16});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor y = o.make(kBf16, {rows, cols}), bias = o.make(kBf16, {cols});
+        return [=](Stream& s) { add_bias(s, y, bias); };
+      },
+      {.floor = 2 * n * 2, .unpriced = cols * 2, .repeated = (rows - 1) * cols * 2});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor y = o.make(kBf16, {n});
+        return [=](Stream& s) { scale_by(s, y, 0.5); };
+      },
+      {.floor = 2 * n * 2});
+  for (const bool normal : {true, false})
+    check_bytes(
+        [=](Operands& o) {
+          const Tensor y = o.make(kBf16, {n});
+          return [=](Stream& s) { normal ? fill_normal(s, y, 1, 2, 0, 0, 1) : fill_value(s, y, 1); };
+        },
+        {.floor = n * 2});
+}
+
+TEST_CASE("bytes: rectangles between matrices") {
+  const int64_t rows = 64, cols = 256;
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor out = o.make(kBf16, {rows, 2 * cols}), in = o.make(kF32, {2 * rows, cols});
+        return [=](Stream& s) { copy_rectangles(s, out, in, {{rows, cols, rows, 0, 0, cols}}); };
+      },
+      {.floor = rows * cols * 6});
+}
+
+TEST_CASE("bytes: gated activations that are no SwiGLU") {
+  const int64_t rows = 16, cols = 512, matrix = rows * cols * 2;
+  for (const bool clamped : {true, false}) {
+    check_bytes(
+        [=](Operands& o) {
+          const Tensor y = o.make(kBf16, {rows, cols}), x = o.make(kBf16, {rows, 2 * cols});
+          return [=](Stream& s) { clamped ? clamped_swiglu_forward(s, y, x) : geglu_forward(s, y, x); };
+        },
+        {.floor = 3 * matrix});
+    check_bytes(
+        [=](Operands& o) {
+          const Tensor dy = o.make(kBf16, {rows, cols}), x = o.make(kBf16, {rows, 2 * cols}),
+                       d = o.make(kBf16, {rows, 2 * cols});
+          return [=](Stream& s) {
+            clamped ? clamped_swiglu_backward(s, d, dy, x) : geglu_backward(s, d, dy, x);
+          };
+        },
+        {.floor = 5 * matrix});
+  }
+}
+
+TEST_CASE("bytes: positions that are learned") {
+  const int64_t rows = 64, cols = 256, seq = 32, matrix = rows * cols * 2;
+  RowMap map;
+  map.seq = seq;
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor y = o.make(kBf16, {rows, cols}), positions = o.make(kBf16, {seq, cols});
+        return [=](Stream& s) { position_forward(s, y, positions, map); };
+      },
+      {.floor = 3 * matrix, .unpriced = -(rows - seq) * cols * 2, .repeated = (rows - seq) * cols * 2});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor d = o.make(kF32, {seq, cols}), dy = o.make(kBf16, {rows, cols});
+        return [=](Stream& s) { position_backward(s, d, dy, map, true); };
+      },
+      // Rows of a position are sorted in scratch, as those of a token are.
+      {.floor = matrix + 2 * seq * cols * 4, .scratch = 42112});
+}

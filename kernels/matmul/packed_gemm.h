@@ -10,7 +10,7 @@ namespace ltrain {
 /// caches of 1 MiB and more, all of b's 4 MiB.
 inline constexpr int64_t kRowBlock = 336, kColBlock = 2048, kDepthBlock = 512;
 /// Of a result of 16 bits, whose sums wait in f32.
-inline constexpr int64_t kHalfRows = 2048, kHalfCols = 512;
+inline constexpr int64_t kHalfRows = 1024, kHalfCols = 1024;
 /// Common multiples of the tiles' sides of all instruction sets.
 inline constexpr int64_t kPackTileRows = 42, kPackTileCols = 32;
 

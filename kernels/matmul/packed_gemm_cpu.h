@@ -170,7 +170,7 @@ void pack_turned(float* dst, const Source& src, int64_t row, int64_t rows, int64
         if (r >= have) {
           x[r] = Lanes{};
         } else if (some == kLanes) {
-          if constexpr (kVectorBytes == 64) __builtin_prefetch(src.at(row + r0 + r, k0 + k) + kAhead);
+          if constexpr (kVectorBytes == 64) __builtin_prefetch(src.at(row + r0 + r, k0 + k + kAhead));
           x[r] = src.load(row + r0 + r, k0 + k);
         } else {
           float line[kLanes] = {};

@@ -71,8 +71,10 @@ def speeds(o, scratch):
     with open(recipe, "w") as out:
         out.write(SPEED.format(tokens=tokens))
     rates = {}
-    kinds = [("fp32", "fp32", {}), ("bf16", "bf16", {}), ("bf16, by its instructions", "bf16", {"LTRAIN_BF16_MATMUL": "native"}),
-             ("fp8", "fp8", {})]
+    kinds = [("fp32", "fp32", {}), ("bf16", "bf16", {}), ("fp8", "fp8", {})]
+    with open("/proc/cpuinfo") as cpu:
+        if " avx512_bf16" in cpu.read():
+            kinds.append(("bf16, by its instructions", "bf16", {"LTRAIN_BF16_MATMUL": "pairs"}))
     for _ in range(o.rounds):
         for name, precision, environment in kinds:
             lines = measure.run_ltrain(o.binary, recipe, os.path.join(scratch, "run"),

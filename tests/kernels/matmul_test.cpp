@@ -191,7 +191,11 @@ TEST_CASE("matmul refuses shapes and types that do not fit") {
   CHECK_NOTHROW(matmul(*stream, tensor_of(out, {2, 4}), tensor_of(a, {2, 3}), tensor_of(b, {3, 4})));
 }
 
-TEST_CASE("the panels of packed products are what the plan counts") {
+namespace {
+
+/// Bytes of panels of packed products of T: of each kind the most that is counted, and all that is held.
+template <class T>
+void check_panels() {
   // In a thread of its own, whose scratch is new; every thread of the kernel is that one.
   const int64_t m = 300, n = kColBlock + 100, k = 77;
   int64_t held = 0;
@@ -201,11 +205,12 @@ TEST_CASE("the panels of packed products are what the plan counts") {
     const int64_t before = scratch_bytes();
     auto stream = make_inline_stream("compute");
     for (bool low : {false, true}) {
-      Guarded<f16> a = random_array<f16>(m * k, 1), b = random_array<f16>(k * n, 2), out(m * n);
+      Guarded<T> a = random_array<T>(m * k, 1), b = random_array<T>(k * n, 2), out(m * n);
       Guarded<float> wide(m * n);
       matmul(*stream, low ? tensor_of(out, {m, n}) : tensor_of(wide, {m, n}), tensor_of(a, {m, k}),
              tensor_of(b, {k, n}));
-      const auto bytes = packed_bytes(m, n, k, DType::f16, low ? DType::f16 : DType::f32);
+      const DType type = dtype_of<T>::value;
+      const auto bytes = packed_bytes(m, n, k, type, low ? type : DType::f32);
       for (int i = 0; i < 3; ++i) most[i] = std::max(most[i], bytes[i]);
     }
     held = scratch_bytes() - before;
@@ -213,4 +218,11 @@ TEST_CASE("the panels of packed products are what the plan counts") {
   const int64_t counted = most[0] + most[1] + most[2];
   CHECK(held >= counted);
   CHECK(held < counted + 3 * 4096);  // pages
+}
+
+}  // namespace
+
+TEST_CASE("the panels of packed products are what the plan counts") {
+  check_panels<f16>();
+  if (packs(DType::bf16)) check_panels<bf16>();  // by oneDNN none
 }

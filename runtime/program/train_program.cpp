@@ -217,8 +217,11 @@ Step TrainProgram::make_step(bool training) {
   if (training && offloaded_) step.offloaded = &*offloaded_;
   step.staging = &staging_;
   step.logits_chunk = options_.logits_chunk;
-  step.cudnn_backward =
-      training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;
+  const AttentionBackend attention = options_.attention_backend;
+  if (training && !options_.deterministic && attention != AttentionBackend::own)
+    step.cudnn_backward = CudnnBackward::any_order;
+  if (training && options_.deterministic && attention == AttentionBackend::cudnn)
+    step.cudnn_backward = CudnnBackward::deterministic;
   return step;
 }
 

@@ -79,10 +79,11 @@ std::vector<Drawing> drawings(const MachineProfile& p) {
                       fmt::format("attention_{}", head),
                       1e-12,
                       {}};
-    for (int64_t tokens = 512; tokens <= 32768; tokens *= 4)
-      attention.points.push_back(
-          {std::to_string(tokens), 1 / cost.attention_seconds(type, true, 1, static_cast<double>(head),
-                                                              static_cast<double>(tokens))});
+    OpCost op;
+    op.name = "attention_forward", op.flops = 1, op.k = head;
+    op.dtype = type == "bf16" ? DType::bf16 : DType::f16;
+    for (op.n = 512; op.n <= 32768; op.n *= 4)
+      attention.points.push_back({std::to_string(op.n), 1 / cost.attention_seconds(op)});
     out.push_back(attention);
   }
   Drawing memory{"memory", "GB/s by bytes of an op", "memory", 1e-9, {}};

@@ -105,7 +105,8 @@ def page(ltrain):
         "block's memory.\n"
         f"- Products and attention: the floor is their operations at the datasheet's peak, {peaks['bf16'] / 1e12:.0f} TFLOP/s in "
         f"bf16 and {peaks['fp8'] / 1e12:.0f} in FP8. Operations of attention are those of visible pairs of positions: five "
-        "products in the backward, where the kernels here compute seven; expected is at the rates of the best published ones.\n",
+        "products in the backward, where the kernels here compute seven; expected is of all seven, at the rates of the best "
+        "published ones.\n",
         "Written by `scripts/kernel-floors.py build/ltrain --write`.\n",
     ]
     for name, model in MODELS.items():

@@ -101,6 +101,13 @@ OpCost cost_of(std::string_view name, const AttentionBlock& b, double of_keys, d
   return cost;
 }
 
+/// Of five products: scores, gradients of probabilities, of values, of keys and of queries.
+OpCost backward_cost(std::string_view name, const AttentionBlock& b) {
+  OpCost cost = cost_of(name, b, 3, 2);
+  cost.recomputed_flops = products_flops(b, 1, 1);
+  return cost;
+}
+
 void run_forward(Stream& s, Tensor out, Tensor lse, const AttentionBlock& b) {
   LT_LAUNCH(s, attention_forward, b.q.t.dtype, out.dtype != b.q.t.dtype, out.data, lse.data, args_of(b));
 }
@@ -112,10 +119,12 @@ AttentionSink sink(const HeadRows& h, DType t, bool add) {
 }
 
 void run_backward(Stream& s, const AttentionBlockGrads& g, Tensor dout, Tensor out, Tensor lse,
-                  const AttentionBlock& b, Tensor workspace = {}) {
+                  const AttentionBlock& b, const CudnnWorkspace& workspace = {}) {
   const DType t = b.q.t.dtype;
   AttentionArgs a = args_of(b);
-  if (workspace.defined()) a.workspace = workspace.data, a.workspace_bytes = workspace.bytes();
+  if (workspace.memory.defined())
+    a.workspace = workspace.memory.data, a.workspace_bytes = workspace.memory.bytes();
+  a.deterministic = workspace.deterministic;
   const AttentionSink dq = sink(g.dq, t, g.add_q), dk = sink(g.dk, t, g.add_kv), dv = sink(g.dv, t, g.add_kv);
   LT_LAUNCH(s, attention_backward, t, dq, dk, dv, dout.data, out.data, lse.data, a);
 }
@@ -161,13 +170,17 @@ void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const Atte
 
 void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
                         const AttentionShape& shape, const Dropout& drop, Tensor documents,
-                        Tensor workspace) {
+                        const CudnnWorkspace& workspace) {
   const AttentionBlock b = fused_block(qkv, shape, drop, documents);
   check(b, out, lse);
   LT_CHECK(dqkv.shape == qkv.shape && dout.shape == out.shape && dqkv.dtype == qkv.dtype,
            "attention backward {} into {}", to_string(dout.shape), to_string(dqkv.shape));
   if (s.meta()) {
-    OpCost cost = cost_of("attention_backward", b, 3, 2);
+    const std::string_view name = !workspace.memory.defined() ? "attention_backward"
+                                  : workspace.deterministic   ? kDeterministicBackwardByCudnn
+                                                              : kBackwardByCudnn;
+    OpCost cost = backward_cost(name, b);
+    if (name == kBackwardByCudnn) cost.recomputed_flops = 0;
     cost.bytes = static_cast<double>(dqkv.bytes() + dout.bytes() + qkv.bytes() + out.bytes() + lse.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_backward", Rule::elementwise, {dqkv}, {dout, qkv, out, lse});
@@ -199,7 +212,7 @@ void attention_block_backward(Stream& s, const AttentionBlockGrads& g, Tensor do
   check_rows("key gradients", g.dk, a.batch * b.k_at.rows, a.k_width());
   check_rows("value gradients", g.dv, a.batch * b.k_at.rows, a.v_width());
   if (s.meta()) {
-    OpCost cost = cost_of("attention_block_backward", b, 3, 2);
+    OpCost cost = backward_cost("attention_block_backward", b);
     cost.bytes = 2 * cost.bytes + static_cast<double>(dout.bytes() + out.bytes() + lse.bytes());
     s.meta()->add(s, cost);
     place(s, "attention_block_backward", Rule::elementwise, {g.dq.t}, {dout, b.q.t, b.k.t, b.v.t, out, lse},

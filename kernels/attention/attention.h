@@ -36,12 +36,21 @@ struct AttentionShape {
 void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const AttentionShape& shape,
                        const Dropout& drop, Tensor documents = {});
 
-/// dqkv: as qkv, all of it written. Nothing aliases. `workspace`: cudnn_backward_workspace(shape) bytes that
-/// cuDNN may write to, which lets it take the call; its sums over keys are in no order, so that two runs
-/// differ in their last bits. Undefined: the kernels here, which are deterministic.
+/// What cuDNN's backward works in.
+struct CudnnWorkspace {
+  Tensor memory;  ///< cudnn_backward_workspace(shape, deterministic) bytes
+  /// False: its sums over keys are in no order, so that two runs differ in their last bits.
+  bool deterministic = false;
+};
+
+/// dqkv: as qkv, all of it written. Nothing aliases. `workspace` lets cuDNN take the call; undefined: the
+/// kernels here, which are deterministic.
 void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
                         const AttentionShape& shape, const Dropout& drop, Tensor documents = {},
-                        Tensor workspace = {});
+                        const CudnnWorkspace& workspace = {});
+/// Names in plans of the backward that cuDNN may take.
+inline constexpr std::string_view kBackwardByCudnn = "attention_backward_cudnn",
+                                  kDeterministicBackwardByCudnn = "attention_backward_cudnn_deterministic";
 
 /// Columns `first` and on of the rows of a matrix (batch * rows, width).
 struct HeadRows {
@@ -94,6 +103,7 @@ struct AttentionArgs {
   DropoutArgs drop;
   void* workspace = nullptr;  ///< of cuDNN's backward
   int64_t workspace_bytes = 0;
+  bool deterministic = false;  ///< of cuDNN's backward: CudnnWorkspace's
   template <class F>
   void sizes(F&& f) const {  // for messages
     f("batch", batch), f("seq", seq), f("heads", heads), f("kv_heads", kv_heads), f("head_dim", head_dim);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/tensor/device.h"
@@ -51,6 +52,21 @@ std::string forward(Stream& s, DType t, void* out, void* lse, const AttentionArg
   return cudnn_attention(s, c, {a.q, a.k, a.v, out, lse});
 }
 
+AttentionShape shape_of(const AttentionArgs& a) {
+  AttentionShape shape;
+  shape.batch = a.batch, shape.seq = a.seq, shape.heads = a.heads, shape.kv_heads = a.kv_heads;
+  shape.head_dim = a.head_dim;
+  shape.window = a.window;
+  return shape;
+}
+
+/// A tensor's sample and head: `bytes` an element.
+template <class P>
+P* part_of(P* all, const CudnnStrides& s, int64_t sample, int64_t head, int64_t bytes) {
+  using Byte = std::conditional_t<std::is_const_v<P>, const char, char>;
+  return static_cast<Byte*>(all) + bytes * (sample * s.sample + head * s.head);
+}
+
 std::string backward(Stream& s, DType t, const AttentionSink& dq, const AttentionSink& dk,
                      const AttentionSink& dv, const void* dout, const void* out, const void* lse,
                      const AttentionArgs& a) {
@@ -59,9 +75,26 @@ std::string backward(Stream& s, DType t, const AttentionSink& dq, const Attentio
   c.dout = c.out;
   c.dq = rows_of(dq.stride, a), c.dk = rows_of(dk.stride, a), c.dv = rows_of(dv.stride, a);
   c.workspace = a.workspace_bytes;
-  return cudnn_attention(s, c,
-                         {a.q, a.k, a.v, const_cast<void*>(out), const_cast<void*>(lse), dout, dq.data,
-                          dk.data, dv.data, a.workspace});
+  const CudnnBuffers all{
+      a.q,     a.k,     a.v,        const_cast<void*>(out), const_cast<void*>(lse), dout, dq.data,
+      dk.data, dv.data, a.workspace};
+  if (!a.deterministic) return cudnn_attention(s, c, all);
+  const CudnnSlice slice = cudnn_slice(shape_of(a), a.workspace_bytes);
+  const int64_t group = a.heads / a.kv_heads;
+  c.deterministic = true;
+  c.batch = slice.samples, c.kv_heads = slice.kv_heads, c.heads = slice.kv_heads * group;
+  for (int64_t b = 0; b < a.batch; b += slice.samples)
+    for (int64_t kv = 0; kv < a.kv_heads; kv += slice.kv_heads) {
+      const int64_t h = kv * group;
+      CudnnBuffers at = all;  // one slice after another in the same workspace
+      at.q = part_of(all.q, c.q, b, h, 2), at.k = part_of(all.k, c.k, b, kv, 2);
+      at.v = part_of(all.v, c.v, b, kv, 2), at.out = part_of(all.out, c.out, b, h, 2);
+      at.lse = part_of(all.lse, c.lse, b, h, 4), at.dout = part_of(all.dout, c.dout, b, h, 2);
+      at.dq = part_of(all.dq, c.dq, b, h, 2), at.dk = part_of(all.dk, c.dk, b, kv, 2);
+      at.dv = part_of(all.dv, c.dv, b, kv, 2);
+      if (std::string why = cudnn_attention(s, c, at); !why.empty()) return why;
+    }
+  return "";
 }
 
 std::mutex said_mutex;
@@ -99,10 +132,14 @@ class Sample {
     }
   }
 
-  /// out and lse, or dqkv, as floats; what cuDNN says against it else.
-  std::string run(bool by_cudnn, bool back, std::vector<float>& result) {
+  /// out and lse, or dqkv, as floats; what cuDNN says against it else. The deterministic backward in the
+  /// smallest slices.
+  std::string run(bool by_cudnn, CudnnPass pass, std::vector<float>& result) {
+    const bool back = pass != CudnnPass::forward;
     AttentionArgs a = fused_attention_args(t_, at(0), shape_, {});
-    a.workspace = at(workspace_at()), a.workspace_bytes = cudnn_backward_workspace(shape_);
+    a.deterministic = pass == CudnnPass::deterministic_backward;
+    a.workspace = at(workspace_at());
+    a.workspace_bytes = a.deterministic ? cudnn_slice(shape_, 0).bytes : cudnn_backward_workspace(shape_);
     const void* dout = at(2 * qkv_);
     void *out = at(out_at()), *lse = at(lse_at());
     const int64_t stride = shape_.qkv_width();
@@ -146,7 +183,9 @@ class Sample {
   int64_t lse_at() const { return out_at() + 2 * out_; }
   int64_t dqkv_at() const { return lse_at() + 4 * lse_; }
   int64_t workspace_at() const { return (dqkv_at() + 2 * qkv_ + 255) / 256 * 256; }
-  int64_t size() const { return workspace_at() + cudnn_backward_workspace(shape_); }
+  int64_t size() const {
+    return workspace_at() + std::max(cudnn_backward_workspace(shape_), cudnn_slice(shape_, 0).bytes);
+  }
 
   Stream& s_;
   DType t_;
@@ -156,16 +195,28 @@ class Sample {
   std::shared_ptr<void> memory_;
 };
 
+const char* name_of(CudnnPass pass) {
+  switch (pass) {
+    case CudnnPass::forward:
+      return "the forward of";
+    case CudnnPass::backward:
+      return "the backward of";
+    case CudnnPass::deterministic_backward:
+      return "the deterministic backward of";
+  }
+  return "";
+}
+
 /// Empty where cuDNN computes what the kernels here do.
-std::string compare(DType t, const AttentionShape& shape, bool back) {
+std::string compare(DType t, const AttentionShape& shape, CudnnPass pass) {
   // Of its own: the caller's may hold what waits for other ranks.
   const auto stream = make_compute_stream(DeviceKind::cuda, "comparison of attention");
   Sample sample(*stream, t, shape);
   std::vector<float> ours, theirs;
   // Backward reads the out and lse that the kernels here have left.
-  if (std::string why = sample.run(false, false, ours); !why.empty()) return why;
-  if (back) sample.run(false, true, ours);
-  if (std::string why = sample.run(true, back, theirs); !why.empty()) return why;
+  if (std::string why = sample.run(false, CudnnPass::forward, ours); !why.empty()) return why;
+  if (pass != CudnnPass::forward) sample.run(false, pass, ours);
+  if (std::string why = sample.run(true, pass, theirs); !why.empty()) return why;
   double largest = 0, worst = 0;
   for (float v : ours) largest = std::max(largest, std::fabs(static_cast<double>(v)));
   for (size_t i = 0; i < ours.size(); ++i) {
@@ -176,23 +227,31 @@ std::string compare(DType t, const AttentionShape& shape, bool back) {
   // Halves round once at the end and once between the products: some units of 2^-8 and 2^-11.
   const double most = (t == DType::bf16 ? 2e-2 : 4e-3) * largest;
   if (worst <= most) {
-    // Runs are to give the same bits again. Backward is asked for only where they need not.
-    if (!back) sample.run(true, false, ours);
-    if (back || ours == theirs) return "";
-    return fmt::format("cuDNN {} gives other bits when the forward of {} of head dim {} is run again",
-                       cudnn_version(), dtype_name(t), shape.head_dim);
+    // Runs are to give the same bits again, but where they need not.
+    if (pass == CudnnPass::backward) return "";
+    if (std::string why = sample.run(true, pass, ours); !why.empty()) return why;
+    if (ours == theirs) return "";
+    return fmt::format("cuDNN {} gives other bits when {} {} of head dim {} is run again", cudnn_version(),
+                       name_of(pass), dtype_name(t), shape.head_dim);
   }
   return fmt::format(
       "cuDNN {} is not to be trusted with {} {} of head dim {}: it differs by {:.3g} from the "
       "kernels here, of values up to {:.3g}",
-      cudnn_version(), back ? "the backward of" : "the forward of", dtype_name(t), shape.head_dim, worst,
-      largest);
+      cudnn_version(), name_of(pass), dtype_name(t), shape.head_dim, worst, largest);
 }
+
+// Fibres of the emulated device are slow, and its library adds in one order.
+#ifdef LTRAIN_CUDA_EMULATED
+constexpr int64_t kLongerForOrder = 1;
+#else
+constexpr int64_t kLongerForOrder = 8;
+#endif
 
 struct Kind {
   DType t;
   int64_t head_dim;
-  bool groups, odd, backward;
+  bool groups, odd;
+  CudnnPass pass;
   auto operator<=>(const Kind&) const = default;
 };
 std::mutex checks_mutex;
@@ -200,11 +259,38 @@ std::map<Kind, std::string> checks;
 
 }  // namespace
 
-int64_t cudnn_backward_workspace(const AttentionShape& a) {
-  const int64_t rows = a.batch * a.heads * ((a.seq + 63) / 64 * 64);
-  const int64_t sums = 4 * rows, queries = 2 * 4 * rows * a.head_dim;
-  const int64_t keys = a.kv_heads < a.heads ? 2 * 2 * rows * a.head_dim : 0;
-  return (sums + queries + keys + 4096 + 255) / 256 * 256;
+namespace {
+
+int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// Of rows that are padded to `tile`: sums, and key-value gradients of each query head where heads share
+/// them. Beside them `a_row` bytes for each.
+int64_t backward_bytes(const AttentionShape& a, int64_t tile, int64_t a_row) {
+  const int64_t rows = a.batch * a.heads * rounded_up(a.seq, tile);
+  const int64_t keys = a.kv_heads < a.heads ? 2 * 2 * a.head_dim : 0;
+  return rounded_up(rows * (4 + keys + a_row) + 4096, 256);
+}
+
+}  // namespace
+
+int64_t cudnn_backward_workspace(const AttentionShape& a, bool deterministic) {
+  if (deterministic) return cudnn_slice(a, kCudnnSliceBytes).bytes;
+  return backward_bytes(a, 64, 2 * 4 * a.head_dim);
+}
+
+CudnnSlice cudnn_slice(const AttentionShape& a, int64_t bytes) {
+  const auto slice = [&](int64_t samples, int64_t kv_heads) {
+    AttentionShape part = a;
+    part.batch = samples, part.kv_heads = kv_heads, part.heads = kv_heads * (a.heads / a.kv_heads);
+    return CudnnSlice{samples, kv_heads, backward_bytes(part, 128, 2 * rounded_up(a.seq, 128))};
+  };
+  CudnnSlice found = slice(a.batch, a.kv_heads);
+  if (a.seq % 4 != 0) return found;  // lse of a head has no padding
+  for (int64_t n = a.batch - 1; n > 0 && found.bytes > bytes; --n)
+    if (a.batch % n == 0) found = slice(n, a.kv_heads);
+  for (int64_t n = a.kv_heads - 1; n > 0 && found.bytes > bytes; --n)
+    if (a.kv_heads % n == 0) found = slice(1, n);
+  return found;
 }
 
 std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window,
@@ -222,11 +308,11 @@ std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documen
   return "";
 }
 
-std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool back) {
+std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, CudnnPass pass) {
   if (std::string why = cudnn_declines(t, shape.head_dim, false, false, shape.window, false, shape.value_dim);
       !why.empty())
     return why;
-  const Kind kind{t, shape.head_dim, shape.kv_heads < shape.heads, shape.seq % 128 != 0, back};
+  const Kind kind{t, shape.head_dim, shape.kv_heads < shape.heads, shape.seq % 128 != 0, pass};
   const std::lock_guard lock(checks_mutex);
   const auto known = checks.find(kind);
   if (known != checks.end()) return known->second;
@@ -234,10 +320,13 @@ std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool
   std::string why = cudnn_missing();
   if (why.empty()) {
     AttentionShape small;
-    small.batch = 2, small.seq = kind.odd ? 200 : 256, small.heads = 2, small.kv_heads = kind.groups ? 1 : 2;
+    small.batch = 2, small.seq = kind.odd ? 200 : 256;
+    // Sums of two tiles of keys are the same in any order: enough of them for another order to show.
+    if (pass == CudnnPass::deterministic_backward) small.seq *= kLongerForOrder;
+    small.heads = 2, small.kv_heads = kind.groups ? 1 : 2;
     small.head_dim = shape.head_dim;
     try {
-      why = compare(t, small, back);
+      why = compare(t, small, pass);
     } catch (const std::exception& e) {
       why = fmt::format("comparing cuDNN with the kernels here: {}", e.what());
     }
@@ -255,14 +344,6 @@ void forget_cudnn_checks() {
 
 namespace {
 
-AttentionShape shape_of(const AttentionArgs& a) {
-  AttentionShape shape;
-  shape.batch = a.batch, shape.seq = a.seq, shape.heads = a.heads, shape.kv_heads = a.kv_heads;
-  shape.head_dim = a.head_dim;
-  shape.window = a.window;
-  return shape;
-}
-
 /// What becomes of a call that cuDNN did not take. `by_recipe`: no news to who wrote it.
 bool to_native_kernels(const Stream& s, const std::string& why, bool by_recipe) {
   if (s.attention_backend == AttentionBackend::cudnn)
@@ -279,7 +360,7 @@ bool attention_forward_by_cudnn(Stream& s, DType t, bool wide_out, void* out, vo
   std::string why = call_declines(t, a);
   if (why.empty() && (wide_out || !aligned16(out))) why = "a result that is not laid out for it";
   if (!why.empty()) return to_native_kernels(s, why, true);
-  why = cudnn_unusable(s, t, shape_of(a), false);
+  why = cudnn_unusable(s, t, shape_of(a), CudnnPass::forward);
   if (why.empty()) why = forward(s, t, out, lse, a);
   return why.empty() || to_native_kernels(s, why, false);
 }
@@ -294,7 +375,8 @@ bool attention_backward_by_cudnn(Stream& s, DType t, const AttentionSink& dq, co
     if (why.empty() && (g->wide || g->add || !aligned16(g->data) || g->stride % 8))
       why = "a gradient that is not laid out for it";
   if (!why.empty()) return to_native_kernels(s, why, true);
-  why = cudnn_unusable(s, t, shape_of(a), true);
+  why = cudnn_unusable(s, t, shape_of(a),
+                       a.deterministic ? CudnnPass::deterministic_backward : CudnnPass::backward);
   if (why.empty()) why = backward(s, t, dq, dk, dv, dout, out, lse, a);
   return why.empty() || to_native_kernels(s, why, false);
 }

@@ -18,7 +18,8 @@ struct CudnnStrides {
 /// One causal attention of whole sequences, (batch, heads, seq, head_dim). Plans are kept by it.
 struct CudnnAttention {
   bool backward = false;
-  DType type = DType::bf16;  ///< of all but lse, which is f32: the natural logarithm of the sum
+  bool deterministic = false;  ///< backward's sums are in an order
+  DType type = DType::bf16;    ///< of all but lse, which is f32: the natural logarithm of the sum
   int64_t batch = 1, heads = 1, kv_heads = 1, seq = 1, head_dim = 64;
   double scale = 1;  ///< of the products of queries and keys
   CudnnStrides q, k, v, out, lse;
@@ -46,8 +47,22 @@ std::string cudnn_attention(Stream& s, const CudnnAttention& what, const CudnnBu
 
 /// Bytes that backward may need: a bound over what cuDNN 9.19 asks for on sm_80, sm_90 and sm_100, of which
 /// tests/cuda_plans has a table. Sums of rows, the queries' gradient in f32 (twice on sm_80), and key-value
-/// gradients of each query head where heads share them.
-int64_t cudnn_backward_workspace(const AttentionShape& shape);
+/// gradients of each query head where heads share them. `deterministic`: of one of its slices, which keeps
+/// pairs of positions and no gradient in f32.
+int64_t cudnn_backward_workspace(const AttentionShape& shape, bool deterministic = false);
+
+/// What one call of the deterministic backward computes: it keeps the gradients of all probabilities, 2 bytes
+/// for each pair of positions of each head, so that a call has some samples, or some groups of a sample's
+/// heads, as many as divide them.
+struct CudnnSlice {
+  int64_t samples = 1, kv_heads = 1;
+  int64_t bytes = 0;  ///< that its workspace may need
+};
+/// The largest whose workspace is within `bytes`; the smallest where none is. All, where slices would not
+/// begin at multiples of 16 bytes: the sequence is no multiple of 4.
+CudnnSlice cudnn_slice(const AttentionShape& shape, int64_t bytes);
+/// Where cudnn_backward_workspace() cuts: 16 heads of 8 Ki positions, or 4 of 16 Ki.
+inline constexpr int64_t kCudnnSliceBytes = int64_t{2304} << 20;
 
 /// Why cuDNN is not asked, of what a recipe can say; empty where it is. `window`: AttentionShape's.
 /// `value_dim`: channels of a value, 0: head_dim.
@@ -57,7 +72,8 @@ std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documen
 /// Why attention of this kind does not go to cuDNN here; empty where it does. When first asked in a process
 /// this compares cuDNN with the kernels here on a small problem of the kind, which takes seconds. What it
 /// returns is not said on stderr any more. `s`: where the calls would go.
-std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, bool backward);
+enum class CudnnPass : uint8_t { forward, backward, deterministic_backward };
+std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, CudnnPass pass);
 /// For tests: the next call compares again, and reasons are said again.
 void forget_cudnn_checks();
 

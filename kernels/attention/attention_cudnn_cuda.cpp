@@ -122,6 +122,7 @@ void describe(fe::graph::Graph& g, const CudnnAttention& a) {
   const auto [dq, dk, dv] = g.sdpa_backward(q, k, v, out, dout, lse,
                                             fe::graph::SDPA_backward_attributes()
                                                 .set_name("attention backward")
+                                                .set_deterministic_algorithm(a.deterministic)
                                                 .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                                                 .set_diagonal_band_right_bound(0)
                                                 .set_attn_scale(scale));

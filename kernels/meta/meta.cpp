@@ -46,6 +46,7 @@ MetaTrace::Price MetaTrace::price(const OpCost& op, bool stolen) {
                      op.collective.data(),
                      op.ranks,
                      op.flops,
+                     op.recomputed_flops,
                      op.bytes,
                      op.wire_bytes,
                      op.network_bytes,

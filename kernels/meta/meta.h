@@ -69,6 +69,9 @@ struct OpCost {
   /// attention's over the pairs that the mask lets through. Not what a kernel recomputes, nor element-wise
   /// work.
   double model_flops = 0;
+  /// Attention's backward: what ltrain's kernels for GPUs compute beside `flops`, scores and gradients of
+  /// probabilities, which the one for queries and the one for keys have each.
+  double recomputed_flops = 0;
   double bytes = 0;             ///< read and written, each once
   int64_t m = 0, n = 0, k = 0;  ///< matmul only: rows, columns, contraction
   std::string_view collective;  ///< "all_reduce", ...; collectives only
@@ -139,7 +142,7 @@ class MetaTrace {
   struct PriceKey {
     const char *name, *collective;
     const std::vector<int>* ranks;
-    double flops, bytes, wire_bytes, network_bytes, received_bytes;
+    double flops, recomputed_flops, bytes, wire_bytes, network_bytes, received_bytes;
     int64_t m, n, k;
     int group_size;
     OpClass cls;

@@ -164,10 +164,10 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
     if (sinks_ >= 0)
       attention_sinks_backward(step.compute, grads.gradient, dout, saved.out, saved.lse, grads.value, 0,
                                grads.accumulate);
-    Tensor workspace = attention_workspace(step, shape(mb), drop, mb.documents);
+    CudnnWorkspace workspace = attention_workspace(step, shape(mb), drop, mb.documents);
     attention_backward(step.compute, dqkv, dout, saved.qkv, saved.out, saved.lse, shape(mb), drop,
                        mb.documents, workspace);
-    step.release(workspace);
+    step.release(workspace.memory);
   }
   if (sinks_ >= 0) step.params.grad_ready(sinks_);
   for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);

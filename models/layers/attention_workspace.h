@@ -7,14 +7,17 @@ namespace ltrain {
 
 /// Undefined where the step does not let it run, or it would not take the call. By the recipe alone, so that
 /// every plan has it: it is taken, and stays unused, where there is no cuDNN.
-inline Tensor attention_workspace(Step& step, const AttentionShape& shape, const Dropout& drop,
-                                  const Tensor& documents) {
-  if (!step.cudnn_backward || !cudnn_declines(step.dtype, shape.head_dim, drop.on(), documents.defined(),
-                                              shape.window, false, shape.value_dim)
-                                   .empty())
+inline CudnnWorkspace attention_workspace(Step& step, const AttentionShape& shape, const Dropout& drop,
+                                          const Tensor& documents) {
+  if (step.cudnn_backward == CudnnBackward::none ||
+      !cudnn_declines(step.dtype, shape.head_dim, drop.on(), documents.defined(), shape.window, false,
+                      shape.value_dim)
+           .empty())
     return {};
-  return step.memory.allocate(MemoryKind::temporaries, "workspace of cuDNN", DType::u8,
-                              {cudnn_backward_workspace(shape)});
+  const bool deterministic = step.cudnn_backward == CudnnBackward::deterministic;
+  return {step.memory.allocate(MemoryKind::temporaries, "workspace of cuDNN", DType::u8,
+                               {cudnn_backward_workspace(shape, deterministic)}),
+          deterministic};
 }
 
 }  // namespace ltrain

@@ -81,10 +81,10 @@ class Attention {
     } else if (cut_.rings() > 1) {
       ring_backward(grad, dout, out, saved);
     } else {
-      Tensor workspace = attention_workspace(step_, mine_, drop_, documents_);
+      CudnnWorkspace workspace = attention_workspace(step_, mine_, drop_, documents_);
       attention_backward(compute_, grad, dout, saved.qkv, out, saved.lse, mine_, drop_, documents_,
                          workspace);
-      step_.release(workspace);
+      step_.release(workspace.memory);
     }
     if (!exchanges) return;
     step_.release(dout);

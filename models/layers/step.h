@@ -86,6 +86,9 @@ struct LogitsChunk {
   bool operator==(const LogitsChunk&) const = default;
 };
 
+/// The backward of attention that cuDNN may take: in no order, in which two runs differ, or deterministic.
+enum class CudnnBackward : uint8_t { none, any_order, deterministic };
+
 struct Step {
   Stream& compute;
   Memory& memory;
@@ -98,8 +101,8 @@ struct Step {
   /// Products of tensor-parallel linear layers run in parts, each beside the collective of another.
   bool async_tensor_parallel = false;
   LogitsChunk logits_chunk = {};
-  bool cudnn_backward = false;  ///< attention's may be cuDNN's, which is not deterministic
-  bool saving = true;           ///< when training: activations are kept for the backward
+  CudnnBackward cudnn_backward = CudnnBackward::none;  ///< whether attention's may be cuDNN's
+  bool saving = true;  ///< when training: activations are kept for the backward
   /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
   WeightGradients* deferred = nullptr;
   /// Set while a layer's backward runs whose weight gradients may wait for a collective that they can hide.

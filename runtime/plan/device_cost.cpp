@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "kernels/attention/attention.h"
 #include "kernels/base/error.h"
 #include "kernels/matmul/grouped_gemm.h"
 #include "kernels/tensor/fp8.h"
@@ -97,14 +98,25 @@ double DeviceCost::matmul_seconds(const std::string& type, double flops, int64_t
   return best * flops / (whole * together);  // of several products of these sizes
 }
 
-double DeviceCost::attention_seconds(const std::string& type, bool forward, double flops, double head,
-                                     double tokens) const {
-  const std::string peak = type_with_rate(type);
-  const double share = forward ? use("attention.forward", device_.attention.forward, head)
-                               : use("attention.backward", device_.attention.backward, head);
-  const double rate = use("matmul.peak." + peak, device_.matmul.peak.at(peak)) * share * under_load();
-  const double half = use("attention.half_length", device_.attention.half_length);
-  return flops / rate * (1 + half / std::max(1.0, tokens));
+double DeviceCost::attention_seconds(const OpCost& op) const {
+  const AttentionRates& rates = device_.attention;
+  const std::string peak = type_with_rate(std::string(dtype_name(op.dtype)));
+  const double peak_rate = use("matmul.peak." + peak, device_.matmul.peak.at(peak)) * under_load();
+  const double head = static_cast<double>(op.k), tokens = std::max(1.0, static_cast<double>(op.n));
+  const bool own = device_.trainer.empty();
+  if (own && op.name == kDeterministicBackwardByCudnn && rates.deterministic_backward.given()) {
+    const double share = use("attention.deterministic_backward", rates.deterministic_backward, head);
+    const double half =
+        use("attention.deterministic_backward_half_length", rates.deterministic_backward_half_length);
+    return op.flops / (peak_rate * share) * (1 + half / tokens);
+  }
+  const double share = op.name.find("backward") == std::string_view::npos
+                           ? use("attention.forward", rates.forward, head)
+                           : use("attention.backward", rates.backward, head);
+  const double half = use("attention.half_length", rates.half_length);
+  // The rates are of kernels without the products that ltrain's own compute again.
+  const double flops = op.flops + (own ? op.recomputed_flops : 0);
+  return flops / (peak_rate * share) * (1 + half / tokens);
 }
 
 bool DeviceCost::grouped_at_once(const OpCost& op) const {
@@ -134,9 +146,7 @@ double DeviceCost::op_seconds(const OpCost& op) const {
                  (2.0 * static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k));
     seconds = std::max(seconds, matmul_seconds(type, op.flops, op.m, op.n, op.k, at_once));
   } else if (op.cls == OpClass::attention && op.flops > 0) {
-    const bool forward = op.name.find("backward") == std::string_view::npos;
-    seconds = std::max(seconds, attention_seconds(type, forward, op.flops, static_cast<double>(op.k),
-                                                  static_cast<double>(op.n)));
+    seconds = std::max(seconds, attention_seconds(op));
   }
   return seconds + launches * use("launch_seconds", device_.launch_seconds);
 }

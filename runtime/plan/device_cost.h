@@ -48,8 +48,7 @@ class DeviceCost {
   /// card's units with the tiles of all; else each by itself.
   double matmul_seconds(const std::string& type, double flops, int64_t m, int64_t n, int64_t k,
                         bool at_once = false) const;
-  double attention_seconds(const std::string& type, bool forward, double flops, double head,
-                           double tokens) const;
+  double attention_seconds(const OpCost& op) const;
   double memory_seconds(double bytes) const;
   const std::vector<NetworkLevel>& levels() const { return levels_; }
   /// A bit for each level of which two ranks are in one domain: pairs with the same bits are priced alike.

@@ -42,8 +42,11 @@ struct MatmulRates {
 };
 
 struct AttentionRates {
-  Curve forward, backward;  ///< share of the matmul peak by width of a head, of long sequences
-  Figure half_length;       ///< tokens of a sequence at which half of that is reached
+  /// Share of the matmul peak by width of a head, of long sequences. Backward: of kernels that compute five
+  /// products. `deterministic_backward`: cuDNN's deterministic one; not given: as ltrain's own.
+  Curve forward, backward, deterministic_backward;
+  /// Tokens of a sequence at which half of that is reached.
+  Figure half_length, deterministic_backward_half_length;
 };
 
 struct DeviceProfile {

@@ -94,10 +94,12 @@ double ProfileCost::seconds(const OpCost& op) const {
   if (work <= 0) return 0;
   std::string_view name = op.name;
   auto it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
-  if (constexpr std::string_view drawing = "_dropout"; it == rank_.ops.end() && name.ends_with(drawing)) {
-    name.remove_suffix(drawing.size());
-    it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
-  }
+  // As what was measured of the same work: numbers that are drawn beside it, attention by kernels here.
+  for (const std::string_view more : {"_dropout", "_cudnn", "_cudnn_deterministic"})
+    if (it == rank_.ops.end() && op.name.ends_with(more)) {
+      name.remove_suffix(more.size());
+      it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
+    }
   // Of a profile from before blocks of attention were timed: as attention of whole sequences.
   if (constexpr std::string_view block = "attention_block_"; it == rank_.ops.end() && name.starts_with(block))
     it = rank_.ops.find(fmt::format("attention_{}/{}", name.substr(block.size()), dtype_name(op.dtype)));

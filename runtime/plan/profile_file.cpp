@@ -68,6 +68,8 @@ AttentionRates read_attention(CheckedMap& m) {
   rates.forward = m.curve("forward", 0.001, 1);
   rates.backward = m.curve("backward", 0.001, 1);
   rates.half_length = m.figure("half_length", 0, 1e9, false);
+  rates.deterministic_backward = m.curve("deterministic_backward", 0.001, 1, false);
+  rates.deterministic_backward_half_length = m.figure("deterministic_backward_half_length", 0, 1e9, false);
   m.finish();
   return rates;
 }

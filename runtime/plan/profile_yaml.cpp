@@ -89,6 +89,8 @@ std::string device_profile_yaml(const DeviceProfile& d) {
   w.curve(2, "forward", d.attention.forward);
   w.curve(2, "backward", d.attention.backward);
   w.figure(2, "half_length", d.attention.half_length);
+  w.curve(2, "deterministic_backward", d.attention.deterministic_backward);
+  w.figure(2, "deterministic_backward_half_length", d.attention.deterministic_backward_half_length);
   w.figure(0, "launch_seconds", d.launch_seconds);
   w.figure(0, "under_load", d.under_load);
   w.figure(0, "overlap", d.overlap);

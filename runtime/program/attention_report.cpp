@@ -41,6 +41,11 @@ std::string native_kernels(const Recipe& r, DType type, int capability,
                      r.model.head_dim, values);
 }
 
+/// A backward that is to be deterministic is the kernels' here, unless cuDNN is asked for by name.
+bool own_backward(const Recipe& r) {
+  return r.deterministic && r.attention_backend != AttentionBackend::cudnn;
+}
+
 std::string why_not_wgmma(const Recipe& r, int capability, Stream& compute) {
   const DType type = type_of(r);
   if (choose_attention(traits_of(r, type, capability)) != AttentionKernel::wgmma) return "";
@@ -75,7 +80,7 @@ std::string planned_attention(const Recipe& r, int capability) {
   const std::string why = cudnn_declines(r);
   if (!why.empty()) return fmt::format("{}; not cuDNN: {}", own, why);
   return fmt::format("{}; at the start {} compared with cuDNN's, which go first where they agree", own,
-                     r.deterministic ? "the forward ones are" : "they are");
+                     own_backward(r) ? "the forward ones are" : "they are");
 }
 
 void try_attention_kernels(const Recipe& r, int capability, Stream& compute) {
@@ -90,7 +95,7 @@ std::string attention_report(const Recipe& r, int capability, Stream& compute) {
   shape.heads = r.model.num_attention_heads, shape.kv_heads = r.model.num_key_value_heads;
   shape.head_dim = r.model.head_dim, shape.value_dim = r.model.value_dim(), shape.seq = r.data.seq_length;
   std::string why = cudnn_declines(r);
-  if (why.empty()) why = cudnn_unusable(compute, type, shape, false);
+  if (why.empty()) why = cudnn_unusable(compute, type, shape, CudnnPass::forward);
   if (!why.empty()) {
     if (r.attention_backend == AttentionBackend::cudnn)
       fail(ExitCode::usage, "attention_backend: cudnn: {}; nearest valid value: auto", why);
@@ -98,10 +103,12 @@ std::string attention_report(const Recipe& r, int capability, Stream& compute) {
   }
   const std::string some = widest_window(r.model) > 0 ? " in layers without a window" : "";
   const std::string forward = fmt::format("cuDNN {}{}", cudnn_version(), some);
-  if (r.deterministic)
+  if (own_backward(r))
     return fmt::format("{} forward; backward by {}, which are deterministic", forward, own);
-  why = cudnn_unusable(compute, type, shape, true);
-  if (why.empty()) return forward + ", forward and backward";
+  why = cudnn_unusable(compute, type, shape,
+                       r.deterministic ? CudnnPass::deterministic_backward : CudnnPass::backward);
+  if (why.empty())
+    return fmt::format("{}, forward and{} backward", forward, r.deterministic ? " deterministic" : "");
   if (r.attention_backend == AttentionBackend::cudnn)
     fail(ExitCode::usage, "attention_backend: cudnn: {}; nearest valid value: auto", why);
   return fmt::format("{} forward; backward by {}: {}", forward, own, why);

@@ -218,8 +218,11 @@ Step TrainProgram::make_step(bool training) {
   step.staging = &staging_;
   step.async_tensor_parallel = options_.async_tensor_parallel;
   step.logits_chunk = options_.logits_chunk;
-  step.cudnn_backward =
-      training && !options_.deterministic && options_.attention_backend != AttentionBackend::own;
+  const AttentionBackend attention = options_.attention_backend;
+  if (training && !options_.deterministic && attention != AttentionBackend::own)
+    step.cudnn_backward = CudnnBackward::any_order;
+  if (training && options_.deterministic && attention == AttentionBackend::cudnn)
+    step.cudnn_backward = CudnnBackward::deterministic;
   return step;
 }
 

@@ -65,7 +65,8 @@ struct ProgramOptions {
   bool async_tensor_parallel = false;  ///< products of tensor ranks in parts, beside their collectives
   bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
   AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
-  bool deterministic = true;  ///< of the kernels; else attention's backward may be cuDNN's
+  bool deterministic =
+      true;  ///< of the kernels; attention's backward by cuDNN then only where it is asked for
   bool for_training = true;
 };
 

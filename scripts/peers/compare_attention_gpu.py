@@ -42,7 +42,8 @@ def ltrain_command(binary, scratch, s, *more):
 
 # Who computes it in ltrain. With cudnn a run fails where it would be anything else.
 OURS = {"ltrain, native kernels": ("attention_backend=own",),
-        "ltrain, cuDNN": ("attention_backend=cudnn", "deterministic=false")}
+        "ltrain, cuDNN": ("attention_backend=cudnn", "deterministic=false"),
+        "ltrain, cuDNN, deterministic": ("attention_backend=cudnn",)}
 
 
 def torch_command(python, s, attention):

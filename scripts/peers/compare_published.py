@@ -2,8 +2,9 @@
 
 Rows of scripts/peers/published_measurements.json are numbered within their machine: even ones (0, 2, ...) may be used
 to fit constants, odd ones are held out. The numbering was chosen before any row was planned. --fit prints the best constants on
-the fitted rows: `under_load` of each card on rows planned as ltrain's own steps, and what a trainer's file calls fitted.
-They are written into the profiles by hand, with their source.
+the fitted rows: `under_load` of each card on rows planned as ltrain's steps, and what a trainer's file calls fitted.
+They are written into the profiles by hand, with their source. Rows of software that has no trainer of its own are planned
+as ltrain's steps with the kernels that the published rates are of (`published-kernels`).
 """
 
 import argparse
@@ -22,6 +23,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 DEVICES = HERE.parent.parent / "runtime/plan/devices"
 TRAINERS = HERE.parent.parent / "runtime/plan/trainers"
+AS_LTRAIN = "published-kernels"  # a trainer without constants
 
 
 def recipe(row, model):
@@ -89,14 +91,14 @@ def error_with(program, data, rows, workers, path, figures):
 
 def fit(program, data, rows, workers):
     fitted = [row for row in rows if row["fitted"]]
-    for machine in sorted({row["machine"] for row in fitted if not row["trainer"]}):
-        mine = [row for row in fitted if row["machine"] == machine and not row["trainer"]]
+    for machine in sorted({row["machine"] for row in fitted if row["trainer"] == AS_LTRAIN}):
+        mine = [row for row in fitted if row["machine"] == machine and row["trainer"] == AS_LTRAIN]
         path = DEVICES / (machine + ".yaml")
         error, best = min((error_with(program, data, mine, workers, path, {"under_load": step / 100}), step / 100)
                           for step in range(60, 101, 4))
         print("%-16s under_load %.2f, mean error on %d fitted rows %.1f %%" % (machine, best, len(mine), 100 * error))
     grids = {"matmul": [step / 100 for step in range(60, 101, 4)], "traffic": [1, 1.5, 2, 2.5, 3, 4, 5]}
-    for trainer in sorted({row["trainer"] for row in fitted if row["trainer"]}):
+    for trainer in sorted({row["trainer"] for row in fitted} - {AS_LTRAIN}):
         mine = [row for row in fitted if row["trainer"] == trainer]
         path = TRAINERS / (trainer + ".yaml")
         names = [name for name in grids if re.search(r"\b%s: .*fitted" % name, path.read_text())]
@@ -150,7 +152,7 @@ def main():
     data = json.loads((HERE / "published_measurements.json").read_text())
     rows = numbered(data["rows"])
     for row in rows:
-        row["trainer"] = data["trainers"].get(software(row) + " " + row["machine"], "")
+        row["trainer"] = data["trainers"].get(software(row) + " " + row["machine"], AS_LTRAIN)
     if options.fit:
         return fit(options.program, data, [row for row in rows if options.source in row["source"]], options.jobs)
     plans = run(options.program, data, rows, options.jobs)
@@ -160,8 +162,9 @@ def main():
     print("By `scripts/compare-published.sh`, %s, of %d rows of scripts/peers/published_measurements.json. Ratio: planned" % (
         datetime.date.today().isoformat(), len(rows)))
     print("over published tokens/s/GPU; above 1: the plan is faster. Planned: `ltrain plan --trainer` with what the row names,")
-    print("that is the steps of ltrain's layout with the kernels of the software that was measured; where it names none, as ltrain")
-    print("runs them. Own: the ratio of ltrain's own plan, which says how much faster it expects to be. Rows are numbered within")
+    print("that is the steps of ltrain's layout with the kernels of the software that was measured; published-kernels: with those that")
+    print("the published rates are of, whose backward of attention has five products where ltrain's, which is deterministic, has seven.")
+    print("Own: the ratio of ltrain's own plan, which says how much faster it expects to be. Rows are numbered within")
     print("their card; even ones may be used for fits, odd ones are not. Fitted: one constant a card, `under_load`, on all even rows")
     print("of the A100, the first two of the H100 at 500 W, and on NVIDIA's even rows of the H100; `matmul` and `traffic` of")
     print("llm-foundry-2023 on its even rows of the H100. That each software has constants of its own was chosen after the first")

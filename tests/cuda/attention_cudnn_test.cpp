@@ -30,9 +30,10 @@ struct Case {
   }
 };
 
-/// Forward and backward, on the CPU and on CUDA by `backend`.
-void check_fused(DType t, const Case& c, AttentionBackend backend) {
-  CAPTURE(dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout, c.documents);
+/// Forward and backward, on the CPU and on CUDA by `backend`. `slice_bytes`: the backward is the
+/// deterministic one in slices of so many bytes; negative: the other one.
+void check_fused(DType t, const Case& c, AttentionBackend backend, int64_t slice_bytes = -1) {
+  CAPTURE(dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout, c.documents, slice_bytes);
   const AttentionShape shape = c.shape();
   Twin w(t);
   const int64_t rows = c.batch * c.seq, width = c.heads * c.dim;
@@ -46,13 +47,16 @@ void check_fused(DType t, const Case& c, AttentionBackend backend) {
     Dropout d;
     if (c.dropout) d.p = 0.2, d.seed = 4, d.stream = 8, d.sample_index = at(samples), d.rows.seq = c.seq;
     const Tensor documents = c.documents ? at(begins) : Tensor();
-    Tensor workspace;
+    CudnnWorkspace workspace;
+    workspace.deterministic = slice_bytes >= 0;
     if (s.device() == DeviceKind::cuda) {
       s.attention_backend = backend;
-      workspace.dtype = DType::u8, workspace.device = DeviceKind::cuda;
-      workspace.shape = {cudnn_backward_workspace(shape)};
-      memory = cuda::device_memory(workspace.bytes());
-      workspace.data = memory.get();
+      Tensor& bytes = workspace.memory;
+      bytes.dtype = DType::u8, bytes.device = DeviceKind::cuda;
+      bytes.shape = {workspace.deterministic ? cudnn_slice(shape, slice_bytes).bytes
+                                             : cudnn_backward_workspace(shape)};
+      memory = cuda::device_memory(bytes.bytes());
+      bytes.data = memory.get();
     }
     attention_forward(s, at(out), at(lse), at(qkv), shape, d, documents);
     attention_backward(s, at(dqkv), at(dout), at(qkv), at(out), at(lse), shape, d, documents, workspace);
@@ -116,6 +120,47 @@ TEST_CASE("attention by cuDNN equals the CPU's: samples, groups of heads, head d
 }
 
 TEST_CASE(
+    "the deterministic backward of cuDNN equals the CPU's, in one piece and in slices of heads and samples") {
+  if (!have_cudnn()) return;
+  constexpr auto cudnn = AttentionBackend::cudnn;
+  for (DType t : {DType::bf16, DType::f16}) {
+    const Case grouped{2, 128, 4, 2, 64};
+    check_fused(t, grouped, cudnn, kCudnnSliceBytes);
+    check_fused(t, grouped, cudnn, 0);                                          // a group of a sample
+    check_fused(t, grouped, cudnn, cudnn_slice(grouped.shape(), 0).bytes * 2);  // a sample
+    check_fused(t, {3, 68, 3, 1, 64}, cudnn, 0);
+    check_fused(t, {2, 72, 3, 3, 80}, cudnn, 0);
+    check_fused(t, {2, 67, 2, 2, 64}, cudnn, 0);  // not cut: a head's lse would begin anywhere
+  }
+}
+
+TEST_CASE(
+    "slices of cuDNN's deterministic backward divide samples and groups of heads, the largest that fit") {
+  const AttentionShape llama = Case{4, 8192, 32, 8, 128}.shape();
+  const int64_t pairs = int64_t{2} * 8192 * 8192;
+  const auto slice = [](const AttentionShape& s, int64_t bytes) {
+    const CudnnSlice cut = cudnn_slice(s, bytes);
+    CHECK(s.batch % cut.samples == 0);
+    CHECK(s.kv_heads % cut.kv_heads == 0);
+    return std::pair(cut.samples, cut.kv_heads);
+  };
+  using Pair = std::pair<int64_t, int64_t>;
+  CHECK(slice(llama, int64_t{1} << 40) == Pair(4, 8));
+  CHECK(slice(llama, 3 * 32 * pairs) == Pair(2, 8));
+  CHECK(slice(llama, kCudnnSliceBytes) == Pair(1, 4));
+  CHECK(slice(Case{1, 16384, 32, 8, 128}.shape(), kCudnnSliceBytes) == Pair(1, 1));
+  CHECK(slice(llama, 0) == Pair(1, 1));
+  CHECK(cudnn_slice(llama, 0).bytes > 4 * pairs);
+  CHECK(cudnn_backward_workspace(llama, true) == cudnn_slice(llama, kCudnnSliceBytes).bytes);
+  CHECK(cudnn_backward_workspace(llama, true) <= kCudnnSliceBytes);
+  CHECK(slice(Case{4, 8190, 32, 8, 128}.shape(), 0) == Pair(4, 8));
+  for (int64_t bytes = 1 << 20; bytes < int64_t{1} << 36; bytes += bytes / 3) {
+    const CudnnSlice cut = cudnn_slice(llama, bytes);
+    CHECK((cut.bytes <= bytes || (cut.samples == 1 && cut.kv_heads == 1)));
+  }
+}
+
+TEST_CASE(
     "attention by cuDNN of queries, keys and values that lie apart, and parts of them by native kernels") {
   if (!have_cudnn()) return;
   for (bool part : {false, true}) {
@@ -163,17 +208,21 @@ TEST_CASE("training with cuDNN's attention: exact memory, workspace included, lo
       TinyOptions o = tiny(architecture);
       o.cuda_graphs = graphs;
       const TinyResult own = train_tiny(o);
-      o.attention_backend = AttentionBackend::cudnn;
+      o.attention_backend = AttentionBackend::automatic;
       const TinyResult forward = train_tiny(o);
+      o.attention_backend = AttentionBackend::cudnn;
+      const TinyResult deterministic = train_tiny(o);
+      CHECK(train_tiny(o).losses == deterministic.losses);
       o.deterministic = false;
       const TinyResult both = train_tiny(o);
-      for (const TinyResult* r : {&forward, &both}) {
+      for (const TinyResult* r : {&forward, &deterministic, &both}) {
         CHECK(r->used_bytes == r->plan_bytes);
         for (size_t i = 0; i < own.losses.size(); ++i)
           CHECK(std::abs(r->losses[i] / own.losses[i] - 1) < 2e-3);
       }
       CHECK(forward.plan_bytes == own.plan_bytes);
       CHECK(both.plan_bytes[0] > own.plan_bytes[0]);
+      CHECK(deterministic.plan_bytes[0] > both.plan_bytes[0]);
     }
 }
 
@@ -195,6 +244,11 @@ TEST_CASE("what cuDNN computes is what counts: a wrong one is seen, after it has
   CHECK(losses(AttentionBackend::automatic, "refuses") == losses(AttentionBackend::own, ""));
   REQUIRE_THROWS_WITH(losses(AttentionBackend::cudnn, "refuses"),
                       Catch::Contains("attention_backend: cudnn: cuDNN: the emulated one has no plan"));
+  // Runs differ where the backward adds in no order, and not where it was asked for the other one.
+  CHECK(losses(AttentionBackend::cudnn, "any_order") != losses(AttentionBackend::cudnn, "any_order"));
+  o.deterministic = true;
+  CHECK(losses(AttentionBackend::cudnn, "any_order") == losses(AttentionBackend::cudnn, "any_order"));
+  CHECK(losses(AttentionBackend::cudnn, "wrong_backward") != losses(AttentionBackend::cudnn, "any_order"));
   ::unsetenv("LTRAIN_EMULATED_CUDNN");
   forget_cudnn_checks();
 }
@@ -217,41 +271,48 @@ TEST_CASE(
   check(AttentionBackend::automatic, [](TinyOptions& m) { m.context = 2; });
   check(AttentionBackend::cudnn, [](TinyOptions& m) { m.tensor = 2; });
   check(AttentionBackend::cudnn, [](TinyOptions& m) { m.pipeline = 2, m.schedule = "zb-h1"; });
+  o.deterministic = true;
+  check(AttentionBackend::cudnn, [](TinyOptions& m) { m.context = 2, m.context_comm = "a2a"; });
 }
 
 TEST_CASE("a cuDNN that differs from the kernels here is not used, and named with the amount") {
   const auto s = cuda::make_cuda_stream("cuda");
   const AttentionShape shape = Case{1, 40, 2, 1, 64}.shape();
-  const auto why = [&](bool backward) { return cudnn_unusable(*s, DType::bf16, shape, backward); };
+  const auto why = [&](CudnnPass pass) { return cudnn_unusable(*s, DType::bf16, shape, pass); };
+  using enum CudnnPass;
   forget_cudnn_checks();
-  CHECK(why(false) == "");
-  CHECK(why(true) == "");
+  CHECK(why(forward) == "");
+  CHECK(why(backward) == "");
+  CHECK(why(deterministic_backward) == "");
   forget_cudnn_checks();
   {
     const As as("wrong");
-    CHECK(why(false).find("differs by ") != std::string::npos);
-    CHECK(why(true).find("backward") != std::string::npos);
+    CHECK(why(forward).find("differs by ") != std::string::npos);
+    CHECK(why(backward).find("backward") != std::string::npos);
   }
   {
     const As as("wrong_backward");
-    CHECK(why(false) == "");
-    CHECK(why(true).find("differs by ") != std::string::npos);
+    CHECK(why(forward) == "");
+    CHECK(why(backward).find("differs by ") != std::string::npos);
+    CHECK(why(deterministic_backward).find("the deterministic backward of bf16") != std::string::npos);
   }
   {
     const As as("wanders");
-    CHECK(why(false).find("other bits") != std::string::npos);
-    CHECK(why(true) == "");  // asked for only where bits may differ
+    CHECK(why(forward).find("other bits") != std::string::npos);
+    CHECK(why(deterministic_backward).find("other bits when the deterministic backward") !=
+          std::string::npos);
+    CHECK(why(backward) == "");  // asked for only where bits may differ
   }
   {
     const As as("missing");
-    CHECK(why(false).find("libcudnn is not there") != std::string::npos);
+    CHECK(why(forward).find("libcudnn is not there") != std::string::npos);
   }
   {
     const As as("refuses");
-    CHECK(why(true).find("has no plan") != std::string::npos);
+    CHECK(why(backward).find("has no plan") != std::string::npos);
   }
-  const auto graph = s->capture([&] { CHECK(why(false).find("recorded") != std::string::npos); });
-  CHECK(why(false) == "");
+  const auto graph = s->capture([&] { CHECK(why(forward).find("recorded") != std::string::npos); });
+  CHECK(why(forward) == "");
 }
 
 TEST_CASE("ltrain run says whose attention it takes, and why not cuDNN's") {
@@ -277,18 +338,23 @@ TEST_CASE("ltrain run says whose attention it takes, and why not cuDNN's") {
   const std::string own = "attention: native kernels, in plain arithmetic, for bf16 with head dim 8";
   said("", "", "attention: cuDNN emulated forward; backward by native kernels");
   said("deterministic=false", "", "attention: cuDNN emulated, forward and backward");
+  said("attention_backend=cudnn", "", "attention: cuDNN emulated, forward and deterministic backward");
   said("attention_backend=own", "", own + "\n");
   said("", "missing", own + "; not cuDNN: libcudnn is not there");
   said("", "wrong", own + "; not cuDNN: cuDNN emulated is not to be trusted");
   said("deterministic=false", "wrong_backward", "differs by");
   said("precision=fp32", "", "not cuDNN: cuDNN takes bf16 and fp16, not f32");
+  said("attention_backend=cudnn", "wanders", "gives other bits when the forward", 64);
+  said("attention_backend=cudnn", "wrong_backward", "the deterministic backward of bf16 of head dim 8", 64);
   said("attention_backend=cudnn", "missing", "attention_backend: cudnn: libcudnn is not there", 64);
 
   const auto json = [&](const std::string& file) {
     return nlohmann::json::parse(read_text(run.folder() + "/run/" + file));
   };
-  REQUIRE(train("deterministic=false attention_backend=cudnn", "").code == 0);
-  CHECK(json("plan.json")["ranks"][0]["memory_bytes"]["arena"]["total"] ==
-        json("logs/usage-00000.json")["arena_bytes"]);
+  for (const std::string deterministic : {"false", "true"}) {
+    REQUIRE(train("attention_backend=cudnn deterministic=" + deterministic, "").code == 0);
+    CHECK(json("plan.json")["ranks"][0]["memory_bytes"]["arena"]["total"] ==
+          json("logs/usage-00000.json")["arena_bytes"]);
+  }
 }
 #endif

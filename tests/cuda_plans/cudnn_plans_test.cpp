@@ -135,6 +135,35 @@ TEST_CASE("cuDNN has plans for attention, forward and backward, within the bound
     }
 }
 
+TEST_CASE("cuDNN plans the deterministic backward of a slice of heads within the bound of its workspace") {
+  if (!can_plan()) return;
+  std::printf("cuDNN %s\n| attention | slice | card | workspace | bound |\n|---|---|---|---|---|\n",
+              cudnn_version().c_str());
+  for (const Case& c : kCases)
+    for (const bool smallest : {false, true}) {
+      CudnnAttention a = description(c, true);
+      const CudnnSlice slice = cudnn_slice(c.shape(), smallest ? 0 : kCudnnSliceBytes);
+      a.deterministic = true;
+      a.batch = slice.samples, a.kv_heads = slice.kv_heads, a.heads = slice.kv_heads * (c.heads / c.kv_heads);
+      a.workspace = slice.bytes;
+      int64_t most = 0;
+      for (const CardKind& card : kCards) {
+        CAPTURE(c.name, smallest, card.capability);
+        const CudnnPlanned p = cudnn_plan_for(a, card.capability, described(card).dump());
+        std::printf("| %s | %lld x %lld | sm_%d | %s | %lld |\n", c.name, static_cast<long long>(a.batch),
+                    static_cast<long long>(a.heads), card.capability,
+                    p.refused.empty() ? std::to_string(p.workspace).c_str() : "refused",
+                    static_cast<long long>(a.workspace));
+        if (hopper_alone(c, true) && card.capability != 90) continue;
+        CHECK(p.refused == "");
+        CHECK(p.workspace <= a.workspace);
+        most = std::max(most, p.workspace);
+      }
+      if (c.dim <= 128 && c.seq >= 1000)
+        CHECK(static_cast<double>(most) > 0.8 * static_cast<double>(a.workspace));
+    }
+}
+
 TEST_CASE("cuDNN's plans are refused for less memory than they need, and for what is no attention") {
   if (!can_plan()) return;
   const CardKind& hopper = kCards[1];

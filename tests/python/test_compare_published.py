@@ -36,6 +36,8 @@ def test_trainers_of_rows_are_built_in():
     for stack, trainer in data["trainers"].items():
         assert stack in stacks
         assert (published.TRAINERS / (trainer + ".yaml")).exists()
+    # What rows without one are planned as fits no constant.
+    assert "value" not in (published.TRAINERS / (published.AS_LTRAIN + ".yaml")).read_text()
 
 
 def test_files_with_other_constants():

@@ -76,12 +76,13 @@ void add_graph_keys(std::vector<Key>& t) {
                   "On a GPU: who computes attention. auto: cuDNN's graphs where the library is there, agrees "
                   "with ltrain's kernels when the run starts, and takes the recipe's attention, else "
                   "ltrain's kernels; the log says which and why. cudnn: an error where auto would not take "
-                  "it. Backward is cuDNN's only with deterministic: false.")
+                  "it. Backward is cuDNN's with deterministic: false, or, in slices of heads, with cudnn.")
                   .changes(Effect::speed));
   t.push_back(truth("deterministic", LT_MEMBER(deterministic),
-                    "Two runs of a recipe on the same machines give the same bits. false lets the backward "
-                    "of attention be cuDNN's on a GPU, which adds in no order, in a workspace that the plan "
-                    "counts among the temporaries.")
+                    "Two runs of a recipe on the same machines give the same bits. On a GPU the backward of "
+                    "attention is then ltrain's own, or with attention_backend: cudnn cuDNN's deterministic "
+                    "one; false lets it be cuDNN's that adds in no order. cuDNN's have a workspace that the "
+                    "plan counts among the temporaries.")
                   .changes(Effect::speed));
 }
 

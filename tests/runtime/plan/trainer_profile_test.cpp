@@ -79,7 +79,8 @@ TEST_CASE("a trainer that gives nothing for a card leaves its prices", "[plan]")
   CHECK(DeviceCost(*p.device, p.levels).op_seconds(op(OpClass::elementwise, "x", 0, 1e9)) == before);
 }
 
-TEST_CASE("trainers that are built in name cards that are built in, and make steps slower", "[plan]") {
+TEST_CASE("trainers that are built in name cards that are built in, and all with figures make steps slower",
+          "[plan]") {
   REQUIRE(builtin_trainers().size() >= 3);
   for (const TrainerProfile& t : builtin_trainers())
     for (const TrainerRates& card : t.cards) {
@@ -95,7 +96,8 @@ TEST_CASE("trainers that are built in name cards that are built in, and make ste
       const Recipe r = recipe(
           1, {"device=cuda", "precision=bf16", "model.hidden_size=2048", "model.num_attention_heads=16",
               "model.max_position_embeddings=2048", "data.seq_length=2048"});
-      CHECK(make_plan(r, theirs).step_seconds() > make_plan(r, ours).step_seconds());
+      const bool figures = card.attention.forward.given() || card.matmul.given || card.traffic.given;
+      CHECK((make_plan(r, theirs).step_seconds() > make_plan(r, ours).step_seconds()) == figures);
     }
 }
 

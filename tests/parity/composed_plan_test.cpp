@@ -34,8 +34,8 @@ Layout layout_of(const Recipe& r) {
 
 /// What a layout has none of.
 bool is_of_model(const std::string& setting) {
-  for (const char* key :
-       {"parallel.expert_dispatch=", "parallel.expert_chunks=", "parallel.hierarchical_reduction="})
+  for (const char* key : {"parallel.expert_dispatch=", "parallel.expert_chunks=",
+                          "parallel.hierarchical_reduction=", "parallel.async_tensor_parallel="})
     if (setting.starts_with(key)) return true;
   return !setting.starts_with("parallel.") && !setting.starts_with("train.");
 }

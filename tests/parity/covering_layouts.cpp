@@ -129,6 +129,9 @@ std::vector<std::string> settings(const Row& row) {
     s.push_back(fmt::format("parallel.{}={}", at(row, At::zero) ? "shard_group" : "hierarchical_reduction",
                             number(row, At::data) * context_ranks(row) / 2));
   if (row.size() <= kBound) return s;
+  // Where no micro-batches run by turns; rows of more have those.
+  if (at(row, At::tensor) >= 1 && at(row, At::tensor) <= 3 && number(row, At::micros) == 1)
+    s.push_back("parallel.async_tensor_parallel=on");
   s.push_back("model.tie_word_embeddings=" + level(At::tied));
   for (const char* key : {"embd_pdrop", "attn_pdrop", "resid_pdrop"})
     s.push_back(fmt::format("model.{}={}", key, level(At::dropout)));

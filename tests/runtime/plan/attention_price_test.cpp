@@ -62,7 +62,8 @@ TEST_CASE("narrower values have fewer products computed again, by their width", 
   price_as(theirs, find_trainer("published-kernels"));
   OpCost op;
   op.cls = OpClass::attention, op.name = "attention_backward", op.dtype = DType::bf16;
-  op.flops = 3 * 192 + 2 * 128, op.recomputed_flops = 192 + 128, op.flops *= 1e10, op.recomputed_flops *= 1e10;
+  op.flops = 3 * 192 + 2 * 128, op.recomputed_flops = 192 + 128, op.flops *= 1e10,
+  op.recomputed_flops *= 1e10;
   op.k = 192, op.n = 4096;
   const auto seconds = [&](const MachineProfile& p) {
     return DeviceCost(*p.device, p.levels).attention_seconds(op);

@@ -21,6 +21,7 @@
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
 #include "runtime/recipe/rules/fp8_rules.h"
+#include "runtime/recipe/rules/rules_parts.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/trace_file.h"
 
@@ -386,6 +387,7 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
     plan.attention = planned_attention(recipe, static_cast<int>(profile.device->compute_capability));
     plan.experts = experts_report(recipe, static_cast<int>(profile.device->compute_capability));
   }
+  plan.overlap = recipe::overlap_text(recipe);
   plan.profile = profile.source;
   plan.profile_measured = profile.measured;
   plan.profile_built_in = profile.built_in;

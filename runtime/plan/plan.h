@@ -118,6 +118,7 @@ struct Plan {
   double peak_flops = 0;       ///< of one rank, for MFU: the profile's fastest matmul of the dtype
   std::string attention;       ///< which kernels a GPU has for it; empty: on the CPU, or not known
   std::string experts;         ///< likewise for their products; empty: there are none
+  std::string overlap;         ///< what hides the collectives of layers, in words; else empty
   std::string recompute;       ///< what granularity: auto chose, in words; else empty
   double expert_skew = 1;      ///< MachineProfile::expert_skew; all below are at it but model FLOPs
   /// Weights, gradients and optimizer state on cards, of a parameter; 0 where the plan fits.

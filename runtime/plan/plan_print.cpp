@@ -289,6 +289,7 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
                   format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
   out += sources_text(p);
   if (!p.attention.empty()) out += fmt::format("\nattention: {}\n", p.attention);
+  if (!p.overlap.empty()) out += fmt::format("\noverlap: {}\n", p.overlap);
   if (!p.experts.empty()) out += fmt::format("\nexperts: {}\n", p.experts);
   if (const std::string rounding = fp8_text(p, recipe); !rounding.empty())
     out += fmt::format("\nfp8: {}\n", rounding);
@@ -352,6 +353,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["total_seconds"] = p.total_seconds();
   j["total_tokens"] = p.tokens_per_step * p.train_steps;
   if (!p.attention.empty()) j["attention"] = p.attention;
+  if (!p.overlap.empty()) j["overlap"] = p.overlap;
   if (!p.experts.empty()) j["experts"] = p.experts;
   if (!p.recompute.empty()) j["recompute"] = p.recompute;
   j["placement_ops_checked"] = p.placement_ops;

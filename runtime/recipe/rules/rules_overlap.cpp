@@ -84,6 +84,16 @@ bool async_tensor_parallel(const Recipe& r) {
   return possible;
 }
 
+std::string overlap_text(const Recipe& r) {
+  if (async_tensor_parallel(r))
+    return "tensor-parallel products in parts, each beside the collective of another "
+           "(parallel.async_tensor_parallel)";
+  if (overlaps_micro_batches(r) && micro_batches_per_step(r) > 1)
+    return "the backward of a micro-batch and the forward of another by turns "
+           "(parallel.overlap_micro_batches)";
+  return "";
+}
+
 Recipe micro_batches_apart(Recipe r) {
   r.parallel.async_tensor_parallel = async_tensor_parallel(r) ? OverlapChoice::on : OverlapChoice::off;
   r.parallel.overlap_micro_batches = OverlapChoice::off;

@@ -22,6 +22,8 @@ void overlap_rules(const Recipe& recipe, const BrokenRule& broken);
 bool overlaps_micro_batches(const Recipe& recipe);
 /// Tensor-parallel products run in parts. `resolved`: has its device.
 bool async_tensor_parallel(const Recipe& resolved);
+/// What hides collectives of a layer, with the key that says so; empty: nothing does.
+std::string overlap_text(const Recipe& resolved);
 /// The same recipe with its micro-batches one after the other and its products as they are: what pairs of
 /// them are priced beside, and what bounds leave out.
 Recipe micro_batches_apart(Recipe resolved);

@@ -90,6 +90,14 @@ TEST_CASE("a plan with tensor-parallel products in parts exposes less than half 
     CHECK(parts.seconds < 0.95 * whole.seconds);
     CHECK(of(layout, "auto", "false").seconds == of(layout, "off", "false").seconds);  // only where asked for
   }
+  const auto said = [](const std::vector<std::string>& more) {
+    std::vector<std::string> settings{"parallel.sequence_parallel=true", "train.global_batch_size=4"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return make_plan(recipe(settings), find_profile("h100")).overlap;
+  };
+  CHECK(said({"train.global_batch_size=1"}).find("(parallel.async_tensor_parallel)") != std::string::npos);
+  CHECK(said({}).find("(parallel.overlap_micro_batches)") != std::string::npos);
+  CHECK(said({"parallel.overlap_micro_batches=off", "parallel.async_tensor_parallel=off"}).empty());
   // Where micro-batches run by turns they hide more, and products are whole.
   CHECK(of("parallel.pipeline=1", "auto").exposed == of("parallel.pipeline=1", "off").exposed);
   CHECK(of("parallel.pipeline=1", "on").exposed > of("parallel.pipeline=1", "off").exposed);

@@ -247,6 +247,16 @@ inline void clear(Sums<R, V>& acc, float* c, int64_t ldc) {
     }
 }
 
+/// Those of one sum in a panel of b; those to come are fetched.
+template <int V>
+inline void load_columns(Lanes (&to)[V], const float* b) {
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) {
+    to[v] = *reinterpret_cast<const Lanes*>(b + v * kLanes);
+    __builtin_prefetch(b + kSumsAhead * kPanelCols + v * kLanes);
+  }
+}
+
 /// c (R rows, V whole vectors) = [c +] a b [+ bias], a and b being panels.
 struct Plain {
   template <int R, int V>
@@ -256,11 +266,7 @@ struct Plain {
     clear<R, V>(acc, c, ldc);
     for (int64_t k = 0; k < depth; ++k) {
       Lanes bv[V];
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) {
-        bv[v] = *reinterpret_cast<const Lanes*>(b + k * kPanelCols + v * kLanes);
-        __builtin_prefetch(b + (k + kSumsAhead) * kPanelCols + v * kLanes);
-      }
+      load_columns<V>(bv, b + k * kPanelCols);
 #pragma GCC unroll 14
       for (int r = 0; r < R; ++r) {
         const float x = a[k * kPanelRows + r];
@@ -282,11 +288,7 @@ struct Pairs {
     clear<R, V>(acc, c, ldc);
     for (int64_t k = 0; k < depth; ++k) {
       Lanes bv[V];
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) {
-        bv[v] = *reinterpret_cast<const Lanes*>(b + k * kPanelCols + v * kLanes);
-        __builtin_prefetch(b + (k + kSumsAhead) * kPanelCols + v * kLanes);
-      }
+      load_columns<V>(bv, b + k * kPanelCols);
 #pragma GCC unroll 14
       for (int r = 0; r < R; ++r) {
         const __m512bh x = reinterpret_cast<__m512bh>(_mm512_set1_ps(a[k * kPanelRows + r]));

@@ -57,12 +57,6 @@ std::vector<const Communicator*> Groups::all() const {
   return out;
 }
 
-GroupMessages Groups::messages(const Communicator* of) const {
-  for (const Link& l : links)
-    if (l.group.comm_ == of) return GroupMessages::transfers;
-  return of == world.comm_ && of != gradient.comm_ ? GroupMessages::numbers : GroupMessages::tensors;
-}
-
 std::vector<Stream*> Groups::streams() const {
   std::vector<Stream*> out;
   for (const Group* g : each())
@@ -90,6 +84,7 @@ Group GroupSet::make(const MakeGroup& make_group, GroupRequest request, Stream* 
   if (request.ranks.size() > 1) members_.push_back(request.ranks);
   const bool ask = request.ranks.size() > 1 || (several && together_);
   comms_.push_back(ask ? make_group(request) : make_single_group(request.name, request.axes));
+  groups_.asked_for[comms_.back().get()] = request.messages;
   return {comms_.back().get(), stream};
 }
 

@@ -2,6 +2,7 @@
 // every device and transport.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,7 @@ struct Groups {
   Group copies;              ///< tensor ranks that hold the same key-value head, where there are more of them
   Group tied;                ///< first and last stage, when they share the embedding; else of one
   std::vector<Link> links;   ///< those with this rank at one end
+  std::map<const Communicator*, GroupMessages> asked_for;  ///< GroupRequest::messages
 
   int coordinate(Axis a) const { return mesh.coordinate(a); }
   int size(Axis a) const { return mesh.size(a); }
@@ -52,8 +54,7 @@ struct Groups {
   /// Bytes that this rank has sent over all of them.
   int64_t wire_bytes() const;
   std::vector<const Communicator*> all() const;
-  GroupMessages messages(const Communicator* of) const;  ///< as it was asked for
-  std::vector<Stream*> streams() const;                  ///< of groups of several, each once
+  std::vector<Stream*> streams() const;  ///< of groups of several, each once
   /// Communicator::check of all.
   void check() const;
 

@@ -47,7 +47,7 @@ int64_t nccl_bytes(const Recipe& r, const Groups& groups) {
   int64_t channels = 0;
   for (const Communicator* c : groups.all()) {
     if (c->size() == 1) continue;
-    const int most = most_nccl_channels(groups.messages(c));
+    const int most = most_nccl_channels(groups.asked_for.at(c));
     channels += std::min(most > 0 ? most : kChosen, r.debug.shared_gpu ? nccl::kSharedGpuChannels : kChosen);
   }
   return channels * kChannelBytes;

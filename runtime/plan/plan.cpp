@@ -387,7 +387,6 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
     plan.attention = planned_attention(recipe, static_cast<int>(profile.device->compute_capability));
     plan.experts = experts_report(recipe, static_cast<int>(profile.device->compute_capability));
   }
-  plan.overlap = recipe::overlap_text(recipe);
   plan.profile = profile.source;
   plan.profile_measured = profile.measured;
   plan.profile_built_in = profile.built_in;
@@ -471,6 +470,8 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
     plan.schedule = recipe.parallel.schedule_file.value_or(pipeline.layout.schedule.name);
     plan.pipeline_chunks = pipeline.layout.schedule.chunks;
   }
+  plan.overlap = recipe::overlap_text(
+      recipe, recipe.parallel.pipeline > 1 ? pipeline.layout.schedule.has_pairs() : plan.accumulation > 1);
   plan.bubble_share = pipeline.timing.bubble_share;
   plan.action_seconds = pipeline.timing.makespan;
   return plan;

@@ -41,7 +41,7 @@ LT_ENUM_NAMES(ExpertDispatch, {ExpertDispatch::all_to_all, "all_to_all"},
 
 /// Of what hides collectives. Whether a micro-batch's backward and the next one's forward run by turns:
 /// automatic: where a forward waits for collectives and nothing speaks against it. Whether tensor-parallel
-/// products run in parts: automatic: on a GPU where micro-batches do not run by turns.
+/// products run in parts: automatic: on a GPU with sequence parallelism where no micro-batches run by turns.
 enum class OverlapChoice : uint8_t { automatic, off, on };
 LT_ENUM_NAMES(OverlapChoice, {OverlapChoice::automatic, "auto"}, {OverlapChoice::on, "on"},
               {OverlapChoice::off, "off"});

@@ -51,10 +51,10 @@ class Call {
 /// Two ranks, each with its library, a communicator of both and a stream.
 struct Pair {
   explicit Pair(bool early = false) {
-    const nccl::UniqueId id = (library[0] = network.open(early))->unique_id();
-    library[1] = network.open(early);
-    Call other([&] { return library[1]->init(comm[1], 2, id, 1); });
-    CHECK(!library[0]->init(comm[0], 2, id, 0).failed);
+    const nccl::UniqueId id = (opened[0] = network.open(early))->unique_id();
+    opened[1] = network.open(early);
+    Call other([&] { return opened[1]->init(comm[1], 2, id, 1); });
+    CHECK(!opened[0]->init(comm[0], 2, id, 0).failed);
     CHECK(!other.status().failed);
   }
   ~Pair() {
@@ -65,7 +65,7 @@ struct Pair {
   }
   /// The sum of both ranks' `data`.
   Status sum(int rank, Comm c) {
-    return library[rank]->all_reduce(c, *stream[rank], data[rank].data(), 4, DType::f32, ReduceOp::sum);
+    return opened[rank]->all_reduce(c, *stream[rank], data[rank].data(), 4, DType::f32, ReduceOp::sum);
   }
   Status sum(int rank) { return sum(rank, comm[rank]); }
   /// Both ranks are connected, as the first call does it.
@@ -77,13 +77,13 @@ struct Pair {
     for (auto& d : data) d.assign(4, 1);
   }
   Status end(int rank) {
-    if (comm[rank]) library[rank]->abort({comm[rank]});
+    if (comm[rank]) opened[rank]->abort({comm[rank]});
     return {};
   }
 
   FakeNetwork network;
   std::vector<float> data[2] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
-  std::shared_ptr<Library> library[2];
+  std::shared_ptr<Library> opened[2];
   std::unique_ptr<Stream> stream[2] = {make_worker_stream("0"), make_worker_stream("1")};
   Comm comm[2] = {};
 };
@@ -94,17 +94,17 @@ TEST_CASE("negative control: a child that is taken when the split returns is non
   Pair p(true);
   Comm child[2] = {};
   // Each returns success, alone.
-  CHECK(!p.library[0]->split(child[0], p.comm[0], 0, 0, 0).failed);
+  CHECK(!p.opened[0]->split(child[0], p.comm[0], 0, 0, 0).failed);
   const Comm taken = child[0];
   CHECK(taken == nullptr);
-  CHECK(!p.library[0]->state(p.comm[0]).failed);
+  CHECK(!p.opened[0]->state(p.comm[0]).failed);
   CHECK(child[0] == nullptr);
-  CHECK(!p.library[1]->split(child[1], p.comm[1], 0, 1, 0).failed);
+  CHECK(!p.opened[1]->split(child[1], p.comm[1], 0, 1, 0).failed);
   // It is written where the call was told to, which must still be there, and a copy knows nothing of it.
-  p.library[0]->state(p.comm[0]);
+  p.opened[0]->state(p.comm[0]);
   CHECK(child[0] != nullptr);
   CHECK(taken == nullptr);
-  p.library[0]->abort({child[0]});
+  p.opened[0]->abort({child[0]});
 }
 
 TEST_CASE("negative control: a group of NCCL that returns early is refused by name") {
@@ -130,13 +130,13 @@ TEST_CASE("negative control: a group of NCCL that returns early is refused by na
 TEST_CASE("negative control: a child that is read while its split blocks is none yet") {
   Pair p;
   Comm child[2] = {};
-  Call split([&] { return p.library[0]->split(child[0], p.comm[0], 0, 0, 0); });
+  Call split([&] { return p.opened[0]->split(child[0], p.comm[0], 0, 0, 0); });
   CHECK(split.blocks());
   CHECK(std::atomic_ref(child[0]).load() == nullptr);
-  CHECK(!p.library[1]->split(child[1], p.comm[1], 0, 1, 0).failed);
+  CHECK(!p.opened[1]->split(child[1], p.comm[1], 0, 1, 0).failed);
   CHECK(!split.status().failed);
   CHECK(child[0] != nullptr);
-  for (int r : {0, 1}) p.library[r]->abort({child[r]});
+  for (int r : {0, 1}) p.opened[r]->abort({child[r]});
 }
 
 TEST_CASE("negative control: the first call of a pair blocks the host until the other has come") {
@@ -166,8 +166,8 @@ TEST_CASE("negative control: groups that are aborted one after the other wait fo
   Pair p;
   p.connect();
   Comm second[2] = {};
-  Call other([&] { return p.library[1]->split(second[1], p.comm[1], 0, 1, 0); });
-  CHECK(!p.library[0]->split(second[0], p.comm[0], 0, 0, 0).failed);
+  Call other([&] { return p.opened[1]->split(second[1], p.comm[1], 0, 1, 0); });
+  CHECK(!p.opened[0]->split(second[0], p.comm[0], 0, 0, 0).failed);
   CHECK(!other.status().failed);
   Call meets([&] { return p.sum(1, second[1]); });
   CHECK(!p.sum(0, second[0]).failed);
@@ -178,9 +178,9 @@ TEST_CASE("negative control: groups that are aborted one after the other wait fo
   CHECK(!p.sum(0).failed);
   Call one([&] { return p.end(0); });
   CHECK(one.blocks());
-  p.library[0]->abort({second[0]});
+  p.opened[0]->abort({second[0]});
   one.status();
-  p.library[1]->abort({second[1]});
+  p.opened[1]->abort({second[1]});
   p.comm[0] = nullptr;
 }
 
@@ -205,9 +205,9 @@ TEST_CASE("negative control: a group is not destroyed while a peer of its calls 
   p.connect();
   CHECK(!p.sum(0).failed);
   p.network.lose(1);
-  CHECK(p.library[0]->state(p.comm[0]).failed);
+  CHECK(p.opened[0]->state(p.comm[0]).failed);
   Call destroyed([&] {
-    p.library[0]->destroy(p.comm[0]);
+    p.opened[0]->destroy(p.comm[0]);
     return Status{};
   });
   CHECK(destroyed.blocks());
@@ -219,10 +219,10 @@ TEST_CASE("negative control: a group is not destroyed while a peer of its calls 
 TEST_CASE("negative control: two threads in calls of one rank") {
   Pair p;
   Comm child = nullptr;
-  Call split([&] { return p.library[0]->split(child, p.comm[0], 0, 0, 0); });
+  Call split([&] { return p.opened[0]->split(child, p.comm[0], 0, 0, 0); });
   CHECK(split.blocks());
   CHECK(p.sum(0).text == "a call while another thread is in one");
-  CHECK(!p.library[0]->state(p.comm[0]).failed);  // which any thread may ask
+  CHECK(!p.opened[0]->state(p.comm[0]).failed);  // which any thread may ask
   p.end(0);
   CHECK(split.status().text == "aborted");
   p.comm[0] = nullptr;

@@ -22,10 +22,11 @@ void overlap_rules(const Recipe& recipe, const BrokenRule& broken);
 bool overlaps_micro_batches(const Recipe& recipe);
 /// Tensor-parallel products run in parts. `resolved`: has its device.
 bool async_tensor_parallel(const Recipe& resolved);
-/// What hides collectives of a layer, with the key that says so; empty: nothing does.
-std::string overlap_text(const Recipe& resolved);
+/// What hides collectives of a layer, with the key that says so; empty: nothing does. `beside`: a step has a
+/// forward and a backward of two micro-batches beside each other.
+std::string overlap_text(const Recipe& resolved, bool beside);
 /// The same recipe with its micro-batches one after the other and its products as they are: what pairs of
-/// them are priced beside, and what bounds leave out.
+/// them are priced beside.
 Recipe micro_batches_apart(Recipe resolved);
 void attention_rules(const Recipe& recipe, const BrokenRule& broken);
 void fp8_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -5,13 +5,14 @@
 #include "runtime/plan/machine_profile.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/recipe/rules/rules_parts.h"
 
 using namespace ltrain;
 
 namespace {
 
 /// Llama 3.1 8B of fewer layers on nodes of eight H100.
-Recipe recipe(const std::vector<std::string>& more, int ranks = 8) {
+Recipe llama(const std::vector<std::string>& more, int ranks = 8) {
   std::vector<std::string> overrides{"name=llama",
                                      "device=cpu",
                                      "precision=bf16",
@@ -39,7 +40,7 @@ struct Shares {
 };
 
 Shares shares(std::vector<std::string> overrides, int ranks = 8) {
-  const Plan plan = make_plan(recipe(overrides, ranks), find_profile("h100"));
+  const Plan plan = make_plan(llama(overrides, ranks), find_profile("h100"));
   Shares s;
   s.seconds = plan.step_seconds();
   double all = 0;
@@ -93,11 +94,15 @@ TEST_CASE("a plan with tensor-parallel products in parts exposes less than half 
   const auto said = [](const std::vector<std::string>& more) {
     std::vector<std::string> settings{"parallel.sequence_parallel=true", "train.global_batch_size=4"};
     settings.insert(settings.end(), more.begin(), more.end());
-    return make_plan(recipe(settings), find_profile("h100")).overlap;
+    return make_plan(llama(settings), find_profile("h100")).overlap;
   };
   CHECK(said({"train.global_batch_size=1"}).find("(parallel.async_tensor_parallel)") != std::string::npos);
   CHECK(said({}).find("(parallel.overlap_micro_batches)") != std::string::npos);
   CHECK(said({"parallel.overlap_micro_batches=off", "parallel.async_tensor_parallel=off"}).empty());
+  // `auto` leaves pairs to a schedule's file, which may have none.
+  const Recipe turns = llama({"train.global_batch_size=4"});
+  CHECK_FALSE(recipe::overlap_text(turns, true).empty());
+  CHECK(recipe::overlap_text(turns, false).empty());
   // Where micro-batches run by turns they hide more, and products are whole.
   CHECK(of("parallel.pipeline=1", "auto").exposed == of("parallel.pipeline=1", "off").exposed);
   CHECK(of("parallel.pipeline=1", "on").exposed > of("parallel.pipeline=1", "off").exposed);
@@ -199,7 +204,7 @@ TEST_CASE("a pair of a plan takes what its rank's pass took, and before that wha
 
 TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the next forward", "[plan]") {
   const auto plan = [](const std::string& stage, const std::string& more = "seed=1", bool captured = false) {
-    Recipe r = recipe({"parallel.tensor=1", "parallel.data=8", "train.global_batch_size=8", stage, more});
+    Recipe r = llama({"parallel.tensor=1", "parallel.data=8", "train.global_batch_size=8", stage, more});
     r.cuda_graphs = captured;
     return make_plan(r, find_profile("h100"));
   };
@@ -229,10 +234,10 @@ TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the ne
 
 TEST_CASE("a plan of a pipeline waits for no gathers that the fill hides", "[plan]") {
   const auto plan = [](const std::string& schedule, int stage) {
-    Recipe r = recipe({"model.num_hidden_layers=16", "parallel.tensor=1", "parallel.pipeline=4",
-                       "parallel.data=8", "train.global_batch_size=64", "parallel.schedule=" + schedule,
-                       fmt::format("parallel.zero_stage={}", stage)},
-                      32);
+    Recipe r = llama({"model.num_hidden_layers=16", "parallel.tensor=1", "parallel.pipeline=4",
+                      "parallel.data=8", "train.global_batch_size=64", "parallel.schedule=" + schedule,
+                      fmt::format("parallel.zero_stage={}", stage)},
+                     32);
     return make_plan(r, find_profile("h100"));
   };
   const auto exposed = [](const RankPlan& rank) {

@@ -25,6 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/doctor_libraries.h"
 #include "app/load_with_notes.h"
 #include "kernels/attention/attention_choice.h"
 #include "kernels/attention/attention_cudnn.h"
@@ -212,14 +213,18 @@ void gpu(Table& t) {
         "runs use native kernels; folders of libcudnn and libnvrtc go into LTRAIN_CUDA_LIBS");
   const std::string loaded = field_of("/proc/driver/nvidia/version", "NVRM version");
   if (!loaded.empty()) t.ok("GPU kernel module", loaded);
-  void* nccl = ::dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-  if (nccl) {
-    int number = 0;
-    if (auto get = reinterpret_cast<Int>(::dlsym(nccl, "ncclGetVersion"))) get(&number);
-    t.ok("NCCL", fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100));
-    ::dlclose(nccl);
-  } else {
-    t.add(driver ? State::warn : State::ok, "NCCL", "not found", "several GPUs need libnccl.so.2");
+  for (const FoundLibrary& l : cuda_libraries()) {
+    if (l.path.empty()) {
+      t.add(driver ? State::warn : State::ok, l.name, "not here: " + l.why,
+            "put its folder into LTRAIN_CUDA_LIBS or LD_LIBRARY_PATH");
+      continue;
+    }
+    const bool newest = l.newer_path.empty();
+    t.add(newest ? State::ok : State::warn, l.name,
+          fmt::format(
+              "{}, {}{}", l.version, l.path,
+              newest ? "" : fmt::format("; {} in {} is newer and not taken", l.newer_version, l.newer_path)),
+          "a folder in LTRAIN_CUDA_LIBS wins over the others");
   }
   for (const char* name :
        {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES"})

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "app/commands.h"
+#include "app/doctor_libraries.h"
 #include "kernels/base/fault_point.h"
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/job.h"
@@ -96,6 +97,7 @@ void add_selftest(CLI::App& app) {
       });
   add_selftest_collectives(*selftest);
   add_selftest_kernels(*selftest);
+  add_selftest_library(*selftest);
   auto o = std::make_shared<SelftestOptions>();
   command->add_option("--ranks", o->ranks, "Ranks to start, when no launcher's variables say")
       ->check(CLI::Range(1, 4096));

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "kernels/base/error.h"
-#include "kernels/cuda/library_cuda.h"
+#include "kernels/cuda/library.h"
 
 namespace ltrain::cuda {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/device_cuda.h"
-#include "kernels/cuda/library_cuda.h"
+#include "kernels/cuda/library.h"
 #include "parallel/nccl/library.h"
 
 namespace ltrain::nccl {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,7 +52,7 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
     if (!shares_stdout) ::dup2(out_write.get(), 1);
     ::dup2(err_write.get(), 2);
     for (const auto& [k, fd] : handed) ::fcntl(fd, F_SETFD, 0);
-    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
+    for (int s : {SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
     ::signal(SIGINT, SIG_IGN);  // the launcher gets the terminal's and passes it on
     sigset_t none;
     ::sigemptyset(&none);
@@ -62,7 +63,8 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
   ::setpgid(pid, pid);  // in both, so that neither can be too late
   set_nonblocking(out_read.get());
   set_nonblocking(err_read.get());
-  return {pid, std::move(out_read), std::move(err_read)};
+  Fd ended(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec
+  return {pid, std::move(out_read), std::move(err_read), std::move(ended)};
 }
 
 }  // namespace ltrain

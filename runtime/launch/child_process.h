@@ -13,6 +13,7 @@ namespace ltrain {
 struct ChildProcess {
   pid_t pid = -1;
   Fd output, error;  ///< read ends of its stdout and stderr
+  Fd ended;          ///< pidfd: readable when the process has ended; invalid where the kernel has none
 };
 
 /// Descriptors that a child keeps, by the variable that tells it which number to look at.

@@ -30,7 +30,9 @@ void print_lines(std::string_view text) {
   const std::string lines = printable_lines(text);
   for (size_t at = 0; at < lines.size();) {
     pollfd p{2, POLLOUT, 0};
-    if (::poll(&p, 1, 1000) <= 0) return;
+    const int ready = ::poll(&p, 1, 1000);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return;
     const ssize_t n =
         ::write(2, lines.data() + at, std::min<size_t>(lines.size() - at, 4096));  // fits a pipe
     if (n < 0 && errno != EINTR) return;

@@ -47,13 +47,19 @@ void install_stop_signals(bool ignore_interrupt) {
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   action.sa_handler = on_signal;
-  for (int s : {SIGTERM, SIGUSR1, SIGINT})
+  sigset_t unblocked;
+  ::sigemptyset(&unblocked);
+  for (int s : {SIGTERM, SIGUSR1, SIGHUP, SIGINT}) {
+    ::sigaddset(&unblocked, s);
     if (!is_ignored(s)) ::sigaction(s, &action, nullptr);
+  }
   if (ignore_interrupt) ::signal(SIGINT, SIG_IGN);
   action.sa_handler = on_alarm;
   ::sigaction(SIGALRM, &action, nullptr);
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, nullptr);
+  // Whoever started this rank (srun, mpirun, torchrun) may have blocked them.
+  ::pthread_sigmask(SIG_UNBLOCK, &unblocked, nullptr);
 }
 
 StopRequest signalled_stop() {

@@ -1,7 +1,8 @@
 // Requests to stop, from signals. The handlers only set flags; the training loop asks for them.
 //
-// SIGTERM, SIGUSR1: save and stop (exit 75). Sent again they change nothing: Slurm sends SIGTERM twice in 15
-// ms. SIGINT: the same once; the second one ends the process within 2 s, without a save (exit 71).
+// SIGTERM, SIGUSR1, SIGHUP: save and stop (exit 75). Sent again they change nothing: Slurm sends SIGTERM
+// twice in 15 ms. SIGINT: the same once; the second one ends the process within 2 s, without a save (exit
+// 71).
 #pragma once
 #include <string>
 

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "kernels/base/limits.h"
 #include "kernels/base/secret.h"
 #include "kernels/base/time_scale.h"
+#include "runtime/launch/caught_signals.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/coordinator.h"
@@ -74,10 +74,11 @@ struct Child {
 class Supervisor {
  public:
   explicit Supervisor(const SuperviseOptions& options)
-      : o_(checked(options)), bounds_(liveness_bounds()), blocked_(block_signals()), output_(1), error_(2) {}
+      : o_(checked(options)), bounds_(liveness_bounds()), output_(1), error_(2) {}
 
   int run() {
-    catch_signals();
+    signals_.emplace(std::vector<int>{SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD});
+    ::signal(SIGPIPE, SIG_IGN);
     o_.join_seconds = join_seconds(process_variables(), o_.join_seconds);
     if (o_.token.empty()) {
       if (o_.nodes > 1) fail(ExitCode::usage, "several nodes need a token that all launchers know");
@@ -116,25 +117,6 @@ class Supervisor {
   }
 
   // ---- starting ----
-
-  /// Before any thread: all of them are to leave the signals to the signalfd. One that is ignored stays so,
-  /// as nohup and a shell's background jobs want it.
-  bool block_signals() {
-    ::sigemptyset(&caught_);
-    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
-      struct sigaction now {};
-      if (::sigaction(s, nullptr, &now) != 0 || now.sa_handler != SIG_IGN) ::sigaddset(&caught_, s);
-    }
-    ::sigaddset(&caught_, SIGCHLD);
-    ::pthread_sigmask(SIG_BLOCK, &caught_, &old_mask_);
-    ::signal(SIGPIPE, SIG_IGN);
-    return true;
-  }
-
-  void catch_signals() {
-    signals_ = Fd(::signalfd(-1, &caught_, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!signals_.valid()) fail_system("signalfd", errno, ExitCode::internal);
-  }
 
   void print_line(const std::string& line) { error_.write(printable_lines(line)); }
 
@@ -207,22 +189,24 @@ class Supervisor {
   // ---- one turn of the loop: signals, output, the coordinator's news, the clock ----
 
   void turn() {
-    std::vector<pollfd> polled{{signals_.get(), POLLIN, 0},
+    std::vector<pollfd> polled{{signals_->fd(), POLLIN, 0},
                                {coordinator_ ? coordinator_->changed_fd() : -1, POLLIN, 0},
                                {joined_.get(), POLLIN, 0}};
     for (Child& c : children_) {
       polled.push_back({c.process.output.get(), POLLIN, 0});
       polled.push_back({c.process.error.get(), POLLIN, 0});
+      polled.push_back({c.alive ? c.process.ended.get() : -1, POLLIN, 0});
     }
     int timeout = 500;
     if (kill_at_) timeout = std::min(timeout, poll_timeout(*kill_at_));
     if (term_at_) timeout = std::min(timeout, poll_timeout(*term_at_));
     ::poll(polled.data(), polled.size(), timeout);
     for (size_t i = 0; i < children_.size(); ++i) {
-      if (polled[3 + 2 * i].revents) relay(static_cast<int>(i), 1);
-      if (polled[4 + 2 * i].revents) relay(static_cast<int>(i), 2);
+      if (polled[3 + 3 * i].revents) relay(static_cast<int>(i), 1);
+      if (polled[4 + 3 * i].revents) relay(static_cast<int>(i), 2);
     }
-    if (polled[0].revents) read_signals();
+    read_signals();
+    reap();
     if (polled[1].revents) coordinator_->clear_changed();
     if (polled[2].revents) {
       char byte;
@@ -294,10 +278,13 @@ class Supervisor {
   }
 
   void read_signals() {
-    signalfd_siginfo info;
-    while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-      const int s = static_cast<int>(info.ssi_signo);
-      if (s == SIGCHLD) continue;  // below
+    for (const int s : signals_->take()) {
+      if (s == SIGCHLD) continue;  // reap() asks all children in every turn
+      if (!o_.saves) {
+        ended_by_ = s;
+        kill_all(SIGKILL);
+        continue;
+      }
       // One Ctrl-C may arrive twice, from the terminal and from a wrapper: only a later one is a second.
       const bool twice = interrupted_at_ && seconds_between(*interrupted_at_, steady_now()) > 0.3;
       if (s == SIGINT && !twice) interrupted_at_ = steady_now();
@@ -320,7 +307,6 @@ class Supervisor {
           kill_all(SIGTERM);
       }
     }
-    reap();
   }
 
   void reap() {
@@ -385,7 +371,8 @@ class Supervisor {
   // ---- the end ----
 
   int conclude() {
-    ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+    signals_.reset();  // from here on a signal ends the launcher: no rank is left
+    if (ended_by_ != 0) return 128 + ended_by_;
     if (killed_by_user_) {
       print_line("ltrain: ended by the user without a save; " +
                  exit_code_text(static_cast<int>(ExitCode::rank_lost)));
@@ -431,15 +418,14 @@ class Supervisor {
 
   SuperviseOptions o_;
   const LivenessBounds bounds_;
-  sigset_t caught_{}, old_mask_{};
-  const bool blocked_;  // before the threads of what follows
   OutputRelay output_, error_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<Child> children_;
   std::set<int> stopped_;
-  Fd signals_;
+  std::optional<CaughtSignals> signals_;
   Fd joined_;  // readable when a rank of this node, which is not node 0, has joined
   int alive_ = 0, worst_code_ = 0;
+  int ended_by_ = 0;  // a signal, of a job that has nothing to save
   bool logs_open_ = false, ending_ = false, child_failed_ = false, stop_asked_ = false,
        killed_by_user_ = false;
   std::optional<SteadyTime> term_at_, kill_at_, interrupted_at_;

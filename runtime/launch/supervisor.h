@@ -29,14 +29,19 @@ struct SuperviseOptions {
   /// What every rank inherits: the lock of run_dir, the text of the recipe.
   HandedDescriptors handed;
 
+  /// Whether a first signal asks the ranks to save and stop. A job that has nothing to save ends at once,
+  /// with 128 + the signal's number, as shells report it.
+  bool saves = true;
+
   double join_seconds = 120;  ///< LTRAIN_JOIN_TIMEOUT overrides it
   double grace_seconds = 5;   ///< from SIGTERM to SIGKILL for ranks of a failed run
 };
 
-/// Returns the exit code of the whole run; the last lines on stderr say why when it is not 0. Blocks the stop
-/// signals of the calling process and handles them: SIGINT, SIGTERM, SIGUSR1 or SIGHUP ask all ranks to save
-/// and stop (exit 75); a second SIGINT kills them at once (exit 71). One that is ignored (nohup) stays
-/// ignored. Call it before other threads exist, and on node 0 with the lock of run_dir held.
+/// Returns the exit code of the whole run; the last lines on stderr say why when it is not 0. Handles the
+/// stop signals of the process while it runs: SIGINT, SIGTERM, SIGUSR1 or SIGHUP ask all ranks to save and
+/// stop (exit 75); a second SIGINT kills them at once (exit 71). A signal that is ignored (nohup) stays
+/// ignored. Threads that libraries have started may take the signals. Call from the main thread, and on node
+/// 0 with the lock of run_dir held.
 int supervise(const SuperviseOptions& options);
 
 }  // namespace ltrain

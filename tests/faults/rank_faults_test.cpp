@@ -14,13 +14,6 @@ using Catch::Contains;
 
 namespace {
 
-std::vector<std::string> selftest(int ranks, int steps = 2000, std::vector<std::string> more = {}) {
-  std::vector<std::string> a{"selftest", "allreduce",           "--ranks",        std::to_string(ranks),
-                             "--steps",  std::to_string(steps), "--step-seconds", "0.005"};
-  a.insert(a.end(), more.begin(), more.end());
-  return a;
-}
-
 RunResult run_with_fault(const std::string& fault, int ranks, std::vector<std::string> more = {},
                          Pairs variables = {}) {
   variables.emplace_back("LTRAIN_FAULT", fault);
@@ -29,15 +22,6 @@ RunResult run_with_fault(const std::string& fault, int ranks, std::vector<std::s
   INFO(r.error);
   CHECK(marked_processes(p.mark()).empty());  // nothing is left
   return r;
-}
-
-/// Its ranks run and catch signals.
-bool started(const Program& p, size_t ranks) {
-  return wait_until(10 * time_scale(), [&] {
-    const std::vector<int> found = p.ranks();
-    return found.size() == ranks &&
-           std::all_of(found.begin(), found.end(), [](int pid) { return handles(pid, SIGTERM); });
-  });
 }
 
 }  // namespace
@@ -161,53 +145,11 @@ TEST_CASE("a rank that dies before it joins") {
   CHECK_THAT(r.error, Contains("run failed: rank 1") && Contains("before joining"));
 }
 
-TEST_CASE("signals: once saves and stops, SIGINT twice ends at once (F6, F12)") {
-  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
-    Program p(selftest(3));
-    REQUIRE(started(p, 3));
-    ::kill(p.pid(), signal);
-    if (signal == SIGTERM) ::kill(p.pid(), signal);  // Slurm sends it twice
-    const RunResult r = p.wait();
-    INFO(r.error);
-    CHECK(r.code == 75);
-    CHECK_THAT(r.output, Contains("stopped by "));
-    CHECK(marked_processes(p.mark()).empty());
-  }
-  // A rank that hangs keeps them all from stopping after the first.
-  Program p(selftest(3), {{"LTRAIN_FAULT", "selftest.step:1:1:hang"}});
-  REQUIRE(started(p, 3));
-  ::kill(p.pid(), SIGINT);
-  std::this_thread::sleep_for(std::chrono::duration<double>(0.5 * time_scale()));
-  const auto before = std::chrono::steady_clock::now();
-  ::kill(p.pid(), SIGINT);
-  const RunResult r = p.wait();
-  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count() <
-        1.5 * time_scale());
-  CHECK(r.code == 71);
-  CHECK(marked_processes(p.mark()).empty());
-}
-
-TEST_CASE("a signal to one rank stops them all together") {
-  Program p(selftest(3));
-  REQUIRE(started(p, 3));
-  ::kill(p.ranks()[1], SIGTERM);
-  const RunResult r = p.wait();
-  INFO(r.error);
-  CHECK(r.code == 75);
-}
-
 TEST_CASE("a killed launcher takes its ranks with it") {
   Program p(selftest(3));
   REQUIRE(wait_until(5 * time_scale(), [&] { return p.ranks().size() == 3; }));
   ::kill(p.pid(), SIGKILL);
   CHECK(wait_until(3 * time_scale(), [&] { return marked_processes(p.mark()).empty(); }));
-}
-
-TEST_CASE("one rank without a launcher: signals save and stop") {
-  Program p(selftest(1));
-  REQUIRE(wait_until(5 * time_scale(), [&] { return handles(p.pid(), SIGTERM); }));
-  ::kill(p.pid(), SIGTERM);
-  CHECK(p.wait().code == 75);
 }
 
 TEST_CASE("a wrong fault specification is a usage error that lists what there is") {

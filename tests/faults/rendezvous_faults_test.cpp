@@ -16,13 +16,6 @@ using Catch::Contains;
 
 namespace {
 
-int free_port() {
-  int port = 0;
-  std::string error;
-  listen_on("127.0.0.1", {0}, &port, &error);
-  return port;
-}
-
 Pairs torch_variables(int rank, int world, int port) {
   return {{"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(world)},
           {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(world)},

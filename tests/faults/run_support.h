@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -141,6 +142,13 @@ inline bool handles(int pid, int signal) {
   return false;
 }
 
+/// True when the process has ended; nobody has waited for it yet.
+inline bool ended(int pid) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid;
+}
+
 /// Whether SIGSTOP or its like holds the process.
 inline bool stopped(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -157,6 +165,31 @@ inline bool wait_until(double seconds, const std::function<bool()>& condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return condition();
+}
+
+/// Arguments of a job of `ranks` that all-reduces `steps` times, 5 ms apart.
+inline std::vector<std::string> selftest(int ranks, int steps = 2000, std::vector<std::string> more = {}) {
+  std::vector<std::string> a{"selftest", "allreduce",           "--ranks",        std::to_string(ranks),
+                             "--steps",  std::to_string(steps), "--step-seconds", "0.005"};
+  a.insert(a.end(), more.begin(), more.end());
+  return a;
+}
+
+/// True when `ranks` ranks of `p` run and catch signals.
+inline bool started(const Program& p, size_t ranks) {
+  return wait_until(10 * time_scale(), [&] {
+    const std::vector<int> found = p.ranks();
+    return found.size() == ranks &&
+           std::all_of(found.begin(), found.end(), [](int pid) { return handles(pid, SIGTERM); });
+  });
+}
+
+/// A TCP port of the loopback address that nobody has now.
+inline int free_port() {
+  int port = 0;
+  std::string error;
+  listen_on("127.0.0.1", {0}, &port, &error);
+  return port;
 }
 
 /// The last `n` lines.

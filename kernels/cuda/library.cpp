@@ -1,8 +1,10 @@
-#include "kernels/cuda/library_cuda.h"
+#include "kernels/cuda/library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <vector>
 
@@ -10,21 +12,30 @@
 
 namespace ltrain::cuda {
 
-Library::Library(const std::string& stem, std::initializer_list<int> versions) : stem_(stem) {
-  std::vector<std::string> folders{""};
+Library::Library(const std::string& stem, const std::vector<int>& versions) : stem_(stem) {
+  std::vector<std::string> folders;
   if (const char* given = std::getenv("LTRAIN_CUDA_LIBS")) {
     std::istringstream list(given);
     for (std::string folder; std::getline(list, folder, ':');)
       if (!folder.empty()) folders.push_back(folder + "/");
   }
-  for (int version : versions)
-    for (const std::string& folder : folders) {
+  folders.push_back("");
+  for (const std::string& folder : folders)
+    for (int version : versions) {
       const std::string path = fmt::format("{}{}.so.{}", folder, stem, version);
       // Global: cuDNN's parts look for their symbols in each other.
       handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (handle_) return;
       why_ += fmt::format("{}{}", why_.empty() ? "" : "; ", ::dlerror());
     }
+}
+
+std::string Library::path() const {
+  link_map* map = nullptr;
+  if (!handle_ || ::dlinfo(handle_, RTLD_DI_LINKMAP, &map) != 0 || !map) return "";
+  std::error_code error;
+  const auto real = std::filesystem::canonical(map->l_name, error);
+  return error ? map->l_name : real.string();
 }
 
 void* Library::symbol(const char* name) const {

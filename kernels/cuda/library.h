@@ -2,20 +2,24 @@
 // that has none of them.
 #pragma once
 #include <string>
+#include <vector>
 
 namespace ltrain::cuda {
 
 /// One shared library of the CUDA toolkit or of NVIDIA's Python packages.
 class Library {
  public:
-  /// Tries `stem`.so.N for the given major versions, newest first: where the loader looks, then in
-  /// LTRAIN_CUDA_LIBS (folders, parted by ':'). Nothing is thrown: see why().
-  Library(const std::string& stem, std::initializer_list<int> versions);
+  /// Tries `stem`.so.N for the given major versions, newest first: in the folders of LTRAIN_CUDA_LIBS (parted
+  /// by
+  /// ':'), then where the loader looks, which begins with LD_LIBRARY_PATH. Nothing is thrown: see why().
+  Library(const std::string& stem, const std::vector<int>& versions);
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
   bool found() const { return handle_ != nullptr; }
   void* handle() const { return handle_; }  ///< as of dlopen
+  /// Absolute path of the file that was opened, links resolved; empty where none was found.
+  std::string path() const;
   /// What was tried, when nothing was found.
   const std::string& why() const { return why_; }
   /// Throws Error (internal), with what would help, when the library or the symbol is missing.

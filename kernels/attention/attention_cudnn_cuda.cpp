@@ -11,7 +11,7 @@
 #include "kernels/attention/attention_cudnn.h"
 #include "kernels/attention/attention_cudnn_plan.h"
 #include "kernels/cuda/device_cuda.h"
-#include "kernels/cuda/library_cuda.h"
+#include "kernels/cuda/library.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // what the frontend finds cuDNN's functions in
@@ -46,7 +46,7 @@ struct Libraries {
     version = cudnn.function<size_t()>("cudnnGetVersion")();
     // Its kernels are compiled by the libnvrtc of the CUDA that it was built with, which it opens by name.
     const int cuda = static_cast<int>(cudnn.function<size_t()>("cudnnGetCudartVersion")() / 1000);
-    compiler = std::make_unique<cuda::Library>("libnvrtc", std::initializer_list<int>{cuda});
+    compiler = std::make_unique<cuda::Library>("libnvrtc", std::vector<int>{cuda});
     if (version < kOldest) {
       missing = fmt::format("libcudnn is {}; {} or newer is needed", text_of(version), text_of(kOldest));
     } else if (!compiler->found()) {

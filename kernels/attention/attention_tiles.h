@@ -41,6 +41,8 @@ struct Mask {
     const int64_t in_window = window ? query - window + 1 : 0;
     return document > in_window ? document : in_window;
   }
+  /// True where a query sees all keys up to its own.
+  LT_HD bool causal_only() const { return !documents && window == 0; }
   LT_HD bool hides(const Tile& queries, const Tile& keys) const {
     return keys.at > queries.at + queries.count - 1 || keys.at + keys.count <= lowest(queries.at);
   }

@@ -289,7 +289,20 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const float* const column = columns + stage * 2 * kN + lane % 4 * 2;
       // Queries beyond the tile have an infinite lse, and what is computed for keys beyond theirs is not
       // written.
-      if (qt.hidden()) {
+      if (mask.causal_only()) {
+        // A query sees the keys up to its own: one comparison each, where this warpgroup has later ones.
+        if (kt.at + 64 * group + 63 > qt.at) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int hidden = first + 8 * half + lane / 4 + kt.at - qt.at - lane % 4 * 2;
+#pragma unroll
+            for (int c = 0; c < kN / 8; ++c)
+#pragma unroll
+              for (int odd = 0; odd < 2; ++odd)
+                if (8 * c + odd < hidden) p[4 * c + 2 * half + odd] = -INFINITY;
+          }
+        }
+      } else if (qt.hidden()) {
 #pragma unroll
         for (int c = 0; c < kN / 8; ++c)
 #pragma unroll

@@ -6,7 +6,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kHeads = 8;  // that a thread turns by the same angles
+constexpr int kHeadsAtOnce = 4;  // heads that a thread has loaded before it stores the first
 
 /// A thread turns one pair of channels.
 template <class T>
@@ -25,37 +25,48 @@ __global__ void rope(T* qkv, const float* table, int64_t pairs, int64_t width, R
   }
 }
 
-/// A thread turns the pairs of two packs, of kHeads heads: those of blockIdx.y. Pairs are element j of the
-/// one and of the other, or neighbours in both. `packs`: rows * half_packs, below 2^31.
+/// A thread turns the pairs of two packs, of every head_lanes-th head, by the same angles: neighbouring
+/// threads have neighbouring packs of a head, then neighbouring heads of a row. Pairs are element j of the
+/// one pack and of the other, or neighbours in both. `threads`: rows * head_lanes * half_packs, below 2^31.
 template <class T, bool kInterleaved>
-__global__ void rope_packs(T* qkv, const float* table, uint32_t packs, uint32_t half_packs, int64_t width,
-                           RowMapArgs map, RopeHeads p, bool inverse) {
+__global__ void rope_packs(T* qkv, const float* table, uint32_t threads, uint32_t half_packs,
+                           uint32_t head_lanes, int64_t width, RowMapArgs map, RopeHeads p, bool inverse) {
   using A = compute_t<T>;
   constexpr int N = kPackOf<T>;
   const uint32_t n = blockIdx.x * blockDim.x + threadIdx.x;
-  if (n >= packs) return;
-  const uint32_t row = n / half_packs;
+  if (n >= threads) return;
+  const uint32_t row = n / (half_packs * head_lanes);
   const int64_t first = (n % half_packs) * N, half = int64_t{half_packs} * N;
   float angle[2 * N];
   load_values<2 * N>(angle, table, (map.embedded(row) * half + first) * 2);
   if (inverse)
     for (int j = 0; j < N; ++j) angle[2 * j + 1] = -angle[2 * j + 1];
-  const int64_t head = int64_t{blockIdx.y} * kHeads, end = head + kHeads < p.heads ? head + kHeads : p.heads;
   const int64_t one = kInterleaved ? 2 * first : first, other = kInterleaved ? one + N : first + half;
-  T* x = qkv + row * width + head * p.head_dim + p.first;
-#pragma unroll 2
-  for (int64_t h = head; h < end; ++h, x += p.head_dim) {
-    A v[2 * N];
-    load_values<N>(v, x, one);
-    load_values<N>(v + N, x, other);
-    for (int j = 0; j < N; ++j) {
-      A &a = v[kInterleaved ? 2 * j : j], &b = v[kInterleaved ? 2 * j + 1 : j + N];
-      const A c = A(angle[2 * j]), s = A(angle[2 * j + 1]), turned = a * c - b * s;
-      b = b * c + a * s;
-      a = turned;
+  T* const of_row = qkv + row * width + p.first;
+  for (int64_t h0 = n / half_packs % head_lanes; h0 < p.heads; h0 += kHeadsAtOnce * int64_t{head_lanes}) {
+    Raw<T> left[kHeadsAtOnce], right[kHeadsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kHeadsAtOnce; ++i)
+      if (const int64_t h = h0 + i * int64_t{head_lanes}; h < p.heads) {
+        left[i].load(of_row, h * p.head_dim + one);
+        right[i].load(of_row, h * p.head_dim + other);
+      }
+#pragma unroll
+    for (int i = 0; i < kHeadsAtOnce; ++i) {
+      const int64_t h = h0 + i * int64_t{head_lanes};
+      if (h >= p.heads) continue;
+      A v[2 * N];
+      left[i].values(v);
+      right[i].values(v + N);
+      for (int j = 0; j < N; ++j) {
+        A &a = v[kInterleaved ? 2 * j : j], &b = v[kInterleaved ? 2 * j + 1 : j + N];
+        const A c = A(angle[2 * j]), s = A(angle[2 * j + 1]), turned = a * c - b * s;
+        b = b * c + a * s;
+        a = turned;
+      }
+      store_values<N>(of_row, h * p.head_dim + one, v);
+      store_values<N>(of_row, h * p.head_dim + other, v + N);
     }
-    store_values<N>(x, one, v);
-    store_values<N>(x, other, v + N);
   }
 }
 
@@ -63,16 +74,18 @@ template <class T>
 void turn(Stream& s, T* qkv, const float* table, int64_t rows, int64_t width, RowMapArgs map, RopeHeads p,
           int64_t half, bool inverse) {
   constexpr int64_t N = kPackOf<T>;
-  const int64_t packs = rows * (half / N), groups = (p.heads + kHeads - 1) / kHeads;
-  if (half % N || p.first % N || p.head_dim % N || width % N || !aligned({qkv, table}) || packs >> 31 ||
-      groups > 65535) {
+  const int64_t half_packs = half / N,
+                head_lanes = std::clamp<int64_t>(half_packs ? kWarp / half_packs : 1, 1, p.heads),
+                threads = rows * half_packs * head_lanes;
+  if (half % N || p.first % N || p.head_dim % N || width % N || !aligned({qkv, table}) || threads >> 31) {
     const int64_t pairs = rows * p.heads * half;
     return launch(s, blocks_for(pairs, kThreads), kThreads, 0, rope<T>, qkv, table, pairs, width, map, p,
                   half, inverse);
   }
-  dim3 grid(static_cast<unsigned>((packs + kThreads - 1) / kThreads), static_cast<unsigned>(groups));
-  launch(s, grid, kThreads, 0, p.interleaved ? rope_packs<T, true> : rope_packs<T, false>, qkv, table,
-         static_cast<uint32_t>(packs), static_cast<uint32_t>(half / N), width, map, p, inverse);
+  launch(s, dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)), kThreads, 0,
+         p.interleaved ? rope_packs<T, true> : rope_packs<T, false>, qkv, table,
+         static_cast<uint32_t>(threads), static_cast<uint32_t>(half_packs), static_cast<uint32_t>(head_lanes),
+         width, map, p, inverse);
 }
 
 }  // namespace

@@ -11,9 +11,9 @@ constexpr int kChunkGroups = 16;  // of add_chunks
 
 /// Rows are cut into this many chunks, each with partial sums of its own; fewer where scratch of
 /// `bytes_a_chunk` each would not hold them.
-inline int64_t row_chunks(int64_t rows, int64_t bytes_a_chunk) {
+inline int64_t row_chunks(int64_t rows, int64_t bytes_a_chunk, int64_t most = kMostRowChunks) {
   const int64_t fit = std::max<int64_t>(1, kScratchBytes / bytes_a_chunk);
-  return std::min(fit, std::clamp<int64_t>(rows / 16, 1, kMostRowChunks));
+  return std::min(fit, std::clamp<int64_t>(rows / 16, 1, most));
 }
 
 /// partial[chunk, col] = sum over the chunk's rows of what element(row, col) gives N columns from col on.
@@ -33,9 +33,13 @@ __global__ void partial_column_sums(A* partial, E element, int64_t rows, int64_t
 }
 
 /// out[col] (+)= the chunks' sums. A block has a warp of columns; groups of threads add every
-/// kChunkGroups-th chunk, and the first group adds the groups.
+/// kChunkGroups-th chunk, and the first group adds the groups. The second row of blocks does the same for
+/// `second`, whose chunks lie behind those of the first.
 template <class A>
-__global__ void add_chunks(A* out, const A* partial, int64_t chunks, int64_t cols, bool accumulate) {
+__global__ void add_chunks(A* first, A* second, const A* partial, int64_t chunks, int64_t cols,
+                           bool accumulate) {
+  A* const out = blockIdx.y == 0 ? first : second;
+  partial += blockIdx.y * chunks * cols;
   A* of_group = shared_memory<A>();
   const int lane = threadIdx.x % kWarp, group = threadIdx.x / kWarp;
   const int64_t col = int64_t{blockIdx.x} * kWarp + lane;
@@ -53,11 +57,13 @@ __global__ void add_chunks(A* out, const A* partial, int64_t chunks, int64_t col
   store_one(out, col, sum);
 }
 
+/// `second`: null where there is one output.
 template <class A>
-void sum_chunks(Stream& s, A* out, const A* partial, int64_t chunks, int64_t cols, bool accumulate) {
-  launch(s, dim3(static_cast<unsigned>((cols + kWarp - 1) / kWarp)), kChunkGroups * kWarp,
-         kChunkGroups * kWarp * static_cast<int64_t>(sizeof(A)), add_chunks<A>, out, partial, chunks, cols,
-         accumulate);
+void sum_chunks(Stream& s, A* first, A* second, const A* partial, int64_t chunks, int64_t cols,
+                bool accumulate) {
+  launch(s, dim3(static_cast<unsigned>((cols + kWarp - 1) / kWarp), second ? 2 : 1), kChunkGroups * kWarp,
+         kChunkGroups * kWarp * static_cast<int64_t>(sizeof(A)), add_chunks<A>, first, second, partial,
+         chunks, cols, accumulate);
 }
 
 /// out[col] (+)= sum over rows of what element(A* v, row, col) puts into v for N columns from col on; N
@@ -69,7 +75,7 @@ void column_sums(Stream& s, A* out, E element, int64_t rows, int64_t cols, bool 
   dim3 grid = blocks_for(cols / N, kColumnThreads);
   grid.y = static_cast<unsigned>(chunks);
   launch(s, grid, kColumnThreads, 0, partial_column_sums<N, A, E>, partial, element, rows, cols);
-  sum_chunks(s, out, static_cast<const A*>(partial), chunks, cols, accumulate);
+  sum_chunks<A>(s, out, nullptr, static_cast<const A*>(partial), chunks, cols, accumulate);
 }
 
 /// An element that gives one column, as N columns.

@@ -27,6 +27,7 @@ int64_t free_device_bytes() { no_cuda_in_this_build("asking about a GPU"); }
 std::unique_ptr<Stream> make_cuda_stream(std::string) { no_cuda_in_this_build("a stream"); }
 std::shared_ptr<void> device_memory(int64_t) { no_cuda_in_this_build("memory of a GPU"); }
 void run_on_host(Stream&, std::function<void()>) { no_cuda_in_this_build("work of the host"); }
+void fill_bytes(Stream&, void*, int64_t) { no_cuda_in_this_build("clearing memory"); }
 std::shared_ptr<void> pinned_memory(int64_t) { no_cuda_in_this_build("pinned memory"); }
 
 }  // namespace cuda

@@ -9,7 +9,7 @@
 #include <deque>
 
 #include "kernels/base/error.h"
-#include "kernels/cuda/library_cuda.h"
+#include "kernels/cuda/library.h"
 #include "kernels/cuda/nvml_cuda.h"
 #include "kernels/cuda/nvtx_cuda.h"
 #include "kernels/cuda/persistent_cuda.h"

@@ -107,8 +107,18 @@ T* shared_memory() {
 /// Puts work of the device on its stream (emulated_stream_cuda.cpp).
 void enqueue(Stream& s, std::function<void()> work);
 
+/// Fails where CUDA refuses a launch: no blocks, too many blocks or threads, or too much shared memory.
+void check_launch(dim3 grid, int threads, int64_t shared);
+[[noreturn]] void refuse_access(const void* at, size_t bytes);
+/// Fails where a GPU faults: an access of `bytes` at an address that is not a multiple of them.
+inline void check_access(const void* at, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(at) % bytes != 0) refuse_access(at, bytes);
+}
+
 template <class... P, class... A>
 void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P...), A... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;  // as the launch for a card (kernel_cuda.h)
+  check_launch(grid, threads, shared);
   emulated_traffic.launches.fetch_add(1, std::memory_order_relaxed);
   enqueue(s, [=] { emulate(grid, threads, shared, [&] { kernel(static_cast<P>(args)...); }); });
 }
@@ -121,6 +131,12 @@ void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P.
 #define gridDim (::ltrain::cuda::emulated().grid_dim)
 
 inline void __syncthreads() { ::ltrain::cuda::emulated_barrier(); }
+/// Blocks and threads run one after another.
+inline unsigned atomicMax(unsigned* at, unsigned v) {
+  const unsigned before = *at;
+  if (v > before) *at = v;
+  return before;
+}
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 /// The lanes that gave the same word.
 inline unsigned __match_any_sync(unsigned, unsigned v) {

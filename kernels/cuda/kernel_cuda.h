@@ -32,9 +32,11 @@ __device__ T* shared_memory() {
   return reinterpret_cast<T*>(bytes);
 }
 
-/// Runs `kernel` on a grid of blocks, each with `shared` bytes of shared memory.
+/// Runs `kernel` on a grid of blocks, each with `shared` bytes of shared memory. A grid without blocks has no
+/// work: CUDA refuses to launch it, so nothing is launched.
 template <class... P, class... A>
 void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P...), A... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   if (shared > 48 << 10)
     cuda_check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),

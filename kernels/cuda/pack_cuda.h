@@ -16,6 +16,7 @@ template <class T, int N>
 __device__ __forceinline__ Pack<T, N> load(const T* from, int64_t i) {
   static_assert(sizeof(Pack<T, N>) <= 16);
 #ifdef LTRAIN_CUDA_EMULATED
+  check_access(from + i, sizeof(Pack<T, N>));
   emulated().accesses.count(emulated().accesses.loaded, sizeof(Pack<T, N>));
 #endif
   return *reinterpret_cast<const Pack<T, N>*>(from + i);
@@ -24,6 +25,7 @@ template <class T, int N>
 __device__ __forceinline__ void store(T* to, int64_t i, const Pack<T, N>& p) {
   static_assert(sizeof(Pack<T, N>) <= 16);
 #ifdef LTRAIN_CUDA_EMULATED
+  check_access(to + i, sizeof(Pack<T, N>));
   emulated().accesses.count(emulated().accesses.stored, sizeof(Pack<T, N>));
 #endif
   // As one access: the compiler writes some packs, of which it knows the parts, part by part.

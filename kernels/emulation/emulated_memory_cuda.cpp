@@ -53,7 +53,7 @@ void watch() {
 
 std::shared_ptr<void> closed_memory(int64_t bytes) {
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t size = (static_cast<size_t>(bytes) + page - 1) / page * page;
+  const size_t size = std::max<size_t>(1, (static_cast<size_t>(bytes) + page - 1) / page) * page;  // none too
   std::lock_guard lock(mutex);
   void* p = ::mmap(nullptr, size, open_count ? PROT_READ | PROT_WRITE : PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -19,6 +19,7 @@
 #include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/probe_cuda.h"
 #include "kernels/emulation/emulated_memory_cuda.h"
+#include "kernels/matmul/cublaslt_rules.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/matmul_fp8.h"
 #include "kernels/tensor/failed_op.h"
@@ -338,8 +339,9 @@ void fill_bytes(Stream& s, void* to, int64_t bytes) {
 
 namespace ltrain {
 
-/// The CPU's product is as good as any.
+/// Stand-in for cuBLASLt: the CPU's matmul, for what the library takes.
 void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
+  check_cublaslt(out, a, b, nullptr, nullptr, args);
   cuda::enqueue(s, [=, tf32 = s.tf32] {
     omp_set_num_threads(1);  // of the stream's thread
     const auto cpu = make_inline_stream("emulated matmul");
@@ -350,6 +352,9 @@ void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& ar
 
 void matmul_fp8_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
                      const MatmulArgs& args) {
+  // f64 is the arithmetic of tests, which no card has.
+  if (out.dtype != DType::f64)
+    check_cublaslt(out, a.codes, b.codes, a.steps.ptr<float>(), b.steps.ptr<float>(), args);
   cuda::enqueue(s, [=] {
     omp_set_num_threads(1);
     MatmulArgs plain = args;

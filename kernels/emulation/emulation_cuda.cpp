@@ -255,11 +255,26 @@ void count_accesses() {
 
 }  // namespace
 
+void check_launch(dim3 grid, int threads, int64_t shared) {
+  constexpr unsigned kMostX = 0x7fffffff, kMostYZ = 65535;
+  LT_CHECK(grid.x > 0 && grid.y > 0 && grid.z > 0, "CUDA refuses a grid without blocks: {} x {} x {}", grid.x,
+           grid.y, grid.z);
+  LT_CHECK(grid.x <= kMostX && grid.y <= kMostYZ && grid.z <= kMostYZ,
+           "CUDA refuses a grid of {} x {} x {} blocks: expected at most {} x {} x {}", grid.x, grid.y,
+           grid.z, kMostX, kMostYZ, kMostYZ);
+  LT_CHECK(threads > 0 && threads <= 1024, "CUDA refuses blocks of {} threads: expected 1 to 1024", threads);
+  LT_CHECK(shared >= 0 && shared <= kMostShared,
+           "CUDA refuses blocks with {} bytes of shared memory: expected at most {}", shared, kMostShared);
+}
+
+void refuse_access(const void* at, size_t bytes) {
+  fail(ExitCode::internal,
+       "a GPU faults at an access of {} bytes to address {}, which is not a multiple of them", bytes, at);
+}
+
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body) {
   LT_CHECK(!block, "a kernel launched from a kernel");
-  LT_CHECK(threads > 0 && threads <= 1024 && grid.y <= 65535 && grid.z <= 65535, "a launch of {} threads",
-           threads);
-  LT_CHECK(shared <= kMostShared, "{} bytes of shared memory for a block, of {}", shared, kMostShared);
+  check_launch(grid, threads, shared);
   // Aligned as Hopper's swizzles ask for, which go by bits of the address.
   const size_t bytes = static_cast<size_t>(shared + 1024) / 1024 * 1024;
   const std::unique_ptr<double, decltype(&std::free)> memory{

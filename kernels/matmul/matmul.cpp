@@ -1,8 +1,11 @@
 #include "kernels/matmul/matmul.h"
 
+#include <cstring>
+
 #include "kernels/matmul/matmul_packed.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/last_op.h"
+#include "kernels/tensor/stream_cuda.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {
@@ -63,10 +66,23 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   run_matmul(s, out, a, b, args);
 }
 
+bool matmul_without_work(Stream& s, Tensor out, int64_t k, const MatmulArgs& args) {
+  if (out.elements() == 0) return true;
+  if (k > 0) return false;
+  LT_CHECK(!args.bias.defined(), "a bias beside a contraction of 0 elements");
+  if (args.accumulate) return true;
+  if (s.device() == DeviceKind::cuda)
+    cuda::fill_bytes(s, out.data, out.bytes());
+  else
+    s.launch([=] { std::memset(out.data, 0, static_cast<size_t>(out.bytes())); });
+  return true;
+}
+
 void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
   const bool tf32 = s.tf32 && a.dtype == DType::f32;
   const OpRange range(s, name_of(args, tf32));
+  if (matmul_without_work(s, out, k, args)) return;
   if (s.device() == DeviceKind::cuda) {
     s.note_arguments(product_arguments(a.dtype, m, n, k));
     return matmul_cuda(s, out, a, b, args);

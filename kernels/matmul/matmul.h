@@ -22,6 +22,10 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = 
 /// The same on a device, without checks, costs or placements: for ops that are made of products.
 void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args);
 
+/// Does all there is to do for an output without elements or a contraction of none (zeros, or what is there
+/// with `accumulate`), which no library takes; returns whether it did.
+bool matmul_without_work(Stream& s, Tensor out, int64_t k, const MatmulArgs& args);
+
 /// cuBLASLt.
 LT_CUDA_KERNEL(matmul, Tensor out, Tensor a, Tensor b, const MatmulArgs& args)
 

@@ -48,6 +48,7 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
     return;
   }
   const OpRange range(s, name);
+  if (matmul_without_work(s, out, k, args)) return;
   if (s.device() == DeviceKind::cuda) {
     s.note_arguments(product_arguments(a.codes.dtype, m, n, k));
     return a.block_rows ? matmul_fp8_blocks_cuda(s, out, a, b, args) : matmul_fp8_cuda(s, out, a, b, args);

@@ -84,6 +84,34 @@ void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor 
             step.ptr<float>(), amax.defined() ? amax.ptr<float>() : nullptr);
 }
 
+void quantize_both(Stream& s, Tensor codes, Tensor turned, Tensor x, Tensor step, Tensor amax) {
+  check_codes(codes, x, false);
+  check_codes(turned, x, true);
+  LT_CHECK(single(step) && (!amax.defined() || single(amax)), "expected one step and one amax, got {}",
+           to_string(step.shape));
+  if (s.meta()) {
+    OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes, turned}, {x});
+    cost.dtype = x.dtype;
+    s.meta()->add(s, cost);
+    require_agreed(s, step);
+    place_codes(s, codes, x, false);
+    place_codes(s, turned, x, true);
+    if (amax.defined()) place_max(s, "quantize", amax, x);
+    return;
+  }
+  const OpRange range(s, "quantize");
+  float* const most = amax.defined() ? amax.ptr<float>() : nullptr;
+  if (s.device() == DeviceKind::cuda)
+    return quantize_both_cuda(s, codes.dtype, x.dtype, codes.data, turned.data, x.data, x.rows(), x.cols(),
+                              step.ptr<float>(), most);
+  s.launch([=] {
+    LT_CPU(quantize_cpu)
+    (codes.dtype, x.dtype, codes.data, x.data, x.rows(), x.cols(), false, step.ptr<float>(), most);
+    LT_CPU(quantize_cpu)
+    (codes.dtype, x.dtype, turned.data, x.data, x.rows(), x.cols(), true, step.ptr<float>(), nullptr);
+  });
+}
+
 void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn, int64_t block_rows) {
   check_codes(codes, x, turn);
   const int64_t r = codes.shape[0], c = codes.shape[1];
@@ -109,13 +137,14 @@ void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn,
 }
 
 void update_fp8_steps(Stream& s, Tensor steps, Tensor amax, Tensor history, const Fp8StepArgs& args) {
-  const int64_t n = steps.elements(), length = history.defined() ? history.shape[1] : 0;
-  LT_CHECK(amax.elements() == n && steps.dtype == DType::f32 && amax.dtype == DType::f32 &&
-               args.period >= 1 && args.period <= 3 && (length == 0 || history.shape == Shape({n, length})),
+  const int64_t n = amax.elements(), length = history.defined() ? history.shape[1] : 0;
+  LT_CHECK(steps.shape == Shape({n, kFp8StepStride}) && steps.dtype == DType::f32 &&
+               amax.dtype == DType::f32 && args.period >= 1 && args.period <= 3 &&
+               (length == 0 || history.shape == Shape({n, length})),
            "steps {} of largest magnitudes {} with a history {}", to_string(steps.shape),
            to_string(amax.shape), history.defined() ? to_string(history.shape) : "of none");
   if (s.meta()) {
-    s.meta()->add(s, op_cost("update_fp8_steps", OpClass::elementwise, 0, {steps}, {amax}));
+    s.meta()->add(s, op_cost("update_fp8_steps", OpClass::elementwise, 0, {amax}, {amax}));
     place(s, "update_fp8_steps", Rule::elementwise, {steps}, {amax});
     return;
   }

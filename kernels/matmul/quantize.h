@@ -18,6 +18,10 @@ void max_abs(Stream& s, Tensor amax, Tensor x);
 /// type, through f32. step: (1) f32, a power of two. With `amax` as max_abs on the way. Nothing aliases.
 void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor amax = {});
 
+/// The codes of x (rows, cols) and those of its transpose, with one reading of x: the bits of quantize
+/// without and with `turn`. `amax` as there. Nothing aliases.
+void quantize_both(Stream& s, Tensor codes, Tensor turned, Tensor x, Tensor step, Tensor amax = {});
+
 /// For ops that can write their result rounded: the codes that quantize would make of it, and its `amax`.
 struct RoundedOutput {
   Tensor codes;  ///< e4m3, of the result's shape
@@ -45,14 +49,21 @@ struct Fp8StepArgs {
   bool record = true;        ///< with a history: false: it stays, and amax is not looked at
 };
 
-/// steps (n) = fp8::step_of what amax (n) says. With `history` (n, length): it takes amax as its first entry,
-/// the last one leaves, and what the history says counts; amax becomes 0. All f32.
+/// Floats from one step to the next: cuBLASLt takes scales at multiples of 16 bytes only.
+inline constexpr int64_t kFp8StepStride = 4;
+
+/// steps (n, kFp8StepStride): the first element of each row = fp8::step_of what amax (n) says; the others
+/// stay. With `history` (n, length): it takes amax as its first entry, the last one leaves, and what the
+/// history says counts; amax becomes 0. All f32.
 void update_fp8_steps(Stream& s, Tensor steps, Tensor amax, Tensor history, const Fp8StepArgs& args);
 
 LT_KERNEL(max_abs, DType t, float* amax, const void* x, int64_t n)
 LT_KERNEL(turn_codes, void* turned, const void* codes, int64_t rows, int64_t cols)
 LT_KERNEL(quantize, DType to, DType from, void* codes, const void* x, int64_t rows, int64_t cols, bool turn,
           const float* step, float* amax)
+/// `turned` is null where only `codes` are wanted, and the other way round.
+LT_CUDA_KERNEL(quantize_both, DType to, DType from, void* codes, void* turned, const void* x, int64_t rows,
+               int64_t cols, const float* step, float* amax)
 LT_KERNEL(quantize_blocks, DType to, DType from, void* codes, float* steps, const void* x, int64_t rows,
           int64_t cols, bool turn, int64_t block_rows)
 LT_KERNEL(update_fp8_steps, float* steps, float* amax, float* history, int64_t n, int64_t length,

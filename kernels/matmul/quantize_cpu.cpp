@@ -128,7 +128,7 @@ void update_fp8_steps_cpu(float* steps, float* amax, float* history, int64_t n, 
         if (fp8::finite(most)) counts = most;
       }
     }
-    steps[i] = fp8::step_of(counts, args.top[i % args.period], args.margin);
+    steps[i * kFp8StepStride] = fp8::step_of(counts, args.top[i % args.period], args.margin);
   }
 }
 

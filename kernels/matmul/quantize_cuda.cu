@@ -6,32 +6,24 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPack = 16;    // codes in 16 bytes
-constexpr int kTile = 32;    // elements along a side of what a block turns at once, one by one
-constexpr int kTurned = 64;  // likewise, by packs
-constexpr int kTurnedThreads = 128;
+constexpr int kPack = 16;            // codes in 16 bytes
+constexpr int kTile = 32;            // elements along a side of what a block turns at once, one by one
+constexpr int kTurnedThreads = 128;  // of kernels that turn bytes
 
 template <class T, int P>
-__global__ void partial_max(uint32_t* partial, const T* x, int64_t n) {
+__global__ void largest_magnitude(float* amax, const T* x, int64_t n) {
   uint32_t most = 0;
   over_packs<P>(n, [&]<int N>(int64_t i) {
     float v[N];
     load_floats<N>(v, x, i);
     for (int j = 0; j < N; ++j) most = Max()(most, magnitude(v[j]));
   });
-  keep_largest(partial, most, shared_memory<uint32_t>());
+  keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
-__global__ void raise(float* amax, const uint32_t* partial, int64_t count) {
-  uint32_t most = 0;
-  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) most = Max()(most, partial[i]);
-  most = block_reduce(most, Max(), 0u, shared_memory<uint32_t>());
-  if (threadIdx.x == 0) *amax = fp8::float_of(Max()(most, fp8::bits_of(*amax)));
-}
-
-/// With kMax the largest magnitudes of blocks too: x is read once for both.
+/// With kMax the largest magnitude too: x is read once for both.
 template <class E, class T, int P, bool kMax>
-__global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* step, uint32_t* partial) {
+__global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* step, float* amax) {
   const float inverse = 1.0f / *step;
   uint32_t most = 0;
   over_packs<P>(n, [&]<int N>(int64_t i) {
@@ -41,13 +33,13 @@ __global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* ste
     round_to<E, N>(c.v, v, inverse, most);
     store(codes, i, c);
   });
-  if (kMax) keep_largest(partial, most, shared_memory<uint32_t>());
+  if (kMax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
 /// A block turns tiles, from rows to rows, through shared memory.
 template <class E, class T, bool kMax>
 __global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_t cols, const float* step,
-                                uint32_t* partial) {
+                                float* amax) {
   uint8_t* tile = shared_memory<uint8_t>() + kWarp * 4;  // (kTile, kTile + 1), behind what sums need
   const float inverse = 1.0f / *step;
   const int64_t across = (cols + kTile - 1) / kTile, tiles = (rows + kTile - 1) / kTile * across;
@@ -68,47 +60,58 @@ __global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_
     }
     __syncthreads();
   }
-  if (kMax) keep_largest(partial, most, shared_memory<uint32_t>());
+  if (kMax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
-/// The same where rows come in 16 and cols in 8: a thread rounds 8 columns of 4 rows, and stores 16 rows of a
-/// column.
-template <class E, class T, bool kMax>
-__global__ void __launch_bounds__(kTurnedThreads)
-    quantize_turned_packs(uint8_t* codes, const T* x, int64_t rows, int64_t cols, const float* step,
-                          uint32_t* partial) {
-  constexpr int kQuads = kTurned / 4, kWidth = kQuads + 1;  // words of a column: four rows each
-  uint32_t* tile = shared_memory<uint32_t>() + kWarp;       // (kTurned columns, kWidth)
+constexpr int kSideBoth = 128;     // rows and columns of a tile of quantize_tiles_of_packs
+constexpr int kBothThreads = 512;  // each rounds 8 columns of 4 rows
+constexpr int64_t kBothShared = kWarp * 4 + kSideBoth * kSideBoth;
+
+/// Codes of the transpose of x where rows come in 16 and cols in 8, and with kPlain those of x too, from one
+/// reading. A block takes tiles of kSideBoth by kSideBoth, each through shared memory: columns of 32 words
+/// with four rows each, in chunks of four words whose order depends on the column, so that loads of a chunk
+/// have no bank conflicts and stores have conflicts of two lanes.
+template <class E, class T, bool kPlain, bool kMax>
+__global__ void __launch_bounds__(kBothThreads)
+    quantize_tiles_of_packs(uint8_t* codes, uint8_t* turned, const T* x, int64_t rows, int64_t cols,
+                            const float* step, float* amax) {
+  constexpr int kPacks = kSideBoth / 8, kColumnWords = kSideBoth / 4;
+  uint32_t* const tile = shared_memory<uint32_t>() + kWarp;  // behind what the maximum needs
+  const auto chunk = [](int col, int quad) { return col * kColumnWords + 4 * ((quad / 4) ^ (col / 8 % 8)); };
   const float inverse = 1.0f / *step;
-  const int64_t across = (cols + kTurned - 1) / kTurned, tiles = (rows + kTurned - 1) / kTurned * across;
-  const int quad = threadIdx.x / 8, pack = threadIdx.x % 8;
+  const int64_t across = (cols + kSideBoth - 1) / kSideBoth,
+                tiles = (rows + kSideBoth - 1) / kSideBoth * across;
+  const int quad = threadIdx.x / kPacks, pack = threadIdx.x % kPacks;
   uint32_t most = 0;
   for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const int64_t r0 = t / across * kTurned, c0 = t % across * kTurned;
+    const int64_t r0 = t / across * kSideBoth, c0 = t % across * kSideBoth;
     const int64_t row = r0 + 4 * quad, col = c0 + 8 * pack;
     if (row < rows && col < cols) {
       uint8_t c[4][8];
-      for (int k = 0; k < 4; ++k) {
-        float v[8];
-        load_floats<8>(v, x, (row + k) * cols + col);
-        round_to<E, 8>(c[k], v, inverse, most);
-      }
+      float v[4][8];  // all loads are under way before the first value is rounded, which may branch
+      for (int k = 0; k < 4; ++k) load_floats<8>(v[k], x, (row + k) * cols + col);
+      round_rows<E, 4, 8>(c, v, inverse, most);
+      if constexpr (kPlain)
+        for (int k = 0; k < 4; ++k) {
+          Pack<uint8_t, 8> p;
+          for (int j = 0; j < 8; ++j) p.v[j] = c[k][j];
+          store(codes, (row + k) * cols + col, p);
+        }
       for (int j = 0; j < 8; ++j)
-        tile[(8 * pack + j) * kWidth + quad] =
+        tile[chunk(8 * pack + j, quad) + quad % 4] =
             static_cast<uint32_t>(c[0][j]) | static_cast<uint32_t>(c[1][j]) << 8 |
             static_cast<uint32_t>(c[2][j]) << 16 | static_cast<uint32_t>(c[3][j]) << 24;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < kTurned * kTurned / kPack; i += kTurnedThreads) {
-      const int64_t c = i / (kTurned / kPack), r = i % (kTurned / kPack) * kPack;
+    for (int i = threadIdx.x; i < kSideBoth * kSideBoth / kPack; i += kBothThreads) {
+      const int c = i / (kSideBoth / kPack), r = i % (kSideBoth / kPack) * kPack;
       if (c0 + c >= cols || r0 + r >= rows) continue;
-      Pack<uint32_t, 4> words;
-      for (int k = 0; k < 4; ++k) words.v[k] = tile[c * kWidth + r / 4 + k];
-      store(reinterpret_cast<uint32_t*>(codes + (c0 + c) * rows + r0 + r), 0, words);
+      store(reinterpret_cast<uint32_t*>(turned + (c0 + c) * rows + r0 + r), 0,
+            *reinterpret_cast<const Pack<uint32_t, 4>*>(tile + chunk(c, r / 4)));
     }
     __syncthreads();
   }
-  if (kMax) keep_largest(partial, most, shared_memory<uint32_t>());
+  if (kMax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
 /// Of bytes, where rows and cols come in 16: a thread loads 16 columns of 4 rows, and stores 16 rows of a
@@ -274,7 +277,7 @@ __global__ void update_steps(float* steps, float* amax, float* history, int64_t 
     if (threadIdx.x == 0) {
       if (length > 0 && args.record) amax[i] = 0;
       const bool all = length > 0 && !args.most_recent && fp8::finite(most);
-      steps[i] = fp8::step_of(all ? most : newest, args.top[i % args.period], args.margin);
+      steps[i * kFp8StepStride] = fp8::step_of(all ? most : newest, args.top[i % args.period], args.margin);
     }
     __syncthreads();
   }
@@ -284,10 +287,6 @@ __global__ void update_steps(float* steps, float* amax, float* history, int64_t 
 }  // namespace cuda
 
 using namespace cuda;
-
-void cuda::raise_largest(Stream& s, float* amax, const uint32_t* partial, int64_t count) {
-  launch(s, dim3(1), kThreads, kWarp * 4, cuda::raise, amax, partial, count);
-}
 
 void turn_codes_cuda(Stream& s, void* turned, const void* codes, int64_t rows, int64_t cols) {
   if (rows * cols == 0) return;
@@ -302,48 +301,60 @@ void turn_codes_cuda(Stream& s, void* turned, const void* codes, int64_t rows, i
 
 void max_abs_cuda(Stream& s, DType t, float* amax, const void* x, int64_t n) {
   if (n == 0) return;
-  uint32_t* partial = static_cast<uint32_t*>(scratch(s, kMaxBlocks * 4));
-  dim3 blocks(1);
   dispatch_float(t, [&]<class T>() {
     with_alignment<T>({x}, [&]<int N>() {
-      blocks = blocks_for(n / N, kThreads, kMaxBlocks);
-      launch(s, blocks, kThreads, kWarp * 4, cuda::partial_max<T, N>, partial, static_cast<const T*>(x), n);
+      launch(s, blocks_for(n / N, kThreads, kMaxBlocks), kThreads, kWarp * 4, cuda::largest_magnitude<T, N>,
+             amax, static_cast<const T*>(x), n);
     });
   });
-  raise_largest(s, amax, partial, int64_t{blocks.x});
 }
 
 void quantize_cuda(Stream& s, DType to, DType from, void* codes, const void* x, int64_t rows, int64_t cols,
                    bool turn, const float* step, float* amax) {
   if (rows * cols == 0) return;
-  uint32_t* partial = static_cast<uint32_t*>(scratch(s, kMaxBlocks * 4));
   const bool packs = aligned({codes, x});
-  dim3 blocks(1);
+  if (turn && packs && rows % kPack == 0 && cols % 8 == 0)
+    return quantize_both_cuda(s, to, from, nullptr, codes, x, rows, cols, step, amax);
   dispatch_fp8(to, [&]<class E>() {
     dispatch_float(from, [&]<class T>() {
       uint8_t* out = static_cast<uint8_t*>(codes);
       const T* in = static_cast<const T*>(x);
       const auto with_max = [&]<bool kMax>() {
-        if (!turn) {
-          blocks = blocks_for(rows * cols / (packs ? kPack : 1), kThreads, kMaxBlocks);
-          return launch(s, blocks, kThreads, kWarp * 4,
-                        packs ? cuda::quantize<E, T, kPack, kMax> : cuda::quantize<E, T, 1, kMax>, out, in,
-                        rows * cols, step, partial);
-        }
-        if (packs && rows % kPack == 0 && cols % 8 == 0) {
-          blocks =
-              blocks_for((rows + kTurned - 1) / kTurned * ((cols + kTurned - 1) / kTurned), 1, kMaxBlocks);
-          return launch(s, blocks, kTurnedThreads, (kWarp + kTurned * (kTurned / 4 + 1)) * 4,
-                        cuda::quantize_turned_packs<E, T, kMax>, out, in, rows, cols, step, partial);
-        }
-        blocks = blocks_for((rows + kTile - 1) / kTile * ((cols + kTile - 1) / kTile), 1, kMaxBlocks);
-        launch(s, blocks, kThreads, kWarp * 4 + kTile * (kTile + 1), cuda::quantize_turned<E, T, kMax>, out,
-               in, rows, cols, step, partial);
+        if (!turn)
+          return launch(s, blocks_for(rows * cols / (packs ? kPack : 1), kThreads, kMaxBlocks), kThreads,
+                        kWarp * 4, packs ? cuda::quantize<E, T, kPack, kMax> : cuda::quantize<E, T, 1, kMax>,
+                        out, in, rows * cols, step, amax);
+        launch(s, blocks_for((rows + kTile - 1) / kTile * ((cols + kTile - 1) / kTile), 1, kMaxBlocks),
+               kThreads, kWarp * 4 + kTile * (kTile + 1), cuda::quantize_turned<E, T, kMax>, out, in, rows,
+               cols, step, amax);
       };
       amax ? with_max.template operator()<true>() : with_max.template operator()<false>();
     });
   });
-  if (amax) raise_largest(s, amax, partial, int64_t{blocks.x});
+}
+
+void quantize_both_cuda(Stream& s, DType to, DType from, void* codes, void* turned, const void* x,
+                        int64_t rows, int64_t cols, const float* step, float* amax) {
+  if (rows * cols == 0) return;
+  if (!aligned({codes, turned, x}) || rows % kPack != 0 || cols % 8 != 0) {
+    quantize_cuda(s, to, from, codes, x, rows, cols, false, step, amax);
+    return quantize_cuda(s, to, from, turned, x, rows, cols, true, step, nullptr);
+  }
+  const dim3 blocks =
+      blocks_for((rows + kSideBoth - 1) / kSideBoth * ((cols + kSideBoth - 1) / kSideBoth), 1, kMaxBlocks);
+  dispatch_fp8(to, [&]<class E>() {
+    dispatch_float(from, [&]<class T>() {
+      const auto run = [&]<bool kPlain, bool kMax>() {
+        launch(s, blocks, kBothThreads, kBothShared, cuda::quantize_tiles_of_packs<E, T, kPlain, kMax>,
+               static_cast<uint8_t*>(codes), static_cast<uint8_t*>(turned), static_cast<const T*>(x), rows,
+               cols, step, amax);
+      };
+      if (codes)
+        amax ? run.template operator()<true, true>() : run.template operator()<true, false>();
+      else
+        amax ? run.template operator()<false, true>() : run.template operator()<false, false>();
+    });
+  });
 }
 
 void quantize_blocks_cuda(Stream& s, DType to, DType from, void* codes, float* steps, const void* x,

@@ -5,7 +5,7 @@
 
 namespace ltrain::cuda {
 
-constexpr int64_t kMaxBlocks = 4096;  // partial results of a largest magnitude, whatever the card
+constexpr int64_t kMaxBlocks = 4096;  // of kernels that keep a largest magnitude: one atomic maximum each
 
 inline __device__ uint32_t magnitude(float v) { return fp8::bits_of(v) & 0x7fffffffu; }
 
@@ -58,6 +58,32 @@ __device__ __forceinline__ void round_to(uint8_t* codes, float* v, float inverse
   }
 }
 
+/// The same for R rows: one test says whether all of them are finite.
+template <class E, int R, int N>
+__device__ __forceinline__ void round_rows(uint8_t (*codes)[N], float (*v)[N], float inverse,
+                                           uint32_t& most) {
+  if constexpr (kRoundsPairsTo && N % 2 == 0) {
+    uint32_t here = 0;
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < N; ++j) here = Max()(here, magnitude(v[r][j]));
+    most = Max()(most, here);
+    // Where the largest magnitude is finite and its product with `inverse` too, all products are.
+    if (fp8::finite(fp8::float_of(here)) && fp8::finite(fp8::float_of(here) * inverse)) {
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < N; j += 2) {
+          const uint32_t both = round_pair_to<E>(v[r][j] * inverse, v[r][j + 1] * inverse);
+          codes[r][j] = static_cast<uint8_t>(both);
+          codes[r][j + 1] = static_cast<uint8_t>(both >> 8);
+        }
+      return;
+    }
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < N; ++j) codes[r][j] = round_rare<E>(v[r][j] * inverse);
+  } else {
+    for (int r = 0; r < R; ++r) round_to<E, N>(codes[r], v[r], inverse, most);
+  }
+}
+
 template <int N, class T>
 __device__ __forceinline__ void load_floats(float* v, const T* x, int64_t i) {
   compute_t<T> wide[N];
@@ -65,10 +91,11 @@ __device__ __forceinline__ void load_floats(float* v, const T* x, int64_t i) {
   for (int j = 0; j < N; ++j) v[j] = static_cast<float>(wide[j]);
 }
 
-/// partial[block] = bits of the largest magnitude that the block saw.
-inline __device__ void keep_largest(uint32_t* partial, uint32_t most, uint32_t* scratch) {
+/// amax = max(amax, the largest magnitude that the block saw, as bits). Magnitudes have no sign, so their
+/// bits are ordered as they are, and a maximum does not depend on the order of blocks.
+inline __device__ void keep_largest(float* amax, uint32_t most, uint32_t* scratch) {
   most = block_reduce(most, Max(), 0u, scratch);
-  if (threadIdx.x == 0) store_one(partial, int64_t{blockIdx.y} * gridDim.x + blockIdx.x, most);
+  if (threadIdx.x == 0) atomicMax(reinterpret_cast<unsigned*>(amax), most);
 }
 
 /// codes[i ..] of v as T would keep it.
@@ -87,8 +114,5 @@ __device__ __forceinline__ void store_rounded(uint8_t* codes, int64_t i, const c
   round_to<E4m3, N>(c.v, wide, inverse, most);
   store(codes, i, c);
 }
-
-/// amax = max(amax, what `count` blocks have kept).
-void raise_largest(Stream& s, float* amax, const uint32_t* partial, int64_t count);
 
 }  // namespace ltrain::cuda

@@ -7,10 +7,10 @@ namespace cuda {
 namespace {
 
 /// A block goes over a run of the packs of rows (RowGrid); rows of gate_up are twice as long as those of
-/// codes. It keeps the largest magnitude of what it computed where `partial` is given.
+/// codes. It keeps the largest magnitude of what it computed where `amax` is given.
 template <class T, int N>
 __global__ void swiglu_forward_fp8(uint8_t* codes, const T* gate_up, int64_t rows, int64_t row_packs,
-                                   const float* step, uint32_t* partial) {
+                                   const float* step, float* amax) {
   using A = compute_t<T>;
   const int64_t cols = row_packs * N, col = row_pack() * N;
   const float inverse = 1.0f / *step;
@@ -23,7 +23,7 @@ __global__ void swiglu_forward_fp8(uint8_t* codes, const T* gate_up, int64_t row
       for (int j = 0; j < N; ++j) g[j] = Swiglu<T>(g[j], u[j]).value();
       store_rounded<T, N>(codes, row * cols + col, g, inverse, most);
     }
-  if (partial) keep_largest(partial, most, shared_memory<uint32_t>());
+  if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
 }  // namespace
@@ -38,11 +38,8 @@ void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, const float* step,
     const auto run = [&]<int N>() {
       RowGrid g(rows, cols / N);
       g.grid.x = static_cast<unsigned>(std::min<int64_t>(rows, std::max<int64_t>(1, kMaxBlocks / g.grid.y)));
-      const int64_t blocks = int64_t{g.grid.x} * g.grid.y;
-      uint32_t* partial = amax ? static_cast<uint32_t*>(scratch(s, blocks * 4)) : nullptr;
       launch(s, g.grid, g.threads, kWarp * 4, cuda::swiglu_forward_fp8<T, N>, static_cast<uint8_t*>(codes),
-             static_cast<const T*>(gate_up), rows, cols / N, step, partial);
-      if (amax) raise_largest(s, amax, partial, blocks);
+             static_cast<const T*>(gate_up), rows, cols / N, step, amax);
     };
     constexpr int kCodes = 16;  // in 16 bytes
     if (cols % kCodes == 0 && aligned({codes, gate_up}))

@@ -74,7 +74,7 @@ __global__ void norm_forward_fp8(NormShape shape, NormCodes out, T* sum, compute
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x)
     norm_any_row(shape, sum, mean, rstd, x, delta, weight, bias, dropout, row,
                  [&](int64_t at, compute_t<T> v) { store_rounded<T, 1>(out.codes, at, &v, inverse, most); });
-  if (out.partial) keep_largest(out.partial, most, shared_memory<uint32_t>());
+  if (out.amax) keep_largest(out.amax, most, shared_memory<uint32_t>());
 }
 
 template <class T>
@@ -128,8 +128,7 @@ void norm_forward_fp8_cuda(Stream& s, DType t, NormShape shape, void* codes, con
                            const void* weight, const void* bias, DropoutArgs dropout) {
   if (shape.rows * shape.cols == 0) return;
   const unsigned blocks = static_cast<unsigned>(std::min(shape.rows, kMaxBlocks));
-  uint32_t* partial = amax ? static_cast<uint32_t*>(scratch(s, int64_t{blocks} * 4)) : nullptr;
-  const NormCodes out{static_cast<uint8_t*>(codes), step, partial};
+  const NormCodes out{static_cast<uint8_t*>(codes), step, amax};
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
     const NormForwardPointers<T> p(nullptr, sum, mean, rstd, x, delta, weight, bias);
@@ -137,7 +136,6 @@ void norm_forward_fp8_cuda(Stream& s, DType t, NormShape shape, void* codes, con
     launch(s, dim3(blocks), kThreads, kWarp * sizeof(A), cuda::norm_forward_fp8<T>, shape, out, p.sum, p.mean,
            p.rstd, p.x, p.delta, p.weight, p.bias, dropout);
   });
-  if (amax) raise_largest(s, amax, partial, blocks);
 }
 
 void residual_add_cuda(Stream& s, DType t, void* sum, const void* x, const void* delta, int64_t rows,

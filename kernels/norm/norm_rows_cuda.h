@@ -132,12 +132,11 @@ __global__ void __launch_bounds__(kMostRowThreads)
       [&](int64_t at, const compute_t<T>* v) { store_values<kPackOf<T>>(p.y, at, v); });
 }
 
-/// What a norm writes in the place of y: codes, and where they are asked for the largest magnitudes of
-/// blocks.
+/// Output of a norm as FP8 codes, and the largest magnitude where it is asked for.
 struct NormCodes {
   uint8_t* codes;
   const float* step;
-  uint32_t* partial;
+  float* amax;  ///< null: nobody asks
 };
 
 /// A block goes over rows.
@@ -152,7 +151,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
     norm_row<T, K, kLayer, kDropout>(shape, share, p, dropout, row, [&](int64_t at, const compute_t<T>* v) {
       store_rounded<T, kPackOf<T>>(out.codes, at, v, inverse, most);
     });
-  if (out.partial) keep_largest(out.partial, most, shared_memory<uint32_t>());
+  if (out.amax) keep_largest(out.amax, most, shared_memory<uint32_t>());
 }
 
 /// False, and nothing is done, where rows are not for it.
@@ -241,7 +240,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
   const int cols = static_cast<int>(shape.cols), packs = cols / N;
   const auto has = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) < packs; };
   const auto col = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) * N; };
-  Raw<T> next_dy[K], next_x[K];  // where a thread has no pack zeros, whose sums are zeros
+  Raw<T> next_dy[K], next_x[K], next_dx[K];  // where a thread has no pack zeros, whose sums are zeros
   A w[K][N] = {}, dw[K][N] = {}, db[K][N] = {};
   const auto fetch = [&](int64_t row) {
 #pragma unroll
@@ -249,6 +248,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
       if (has(k)) {
         next_dy[k].load(p.dy, row * cols + col(k));
         next_x[k].load(p.x, row * cols + col(k));
+        if (!shape.first) next_dx[k].load(p.dx, row * cols + col(k));
       }
   };
 #pragma unroll
@@ -261,11 +261,13 @@ __global__ void __launch_bounds__(kMostRowThreads)
   for (int64_t row = begin; row < end; ++row) {
     const A r = load_one(p.rstd, row), m = kLayer ? load_one(p.mean, row) : A(0);
     A hat[K][N], g[K][N], sums[kSums] = {};  // of g hat; of g
+    Raw<T> before[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       A dy[N], x[N];
       next_dy[k].values(dy);
       next_x[k].values(x);
+      before[k] = next_dx[k];
       for (int j = 0; j < N; ++j) {
         hat[k][j] = (x[j] - m) * r;
         g[k][j] = dy[j] * w[k][j];
@@ -283,9 +285,9 @@ __global__ void __launch_bounds__(kMostRowThreads)
         A d[N];
         for (int j = 0; j < N; ++j) d[j] = (g[k][j] - total - hat[k][j] * dot) * r;
         if (!shape.first) {
-          A before[N];
-          load_values<N>(before, p.dx, row * cols + col(k));
-          for (int j = 0; j < N; ++j) d[j] += before[j];
+          A sum[N];
+          before[k].values(sum);
+          for (int j = 0; j < N; ++j) d[j] += sum[j];
         }
         store_values<N>(p.dx, row * cols + col(k), d);
       }
@@ -305,16 +307,15 @@ bool norm_backward_in_registers(Stream& s, const NormShape& shape, const NormBac
   constexpr int N = kPackOf<T>;
   if (shape.cols % N || !aligned({p.dx, p.dy, p.x, p.weight})) return false;
   const int64_t bytes = shape.cols * static_cast<int64_t>(sizeof(A)) * (p.dbias ? 2 : 1);
-  const int64_t chunks = row_chunks(shape.rows, bytes);
+  // Blocks of short rows have few warps: more of them keep as many loads under way.
+  const int64_t chunks =
+      row_chunks(shape.rows, bytes, shape.cols <= 1024 ? 2 * kMostRowChunks : kMostRowChunks);
   return with_packs_a_thread<2>(shape.cols / N, [&]<int K>(int threads) {
     A* partial = static_cast<A*>(scratch(s, chunks * bytes));
     launch(s, dim3(static_cast<unsigned>(chunks)), threads, 4 * kWarp * sizeof(A),
            p.mean ? norm_backward_rows<T, K, true> : norm_backward_rows<T, K, false>, shape,
            A(1.0 / static_cast<double>(shape.cols)), p, partial);
-    sum_chunks(s, p.dweight, static_cast<const A*>(partial), chunks, shape.cols, shape.accumulate);
-    if (p.dbias)
-      sum_chunks(s, p.dbias, static_cast<const A*>(partial + chunks * shape.cols), chunks, shape.cols,
-                 shape.accumulate);
+    sum_chunks(s, p.dweight, p.dbias, static_cast<const A*>(partial), chunks, shape.cols, shape.accumulate);
   });
 }
 

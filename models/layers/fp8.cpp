@@ -1,6 +1,7 @@
 #include "models/layers/fp8.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
@@ -24,7 +25,7 @@ Fp8State::Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory,
     place_set(compute, t, kAllAxes, Placement::R());
     return t;
   };
-  steps_ = table("steps of FP8", {n});
+  steps_ = table("steps of FP8", {n, kFp8StepStride});
   amax_ = table("largest magnitudes", {n});
   history_ = table("history of largest magnitudes", {n, settings.history});
 }
@@ -34,7 +35,8 @@ DType Fp8State::format(Fp8Role role) const {
 }
 
 Tensor Fp8State::element(Tensor table, int slot, Fp8Role role) const {
-  return table.flat(slot * kFp8Roles + static_cast<int>(role), {1});
+  const int64_t stride = table.elements() / table.shape[0];
+  return table.flat((slot * kFp8Roles + static_cast<int>(role)) * stride, {1});
 }
 
 Fp8StepArgs Fp8State::step_args() const {
@@ -89,7 +91,8 @@ Tensor Fp8State::current_steps(Step& step, std::initializer_list<const Fp8Source
   Stream& s = step.compute;
   const auto n = static_cast<int64_t>(sources.size());
   Tensor found = step.memory.allocate(MemoryKind::temporaries, "largest magnitudes", DType::f32, {n});
-  const Tensor steps = step.memory.allocate(MemoryKind::temporaries, "steps of a product", DType::f32, {n});
+  const Tensor steps =
+      step.memory.allocate(MemoryKind::temporaries, "steps of a product", DType::f32, {n, kFp8StepStride});
   fill_zero(s, found);
   Fp8StepArgs args = step_args();
   args.period = 0;
@@ -111,7 +114,7 @@ Tensor Fp8State::current_steps(Step& step, std::initializer_list<const Fp8Source
 Tensor Fp8State::current_steps(Step& step, const Fp8Source& a, const Fp8Source& b, KeptWeight* kept) const {
   if (settings_.recipe != Fp8Recipe::tensorwise) return {};
   const Tensor steps = kept && kept->has_step ? current_steps(step, {&a}) : current_steps(step, {&a, &b});
-  if (kept && !kept->has_step) cast(step.compute, kept->step, steps.flat(1, {1}));
+  if (kept && !kept->has_step) cast(step.compute, kept->step, steps.flat(kFp8StepStride, {1}));
   if (kept) kept->has_step = true;
   return steps;
 }
@@ -146,17 +149,40 @@ void Fp8State::round(Step& step, int slot, const Fp8Source& source, Tensor curre
   quantize(step.compute, out.codes, source.of, source.turned, out.steps, amax);
 }
 
-Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Tensor current) const {
+void Fp8State::expect_both(int slot, Tensor dy) {
+  if (settings_.recipe != Fp8Recipe::delayed) return;
+  LT_CHECK(both_.slot < 0, "slot {} rounds a gradient both ways while slot {} has not used its own", slot,
+           both_.slot);
+  both_ = {slot, dy, {}};
+}
+
+Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Tensor current) {
   Fp8Operand out;
   if (as_it_is(source)) {
     out.codes = out.of = source.of;
     out.steps = element(steps_, slot, source.role);
     return out;
   }
+  const bool both = both_.slot == slot && source.role == Fp8Role::gradient &&
+                    both_.of.data == source.of.data && both_.of.record == source.of.record;
+  if (both && source.turned) {
+    LT_CHECK(both_.turned.codes.defined(), "slot {}: expected codes of the transposed gradient", slot);
+    return std::exchange(both_, {}).turned;
+  }
   const int64_t matrices = source.of.shape.rank > 2 ? source.of.shape[0] : 1, cols = source.of.cols(),
                 rows = source.of.elements() / matrices / cols;
   out = operand(step.memory, MemoryKind::temporaries, source.role, source.turned ? cols : rows,
                 source.turned ? rows : cols, matrices);
+  if (both) {
+    out.of = both_.turned.of = source.of;
+    out.steps = both_.turned.steps = element(steps_, slot, source.role);
+    both_.turned.codes =
+        step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(source.role), {cols, rows});
+    both_.turned.turned = true;
+    quantize_both(step.compute, out.codes, both_.turned.codes, source.of, out.steps,
+                  step.training ? element(amax_, slot, source.role) : Tensor());
+    return out;
+  }
   round(step, slot, source, current, out);
   return out;
 }
@@ -174,7 +200,9 @@ void Fp8State::multiply(Step& step, int slot, Tensor out, const Fp8Source& a, co
                         const MatmulArgs& args) {
   KeptWeight* kept = this->kept(step, slot, b);
   Tensor current = current_steps(step, a, b, kept);
-  const auto current_of = [&](int64_t i) { return current.defined() ? current.flat(i, {1}) : current; };
+  const auto current_of = [&](int64_t i) {
+    return current.defined() ? current.flat(i * kFp8StepStride, {1}) : current;
+  };
   Fp8Operand left = temporary(step, slot, a, current_of(0));
   Fp8Operand right = kept ? rounded_weight(step, slot, b, *kept) : temporary(step, slot, b, current_of(1));
   matmul_fp8(step.compute, out, left, right, args);

@@ -68,6 +68,10 @@ class Fp8State {
   bool rounds_inputs(const Step& step, int slot) const;
   Tensor input(Step& step, std::string_view name, Shape shape) const;
   RoundedOutput output(const Step& step, int slot, Tensor codes) const;
+  /// Announces that the gradient `dy` of this slot is the left operand of two products in a row: of the
+  /// input's gradient, then transposed of the weight's. Both roundings are then made from one reading of it,
+  /// and the second lives from the first product to the end of the other.
+  void expect_both(int slot, Tensor dy);
   /// out = a b^T of the rounded operands, as matmul_fp8. An input may be rounded already.
   void multiply(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                 const MatmulArgs& args);
@@ -103,9 +107,9 @@ class Fp8State {
   void round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
              bool note = true) const;
   static bool as_it_is(const Fp8Source& source) { return is_fp8(source.of.dtype) && !source.turned; }
-  Fp8Operand temporary(Step& step, int slot, const Fp8Source& source, Tensor current) const;
+  Fp8Operand temporary(Step& step, int slot, const Fp8Source& source, Tensor current);
   Fp8Operand temporary_rows(Step& step, int slot, const Fp8Source& source, Tensor current,
-                            const GroupRows& rows) const;
+                            const GroupRows& rows);
   Fp8Operand temporary_turned(Step& step, int slot, const Fp8Source& source, Tensor current,
                               const GroupRows& rows) const;
   static void release(Step& step, Fp8Operand& operand);
@@ -114,6 +118,12 @@ class Fp8State {
   Fp8Settings settings_;
   Tensor steps_, amax_, history_;  // of every slot and role, the same on all ranks
   std::vector<KeptWeight> kept_;   // by slot
+  /// A gradient that is rounded both ways at once: announced; then its transposed codes, until they are used.
+  struct BothWays {
+    int slot = -1;
+    Tensor of;
+    Fp8Operand turned;
+  } both_;
 };
 
 }  // namespace ltrain

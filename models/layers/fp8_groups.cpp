@@ -14,7 +14,7 @@ Fp8Source that_came(Fp8Source source, const GroupRows& rows) {
 }  // namespace
 
 Fp8Operand Fp8State::temporary_rows(Step& step, int slot, const Fp8Source& source, Tensor current,
-                                    const GroupRows& rows) const {
+                                    const GroupRows& rows) {
   if (as_it_is(source)) return temporary(step, slot, source, current);
   const int64_t k = source.of.cols();
   Fp8Operand all = operand(step.memory, MemoryKind::temporaries, source.role, source.of.shape[0], k);
@@ -58,7 +58,9 @@ void Fp8State::multiply_groups(Step& step, int slot, Tensor out, const Fp8Source
                                const GroupRows& rows, bool accumulate) {
   KeptWeight* kept = this->kept(step, slot, b);
   Tensor current = current_steps(step, that_came(a, rows), that_came(b, rows), kept);
-  const auto current_of = [&](int64_t i) { return current.defined() ? current.flat(i, {1}) : current; };
+  const auto current_of = [&](int64_t i) {
+    return current.defined() ? current.flat(i * kFp8StepStride, {1}) : current;
+  };
   const bool gradient = b.role != Fp8Role::weight;
   Fp8Operand left = gradient ? temporary_turned(step, slot, a, current_of(0), rows)
                              : temporary_rows(step, slot, a, current_of(0), rows);

@@ -141,6 +141,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
   const bool later = step.deferred != nullptr;
   const Tensor weight = this->weight(step);
   if (cut_ == LinearSharding::whole) {
+    if (dx.defined() && !later) expect_both(step, dy);
     if (dx.defined()) product(step, dx, dy, weight);
     if (later)
       step.deferred->add([this, dy, x](Step& s) { weight_backward(s, dy, x); }, {dy, x});
@@ -155,6 +156,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
       ring_product(step, dx, dy, weight, {}, whole);
     } else {
       whole = gather_rows(step, dy, "gathered gradient");
+      if (dx.defined() && !later && !(step.cuts_rows() && step.hiding)) expect_both(step, whole);
       if (dx.defined()) product(step, dx, whole, weight);
     }
     bias_backward(step, dy);
@@ -177,6 +179,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     summed_product(step, dx, dy, weight, {});
   } else if (dx.defined()) {
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
+    if (!later) expect_both(step, dy);
     product(step, partial, dy, weight);
     sum = sum_rows_start(step, dx, partial);  // runs while the weight gradient is computed
     // The other micro-batch may start a collective of its own first, which that gradient hides as well.

@@ -44,6 +44,9 @@ class Linear {
   Gathered gather_ahead(Step& step, Tensor x) const;
 
  private:
+  /// Announces that `dy` goes into the product of the input's gradient, then into that of the weight's, with
+  /// no other gradient of this layer between them (Fp8State::expect_both).
+  void expect_both(Step& step, Tensor dy) const;
   /// out = op(a) op(b), one of the three products of the layer.
   void product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {}) const;
   ParameterSpec cut_weight(ParameterSpec spec, const Groups& groups, int copies,

@@ -19,6 +19,10 @@ void Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& s
   weights.push_back(weight);
 }
 
+void Linear::expect_both(Step& step, Tensor dy) const {
+  if (step.fp8 && slot_ >= 0) step.fp8->expect_both(slot_, dy);
+}
+
 void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) const {
   if (!step.fp8 || slot_ < 0) return matmul(step.compute, out, a, b, args);
   // x W^T, dy W, dy^T x

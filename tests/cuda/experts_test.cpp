@@ -154,7 +154,8 @@ TEST_CASE("norms of heads") {
   if (!have_cuda()) return;
   for (DType t : kFloats) {
     Twin w(t);
-    constexpr int64_t kRows = 37, kHeads = 3, kWidth = 20;
+    const int64_t kRows = GENERATE(37, 0);
+    constexpr int64_t kHeads = 3, kWidth = 20;
     const auto y = w.random(t, {kRows, 100}), dy = w.random(t, {kRows, 100}), weight = w.random(t, {kWidth});
     const DType stat = t == DType::f64 ? DType::f64 : DType::f32;
     const auto x = w.blank(t, {kRows, kHeads * kWidth}), rstd = w.blank(stat, {kRows, kHeads});
@@ -177,7 +178,7 @@ TEST_CASE("heads of latent attention, put together and taken apart") {
          {LatentHeads{3, 6, 4, 5}, LatentHeads{2, 16, 8, 16}, LatentHeads{2, 3, 2, 9}}) {
       CAPTURE(dtype_name(t), p.heads);
       Twin w(t);
-      const int64_t rows = 37, all = p.heads * p.width(), parts = p.heads * (p.nope + p.value);
+      const int64_t rows = GENERATE(37, 0), all = p.heads * p.width(), parts = p.heads * (p.nope + p.value);
       const auto q = w.random(t, {rows, all}), kv = w.random(t, {rows, parts}),
                  shared = w.random(t, {rows, p.rope}), qkv = w.random(t, {rows, p.qkv_width()});
       const auto dq = w.random(t, {rows, all}), dkv = w.random(t, {rows, parts}),
@@ -214,7 +215,7 @@ TEST_CASE("biases of experts") {
     Twin w(t);
     const DType stat = t == DType::f64 ? DType::f64 : DType::f32;
     const auto y = w.random(t, {50, 24}), bias = w.random(t, {4, 2, 12}), dbias = w.random(stat, {4, 2, 12});
-    const GroupRows rows{7, 0, 30, 2};
+    const GroupRows rows = GENERATE(GroupRows{7, 0, 30, 2}, GroupRows{0, 0, 0, 0});
     w.check([&](Stream& s, const Twin::At& at) {
       grouped_add_bias(s, at(y), at(bias), rows);
       grouped_sum_rows(s, at(dbias), at(y), rows, false);

@@ -24,7 +24,7 @@ TEST_CASE("largest magnitudes, rounding to FP8 in place and turned: the same bit
   if (!have_cuda()) return;
   for (DType t : kFloats)
     for (const auto& [rows, cols] :
-         {std::pair<int64_t, int64_t>{1, 1}, {3, 70}, {65, 33}, {40, 700}, {80, 136}}) {
+         {std::pair<int64_t, int64_t>{1, 1}, {3, 70}, {65, 33}, {40, 700}, {80, 136}, {0, 64}}) {
       CAPTURE(dtype_name(t), rows, cols);
       Twin w(t);
       const auto x = w.random(t, {rows, cols}, 600);
@@ -39,6 +39,37 @@ TEST_CASE("largest magnitudes, rounding to FP8 in place and turned: the same bit
           },
           0);
     }
+}
+
+TEST_CASE("a matrix rounded to FP8 both ways from one reading has the bits of two roundings") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{3, 70}, {16, 8}, {144, 136}, {272, 264}, {0, 64}})
+      for (const double odd : {1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+        CAPTURE(dtype_name(t), rows, cols, odd);
+        Twin w(t);
+        const auto x =
+            w.of(t, {rows, cols}, [&](int64_t i) { return i == 77 ? odd : random_value(3, i, 600); });
+        const auto both = w.blank(DType::u8, {rows, cols}), both_turned = w.blank(DType::u8, {cols, rows});
+        const auto plain = w.blank(DType::u8, {rows, cols}), turned = w.blank(DType::u8, {cols, rows});
+        const auto step = w.of(DType::f32, {1}, [](int64_t) { return 0.5; });
+        const auto amax = w.of(DType::f32, {2}, [](int64_t) { return 1.0; });
+        w.check(
+            [&](Stream& s, const Twin::At& at) {
+              const auto codes = [&](Twin::Id id) { return codes_of(at(id), DType::f8e5m2); };
+              quantize_both(s, codes(both), codes(both_turned), at(x), at(step), at(amax).flat(0, {1}));
+              quantize(s, codes(plain), at(x), false, at(step), at(amax).flat(1, {1}));
+              quantize(s, codes(turned), at(x), true, at(step));
+              s.synchronize();
+              if (s.device() == DeviceKind::cuda) return;
+              CHECK(std::memcmp(at(both).data, at(plain).data, static_cast<size_t>(rows * cols)) == 0);
+              CHECK(std::memcmp(at(both_turned).data, at(turned).data, static_cast<size_t>(rows * cols)) ==
+                    0);
+              CHECK(std::memcmp(at(amax).ptr<float>(), at(amax).ptr<float>() + 1, 4) == 0);
+            },
+            0);
+      }
 }
 
 TEST_CASE("rounding to FP8 with a step for each block: the same bits as on the CPU") {
@@ -131,7 +162,8 @@ TEST_CASE("steps of FP8 from a history: the same bits as on the CPU") {
       CAPTURE(length, most_recent);
       Twin w(DType::f32);
       const int64_t n = 9;
-      const auto amax = w.random(DType::f32, {n}), steps = w.blank(DType::f32, {n});
+      const auto amax = w.random(DType::f32, {n}),
+                 steps = w.of(DType::f32, {n, kFp8StepStride}, [](int64_t) -> double { return 0; });
       const auto history = w.of(DType::f32, {n, std::max<int64_t>(length, 1)}, [&](int64_t i) -> double {
         if (i < length) return i % 2 ? INFINITY : NAN;  // of the first element nothing is finite
         return i % 7 == 0 ? INFINITY : i % 11 == 0 ? NAN : std::abs(random_value(5, i, 1000));

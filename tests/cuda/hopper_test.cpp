@@ -258,7 +258,7 @@ TEST_CASE("a block gets the shared memory that an H100 has for one, and no more"
   emulate(dim3(1), 1, 227 << 10, [&] { ++ran; });
   REQUIRE(ran == 1);
   REQUIRE_THROWS_WITH(emulate(dim3(1), 1, (227 << 10) + 1, [&] { ++ran; }),
-                      Catch::Contains("232449 bytes of shared memory for a block, of 232448"));
+                      Catch::Contains("blocks with 232449 bytes of shared memory: expected at most 232448"));
   REQUIRE(ran == 1);
 }
 

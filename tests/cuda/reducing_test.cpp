@@ -17,7 +17,7 @@ TEST_CASE("cross-entropy with its gradient, in place and narrower, some rows not
          {std::pair<int64_t, double>{5, 0}, {600, 0}, {1031, 0}, {9001, 0}, {5, 3}, {1031, 3}}) {
       CAPTURE(dtype_name(type), dtype_name(grad), vocab, cap);
       Twin w(type);
-      const int64_t rows = 6;
+      const int64_t rows = vocab == 600 && cap == 0 ? 0 : 6;
       const auto logits = w.random(type, {rows, vocab}, 8), in_place = w.random(type, {rows, vocab}, 8);
       const auto targets =
           w.of(DType::i32, {rows}, [&, vocab = vocab](int64_t i) { return i == 2 ? -1 : (i * 7) % vocab; });
@@ -91,7 +91,8 @@ TEST_CASE("matrix products of every form") {
                                 {DType::f64, DType::f64}})
     for (bool ta : {false, true})
       for (bool tb : {false, true})
-        for (const auto& [m, n, k] : {std::array<int64_t, 3>{5, 7, 3}, {32, 48, 64}, {1, 257, 9}}) {
+        for (const auto& [m, n, k] :
+             {std::array<int64_t, 3>{5, 7, 3}, {32, 48, 64}, {1, 257, 9}, {0, 7, 3}, {5, 0, 3}, {5, 7, 0}}) {
           CAPTURE(dtype_name(in), dtype_name(out), ta, tb, m, n, k);
           Twin w(in);
           const auto a = w.random(in, ta ? Shape{k, m} : Shape{m, k}),
@@ -100,7 +101,7 @@ TEST_CASE("matrix products of every form") {
           w.check([&](Stream& s, const Twin::At& at) {
             MatmulArgs args;
             args.trans_a = ta, args.trans_b = tb;
-            if (!ta && tb && in == out) args.bias = at(bias);
+            if (!ta && tb && in == out && k > 0) args.bias = at(bias);
             matmul(s, at(d), at(a), at(b), args);
             args.bias = {};
             args.accumulate = !is_half(out);

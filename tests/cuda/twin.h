@@ -23,6 +23,13 @@ inline bool have_cuda() {
   return false;
 }
 
+/// True where a test may start several ranks in one process: a GPU has one rank a process.
+#ifdef LTRAIN_CUDA_EMULATED
+inline constexpr bool kSeveralRanks = true;
+#else
+inline constexpr bool kSeveralRanks = false;
+#endif
+
 class Twin {
  public:
   using Id = size_t;

@@ -265,7 +265,8 @@ TEST_CASE("bytes: largest magnitudes, codes that are turned and steps") {
       {.floor = n * 2});
   check_bytes(
       [=](Operands& o) {
-        const Tensor steps = o.make(kF32, {64}), amax = o.make(kF32, {64}), history = o.make(kF32, {64, 16});
+        const Tensor steps = o.make(kF32, {64, kFp8StepStride}), amax = o.make(kF32, {64}),
+                     history = o.make(kF32, {64, 16});
         return [=](Stream& s) { update_fp8_steps(s, steps, amax, history, {}); };
       },
       // The history but its last entry is read, all of it is written, and amax is cleared.

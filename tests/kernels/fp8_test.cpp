@@ -181,31 +181,34 @@ TEST_CASE("blocks: steps of 1 x 128 and of 128 x 128, in place and turned") {
 
 TEST_CASE("steps follow from a history: the largest, the last, and nothing that is not finite") {
   auto stream = make_inline_stream("compute");
-  Guarded<float> steps(2), amax(2), history(6);
+  Guarded<float> steps(2 * kFp8StepStride), amax(2), history(6);
+  const int64_t second = kFp8StepStride;
   for (int64_t i = 0; i < 6; ++i) history[i] = 0;
   Fp8StepArgs args;
   args.period = 2;
   args.top[0] = 8, args.top[1] = 15;
   const auto next = [&](float a, float b) {
     amax[0] = a, amax[1] = b;
-    update_fp8_steps(*stream, tensor_of(steps, {2}), tensor_of(amax, {2}), tensor_of(history, {2, 3}), args);
+    update_fp8_steps(*stream, tensor_of(steps, {2, kFp8StepStride}), tensor_of(amax, {2}),
+                     tensor_of(history, {2, 3}), args);
     CHECK(amax[0] == 0);
   };
   next(448, 57344);
-  CHECK((steps[0] == 1 && steps[1] == 1));
+  CHECK((steps[0] == 1 && steps[second] == 1));
   next(1, 2 * 57344.0f);
-  CHECK((steps[0] == 1 && steps[1] == 2));
+  CHECK((steps[0] == 1 && steps[second] == 2));
   next(NAN, 1);
   CHECK(steps[0] == 1);
   next(2 * 448, 1);  // 448 has left
-  CHECK((steps[0] == 2 && steps[1] == 2));
+  CHECK((steps[0] == 2 && steps[second] == 2));
   next(1, 1);
   next(1, 1);
-  CHECK((steps[0] == 2 && steps[1] == fp8::step_of(1, 15, 0)));
+  CHECK((steps[0] == 2 && steps[second] == fp8::step_of(1, 15, 0)));
   args.record = false;
   args.most_recent = true;
   amax[0] = 9;
-  update_fp8_steps(*stream, tensor_of(steps, {2}), tensor_of(amax, {2}), tensor_of(history, {2, 3}), args);
+  update_fp8_steps(*stream, tensor_of(steps, {2, kFp8StepStride}), tensor_of(amax, {2}),
+                   tensor_of(history, {2, 3}), args);
   CHECK(steps[0] == fp8::step_of(1, 8, 0));
   CHECK(amax[0] == 9);
 }

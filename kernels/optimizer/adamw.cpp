@@ -13,11 +13,17 @@ void check(const AdamwPart& p, const AdamwPart& first) {
     end = run.end;
   }
   LT_CHECK(end == n, "adamw of {} elements in runs of {}", n, end);
+  const auto beside = [&](DType t) {
+    return t == p.master.dtype || (t == DType::bf16 && p.master.dtype == DType::f32);
+  };
   LT_CHECK(p.exp_avg.elements() == n && p.exp_avg_sq.elements() == n && p.grad.elements() == n &&
-               p.grad.dtype == p.master.dtype &&
+               beside(p.grad.dtype) && beside(p.exp_avg.dtype) && p.exp_avg.dtype == p.exp_avg_sq.dtype &&
                (!p.low.defined() || (p.low.elements() == n && is_half(p.low.dtype))),
-           "adamw of {} elements with {} gradients", n, p.grad.elements());
-  LT_CHECK(p.master.dtype == first.master.dtype && p.low.defined() == first.low.defined() &&
+           "adamw of {} elements of {} with {} gradients of {} and moments of {}", n,
+           dtype_name(p.master.dtype), p.grad.elements(), dtype_name(p.grad.dtype),
+           dtype_name(p.exp_avg.dtype));
+  LT_CHECK(p.master.dtype == first.master.dtype && p.grad.dtype == first.grad.dtype &&
+               p.exp_avg.dtype == first.exp_avg.dtype && p.low.defined() == first.low.defined() &&
                p.low.dtype == first.low.dtype,
            "adamw of {} elements beside others of another type", n);
 }
@@ -51,7 +57,8 @@ void adamw(Stream& s, const std::vector<AdamwPart>& parts) {
   std::vector<AdamwSpan> spans;
   for (const AdamwPart& p : parts)
     spans.push_back({p.master.data, p.exp_avg.data, p.exp_avg_sq.data, p.grad.data, p.low.data, p.runs});
-  LT_LAUNCH(s, adamw, parts.front().master.dtype, parts.front().low.dtype, spans);
+  const AdamwPart& p = parts.front();
+  LT_LAUNCH(s, adamw, AdamwTypes{p.master.dtype, p.low.dtype, p.exp_avg.dtype, p.grad.dtype}, spans);
 }
 
 void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,

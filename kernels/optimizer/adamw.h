@@ -42,8 +42,9 @@ struct AdamwRun {
 };
 
 /// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, PyTorch's order of
-/// operations. master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64). low: (n) copy of master in a
-/// half, or undefined. `runs`: not empty, the last one ends at n.
+/// operations. master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64); beside an f32 master both
+/// moments may be bf16, and the gradients too: read as f32, and moments rounded to nearest as they are
+/// stored. low: (n) copy of master in a half, or undefined. `runs`: not empty, the last one ends at n.
 void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,
            const std::vector<AdamwRun>& runs);
 
@@ -63,6 +64,16 @@ struct AdamwSpan {
   void* low;  ///< null: none
   std::vector<AdamwRun> runs;
 };
-LT_KERNEL(adamw, DType t, DType low_type, std::vector<AdamwSpan> spans)
+struct AdamwTypes {
+  DType master, low, moment, grad;
+};
+/// Calls f<T>() with the type of moments or gradients beside a master of A.
+template <class A, class F>
+void dispatch_beside(DType t, F&& f) {
+  if constexpr (sizeof(A) == 4)
+    if (t == DType::bf16) return f.template operator()<bf16>();
+  f.template operator()<A>();
+}
+LT_KERNEL(adamw, AdamwTypes types, std::vector<AdamwSpan> spans)
 
 }  // namespace ltrain

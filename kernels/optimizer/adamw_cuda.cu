@@ -19,11 +19,12 @@ constexpr size_t kArgumentBytes = 32000;
 inline __device__ float root_of(float x) { return sqrtf(x); }
 inline __device__ double root_of(double x) { return sqrt(x); }
 
-/// A run of a part.
-template <class A, class L>
+/// A run of a part: weights and arithmetic in A, moments in M, gradients in G, a copy of the weights in L.
+template <class A, class L, class M, class G>
 struct Segment {
-  A *w, *m, *v;
-  const A* g;
+  A* w;
+  M *m, *v;
+  const G* g;
   L* low;
   int64_t n;
   unsigned block;  // its first one
@@ -32,24 +33,27 @@ struct Segment {
 };
 
 /// What one launch takes of them.
-template <class A, class L>
+template <class A, class L, class M, class G>
 struct Segments {
-  static constexpr int kMost = static_cast<int>(kArgumentBytes / sizeof(Segment<A, L>));
+  static constexpr int kMost = static_cast<int>(kArgumentBytes / sizeof(Segment<A, L, M, G>));
   int count = 0;
-  Segment<A, L> of[kMost];
+  Segment<A, L, M, G> of[kMost];
 };
 
-template <int N, bool kLow, class A, class L>
-__device__ __forceinline__ void update_pack(const Segment<A, L>& s, int64_t i) {
+template <int N, bool kLow, class A, class L, class M, class G>
+__device__ __forceinline__ void update_pack(const Segment<A, L, M, G>& s, int64_t i) {
   const AdamwFactors<A>& f = s.factors;
-  auto wp = load<A, N>(s.w, i), mp = load<A, N>(s.m, i), vp = load<A, N>(s.v, i);
-  const auto gp = load<A, N>(s.g, i);
+  auto wp = load<A, N>(s.w, i);
+  auto mp = load<M, N>(s.m, i), vp = load<M, N>(s.v, i);
+  const auto gp = load<G, N>(s.g, i);
   Pack<L, N> lp;
   for (int j = 0; j < N; ++j) {
-    const A grad = gp.v[j] * f.scale + f.couple * wp.v[j];
-    mp.v[j] = f.beta1 * mp.v[j] + f.one_minus1 * grad;
-    vp.v[j] = f.beta2 * vp.v[j] + f.one_minus2 * grad * grad;
-    wp.v[j] = wp.v[j] * f.keep - f.step * mp.v[j] / (root_of(vp.v[j]) * f.root + f.eps);
+    const A grad = A(get(gp.v, j)) * f.scale + f.couple * wp.v[j];
+    const A m = f.beta1 * A(get(mp.v, j)) + f.one_minus1 * grad;
+    const A v = f.beta2 * A(get(vp.v, j)) + f.one_minus2 * grad * grad;
+    put(mp.v, j, m);
+    put(vp.v, j, v);
+    wp.v[j] = wp.v[j] * f.keep - f.step * m / (root_of(v) * f.root + f.eps);
     if (kLow) put(lp.v, j, static_cast<float>(wp.v[j]));
   }
   store(s.w, i, wp);
@@ -59,15 +63,15 @@ __device__ __forceinline__ void update_pack(const Segment<A, L>& s, int64_t i) {
 }
 
 /// A block a chunk of a segment.
-template <class A, class L, bool kLow>
-__global__ void update(const __grid_constant__ Segments<A, L> all) {
+template <class A, class L, class M, class G, bool kLow>
+__global__ void update(const __grid_constant__ Segments<A, L, M, G> all) {
   constexpr int N = kPackOf<A>;
   int at = 0;
   for (int end = all.count; end - at > 1;) {
     const int middle = (at + end) / 2;
     (blockIdx.x >= all.of[middle].block ? at : end) = middle;
   }
-  const Segment<A, L>& s = all.of[at];
+  const Segment<A, L, M, G>& s = all.of[at];
   const int64_t begin = int64_t{blockIdx.x - s.block} * kChunk;
   const int n = static_cast<int>(s.n - begin < kChunk ? s.n - begin : kChunk);
   const int whole = s.packs ? n / N * N : 0;
@@ -75,30 +79,34 @@ __global__ void update(const __grid_constant__ Segments<A, L> all) {
   for (int i = whole + threadIdx.x; i < n; i += kThreads) update_pack<1, kLow>(s, begin + i);
 }
 
-template <class A, class L>
+template <class A, class L, class M, class G>
 void run(Stream& s, const std::vector<AdamwSpan>& spans) {
-  Segments<A, L> some;
+  Segments<A, L, M, G> some;
   unsigned blocks = 0;
   const auto flush = [&] {
     if (some.count == 0) return;
-    launch(s, dim3(blocks), kThreads, 0, some.of[0].low ? update<A, L, true> : update<A, L, false>, some);
+    launch(s, dim3(blocks), kThreads, 0,
+           some.of[0].low ? update<A, L, M, G, true> : update<A, L, M, G, false>, some);
     some.count = 0;
     blocks = 0;
   };
   for (const AdamwSpan& span : spans) {
     int64_t begin = 0;
     for (const AdamwRun& r : span.runs) {
-      if (some.count == Segments<A, L>::kMost) flush();
-      Segment<A, L>& to = some.of[some.count++];
+      if (some.count == Segments<A, L, M, G>::kMost) flush();
+      Segment<A, L, M, G>& to = some.of[some.count++];
       to.w = static_cast<A*>(span.master) + begin;
-      to.m = static_cast<A*>(span.exp_avg) + begin;
-      to.v = static_cast<A*>(span.exp_avg_sq) + begin;
-      to.g = static_cast<const A*>(span.grad) + begin;
+      to.m = static_cast<M*>(span.exp_avg) + begin;
+      to.v = static_cast<M*>(span.exp_avg_sq) + begin;
+      to.g = static_cast<const G*>(span.grad) + begin;
       to.low = span.low ? static_cast<L*>(span.low) + begin : nullptr;
       to.n = r.end - begin;
       to.block = blocks;
-      to.packs = aligned({to.w, to.m, to.v, to.g}) &&
-                 reinterpret_cast<uintptr_t>(to.low) % (kPackOf<A> * sizeof(L)) == 0;
+      const auto begins_pack = [](const auto* p) {
+        return reinterpret_cast<uintptr_t>(p) % (kPackOf<A> * sizeof(*p)) == 0;
+      };
+      to.packs = begins_pack(to.w) && begins_pack(to.m) && begins_pack(to.v) && begins_pack(to.g) &&
+                 begins_pack(to.low);
       to.factors = AdamwFactors<A>(r.args, r.decay);
       blocks += static_cast<unsigned>((to.n + kChunk - 1) / kChunk);
       begin = r.end;
@@ -110,9 +118,14 @@ void run(Stream& s, const std::vector<AdamwSpan>& spans) {
 }  // namespace
 }  // namespace cuda
 
-void adamw_cuda(Stream& s, DType t, DType low_type, std::vector<AdamwSpan> spans) {
-  dispatch_half(low_type,
-                [&]<class L>() { dispatch_wide(t, [&]<class A>() { cuda::run<A, L>(s, spans); }); });
+void adamw_cuda(Stream& s, AdamwTypes types, std::vector<AdamwSpan> spans) {
+  dispatch_half(types.low, [&]<class L>() {
+    dispatch_wide(types.master, [&]<class A>() {
+      dispatch_beside<A>(types.moment, [&]<class M>() {
+        dispatch_beside<A>(types.grad, [&]<class G>() { cuda::run<A, L, M, G>(s, spans); });
+      });
+    });
+  });
 }
 
 }  // namespace ltrain

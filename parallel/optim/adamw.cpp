@@ -25,6 +25,7 @@ class Adamw final : public Optimizer {
   std::vector<std::string_view> element_states(const ParameterRule&) const override {
     return {"exp_avg", "exp_avg_sq"};
   }
+  bool takes_halves() const override { return true; }
   void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
                        const OptimizerSettings&) const override {
     update_adamw(s, {{e, runs}});

@@ -113,6 +113,9 @@ class Optimizer {
   /// Updates look at one element at a time, and may be of any elements at a time: states may be offloaded or
   /// of 16 bits.
   virtual bool by_element() const { return true; }
+  /// True where update_elements() takes moments and gradients of bf16 beside masters of f32 as they are; else
+  /// they are widened by windows first.
+  virtual bool takes_halves() const { return false; }
   /// States are codes of 8 bits with a scale for each block (CodedMoments, two states of an element): a
   /// bucket's parameters have the same settings, and are updated at once.
   virtual bool coded_states() const { return false; }

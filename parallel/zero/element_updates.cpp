@@ -28,7 +28,7 @@ void ElementUpdates::allocate() {
   int64_t most = 0;
   size_t moments = 0;
   for (const Bucket& b : layout_.buckets()) {
-    if (b.kind.rule.trains() && !optimizer_of(b.kind.rule.rule).by_element()) continue;
+    if (b.kind.rule.trains() && (!optimizer_of(b.kind.rule.rule).by_element() || takes_stored(b))) continue;
     most = std::max(most, layout_.stored_count(b));
     moments = std::max(moments, states_.moments(b));
   }
@@ -95,7 +95,7 @@ void ElementUpdates::round_weights(const Bucket& b, int64_t from, int64_t n, con
 /// As update_range, for states as they are stored.
 void ElementUpdates::update_stored(const Bucket& b, int64_t from, int64_t n, const Elements& stored,
                                    const AdamwArgs& step) {
-  if (!widens_stored() && !widens_gradients()) return update_range(b, from, n, stored, step);
+  if (takes_stored(b)) return update_range(b, from, n, stored, step);
   const DType wide = c_.precision.wide();
   const int64_t most = wide_[0].elements();
   for (int64_t at = 0; at < n; at += most) {
@@ -130,7 +130,7 @@ void ElementUpdates::update(const Bucket& b, const AdamwArgs& step) {
     return;
   }
   const int64_t resident = offloaded_.has(b) ? 0 : states_.resident(b);
-  if (resident > 0 && !windows_.any() && !widens_stored() && !widens_gradients()) {
+  if (resident > 0 && !windows_.any() && takes_stored(b)) {
     const Elements all = elements(b, begin, resident);
     together_.push_back({&b, begin, all.master, part_of_range(b, begin, resident, all, step)});
     return;

@@ -34,6 +34,11 @@ class ElementUpdates {
   bool widens_stored() const {
     return c_.precision.master != c_.precision.wide() || c_.precision.state != c_.precision.wide();
   }
+  /// True where the bucket's rule takes states and gradients as they are stored.
+  bool takes_stored(const Bucket& b) const {
+    return (!widens_stored() && !widens_gradients()) ||
+           (c_.precision.master == c_.precision.wide() && optimizer_of(b.kind.rule.rule).takes_halves());
+  }
   /// What is updated at the end of a step, where nothing comes from offload memory meanwhile.
   struct Together {
     const Bucket* bucket;

@@ -78,6 +78,10 @@ void StateWindows::fetch(size_t index) {
 void StateWindows::fetch_ahead() {
   if (windows_.empty() || ahead_) return;
   ahead_ = true;
+  // Set-up, loading and averages write weights and states where they lie, on the compute stream.
+  const Event written = c_.compute.record();
+  if (!ring_[0].states.empty()) states_.stream().wait(written);
+  if (ring_[0].weights.defined()) offloaded_.stream().wait(written);
   for (size_t i = 0; i < ring_.size(); ++i) fetch(i);
 }
 

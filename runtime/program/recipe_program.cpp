@@ -143,6 +143,9 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
   if (r.offload.optimizer.on()) o.offload.fraction = r.offload.optimizer.fraction;
   if (r.offload.params.on()) o.offload.params = r.offload.params.fraction;
+  // On an H200 windows of 2^18 elements took 0.88 s of a step of 8B parameters, launches and short copies
+  // alone.
+  if (device_of(r) == DeviceKind::cuda) o.offload.window = int64_t{1} << 22;
   o.activations = activation_offload(r);
   o.ema_decay = r.train.ema_decay;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
@@ -176,7 +179,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (device_of(r) == DeviceKind::cuda) o.logits_chunk.least = 4096;
   o.interleaved = recipe::overlaps_micro_batches(r);
   o.async_tensor_parallel = recipe::async_tensor_parallel(r);
-  o.cuda_graphs = r.cuda_graphs && device_of(r) == DeviceKind::cuda;
+  o.cuda_graphs = recipe::captures_steps(r) && device_of(r) == DeviceKind::cuda;
   if (device_of(r) == DeviceKind::cuda) o.attention_backend = r.attention_backend;
   o.deterministic = r.deterministic;
   return o;

@@ -39,7 +39,7 @@ void check_case(int64_t n, bool decay, bool low) {
           AdamwArgs args;
           args.lr = 1e-2 / step, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = step;
           const auto grad = random_array<A>(n, 10 + step, std::pow(10.0, step - 2));
-          f(dtype_of<A>::value, dtype_of<L>::value,
+          f({dtype_of<A>::value, dtype_of<L>::value, dtype_of<A>::value, dtype_of<A>::value},
             {{w.data(), m.data(), v.data(), grad.data(), low ? copy.data() : nullptr, {{n, decay, args}}}});
           want.step(doubles(grad), decay, args);
         }
@@ -75,11 +75,51 @@ TEST_CASE("a zero gradient on fresh moments moves nothing but the decay") {
     for (int i = 0; i < 8; ++i) w[i] = 2, m[i] = v[i] = g[i] = 0;
     AdamwArgs args;
     args.lr = 0.5, args.weight_decay = 0.1;
-    f(DType::f32, DType::f32, {{w.data(), m.data(), v.data(), g.data(), nullptr, {{8, false, args}}}});
+    f({DType::f32, DType::f32, DType::f32, DType::f32},
+      {{w.data(), m.data(), v.data(), g.data(), nullptr, {{8, false, args}}}});
     CHECK(w[7] == 2);
-    f(DType::f32, DType::f32, {{w.data(), m.data(), v.data(), g.data(), nullptr, {{8, true, args}}}});
+    f({DType::f32, DType::f32, DType::f32, DType::f32},
+      {{w.data(), m.data(), v.data(), g.data(), nullptr, {{8, true, args}}}});
     CHECK(w[7] == Approx(1.9));
   }
+}
+
+TEST_CASE("moments and gradients of bf16 give the bits of widening, updating and rounding them") {
+  const int64_t n = 20001;
+  AdamwArgs args;
+  args.lr = 1e-3, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = 3;
+  for (const auto& [isa, f] : BOTH_ISAS(adamw_cpu))
+    for (const auto& [moment, grad] :
+         {std::pair{DType::bf16, DType::f32}, {DType::f32, DType::bf16}, {DType::bf16, DType::bf16}}) {
+      INFO(isa << " " << dtype_name(moment) << " " << dtype_name(grad));
+      Guarded<float> w = random_array<float>(n, 1), wide_w = w, m(n), v(n), g(n);
+      Guarded<bf16> half_m(n), half_v(n), half_g(n), low(n), wide_low(n);
+      for (int64_t i = 0; i < n; ++i) {
+        half_m[i] = bf16(static_cast<float>(random_value(2, i, 1)));
+        half_v[i] = bf16(static_cast<float>(std::abs(random_value(3, i, 1))));
+        half_g[i] = bf16(static_cast<float>(random_value(4, i, 1)));
+        m[i] = static_cast<float>(half_m[i]), v[i] = static_cast<float>(half_v[i]),
+        g[i] = static_cast<float>(half_g[i]);
+      }
+      f({DType::f32, DType::bf16, DType::f32, DType::f32},
+        {{wide_w.data(), m.data(), v.data(), g.data(), wide_low.data(), {{n, true, args}}}});
+      const bool low_moments = moment == DType::bf16;
+      Guarded<float> own_m(n), own_v(n);
+      for (int64_t i = 0; i < n; ++i)
+        own_m[i] = static_cast<float>(half_m[i]), own_v[i] = static_cast<float>(half_v[i]);
+      void* const at_m = low_moments ? static_cast<void*>(half_m.data()) : own_m.data();
+      void* const at_v = low_moments ? static_cast<void*>(half_v.data()) : own_v.data();
+      const void* at_g = grad == DType::bf16 ? static_cast<const void*>(half_g.data()) : g.data();
+      f({DType::f32, DType::bf16, moment, grad},
+        {{w.data(), at_m, at_v, at_g, low.data(), {{n, true, args}}}});
+      CHECK(w.bits() == wide_w.bits());
+      CHECK(low.bits() == wide_low.bits());
+      if (!low_moments) continue;
+      for (int64_t i = 0; i < n; ++i) {
+        REQUIRE(half_m[i].bits == bf16(m[i]).bits);
+        REQUIRE(half_v[i].bits == bf16(v[i]).bits);
+      }
+    }
 }
 
 TEST_CASE("runs of an update have arguments of their own: the bits of updates one after another") {
@@ -98,17 +138,18 @@ TEST_CASE("runs of an update have arguments of their own: the bits of updates on
                      v = random_array<float>(n, 3, 0);
       const auto g = random_array<float>(n, 4);
       Guarded<bf16> low(n);
-      if (!apart) f(DType::f32, DType::bf16, {{w.data(), m.data(), v.data(), g.data(), low.data(), runs}});
+      if (!apart)
+        f({DType::f32, DType::bf16, DType::f32, DType::f32},
+          {{w.data(), m.data(), v.data(), g.data(), low.data(), runs}});
       int64_t begin = 0;
       for (const AdamwRun& r : runs) {
         if (apart)
-          f(DType::f32, DType::bf16,
-            {{w.data() + begin,
-              m.data() + begin,
-              v.data() + begin,
-              g.data() + begin,
-              low.data() + begin,
-              {{r.end - begin, r.decay, r.args}}}});
+          f({DType::f32, DType::bf16, DType::f32, DType::f32}, {{w.data() + begin,
+                                                                 m.data() + begin,
+                                                                 v.data() + begin,
+                                                                 g.data() + begin,
+                                                                 low.data() + begin,
+                                                                 {{r.end - begin, r.decay, r.args}}}});
         begin = r.end;
       }
       return w.bits() + m.bits() + v.bits() + low.bits();

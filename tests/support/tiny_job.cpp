@@ -2,11 +2,14 @@
 
 #include <omp.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <mutex>
+#include <thread>
 
 #include "kernels/tensor/device.h"
+#include "kernels/tensor/host_work.h"
 #include "kernels/tensor/rng.h"
 #include "kernels/tensor/timeline.h"
 #include "parallel/nccl/communicator_nccl.h"
@@ -315,6 +318,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   const auto control = world.groups.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
   const TinyRank here{rank, program, *control};
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
+  if (o.late_start)  // the first weights are written while the first step is being enqueued
+    cuda::run_on_host(*compute, [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
   if (first == 0) program.initialize();
   const int data = groups.groups().mesh.place_in(kDataAxes);
   const int context = groups.groups().coordinate(Axis::context);

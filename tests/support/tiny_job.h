@@ -74,6 +74,7 @@ struct TinyOptions {
   bool interleaved = false;
   bool async_tensor_parallel = false;
   bool cuda_graphs = false;
+  bool late_start = false;  ///< on a GPU: the compute stream is busy for 0.3 s before set-up writes anything
   AttentionBackend attention_backend = AttentionBackend::own;
   bool deterministic = true;
   bool timeline = false;  ///< tells what runs in the last step

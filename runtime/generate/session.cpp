@@ -27,7 +27,7 @@ Recipe laid_out(Recipe r, const SessionOptions& options, int ranks_per_node) {
   r.parallel = {};
   r.parallel.data = l.ranks() > 1 ? -1 : 1;
   r.device = options.device;
-  r.cuda_graphs = false;  // of training, as are the next ones
+  r.cuda_graphs = OverlapChoice::off;  // of training, as are the next ones
   r.offload = {};
   r.optimizer = {};
   r.recompute = {};

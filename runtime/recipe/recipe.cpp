@@ -193,7 +193,9 @@ std::string no_cuda_for(const Recipe& r, int world, int local_ranks) {
 /// ones NCCL has each wait for the end of the one before, and two stages may wait for each other.
 void check_graph_driver(const Recipe& r) {
   constexpr int kFirstThatOrders = 12090;
-  if (!r.cuda_graphs || r.parallel.pipeline == 1 || !missing_for(DeviceKind::cuda).empty()) return;
+  if (r.cuda_graphs != OverlapChoice::on || r.parallel.pipeline == 1 ||
+      !missing_for(DeviceKind::cuda).empty())
+    return;
   if (const int driver = driver_version(DeviceKind::cuda); driver < kFirstThatOrders)
     fail(ExitCode::usage,
          "{}: cuda_graphs = on: captured transfers of parallel.pipeline = {} need a driver for CUDA {}.{} or "
@@ -211,7 +213,7 @@ DeviceKind device_of(const Recipe& r) {
 
 void check_device(const Recipe& r, int local_ranks) {
   if (device_of(r) == DeviceKind::cpu) {
-    if (r.cuda_graphs)
+    if (r.cuda_graphs == OverlapChoice::on)
       fail(ExitCode::usage,
            "{}: cuda_graphs = on: device: auto takes the CPU here, which has no graphs: {}; nearest valid "
            "value: off",

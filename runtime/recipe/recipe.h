@@ -238,7 +238,7 @@ struct Recipe {
   Precision precision = Precision::fp32;       ///< with phases that of the first
   std::vector<PrecisionScheduleEntry> phases;  ///< several, in order; empty: one precision
   Fp8Settings fp8;
-  bool cuda_graphs = false;
+  OverlapChoice cuda_graphs = OverlapChoice::automatic;  ///< recipe::captures_steps decides auto
   AttentionBackend attention_backend = AttentionBackend::automatic;
   bool deterministic = true;
   LossScale loss_scale;

@@ -51,7 +51,7 @@ void expert_rules(const Recipe& r, const BrokenRule& broken) {
 }  // namespace
 
 void fp8_rules(const Recipe& r, const BrokenRule& broken) {
-  if (!r.phases.empty() && r.cuda_graphs)
+  if (!r.phases.empty() && r.cuda_graphs == OverlapChoice::on)
     broken(
         "cuda_graphs",
         "repeats the work of the first steps, and precision changes with the step; nearest valid value: off",

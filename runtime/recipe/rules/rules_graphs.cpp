@@ -5,11 +5,11 @@
 
 namespace ltrain::recipe {
 
-void graph_rules(const Recipe& r, const BrokenRule& broken) {
-  if (!r.cuda_graphs) return;
-  const auto refuse = [&](const std::string& why, const std::string& key) {
-    broken("cuda_graphs", why + "; nearest valid value: off", {key});
-  };
+namespace {
+
+/// Calls refuse(why, key) for each setting whose steps cannot be captured.
+template <class F>
+void each_graph_hindrance(const Recipe& r, F&& refuse) {
   if (r.device == DeviceChoice::cpu) refuse("device: cpu has no graphs", "device");
   if (r.debug.shared_gpu)
     refuse("ranks that share a GPU (debug.shared_gpu) wait for each other", "debug.shared_gpu");
@@ -27,8 +27,26 @@ void graph_rules(const Recipe& r, const BrokenRule& broken) {
         "parallel.zero_stage");
 }
 
+}  // namespace
+
+void graph_rules(const Recipe& r, const BrokenRule& broken) {
+  if (r.cuda_graphs != OverlapChoice::on) return;
+  each_graph_hindrance(r, [&](const std::string& why, const std::string& key) {
+    broken("cuda_graphs", why + "; nearest valid value: off", {key});
+  });
+}
+
+bool captures_steps(const Recipe& r) {
+  if (r.cuda_graphs != OverlapChoice::automatic) return r.cuda_graphs == OverlapChoice::on;
+  // Captured collectives have not run on several GPUs yet: `on` asks for them.
+  bool possible =
+      device_of(r) == DeviceKind::cuda && ranks(r) == 1 && r.phases.empty() && !overlaps_micro_batches(r);
+  each_graph_hindrance(r, [&](const std::string&, const std::string&) { possible = false; });
+  return possible;
+}
+
 void graph_layout_rules(const Recipe& r, int64_t world_size, const BrokenRule& broken) {
-  if (!r.cuda_graphs || world_size == 1) return;
+  if (r.cuda_graphs != OverlapChoice::on || world_size == 1) return;
   if (is_onebit(r.optimizer.kind))
     broken("cuda_graphs",
            fmt::format("optimizer.kind: {} sums gradients until its warm-up ends, and none after it, and "

@@ -17,7 +17,8 @@ void each_hindrance(const Recipe& r, F&& refuse) {
                        "interleaved and dualpipev have",
                        p.schedule),
            "parallel.schedule");
-  if (r.cuda_graphs) refuse("cuda_graphs records a micro-batch at a time", "cuda_graphs");
+  if (r.cuda_graphs == OverlapChoice::on)
+    refuse("cuda_graphs records a micro-batch at a time", "cuda_graphs");
   if (r.offload.params.on())
     refuse("offload.params brings weights for one pass at a time", "offload.params.device");
   if (r.offload.activations.on())

@@ -16,6 +16,8 @@ std::string level_text(int64_t ranks);
 void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
+/// True where the steps of `resolved`, which has its device, are captured as CUDA graphs.
+bool captures_steps(const Recipe& resolved);
 void overlap_rules(const Recipe& recipe, const BrokenRule& broken);
 /// A micro-batch's backward and another one's forward run by turns; in a pipeline, where its schedule says
 /// so.

@@ -62,11 +62,13 @@ void add_run_keys(std::vector<Key>& t) {
 }
 
 void add_graph_keys(std::vector<Key>& t) {
-  t.push_back(choice<bool>("cuda_graphs", LT_MEMBER(cuda_graphs), {{"off", false}, {"on", true}}, {},
-                           "On a GPU: forward and backward of a micro-batch are recorded in the second step, "
-                           "and launched as one piece from then on; with parallel.pipeline those of all "
-                           "micro-batches of a step, with a driver for CUDA 12.9 or newer. The same bits.")
-                  .changes(Effect::speed));
+  t.push_back(
+      choice("cuda_graphs", LT_MEMBER(cuda_graphs), {},
+             "On a GPU: forward and backward of a micro-batch are captured as CUDA graphs in the second "
+             "step and launched as one from then on; with parallel.pipeline those of all micro-batches "
+             "of a step, with a driver for CUDA 12.9 or newer. The bits stay the same. auto: on for one "
+             "rank whose steps can be captured, off for several ranks.")
+          .changes(Effect::speed));
   t.push_back(choice<AttentionBackend>(
                   "attention_backend", LT_MEMBER(attention_backend),
                   {{"auto", AttentionBackend::automatic},

@@ -205,7 +205,7 @@ TEST_CASE("a pair of a plan takes what its rank's pass took, and before that wha
 TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the next forward", "[plan]") {
   const auto plan = [](const std::string& stage, const std::string& more = "seed=1", bool captured = false) {
     Recipe r = llama({"parallel.tensor=1", "parallel.data=8", "train.global_batch_size=8", stage, more});
-    r.cuda_graphs = captured;
+    r.cuda_graphs = captured ? OverlapChoice::on : OverlapChoice::off;
     return make_plan(r, find_profile("h100"));
   };
   const Plan none = plan("parallel.zero_stage=0"), one = plan("parallel.zero_stage=1"),

@@ -21,6 +21,7 @@ namespace {
 
 struct Options {
   std::string folder, device = "cpu", output, worker_file;
+  std::vector<std::string> precisions{"bf16"};
   bool json = false;
 };
 
@@ -60,6 +61,7 @@ void measure_collectives(MachineProfile& profile) {
   s.ranks = 2;
   s.threads_per_rank = 1;
   s.arguments = {"bench", "--worker", file};
+  s.saves = false;
   if (const int code = supervise(s); code != 0) throw CLI::RuntimeError(code);
   std::ifstream in(file);
   const auto j = nlohmann::json::parse(in);
@@ -108,6 +110,7 @@ int64_t measure_process() {
   s.settings = job_settings(load_recipe(recipe, {}));
   s.arguments = {"run", recipe};
   s.variables = {{"LTRAIN_QUIET", "1"}};
+  s.saves = false;
   if (const int code = supervise(s); code != 0) throw CLI::RuntimeError(code);
   int64_t process = 0;
   for (int rank = 0; rank < 2; ++rank) {
@@ -144,7 +147,7 @@ void bench_this_card(const Options& o) {
   if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty())
     fail(ExitCode::usage, "bench --device cuda: {}", missing);
   use_device(DeviceKind::cuda, 0);
-  const MachineProfile profile = bench_card(say);
+  const MachineProfile profile = bench_card(say, o.precisions);
   const std::string path = o.output.empty() ? card_profile_path(profile.machine) : o.output;
   save_profile(profile, path);
   if (o.json) return print_json(profile, path);
@@ -170,6 +173,11 @@ void add_bench(CLI::App& app) {
   command->add_option("--folder", o->folder, "That offload.*.path will name; default: the temporary folder");
   command->add_option("--device", o->device, "cpu: this machine; cuda: its first GPU")
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  command
+      ->add_option("--precision", o->precisions,
+                   "Of a GPU: what its ops are timed in, as the recipe's key, e.g. bf16,fp32; default: bf16")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   command->add_option("--worker", o->worker_file)->group("");
   command->add_flag("--json", o->json, "Print the profile's path and peaks for programs");
   command->footer("Example: ltrain bench --output profile.json");

@@ -38,12 +38,13 @@ WATCHED = {
              "norm_forward_row<bf16, 4, false, false>", "norm_forward_fp8_row<bf16, 1, false, false>",
              "norm_backward_rows<bf16, 1, false>", "norm_backward_rows<bf16, 1, true>", "norm_backward_rows<bf16, 2, false>",
              "residual_add_row<bf16, false>"],
-    "quantize": ["quantize<E4m3, bf16, 16, true>", "quantize_turned_packs<E4m3, bf16, true>", "turn_packs"],
+    "quantize": ["quantize<E4m3, bf16, 16, true>", "quantize_tiles_of_packs<E4m3, bf16, false, true>",
+                 "quantize_tiles_of_packs<E4m3, bf16, true, true>", "turn_packs"],
     "rope": ["rope_packs<bf16, false>", "rope_packs<bf16, true>"],
     "tensor_ops": ["add<bf16, 8>", "add_vector<bf16, 8>", "cast<bf16, float, 8>", "sum_squares<float>",
                    "partial_column_sums<8, float, Elements<bf16, 8> >"],
     "swiglu_fp8": ["swiglu_forward_fp8<bf16, 16>"],
-    "adamw": ["update<float, bf16, true>"],
+    "adamw": ["update<float, bf16, float, float, true>"],
 }
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
 

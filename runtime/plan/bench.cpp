@@ -250,8 +250,9 @@ BenchModel bench_model(const std::string& name, const char* architecture, int64_
 }
 
 void bench_attention_blocks(DeviceKind device, int threads, int beside,
-                            const std::vector<AttentionShape>& shapes, RankProfile& profile) {
-  for (const DType type : {DType::f32, DType::bf16})
+                            const std::vector<AttentionShape>& shapes, const std::vector<DType>& types,
+                            RankProfile& profile) {
+  for (const DType type : types)
     for (const AttentionShape& shape : shapes) {
       Measured measured;
       std::vector<std::jthread> others;
@@ -281,11 +282,13 @@ RankProfile bench_rank(int threads, int cores, const std::function<void(const st
                       steady_seconds() - begin));
     }
   bench_attention_blocks(DeviceKind::cpu, threads, cores / threads - 1,
-                         {attention_shape(4, 64, 512), attention_shape(12, 64, 1024)}, profile);
+                         {attention_shape(4, 64, 512), attention_shape(12, 64, 1024)},
+                         {DType::f32, DType::bf16}, profile);
   return profile;
 }
 
-MachineProfile bench_card(const std::function<void(const std::string&)>& say, std::vector<BenchModel> models,
+MachineProfile bench_card(const std::function<void(const std::string&)>& say,
+                          const std::vector<std::string>& precisions, std::vector<BenchModel> models,
                           std::vector<AttentionShape> blocks) {
   const DeviceInfo card = device_info(DeviceKind::cuda);
   MachineProfile p = card_profile(card.name);
@@ -301,9 +304,13 @@ MachineProfile bench_card(const std::function<void(const std::string&)>& say, st
   p.device_bytes = card.total_bytes;
   p.cores = 1 << 20;  // collectives take nothing from compute
   if (models.empty()) models = card_models();
-  for (const char* precision : {"bf16", "fp32"})
+  std::vector<DType> types;
+  const size_t all = precisions.size() * models.size() + 1;
+  size_t done = 0;
+  for (const std::string& precision : precisions) {
     for (BenchModel& r : models) {
       r.options.precision = precision_policy(precision);
+      say(fmt::format("{} of {}: the ops of {} in {}", ++done, all, r.name, precision));
       const double begin = steady_seconds();
       Measured measured;
       const int64_t bytes = plan_model(r.options, DeviceKind::cuda, measured.cost).arena;
@@ -322,8 +329,12 @@ MachineProfile bench_card(const std::function<void(const std::string&)>& say, st
           ops.peak_flops[type] = std::max(ops.peak_flops[type], flops);
       say(fmt::format("{}, {}: {:.1f} s", precision, r.name, steady_seconds() - begin));
     }
+    const DType type = precision_policy(precision).compute;
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+  }
+  say(fmt::format("{} of {}: attention of context-parallel ranks", all, all));
   if (blocks.empty()) blocks = {attention_shape(16, 64, 4096), attention_shape(32, 128, 8192)};
-  bench_attention_blocks(DeviceKind::cuda, 1, 0, blocks, ops);
+  bench_attention_blocks(DeviceKind::cuda, 1, 0, blocks, types, ops);
   p.ranks = {std::move(ops)};
   return p;
 }

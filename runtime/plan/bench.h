@@ -25,16 +25,19 @@ BenchModel bench_model(const std::string& name, const char* architecture, int64_
 /// model.
 RankProfile bench_rank(int threads, int cores, const std::function<void(const std::string&)>& say);
 
-/// Times the blocks of attention that context parallelism makes of such sequences, on `threads` threads of
-/// the CPU, or on the GPU that this thread uses; `beside` more do the same at once.
+/// Times the blocks of attention that context parallelism makes of such sequences in each of `types`, on
+/// `threads` threads of the CPU, or on the GPU that this thread uses; `beside` more do the same at once.
 void bench_attention_blocks(DeviceKind device, int threads, int beside,
-                            const std::vector<AttentionShape>& shapes, RankProfile& profile);
+                            const std::vector<AttentionShape>& shapes, const std::vector<DType>& types,
+                            RankProfile& profile);
 
-/// The profile of the GPU that this thread uses: its ops timed on it; links between cards as in its
-/// datasheet. Without `models`: those of the sizes that people train; what does not fit is left out, and
-/// said. `blocks`: of context parallelism's attention; without them two that people train.
+/// The profile of the GPU that this thread uses: its ops timed on it in `precisions` (values of the recipe's
+/// key); links between cards as in its datasheet. Without `models`: the sizes that people train; one that
+/// does not fit is left out, and `say` gets a line. `blocks`: of context parallelism's attention; without
+/// them two that people train.
 MachineProfile bench_card(const std::function<void(const std::string&)>& say,
-                          std::vector<BenchModel> models = {}, std::vector<AttentionShape> blocks = {});
+                          const std::vector<std::string>& precisions, std::vector<BenchModel> models = {},
+                          std::vector<AttentionShape> blocks = {});
 
 /// Fills the rates of files in `folder`, as offload.* writes and reads them: half a GiB each way.
 void bench_disk(MachineProfile& profile, const std::string& folder);

@@ -22,10 +22,10 @@ std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfil
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
   const ExternalMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh)), "formula"};
   if (device_of(r) == DeviceKind::cuda) {
-    // Driver, CUDA's libraries and their host buffers. A job that is given less is killed by its own cgroup,
-    // so that the figure errs on the safe side until it is measured.
-    constexpr int64_t kCudaProcess = int64_t{4} << 30;
-    return {{"CUDA process", kCudaProcess, kNotMeasured}, loader};
+    // Driver, CUDA's libraries and their host buffers: the largest of ten runs on an H200 with CUDA 13.0, of
+    // one rank and of two with NCCL (docs/measurements).
+    constexpr int64_t kOneRank = int64_t{672} << 20, kWithNccl = int64_t{1344} << 20;
+    return {{"CUDA process", ranks(r) == 1 ? kOneRank : kWithNccl, "measured on an H200"}, loader};
   }
   const ProgramOptions o = program_options(r);
   const ContextSharding cut = context_sharding(r, mesh);

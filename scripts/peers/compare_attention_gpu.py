@@ -37,7 +37,7 @@ def ltrain_command(binary, scratch, s, *more):
             f"model.max_position_embeddings={s['seq']}", "device=cuda", "precision=bf16", "parallel.data=1",
             "parallel.zero_stage=0", f"data.seq_length={s['seq']}", f"train.micro_batch_size={s['batch']}",
             f"train.global_batch_size={s['batch']}", f"train.train_steps={STEPS}", f"profile.step_start={FIRST}",
-            f"profile.step_end={STEPS + 1}", *measure.FEW_STEPS, *more]
+            f"profile.step_end={STEPS + 1}", "cuda_graphs=off", *measure.FEW_STEPS, *more]
 
 
 # Who computes it in ltrain. With cudnn a run fails where it would be anything else.

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 
+import gpu_measure
 import measure
 
 ROOT = measure.REPOSITORY
@@ -28,30 +29,19 @@ LTRAIN = os.path.join(BUILD, "ltrain")
 TEST_CUDA = os.path.join(BUILD, "test_cuda") if PACKED else os.path.join(BUILD, "tests", "test_cuda")
 LIBRARIES = {"libcublasLt.so": "cublas", "libnccl.so": "nccl", "libcudnn.so": "cudnn", "libnvrtc.so": "nvrtc"}
 SYNCHRONOUS = {"CUDA_LAUNCH_BLOCKING": "1", "LTRAIN_CUDA_SYNC": "1"}
-AGAIN_SECONDS = 60
+AGAIN_SECONDS = 40
+HANG_SECONDS = 15  # without a byte of output and a change of a file: a hang, which ends the check
 FEW_STEPS = ["train.train_steps=3", "train.eval_interval=0", "schedule.lr_warmup_steps=1", "train.log_interval=1",
              "checkpoint.save_interval=0", "checkpoint.save_at_end=false", "checkpoint.resume=never",
              "launch.distributed_timeout_minutes=1"]
 SMALL = ["precision=fp32", "model.num_hidden_layers=4", "model.hidden_size=128", "model.intermediate_size=256",
          "model.num_attention_heads=4", "train.micro_batch_size=1", "train.global_batch_size=8", "data.eval=[]", *FEW_STEPS]
-LLAMA_1B = """name: llama-1b
-device: cuda
-precision: bf16
-parallel: {{data: 1}}
-model: {{architecture: llama, vocab_size: 128256, hidden_size: 2048, intermediate_size: 8192, num_hidden_layers: 16,
-  num_attention_heads: 32, num_key_value_heads: 8, max_position_embeddings: 4096, tie_word_embeddings: true}}
-data: {{train: [{{path: {tokens}}}], seq_length: 4096}}
-train: {{micro_batch_size: 4, global_batch_size: 8, train_steps: 8}}
-optimizer: {{lr: 3.0e-4}}
-profile: {{step_start: 6, step_end: 7}}
-"""
-
 
 class Check:
     """One line of the table. `run(log)` gives a reason to fail, or None; `need`: gpu, torch, sanitizer or cpu."""
 
-    def __init__(self, name, limit, run, need="gpu"):
-        self.name, self.limit, self.run, self.need = name, limit, run, need
+    def __init__(self, name, limit, run, need="gpu", retry=True):
+        self.name, self.limit, self.run, self.need, self.retry = name, limit, run, need, retry
 
 
 class Failed(Exception):
@@ -59,7 +49,20 @@ class Failed(Exception):
 
 
 class TimedOut(Failed):
-    """Of a command that was ended at its limit."""
+    """Of a command that was ended at its limit, or that hung."""
+
+
+def newest_change(*paths):
+    """Time of the last change of these files and of everything below these folders."""
+    newest = 0.0
+    for path in paths:
+        for folder, _, files in [(path, [], [""])] if os.path.isfile(path) else os.walk(path):
+            for name in files:
+                try:
+                    newest = max(newest, os.stat(os.path.join(folder, name) if name else folder).st_mtime)
+                except OSError:
+                    pass
+    return newest
 
 
 class Checks:
@@ -96,9 +99,7 @@ class Checks:
                                        env=dict(self.environment, **environment), start_new_session=True)
             self.running.add(process)
             try:
-                code = process.wait(timeout=limit)
-            except subprocess.TimeoutExpired:
-                raise TimedOut(f"ended after {limit:.0f} s") from None
+                code = self.wait(process, log, command, limit)
             finally:
                 try:  # whatever it started goes with it
                     os.killpg(process.pid, signal.SIGKILL)
@@ -109,6 +110,24 @@ class Checks:
         if code:
             raise Failed(f"exit code {code}: {last_line(log)}")
         return time.monotonic() - began
+
+    def wait(self, process, log, command, limit):
+        """Exit code of a command. TimedOut at its limit, or when a job of ltrain's shows no progress for HANG_SECONDS."""
+        began = time.monotonic()
+        folders = [word[len("output_dir="):] for word in command if word.startswith("output_dir=")]
+        changed, seen = began, 0.0
+        while True:
+            try:
+                return process.wait(timeout=0.5)
+            except subprocess.TimeoutExpired:
+                now = time.monotonic()
+                if now - began > limit:
+                    raise TimedOut(f"ended after {limit:.0f} s") from None
+                newest = newest_change(log, *folders)
+                if newest != seen:
+                    changed, seen = now, newest
+                if folders and now - changed > HANG_SECONDS:
+                    raise TimedOut(f"hangs: no output for {HANG_SECONDS} s") from None
 
     def one(self, check):
         """Runs a check and writes what came of it."""
@@ -131,7 +150,7 @@ class Checks:
                     result, why = "skipped", left_out
             except Failed as e:
                 result, why = "timed out" if isinstance(e, TimedOut) else "failed", str(e)
-                if check.need != "cpu" and self.left() > 5:
+                if check.need != "cpu" and self.left() > 5 and not isinstance(e, TimedOut) and check.retry:
                     again = log[:-4] + "-again.log"
                     try:
                         self.attempt(check, again, SYNCHRONOUS)
@@ -258,27 +277,6 @@ class Checks:
                     return None if re.search(says, text.read()) else f"nothing says \"{says}\""
             return None if self.planning else "the job ended with 0"
         return Check(name, 45, run)
-
-    def llama(self, name, *overrides, **variables):
-        """Eight steps of a 1B shape and the table of its ops; rates go to OUT/llama-1b.jsonl."""
-        def run(log, limit, environment):
-            recipe = os.path.join(self.work, "llama-1b.yaml")
-            if not os.path.exists(recipe):
-                with open(recipe, "w", encoding="utf-8") as to:
-                    to.write(LLAMA_1B.format(tokens=self.random))
-            folder = os.path.join(self.work, name)
-            self.command([LTRAIN, "run", recipe, *(s for s in FEW_STEPS if "steps" not in s), f"output_dir={folder}", *overrides],
-                         log, limit, **variables, **environment)
-            if self.planning:
-                return None
-            with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as lines:
-                steps = [x for x in map(json.loads, lines) if "step_time_ms" in x]
-            rates = [x["tokens_per_sec"] for x in steps[3:6]]
-            with open(os.path.join(self.out, "llama-1b.jsonl"), "a", encoding="utf-8") as to:
-                to.write(json.dumps({"name": name, "overrides": overrides, "variables": variables,
-                                     "tokens_per_sec": measure.spread(rates), "losses": [x["lm_loss"] for x in steps]}) + "\n")
-            return None
-        return Check(name, 60, run)
 
 
 def last_line(path):
@@ -407,7 +405,7 @@ def parity(checks):
             except Failed as e:  # 77: all of it was left out
                 if "exit code 77" not in str(e):
                     raise
-        return Check("test_cuda: " + name, 120 if name.startswith("slow:") else 40, run)
+        return Check("test_cuda: " + name, 60 if name.startswith("slow:") else 20, run)
     return [case(n) for n in sorted(names, key=lambda n: n.startswith("slow:"))]
 
 
@@ -480,14 +478,8 @@ def beside_torch(c):
 
     def bench(log, limit, _):
         c.command([LTRAIN, "bench", "--device", "cuda", "--output", os.path.join(c.out, "profile.json")], log, limit)
-
-    def whole(log, limit, _):
-        budget = str(max(10, int(c.left() - 15)))
-        return script("compare_torch_gpu.py", "--case", "llama-1b", "--rounds", "2", "--steps", "5", "--budget", budget)(
-            log, c.left(), {})
-    return [Check("bench", 60, bench),
-            Check("attention beside PyTorch", 90, script("compare_attention_gpu.py", "--rounds", "1", "--budget", "70"), "torch"),
-            Check("1B beside PyTorch", 600, whole, "torch")]
+    return [Check("attention beside PyTorch", 90, script("compare_attention_gpu.py", "--rounds", "1", "--budget", "60"), "torch"),
+            Check("bench", 60, bench)]
 
 
 def main():
@@ -503,7 +495,7 @@ def main():
                      "scripts/pack-gpu-check.sh packs it")
     o.out = os.path.abspath(o.out)
     os.makedirs(o.out, exist_ok=True)
-    for name in ("results.jsonl", "llama-1b.jsonl"):  # what is added to
+    for name in ("results.jsonl", "steps.jsonl"):  # what is added to
         if os.path.exists(os.path.join(o.out, name)):
             os.remove(os.path.join(o.out, name))
     c = Checks(o)
@@ -516,17 +508,15 @@ def main():
         c.several(environment(c), 1)
         c.several(cpu_parts(c), 1)
         c.several([torch_ceilings(c)], 1)
-        c.several(parity(c), 6)
-        c.several(jobs(c), 3)
-        c.several(smoke(c), 1)
-        measured = {"LTRAIN_MATMUL_ALGORITHMS": "measured"}
-        c.several([c.llama("1B"), c.llama("1B, measured matmuls", **measured),
-                   c.llama("1B, captured", "cuda_graphs=on", **measured),
-                   c.llama("1B, cuDNN, not deterministic", "deterministic=false", **measured),
-                   c.llama("1B, micro-batches of 8", "train.micro_batch_size=8", **measured),
-                   c.llama("1B, FP8", "precision=fp8", **measured)], 1)
-        c.several(sanitizer(c), 1)
+        c.several(parity(c), 8)
+        c.several(jobs(c), 4)
+        c.several(smoke(c), 3)
+        peers = os.path.join(ROOT, "scripts", "peers")
+        steps = [gpu_measure.step_check(c, Check, LTRAIN, *x) for x in gpu_measure.STEPS]
+        torch = [gpu_measure.torch_check(c, Check, sys.executable, peers, *x) for x in gpu_measure.TORCH]
+        c.several(steps[:8] + torch[:2] + steps[8:] + torch[2:], 1)
         c.several(beside_torch(c), 1)
+        c.several(sanitizer(c), 1)
     finally:
         for process in list(c.running):
             try:

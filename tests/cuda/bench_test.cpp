@@ -25,10 +25,11 @@ TEST_CASE("a card's profile has a time of every op of its models, and prices pla
   std::vector<std::string> said;
   BenchModel huge = bench_model("huge", "llama", 1 << 15, 1 << 17, 64, 1 << 20, 64, 4096);
   huge.options.model.num_hidden_layers = 100;
-  const MachineProfile p = bench_card([&](const std::string& line) { said.push_back(line); },
-                                      {bench_model("tiny", "llama", 64, 96, 1, 50, 1, 24),
-                                       bench_model("tiny too", "gpt2", 32, 64, 2, 50, 2, 16), huge},
-                                      {tiny_attention()});
+  const MachineProfile p =
+      bench_card([&](const std::string& line) { said.push_back(line); }, {"bf16", "fp32"},
+                 {bench_model("tiny", "llama", 64, 96, 1, 50, 1, 24),
+                  bench_model("tiny too", "gpt2", 32, 64, 2, 50, 2, 16), huge},
+                 {tiny_attention()});
   CHECK(p.measured);
   CHECK(!p.built_in);
   CHECK(p.device_bytes == device_info(DeviceKind::cuda).total_bytes);
@@ -48,6 +49,14 @@ TEST_CASE("a card's profile has a time of every op of its models, and prices pla
   int left_out = 0;
   for (const std::string& line : said) left_out += line.find("huge: left out") != std::string::npos;
   CHECK(left_out == 2);
+  CHECK(said.front() == "1 of 7: the ops of tiny in bf16");
+  CHECK(said.back() == "7 of 7: attention of context-parallel ranks");
+  // Limited to the type that a recipe uses.
+  const MachineProfile one =
+      bench_card([](const std::string&) {}, {"bf16"}, {bench_model("tiny", "llama", 64, 96, 1, 50, 1, 24)},
+                 {tiny_attention()});
+  CHECK(one.ranks.at(0).ops.contains("matmul_nt/bf16"));
+  CHECK(!one.ranks.at(0).ops.contains("matmul_nt/f32"));
 
   const TemporaryFolder folder;
   const char* before = std::getenv("LTRAIN_PROFILE");

@@ -41,7 +41,8 @@ double seconds_of(const Plan& plan, const std::string& op) {
 TEST_CASE("blocks of attention are timed at each size, and priced by that", "[plan]") {
   RankProfile timed;
   timed.threads = 1;
-  bench_attention_blocks(DeviceKind::cpu, 1, 1, {shape_of(2, 16, 32), shape_of(4, 16, 64)}, timed);
+  bench_attention_blocks(DeviceKind::cpu, 1, 1, {shape_of(2, 16, 32), shape_of(4, 16, 64)},
+                         {DType::f32, DType::bf16}, timed);
   for (const char* op : {"attention_block_forward/f32", "attention_block_backward/f32",
                          "attention_block_forward/bf16", "attention_block_backward/bf16"}) {
     INFO(op);

@@ -25,6 +25,8 @@ constexpr const char* kRopeParameters = "rope_parameters";
 constexpr const char* kRopeScaling = "rope_scaling";
 constexpr const char* kRopeType = "model.rope_scaling.rope_type";
 constexpr const char* kDynamic = "dynamic";
+/// A model_type of another name that computes what the family does.
+constexpr std::pair<const char*, const char*> kOtherNames[] = {{"aquila", "llama"}};
 constexpr size_t kLongestValue = 200;  // bytes of a value in a message
 
 std::string value_text(const json& value) { return printable(value.dump(), kLongestValue); }
@@ -43,8 +45,10 @@ class ConfigReader {
     const auto type = root.find("model_type");
     if (type == root.end() || !type->is_string())
       return wrong("model_type", "is missing; a config.json of Hugging Face names the architecture there");
-    set("model.architecture", "model_type", *type);
     type_ = *type;
+    for (const auto& [name, family] : kOtherNames)
+      if (type_ == name) type_ = family;
+    set("model.architecture", "model_type", type_);
     family_ = find_family(type_);
     if (!family_) return;  // refused as an architecture
     keys_ = family_->hf_keys.get();
@@ -64,10 +68,12 @@ class ConfigReader {
     balance_loss(root);
     dense_layers(root);
     expert_groups(root);
-    for (const HfKey& key : *keys_) {
-      if (key.use != HfUse::obeyed || key.alias || key.missing.is_null() || derived_.count(key.path))
+    for (const HfKey& key : *keys_) {  // the class's own, where neither recipe nor file says anything
+      const bool fixed = key.use == HfUse::required && !key.path.empty();
+      const json& value = fixed ? key.accepted.front() : key.missing;
+      if ((!fixed && key.use != HfUse::obeyed) || key.alias || value.is_null() || derived_.count(key.path))
         continue;
-      given_.values.emplace(key.path, RawValue{scalar(key.missing), {path_, 0, 0}, key.name});
+      given_.values.emplace(key.path, RawValue{scalar(value), {path_, 0, 0}, key.name});
     }
   }
 

@@ -146,7 +146,10 @@ TEST_CASE("a changed key changes the model, is refused, or is harmless", "[recip
           continue;
         }
         const bool differs = model_settings(with.recipe->model) != before;
-        CHECK(with.recipe->notes.empty());
+        if (with.recipe->model.moe.norm_topk_prob && key.path == "model.moe.top_k" && value == 1)
+          CHECK_THAT(with.recipe->notes.at(0), Contains("every expert's weight is 1"));
+        else
+          CHECK(with.recipe->notes.empty());
         if (key.use == HfUse::harmless) {
           CHECK_FALSE(differs);
           ++harmless;
@@ -395,6 +398,67 @@ TEST_CASE("a config.json of an MoE model", "[recipe]") {
   const TemporaryFile mixtral(R"({"model_type": "mixtral", "num_local_experts": 4})");
   const Recipe x = parse("model: {from: " + mixtral.path + "}\n");
   CHECK((x.model.moe.num_experts == 4 && x.model.moe.top_k == 2 && x.model.moe.intermediate_size == 14336));
+}
+
+TEST_CASE("the weight of one expert a token is divided by itself as transformers' class does", "[recipe]") {
+  // modeling_mixtral.py divides always; modeling_gpt_oss.py takes a softmax of the chosen; the others have a
+  // key.
+  const std::map<std::string, std::optional<bool>> divides{{"mixtral", true},   {"gpt_oss", true},
+                                                           {"qwen3_moe", {}},   {"olmoe", {}},
+                                                           {"deepseek_v3", {}}, {"deepseek_v2", false}};
+  for (const std::string& type : family_names([](const Family& f) { return f.experts == Experts::always; }))
+    for (const int64_t top_k : {1, 2})
+      for (const json& said : {json(), json(true), json(false)}) {
+        json config = small(type);
+        config["num_experts_per_tok"] = top_k;
+        if (type.starts_with("deepseek")) config["n_group"] = config["topk_group"] = 1;
+        if (!said.is_null()) config["norm_topk_prob"] = said;
+        const Loaded with = load(config);
+        INFO(config.dump() << with.refusal);
+        const std::optional<bool> fixed = divides.at(type);
+        if (fixed && !said.is_null() && said != *fixed) {
+          CHECK_THAT(with.refusal, Contains("F: norm_topk_prob = "));
+          continue;
+        }
+        REQUIRE(with.recipe);
+        const bool of_class = type == "deepseek_v3";  // without the key
+        CHECK(with.recipe->model.moe.norm_topk_prob ==
+              fixed.value_or(said.is_null() ? of_class : said.get<bool>()));
+      }
+}
+
+TEST_CASE("a model_type that is another name of a family is that family", "[recipe]") {
+  json config = small("llama");
+  const Loaded llama = load(config);
+  config["model_type"] = "aquila";
+  const Loaded aquila = load(config);
+  REQUIRE(aquila.recipe);
+  CHECK(model_settings(aquila.recipe->model) == model_settings(llama.recipe->model));
+  CHECK(aquila.recipe->notes.empty());
+  config["logit_softcap"] = 1;
+  CHECK_FALSE(load(config).recipe);  // its keys are llama's
+}
+
+TEST_CASE("keys of a llama's config.json that its class does not compute so are refused by name",
+          "[recipe]") {
+  const auto refused = [](const json& more) {
+    json config = small("llama");
+    config.update(more);
+    return load(config).refusal;
+  };
+  CHECK_THAT(refused({{"rope_scaling",
+                       {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 128},
+                        {"attention_factor", 1.5}}}}),
+             Contains("rope_scaling.attention_factor"));
+  CHECK_THAT(refused({{"layer_types", {"sliding_attention", "full_attention"}}, {"sliding_window", 16}}),
+             Contains("F: sliding_window = 16: transformers' llama has no windows"));
+  CHECK_THAT(refused({{"layer_types", {"sliding_attention", "full_attention"}}}), Contains("layer_types"));
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
+    CHECK_THAT(refused({{key, 30.0}}), Contains(std::string("F: ") + key + " = 30.0: is not a key of llama"));
 }
 
 TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]") {

@@ -23,11 +23,13 @@ struct HfFolder {
   std::string path;
   std::vector<std::string> files;  ///< names in the folder
   std::map<std::string, HfTensor> tensors;
+  std::vector<std::string> notes;  ///< files that are not read, though they look like weights
 };
 
 /// Whether a path is such a folder: it has a config.json and no manifest of ltrain.
 bool is_hf_folder(const std::string& path);
-/// Reads index and headers. Error (storage) that names file, tensor and rule; `key` is what the path was
+/// Reads headers: of model.safetensors where it is there, as transformers does, else of the files that an
+/// index names. Error (storage) that names file, tensor and rule; `key` is what the path was
 /// given as.
 HfFolder open_hf_folder(const std::string& path, const std::string& key);
 

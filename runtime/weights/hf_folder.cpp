@@ -108,9 +108,10 @@ HfFolder open_hf_folder(const std::string& path, const std::string& key) {
   return folder;
 }
 
-Recipe hf_recipe(const std::string& path, int64_t modules) {
+Recipe hf_recipe(const std::string& path, int64_t modules, const std::vector<std::string>& ignore) {
   std::vector<std::string> settings{"model.from=" + path, "data.seq_length=1"};
   if (modules > 0) settings.push_back(fmt::format("model.num_nextn_predict_layers={}", modules));
+  if (!ignore.empty()) settings.push_back("model.from_ignore=" + json(ignore).dump());
   Recipe recipe = parse_recipe("{}", path, settings);
   recipe.data.seq_length = std::min(recipe.model.max_position_embeddings, kSeqLength);
   return recipe;

@@ -34,8 +34,8 @@ bool is_hf_folder(const std::string& path);
 HfFolder open_hf_folder(const std::string& path, const std::string& key);
 
 /// A recipe of the folder's model, with sequences as long as the model reads, 2,048 tokens at most, and with
-/// so many modules of multi-token prediction.
-Recipe hf_recipe(const std::string& path, int64_t modules = 0);
+/// so many modules of multi-token prediction. `ignore`: model.from_ignore.
+Recipe hf_recipe(const std::string& path, int64_t modules = 0, const std::vector<std::string>& ignore = {});
 /// The number of the layer that a tensor is of; -1: of none.
 int64_t layer_of(const ModelConfig& model, const std::string& name);
 /// Modules of multi-token prediction that the folder has tensors of.

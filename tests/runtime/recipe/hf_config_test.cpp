@@ -183,7 +183,9 @@ TEST_CASE("a key of a config.json that nobody knows is refused, unless the recip
   config["logit_softcap"] = 30.0;
   CHECK(load(config).refusal ==
         "F: logit_softcap = 30.0: is not a key of llama that ltrain knows, and may change what the model "
-        "computes; if it does not, set model.from_ignore: [logit_softcap]");
+        "computes; if it does not, set model.from_ignore: [logit_softcap], or --from-ignore logit_softcap of "
+        "a command "
+        "without a recipe");
   const Loaded passed = load(config, ", from_ignore: [logit_softcap]");
   REQUIRE(passed.recipe);
   REQUIRE(passed.recipe->notes.size() == 1);
@@ -194,6 +196,37 @@ TEST_CASE("a key of a config.json that nobody knows is refused, unless the recip
   CHECK_THAT(load(config, ", from_ignore: [logit_softcap, logit]").refusal,
              Contains("logit: is not a key of F"));
   CHECK_THROWS_WITH(parse("model: {from_ignore: [a]}\n"), Contains("has a meaning only with model.from"));
+  // A key inside an object, alone.
+  json plain = small("llama");
+  plain["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
+  json extra = plain;
+  extra["rope_scaling"]["attn_factor"] = 0.878;  // of a published config.json; transformers warns
+  CHECK_THAT(load(extra).refusal,
+             Contains("F: rope_scaling.attn_factor = 0.878: is not a key of llama that ltrain knows") &&
+                 Contains("set model.from_ignore: [rope_scaling.attn_factor], or --from-ignore "
+                          "rope_scaling.attn_factor of a command without a recipe"));
+  const Loaded inner = load(extra, ", from_ignore: [rope_scaling.attn_factor, rope_scaling.attn_factor]");
+  REQUIRE(inner.recipe);
+  CHECK(model_settings(inner.recipe->model) == model_settings(load(plain).recipe->model));
+  CHECK(inner.recipe->notes ==
+        std::vector<std::string>{
+            "F: rope_scaling.attn_factor = 0.878 is passed over, as model.from_ignore says"});
+  CHECK_THAT(load(extra, ", from_ignore: [rope_scaling.attn_factor, rope_scaling.factor]").refusal,
+             Contains("rope_scaling.factor: sets model.rope_scaling.factor, and cannot be passed over"));
+  for (const char* key :
+       {"rope_scaling.attn", "rope_parameters.attn_factor", "attn_factor", "hidden_size.a", "."})
+    CHECK_THAT(load(extra, std::string(", from_ignore: [\"") + key + "\"]").refusal,
+               Contains(std::string("model.from_ignore: ") + key + ": is not a key of F"));
+  json by_layer = small("gemma3_text");
+  for (const char* kind : {"full_attention", "sliding_attention"})
+    by_layer["rope_parameters"][kind] = {{"rope_type", "default"}, {"rope_theta", 2e4}, {"note", 1}};
+  CHECK_THAT(load(by_layer).refusal, Contains("model.from_ignore: [rope_parameters.full_attention.note]"));
+  CHECK(load(by_layer,
+             ", from_ignore: [rope_parameters.full_attention.note, "
+             "rope_parameters.sliding_attention.note]")
+            .refusal == "");
+  CHECK_THAT(load(by_layer, ", from_ignore: [rope_parameters.sliding_attention.rope_theta]").refusal,
+             Contains("cannot be passed over"));
   // No name of a key reaches a terminal as it is.
   config = small("llama");
   config["a\x1b[31mb"] = "\x1b[2J\u009b";

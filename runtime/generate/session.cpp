@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
+#include <set>
 
 #include "kernels/meta/meta_memory.h"
 #include "kernels/tensor/device.h"
@@ -219,6 +221,25 @@ std::vector<int32_t> Session::text_begin(TextBegin how) {
   if (how == TextBegin::as_trained) {
     if (!trained_on_data_) return tokenizer().before_text();
     const int64_t bos = trained_tokenizer_->bos;
+std::vector<EndToken> Session::end_tokens() {
+  std::vector<EndToken> all;
+  if (const int64_t end = end_of_document(); end >= 0)
+    all.push_back({static_cast<int32_t>(end), "the end of a document"});
+  std::set<std::string> folders;
+  if (is_hf_folder(path_)) folders.insert(path_);
+  if (recipe_.data.tokenizer.kind == TokenizerKind::huggingface && recipe_.data.tokenizer.path) {
+    const std::filesystem::path file(*recipe_.data.tokenizer.path), parent = file.parent_path();
+    folders.insert(std::filesystem::is_directory(file) ? file.string()
+                   : parent.empty()                    ? "."
+                                                       : parent.string());
+  }
+  for (const std::string& folder : folders)
+    for (EndToken& t : end_tokens_of_folder(folder, tokenizer()))
+      if (std::none_of(all.begin(), all.end(), [&](const EndToken& a) { return a.id == t.id; }))
+        all.push_back(std::move(t));
+  return all;
+}
+
     return bos < 0 ? std::vector<int32_t>{} : std::vector<int32_t>{static_cast<int32_t>(bos)};
   }
   const int32_t token = tokenizer().bos();
@@ -288,7 +309,10 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
   for (KeyValueCache& cache : caches_) unused.push_back(&cache);
   LT_CHECK(!unused.empty(), "a session for evaluation is asked to generate");
   const bool begins = std::any_of(prompts.begin(), prompts.end(), [](const auto& p) { return p.empty(); });
-  const int64_t end = o.stop_at_end || begins ? end_of_document() : -1;
+  const int64_t end = begins ? end_of_document() : -1;
+  std::set<int32_t> ends;
+  if (o.stop_at_end)
+    for (const EndToken& t : end_tokens()) ends.insert(t.id);
   // Rows of the embedding that stand for no token are not drawn.
   const size_t ids = static_cast<size_t>(std::min(tokenizer().vocab_size(), recipe_.model.vocab_size));
   for (size_t begun = 0; begun < prompts.size() || !texts.empty();) {
@@ -327,8 +351,7 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
       const uint64_t index = static_cast<uint64_t>(t.prompt) << 32 | static_cast<uint64_t>(t.made);
       logits[i].resize(ids);
       const int32_t next = sample_token(std::move(logits[i]), o, index);
-      const bool ends = (o.stop_at_end && next == end) || !emit(t.prompt, next) || ++t.made == o.tokens;
-      if (ends) {
+      if (ends.count(next) || !emit(t.prompt, next) || ++t.made == o.tokens) {
         unused.push_back(t.cache);
         texts.erase(texts.begin() + static_cast<int64_t>(i));
         continue;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/reader.h"
+#include "runtime/generate/end_tokens.h"
 #include "runtime/launch/job.h"
 #include "runtime/program/train_program.h"
 #include "runtime/recipe/recipe.h"
@@ -19,7 +20,10 @@ struct SamplingOptions {
   int64_t top_k = 0;         ///< keep the k likeliest; 0: all
   double top_p = 1.0;        ///< keep the likeliest whose probabilities reach p
   uint64_t seed = 1;
-  bool stop_at_end = true;  ///< stop at the tokenizer's end of document
+  bool stop_at_end = true;  ///< stop at each of Session::end_tokens
+  /// A text that is as long as the model has positions goes on from its younger half, and so does a longer
+  /// prompt. Without it both are refused.
+  bool context_shift = false;
 };
 
 /// What comes before a text.
@@ -81,6 +85,9 @@ class Session {
   KeyValueCache& cache(size_t text) { return caches_.at(text); }
 
   /// Calls `emit` with the number of a prompt and each token that is generated for it; false from it ends
+  /// Tokens that end a text: the end of document, and those that a Hugging Face folder of the model or of the
+  /// tokenizer names (runtime/generate/end_tokens.h).
+  std::vector<EndToken> end_tokens();
   /// that text. As many prompts at once as SessionOptions::texts. A text that is as long as the model's
   /// sequences goes on from its younger half. False: a rank was asked to stop, and it ended early on all.
   bool generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,

@@ -57,7 +57,7 @@ Recipe laid_out(Recipe r, const SessionOptions& options, int ranks_per_node) {
 void check_layout(const SessionOptions& options) {
   Recipe recipe;
   if (is_hf_folder(options.where)) {
-    recipe = hf_recipe(options.where);
+    recipe = hf_recipe(options.where, 0, options.from_ignore);
   } else {
     const GroupSet alone;
     const auto host_stream = make_inline_stream("checkpoint");
@@ -76,10 +76,14 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
   if (is_hf_folder(where)) {
     if (options.average) fail(ExitCode::usage, "{}: has no average of weights beside them", where);
     path_ = where;
-    recipe_ = hf_recipe(where);
+    recipe_ = hf_recipe(where, 0, options.from_ignore);
+    notes_ = recipe_.notes;
     return hf_weights(open_hf_folder(where, "the model"), recipe_.model, notes_);
   }
   if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
+  if (!options.from_ignore.empty())
+    fail(ExitCode::usage, "--from-ignore {}: {} is no Hugging Face folder, and has no config.json",
+         options.from_ignore[0], where);
   const auto host_stream = make_inline_stream("checkpoint");
   if (job_) {
     std::vector<int> all(static_cast<size_t>(job_->info().world_size));
@@ -157,7 +161,8 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
   const DeviceKind device = device_of(recipe_);
   take_device(device, job_ ? job_->info().local_rank : 0);
   compute_ = make_compute_stream(device, "compute");
-  const ProgramOptions p = inference_options(options);
+  ProgramOptions p = inference_options(options);
+  if (options.text_length) p.seq_length = options.text_length(*this);
   make_groups(device, p);
 
   int64_t bytes = 0, host_bytes = 0;
@@ -216,11 +221,6 @@ int64_t Session::end_of_document() {
   return recipe_.data.tokenizer.eod ? *recipe_.data.tokenizer.eod : tokenizer().eot();
 }
 
-std::vector<int32_t> Session::text_begin(TextBegin how) {
-  if (how == TextBegin::none) return {};
-  if (how == TextBegin::as_trained) {
-    if (!trained_on_data_) return tokenizer().before_text();
-    const int64_t bos = trained_tokenizer_->bos;
 std::vector<EndToken> Session::end_tokens() {
   std::vector<EndToken> all;
   if (const int64_t end = end_of_document(); end >= 0)
@@ -240,6 +240,11 @@ std::vector<EndToken> Session::end_tokens() {
   return all;
 }
 
+std::vector<int32_t> Session::text_begin(TextBegin how) {
+  if (how == TextBegin::none) return {};
+  if (how == TextBegin::as_trained) {
+    if (!trained_on_data_) return tokenizer().before_text();
+    const int64_t bos = trained_tokenizer_->bos;
     return bos < 0 ? std::vector<int32_t>{} : std::vector<int32_t>{static_cast<int32_t>(bos)};
   }
   const int32_t token = tokenizer().bos();
@@ -333,15 +338,20 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
           fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", token,
                recipe_.model.vocab_size);
       t.next = t.tokens;
-      t.cache->length = 0;
+      t.cache->clear();
       texts.push_back(std::move(t));
     }
     std::vector<TextTokens> rows;
     for (Text& t : texts) {
-      if (t.tokens.size() > context) {  // half of it again: shared by the many tokens that follow
+      const int64_t length = static_cast<int64_t>(t.tokens.size());
+      const bool shifts = t.tokens.size() > context;
+      if (shifts) {  // half of it again: shared by the many tokens that follow
+        LT_CHECK(o.context_shift, "expected texts of at most {} tokens, got one of {}", context, length);
         t.tokens.erase(t.tokens.begin(), t.tokens.end() - static_cast<int64_t>(context / 2));
+      }
+      if (shifts || program_->must_reread(*t.cache, length)) {
         t.next = t.tokens;
-        t.cache->length = 0;
+        t.cache->clear();
       }
       rows.push_back({t.cache, t.next});
     }

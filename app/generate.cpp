@@ -63,10 +63,16 @@ ExitCode generate(Options& o, Job* job) {
   o.prompts.resize(count);
   const int64_t at_once = std::min<int64_t>(o.batch, static_cast<int64_t>(count));
   std::vector<std::vector<int32_t>> prompts(count), made(count);
+  std::vector<std::string> doubled;  // prompts that begin a text twice
   const auto encode = [&](Session& s) {
     for (size_t i = 0; i < count; ++i) {
       prompts[i] = s.text_begin(o.begin);
+      const size_t added = prompts[i].size();
       s.tokenizer().encode(o.prompts[i], prompts[i]);
+      if (added > 0 && prompts[i].size() > added && prompts[i][added] == prompts[i][0])
+        doubled.push_back(fmt::format(
+            "prompt {} begins with token {} itself, which is put before it too: --bos no adds none", i + 1,
+            prompts[i][0]));
     }
     return text_length(prompts, s.recipe().model.max_position_embeddings, o.sampling, o.tokens_given);
   };
@@ -83,6 +89,7 @@ ExitCode generate(Options& o, Job* job) {
   const bool lead = !job || job->info().rank == 0;
   if (lead) {
     print_notes(session.notes());
+    print_notes(doubled);
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
   }
   data::Tokenizer& tokenizer = session.tokenizer();

@@ -227,6 +227,7 @@ std::vector<EndToken> Session::end_tokens() {
     all.push_back({static_cast<int32_t>(end), "the end of a document"});
   std::set<std::string> folders;
   if (is_hf_folder(path_)) folders.insert(path_);
+  if (const auto& begun = recipe_.checkpoint.load_path; begun && is_hf_folder(*begun)) folders.insert(*begun);
   if (recipe_.data.tokenizer.kind == TokenizerKind::huggingface && recipe_.data.tokenizer.path) {
     const std::filesystem::path file(*recipe_.data.tokenizer.path), parent = file.parent_path();
     folders.insert(std::filesystem::is_directory(file) ? file.string()

@@ -85,8 +85,8 @@ class Session {
   /// Error where it is not the one of the data that the model was trained on.
   data::Tokenizer& tokenizer();
   int64_t end_of_document();  ///< the token; -1: none
-  /// Tokens that end a text: the end of document, and those that a Hugging Face folder of the model or of the
-  /// tokenizer names (runtime/generate/end_tokens.h).
+  /// Tokens that end a text: the end of document, and those that a Hugging Face folder of the model, of the
+  /// weights that it began with, or of the tokenizer names (runtime/generate/end_tokens.h).
   std::vector<EndToken> end_tokens();
   /// Tokens that come before a text. Error (usage) where the tokenizer's files name none.
   std::vector<int32_t> text_begin(TextBegin how);

@@ -240,6 +240,11 @@ TEST_CASE("each of several end tokens ends a text, from every file that names on
   std::ofstream(generation) << R"({"eos_token_id": [256, 80]})";
   CHECK_THAT(t.sh("generate run --threads 1 --prompt '#a'").text,
              Catch::Contains("ends at token 80: eos_token_id of run/generation_config.json"));
+  // A checkpoint that came from the folder ends with them too.
+  REQUIRE(t.sh("import run imported -q").code == 0);
+  const Outcome imported =
+      t.sh("generate imported --threads 1 --prompt '#a' --tokens 3 --temperature 0 2>/dev/null");
+  CHECK(imported.text == "#a\n");
   std::ofstream(generation) << R"({"eos_token_id": "P"})";
   const Outcome wrong = t.sh("generate run --threads 1 --prompt '#a'");
   CHECK(wrong.code == 65);

@@ -7,6 +7,7 @@
 
 #include "app/commands.h"
 #include "app/device_option.h"
+#include "app/from_ignore_option.h"
 #include "app/model_layout.h"
 #include "app/precision_option.h"
 #include "app/print_notes.h"
@@ -27,7 +28,7 @@ using nlohmann::ordered_json;
 
 struct Options {
   std::string where, scores, precision;
-  std::vector<std::string> data, choices;
+  std::vector<std::string> data, choices, from_ignore;
   int64_t samples = 0, micro_batch = 4, seq_length = 0;
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
@@ -70,6 +71,7 @@ class Evaluation {
         questions_(questions),
         lead_(!job || job->info().rank == 0),
         session_({.where = options.where,
+                  .from_ignore = options.from_ignore,
                   .micro_batch = reads_data() ? options.micro_batch : 0,
                   .texts = questions.empty() ? 0 : 1,
                   .scores = !questions.empty(),
@@ -268,6 +270,7 @@ void add_eval(CLI::App& app) {
   add_precision(*command, o->precision);
   add_layout(*command, o->layout);
   command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
+  add_from_ignore(*command, o->from_ignore);
   add_text_begin(*command, o->begin);
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain eval runs/quickstart --samples 64");
@@ -279,7 +282,11 @@ void add_eval(CLI::App& app) {
       const auto [name, path] = name_and_path(given, o->choices.size() > 1);
       questions.push_back({name, path, read_questions(path)});
     }
-    on_ranks({.where = o->where, .seq_length = o->seq_length, .device = o->device, .layout = o->layout},
+    on_ranks({.where = o->where,
+              .from_ignore = o->from_ignore,
+              .seq_length = o->seq_length,
+              .device = o->device,
+              .layout = o->layout},
              o->threads, [&](Job* job) {
                Evaluation(*o, questions, job).run();
                return ExitCode::done;

@@ -7,6 +7,7 @@
 
 #include "app/commands.h"
 #include "app/device_option.h"
+#include "app/from_ignore_option.h"
 #include "app/model_layout.h"
 #include "app/precision_option.h"
 #include "app/print_notes.h"
@@ -20,23 +21,66 @@ namespace {
 
 struct Options {
   std::string where, tokenizer, precision;
-  std::vector<std::string> prompts, stops;
+  std::vector<std::string> prompts, stops, from_ignore;
   SamplingOptions sampling;
   int64_t batch = 16;
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
-  bool json = false, ignore_end = false, average = false;
+  bool json = false, ignore_end = false, average = false, tokens_given = false;
   ModelLayout layout;
   TextBegin begin = TextBegin::as_trained;
 };
+
+/// Tokens that the longest text has while the model reads it; its last token is not read. Shortens
+/// `sampling.tokens` where the user gave no number and prompts leave less room. Error (usage) where a prompt,
+/// or what is to follow it, has more tokens than the model has positions.
+int64_t text_length(const std::vector<std::vector<int32_t>>& prompts, int64_t positions,
+                    SamplingOptions& sampling, bool tokens_given) {
+  size_t longest = 0;
+  for (size_t i = 1; i < prompts.size(); ++i)
+    if (prompts[i].size() > prompts[longest].size()) longest = i;
+  const int64_t prompt = std::max<int64_t>(1, static_cast<int64_t>(prompts[longest].size()));
+  const std::string shift =
+      "; --context-shift reads the younger half of a text that is longer than the model's positions";
+  if (prompt > positions && !sampling.context_shift)
+    fail(ExitCode::usage,
+         "prompt {} has {} tokens, and the model {} positions (model.max_position_embeddings): expected at "
+         "most "
+         "{} tokens{}",
+         longest + 1, prompt, positions, positions, shift);
+  const int64_t room = positions - prompt + 1;
+  if (!tokens_given && !sampling.context_shift) sampling.tokens = std::min(sampling.tokens, room);
+  if (sampling.tokens > room && !sampling.context_shift)
+    fail(ExitCode::usage,
+         "--tokens {}: prompt {} has {} tokens, and the model {} positions (model.max_position_embeddings): "
+         "expected at most --tokens {}{}",
+         sampling.tokens, longest + 1, prompt, positions, room, shift);
+  return std::min(positions, prompt + sampling.tokens - 1);
+}
 
 ExitCode generate(Options& o, Job* job) {
   const size_t count = std::max<size_t>(1, o.prompts.size());
   o.prompts.resize(count);
   const int64_t at_once = std::min<int64_t>(o.batch, static_cast<int64_t>(count));
+  std::vector<std::vector<int32_t>> prompts(count), made(count);
+  std::vector<std::string> doubled;  // prompts that begin a text twice
+  const auto encode = [&](Session& s) {
+    for (size_t i = 0; i < count; ++i) {
+      prompts[i] = s.text_begin(o.begin);
+      const size_t added = prompts[i].size();
+      s.tokenizer().encode(o.prompts[i], prompts[i]);
+      if (added > 0 && prompts[i].size() > added && prompts[i][added] == prompts[i][0])
+        doubled.push_back(fmt::format(
+            "prompt {} begins with token {} itself, which is put before it too: --bos no adds none", i + 1,
+            prompts[i][0]));
+    }
+    return text_length(prompts, s.recipe().model.max_position_embeddings, o.sampling, o.tokens_given);
+  };
   Session session({.where = o.where,
+                   .from_ignore = o.from_ignore,
                    .tokenizer = o.tokenizer,
                    .texts = at_once,
+                   .text_length = encode,
                    .device = o.device,
                    .average = o.average,
                    .precision = o.precision,
@@ -45,14 +89,12 @@ ExitCode generate(Options& o, Job* job) {
   const bool lead = !job || job->info().rank == 0;
   if (lead) {
     print_notes(session.notes());
+    print_notes(doubled);
     std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
   }
   data::Tokenizer& tokenizer = session.tokenizer();
-  std::vector<std::vector<int32_t>> prompts(count), made(count);
-  for (size_t i = 0; i < count; ++i) {
-    prompts[i] = session.text_begin(o.begin);
-    tokenizer.encode(o.prompts[i], prompts[i]);
-  }
+  if (const auto ends = session.end_tokens(); lead && ends.size() > 1 && !o.ignore_end)
+    for (const EndToken& t : ends) std::fprintf(stderr, "ends at token %d: %s\n", t.id, t.source.c_str());
   o.sampling.stop_at_end = !o.ignore_end;
   std::vector<StopText> texts(count, StopText(o.stops));
   std::vector<std::string> shown(count);
@@ -117,8 +159,11 @@ void add_generate(CLI::App& app) {
   command->add_option("--stop", o->stops, "Text that ends the output, itself not shown; may be given again")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("-n,--tokens", o->sampling.tokens, "Tokens to generate, at most")
-      ->check(CLI::Range(1, 1 << 20));
+  auto* tokens =
+      command
+          ->add_option("-n,--tokens", o->sampling.tokens,
+                       "Tokens to generate, at most; default: 200, or as many as the model has positions for")
+          ->check(CLI::Range(1, 1 << 20));
   command->add_option("--temperature", o->sampling.temperature, "0: always the likeliest")
       ->check(CLI::Range(0.0, 100.0));
   command->add_option("--top-k", o->sampling.top_k, "Keep the k likeliest; 0: all")
@@ -130,17 +175,21 @@ void add_generate(CLI::App& app) {
       "--tokenizer,--ranks", o->tokenizer,
       "Rank file of a gpt2 tokenizer, or a tokenizer.json or its folder, when not where the recipe says");
   command->add_option("--threads", o->threads, "CPU threads; default: all")->check(CLI::Range(1, 4096));
+  add_from_ignore(*command, o->from_ignore);
   add_text_begin(*command, o->begin);
-  command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document");
+  command->add_flag("--ignore-end", o->ignore_end, "Go on after the end of a document and other end tokens");
+  command->add_flag("--context-shift", o->sampling.context_shift,
+                    "Go on from the younger half of a text that is as long as the model has positions");
   add_device(*command, o->device);
   add_precision(*command, o->precision);
   add_layout(*command, o->layout);
   command->add_flag("--ema", o->average, "The average of weights that train.ema_decay keeps");
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain generate runs/quickstart --prompt 'The ' --tokens 100");
-  command->callback([o] {
-    on_ranks({.where = o->where, .device = o->device, .layout = o->layout}, o->threads,
-             [&](Job* job) { return generate(*o, job); });
+  command->callback([o, tokens] {
+    o->tokens_given = tokens->count() > 0;
+    on_ranks({.where = o->where, .from_ignore = o->from_ignore, .device = o->device, .layout = o->layout},
+             o->threads, [&](Job* job) { return generate(*o, job); });
   });
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/from_ignore_option.h"
 #include "app/print_notes.h"
 #include "app/progress_line.h"
 #include "kernels/base/bytes_text.h"
@@ -76,12 +77,14 @@ void add_export(CLI::App& app) {
 void add_import(CLI::App& app) {
   struct Options {
     std::string folder, checkpoint;
+    std::vector<std::string> from_ignore;
     bool json = false, quiet = false;
   };
   auto* command = app.add_subcommand("import", "Write a Hugging Face folder as a checkpoint");
   auto o = std::make_shared<Options>();
   command->add_option("folder", o->folder, "config.json and safetensors")->required();
   command->add_option("checkpoint", o->checkpoint, "The checkpoint to make")->required();
+  add_from_ignore(*command, o->from_ignore);
   command->add_flag("--json", o->json, "For programs");
   command->add_flag("-q,--quiet", o->quiet, "No progress");
   command->footer(
@@ -89,8 +92,8 @@ void add_import(CLI::App& app) {
       "A run needs no checkpoint to begin with a folder: model.from: my-model");
   command->callback([o] {
     ProgressLine line(o->quiet);
-    const ImportReport r =
-        import_folder(o->folder, o->checkpoint, [&](int64_t done, int64_t all) { line.update(done, all); });
+    const ImportReport r = import_folder(
+        o->folder, o->checkpoint, [&](int64_t done, int64_t all) { line.update(done, all); }, o->from_ignore);
     if (o->json) {
       std::printf("%s\n", ordered_json{{"schema", "ltrain.import.v1"},
                                        {"checkpoint", r.checkpoint},

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Writes tests/golden/hf_*.safetensors: tiny MoE models, computed by transformers' own code in fp64.
 
-For mixtral, qwen3_moe and olmoe each file holds random weights (bf16, exact), tokens and targets of one batch, the
-token loss, transformers' loss for balance (load_balancing_loss_func) and the gradient of every parameter of the sum of
-both with the class's own router_aux_loss_coef; its config.json is in the metadata. tests/models/moe_golden_test.cpp
-computes the same with ltrain. Makes a virtual environment and installs PyPI's torch (CPU) and transformers there,
-some gigabytes; or, with --here, takes those of the Python that runs it.
+For mixtral, qwen3_moe and olmoe (those named *_one have one expert a token, with a weight of 1) each file holds random
+weights (bf16, exact), tokens and targets of one batch, the token loss, transformers' loss for balance
+(load_balancing_loss_func) and the gradient of every parameter of the sum of both with the class's own
+router_aux_loss_coef; its config.json is in the metadata. tests/models/moe_golden_test.cpp computes the same with
+ltrain. Makes a virtual environment and installs PyPI's torch (CPU) and transformers there, some gigabytes; or, with
+--here, takes those of the Python that runs it. Names of files after it: these alone.
 
 transformers computes norms, rotations, routers and softmax in fp32 whatever the model's type is. Here torch.float32 and
 torch.float stand for fp64 inside its modules, so that a whole fp64 computation by its code is compared.
 """
 import json
+import sys
 
 from golden_tools import GOLDEN, run_with, transformers_in_float64, write_safetensors
 
@@ -26,6 +28,11 @@ CONFIGS = {
                       tie_word_embeddings=True),
     "olmoe": dict(COMMON, intermediate_size=12, num_key_value_heads=4, num_experts=6, num_experts_per_tok=2),
 }
+ONE = "_one"
+for family in list(CONFIGS):
+    CONFIGS[family + ONE] = dict(CONFIGS[family], num_experts_per_tok=1)
+for family in ("qwen3_moe", "olmoe"):  # mixtral has no key for it
+    CONFIGS[family + ONE]["norm_topk_prob"] = True
 
 
 def make(name):
@@ -33,7 +40,8 @@ def make(name):
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    config = CONFIG_MAPPING[name](**CONFIGS[name])
+    family = name.removesuffix(ONE)
+    config = CONFIG_MAPPING[family](**CONFIGS[name])
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).double().train()
@@ -65,7 +73,7 @@ def make(name):
         total = out.loss
         assert total.dtype == torch.float64 and out.aux_loss.dtype == torch.float64, (total.dtype, out.aux_loss.dtype)
         total.backward()
-        prefix = lambda n: n.replace(".mlp.", ".block_sparse_moe.") if name == "mixtral" else n
+        prefix = lambda n: n.replace(".mlp.", ".block_sparse_moe.") if family == "mixtral" else n
         for n, p in model.named_parameters():
             assert p.grad is not None, n
             record["weight." + prefix(n)] = p.detach().bfloat16()
@@ -78,7 +86,7 @@ def make(name):
         record["token_loss"] = (total - config.router_aux_loss_coef * out.aux_loss).detach().reshape(1)
 
     path = GOLDEN / f"hf_{name}.safetensors"
-    write = dict(CONFIGS[name], model_type=name)
+    write = dict(CONFIGS[name], model_type=family)
     write_safetensors(path, record, {"config": json.dumps(write), "transformers": transformers.__version__})
     print(f"{path}: {path.stat().st_size} bytes, loss {record['token_loss'].item():.6f}, balance "
           f"{record['aux_loss'].item():.6f} times {config.router_aux_loss_coef}")
@@ -89,7 +97,7 @@ def main():
     import torch
 
     torch.set_num_threads(1)
-    for name in CONFIGS:
+    for name in [a for a in sys.argv[1:] if a != "--here"] or CONFIGS:
         make(name)
 
 

@@ -25,7 +25,7 @@ fi
 echo "== train (Ctrl-C saves and stops; start again to go on)"
 build/ltrain run recipes/quickstart.yaml
 echo "== sample"
-build/ltrain generate $run --prompt "The " --tokens 240
+build/ltrain generate $run --prompt "The " --tokens 240 --context-shift
 cat <<TEXT
 == next
   build/ltrain eval $run                       loss and perplexity on held-out text

@@ -100,13 +100,19 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
   positions_ = store.add({positions});
 }
 
-void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq) {
+void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq, bool texts) {
   if (config_.traits().positions != PositionEmbedding::rotary) return;
+  table_rows_ = seq;
+  short_texts_ = texts ? rope_switch(config_, seq) : 0;
   const auto table = [&](const ModelConfig& config, const char* name) {
-    const Tensor t =
-        memory.allocate(MemoryKind::temporaries, name, DType::f32, {seq, config.rotary_dim() / 2, 2});
+    const Tensor t = memory.allocate(MemoryKind::temporaries, name, DType::f32,
+                                     {seq + short_texts_, config.rotary_dim() / 2, 2});
     place_set(compute, t, kAllAxes, Placement::R());
-    if (!compute.meta()) upload(compute, t, rope_angles(config, seq).data());
+    if (compute.meta()) return t;
+    std::vector<float> angles = rope_angles(config, seq);
+    const std::vector<float> of_short = rope_angles(config, short_texts_);
+    angles.insert(angles.end(), of_short.begin(), of_short.end());
+    upload(compute, t, angles.data());
     return t;
   };
   rope_table_ = table(config_, "rope angles");

@@ -44,8 +44,11 @@ class Decoder {
   int stage_count() const { return static_cast<int>(stages_.size()); }
   const StageLayers& stage(int i) const { return stages_[i]; }
 
-  /// Allocates constant tables (RoPE) for sequences of up to `seq`.
-  void allocate(Stream& compute, Memory& memory, int64_t seq);
+  /// Allocates constant tables (RoPE) for sequences of `seq` tokens; with `texts` for shorter ones too, whose
+  /// angles may be others (rope_row).
+  void allocate(Stream& compute, Memory& memory, int64_t seq, bool texts);
+  /// Row of the tables for position 0 of a text of `length` tokens; positions follow.
+  int64_t rope_row(int64_t length) const { return length > 0 && length <= short_texts_ ? table_rows_ : 0; }
 
   /// `input`: (stream rows, H) from the stage before, taken over (its memory is given back when it is no
   /// longer needed); undefined where the stage embeds. Returns the output, or undefined where it has the
@@ -99,6 +102,8 @@ class Decoder {
     return config_.rotates_locally(layer) ? local_rope_table_ : rope_table_;
   }
   Tensor rope_table_, local_rope_table_;
+  int64_t table_rows_ = 0;   // of sequences as long as they can be; those of short texts are behind them
+  int64_t short_texts_ = 0;  // tokens of the longest text that has rows of its own
 };
 
 }  // namespace ltrain

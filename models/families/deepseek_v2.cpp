@@ -15,7 +15,8 @@ std::vector<HfKey> deepseek_v2_keys() {
   rows.push_back(hf_special("n_group", "groups of experts"));
   rows.push_back(hf_special("topk_group", "groups that a token chooses from"));
   rows.push_back(hf_required("scoring_func", {"softmax", nullptr}, "the router's scores"));
-  rows.push_back(hf_required("norm_topk_prob", {false, nullptr}, "weights that are divided by their sum"));
+  rows.push_back(hf_fixed("norm_topk_prob", "moe.router.norm_topk_prob", false,
+                          "weights that are divided by their sum"));
   for (HfKey& key : rows) {
     if (key.name != "num_experts_per_tok") continue;  // its class has no number
     key.missing = nullptr;

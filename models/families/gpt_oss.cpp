@@ -11,6 +11,8 @@ std::vector<HfKey> gpt_oss_keys() {
   std::erase_if(rows, [](const HfKey& key) { return key.name == "attention_bias"; });
   rows.push_back(hf_required("attention_bias", {true}, "biases of attention's projections"));
   rows.push_back(hf_alias("experts_per_token", "moe.top_k"));
+  rows.push_back(hf_fixed("norm_topk_prob", "moe.router.norm_topk_prob", true,
+                          "weights of the chosen experts alone, which sum to 1"));
   rows.push_back(hf_required("swiglu_limit", {7.0}, "where gate and up are clamped"));
   rows.push_back(hf_required("swiglu_alpha", {1.702}, "the gate's slope"));
   add_harmless(rows, "written by its authors, and not read by transformers' class",

@@ -35,6 +35,12 @@ HfKey hf_required(std::string name, std::vector<json> accepted, std::string reas
   return key;
 }
 
+HfKey hf_fixed(std::string name, const std::string& path, json value, std::string reason) {
+  HfKey key = hf_required(std::move(name), {std::move(value), nullptr}, std::move(reason));
+  key.path = "model." + path;
+  return key;
+}
+
 HfKey hf_special(std::string name, std::string reason, json missing) {
   HfKey key;
   key.name = std::move(name);

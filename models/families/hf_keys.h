@@ -9,7 +9,7 @@ namespace ltrain {
 
 enum class HfUse : uint8_t {
   obeyed,    ///< sets a key of the recipe
-  required,  ///< changes the function: only the values that ltrain computes are taken
+  required,  ///< changes the function: only the values that ltrain computes are taken; `path` gets the first
   special,   ///< depends on other keys: read by name in hf_config.cpp
   harmless   ///< does not change the function that is trained
 };
@@ -17,11 +17,11 @@ enum class HfUse : uint8_t {
 struct HfKey {
   std::string name;
   HfUse use = HfUse::harmless;
-  std::string path;           ///< obeyed: the key of the recipe; harmless: the one that it repeats, or none
-  nlohmann::json missing;     ///< default of transformers' class; obeyed, null: the recipe derives it
-  bool alias = false;         ///< obeyed: another spelling, whose default stands under the first
-  bool null_derives = false;  ///< obeyed: null has a meaning, that the recipe derives it
-  bool null_sets = false;     ///< obeyed: null is a value of the recipe's key
+  std::string path;        ///< obeyed, required: the key of the recipe; harmless: the one it repeats; or none
+  nlohmann::json missing;  ///< default of transformers' class; obeyed, null: the recipe derives it
+  bool alias = false;      ///< obeyed: another spelling, whose default stands under the first
+  bool null_derives = false;             ///< obeyed: null has a meaning, that the recipe derives it
+  bool null_sets = false;                ///< obeyed: null is a value of the recipe's key
   std::vector<nlohmann::json> accepted;  ///< required: the first is the one to name
   std::string reason;                    ///< why it is harmless, or what it changes
 };
@@ -37,6 +37,8 @@ HfKey hf_number_or_null(std::string name, const std::string& path, nlohmann::jso
 /// Another spelling of a row that has the default.
 HfKey hf_alias(std::string name, const std::string& path);
 HfKey hf_required(std::string name, std::vector<nlohmann::json> accepted, std::string reason);
+/// Trait of a family that a recipe can change: the class computes `value` whatever a config.json says.
+HfKey hf_fixed(std::string name, const std::string& path, nlohmann::json value, std::string reason);
 HfKey hf_special(std::string name, std::string reason, nlohmann::json missing = nullptr);
 /// A key that repeats another one and is not read here, but by others: it is written.
 HfKey hf_repeated(std::string name, const std::string& path, std::string reason);

@@ -7,8 +7,8 @@ namespace {
 std::vector<HfKey> mixtral_keys() {
   std::vector<HfKey> rows = moe_like_keys({32000, 4096, 14336, 32, 32, 8, 131072, 1e-5, 1e6},
                                           {8, 2, "num_local_experts", "num_experts"});
-  rows.push_back(
-      hf_required("norm_topk_prob", {true, nullptr}, "Mixtral's weights are divided by their sum"));
+  rows.push_back(hf_fixed("norm_topk_prob", "moe.router.norm_topk_prob", true,
+                          "weights that are divided by their sum, also that of one expert"));
   return rows;
 }
 

@@ -10,9 +10,15 @@ namespace ltrain {
 struct KeyValueCache {
   int64_t length = 0;    ///< tokens whose keys and values are there
   int64_t capacity = 0;  ///< tokens that there is room for
+  /// Tokens that the whole text will have, as far as known: longrope chooses its angles by the longer of this
+  /// and `length`. Kept up to date by TrainProgram; set it before the first rows where it is known earlier.
+  int64_t text_length = 0;
   /// (capacity, kv_heads * (head_dim + value_dim)): keys, rotated, and values, of the heads of this rank.
   /// Undefined for layers that another stage has.
   std::vector<Tensor> layers;
+
+  /// Makes room for another text.
+  void clear() { length = text_length = 0; }
 };
 
 /// Consecutive rows of a forward, which go on with one text.

@@ -65,13 +65,18 @@ std::vector<double> rope_frequencies(const ModelConfig& c, int64_t seq) {
         break;
       }
       case RopeType::longrope:
-        f /= (seq > r.original_max_position_embeddings ? r.long_factor : r.short_factor)
-                 .at(static_cast<size_t>(i));
+        f /= (rope_switch(c, seq) > 0 ? r.long_factor : r.short_factor).at(static_cast<size_t>(i));
         break;
     }
     frequency[static_cast<size_t>(i)] = f;
   }
   return frequency;
+}
+
+int64_t rope_switch(const ModelConfig& c, int64_t seq) {
+  const RopeScaling& r = c.rope_scaling;
+  const bool switches = r.type == RopeType::longrope && seq > r.original_max_position_embeddings;
+  return switches ? r.original_max_position_embeddings : 0;
 }
 
 double longrope_factor(const ModelConfig& c) {

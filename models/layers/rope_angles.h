@@ -12,6 +12,9 @@ namespace ltrain {
 /// sequence, by which longrope takes its short factors or its long ones.
 std::vector<double> rope_frequencies(const ModelConfig& config, int64_t seq);
 
+/// Tokens of the longest sequence that has other angles than one of `seq` tokens; 0: there is none.
+int64_t rope_switch(const ModelConfig& config, int64_t seq);
+
 /// What rope_scaling.factor is where longrope is not given one: positions for each of the original ones.
 double longrope_factor(const ModelConfig& config);
 

@@ -60,9 +60,10 @@ void refuse_impossible(const CheckpointInfo& i, const std::string& path, const R
 void note_learning_rate(const CheckpointInfo& i, const Recipe& before, const Recipe& now,
                         std::vector<std::string>& notes) {
   if (i.step >= now.train.train_steps) return;
-  const double last = learning_rate(before.optimizer, before.schedule, i.step),
-               expected = learning_rate(before.optimizer, before.schedule, i.step + 1),
-               next = learning_rate(now.optimizer, now.schedule, i.step + 1);
+  const int64_t updates = i.step - i.skipped_steps;
+  const double last = learning_rate(before.optimizer, before.schedule, updates),
+               expected = learning_rate(before.optimizer, before.schedule, updates + 1),
+               next = learning_rate(now.optimizer, now.schedule, updates + 1);
   if (std::abs(next - expected) <= 1e-9 * std::max(next, expected)) return;
   std::string keep;
   if (before.schedule.lr_decay_steps != now.schedule.lr_decay_steps && now.origins &&

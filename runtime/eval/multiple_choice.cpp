@@ -150,14 +150,18 @@ MultipleChoiceResult answer_questions(const std::vector<Question>& questions, co
       // The last token of a choice needs no room.
       const size_t all = q.context.size() + choice.size() - 1, drop = all - std::min(all, room);
       const auto first_seen = q.context.begin() + static_cast<int64_t>(drop);
-      if (i == 0 || drop != dropped) {
-        cache.length = 0;
+      const int64_t length = static_cast<int64_t>(all - drop);
+      const Decoder& decoder = program.decoder();
+      if (i == 0 || drop != dropped || decoder.rope_row(length) != decoder.rope_row(cache.text_length)) {
+        cache.clear();
+        cache.text_length = length;  // the whole text's, by which the context is rotated too
         dropped = drop;
         if (q.context.end() - first_seen > 1) program.extend({{&cache, {first_seen, q.context.end() - 1}}});
         seen = static_cast<size_t>(cache.length);
       }
       shortened = shortened || drop > 0;
       cache.length = static_cast<int64_t>(seen);  // nothing of the choice before
+      cache.text_length = length;
       std::vector<int32_t> rows{q.context.back()};
       rows.insert(rows.end(), choice.begin(), choice.end() - 1);
       double sum = 0;

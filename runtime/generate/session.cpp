@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
+#include <set>
 
 #include "kernels/meta/meta_memory.h"
 #include "kernels/tensor/device.h"
@@ -55,7 +57,7 @@ Recipe laid_out(Recipe r, const SessionOptions& options, int ranks_per_node) {
 void check_layout(const SessionOptions& options) {
   Recipe recipe;
   if (is_hf_folder(options.where)) {
-    recipe = hf_recipe(options.where);
+    recipe = hf_recipe(options.where, 0, options.from_ignore);
   } else {
     const GroupSet alone;
     const auto host_stream = make_inline_stream("checkpoint");
@@ -74,10 +76,14 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
   if (is_hf_folder(where)) {
     if (options.average) fail(ExitCode::usage, "{}: has no average of weights beside them", where);
     path_ = where;
-    recipe_ = hf_recipe(where);
+    recipe_ = hf_recipe(where, 0, options.from_ignore);
+    notes_ = recipe_.notes;
     return hf_weights(open_hf_folder(where, "the model"), recipe_.model, notes_);
   }
   if (!path_exists(where)) fail(ExitCode::storage, "{}: there is no such checkpoint or run folder", where);
+  if (!options.from_ignore.empty())
+    fail(ExitCode::usage, "--from-ignore {}: {} is no Hugging Face folder, and has no config.json",
+         options.from_ignore[0], where);
   const auto host_stream = make_inline_stream("checkpoint");
   if (job_) {
     std::vector<int> all(static_cast<size_t>(job_->info().world_size));
@@ -155,7 +161,8 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
   const DeviceKind device = device_of(recipe_);
   take_device(device, job_ ? job_->info().local_rank : 0);
   compute_ = make_compute_stream(device, "compute");
-  const ProgramOptions p = inference_options(options);
+  ProgramOptions p = inference_options(options);
+  if (options.text_length) p.seq_length = options.text_length(*this);
   make_groups(device, p);
 
   int64_t bytes = 0, host_bytes = 0;
@@ -212,6 +219,26 @@ std::optional<data::TokenizerIdentity> Session::trained_tokenizer() {
 int64_t Session::end_of_document() {
   if (trained_tokenizer_ && trained_tokenizer_->eod >= 0) return trained_tokenizer_->eod;
   return recipe_.data.tokenizer.eod ? *recipe_.data.tokenizer.eod : tokenizer().eot();
+}
+
+std::vector<EndToken> Session::end_tokens() {
+  std::vector<EndToken> all;
+  if (const int64_t end = end_of_document(); end >= 0)
+    all.push_back({static_cast<int32_t>(end), "the end of a document"});
+  std::set<std::string> folders;
+  if (is_hf_folder(path_)) folders.insert(path_);
+  if (const auto& begun = recipe_.checkpoint.load_path; begun && is_hf_folder(*begun)) folders.insert(*begun);
+  if (recipe_.data.tokenizer.kind == TokenizerKind::huggingface && recipe_.data.tokenizer.path) {
+    const std::filesystem::path file(*recipe_.data.tokenizer.path), parent = file.parent_path();
+    folders.insert(std::filesystem::is_directory(file) ? file.string()
+                   : parent.empty()                    ? "."
+                                                       : parent.string());
+  }
+  for (const std::string& folder : folders)
+    for (EndToken& t : end_tokens_of_folder(folder, tokenizer()))
+      if (std::none_of(all.begin(), all.end(), [&](const EndToken& a) { return a.id == t.id; }))
+        all.push_back(std::move(t));
+  return all;
 }
 
 std::vector<int32_t> Session::text_begin(TextBegin how) {
@@ -288,7 +315,10 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
   for (KeyValueCache& cache : caches_) unused.push_back(&cache);
   LT_CHECK(!unused.empty(), "a session for evaluation is asked to generate");
   const bool begins = std::any_of(prompts.begin(), prompts.end(), [](const auto& p) { return p.empty(); });
-  const int64_t end = o.stop_at_end || begins ? end_of_document() : -1;
+  const int64_t end = begins ? end_of_document() : -1;
+  std::set<int32_t> ends;
+  if (o.stop_at_end)
+    for (const EndToken& t : end_tokens()) ends.insert(t.id);
   // Rows of the embedding that stand for no token are not drawn.
   const size_t ids = static_cast<size_t>(std::min(tokenizer().vocab_size(), recipe_.model.vocab_size));
   for (size_t begun = 0; begun < prompts.size() || !texts.empty();) {
@@ -309,15 +339,20 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
           fail(ExitCode::usage, "prompt: token {} is outside the model's vocabulary of {}", token,
                recipe_.model.vocab_size);
       t.next = t.tokens;
-      t.cache->length = 0;
+      t.cache->clear();
       texts.push_back(std::move(t));
     }
     std::vector<TextTokens> rows;
     for (Text& t : texts) {
-      if (t.tokens.size() > context) {  // half of it again: shared by the many tokens that follow
+      const int64_t length = static_cast<int64_t>(t.tokens.size());
+      const bool shifts = t.tokens.size() > context;
+      if (shifts) {  // half of it again: shared by the many tokens that follow
+        LT_CHECK(o.context_shift, "expected texts of at most {} tokens, got one of {}", context, length);
         t.tokens.erase(t.tokens.begin(), t.tokens.end() - static_cast<int64_t>(context / 2));
+      }
+      if (shifts || program_->must_reread(*t.cache, length)) {
         t.next = t.tokens;
-        t.cache->length = 0;
+        t.cache->clear();
       }
       rows.push_back({t.cache, t.next});
     }
@@ -327,8 +362,7 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
       const uint64_t index = static_cast<uint64_t>(t.prompt) << 32 | static_cast<uint64_t>(t.made);
       logits[i].resize(ids);
       const int32_t next = sample_token(std::move(logits[i]), o, index);
-      const bool ends = (o.stop_at_end && next == end) || !emit(t.prompt, next) || ++t.made == o.tokens;
-      if (ends) {
+      if (ends.count(next) || !emit(t.prompt, next) || ++t.made == o.tokens) {
         unused.push_back(t.cache);
         texts.erase(texts.begin() + static_cast<int64_t>(i));
         continue;

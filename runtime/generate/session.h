@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/reader.h"
+#include "runtime/generate/end_tokens.h"
 #include "runtime/launch/job.h"
 #include "runtime/program/train_program.h"
 #include "runtime/recipe/recipe.h"
@@ -19,7 +20,10 @@ struct SamplingOptions {
   int64_t top_k = 0;         ///< keep the k likeliest; 0: all
   double top_p = 1.0;        ///< keep the likeliest whose probabilities reach p
   uint64_t seed = 1;
-  bool stop_at_end = true;  ///< stop at the tokenizer's end of document
+  bool stop_at_end = true;  ///< stop at each of Session::end_tokens
+  /// A text that is as long as the model has positions goes on from its younger half, and so does a longer
+  /// prompt. Without it both are refused.
+  bool context_shift = false;
 };
 
 /// What comes before a text.
@@ -36,15 +40,21 @@ struct ModelLayout {
   int64_t ranks() const { return data * tensor * pipeline; }
 };
 
+class Session;
+
 struct SessionOptions {
   /// A checkpoint, a folder of them, or a run's output_dir: the newest valid one is taken. Or a Hugging Face
   /// folder.
   std::string where;
-  std::string tokenizer{};  ///< data.tokenizer.path, when the recipe's is not to be used
-  int64_t micro_batch = 0;  ///< sequences at once, of an evaluation; 0: none is made
-  int64_t texts = 0;        ///< that are generated or scored at once; 0: none
-  bool scores = false;      ///< of texts: TrainProgram::score
-  int64_t seq_length = 0;   ///< tokens of a sequence; 0: the recipe's
+  std::vector<std::string> from_ignore{};  ///< model.from_ignore, of a Hugging Face folder
+  std::string tokenizer{};                 ///< data.tokenizer.path, when the recipe's is not to be used
+  int64_t micro_batch = 0;                 ///< sequences at once, of an evaluation; 0: none is made
+  int64_t texts = 0;                       ///< that are generated or scored at once; 0: none
+  bool scores = false;                     ///< of texts: TrainProgram::score
+  int64_t seq_length = 0;                  ///< tokens of a sequence; 0: the recipe's
+  /// Tokens of the longest text, asked when tokenizer and recipe are there and before memory is taken; none:
+  /// as long as a sequence.
+  std::function<int64_t(Session&)> text_length{};
   DeviceChoice device =
       DeviceChoice::automatic;  ///< auto: a GPU where there is one, whatever trained the model
   bool average = false;         ///< the average that the run kept of the weights
@@ -75,14 +85,17 @@ class Session {
   /// Error where it is not the one of the data that the model was trained on.
   data::Tokenizer& tokenizer();
   int64_t end_of_document();  ///< the token; -1: none
+  /// Tokens that end a text: the end of document, and those that a Hugging Face folder of the model, of the
+  /// weights that it began with, or of the tokenizer names (runtime/generate/end_tokens.h).
+  std::vector<EndToken> end_tokens();
   /// Tokens that come before a text. Error (usage) where the tokenizer's files name none.
   std::vector<int32_t> text_begin(TextBegin how);
   TrainProgram& program() { return *program_; }
   KeyValueCache& cache(size_t text) { return caches_.at(text); }
 
   /// Calls `emit` with the number of a prompt and each token that is generated for it; false from it ends
-  /// that text. As many prompts at once as SessionOptions::texts. A text that is as long as the model's
-  /// sequences goes on from its younger half. False: a rank was asked to stop, and it ended early on all.
+  /// that text. As many prompts at once as SessionOptions::texts, which have SessionOptions::text_length
+  /// tokens at most. False: a rank was asked to stop, and it ended early on all.
   bool generate(const std::vector<std::vector<int32_t>>& prompts, const SamplingOptions& options,
                 const std::function<bool(size_t, int32_t)>& emit);
 

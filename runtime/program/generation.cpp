@@ -51,6 +51,20 @@ KeyValueCache TrainProgram::make_cache() {
   return cache;
 }
 
+bool TrainProgram::must_reread(const KeyValueCache& text, int64_t length) const {
+  const int64_t row = decoder_.rope_row(text.text_length);
+  return text.length > 0 && decoder_.rope_row(std::max(text.text_length, length)) != row;
+}
+
+void TrainProgram::grow(KeyValueCache& text, int64_t count) const {
+  const int64_t length = text.length + count;
+  LT_CHECK(length <= text.capacity, "a text with room for {} tokens: got {} and {} more", text.capacity,
+           text.length, count);
+  LT_CHECK(!must_reread(text, length), "expected a text of {} tokens to be read anew before it has {}",
+           text.length, length);
+  text.text_length = std::max(text.text_length, length);
+}
+
 void TrainProgram::share_logits(Tensor logits) {
   const Groups& g = device_.groups;
   Stream& s = device_.compute;
@@ -66,8 +80,10 @@ void TrainProgram::share_logits(Tensor logits) {
 void TrainProgram::extend_rows(const TextForward& forward, const int32_t* tokens) {
   Stream& s = device_.compute;
   std::vector<int32_t> positions;
-  for (const TextRows& t : forward.texts)
-    for (int64_t i = 0; i < t.count; ++i) positions.push_back(static_cast<int32_t>(t.cache->length + i));
+  for (const TextRows& t : forward.texts) {
+    const int64_t first = decoder_.rope_row(t.cache->text_length) + t.cache->length;
+    for (int64_t i = 0; i < t.count; ++i) positions.push_back(static_cast<int32_t>(first + i));
+  }
   MicroBatch mb;
   mb.seq = static_cast<int64_t>(positions.size());
   mb.tokens = tokens_.flat(0, {mb.seq});
@@ -123,10 +139,7 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
   }
   for (size_t i = 0; i < texts.size() && !meta;) {
     LT_CHECK(!texts[i].tokens.empty(), "a text goes on with at least one token");
-    LT_CHECK(
-        texts[i].cache->length + static_cast<int64_t>(texts[i].tokens.size()) <= texts[i].cache->capacity,
-        "a text of {} tokens goes on with {}, and there is room for {}", texts[i].cache->length,
-        texts[i].tokens.size(), texts[i].cache->capacity);
+    grow(*texts[i].cache, static_cast<int64_t>(texts[i].tokens.size()));
     if (texts[i].tokens.size() > 1) {  // alone, by parts; what follows its last row is asked for
       const int64_t all = static_cast<int64_t>(texts[i].tokens.size());
       for (int64_t done = 0; done < all;) {
@@ -142,6 +155,7 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
     std::vector<TextRows> rows;  // one token each: together
     std::vector<int32_t> tokens;
     for (; i < texts.size() && texts[i].tokens.size() == 1 && static_cast<int64_t>(rows.size()) < most; ++i) {
+      if (!rows.empty()) grow(*texts[i].cache, 1);
       rows.push_back({texts[i].cache, 1});
       tokens.push_back(texts[i].tokens[0]);
     }
@@ -158,9 +172,9 @@ std::vector<TokenScore> TrainProgram::score(KeyValueCache& text, const std::vect
   const bool meta = device_.compute.meta() != nullptr;
   const int64_t vocab = options_.model.vocab_size, count = static_cast<int64_t>(tokens.size());
   const int64_t most = std::min(kScoredRows, text_positions_.elements());
-  LT_CHECK(count == static_cast<int64_t>(targets.size()) && text.length + count <= text.capacity,
-           "a text of {} tokens with room for {} goes on with {}, and {} are scored", text.length,
-           text.capacity, count, targets.size());
+  LT_CHECK(count == static_cast<int64_t>(targets.size()), "expected a target for each of {} tokens, got {}",
+           count, targets.size());
+  grow(text, count);
   const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
   Tensor logits = device_.memory.allocate(MemoryKind::temporaries, "logits", type, {most, vocab});
   std::vector<float> narrow(static_cast<size_t>(meta ? 0 : vocab));

@@ -4,11 +4,12 @@
 
 namespace ltrain {
 
-/// Of optimizer step `step`, from 1. Linear warm-up to optimizer.lr over lr_warmup_steps, then the decay
-/// style down to min_lr at lr_decay_steps and min_lr after it (Megatron-LM's definitions).
+/// Of the update `step`, from 1: steps that make none do not count. Linear warm-up to optimizer.lr over
+/// lr_warmup_steps, then the decay style down to min_lr at lr_decay_steps and min_lr after it (Megatron-LM's
+/// definitions).
 double learning_rate(const OptimizerKeys& optimizer, const LrSchedule& schedule, int64_t step);
 
-/// Of optimizer step `step`, from 1, of `steps`: from schedule.start_weight_decay at the first to
+/// Of the update `step`, from 1, of `steps`: from schedule.start_weight_decay at the first to
 /// schedule.end_weight_decay at the last (Megatron-LM's get_wd).
 double weight_decay(const OptimizerKeys& optimizer, const LrSchedule& schedule, int64_t step, int64_t steps);
 

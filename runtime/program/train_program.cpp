@@ -115,7 +115,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
                   {options.precision, options.sharding, options.bucket_elements, options.for_training,
                    options.optimizer, options.offload, device_.slow.states, device_.slow.params,
                    options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
-  decoder_.allocate(device_.compute, device_.memory, options.seq_length);
+  decoder_.allocate(device_.compute, device_.memory, options.seq_length, !options.for_training);
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
   };

@@ -198,6 +198,9 @@ class TrainProgram {
 
   /// Room for this rank's keys and values of a text of seq_length tokens, for as long as this lives.
   KeyValueCache make_cache();
+  /// Whether a text's keys, if it grows to `length` tokens, must be computed anew: longrope turns those of a
+  /// text beyond its original positions by other angles. extend and score refuse such a text.
+  bool must_reread(const KeyValueCache& text, int64_t length) const;
   /// Appends to each text its tokens, at least one, and returns for each the logits (V) of what follows.
   /// Texts have room for theirs. On meta the tokens are ignored: the memory of the most rows that one forward
   /// has.
@@ -211,6 +214,8 @@ class TrainProgram {
   bool any_rank(bool mine);
 
  private:
+  /// Says how long a text will be, before rows of it are computed.
+  void grow(KeyValueCache& text, int64_t count) const;
   /// One forward over rows of texts; its logits on all ranks.
   void extend_rows(const TextForward& forward, const int32_t* tokens);
   /// Sums the logits of the parts of the vocabulary, of which each is counted once.

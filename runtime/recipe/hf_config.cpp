@@ -25,6 +25,8 @@ constexpr const char* kRopeParameters = "rope_parameters";
 constexpr const char* kRopeScaling = "rope_scaling";
 constexpr const char* kRopeType = "model.rope_scaling.rope_type";
 constexpr const char* kDynamic = "dynamic";
+/// A model_type of another name that computes what the family does.
+constexpr std::pair<const char*, const char*> kOtherNames[] = {{"aquila", "llama"}};
 constexpr size_t kLongestValue = 200;  // bytes of a value in a message
 
 std::string value_text(const json& value) { return printable(value.dump(), kLongestValue); }
@@ -43,8 +45,10 @@ class ConfigReader {
     const auto type = root.find("model_type");
     if (type == root.end() || !type->is_string())
       return wrong("model_type", "is missing; a config.json of Hugging Face names the architecture there");
-    set("model.architecture", "model_type", *type);
     type_ = *type;
+    for (const auto& [name, family] : kOtherNames)
+      if (type_ == name) type_ = family;
+    set("model.architecture", "model_type", type_);
     family_ = find_family(type_);
     if (!family_) return;  // refused as an architecture
     keys_ = family_->hf_keys.get();
@@ -64,10 +68,12 @@ class ConfigReader {
     balance_loss(root);
     dense_layers(root);
     expert_groups(root);
-    for (const HfKey& key : *keys_) {
-      if (key.use != HfUse::obeyed || key.alias || key.missing.is_null() || derived_.count(key.path))
+    for (const HfKey& key : *keys_) {  // the class's own, where neither recipe nor file says anything
+      const bool fixed = key.use == HfUse::required && !key.path.empty();
+      const json& value = fixed ? key.accepted.front() : key.missing;
+      if ((!fixed && key.use != HfUse::obeyed) || key.alias || value.is_null() || derived_.count(key.path))
         continue;
-      given_.values.emplace(key.path, RawValue{scalar(key.missing), {path_, 0, 0}, key.name});
+      given_.values.emplace(key.path, RawValue{scalar(value), {path_, 0, 0}, key.name});
     }
   }
 
@@ -147,17 +153,35 @@ class ConfigReader {
     by_layer_ = root.contains(kRopeParameters);
   }
 
-  /// model.from_ignore: what the user says does not matter here.
-  void read_ignored(const json& root) {
+  /// The object that holds a key, and the key's name there: "rope_scaling.factor" is one of an object. Null
+  /// where there is no such key.
+  static std::pair<json*, std::string> holder(json& root, const std::string& name) {
+    if (root.contains(name)) return {&root, name};
+    const size_t dot = name.find('.');
+    if (dot == std::string::npos) return {nullptr, name};
+    const auto inner = root.find(name.substr(0, dot));
+    return inner == root.end() || !inner->is_object() ? std::pair<json*, std::string>{nullptr, name}
+                                                      : holder(*inner, name.substr(dot + 1));
+  }
+
+  /// Row of a key that may be in an object: rotations by kind of layer have the rows of those without.
+  const HfKey* row_of(const std::string& name) const {
+    const size_t first = name.find('.'), last = name.rfind('.');
+    return find_hf_key(*keys_, first == last ? name : name.substr(0, first) + name.substr(last));
+  }
+
+  /// model.from_ignore: what the user says does not matter here. Keys of objects are taken out of `root`.
+  void read_ignored(json& root) {
     const auto it = given_.values.find("model.from_ignore");
     if (it == given_.values.end()) return;
     for (const Node& item : it->second.value.items) {
-      const HfKey* key = find_hf_key(*keys_, item.text);
+      const HfKey* key = row_of(item.text);
+      const auto [object, name] = holder(root, item.text);
       const auto refuse = [&](const std::string& why) {
         diagnostics_.add(it->second.place,
                          fmt::format("model.from_ignore: {}: {}", printable(item.text), why));
       };
-      if (!root.contains(item.text))
+      if (!object && !ignored_.count(item.text))
         refuse(fmt::format("is not a key of {}", path_));
       else if (item.text == "model_type" || (key && key->use == HfUse::obeyed))
         refuse(fmt::format("sets {}, and cannot be passed over; set that key in the recipe",
@@ -167,18 +191,25 @@ class ConfigReader {
             "also says which layers of {} rotate by rope_local_base_freq; set model.sliding_window in "
             "the recipe",
             type_));
-      else if (ignored_.insert(item.text).second)
+      else if (ignored_.insert(item.text).second) {
         given_.notes.push_back(fmt::format("{}: {} = {} is passed over, as model.from_ignore says", path_,
-                                           printable(item.text), value_text(root[item.text])));
+                                           printable(item.text), value_text((*object)[name])));
+        if (object != &root) object->erase(name);
+      }
     }
+  }
+
+  void unknown(const std::string& name, const json& value) {
+    const std::string key = printable(in_file(name));
+    wrong(name, fmt::format("= {}: is not a key of {} that ltrain knows, and may change what the model "
+                            "computes; if it does not, set model.from_ignore: [{}], or --from-ignore {} of a "
+                            "command without a recipe",
+                            value_text(value), type_, key, key));
   }
 
   void take(const std::string& name, const json& value) {
     const HfKey* key = find_hf_key(*keys_, name);
-    if (!key || name.find('.') != std::string::npos)
-      return wrong(name, fmt::format("= {}: is not a key of {} that ltrain knows, and may change what the "
-                                     "model computes; if it does not, set model.from_ignore: [{}]",
-                                     value_text(value), type_, printable(name)));
+    if (!key || name.find('.') != std::string::npos) return unknown(name, value);
     if (name == "rope_parameters" || name == "rope_scaling") return rope(name, value);
     take(*key, value);
   }
@@ -215,9 +246,7 @@ class ConfigReader {
       const std::string name = section + "." + key;
       const HfKey* row = find_hf_key(*keys_, name);
       if (!row)
-        wrong(name,
-              fmt::format("= {}: is not a key that ltrain knows, and may change what the model computes",
-                          value_text(v)));
+        unknown(name, v);
       else if (key == "type" && v != *type)
         wrong(name, fmt::format("= {}: differs from rope_type, {}", value_text(v), value_text(*type)));
       else if (dynamic && (key == "rope_type" || key == "type"))

@@ -351,12 +351,13 @@ class Trainer {
     step_profile_->host("data", begin, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     AdamwArgs a;
-    a.lr = learning_rate(recipe_.optimizer, recipe_.schedule, step_ + 1);
+    const int64_t update = step_ + 1 - skipped_;  // schedules go on with updates, as Megatron-LM's do
+    a.lr = learning_rate(recipe_.optimizer, recipe_.schedule, update);
     a.beta1 = recipe_.optimizer.adam_beta1;
     a.beta2 = recipe_.optimizer.adam_beta2;
     a.eps = recipe_.optimizer.adam_eps;
-    a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, step_ + 1, recipe_.train.train_steps);
-    a.step = earlier_updates_ + step_ + 1 - skipped_;  // updates, of which moments are averages
+    a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, update, recipe_.train.train_steps);
+    a.step = earlier_updates_ + update;  // updates, of which moments are averages
     const auto wire_before = wire_by_axis(groups_->groups(), false),
                group_before = wire_by_axis(groups_->groups(), true);
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));

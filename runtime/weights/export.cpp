@@ -9,6 +9,7 @@
 #include "parallel/mesh/groups.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/finite.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/weights/hf_config.h"
@@ -93,6 +94,17 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
     parts.push_back(std::move(p));
   }
   return parts;
+}
+
+/// Weights that the folder's type cannot hold.
+[[noreturn]] void refuse_overflow(const std::string& checkpoint, const SafetensorsItem& item, DType stored,
+                                  int64_t count) {
+  const bool half = item.dtype == DType::f16;
+  fail(ExitCode::usage,
+       "{}: {}: {} of {} weights are {} here and not finite as {}, whose largest number is {}; nearest valid "
+       "value: --dtype {}",
+       checkpoint, item.name, count, item.bytes() / dtype_size(item.dtype), dtype_name(stored),
+       dtype_name(item.dtype), half ? "65504" : "3.4e38", half ? "bf16" : "fp32");
 }
 
 /// In the order of the parts, each file up to `most` bytes.
@@ -181,7 +193,11 @@ ExportReport export_checkpoint(const ExportOptions& o) {
     SafetensorsWriter writer(file, items);
     for (const SafetensorsItem& item : writer.items()) {
       const Part& p = *by_name.at(item.name);
+      const DType stored = reader->tensors().at(p.source).dtype;
+      int64_t infinite = 0;
       const WriteBytes write = [&](const void* data, int64_t bytes) {
+        if (stored != item.dtype)
+          infinite += count_not_finite(item.dtype, data, bytes / dtype_size(item.dtype));
         writer.write(data, bytes);
         report.bytes += bytes;
         if (o.progress) o.progress(report.bytes, all);
@@ -190,6 +206,7 @@ ExportReport export_checkpoint(const ExportOptions& o) {
         stream_stack(*reader, p.source, item.dtype, p.slice.global, p.transposed, write);
       else
         stream_tensor(*reader, p.source, item.dtype, p.slice, p.transposed, write);
+      if (infinite > 0) refuse_overflow(report.checkpoint, item, stored, infinite);
       map[item.name] = name;
     }
     writer.finish();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -69,13 +70,17 @@ HfFolder open_hf_folder(const std::string& path, const std::string& key) {
   HfFolder folder;
   folder.path = path;
   std::map<std::string, std::string> index;
-  if (path_exists(path + "/" + kIndex)) {
+  if (path_exists(path + "/" + kSingle)) {
+    folder.files = {kSingle};
+    if (path_exists(path + "/" + kIndex))
+      folder.notes.push_back(fmt::format(
+          "{}: {} is read and {} beside it is not, as transformers does: remove the one that is out of date",
+          path, kSingle, kIndex));
+  } else if (path_exists(path + "/" + kIndex)) {
     index = read_index(path + "/" + kIndex);
     std::set<std::string> files;
     for (const auto& [tensor, file] : index) files.insert(file);
     folder.files.assign(files.begin(), files.end());
-  } else if (path_exists(path + "/" + kSingle)) {
-    folder.files = {kSingle};
   } else {
     const bool pickled =
         path_exists(path + "/pytorch_model.bin") || path_exists(path + "/pytorch_model.bin.index.json");
@@ -103,9 +108,10 @@ HfFolder open_hf_folder(const std::string& path, const std::string& key) {
   return folder;
 }
 
-Recipe hf_recipe(const std::string& path, int64_t modules) {
+Recipe hf_recipe(const std::string& path, int64_t modules, const std::vector<std::string>& ignore) {
   std::vector<std::string> settings{"model.from=" + path, "data.seq_length=1"};
   if (modules > 0) settings.push_back(fmt::format("model.num_nextn_predict_layers={}", modules));
+  if (!ignore.empty()) settings.push_back("model.from_ignore=" + json(ignore).dump());
   Recipe recipe = parse_recipe("{}", path, settings);
   recipe.data.seq_length = std::min(recipe.model.max_position_embeddings, kSeqLength);
   return recipe;
@@ -142,6 +148,28 @@ std::vector<std::pair<std::string, std::string>> module_copies(const ModelConfig
   return copies;
 }
 
+namespace {
+
+/// Whether two tensors of one shape hold the same numbers. -0 is 0; NaN is NaN.
+bool same_values(PieceReader& reader, const std::string& a, const std::string& b) {
+  constexpr int64_t kMost = 1 << 20;  // elements at a time
+  const Shape& shape = reader.tensors().at(a).shape;
+  reader.take_any_float();
+  const int64_t block = std::min(kMost, shape.elements());
+  std::vector<double> x(static_cast<size_t>(block)), y(x.size());
+  for (int64_t at = 0; at < shape.elements(); at += block) {
+    const int64_t end = std::min(shape.elements(), at + block);
+    const Slice part = Slice::whole(shape).range(at, end);
+    reader.read(a, DType::f64, part, x.data());
+    reader.read(b, DType::f64, part, y.data());
+    const auto same = [](double p, double q) { return p == q || (std::isnan(p) && std::isnan(q)); };
+    if (!std::equal(x.begin(), x.begin() + (end - at), y.begin(), same)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 void check_copies(const HfFolder& folder, const ModelConfig& model) {
   const Shape shape{model.vocab_size, model.hidden_size};
   for (const auto& [copy, own] : module_copies(model)) {
@@ -163,15 +191,7 @@ void check_copies(const HfFolder& folder, const ModelConfig& model) {
       both[name].pieces = {{t.file, name, Slice::whole(shape), {}}};
     }
     PieceReader reader(folder.path, folder.files, both);
-    constexpr int64_t kMost = 1 << 20;  // elements at a time
-    std::vector<char> a(static_cast<size_t>(kMost * dtype_size(*dtype))), b(a.size());
-    for (int64_t at = 0; at < shape.elements(); at += kMost) {
-      const int64_t end = std::min(shape.elements(), at + kMost);
-      const Slice part = Slice::whole(shape).range(at, end);
-      reader.read(copy, *dtype, part, a.data());
-      reader.read(own, *dtype, part, b.data());
-      if (!std::equal(a.begin(), a.begin() + (end - at) * dtype_size(*dtype), b.begin())) refuse("");
-    }
+    if (!same_values(reader, copy, own)) refuse("");
   }
 }
 
@@ -229,6 +249,9 @@ class Match {
     const auto with = [&](const auto& t) { return t.first.starts_with(prefix); };
     if (std::none_of(folder.tensors.begin(), folder.tensors.end(), with)) prefix_ = prefix;
     for (const auto& [name, t] : folder.tensors) left_.insert(name);
+    // What is saved of a tied model may have either name of the one tensor.
+    if (model.tie_word_embeddings && !find(tokens_) && folder.tensors.count(output_))
+      tokens_in_file_ = output_;
   }
 
   void add(const std::string& name, const Shape& shape) {
@@ -271,6 +294,10 @@ class Match {
   }
 
   std::map<std::string, TensorParts> finish(std::vector<std::string>& notes) {
+    if (!tokens_in_file_.empty())
+      notes.push_back(fmt::format("{}: {} is read as the embedding, {}, which is not there: they are tied",
+                                  folder_.path, output_, tokens_));
+    pass_over_tied_output(notes);
     pass_over(notes);
     if (dequantized_ > 0)
       notes.push_back(
@@ -302,6 +329,7 @@ class Match {
     return at == folder_.tensors.end() ? nullptr : &at->second;
   }
   std::string in_folder(const std::string& name) const {
+    if (!tokens_in_file_.empty() && name == tokens_) return tokens_in_file_;
     return !prefix_.empty() && name.starts_with(prefix_) ? name.substr(prefix_.size()) : name;
   }
 
@@ -415,28 +443,40 @@ class Match {
     for (const Part& p : pieces) parts.pieces.push_back({t.file, key, p.slice, p.order});
   }
 
-  /// What is in files and is no parameter: masks and angles that are computed, an output layer that is the
-  /// embedding.
+  /// Passes over an output layer of a tied model that equals the embedding. Error (usage) where it differs.
+  void pass_over_tied_output(std::vector<std::string>& notes) {
+    if (!model_.tie_word_embeddings || !left_.count(output_) || !problems_.empty() || !missing_.empty())
+      return;
+    add(output_, parts_.at(tokens_).shape);
+    if (!problems_.empty()) return;
+    const auto output = parts_.extract(output_);
+    PieceReader both(folder_.path, folder_.files,
+                     {{output_, output.mapped()}, {tokens_, parts_.at(tokens_)}});
+    if (!same_values(both, output_, tokens_))
+      fail(ExitCode::usage,
+           "{}: {} differs from {}, and with model.tie_word_embeddings: true the output layer would be lost. "
+           "Expected equal tensors, one of the two, or model.tie_word_embeddings: false (without a recipe: "
+           "tie_word_embeddings of {}/config.json), which uses both, as transformers 5 does",
+           folder_.path, output_, tokens_, folder_.path);
+    notes.push_back(fmt::format("{}: {} is passed over: it equals {}, to which it is tied", folder_.path,
+                                output_, tokens_));
+  }
+
+  /// What is in files and is no parameter: masks and angles that are computed.
   void pass_over(std::vector<std::string>& notes) {
     int64_t buffers = 0, behind = 0, copies = 0;
-    const std::string output = model_.names().output + ".weight";
     std::set<std::string> copied;
     for (const auto& [copy, own] : module_copies(model_)) copied.insert(in_folder(copy));
     for (auto it = left_.begin(); it != left_.end();) {
       bool buffer = it->ends_with(".rotary_emb.inv_freq");
       for (const std::string& end : model_.family->hf_layout.buffers) buffer = buffer || it->ends_with(end);
-      const bool tied = model_.tie_word_embeddings && *it == output;
-      if (tied)
-        notes.push_back(
-            fmt::format("{}: {} is passed over: with model.tie_word_embeddings the output layer is {}",
-                        folder_.path, output, model_.names().tokens));
       const bool copy = copied.count(*it) > 0;
       const bool module =
           model_.traits().multi_token_prediction && layer_of(model_, *it) >= model_.all_layers();
       buffers += buffer;
       behind += module;
       copies += copy;
-      it = buffer || tied || module || copy ? left_.erase(it) : std::next(it);
+      it = buffer || module || copy ? left_.erase(it) : std::next(it);
     }
     if (behind > 0)
       notes.push_back(fmt::format(
@@ -456,8 +496,10 @@ class Match {
 
   const HfFolder& folder_;
   const ModelConfig& model_;
-  std::string prefix_;  ///< that names in the folder lack
-  std::string dtype_;   ///< of the parameter that is put together
+  const std::string tokens_ = model_.names().tokens + ".weight", output_ = model_.names().output + ".weight";
+  std::string prefix_;          ///< that names in the folder lack
+  std::string tokens_in_file_;  ///< name of the embedding in the folder, where it is the output layer's
+  std::string dtype_;           ///< of the parameter that is put together
   int64_t dequantized_ = 0, fp8_ = 0;
   std::set<std::string> left_;
   std::vector<std::string> missing_, problems_;
@@ -468,6 +510,7 @@ class Match {
 
 std::unique_ptr<PieceReader> hf_weights(const HfFolder& folder, const ModelConfig& model,
                                         std::vector<std::string>& notes) {
+  notes.insert(notes.end(), folder.notes.begin(), folder.notes.end());
   Match match(folder, model);
   for (const auto& shapes : {parameter_shapes(model), buffer_shapes(model)})
     for (const auto& [name, shape] : shapes) match.add(name, shape);

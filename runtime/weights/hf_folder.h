@@ -23,17 +23,19 @@ struct HfFolder {
   std::string path;
   std::vector<std::string> files;  ///< names in the folder
   std::map<std::string, HfTensor> tensors;
+  std::vector<std::string> notes;  ///< files that are not read, though they look like weights
 };
 
 /// Whether a path is such a folder: it has a config.json and no manifest of ltrain.
 bool is_hf_folder(const std::string& path);
-/// Reads index and headers. Error (storage) that names file, tensor and rule; `key` is what the path was
+/// Reads headers: of model.safetensors where it is there, as transformers does, else of the files that an
+/// index names. Error (storage) that names file, tensor and rule; `key` is what the path was
 /// given as.
 HfFolder open_hf_folder(const std::string& path, const std::string& key);
 
 /// A recipe of the folder's model, with sequences as long as the model reads, 2,048 tokens at most, and with
-/// so many modules of multi-token prediction.
-Recipe hf_recipe(const std::string& path, int64_t modules = 0);
+/// so many modules of multi-token prediction. `ignore`: model.from_ignore.
+Recipe hf_recipe(const std::string& path, int64_t modules = 0, const std::vector<std::string>& ignore = {});
 /// The number of the layer that a tensor is of; -1: of none.
 int64_t layer_of(const ModelConfig& model, const std::string& name);
 /// Modules of multi-token prediction that the folder has tensors of.

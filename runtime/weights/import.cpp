@@ -16,12 +16,13 @@ constexpr int64_t kShardBytes = int64_t{10} << 30;
 }  // namespace
 
 ImportReport import_folder(const std::string& folder, const std::string& checkpoint,
-                           const CopyProgress& progress) {
+                           const CopyProgress& progress, const std::vector<std::string>& from_ignore) {
   if (!is_hf_folder(folder))
     fail(ExitCode::usage, "{}: is no folder of Hugging Face: it has no config.json", folder);
-  const ModelConfig config = hf_recipe(folder).model;  // what is wrong with it is said before its files are
+  const ModelConfig config =
+      hf_recipe(folder, 0, from_ignore).model;  // what is wrong with it is said before its files are
   const HfFolder files = open_hf_folder(folder, "import");
-  const Recipe recipe = hf_recipe(folder, modules_in(files, config));
+  const Recipe recipe = hf_recipe(folder, modules_in(files, config), from_ignore);
   check_copies(files, recipe.model);
   ImportReport report;
   report.checkpoint = checkpoint;

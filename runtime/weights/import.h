@@ -16,8 +16,10 @@ struct ImportReport {
 };
 
 /// Writes the folder's model as a checkpoint of step 0 with weights alone, in the types of the files, bit for
-/// bit. Error when `checkpoint` exists, or the folder is not a whole model of a family that is built.
+/// bit. `from_ignore`: keys of config.json that are passed over. Error when `checkpoint` exists, or the
+/// folder is not a whole model of a family that is built.
 ImportReport import_folder(const std::string& folder, const std::string& checkpoint,
-                           const CopyProgress& progress = {});
+                           const CopyProgress& progress = {},
+                           const std::vector<std::string>& from_ignore = {});
 
 }  // namespace ltrain

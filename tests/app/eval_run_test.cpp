@@ -191,5 +191,13 @@ TEST_CASE("a text begins as the documents of training did, or as a folder's toke
     };
     CHECK(text("hf --bos no") == text("run-without"));
     CHECK(text("hf") == text("run-without --bos yes"));
+    // A prompt that has the token itself would have it twice.
+    const auto said = [&](const std::string& how) {
+      return t.sh("generate hf --prompt ok --prompt '<s>line' --tokens 1 --threads 1" + how).text;
+    };
+    const auto twice =
+        Catch::Contains("note: prompt 2 begins with token 501 itself, which is put before it too");
+    CHECK_THAT(said(""), twice && !Catch::Contains("prompt 1 begins"));
+    CHECK_THAT(said(" --bos no"), !twice);
   }
 }

@@ -235,17 +235,18 @@ TEST_CASE("the space that is asked for at the start is that of the saves still t
   CHECK(once.code == 0);
 }
 
-TEST_CASE("generate goes on beyond the context: it slides, and stays a function of the seed") {
+TEST_CASE("generate --context-shift goes on beyond the positions, and stays a function of the seed") {
   TempRun t;
   REQUIRE(t.sh("run tiny.yaml").code == 0);
   const auto tokens = [&](const std::string& options) {
     const Outcome o =
-        t.shell(std::string(LTRAIN_BINARY) + " generate run --json --ignore-end " + options + " 2>/dev/null");
+        t.shell(std::string(LTRAIN_BINARY) + " generate run --json --ignore-end --context-shift " + options +
+                " 2>/dev/null");
     INFO(o.text);
     REQUIRE(o.code == 0);
     return nlohmann::json::parse(o.text).at("tokens").get<std::vector<int>>();
   };
-  // 32 tokens of context: 150 more slide it several times; a prompt longer than it works, too.
+  // 64 positions: 150 tokens more slide the context several times; a prompt longer than it works, too.
   const auto first = tokens("--prompt 'line ' --tokens 150");
   CHECK(first.size() == 150);
   for (int t : first) CHECK((t >= 0 && t < 257));

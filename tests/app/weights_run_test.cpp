@@ -117,3 +117,27 @@ TEST_CASE("a newer checkpoint that cannot be used is said by all that take weigh
     CHECK_FALSE(has(o, "resuming from run"));
   }
 }
+
+TEST_CASE("a run with one expert a token is exported where config.json can say what it computes") {
+  TempRun t;
+  const auto exported = [&](const std::string& family, const std::string& divides) {
+    const std::string name = family + divides;
+    const Outcome run = t.sh("run tiny.yaml train.train_steps=1 model.moe.num_experts=4 model.moe.top_k=1 " +
+                             std::string("model.architecture=") + family + " output_dir=" + name +
+                             (divides.empty() ? "" : " model.moe.router.norm_topk_prob=" + divides));
+    INFO(run.text);
+    REQUIRE(run.code == 0);
+    return t.sh("export " + name + " " + name + "-hf");
+  };
+  // transformers' mixtral divides the one weight by itself, whatever its config.json says.
+  for (const char* divides : {"", "false"}) {
+    const Outcome o = exported("mixtral", divides);
+    INFO(o.text);
+    CHECK(o.code == 64);
+    CHECK(has(o,
+              "a config.json of mixtral cannot say what this model is: model.moe.router.norm_topk_prob = "
+              "false (read back as true)"));
+  }
+  CHECK(exported("mixtral", "true").code == 0);
+  for (const char* divides : {"", "false", "true"}) CHECK(exported("olmoe", divides).code == 0);
+}

@@ -86,7 +86,8 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
   KeyValueCache cache = program.make_cache();
   for (int64_t sample = 0; sample < kBatch;
        ++sample) {  // token by token, beside the keys and values of those before
-    cache.length = 0;
+    cache.clear();
+    cache.text_length = kSeq;  // by which longrope chooses its angles
     for (const int32_t token : row(tokens, 0, sample)) {
       const auto next = program.extend({{&cache, {token}}});
       logits.insert(logits.end(), next[0].begin(), next[0].end());

@@ -19,12 +19,14 @@ struct Rank {
   CpuArena arena{64 << 20};
   GroupSet alone;
   TrainProgram program;
-  explicit Rank(const TinyOptions& o) : program(options(o), {*compute, arena, alone.groups()}) {
+  explicit Rank(const TinyOptions& o, const RopeScaling& scaling = {})
+      : program(options(o, scaling), {*compute, arena, alone.groups()}) {
     program.initialize();
   }
-  static ProgramOptions options(const TinyOptions& o) {
+  static ProgramOptions options(const TinyOptions& o, const RopeScaling& scaling) {
     ProgramOptions p = tiny_program(o);
     p.for_training = false;
+    p.model.rope_scaling = scaling;
     return p;
   }
 };
@@ -152,6 +154,54 @@ TEST_CASE("more than a cache has room for, and nothing at all, is refused") {
   CHECK_THROWS_WITH(rank.program.extend({{&cache, std::vector<int32_t>(9, 1)}}),
                     Catch::Contains("room for 8"));
   CHECK_THROWS_WITH(rank.program.extend({{&cache, {}}}), Catch::Contains("at least one token"));
+}
+
+TEST_CASE("longrope turns a text by the factors of its length, however long the texts beside it are") {
+  TinyOptions o;
+  o.vocab = 37;
+  o.global_batch = o.micro_batch = 1;
+  o.architecture = GENERATE(as<std::string>(), "llama", "phi3");
+  constexpr int64_t kOriginal = 10;
+  RopeScaling scaling;
+  scaling.type = RopeType::longrope;
+  scaling.original_max_position_embeddings = kOriginal;
+  scaling.short_factor = {1.0, 1.1, 1.2, 1.3}, scaling.long_factor = {1.5, 2.5, 4.0, 8.0};
+  o.seq = 25;
+  Rank rank(o, scaling);
+  TrainProgram& p = rank.program;
+  const std::vector<int32_t> tokens = tiny_batches(o, 0, 0)[0].tokens;
+  const auto first = [&](int64_t n) { return std::vector<int32_t>(tokens.begin(), tokens.begin() + n); };
+  // A program whose sequences have just so many tokens: its one table is that of their length.
+  std::map<int64_t, std::vector<float>> right;
+  for (const int64_t n : {4, 9, 10, 11, 12, 25}) {
+    o.seq = n;
+    Rank alone(o, scaling);
+    KeyValueCache cache = alone.program.make_cache();
+    right[n] = alone.program.extend({{&cache, first(n)}})[0];
+    KeyValueCache whole = p.make_cache();
+    CHECK(apart(p.extend({{&whole, first(n)}})[0], right[n]) < 1e-6);
+  }
+  // Token by token, beside a long text; what passes the original positions is read anew.
+  KeyValueCache grows = p.make_cache(), beside = p.make_cache();
+  p.extend({{&beside, first(20)}});
+  for (int64_t n = 1; n <= 12; ++n) {
+    CHECK(p.must_reread(grows, n) == (n == kOriginal + 1));
+    std::vector<int32_t> next{tokens[static_cast<size_t>(n - 1)]};
+    if (n == kOriginal + 1) {
+      CHECK_THROWS_WITH(p.extend({{&grows, next}}), Catch::Contains("read anew before it has 11"));
+      grows.clear();
+      next = first(n);
+    }
+    const Logits both = p.extend({{&grows, next}, {&beside, {1}}});
+    if (right.count(n)) CHECK(apart(both[0], right[n]) < 1e-6);
+    beside.length = 20;
+  }
+  // A text that is known to become long is turned so from its beginning.
+  KeyValueCache known = p.make_cache();
+  known.text_length = 12;
+  p.extend({{&known, first(5)}});
+  CHECK(apart(p.extend({{&known, {tokens.begin() + 5, tokens.begin() + 12}}})[0], right[12]) < 1e-6);
+  CHECK(apart(right[10], right[11]) > 1e-3);  // negative control
 }
 
 TEST_CASE("generation in fp32 has the loss of an evaluation") {

@@ -82,7 +82,8 @@ bool agrees(const Differences& d) { return d.loss < 1e-12 && d.balance < 1e-12 &
 }  // namespace
 
 TEST_CASE("MoE models have transformers' loss, loss for balance and gradients") {
-  const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe");
+  const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe", "mixtral_one",
+                             "qwen3_moe_one", "olmoe_one");
   const HfGolden g(std::string("hf_") + name);
   REQUIRE(g.model.moe.balance == BalanceLoss::hf);
   const Differences d = compare(g, g.model);
@@ -95,7 +96,8 @@ TEST_CASE("MoE models have transformers' loss, loss for balance and gradients") 
 }
 
 TEST_CASE("negative control: an MoE model that is a little different does not agree with transformers") {
-  const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe");
+  const auto name = GENERATE(as<std::string>(), "mixtral", "qwen3_moe", "olmoe", "mixtral_one",
+                             "qwen3_moe_one", "olmoe_one");
   const HfGolden g(std::string("hf_") + name);
   INFO(name);
   ModelConfig m = g.model;

@@ -58,17 +58,7 @@ void selection(const Recipe& r, const BrokenRule& broken) {
   if (m.selection == Selection::gshard_top2 && !m.norm_topk_prob)
     broken(norm, fmt::format("{}: gshard weighs the two by their sum; nearest valid value: true", choice),
            {choice});
-  if (m.selection != Selection::expert_choice) {
-    const bool one =
-        m.norm_topk_prob || (m.order == RouterOrder::topk_first && m.score == RouterScore::softmax);
-    if (m.top_k == 1 && m.num_experts > 1 && one && !r.train.freeze_router)
-      broken(m.norm_topk_prob ? norm : "model.moe.router.order",
-             fmt::format("with {}: 1 every weight is 1, and the router learns nothing from the loss; nearest "
-                         "valid value: {}",
-                         kTopK, m.norm_topk_prob ? "false" : "topk_last"),
-             {kTopK});
-    return;
-  }
+  if (m.selection != Selection::expert_choice) return;
   const auto refuse = [&](const std::string& key, const char* why, const char* value) {
     broken(key, fmt::format("{}: expert_choice {}; nearest valid value: {}", choice, why, value), {choice});
   };
@@ -264,6 +254,15 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
         "model.moe.router.selection: expert_choice: whether an expert takes a token depends on those that "
         "follow it: the loss is that of a model that sees a little of the future, and generation, which does "
         "not, is worse than it says");
+  const bool sums_to_one =
+      m.norm_topk_prob || (m.order == RouterOrder::topk_first && m.score == RouterScore::softmax);
+  if (m.num_experts > 1 && m.top_k == 1 && m.selection != Selection::expert_choice && sums_to_one &&
+      !r.train.freeze_router)
+    notes.push_back(
+        fmt::format("{}: 1 with model.moe.router.{}: every expert's weight is 1, so that routers learn from "
+                    "balance losses "
+                    "alone, not from the loss of tokens",
+                    kTopK, m.norm_topk_prob ? "norm_topk_prob: true" : "order: topk_first"));
   if (m.num_experts > 0 && r.parallel.expert > 1 &&
       m.row_budget.value_or(0) >= static_cast<double>(r.parallel.expert))
     notes.push_back(fmt::format(

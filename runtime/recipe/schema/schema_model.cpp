@@ -270,7 +270,8 @@ void add_model_keys(std::vector<Key>& t) {
   t.push_back(std::move(from));
   Key ignore = texts("model.from_ignore", LT_MEMBER(from_ignore), "key", "[my_note]",
                      "Keys of that config.json that do not change what the model computes, or are to be "
-                     "passed over all the same. Without it a key that ltrain does not know is refused.");
+                     "passed over all the same; rope_scaling.KEY is one inside an object. Without it a key "
+                     "that ltrain does not know is refused.");
   ignore.dumped = false;
   t.push_back(std::move(ignore));
   t.push_back(architecture());

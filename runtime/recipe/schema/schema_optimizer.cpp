@@ -14,6 +14,12 @@ Key wsd_only(Key key) {
   return key;
 }
 
+Key decaying_only(Key key) {
+  key.when("a schedule.lr_decay_style other than constant", false,
+           [](const Recipe& r) { return r.schedule.lr_decay_style != LrDecayStyle::constant; });
+  return key;
+}
+
 /// That a recipe can ask for.
 std::vector<std::pair<std::string, UpdateRule>> rules() {
   std::vector<std::pair<std::string, UpdateRule>> all;
@@ -225,12 +231,10 @@ void add_optimizer_keys(std::vector<Key>& t) {
                   .changes(Effect::schedule)
                   .above(0)
                   .alias({"learning_rate"}));
-  t.push_back(
+  t.push_back(decaying_only(
       number("optimizer.min_lr", LT_MEMBER(optimizer.min_lr), "Learning rate at the end of the decay.")
           .changes(Effect::schedule)
-          .at_least(0)
-          .when("a schedule.lr_decay_style other than constant", false,
-                [](const Recipe& r) { return r.schedule.lr_decay_style != LrDecayStyle::constant; }));
+          .at_least(0)));
   t.push_back(number("optimizer.weight_decay", LT_MEMBER(optimizer.weight_decay),
                      "Of matmul weights; never norms and biases.")
                   .at_least(0));
@@ -269,15 +273,15 @@ void add_schedule_keys(std::vector<Key>& t) {
                      "Shape of the learning rate after the warm-up.")
                   .alias({"lr_scheduler_type"}));
   t.push_back(integer("schedule.lr_warmup_steps", LT_MEMBER(schedule.lr_warmup_steps),
-                      "Steps of linear warm-up from 0.")
+                      "Updates of linear warm-up from 0.")
                   .between(0, kMaxSteps)
                   .alias({"lr_warmup_iters", "warmup_steps"}));
-  t.push_back(
+  t.push_back(decaying_only(
       integer("schedule.lr_decay_steps", LT_MEMBER(schedule.lr_decay_steps),
-              "Step at which the decay ends, warm-up included.")
+              "Update at which the decay ends, warm-up included; min_lr after it.")
           .between(0, kMaxSteps)
           .alias({"lr_decay_iters"})
-          .derived("train_steps", [](Recipe& r) { r.schedule.lr_decay_steps = r.train.train_steps; }));
+          .derived("train_steps", [](Recipe& r) { r.schedule.lr_decay_steps = r.train.train_steps; })));
   Key cycles = integer("schedule.lr_num_cycles", LT_MEMBER(schedule.lr_num_cycles),
                        "Decays from lr, one after the other, between the warm-up and lr_decay_steps.")
                    .between(1, kMaxSteps)

@@ -146,7 +146,10 @@ TEST_CASE("a changed key changes the model, is refused, or is harmless", "[recip
           continue;
         }
         const bool differs = model_settings(with.recipe->model) != before;
-        CHECK(with.recipe->notes.empty());
+        if (with.recipe->model.moe.norm_topk_prob && key.path == "model.moe.top_k" && value == 1)
+          CHECK_THAT(with.recipe->notes.at(0), Contains("every expert's weight is 1"));
+        else
+          CHECK(with.recipe->notes.empty());
         if (key.use == HfUse::harmless) {
           CHECK_FALSE(differs);
           ++harmless;
@@ -180,7 +183,9 @@ TEST_CASE("a key of a config.json that nobody knows is refused, unless the recip
   config["logit_softcap"] = 30.0;
   CHECK(load(config).refusal ==
         "F: logit_softcap = 30.0: is not a key of llama that ltrain knows, and may change what the model "
-        "computes; if it does not, set model.from_ignore: [logit_softcap]");
+        "computes; if it does not, set model.from_ignore: [logit_softcap], or --from-ignore logit_softcap of "
+        "a command "
+        "without a recipe");
   const Loaded passed = load(config, ", from_ignore: [logit_softcap]");
   REQUIRE(passed.recipe);
   REQUIRE(passed.recipe->notes.size() == 1);
@@ -191,6 +196,37 @@ TEST_CASE("a key of a config.json that nobody knows is refused, unless the recip
   CHECK_THAT(load(config, ", from_ignore: [logit_softcap, logit]").refusal,
              Contains("logit: is not a key of F"));
   CHECK_THROWS_WITH(parse("model: {from_ignore: [a]}\n"), Contains("has a meaning only with model.from"));
+  // A key inside an object, alone.
+  json plain = small("llama");
+  plain["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
+  json extra = plain;
+  extra["rope_scaling"]["attn_factor"] = 0.878;  // of a published config.json; transformers warns
+  CHECK_THAT(load(extra).refusal,
+             Contains("F: rope_scaling.attn_factor = 0.878: is not a key of llama that ltrain knows") &&
+                 Contains("set model.from_ignore: [rope_scaling.attn_factor], or --from-ignore "
+                          "rope_scaling.attn_factor of a command without a recipe"));
+  const Loaded inner = load(extra, ", from_ignore: [rope_scaling.attn_factor, rope_scaling.attn_factor]");
+  REQUIRE(inner.recipe);
+  CHECK(model_settings(inner.recipe->model) == model_settings(load(plain).recipe->model));
+  CHECK(inner.recipe->notes ==
+        std::vector<std::string>{
+            "F: rope_scaling.attn_factor = 0.878 is passed over, as model.from_ignore says"});
+  CHECK_THAT(load(extra, ", from_ignore: [rope_scaling.attn_factor, rope_scaling.factor]").refusal,
+             Contains("rope_scaling.factor: sets model.rope_scaling.factor, and cannot be passed over"));
+  for (const char* key :
+       {"rope_scaling.attn", "rope_parameters.attn_factor", "attn_factor", "hidden_size.a", "."})
+    CHECK_THAT(load(extra, std::string(", from_ignore: [\"") + key + "\"]").refusal,
+               Contains(std::string("model.from_ignore: ") + key + ": is not a key of F"));
+  json by_layer = small("gemma3_text");
+  for (const char* kind : {"full_attention", "sliding_attention"})
+    by_layer["rope_parameters"][kind] = {{"rope_type", "default"}, {"rope_theta", 2e4}, {"note", 1}};
+  CHECK_THAT(load(by_layer).refusal, Contains("model.from_ignore: [rope_parameters.full_attention.note]"));
+  CHECK(load(by_layer,
+             ", from_ignore: [rope_parameters.full_attention.note, "
+             "rope_parameters.sliding_attention.note]")
+            .refusal == "");
+  CHECK_THAT(load(by_layer, ", from_ignore: [rope_parameters.sliding_attention.rope_theta]").refusal,
+             Contains("cannot be passed over"));
   // No name of a key reaches a terminal as it is.
   config = small("llama");
   config["a\x1b[31mb"] = "\x1b[2J\u009b";
@@ -395,6 +431,67 @@ TEST_CASE("a config.json of an MoE model", "[recipe]") {
   const TemporaryFile mixtral(R"({"model_type": "mixtral", "num_local_experts": 4})");
   const Recipe x = parse("model: {from: " + mixtral.path + "}\n");
   CHECK((x.model.moe.num_experts == 4 && x.model.moe.top_k == 2 && x.model.moe.intermediate_size == 14336));
+}
+
+TEST_CASE("the weight of one expert a token is divided by itself as transformers' class does", "[recipe]") {
+  // modeling_mixtral.py divides always; modeling_gpt_oss.py takes a softmax of the chosen; the others have a
+  // key.
+  const std::map<std::string, std::optional<bool>> divides{{"mixtral", true},   {"gpt_oss", true},
+                                                           {"qwen3_moe", {}},   {"olmoe", {}},
+                                                           {"deepseek_v3", {}}, {"deepseek_v2", false}};
+  for (const std::string& type : family_names([](const Family& f) { return f.experts == Experts::always; }))
+    for (const int64_t top_k : {1, 2})
+      for (const json& said : {json(), json(true), json(false)}) {
+        json config = small(type);
+        config["num_experts_per_tok"] = top_k;
+        if (type.starts_with("deepseek")) config["n_group"] = config["topk_group"] = 1;
+        if (!said.is_null()) config["norm_topk_prob"] = said;
+        const Loaded with = load(config);
+        INFO(config.dump() << with.refusal);
+        const std::optional<bool> fixed = divides.at(type);
+        if (fixed && !said.is_null() && said != *fixed) {
+          CHECK_THAT(with.refusal, Contains("F: norm_topk_prob = "));
+          continue;
+        }
+        REQUIRE(with.recipe);
+        const bool of_class = type == "deepseek_v3";  // without the key
+        CHECK(with.recipe->model.moe.norm_topk_prob ==
+              fixed.value_or(said.is_null() ? of_class : said.get<bool>()));
+      }
+}
+
+TEST_CASE("a model_type that is another name of a family is that family", "[recipe]") {
+  json config = small("llama");
+  const Loaded llama = load(config);
+  config["model_type"] = "aquila";
+  const Loaded aquila = load(config);
+  REQUIRE(aquila.recipe);
+  CHECK(model_settings(aquila.recipe->model) == model_settings(llama.recipe->model));
+  CHECK(aquila.recipe->notes.empty());
+  config["logit_softcap"] = 1;
+  CHECK_FALSE(load(config).recipe);  // its keys are llama's
+}
+
+TEST_CASE("keys of a llama's config.json that its class does not compute so are refused by name",
+          "[recipe]") {
+  const auto refused = [](const json& more) {
+    json config = small("llama");
+    config.update(more);
+    return load(config).refusal;
+  };
+  CHECK_THAT(refused({{"rope_scaling",
+                       {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 128},
+                        {"attention_factor", 1.5}}}}),
+             Contains("rope_scaling.attention_factor"));
+  CHECK_THAT(refused({{"layer_types", {"sliding_attention", "full_attention"}}, {"sliding_window", 16}}),
+             Contains("F: sliding_window = 16: transformers' llama has no windows"));
+  CHECK_THAT(refused({{"layer_types", {"sliding_attention", "full_attention"}}}), Contains("layer_types"));
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
+    CHECK_THAT(refused({{key, 30.0}}), Contains(std::string("F: ") + key + " = 30.0: is not a key of llama"));
 }
 
 TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]") {

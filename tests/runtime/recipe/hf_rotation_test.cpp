@@ -262,5 +262,5 @@ TEST_CASE("dynamic rotary scaling is none where no sequence is longer than the p
   CHECK_THAT(llama({{"rope_type", "dynamic"}, {"factor", 2.0}, {"beta_fast", 32}}).refusal,
              Contains("rope_scaling.beta_fast = 32.0: has a meaning only with") && Contains("yarn"));
   CHECK_THAT(llama({{"rope_type", "dynamic"}, {"factor", 2.0}, {"alpha", 1000}}).refusal,
-             Contains("rope_scaling.alpha = 1000: is not a key that ltrain knows"));
+             Contains("rope_scaling.alpha = 1000: is not a key of llama that ltrain knows"));
 }

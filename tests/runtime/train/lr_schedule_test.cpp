@@ -32,11 +32,11 @@ double megatron(const LrSchedule& s, double num_steps) {
   const double warmup = s.lr_warmup_steps, decay = s.lr_decay_steps;
   if (warmup > 0 && num_steps <= warmup) return kLr * num_steps / warmup;
   if (s.lr_decay_style == LrDecayStyle::constant) return kLr;
+  if (num_steps > decay) return kMin;
   if (s.lr_decay_style == LrDecayStyle::inverse_square_root) {
     const double w = std::max(warmup, 1.0), n = std::max(num_steps, 1.0);
     return std::max(kMin, kLr * std::sqrt(w) / std::sqrt(n));
   }
-  if (num_steps > decay) return kMin;
   const double ratio = (num_steps - warmup) / (decay - warmup), delta = kLr - kMin;
   double coefficient = 0;
   switch (s.lr_decay_style) {
@@ -97,7 +97,9 @@ TEST_CASE("learning rates at the boundaries, as numbers", "[train]") {
   const LrSchedule root = schedule(LrDecayStyle::inverse_square_root, 4, 100);
   CHECK(at(root, 4) == Approx(kLr));
   CHECK(at(root, 16) == Approx(kLr / 2));
-  CHECK(at(root, 1600) == kMin);  // never below min_lr
+  CHECK(at(root, 100) == Approx(kLr / 5));
+  CHECK(at(root, 101) == kMin);                                                    // after the end
+  CHECK(at(schedule(LrDecayStyle::inverse_square_root, 4, 10000), 1600) == kMin);  // never below min_lr
   CHECK(at(schedule(LrDecayStyle::constant, 4, 100), 5000) == kLr);
 
   LrSchedule wsd = schedule(LrDecayStyle::wsd, 10, 100);
@@ -139,6 +141,48 @@ TEST_CASE("cycles decay from lr again, each to min_lr") {
   CHECK(learning_rate(optimizer(), s, 36) > 0.98 * kLr);
   CHECK(learning_rate(optimizer(), s, 35) == Approx(kMin));
   CHECK(learning_rate(optimizer(), s, 111) == kMin);
+}
+
+TEST_CASE("every key of every schedule changes learning rates, or the recipe is told that it does not") {
+  // Of each key a value that is not what a recipe without it gets.
+  const std::vector<std::pair<std::string, std::string>> keys{
+      {"optimizer.min_lr", "2.0e-4"},       {"schedule.lr_warmup_steps", "3"},
+      {"schedule.lr_decay_steps", "12"},    {"schedule.lr_num_cycles", "2"},
+      {"schedule.lr_wsd_decay_steps", "7"}, {"schedule.lr_wsd_decay_style", "cosine"}};
+  int changed = 0, said = 0;
+  for (LrDecayStyle style : {LrDecayStyle::constant, LrDecayStyle::linear, LrDecayStyle::cosine,
+                             LrDecayStyle::inverse_square_root, LrDecayStyle::wsd}) {
+    const std::string model =
+        "model: {architecture: llama, vocab_size: 257, hidden_size: 32, num_hidden_layers: 1, "
+        "num_attention_heads: 2}\n";
+    std::vector<std::string> settings{"train.train_steps=40", "optimizer.lr=1.0e-3",
+                                      fmt::format("schedule.lr_decay_style={}", to_string(style))};
+    const auto rates = [](const Recipe& r) {
+      std::vector<double> all;
+      for (int64_t step = 1; step <= 40; ++step) all.push_back(learning_rate(r.optimizer, r.schedule, step));
+      return all;
+    };
+    const Recipe plain = parse_recipe(model, "r.yaml", settings);
+    CHECK(plain.notes.empty());
+    for (const auto& [key, value] : keys) {
+      INFO(to_string(style) << " " << key);
+      settings.push_back(key + "=" + value);
+      try {
+        const Recipe with = parse_recipe(model, "r.yaml", settings);
+        const bool differs = rates(with) != rates(plain);
+        const bool note =
+            with.notes.size() == 1 && with.notes[0].find(key + " has no effect") != std::string::npos;
+        CHECK(differs != note);
+        ++(differs ? changed : said);
+      } catch (const Error& e) {
+        CHECK(std::string(e.what()).find(key + " = ") != std::string::npos);
+        ++said;
+      }
+      settings.pop_back();
+    }
+  }
+  CHECK(changed == 17);
+  CHECK(said == 13);
 }
 
 TEST_CASE("weight decay moves from its start to its end") {

@@ -19,101 +19,12 @@
 #include "runtime/weights/load.h"
 #include "runtime/weights/new_folder.h"
 #include "runtime/weights/stream_tensor.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/runtime/weights/support.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
 using Catch::Contains;
 using nlohmann::json;
-
-namespace {
-
-const json& golden() {
-  static const json all = [] {
-    std::ifstream in(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/hf_folders.json");
-    return json::parse(in);
-  }();
-  return all;
-}
-
-/// A tensor of random bits of a type: name, type, shape, bytes.
-struct Made {
-  DType dtype = DType::bf16;
-  std::vector<int64_t> shape;
-  std::vector<char> bytes;
-  bool operator==(const Made&) const = default;
-};
-using Tensors = std::map<std::string, Made>;
-
-Made random_tensor(const std::string& dtype, const std::vector<int64_t>& shape, std::mt19937& random) {
-  Made m{*dtype_from_safetensors(dtype), shape, {}};
-  int64_t n = dtype_size(m.dtype);
-  for (const int64_t d : shape) n *= d;
-  m.bytes.resize(static_cast<size_t>(n));
-  // Finite values: a sign, an exponent near 0 and any fraction.
-  for (char& b : m.bytes) b = static_cast<char>(random());
-  const int64_t size = dtype_size(m.dtype);
-  for (size_t i = static_cast<size_t>(size - 1); i < m.bytes.size(); i += static_cast<size_t>(size))
-    m.bytes[i] = static_cast<char>((m.bytes[i] & 0x81) | 0x3e);
-  return m;
-}
-
-Tensors random_tensors(const json& model, unsigned seed = 1) {
-  std::mt19937 random(seed);
-  Tensors all;
-  for (const auto& [name, t] : model["tensors"].items())
-    all[name] = random_tensor(t[0], t[1].get<std::vector<int64_t>>(), random);
-  return all;
-}
-
-void write_tensors(const std::string& path, const Tensors& tensors) {
-  std::vector<SafetensorsItem> items;
-  for (const auto& [name, t] : tensors) items.push_back({name, t.dtype, t.shape, t.bytes.data()});
-  NewFile file(path);
-  write_safetensors(file, items);
-}
-
-void write_folder(const std::string& folder, const json& config, const Tensors& tensors) {
-  make_folders(folder);
-  write_file(folder + "/config.json", config.dump());
-  write_tensors(folder + "/model.safetensors", tensors);
-}
-
-/// All tensors of a folder, whatever number of files it has.
-Tensors read_tensors(const std::string& folder) {
-  Tensors all;
-  for (const std::string& name : list_folder(folder)) {
-    if (!name.ends_with(".safetensors")) continue;
-    const SafetensorsFile file(folder + "/" + name);
-    for (const SafetensorsEntry& e : file.entries()) {
-      Made m{*dtype_from_safetensors(e.dtype), e.shape,
-             std::vector<char>(static_cast<size_t>(e.end - e.begin))};
-      file.read(e, 0, e.end - e.begin, m.bytes.data());
-      all[e.name] = std::move(m);
-    }
-  }
-  return all;
-}
-
-json read_json(const std::string& path) {
-  std::ifstream in(path);
-  return json::parse(in);
-}
-
-Recipe recipe_of(const std::string& folder) {
-  return parse_recipe("{}", "test", {"model.from=" + folder, "data.seq_length=16"});
-}
-
-ExportReport export_to(const std::string& checkpoint, const std::string& folder,
-                       const std::function<void(ExportOptions&)>& change = {}) {
-  ExportOptions o;
-  o.checkpoint = checkpoint;
-  o.folder = folder;
-  if (change) change(o);
-  return export_checkpoint(o);
-}
-
-}  // namespace
 
 TEST_CASE("folders as transformers writes them come in and go out bit for bit", "[weights]") {
   const TemporaryFolder t;

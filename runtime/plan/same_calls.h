@@ -11,14 +11,15 @@
 
 namespace ltrain {
 
-/// World ranks whose calls are compared. On the first, the second and the last pipeline stage: all ranks of a
-/// tensor-parallel grid or cube of up to `kWholeGrid`, and along each other axis all coordinates of up to
-/// `kWholeAxis`, else the first four, the middle one and the last two.
+/// World ranks whose calls are compared. On the first, the second and the last pipeline stage: all ranks of
+/// tensor parallelism 2D, 2.5D and 3D where these are up to `kWholeGrid`, and along each other axis all
+/// coordinates of up to `kWholeAxis`, else the first four, the middle one and the last two.
 std::vector<int> ranks_to_compare(const Recipe& resolved);
 inline constexpr int kWholeGrid = 16, kWholeAxis = 8;
 
-/// Runs a short step on meta for `ranks`: a few micro-batches, with an update of each kind, and an evaluation.
-/// Throws Error (internal) that names the group, both ranks and both calls where two ranks of a group differ.
+/// Runs a short step on meta for `ranks`: a few micro-batches, with an update of each kind, and an
+/// evaluation. Throws Error (internal) that names the group, both ranks and both calls where two ranks of a
+/// group differ.
 void check_same_calls(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                       const std::vector<int>& ranks);
 

@@ -23,8 +23,8 @@ std::vector<int> coordinates(int size) {
   return all;
 }
 
-/// Micro-batches of the step that is compared: one that writes gradients, one that adds to them, and one after
-/// which they are reduced; with a pipeline enough to fill it twice.
+/// Micro-batches of the step that is compared: one that writes gradients, one that adds to them, and one
+/// after which they are reduced; with a pipeline enough to fill it twice.
 int64_t compared_micros(const Recipe& r) {
   const int64_t enough = r.parallel.pipeline > 1 ? 2 * r.parallel.pipeline : 3;
   return std::min(micro_batches_per_step(r), enough);
@@ -107,11 +107,12 @@ void check_same_calls(const Recipe& recipe, const MachineProfile& profile, const
              same_call(seen_by_both(mine[at].info), seen_by_both(theirs[at].info)))
         ++at;
       if (at == mine.size() && at == theirs.size()) continue;
-      fail(ExitCode::internal,
-           "placement error: ranks of group \"{}\" make different calls: rank {} of the job makes {}, rank {} "
-           "makes {}\n  fix: all ranks of a group must make the same collectives in the same order with the "
-           "same sizes",
-           group.first, ranks[other], describe(theirs, at), ranks[i], describe(mine, at));
+      fail(
+          ExitCode::internal,
+          "placement error: ranks of group \"{}\" make different calls: rank {} of the job makes {}, rank {} "
+          "makes {}\n  fix: all ranks of a group must make the same collectives in the same order with the "
+          "same sizes",
+          group.first, ranks[other], describe(theirs, at), ranks[i], describe(mine, at));
     }
 }
 

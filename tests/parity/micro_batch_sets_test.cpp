@@ -1,5 +1,5 @@
-// What a layout may change: settings that are defined over the tokens of a micro-batch. numerics.md and README
-// name them; everything else has the losses of one process under every layout.
+// What a layout may change: settings that are defined over the tokens of a micro-batch. numerics.md and
+// README name them; everything else has the losses of one process under every layout.
 #include "tests/parity/moe_jobs.h"
 #include "tests/parity/parity.h"
 
@@ -11,8 +11,7 @@ namespace {
 /// Largest relative difference of losses.
 double apart(const TinyResult& a, const TinyResult& b) {
   double most = 0;
-  for (size_t i = 0; i < a.losses.size(); ++i)
-    most = std::max(most, std::abs(a.losses[i] / b.losses[i] - 1));
+  for (size_t i = 0; i < a.losses.size(); ++i) most = std::max(most, std::abs(a.losses[i] / b.losses[i] - 1));
   return most;
 }
 

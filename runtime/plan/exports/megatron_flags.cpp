@@ -358,8 +358,9 @@ std::string megatron_flags_markdown() {
                                                     : std::string(f.key);
     if (f.kind == FlagKind::off) key = fmt::format("`{}: false`", f.key);
     std::string differs = f.kind == FlagKind::left_out  ? "to be set by hand"
-                          : f.kind == FlagKind::refused ? "refused"
-                                                        : "";
+                          : f.kind != FlagKind::refused ? ""
+                          : f.standard.empty()          ? "refused"
+                                                        : "another value is refused";
     if (!differs.empty() && !f.differs.empty()) differs += "; ";
     out += fmt::format("| `{}` | {} | {} | {}{} |\n", f.flag, key, f.standard, differs, f.differs);
   }

@@ -71,7 +71,8 @@ TEST_CASE("ranks of every group make the same calls on every axis", "[plan]") {
             "data.eval=[{path: x}]"}}) {
     int ranks = 1;
     for (const std::string& s : layout)
-      for (const char* axis : {"parallel.tensor=", "parallel.context=", "parallel.pipeline=", "parallel.data="})
+      for (const char* axis :
+           {"parallel.tensor=", "parallel.context=", "parallel.pipeline=", "parallel.data="})
         if (s.starts_with(axis)) ranks *= std::stoi(s.substr(std::string(axis).size()));
     INFO(layout[0] << " " << layout.back());
     CHECK(refusal(divisible(ranks, layout)) == "");
@@ -85,8 +86,9 @@ TEST_CASE("negative control: a rank that calls with another size is refused, and
   const std::string text = refusal(r);
   arm_faults("");
   INFO(text);
-  CHECK_THAT(text, Contains("placement error: ranks of group \"") && Contains("make different calls: rank ") &&
-                       Contains(" of the job makes ") && Contains("fix: all ranks of a group must make"));
+  CHECK_THAT(text, Contains("placement error: ranks of group \"") &&
+                       Contains("make different calls: rank ") && Contains(" of the job makes ") &&
+                       Contains("fix: all ranks of a group must make"));
 }
 
 TEST_CASE("ranks that are compared are all of a small job, and few of a large one", "[plan]") {
@@ -95,9 +97,9 @@ TEST_CASE("ranks that are compared are all of a small job, and few of a large on
   const std::vector<int> grid = ranks_to_compare(
       divisible(9, {"parallel.tensor=9", "parallel.tensor_mode=2d", "train.micro_batch_size=3"}));
   CHECK(grid.size() == 9);
-  const std::vector<int> large = ranks_to_compare(
-      divisible(3072, {"parallel.tensor=4", "parallel.pipeline=3", "parallel.data=256",
-                       "train.global_batch_size=3072"}));
+  const std::vector<int> large =
+      ranks_to_compare(divisible(3072, {"parallel.tensor=4", "parallel.pipeline=3", "parallel.data=256",
+                                        "train.global_batch_size=3072"}));
   CHECK(large.size() < 40);
   CHECK(std::set<int>(large.begin(), large.end()).count(0) == 1);
 }

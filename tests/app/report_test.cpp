@@ -24,3 +24,29 @@ TEST_CASE("ltrain report compares runs, and writes a page, a drawing and a table
   CHECK_THAT(t.sh("report a b --json").text, Contains("--json is of one run"));
   CHECK(t.sh("report a nowhere").code != 0);
 }
+
+TEST_CASE("a peak that was measured beside other work gives no MFU above 100 %, and is measured again") {
+  TempRun t;
+  const std::string here = "LTRAIN_PROFILE=" + t.folder() + "/profile.json",
+                    file = t.folder() + "/peaks.json";
+  const auto peaks = [&] { return nlohmann::json::parse(read_text(file)); };
+  for (int i = 0; i < 3; ++i) REQUIRE(t.sh("run tiny.yaml checkpoint.resume=never", here).code == 0);
+  REQUIRE(peaks().size() == 1);
+  CHECK(peaks().begin().value().at("measurements") == 3);
+  // As if each had been measured on a machine that had a thousandth of its time.
+  nlohmann::json low = peaks();
+  const double best = low.begin().value().at("flops");
+  low.begin().value()["flops"] = best / 1000;
+  std::ofstream(file) << low;
+  const Outcome o = t.sh("run tiny.yaml checkpoint.resume=never", here);
+  INFO(o.text);
+  CHECK(o.code == 0);
+  CHECK_THAT(o.text, Contains(" % of the fastest matmul that was measured here") &&
+                         Contains("the next runs measure again"));
+  for (const std::string& mfu : t.metric("mfu")) CHECK(std::stod(mfu.substr(mfu.find(':') + 1)) <= 1);
+  CHECK(peaks().begin().value().at("measurements") == 0);
+  CHECK(peaks().begin().value().at("flops") > best / 1000);
+  REQUIRE(t.sh("run tiny.yaml checkpoint.resume=never", here).code == 0);
+  CHECK(peaks().begin().value().at("measurements") == 1);
+  CHECK(peaks().begin().value().at("flops") > best / 100);
+}

@@ -6,6 +6,7 @@
 namespace ltrain::app {
 
 void add_run(CLI::App& app);         // run.cpp
+void add_init(CLI::App& app);        // init.cpp
 void add_plan(CLI::App& app);        // plan.cpp
 void add_data(CLI::App& app);        // data.cpp: data build, data inspect
 void add_tokenize(CLI::App& app);    // tokenize.cpp

@@ -1,8 +1,12 @@
 // ltrain: one command line, one file per subcommand.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "app/commands.h"
 #include "kernels/base/fault_point.h"
@@ -24,22 +28,44 @@ void limit_spinning(char** argv) {
   ::execv("/proc/self/exe", argv);  // when it fails the program goes on, slower under load
 }
 
+/// `ltrain help plan` is `ltrain plan --help`.
+std::vector<std::string> with_help_behind(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty() || words[0] != "help") return words;
+  words.erase(words.begin());
+  words.emplace_back("--help");
+  return words;
+}
+
+/// What other programs call a command.
+std::string called_elsewhere(const std::string& word) {
+  static const std::map<std::string, std::string> names{
+      {"train", "run"},       {"start", "run"},        {"launch", "run"},     {"evaluate", "eval"},
+      {"test", "eval"},       {"chat", "generate"},    {"infer", "generate"}, {"inference", "generate"},
+      {"sample", "generate"}, {"predict", "generate"}, {"convert", "import"}, {"preprocess", "data"},
+      {"prepare", "data"},    {"benchmark", "bench"},  {"config", "recipe"},  {"estimate", "plan"},
+      {"check", "doctor"},    {"info", "doctor"},      {"sbatch", "slurm"},   {"metrics", "report"}};
+  const auto at = names.find(word);
+  return at == names.end() ? "" : at->second;
+}
+
 /// A word in the place of a command that is none: CLI11 only says that one is missing.
-void check_command(const CLI::App& app, int argc, char** argv) {
+void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
   std::string name = "ltrain";
-  for (int i = 1; i < argc && at->get_require_subcommand_min() > 0; ++i) {
-    if (argv[i][0] == '-') return;
+  for (size_t i = 0; i < words.size() && at->get_require_subcommand_min() > 0; ++i) {
+    if (words[i].starts_with('-')) return;
     std::vector<std::string> names;
     const CLI::App* next = nullptr;
     for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
-      if (command->get_name() == argv[i]) next = command;
+      if (command->get_name() == words[i]) next = command;
       if (!command->get_group().empty()) names.push_back(command->get_name());
     }
     if (!next) {
-      const std::string near = ltrain::recipe::nearest_word(argv[i], names);
+      std::string near = at == &app ? called_elsewhere(words[i]) : "";
+      if (near.empty()) near = ltrain::recipe::nearest_word(words[i], names);
       ltrain::fail(ltrain::ExitCode::usage, "{} is not a command of {}, which has {}{}",
-                   ltrain::printable(argv[i], 100), name, fmt::join(names, ", "),
+                   ltrain::printable(words[i], 100), name, fmt::join(names, ", "),
                    near.empty() ? "" : fmt::format("; did you mean {}?", near));
     }
     at = next;
@@ -57,12 +83,14 @@ int main(int argc, char** argv) {
   take_file_size_as_error();
   CLI::App app{
       "ltrain trains large language models.\n"
-      "Example: ltrain run recipes/quickstart.yaml train.train_steps=100"};
+      "Example: ltrain run recipes/quickstart.yaml train.train_steps=100\n"
+      "`ltrain help COMMAND` or `ltrain COMMAND --help` says what a command takes."};
   app.name("ltrain");
   app.set_version_flag("--version", "ltrain " + version());
   app.require_subcommand(1);
   app::add_run(app);
   app::add_plan(app);
+  app::add_init(app);
   app::add_profile(app);
   app::add_recipe(app);
   app::add_data(app);
@@ -80,8 +108,10 @@ int main(int argc, char** argv) {
   app::add_selftest(app);
   try {
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);
-    check_command(app, argc, argv);
-    app.parse(argc, argv);
+    std::vector<std::string> words = with_help_behind(argc, argv);
+    check_command(app, words);
+    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    app.parse(std::move(words));
   } catch (const CLI::RuntimeError& e) {  // the exit code of a supervised run, already explained
     return e.get_exit_code();
   } catch (const CLI::ParseError& e) {

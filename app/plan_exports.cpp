@@ -1,6 +1,7 @@
 #include "app/plan_exports.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "app/print_notes.h"
 #include "app/write_file.h"
@@ -8,6 +9,7 @@
 #include "runtime/plan/exports/megatron.h"
 #include "runtime/plan/exports/megatron_flags.h"
 #include "runtime/plan/exports/trainers.h"
+#include "runtime/recipe/read_file.h"
 
 namespace ltrain::app {
 namespace {
@@ -27,7 +29,8 @@ void add_export_options(CLI::App& command, ExportOptions& o) {
       .add_option("--export", o.target, "Write the recipe as flags of another trainer, in place of the plan")
       ->check(CLI::IsMember({"megatron", "torchtitan", "deepspeed", "nemo"}));
   command.add_option("--from-megatron", o.megatron,
-                     "Read the flags of a Megatron-LM command line, and write a recipe; needs no recipe");
+                     "Read the flags of a Megatron-LM command line, or of a file that has them, and write a "
+                     "recipe; needs no recipe");
   command.add_option("--output", o.output, "File for --export and --from-megatron, in place of stdout");
   command.add_flag("--flags", o.flags,
                    "Print Megatron-LM's flags and the keys that they stand for; needs no recipe");
@@ -35,7 +38,12 @@ void add_export_options(CLI::App& command, ExportOptions& o) {
 
 void run_without_recipe(const ExportOptions& o, int world) {
   if (o.flags) return put(o.output, exports::megatron_flags_markdown());
-  const exports::Imported imported = exports::from_megatron(o.megatron, world);
+  std::string flags = o.megatron;
+  std::error_code error;
+  if (std::filesystem::is_regular_file(o.megatron, error))
+    if (const std::string wrong = recipe::read_small_file(o.megatron, flags); !wrong.empty())
+      fail(ExitCode::usage, "ltrain plan --from-megatron {}: {}", o.megatron, wrong);
+  const exports::Imported imported = exports::from_megatron(flags, world);
   print_notes(imported.notes);
   put(o.output, imported.yaml);
 }

@@ -1,10 +1,16 @@
 #include "app/plan_search.h"
 
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 
 #include "app/write_file.h"
 #include "kernels/base/bytes_text.h"
 #include "kernels/base/error.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/plan/search.h"
 #include "runtime/recipe/diagnostics.h"
@@ -16,8 +22,15 @@ namespace {
 constexpr int kMostRanksSearched = 1 << 18;
 constexpr int64_t kMostBatch = int64_t{1} << 24;
 
-int64_t bytes_to_keep(const std::string& text) {
-  if (text.empty()) return 0;
+/// Layouts whose speeds differ by less are equally fast: plans are not as exact as that.
+constexpr double kTie = 0.005;
+/// Of a card's or host's memory where --keep-free is not given: for what no plan knows, such as other
+/// programs and pieces that an allocator cannot join.
+constexpr int64_t kKeptShare = 32;
+
+/// `memory`: of a card, or of this host.
+int64_t bytes_to_keep(const std::string& text, int64_t memory) {
+  if (text.empty()) return memory / kKeptShare;
   const double bytes = recipe::read_bytes(text);
   if (bytes != 0 && !(bytes >= 0x1p20 && bytes < 0x1p50))
     fail(ExitCode::usage,
@@ -73,6 +86,31 @@ void check_limits(const SearchOptions& o, const SearchLimits& limits, const Reci
          which, ranks, std::max<int64_t>(1, (o.gpus + ranks / 2) / ranks) * ranks);
 }
 
+/// How far a search is, on a line of a terminal that goes when it ends.
+class SearchLine {
+ public:
+  explicit SearchLine(SearchLimits& limits) {
+    const char* term = std::getenv("TERM");
+    if (::isatty(STDERR_FILENO) == 0 || (term && std::string_view(term) == "dumb")) return;
+    std::fprintf(stderr, "\rlooking at the layouts of %d ranks\033[K", limits.world);
+    open_ = true;
+    limits.progress = [this, most = limits.seconds](int64_t tried, int64_t open) {
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+      std::fprintf(stderr, "\r%lld layouts tried, %lld may be faster, %.0f of at most %.0f s\033[K",
+                   static_cast<long long>(tried), static_cast<long long>(open), elapsed.count(), most);
+    };
+  }
+  ~SearchLine() {
+    if (open_) std::fputs("\r\033[K", stderr);
+  }
+  SearchLine(const SearchLine&) = delete;
+  SearchLine& operator=(const SearchLine&) = delete;
+
+ private:
+  bool open_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 /// Refuses --allow-fp8 where no layout could have it.
 void check_fp8_open(const Recipe& given, const MachineProfile& profile) {
   if (given.origins->has("precision"))
@@ -94,9 +132,16 @@ void draw(const PictureOptions& o, const SearchResult& result, const Recipe& giv
   pictures.insert(pictures.begin(),
                   {"search", "Layouts: time of a step against memory", search_svg(result, given, limits)});
   std::vector<std::string> lead = plan_lead(plan);
-  lead.insert(lead.begin() + 1,
-              fmt::format("The fastest layout of {} on {} ranks: {}. The drawings after the first are of it.",
-                          result.allowed, limits.world, layout_text(result.found.front().layout, given)));
+  lead.insert(
+      lead.begin() + 1,
+      fmt::format(
+          "The {} on {} ranks{}: {}. The drawings after the first are of it.",
+          result.untried > 0
+              ? fmt::format("fastest of {} layouts that were tried", result.composed + result.whole)
+              : fmt::format("fastest layout of {}", result.allowed),
+          limits.world,
+          result.untried > 0 ? fmt::format("; {} were not tried and may be faster", result.untried) : "",
+          layout_text(result.found.front().layout, given)));
   write_pictures(o, fmt::format("Layouts of {} on {} ranks", given.name, limits.world), lead, pictures, text);
 }
 
@@ -113,8 +158,9 @@ void add_search(CLI::App& plan, SearchOptions& o) {
   plan.add_flag("--search", o.on, "Find the fastest layouts of the recipe that fit; what it sets stays");
   plan.add_option("--gpus", o.gpus, "Ranks of the layouts that --search looks at")
       ->check(CLI::Range(1, kMostRanksSearched));
-  plan.add_option("--keep-free", o.keep_free,
-                  "Memory that a layout of --search leaves on each card or host: 4GiB");
+  plan.add_option(
+      "--keep-free", o.keep_free,
+      "Memory that a layout of --search leaves on each card or host: 4GiB; default: a 32nd of it");
   plan.add_option("--max-tensor", o.max_tensor,
                   "Most tensor ranks that --search tries; default: the ranks of a node")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 18));
@@ -160,7 +206,6 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
   const JobSize size = planned_size(given, environment_for_plans(process_variables()), gpus_for(given),
                                     o.gpus, prices.profile);
   limits.ranks_per_node = size.ranks_per_node;
-  limits.keep_free = bytes_to_keep(o.keep_free);
   limits.max_tensor = o.max_tensor;
   limits.seconds = o.seconds;
   std::tie(limits.batch_low, limits.batch_high) = batch_range(o.global_batch, given);
@@ -168,8 +213,14 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
       profile_for(prices, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
   if (o.allow_fp8) check_fp8_open(given, profile);
   limits.allow_fp8 = o.allow_fp8;
+  limits.keep_free =
+      bytes_to_keep(o.keep_free, profile.device_bytes > 0 ? profile.device_bytes : host_memory_bytes());
+  limits.tie = kTie;
   check_limits(o, limits, given, profile);
-  const SearchResult result = search_layouts(load, profile, limits);
+  const SearchResult result = [&] {
+    SearchLine line(limits);
+    return search_layouts(load, profile, limits);
+  }();
   std::string out = json ? search_json(result, given, limits) + "\n" : search_text(result, given, limits);
   if (!o.explain.empty() && !result.found.empty()) {
     const std::string text =

@@ -109,12 +109,22 @@ std::vector<Drawing> drawings(const MachineProfile& p) {
   return out;
 }
 
-std::vector<std::pair<std::string, Figure>> figures_of(const MachineProfile& p) {
+using NamedFigures = std::vector<std::pair<std::string, Figure>>;
+
+void add_levels(NamedFigures& out, const std::vector<NetworkLevel>& levels) {
+  for (const NetworkLevel& l : levels) {
+    out.emplace_back(l.name + ".seconds", l.seconds);
+    out.emplace_back(l.name + ".bytes_per_second", l.bytes_per_second);
+    out.emplace_back(l.name + ".sustained", l.sustained);
+  }
+}
+
+NamedFigures figures_of(const MachineProfile& p) {
   const DeviceProfile& d = *p.device;
-  std::vector<std::pair<std::string, Figure>> out{{"memory.bytes", d.memory_bytes},
-                                                  {"memory.bytes_per_second", d.memory_bytes_per_second},
-                                                  {"memory.sustained", d.memory_sustained},
-                                                  {"memory.half_access_bytes", d.half_access_bytes}};
+  NamedFigures out{{"memory.bytes", d.memory_bytes},
+                   {"memory.bytes_per_second", d.memory_bytes_per_second},
+                   {"memory.sustained", d.memory_sustained},
+                   {"memory.half_access_bytes", d.half_access_bytes}};
   for (const auto& [type, figure] : d.matmul.peak) out.emplace_back("matmul.peak." + type, figure);
   out.insert(out.end(), {{"matmul.sustained", d.matmul.sustained},
                          {"matmul.units", d.matmul.units},
@@ -125,28 +135,35 @@ std::vector<std::pair<std::string, Figure>> figures_of(const MachineProfile& p) 
                          {"overlap", d.overlap},
                          {"host_bytes_per_second", d.host_bytes_per_second},
                          {"power_watts", d.power_watts}});
-  for (const NetworkLevel& l : p.levels) {
-    out.emplace_back(l.name + ".seconds", l.seconds);
-    out.emplace_back(l.name + ".bytes_per_second", l.bytes_per_second);
-    out.emplace_back(l.name + ".sustained", l.sustained);
-  }
-  std::erase_if(out, [](const auto& figure) { return !figure.second.given; });
+  add_levels(out, p.levels);
   return out;
 }
 
-void show(const std::string& name, bool json) {
-  const MachineProfile p = find_profile(name);
-  if (!p.device)
-    fail(ExitCode::usage,
-         "profile {}: has samples of `ltrain bench` and no figures of a card; `ltrain profile list` names "
-         "those that have",
-         name);
-  ordered_json j{{"schema", "ltrain.profile.v1"},
-                 {"name", p.device->name},
-                 {"text", p.device->text},
-                 {"source", p.source}};
-  std::string text = fmt::format("{}: {}\n\n", p.source, p.device->text);
-  for (const auto& [key, f] : figures_of(p)) {
+NamedFigures figures_of(const TrainerProfile& t) {
+  NamedFigures out;
+  for (const TrainerRates& r : t.cards) {
+    const std::string card = fmt::format("sm_{}.", r.compute_capability);
+    const auto add_curve = [&](const std::string& key, const Curve& c) {
+      for (const auto& [width, share] : c.points)
+        out.emplace_back(fmt::format("{}{}, heads of {:g}", card, key, width),
+                         Figure{share, c.source, c.reference, true});
+    };
+    add_curve("attention.forward", r.attention.forward);
+    add_curve("attention.backward", r.attention.backward);
+    out.emplace_back(card + "attention.half_length", r.attention.half_length);
+    out.emplace_back(card + "matmul", r.matmul);
+    out.emplace_back(card + "traffic", r.traffic);
+  }
+  return out;
+}
+
+/// Prints what is named, its figures with their sources, and its curves.
+void show(const std::string& name, const std::string& source, const std::string& about, NamedFigures figures,
+          const std::vector<Drawing>& curves, bool json) {
+  std::erase_if(figures, [](const auto& figure) { return !figure.second.given; });
+  ordered_json j{{"schema", "ltrain.profile.v1"}, {"name", name}, {"text", about}, {"source", source}};
+  std::string text = fmt::format("{}: {}\n\n", source, about);
+  for (const auto& [key, f] : figures) {
     text +=
         fmt::format("  {:<28} {:>12.5g}  {}: {}\n", key, f.value, figure_source_name(f.source), f.reference);
     j["figures"].push_back({{"figure", key},
@@ -154,11 +171,30 @@ void show(const std::string& name, bool json) {
                             {"source", figure_source_name(f.source)},
                             {"reference", f.reference}});
   }
-  for (const Drawing& d : drawings(p)) {
+  for (const Drawing& d : curves) {
     text += draw(d);
     for (const Point& point : d.points) j["curves"][d.json_key].push_back({point.x, point.y});
   }
   std::fputs(json ? (j.dump(1) + "\n").c_str() : text.c_str(), stdout);
+}
+
+/// A network or a trainer that `list` names, else a card, a profile file or a cluster file.
+void show(const std::string& name, bool json) {
+  const std::string source = name + ", built in";
+  if (const NetworkProfile* n = find_builtin_network(name)) {
+    NamedFigures figures;
+    add_levels(figures, n->levels);
+    return show(n->name, source, n->text, figures, {}, json);
+  }
+  for (const TrainerProfile& t : builtin_trainers())
+    if (t.name == name) return show(t.name, source, t.text, figures_of(t), {}, json);
+  const MachineProfile p = find_profile(name);
+  if (!p.device)
+    fail(ExitCode::usage,
+         "profile {}: has samples of `ltrain bench` and no figures of a card; `ltrain profile list` names "
+         "those that have",
+         name);
+  show(p.device->name, p.source, p.device->text, figures_of(p), drawings(p), json);
 }
 
 void list() {
@@ -200,7 +236,10 @@ void add_profile(CLI::App& app) {
   auto name = std::make_shared<std::string>(), file = std::make_shared<std::string>(),
        output = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  shown->add_option("name", *name, "A card that is built in, a profile file, or a cluster file")->required();
+  shown
+      ->add_option("name", *name,
+                   "A card, a network or a trainer that is built in, a profile file, or a cluster file")
+      ->required();
   shown->add_flag("--json", *json, "For programs");
   shown->footer("Example: ltrain profile show h100");
   shown->callback([name, json] { show(*name, *json); });

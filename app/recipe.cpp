@@ -3,8 +3,12 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "kernels/base/error.h"
+#include "kernels/base/printable.h"
 #include "runtime/check/check_job.h"
 #include "runtime/plan/rank_map.h"
+#include "runtime/recipe/keys_about.h"
+#include "runtime/recipe/other_names.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain::app {
@@ -75,13 +79,23 @@ void add_recipe(CLI::App& app) {
 
   CLI::App* keys = recipe->add_subcommand("keys", "List every key, with type, default, range and meaning");
   static bool json = false, markdown = false;
+  static std::vector<std::string> words;
+  keys->add_option("words", words, "Only keys whose name, values or meaning has these words");
   keys->add_flag("--json", json, "As JSON");
   keys->add_flag("--markdown", markdown, "As docs/recipe.md has it");
-  keys->footer("Example: ltrain recipe keys --markdown");
+  keys->footer("Example: ltrain recipe keys warmup");
   keys->callback([] {
+    if (!words.empty() && (json || markdown))
+      fail(ExitCode::usage, "ltrain recipe keys: --json and --markdown are of all keys; leave out {}",
+           fmt::join(words, " "));
+    if (!words.empty() && keys_about(words).find("\n\n") == std::string::npos) {
+      const std::string other = words.size() == 1 ? recipe::in_other_trainers(words[0]) : "";
+      fail(ExitCode::usage, "ltrain recipe keys {}: no key has that in its name or meaning{}",
+           printable(fmt::format("{}", fmt::join(words, " ")), 100), other.empty() ? "" : "; " + other);
+    }
     std::fputs(json       ? (recipe_reference_json() + "\n").c_str()
                : markdown ? recipe_reference_markdown().c_str()
-                          : recipe_reference_text().c_str(),
+                          : keys_about(words).c_str(),
                stdout);
   });
 }

@@ -8,6 +8,9 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "app/write_file.h"
+#include "runtime/plan/pictures/pictures.h"
+#include "runtime/telemetry/compare_runs.h"
 #include "runtime/telemetry/run_report.h"
 
 namespace ltrain::app {
@@ -29,19 +32,40 @@ ReportStyle style_of_terminal() {
 
 void add_report(CLI::App& app) {
   struct Options {
-    std::string where;
+    std::vector<std::string> runs;
+    std::string html, svg, csv;
     int64_t layer = -1;
     bool json = false;
   };
-  auto* command = app.add_subcommand("report", "The course of a run: loss, speed, and the load of experts");
+  auto* command = app.add_subcommand(
+      "report", "The course of a run: loss, speed, and the load of experts; of several runs a comparison");
   auto o = std::make_shared<Options>();
-  command->add_option("run", o->where, "output_dir of a run, or its metrics.jsonl")->required();
+  command->add_option("runs", o->runs, "output_dir of a run, or its metrics.jsonl; several are compared")
+      ->required();
+  command->add_option("--html", o->html, "Write a page with losses and figures of the runs to this file");
+  command->add_option("--svg", o->svg, "Write a drawing of the losses to this file");
+  command->add_option("--csv", o->csv, "Write loss, norm and speed by steps to this file");
   command->add_option("--layer", o->layer, "A layer whose experts are shown over time")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", o->json, "For programs");
   command->footer("Example: ltrain report runs/quickstart");
   command->callback([o] {
-    const RunReport report = read_run_report(o->where);
+    std::vector<RunReport> runs;
+    for (const std::string& run : o->runs) runs.push_back(read_run_report(run));
+    const bool several = runs.size() > 1;
+    if (several && (o->json || o->layer >= 0))
+      fail(ExitCode::usage, "ltrain report: {} is of one run; name one, or take --csv",
+           o->json ? "--json" : "--layer");
+    if (!o->csv.empty()) write_file(o->csv, comparison_csv(runs));
+    if (!o->svg.empty()) write_file(o->svg, comparison_svg(runs));
+    if (!o->html.empty())
+      write_file(o->html, html_page(several ? "Runs compared" : "A run", {},
+                                    {{"loss", "Loss by step", comparison_svg(runs)}}, comparison_text(runs)));
+    if (several) {
+      std::fputs(comparison_text(runs).c_str(), stdout);
+      return;
+    }
+    const RunReport& report = runs.front();
     ReportStyle style = style_of_terminal();
     style.layer = o->layer;
     const std::string text = o->json ? report_json(report) + "\n" : report_text(report, style);

@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/profile_option.h"
+#include "app/shell_word.h"
 #include "app/slurm_script.h"
 #include "kernels/base/error.h"
 #include "runtime/check/check_job.h"
@@ -18,23 +19,6 @@
 
 namespace ltrain::app {
 namespace {
-
-/// "alice's run" -> 'alice'\''s run': one word for the shell, whatever is in it.
-std::string quoted(const std::string& text) {
-  const bool plain =
-      !text.empty() &&
-      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%") ==
-          std::string::npos;
-  if (plain) return text;
-  std::string out = "'";
-  for (char c : text) {
-    if (c == '\'')
-      out += "'\\''";
-    else
-      out += c;
-  }
-  return out + "'";
-}
 
 void check_word(const std::string& option, const std::string& value) {
   if (value.find_first_of(" \t\n\r'\"\\$`") != std::string::npos)
@@ -68,6 +52,27 @@ int preferred_ranks(SlurmOptions& o, const Recipe& recipe) {
   return static_cast<int>(most);
 }
 
+/// Threads of a rank by the cores of the nodes that the job is for, and the line that says so. 0: the job is
+/// for CPUs, and no profile says which.
+std::pair<int, std::string> threads_of_node(const SlurmOptions& o, const Recipe& recipe) {
+  const bool cuda = recipe.device == DeviceChoice::cuda;
+  if (!cuda && o.profile.empty()) return {};
+  const MachineProfile p = profile_for({o.profile}, cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  const int cores = cuda || p.cores_per_node > 0 ? p.cores_per_node : p.cores;
+  const std::string ranks =
+      fmt::format("{} rank{} a node", o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s");
+  if (cores > 0)
+    return {std::max(1, cores / o.ranks_per_node),
+            fmt::format("Threads a rank: the {} cores of a node, by {}, over {}.", cores, p.source, ranks)};
+  // A rank on a GPU has a thread that gives work, one that reads data, and those of its transports.
+  constexpr int kOfGpu = 4;
+  return {
+      kOfGpu,
+      fmt::format("Threads a rank: {}, for {} does not say how many cores a node has; cores_per_node in a "
+                  "cluster file, or --threads-per-rank, says it.",
+                  kOfGpu, p.source)};
+}
+
 /// Threads, GPUs, memory and time that were not given, from the plan of the recipe. device: auto takes what
 /// the nodes have: the GPUs that are asked for.
 void take_from_plan(SlurmOptions& o, Recipe recipe) {
@@ -75,6 +80,13 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   if (recipe.device == DeviceChoice::cuda && o.gpus_per_node == 0) o.gpus_per_node = o.ranks_per_node;
   if (o.threads_per_rank > 0) recipe.launch.threads_per_rank = o.threads_per_rank;
   const int64_t own_threads = recipe.launch.threads_per_rank;
+  if (o.threads_per_rank == 0 && own_threads == 0) {
+    const auto [threads, note] = threads_of_node(o, recipe);
+    if (threads > 0) {
+      recipe.launch.threads_per_rank = threads;
+      o.notes.push_back(note);
+    }
+  }
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
   checks.prices.profile = o.profile;
@@ -83,9 +95,10 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   if (!o.force) check_memory(plan);
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
-    if (own_threads == 0)
+    if (own_threads == 0 && recipe.launch.threads_per_rank == 0)
       o.notes.push_back(
-          fmt::format("Threads a rank: the cores of the machine that made this, over {} rank{} a node.",
+          fmt::format("Threads a rank: the cores of the machine that made this, over {} rank{} a node; "
+                      "--threads-per-rank, or --profile with a profile of the nodes, says otherwise.",
                       o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s"));
   }
   if (o.mem.empty()) {
@@ -235,8 +248,8 @@ std::string slurm_script(const SlurmOptions& o) {
   std::string command = fmt::format(
       "srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task=\"${{SLURM_CPUS_PER_TASK:-1}}\" \\\n  {} run "
       "{}",
-      quoted(o.program), quoted(o.recipe));
-  for (const std::string& s : o.overrides) command += " " + quoted(s);
+      shell_word(o.program), shell_word(o.recipe));
+  for (const std::string& s : o.overrides) command += " " + shell_word(s);
   if (o.max_attempts <= 0) {
     t += "# A step ends as a whole when one rank fails (the site's default may be to wait for the others).\n";
     t += "exec " + command + "\n";
@@ -285,8 +298,10 @@ void add_slurm(CLI::App& app) {
                    "Ranks (tasks) a node; default: as the recipe says, else one a GPU, else 1")
       ->check(CLI::Range(1, 1024));
   command
-      ->add_option("--threads-per-rank", o->threads_per_rank,
-                   "CPU cores a rank; default: as the recipe says, else this machine's")
+      ->add_option(
+          "--threads-per-rank", o->threads_per_rank,
+          "CPU cores a rank; default: as the recipe says, else the cores of a node over its ranks, by the "
+          "profile or cluster file; without one, for CPUs, this machine's")
       ->check(CLI::Range(1, 1024));
   command
       ->add_option("--gpus-per-node", o->gpus_per_node,

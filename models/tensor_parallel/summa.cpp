@@ -60,12 +60,13 @@ class Sums {
     if (group.size() == 1) return;
     for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
   }
-  /// Where to write this rank's summand of rank t's sum.
+  /// Where to write this rank's summand of rank t's sum. Waits in each rank's own round too, which needs no
+  /// buffer: a turn ends where a rank waits (interleave.h), and turns have to end at the same place on all
+  /// ranks.
   Tensor summand(int t) {
-    if (t == group_.rank()) return own_;
     const size_t at = static_cast<size_t>(t % 2);
     done_[at].wait(step_.compute);
-    return buffers_[at];
+    return t == group_.rank() ? own_ : buffers_[at];
   }
   /// It is written: begins to sum.
   void sum(int t) {

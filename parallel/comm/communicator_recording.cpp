@@ -3,6 +3,7 @@
 
 #include "kernels/meta/placement_rules.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/recorded_calls.h"
 
 namespace ltrain {
 namespace {
@@ -14,7 +15,9 @@ class RecordingGroup final : public Communicator {
       : Communicator(rank, size, std::move(name), axes),
         whole_(whole),
         network_share_(network_share),
-        members_(std::move(members)) {}
+        recorded_{std::move(members), {}} {}
+
+  const RecordedCalls& recorded() const { return recorded_; }
 
   std::unique_ptr<Communicator> split(int color, int key, std::string name, AxisSet axes) override {
     fail(ExitCode::internal, "a recording group is made with its size, not split");
@@ -22,6 +25,7 @@ class RecordingGroup final : public Communicator {
 
  private:
   void record_meta(Stream& s, const CollectiveCall& call) override {
+    recorded_.calls.push_back({call.info, s.meta()->layer()});
     OpCost cost;
     cost.name = cost.collective = collective_name(call.info.op);
     const AxisSet longer = long_axes(axes(), [&](Axis a) { return s.meta()->axis_size(a); });
@@ -39,7 +43,7 @@ class RecordingGroup final : public Communicator {
     cost.received_bytes = static_cast<double>(call.received_bytes);
     cost.group_size = size();
     cost.network_bytes = cost.wire_bytes * network_share_;
-    if (!members_.empty()) cost.ranks = &members_;
+    if (!recorded_.members.empty()) cost.ranks = &recorded_.members;
     s.meta()->add(s, cost);
     if (whole_ && size() != span)  // a collective over a part of the axis is not one over the axis
       fail(ExitCode::internal,
@@ -107,7 +111,7 @@ class RecordingGroup final : public Communicator {
 
   bool whole_;
   double network_share_;
-  std::vector<int> members_;
+  RecordedCalls recorded_;
 };
 
 }  // namespace
@@ -117,6 +121,11 @@ std::unique_ptr<Communicator> make_recording_group(int rank, int size, std::stri
                                                    std::vector<int> members) {
   return std::make_unique<RecordingGroup>(rank, size, std::move(name), axes, whole, network_share,
                                           std::move(members));
+}
+
+const RecordedCalls* recorded_calls(const Communicator& group) {
+  const auto* recording = dynamic_cast<const RecordingGroup*>(&group);
+  return recording ? &recording->recorded() : nullptr;
 }
 
 }  // namespace ltrain

@@ -66,11 +66,12 @@ void check_cluster(const MachineProfile& p, const Recipe& r, JobSize& size, int 
   if (world == 0 && r.parallel.data <= 0)
     size = {static_cast<int>(cards), p.cards_per_node, assumed_node(p, static_cast<int>(cards), 0)};
   if (size.world > cards)
-    fail(ExitCode::usage, "{} ranks: {}, has {} cards; nearest valid value: {} ranks", size.world, p.source,
-         cards, cards);
+    fail(ExitCode::usage, "{} ranks: {}, has {} card{}; nearest valid value: {} rank{}", size.world, p.source,
+         cards, cards == 1 ? "" : "s", cards, cards == 1 ? "" : "s");
   if (r.launch.ranks_per_node > p.cards_per_node)
-    fail(ExitCode::usage, "launch.ranks_per_node = {}: {} has {} cards a node; nearest valid value: {}",
-         r.launch.ranks_per_node, p.source, p.cards_per_node, p.cards_per_node);
+    fail(ExitCode::usage, "launch.ranks_per_node = {}: {} has {} card{} a node; nearest valid value: {}",
+         r.launch.ranks_per_node, p.source, p.cards_per_node, p.cards_per_node == 1 ? "" : "s",
+         p.cards_per_node);
 }
 
 }  // namespace
@@ -111,6 +112,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   check_skew(recipe, checks.prices.expert_skew);
   job.plan = make_plan(recipe, job.profile);
   job.plan.node = size.node;
+  if (!fits(job.plan)) job.plan.enough = enough_settings(recipe, job.profile, job.plan);
   if (checks.part == Part::recipe) return job;
   if (checks.part == Part::job) {
     if (checks.memory) check_memory(job.plan);

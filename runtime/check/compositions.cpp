@@ -115,6 +115,22 @@ std::vector<CompositionFeature> composition_features() {
     if (mode == "2.5d") f.overrides.push_back("parallel.tensor_depth=2");
     all.push_back(std::move(f));
   }
+  // Grids of three and four rows, whose ranks are not all at an end of theirs.
+  const auto grid = [&](const std::string& mode, int ranks, int rows, int depth) {
+    const int sequences = rows * depth;
+    CompositionFeature f{fmt::format("tensor, {} of {}", mode, ranks),
+                         {fmt::format("parallel.tensor={}", ranks), "parallel.tensor_mode=" + mode,
+                          fmt::format("train.micro_batch_size={}", sequences),
+                          fmt::format("train.global_batch_size={}", 4 * sequences)}};
+    if (depth > 1) f.overrides.push_back(fmt::format("parallel.tensor_depth={}", depth));
+    if (rows == 3)  // hidden units and heads that three divide
+      f.overrides.insert(f.overrides.end(), {"model.hidden_size=36", "model.intermediate_size=72",
+                                             "model.num_attention_heads=6"});
+    all.push_back(std::move(f));
+  };
+  grid("2d", 9, 3, 1);
+  grid("2d", 16, 4, 1);
+  grid("2.5d", 18, 3, 2);
   for (const std::string& s : choices_of("parallel.schedule"))
     all.push_back({"pipeline, " + s, {"parallel.pipeline=2", "parallel.schedule=" + s}});
   for (const std::string& c : choices_of("parallel.context_comm"))

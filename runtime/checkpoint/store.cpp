@@ -139,14 +139,16 @@ std::string aside_name(const Candidate& c, bool damaged) {
                     : damaged || !c.error.empty()                                ? Aside::damaged
                     : !c.manifest.info.healthy                                   ? Aside::unhealthy
                                                                                  : Aside::superseded;
-  return fmt::format("{}-{}", to_string(why), c.name);
+  const std::string folder = c.path.substr(0, c.path.size() - c.name.size());
+  const std::string wanted = fmt::format("{}-{}", to_string(why), c.name);
+  std::string name = wanted;
+  for (int n = 2; path_exists(folder + name); ++n) name = fmt::format("{}-{}", wanted, n);
+  return name;
 }
 
 std::string set_aside(const Candidate& c, bool damaged) {
   const std::string folder = c.path.substr(0, c.path.size() - c.name.size());
-  const std::string wanted = aside_name(c, damaged);
-  std::string name = wanted;
-  for (int n = 2; path_exists(folder + name); ++n) name = fmt::format("{}-{}", wanted, n);
+  const std::string name = aside_name(c, damaged);
   LT_FAULT_POINT("checkpoint.before_set_aside");
   rename_new(c.path, folder + name);
   LT_FAULT_POINT("checkpoint.after_set_aside");

@@ -61,7 +61,7 @@ std::vector<Candidate> list_set_aside(const std::string& folder);
 /// Gives a checkpoint a name that says why it is no more in its place, and returns that name. `damaged`: it
 /// was found so, whatever the candidate says.
 std::string set_aside(const Candidate& checkpoint, bool damaged = false);
-/// The name that set_aside gives it, unless that is taken.
+/// The name that set_aside gives it.
 std::string aside_name(const Candidate& checkpoint, bool damaged = false);
 /// What a run that goes on from step `begun` (0: a fresh start) leaves behind: the whole checkpoints of later
 /// steps among `found` that are not pinned.

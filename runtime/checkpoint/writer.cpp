@@ -161,7 +161,7 @@ void CheckpointWriter::prepare() {
             "{} is newer than {}: the first save gives it another name, {}, and deletes nothing", c->path,
             options_.begun > 0 ? fmt::format("the step {} that this run goes on from", options_.begun)
                                : std::string("this fresh start"),
-            aside_name(*c)));
+            aside_name(*c, is_damaged(*c))));
     } catch (const Error& e) {
       verdict = fmt::format("error {} {}", static_cast<int>(e.code()), e.what());
       lock_.reset();
@@ -391,12 +391,13 @@ void CheckpointWriter::make_room(SaveReport& report) {
            c.path, kPinFile);
     away.push_back(&c);
   }
-  for (const Candidate* c : away) {
-    const bool damaged =
-        std::find(options_.damaged.begin(), options_.damaged.end(), c->name) != options_.damaged.end();
-    report.notes.push_back(
-        fmt::format("{} was there already and has another name now: {}", c->name, set_aside(*c, damaged)));
-  }
+  for (const Candidate* c : away)
+    report.notes.push_back(fmt::format("{} was there already and has another name now: {}", c->name,
+                                       set_aside(*c, is_damaged(*c))));
+}
+
+bool CheckpointWriter::is_damaged(const Candidate& c) const {
+  return std::find(options_.damaged.begin(), options_.damaged.end(), c.name) != options_.damaged.end();
 }
 
 /// Returns "" or why it is not committed.

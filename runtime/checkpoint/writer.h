@@ -91,6 +91,7 @@ class CheckpointWriter {
   int64_t copy(const StateSlice& from, char* to) const;
   std::string not_finite(const std::vector<int64_t>& counts);
   void make_room(SaveReport& report);
+  bool is_damaged(const Candidate& checkpoint) const;  ///< CheckpointOptions::damaged has it
 
   CheckpointOptions options_;
   Communicator& control_;

@@ -45,6 +45,7 @@ MachineProfile profile_of_device(const DeviceHandle& handle) {
   p.built_in = true;
   p.device = handle;
   p.levels = d.links;
+  p.cores_per_node = static_cast<int>(d.cpu ? d.cards_a_node : d.cores_a_node);
   if (!d.links.empty()) {
     p.link_bytes_per_second = d.links[0].bytes_per_second.value * d.links[0].sustained.value;
     p.link_seconds = d.links[0].seconds.value;

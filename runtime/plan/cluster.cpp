@@ -59,6 +59,7 @@ MachineProfile parse_cluster(const std::string& text, const std::string& name) {
     p = profile_of(m, name);
     p.nodes = static_cast<int>(m.whole("nodes", 1, 1 << 20, 1));
     p.cards_per_node = static_cast<int>(m.whole("gpus_per_node", 1, 1 << 16, std::max(1, p.cards_per_node)));
+    p.cores_per_node = static_cast<int>(m.whole("cores_per_node", 1, 1 << 20, p.cores_per_node));
     read_network(m, p, name);
     p.source = fmt::format("{}, {} node{} of {} {}", cluster, p.nodes, p.nodes == 1 ? "" : "s",
                            p.cards_per_node, p.card);

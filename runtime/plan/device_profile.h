@@ -55,6 +55,7 @@ struct DeviceProfile {
   std::vector<std::string> driver;   ///< words that all stand in the name that its driver gives
   std::string node, network;         ///< the machine that it is sold in, and the network built in of that
   int64_t cards_a_node = 1;
+  int64_t cores_a_node = 0;        ///< of the CPUs of that machine; 0: not known
   int64_t compute_capability = 0;  ///< of a card of NVIDIA: 90 for sm_90; 0: of another, or not known
   bool cpu = false;                ///< a "card" is a core
   Figure memory_bytes, memory_bytes_per_second, memory_sustained;

@@ -327,6 +327,7 @@ MachineProfile load_profile(const std::string& path) {
       const MachineProfile sheet = card_profile(p.machine);
       p.card = sheet.card;
       p.cards_per_node = sheet.cards_per_node;
+      p.cores_per_node = sheet.cores_per_node;
       p.device = sheet.device;
       if (!p.network_given && sheet.built_in) {  // of the machine that such cards are sold in
         p.levels = sheet.levels;

@@ -47,6 +47,7 @@ struct MachineProfile {
   int64_t device_bytes = 0;  ///< memory of a card; 0: ranks run on the CPU
   std::string card;          ///< which of built_in_cards() it is; empty: none
   int cards_per_node = 0;    ///< in the machine that such cards are sold in; 0: not known
+  int cores_per_node = 0;    ///< of the CPUs of that machine, or of a node of the cluster; 0: not known
   int nodes = 0;             ///< of a cluster; 0: not said
   std::string node_source = "assumed";  ///< who says how many cards a node has
   bool of_this_machine = false;         ///< of the CPU, or a card, that is here

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -32,7 +33,7 @@ json read_peaks(const std::string& file) {
   if (!std::filesystem::is_regular_file(file, error)) return json::object();
   std::ifstream in(file);
   std::string wrong;
-  json j = data::parse_strict({std::istreambuf_iterator<char>(in), {}}, 2, wrong);
+  json j = data::parse_strict({std::istreambuf_iterator<char>(in), {}}, 3, wrong);
   return j.is_object() ? j : json::object();
 }
 
@@ -72,17 +73,30 @@ double measure_matmul_peak(DType dtype) {
   return best;
 }
 
-double MatmulPeaks::find(DType dtype, int threads, int ranks) const {
+MatmulPeaks::Kept MatmulPeaks::find(DType dtype, int threads, int ranks) const {
   const json peaks = read_peaks(file_);
   const auto at = peaks.find(key_of(dtype, threads, ranks));
-  const double flops = at != peaks.end() && at->is_number() ? at->get<double>() : 0;
-  return flops > 0 && flops < 1e18 ? flops : 0;
+  if (at == peaks.end()) return {};
+  const json flops = at->is_object() ? at->value("flops", json()) : *at,
+             measurements = at->is_object() ? at->value("measurements", json()) : json(1);
+  Kept kept{flops.is_number() ? flops.get<double>() : 0,
+            measurements.is_number_integer() ? measurements.get<int>() : 0};
+  if (!(kept.flops > 0 && kept.flops < 1e18)) return {};
+  return kept;
 }
 
 void MatmulPeaks::keep(DType dtype, int threads, int ranks, double flops) const {
+  const Kept before = find(dtype, threads, ranks);
+  write(dtype, threads, ranks, {std::max(flops, before.flops), before.measurements + 1});
+}
+
+void MatmulPeaks::exceeded(DType dtype, int threads, int ranks, double flops) const {
+  write(dtype, threads, ranks, {std::max(flops, find(dtype, threads, ranks).flops), 0});
+}
+
+void MatmulPeaks::write(DType dtype, int threads, int ranks, const Kept& kept) const {
   json peaks = read_peaks(file_);
-  json& at = peaks[key_of(dtype, threads, ranks)];
-  at = std::max(flops, at.is_number() ? at.get<double>() : 0);
+  peaks[key_of(dtype, threads, ranks)] = {{"flops", kept.flops}, {"measurements", kept.measurements}};
   std::error_code error;
   const std::filesystem::path path(file_);
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
@@ -92,6 +106,26 @@ void MatmulPeaks::keep(DType dtype, int threads, int ranks, double flops) const 
   out.close();
   if (out) std::filesystem::rename(temporary, path, error);
   if (!out || error) std::filesystem::remove(temporary, error);
+}
+
+double PeakShare::of(double rate) {
+  if (!(peak_ > 0)) return std::nan("");
+  if (rate > peak_) {
+    if (!exceeded_) before_ = peak_;
+    exceeded_ = true;
+    peak_ = rate;
+  }
+  return rate / peak_;
+}
+
+std::string PeakShare::note(int64_t step, bool benched) {
+  if (!exceeded_ || said_) return "";
+  said_ = true;
+  return fmt::format(
+      "step {}: computes {:.1f} % of the fastest matmul that was measured here, which was measured beside "
+      "other "
+      "work; MFU is a share of this step's rate from here on, and {}",
+      step, 100 * peak_ / before_, benched ? "`ltrain bench` measures again" : "the next runs measure again");
 }
 
 std::string matmul_peaks_path() {

@@ -24,42 +24,16 @@ std::string limit_text(const MemoryLimit& limit) {
                      bytes_text(limit.available_bytes));
 }
 
+/// What to change, and the command that looks for more.
 std::string help(const Plan& plan) {
-  return fmt::format("what would help: {}", fmt::join(plan.smaller, ", "));
+  const std::string search =
+      fmt::format("`ltrain plan RECIPE --search --gpus {}` finds the fastest layout that fits", plan.world);
+  if (!plan.enough.empty())
+    return fmt::format("enough by itself: {}; {}", fmt::join(plan.enough, ", or "), search);
+  return fmt::format("what would help: {}; {}", fmt::join(plan.smaller, ", "), search);
 }
 
 }  // namespace
-
-std::vector<std::string> smaller_settings(const Recipe& r) {
-  std::vector<std::string> out;
-  if (r.train.micro_batch_size > 1)
-    out.push_back(fmt::format("a smaller train.micro_batch_size (now {})", r.train.micro_batch_size));
-  const bool experts = r.model.moe.num_experts > 0;
-  const bool rows_travel = r.parallel.expert > 1 && r.parallel.expert_dispatch != ExpertDispatch::all_gather;
-  if (experts && rows_travel && !r.model.moe.row_budget)
-    out.emplace_back("model.moe.row_budget: 1.5 (now all rows that can come)");
-  if (experts && r.parallel.expert > 1 && !rows_travel)
-    out.emplace_back("parallel.expert_dispatch: all_to_all, with model.moe.row_budget: 1.5");
-  if (experts && r.recompute.granularity == RecomputeGranularity::none)
-    out.emplace_back("recompute.granularity: selective, with recompute.modules: [layernorm, moe]");
-  else if (r.recompute.granularity == RecomputeGranularity::none ||
-           r.recompute.granularity == RecomputeGranularity::selective)
-    out.emplace_back("recompute.granularity: full");
-  if (r.parallel.data > 1 && r.parallel.zero_stage < 3)
-    out.push_back(fmt::format("a higher parallel.zero_stage (now {})", r.parallel.zero_stage));
-  if (r.parallel.sharding().keeps_gathered()) out.emplace_back("parallel.reshard_after_forward: true");
-  out.push_back(fmt::format("more ranks (parallel.tensor, now {}, or parallel.pipeline, now {})",
-                            r.parallel.tensor, r.parallel.pipeline));
-  if (!r.offload.optimizer.on())
-    out.push_back(
-        fmt::format("offload.optimizer.device: {}", device_of(r) == DeviceKind::cuda ? "cpu" : "nvme"));
-  if (r.train.logits_chunk_size == 0 && device_of(r) == DeviceKind::cuda)
-    out.emplace_back("train.logits_chunk_size: 1024 (now 4096)");
-  if (r.precision == Precision::fp32 || r.precision == Precision::fp64) out.emplace_back("precision: bf16");
-  if (r.launch.ranks_on_host > 1 && device_of(r) == DeviceKind::cpu) out.emplace_back("fewer ranks a host");
-  out.emplace_back("a smaller data.seq_length or model");
-  return out;
-}
 
 std::vector<MemoryLimit> memory_limits(const Plan& plan) {
   std::vector<MemoryLimit> limits;
@@ -81,15 +55,17 @@ std::string impossible_text(const Plan& plan) {
                have = static_cast<double>(plan.device_bytes) * plan.world;
   if (plan.device == DeviceKind::cpu || plan.device_bytes <= 0 || need <= have) return "";
   const double flops = plan.model_flops() / static_cast<double>(plan.tokens_per_step);
+  const bool one = plan.world == 1;
+  const std::string cards = one ? "1 card" : fmt::format("{} cards", plan.world);
   return fmt::format(
-      "{} parameters x {:.3g} bytes of weights, gradients and optimizer state = {}; {} cards of {} have {}: "
-      "at "
-      "least {:.0f} are needed, before activations\n"
-      "{} FLOPs a token: {} cards at their peak of {:.1f} TFLOP/s train at most {} tokens/s\n",
+      "{} parameters x {:.3g} bytes of weights, gradients and optimizer state = {}; {} of {} {} {}: at least "
+      "{:.0f} "
+      "are needed, before activations\n"
+      "{} FLOPs a token: {} at {} peak of {:.1f} TFLOP/s {} at most {} tokens/s\n",
       format_count(static_cast<double>(plan.parameters)), plan.state_bytes,
-      bytes_text(static_cast<int64_t>(need)), plan.world, bytes_text(plan.device_bytes),
+      bytes_text(static_cast<int64_t>(need)), cards, bytes_text(plan.device_bytes), one ? "has" : "have",
       bytes_text(static_cast<int64_t>(have)), std::ceil(need / static_cast<double>(plan.device_bytes)),
-      format_count(flops), plan.world, plan.peak_flops * 1e-12,
+      format_count(flops), cards, one ? "its" : "their", plan.peak_flops * 1e-12, one ? "trains" : "train",
       format_count(plan.peak_flops * plan.world / flops));
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/plan/on_all_cores.h"
+#include "runtime/plan/same_calls.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/plan/sparse_plan.h"
 #include "runtime/program/action_repeats.h"
@@ -465,6 +466,8 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
     plan.ranks[i] = plan_rank(recipe, profile, pipeline.layout, which[i], plan.threads_per_rank, true);
   });
   plan.placement_ops = plan.ranks.back().placement_ops;
+  if (plan.stages > 0 && plan.world > 1)
+    check_same_calls(recipe, profile, pipeline.layout, ranks_to_compare(recipe));
   place_actions(plan.ranks, recipe, pipeline);
   if (recipe.parallel.pipeline > 1) {
     plan.schedule = recipe.parallel.schedule_file.value_or(pipeline.layout.schedule.name);

@@ -135,11 +135,15 @@ struct Plan {
   /// Ranks would run on hosts like this one: their memory is compared with this host's.
   bool for_this_machine = true;
   std::vector<std::string> smaller;  ///< settings that would need less memory, as the recipe is
+  std::vector<std::string> enough;   ///< enough_settings(), where they were looked for
 
   double step_seconds() const;  ///< of the slowest rank
   /// Model FLOPs of all ranks over what their matmul peaks would do in a step; pipeline stages differ, ranks
   /// of a stage do not.
   double mfu() const;
+  /// Whether peak_flops is a card's figure or was measured. Without either MFU is a share of a guess, and is
+  /// not shown.
+  bool peak_known() const { return profile_measured || profile_built_in; }
   double model_flops() const;     ///< of all ranks in a step
   double total_seconds() const;   ///< all steps and evaluations, of the slowest rank
   int64_t network_bytes() const;  ///< that the first rank sends to other hosts in a step
@@ -203,7 +207,8 @@ bool fits(const Plan& plan);
 /// Where weights, gradients and optimizer state alone exceed the memory of all cards: the arithmetic in two
 /// lines, of memory and of speed. Else empty.
 std::string impossible_text(const Plan& plan);
-/// "fits: a rank needs 61.2 GiB, a card has 74.5 GiB", or "does not fit: ...; what would help: ...".
+/// "fits: a rank needs 61.2 GiB, a card has 74.5 GiB", or "does not fit: ...; enough by itself: ...", or
+/// where no single change is known to be enough "does not fit: ...; what would help: ...".
 std::string fit_text(const Plan& plan);
 /// What of the profile that prices it is measured, published and assumed, in lines for people.
 std::string sources_text(const Plan& plan);
@@ -212,6 +217,11 @@ std::string sources_text(const Plan& plan);
 void check_memory(const Plan& plan);
 /// Settings that would need less memory than `recipe`, which is resolved.
 std::vector<std::string> smaller_settings(const Recipe& recipe);
+/// Those of them that each make the plan fit by itself, with the memory and the time of a step that it comes
+/// to, the fastest first: "parallel.zero_stage: 2 (a rank needs 58.9 GiB, a step takes 1.2 % longer)".
+/// `plan`: of `resolved`, does not fit. Plans each of them.
+std::vector<std::string> enough_settings(const Recipe& resolved, const MachineProfile& profile,
+                                         const Plan& plan);
 /// What of it a rank has in its memory all the same.
 void add_offloaded(RankPlan& plan, const Recipe& recipe);
 /// What is offloaded, by its name, without what is not.

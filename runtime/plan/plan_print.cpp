@@ -277,8 +277,12 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
                        p.kinds.others(p.train_steps), p.train_steps);
   out += fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
   const auto [peak, peak_unit] = scaled_flops(p.peak_flops);
-  out += fmt::format("  {:<28}{:>12.1f} % of {:.1f} {}/s, {}\n", "MFU", 100 * p.mfu(), peak, peak_unit,
-                     p.profile_built_in ? "the card's peak" : "the fastest matmul of the profile");
+  if (p.peak_known())
+    out += fmt::format("  {:<28}{:>12.1f} % of {:.1f} {}/s, {}\n", "MFU", 100 * p.mfu(), peak, peak_unit,
+                       p.profile_built_in ? "the card's peak" : "the fastest matmul of the profile");
+  else
+    out +=
+        fmt::format("  {:<28}{:>12}; `ltrain bench` measures the peak of this machine\n", "MFU", "not known");
   for (size_t i = 0; i < r.ops.size() && i < 6; ++i)
     out += fmt::format("    {:<26}{:>12.1f} ms in {} call{}\n", r.ops[i].name, r.ops[i].seconds * 1e3,
                        r.ops[i].calls, r.ops[i].calls == 1 ? "" : "s");
@@ -344,7 +348,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["tokens_per_second"] = p.tokens_per_second();
   j["expert_skew"] = p.expert_skew;
   if (p.even_step_seconds > 0) j["even_step_seconds"] = p.even_step_seconds;
-  j["mfu"] = p.mfu();
+  j["mfu"] = p.peak_known() ? nlohmann::ordered_json(p.mfu()) : nlohmann::ordered_json();
   if (*p.kinds.other) {
     j["other_steps"] = p.kinds.others(p.train_steps);
     j["other_steps_are"] = p.kinds.other;

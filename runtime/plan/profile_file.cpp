@@ -101,6 +101,7 @@ DeviceProfile parse_device_profile(const std::string& text, const std::string& n
         CheckedMap node = m.map("node");
         p.node = node.text("name");
         p.cards_a_node = node.whole("cards", 1, 1 << 16, 1);
+        p.cores_a_node = node.whole("cores", 1, 1 << 20, 0);
         p.network = node.text("network", false);
         node.finish();
         CheckedMap memory = m.map("memory");

@@ -64,9 +64,14 @@ class Search {
     std::vector<Ranked> fitting;
     try_fastest(open, count, most_trials, fitting);
     const double last = last_speed(fitting, count);
-    result.untried =
-        std::count_if(open.begin(), open.end(), [&](const Ranked& r) { return !(r.speed() < last); });
-    try_all(smaller(open), 0, fitting);
+    const auto may_be_faster = [&](const Ranked& r) { return !(r.speed() < last); };
+    const std::vector<Ranked> few = smaller(open);
+    result.untried = std::count_if(open.begin(), open.end(), may_be_faster);
+    const int64_t few_faster = std::count_if(few.begin(), few.end(), may_be_faster);
+    result.slower =
+        static_cast<int64_t>(open.size()) - result.untried - (static_cast<int64_t>(few.size()) - few_faster);
+    result.untried -= few_faster;
+    try_all(few, 0, fitting);
     sort(fitting);
     if (limits_.variants) result.variants = try_variants(all, fitting);
     for (const Ranked& r : fitting) result.tried.push_back({r.layout, r.trial.step_seconds, r.trial.bytes});
@@ -83,7 +88,7 @@ class Search {
       result.pareto.push_back(
           plans[static_cast<size_t>(std::find_if(listed.begin(), listed.end(), is(r)) - listed.begin())]);
     plans.resize(fastest);
-    result.found = std::move(plans);
+    result.found = smaller_of_ties(std::move(plans));
     if (fitting.empty()) advise(all, result);
     result.composed = parts_.composed();
     result.whole = parts_.whole();
@@ -125,6 +130,20 @@ class Search {
     return out;
   }
 
+  /// Of `found`, fastest first, those that are about as fast as the first in the order of their memory.
+  std::vector<FoundLayout> smaller_of_ties(std::vector<FoundLayout> found) const {
+    if (found.empty()) return found;
+    const double least = (1 - limits_.tie) * found.front().tokens_per_second_per_rank();
+    const auto end = std::find_if(found.begin(), found.end(), [&](const FoundLayout& f) {
+      return f.tokens_per_second_per_rank() < least;
+    });
+    if (limits_.tie > 0)
+      std::stable_sort(found.begin(), end, [](const FoundLayout& a, const FoundLayout& b) {
+        return a.largest().total_bytes < b.largest().total_bytes;
+      });
+    return found;
+  }
+
   /// What a layout has to reach; infinitely slow until there are `count`.
   static double last_speed(const std::vector<Ranked>& fitting, size_t count) {
     return fitting.size() < count ? 0 : fitting[count - 1].tried_speed();
@@ -144,6 +163,9 @@ class Search {
     };
     for (int64_t trials = 0; trials < most_trials && seconds_since(start_) < limits_.seconds;) {
       const double last = last_speed(fitting, count);
+      if (limits_.progress)
+        limits_.progress(trials, std::count_if(open.begin(), open.end(),
+                                               [&](const Ranked& r) { return !(r.speed() < last); }));
       std::vector<Ranked> batch;
       while (batch.size() < kBatch && !open.empty() && !(open.front().speed() < last)) {
         std::pop_heap(open.begin(), open.end(), later);

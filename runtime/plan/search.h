@@ -42,10 +42,11 @@ struct SearchResult {
   int64_t composed = 0, whole = 0;
   int64_t variants = 0;      ///< of them, those that SearchLimits::variants added
   int64_t untried = 0;       ///< that may be faster than what was found: 0, unless most_trials were too few
+  int64_t slower = 0;        ///< not tried, since their bounds say that they are slower than what was found
   int64_t wrong_bounds = 0;  ///< layouts of lower time or bytes than their bounds: a defect, if there is one
   double seconds = 0;        ///< of the search
   double bound_seconds = 0;  ///< of it, until all had their bounds
-  std::vector<FoundLayout> found;   ///< fastest first
+  std::vector<FoundLayout> found;   ///< fastest first, but those within SearchLimits::tie by their memory
   std::vector<FoundLayout> pareto;  ///< of all that were tried: none is both faster and smaller than another
   std::vector<TriedLayout> tried;   ///< of all that were tried those that fit, fastest first
   SearchAdvice advice;              ///< where nothing was found

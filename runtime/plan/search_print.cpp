@@ -52,8 +52,9 @@ std::string against(const FoundLayout& f, const FoundLayout& best) {
     if (std::abs(more[i].second) >= 0.05)
       text += fmt::format("{}{} {:+.1f} %", text.empty() ? "" : ", ", more[i].first, more[i].second);
   const double slower = (f.plan.step_seconds() / tokens(f) / whole - 1) * 100;
-  return text.empty() ? "as the best"
-                      : fmt::format("{:.1f} % longer than the best: {}", std::max(0.0, slower), text);
+  return text.empty() ? "as the first"
+                      : fmt::format("{:.1f} % {} than the first: {}", std::abs(slower),
+                                    slower < 0 ? "shorter" : "longer", text);
 }
 
 std::string why_best(const FoundLayout& f) {
@@ -71,8 +72,9 @@ std::string table_head() {
 }
 
 std::string table_row(const std::string& number, const FoundLayout& f, const Recipe& recipe) {
-  return fmt::format("  {:>3}  {:>13.1f}  {:>5.1f}%  {:>10}  {:>6.1f}%  {:>7.1f}ms  {}\n", number,
-                     f.tokens_per_second_per_rank(), f.plan.mfu() * 100, bytes_text(f.largest().total_bytes),
+  const std::string mfu = f.plan.peak_known() ? fmt::format("{:.1f}%", f.plan.mfu() * 100) : "-";
+  return fmt::format("  {:>3}  {:>13.1f}  {:>6}  {:>10}  {:>6.1f}%  {:>7.1f}ms  {}\n", number,
+                     f.tokens_per_second_per_rank(), mfu, bytes_text(f.largest().total_bytes),
                      f.plan.bubble_share * 100, f.exposed_seconds() * 1e3, layout_text(f.layout, recipe));
 }
 
@@ -100,7 +102,8 @@ std::string nothing_text(const SearchResult& s, const SearchLimits& limits) {
       fmt::format("no layout of {} fits on {} ranks; the smallest that was found:{}\n{}{}\n", s.allowed,
                   limits.world, settings_text(least), impossible_text(least.plan), fit_text(least.plan));
   if (limits.keep_free > 0)
-    out += fmt::format("--keep-free asks for {} more\n", bytes_text(limits.keep_free));
+    out +=
+        fmt::format("{} more are to stay free; --keep-free 0 takes them too\n", bytes_text(limits.keep_free));
   out +=
       s.advice.fitting_world > 0
           ? fmt::format("it fits on {} ranks, the first of the doubles of {} for which a layout was found\n",
@@ -146,7 +149,7 @@ ordered_json layout_json(const FoundLayout& f, const Recipe& recipe) {
   for (const auto& [key, value] : f.settings) j["settings"][key] = value;
   j["step_seconds"] = f.plan.step_seconds();
   j["tokens_per_second_per_rank"] = f.tokens_per_second_per_rank();
-  j["mfu"] = f.plan.mfu();
+  j["mfu"] = f.plan.peak_known() ? nlohmann::ordered_json(f.plan.mfu()) : nlohmann::ordered_json();
   j["rank_bytes"] = f.largest().total_bytes;
   j["bubble_share"] = f.plan.bubble_share;
   j["exposed_seconds"] = f.exposed_seconds();
@@ -165,12 +168,16 @@ std::string search_text(const SearchResult& s, const Recipe& recipe, const Searc
       "of them variants of the fastest\n",
       recipe.name, limits.world, limits.ranks_per_node, s.looked_at, s.allowed, s.may_fit,
       s.composed + s.whole, s.variants);
-  if (s.untried > 0)
-    out += fmt::format(
-        "not finished in {:.0f} s: {} more may be faster than these; --seconds looks longer, or fix some of "
-        "the "
-        "recipe's settings\n",
-        s.seconds, s.untried);
+  out += fmt::format("passed over: {} whose memory cannot fit, {} that cannot be faster than what was found",
+                     std::max<int64_t>(0, s.allowed - s.may_fit), s.slower);
+  out += s.untried > 0
+             ? fmt::format(
+                   ", and {} that may be faster, since {:.0f} s were over; --seconds looks longer, or fix "
+                   "some of the recipe's settings\n",
+                   s.untried, s.seconds)
+             : std::string("\n");
+  if (limits.keep_free > 0)
+    out += fmt::format("each leaves {} of memory free (--keep-free)\n", bytes_text(limits.keep_free));
   if (s.wrong_bounds > 0)
     out +=
         fmt::format("{} layouts are faster or smaller than their bounds: others may have been passed over\n",
@@ -181,7 +188,10 @@ std::string search_text(const SearchResult& s, const Recipe& recipe, const Searc
       fmt::format("priced by {} profile {}", first.profile_measured ? "the measured" : "the", first.profile);
   if (first.device_bytes > 0) out += fmt::format("; a card has {}", bytes_text(first.device_bytes));
   out += "\n" + sources_text(first);
-  out += "\nthe fastest that fit, each planned whole\n" + table_head();
+  out += "\nthe fastest that fit, each planned whole";
+  if (limits.tie > 0)
+    out += fmt::format("; of those within {:g} % of the fastest the smallest come first", 100 * limits.tie);
+  out += "\n" + table_head();
   for (size_t i = 0; i < s.found.size(); ++i) {
     out += table_row(std::to_string(i + 1), s.found[i], recipe);
     out += fmt::format("       {}{}\n", i == 0 ? why_best(s.found[0]) : against(s.found[i], s.found[0]),
@@ -217,6 +227,9 @@ std::string search_json(const SearchResult& s, const Recipe& recipe, const Searc
   j["whole"] = s.whole;
   j["variants"] = s.variants;
   j["untried"] = s.untried;
+  j["slower"] = s.slower;
+  j["keep_free_bytes"] = limits.keep_free;
+  j["tie"] = limits.tie;
   j["wrong_bounds"] = s.wrong_bounds;
   j["seconds"] = s.seconds;
   j["bound_seconds"] = s.bound_seconds;

@@ -50,6 +50,10 @@ struct SearchLimits {
   double seconds = 60;                    ///< after which no more of the fastest are tried
   bool variants = true;                   ///< of the fastest layouts are tried too
   bool allow_fp8 = false;                 ///< in the place of bf16 where the recipe says no precision
+  /// Share of the fastest speed within which layouts count as equally fast: of these the smaller come first.
+  double tie = 0;
+  /// Told now and then: layouts that were tried, and those that may still be faster than what was found.
+  std::function<void(int64_t tried, int64_t open)> progress = {};
 };
 
 /// A setting of a recipe: key and value.

@@ -1,6 +1,7 @@
 // A Hugging Face config.json as model.* keys: every key of it is obeyed, refused, or known to be harmless
 // (models/families/hf_keys.h).
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -570,10 +571,33 @@ class ConfigReader {
 
 }  // namespace
 
+namespace {
+
+/// What to do where `path` is no file and looks like a model's name on the Hugging Face Hub: OWNER/NAME.
+std::string download_first(const std::string& path) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  const size_t slash = path.find('/');
+  std::error_code error;
+  if (slash == std::string::npos || slash == 0 || path[0] == '.' || std::filesystem::exists(path, error))
+    return "";
+  const std::string owner = path.substr(0, slash), name = path.substr(slash + 1);
+  if (name.empty() || name.ends_with(".json") ||
+      (owner + name).find_first_not_of(kLetters) != std::string::npos ||
+      std::filesystem::exists(owner, error))
+    return "";
+  return fmt::format(
+      "; a model of the Hugging Face Hub is downloaded first, as ltrain does not download: `hf download {} "
+      "--local-dir {}`, then model.from: {}",
+      path, name, name);
+}
+
+}  // namespace
+
 void add_hf_config(const std::string& path, const Place& from, RawValues& given, Diagnostics& diagnostics) {
   std::string text;
   if (const std::string wrong = read_small_file(path, text); !wrong.empty())
-    return diagnostics.add(from, fmt::format("model.from = {}: {}", printable(path), wrong));
+    return diagnostics.add(
+        from, fmt::format("model.from = {}: {}{}", printable(path), wrong, download_first(path)));
   bool too_deep = false, twice = false;
   std::string twice_key;
   std::vector<std::set<std::string>> keys;

@@ -1,7 +1,10 @@
 // What the table generates for readers: the resolved recipe, the reference page, the help text.
+#include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "runtime/recipe/keys_about.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain {
@@ -144,12 +147,31 @@ std::string recipe_reference_markdown() {
   return out;
 }
 
-std::string recipe_reference_text() {
+namespace {
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+/// Whether name, aliases, values or meaning of the key have each of `words`.
+bool is_about(const Key& key, const std::vector<std::string>& words) {
+  std::string text = lower(key.path + " " + key.help + " " + key.allowed());
+  for (const std::string& alias : key.aliases) text += " " + lower(alias);
+  return std::all_of(words.begin(), words.end(),
+                     [&](const std::string& word) { return text.find(lower(word)) != std::string::npos; });
+}
+
+}  // namespace
+
+std::string recipe_reference_text() { return keys_about({}); }
+
+std::string keys_about(const std::vector<std::string>& words) {
   std::string out = "Recipe keys (YAML; on the command line key=value, --section.key=value or ~key)\n";
   for (const std::string& section : sections()) {
     bool any = false;
     for (const Key& key : schema()) {
-      if (key.section() != section) continue;
+      if (key.section() != section || !is_about(key, words)) continue;
       if (!any)
         out += fmt::format("\n{}: {}\n", section.empty() ? "Top level" : section, section_help(section));
       any = true;

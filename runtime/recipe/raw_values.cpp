@@ -3,6 +3,7 @@
 #include <set>
 
 #include "kernels/base/error.h"
+#include "runtime/recipe/other_names.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::recipe {
@@ -31,10 +32,13 @@ std::string unknown_key(const std::string& section, const std::string& word) {
   }
   if (word == "gradient_accumulation_steps" || word == "num_microbatches")
     return "unknown key; it follows from train.global_batch_size / (train.micro_batch_size * parallel.data)";
+  for (const std::string& name : {word, section + "_" + word})
+    if (const std::string other = in_other_trainers(name); !other.empty()) return "unknown key; " + other;
   const std::string near = nearest_word(word, words_in_section(section, true));
   if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", dotted(section, near));
   std::vector<std::string> all;
   for (const Key& key : schema()) {
+    if (key.leaf() == "path" || key.leaf() == "device" || key.leaf() == "kind") continue;  // of many sections
     all.push_back(key.leaf());
     all.insert(all.end(), key.aliases.begin(), key.aliases.end());
   }

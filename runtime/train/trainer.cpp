@@ -303,22 +303,41 @@ class Trainer {
   }
 
   /// What MFU is a share of: the model FLOPs of all ranks, and the rate of their fastest matmuls. On a CPU
-  /// that `ltrain bench` has not measured that rate is measured here once, by all ranks at the same time, and
-  /// kept.
+  /// that `ltrain bench` has not measured the first runs measure that rate, all ranks at the same time, and
+  /// keep the best.
   void agree_on_flops(const Plan& plan) {
     job_flops_ = sum_over_ranks(plan_.model_flops);
     const double world = job_.info().world_size;
     if (device_ != DeviceKind::cpu || profile_.measured) {
-      job_peak_flops_ = plan.peak_flops * world;
+      peak_.begin(plan.peak_flops * world);
       return;
     }
-    const DType type = precision_policy(std::string(to_string(recipe_.precision))).compute;
+    const DType type = compute_type();
     const int threads = threads_per_rank(recipe_), ranks = static_cast<int>(recipe_.launch.ranks_on_host);
     const MatmulPeaks peaks(matmul_peaks_path());
-    job_peak_flops_ = sum_over_ranks(lead_ ? peaks.find(type, threads, ranks) : 0) * world;
-    if (job_peak_flops_ > 0) return;
-    job_peak_flops_ = sum_over_ranks(measure_matmul_peak(type));
-    if (lead_) peaks.keep(type, threads, ranks, job_peak_flops_ / world);
+    const MatmulPeaks::Kept kept = lead_ ? peaks.find(type, threads, ranks) : MatmulPeaks::Kept();
+    double measured = 0;
+    if (sum_over_ranks(kept.enough()) == 0) {
+      measured = sum_over_ranks(measure_matmul_peak(type)) / world;
+      if (lead_) peaks.keep(type, threads, ranks, measured);
+    }
+    peak_.begin(std::max(measured, kept.flops) * world);
+  }
+
+  DType compute_type() const { return precision_policy(std::string(to_string(recipe_.precision))).compute; }
+
+  /// Model FLOPs a second over the peak. Says once that a measured peak is too low.
+  double mfu(double rate) {
+    const double share = peak_.of(rate);
+    const bool benched = device_ != DeviceKind::cpu || profile_.measured;
+    const std::string note = peak_.note(step_, benched);
+    if (note.empty()) return share;
+    say({note});
+    if (!benched)
+      MatmulPeaks(matmul_peaks_path())
+          .exceeded(compute_type(), threads_per_rank(recipe_), static_cast<int>(recipe_.launch.ranks_on_host),
+                    rate / job_.info().world_size);
+    return share;
   }
 
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
@@ -446,12 +465,15 @@ class Trainer {
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
+    const bool wide = recipe_.precision == Precision::fp32 || recipe_.precision == Precision::fp64;
+    const std::string wider =
+        wide ? ""
+             : fmt::format(", or use precision: {}", recipe_.precision == Precision::fp16 ? "bf16" : "fp32");
     fail(ExitCode::no_progress,
          "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
-         "The same step would fail again: lower optimizer.lr, check the data around sample {}, or use "
-         "precision: {}.\n{}",
-         step_ + 1, r.loss, r.grad_norm, position_.cursor,
-         recipe_.precision == Precision::fp16 ? "bf16" : "fp32", state_->way_back());
+         "The same step would fail again: lower optimizer.lr{} check the data around sample {}{}.\n{}",
+         step_ + 1, r.loss, r.grad_norm, wider.empty() ? ", or" : ",", position_.cursor, wider,
+         state_->way_back());
   }
 
   /// The promise that planned bytes are real bytes, checked at run time.
@@ -495,7 +517,7 @@ class Trainer {
     m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
     m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
     m.tflops_per_gpu = flops / seconds / 1e12 / job_.info().world_size;
-    m.mfu = job_peak_flops_ > 0 ? flops / seconds / job_peak_flops_ : std::nan("");
+    m.mfu = mfu(flops / seconds);
     m.skipped = r.skipped || r.overflow;
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
@@ -613,8 +635,8 @@ class Trainer {
   MachineProfile profile_;
   PipelineLayout layout_;
   RankPlan plan_;
-  double job_flops_ = 0;       // model FLOPs of a step, of all ranks
-  double job_peak_flops_ = 0;  // of all ranks, a second; 0: not known
+  double job_flops_ = 0;  // model FLOPs of a step, of all ranks
+  PeakShare peak_;        // of all ranks
   std::unique_ptr<Communicator> control_group_;
   DeviceKind device_ = DeviceKind::cpu;
   DeviceInfo card_;

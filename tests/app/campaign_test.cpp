@@ -52,4 +52,9 @@ TEST_CASE("plan --export and --from-megatron as programs") {
              Contains("  hidden_size: 32\n") && Contains("  zero_stage: 1\n"));
   CHECK(t.sh("recipe check back.yaml 'data.train=[{path: text-train}]' parallel.data=2").code == 0);
   CHECK(t.sh("plan tiny.yaml --export nothing").code == 64);
+  // The file with the flags, as it is.
+  const Outcome file = t.sh("plan --from-megatron flags.sh --output file.yaml");
+  INFO(file.text);
+  CHECK(file.code == 0);
+  CHECK(read_text(t.folder() + "/file.yaml") == read_text(t.folder() + "/back.yaml"));
 }

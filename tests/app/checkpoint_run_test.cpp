@@ -99,9 +99,14 @@ TEST_CASE("a folder without COMMIT gets another name when the run saves its step
         .seekp(100000)
         .put('!');
     before = contents(t.at("step-00000006"));
-    CHECK(t.run().code == 0);
+    const Outcome damaged = t.run();
+    INFO(damaged.text);
+    CHECK(damaged.code == 0);
     const std::string name = round == 1 ? "damaged-step-00000006" : "damaged-step-00000006-2";
     INFO(name);
+    // What the start says that it will be called is what it is called then.
+    CHECK_THAT(damaged.text, Contains("the first save gives it another name, " + name + ", and") &&
+                                 Contains("has another name now: " + name + "\n"));
     REQUIRE(fs::exists(t.at(name)));
     CHECK(contents(t.at(name)) == before);
   }

@@ -89,11 +89,16 @@ TEST_CASE("a word that is no command is named, with those that are") {
     CHECK(o.code == 64);
     CHECK_THAT(o.text, Contains(text));
   };
-  refused("rum tiny.yaml", "rum is not a command of ltrain, which has run, plan, profile, recipe, data, ");
+  refused("rum tiny.yaml",
+          "rum is not a command of ltrain, which has run, plan, init, profile, recipe, data, ");
   refused("rum tiny.yaml", "; did you mean run?");
   refused("recipe chekc tiny.yaml",
           "chekc is not a command of ltrain recipe, which has show, check, keys; did you mean check?");
   refused("frobnicate", "frobnicate is not a command of ltrain");
+  refused("train tiny.yaml", "; did you mean run?");  // as others call it
+  refused("evaluate tiny.yaml", "; did you mean eval?");
+  refused("help rnu", "rnu is not a command of ltrain");
+  refused("help rnu", "; did you mean run?");
   refused("\"$(printf 'a\\033b')\"", "a\\x1bb is not a command");
   CHECK(t.sh("frobnicate").text.find("selftest") == std::string::npos);  // hidden
   CHECK(t.sh("--version").code == 0);
@@ -179,4 +184,54 @@ TEST_CASE("recipes and config.json that are no files are refused at once") {
     CHECK(o.code == 64);
     CHECK_THAT(o.text, Contains(std::string("model.from = ") + path) && Contains(what));
   }
+}
+
+TEST_CASE("ltrain help COMMAND is what the command's --help says") {
+  TempRun t;
+  for (const std::string command : {"", "run", "plan", "checkpoint list"}) {
+    const Outcome help = t.sh("help " + command);
+    INFO(command << "\n" << help.text);
+    CHECK(help.code == 0);
+    CHECK(help.text == t.sh(command + " --help").text);
+  }
+}
+
+TEST_CASE("ltrain recipe keys with words lists the keys that are about them") {
+  TempRun t;
+  const Outcome warmup = t.sh("recipe keys WarmUp");
+  INFO(warmup.text);
+  CHECK(warmup.code == 0);
+  CHECK_THAT(warmup.text, Contains("schedule.lr_warmup_steps") && Contains("train.router_warmup_steps") &&
+                              !Contains("model.vocab_size"));
+  const Outcome both = t.sh("recipe keys warmup router");
+  CHECK_THAT(both.text, Contains("train.router_warmup_steps") && !Contains("schedule.lr_warmup_steps"));
+  const Outcome alias = t.sh("recipe keys tensor_model_parallel_size");
+  CHECK_THAT(alias.text, Contains("parallel.tensor "));
+  const Outcome none = t.sh("recipe keys gradient_checkpointing");
+  CHECK(none.code == 64);
+  CHECK_THAT(none.text, Contains("no key has that in its name or meaning; the Hugging Face Trainer's "
+                                 "`gradient_checkpointing` is recompute.granularity: full here"));
+  CHECK(t.sh("recipe keys warmup --json").code == 64);
+}
+
+TEST_CASE("ltrain profile show knows all that ltrain profile list names") {
+  TempRun t;
+  const Outcome list = t.sh("profile list");
+  REQUIRE(list.code == 0);
+  std::istringstream in(list.text);
+  int shown = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with("  ")) continue;
+    const std::string name = line.substr(2, line.find(' ', 2) - 2);
+    const Outcome o = t.sh("profile show " + name);
+    INFO(name << "\n" << o.text);
+    CHECK(o.code == 0);
+    CHECK_THAT(o.text, Catch::StartsWith(name + ", built in: "));
+    const auto j = nlohmann::json::parse(t.sh("profile show " + name + " --json").text);
+    CHECK(j.at("name") == name);
+    ++shown;
+  }
+  CHECK(shown > 20);
+  const auto network = nlohmann::json::parse(t.sh("profile show ib-8x400g --json").text);
+  CHECK(network.at("figures").at(1).at("value") == 50e9);  // 400 Gbit/s
 }

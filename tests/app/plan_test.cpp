@@ -31,9 +31,11 @@ TEST_CASE("a plan that does not fit says so in its last line, in JSON and by exi
   const Outcome large = t.sh("plan tiny.yaml device=cuda --profile h100" + kTooLarge);
   INFO(large.text);
   CHECK(large.code == 78);
-  CHECK_THAT(last_line(large.text),
-             Catch::StartsWith("does not fit: a rank needs ") &&
-                 Contains("a card has 74.5 GiB; what would help: a smaller train.micro_batch_size"));
+  CHECK_THAT(
+      last_line(large.text),
+      Catch::StartsWith("does not fit: a rank needs ") &&
+          Contains("a card has 74.5 GiB; enough by itself: train.micro_batch_size: 125000 (a rank needs ") &&
+          Contains("`ltrain plan RECIPE --search --gpus 2` finds the fastest layout that fits"));
   const Outcome j = t.sh("plan tiny.yaml device=cuda --profile h100 --json --trace t.json" + kTooLarge);
   CHECK(j.code == 78);
   CHECK(nlohmann::json::parse(j.text)["fits"] == false);

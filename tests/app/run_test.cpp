@@ -270,6 +270,8 @@ TEST_CASE("a NaN never reaches a checkpoint, and ends the run with 76") {
   CHECK(o.code == 76);
   CHECK(has(o, "step 3"));
   CHECK(has(o, "not finite"));
+  CHECK(has(o, "lower optimizer.lr, or check the data around sample"));
+  CHECK_FALSE(has(o, "precision"));  // fp32 already
   const auto list = nlohmann::json::parse(t.sh("checkpoint list run --json").text);
   for (const auto& c : list.at("checkpoints")) CHECK(c.at("step").get<int>() <= 2);
 }

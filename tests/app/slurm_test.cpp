@@ -180,3 +180,33 @@ TEST_CASE("slurm: threads, memory and time come from the plan, what is given win
   CHECK_THAT(key.text, Contains("train.train_steps"));
   CHECK(t.sh("slurm none.yaml").code == 64);
 }
+
+TEST_CASE("threads of a rank on GPUs are the cores of their node, whatever made the script") {
+  const test::TempRun t;
+  const auto has_line = [](const test::Outcome& o, const std::string& line) {
+    return ("\n" + o.text).find("\n" + line + "\n") != std::string::npos;
+  };
+  const std::string dgx =
+      "slurm tiny.yaml device=cuda parallel.data=16 train.global_batch_size=32 "
+      "launch.threads_per_rank=auto ";
+  // 112 cores of a DGX H100 over 8 ranks.
+  const test::Outcome h100 = t.sh(dgx + "--profile h100");
+  INFO(h100.text);
+  CHECK(h100.code == 0);
+  CHECK(has_line(h100, "#SBATCH --ntasks-per-node=8"));
+  CHECK(has_line(h100, "#SBATCH --cpus-per-task=14"));
+  CHECK_THAT(h100.text,
+             Contains("# Threads a rank: the 112 cores of a node, by h100, built in, over 8 ranks"));
+  std::ofstream(t.folder() + "/ours.yaml")
+      << "format: ltrain.cluster.v1\nname: ours\nprofile: h100\nnodes: 4\n"
+         "gpus_per_node: 8\ncores_per_node: 64\nnetwork: ib-8x400g\n";
+  const test::Outcome ours = t.sh(dgx + "--cluster ours.yaml");
+  INFO(ours.text);
+  CHECK(has_line(ours, "#SBATCH --cpus-per-task=8"));
+  CHECK(has_line(t.sh(dgx + "--cluster ours.yaml --threads-per-rank 3"), "#SBATCH --cpus-per-task=3"));
+  // A node that nothing is known of: said, and not taken from this machine.
+  const test::Outcome unknown = t.sh(dgx + "--profile l40s");
+  INFO(unknown.text);
+  CHECK(has_line(unknown, "#SBATCH --cpus-per-task=4"));
+  CHECK_THAT(unknown.text, Contains("does not say how many cores a node has"));
+}

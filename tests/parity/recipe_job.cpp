@@ -1,6 +1,7 @@
 #include "tests/parity/recipe_job.h"
 
 #include "runtime/plan/plan.h"
+#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::test {
 
@@ -12,6 +13,8 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.untied = !o.tied;
   o.dropout = r.model.resid_pdrop;
   o.layers = r.model.num_hidden_layers;
+  if (r.model.hidden_size != o.hidden)  // the recipe's own shape
+    o.hidden = r.model.hidden_size, o.intermediate = r.model.intermediate_size;
   o.heads = static_cast<int>(r.model.num_attention_heads);
   o.kv_heads = static_cast<int>(r.model.num_key_value_heads);
   o.ranks = static_cast<int>(r.parallel.data);
@@ -36,6 +39,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.micro_batch = r.train.micro_batch_size;
   o.global_batch = r.train.global_batch_size;
   o.seq = r.data.seq_length;
+  o.interleaved = recipe::overlaps_micro_batches(r);
   o.steps = 2;
   o.pipeline = static_cast<int>(r.parallel.pipeline);
   if (o.pipeline > 1) {
@@ -85,6 +89,7 @@ TinyOptions one_rank(TinyOptions o) {
   o.offload = {};
   o.context_comm = "p2p";
   o.reduce_bf16 = o.reduce_int8 = false;
+  o.interleaved = false;
   return o;
 }
 

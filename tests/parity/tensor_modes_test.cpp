@@ -161,6 +161,26 @@ TEST_CASE("a 3 by 3 grid equals one process to 1e-12 in fp64", "[tensor_modes]")
   check(base, many);
   many.micro_batch = 3;
   check(base, many);
+  many.interleaved = true;  // where a turn ends may not depend on the row
+  check(base, many);
+}
+
+TEST_CASE("micro-batches by turns on grids of four rows and on two grids of three equal one process to 1e-12",
+          "[tensor_modes]") {
+  TinyOptions one = small("llama", true);
+  one.hidden = one.intermediate = 48;
+  one.heads = one.kv_heads = 12;
+  one.layers = 1;
+  one.micro_batch = one.global_batch = 24;
+  one.steps = 2;
+  one.seq = 8;
+  const TinyResult base = train_tiny(one);
+  for (const Mode& m : {Mode{"2d", 16, 1}, Mode{"2.5d", 18, 2}}) {
+    TinyOptions many = spread(one, m);
+    many.micro_batch = 12;
+    many.interleaved = true;
+    check(base, many);
+  }
 }
 
 TEST_CASE("tensor parallelism in 2D and 3D with ZeRO, pipelines, packed documents, and in fp32 and bf16",

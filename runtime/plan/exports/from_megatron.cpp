@@ -87,16 +87,33 @@ class Reader {
       } else if (f->arguments >= 0 && static_cast<int>(values.size()) != f->arguments) {
         problem(fmt::format("{}: takes {} value{} (got {})", word, f->arguments, f->arguments == 1 ? "" : "s",
                             values.size()));
-      } else if (f->kind == FlagKind::refused) {
+      } else if (f->kind == FlagKind::refused && !is_standard(*f, values)) {
         problem(fmt::format("{}: changes what is computed, and no key of recipes does that{}{}", word,
                             f->key.empty() ? "" : fmt::format("; {}: {}", f->key, f->differs),
                             f->key.empty() ? "; leave it out to plan without it" : ""));
       } else {
         if (f->kind == FlagKind::left_out)
-          notes_.push_back(fmt::format("{} is left out: set {}", word, f->key));
+          notes_.push_back(fmt::format("{} is left out: set {}{}", word, f->key, number_of(values)));
         given_[word] = values;
       }
     }
+  }
+
+  /// Whether a flag that no key stands for has the value that it has without being given.
+  static bool is_standard(const MegatronFlag& f, const std::vector<std::string>& values) {
+    if (f.standard.empty() || values.size() != 1) return false;
+    const std::string standard(f.standard);
+    char *end = nullptr, *of_standard = nullptr;
+    const double value = std::strtod(values[0].c_str(), &end);
+    const double wanted = std::strtod(standard.c_str(), &of_standard);
+    if (*end == '\0' && *of_standard == '\0' && end != values[0].c_str()) return value == wanted;
+    return values[0] == standard;
+  }
+  /// ": 1000" where a number was given, which the key takes as it is.
+  static std::string number_of(const std::vector<std::string>& values) {
+    const bool number = values.size() == 1 && !values[0].empty() &&
+                        values[0].find_first_not_of("0123456789") == std::string::npos;
+    return number ? ": " + values[0] : "";
   }
 
   bool has(std::string_view flag) const { return given_.find(flag) != given_.end(); }
@@ -204,13 +221,17 @@ class Reader {
 
   void vocabulary() {
     if (has("--padded-vocab-size")) return set("model.vocab_size", positive("--padded-vocab-size", 1));
-    if (!has("--vocab-size")) {
-      notes_.push_back("the tokenizer's vocabulary is not among the flags: set model.vocab_size");
-      return;
-    }
+    // Of its tokenizers one has its vocabulary by its name.
+    const bool gpt2 = text("--tokenizer-type") == "GPT2BPETokenizer";
+    if (!has("--vocab-size") && !gpt2)
+      return problem(
+          "--vocab-size: must be given, or --padded-vocab-size: the rows of the embedding follow from the "
+          "tokenizer, "
+          "which is not read");
     const int64_t part =
         positive("--make-vocab-size-divisible-by", 128) * positive("--tensor-model-parallel-size", 1);
-    set("model.vocab_size", (positive("--vocab-size", 1) + part - 1) / part * part);
+    const int64_t tokens = has("--vocab-size") ? positive("--vocab-size", 1) : 50257;
+    set("model.vocab_size", (tokens + part - 1) / part * part);
   }
 
   void batch() {

@@ -238,24 +238,30 @@ std::vector<MegatronFlag> make_flags() {
       {"--profile-step-start", K::left_out, 1, "profile.step_start", "", "", ""},
       {"--profile-step-end", K::left_out, 1, "profile.step_end", "", "", ""},
   };
-  // Flags that change what is computed, or what may go wrong, and have no key.
-  const std::pair<std::string_view, int> refused[] = {{"--rotary-percent", 1},
-                                                      {"--rotary-interleaved", 0},
-                                                      {"--apply-layernorm-1p", 0},
-                                                      {"--mtp-use-repeated-layer", 0},
-                                                      {"--mtp-detach-heads", 0},
-                                                      {"--mtp-hsm", 0},
-                                                      {"--window-size", 1},
-                                                      {"--squared-relu", 0},
-                                                      {"--quick-geglu", 0},
-                                                      {"--no-rope-freq", 1},
-                                                      {"--moe-router-dtype", 1},
-                                                      {"--moe-input-jitter-eps", 1},
-                                                      {"--apply-query-key-layer-scaling", 0},
-                                                      {"--spec", -1},
-                                                      {"--fp8-param-gather", 0},
-                                                      {"--softmax-type", 1}};
-  for (const auto& [flag, arguments] : refused) rows.push_back({flag, K::refused, arguments, "", "", "", ""});
+  // Flags that change what is computed, or what may go wrong, and have no key. With their default, where one
+  // of them has a value, they change nothing.
+  struct Refused {
+    std::string_view flag;
+    int arguments;
+    std::string_view standard = "";
+  };
+  const Refused refused[] = {{"--rotary-percent", 1, "1.0"},
+                             {"--rotary-interleaved", 0},
+                             {"--apply-layernorm-1p", 0},
+                             {"--mtp-use-repeated-layer", 0},
+                             {"--mtp-detach-heads", 0},
+                             {"--mtp-hsm", 0},
+                             {"--window-size", 1},
+                             {"--squared-relu", 0},
+                             {"--quick-geglu", 0},
+                             {"--no-rope-freq", 1},
+                             {"--moe-router-dtype", 1},
+                             {"--moe-input-jitter-eps", 1},
+                             {"--apply-query-key-layer-scaling", 0},
+                             {"--spec", -1},
+                             {"--fp8-param-gather", 0},
+                             {"--softmax-type", 1, "vanilla"}};
+  for (const Refused& r : refused) rows.push_back({r.flag, K::refused, r.arguments, "", r.standard, "", ""});
   const std::pair<std::string_view, int> how[] = {
       {"--use-mcore-models", 0},
       {"--use-flash-attn", 0},
@@ -352,8 +358,9 @@ std::string megatron_flags_markdown() {
                                                     : std::string(f.key);
     if (f.kind == FlagKind::off) key = fmt::format("`{}: false`", f.key);
     std::string differs = f.kind == FlagKind::left_out  ? "to be set by hand"
-                          : f.kind == FlagKind::refused ? "refused"
-                                                        : "";
+                          : f.kind != FlagKind::refused ? ""
+                          : f.standard.empty()          ? "refused"
+                                                        : "another value is refused";
     if (!differs.empty() && !f.differs.empty()) differs += "; ";
     out += fmt::format("| `{}` | {} | {} | {}{} |\n", f.flag, key, f.standard, differs, f.differs);
   }

@@ -22,7 +22,7 @@ struct MegatronFlag {
   FlagKind kind = FlagKind::value;
   int arguments = 1;          ///< -1: any number, up to the next flag
   std::string_view key;       ///< of kind combined: what it takes part in
-  std::string_view standard;  ///< Megatron-LM's default where it is a value; of `value` alone
+  std::string_view standard;  ///< Megatron-LM's default where it is a value; of `value` and `refused` alone
   std::string_view words;     ///< "alltoall=all_to_all ...": theirs and ours
   std::string_view differs;
 };

@@ -51,11 +51,12 @@ std::vector<std::string> plan_lead(const Plan& plan) {
   const RankPlan& r = slowest(plan);
   return {fit_text(plan),
           fmt::format(
-              "A step takes {:.1f} ms: {:.0f} tokens/s on {} ranks, {:.1f} a rank, MFU {:.1f} %. Of the "
+              "A step takes {:.1f} ms: {:.0f} tokens/s on {} ranks, {:.1f} a rank{}. Of the "
               "slowest rank's step {:.1f} ms are exposed communication; {:.1f} % of the pipeline is bubble.",
               plan.step_seconds() * 1e3, plan.tokens_per_second(), plan.world,
-              plan.tokens_per_second() / plan.world, plan.mfu() * 100, r.exposed_comm_seconds() * 1e3,
-              plan.bubble_share * 100),
+              plan.tokens_per_second() / plan.world,
+              plan.peak_known() ? fmt::format(", MFU {:.1f} %", plan.mfu() * 100) : "",
+              r.exposed_comm_seconds() * 1e3, plan.bubble_share * 100),
           fmt::format("Planned by the profile {}. Nothing was run.", plan.profile)};
 }
 

@@ -606,6 +606,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
   moe_notes(recipe, notes);
+  optimizer_notes(recipe, origins, notes);
 }
 
 void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,

@@ -1,6 +1,7 @@
 // Rules of the optimizer: what each needs of the layout and of the precision.
 #include "kernels/base/error.h"
 #include "parallel/optim/optimizer.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
@@ -62,6 +63,27 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
     broken("train.ema_decay",
            "averages fp32 weights, and optimizer.master_weights: false has none; nearest valid value: 0",
            {"optimizer.master_weights"});
+}
+
+void optimizer_notes(const Recipe& r, const RecipeOrigins& origins, std::vector<std::string>& notes) {
+  const OptimizerKeys& o = r.optimizer;
+  const std::string_view name = update_rule_name(o.kind);
+  // A stack of experts has three dims: no vector, and no matrix either.
+  RuleTarget experts;
+  experts.name = "experts";
+  if (r.model.moe.num_experts > 0 && !optimizer_of(o.kind).takes(experts, false))
+    notes.push_back(fmt::format(
+        "optimizer.kind: {}: experts are stacks of matrices, which {} does not take: they have adamw, by "
+        "optimizer.lr",
+        name, name));
+  // The second moment is an average over many steps of a loss that falls fastest at first.
+  constexpr int64_t kShort = 1000;
+  if (is_onebit(o.kind) && !origins.has("optimizer.freeze_step") && o.freeze_step < kShort)
+    notes.push_back(fmt::format(
+        "optimizer.freeze_step: {}, a fifth of train.train_steps: the second moment of {} stands still after "
+        "so few steps, and runs as short as this often diverge then; watch the loss, give a larger one, or "
+        "use optimizer.kind: {}",
+        o.freeze_step, name, o.kind == UpdateRule::onebit_adam ? "adamw" : "lamb"));
 }
 
 }  // namespace ltrain::recipe

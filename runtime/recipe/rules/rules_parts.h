@@ -42,6 +42,8 @@ void attention_device_rules(const Recipe& resolved, const BrokenRule& broken);
 /// `data`: data-parallel ranks.
 void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& broken);
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
+/// What an optimizer leaves to AdamW, and a warm-up of 1-bit optimizers that is short.
+void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::vector<std::string>& notes);
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void onebit_rules(const Recipe& recipe, const BrokenRule& broken);
 void sophia_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -23,6 +23,7 @@ const std::string kLlama =
     "--ffn-hidden-size 14336 --seq-length 8192 --max-position-embeddings 8192 --position-embedding-type rope "
     "--normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights "
     "--micro-batch-size 1 --global-batch-size 128 --train-iters 1000 --lr 3e-4 --bf16 ";
+const std::string kVocabulary = "--vocab-size 128256 ";
 
 std::string refusal(const std::string& line, int world = 0) {
   try {
@@ -205,6 +206,8 @@ TEST_CASE("a flag that cannot be obeyed is refused by name") {
   CHECK_THAT(refusal(kLlama + "--optimizer soap"), Contains("--optimizer soap: no key of recipes does that"));
   CHECK_THAT(refusal(kLlama + "--data-path $DATA"), Contains("$DATA stands for what a shell knows"));
   CHECK_THAT(refusal("--num-layers 2"), Contains("--hidden-size: must be given"));
+  CHECK_THAT(refusal(kLlama + "--rotary-percent 0.5 --vocab-size 8"),
+             Contains("--rotary-percent: changes what is"));
   CHECK_THAT(refusal(kLlama + "--num-layers two"), Contains("num_hidden_layers") || Contains("--num-layers"));
 }
 
@@ -230,4 +233,31 @@ TEST_CASE("the page of other trainers has the table of flags") {
   std::stringstream page;
   page << in.rdbuf();
   CHECK_THAT(page.str(), Contains(megatron_flags_markdown()));  // scripts/update-recipe-docs.sh
+}
+
+TEST_CASE("a flag with the value that it has without being given is accepted, though no key stands for it") {
+  const std::string plain = from_megatron(kLlama + kVocabulary, 0).yaml;
+  for (const char* flag : {"--rotary-percent 1.0", "--rotary-percent 1", "--softmax-type vanilla"}) {
+    INFO(flag);
+    CHECK(from_megatron(kLlama + kVocabulary + flag, 0).yaml == plain);
+  }
+  CHECK_THAT(refusal(kLlama + kVocabulary + "--softmax-type off-by-one"),
+             Contains("--softmax-type: changes"));
+}
+
+TEST_CASE("the vocabulary of a Megatron-LM command line is its own, its tokenizer's, or asked for") {
+  CHECK_THAT(refusal(kLlama), Contains("--vocab-size: must be given, or --padded-vocab-size"));
+  CHECK_THAT(refusal(kLlama + "--tokenizer-type HuggingFaceTokenizer --tokenizer-model a"),
+             Contains("--vocab-size: must be given"));
+  CHECK(read(kLlama + "--tokenizer-type GPT2BPETokenizer").model.vocab_size == 50304);  // padded to 128
+  CHECK(read(kLlama + "--padded-vocab-size 128256").model.vocab_size == 128256);
+  CHECK(read(kLlama + "--vocab-size 128001 --tensor-model-parallel-size 2").model.vocab_size == 128256);
+}
+
+TEST_CASE("numbers of flags that are left out stand in what is to be set by hand") {
+  const Imported i =
+      from_megatron(kLlama + kVocabulary + "--eval-interval 500 --exit-interval 2000 --save out", 0);
+  CHECK(i.notes == std::vector<std::string>{"--eval-interval is left out: set train.eval_interval: 500",
+                                            "--exit-interval is left out: set train.stop_step: 2000",
+                                            "--save is left out: set output_dir"});
 }

@@ -262,7 +262,8 @@ TEST_CASE("a search that may not try enough says how many layouts may be faster"
   const SearchResult s = search_layouts(load, find_profile("h100"), limits, 10, 1);
   CHECK(s.untried > 0);
   CHECK_THAT(search_text(s, load({}), limits),
-             Contains("not finished in ") && Contains(fmt::format(" s: {} more may be", s.untried)));
+             Contains(fmt::format(", and {} that may be faster, since ", s.untried)) &&
+                 Contains("--seconds looks longer"));
   SearchLimits short_of_time = limits;
   short_of_time.seconds = 0;
   short_of_time.variants = false;
@@ -409,4 +410,53 @@ TEST_CASE("what does not fit in any way is refused with the memory and the speed
   plan.ranks[0].model_flops = 1e18;
   CHECK_THAT(impossible_text(plan),
              Contains("8 cards of ") && Contains("at their peak of 15.7 TFLOP/s train at most "));
+}
+
+TEST_CASE("of layouts that are about as fast a search puts the one of least memory first", "[search]") {
+  const LoadRecipe load = reader(kDense);
+  SearchLimits limits = on(4);
+  const SearchResult by_speed = search_layouts(load, find_profile("h100"), limits, 5);
+  const auto speed = [](const FoundLayout& f) { return f.tokens_per_second_per_rank(); };
+  const auto bytes = [](const FoundLayout& f) { return f.largest().total_bytes; };
+  REQUIRE(by_speed.found.size() == 5);
+  // As wide as the second and third are apart from the first: what counts as equal is then known.
+  limits.tie = 1 - 0.999 * speed(by_speed.found[2]) / speed(by_speed.found[0]);
+  const SearchResult tied = search_layouts(load, find_profile("h100"), limits, 5);
+  REQUIRE(tied.found.size() == 5);
+  size_t equal = 0;
+  int64_t least = INT64_MAX;
+  for (const FoundLayout& f : by_speed.found)
+    if (speed(f) >= (1 - limits.tie) * speed(by_speed.found[0])) ++equal, least = std::min(least, bytes(f));
+  REQUIRE(equal >= 3);
+  CHECK(bytes(tied.found[0]) == least);
+  for (size_t i = 1; i < equal; ++i) CHECK(bytes(tied.found[i - 1]) <= bytes(tied.found[i]));
+  for (size_t i = equal + 1; i < 5; ++i) CHECK(speed(tied.found[i - 1]) >= speed(tied.found[i]));
+  CHECK_THAT(search_text(tied, load({}), limits), Contains("of the fastest the smallest come first"));
+}
+
+TEST_CASE("a search accounts for every layout that may fit: tried, slower, or not tried", "[search]") {
+  const LoadRecipe load = reader(kDense);
+  SearchLimits limits = on(4);
+  limits.variants = false;
+  for (const int64_t most_trials : {int64_t{16}, int64_t{1000}}) {
+    const SearchResult s = search_layouts(load, find_profile("h100"), limits, 3, most_trials);
+    INFO(most_trials);
+    CHECK(s.composed + s.whole + s.slower + s.untried == s.may_fit);
+    if (most_trials == 1000) CHECK(s.untried == 0);
+    CHECK_THAT(search_text(s, load({}), limits),
+               Contains(fmt::format("passed over: {} whose memory cannot fit, {} that cannot be faster",
+                                    s.allowed - s.may_fit, s.slower)));
+  }
+}
+
+TEST_CASE("a search tells how far it is", "[search]") {
+  const LoadRecipe load = reader(kDense);
+  SearchLimits limits = on(4);
+  std::vector<std::pair<int64_t, int64_t>> told;
+  limits.progress = [&](int64_t tried, int64_t open) { told.emplace_back(tried, open); };
+  search_layouts(load, find_profile("h100"), limits, 3);
+  REQUIRE(told.size() >= 2);
+  CHECK(told.front().first == 0);
+  for (size_t i = 1; i < told.size(); ++i) CHECK(told[i].first >= told[i - 1].first);
+  CHECK(told.back().second <= told.front().second);
 }

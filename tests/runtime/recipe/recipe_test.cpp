@@ -426,3 +426,27 @@ TEST_CASE("soft-caps are of families that have them, on every device", "[recipe]
                              "gemma2, hidden_size: 256}\n"),
                     Catch::Contains("soft-capped"));
 }
+
+TEST_CASE("a recipe says what its optimizer leaves to another, and that a default warm-up is short") {
+  const auto notes = [](const std::vector<std::string>& overrides) {
+    return fmt::format("{}", fmt::join(parse_recipe("{}", "r.yaml", overrides).notes, "\n"));
+  };
+  const std::vector<std::string> moe{"model.architecture=mixtral", "model.moe.num_experts=4"};
+  const auto with = [](std::vector<std::string> a, const std::vector<std::string>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  for (const char* kind : {"muon", "adamw8bit"})
+    CHECK_THAT(
+        notes(with(moe, {std::string("optimizer.kind=") + kind})),
+        Contains(fmt::format("optimizer.kind: {}: experts are stacks of matrices, which {} does not take: "
+                             "they have adamw",
+                             kind, kind)));
+  CHECK_THAT(notes(with(moe, {"optimizer.kind=lion"})), !Contains("experts are stacks"));
+  CHECK_THAT(notes({"optimizer.kind=muon"}), !Contains("experts are stacks"));
+  const std::vector<std::string> onebit{"optimizer.kind=onebit_adam", "train.train_steps=100"};
+  CHECK_THAT(notes(onebit), Contains("optimizer.freeze_step: 20, a fifth of train.train_steps") &&
+                                Contains("often diverge"));
+  CHECK_THAT(notes(with(onebit, {"optimizer.freeze_step=20"})), !Contains("diverge"));
+  CHECK_THAT(notes({"optimizer.kind=onebit_adam", "train.train_steps=100000"}), !Contains("diverge"));
+}

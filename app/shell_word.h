@@ -1,0 +1,24 @@
+// Text as one word of a command that is to be pasted into a shell.
+#pragma once
+#include <string>
+
+namespace ltrain::app {
+
+/// "alice's run" -> 'alice'\''s run': one word for the shell, whatever is in it.
+inline std::string shell_word(const std::string& text) {
+  const bool plain =
+      !text.empty() &&
+      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%") ==
+          std::string::npos;
+  if (plain) return text;
+  std::string out = "'";
+  for (char c : text) {
+    if (c == '\'')
+      out += "'\\''";
+    else
+      out += c;
+  }
+  return out + "'";
+}
+
+}  // namespace ltrain::app

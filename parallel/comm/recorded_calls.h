@@ -1,0 +1,23 @@
+// Calls of a recording group in their order, so that those of its ranks can be compared.
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+
+namespace ltrain {
+
+struct RecordedCall {
+  CollectiveInfo info;
+  std::string_view layer;  ///< that made it; interned
+};
+
+struct RecordedCalls {
+  std::vector<int> members;  ///< world ranks in the order of the group
+  std::vector<RecordedCall> calls;
+};
+
+/// Calls of a recording group; null for other groups.
+const RecordedCalls* recorded_calls(const Communicator& group);
+
+}  // namespace ltrain

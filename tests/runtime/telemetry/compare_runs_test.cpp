@@ -1,0 +1,71 @@
+// Runs beside each other.
+#include "runtime/telemetry/compare_runs.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+using namespace ltrain;
+using Catch::Contains;
+
+namespace {
+
+/// Losses of steps 1, 2, ..., a stretch each.
+RunReport run(const std::string& path, const std::vector<double>& losses) {
+  RunReport r;
+  r.path = path + "/metrics.jsonl";
+  for (const double loss : losses) {
+    ReportStretch s;
+    s.first_step = s.last_step = static_cast<int64_t>(r.stretches.size()) + 1;
+    s.steps = 1;
+    s.loss.add(loss);
+    s.tokens_per_sec.add(1000 * loss);
+    r.stretches.push_back(s);
+  }
+  r.first_step = 1;
+  r.steps = r.last_step = static_cast<int64_t>(losses.size());
+  r.best_loss = losses.back(), r.best_step = r.last_step;
+  r.evaluations.push_back({r.last_step, "", losses.back() + 0.25});
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("runs are compared at steps that all have", "[telemetry]") {
+  const std::vector<RunReport> runs{run("runs/a", {4, 3, 2, 1.5}), run("runs/b", {4.5, 3.5})};
+  const std::string text = comparison_text(runs);
+  INFO(text);
+  CHECK_THAT(text, Contains("runs/a") && Contains("runs/b") && Contains("loss at the same steps"));
+  CHECK_THAT(text, Contains("         2            3.0000            3.5000\n"));
+  CHECK_THAT(text, !Contains("\n         4  "));               // of the first alone
+  CHECK_THAT(text, Contains("1.7500") && Contains("3.7500"));  // held out
+  std::vector<RunReport> apart{run("a", {1, 2}), run("b", {1, 2})};
+  apart[1].first_step = 10, apart[1].last_step = 11;
+  CHECK_THAT(comparison_text(apart), Contains("no step in common"));
+}
+
+TEST_CASE("a comparison as CSV has every stretch of every run, quoted where it must be", "[telemetry]") {
+  const std::string csv = comparison_csv({run("a,b", {4, 3}), run("c", {2})});
+  CHECK(csv ==
+        "run,first_step,last_step,loss,grad_norm,tokens_per_sec,mfu\n"
+        "\"a,b\",1,1,4,,4000,\n"
+        "\"a,b\",2,2,3,,3000,\n"
+        "c,1,1,2,,2000,\n");
+}
+
+TEST_CASE("a drawing of runs has a line for each and their names, and none for losses that are not finite",
+          "[telemetry]") {
+  const auto lines = [](const std::string& svg) {
+    size_t n = 0;
+    for (size_t at = svg.find("stroke-width=\"1.6\""); at != std::string::npos;
+         at = svg.find("stroke-width=\"1.6\"", at + 1))
+      ++n;
+    return n;
+  };
+  const std::string svg = comparison_svg({run("runs/a", {4, 3, 2}), run("runs/<b>", {4, 3})});
+  CHECK_THAT(svg,
+             Contains("runs/a") && Contains("runs/&lt;b&gt;") && Contains("held-out loss 2.2500 at step 3"));
+  CHECK(lines(svg) == 3);
+  CHECK(lines(comparison_svg({run("a", {4, NAN, 2})})) == 1);
+  CHECK_NOTHROW(comparison_svg({run("a", {2})}));
+  CHECK_NOTHROW(comparison_svg({run("a", {NAN})}));
+}

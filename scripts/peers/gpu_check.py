@@ -44,7 +44,7 @@ class Check:
         self.name, self.limit, self.run, self.need, self.retry = name, limit, run, need, retry
 
 
-class Failed(Exception):
+class Failed(RuntimeError):
     """Of a check, with the reason."""
 
 
@@ -87,7 +87,7 @@ class Checks:
         if self.planning:  # without a GPU: are these jobs that ltrain takes?
             if command[:2] != [LTRAIN, "run"]:
                 return 0.0
-            profile = [] if "device=cpu" in command else ["--profile", "h100"]
+            profile = [] if "device=cpu" in command else ["--profile", "h200"]
             command = [LTRAIN, "plan", *profile, *command[2:]]
         limit = min(limit, self.left())
         if limit <= 1:

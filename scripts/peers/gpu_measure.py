@@ -162,7 +162,14 @@ def step_check(checks, check_type, binary, name, model, settings):
         if checks.planning:
             return checks.command(command, log, limit) and None
         with Watch(checks.card) as watch:
-            seconds = checks.command(command, log, limit, **variables, **environment)
+            try:
+                seconds = checks.command(command, log, limit, **variables, **environment)
+            except RuntimeError as e:
+                if "exit code 78" not in str(e):
+                    raise
+                with open(log, "a", encoding="utf-8") as to:
+                    to.write("SKIPPED: this card has too little memory\n")
+                return None
         line = record(folder, name, settings, watch, seconds)
         write_line(checks, line)
         print(f"gpu-check:   {name}: {line['step_ms']} ms a step ({line['planned_ms']} planned), {line['tokens_per_sec']} tokens/s, "

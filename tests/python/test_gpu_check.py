@@ -88,3 +88,11 @@ def test_what_time_is_left_for_nothing_is_not_run(checks):
     checks.o.seconds = 3
     checks.several([check(checks, "good")], 1)
     assert results(checks)[0]["result"] == "not run"
+
+
+def test_a_job_without_output_is_a_hang_and_is_not_tried_again(checks, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_check, "HANG_SECONDS", 1)
+    checks.several([check(checks, f"hang output_dir={tmp_path}", limit=50)], 1)
+    line = results(checks)[0]
+    assert (line["result"], line["why"]) == ("timed out", "hangs: no output for 1 s")
+    assert line["seconds"] < 10

@@ -174,7 +174,9 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
     TrainProgram program(p, {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
     std::vector<KeyValueCache> caches;
     for (int64_t i = 0; i < options.texts; ++i) caches.push_back(program.make_cache());
-    if (options.texts > 0) program.extend({{&caches[0], {}}});
+    std::vector<TextTokens> texts;  // all: there are logits of each
+    for (KeyValueCache& cache : caches) texts.push_back({&cache, {}});
+    if (!texts.empty()) program.extend(texts);
     if (options.scores) {
       caches.at(0).length = 0;
       program.score(caches[0], {}, {});

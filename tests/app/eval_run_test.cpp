@@ -193,7 +193,9 @@ TEST_CASE("a text begins as the documents of training did, or as a folder's toke
     CHECK(text("hf") == text("run-without --bos yes"));
     // A prompt that has the token itself would have it twice.
     const auto said = [&](const std::string& how) {
-      return t.sh("generate hf --prompt ok --prompt '<s>line' --tokens 1 --threads 1" + how).text;
+      const Outcome o = t.sh("generate hf --prompt ok --prompt '<s>line' --tokens 1 --threads 1" + how);
+      CHECK(o.code == 0);
+      return o.text;
     };
     const auto twice =
         Catch::Contains("note: prompt 2 begins with token 501 itself, which is put before it too");

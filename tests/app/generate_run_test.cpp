@@ -156,7 +156,7 @@ void write_mark_finder(const std::string& folder, int64_t positions, const nlohm
   const std::string layer = "model.layers.0.", attention = layer + "self_attn.";
   add("model.embed_tokens.weight", {kVocab, kHidden}, 0);
   add("lm_head.weight", {kVocab, kHidden}, 0);
-  for (const std::string norm :
+  for (const std::string& norm :
        {std::string("model.norm"), layer + "input_layernorm", layer + "post_attention_layernorm"})
     add(norm + ".weight", {kHidden}, 1);
   add(attention + "q_proj.weight", {kHidden, kHidden}, 0);

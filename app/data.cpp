@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/input_options.h"
 #include "app/progress_line.h"
 #include "app/tokenizer_option.h"
 #include "kernels/base/error.h"
@@ -62,13 +63,12 @@ struct BuildCommand {
   }
 
   void print(const BuildResult& r, double seconds) const {
-    std::printf("%zu files, %.1f MB", r.inputs.files.size(), r.inputs.bytes * 1e-6);
-    if (r.inputs.binary) std::printf(", %lld binary left out", static_cast<long long>(r.inputs.binary));
-    if (r.inputs.filtered) std::printf(", %lld filtered out", static_cast<long long>(r.inputs.filtered));
-    if (r.inputs.empty) std::printf(", %lld empty", static_cast<long long>(r.inputs.empty));
-    std::printf("\n");
+    std::printf("%zu files, %.1f MB\n", r.inputs.files.size(), r.inputs.bytes * 1e-6);
+    print_input_notes(r.inputs, r.bad_records);
     if (dry_run) {
-      for (const TextFile& f : r.inputs.files) std::printf("would read %s\n", f.path.c_str());
+      for (const TextFile& f : r.inputs.files)
+        std::printf("would read %s%s\n", f.path.c_str(),
+                    f.form == RecordForm::none ? "" : " as JSON records");
       for (const std::string& p : output_prefixes(options))
         std::printf("would write %s.{bin,idx,json}\n", p.c_str());
       return;
@@ -89,10 +89,15 @@ struct BuildCommand {
     j["dry_run"] = dry_run;
     j["files"] = r.inputs.files.size();
     j["input_bytes"] = r.inputs.bytes;
-    j["binary_files"] = r.inputs.binary;
-    j["filtered_files"] = r.inputs.filtered;
-    j["empty_files"] = r.inputs.empty;
+    j["binary_files"] = r.inputs.binary.count;
+    j["filtered_files"] = r.inputs.filtered.count;
+    j["empty_files"] = r.inputs.empty.count;
+    j["left_out"] = r.inputs.left_out();
+    j["json_files_read_as_text"] = r.inputs.json_as_text.count;
     j["empty_documents"] = r.empty_documents;
+    j["bad_records"] = {{"skipped", r.bad_records.skipped},
+                        {"replaced", r.bad_records.replaced},
+                        {"first", r.bad_records.first}};
     j["outputs"] = nlohmann::json::array();
     if (dry_run)
       for (const std::string& p : output_prefixes(options)) j["outputs"].push_back({{"prefix", p}});
@@ -214,20 +219,16 @@ void add_build(CLI::App& data) {
   auto c = std::make_shared<BuildCommand>();
   CLI::App* s = data.add_subcommand(
       "build",
-      "text files, folders or JSONL to token files\n"
+      "text files, folders or JSON records to token files\n"
       "Example: ltrain data build --input corpus/ --output data/corpus --tokenizer byte --split 95,5");
-  s->add_option("--input", c->options.inputs, "text files, folders, .jsonl files")->required();
+  add_input_options(*s, c->options.inputs, c->options.include, c->options.exclude, c->options.records);
   s->add_option("--output", c->options.output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
       ->required();
   c->tokenizer.add_to(*s);
   s->add_option("--workers", c->options.workers, "threads; 0: one per core")->capture_default_str();
-  s->add_option("--json-key", c->options.json_key, "key of the text in a JSONL record")
-      ->capture_default_str();
   s->add_flag("--append-eot,!--no-append-eot", c->options.append_eot,
               "end each document with the end-of-text token (default)");
   s->add_flag("--prepend-bos", c->options.prepend_bos, "begin each document with the begin-of-text token");
-  s->add_option("--include", c->options.include, "of the files in folders, only those that match GLOB");
-  s->add_option("--exclude", c->options.exclude, "of the files in folders, not those that match GLOB");
   s->add_option("--split", c->options.split,
                 "shares of PREFIX-train, PREFIX-val and PREFIX-test: 95,5 or 90,5,5")
       ->delimiter(',');

@@ -14,6 +14,7 @@
 #include "app/progress_line.h"
 #include "app/text_begin_option.h"
 #include "kernels/base/printable.h"
+#include "runtime/check/data_sources.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/eval/held_out.h"
 #include "runtime/eval/multiple_choice.h"
@@ -154,6 +155,10 @@ class Evaluation {
     l.eval = true;
     l.eval_samples = options_.samples;
     data::BatchLoader loader(l, 0);
+    if (const std::string note =
+            cut_note(set, l.seq_length, options_.samples > 0 ? options_.samples : INT64_MAX);
+        lead_ && !note.empty())
+      print_notes({note});
     const int64_t samples = loader.eval_samples();
     const int64_t batches = (samples + options_.micro_batch - 1) / options_.micro_batch;
     int64_t done = 0;

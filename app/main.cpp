@@ -1,4 +1,5 @@
 // ltrain: one command line, one file per subcommand.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,13 @@
 #include "runtime/recipe/diagnostics.h"
 
 namespace {
+
+/// A closed standard descriptor is /dev/null: else the next file that is opened has its number, and what is
+/// printed goes there.
+void open_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) std::exit(70);
+}
 
 /// libgomp's threads spin for milliseconds at the end of every parallel region, which costs 50 times the work
 /// when another process has the core. A short spin keeps the speed on a quiet machine. libgomp reads the
@@ -77,6 +85,7 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   using namespace ltrain;
+  open_standard_descriptors();
   limit_spinning(argv);
   raise_file_limit();
   set_kernel_trial({"/proc/self/exe", "selftest"});

@@ -32,6 +32,7 @@ void check_recipe(const ShowOptions& o) {
   const Recipe recipe = load_with_notes(o.path, o.overrides);
   const JobSize size =
       planned_size(recipe, environment_for_plans(process_variables()), gpus_for(recipe), o.ranks);
+  check_host_ranks(recipe, size);
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
   check_job(recipe, size, checks);

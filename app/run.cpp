@@ -101,6 +101,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const std::string text = read_recipe(o.recipe);
   const Recipe given = parse_recipe(text, o.recipe, o.overrides);
   const JobSize size = job_size(given, e, gpus_for(given));
+  if (!o.dry_run) check_host_ranks(given, size);
   std::optional<FolderLock> lock;
   if (e.node == 0 && !o.dry_run) lock = lock_if_there(given.output_dir);
   JobChecks checks;

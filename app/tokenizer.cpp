@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "app/commands.h"
+#include "app/input_options.h"
 #include "app/progress_line.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/data/train_tokenizer.h"
@@ -74,6 +75,7 @@ void add_tokenizer_train(CLI::App& tokenizer) {
       line.clear();
       if (tokens) tokens->clear();
       write_folder(made, t.tokenizer_json, t.tokenizer_config_json);
+      print_input_notes(t.inputs, t.bad_records);
       if (t.left_out)
         std::printf(
             "%lld different pieces that were there least often were left out: the table of pieces is full\n",
@@ -92,7 +94,7 @@ void add_tokenizer_train(CLI::App& tokenizer) {
   auto o = std::make_shared<Options>();
   data::TrainTokenizerOptions& t = o->train;
   command->add_option("folder", o->folder, "The folder to make")->required();
-  command->add_option("--input", t.inputs, "text files, folders, .jsonl files")->required();
+  add_input_options(*command, t.inputs, t.include, t.exclude, t.records);
   command->add_option("--vocab-size", t.vocab_size, "ids, special tokens and 256 bytes among them")
       ->capture_default_str();
   command
@@ -106,9 +108,6 @@ void add_tokenizer_train(CLI::App& tokenizer) {
                       "Special token that ends a document; default: the first one");
   command->add_option("--min-frequency", t.min_frequency, "How often a pair must be there to become a token")
       ->capture_default_str();
-  command->add_option("--json-key", t.json_key, "key of the text in a JSONL record")->capture_default_str();
-  command->add_option("--include", t.include, "of the files in folders, only those that match GLOB");
-  command->add_option("--exclude", t.exclude, "of the files in folders, not those that match GLOB");
   command->add_option("--workers", t.workers, "threads; 0: one per core")->capture_default_str();
   command->add_flag("-q,--quiet", o->quiet, "no progress line");
   command->footer("Example: ltrain tokenizer train my-vocabulary --input corpus/ --vocab-size 32768");

@@ -1,14 +1,20 @@
 #include "runtime/check/check_job.h"
 #include "runtime/plan/trainer_profile.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <fstream>
+#include <vector>
 
 #include "kernels/tensor/device.h"
 #include "parallel/comm/peer_listener.h"
 #include "runtime/check/check_offload.h"
+#include "runtime/check/data_sources.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/plan/rank_map.h"
+#include "runtime/recipe/diagnostics.h"
 
 namespace ltrain {
 
@@ -41,6 +47,38 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
   // the numbers of ranks that would.
   if (gpus >= others && !r.debug.shared_gpu) return on_all_nodes(gpus);
   return on_all_nodes(others);
+}
+
+void check_host_ranks(const Recipe& r, const JobSize& size) {
+  constexpr int64_t kPipes = 2, kOfLauncher = 64;  // descriptors
+  rlimit files{}, processes{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  ::getrlimit(RLIMIT_NPROC, &processes);
+  int64_t pids = INT64_MAX;
+  std::ifstream("/proc/sys/kernel/pid_max") >> pids;
+  struct Limit {
+    int64_t ranks;
+    std::string why;
+  };
+  std::vector<Limit> limits{{pids, fmt::format("the system has {} process ids (kernel.pid_max)", pids)}};
+  if (files.rlim_max != RLIM_INFINITY)
+    limits.push_back({(static_cast<int64_t>(files.rlim_max) - kOfLauncher) / kPipes,
+                      fmt::format("a launcher has {} pipes to each and may open {} files (ulimit -Hn)",
+                                  kPipes, files.rlim_max)});
+  if (processes.rlim_max != RLIM_INFINITY)
+    limits.push_back({static_cast<int64_t>(processes.rlim_max),
+                      fmt::format("this user may have {} processes (ulimit -Hu)", processes.rlim_max)});
+  const Limit& least = *std::min_element(limits.begin(), limits.end(),
+                                         [](const Limit& a, const Limit& b) { return a.ranks < b.ranks; });
+  if (size.ranks_per_node <= least.ranks) return;
+  const bool data = r.origins && r.origins->has("parallel.data");
+  const std::string place = r.origins ? r.origins->place("parallel.data").text() + ": " : "";
+  fail(ExitCode::usage,
+       "{}{}{} ranks on one host: this one can start at most {}: {}. Set launch.ranks_per_node to the ranks "
+       "of "
+       "a node of the cluster that it is for, or use fewer ranks",
+       place, data ? fmt::format("parallel.data = {}: ", r.parallel.data) : "", size.ranks_per_node,
+       least.ranks, least.why);
 }
 
 MachineProfile profile_for(const PlanPrices& prices, DeviceKind device) {
@@ -101,9 +139,11 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   CheckedJob job{resolve(given, size.world, size.ranks_per_node), {}, {}};
   const Recipe& recipe = job.recipe;
   if (checks.data) check_data_given(recipe);
+  expand_patterns(job.recipe, checks.part != Part::recipe);
   if (checks.part != Part::recipe) {
     check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);
     check_data(recipe);
+    for (std::string& note : data_notes(recipe)) job.recipe.notes.push_back(std::move(note));
     if (recipe.launch.interface && size.world > 1) check_interface(*recipe.launch.interface);
   }
   if (checks.part == Part::rank) return job;

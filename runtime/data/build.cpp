@@ -24,10 +24,12 @@ struct Encoded {
   std::vector<int32_t> tokens;
   std::vector<Run> runs;
   int64_t input_bytes = 0;
+  BadRecords bad;
 };
 
 void check_options(const BuildOptions& o) {
-  if (o.inputs.empty()) fail(ExitCode::usage, "no --input: name text files, folders or .jsonl files");
+  if (o.inputs.empty())
+    fail(ExitCode::usage, "no --input: name text files, JSON files or folders, or - for standard input");
   if (o.workers < 0 || o.workers > 256)
     fail(ExitCode::usage, "--workers {}: 1 to 256, or 0 for one per core", o.workers);
   if (o.split.size() == 1 || o.split.size() > 3)
@@ -35,7 +37,7 @@ void check_options(const BuildOptions& o) {
          o.split.size());
   for (double s : o.split)
     if (!(s > 0) || !std::isfinite(s)) fail(ExitCode::usage, "--split: {}: each share must be above 0", s);
-  if (o.json_key.empty()) fail(ExitCode::usage, "--json-key is empty");
+  check_record_options(o.records);
   LT_CHECK(o.chunk_bytes > 0, "chunk of {} bytes", o.chunk_bytes);
 }
 
@@ -55,14 +57,15 @@ class Encoder {
         continue;
       }
       const std::string& path = list_.files[piece.file].path;
-      const std::string text = json_text(raw, options_.json_key, path, piece.line);
+      const auto text = read_record(raw, options_.records, path, piece.line, out.bad);
+      if (!text) continue;
       if (!piece.cut) {
-        encode(text, true, -1, out);
+        encode(*text, true, -1, out);
         continue;
       }
-      const std::string_view view = text;
+      const std::string_view view = *text;
       const auto cuts =
-          cut_points(static_cast<int64_t>(text.size()), options_.split, path,
+          cut_points(static_cast<int64_t>(view.size()), options_.split, path,
                      [&](int64_t begin, int64_t end) { return view.substr(begin, end - begin); });
       for (size_t i = 0; i < cuts.size(); ++i) {
         const int64_t begin = i == 0 ? 0 : cuts[i - 1];
@@ -113,9 +116,12 @@ class Sink {
     }
   }
 
-  std::vector<SourceInfo> finish() {
+  std::vector<SourceInfo> finish(const BadRecords& bad) {
     if (documents_ == 0)
-      fail(ExitCode::data, "no text in the inputs: all {} documents are empty; nothing written", empty_);
+      fail(ExitCode::data, "no text in the inputs: all {} documents are empty{}; nothing written", empty_,
+           bad.skipped == 0
+               ? ""
+               : fmt::format(" and {} bad records are left out, the first: {}", bad.skipped, bad.first[0]));
     if (documents_ < static_cast<int64_t>(parts_.size()))
       fail(ExitCode::data,
            "{} document that is not empty cannot fill the {} parts of --split; leave out --split", documents_,
@@ -182,7 +188,7 @@ BuildResult plan_build(const BuildOptions& options) {
   check_options(options);
   for (const std::string& prefix : output_prefixes(options)) refuse_overwrite(prefix, options.force);
   BuildResult result;
-  result.inputs = list_inputs(options.inputs, options.include, options.exclude);
+  result.inputs = list_inputs(options.inputs, options.include, options.exclude, options.records);
   return result;
 }
 
@@ -205,13 +211,14 @@ BuildResult build_dataset(const BuildOptions& options) {
       },
       [&](Encoded&& encoded) {
         sink.put(encoded);
+        result.bad_records.add(encoded.bad);
         if (!options.progress) return;
         progress.input_bytes += encoded.input_bytes;
         progress.documents = sink.documents();
         progress.tokens = sink.tokens();
         options.progress(progress);
       });
-  result.outputs = sink.finish();
+  result.outputs = sink.finish(result.bad_records);
   result.empty_documents = sink.empty();
   return result;
 }

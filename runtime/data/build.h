@@ -20,7 +20,7 @@ struct BuildOptions {
   std::string tokenizer = "byte", path;  ///< of make_tokenizer()
   DocumentTokens tokens;
   int workers = 0;  ///< 0: one per core
-  std::string json_key = "text";
+  RecordOptions records;
   bool append_eot = true, prepend_bos = false;
   std::vector<double> split;  ///< shares of train, val and, if three, test; empty: one dataset
   bool force = false;
@@ -32,6 +32,7 @@ struct BuildResult {
   InputList inputs;
   std::vector<SourceInfo> outputs;
   int64_t empty_documents = 0;  ///< had no token and were left out
+  BadRecords bad_records;
 };
 
 /// PREFIX, or PREFIX-train, PREFIX-val, PREFIX-test with a split.

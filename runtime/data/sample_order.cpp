@@ -21,7 +21,8 @@ std::vector<int64_t> whole_draws(const std::vector<double>& weights) {
     sum += w;
   }
   const size_t n = weights.size();
-  if (n == 0 || n > 1024) fail(ExitCode::usage, "{} data sources: 1 to 1024 are possible", n);
+  if (n == 0 || n > kMaxSources)
+    fail(ExitCode::usage, "{} data sources: 1 to {} are possible", n, kMaxSources);
   std::vector<int64_t> draws(n);
   for (int64_t period = static_cast<int64_t>(n); period <= kMaxPeriod; ++period) {
     bool exact = true;

@@ -14,6 +14,8 @@
 
 namespace ltrain::data {
 
+constexpr size_t kMaxSources = 1024;  ///< of one mix
+
 /// A keyed bijection of 0..size-1: a Feistel network on the next power of two, walked until it lands inside.
 class Permutation {
  public:

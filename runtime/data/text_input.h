@@ -1,6 +1,6 @@
-// The text that `data build` reads: files, folders and JSONL, as a stream of bounded chunks.
+// The text that `data build` reads, as a stream of bounded chunks.
 //
-// A text file is one document, byte for byte; a JSONL record is one (its text key). A file longer than a
+// A text file is one document, byte for byte; a JSON record is one (its text key). A file longer than a
 // chunk is read in pieces, cut only where the tokenizer says that this changes no id (Tokenizer::safe_cut),
 // and stays one document. Only 16 MiB without any such place (for GPT-2: without white space) are cut between
 // characters all the same, to bound the memory.
@@ -11,29 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/files/file.h"
+#include "runtime/data/input_list.h"
+#include "runtime/data/record_file.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::data {
-
-struct TextFile {
-  std::string path;
-  int64_t bytes = 0;
-  bool jsonl = false;
-};
-
-struct InputList {
-  std::vector<TextFile> files;
-  int64_t bytes = 0;
-  int64_t binary = 0, filtered = 0,
-          empty = 0;  ///< files of folders that were left out, and files of no bytes
-};
-
-/// Files as given; folders with everything below them in sorted order, but for hidden files, build folders,
-/// binary files (a NUL in the first 64 KiB) and what the globs leave out. Globs match the name or the path
-/// below the folder.
-InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<std::string>& include,
-                      const std::vector<std::string>& exclude);
 
 struct Piece {
   enum Kind : uint8_t { text, json };
@@ -62,22 +44,21 @@ class ChunkReader {
  private:
   void open_next();
   bool read_text(Chunk& chunk);
-  bool read_lines(Chunk& chunk);
+  bool read_records(Chunk& chunk);
   bool fill();
-  bool next_line(std::string& line);
+  int64_t consumed() const;
 
   const InputList& list_;
   std::unique_ptr<Tokenizer> tokenizer_;
   int64_t chunk_bytes_;
   std::vector<double> shares_;
   size_t file_ = 0;
-  std::unique_ptr<InputFile> open_;
-  int64_t at_ = 0;             // bytes of the open file that were read
-  std::vector<int64_t> cuts_;  // where parts of a single document end, bytes
+  std::shared_ptr<InputFile> open_;
+  std::optional<RecordReader> records_;  // of the open file, if it holds records
+  int64_t at_ = 0;                       // bytes of the open file that were read
+  std::vector<int64_t> cuts_;            // where parts of a single document end, bytes
   size_t cut_ = 0;
   std::string buffer_;  // read and not yet given out
-  size_t buffer_at_ = 0;
-  int64_t line_ = 0;
   bool only_record_ = false;
 };
 

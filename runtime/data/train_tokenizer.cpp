@@ -18,7 +18,8 @@ using Json = nlohmann::json;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // that a tokenizer.json may have
 
 void check(const TrainTokenizerOptions& o) {
-  if (o.inputs.empty()) fail(ExitCode::usage, "no --input: name text files, folders or .jsonl files");
+  if (o.inputs.empty())
+    fail(ExitCode::usage, "no --input: name text files, JSON files or folders, or - for standard input");
   if (o.workers < 0 || o.workers > 256)
     fail(ExitCode::usage, "--workers {}: 1 to 256, or 0 for one per core", o.workers);
   const auto least = static_cast<int64_t>(256 + o.special_tokens.size());
@@ -26,7 +27,7 @@ void check(const TrainTokenizerOptions& o) {
     fail(ExitCode::usage, "--vocab-size {}: {} to {}; 256 bytes and {} special tokens are among them",
          o.vocab_size, least, kMostTokens, o.special_tokens.size());
   if (o.min_frequency < 1) fail(ExitCode::usage, "--min-frequency {}: at least 1", o.min_frequency);
-  if (o.json_key.empty()) fail(ExitCode::usage, "--json-key is empty");
+  check_record_options(o.records);
 }
 
 /// The layout, and a tokenizer of it whose tokens are single bytes.
@@ -51,6 +52,12 @@ struct Bytes {
   std::shared_ptr<const HuggingfaceTables> tables;
 };
 
+struct Counted {
+  PieceCounts counts;
+  int64_t input_bytes = 0;
+  BadRecords bad;
+};
+
 /// Counts the pieces of the chunks of one worker.
 class Counter {
  public:
@@ -60,23 +67,27 @@ class Counter {
         normalizer_(tables.normalizer),
         pre_tokenizer_(tables.pre_tokenizer) {}
 
-  PieceCounts operator()(const Chunk& chunk) {
-    PieceCounts counts;
+  Counted operator()(const Chunk& chunk) {
+    Counted counted;
+    counted.input_bytes = chunk.input_bytes;
     for (const Piece& piece : chunk.pieces) {
       const auto raw =
           std::string_view(chunk.text)
               .substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
-      if (piece.kind == Piece::text)
+      if (piece.kind == Piece::text) {
         text_.assign(raw);
-      else
-        text_ =
-            json_text(raw, options_.json_key, list_.files[static_cast<size_t>(piece.file)].path, piece.line);
+      } else {
+        auto text = read_record(raw, options_.records, list_.files[static_cast<size_t>(piece.file)].path,
+                                piece.line, counted.bad);
+        if (!text) continue;
+        text_ = std::move(*text);
+      }
       normalizer_.apply(text_);
       pre_tokenizer_.split(text_, true, pieces_);
       for (const PreTokenizer::Piece& p : pieces_)
-        counts.add(std::string_view(text_).substr(p.begin, p.end - p.begin), 1);
+        counted.counts.add(std::string_view(text_).substr(p.begin, p.end - p.begin), 1);
     }
-    return counts;
+    return counted;
   }
 
  private:
@@ -88,18 +99,13 @@ class Counter {
   std::vector<PreTokenizer::Piece> pieces_;
 };
 
-struct Counted {
-  PieceCounts counts;
-  int64_t input_bytes = 0;
-};
-
 }  // namespace
 
 TrainedTokenizer train_tokenizer(const TrainTokenizerOptions& options) {
   check(options);
   const Bytes bytes(options);
   TrainedTokenizer trained;
-  trained.inputs = list_inputs(options.inputs, options.include, options.exclude);
+  trained.inputs = list_inputs(options.inputs, options.include, options.exclude, options.records);
   const HuggingfaceTokenizer splitter(bytes.tables);
   ChunkReader reader(trained.inputs, splitter, options.chunk_bytes, {});
   const int workers = options.workers > 0
@@ -111,11 +117,12 @@ TrainedTokenizer train_tokenizer(const TrainTokenizerOptions& options) {
       workers, [&] { return reader.next(); },
       [&] {
         return [counter = std::make_shared<Counter>(options, trained.inputs, *bytes.tables)](Chunk&& chunk) {
-          return Counted{(*counter)(chunk), chunk.input_bytes};
+          return (*counter)(chunk);
         };
       },
       [&](Counted&& counted) {
         all.add(counted.counts);
+        trained.bad_records.add(counted.bad);
         if (all.bytes() > options.most_bytes) trained.left_out += all.keep(options.most_bytes / 2);
         done += counted.input_bytes;
         if (options.read) options.read(done, trained.inputs.bytes);

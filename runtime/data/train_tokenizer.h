@@ -16,7 +16,7 @@ struct TrainTokenizerOptions {
   std::string bos_token, eos_token;  ///< of the special tokens; eos "": the first one
   int64_t vocab_size = 32768, min_frequency = 2;
   int workers = 0;  ///< 0: one per core
-  std::string json_key = "text";
+  RecordOptions records;
   int64_t chunk_bytes = 1 << 20;
   size_t most_bytes = size_t{2} << 30;                  ///< of PieceCounts::bytes()
   std::function<void(int64_t done, int64_t all)> read;  ///< bytes of the input
@@ -27,6 +27,7 @@ struct TrainedTokenizer {
   std::string tokenizer_json, tokenizer_config_json;
   InputList inputs;
   int64_t ids = 0, merges = 0, pieces = 0;
+  BadRecords bad_records;
   int64_t left_out = 0;  ///< pieces that were there least often, for which there was no room
 };
 

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "kernels/base/limits.h"
 #include "kernels/base/printable.h"
@@ -22,7 +23,8 @@
 namespace ltrain {
 namespace {
 constexpr size_t kMostHostBytes = 255;  // of a name in messages
-}
+constexpr int kMostStrangers = 256;     // connections without a proof, beside one for each rank
+}  // namespace
 
 class Coordinator::Server {
  public:
@@ -191,7 +193,9 @@ class Coordinator::Server {
       const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         // No descriptor is left: the connection stays in the queue, and poll() would not wait.
-        if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        if (errno != EMFILE && errno != ENFILE) return;
+        if (drop_idlest_stranger()) continue;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
         return;
       }
       Connection c;
@@ -199,9 +203,25 @@ class Coordinator::Server {
       c.address = peer_address(fd);
       const auto strangers = std::count_if(connections_.begin(), connections_.end(),
                                            [](const auto& p) { return !p.second.trusted(); });
-      if (strangers > 256 + options_.world_size) continue;  // closes it
+      // A newcomer may be a rank, which proves itself at once; one that has waited in silence is none.
+      if (strangers > kMostStrangers + options_.world_size) drop_idlest_stranger();
       connections_.emplace(fd, std::move(c));
     }
+  }
+
+  /// Closes the connection without a proof that has said least, of those the oldest; false if there is none.
+  bool drop_idlest_stranger() {
+    auto idlest = connections_.end();
+    const auto idleness = [](Connection& c) {
+      return std::tuple(!c.greeting.empty(), !c.in.bytes().empty(), c.opened);
+    };
+    for (auto it = connections_.begin(); it != connections_.end(); ++it)
+      if (it->second.kinship == Kinship::none &&
+          (idlest == connections_.end() || idleness(it->second) < idleness(idlest->second)))
+        idlest = it;
+    if (idlest == connections_.end()) return false;
+    connections_.erase(idlest);
+    return true;
   }
 
   void drop(int fd) {

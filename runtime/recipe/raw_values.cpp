@@ -5,6 +5,7 @@
 #include "kernels/base/error.h"
 #include "runtime/recipe/other_names.h"
 #include "runtime/recipe/schema/schema.h"
+#include "runtime/recipe/yaml_hints.h"
 
 namespace ltrain::recipe {
 
@@ -22,6 +23,7 @@ std::string list_words(const std::vector<std::string>& words, size_t most) {
 
 /// "unknown key; did you mean `x`?" for a word that stands in `section`.
 std::string unknown_key(const std::string& section, const std::string& word) {
+  if (const std::string hint = missing_space_hint(word); !hint.empty()) return "unknown key; " + hint;
   if (word == "<<") return "unknown key; YAML merge keys are not supported: repeat the keys";
   // The same word in another section is a better guess than a similar word in this one.
   for (const Key& key : schema()) {
@@ -61,8 +63,11 @@ class Flattener {
   void section(const std::string& path, const Node& node, const Place& place) {
     if (node.kind == Node::null) return;
     if (node.kind != Node::map) {
-      diagnostics_.add(place, fmt::format("{} = {}: is a section; it has the keys {}", path, show(node),
-                                          list_words(words_in_section(path, false), 6)));
+      const std::string hint = node.kind == Node::scalar ? missing_space_hint(node.text) : "";
+      diagnostics_.add(
+          place, fmt::format("{} = {}: is a section; {}", path, show(node),
+                             hint.empty() ? "it has the keys " + list_words(words_in_section(path, false), 6)
+                                          : hint));
       return;
     }
     for (const Node::Entry& e : node.entries) entry(path, e.key, e.place, e.value);
@@ -111,6 +116,16 @@ std::string but_last_part(const std::string& path) {
   return dot == std::string::npos ? "" : path.substr(0, dot);
 }
 
+/// Places `node` and all that is in it at `place`: lines and columns of an argument mean nothing.
+void put_place(Node& node, const Place& place) {
+  node.place = place;
+  for (Node& item : node.items) put_place(item, place);
+  for (Node::Entry& e : node.entries) {
+    e.place = place;
+    put_place(e.value, place);
+  }
+}
+
 Node parse_value(const std::string& text, const Place& place, const Key* key) {
   const bool is_text = key && (key->type == "text" || key->type == "choice");
   const bool quoted = !text.empty() && (text[0] == '"' || text[0] == '\'');
@@ -121,7 +136,7 @@ Node parse_value(const std::string& text, const Place& place, const Key* key) {
   } else {
     node = parse_yaml(text, place.source);
   }
-  node.place = place;
+  put_place(node, place);
   return node;
 }
 
@@ -162,7 +177,9 @@ bool set_list_item(const Key& key, const std::string& rest, const Node& value, R
 
 void add_document(const Node& root, RawValues& given, Diagnostics& diagnostics) {
   if (root.kind != Node::null && root.kind != Node::map) {
-    diagnostics.add(root.place, fmt::format("a recipe is a map of sections, not {}", show(root)));
+    const std::string hint = root.kind == Node::scalar ? missing_space_hint(root.text) : "";
+    diagnostics.add(root.place, fmt::format("a recipe is a map of sections, not {}{}", show(root),
+                                            hint.empty() ? "" : "; " + hint));
     return;
   }
   Flattener(given.values, given.notes, diagnostics).section("", root, root.place);

@@ -60,10 +60,10 @@ Recipe make(const std::shared_ptr<const RawValues>& given, const std::string& na
     if (it == given->values.end()) continue;
     const RawValue& v = it->second;
     origins->given[key.path] = v.place;
-    const std::string wrong = key.set(key, r, v.value);
+    const ValueError wrong = key.set(key, r, v.value);
     if (!wrong.empty())
-      diagnostics.add(
-          {v.place, fmt::format("{} = {}: ", v.written_as, show(v.value)), wrong, key.path, true});
+      diagnostics.add({wrong.place.source.empty() ? v.place : wrong.place,
+                       fmt::format("{} = {}: ", v.written_as, show(v.value)), wrong.text, key.path, true});
   }
   r.origins = origins;
   if (!diagnostics.empty()) return r;

@@ -9,6 +9,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
 #include "runtime/recipe/read_file.h"
+#include "runtime/recipe/yaml_hints.h"
 
 namespace ltrain::recipe {
 
@@ -146,24 +147,6 @@ class TreeBuilder final : public YAML::EventHandler {
   int64_t used_ = 0;
 };
 
-/// yaml-cpp's own message for a tab that indents does not name it.
-void refuse_tabs(std::string_view text, const std::string& source) {
-  int line = 1, column = 1;
-  bool indenting = true;
-  for (char c : text) {
-    if (indenting && c == '\t')
-      fail(ExitCode::usage, "{}: a tab in the indentation; YAML indents with spaces",
-           Place{source, line, column}.text());
-    indenting = indenting && c == ' ';
-    ++column;
-    if (c == '\n') {
-      ++line;
-      column = 1;
-      indenting = true;
-    }
-  }
-}
-
 }  // namespace
 
 Node parse_yaml(std::string_view text, const std::string& source) {
@@ -172,7 +155,7 @@ Node parse_yaml(std::string_view text, const std::string& source) {
          kMaxFileBytes);
   if (text.find('\0') != std::string_view::npos)
     fail(ExitCode::usage, "{}: has a NUL byte; a recipe is YAML text", printable(source));
-  refuse_tabs(text, source);
+  refuse_blanks(text, source);
   TreeBuilder builder(source);
   builder.root.place = {source, 1, 1};
   try {
@@ -185,6 +168,7 @@ Node parse_yaml(std::string_view text, const std::string& source) {
              second.root.place.text());
     }
   } catch (const YAML::Exception& e) {
+    explain_syntax(text, source);
     fail(ExitCode::usage, "{}: not YAML: {}", Place{source, e.mark.line + 1, e.mark.column + 1}.text(),
          printable(e.msg, 200));
   }

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "runtime/telemetry/append_file.h"
 #include "runtime/telemetry/tensorboard.h"
 
 namespace ltrain {
@@ -37,8 +38,14 @@ int64_t line_step(const std::string& line) {
 }  // namespace
 
 struct MetricsWriter::State {
-  std::ofstream file;
+  std::unique_ptr<AppendFile> file;
   std::unique_ptr<TensorBoardWriter> tensorboard;
+
+  std::vector<AppendFile*> files() {
+    std::vector<AppendFile*> all{file.get()};
+    if (tensorboard) all.push_back(&tensorboard->file());
+    return all;
+  }
 };
 
 MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64_t last_step)
@@ -62,9 +69,8 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
     if (!out || error)
       fail(ExitCode::storage, "{}: cannot be rewritten without the steps after {}", path, last_step);
   }
-  state_->file.open(path, std::ios::app);
-  if (!state_->file) fail(ExitCode::storage, "{}: cannot be written", path);
-  if (tensorboard) state_->tensorboard = std::make_unique<TensorBoardWriter>(run_dir);
+  state_->file = std::make_unique<AppendFile>(path, false);
+  if (tensorboard) state_->tensorboard = std::make_unique<TensorBoardWriter>(run_dir, last_step + 1);
 }
 
 MetricsWriter::~MetricsWriter() = default;
@@ -106,7 +112,7 @@ void MetricsWriter::step(const StepMetrics& m) {
     for (double n : m.slices_beyond_budget_by_layer) slices.push_back(number(n));
     j["slices_beyond_budget_by_layer"] = slices;
   }
-  state_->file << j.dump() << std::endl;
+  state_->file->append(j.dump() + "\n");
   if (state_->tensorboard)
     for (const auto& [name, value] : j.items())
       if (name != "step" && value.is_number()) state_->tensorboard->scalar(name, m.step, value.get<double>());
@@ -123,7 +129,19 @@ void MetricsWriter::eval(int64_t step, const std::string& name, double loss, dou
   put("eval_loss", loss);
   put("eval_perplexity", std::exp(loss));
   if (bits_per_byte > 0) put("eval_bits_per_byte", bits_per_byte);
-  state_->file << j.dump() << std::endl;
+  state_->file->append(j.dump() + "\n");
+}
+
+std::vector<std::string> MetricsWriter::notes() {
+  std::vector<std::string> all;
+  for (AppendFile* f : state_->files())
+    for (std::string& note : f->notes()) all.push_back(std::move(note));
+  return all;
+}
+
+std::vector<std::string> MetricsWriter::finish() {
+  for (AppendFile* f : state_->files()) f->finish();
+  return notes();
 }
 
 std::string format_duration(double seconds) {
@@ -230,22 +248,24 @@ void Progress::step(const StepMetrics& of_step) {
       interval.steps() > 1
           ? fmt::format("  slowest step {} {:.0f} ms", interval.slowest_step(), interval.slowest_ms())
           : "";
+  // The remaining time stands early: a narrow terminal cuts the end of the line.
   std::string text =
-      fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s{}  mem {:.0f}/{:.0f} MiB{}{}",
-                  m.step, m.train_steps, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec), mfu,
-                  m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, slowest, left);
-  if (!terminal_) {
-    if (ends) line(text);
-    return;
-  }
+      fmt::format("step {}/{}{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s{}  mem {:.0f}/{:.0f} MiB{}",
+                  m.step, m.train_steps, left, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec),
+                  mfu, m.mem_peak_gib * 1024, m.mem_plan_gib * 1024, slowest);
+  if (ends) return line(emphasized(text));
   const double t = now();
-  if (!last && t - last_draw_ < 0.1) return;
+  if (!terminal_ || t - last_draw_ < 0.1) return;
   last_draw_ = t;
   clear();
-  if (static_cast<int>(text.size()) >= columns_) text.resize(columns_ - 1);
-  if (colour_) text.insert(std::min(text.find("  "), text.size()), "\033[0m").insert(0, "\033[1m");
-  put(text);
+  if (static_cast<int>(text.size()) >= columns_) text.resize(static_cast<size_t>(columns_ - 1));
+  put(emphasized(text));
   drawn_ = true;
+}
+
+std::string Progress::emphasized(std::string text) const {
+  if (colour_) text.insert(std::min(text.find("  "), text.size()), "\033[0m").insert(0, "\033[1m");
+  return text;
 }
 
 }  // namespace ltrain

@@ -50,6 +50,10 @@ class MetricsWriter {
   void step(const StepMetrics& m);
   /// Of the held-out set `name`; "" where the recipe names none. `bits_per_byte` 0: not known.
   void eval(int64_t step, const std::string& name, double loss, double bits_per_byte);
+  /// Sentences for the user since the last call: files that cannot be written for now, or can be again.
+  std::vector<std::string> notes();
+  /// Writes what waits for room; the notes say what is missing for good.
+  std::vector<std::string> finish();
 
  private:
   struct State;
@@ -75,8 +79,8 @@ class IntervalMean {
          slowest_ms_ = 0;
 };
 
-/// The user's stream: one line rewritten in place on a terminal, plain lines elsewhere. A line has the means
-/// over the steps of train.log_interval, and names the slowest of them.
+/// The user's stream: a line at the end of each train.log_interval, with the means over its steps and the
+/// slowest of them. On a terminal a further line in place shows the steps between.
 class Progress {
  public:
   Progress(LogFormat format, int64_t log_interval);
@@ -88,7 +92,8 @@ class Progress {
  private:
   void clear();
   void put(const std::string& text);
-  std::unique_ptr<OutputRelay> relay_;  ///< to stderr, unless a launcher always reads it
+  std::string emphasized(std::string text) const;  ///< the step in bold, where there is colour
+  std::unique_ptr<OutputRelay> relay_;             ///< to stderr, unless a launcher always reads it
   LogFormat format_;
   int64_t interval_;
   IntervalMean mean_;

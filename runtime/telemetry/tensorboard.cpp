@@ -2,9 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <string_view>
 
 #include "kernels/base/error.h"
 
@@ -57,6 +61,19 @@ std::string event_start(double wall_time) {
   return e;
 }
 
+constexpr std::string_view kEventsName = "events.out.tfevents.";
+
+/// Time in the name of the last events file of `folder`; 0 without one. Readers take files in the order of
+/// their names.
+int64_t last_events_time(const std::string& folder) {
+  int64_t last = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (const std::string name = entry.path().filename().string(); name.starts_with(kEventsName))
+      last = std::max<int64_t>(last, std::atoll(name.c_str() + kEventsName.size()));
+  return last;
+}
+
 double wall_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -82,20 +99,22 @@ std::string tensorboard_version_record(double wall_time) {
   return framed(e);
 }
 
-TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
+TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t restart_step) {
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const double t = wall_clock();
   const std::string path =
-      fmt::format("{}/events.out.tfevents.{}.{}.{}.0", folder, static_cast<int64_t>(t), host, getpid());
-  file_.open(path, std::ios::binary);
-  if (!file_) fail(ExitCode::storage, "{}: cannot be written", path);
-  record(tensorboard_version_record(t));
-}
-
-void TensorBoardWriter::record(const std::string& framed_event) {
-  file_ << framed_event;
-  file_.flush();
+      fmt::format("{}/{}{}.{}.{}.0", folder, kEventsName,
+                  std::max(static_cast<int64_t>(t), last_events_time(folder) + 1), host, getpid());
+  file_ = std::make_unique<AppendFile>(path, true);
+  file_->append(tensorboard_version_record(t));
+  if (restart_step == 0) return;
+  // Event { session_log = 7 { status = 1: START } }: readers drop what earlier files have from this step on.
+  std::string e = event_start(t);
+  varint(e, 2 << 3);
+  varint(e, static_cast<uint64_t>(restart_step));
+  bytes_field(e, 7, {1 << 3, 1});
+  file_->append(framed(e));
 }
 
 void TensorBoardWriter::scalar(const std::string& tag, int64_t step, double value) {
@@ -109,7 +128,7 @@ void TensorBoardWriter::scalar(const std::string& tag, int64_t step, double valu
   varint(e, 2 << 3);
   varint(e, static_cast<uint64_t>(step));
   bytes_field(e, 5, summary);
-  record(framed(e));
+  file_->append(framed(e));
 }
 
 }  // namespace ltrain

@@ -1,19 +1,23 @@
 // TensorBoard event files: TFRecords of Event messages, written by hand (scalars only).
 #pragma once
-#include <fstream>
+#include <cstdint>
+#include <memory>
 #include <string>
+
+#include "runtime/telemetry/append_file.h"
 
 namespace ltrain {
 
 class TensorBoardWriter {
  public:
-  /// Opens a new events.out.tfevents file in `folder`.
-  explicit TensorBoardWriter(const std::string& folder);
+  /// Opens a new events.out.tfevents file in `folder`, whose name comes after those that are there.
+  /// TensorBoard then shows nothing that earlier files have of `restart_step` and later ones; 0: all of it.
+  explicit TensorBoardWriter(const std::string& folder, int64_t restart_step = 0);
   void scalar(const std::string& tag, int64_t step, double value);
+  AppendFile& file() { return *file_; }
 
  private:
-  void record(const std::string& event);
-  std::ofstream file_;
+  std::unique_ptr<AppendFile> file_;
 };
 
 /// CRC-32C (Castagnoli), and TFRecord's mask of it.

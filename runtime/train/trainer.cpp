@@ -25,6 +25,7 @@
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
 #include "runtime/data/batch_loader.h"
+#include "runtime/launch/output.h"
 #include "runtime/plan/matmul_peak.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
@@ -526,6 +527,7 @@ class Trainer {
     add_expert_metrics(m, r.experts);
     metrics_->step(m);
     progress_->step(m);
+    say(metrics_->notes());
     say(starvation_.look(step_, r.experts));
     if (const auto budget = recipe_.model.moe.row_budget) say(beyond_budget_.look(step_, r.experts, *budget));
   }
@@ -560,7 +562,6 @@ class Trainer {
     const int64_t resident = peak_resident_bytes(), steps = step_ - first_step_;
     int64_t train_wire = 0;
     for (const auto& [axis, bytes] : train_wire_) train_wire += bytes;
-    make_folders(recipe_.output_dir + "/logs");
     const nlohmann::ordered_json usage{{"rank", job_.info().rank},
                                        {"steps", steps},
                                        {"arena_bytes", arena_->peak().arena_bytes},
@@ -573,8 +574,13 @@ class Trainer {
                                        {"plan_arena_bytes", plan_.arena.arena_bytes},
                                        {"plan_total_bytes", plan_.total_bytes},
                                        {"plan_host_bytes", plan_.host_bytes}};
-    write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
-               usage.dump() + "\n");
+    try {
+      make_folders(recipe_.output_dir + "/logs");
+      write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
+                 usage.dump() + "\n");
+    } catch (const Error& e) {  // a full disk here does not undo a training that is done and saved
+      print_lines(fmt::format("warning: {}", e.what()));
+    }
     if (!lead_ || steps == 0) return;
     progress_->line(
         fmt::format("rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent "
@@ -602,6 +608,7 @@ class Trainer {
     synchronize();
     write_usage();
     if (!lead_) return;
+    say(metrics_->finish());
     const StopRequest stop = job_.stop_requested();
     const std::string reason = stop            ? stop.reason
                                : out_of_time() ? "train.exit_duration_in_mins"

@@ -51,6 +51,30 @@ TEST_CASE("output that nobody reads stops neither the run nor its end") {
   CHECK(std::stoi(o.text.substr(at + 8)) <= 15);
 }
 
+TEST_CASE("a run goes on and saves whatever its standard input, output and error are") {
+  TempRun t;
+  for (const std::string data : {"1", "2"})
+    for (const std::string how : {"<&-", ">&-", "2>&-", "<&- >&- 2>&-", "> /dev/full", "> /dev/full 2>&1"}) {
+      const Outcome o =
+          t.shell(fmt::format("{} run tiny.yaml parallel.data={} {}", LTRAIN_BINARY, data, how));
+      INFO(data << " ranks, " << how << "\n" << o.text);
+      CHECK(o.code == 0);
+      CHECK(std::filesystem::exists(t.folder() + "/run/checkpoints/step-00000006/COMMIT"));
+      CHECK(t.metric("lm_loss").size() == 6);
+      std::filesystem::remove_all(t.folder() + "/run");
+    }
+}
+
+TEST_CASE("a folder of the user that cannot be read does not matter to a run that writes elsewhere") {
+  TempRun t;
+  // As root, permissions are no obstacle: a file stands where the folder should be.
+  const Outcome o = t.shell(
+      fmt::format("touch nohome; HOME=$PWD/nohome/x XDG_CACHE_HOME= {} run tiny.yaml", LTRAIN_BINARY));
+  INFO(o.text);
+  CHECK(o.code == 0);
+  CHECK(std::filesystem::exists(t.folder() + "/run/checkpoints/step-00000006/COMMIT"));
+}
+
 TEST_CASE("a signal that whoever started the run ignores is ignored: nohup") {
   TempRun t;
   const bool ignored = GENERATE(true, false);

@@ -5,39 +5,46 @@
 #include <cmath>
 
 #include "parallel/mesh/mesh.h"
+#include "runtime/data/sample_order.h"
 
 namespace ltrain::recipe {
 
 namespace {
 
-std::string read_source(const Node& node, bool named, DataSource& out) {
-  if (node.kind == Node::scalar) return read_text(node, out.path);
-  if (node.kind != Node::map) return "needs {path: PREFIX, weight: 1.0}";
+std::string unknown_source_key(const std::string& word, const std::vector<std::string>& keys) {
+  const std::string near = nearest_word(word, keys);
+  return fmt::format(
+      "has an unknown key `{}`; {}", word,
+      near.empty() ? keys.size() == 3 ? "a source has path, weight and name" : "a source has path and weight"
+                   : "did you mean `" + near + "`?");
+}
+
+ValueError read_source(const Node& node, bool named, DataSource& out) {
+  if (node.kind == Node::scalar) return {read_text(node, out.path), node.place};
+  if (node.kind != Node::map) return {"needs {path: PREFIX, weight: 1.0}", node.place};
   std::vector<std::string> keys{"path", "weight"}, seen;
   if (named) keys.push_back("name");
   for (const Node::Entry& e : node.entries) {
-    if (std::find(keys.begin(), keys.end(), e.key) == keys.end()) {
-      const std::string near = nearest_word(e.key, keys);
-      return fmt::format("has an unknown key `{}`; {}", e.key,
-                         near.empty()
-                             ? named ? "a source has path, weight and name" : "a source has path and weight"
-                             : "did you mean `" + near + "`?");
-    }
-    if (std::find(seen.begin(), seen.end(), e.key) != seen.end()) return fmt::format("has `{}` twice", e.key);
+    if (std::find(keys.begin(), keys.end(), e.key) == keys.end())
+      return {unknown_source_key(e.key, keys), e.place};
+    if (std::find(seen.begin(), seen.end(), e.key) != seen.end())
+      return {fmt::format("has `{}` twice", e.key), e.place};
     seen.push_back(e.key);
+    std::string wrong;
     if (e.key == "path") {
-      if (std::string wrong = read_text(e.value, out.path); !wrong.empty()) return "path " + wrong;
+      wrong = read_text(e.value, out.path);
     } else if (e.key == "name") {
-      if (std::string wrong = read_text(e.value, out.name); !wrong.empty()) return "name " + wrong;
-      if (!is_set_name(out.name)) return "name must be of letters, digits, `-`, `_` and `.`, 64 at most";
+      wrong = read_text(e.value, out.name);
+      if (wrong.empty() && !is_set_name(out.name))
+        wrong = "must be of letters, digits, `-`, `_` and `.`, 64 at most";
     } else {
-      if (std::string wrong = read_number(e.value, out.weight); !wrong.empty()) return "weight " + wrong;
-      if (out.weight <= 0) return "weight must be above 0; leave the source out to give it none";
+      wrong = read_number(e.value, out.weight);
+      if (wrong.empty() && out.weight <= 0) wrong = "must be above 0; leave the source out to give it none";
     }
+    if (!wrong.empty()) return {e.key + " " + wrong, e.value.place};
   }
-  return std::find(seen.begin(), seen.end(), "path") != seen.end()
-             ? ""
-             : "needs a path: {path: PREFIX, weight: 1.0}";
+  if (std::find(seen.begin(), seen.end(), "path") != seen.end()) return "";
+  return {"needs a path: {path: PREFIX, weight: 1.0}", node.place};
 }
 
 /// In ascending order, so that two in the wrong order are the same.
@@ -88,7 +95,7 @@ Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_leve
     const bool is_number = !node.text.empty() && (std::isdigit(static_cast<unsigned char>(node.text[0])) ||
                                                   node.text[0] == '-' || node.text[0] == '+');
     if (node.kind != Node::scalar || !is_number) {
-      std::string wrong = set_word(k, r, node);
+      std::string wrong = set_word(k, r, node).text;
       if (!wrong.empty()) wrong.insert(std::min(wrong.find(';'), wrong.size()), ", or a number of ranks");
       return wrong;
     }
@@ -183,8 +190,8 @@ Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help)
   Key key = text(std::move(path), get, std::move(help));
   key.type = "tp, cp, dp, pp in any order";
   const auto read = key.set;
-  key.set = [read, get](const Key& k, Recipe& r, const Node& node) -> std::string {
-    if (std::string wrong = read(k, r, node); !wrong.empty()) return wrong;
+  key.set = [read, get](const Key& k, Recipe& r, const Node& node) -> ValueError {
+    if (ValueError wrong = read(k, r, node); !wrong.empty()) return wrong;
     std::string error;
     parse_axis_order(get(r), error);
     return error.empty() ? "" : error + "; each of tp, cp, dp, pp once, as in tp-cp-dp-pp";
@@ -197,21 +204,29 @@ Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool nam
   key.path = std::move(path);
   key.type = named ? "list of {path, weight, name}" : "list of {path, weight}";
   key.help = std::move(help);
-  key.set = [get, named](const Key&, Recipe& r, const Node& node) -> std::string {
+  key.set = [get, named](const Key&, Recipe& r, const Node& node) -> ValueError {
     std::vector<DataSource> list;
     if (node.kind != Node::list) return "needs a list: [{path: PREFIX, weight: 1.0}]";
+    if (node.items.size() > data::kMaxSources)
+      return fmt::format(
+          "has {} sources; at most {} are possible: one pattern, path: shard-*, names many files",
+          node.items.size(), data::kMaxSources);
     for (size_t i = 0; i < node.items.size(); ++i) {
       DataSource source;
-      if (std::string wrong = read_source(node.items[i], named, source); !wrong.empty())
-        return fmt::format("source {} {}", i + 1, wrong);
+      const Place& place = node.items[i].place;
+      if (ValueError wrong = read_source(node.items[i], named, source); !wrong.empty())
+        return {fmt::format("source {} {}", i + 1, wrong.text), wrong.place};
       for (const DataSource& other : list)
         if (other.path == source.path)
-          return fmt::format(
-              "source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
-              i + 1, source.path);
+          return {
+              fmt::format(
+                  "source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
+                  i + 1, source.path),
+              place};
       if (i > 0 && source.name.empty() != list[0].name.empty())
-        return fmt::format("source {} has {} name, and source 1 has {}; give all of them names, or none",
-                           i + 1, source.name.empty() ? "no" : "a", source.name.empty() ? "one" : "none");
+        return {fmt::format("source {} has {} name, and source 1 has {}; give all of them names, or none",
+                            i + 1, source.name.empty() ? "no" : "a", source.name.empty() ? "one" : "none"),
+                place};
       list.push_back(std::move(source));
     }
     get(r) = std::move(list);

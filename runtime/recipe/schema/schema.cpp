@@ -234,7 +234,8 @@ void add_parallel_keys(std::vector<Key>& t) {
 void add_data_keys(std::vector<Key>& t) {
   t.push_back(sources(
       "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; }, false,
-      "Token files (`ltrain data build`), mixed by weight."));
+      "Token files (`ltrain data build`), mixed by weight. A path may be a pattern, shard-*: the files that "
+      "match share its weight in proportion to their samples."));
   t.push_back(sources(
                   "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; }, true,
                   "Held-out token files. Those of one name are a set of their own, with a loss of its own; "

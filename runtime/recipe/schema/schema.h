@@ -39,6 +39,17 @@ enum class OnResume : uint8_t {
   both_or_no  ///< it may where both are above 0 or both are 0: there is a state, or there is none
 };
 
+/// What is wrong with a value; an empty text: nothing.
+struct ValueError {
+  ValueError(std::string text) : text(std::move(text)) {}  // NOLINT: most have no place of their own
+  ValueError(const char* text) : text(text) {}             // NOLINT
+  ValueError(std::string text, Place place) : text(std::move(text)), place(std::move(place)) {}
+  bool empty() const { return text.empty(); }
+
+  std::string text;
+  Place place;  ///< of the part of the value that is wrong, such as an entry of a list; default: not known
+};
+
 struct Key {
   std::string path;  ///< "train.micro_batch_size"
   std::string type;  ///< "integer", "number", "true or false", "text", "choice", "list of ..."
@@ -60,7 +71,7 @@ struct Key {
   bool on_load_any = false;             ///< a model.* key: weights do not depend on its value
 
   /// Sets the value from a node; returns "" or what is wrong ("must be at least 1; ...").
-  std::function<std::string(const Key&, Recipe&, const Node&)> set;
+  std::function<ValueError(const Key&, Recipe&, const Node&)> set;
   /// The value as YAML, or as JSON when `json`.
   std::function<std::string(const Key&, const Recipe&, bool json)> write;
   /// Derives the default; called in table order when the key was not given.

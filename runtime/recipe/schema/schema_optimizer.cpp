@@ -29,8 +29,8 @@ std::vector<std::pair<std::string, UpdateRule>> rules() {
 }
 
 /// Reads one group; "" or what is wrong.
-std::string read_group(const Node& node, ParameterGroup& g) {
-  if (node.kind != Node::map) return "needs a map: {match: PATTERN, lr: 1.0e-4}";
+ValueError read_group(const Node& node, ParameterGroup& g) {
+  if (node.kind != Node::map) return {"needs a map: {match: PATTERN, lr: 1.0e-4}", node.place};
   for (const Node::Entry& e : node.entries) {
     std::string wrong;
     double v = 0;
@@ -48,12 +48,13 @@ std::string read_group(const Node& node, ParameterGroup& g) {
         wrong = e.key == "lr" ? "must be above 0" : "must be at least 0";
       (e.key == "lr" ? g.lr : g.weight_decay) = v;
     } else {
-      return fmt::format("has an unknown key, {}; a group has match, kind, lr, weight_decay", e.key);
+      return {fmt::format("has an unknown key, {}; a group has match, kind, lr, weight_decay", e.key),
+              e.place};
     }
-    if (!wrong.empty()) return fmt::format("{} {}", e.key, wrong);
+    if (!wrong.empty()) return {fmt::format("{} {}", e.key, wrong), e.value.place};
   }
-  if (g.match.empty()) return "needs match: a pattern of parameter names, such as \"*.bias\"";
-  if (!g.kind && !g.lr && !g.weight_decay) return "sets nothing; give kind, lr or weight_decay";
+  if (g.match.empty()) return {"needs match: a pattern of parameter names, such as \"*.bias\"", node.place};
+  if (!g.kind && !g.lr && !g.weight_decay) return {"sets nothing; give kind, lr or weight_decay", node.place};
   return "";
 }
 
@@ -64,13 +65,13 @@ Key groups_key() {
   key.help =
       "Parameters with settings of their own. match: a pattern of whole names, * for any characters, ? for "
       "one; the first group that matches counts. weight_decay then also decays norms and biases.";
-  key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
+  key.set = [](const Key&, Recipe& r, const Node& node) -> ValueError {
     if (node.kind != Node::list) return "needs a list: [{match: PATTERN, lr: 1.0e-4}]";
     std::vector<ParameterGroup> list;
     for (size_t i = 0; i < node.items.size(); ++i) {
       ParameterGroup g;
-      if (std::string wrong = read_group(node.items[i], g); !wrong.empty())
-        return fmt::format("group {} {}", i + 1, wrong);
+      if (ValueError wrong = read_group(node.items[i], g); !wrong.empty())
+        return {fmt::format("group {} {}", i + 1, wrong.text), wrong.place};
       list.push_back(std::move(g));
     }
     r.optimizer.groups = std::move(list);

@@ -140,8 +140,8 @@ void add_recompute_keys(std::vector<Key>& t) {
                     "auto: memory that a rank may take in all, such as 12 GiB; null: its share of the "
                     "host's, or the card's.");
   const auto read = budget.set;
-  budget.set = [read](const Key& k, Recipe& r, const Node& node) -> std::string {
-    if (std::string wrong = read(k, r, node); !wrong.empty()) return wrong;
+  budget.set = [read](const Key& k, Recipe& r, const Node& node) -> ValueError {
+    if (ValueError wrong = read(k, r, node); !wrong.empty()) return wrong;
     if (r.recompute.budget && read_bytes(*r.recompute.budget) < 0)
       return "needs a size above 0, in bytes, KiB, MiB or GiB: 12 GiB";
     return "";

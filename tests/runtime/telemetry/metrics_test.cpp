@@ -209,8 +209,9 @@ TEST_CASE("progress into a pipe: plain lines at the interval and at the end", "[
   CHECK(text.find('\r') == std::string::npos);
   CHECK(std::count(text.begin(), text.end(), '\n') == 4);
   CHECK(text.substr(0, 6) == "hello\n");
-  CHECK_THAT(text, Contains("step 10/100  loss 5.4321  lr 3.00e-04  norm 1.50  41.0k tok/s  MFU 41.5%  mem "
-                            "1024/1536 MiB  slowest step 10 12 ms  1:02:03 left\n"));
+  CHECK_THAT(text,
+             Contains("step 10/100  1:02:03 left  loss 5.4321  lr 3.00e-04  norm 1.50  41.0k tok/s  MFU "
+                      "41.5%  mem 1024/1536 MiB  slowest step 10 12 ms\n"));
   CHECK_THAT(text, Contains("step 20/100") && Contains("step 100/100"));
   CHECK_THAT(text, !Contains("step 11/100"));
 }
@@ -228,7 +229,7 @@ TEST_CASE("progress on a terminal: one line in place, colour unless NO_COLOR, li
   {
     const Variables v(kPlainTerminal);
     const std::string text = draw();
-    CHECK_THAT(text, Contains("\033[1mstep 1/100\033[0m  loss 5.4321"));
+    CHECK_THAT(text, Contains("\033[1mstep 1/100\033[0m  1:02:03 left  loss 5.4321"));
     CHECK_THAT(text, Contains("\r\033[Ksaved"));  // the line is taken away before another is written
     CHECK_THAT(text, Contains("step 100/100"));
     CHECK(text.find('\n') > text.find("saved"));  // the line in place has no end of its own
@@ -238,7 +239,7 @@ TEST_CASE("progress on a terminal: one line in place, colour unless NO_COLOR, li
     set[1].second = "1";
     const Variables v(set);
     const std::string text = draw();
-    CHECK_THAT(text, Contains("step 1/100  loss") && !Contains("\033[1m"));
+    CHECK_THAT(text, Contains("step 1/100  1:02:03 left  loss") && !Contains("\033[1m"));
     CHECK_THAT(text, Contains("\r\033[K"));
   }
   {
@@ -268,15 +269,43 @@ TEST_CASE("progress under a launcher: LTRAIN_TTY says what stderr is", "[telemet
   CHECK_THAT(stderr_of(true, step), !Contains("\033"));
 }
 
-TEST_CASE("the progress line never wraps", "[telemetry]") {
+TEST_CASE("the progress line in place never wraps, and shows the remaining time at 80 columns",
+          "[telemetry]") {
   const Variables v(kPlainTerminal);
-  for (int columns : {40, 60, 200}) {
+  for (int columns : {40, 60, 80, 200}) {
     const std::string text = stderr_of(
-        true, [] { Progress(LogFormat::text, 1).step(metrics(3)); }, columns);
+        true, [] { Progress(LogFormat::text, 1000).step(metrics(3)); }, columns);
     const std::string plain = std::regex_replace(text, std::regex("\033\\[[0-9]*[a-zA-Z]|[\r\n]"), "");
     CHECK(static_cast<int>(plain.size()) < columns);
-    CHECK(plain.substr(0, 10) == "step 3/100");
+    CHECK(plain.substr(0, 24) == "step 3/100  1:02:03 left");
+    if (columns == 80) CHECK_THAT(plain, Contains("loss 5.4321") && Contains("41.0k tok/s"));
   }
+}
+
+TEST_CASE("a terminal keeps a whole line of each interval, and shows the steps between in place",
+          "[telemetry]") {
+  auto set = kPlainTerminal;
+  set[1].second = "1";
+  const Variables v(set);
+  const std::string text = stderr_of(
+      true,
+      [] {
+        Progress p(LogFormat::text, 2);
+        for (int64_t s : {1, 2, 3, 4, 100}) p.step(metrics(s));
+      },
+      80);
+  // What a terminal still shows: a carriage return and an erasure take away what is left of them in the line.
+  std::vector<std::string> kept;
+  std::stringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    while (!line.empty() && line.back() == '\r') line.pop_back();
+    if (const size_t at = line.rfind("\r\033[K"); at != line.npos) line = line.substr(at + 4);
+    kept.push_back(line);
+  }
+  REQUIRE(kept.size() == 3);
+  CHECK_THAT(kept[0], Catch::StartsWith("step 2/100  ") && Contains("1024/1536 MiB  slowest step 2 12 ms"));
+  CHECK_THAT(kept[1], Catch::StartsWith("step 4/100  "));
+  CHECK_THAT(kept[2], Catch::StartsWith("step 100/100  ") && Catch::EndsWith("MiB"));
 }
 
 TEST_CASE("a line has the means over its interval, and names the slowest step", "[telemetry]") {
@@ -296,10 +325,10 @@ TEST_CASE("a line has the means over its interval, and names the slowest step", 
   const std::string text = stderr_of(false, write);
   INFO(text);
   // Steps 1 to 3: losses 1, 2, 3; 3000 tokens in 500 ms; 10 % for 200 ms and 3.33 % for 300 ms.
-  CHECK_THAT(text, Contains("step 3/4  loss 2.0000 ") && Contains(" 6000 tok/s  MFU 6.0% ") &&
+  CHECK_THAT(text, Contains("step 3/4  1:02:03 left  loss 2.0000 ") && Contains(" 6000 tok/s  MFU 6.0% ") &&
                        Contains("slowest step 2 300 ms"));
   // The last step is an interval of its own: nothing of the one before is in it, and it has no slowest step.
-  CHECK_THAT(text, Contains("step 4/4  loss 4.0000 ") && Contains(" 10.0k tok/s  MFU 10.0% "));
+  CHECK_THAT(text, Contains("step 4/4  1:02:03 left  loss 4.0000 ") && Contains(" 10.0k tok/s  MFU 10.0% "));
   CHECK(text.find("slowest") == text.rfind("slowest"));
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -178,4 +179,30 @@ TEST_CASE("scalars are read back as they were written", "[telemetry]") {
 TEST_CASE("a folder that is not there is an error with its path", "[telemetry]") {
   CHECK_THROWS_WITH(TensorBoardWriter("no-such-folder"),
                     Catch::Contains("no-such-folder/events.out.tfevents."));
+}
+
+TEST_CASE("events of a run that goes on begin with a restart, in a file that comes after the others",
+          "[telemetry]") {
+  const TemporaryFolder folder;
+  std::vector<std::string> names;
+  for (int64_t restart : {1, 6, 3}) {
+    TensorBoardWriter w(folder.path, restart);
+    std::set<std::string> all;
+    for (const auto& e : std::filesystem::directory_iterator(folder.path)) all.insert(e.path().string());
+    REQUIRE(all.size() == names.size() + 1);
+    for (const std::string& name : names) all.erase(name);
+    names.push_back(*all.begin());
+    const auto first = records(read_bytes(names.back()));
+    REQUIRE(first.size() == 2);
+    CHECK(fields(first[0]).at(1).bytes == "brain.Event:2");
+    // Event { wall_time, step = 2, session_log = 7 { status = 1: START = 1 } } of TensorFlow's event.proto.
+    const auto event = fields(first[1]);
+    REQUIRE(event.size() == 3);
+    CHECK((event[1].number == 2 && event[1].varint == static_cast<uint64_t>(restart)));
+    CHECK(event[2].number == 7);
+    const auto log = fields(event[2].bytes);
+    REQUIRE(log.size() == 1);
+    CHECK((log[0].number == 1 && log[0].varint == 1));
+  }
+  CHECK(std::is_sorted(names.begin(), names.end()));
 }

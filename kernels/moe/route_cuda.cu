@@ -8,7 +8,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokenThreads = 64;   // of blocks with a token a thread: 16,384 tokens reach all multiprocessors
+constexpr int kTokenThreads = 64;  // of blocks with a token a thread: 16,384 tokens reach all multiprocessors
 constexpr int kMostThreads = 1024;  // of the one block that reads all logits
 
 template <class A>
@@ -102,8 +102,9 @@ __global__ void place_rows(RoutePointers p, RouteArgs a) {
   }
 }
 
-/// One block: the first token with a logit that is not finite. Neighbouring threads read neighbouring logits; a thread
-/// a token would read as many lines as it has threads, 0.65 ms for 16,384 tokens and 64 experts by arithmetic.
+/// One block: the first token with a logit that is not finite. Neighbouring threads read neighbouring logits;
+/// a thread a token would read as many lines as it has threads, 0.65 ms for 16,384 tokens and 64 experts by
+/// arithmetic.
 template <class A>
 __global__ void find_bad(RoutePointers p, RouteArgs a) {
   const A* logits = static_cast<const A*>(p.logits);

@@ -26,6 +26,38 @@ std::string printable_lines(std::string_view text) {
   return out;
 }
 
+std::string PlainText::add(std::string_view bytes) {
+  std::string out;
+  for (const char c : bytes) {
+    if (!escape_.empty()) {
+      escape_ += c;
+      const bool begins = escape_.size() == 2 && c == '[';
+      if (begins || (escape_.size() > 2 && (c < '@' || c > '~'))) continue;
+      if (c == 'K' && returned_) line_.clear();
+      escape_.clear();
+    } else if (c == '\033') {
+      escape_ = c;
+    } else if (c == '\r') {
+      returned_ = true;
+    } else if (c == '\n' || line_.size() >= kMostLineBytes) {
+      out += line_ + c;
+      line_.clear();
+      returned_ = false;
+    } else {
+      if (returned_) line_.clear();
+      returned_ = false;
+      line_ += c;
+    }
+  }
+  return out;
+}
+
+std::string PlainText::finish() {
+  std::string rest = std::move(line_);
+  *this = {};
+  return rest;
+}
+
 void print_lines(std::string_view text) {
   const std::string lines = printable_lines(text);
   for (size_t at = 0; at < lines.size();) {

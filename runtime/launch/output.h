@@ -11,6 +11,20 @@ namespace ltrain {
 /// Text for people, each of its lines made printable (kernels/base/printable.h), with a line end.
 std::string printable_lines(std::string_view text);
 
+/// Turns bytes for a terminal into text for a file: drops escape sequences, and keeps the last state of a
+/// line that was drawn over in place.
+class PlainText {
+ public:
+  std::string add(std::string_view bytes);  ///< the lines that end in `bytes`
+  std::string finish();                     ///< the rest
+
+ private:
+  static constexpr size_t kMostLineBytes = 64 << 10;  // a longer line is given out in parts
+
+  std::string line_, escape_;  // since the last line end; an escape sequence that has begun
+  bool returned_ = false;      // a carriage return came, and nothing after it yet
+};
+
 /// Writes such lines to stderr; drops what finds no room there within a second.
 void print_lines(std::string_view text);
 

@@ -67,6 +67,7 @@ struct Child {
   Fd log;
   std::string log_path;
   std::string waiting;  // for the log, which is not open yet
+  PlainText plain[2];   // what goes to the log, of stdout and stderr
   std::string tail;     // the end of its stderr, for the report of one that never joined
   bool alive = true;
 };
@@ -254,15 +255,13 @@ class Supervisor {
       const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return;
+      PlainText& plain = c.plain[which - 1];
       if (n <= 0) {
         fd.reset();
-        return;
+        return log(c, plain.finish());
       }
       const size_t size = static_cast<size_t>(n);
-      if (c.log.valid())
-        append(c.log.get(), buffer, size);
-      else if (!o_.run_dir.empty() && c.waiting.size() + size <= kWaitingBytes)
-        c.waiting.append(buffer, size);
+      log(c, plain.add({buffer, size}));
       if (rank_of(i) == 0) (which == 1 ? output_ : error_).write({buffer, size});
       if (which == 2) {
         c.tail.append(buffer, size);
@@ -270,6 +269,13 @@ class Supervisor {
       }
       if (children_[static_cast<size_t>(i)].alive) return;  // others' turn; poll() comes back here
     }
+  }
+
+  void log(Child& c, const std::string& text) {
+    if (c.log.valid())
+      append(c.log.get(), text.data(), text.size());
+    else if (!o_.run_dir.empty() && c.waiting.size() + text.size() <= kWaitingBytes)
+      c.waiting += text;
   }
 
   void drain(int i) {

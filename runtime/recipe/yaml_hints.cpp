@@ -88,7 +88,7 @@ std::string missing_space_hint(std::string_view text) {
   if (value.empty() || value[0] == ':' || value[0] == '/' || value[0] == '\\') return "";
   if (value[0] == '{' || value[0] == '[')
     return fmt::format("a space is missing behind the colon of `{}`", printable(text.substr(0, colon), 80));
-  return fmt::format("write `{}: {}`, with a space behind the colon", printable(text.substr(0, colon), 80),
+  return fmt::format("a space is missing behind the colon: `{}: {}`", printable(text.substr(0, colon), 80),
                      printable(value, 80));
 }
 

@@ -540,5 +540,5 @@ TEST_CASE("a process on a GPU has room for the driver and the libraries in the h
   Recipe r = recipe(8);
   r.device = DeviceChoice::cuda;
   for (const RankPlan& rank : make_plan(r, card_profile("h100")).ranks)
-    CHECK(rank.host_bytes >= int64_t{4} << 30);
+    CHECK(rank.host_bytes >= int64_t{1344} << 20);  // measured on an H200, of two ranks with NCCL
 }

@@ -50,7 +50,7 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
 }
 
 void check_host_ranks(const Recipe& r, const JobSize& size) {
-  constexpr int64_t kPipes = 2, kOfLauncher = 64;  // descriptors
+  constexpr int64_t kPerRank = 3, kOfLauncher = 16;  // descriptors: two pipes and the process
   rlimit files{}, processes{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   ::getrlimit(RLIMIT_NPROC, &processes);
@@ -62,21 +62,20 @@ void check_host_ranks(const Recipe& r, const JobSize& size) {
   };
   std::vector<Limit> limits{{pids, fmt::format("the system has {} process ids (kernel.pid_max)", pids)}};
   if (files.rlim_max != RLIM_INFINITY)
-    limits.push_back({(static_cast<int64_t>(files.rlim_max) - kOfLauncher) / kPipes,
-                      fmt::format("a launcher has {} pipes to each and may open {} files (ulimit -Hn)",
-                                  kPipes, files.rlim_max)});
+    limits.push_back({(static_cast<int64_t>(files.rlim_max) - kOfLauncher) / kPerRank,
+                      fmt::format("a launcher opens {} files for each and may open {} (ulimit -n)", kPerRank,
+                                  files.rlim_max)});
   if (processes.rlim_max != RLIM_INFINITY)
     limits.push_back({static_cast<int64_t>(processes.rlim_max),
-                      fmt::format("this user may have {} processes (ulimit -Hu)", processes.rlim_max)});
+                      fmt::format("this user may have {} processes (ulimit -u)", processes.rlim_max)});
   const Limit& least = *std::min_element(limits.begin(), limits.end(),
                                          [](const Limit& a, const Limit& b) { return a.ranks < b.ranks; });
-  if (size.ranks_per_node <= least.ranks) return;
+  if (size.ranks_per_node <= std::max<int64_t>(least.ranks, 1)) return;
   const bool data = r.origins && r.origins->has("parallel.data");
   const std::string place = r.origins ? r.origins->place("parallel.data").text() + ": " : "";
   fail(ExitCode::usage,
        "{}{}{} ranks on one host: this one can start at most {}: {}. Set launch.ranks_per_node to the ranks "
-       "of "
-       "a node of the cluster that it is for, or use fewer ranks",
+       "of a node of the cluster that it is for, or use fewer ranks",
        place, data ? fmt::format("parallel.data = {}: ", r.parallel.data) : "", size.ranks_per_node,
        least.ranks, least.why);
 }

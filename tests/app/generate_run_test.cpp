@@ -253,7 +253,8 @@ TEST_CASE("each of several end tokens ends a text, from every file that names on
                              " or null, got \"P\""));
 }
 
-TEST_CASE("the option --from-ignore passes over one key of a folder's config.json in eval, generate and import") {
+TEST_CASE(
+    "the option --from-ignore passes over one key of a folder's config.json in eval, generate and import") {
   TempRun t;
   write_mark_finder(t.folder() + "/hf", 64,
                     {{"rope_scaling",

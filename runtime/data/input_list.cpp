@@ -307,6 +307,12 @@ InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
     if (!fs::exists(status)) fail(ExitCode::data, "{}: not found", input);
+    if (!fs::is_directory(status) && !fs::is_regular_file(status) && !fs::is_fifo(status))
+      fail(
+          ExitCode::data,
+          "{}: a device or socket, which may have no end: expected a file, a folder or a pipe; - is standard "
+          "input",
+          input);
     if (fs::is_directory(status))
       list_folder(input, include, exclude, records, list);
     else

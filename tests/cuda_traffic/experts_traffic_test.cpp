@@ -255,7 +255,17 @@ TEST_CASE("bytes: largest magnitudes, codes that are turned and steps") {
         const Tensor x = o.make(kBf16, {n}), amax = o.make(kF32, {1});
         return [=](Stream& s) { max_abs(s, amax, x); };
       },
-      {.floor = n * 2, .unpriced = 8, .scratch = /*each block's*/ 16 * 8});
+      // An atomic maximum by each of 16 blocks.
+      {.floor = n * 2, .unpriced = 4, .repeated = 15 * 4});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor x = o.make(kBf16, {rows, cols}), codes = o.make(DType::f8e4m3, {rows, cols}),
+                     turned = o.make(DType::f8e4m3, {cols, rows}), step = o.make(kF32, {1}),
+                     amax = o.make(kF32, {1});
+        return [=](Stream& s) { quantize_both(s, codes, turned, x, step, amax); };
+      },
+      // Two tiles, each by a block of 512 threads, which read the step.
+      {.floor = n * 4, .unpriced = 4 + 4, .repeated = (2 * 512 - 1) * 4 + 4});
   check_bytes(
       [=](Operands& o) {
         const Tensor turned = o.make(DType::f8e4m3, {cols, rows}),

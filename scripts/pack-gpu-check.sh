@@ -30,7 +30,7 @@ cp -r recipes "$pack"
 cp scripts/gpu-check.sh "$pack/scripts"
 cp scripts/peers/{gpu_check,gpu_cases,gpu_measure,measure,compare_torch_gpu,compare_attention_gpu,torch_llama,torch_attention}.py "$pack/scripts/peers"
 build-cuda/ltrain data build --quiet --tokenizer byte --split 95,5 --force --input README.md docs kernels runtime \
-  --output "$pack/tokens/text"
+  --exclude '*.json' '*.jsonl' --output "$pack/tokens/text"
 (cd scripts/peers && python3 -B -c 'import measure, sys; measure.write_tokens(sys.argv[1], 300_000, 50_000)' "$pack/tokens/random")
 mkdir -p "$(dirname "$archive")"
 tar -C "$scratch" --owner=0 --group=0 -cJf "$archive" ltrain-gpu-check

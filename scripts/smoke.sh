@@ -12,7 +12,7 @@ fi
 run=runs/smoke-1gpu
 most=3.2  # the CPU ends at 2.83; a model that knows only how often each byte comes stays at 3.9
 "$ltrain" data build --tokenizer byte --split 95,5 --force --input README.md docs app runtime models parallel kernels tests \
-  scripts --output $run/data/text
+  scripts --exclude '*.json' '*.jsonl' --output $run/data/text
 began=$SECONDS
 "$ltrain" run recipes/smoke-1gpu.yaml "output_dir=$run" checkpoint.resume=never "$@"
 loss=$(sed -n 's/.*"lm_loss":\([0-9.]*\).*"step":100[,}].*/\1/p' $run/metrics.jsonl | tail -1)

@@ -222,8 +222,9 @@ RecordForm form_of(const InputFile& file, const std::string& path, bool given, c
     fail(
         ExitCode::data,
         "{}: holds JSON records without the key \"{}\"; the first one has: {}. Name the key of the text with "
-        "--json-key; {}",
-        path, key, sniff.keys.empty() ? "no key" : sniff.keys, kReadAsText);
+        "--json-key; {}{}",
+        path, key, sniff.keys.empty() ? "no key" : sniff.keys, kReadAsText,
+        given ? "" : "; --exclude leaves it out");
   // One object alone, in a folder, is a document of its own: settings of a program, say.
   if (named_json) list.json_as_text.add(path);
   return RecordForm::none;

@@ -148,6 +148,7 @@ TEST_CASE("inputs: a .json file without records is refused, or named where a fol
     CHECK_THAT(error_of([&] { list_inputs({f / input}, {}, {}); }),
                Contains("in/a.json: holds JSON records without the key \"text\"; the first one has: body") &&
                    Contains("--json-key"));
+  CHECK_THAT(error_of([&] { list_inputs({f / "in"}, {}, {}); }), Contains("; --exclude leaves it out"));
   write_file(f / "in/a.json", one_line);
   CHECK_THAT(error_of([&] { list_inputs({f / "in/a.json"}, {}, {}); }), Contains("without the key \"text\""));
   CHECK(documents(f, {"in"}) == Texts{one_line});

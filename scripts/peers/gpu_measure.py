@@ -182,10 +182,10 @@ def torch_check(checks, check_type, python, peers, model, variant):
     """One variant of the PyTorch peer in a process of its own; compiled code is kept between variants."""
     def run(log, limit, _):
         command = [python, os.path.join(peers, "torch_llama.py"), "--model", model, "--variant", variant, "--steps", "8"]
+        if checks.planning:
+            return checks.command(command, log, limit) and None
         with Watch(checks.card) as watch:
             checks.command(command, log, limit)
-        if checks.planning:
-            return None
         with open(log, encoding="utf-8") as text:
             line = json.loads([x for x in text.read().splitlines() if x.startswith("{")][-1])
         line.update(name=f"PyTorch {model} {variant}", card=checks.card, **watch.summary(8 * line["step_ms"] / 1e3))

@@ -175,7 +175,8 @@ void add_bench(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command
       ->add_option("--precision", o->precisions,
-                   "Of a GPU: what its ops are timed in, as the recipe's key, e.g. bf16,fp32; default: bf16")
+                   "Precisions in which the ops of a GPU are timed, as the recipe's key, e.g. bf16,fp32; "
+                   "default: bf16")
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   command->add_option("--worker", o->worker_file)->group("");

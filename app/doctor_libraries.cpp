@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "kernels/base/error.h"
 #include "kernels/base/run_child.h"
@@ -20,7 +20,7 @@ namespace {
 
 using Version = std::array<int, 3>;
 
-/// Version numbers as one integer: major * 10000 + minor * 100 + patch.
+/// Splits an integer of major * 10000 + minor * 100 + patch.
 Version split(int64_t v) {
   return {static_cast<int>(v / 10000), static_cast<int>(v / 100 % 100), static_cast<int>(v % 100)};
 }
@@ -58,11 +58,7 @@ const std::vector<Known>& known() {
 std::vector<std::string> folders() {
   std::vector<std::string> all;
   for (const char* variable : {"LTRAIN_CUDA_LIBS", "LD_LIBRARY_PATH"})
-    if (const char* given = std::getenv(variable)) {
-      std::istringstream list(given);
-      for (std::string folder; std::getline(list, folder, ':');)
-        if (!folder.empty()) all.push_back(folder);
-    }
+    for (std::string& folder : cuda::folders_in(variable)) all.push_back(std::move(folder));
   for (const char* folder : {"/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64"})
     all.push_back(folder);
   return all;
@@ -75,7 +71,8 @@ struct Answer {
   std::string path;
 };
 
-/// Asks in a child process: "MAJOR MINOR PATCH PATH". No version where the file cannot be opened.
+/// Asks a child process, which prints "MAJOR MINOR PATCH PATH". `file` empty: the file that ltrain takes. An
+/// empty path where it cannot be opened.
 Answer ask(const Known& k, const std::string& file) {
   std::vector<std::string> command{"/proc/self/exe", "selftest", "library", k.name};
   if (!file.empty()) command.push_back(file);

@@ -45,8 +45,7 @@ int64_t text_length(const std::vector<std::vector<int32_t>>& prompts, int64_t po
   if (prompt > positions && !sampling.context_shift)
     fail(ExitCode::usage,
          "prompt {} has {} tokens, and the model {} positions (model.max_position_embeddings): expected at "
-         "most "
-         "{} tokens{}",
+         "most {} tokens{}",
          longest + 1, prompt, positions, positions, shift);
   const int64_t room = positions - prompt + 1;
   if (!tokens_given && !sampling.context_shift) sampling.tokens = std::min(sampling.tokens, room);

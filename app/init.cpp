@@ -34,8 +34,8 @@ struct InitCommand {
   std::string data, output;
   TokenizerOption tokenizer;
 
-  // What is known of the data.
-  bool built = false;  ///< token files
+  // Facts about the data, by look_at_tokens() or look_at_text().
+  bool built = false;  ///< they are token files
   std::string name, prefix, tokenizer_line, about;
   int64_t vocabulary = 0;
   double tokens = 0;
@@ -82,8 +82,7 @@ struct InitCommand {
     if (!info.has_sidecar)
       fail(ExitCode::usage,
            "{}: has no sidecar {}.json, which says what tokenizer and how many tokens; build the files with "
-           "`ltrain "
-           "data build`, or write model.vocab_size and data.tokenizer by hand",
+           "`ltrain data build`, or write model.vocab_size and data.tokenizer by hand",
            printable(data), printable(data));
     prefix = whole ? data : data.substr(0, data.size() - part.size());
     held_out = !whole && ltrain::data::file_exists(prefix + "-val.idx");

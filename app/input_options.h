@@ -50,7 +50,7 @@ inline void add_input_options(CLI::App& command, std::vector<std::string>& input
   command.add_option("--exclude", exclude, "Leave out of folders the files and folders that match GLOB");
 }
 
-/// What was left out of `list`, and bad records, in lines.
+/// Prints a line for each kind of input that was left out, and the first bad records.
 inline void print_input_notes(const data::InputList& list, const data::BadRecords& bad) {
   for (const std::string& phrase : list.left_out()) std::printf("left out: %s\n", phrase.c_str());
   if (list.json_as_text.count > 0)

@@ -45,7 +45,7 @@ std::vector<std::string> with_help_behind(int argc, char** argv) {
   return words;
 }
 
-/// What other programs call a command.
+/// Name of the command that other programs call `word`; empty where none is known.
 std::string called_elsewhere(const std::string& word) {
   static const std::map<std::string, std::string> names{
       {"train", "run"},       {"start", "run"},        {"launch", "run"},     {"evaluate", "eval"},

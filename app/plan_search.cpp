@@ -1,12 +1,9 @@
 #include "app/plan_search.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
 
+#include "app/progress_line.h"
 #include "app/write_file.h"
 #include "kernels/base/bytes_text.h"
 #include "kernels/base/error.h"
@@ -24,8 +21,8 @@ constexpr int64_t kMostBatch = int64_t{1} << 24;
 
 /// Layouts whose speeds differ by less are equally fast: plans are not as exact as that.
 constexpr double kTie = 0.005;
-/// Of a card's or host's memory where --keep-free is not given: for what no plan knows, such as other
-/// programs and pieces that an allocator cannot join.
+/// Without --keep-free a 32nd of the memory of a card or host stays free. No plan knows what needs it: other
+/// programs, and pieces that an allocator cannot join.
 constexpr int64_t kKeptShare = 32;
 
 /// `memory`: of a card, or of this host.
@@ -86,12 +83,11 @@ void check_limits(const SearchOptions& o, const SearchLimits& limits, const Reci
          which, ranks, std::max<int64_t>(1, (o.gpus + ranks / 2) / ranks) * ranks);
 }
 
-/// How far a search is, on a line of a terminal that goes when it ends.
+/// Shows how far a search is, on a line of a terminal. The line goes when the search ends.
 class SearchLine {
  public:
   explicit SearchLine(SearchLimits& limits) {
-    const char* term = std::getenv("TERM");
-    if (::isatty(STDERR_FILENO) == 0 || (term && std::string_view(term) == "dumb")) return;
+    if (!stderr_redraws()) return;
     std::fprintf(stderr, "\rlooking at the layouts of %d ranks\033[K", limits.world);
     open_ = true;
     limits.progress = [this, most = limits.seconds](int64_t tried, int64_t open) {

@@ -12,14 +12,19 @@
 
 namespace ltrain::app {
 
+/// True where stderr is a terminal that can draw over a line.
+inline bool stderr_redraws() {
+  const char* term = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) != 0 && !(term && std::string_view(term) == "dumb");
+}
+
 /// A line on stderr that is rewritten on a terminal, and a new line every ten seconds elsewhere.
 class ProgressLine {
  public:
   /// What is counted: `scale` of it are one `unit`.
   explicit ProgressLine(bool quiet, std::string unit = "MB", double scale = 1e6)
       : quiet_(quiet), unit_(std::move(unit)), scale_(scale) {
-    const char* term = std::getenv("TERM");
-    tty_ = ::isatty(STDERR_FILENO) != 0 && !(term && std::string_view(term) == "dumb");
+    tty_ = stderr_redraws();
     next_ = tty_ ? 0.2 : 10;
   }
   ~ProgressLine() {

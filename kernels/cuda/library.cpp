@@ -12,14 +12,19 @@
 
 namespace ltrain::cuda {
 
-Library::Library(const std::string& stem, const std::vector<int>& versions) : stem_(stem) {
+std::vector<std::string> folders_in(const char* variable) {
   std::vector<std::string> folders;
-  if (const char* given = std::getenv("LTRAIN_CUDA_LIBS")) {
-    std::istringstream list(given);
-    for (std::string folder; std::getline(list, folder, ':');)
-      if (!folder.empty()) folders.push_back(folder + "/");
-  }
-  folders.push_back("");
+  const char* given = std::getenv(variable);
+  std::istringstream list(given ? given : "");
+  for (std::string folder; std::getline(list, folder, ':');)
+    if (!folder.empty()) folders.push_back(folder);
+  return folders;
+}
+
+Library::Library(const std::string& stem, const std::vector<int>& versions) : stem_(stem) {
+  std::vector<std::string> folders = folders_in("LTRAIN_CUDA_LIBS");
+  for (std::string& folder : folders) folder += "/";
+  folders.emplace_back();  // where the loader looks
   for (const std::string& folder : folders)
     for (int version : versions) {
       const std::string path = fmt::format("{}{}.so.{}", folder, stem, version);

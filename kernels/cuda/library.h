@@ -6,12 +6,14 @@
 
 namespace ltrain::cuda {
 
+/// Folders that an environment variable names, parted by ':'.
+std::vector<std::string> folders_in(const char* variable);
+
 /// One shared library of the CUDA toolkit or of NVIDIA's Python packages.
 class Library {
  public:
   /// Tries `stem`.so.N for the given major versions, newest first: in the folders of LTRAIN_CUDA_LIBS (parted
-  /// by
-  /// ':'), then where the loader looks, which begins with LD_LIBRARY_PATH. Nothing is thrown: see why().
+  /// by ':'), then where the loader looks, which begins with LD_LIBRARY_PATH. Nothing is thrown: see why().
   Library(const std::string& stem, const std::vector<int>& versions);
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void round_rows(uint8_t (*codes)[N], float (*v)[N], f
     for (int r = 0; r < R; ++r)
       for (int j = 0; j < N; ++j) here = Max()(here, magnitude(v[r][j]));
     most = Max()(most, here);
-    // Where the largest magnitude is finite and its product with `inverse` too, all products are.
+    // All products with `inverse` are finite if the largest magnitude is, and its product.
     if (fp8::finite(fp8::float_of(here)) && fp8::finite(fp8::float_of(here) * inverse)) {
       for (int r = 0; r < R; ++r)
         for (int j = 0; j < N; j += 2) {

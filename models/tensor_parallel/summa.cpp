@@ -60,9 +60,8 @@ class Sums {
     if (group.size() == 1) return;
     for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
   }
-  /// Where to write this rank's summand of rank t's sum. Waits in each rank's own round too, which needs no
-  /// buffer: a turn ends where a rank waits (interleave.h), and turns have to end at the same place on all
-  /// ranks.
+  /// Memory for this rank's summand of rank t's sum. The rank waits in its own round too, which needs no
+  /// buffer: a turn ends at a wait (interleave.h), and must end at the same place on all ranks.
   Tensor summand(int t) {
     const size_t at = static_cast<size_t>(t % 2);
     done_[at].wait(step_.compute);

@@ -24,8 +24,9 @@ JobSize job_size(const Recipe& recipe, const LaunchEnvironment& environment, int
 /// with device: cuda that nothing lays out on nodes are on nodes of as many cards as that card is sold in.
 JobSize planned_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus, int world = 0,
                      const std::string& profile = "");
-/// Error (usage) for more ranks on one host than its launcher can start: each takes two pipes of it, and
-/// processes of the system. For commands that start ranks here, or ask whether they could be.
+/// Error (usage) for more ranks on one host than its launcher can start: each takes three descriptors of it
+/// (two pipes and the process), and a process of the system. For commands that start ranks here, or ask
+/// whether they could be.
 void check_host_ranks(const Recipe& recipe, const JobSize& size);
 /// What prices a plan.
 struct PlanPrices {

@@ -36,7 +36,7 @@ struct InputList {
   NamedCount binary, compressed, empty, filtered, links, special, token_files, version_control;
   NamedCount json_as_text;  ///< read, as text: files of folders that are named .json and hold no records
 
-  /// What was left out, one phrase each, such as "2 binary files (a.png, b.png)".
+  /// A phrase for each kind of file that was left out, such as "2 binary (a.png, b.png)".
   std::vector<std::string> left_out() const;
 };
 

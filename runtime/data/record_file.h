@@ -41,7 +41,7 @@ class RecordReader {
   bool begun_ = false, ended_ = false;
 };
 
-/// What the content of a file says about its records.
+/// Facts about the records of a file, by its content.
 struct RecordSniff {
   RecordForm form = RecordForm::none;
   bool first_is_object = false;  ///< the first record is one JSON object

@@ -47,7 +47,7 @@ class EndTokens {
          printable(value.dump(-1, ' ', false, json::error_handler_t::replace), 60));
   }
 
-  /// Of a file; an empty object where there is none.
+  /// Object of a JSON file; an empty one where the file is missing.
   json object(const std::string& name) {
     const std::string path = folder_ + "/" + name;
     if (!path_exists(path)) return json::object();

@@ -20,7 +20,7 @@ void on_caught(int signal) {
   const int before = errno;
   arrived |= uint64_t{1} << signal;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(wake_fd, &one, sizeof(one));  // of no descriptor: an error
+  [[maybe_unused]] const ssize_t n = ::write(wake_fd, &one, sizeof(one));  // fails without a descriptor
   errno = before;
 }
 

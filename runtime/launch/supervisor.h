@@ -29,8 +29,8 @@ struct SuperviseOptions {
   /// What every rank inherits: the lock of run_dir, the text of the recipe.
   HandedDescriptors handed;
 
-  /// Whether a first signal asks the ranks to save and stop. A job that has nothing to save ends at once,
-  /// with 128 + the signal's number, as shells report it.
+  /// True: a first signal asks the ranks to save and stop. False, for a job that has nothing to save: it ends
+  /// the job at once, with 128 + the signal's number, as shells report it.
   bool saves = true;
 
   double join_seconds = 120;  ///< LTRAIN_JOIN_TIMEOUT overrides it

@@ -123,8 +123,7 @@ std::string PeakShare::note(int64_t step, bool benched) {
   said_ = true;
   return fmt::format(
       "step {}: computes {:.1f} % of the fastest matmul that was measured here, which was measured beside "
-      "other "
-      "work; MFU is a share of this step's rate from here on, and {}",
+      "other work; MFU is a share of this step's rate from here on, and {}",
       step, 100 * peak_ / before_, benched ? "`ltrain bench` measures again" : "the next runs measure again");
 }
 

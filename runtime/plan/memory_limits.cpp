@@ -59,8 +59,7 @@ std::string impossible_text(const Plan& plan) {
   const std::string cards = one ? "1 card" : fmt::format("{} cards", plan.world);
   return fmt::format(
       "{} parameters x {:.3g} bytes of weights, gradients and optimizer state = {}; {} of {} {} {}: at least "
-      "{:.0f} "
-      "are needed, before activations\n"
+      "{:.0f} are needed, before activations\n"
       "{} FLOPs a token: {} at {} peak of {:.1f} TFLOP/s {} at most {} tokens/s\n",
       format_count(static_cast<double>(plan.parameters)), plan.state_bytes,
       bytes_text(static_cast<int64_t>(need)), cards, bytes_text(plan.device_bytes), one ? "has" : "have",

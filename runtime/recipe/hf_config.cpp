@@ -1,14 +1,15 @@
 // A Hugging Face config.json as model.* keys: every key of it is obeyed, refused, or known to be harmless
 // (models/families/hf_keys.h).
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "kernels/base/error.h"
 #include "kernels/base/printable.h"
 #include "models/families/hf_keys.h"
+#include "runtime/recipe/hub_name.h"
 #include "runtime/recipe/raw_values.h"
 #include "runtime/recipe/read_file.h"
 #include "runtime/recipe/schema/schema.h"
@@ -571,56 +572,26 @@ class ConfigReader {
 
 }  // namespace
 
-namespace {
-
-/// What to do where `path` is no file and looks like a model's name on the Hugging Face Hub: OWNER/NAME.
-std::string download_first(const std::string& path) {
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-  const size_t slash = path.find('/');
-  std::error_code error;
-  if (slash == std::string::npos || slash == 0 || path[0] == '.' || std::filesystem::exists(path, error))
-    return "";
-  const std::string owner = path.substr(0, slash), name = path.substr(slash + 1);
-  if (name.empty() || name.ends_with(".json") ||
-      (owner + name).find_first_not_of(kLetters) != std::string::npos ||
-      std::filesystem::exists(owner, error))
-    return "";
-  return fmt::format(
-      "; a model of the Hugging Face Hub is downloaded first, as ltrain does not download: `hf download {} "
-      "--local-dir {}`, then model.from: {}",
-      path, name, name);
-}
-
-}  // namespace
-
 void add_hf_config(const std::string& path, const Place& from, RawValues& given, Diagnostics& diagnostics) {
   std::string text;
   if (const std::string wrong = read_small_file(path, text); !wrong.empty())
     return diagnostics.add(
         from, fmt::format("model.from = {}: {}{}", printable(path), wrong, download_first(path)));
-  bool too_deep = false, twice = false;
-  std::string twice_key;
+  bool too_deep = false;
+  std::optional<std::string> twice;
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     too_deep = too_deep || depth > kMaxDepth;
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second &&
-        !twice) {
-      twice = true;
-      twice_key = parsed.get<std::string>();
-    }
+    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second && !twice)
+      twice = parsed.get<std::string>();
     return !too_deep;
   };
   const json root = json::parse(text, watch, /*allow_exceptions=*/false);
-  if (root.is_discarded() || !root.is_object() || too_deep) {
-    diagnostics.add(from, fmt::format("model.from = {}: not a JSON object", printable(path)));
-    return;
-  }
-  if (twice) {
-    diagnostics.add({path, 0, 0}, fmt::format("{}: given twice", printable(twice_key)));
-    return;
-  }
+  if (root.is_discarded() || !root.is_object() || too_deep)
+    return diagnostics.add(from, fmt::format("model.from = {}: not a JSON object", printable(path)));
+  if (twice) return diagnostics.add({path, 0, 0}, fmt::format("{}: given twice", printable(*twice)));
   ConfigReader(path, given, diagnostics).read(root);
 }
 

@@ -14,7 +14,8 @@ void refuse_blanks(std::string_view text, const std::string& source);
 /// key without a space behind its colon; returns where neither is there.
 void explain_syntax(std::string_view text, const std::string& source);
 
-/// "write `lr: 3`: ..." for the text `lr:3`; empty for one that is not a key and its value.
+/// "a space is missing behind the colon: `lr: 3`" for the text `lr:3`; empty for a text that is not a key and
+/// its value.
 std::string missing_space_hint(std::string_view text);
 
 }  // namespace ltrain::recipe

@@ -50,7 +50,8 @@ class MetricsWriter {
   void step(const StepMetrics& m);
   /// Of the held-out set `name`; "" where the recipe names none. `bits_per_byte` 0: not known.
   void eval(int64_t step, const std::string& name, double loss, double bits_per_byte);
-  /// Sentences for the user since the last call: files that cannot be written for now, or can be again.
+  /// Sentences for the user that are new since the last call: files that cannot be written at present, or can
+  /// be again.
   std::vector<std::string> notes();
   /// Writes what waits for room; the notes say what is missing for good.
   std::vector<std::string> finish();

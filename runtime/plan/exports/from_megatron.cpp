@@ -99,7 +99,7 @@ class Reader {
     }
   }
 
-  /// Whether a flag that no key stands for has the value that it has without being given.
+  /// True where a flag that no key stands for is given with Megatron-LM's default.
   static bool is_standard(const MegatronFlag& f, const std::vector<std::string>& values) {
     if (f.standard.empty() || values.size() != 1) return false;
     const std::string standard(f.standard);
@@ -221,13 +221,12 @@ class Reader {
 
   void vocabulary() {
     if (has("--padded-vocab-size")) return set("model.vocab_size", positive("--padded-vocab-size", 1));
-    // Of its tokenizers one has its vocabulary by its name.
+    // GPT2BPETokenizer alone says by its name how many tokens it has.
     const bool gpt2 = text("--tokenizer-type") == "GPT2BPETokenizer";
     if (!has("--vocab-size") && !gpt2)
       return problem(
           "--vocab-size: must be given, or --padded-vocab-size: the rows of the embedding follow from the "
-          "tokenizer, "
-          "which is not read");
+          "tokenizer, which is not read");
     const int64_t part =
         positive("--make-vocab-size-divisible-by", 128) * positive("--tensor-model-parallel-size", 1);
     const int64_t tokens = has("--vocab-size") ? positive("--vocab-size", 1) : 50257;

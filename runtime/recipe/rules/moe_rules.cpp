@@ -260,8 +260,7 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
       !r.train.freeze_router)
     notes.push_back(
         fmt::format("{}: 1 with model.moe.router.{}: every expert's weight is 1, so that routers learn from "
-                    "balance losses "
-                    "alone, not from the loss of tokens",
+                    "balance losses alone, not from the loss of tokens",
                     kTopK, m.norm_topk_prob ? "norm_topk_prob: true" : "order: topk_first"));
   if (m.num_experts > 0 && r.parallel.expert > 1 &&
       m.row_budget.value_or(0) >= static_cast<double>(r.parallel.expert))

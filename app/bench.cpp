@@ -8,12 +8,12 @@
 
 #include "app/commands.h"
 #include "kernels/tensor/device.h"
+#include "runtime/bench/bench.h"
 #include "runtime/data/build.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
-#include "runtime/plan/bench.h"
-#include "runtime/plan/matmul_peak.h"
+#include "runtime/machines/matmul_peak.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain::app {

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
-#include "kernels/base/bytes_text.h"
-#include "kernels/base/printable.h"
+#include "base/bytes_text.h"
+#include "base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"

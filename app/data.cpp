@@ -11,7 +11,7 @@
 #include "app/input_options.h"
 #include "app/progress_line.h"
 #include "app/tokenizer_option.h"
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/data/build.h"
 #include "runtime/tokenizer/tokenizer.h"
 

@@ -11,8 +11,8 @@
 #include <sstream>
 #include <utility>
 
-#include "kernels/base/error.h"
-#include "kernels/base/run_child.h"
+#include "base/error.h"
+#include "base/run_child.h"
 #include "kernels/cuda/library.h"
 
 namespace ltrain::app {

@@ -13,7 +13,7 @@
 #include "app/print_notes.h"
 #include "app/progress_line.h"
 #include "app/text_begin_option.h"
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/eval/held_out.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "runtime/data/input_list.h"
 
 namespace ltrain::app {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "app/commands.h"
-#include "kernels/base/fault_point.h"
-#include "kernels/base/limits.h"
-#include "kernels/base/printable.h"
-#include "kernels/base/version.h"
+#include "base/fault_point.h"
+#include "base/limits.h"
+#include "base/printable.h"
+#include "base/version.h"
 #include "kernels/tensor/kernel_trial.h"
 #include "runtime/launch/output.h"
 #include "runtime/recipe/diagnostics.h"

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/supervisor.h"

@@ -5,10 +5,10 @@
 
 #include "app/print_notes.h"
 #include "app/write_file.h"
-#include "kernels/base/error.h"
-#include "runtime/plan/exports/megatron.h"
-#include "runtime/plan/exports/megatron_flags.h"
-#include "runtime/plan/exports/trainers.h"
+#include "base/error.h"
+#include "planner/exports/megatron.h"
+#include "planner/exports/megatron_flags.h"
+#include "planner/exports/trainers.h"
 #include "runtime/recipe/read_file.h"
 
 namespace ltrain::app {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/pictures/pictures.h"
+#include "planner/report/pictures.h"
 
 namespace ltrain::app {
 

@@ -5,11 +5,11 @@
 
 #include "app/progress_line.h"
 #include "app/write_file.h"
-#include "kernels/base/bytes_text.h"
-#include "kernels/base/error.h"
+#include "base/bytes_text.h"
+#include "base/error.h"
+#include "planner/search/search.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/rank_map.h"
-#include "runtime/plan/search.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema_parts.h"
 

@@ -5,13 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
-#include "kernels/base/error.h"
-#include "runtime/plan/builtin_profiles.h"
-#include "runtime/plan/device_cost.h"
-#include "runtime/plan/machine_profile.h"
-#include "runtime/plan/profile_file.h"
-#include "runtime/plan/profile_import.h"
-#include "runtime/plan/trainer_profile.h"
+#include "base/error.h"
+#include "runtime/machines/builtin_profiles.h"
+#include "runtime/machines/device_cost.h"
+#include "runtime/machines/machine_profile.h"
+#include "runtime/machines/profile_file.h"
+#include "runtime/machines/profile_import.h"
+#include "runtime/machines/trainer_profile.h"
 #include "runtime/recipe/read_file.h"
 
 namespace ltrain::app {

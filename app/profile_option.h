@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/check/check_job.h"
-#include "runtime/plan/machine_profile.h"
+#include "runtime/machines/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain::app {

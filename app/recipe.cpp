@@ -3,8 +3,8 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/check/check_job.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/keys_about.h"

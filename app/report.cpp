@@ -9,7 +9,7 @@
 
 #include "app/commands.h"
 #include "app/write_file.h"
-#include "runtime/plan/pictures/pictures.h"
+#include "planner/report/pictures.h"
 #include "runtime/telemetry/compare_runs.h"
 #include "runtime/telemetry/run_report.h"
 

@@ -11,7 +11,7 @@
 
 #include "app/commands.h"
 #include "app/doctor_libraries.h"
-#include "kernels/base/fault_point.h"
+#include "base/fault_point.h"
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "base/fault_point.h"
 #include "kernels/attention/attention_check.h"
-#include "kernels/base/fault_point.h"
 #include "kernels/matmul/grouped_gemm_check.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/kernel_trial.h"

@@ -12,7 +12,7 @@
 #include "app/profile_option.h"
 #include "app/shell_word.h"
 #include "app/slurm_script.h"
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/check/check_job.h"
 #include "runtime/plan/plan.h"
 #include "runtime/telemetry/metrics.h"

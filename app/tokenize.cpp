@@ -6,7 +6,7 @@
 
 #include "app/commands.h"
 #include "app/tokenizer_option.h"
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "runtime/files/strict_json.h"
 
 namespace ltrain::app {

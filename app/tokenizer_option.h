@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/files/file.h"
 #include "runtime/tokenizer/tokenizer.h"
 

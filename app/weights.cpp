@@ -7,8 +7,8 @@
 #include "app/from_ignore_option.h"
 #include "app/print_notes.h"
 #include "app/progress_line.h"
-#include "kernels/base/bytes_text.h"
-#include "kernels/base/error.h"
+#include "base/bytes_text.h"
+#include "base/error.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/weights/import.h"
 

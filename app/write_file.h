@@ -3,7 +3,7 @@
 #include <fstream>
 #include <string>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::app {
 

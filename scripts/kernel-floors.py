@@ -18,7 +18,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/measurements/kernel-floors.md"
-PROFILE = ROOT / "runtime/plan/devices/h200.yaml"
+PROFILE = ROOT / "runtime/machines/devices/h200.yaml"
 
 RECIPE = """
 name: floors
@@ -96,7 +96,7 @@ def page(ltrain):
         "# Floors of the ops of a training step\n",
         "**Floors and plans, not measured.** Lay a profile beside them: an op that takes more than half as long again as expected "
         "is worth a look. [An H200's](h200_2026-11-26.md).\n",
-        "Expected is what `ltrain plan --profile h200` prices; its sources are [in the profile](../../runtime/plan/devices/h200.yaml).\n",
+        "Expected is what `ltrain plan --profile h200` prices; its sources are [in the profile](../../runtime/machines/devices/h200.yaml).\n",
         f"- Ops that memory bounds: bytes are those that an op must move, each operand once, by which the plan prices it; the floor "
         f"is moving them at {share * peak / 1e12:.2f} TB/s, {share * 100:.0f} % of the {peak / 1e12:.1f} TB/s of an H200's "
         "datasheet, what a copy reached. Expected is that and some microseconds a call. That the kernels move these bytes, and "

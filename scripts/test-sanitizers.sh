@@ -66,14 +66,14 @@ many_runs+='|docs/compositions.md has the table'
 # Whole models by differences (their parts have tests of their own), and thousands of recipes through one parser.
 [ "$whole" ] || many_runs+='|gradients of whole models|gradients of layers with windows|what is suggested where'
 [ "$whole" ] || many_runs+='|a changed key changes the model|bit for bit: in-process, 1 to 8 ranks'
-# Those that start the program, whose readers have tests of their own: a sixth of the time to build.
+# Tests that start the program. Its readers have tests of their own, and it would take a sixth of the time to build.
 [ "$whole" ] || many_runs+='|runtime: ?cli:'
 echo "== not run under a sanitizer, for its time: $many_runs"
 if [ "$which" != tsan ]; then
   part "build, AddressSanitizer and UndefinedBehaviorSanitizer" \
-    scripts/build.sh asan ${whole:+ltrain} test_kernels test_parallel test_models test_runtime
+    scripts/build.sh asan ${whole:+ltrain} test_base test_kernels test_parallel test_models test_runtime test_planner
   part "tests, AddressSanitizer and UndefinedBehaviorSanitizer" \
-    scripts/run-tests.sh build-asan -L 'kernels|parallel|models|runtime' -E "$many_runs" || true
+    scripts/run-tests.sh build-asan -L '^(base|kernels|parallel|models|runtime|planner)$' -E "$many_runs" || true
 fi
 if [ "$which" != asan ]; then
   # Kernels spread over OpenMP threads are left to the other sanitizers, as are models.

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain {
 namespace {

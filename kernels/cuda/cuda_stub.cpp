@@ -1,6 +1,6 @@
 // In a build without CUDA: what stands in the place of device_cuda.cpp.
 #ifndef LTRAIN_CUDA
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/tensor/host_work.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream_cuda.h"

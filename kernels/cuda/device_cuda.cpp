@@ -8,7 +8,7 @@
 #include <cstring>
 #include <deque>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/nvml_cuda.h"
 #include "kernels/cuda/nvtx_cuda.h"

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/cuda/library.h"
 
 namespace ltrain::cuda {

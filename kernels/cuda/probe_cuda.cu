@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/tensor/stream_cuda.h"
 
 #ifndef LTRAIN_CUDA_EMULATED

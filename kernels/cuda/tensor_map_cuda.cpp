@@ -1,7 +1,7 @@
 // Tensor maps are made by the driver; no library of it is linked.
 #include "kernels/cuda/tensor_map_cuda.h"
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/cuda/device_cuda.h"
 
 namespace ltrain::cuda {

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/base/cpu_isa.h"
+#include "base/cpu_isa.h"
 #include "kernels/tensor/dtype.h"
 
 namespace ltrain {

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/cuda/wgmma_cuda.h"
 
 namespace ltrain::cuda {

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::cuda {
 namespace {

@@ -14,7 +14,7 @@
 #include <sstream>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/cuda/kernel_cuda.h"
 #include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/probe_cuda.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/cuda/hopper_cuda.h"
 #include "kernels/cuda/persistent_cuda.h"
 

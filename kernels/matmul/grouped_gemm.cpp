@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain {
 namespace {

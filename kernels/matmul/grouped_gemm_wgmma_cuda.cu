@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/cuda/matrix_cuda.h"
 #include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/wgmma_cuda.h"

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/tensor/rng.h"
 
 namespace ltrain {

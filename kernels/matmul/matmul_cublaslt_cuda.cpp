@@ -13,7 +13,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/base/cache_folder.h"
+#include "base/cache_folder.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/library.h"
 #include "kernels/matmul/cublaslt_rules.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "kernels/base/cpu_isa.h"
+#include "base/cpu_isa.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/tensor/parallel_for.h"
 

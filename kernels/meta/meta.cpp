@@ -2,8 +2,8 @@
 
 #include <bit>
 
-#include "kernels/base/interned.h"
-#include "kernels/base/progress.h"
+#include "base/interned.h"
+#include "base/progress.h"
 
 namespace ltrain {
 

@@ -1,6 +1,6 @@
 #include "kernels/meta/meta_memory.h"
 
-#include "kernels/base/interned.h"
+#include "base/interned.h"
 
 namespace ltrain {
 

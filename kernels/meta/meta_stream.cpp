@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/meta/meta.h"
 
 namespace ltrain {

@@ -1,6 +1,6 @@
 #include "kernels/meta/placement_rules.h"
 
-#include "kernels/base/interned.h"
+#include "base/interned.h"
 
 namespace ltrain {
 namespace {

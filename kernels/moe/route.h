@@ -1,7 +1,7 @@
 // The router of an MoE model: which experts a token goes to, with which weights, and where its rows
 // lie among those sorted by expert. Scores are computed in the logits' type, f32 (f64 for f64).
 #pragma once
-#include "kernels/base/enum_names.h"
+#include "base/enum_names.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/row_random.h"
 #include "kernels/tensor/stream.h"

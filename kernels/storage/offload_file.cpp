@@ -11,7 +11,7 @@
 #include <new>
 #include <vector>
 
-#include "kernels/base/fault_point.h"
+#include "base/fault_point.h"
 
 namespace ltrain {
 namespace {

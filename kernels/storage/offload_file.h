@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 #include "kernels/storage/io_ring.h"
 #include "kernels/storage/offload.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/interned.h"
+#include "base/interned.h"
 #include "kernels/tensor/device.h"
 
 namespace ltrain {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/tensor/host_device.h"
 
 namespace ltrain {

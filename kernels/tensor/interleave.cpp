@@ -7,7 +7,7 @@
 #include <exception>
 #include <string>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/tensor/timeline.h"
 
 #if defined(__SANITIZE_ADDRESS__)

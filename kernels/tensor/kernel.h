@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/base/cpu_isa.h"
+#include "base/cpu_isa.h"
 #include "kernels/tensor/last_op.h"
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/timeline.h"

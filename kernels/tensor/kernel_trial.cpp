@@ -9,11 +9,11 @@
 #include <mutex>
 #include <optional>
 
-#include "kernels/base/cache_folder.h"
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
-#include "kernels/base/run_child.h"
-#include "kernels/base/version.h"
+#include "base/cache_folder.h"
+#include "base/error.h"
+#include "base/printable.h"
+#include "base/run_child.h"
+#include "base/version.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
 #include "kernels/tensor/stream_cuda.h"

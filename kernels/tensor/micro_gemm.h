@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/base/cpu_isa.h"
+#include "base/cpu_isa.h"
 
 namespace ltrain::LT_ISA {
 namespace {

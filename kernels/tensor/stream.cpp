@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/base/progress.h"
+#include "base/progress.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/timeline.h"
 

@@ -2,8 +2,8 @@
 
 #include <chrono>
 
-#include "kernels/base/error.h"
-#include "kernels/base/progress.h"
+#include "base/error.h"
+#include "base/progress.h"
 #include "kernels/tensor/interleave.h"
 
 namespace ltrain {

@@ -1,4 +1,4 @@
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "models/families/family.h"
 
 /// Every family of this build: NAME.cpp defines NAME_family().

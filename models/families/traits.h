@@ -7,7 +7,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/base/enum_names.h"
+#include "base/enum_names.h"
 #include "kernels/norm/norm.h"
 
 namespace ltrain {

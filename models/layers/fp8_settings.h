@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/enum_names.h"
+#include "base/enum_names.h"
 
 namespace ltrain {
 

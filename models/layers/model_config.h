@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/enum_names.h"
+#include "base/enum_names.h"
 #include "kernels/moe/route.h"
 #include "models/families/family.h"
 

@@ -1,7 +1,7 @@
 #include "parallel/comm/communicator.h"
 
-#include "kernels/base/fault_point.h"
-#include "kernels/base/progress.h"
+#include "base/fault_point.h"
+#include "base/progress.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain {

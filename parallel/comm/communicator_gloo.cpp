@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/deadline.h"
-#include "kernels/base/limits.h"
-#include "kernels/base/progress.h"
+#include "base/deadline.h"
+#include "base/limits.h"
+#include "base/progress.h"
 #include "parallel/comm/call_description.h"
 #include "parallel/comm/gloo_pairs.h"
 #include "parallel/comm/split_members.h"

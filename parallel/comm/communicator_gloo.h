@@ -28,7 +28,7 @@ int64_t gloo_scratch_bytes(int size, const GlooOptions& options = {});
 /// The side of this process: where it listens, and one I/O thread, shared by its groups.
 class GlooTransport;
 std::shared_ptr<GlooTransport> make_gloo_transport(std::shared_ptr<PeerListener> listener);
-/// Bytes that have moved since the last call are progress (kernels/base/progress.h). Safe from any thread.
+/// Bytes that have moved since the last call are progress (base/progress.h). Safe from any thread.
 void note_progress_of(GlooTransport& transport);
 /// `address`: numeric address or host name to listen on, e.g. "127.0.0.1"; `interface` ("eth0") wins when not
 /// empty.

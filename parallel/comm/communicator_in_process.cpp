@@ -5,7 +5,7 @@
 #include <map>
 #include <optional>
 
-#include "kernels/base/deadline.h"
+#include "base/deadline.h"
 #include "parallel/comm/communicator.h"
 
 namespace ltrain {

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/base/deadline.h"
-#include "kernels/base/progress.h"
+#include "base/deadline.h"
+#include "base/progress.h"
 #include "parallel/comm/call_description.h"
 
 namespace ltrain {

@@ -17,7 +17,7 @@
 #include <cstring>
 #include <exception>
 
-#include "kernels/base/limits.h"
+#include "base/limits.h"
 
 namespace ltrain {
 

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 
 namespace ltrain {
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain {
 namespace {

@@ -16,11 +16,11 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/base/deadline.h"
-#include "kernels/base/limits.h"
-#include "kernels/base/printable.h"
-#include "kernels/base/progress.h"
-#include "kernels/base/secret.h"
+#include "base/deadline.h"
+#include "base/limits.h"
+#include "base/printable.h"
+#include "base/progress.h"
+#include "base/secret.h"
 #include "parallel/comm/socket.h"
 
 namespace ltrain {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 #include "parallel/comm/key_value_store.h"
 
 namespace ltrain {

@@ -13,8 +13,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 
 namespace ltrain {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/deadline.h"
-#include "kernels/base/fd.h"
+#include "base/deadline.h"
+#include "base/fd.h"
 
 namespace ltrain {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/enum_names.h"
+#include "base/enum_names.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/tensor/positions.h"
 

@@ -1,6 +1,6 @@
 #include <cstdlib>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/nccl/library.h"
 
 namespace ltrain::nccl {

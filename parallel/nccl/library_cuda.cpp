@@ -4,7 +4,7 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/library.h"
 #include "parallel/nccl/library.h"

@@ -1,5 +1,5 @@
 // In builds without CUDA.
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/nccl/library.h"
 
 namespace ltrain::nccl {

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/base/deadline.h"
+#include "base/deadline.h"
 #include "parallel/comm/call_description.h"
 #include "parallel/comm/key_value_store.h"
 #include "parallel/nccl/communicator_nccl.h"

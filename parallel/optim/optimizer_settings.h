@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/enum_names.h"
+#include "base/enum_names.h"
 #include "kernels/optimizer/lamb_limits.h"
 #include "parallel/optim/sparsity.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/dependencies.h"
 
 namespace ltrain::pipeline {

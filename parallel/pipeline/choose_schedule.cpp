@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/split_layers.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/svg.h"
+#include "base/svg.h"
 #include "parallel/pipeline/draw.h"
 
 namespace ltrain::pipeline {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/draw.h"
 
 namespace ltrain::pipeline {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/dependencies.h"
 #include "parallel/pipeline/simulate_checked.h"
 

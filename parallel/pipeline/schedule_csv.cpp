@@ -4,7 +4,7 @@
 #include <charconv>
 #include <map>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::pipeline {
 namespace {

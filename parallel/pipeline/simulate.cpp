@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/dependencies.h"
 #include "parallel/pipeline/simulate_checked.h"
 

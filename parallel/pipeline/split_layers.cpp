@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::pipeline {
 namespace {

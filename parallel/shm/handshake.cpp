@@ -13,9 +13,9 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/base/deadline.h"
-#include "kernels/base/limits.h"
-#include "kernels/base/secret.h"
+#include "base/deadline.h"
+#include "base/limits.h"
+#include "base/secret.h"
 
 namespace ltrain::shm {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 #include "parallel/comm/key_value_store.h"
 #include "parallel/shm/segment.h"
 

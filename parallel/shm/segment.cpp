@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::shm {
 namespace {

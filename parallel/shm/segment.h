@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 #include "parallel/comm/call_description.h"
 
 namespace ltrain::shm {

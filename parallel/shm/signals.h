@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/fd.h"
-#include "kernels/base/progress.h"
+#include "base/fd.h"
+#include "base/progress.h"
 #include "parallel/shm/segment.h"
 
 namespace ltrain::shm {

@@ -1,6 +1,6 @@
 #include "parallel/zero/parameter_layout.h"
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/meta/placement_rules.h"
 #include "parallel/optim/optimizer.h"
 

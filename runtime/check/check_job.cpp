@@ -1,5 +1,5 @@
 #include "runtime/check/check_job.h"
-#include "runtime/plan/trainer_profile.h"
+#include "runtime/machines/trainer_profile.h"
 
 #include <sys/resource.h>
 

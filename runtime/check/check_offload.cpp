@@ -8,7 +8,7 @@
 #include <cstring>
 #include <map>
 
-#include "kernels/base/bytes_text.h"
+#include "base/bytes_text.h"
 #include "runtime/checkpoint/files.h"
 
 namespace ltrain {

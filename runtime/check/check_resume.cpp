@@ -1,6 +1,6 @@
 // What of checkpoint.resume and of the place for the next checkpoint can be known before processes are
 // started.
-#include "kernels/base/bytes_text.h"
+#include "base/bytes_text.h"
 #include "runtime/check/check_job.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/sample_order.h"
 #include "runtime/files/file.h"

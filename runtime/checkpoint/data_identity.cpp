@@ -1,6 +1,6 @@
 #include "runtime/checkpoint/data_identity.h"
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/raw_values.h"
 

@@ -13,9 +13,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/base/bytes_text.h"
-#include "kernels/base/limits.h"
-#include "kernels/base/progress.h"
+#include "base/bytes_text.h"
+#include "base/limits.h"
+#include "base/progress.h"
 
 namespace ltrain {
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/files/strict_json.h"
 

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/base/error.h"
-#include "kernels/base/fault_point.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/fault_point.h"
+#include "base/printable.h"
 #include "runtime/files/strict_json.h"
 
 namespace ltrain {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/base/bytes_text.h"
-#include "kernels/base/version.h"
+#include "base/bytes_text.h"
+#include "base/version.h"
 #include "models/layers/fp8.h"
 #include "models/moe/moe_layer.h"
 #include "parallel/comm/host_collectives.h"

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <random>
 
-#include "kernels/base/bytes_text.h"
-#include "kernels/base/fault_point.h"
-#include "kernels/base/limits.h"
+#include "base/bytes_text.h"
+#include "base/fault_point.h"
+#include "base/limits.h"
 #include "kernels/storage/offload.h"
 #include "parallel/comm/host_collectives.h"
 #include "runtime/checkpoint/finite.h"

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/base/error.h"
-#include "kernels/base/progress.h"
+#include "base/error.h"
+#include "base/progress.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/sample_order.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <thread>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/data/dataset_writer.h"
 #include "runtime/data/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"

@@ -1,7 +1,7 @@
 #include "runtime/data/dataset_metadata.h"
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/files/strict_json.h"
 
 namespace ltrain::data {

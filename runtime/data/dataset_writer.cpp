@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/data/dataset_metadata.h"
 
 namespace ltrain::data {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <memory>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 
 namespace ltrain::data {
 namespace {

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/data/dataset_metadata.h"
 
 namespace ltrain::data {

@@ -13,9 +13,9 @@
 #include <filesystem>
 #include <set>
 
-#include "kernels/base/error.h"
-#include "kernels/base/limits.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/printable.h"
 
 namespace fs = std::filesystem;
 

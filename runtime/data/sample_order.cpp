@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::data {
 namespace {

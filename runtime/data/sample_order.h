@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/mix64.h"
+#include "base/mix64.h"
 
 namespace ltrain::data {
 

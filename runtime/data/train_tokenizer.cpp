@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/data/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
 #include "runtime/tokenizer/bpe_trainer.h"

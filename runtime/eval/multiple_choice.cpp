@@ -4,8 +4,8 @@
 #include <cmath>
 #include <string_view>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/files/file.h"
 #include "runtime/files/strict_json.h"
 

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/base/limits.h"
-#include "kernels/base/progress.h"
+#include "base/limits.h"
+#include "base/progress.h"
 
 namespace ltrain::data {
 namespace {

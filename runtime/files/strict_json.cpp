@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 
 namespace ltrain::data {
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "kernels/base/limits.h"
+#include "base/limits.h"
 
 namespace ltrain {
 namespace {

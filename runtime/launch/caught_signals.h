@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 
 namespace ltrain {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <map>
 
-#include "kernels/base/limits.h"
+#include "base/limits.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/environment.h"
 

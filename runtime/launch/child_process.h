@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 
 namespace ltrain {
 

@@ -13,8 +13,8 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/base/printable.h"
-#include "kernels/base/time_scale.h"
+#include "base/printable.h"
+#include "base/time_scale.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/job_key.h"

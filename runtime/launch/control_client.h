@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/comm/key_value_store.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/rank_status.h"

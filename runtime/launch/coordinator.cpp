@@ -15,8 +15,8 @@
 #include <thread>
 #include <tuple>
 
-#include "kernels/base/limits.h"
-#include "kernels/base/printable.h"
+#include "base/limits.h"
+#include "base/printable.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/job_key.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/launch/liveness.h"
 #include "runtime/launch/verdict.h"
 

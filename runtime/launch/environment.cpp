@@ -5,8 +5,8 @@
 #include <charconv>
 #include <optional>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/launch/hostlist.h"
 
 extern char** environ;

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/base/limits.h"
-#include "kernels/base/printable.h"
+#include "base/limits.h"
+#include "base/printable.h"
 #include "parallel/comm/socket.h"
 
 namespace ltrain {

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 
 namespace ltrain {
 

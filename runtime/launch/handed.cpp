@@ -9,7 +9,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "kernels/base/limits.h"
+#include "base/limits.h"
 
 namespace ltrain {
 namespace {

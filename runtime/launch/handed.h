@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/base/fd.h"
+#include "base/fd.h"
 #include "runtime/launch/environment.h"
 
 namespace ltrain {

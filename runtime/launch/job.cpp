@@ -11,10 +11,10 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/base/fault_point.h"
-#include "kernels/base/limits.h"
-#include "kernels/base/printable.h"
-#include "kernels/base/progress.h"
+#include "base/fault_point.h"
+#include "base/limits.h"
+#include "base/printable.h"
+#include "base/progress.h"
 #include "parallel/comm/communicator_gloo.h"
 #include "parallel/comm/communicator_tree.h"
 #include "parallel/comm/socket.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/comm/communicator.h"
 #include "runtime/launch/environment.h"
 #include "runtime/launch/signals.h"
@@ -64,7 +64,7 @@ class Job {
 
   /// Entering set-up, a step, a save, an evaluation: what reports say where this rank was. Cheap; call it
   /// every step. A rank hangs when for JobOptions::hang_seconds it gets nothing done
-  /// (kernels/base/progress.h) and waits for no other; the job hangs when that is so of all ranks, waiting or
+  /// (base/progress.h) and waits for no other; the job hangs when that is so of all ranks, waiting or
   /// not.
   void section(const std::string& name, int64_t step = -1);
 
@@ -89,7 +89,7 @@ class Job {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The exit code of an exception: its own for ltrain::Error, that of a limit (kernels/base/limits.h), or 70.
+/// The exit code of an exception: its own for ltrain::Error, that of a limit (base/limits.h), or 70.
 ExitCode exit_code_of(const std::exception& e);
 
 }  // namespace ltrain

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 
 namespace ltrain {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/base/secret.h"
+#include "base/secret.h"
 #include "runtime/launch/sha256.h"
 
 namespace ltrain {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "runtime/launch/hostlist.h"
 
 namespace ltrain {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/deadline.h"
-#include "kernels/base/error.h"
+#include "base/deadline.h"
+#include "base/error.h"
 #include "runtime/launch/rank_status.h"
 #include "runtime/launch/verdict.h"
 

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 
 namespace ltrain {
 

@@ -8,7 +8,7 @@
 
 namespace ltrain {
 
-/// Text for people, each of its lines made printable (kernels/base/printable.h), with a line end.
+/// Text for people, each of its lines made printable (base/printable.h), with a line end.
 std::string printable_lines(std::string_view text);
 
 /// Turns bytes for a terminal into text for a file: drops escape sequences, and keeps the last state of a

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "runtime/launch/hostlist.h"
 
 namespace ltrain {

@@ -18,7 +18,7 @@ struct GroupStatus {
 struct RankStatus {
   std::string section = "start";
   int64_t step = -1;
-  double idle_seconds = 0;  ///< since anything was done (kernels/base/progress.h), while the process ran
+  double idle_seconds = 0;  ///< since anything was done (base/progress.h), while the process ran
   double idle_limit = 1e9;  ///< a rank of which nothing is seen for so long hangs
   std::string waits_for;    ///< other ranks, beside collectives: "the other ranks of group data[0-3]"
   std::vector<GroupStatus> groups;

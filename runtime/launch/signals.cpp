@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain {
 namespace {

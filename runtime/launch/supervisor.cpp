@@ -17,9 +17,9 @@
 #include <optional>
 #include <set>
 
-#include "kernels/base/limits.h"
-#include "kernels/base/secret.h"
-#include "kernels/base/time_scale.h"
+#include "base/limits.h"
+#include "base/secret.h"
+#include "base/time_scale.h"
 #include "runtime/launch/caught_signals.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/child_process.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/comm/communicator_gloo.h"
 #include "parallel/shm/communicator_shm.h"
 

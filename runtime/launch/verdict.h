@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/bytes_text.h"
+#include "base/bytes_text.h"
 #include "runtime/plan/plan.h"
 #include "runtime/telemetry/metrics.h"
 

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "kernels/base/interned.h"
+#include "base/interned.h"
 #include "kernels/tensor/parallel_for.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/simulate_checked.h"

@@ -9,7 +9,7 @@
 
 #include "parallel/pipeline/choose_schedule.h"
 #include "parallel/pipeline/simulate.h"
-#include "runtime/plan/machine_profile.h"
+#include "runtime/machines/machine_profile.h"
 #include "runtime/program/recipe_program.h"
 #include "runtime/recipe/recipe.h"
 

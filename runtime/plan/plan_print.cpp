@@ -5,7 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/bytes_text.h"
+#include "base/bytes_text.h"
 #include "kernels/tensor/device.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/plan/plan.h"

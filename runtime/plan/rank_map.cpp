@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/hostlist.h"
 #include "runtime/plan/plan.h"

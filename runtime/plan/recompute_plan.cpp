@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/bytes_text.h"
+#include "base/bytes_text.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/diagnostics.h"

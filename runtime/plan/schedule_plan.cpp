@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/schedule_csv.h"

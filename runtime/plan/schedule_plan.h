@@ -6,7 +6,7 @@
 
 #include "models/layers/recompute.h"
 #include "parallel/pipeline/choose_schedule.h"
-#include "runtime/plan/machine_profile.h"
+#include "runtime/machines/machine_profile.h"
 #include "runtime/program/train_program.h"
 #include "runtime/recipe/recipe.h"
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <utility>
 
-#include "kernels/base/bytes_text.h"
-#include "kernels/base/error.h"
+#include "base/bytes_text.h"
+#include "base/error.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules.h"

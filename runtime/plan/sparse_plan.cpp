@@ -1,6 +1,6 @@
 #include "runtime/plan/sparse_plan.h"
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "models/decoder/decoder.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/checkpoint/reader.h"

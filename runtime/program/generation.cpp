@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "runtime/program/stage_run.h"

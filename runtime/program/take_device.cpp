@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/tensor/device.h"
 #include "runtime/launch/topology.h"
 

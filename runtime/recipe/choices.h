@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/base/enum_names.h"
+#include "base/enum_names.h"
 
 namespace ltrain {
 

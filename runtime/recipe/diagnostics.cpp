@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 
 namespace ltrain::recipe {
 

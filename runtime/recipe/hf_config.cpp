@@ -6,8 +6,8 @@
 #include <optional>
 #include <set>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "models/families/hf_keys.h"
 #include "runtime/recipe/hub_name.h"
 #include "runtime/recipe/raw_values.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::recipe {
 namespace {

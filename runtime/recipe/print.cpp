@@ -3,7 +3,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/keys_about.h"
 #include "runtime/recipe/schema/schema.h"
 

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/other_names.h"
 #include "runtime/recipe/schema/schema.h"
 #include "runtime/recipe/yaml_hints.h"

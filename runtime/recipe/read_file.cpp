@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::recipe {
 namespace {

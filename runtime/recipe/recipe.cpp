@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <set>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "kernels/tensor/device.h"
 #include "parallel/nccl/library.h"
 #include "runtime/recipe/raw_values.h"

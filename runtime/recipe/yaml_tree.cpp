@@ -6,8 +6,8 @@
 #include <map>
 #include <sstream>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/recipe/read_file.h"
 #include "runtime/recipe/yaml_hints.h"
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/base/error.h"
-#include "kernels/base/limits.h"
+#include "base/error.h"
+#include "base/limits.h"
 
 namespace ltrain {
 

@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
-#include "kernels/base/svg.h"
+#include "base/error.h"
+#include "base/printable.h"
+#include "base/svg.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain {

@@ -11,7 +11,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/telemetry/append_file.h"
 #include "runtime/telemetry/tensorboard.h"
 

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <optional>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/files/strict_json.h"
 
 namespace ltrain {

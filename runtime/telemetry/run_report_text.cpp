@@ -4,8 +4,8 @@
 #include <functional>
 #include <numeric>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/telemetry/run_report.h"
 

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain {
 namespace {

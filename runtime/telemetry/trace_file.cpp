@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <queue>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::data {
 namespace {

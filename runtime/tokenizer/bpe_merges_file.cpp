@@ -3,7 +3,7 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/files/file.h"
 
 namespace ltrain::data {

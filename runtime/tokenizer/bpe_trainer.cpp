@@ -6,7 +6,7 @@
 #include <queue>
 #include <unordered_map>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/byte_level_json.h"
 #include "runtime/tokenizer/flat_map.h"
 

@@ -4,8 +4,8 @@
 #include <cctype>
 #include <tuple>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/tokenizer/regex.h"
 #include "runtime/tokenizer/split_patterns.h"
 #include "runtime/tokenizer/unicode.h"

@@ -1,6 +1,6 @@
 #include <xxhash.h>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/bpe.h"
 #include "runtime/tokenizer/bpe_merges_file.h"
 #include "runtime/tokenizer/gpt2_split.h"

@@ -1,8 +1,8 @@
 // make_huggingface_tokenizer: the files of a tokenizer.
 #include <filesystem>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/files/file.h"
 #include "runtime/files/strict_json.h"
 #include "runtime/tokenizer/json_fields.h"

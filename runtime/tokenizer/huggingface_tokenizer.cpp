@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/gpt2_split.h"
 #include "runtime/tokenizer/metaspace_words.h"
 #include "runtime/tokenizer/unicode.h"

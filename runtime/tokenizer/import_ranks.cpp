@@ -5,7 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/byte_level_json.h"
 #include "runtime/tokenizer/tokenizer_json.h"
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/unicode.h"
 
 namespace ltrain::data {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::data {
 

@@ -5,8 +5,8 @@
 
 #include <cctype>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 
 namespace ltrain::data {
 namespace {

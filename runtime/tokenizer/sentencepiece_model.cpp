@@ -3,8 +3,8 @@
 #include <cmath>
 #include <unordered_map>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/tokenizer/protobuf.h"
 
 namespace ltrain::data {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/metaspace_words.h"
 #include "runtime/tokenizer/unicode.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/tokenizer/bpe.h"
 #include "runtime/tokenizer/gpt2_split.h"
 #include "runtime/tokenizer/metaspace_words.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::data {
 namespace {

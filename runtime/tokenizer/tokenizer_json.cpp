@@ -6,8 +6,8 @@
 #include <map>
 #include <unordered_map>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/files/strict_json.h"
 #include "runtime/tokenizer/byte_level_json.h"
 #include "runtime/tokenizer/json_fields.h"

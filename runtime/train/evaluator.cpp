@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/base/fault_point.h"
+#include "base/fault_point.h"
 #include "kernels/tensor/timeline.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/program/recipe_program.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/tensor/timeline.h"
-#include "runtime/plan/machine_profile.h"
+#include "runtime/machines/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {

@@ -13,9 +13,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/base/cpu_isa.h"
-#include "kernels/base/fault_point.h"
-#include "kernels/base/limits.h"
+#include "base/cpu_isa.h"
+#include "base/fault_point.h"
+#include "base/limits.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/tensor/device.h"
 #include "parallel/comm/host_collectives.h"
@@ -26,7 +26,7 @@
 #include "runtime/checkpoint/upcycle.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/output.h"
-#include "runtime/plan/matmul_peak.h"
+#include "runtime/machines/matmul_peak.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
 #include "runtime/program/lr_schedule.h"

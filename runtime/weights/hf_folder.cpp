@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/base/printable.h"
+#include "base/printable.h"
 #include "models/decoder/decoder.h"
 #include "models/moe/moe_layer.h"
 #include "parallel/mesh/groups.h"

@@ -1,6 +1,6 @@
 #include "runtime/weights/import.h"
 
-#include "kernels/base/version.h"
+#include "base/version.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/recipe/recipe.h"

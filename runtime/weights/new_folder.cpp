@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "kernels/base/bytes_text.h"
-#include "kernels/base/error.h"
+#include "base/bytes_text.h"
+#include "base/error.h"
 #include "runtime/checkpoint/files.h"
 
 namespace ltrain {

@@ -21,8 +21,8 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-DEVICES = HERE.parent.parent / "runtime/plan/devices"
-TRAINERS = HERE.parent.parent / "runtime/plan/trainers"
+DEVICES = HERE.parent.parent / "runtime/machines/devices"
+TRAINERS = HERE.parent.parent / "runtime/machines/trainers"
 AS_LTRAIN = "published-kernels"  # a trainer without constants
 
 

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "parallel/comm/socket.h"
 #include "tests/app/run_program.h"
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <regex>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <regex>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

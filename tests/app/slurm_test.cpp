@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain;

@@ -1,7 +1,7 @@
 // Two of four, by the program: a resume in the middle, what the plan says, what verify looks at.
 #include <catch2/catch.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"
 #include "tests/app/run_program.h"

@@ -1,5 +1,5 @@
 // `ltrain bench --device cuda`: the profile of a card from ops that were timed on it.
-#include "runtime/plan/bench.h"
+#include "runtime/bench/bench.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "parallel/nccl/communicator_nccl.h"

@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 
 namespace ltrain::test {
 

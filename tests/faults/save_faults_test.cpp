@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/meta/meta.h"
 #include "kernels/tensor/timeline.h"
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 using namespace ltrain;
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/cpu_isa.h"
+#include "base/cpu_isa.h"
 #include "kernels/tensor/dtype.h"
 #include "kernels/tensor/rng.h"
 #include "kernels/tensor/tensor.h"

@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "parallel/nccl/communicator_nccl.h"
 #include "tests/parallel/group_support.h"
 

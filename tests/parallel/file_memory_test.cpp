@@ -13,7 +13,7 @@
 #include <fstream>
 #include <random>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "kernels/storage/io_ring.h"
 #include "kernels/storage/offload.h"
 #include "tests/support/temporary_folder.h"

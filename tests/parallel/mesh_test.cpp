@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 using namespace ltrain;
 

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "parallel/comm/communicator_gloo.h"
 #include "tests/parallel/group_support.h"
 

@@ -9,7 +9,7 @@
 #include <map>
 #include <thread>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "parallel/mesh/groups.h"
 #include "parallel/nccl/communicator_nccl.h"
 #include "parallel/nccl/library.h"

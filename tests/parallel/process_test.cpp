@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "tests/parallel/process_support.h"
 
 using namespace ltrain;

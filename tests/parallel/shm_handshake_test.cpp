@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/base/secret.h"
+#include "base/secret.h"
 #include "parallel/shm/communicator_shm.h"
 #include "parallel/shm/handshake.h"
 #include "tests/parallel/group_support.h"

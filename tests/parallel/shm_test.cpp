@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "parallel/shm/segment.h"
 #include "tests/parallel/process_support.h"
 

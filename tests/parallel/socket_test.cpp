@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/comm/peer_listener.h"
 
 using namespace ltrain;

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "parallel/comm/communicator_tree.h"
 #include "parallel/comm/socket.h"
 #include "tests/parallel/group_support.h"

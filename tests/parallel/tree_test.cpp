@@ -11,7 +11,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "tests/parallel/group_support.h"
 
 using namespace ltrain;

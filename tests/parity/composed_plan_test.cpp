@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "runtime/plan/search_parts.h"
+#include "planner/search/search_parts.h"
 #include "tests/parity/covering_layouts.h"
 #include "tests/parity/parity.h"
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <thread>
 
-#include "kernels/base/error.h"
-#include "runtime/check/compositions.h"
+#include "base/error.h"
+#include "planner/compositions/compositions.h"
 #include "runtime/plan/plan.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"

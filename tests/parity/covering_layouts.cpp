@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::test {
 

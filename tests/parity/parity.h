@@ -5,8 +5,8 @@
 #include <cmath>
 #include <functional>
 
-#include "kernels/base/error.h"
-#include "kernels/base/fault_point.h"
+#include "base/error.h"
+#include "base/fault_point.h"
 #include "tests/support/tiny_job.h"
 
 namespace ltrain::test {

@@ -1,7 +1,7 @@
 // Two of four: the same zeros and the same training in every layout and under every rule that keeps them.
 #include "parallel/optim/sparsity.h"
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/parity/parity.h"
 
 using namespace ltrain;

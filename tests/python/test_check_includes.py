@@ -1,4 +1,5 @@
-"""scripts/check-includes.py: includes point down, vendors' headers stay in their files."""
+"""scripts/check-includes.py: includes point down, vendors' headers stay in their files, the table is up to date."""
+import pytest
 from conftest import script
 
 includes = script("check-includes")
@@ -8,18 +9,28 @@ def refused(path, text):
     return bool(list(includes.problems(path, text)))
 
 
-def test_a_room_includes_those_below_it():
+def test_a_folder_includes_folders_below_it():
     assert not refused("runtime/train/x.cpp", '#include "runtime/plan/plan.h"')
     assert not refused("runtime/train/x.cpp", '#include "models/layers/linear.h"\n#include <vector>')
 
 
-def test_a_room_above_is_refused_also_of_the_same_floor():
-    assert refused("kernels/base/x.cpp", '#include "models/layers/linear.h"')
+def test_a_folder_above_is_refused():
+    assert refused("base/x.cpp", '#include "models/layers/linear.h"')
     assert refused("runtime/plan/x.cpp", '#include "runtime/train/trainer.h"')
+    assert refused("runtime/train/x.cpp", '#include "planner/search/search.h"')
 
 
-def test_tests_vendor_headers_and_files_without_a_room_are_refused():
+def test_tests_vendor_headers_and_unknown_folders_are_refused():
     assert refused("models/layers/x.cpp", '#include "tests/support/x.h"')
     assert refused("kernels/attention/x.cpp", "#include <cuda_runtime.h>")
     assert refused("kernels/x.cpp", "")
-    assert refused("runtime/new_room/x.cpp", "")
+    assert refused("runtime/new_folder/x.cpp", "")
+
+
+def test_a_page_with_an_old_table_is_renewed_and_one_without_marks_refused():
+    old = f"before\n{includes.BEGIN}| old |\n{includes.END}after\n"
+    new = includes.page_with_table(old)
+    assert "| old |" not in new and "| `base` |" in new and new.endswith("after\n")
+    assert includes.page_with_table(new) == new
+    with pytest.raises(ValueError, match="expected the lines"):
+        includes.page_with_table("before\n")

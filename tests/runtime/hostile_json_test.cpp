@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/jsonl.h"
-#include "runtime/plan/machine_profile.h"
+#include "runtime/machines/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/run_report.h"
 #include "runtime/tokenizer/tokenizer.h"

@@ -4,7 +4,7 @@
 #include <exception>
 #include <thread>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::test {
 

@@ -1,6 +1,6 @@
 #include "runtime/recipe/rules/dispatch_rules.h"
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"

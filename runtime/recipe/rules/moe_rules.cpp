@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"

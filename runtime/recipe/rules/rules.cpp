@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/recipe/nearest_value.h"

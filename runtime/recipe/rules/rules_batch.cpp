@@ -1,5 +1,5 @@
 // Rules of a global batch that grows.
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules_parts.h"
 

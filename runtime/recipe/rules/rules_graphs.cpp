@@ -1,5 +1,5 @@
 // Where a step cannot be recorded as CUDA graphs.
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 

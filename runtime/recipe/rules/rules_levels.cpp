@@ -3,7 +3,7 @@
 #include <map>
 #include <tuple>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"

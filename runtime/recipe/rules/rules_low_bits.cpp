@@ -2,7 +2,7 @@
 // weights, or with labels of the model (Sophia).
 #include <algorithm>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 #include "runtime/recipe/schema/schema.h"

@@ -2,7 +2,7 @@
 // (runtime/check/check_offload.h).
 #include <tuple>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 

@@ -1,5 +1,5 @@
 // Rules of the optimizer: what each needs of the layout and of the precision.
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules_parts.h"

@@ -1,6 +1,6 @@
 // Where the backward of a micro-batch and the forward of another one cannot run by turns, and tensor-parallel
 // products not in parts.
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "runtime/recipe/rules/rules_parts.h"
 

@@ -1,7 +1,7 @@
 // Rules of numbers: what a precision and the settings that go with it need of each other.
 #include <tuple>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/rules/rules_parts.h"
 #include "runtime/recipe/schema/schema.h"
 

@@ -1,5 +1,5 @@
 // Rules of measured steps.
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {

@@ -1,6 +1,6 @@
 // Rules of matrices that are 2:4 sparse. Names and shapes are looked at where the model is known
 // (runtime/plan/sparse_plan.h, parallel/zero/sparse_masks.h).
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 

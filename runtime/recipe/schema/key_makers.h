@@ -3,8 +3,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema.h"
 

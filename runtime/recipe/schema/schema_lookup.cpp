@@ -3,7 +3,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::recipe {

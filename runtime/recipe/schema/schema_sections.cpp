@@ -1,6 +1,6 @@
 #include "runtime/recipe/schema/schema_sections.h"
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace ltrain::recipe {
 namespace {

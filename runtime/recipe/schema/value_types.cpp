@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/base/error.h"
-#include "kernels/base/printable.h"
+#include "base/error.h"
+#include "base/printable.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::recipe {

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/base/error.h"
-#include "kernels/base/time_scale.h"
+#include "base/error.h"
+#include "base/time_scale.h"
 #include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/split_layers.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/parallel/pipeline/link_machine.h"
 
 using namespace ltrain;

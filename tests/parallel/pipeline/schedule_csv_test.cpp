@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 using namespace ltrain;
 using namespace ltrain::pipeline;

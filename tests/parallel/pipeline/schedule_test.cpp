@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/simulate.h"
 
 using namespace ltrain;

@@ -9,8 +9,8 @@
 #include <limits>
 #include <random>
 
-#include "kernels/base/fault_point.h"
-#include "kernels/base/time_scale.h"
+#include "base/fault_point.h"
+#include "base/time_scale.h"
 #include "runtime/checkpoint/finite.h"
 #include "tests/runtime/checkpoint/support.h"
 

@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "kernels/base/fault_point.h"
-#include "kernels/base/time_scale.h"
+#include "base/fault_point.h"
+#include "base/time_scale.h"
 #include "runtime/checkpoint/files.h"
 #include "tests/runtime/checkpoint/support.h"
 #include "tests/support/outcome.h"

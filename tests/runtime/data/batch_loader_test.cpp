@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain;

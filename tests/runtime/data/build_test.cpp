@@ -4,7 +4,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/data/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
 #include "tests/runtime/data/support.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <random>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "runtime/data/build.h"
 #include "runtime/data/jsonl.h"
 #include "tests/runtime/data/support.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <random>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/data/dataset_writer.h"
 #include "tests/runtime/data/support.h"
 #include "tests/support/outcome.h"

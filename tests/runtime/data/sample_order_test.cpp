@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain;

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 namespace fs = std::filesystem;
 

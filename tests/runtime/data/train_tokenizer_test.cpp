@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/data/train_tokenizer.h"
 #include "runtime/tokenizer/tokenizer_json.h"
 #include "tests/runtime/data/support.h"

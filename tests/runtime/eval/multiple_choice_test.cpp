@@ -6,7 +6,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_job.h"
 

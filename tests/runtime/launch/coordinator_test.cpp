@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/base/limits.h"
-#include "kernels/base/time_scale.h"
+#include "base/limits.h"
+#include "base/time_scale.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/job_key.h"

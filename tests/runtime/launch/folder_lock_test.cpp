@@ -11,7 +11,7 @@
 #include <optional>
 #include <sstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/launch/slurm_node.h"
 
 using namespace ltrain;

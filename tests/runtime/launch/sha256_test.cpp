@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/base/secret.h"
+#include "base/secret.h"
 
 using namespace ltrain;
 

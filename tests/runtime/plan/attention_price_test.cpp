@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/attention/attention.h"
+#include "runtime/machines/trainer_profile.h"
 #include "runtime/plan/plan.h"
-#include "runtime/plan/trainer_profile.h"
 #include "tests/runtime/plan/tiny_recipe.h"
 
 using namespace ltrain;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "runtime/plan/machine_profile.h"
+#include "runtime/machines/machine_profile.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/recipe/rules/rules_parts.h"

@@ -1,14 +1,14 @@
 // Plans: what they say of communication against ZeRO's closed forms, their JSON and trace, refused
 // placements.
 #include "runtime/plan/plan.h"
-#include "kernels/base/bytes_text.h"
+#include "base/bytes_text.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/base/fault_point.h"
+#include "base/fault_point.h"
 #include "parallel/comm/collective_bytes.h"
 #include "parallel/comm/communicator_gloo.h"
 #include "parallel/shm/communicator_shm.h"

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 
 using namespace ltrain;
 using Catch::Contains;

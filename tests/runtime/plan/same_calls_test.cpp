@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "kernels/base/error.h"
-#include "kernels/base/fault_point.h"
+#include "base/error.h"
+#include "base/fault_point.h"
 #include "tests/runtime/plan/tiny_recipe.h"
 
 using namespace ltrain;

@@ -12,7 +12,7 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/plan.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain::test {

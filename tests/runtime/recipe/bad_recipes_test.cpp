@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "kernels/base/time_scale.h"
+#include "base/time_scale.h"
 #include "tests/runtime/recipe/bad_recipe_table.h"
 
 using namespace ltrain;

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain::test {

@@ -2,7 +2,7 @@
 // one pipeline rank only.
 #include <catch2/catch.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/recipe/rules/rules.h"
 

@@ -1,7 +1,7 @@
 // What recipes say of numbers: phases, eight bits, and the plan of a run that changes between them.
 #include <catch2/catch.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/rules/fp8_rules.h"
 

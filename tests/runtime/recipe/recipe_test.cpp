@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/schema/schema.h"
 
 using namespace ltrain;

@@ -5,7 +5,7 @@
 #include <random>
 #include <regex>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/recipe/schema/schema.h"
 #include "runtime/recipe/suggestions.h"
 #include "tests/runtime/recipe/bad_recipe_table.h"

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "kernels/base/error.h"
-#include "kernels/base/limits.h"
+#include "base/error.h"
+#include "base/limits.h"
 #include "runtime/telemetry/metrics.h"
 #include "tests/runtime/checkpoint/support.h"
 

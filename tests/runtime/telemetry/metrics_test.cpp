@@ -16,7 +16,7 @@
 #include <regex>
 #include <sstream>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;

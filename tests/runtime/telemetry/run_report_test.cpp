@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/telemetry/metrics.h"
 #include "tests/support/temporary_folder.h"
 

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <vector>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/bpe_merges_file.h"
 #include "runtime/tokenizer/tokenizer_json.h"
 #include "tests/runtime/data/support.h"

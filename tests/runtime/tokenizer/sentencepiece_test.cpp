@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/sentencepiece_tokenizer.h"
 #include "tests/runtime/data/support.h"
 

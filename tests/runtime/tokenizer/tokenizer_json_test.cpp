@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/tokenizer/normalizer.h"
 #include "runtime/tokenizer/regex.h"
 #include "runtime/tokenizer/tokenizer_json.h"

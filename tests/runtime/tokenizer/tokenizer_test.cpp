@@ -7,8 +7,8 @@
 #include <random>
 #include <sstream>
 
-#include "kernels/base/error.h"
-#include "kernels/base/time_scale.h"
+#include "base/error.h"
+#include "base/time_scale.h"
 #include "runtime/tokenizer/bpe.h"
 #include "runtime/tokenizer/bpe_merges_file.h"
 #include "runtime/tokenizer/gpt2_split.h"

@@ -1,7 +1,7 @@
 // How many ranks a job has, from the recipe, the environment, and the GPUs of a node.
 #include <catch2/catch.hpp>
 
-#include "kernels/base/error.h"
+#include "base/error.h"
 #include "runtime/check/check_job.h"
 #include "tests/runtime/recipe/bad_recipe_table.h"
 

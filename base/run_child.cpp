@@ -1,0 +1,104 @@
+#include "base/run_child.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "base/fd.h"
+
+namespace ltrain {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t kMostOutput = 4096;
+
+int milliseconds_until(Clock::time_point end) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+  return static_cast<int>(left < 0 ? 0 : left > 1000 ? 1000 : left + 1);
+}
+
+/// True with its status when it has ended by then.
+bool wait_until(pid_t pid, Clock::time_point end, int& status) {
+  for (;;) {
+    const pid_t got = ::waitpid(pid, &status, WNOHANG);
+    if (got == pid) return true;
+    if ((got < 0 && errno != EINTR) || Clock::now() >= end) return false;
+    ::poll(nullptr, 0, 5);
+  }
+}
+
+ChildEnd not_started(int error) {
+  return {ChildEnd::How::not_started, error, "",
+          fmt::format("could not be started: {}", std::strerror(error))};
+}
+
+}  // namespace
+
+ChildEnd run_child(const std::vector<std::string>& command, double seconds) {
+  const Clock::time_point end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  std::vector<std::string> words = command;
+  std::vector<char*> arguments;
+  for (std::string& w : words) arguments.push_back(w.data());
+  arguments.push_back(nullptr);
+
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return not_started(errno);
+  const Fd from(ends[0]);
+  Fd to(ends[1]);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t how;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&files, to.get(), 1);
+  ::posix_spawn_file_actions_adddup2(&files, to.get(), 2);
+  ::posix_spawnattr_init(&how);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&how, &none);
+  ::posix_spawnattr_setsigdefault(&how, &all);
+  ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = 0;
+  const int error = ::posix_spawn(&pid, words.at(0).c_str(), &files, &how, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&files);
+  ::posix_spawnattr_destroy(&how);
+  if (error != 0) return not_started(error);
+  to.reset();
+
+  ChildEnd result;
+  for (char buffer[1024];;) {  // until its output ends, or the time
+    const int left = milliseconds_until(end);
+    pollfd p{from.get(), POLLIN, 0};
+    if (left == 0) break;
+    if (::poll(&p, 1, left) <= 0) continue;
+    const ssize_t n = ::read(from.get(), buffer, sizeof buffer);
+    if (n == 0 || (n < 0 && errno != EINTR)) break;
+    if (n > 0)
+      result.output.append(buffer, std::min(static_cast<size_t>(n), kMostOutput - result.output.size()));
+  }
+  int status = 0;
+  if (!wait_until(pid, end, status)) {
+    ::kill(-pid, SIGKILL);
+    wait_until(pid, Clock::now() + std::chrono::seconds(5), status);
+    result.how = ChildEnd::How::too_long;
+    result.text = fmt::format("did not end in {:.3g} s", seconds);
+  } else if (WIFSIGNALED(status)) {
+    result.how = ChildEnd::How::signalled, result.number = WTERMSIG(status);
+    result.text = fmt::format("was ended by signal {} ({})", result.number, ::strsignal(result.number));
+  } else {
+    result.how = ChildEnd::How::exited, result.number = WEXITSTATUS(status);
+    result.text = fmt::format("ended with exit code {}", result.number);
+  }
+  return result;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,480 @@
+#include "planner/search/search_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "parallel/pipeline/simulate_checked.h"
+#include "runtime/plan/schedule_plan.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain {
+namespace {
+
+constexpr double kRounding = 1 - 1e-9;  // sums in another order
+
+double kind_bytes(const MemoryUse& use, MemoryKind kind) {
+  return static_cast<double>(use.most_by_kind[static_cast<int>(kind)]);
+}
+
+double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
+
+/// Of `n` like layers, by what the cheaper one of those that were priced takes.
+double seconds_of(const std::vector<double>& priced, int64_t n) {
+  if (static_cast<int64_t>(priced.size()) == n) return sum(priced);
+  return static_cast<double>(n) * *std::min_element(priced.begin(), priced.end());
+}
+
+/// Seconds of the ops of the first micro-batch, without waits for collectives. `r`: of one pipeline rank.
+double compute_seconds(Recipe r, const MachineProfile& profile) {
+  r.train.global_batch_size *= 2;
+  r.parallel.overlap_micro_batches = r.parallel.async_tensor_parallel = OverlapChoice::off;
+  double seconds = 0;
+  bool after_head = false, second = false;
+  const PipelineLayout layout{{}, {}, recompute_options(r)};
+  for (const TraceEntry& e : pass_entries(r, profile, layout, priced_end(r))) {
+    if (e.stream != "compute") continue;
+    second = second || (after_head && e.name == "embedding_forward");
+    after_head = after_head || e.layer == "head";
+    // Those of FP8 by the second: in the first weights are rounded, too.
+    if (second == (e.name == "quantize" || e.name == "max_abs")) seconds += e.seconds;
+  }
+  return seconds;
+}
+
+/// By rank: the most that micro-batches keep once every stage of the rank has been through a backward.
+std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
+                                        const std::vector<double>& activation) {
+  std::vector<double> out;
+  for (const std::vector<pipeline::Action>& order : schedule.order) {
+    std::set<int> stages, with_gradients;
+    for (const pipeline::Action& a : order) stages.insert(a.stage);
+    double kept = 0, most = 0;
+    for (const pipeline::Action& a : order) {
+      if (a.kind == pipeline::ActionKind::backward_input) continue;
+      const double keeps = activation[static_cast<size_t>(a.stage)];
+      if (a.kind == pipeline::ActionKind::forward) {
+        kept += keeps;
+      } else {
+        kept -= keeps;
+        with_gradients.insert(a.stage);
+      }
+      if (with_gradients.size() == stages.size()) most = std::max(most, kept);
+    }
+    out.push_back(most);
+  }
+  return out;
+}
+
+}  // namespace
+
+SearchParts::PartKey SearchParts::key_of(const Layout& l) {
+  return {l.tensor,
+          l.sequence_parallel,
+          l.context,
+          l.context_comm,
+          l.expert,
+          l.expert_tensor,
+          l.micro_batch,
+          l.recompute,
+          l.precision,
+          hides_collectives(l),
+          may_hide_collectives(l) && l.global_batch > l.micro_batch * l.data,  // else products run in parts
+          l.tensor_mode,
+          l.offload_optimizer,
+          l.offload_activations,
+          l.row_budget};
+}
+
+SearchParts::ActionsKey SearchParts::actions_key_of(const Layout& l) {
+  return {key_of(l), l.schedule, l.pipeline, l.virtual_pipeline, l.global_batch / (l.micro_batch * l.data)};
+}
+
+bool SearchParts::moves_experts(const Layout& l) {
+  return l.pipeline == 1 && l.expert > 1 && l.zero_stage > 0 && l.shard_group != kOneLevel;
+}
+
+bool SearchParts::hides_collectives(const Layout& l) { return moves_experts(l) || may_hide_collectives(l); }
+
+bool SearchParts::composes(const Layout& l) const {
+  return l.schedule != "auto" && l.recompute != RecomputeGranularity::automatic;
+}
+
+Recipe SearchParts::recipe_of(const Layout& l) const {
+  Recipe r = given_;
+  set_layout(r, l);
+  return resolve(r, limits_.world, limits_.ranks_per_node);
+}
+
+SearchParts::Part SearchParts::make_part(const Layout& l) const {
+  Recipe r = recipe_of(l);
+  r.parallel.async_tensor_parallel =
+      recipe::async_tensor_parallel(r) ? OverlapChoice::on : OverlapChoice::off;
+  r.parallel.pipeline = r.parallel.virtual_pipeline = 1;
+  r.parallel.pipeline_layers.clear();
+  r.parallel.schedule_file.reset();
+  r.parallel.schedule = "1f1b";
+  if (r.parallel.expert == 1) r.parallel.data = 1;
+  r.parallel.zero_stage = 0;
+  r.parallel.shard_ranks = 0;
+  r.offload.params = {};
+  r.train.global_batch_size = r.train.micro_batch_size * r.parallel.data;
+  r.train.eval_interval = 0;
+  const int64_t layers = r.model.num_hidden_layers;
+  const bool few = layers_alike(r) && layers > 2;
+  Part p;
+  const auto add = [&](const MemoryUse& use, double times) {
+    p.params += times * kind_bytes(use, MemoryKind::parameters);
+    p.grads += times * kind_bytes(use, MemoryKind::gradients);
+    p.states += times * kind_bytes(use, MemoryKind::optimizer);
+  };
+  r.model.num_hidden_layers = few ? 1 : layers;
+  const RankPlan plan = plan_rank(r, profile_, {}, 0, threads_per_rank(r));
+  add(plan.arena, 1);
+  // On CPUs a checkpoint is staged there too, which ZeRO cuts.
+  if (profile_.device_bytes > 0) p.external = static_cast<double>(plan.total_bytes - plan.arena.arena_bytes);
+  if (few) {
+    // A second layer adds what it has before the step.
+    const MemoryUse one = before_step(r, profile_);
+    r.model.num_hidden_layers = 2;
+    const MemoryUse two = before_step(r, profile_);
+    const double more = static_cast<double>(layers - 1);
+    add(two, more), add(one, -more);
+    p.layer_params = kind_bytes(two, MemoryKind::parameters) - kind_bytes(one, MemoryKind::parameters);
+    p.layer_grads = kind_bytes(two, MemoryKind::gradients) - kind_bytes(one, MemoryKind::gradients);
+    p.layer_states = kind_bytes(two, MemoryKind::optimizer) - kind_bytes(one, MemoryKind::optimizer);
+  }
+  if (hides_collectives(l)) {
+    const auto seconds = [&](int64_t n) {
+      r.model.num_hidden_layers = n;
+      return compute_seconds(r, profile_);
+    };
+    const double one = few ? seconds(1) : 0;
+    p.micro_seconds = few ? one + static_cast<double>(layers - 1) * (seconds(2) - one) : seconds(layers);
+    if (moves_experts(l)) return p;
+  }
+  r.model.num_hidden_layers = few ? 2 : layers;
+  const pipeline::LayerCosts c = layer_costs(r, profile_);
+  if (!hides_collectives(l))
+    p.micro_seconds = seconds_of(c.forward, layers) + seconds_of(c.input, layers) +
+                      seconds_of(c.weight, layers) + c.first_forward + c.first_input + c.first_weight +
+                      c.last_forward + c.last_input + c.last_weight;
+  if (few && !c.activation.empty() && !l.offload_activations)
+    p.activations = static_cast<double>(layers) * std::max(0.0, c.activation.front());
+  return p;
+}
+
+/// What a third micro-batch adds to the second, and a second layer to the first.
+SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
+  Recipe r = recipe::micro_batches_apart(recipe_of(l));
+  r.parallel.pipeline = r.parallel.virtual_pipeline = 1;
+  r.parallel.pipeline_layers.clear();
+  r.parallel.schedule_file.reset();
+  r.parallel.schedule = "1f1b";
+  r.parallel.context = 1;
+  r.parallel.data = 2;
+  r.parallel.shard_ranks = 0;
+  r.train.eval_interval = 0;
+  const auto moved = [&](int64_t layers, int64_t micros) {
+    r.model.num_hidden_layers = layers;
+    r.train.global_batch_size = micros * r.train.micro_batch_size * r.parallel.data;
+    Traffic t;
+    for (const CollectivePlan& c : plan_rank(r, profile_, {}, 0, threads_per_rank(r)).collectives) {
+      if (c.group != "dp" || (c.op != "all_gather" && c.op != "reduce_scatter")) continue;
+      (c.op == "all_gather" ? t.gathered : t.reduced) += static_cast<double>(c.bytes);
+    }
+    return t;
+  };
+  const Traffic one2 = moved(1, 2), one3 = moved(1, 3), two2 = moved(2, 2), two3 = moved(2, 3);
+  Traffic t{two3.gathered - two2.gathered - (one3.gathered - one2.gathered),
+            two3.reduced - two2.reduced - (one3.reduced - one2.reduced)};
+  t.reduced_once = std::max(0.0, two2.reduced - one2.reduced - 2 * t.reduced);
+  if (l.zero_stage < 3 || !l.reshard) t.gathered_once = two2.gathered - one2.gathered;
+  return t;
+}
+
+/// Collectives of one stream, each in one call for all layers: none of its parts takes less in several.
+SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
+  if (l.zero_stage < 1 || l.expert > 1 || !composes(l) || !layers_alike(given_) ||
+      given_.model.moe.num_experts > 0)
+    return {};
+  const TrafficKey key{l.tensor, l.tensor_mode, l.zero_stage, l.reshard, l.precision};
+  return traffic_seconds_.get(
+      {key, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group, l.order, hides_collectives(l)},
+      [&] {
+        const Traffic& t = traffic_.get(key, [&] { return make_traffic(l); });
+        const Recipe r = recipe_of(l);
+        const Mesh mesh = mesh_of(r, 0);
+        const std::vector<int> ranks = mesh.group(mesh.shard);
+        const double size = static_cast<double>(ranks.size());
+        if (ranks.size() < 2) return TrafficSeconds();
+        const auto on_host = static_cast<int>(r.launch.ranks_on_host);
+        const ProfileCost cost(profile_, threads_per_rank(r), false, on_host, mesh.world());
+        const double others = static_cast<double>(
+            std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return rank / on_host != 0; }));
+        const auto call = [&](const char* op, double bytes) {
+          OpCost c;
+          c.name = c.collective = op;
+          c.cls = OpClass::collective;
+          c.dtype = precision_policy(std::string(to_string(r.precision))).compute;
+          c.bytes = bytes;
+          c.wire_bytes = bytes * (size - 1) / size;
+          c.network_bytes = c.wire_bytes * others / (size - 1);
+          c.group_size = static_cast<int>(ranks.size());
+          c.ranks = &ranks;
+          return c;
+        };
+        const auto seconds = [&](const char* op, double bytes) {
+          return bytes > 0 ? cost.seconds(call(op, bytes)) : 0;
+        };
+        // By samples of a machine several calls may take less of its cores than one.
+        const auto stolen = [&](const char* op, double bytes) {
+          return bytes > 0 && profile_.collectives.empty() ? cost.stolen_seconds(call(op, bytes)) : 0;
+        };
+        const double layers =
+            static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
+        // Backward finds the last layer of each chunk as forward left it; two passes by turns share the
+        // layers at which they meet, and the one that is fetched ahead.
+        const double shared = hides_collectives(l) ? 3 : 0;
+        const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline) - shared);
+        const double reducing = stolen("reduce_scatter", layers * t.reduced);
+        return TrafficSeconds{
+            seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced),
+            seconds("all_gather", layers * t.gathered_once),
+            stolen("all_gather", gathers * t.gathered) + reducing, reducing / layers,
+            stolen("reduce_scatter", layers * t.reduced_once) / layers};
+      });
+}
+
+double SearchParts::first_wait(const Layout& l, double layers, double forward, double last) {
+  // In one call for all of a rank's layers none of its parts takes longer than alone.
+  const double all = static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
+  return std::max(0.0, std::min(1.0, layers / all) * traffic_seconds(l).once + last - forward);
+}
+
+/// That ZeRO from this stage on cuts what a rank has into.
+double SearchParts::shards(const Layout& l, int64_t from) {
+  if (l.zero_stage < from) return 1;
+  const int64_t replicas = l.data * l.context;
+  if (l.shard_group == kOneLevel) return static_cast<double>(replicas);
+  // Experts are cut otherwise than the rest, into at most this.
+  if (l.expert > 1) return static_cast<double>(std::min<int64_t>(replicas, limits_.ranks_per_node));
+  return static_cast<double>(
+      shard_ranks_.get({l.tensor, l.context, l.pipeline, l.data, l.shard_group, l.order}, [&] {
+        const Mesh mesh = mesh_of(recipe_of(l), 0);
+        return mesh.group(mesh.shard).size();
+      }));
+}
+
+/// Offload that the recipe does not ask for takes away from what the same layout has without it, and its own
+/// pass, with windows of all states of an unsharded model, takes longest of all.
+SearchParts::Part SearchParts::part(const Layout& l) {
+  Layout resident = l;
+  resident.offload_optimizer = given_.offload.optimizer.on();
+  resident.offload_activations = given_.offload.activations.on();
+  Part p = parts_.get(key_of(resident), [&] { return make_part(resident); });
+  if (l.offload_optimizer != resident.offload_optimizer) p.states = p.layer_states = 0;
+  if (l.offload_activations != resident.offload_activations) p.activations = 0;
+  return p;
+}
+
+/// Where gradients are cut, a layer's are whole when its backward ends, beside all activations but its own.
+double SearchParts::whole_gradients(const Part& p, const Layout& l) {
+  const double own = p.activations / static_cast<double>(given_.model.num_hidden_layers);
+  return std::max(0.0, p.layer_grads * (1 - 1 / shards(l, 2)) - own);
+}
+
+Bound SearchParts::bound(const Layout& l) {
+  const Part p = part(l);
+  const double micros = static_cast<double>(l.global_batch / (l.micro_batch * l.data)),
+               stages = static_cast<double>(l.pipeline);
+  // One of the ranks has at least its share of each. The second of several micro-batches finds the gradients
+  // of the first: after all forwards that a schedule has ahead of a backward.
+  const double grads = p.grads / shards(l, 2), params = l.offload_params ? 0 : p.params / shards(l, 3);
+  const bool both = micros > (l.pipeline == 1 ? 1 : 2 * stages * static_cast<double>(l.virtual_pipeline));
+  const double kept =
+      params + p.states / shards(l, 1) + (both ? p.activations + grads : std::max(p.activations, grads));
+  // Backward has the weights of a layer whole, or those of all.
+  const double some = p.layer_params * (1 - 1 / shards(l, 3)), all = p.params / stages;
+  const double whole = given_.model.moe.num_experts > 0 ? 0 : l.reshard ? some : all;
+  const TrafficSeconds traffic = traffic_seconds(l);
+  const double compute = micros * (p.micro_seconds / stages + traffic.stolen);
+  // A file may have pairs, which hide more than its layout says.
+  const bool file = l.pipeline > 1 && given_.parallel.schedule_file;
+  const double gradients = given_.model.moe.num_experts > 0 ? 0 : whole_gradients(p, l);
+  return {file ? 0 : kRounding * std::max(compute, micros * traffic.micro + traffic.once),
+          kRounding * (kept / stages + whole + gradients + p.external)};
+}
+
+const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {
+  return costs_.get(key_of(l), [&] { return layer_costs(recipe_of(l), profile_); });
+}
+
+PipelinePlan SearchParts::pipeline(const Layout& l, const Recipe& recipe) {
+  if (l.pipeline == 1 || !composes(l)) return plan_pipeline(recipe, profile_);
+  pipeline::LayerCosts shared = costs(l);
+  shared.transfer = transfer_seconds(recipe, profile_);
+  return plan_pipeline(recipe, profile_, &shared);
+}
+
+double SearchParts::least_actions(const Layout& l) {
+  const Parallel& given = given_.parallel;
+  if (given.schedule_file || !given.pipeline_layers.empty() || hides_collectives(l)) return 0;
+  const int ranks = static_cast<int>(l.pipeline), chunks = static_cast<int>(l.virtual_pipeline);
+  const std::vector<int> places = pipeline::place_stages(l.schedule, ranks, chunks);
+  const bool in_v = places.back() == 0 && ranks > 1;
+  const pipeline::StageCosts& staged = staged_.get({key_of(l), l.pipeline, l.virtual_pipeline, in_v}, [&] {
+    return pipeline::stage_costs(costs(l), places).costs;
+  });
+  const auto micros = static_cast<int>(l.global_batch / (l.micro_batch * l.data));
+  const bool splits = pipeline::find_schedule(l.schedule)->splits_backward;
+  return kRounding * pipeline::least_makespan(places, staged, micros, splits);
+}
+
+Bound SearchParts::actions(const Layout& l) {
+  const Actions& a = actions_.get(actions_key_of(l), [&] {
+    const PipelinePlan plan = pipeline(l, recipe_of(l));
+    const pipeline::Schedule& schedule = plan.layout.schedule;
+    Actions made{plan.timing.makespan, std::vector<double>(static_cast<size_t>(schedule.ranks)),
+                 plan.timing.peak_kept, kept_with_gradients(schedule, plan.costs.activation)};
+    const int first = plan.layout.stage_layers.front();
+    made.first_layers = first;
+    made.first_forward = plan.costs.forward.front();
+    made.first_last = costs(l).forward.at(static_cast<size_t>(first) - 1);
+    for (size_t stage = 0; stage < plan.layout.stage_layers.size(); ++stage)
+      made.layers[static_cast<size_t>(schedule.rank_of_stage[stage])] += plan.layout.stage_layers[stage];
+    return made;
+  });
+  const Part p = part(l);
+  double most = 0;
+  // Without experts, whose rows are planned for the worst routing.
+  if (p.layer_params > 0 && given_.model.moe.num_experts == 0 && !l.offload_params && !l.offload_activations)
+    for (size_t rank = 0; rank < a.kept.size(); ++rank) {
+      const double gathered = l.reshard ? 0 : p.layer_params;
+      const double states =
+          a.layers[rank] * (p.layer_params / shards(l, 3) + gathered + p.layer_states / shards(l, 1));
+      const double grads = a.layers[rank] * p.layer_grads / shards(l, 2);
+      most = std::max({most, states + a.kept[rank], states + grads + a.kept_later[rank]});
+    }
+  const bool one = given_.model.moe.num_experts == 0 && l.reshard;
+  const double whole = one ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
+  if (most > 0) most += whole + whole_gradients(p, l) + p.external;
+  const double wait = first_wait(l, a.first_layers, a.first_forward, a.first_last);
+  return {kRounding * (a.seconds + wait), kRounding * most};
+}
+
+/// A stage's backward may leave all of it to its end.
+double SearchParts::least_makespan(const Layout& l, const PipelinePlan& plan) {
+  const pipeline::Schedule& s = plan.layout.schedule;
+  if (plan.layout.stage_layers.empty() || s.has_pairs()) return 0;  // what pairs hide only passes know
+  const TrafficSeconds traffic = traffic_seconds(l);
+  if (traffic.reducing + traffic.reducing_last <= 0) return plan.timing.makespan;
+  pipeline::StageCosts costs = plan.costs;
+  costs.least.assign(s.order.size(), {});
+  for (size_t rank = 0; rank < s.order.size(); ++rank)
+    for (size_t i = 0; i < s.order[rank].size(); ++i) {
+      const pipeline::Action& a = s.order[rank][i];
+      const auto stage = static_cast<size_t>(a.stage);
+      const bool ends =
+          a.kind == pipeline::ActionKind::backward || a.kind == pipeline::ActionKind::backward_weight;
+      const double of_layer = traffic.reducing + (a.micro + 1 == s.micros ? traffic.reducing_last : 0);
+      costs.least[rank].push_back(ends ? pipeline::seconds_at(costs, s.order[rank], i) +
+                                             of_layer * plan.layout.stage_layers[stage]
+                                       : 0);
+    }
+  return kRounding * pipeline::simulate_checked(s, costs).makespan;
+}
+
+std::unique_ptr<RankTrials> SearchParts::begin_trial(const Layout& l, double most_seconds) {
+  Recipe r = recipe_of(l);
+  ++(composes(l) ? composed_ : whole_);
+  PipelinePlan pipeline;
+  try {
+    const auto make = [&] {
+      PipelinePlan made = this->pipeline(l, r);
+      lower_once(made.layout);
+      return made;
+    };
+    // ZeRO and its group change nothing in it.
+    pipeline = l.pipeline > 1 && composes(l) ? pipelines_.get({actions_key_of(l), l.order}, make) : make();
+  } catch (const Error& e) {  // whatever is computed again
+    if (l.recompute != RecomputeGranularity::automatic || e.code() != ExitCode::does_not_fit) throw;
+    return nullptr;
+  }
+  const double least = least_makespan(l, pipeline);
+  return std::make_unique<RankTrials>(std::move(r), profile_, std::move(pipeline), least, limits_.keep_free,
+                                      most_seconds);
+}
+
+Trial SearchParts::trial(const Layout& l, double most_seconds) {
+  const std::unique_ptr<RankTrials> ranks = begin_trial(l, most_seconds);
+  if (!ranks) return {};
+  for (size_t i = 0; i < ranks->size(); ++i) ranks->run(i);
+  return ranks->result();
+}
+
+RankTrials::RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline,
+                       double least_makespan, int64_t keep_free, double most_seconds)
+    : recipe_(std::move(recipe)),
+      profile_(profile),
+      pipeline_(std::move(pipeline)),
+      least_makespan_(least_makespan),
+      keep_free_(keep_free),
+      most_seconds_(most_seconds),
+      job_(job_of(recipe_, profile)),
+      which_(ranks_to_plan(recipe_)),
+      ranks_(which_.size()),
+      ended_by_(which_.size()) {}
+
+void RankTrials::run(size_t i) {
+  if (i > ended_by_) return;
+  ranks_[i] = compose_rank(recipe_, profile_, pipeline_.layout, which_[i], job_.threads_per_rank);
+  Plan alone = job_;
+  alone.ranks = {ranks_[i]};
+  // Or longer: place_actions. What pairs take only the passes of all ranks say.
+  double actions = std::max(pipeline_.timing.makespan, least_makespan_);
+  if (pipeline_.layout.schedule.has_pairs()) {
+    actions = 0;
+    for (const ActionTime& a : ranks_[i].actions) actions += a.seconds;
+  }
+  double seconds = ranks_[i].step_seconds + actions;
+  if (const std::vector<ActionTime>& a = ranks_[i].actions;
+      i == 0 && !a.empty() && a.front().gathering > 0 &&
+      pipeline_.layout.schedule.order.front().front().stage == 0)
+    seconds += std::max(0.0, a.front().end - std::max(pipeline_.costs.forward.front(),
+                                                      a.front().seconds));  // the first of all actions
+  if (fits_with(alone, keep_free_) && seconds <= most_seconds_) return;
+  size_t before = ended_by_;
+  while (i < before && !ended_by_.compare_exchange_weak(before, i)) {
+  }
+}
+
+Trial RankTrials::result() {
+  Trial t;
+  if (size() == 0) {
+    t.fits = true;
+    return t;
+  }
+  const bool ended = ended_by_ < which_.size();
+  Plan plan = job_;
+  plan.ranks = std::move(ranks_);
+  plan.ranks.resize(ended ? ended_by_ + 1 : which_.size());
+  for (const RankPlan& r : plan.ranks) t.bytes = std::max(t.bytes, r.total_bytes);
+  t.fits = fits_with(plan, keep_free_);
+  if (ended) return t;
+  place_actions(plan.ranks, recipe_, pipeline_);
+  t.step_seconds = plan.step_seconds();
+  t.finished = t.step_seconds <= most_seconds_;
+  return t;
+}
+
+bool fits_with(const Plan& plan, int64_t keep_free) {
+  for (MemoryLimit limit : memory_limits(plan)) {
+    limit.available_bytes -= keep_free;
+    if (!limit.fits()) return false;
+  }
+  return true;
+}
+
+}  // namespace ltrain

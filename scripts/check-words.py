@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Refuses words of scripts/word-list.txt in sources, comments, messages, documents and names of files.
+"""Refuses words of scripts/word-list.txt in sources, comments, messages, documents and names of files, and runs
+scripts/check-prose.py, which counts sentences that are hard to read.
 Usage: scripts/check-words.py [--counts]
 --counts prints how often each rule is broken and exits with 0. tests/python/test_check_words.py tests the check."""
 import bisect
@@ -104,8 +105,9 @@ def main():
             print(f"{counts[rule.number]:5} in {in_files:3} files  {rule.text}  ->  {rule.instead}")
         print(f"{len(found):5} in {len(set().union(*paths.values())) if paths else 0:3} files  all")
         return
-    print("\n".join(found) if found else f"check-words: {len(files)} files, {len(rules)} rules")
-    sys.exit(1 if found else 0)
+    print("\n".join(found) if found else f"check-words: {len(files)} files, {len(rules)} rules", flush=True)
+    prose = subprocess.run([ROOT / "scripts/check-prose.py"], cwd=ROOT).returncode
+    sys.exit(1 if found else prose)
 
 
 if __name__ == "__main__":

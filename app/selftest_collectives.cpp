@@ -1,5 +1,5 @@
 // `ltrain selftest collectives`: times collectives between ranks of this host, over whichever transport
-// LTRAIN_TRANSPORT asks for. What scripts/bench-collectives.sh runs; not listed in --help.
+// LTRAIN_TRANSPORT asks for. What scripts/compare.sh bench-collectives runs; not listed in --help.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

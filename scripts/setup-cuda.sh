@@ -16,7 +16,7 @@ root=$folder/nvidia/cu13
 # The headers of cuDNN's frontend (MIT), out of a package that is made for one Python and run by none. `$1`: the toolkit's
 # include. Without them the build goes on, and attention is ltrain's native kernels' alone.
 frontend() {
-  local headers=build-cuda/cudnn-frontend/include pins=scripts/cudnn-frontend.txt wheels
+  local headers=build-cuda/cudnn-frontend/include pins=scripts/package/cudnn-frontend.txt wheels
   if [ -f "$1/cudnn_frontend.h" ] || [ -f /usr/include/cudnn_frontend.h ]; then return; fi
   if [ -f $headers/cudnn_frontend.h ] && cmp -s $pins $headers/package.txt; then
     echo "setup-cuda: $headers is complete"
@@ -42,9 +42,9 @@ for name in z.namelist():
   rm -rf "$wheels"
 }
 
-# What scripts/kernel-code.py reads machine code with. `$1`: the toolkit's bin. Without it that check is skipped.
+# What scripts/gpu/kernel-code.py reads machine code with. `$1`: the toolkit's bin. Without it that check is skipped.
 disassembler() {
-  local to=build-cuda/disassembler pins=scripts/cuda-disassembler.txt
+  local to=build-cuda/disassembler pins=scripts/package/cuda-disassembler.txt
   if [ -x "$1/cuobjdump" ] && [ -x "$1/nvdisasm" ] || cmp -s $pins $to/packages.txt; then return; fi
   python3 -m pip --version >/dev/null 2>&1 || scripts/setup.sh python3-pip
   rm -rf $to
@@ -76,7 +76,7 @@ if [ -z "${1:-}" ]; then
     fi
   done
 fi
-pins=scripts/cuda-packages.txt
+pins=scripts/package/cuda-packages.txt
 if [ -x $root/bin/nvcc ] && cmp -s $pins $folder/packages.txt; then
   echo "setup-cuda: $folder is complete"
   frontend $root/include

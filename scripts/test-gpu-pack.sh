@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The pack of scripts/pack-gpu-check.sh in a root that has nothing but a shell, coreutils, tar and Python's standard
+# The pack of scripts/package/pack-gpu-check.sh in a root that has nothing but a shell, coreutils, tar and Python's standard
 # library: its CPU parts must pass there, each check of a GPU must be skipped by name, and a library that is missing must
 # be named. Usage: scripts/test-gpu-pack.sh [ARCHIVE]     (as root or through sudo; default: packs build-cuda anew)
 set -euo pipefail
@@ -9,7 +9,7 @@ as_root=()
 ((EUID == 0)) || as_root=(sudo)
 trap '"${as_root[@]}" rm -rf "$scratch"' EXIT
 archive=${1:-$scratch/pack.tar.xz}
-(($#)) || scripts/pack-gpu-check.sh "$archive"
+(($#)) || scripts/package/pack-gpu-check.sh "$archive"
 root=$scratch/root
 mkdir -p "$root"/{proc,dev,tmp,home,usr/bin}
 put() {  # a program or library, by its absolute path, and what it links

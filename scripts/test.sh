@@ -3,10 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-scripts/check-includes.py
-scripts/check-format.sh
-scripts/check-words.py
-scripts/check-tests.py
+scripts/checks/check-includes.py
+scripts/checks/check-format.sh
+scripts/checks/check-words.py
+scripts/checks/check-tests.py
 scripts/build.sh cpu
 scripts/test-tiers.py check build
 exec scripts/run-tests.sh build "$@"

@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     }
 }
 
-/// For each head dim; chosen by registers (docs/measurements/kernel-resources.json: no spills on sm_80).
+/// For each head dim; chosen by registers (scripts/gpu/kernel-resources.json: no spills on sm_80).
 template <int kDim, int kValue, ScoreMode kMode>
 using QueryCut =
     MmaCutFor<kDim, kValue, (kDim <= 64 && kMode == ScoreMode::plain ? 2 : 1), (kDim <= 192 ? 32 : 16)>;

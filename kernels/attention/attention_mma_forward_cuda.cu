@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     }
 }
 
-/// For each head dim; chosen by registers (docs/measurements/kernel-resources.json: no spills on sm_80).
+/// For each head dim; chosen by registers (scripts/gpu/kernel-resources.json: no spills on sm_80).
 template <int kDim, int kValue, ScoreMode kMode>
 using ForwardCut = MmaCutFor<kDim, kValue, (kDim <= 128 && kMode != ScoreMode::dropout ? 2 : 1),
                              (kDim <= (kMode == ScoreMode::dropout ? 64 : 96) ? 64 : 32)>;

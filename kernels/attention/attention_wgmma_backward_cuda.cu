@@ -409,7 +409,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         begin_dk();
         held = stage;
         if (!advance()) break;
-        begin_p();  // beside the sum of dk: other orders of these are serialised (scripts/keep-resources.sh)
+        begin_p();  // beside the sum of dk: other orders of these are serialised
+                    // (scripts/gpu/keep-resources.sh)
         wgmma_wait<1>();
         in_flight(acc_k);
         if (held >= 0) done_with(q_free + held);

@@ -159,7 +159,7 @@ __device__ __forceinline__ void begin_sums(float (&acc)[kDim / 2], const uint32_
 /// wgmma_wait(), but not before `computed`, which is not negative, is known. ptxas moves a wait for products
 /// up as far as the results allow, over the exponentials of a tile too ("memory" orders what nvcc does, not
 /// what ptxas does), but over no branch on what is computed. `passed`: a phase that has been waited for
-/// before; scripts/kernel-products.py counts in the machine code.
+/// before; scripts/gpu/kernel-products.py counts in the machine code.
 template <int groups_left>
 __device__ __forceinline__ void wgmma_wait_behind(float computed, Mbarrier* passed, int parity) {
   if (computed < 0) mbarrier_wait(passed, parity);

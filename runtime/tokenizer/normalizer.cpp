@@ -20,7 +20,7 @@ struct CodeRange {
   uint32_t first, last;
 };
 /// Code points that the tables of Hugging Face's tokenizers do not have, and which it leaves as they are (ids
-/// must be the same). Made by scripts/make-normalization-table.py.
+/// must be the same). Made by scripts/golden/make-normalization-table.py.
 // clang-format off
 constexpr CodeRange kLeftAlone[] = {
     {0x7FD, 0x7FD}, {0x898, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xC3C, 0xC3C}, {0xD3B, 0xD3C},

@@ -1,4 +1,4 @@
-// Unicode 16.0.0. Made by scripts/make-unicode-table.py; not to be edited.
+// Unicode 16.0.0. Made by scripts/golden/make-unicode-table.py; not to be edited.
 #include "runtime/tokenizer/unicode.h"
 
 namespace ltrain::data {

@@ -557,7 +557,7 @@ class Trainer {
       for (const std::string& line : lines) progress_->line(line);
   }
 
-  /// logs/usage-00000.json of each rank: what was used, to hold against plan.json (scripts/compare-plan.sh).
+  /// logs/usage-00000.json of each rank: what was used, to hold against plan.json (scripts/compare.sh plan).
   void write_usage() const {
     const int64_t resident = peak_resident_bytes(), steps = step_ - first_step_;
     int64_t train_wire = 0;

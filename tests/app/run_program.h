@@ -26,7 +26,8 @@ inline std::string read_text(const std::string& path) {
   return s.str();
 }
 
-/// The program that is tested: LTRAIN_BINARY where a test is away from its build (scripts/pack-gpu-check.sh).
+/// The program that is tested: LTRAIN_BINARY where a test is away from its build
+/// (scripts/package/pack-gpu-check.sh).
 inline std::string program() {
   const char* given = std::getenv("LTRAIN_BINARY");
   return given && *given ? given : LTRAIN_BINARY;

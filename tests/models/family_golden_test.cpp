@@ -1,6 +1,6 @@
 // Tiny models of each family against transformers' own code: logits, gradients of the first step, and the
-// losses of twenty steps of AdamW. The files are written by scripts/make-family-golden.py; the model is read
-// from the config.json that transformers made its own from.
+// losses of twenty steps of AdamW. The files are written by scripts/golden/make-family-golden.py; the model
+// is read from the config.json that transformers made its own from.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <set>

@@ -1,4 +1,4 @@
-// The models of scripts/make-golden.py: weights, tokens and settings that PyTorch trained with.
+// The models of scripts/golden/make-golden.py: weights, tokens and settings that PyTorch trained with.
 #pragma once
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // Losses, gradient norms and first gradients against PyTorch's, from the same weights and tokens. The files
-// are written by scripts/make-golden.py.
+// are written by scripts/golden/make-golden.py.
 #include <catch2/catch.hpp>
 #include <cmath>
 

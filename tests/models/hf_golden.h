@@ -1,5 +1,5 @@
-// Files that transformers' own code made in fp64: scripts/make-family-golden.py and
-// scripts/make-moe-golden.py.
+// Files that transformers' own code made in fp64: scripts/golden/make-family-golden.py and
+// scripts/golden/make-moe-golden.py.
 #pragma once
 #include <catch2/catch.hpp>
 #include <fstream>

@@ -1,6 +1,6 @@
 // MoE models against transformers' own code, in fp64: token loss, loss for balance, and the gradient
-// of every parameter of their sum. The files are written by scripts/make-moe-golden.py; the model is read
-// from the config.json that transformers made its own from.
+// of every parameter of their sum. The files are written by scripts/golden/make-moe-golden.py; the model is
+// read from the config.json that transformers made its own from.
 #include <catch2/catch.hpp>
 
 #include <cmath>

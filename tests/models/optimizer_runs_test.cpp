@@ -1,5 +1,6 @@
 // Whole models trained with every optimizer, in double, against runs made outside of ltrain: torch.optim's
-// where PyTorch has the optimizer, the papers' formulas in Python where not (scripts/make-optimizer-runs.py).
+// where PyTorch has the optimizer, the papers' formulas in Python where not
+// (scripts/golden/make-optimizer-runs.py).
 #include <cmath>
 #include <fstream>
 #include <map>

@@ -1,7 +1,7 @@
 // Mutation over every collective of the step, under every kind of layout: one at a time is left out, made
 // twice, or made over another group. The placement check must refuse each mutant on meta, before anything
 // runs; what it let through would have to fail the parity check. None may survive both. The counts are
-// printed (scripts/mutation.sh).
+// printed (scripts/checks/mutation.sh).
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdio>

@@ -8,12 +8,13 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "scripts" / "peers"))
+sys.path.insert(0, str(ROOT / "scripts" / "compare"))
 
 
 def script(name):
-    """scripts/NAME.py as a module; the script does nothing when it is imported."""
-    spec = importlib.util.spec_from_file_location(name.replace("-", "_"), ROOT / "scripts" / f"{name}.py")
+    """NAME.py of scripts/ or a folder below it as a module. The script does nothing when it is imported."""
+    path = next((ROOT / "scripts").rglob(f"{name}.py"))
+    spec = importlib.util.spec_from_file_location(name.replace("-", "_"), path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

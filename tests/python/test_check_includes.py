@@ -1,4 +1,4 @@
-"""scripts/check-includes.py: includes point down, vendors' headers stay in their files, the table is up to date."""
+"""scripts/checks/check-includes.py: includes point down, vendors' headers stay in their files, the table is up to date."""
 import pytest
 from conftest import script
 

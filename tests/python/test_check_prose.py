@@ -1,4 +1,4 @@
-"""scripts/check-prose.py: what it counts, and that a limit never rises."""
+"""scripts/checks/check-prose.py: what it counts, and that a limit never rises."""
 import json
 
 from conftest import script

@@ -1,4 +1,4 @@
-"""scripts/check-tests.py: which assertions it sees on another thread, and which it passes over."""
+"""scripts/checks/check-tests.py: which assertions it sees on another thread, and which it passes over."""
 
 from conftest import script
 

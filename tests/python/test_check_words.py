@@ -1,4 +1,4 @@
-"""scripts/check-words.py: what its rules find, and what they pass over."""
+"""scripts/checks/check-words.py: what its rules find, and what they pass over."""
 import pytest
 from conftest import ROOT, script
 

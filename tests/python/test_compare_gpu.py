@@ -1,4 +1,4 @@
-"""scripts/compare-torch-gpu.sh and compare-attention-gpu.sh without a GPU: what they would run, the recipes, and the
+"""scripts/compare.sh torch-gpu and scripts/compare.sh attention-gpu without a GPU: what they would run, the recipes, and the
 arithmetic of their tables."""
 import ast
 import json
@@ -19,7 +19,7 @@ def dry_run(script):
 
 
 def test_whole_steps_the_matrix_recipes_that_ltrain_takes_and_their_operations():
-    cases = dry_run("compare-torch-gpu.sh")
+    cases = dry_run("scripts/compare.sh torch-gpu")
     assert len(cases) == 3
     for c in cases:
         commands = {json.dumps(v["command"]) + v.get("matmul", "") for v in c["variants"]}
@@ -32,11 +32,11 @@ def test_whole_steps_the_matrix_recipes_that_ltrain_takes_and_their_operations()
         # The plan counts the scores that attention's backward computes again; the comparison does not.
         flops = plan["mfu"] * plan["step_seconds"] * plan["peak_flops"] / plan["tokens_per_step"]
         assert 1.0 < flops / c["flops_per_token"] < 1.025
-    assert shell("scripts/compare-torch-gpu.sh --dry-run --case llama-9b").returncode == 2
+    assert shell("scripts/compare.sh torch-gpu --dry-run --case llama-9b").returncode == 2
 
 
 def test_attention_alone_shapes_that_ltrain_takes_and_their_operations(tmp_path):
-    shapes = dry_run("compare-attention-gpu.sh")
+    shapes = dry_run("scripts/compare.sh attention-gpu")
     assert len(shapes) == 10
     trace = tmp_path / "trace.json"
     for s in shapes:
@@ -90,9 +90,9 @@ def test_the_idle_share_tables_of_nsys_and_tables_of_results():
 
 
 def test_the_peer_is_python():
-    ast.parse((ROOT / "scripts" / "peers" / "torch_gpu.py").read_text())  # it needs PyTorch to run
+    ast.parse((ROOT / "scripts" / "compare" / "torch_gpu.py").read_text())  # it needs PyTorch to run
 
 
 @pytest.mark.skipif(os.access("/dev/nvidiactl", os.R_OK), reason="there is a GPU")
 def test_without_a_gpu_it_ends_with_an_error():
-    assert shell("scripts/compare-torch-gpu.sh --out /nowhere", PATH="/usr/bin/nowhere:/bin:/usr/bin").returncode != 0
+    assert shell("scripts/compare.sh torch-gpu --out /nowhere", PATH="/usr/bin/nowhere:/bin:/usr/bin").returncode != 0

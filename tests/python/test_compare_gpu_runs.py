@@ -1,10 +1,10 @@
-"""scripts/peers/compare_gpu_runs.py: what became slower between two runs of gpu-check on one card."""
+"""scripts/compare/compare_gpu_runs.py: what became slower between two runs of gpu-check on one card."""
 import json
 
 import compare_gpu_runs
 from conftest import ROOT, shell
 
-SCRIPT = f"{ROOT}/scripts/peers/compare_gpu_runs.py"
+SCRIPT = f"{ROOT}/scripts/compare/compare_gpu_runs.py"
 
 
 def write(path, *lines):
@@ -34,5 +34,5 @@ def test_runs_of_two_cards_are_refused(tmp_path):
 
 
 def test_the_measurements_that_are_kept_can_be_compared():
-    lines = compare_gpu_runs.read(f"{ROOT}/docs/measurements/h200_2026-11-26_steps.jsonl")
+    lines = compare_gpu_runs.read(f"{ROOT}/scripts/compare/results/h200_2026-11-26_steps.jsonl")
     assert len(lines) > 15 and compare_gpu_runs.slower(lines, lines, 0) == []

@@ -1,10 +1,10 @@
-"""scripts/compare-published.sh: its arithmetic, its rule and its data."""
+"""scripts/compare.sh published: its arithmetic, its rule and its data."""
 
 import importlib.util
 import json
 import pathlib
 
-PEERS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts/peers"
+PEERS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts/compare"
 spec = importlib.util.spec_from_file_location("compare_published", PEERS / "compare_published.py")
 published = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(published)

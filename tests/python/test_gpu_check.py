@@ -1,4 +1,4 @@
-"""scripts/peers/gpu_check.py where no GPU is: limits, second tries, results on disk, planned jobs."""
+"""scripts/compare/gpu_check.py where no GPU is: limits, second tries, results on disk, planned jobs."""
 import argparse
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts" / "peers"))
+sys.path.insert(0, str(ROOT / "scripts" / "compare"))
 import gpu_check  # noqa: E402
 
 

@@ -7,15 +7,15 @@ LTRAIN = os.environ.get("LTRAIN_BINARY", str(ROOT / "build" / "ltrain"))
 
 
 def test_the_page_is_what_plans_price():
-    done = shell(["python3", "scripts/kernel-floors.py", LTRAIN])
+    done = shell(["python3", "scripts/gpu/kernel-floors.py", LTRAIN])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_another_page_is_refused(tmp_path):
-    for name in ("scripts/kernel-floors.py", "docs/measurements/kernel-floors.md", "runtime/machines/devices/h200.yaml"):
+    for name in ("scripts/gpu/kernel-floors.py", "docs/measurements/kernel-floors.md", "runtime/machines/devices/h200.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text().replace("value: 4.8e12", "value: 4.7e12"))
-    done = shell(["python3", str(tmp_path / "scripts/kernel-floors.py"), LTRAIN])
+    done = shell(["python3", str(tmp_path / "scripts/gpu/kernel-floors.py"), LTRAIN])
     assert done.returncode == 1 and "other than the page" in done.stderr
 
 

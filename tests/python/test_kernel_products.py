@@ -15,7 +15,7 @@ def compiled(tmp_path, said):
     compiler = tmp_path / "nvcc"
     compiler.write_text(f"#!/bin/sh\ncat {tmp_path}/said >&2\ntouch {tmp_path}/x.o\n")
     compiler.chmod(0o755)
-    done = shell([str(ROOT / "scripts/keep-resources.sh"), str(compiler), "x.cu", "-o", str(tmp_path / "x.o")])
+    done = shell([str(ROOT / "scripts/gpu/keep-resources.sh"), str(compiler), "x.cu", "-o", str(tmp_path / "x.o")])
     return done, sorted(p.name for p in tmp_path.glob("x.o*"))
 
 

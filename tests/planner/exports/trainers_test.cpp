@@ -1,4 +1,5 @@
-// Recipes as configurations of torchtitan, NeMo and DeepSpeed. Their own parsers: scripts/check-exports.py.
+// Recipes as configurations of torchtitan, NeMo and DeepSpeed. Their own parsers:
+// scripts/checks/check-exports.py.
 #include <yaml-cpp/yaml.h>
 
 #include <catch2/catch.hpp>

@@ -20,7 +20,7 @@ std::string with_header(const std::string& header, const std::string& data = "")
   return bytes + header + data;
 }
 
-/// The golden tensors of scripts/check-safetensors.py.
+/// The golden tensors of scripts/checks/check-safetensors.py.
 struct Golden {
   std::vector<float> b{0, 1, 2, 3, 4, 5}, a{0, 0.5f, 1, 1.5f};
   int64_t count = 7;

@@ -1,5 +1,5 @@
 // Merges learned from text. The oracle is BpeTrainer of Hugging Face's tokenizers:
-// tests/golden/tokenizers/training.json, written by scripts/compare-tokenizer-training.py of training.jsonl.
+// tests/golden/tokenizers/training.json, written by scripts/compare.sh tokenizer-training of training.jsonl.
 #include "runtime/tokenizer/bpe_trainer.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Files of questions, what of them is scored, and the accuracies; scripts/compare-lm-eval.py has those of
-// EleutherAI's lm-evaluation-harness.
+// Files of questions, what of them is scored, and the accuracies; scripts/compare/compare_lm_eval.py has
+// those of EleutherAI's lm-evaluation-harness.
 #include "runtime/eval/multiple_choice.h"
 
 #include <catch2/catch.hpp>

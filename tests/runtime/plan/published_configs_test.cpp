@@ -1,6 +1,6 @@
 // Config.json texts with published values: each is a recipe, has as many parameters as transformers' model of
 // it, and a plan. The oracle is transformers on its meta device: tests/golden/published_configs.json, written
-// by scripts/make-parameter-counts.py.
+// by scripts/golden/make-parameter-counts.py.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>

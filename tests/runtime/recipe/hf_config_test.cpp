@@ -1,5 +1,6 @@
 // Every key of a Hugging Face config.json is obeyed, refused, or known to be harmless. The oracle is
-// transformers' own config classes: tests/golden/hf_configs.json, written by scripts/make-hf-configs.py.
+// transformers' own config classes: tests/golden/hf_configs.json, written by
+// scripts/golden/make-hf-configs.py.
 #include "models/families/hf_keys.h"
 #include "runtime/recipe/schema/schema.h"
 #include "tests/runtime/recipe/hf_config_support.h"

@@ -1,5 +1,5 @@
 // Weights in FP8 with factors of blocks, as DeepSeek-V3 is published (tests/golden/fp8_blocks.safetensors,
-// made by scripts/make-fp8-golden.py, has PyTorch's values of them).
+// made by scripts/golden/make-fp8-golden.py, has PyTorch's values of them).
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // gpt_oss as its authors publish it: experts in MXFP4 (tests/golden/mxfp4.safetensors, made by
-// scripts/make-mxfp4-golden.py, has transformers' own values of them).
+// scripts/golden/make-mxfp4-golden.py, has transformers' own values of them).
 #include <catch2/catch.hpp>
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // Folders of Hugging Face, in and out: names, types and shapes are those that transformers' save_pretrained
-// writes (tests/golden/hf_folders.json, made by scripts/make-hf-folders.py).
+// writes (tests/golden/hf_folders.json, made by scripts/golden/make-hf-folders.py).
 #include <catch2/catch.hpp>
 
 #include <cstring>

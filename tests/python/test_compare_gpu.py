@@ -13,7 +13,7 @@ from gpu_cases import idle_share, nsys_intervals, op_seconds, peak_of, trace_int
 
 
 def dry_run(script):
-    o = shell(f"scripts/{script} --dry-run")
+    o = shell(f"{script} --dry-run")
     assert o.returncode == 0, o.stderr
     return json.loads(o.stdout)
 

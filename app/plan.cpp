@@ -60,7 +60,7 @@ void show_schedule(const Recipe& recipe, const MachineProfile& profile, const Op
 void show_campaign(const CheckedJob& job, int ranks_per_node, const Options& o) {
   const CampaignSettings settings =
       o.campaign_file.empty() ? default_campaign_settings() : load_campaign(o.campaign_file);
-  const CampaignJob campaign = campaign_job(job.recipe, job.plan, ranks_per_node);
+  const CampaignJob campaign = campaign_job(job.recipe, job.profile, job.plan, ranks_per_node);
   const double watts = job.profile.device ? job.profile.device->power_watts.value : 0;
   std::fputs(
       (o.json ? campaign_json(campaign, settings, watts) + "\n" : campaign_text(campaign, settings, watts))

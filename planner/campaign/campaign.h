@@ -55,7 +55,8 @@ std::vector<double> straggler_quantiles(int64_t ranks, double deviation);
 /// back.
 double mean_spare_wait(double hardware_rate, double repair, int64_t spares);
 
-CampaignJob campaign_job(const Recipe& recipe, const Plan& plan, int ranks_per_node);
+CampaignJob campaign_job(const Recipe& recipe, const MachineProfile& profile, const Plan& plan,
+                         int ranks_per_node);
 /// `watts`: of a card by its profile; 0: unknown.
 std::string campaign_text(const CampaignJob& job, const CampaignSettings& settings, double watts);
 std::string campaign_json(const CampaignJob& job, const CampaignSettings& settings, double watts);

@@ -4,24 +4,13 @@
 
 #include "planner/campaign/campaign.h"
 #include "planner/campaign/campaign_simulation.h"
+#include "runtime/plan/checkpoint_size.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain {
 namespace {
 
 constexpr double kDay = 86400, kSecondsPerHour = 3600;
-
-/// Adam's moments and the like: numbers a parameter that the optimizer keeps.
-int moments(UpdateRule kind) {
-  switch (kind) {
-    case UpdateRule::sgd:
-    case UpdateRule::lion:
-    case UpdateRule::muon:
-      return 1;
-    default:
-      return 2;
-  }
-}
 
 /// "12.81", "100.5k": of hours and money.
 std::string amount(double v) { return v < 1e4 ? fmt::format("{:.4g}", v) : format_count(v); }
@@ -65,14 +54,14 @@ std::string figures_text(const CampaignSettings& s) {
 
 }  // namespace
 
-CampaignJob campaign_job(const Recipe& recipe, const Plan& plan, int ranks_per_node) {
+CampaignJob campaign_job(const Recipe& recipe, const MachineProfile& profile, const Plan& plan,
+                         int ranks_per_node) {
   CampaignJob job;
   job.gpus = plan.world;
   job.gpus_per_node = ranks_per_node;
   job.work_seconds = plan.total_seconds();
   job.step_seconds = plan.step_seconds();
-  const double moment = recipe.optimizer.state_dtype == StorageDtype::fp32 ? 4 : 2;
-  job.checkpoint_bytes = static_cast<double>(plan.parameters) * (4 + moments(recipe.optimizer.kind) * moment);
+  job.checkpoint_bytes = static_cast<double>(checkpoint_bytes(recipe, profile));
   job.async_save = recipe.checkpoint.async_save;
   job.save_interval = recipe.checkpoint.save_interval;
   return job;
@@ -121,6 +110,7 @@ std::string campaign_json(const CampaignJob& job, const CampaignSettings& s, dou
                            {"simulated_seconds", a.simulated.seconds},
                            {"simulated_standard_error", a.simulated.error},
                            {"effective", t.effective()},
+                           {"checkpoint_bytes", job.checkpoint_bytes},
                            {"failures", t.failures},
                            {"mean_seconds_between_failures", 1 / a.terms.failure_rate},
                            {"work_seconds", t.work},

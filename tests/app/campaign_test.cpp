@@ -1,5 +1,7 @@
 // ltrain plan --campaign, as a program.
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
 
 #include "tests/app/run_program.h"
@@ -38,6 +40,32 @@ TEST_CASE("plan --campaign prints where the time goes, and takes a file of figur
       "train.global_batch_size=2000000 model.hidden_size=128");
   CHECK(large.code == 78);
   CHECK_THAT(large.text, Contains("does not fit"));
+}
+
+TEST_CASE("plan --campaign counts the bytes that a checkpoint of each optimizer has") {
+  const TempRun t;
+  const std::string settings =
+      GENERATE(as<std::string>(), "", "optimizer.state_dtype=bf16", "optimizer.kind=adafactor",
+               "optimizer.kind=muon", "optimizer.kind=sgd", "optimizer.kind=lion", "train.ema_decay=0.9",
+               "optimizer.kind=onebit_lamb optimizer.freeze_step=1 parallel.zero_stage=0",
+               "parallel.grad_reduce_dtype=int8 parallel.zero_stage=0");
+  CAPTURE(settings);
+  const Outcome planned = t.sh("plan tiny.yaml --campaign --json " + settings);
+  INFO(planned.text);
+  REQUIRE(planned.code == 0);
+  const Outcome run = t.sh("run tiny.yaml train.train_steps=2 train.eval_interval=0 " + settings);
+  INFO(run.text);
+  REQUIRE(run.code == 0);
+  // Bytes of tensors in safetensors files: all but 8 bytes of length and the header of that length.
+  int64_t bytes = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(t.folder() + "/run/checkpoints"))
+    if (file.path().extension() == ".safetensors" &&
+        file.path().string().find("step-") != std::string::npos) {
+      uint64_t header = 0;
+      std::ifstream(file.path(), std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
+      bytes += static_cast<int64_t>(std::filesystem::file_size(file.path()) - sizeof header - header);
+    }
+  CHECK(json::parse(planned.text)["checkpoint_bytes"].get<double>() == static_cast<double>(bytes));
 }
 
 TEST_CASE("plan --export and --from-megatron as programs") {

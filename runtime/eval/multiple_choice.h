@@ -51,7 +51,7 @@ QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokeni
 /// Result of one question.
 struct AnsweredQuestion {
   const Question& question;
-  std::vector<double> log_likelihoods;  ///< of each choice: sum over its tokens, natural logarithm
+  std::vector<double> log_likelihoods;  ///< per choice: sum over its tokens, natural logarithm
   size_t chosen = 0, chosen_by_length = 0;
 };
 

@@ -21,7 +21,7 @@ struct StepMetrics {
   std::optional<double> mtp_loss;  ///< set with multi-token prediction
   double step_time_ms = 0, data_time_ms = 0;
   std::vector<std::pair<std::string, double>>
-      exposed_comm_ms;             ///< by comm_axis, for axes with more than one rank
+      exposed_comm_ms;             ///< key: comm_axis, for axes with more than one rank
   double exposed_offload_ms = -1;  ///< below 0: nothing is offloaded
   double tokens_per_sec = 0, tokens_per_sec_per_gpu = 0, tflops_per_gpu = 0;
   double mfu = 0;  ///< NaN: the peak is unknown

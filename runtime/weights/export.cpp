@@ -48,7 +48,7 @@ struct Part {
   SafetensorsItem item;
   std::string source;
   Slice slice;
-  bool transposed = false, stacked = false;  ///< as in TensorName
+  bool transposed = false, stacked = false;  ///< fields of TensorName
 };
 
 std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool imported,

@@ -1,4 +1,4 @@
-// ltrain bench: measures this machine and writes the profile that plans are priced with.
+// ltrain bench: measures this machine and writes the profile that prices plans.
 #include <unistd.h>
 #include <cstdio>
 #include <filesystem>
@@ -27,7 +27,7 @@ struct Options {
 
 void say(const std::string& line) { std::fprintf(stderr, "bench: %s\n", line.c_str()); }
 
-/// A rank of the collective measurements: rank 0 leaves them in a file.
+/// Rank of the collective measurements. Rank 0 writes the results to a file.
 void run_worker(const std::string& file) {
   auto job = Job::join();
   try {
@@ -48,7 +48,7 @@ void run_worker(const std::string& file) {
   job->finish();
 }
 
-/// TMPDIR, where it is a folder, else /tmp.
+/// TMPDIR if it is a folder, else /tmp.
 std::string temporary_folder() {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
@@ -72,8 +72,7 @@ void measure_collectives(MachineProfile& profile) {
     profile.collectives.push_back({v.at(0), v.at(1), v.at(2), v.at(3), v.at(4)});
 }
 
-/// What a rank of a run takes beside the memory that the plan knows: a small run is made, its peak less its
-/// plan.
+/// Memory of a rank's process beyond the plan: peak minus plan of a small run.
 int64_t measure_process() {
   namespace fs = std::filesystem;
   const std::string folder =
@@ -122,14 +121,14 @@ int64_t measure_process() {
   return process;
 }
 
-/// What one machine cannot measure, and somebody has written into the profile before.
+/// Keeps network figures that somebody added to the profile, because one machine cannot measure them.
 void keep_network(MachineProfile& profile, const std::string& path) {
   try {
     const MachineProfile before = load_profile(path);
     profile.network_given = before.network_given;
     profile.network_bytes_per_second = before.network_bytes_per_second;
     profile.network_seconds = before.network_seconds;
-  } catch (const Error&) {  // no profile, or none of this build: replaced
+  } catch (const Error&) {  // no profile, or one of another build: replace it
   }
 }
 
@@ -189,7 +188,7 @@ void add_bench(CLI::App& app) {
     profile.machine = cpu_model_name();
     profile.cores = usable_cores();
     profile.measured = true;
-    measure_collectives(profile);  // before threads exist: it forks
+    measure_collectives(profile);  // before threads exist, because it forks
     profile.process_bytes = measure_process();
     bench_disk(profile, o->folder.empty() ? temporary_folder() : o->folder);
     for (int threads = 1; threads <= profile.cores; threads *= 2)

@@ -1,4 +1,4 @@
-// ltrain checkpoint: what is there, whether it is whole, what is in it.
+// ltrain checkpoint: lists checkpoints, verifies them, shows their contents.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -27,7 +27,7 @@ struct Found {
   std::vector<Candidate> checkpoints, aside;
 };
 
-/// A checkpoint, a folder of them, or the output_dir of a run.
+/// Finds a checkpoint, the checkpoints of a folder, or those of a run's output_dir.
 Found find(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (!path_exists(path)) fail(ExitCode::storage, "{}: there is no such folder", path);
@@ -69,7 +69,7 @@ void print_json(ordered_json checkpoints, ordered_json aside) {
   std::printf("%s\n", all.dump(1, ' ', false, ordered_json::error_handler_t::replace).c_str());
 }
 
-/// What the last column of the list says.
+/// Text of the last column of the list.
 std::string state_of(const Candidate& c) {
   std::string state = !c.error.empty()          ? "not usable: " + c.error
                       : c.manifest.info.healthy ? std::string("committed")
@@ -109,7 +109,8 @@ void list(const Options& o) {
     }
 }
 
-/// One checkpoint: every byte and every four. Prints a line, and returns what the JSON says of it.
+/// Verifies every byte of one checkpoint, and that its 2:4 sparse weights are sparse. Prints a line and
+/// returns the JSON.
 ordered_json verify_one(Candidate& c, bool json) {
   for (int i = 0; c.error.empty() && i < static_cast<int>(c.manifest.files.size()); ++i) try {
       verify_file(c.path, c.manifest, i);
@@ -145,7 +146,7 @@ void verify(const Options& o) {
   }
   for (Candidate& c : found.aside) {
     aside.push_back(verify_one(c, o.json));
-    // What was set aside as damaged is no news.
+    // A checkpoint set aside as damaged is already known.
     bad += !c.error.empty() && c.aside != Aside::damaged && c.aside != Aside::uncommitted;
   }
   if (o.json) print_json(all, aside);

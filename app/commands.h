@@ -1,5 +1,5 @@
-// The subcommands. Each add_* registers its options and a callback on the app; the callback runs the command
-// and throws ltrain::Error with the exit code when it fails.
+// Subcommands. Each add_* registers its options and a callback on the app. The callback runs the command and
+// throws ltrain::Error with the exit code on failure.
 #pragma once
 #include <CLI/CLI.hpp>
 
@@ -26,7 +26,7 @@ void add_selftest(CLI::App& app);
 void add_selftest_collectives(CLI::App& selftest);  // selftest.cpp: hidden
 void add_selftest_kernels(CLI::App& selftest);
 
-/// Overrides written as options (--section.key=value) arrive as extras of the subcommand.
+/// Adds overrides written as options (--section.key=value), which arrive as extras of the subcommand.
 inline void take_extras(const CLI::App& command, std::vector<std::string>& overrides) {
   for (const std::string& extra : command.remaining()) overrides.push_back(extra);
 }

@@ -118,7 +118,7 @@ struct InspectCommand {
     TokenizerOption option = tokenizer;
     if (!asked) option.name = info.tokenizer;
     const std::string name = option.name;
-    // What was not asked for and cannot be had is left out: ids are shown, text is not.
+    // If the tokenizer was not requested and is not available, show only ids.
     if (!asked && name != "byte" && (name != "gpt2" || option.path().empty())) return nullptr;
     auto t = option.make();
     if (!asked && info.tokenizer_hash != t->hash()) return nullptr;

@@ -1,4 +1,4 @@
-// --device, for commands that run a model without a recipe of their own.
+// --device, for commands that run a model without their own recipe.
 #pragma once
 #include <CLI/CLI.hpp>
 
@@ -6,7 +6,7 @@
 
 namespace ltrain::app {
 
-/// `to` outlives the parsing.
+/// `to` must outlive the parsing.
 inline void add_device(CLI::App& command, DeviceChoice& to) {
   command
       .add_option_function<std::string>(

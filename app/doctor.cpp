@@ -1,4 +1,4 @@
-// `ltrain doctor`: one table of what this machine has and of what would stop a run.
+// `ltrain doctor`: a table of this machine's hardware and software, and of problems for a run.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <ifaddrs.h>
@@ -51,7 +51,7 @@ constexpr const char* kStateNames[] = {"ok", "warn", "FAIL"};
 
 struct Row {
   State state = State::ok;
-  std::string what, found, advice;  // advice: what to do, when not ok
+  std::string what, found, advice;  // advice: set if not ok
 };
 
 class Table {
@@ -150,7 +150,7 @@ void libraries(Table& t) {
                                   FMT_VERSION % 100, XXH_versionNumber()));
 }
 
-/// "64, 128"; of more than a few at one distance "32 to 256 by 8".
+/// "64, 128"; several evenly spaced dims as "32 to 256 by 8".
 std::string dims_text(const std::vector<int64_t>& dims) {
   bool even = dims.size() > 4;
   for (size_t i = 2; i < dims.size(); ++i) even = even && dims[i] - dims[i - 1] == dims[1] - dims[0];
@@ -158,7 +158,7 @@ std::string dims_text(const std::vector<int64_t>& dims) {
               : fmt::format("{}", fmt::join(dims, ", "));
 }
 
-/// Which head dims have fast kernels on this GPU.
+/// Head dims with fast attention kernels on this GPU.
 void attention(Table& t) {
   const auto dims_of = [](AttentionKernel kernel) {
     AttentionTraits traits;
@@ -177,7 +177,7 @@ void attention(Table& t) {
   t.ok("attention", text);
 }
 
-/// The GPU side is looked for, never needed: nothing of it is linked.
+/// Checks the GPU. Its libraries are loaded at run time and are optional.
 void gpu(Table& t) {
   using Int = int (*)(int*);
   void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -237,7 +237,7 @@ Json card_json(const PciDevice& d) {
   return {{"bus_id", d.bus_id}, {"numa_node", d.numa < 0 ? Json() : Json(d.numa)}, {"cores", d.cores}};
 }
 
-/// Which cores and network cards are near which GPU, as rows and for programs.
+/// Cores and network cards near each GPU, as rows and as JSON.
 Json topology(Table& t) {
   Json all{{"numa_nodes", Json::array()}, {"network_cards", Json::array()}, {"gpus", Json::array()}};
   std::string nodes, cards;
@@ -286,7 +286,7 @@ Json topology(Table& t) {
   return all;
 }
 
-/// How what is offloaded gets to files.
+/// File I/O method of offload.
 void files(Table& t) {
   const char* what = "offload to files";
   try {
@@ -298,7 +298,7 @@ void files(Table& t) {
   }
 }
 
-/// How the ranks of this node will talk.
+/// Transport between the ranks of this node.
 void transport(Table& t) {
   const char* what = "used between ranks of a node";
   try {
@@ -416,7 +416,7 @@ void print_json(const Table& t, bool good, const Json& places, const std::option
   fmt::print("{}\n", text);
 }
 
-/// Where the ranks of a recipe would be.
+/// Placement of a recipe's ranks.
 RankMap map_of(const std::string& path, const std::vector<std::string>& overrides) {
   const Recipe given = load_with_notes(path, overrides);
   const Variables variables = process_variables();

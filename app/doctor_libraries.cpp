@@ -20,7 +20,7 @@ namespace {
 
 using Version = std::array<int, 3>;
 
-/// Splits an integer of major * 10000 + minor * 100 + patch.
+/// Splits an integer of the form major * 10000 + minor * 100 + patch.
 Version split(int64_t v) {
   return {static_cast<int>(v / 10000), static_cast<int>(v / 100 % 100), static_cast<int>(v % 100)};
 }
@@ -41,7 +41,7 @@ Version pair_filled_in(void* f) {
 
 struct Known {
   const char *name, *stem;
-  std::vector<int> versions;  ///< of the soname, newest first
+  std::vector<int> versions;  ///< versions in the soname, newest first
   const char* function;
   Version (*query)(void*);
 };
@@ -54,7 +54,7 @@ const std::vector<Known>& known() {
   return all;
 }
 
-/// Folders whose files are looked at, named ones first.
+/// Folders to search, with those named by variables first.
 std::vector<std::string> folders() {
   std::vector<std::string> all;
   for (const char* variable : {"LTRAIN_CUDA_LIBS", "LD_LIBRARY_PATH"})
@@ -71,8 +71,8 @@ struct Answer {
   std::string path;
 };
 
-/// Asks a child process, which prints "MAJOR MINOR PATCH PATH". `file` empty: the file that ltrain takes. An
-/// empty path where it cannot be opened.
+/// Queries a child process, which prints "MAJOR MINOR PATCH PATH". `file` empty: the file that ltrain uses.
+/// The path is empty if it cannot be opened.
 Answer ask(const Known& k, const std::string& file) {
   std::vector<std::string> command{"/proc/self/exe", "selftest", "library", k.name};
   if (!file.empty()) command.push_back(file);
@@ -85,7 +85,7 @@ Answer ask(const Known& k, const std::string& file) {
   return a;
 }
 
-/// The file of `k` in `folder`, links resolved; empty where there is none.
+/// Path of the library `k` in `folder` with links resolved; empty: not found.
 std::string file_in(const std::string& folder, const Known& k) {
   for (const int v : k.versions) {
     std::error_code error;

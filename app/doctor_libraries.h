@@ -1,5 +1,4 @@
-// NVIDIA's libraries that this machine has: the one of each that ltrain takes, and newer ones that it passes
-// over.
+// NVIDIA's libraries on this machine: the file of each that ltrain uses, and newer ones that it does not use.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,17 +9,18 @@ namespace ltrain::app {
 
 struct FoundLibrary {
   std::string name;           ///< "cuDNN"
-  std::string path, version;  ///< of the file that ltrain opens; empty where there is none
+  std::string path, version;  ///< file that ltrain opens; empty: not found
   std::string newer_path,
-      newer_version;  ///< of the newest file that is newer than it; empty where there is none
-  std::string why;    ///< what was tried, where there is none
+      newer_version;  ///< version of the newest file, if it is newer than `version`; else empty
+  std::string why;    ///< search log, if no file was found
 };
 
-/// Looks in LTRAIN_CUDA_LIBS, LD_LIBRARY_PATH, the toolkit's folders and the loader's path. A child process
-/// asks each file for its version, so that nothing stays open here.
+/// Searches LTRAIN_CUDA_LIBS, LD_LIBRARY_PATH, the toolkit's folders and the loader's path. A child process
+/// queries the version of each file, so that no library stays open in this process.
 std::vector<FoundLibrary> cuda_libraries();
 
-/// `ltrain selftest library NAME FILE`: prints the version of one file, or of what ltrain takes without FILE.
+/// `ltrain selftest library NAME FILE`: prints the version of one file, or of the file that ltrain uses
+/// without FILE.
 void add_selftest_library(CLI::App& selftest);
 
 }  // namespace ltrain::app

@@ -1,4 +1,4 @@
-// ltrain eval: what a checkpoint makes of held-out data and of questions.
+// ltrain eval: evaluates a checkpoint on held-out data and on questions.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -38,7 +38,7 @@ struct Options {
   TextBegin begin = TextBegin::as_trained;
 };
 
-/// "NAME=PATH" or "PATH"; without a name, and several of a kind, the path is it.
+/// Splits "NAME=PATH" or "PATH". Without a name, and with several of a kind, the path is the name.
 std::pair<std::string, std::string> name_and_path(const std::string& given, bool several) {
   const size_t at = given.find('=');
   if (at != std::string::npos && is_set_name(given.substr(0, at)))
@@ -46,7 +46,7 @@ std::pair<std::string, std::string> name_and_path(const std::string& given, bool
   return {several ? given : "", given};
 }
 
-/// The sets of `options`, else of the recipe.
+/// Sets from `options`, else from the recipe.
 std::vector<EvalSet> sets_of(const Options& options, const Recipe& recipe) {
   std::vector<EvalSet> sets;
   for (const std::string& given : options.data) {
@@ -59,7 +59,7 @@ std::vector<EvalSet> sets_of(const Options& options, const Recipe& recipe) {
   return options.data.empty() ? eval_sets(recipe) : sets;
 }
 
-/// Files of questions are read before the model is loaded, which may take minutes.
+/// Questions, read before the model is loaded, which may take minutes.
 struct Questions {
   std::string name, path;
   std::vector<Question> all;
@@ -93,7 +93,7 @@ class Evaluation {
       if (sets.empty())
         fail(ExitCode::usage, "the recipe of {} names no data.eval; give --data PREFIX", session_.path());
     }
-    for (const EvalSet& set : sets) check(set);  // all, before the first is read
+    for (const EvalSet& set : sets) check(set);  // check all before the first is read
     single_ = sets.size() + questions_.size() == 1;
     if (!options_.json && !single_)
       std::printf("%s, step %lld\n", session_.path().c_str(), static_cast<long long>(session_.step()));
@@ -124,7 +124,7 @@ class Evaluation {
     }
   }
 
-  /// Bytes of text of each id; none where it is not known which tokenizer made the set.
+  /// Bytes of text of each id; empty if the tokenizer of the set is unknown.
   std::vector<int32_t> bytes_of(const EvalSet& set) {
     if (!has_sidecars(set)) {
       print_notes({"no bits per byte of " + printable(set.sources[0].path) +
@@ -172,7 +172,7 @@ class Evaluation {
       return &batch;
     };
     EvalResult r = *session_.program().evaluate(next, {}, bytes_of(set));
-    r.tokens /= options_.layout.data;  // whose ranks have read the same
+    r.tokens /= options_.layout.data;  // these ranks have read the same data
     r.bytes /= options_.layout.data;
     ordered_json j;
     if (!set.name.empty()) j["name"] = set.name;
@@ -239,10 +239,10 @@ class Evaluation {
 
   const Options& options_;
   const std::vector<Questions>& questions_;
-  const bool lead_;  // the rank whose words are read
+  const bool lead_;  // the rank whose output is shown
   Session session_;
   std::optional<data::OutputFile> scores_;  // --scores
-  bool single_ = false;                     // one line says all
+  bool single_ = false;                     // print a single line
 };
 
 }  // namespace

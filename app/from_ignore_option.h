@@ -1,4 +1,4 @@
-// --from-ignore, of commands that read a Hugging Face folder without a recipe.
+// --from-ignore, for commands that read a Hugging Face folder without a recipe.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace ltrain::app {
 
-/// `to` outlives the parsing.
+/// `to` must outlive the parsing.
 inline void add_from_ignore(CLI::App& command, std::vector<std::string>& to) {
   command
       .add_option("--from-ignore", to,

@@ -31,9 +31,9 @@ struct Options {
   TextBegin begin = TextBegin::as_trained;
 };
 
-/// Tokens that the longest text has while the model reads it; its last token is not read. Shortens
-/// `sampling.tokens` where the user gave no number and prompts leave less room. Error (usage) where a prompt,
-/// or what is to follow it, has more tokens than the model has positions.
+/// Tokens of the longest text that the model reads, which excludes the last token. Reduces `sampling.tokens`
+/// if the user gave no number and prompts leave less room. Throws Error (usage) if a prompt with its
+/// continuation has more tokens than the model has positions.
 int64_t text_length(const std::vector<std::vector<int32_t>>& prompts, int64_t positions,
                     SamplingOptions& sampling, bool tokens_given) {
   size_t longest = 0;
@@ -97,7 +97,8 @@ ExitCode generate(Options& o, Job* job) {
   o.sampling.stop_at_end = !o.ignore_end;
   std::vector<StopText> texts(count, StopText(o.stops));
   std::vector<std::string> shown(count);
-  const bool streams = count == 1 && !o.json;  // several come at once, and are printed whole
+  // Several texts are generated together and printed when complete.
+  const bool streams = count == 1 && !o.json;
   const auto show = [&](size_t i, const std::string& part) {
     shown[i] += part;
     if (!streams) return;
@@ -108,7 +109,7 @@ ExitCode generate(Options& o, Job* job) {
   const auto begin = std::chrono::steady_clock::now();
   const bool whole = session.generate(prompts, o.sampling, [&](size_t i, int32_t token) {
     made[i].push_back(token);
-    std::string text;  // all of it: what a token adds depends on those before it
+    std::string text;  // the full text, because decoding a token depends on earlier ones
     tokenizer.decode(made[i].data(), static_cast<int64_t>(made[i].size()), text, o.prompts[i].empty());
     show(i, texts[i].show(text));
     return !texts[i].stopped();

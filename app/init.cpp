@@ -1,4 +1,4 @@
-// ltrain init: a recipe for text or token files, and the commands that come next.
+// ltrain init: writes a recipe for text or token files, and prints the next commands.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -19,7 +19,7 @@
 namespace ltrain::app {
 namespace {
 
-/// A model to begin with, by the tokens that there are to learn from.
+/// An initial model size, selected by the number of tokens in the data.
 struct Size {
   double most_tokens;
   int64_t width, layers, heads, seq_length;
@@ -34,8 +34,8 @@ struct InitCommand {
   std::string data, output;
   TokenizerOption tokenizer;
 
-  // Facts about the data, by look_at_tokens() or look_at_text().
-  bool built = false;  ///< they are token files
+  // Properties of the data from look_at_tokens() or look_at_text().
+  bool built = false;  ///< the data are token files
   std::string name, prefix, tokenizer_line, about;
   int64_t vocabulary = 0;
   double tokens = 0;
@@ -53,7 +53,7 @@ struct InitCommand {
     const Size& size =
         *std::find_if(kSizes.begin(), kSizes.end(), [&](const Size& s) { return tokens <= s.most_tokens; });
     const std::string text = recipe(size);
-    parse_recipe(text, output, {});  // what is written is accepted
+    parse_recipe(text, output, {});  // the written recipe must be valid
     write_file(output, text);
     std::printf("wrote %s, for %s\nnext:\n", output.c_str(), about.c_str());
     if (!built)
@@ -65,7 +65,7 @@ struct InitCommand {
   }
 
  private:
-  /// Letters, digits, - and _ of the last part of the path, which a folder and a file are named after.
+  /// Sets the name of folder and file from the last part of the path: letters, digits, - and _.
   void name_of_data() {
     const std::filesystem::path path = std::filesystem::absolute(data).lexically_normal();
     std::string stem = std::filesystem::is_directory(path) ? path.filename().string() : path.stem().string();
@@ -74,7 +74,7 @@ struct InitCommand {
     name = stem.empty() || stem[0] == '-' ? "run" : stem;
   }
 
-  /// Token files say in their sidecar what they were made by.
+  /// Reads the properties of token files from their sidecar.
   void look_at_tokens() {
     const std::string part = "-train";
     const bool whole = !data.ends_with(part);
@@ -106,7 +106,7 @@ struct InitCommand {
     held_out = true;
     const auto made = tokenizer.make();
     vocabulary = made->vocab_size();
-    constexpr double kBytesOfToken = 4;  // of English text, about
+    constexpr double kBytesOfToken = 4;  // approximate, for English text
     tokens = static_cast<double>(inputs.bytes) / (tokenizer.name == "byte" ? 1 : kBytesOfToken);
     tokenizer_line = tokenizer.is_path()
                          ? fmt::format("{{kind: huggingface, path: \"{}\"}}", tokenizer.path())

@@ -1,4 +1,4 @@
-// Options of commands that read text: which files, how records are read, and what is said of them.
+// Options of commands that read text: the files, the form of records, and the notes about them.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -11,8 +11,8 @@
 
 namespace ltrain::app {
 
-/// --input, --input-format, --json-key, --on-bad-record, --include and --exclude; all arguments outlive the
-/// parsing.
+/// --input, --input-format, --json-key, --on-bad-record, --include and --exclude. All arguments must outlive
+/// the parsing.
 inline void add_input_options(CLI::App& command, std::vector<std::string>& inputs,
                               std::vector<std::string>& include, std::vector<std::string>& exclude,
                               data::RecordOptions& records) {
@@ -50,7 +50,7 @@ inline void add_input_options(CLI::App& command, std::vector<std::string>& input
   command.add_option("--exclude", exclude, "Leave out of folders the files and folders that match GLOB");
 }
 
-/// Prints a line for each kind of input that was left out, and the first bad records.
+/// Prints a line for each kind of input that was skipped, and the first bad records.
 inline void print_input_notes(const data::InputList& list, const data::BadRecords& bad) {
   for (const std::string& phrase : list.left_out()) std::printf("left out: %s\n", phrase.c_str());
   if (list.json_as_text.count > 0)

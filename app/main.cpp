@@ -20,23 +20,23 @@
 
 namespace {
 
-/// A closed standard descriptor is /dev/null: else the next file that is opened has its number, and what is
-/// printed goes there.
+/// Opens closed standard descriptors as /dev/null. Otherwise the next opened file would get such a number,
+/// and output would go to it.
 void open_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd)
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) std::exit(70);
 }
 
-/// libgomp's threads spin for milliseconds at the end of every parallel region, which costs 50 times the work
-/// when another process has the core. A short spin keeps the speed on a quiet machine. libgomp reads the
-/// variable when it is loaded, so the program starts itself again with it, once.
+/// Limits the spinning of libgomp's threads. They spin for milliseconds at the end of every parallel region,
+/// which costs 50 times the work if another process has the core. A short spin keeps the speed on a quiet
+/// machine. libgomp reads the variable when it is loaded, so the program restarts itself once.
 void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
-  ::execv("/proc/self/exe", argv);  // when it fails the program goes on, slower under load
+  ::execv("/proc/self/exe", argv);  // on failure the program continues, slower under load
 }
 
-/// `ltrain help plan` is `ltrain plan --help`.
+/// Converts `ltrain help plan` to `ltrain plan --help`.
 std::vector<std::string> with_help_behind(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty() || words[0] != "help") return words;
@@ -45,7 +45,7 @@ std::vector<std::string> with_help_behind(int argc, char** argv) {
   return words;
 }
 
-/// Name of the command that other programs call `word`; empty where none is known.
+/// Name of the command that other programs call `word`; empty: unknown.
 std::string called_elsewhere(const std::string& word) {
   static const std::map<std::string, std::string> names{
       {"train", "run"},       {"start", "run"},        {"launch", "run"},     {"evaluate", "eval"},
@@ -57,7 +57,7 @@ std::string called_elsewhere(const std::string& word) {
   return at == names.end() ? "" : at->second;
 }
 
-/// A word in the place of a command that is none: CLI11 only says that one is missing.
+/// Reports an unknown command, for which CLI11 only says that a command is missing.
 void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
   std::string name = "ltrain";
@@ -119,9 +119,9 @@ int main(int argc, char** argv) {
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);
     std::vector<std::string> words = with_help_behind(argc, argv);
     check_command(app, words);
-    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    std::reverse(words.begin(), words.end());  // CLI11 expects reverse order
     app.parse(std::move(words));
-  } catch (const CLI::RuntimeError& e) {  // the exit code of a supervised run, already explained
+  } catch (const CLI::RuntimeError& e) {  // exit code of a supervised run, already explained
     return e.get_exit_code();
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e);

@@ -49,7 +49,7 @@ void set_axis(ModelLayout& layout, const std::string& text) {
        printable(text));
 }
 
-/// As this process was started, without the program's name.
+/// Arguments of this process, without the program's name.
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   const std::string all((std::istreambuf_iterator<char>(file)), {});

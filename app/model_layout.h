@@ -1,4 +1,4 @@
-// --parallel, for commands that run a model without training it, over the ranks that it names.
+// --parallel, for commands that run a model for inference on several ranks.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -7,12 +7,12 @@
 
 namespace ltrain::app {
 
-/// "tensor=2" or "tensor=2,pipeline=2", again for more. `to` outlives the parsing.
+/// Adds the option: "tensor=2" or "tensor=2,pipeline=2"; may be repeated. `to` must outlive the parsing.
 void add_layout(CLI::App& command, ModelLayout& to);
 
-/// body(null) where the layout is one rank. Else this process starts itself once for each rank, with its own
-/// arguments, or is one of them, whoever started it; body(job) runs on each. Rank 0 alone writes to stdout.
-/// `threads`: of all ranks of this node; 0: its cores. What cannot be laid out so is refused before.
+/// Runs body(null) for a layout of one rank. Otherwise this process starts itself once per rank with its own
+/// arguments, or is one of these ranks, and body(job) runs on each. Only rank 0 writes to stdout. `threads`:
+/// total of all ranks of this node; 0: its cores. An impossible layout is refused first.
 void on_ranks(const SessionOptions& session, int threads, const std::function<ExitCode(Job*)>& body);
 
 }  // namespace ltrain::app

@@ -37,7 +37,7 @@ struct Options {
   bool json = false, schedule = false, compositions = false, ranks = false, campaign = false;
 };
 
-/// Of the terminal; COLUMNS, or 120, where the output goes elsewhere.
+/// Width of the terminal; for other output COLUMNS, or 120.
 int output_columns() {
   struct winsize size {};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
@@ -114,8 +114,8 @@ void add_plan(CLI::App& app) {
       "Example: ltrain plan recipes/gpt2-124m.yaml parallel.data=8 --profile h100\n"
       "Ends with exit code 78 where the plan needs more memory than there is.");
   command->callback([o, command] {
-    // Passes on meta ask for and give back the same memory again and again: a tenth of a search's time was
-    // the kernel's, which had been given it in between.
+    // Passes on meta allocate and free the same memory many times. Without these settings, the kernel took a
+    // tenth of a search's time because memory was returned to it in between.
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     take_extras(*command, o->overrides);
@@ -156,7 +156,7 @@ void add_plan(CLI::App& app) {
     JobChecks checks;
     checks.part = JobChecks::Part::recipe;
     checks.prices = {o->profile, o->trainer, o->skew};
-    checks.data = false;  // none is read
+    checks.data = false;  // a plan reads no data
     const CheckedJob job = check_job(given, size, checks);
     const Recipe& recipe = job.recipe;
     if (o->schedule || !o->svg.empty() || !o->csv.empty()) return show_schedule(recipe, job.profile, *o);

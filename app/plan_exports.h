@@ -1,4 +1,4 @@
-// plan's options for users of other trainers: --export, --from-megatron, --flags.
+// Options of plan for users of other trainers: --export, --from-megatron, --flags.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
@@ -14,9 +14,9 @@ struct ExportOptions {
 };
 
 void add_export_options(CLI::App& command, ExportOptions& options);
-/// --flags and --from-megatron. `world`: of --world, or 0.
+/// Runs --flags and --from-megatron. `world`: value of --world, or 0.
 void run_without_recipe(const ExportOptions& options, int world);
-/// --export.
+/// Runs --export.
 void export_recipe(const ExportOptions& options, const Recipe& recipe);
 
 }  // namespace ltrain::app

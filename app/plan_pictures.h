@@ -15,7 +15,7 @@ struct PictureOptions {
 
 void add_pictures(CLI::App& plan, PictureOptions& options);
 
-/// Writes the page and the folder that are given. `title`, `lead`, `text`: of html_page.
+/// Writes the page and the folder that are given. `title`, `lead`, `text`: arguments of html_page.
 void write_pictures(const PictureOptions& options, const std::string& title,
                     const std::vector<std::string>& lead, const std::vector<Picture>& pictures,
                     const std::string& text);

@@ -19,13 +19,13 @@ namespace {
 constexpr int kMostRanksSearched = 1 << 18;
 constexpr int64_t kMostBatch = int64_t{1} << 24;
 
-/// Layouts whose speeds differ by less are equally fast: plans are not as exact as that.
+/// Layouts whose speeds differ by less count as equally fast, because plans are not more exact than that.
 constexpr double kTie = 0.005;
-/// Without --keep-free a 32nd of the memory of a card or host stays free. No plan knows what needs it: other
-/// programs, and pieces that an allocator cannot join.
+/// Without --keep-free, 1/32 of the memory of a card or host stays free for memory that plans do not include:
+/// other programs and allocator fragmentation.
 constexpr int64_t kKeptShare = 32;
 
-/// `memory`: of a card, or of this host.
+/// `memory`: bytes of a card or of this host.
 int64_t bytes_to_keep(const std::string& text, int64_t memory) {
   if (text.empty()) return memory / kKeptShare;
   const double bytes = recipe::read_bytes(text);
@@ -35,7 +35,7 @@ int64_t bytes_to_keep(const std::string& text, int64_t memory) {
   return static_cast<int64_t>(bytes);
 }
 
-/// "256..2048".
+/// Parses "256..2048".
 std::pair<int64_t, int64_t> batch_range(const std::string& text, const Recipe& given) {
   if (text.empty()) return {0, 0};
   long long low = 0, high = 0;
@@ -51,7 +51,7 @@ std::pair<int64_t, int64_t> batch_range(const std::string& text, const Recipe& g
   return {low, high};
 }
 
-/// Refuses limits that contradict what the recipe sets, and what the machine has: no layout could be found.
+/// Refuses limits that contradict the recipe or the machine, because no layout could be found.
 void check_limits(const SearchOptions& o, const SearchLimits& limits, const Recipe& given,
                   const MachineProfile& profile) {
   const Parallel& p = given.parallel;
@@ -83,7 +83,7 @@ void check_limits(const SearchOptions& o, const SearchLimits& limits, const Reci
          which, ranks, std::max<int64_t>(1, (o.gpus + ranks / 2) / ranks) * ranks);
 }
 
-/// Shows how far a search is, on a line of a terminal. The line goes when the search ends.
+/// Shows the progress of a search on a terminal line. The line is removed when the search ends.
 class SearchLine {
  public:
   explicit SearchLine(SearchLimits& limits) {
@@ -107,7 +107,7 @@ class SearchLine {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Refuses --allow-fp8 where no layout could have it.
+/// Refuses --allow-fp8 if no layout could use it.
 void check_fp8_open(const Recipe& given, const MachineProfile& profile) {
   if (given.origins->has("precision"))
     fail(ExitCode::usage,
@@ -118,7 +118,7 @@ void check_fp8_open(const Recipe& given, const MachineProfile& profile) {
          profile.source);
 }
 
-/// The scatter, and the drawings of the first layout of the list.
+/// Writes the scatter plot, and the drawings of the first layout in the list.
 void draw(const PictureOptions& o, const SearchResult& result, const Recipe& given, const Recipe& best,
           const SearchLimits& limits, const MachineProfile& profile, const std::string& text) {
   const int nodes = (limits.world + limits.ranks_per_node - 1) / limits.ranks_per_node;

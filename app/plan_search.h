@@ -1,4 +1,4 @@
-// ltrain plan --search: its options, and what it prints and writes.
+// ltrain plan --search: options and output.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
@@ -20,10 +20,10 @@ struct SearchOptions {
 };
 
 void add_search(CLI::App& plan, SearchOptions& options);
-/// An option of a search without --search is refused.
+/// Refuses an option of a search without --search.
 void check_search(const SearchOptions& options);
 
-/// `given`: of `recipe` and `overrides`, with the device that the profile is of.
+/// `given`: recipe from `recipe` and `overrides`, with the device of the profile.
 void search(const SearchOptions& options, const PictureOptions& pictures, const std::string& recipe,
             const std::vector<std::string>& overrides, Recipe given, const PlanPrices& prices, bool json);
 

@@ -1,11 +1,11 @@
-// --precision, for commands that run a model without training it.
+// --precision, for commands that run a model for inference.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
 
 namespace ltrain::app {
 
-/// `to`, as SessionOptions::precision, outlives the parsing.
+/// `to` is a SessionOptions::precision and must outlive the parsing.
 inline void add_precision(CLI::App& command, std::string& to) {
   command
       .add_option_function<std::string>(

@@ -1,4 +1,4 @@
-// What a command has to say beside its result, on standard error.
+// Notes of a command on standard error.
 #pragma once
 #include <cstdio>
 #include <string>

@@ -1,4 +1,4 @@
-// ltrain profile: the machines that plans are priced by.
+// ltrain profile: machine profiles that price plans.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -19,14 +19,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A line of a drawing: x, y, and a bar of y over the largest.
+/// A line of a drawing: x, y, and a bar of y relative to the maximum.
 struct Point {
   std::string x;
   double y = 0;
 };
 struct Drawing {
   std::string title, unit, json_key;
-  double scale = 1;  ///< y by it is in `unit`
+  double scale = 1;  ///< y / scale is in `unit`
   std::vector<Point> points;
 };
 
@@ -101,7 +101,8 @@ std::vector<Drawing> drawings(const MachineProfile& p) {
                  {}};
     for (double bytes = 65536; bytes <= 0x1p30; bytes *= 16) {
       const OpCost op = sum_over(all, bytes);
-      const DeviceCost fresh(*p.device, levels);  // prices of a group are kept by its address
+      // A new object, because it caches prices by the address of the group.
+      const DeviceCost fresh(*p.device, levels);
       sums.points.push_back({bytes_name(bytes), op.wire_bytes / fresh.collective_seconds(op)});
     }
     out.push_back(sums);
@@ -157,7 +158,7 @@ NamedFigures figures_of(const TrainerProfile& t) {
   return out;
 }
 
-/// Prints what is named, its figures with their sources, and its curves.
+/// Prints the name, the figures with their sources, and the curves.
 void show(const std::string& name, const std::string& source, const std::string& about, NamedFigures figures,
           const std::vector<Drawing>& curves, bool json) {
   std::erase_if(figures, [](const auto& figure) { return !figure.second.given; });
@@ -178,7 +179,7 @@ void show(const std::string& name, const std::string& source, const std::string&
   std::fputs(json ? (j.dump(1) + "\n").c_str() : text.c_str(), stdout);
 }
 
-/// A network or a trainer that `list` names, else a card, a profile file or a cluster file.
+/// Shows a network or trainer named by `list`, else a card, a profile file or a cluster file.
 void show(const std::string& name, bool json) {
   const std::string source = name + ", built in";
   if (const NetworkProfile* n = find_builtin_network(name)) {

@@ -1,4 +1,4 @@
-// --profile: what prices a plan.
+// --profile: prices of a plan.
 #pragma once
 #include <cstdio>
 #include <string>
@@ -19,7 +19,7 @@ inline constexpr const char* kTrainerHelp =
 inline constexpr const char* kClusterHelp =
     "Cluster file: nodes, cards and networks (docs/machines.md); default: the recipe's `cluster`";
 
-/// A cluster prices the plan: that of --cluster, else the recipe's, where --profile does not.
+/// Sets the profile to a cluster file: that of --cluster, else the recipe's if --profile is not given.
 inline void take_cluster(std::string& profile, const std::string& option, const Recipe& recipe) {
   if (!profile.empty() && !option.empty())
     fail(ExitCode::usage, "set only one of --profile {} and --cluster {}", profile, option);
@@ -29,8 +29,8 @@ inline void take_cluster(std::string& profile, const std::string& option, const 
   profile = file;
 }
 
-/// A profile of a GPU prices steps on GPUs, and one of a CPU steps on the CPU; device: auto goes with the
-/// profile.
+/// Fits the device to the profile. A GPU profile prices steps on GPUs, a CPU profile steps on the CPU.
+/// device: auto follows the profile.
 inline void fit_device(Recipe& recipe, const std::string& name) {
   const bool gpu = find_profile(name).device_bytes > 0;
   const char *of = gpu ? "GPU" : "CPU", *device = gpu ? "cuda" : "cpu";

@@ -1,4 +1,4 @@
-// How far a command is that reads or writes many bytes.
+// Progress of a command that reads or writes many bytes.
 #pragma once
 #include <unistd.h>
 
@@ -12,16 +12,16 @@
 
 namespace ltrain::app {
 
-/// True where stderr is a terminal that can draw over a line.
+/// Returns whether stderr is a terminal on which a line can be redrawn.
 inline bool stderr_redraws() {
   const char* term = std::getenv("TERM");
   return ::isatty(STDERR_FILENO) != 0 && !(term && std::string_view(term) == "dumb");
 }
 
-/// A line on stderr that is rewritten on a terminal, and a new line every ten seconds elsewhere.
+/// A progress line on stderr: redrawn on a terminal, else a new line every ten seconds.
 class ProgressLine {
  public:
-  /// What is counted: `scale` of it are one `unit`.
+  /// `unit`: name of the printed unit. `scale`: counted items per unit.
   explicit ProgressLine(bool quiet, std::string unit = "MB", double scale = 1e6)
       : quiet_(quiet), unit_(std::move(unit)), scale_(scale) {
     tty_ = stderr_redraws();
@@ -33,10 +33,10 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// `more` stands behind the counts: ", 1200 tokens".
+  /// `more`: text after the counts, such as ", 1200 tokens".
   void update(int64_t done, int64_t all, const std::string& more = "") {
     const double seconds = elapsed();
-    const bool last = done >= all && open_;  // what stays on the terminal is the end
+    const bool last = done >= all && open_;  // leave the final state on the terminal
     if (quiet_ || (seconds < next_ && !last)) return;
     next_ = seconds + (tty_ ? 0.2 : 10);
     const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
@@ -47,7 +47,7 @@ class ProgressLine {
                  more.c_str(), rate / scale_, unit_.c_str(), left / 60, left % 60, tty_ ? "\033[K" : "\n");
     open_ = tty_;
   }
-  /// Takes the line off a terminal: what comes next is printed in its place.
+  /// Removes the line from a terminal, so that the next output replaces it.
   void clear() {
     if (open_) std::fputs("\r\033[K", stderr);
     open_ = false;

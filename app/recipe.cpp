@@ -47,7 +47,7 @@ void add_recipe_options(CLI::App* command, ShowOptions& o) {
   command->allow_extras();  // --section.key=value
 }
 
-/// Overrides in the order of the command line; those with dashes arrive as extras.
+/// Adds overrides in the order of the command line; those with dashes arrive as extras.
 void take_extras(const CLI::App* command, ShowOptions& o) {
   for (const std::string& extra : command->remaining()) o.overrides.push_back(extra);
 }

@@ -1,4 +1,4 @@
-// ltrain report: the course of a run, and what its experts got.
+// ltrain report: the course of a run, and its expert load.
 #include <sys/ioctl.h>
 #include <unistd.h>
 

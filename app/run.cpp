@@ -1,4 +1,4 @@
-// ltrain run: checks everything that can be checked, then starts the ranks, or is one.
+// ltrain run: checks everything that can be checked, then starts the ranks, or is one of them.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -32,15 +32,15 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-/// Whether each rank is shown a GPU of its own alone, as Slurm does where it binds them: then the one that is
-/// seen is enough, for auto too.
+/// Returns whether each rank sees only its own GPU, as with Slurm's GPU binding. One visible GPU is then
+/// sufficient, also for auto.
 bool shown_one_each(const Recipe& r, const RankInfo& me) {
   return me.source == "Slurm" && r.device != DeviceChoice::cpu && me.local_size > 1 &&
          device_count(DeviceKind::cuda) == 1;
 }
 
-/// What `ltrain run` checks before it starts ranks, for a rank that something else started. Rank 0 checks all
-/// of it, the first rank of each node that node's disks, the others their device and data.
+/// Runs the checks of `ltrain run` for a rank started by another launcher. Rank 0 checks everything, the
+/// first rank of each node its disks, the others their device and data.
 Recipe check_joined(const Recipe& given, const RankInfo& me, const RunOptions& o) {
   const bool alone = shown_one_each(given, me);
   Recipe recipe = given;
@@ -56,14 +56,15 @@ Recipe check_joined(const Recipe& given, const RankInfo& me, const RunOptions& o
   return check_job(recipe, size, checks).recipe;
 }
 
-/// Before what is in the folder is looked at. One that is not there yet is made when all else is right.
+/// Locks an existing folder before its contents are read. A missing folder is created once everything else is
+/// checked.
 std::optional<FolderLock> lock_if_there(const std::string& folder) {
   if (!is_folder(folder)) return std::nullopt;
   return lock_output(folder);
 }
 
 void run_rank(const RunOptions& o) {
-  // A launcher has read and checked the file, which may be another one by now.
+  // A launcher has read and checked the file, which may have changed since.
   const std::optional<std::string> handed =
       handed_text(process_variables(), kRecipeVariable, recipe::kMaxFileBytes);
   Recipe recipe = handed ? parse_recipe(*handed, o.recipe, o.overrides) : load_recipe(o.recipe, o.overrides);
@@ -74,11 +75,12 @@ void run_rank(const RunOptions& o) {
   options.shared_gpu = recipe.debug.shared_gpu;
   options.deterministic = recipe.deterministic;
   auto job = Job::join(options);
-  // Before CUDA starts: a stream each group has shares no queue with that of compute, where one that waits
-  // for another rank would hold it up.
+  // Must be set before CUDA starts. With one stream per group, no group may share a queue with the compute
+  // stream, where a wait for another rank would block it.
   if (job->info().world_size > 1) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   ExitCode code = ExitCode::done;
-  std::optional<FolderLock> lock;  // the others write nothing before they have met rank 0, and it leaves last
+  // Taken by rank 0 only: other ranks write nothing before they meet it, and it exits last.
+  std::optional<FolderLock> lock;
   try {
     const bool locks = job->info().rank == 0 && !job->info().launched;
     if (locks) lock = lock_if_there(recipe.output_dir);
@@ -124,7 +126,8 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   s.handed.emplace_back(kRecipeVariable, handed.get());
   if (e.node == 0) {
     if (!lock) lock = lock_output(given.output_dir);
-    // Its ranks keep it: what they still write after a launcher that was killed is not another run's.
+    // The ranks keep the lock, so that no other run starts while they still write after their launcher was
+    // killed.
     s.handed.emplace_back(kLockVariable, lock->descriptor());
   }
   s.threads_per_rank = threads_per_rank(recipe);
@@ -161,7 +164,7 @@ void add_run(CLI::App& app) {
     take_extras(*command, o->overrides);
     const LaunchEnvironment e = detect_environment(process_variables());
     if (e.kind != LaunchEnvironment::Kind::rank || (o->dry_run && e.rank == 0)) return launch(*o, e);
-    if (!o->dry_run) run_rank(*o);  // of a dry run the first rank says all
+    if (!o->dry_run) run_rank(*o);  // in a dry run the first rank reports everything
   });
 }
 

@@ -1,6 +1,6 @@
-// `ltrain selftest allreduce`: starts ranks through the real launcher, lets them all-reduce, compares the
-// sums. For checking an installation or a cluster, for the launch benchmark and for the fault tests; not
-// listed in --help.
+// `ltrain selftest allreduce`: starts ranks with the real launcher, runs all-reduces, and compares the sums.
+// For checking an installation or a cluster, for the launch benchmark and for fault tests. Not listed in
+// --help.
 #include <unistd.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// `ltrain selftest collectives`: times collectives between ranks of this host, over whichever transport
-// LTRAIN_TRANSPORT asks for. What scripts/compare.sh bench-collectives runs; not listed in --help.
+// `ltrain selftest collectives`: times collectives between ranks of this host over the transport that
+// LTRAIN_TRANSPORT selects. Used by scripts/compare.sh bench-collectives. Not listed in --help.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -30,7 +30,8 @@ double quantile(std::vector<double>& v, double q) {
   return *at;
 }
 
-/// Calls of one size until `seconds` are over, at least five: seconds a call. Rank 0 decides how many.
+/// Times calls of one size for `seconds` and at least five times. Returns seconds per call. Rank 0 decides
+/// the number of calls.
 std::vector<double> time_calls(Communicator& group, Stream& stream, const std::function<void()>& once,
                                double seconds) {
   for (int i = 0; i < 2; ++i) once();
@@ -85,7 +86,7 @@ void run_rank(const Options& o) {
                              {"ranks", job->info().world_size}};
     auto group = job->new_world_group();
     auto stream = make_inline_stream("comm");
-    if (o.groups > 0) {  // how long a group takes to make
+    if (o.groups > 0) {  // time to create a group
       std::vector<std::unique_ptr<Communicator>> groups;
       group->barrier(*stream);
       const double begin = now();

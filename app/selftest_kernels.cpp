@@ -1,5 +1,6 @@
-// `ltrain selftest attention` and `ltrain selftest experts`: compare kernels for Hopper with the others on
-// one GPU; what a run starts before it uses them (kernels/tensor/kernel_trial.h). Not listed in --help.
+// `ltrain selftest attention` and `ltrain selftest experts`: compare the Hopper kernels with the others on
+// one GPU. A run starts them before it uses these kernels (kernels/tensor/kernel_trial.h). Not listed in
+// --help.
 #include <unistd.h>
 
 #include <cstdio>
@@ -29,12 +30,12 @@ std::shared_ptr<Options> with_type(CLI::App& command) {
   return o;
 }
 
-/// The last word is the GPU's number. `compare`: empty where kernels agree.
+/// The last argument is the GPU's number. `compare`: returns an empty text if the kernels agree.
 void compares(CLI::App& command, const std::shared_ptr<Options>& o,
               std::function<std::string(Stream& s, const Options& o)> compare) {
   command.add_option("device", o->device, "Number of the GPU, of those that this process sees")->required();
   command.callback([o, compare = std::move(compare)] {
-    ::alarm(300);  // where nobody is left who would end it
+    ::alarm(300);  // in case no parent is left to end it
     LT_FAULT_POINT("selftest.step");
     use_device(DeviceKind::cuda, o->device);
     const auto stream = make_compute_stream(DeviceKind::cuda, "comparison of kernels");

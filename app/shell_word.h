@@ -1,10 +1,10 @@
-// Text as one word of a command that is to be pasted into a shell.
+// Quoting of a text as one word of a shell command.
 #pragma once
 #include <string>
 
 namespace ltrain::app {
 
-/// "alice's run" -> 'alice'\''s run': one word for the shell, whatever is in it.
+/// One shell word for any text: "alice's run" -> 'alice'\''s run'.
 inline std::string shell_word(const std::string& text) {
   const bool plain =
       !text.empty() &&

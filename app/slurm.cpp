@@ -26,7 +26,7 @@ void check_word(const std::string& option, const std::string& value) {
          option, value);
 }
 
-/// The divisor of `n` nearest to `near`, the smaller one of two.
+/// The divisor of `n` nearest to `near`; of two, the smaller one.
 int64_t nearest_divisor(int64_t n, int64_t near) {
   int64_t best = 1;
   for (int64_t d = 1; d <= n; ++d)
@@ -34,8 +34,8 @@ int64_t nearest_divisor(int64_t n, int64_t near) {
   return best;
 }
 
-/// Ranks a node where the options do not say: as the recipe says, one a GPU, or as many as make whole nodes
-/// of the machine that its cards are sold in.
+/// Ranks per node if the options do not give them: the recipe's value, one per GPU, or as many as fill whole
+/// nodes of the machine in which its cards are sold.
 int preferred_ranks(SlurmOptions& o, const Recipe& recipe) {
   if (recipe.launch.ranks_per_node > 0) return static_cast<int>(recipe.launch.ranks_per_node);
   if (o.gpus_per_node > 0) return o.gpus_per_node;
@@ -52,8 +52,8 @@ int preferred_ranks(SlurmOptions& o, const Recipe& recipe) {
   return static_cast<int>(most);
 }
 
-/// Threads of a rank by the cores of the nodes that the job is for, and the line that says so. 0: the job is
-/// for CPUs, and no profile says which.
+/// Threads per rank from the cores of the job's nodes, and the line that explains them. 0: a CPU job without
+/// a profile.
 std::pair<int, std::string> threads_of_node(const SlurmOptions& o, const Recipe& recipe) {
   const bool cuda = recipe.device == DeviceChoice::cuda;
   if (!cuda && o.profile.empty()) return {};
@@ -64,7 +64,7 @@ std::pair<int, std::string> threads_of_node(const SlurmOptions& o, const Recipe&
   if (cores > 0)
     return {std::max(1, cores / o.ranks_per_node),
             fmt::format("Threads a rank: the {} cores of a node, by {}, over {}.", cores, p.source, ranks)};
-  // A rank on a GPU has a thread that gives work, one that reads data, and those of its transports.
+  // A rank on a GPU has a thread that launches work, one that reads data, and those of its transports.
   constexpr int kOfGpu = 4;
   return {
       kOfGpu,
@@ -73,8 +73,8 @@ std::pair<int, std::string> threads_of_node(const SlurmOptions& o, const Recipe&
                   kOfGpu, p.source)};
 }
 
-/// Threads, GPUs, memory and time that were not given, from the plan of the recipe. device: auto takes what
-/// the nodes have: the GPUs that are asked for.
+/// Takes threads, GPUs, memory and time that were not given from the plan of the recipe. device: auto is the
+/// CPU here, because the caller has set cuda if GPUs are requested.
 void take_from_plan(SlurmOptions& o, Recipe recipe) {
   if (recipe.device == DeviceChoice::automatic) recipe.device = DeviceChoice::cpu;
   if (recipe.device == DeviceChoice::cuda && o.gpus_per_node == 0) o.gpus_per_node = o.ranks_per_node;
@@ -91,7 +91,7 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
   checks.part = JobChecks::Part::recipe;
   checks.prices.profile = o.profile;
   Plan plan = check_job(recipe, {o.nodes * o.ranks_per_node, o.ranks_per_node}, checks).plan;
-  plan.for_this_machine = false;  // how much memory the nodes have, Slurm knows
+  plan.for_this_machine = false;  // Slurm knows the memory of the nodes
   if (!o.force) check_memory(plan);
   if (o.threads_per_rank == 0) {
     o.threads_per_rank = plan.threads_per_rank;
@@ -340,8 +340,7 @@ void add_slurm(CLI::App& app) {
     if (!o->profile.empty()) fit_device(given, o->profile);
     place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred_ranks(*o, given));
     take_from_plan(*o, given);
-    // Each rank sees its own cores only: without this it would share them out among the ranks of the node
-    // again.
+    // Each rank sees only its own cores and would divide them by the ranks of the node again.
     if (given.launch.threads_per_rank != o->threads_per_rank)
       o->overrides.push_back(fmt::format("launch.threads_per_rank={}", o->threads_per_rank));
     if (o->job_name.empty()) {

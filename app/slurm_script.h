@@ -1,4 +1,4 @@
-// The sbatch script of `ltrain slurm`, apart from its command line, for tests and for the plan.
+// The sbatch script of `ltrain slurm`, separate from its command line for tests and for the plan.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,24 +9,24 @@ struct SlurmOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   int nodes = 1, ranks_per_node = 1, threads_per_rank = 1, gpus_per_node = 0;
-  std::string time = "24:00:00", mem;  ///< mem: of a node, in Slurm's form; empty: the site's default
+  std::string time = "24:00:00", mem;  ///< mem: per node in Slurm's form; empty: the site's default
   int signal_lead_seconds = 120;
   int max_attempts = 20;
   std::string partition, account, job_name;
   std::string program = "ltrain";
-  std::string profile;             ///< that prices the plan; empty: this machine's
-  bool force = false;              ///< a script for what does not fit, too
-  std::vector<std::string> notes;  ///< comment lines: where the figures above come from
+  std::string profile;             ///< profile that prices the plan; empty: this machine
+  bool force = false;              ///< write a script even if the job does not fit
+  std::vector<std::string> notes;  ///< comment lines: sources of the figures above
 };
 
-/// Ranks are placed on nodes: `world` of the recipe, 0 when the options say how many. What is 0 in the
-/// options was not given; `preferred` ranks a node are taken when nothing says otherwise and they divide.
-/// Throws Error (usage) with the nearest that would work.
+/// Distributes ranks over nodes. `world`: number of ranks of the recipe; 0: given by the options. An option
+/// of 0 was not given. `preferred` ranks per node are used if nothing else is given and they divide the
+/// ranks. Throws Error (usage) with the nearest valid value.
 void place_ranks(SlurmOptions& options, int64_t world, int preferred);
 
 std::string slurm_script(const SlurmOptions& options);
 bool is_slurm_memory(const std::string& text);     ///< "16G", "800M", "4096" (MiB)
-int parse_slurm_minutes(const std::string& time);  ///< -1 when it is none of Slurm's forms
-std::string slurm_time(double seconds);            ///< "0:10:00", "1-12:00:00": whole minutes, rounded up
+int parse_slurm_minutes(const std::string& time);  ///< -1 for an invalid form
+std::string slurm_time(double seconds);            ///< "0:10:00", "1-12:00:00": full minutes, rounded up
 
 }  // namespace ltrain::app

@@ -1,4 +1,4 @@
-// --bos, of commands that give text to a model.
+// --bos, for commands that give text to a model.
 #pragma once
 #include <CLI/CLI.hpp>
 
@@ -6,7 +6,7 @@
 
 namespace ltrain::app {
 
-/// `to` outlives the parsing.
+/// `to` must outlive the parsing.
 inline void add_text_begin(CLI::App& command, TextBegin& to) {
   command
       .add_option_function<std::string>(

@@ -34,7 +34,7 @@ struct TokenizeCommand {
     return ids;
   }
 
-  /// A line a text.
+  /// Prints one line per text.
   void encode_arguments(Tokenizer& t) const {
     for (const std::string& text : texts) {
       const std::vector<int32_t> ids = encode(t, text);
@@ -57,7 +57,7 @@ struct TokenizeCommand {
     std::printf("\n");
   }
 
-  /// In pieces at safe cuts, so that standard input may be of any size.
+  /// Encodes in pieces at safe cuts, so that standard input may have any size.
   void run_encode(Tokenizer& t) const {
     std::string text;
     std::vector<char> block(1 << 20);
@@ -91,7 +91,7 @@ struct TokenizeCommand {
     std::printf(json ? "]\n" : "\n");
   }
 
-  /// What add_special_tokens() puts before and after a text.
+  /// Tokens that add_special_tokens() puts before and after a text.
   static void around(const Tokenizer& t, std::vector<int32_t>& before, std::vector<int32_t>& after) {
     std::vector<int32_t> ids{-1};
     t.add_special_tokens(ids);
@@ -100,7 +100,7 @@ struct TokenizeCommand {
     after.assign(text + 1, ids.end());
   }
 
-  /// Ids as words to text on standard output.
+  /// Decodes ids given as words to text on standard output.
   class Decoding {
    public:
     Decoding(const Tokenizer& t, const char* where) : t_(t), where_(where) {}
@@ -145,8 +145,8 @@ struct TokenizeCommand {
     d.finish();
   }
 
-  /// JSONL of {"text": ..., "ids": [...]}, and "decoded" where ids give another text than that. Error (data)
-  /// with the first case that differs.
+  /// Checks JSONL of {"text": ..., "ids": [...]}, with "decoded" if the ids decode to another text. Throws
+  /// Error (data) with the first case that differs.
   void run_cases(Tokenizer& t) const {
     const InputFile file(cases);
     std::string block(1 << 20, '\0'), rest;

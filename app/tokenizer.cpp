@@ -1,4 +1,4 @@
-// ltrain tokenizer import, ltrain tokenizer train: a folder with a tokenizer.json.
+// ltrain tokenizer import, ltrain tokenizer train: write a folder with a tokenizer.json.
 #include <cstdio>
 #include <memory>
 #include <optional>

@@ -1,4 +1,4 @@
-// --tokenizer and what belongs to it.
+// --tokenizer and related options.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// ltrain export, ltrain import: models of Hugging Face, out and in.
+// ltrain export, ltrain import: conversion to and from Hugging Face models.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// What a command writes beside its output.
+// Output file of a command.
 #pragma once
 #include <fstream>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ltrain::app {
 
-/// Error (storage) where it cannot.
+/// Throws Error (storage) if the file cannot be written.
 inline void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary);
   out << text;

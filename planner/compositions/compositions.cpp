@@ -12,10 +12,10 @@
 namespace ltrain {
 namespace {
 
-/// The choices of a key, those that this build lacks included: their refusal is part of the table.
+/// Choices of a key, including those that this build lacks, because their refusal is part of the table.
 std::vector<std::string> choices_of(const char* path) {
   const recipe::Key* key = recipe::find_key(path);
-  LT_CHECK(key, "no row for {}", path);
+  LT_CHECK(key, "expected a schema row for the key {}, got none", path);
   std::vector<std::string> all = key->choices;
   all.insert(all.end(), key->unbuilt.begin(), key->unbuilt.end());
   return all;
@@ -26,7 +26,7 @@ std::string key_of(const std::string& override_text) {
   return override_text.substr(0, override_text.find('='));
 }
 
-/// "" or why the recipe is refused, by the check that `run` makes.
+/// Returns why the recipe is refused, by the check of `run`; "": accepted.
 std::string refusal(const std::vector<std::string>& overrides) {
   try {
     const Recipe r = parse_recipe(composition_base(), "probe", overrides);
@@ -36,7 +36,7 @@ std::string refusal(const std::vector<std::string>& overrides) {
     return "";
   } catch (const Error& e) {
     std::string text = e.what(), out;
-    // "probe: 2 problems" and the place of each are of no use here.
+    // Remove "probe: 2 problems" and the location of each problem.
     for (size_t at = 0; at < text.size();) {
       const size_t end = std::min(text.find('\n', at), text.size());
       std::string line = text.substr(at, end - at);
@@ -50,8 +50,8 @@ std::string refusal(const std::vector<std::string>& overrides) {
   }
 }
 
-/// Both, or false when they want two values of one key; of two numbers of data or expert ranks the larger
-/// serves both.
+/// Joins two lists of overrides. Returns false if they set one key to two values. Of two numbers of data or
+/// expert ranks the larger one serves both.
 bool join(const std::vector<std::string>& a, const std::vector<std::string>& b,
           std::vector<std::string>& out) {
   out = a;
@@ -115,7 +115,7 @@ std::vector<CompositionFeature> composition_features() {
     if (mode == "2.5d") f.overrides.push_back("parallel.tensor_depth=2");
     all.push_back(std::move(f));
   }
-  // Grids of three and four rows, whose ranks are not all at an end of theirs.
+  // Grids with sides of three and four, so that not all ranks are at an end of their group.
   const auto grid = [&](const std::string& mode, int ranks, int rows, int depth) {
     const int sequences = rows * depth;
     CompositionFeature f{fmt::format("tensor, {} of {}", mode, ranks),
@@ -123,7 +123,7 @@ std::vector<CompositionFeature> composition_features() {
                           fmt::format("train.micro_batch_size={}", sequences),
                           fmt::format("train.global_batch_size={}", 4 * sequences)}};
     if (depth > 1) f.overrides.push_back(fmt::format("parallel.tensor_depth={}", depth));
-    if (rows == 3)  // hidden units and heads that three divide
+    if (rows == 3)  // hidden units and heads divisible by three
       f.overrides.insert(f.overrides.end(), {"model.hidden_size=36", "model.intermediate_size=72",
                                              "model.num_attention_heads=6"});
     all.push_back(std::move(f));
@@ -170,7 +170,7 @@ std::vector<CompositionFeature> composition_features() {
       {"growing batch",
        {"train.batch_ramp.start=8", "train.batch_ramp.increment=4", "train.batch_ramp.samples=64"}});
   all.push_back({"CUDA graphs", {"device=cuda", "cuda_graphs=on"}});
-  const auto to_files = [](const std::string& section) {  // of the device that the base has: the CPU
+  const auto to_files = [](const std::string& section) {  // for the base recipe's device: the CPU
     return std::vector<std::string>{"offload." + section + ".device=nvme", "offload." + section + ".path=."};
   };
   all.push_back({"offload, optimizer", to_files("optimizer")});
@@ -231,7 +231,7 @@ std::string compositions_text(const std::vector<CompositionCell>& cells) {
     for (size_t j = 0; j <= i; ++j) out += fmt::format("{:>3}", marks[i][j]);
     out += "\n";
   }
-  // A setting that is refused alone is said once; then the pairs of two that work alone.
+  // List settings that are refused alone once, then pairs of settings that work alone.
   std::string refused;
   std::vector<bool> broken(n);
   for (const CompositionCell& c : cells)

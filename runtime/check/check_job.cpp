@@ -43,8 +43,8 @@ JobSize job_size(const Recipe& r, const LaunchEnvironment& e, int gpus) {
            all, e.nodes, e.source, std::max<int64_t>(1, r.parallel.data / e.nodes) * e.nodes);
     return on_all_nodes(all / e.nodes);
   }
-  // One rank a GPU. GPUs that do not make whole groups are not left idle without a word: validate() names
-  // the numbers of ranks that would.
+  // One rank per GPU. If they do not form full groups, no GPU is silently left idle: validate() names the
+  // possible numbers of ranks.
   if (gpus >= others && !r.debug.shared_gpu) return on_all_nodes(gpus);
   return on_all_nodes(others);
 }
@@ -97,7 +97,7 @@ void check_cluster_file(const std::string& file) {
 
 namespace {
 
-/// The ranks of a plan on a cluster: all of its cards where nothing says how many.
+/// Ranks of a plan on a cluster; all of its cards if nothing gives a number.
 void check_cluster(const MachineProfile& p, const Recipe& r, JobSize& size, int world) {
   const int64_t cards = int64_t{p.nodes} * p.cards_per_node;
   if (world == 0 && r.parallel.data <= 0)

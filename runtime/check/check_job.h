@@ -1,5 +1,4 @@
-// The one check of a job: what `recipe check`, `plan`, `run --dry-run`, `run` and a rank that joins accept
-// and refuse.
+// Check of a job. `recipe check`, `plan`, `run --dry-run`, `run` and each joining rank use this one check.
 #pragma once
 #include "runtime/launch/environment.h"
 #include "runtime/plan/plan.h"
@@ -7,50 +6,52 @@
 
 namespace ltrain {
 
-/// The ranks of a job.
+/// Number of ranks of a job.
 struct JobSize {
   int world = 1;
   int ranks_per_node = 1;
-  AssumedNode node = {};  ///< where ranks_per_node was assumed
+  AssumedNode node = {};  ///< set if ranks_per_node was assumed
 };
 
-/// The ranks that `ltrain run` starts, or joins, for a recipe: those that the environment describes; else
-/// launch.ranks_per_node; else the product of the axes; else, with parallel.data: -1, as many as this node
-/// has GPUs, and on the CPU one for each tensor * pipeline * context. `gpus`: that this process sees. Error
-/// (usage) when they do not fit together.
+/// Ranks that `ltrain run` starts or joins for a recipe: those of the environment; else
+/// launch.ranks_per_node; else the product of the axes; else, with parallel.data: -1, the number of GPUs of
+/// this node, or on the CPU one for each tensor * pipeline * context. `gpus`: GPUs that this process sees.
+/// Throws Error (usage) if they do not fit together.
 JobSize job_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus);
-/// The same for commands that start nothing: a recipe whose axes make more ranks than launch.ranks_per_node
-/// is one for several nodes. `world`: the ranks, when they were given. `profile`: as in PlanPrices; ranks
-/// with device: cuda that nothing lays out on nodes are on nodes of as many cards as that card is sold in.
+/// Like job_size, for commands that start nothing. A recipe whose axes need more ranks than
+/// launch.ranks_per_node is for several nodes. `world`: number of ranks, if given. `profile`: as in
+/// PlanPrices. If nothing assigns ranks with device: cuda to nodes, they are on nodes with as many GPUs as
+/// the profile's card is sold in.
 JobSize planned_size(const Recipe& recipe, const LaunchEnvironment& environment, int gpus, int world = 0,
                      const std::string& profile = "");
-/// Error (usage) for more ranks on one host than its launcher can start: each takes three descriptors of it
-/// (two pipes and the process), and a process of the system. For commands that start ranks here, or ask
-/// whether they could be.
+/// Throws Error (usage) for more ranks on one host than its launcher can start. Each rank needs three
+/// descriptors of the launcher (two pipes and the process) and one process. For commands that start ranks
+/// here, or check whether they could.
 void check_host_ranks(const Recipe& recipe, const JobSize& size);
-/// What prices a plan.
+/// Inputs that determine the prices of a plan.
 struct PlanPrices {
-  std::string profile = {};  ///< of find_profile(); empty: this machine's
-  std::string trainer = {};  ///< of find_trainer(); empty: ltrain itself
+  std::string profile = {};  ///< argument of find_profile(); empty: this machine
+  std::string trainer = {};  ///< argument of find_trainer(); empty: ltrain itself
   double expert_skew = 1;    ///< MachineProfile::expert_skew
 };
-/// Error (usage) where there is no such profile or trainer, or the trainer has no figures of that card.
+/// Throws Error (usage) if the profile or trainer does not exist, or if the trainer has no figures for that
+/// card.
 MachineProfile profile_for(const PlanPrices& prices, DeviceKind device);
-/// Error (usage) where `file`, of the key cluster or of --cluster, is no cluster file.
+/// Throws Error (usage) if `file`, from the key cluster or --cluster, is not a cluster file.
 void check_cluster_file(const std::string& file);
-/// GPUs that ranks of the recipe could have here: 0 with device: cpu, in a build without CUDA, without a
+/// GPUs that ranks of the recipe could use here; 0 with device: cpu, in a build without CUDA, or without a
 /// driver.
 int gpus_for(const Recipe& recipe);
 
 struct JobChecks {
-  /// recipe: what holds on any machine, that is the keys and their rules, the layout, the placements of the
-  /// whole step. rank: also the device and the data of this process. node: also the folders that the ranks of
-  /// this node offload to. job: also its memory, the checkpoint, and room for the next one.
+  /// Part of the checks. recipe: checks that hold on any machine: keys and their rules, the layout, the
+  /// placements of the full step. rank: also the device and the data of this process. node: also the offload
+  /// folders of this node's ranks. job: also memory, the checkpoint, and space for the next one.
   enum class Part : uint8_t { recipe, rank, node, job };
   Part part = Part::job;
   bool memory = true;  ///< false: --force
-  bool data = true;    ///< false: data.train need not be given
-  int gpus_seen = 0;   ///< that this process must see; 0: one for each rank of the node
+  bool data = true;    ///< false: data.train may be missing
+  int gpus_seen = 0;   ///< GPUs that this process must see; 0: one per rank of the node
   PlanPrices prices;
 };
 
@@ -60,11 +61,11 @@ struct CheckedJob {
   Plan plan;  ///< empty with Part::rank
 };
 
-/// Creates and changes nothing. Throws Error: usage, data or storage.
+/// Checks a job without creating or changing anything. Throws Error: usage, data or storage.
 CheckedJob check_job(const Recipe& recipe, const JobSize& size, const JobChecks& checks);
 
-/// Everything that can be known about checkpoint.resume and the place for the next checkpoint. Throws Error
-/// (storage), before processes are started.
+/// Checks checkpoint.resume and the location of the next checkpoint as far as possible before processes are
+/// started. Throws Error (storage).
 void check_resume(const Recipe& recipe, const Plan& plan);
 
 }  // namespace ltrain

@@ -14,7 +14,7 @@
 namespace ltrain {
 namespace {
 
-/// The device that lies under a folder; refuses one that cannot take files.
+/// Returns the device of a folder. Refuses a folder that cannot take files.
 dev_t check_folder(const std::string& key, const std::string& path) {
   struct stat s = {};
   const auto refuse = [&](const std::string& what) {
@@ -40,7 +40,7 @@ void check_offload(const Recipe& r, const Plan& plan, int ranks) {
       {"offload.optimizer", "optimizer states", r.offload.optimizer, &OffloadedBytes::optimizer},
       {"offload.params", "weights", r.offload.params, &OffloadedBytes::params},
       {"offload.activations", "activations", r.offload.activations, &OffloadedBytes::activations}};
-  std::map<dev_t, int64_t> wanted;  // of each file system, by those before
+  std::map<dev_t, int64_t> wanted;  // bytes needed on each file system by the previous keys
   for (const Use& use : uses) {
     if (use.place.device != OffloadDevice::nvme) continue;
     const std::string& path = *use.place.path;

@@ -1,5 +1,4 @@
-// What of checkpoint.resume and of the place for the next checkpoint can be known before processes are
-// started.
+// Checks of checkpoint.resume and of the location of the next checkpoint before processes are started.
 #include "base/bytes_text.h"
 #include "runtime/check/check_job.h"
 #include "runtime/checkpoint/data_identity.h"
@@ -42,12 +41,14 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
   }
   if (!saves_at_all(recipe)) return;
   refuse_pinned(list_checkpoints(checkpoint_folder(recipe)), begun, end_step(recipe));
-  int64_t bytes = 0;  // the values, and a moment of every element for each; rows and columns are few
+  // Values, and one full-size moment for each state; row and column statistics are small.
+  int64_t bytes = 0;
   for (int id = 0; id < parameters.count(); ++id) {
     const ParameterRule rule = parameters.rule_with(id, program.optimizer);
     int64_t states = 1 + (program.ema_decay > 0) +
                      static_cast<int64_t>(optimizer_of(rule.rule).element_states(rule).size());
-    if (program.reduce_int8 || is_onebit(program.optimizer.rule))  // rounding errors, of each rank that sums
+    // Rounding errors of each rank in the reduction.
+    if (program.reduce_int8 || is_onebit(program.optimizer.rule))
       states += ranks(recipe) / (recipe.parallel.tensor * recipe.parallel.pipeline) + 1;
     bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);
   }

@@ -12,15 +12,15 @@
 namespace ltrain {
 namespace {
 
-/// Passes beyond which a source is named: about as many gain nearly as much as new data would (Muennighoff et
-/// al. 2023, Scaling Data-Constrained Language Models).
+/// Number of passes above which a source is noted. Up to about this many, repeated data is nearly as good as
+/// new data (Muennighoff et al. 2023, Scaling Data-Constrained Language Models).
 constexpr double kManyPasses = 4;
 
 bool is_pattern(const std::string& path) {
   return path.find_first_of("*?[") != path.npos && !data::file_exists(path + ".idx");
 }
 
-/// Prefixes of the token files that match, in the order of their names.
+/// Prefixes of the matching token files, sorted by name.
 std::vector<std::string> matching(const std::string& pattern) {
   std::vector<std::string> prefixes;
   glob_t found{};
@@ -128,7 +128,7 @@ std::string cut_note(const EvalSet& set, int64_t seq_length, int64_t wanted) {
   int64_t total = 0;
   for (int64_t n : samples) total += n;
   const int64_t evaluated = order.before_first_repeat();
-  // Weights are rounded to whole draws: a set in proportion may miss a sample or two.
+  // Weights are rounded to whole draws, so a set in proportion may miss a sample or two.
   if (static_cast<double>(evaluated) >= 0.99 * static_cast<double>(std::min(total, wanted))) return "";
   size_t first = 0;
   std::string weights;

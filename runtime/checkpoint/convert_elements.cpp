@@ -29,7 +29,7 @@ void convert_from(const void* from, DType to_type, void* to, int64_t n) {
     case DType::f16:
       return convert<From, f16>(from, to, n);
     default:
-      LT_CHECK(false, "elements of {} are to be {}", "a floating type", dtype_name(to_type));
+      LT_CHECK(false, "expected f32, f64, bf16 or f16 to convert to, got {}", dtype_name(to_type));
   }
 }
 
@@ -54,7 +54,8 @@ void convert_elements(DType from_type, const void* from, DType to_type, void* to
     case DType::f16:
       return convert_from<f16>(from, to_type, to, n);
     default:
-      LT_CHECK(false, "elements of {} are to be {}", dtype_name(from_type), dtype_name(to_type));
+      LT_CHECK(false, "expected f32, f64, bf16 or f16 to convert to {}, got {}", dtype_name(to_type),
+               dtype_name(from_type));
   }
 }
 

@@ -1,5 +1,4 @@
-// Elements of one floating type as another, on the host: weights from outside are of other types than a
-// run's.
+// Conversion of floating-point elements on the host, for weights whose type differs from the run's.
 #pragma once
 #include <cstdint>
 
@@ -7,10 +6,10 @@
 
 namespace ltrain {
 
-/// f32, f64, bf16 or f16.
+/// Returns whether `t` is f32, f64, bf16 or f16.
 bool is_floating(DType t);
-/// n elements; narrowing rounds to nearest, ties to even. `to` and `from` may be the same memory when the
-/// types are.
+/// Converts n elements. Narrowing rounds to nearest, ties to even. `to` and `from` may be the same memory if
+/// the types are equal.
 void convert_elements(DType from_type, const void* from, DType to_type, void* to, int64_t n);
 
 }  // namespace ltrain

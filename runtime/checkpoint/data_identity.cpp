@@ -9,7 +9,7 @@ namespace {
 
 std::string kind_of(const Recipe& r) { return std::string(to_string(r.data.tokenizer.kind)); }
 
-/// byte is in the program; the others are their files.
+/// Returns whether the tokenizer is available. byte is built in; the others need their files.
 bool tokenizer_here(const Recipe& r) {
   return r.data.tokenizer.kind == TokenizerKind::byte ||
          (r.data.tokenizer.path && data::file_exists(*r.data.tokenizer.path));
@@ -36,7 +36,7 @@ std::string place(const Recipe& r, const char* key) {
   return r.origins ? r.origins->place(key).text() + ": " : "";
 }
 
-/// A key as it was given: an alias, or "data.tokenizer.kind (of model.from)".
+/// A key as written in the recipe: an alias, or "data.tokenizer.kind (of model.from)".
 std::string written(const Recipe& r, const std::string& key) {
   if (!r.origins || !r.origins->values) return key;
   const auto& values = r.origins->values->values;
@@ -44,7 +44,7 @@ std::string written(const Recipe& r, const std::string& key) {
   return it == values.end() ? key : it->second.written_as;
 }
 
-/// The sidecar of a source says which tokenizer made it: the recipe must say the same.
+/// Checks that the recipe's tokenizer is the one named in the sidecar of a source.
 void check_kind(const Recipe& r, const data::SourceInfo& s) {
   const std::string kind = kind_of(r);
   if (s.tokenizer != kind)
@@ -75,7 +75,7 @@ void check_tokenizer(const Recipe& r, const data::Tokenizer& tokenizer, const da
          s.eot < 0 ? "none" : std::to_string(s.eot));
 }
 
-/// Where documents end in data without a sidecar must be known by what asks for it.
+/// Checks that the end of documents is known if a key needs it.
 void check_end_of_document(const Recipe& r, const data::SourceInfo& s) {
   const Data& d = r.data;
   const char* asks = d.reset_attention_mask ? "data.reset_attention_mask"
@@ -148,7 +148,7 @@ void check_data(const Recipe& r) {
       if (info.max_token >= 0) check_vocabulary(r, s.path, info.max_token + 1);
       data::check_source(info, r.model.vocab_size, r.data.seq_length);
     }
-  if (r.data.tokenizer.kind == TokenizerKind::huggingface)  // of the others the rules know how many ids
+  if (r.data.tokenizer.kind == TokenizerKind::huggingface)  // rules check the vocabulary of the other kinds
     check_vocabulary(r, "the tokenizer " + printable(*r.data.tokenizer.path),
                      tokenizer_of_recipe().vocab_size());
 }

@@ -1,4 +1,4 @@
-// Which data and which tokenizer a recipe names, and whether they agree.
+// Data and tokenizer of a recipe, and checks that they agree.
 #pragma once
 #include <memory>
 
@@ -8,18 +8,18 @@
 
 namespace ltrain {
 
-/// Of the training data, which must be there. Reads a few megabytes whatever its size.
+/// Identity of the training data, whose files must exist. Reads at most a few megabytes.
 data::DataIdentity data_identity(const Recipe& recipe);
 
-/// The recipe's tokenizer, whose files must be there. Error (data) that names what is wrong with them.
+/// Loads the recipe's tokenizer, whose files must exist. Throws Error (data) with the reason.
 std::unique_ptr<data::Tokenizer> load_tokenizer(const Recipe& recipe);
 
-/// The token that ends a document of data without a sidecar: data.tokenizer.eod, else the tokenizer's; -1:
-/// none. Of a recipe that check_data takes.
+/// Token that ends a document in data without a sidecar: data.tokenizer.eod, else the tokenizer's; -1: none.
+/// The recipe must pass check_data.
 int64_t end_of_document(const Recipe& recipe);
 
-/// Everything about data that can be known before processes are started: the files are there, whole, long
-/// enough, and hold no token outside the vocabulary. Throws Error (usage or data).
+/// Checks the data before processes are started: files exist, are complete and long enough, and have no token
+/// outside the vocabulary. Throws Error (usage or data).
 void check_data(const Recipe& recipe);
 
 }  // namespace ltrain

@@ -77,7 +77,7 @@ void NewFile::write(const void* data, int64_t bytes) {
     from += n;
     bytes -= n;
     bytes_ += n;
-    if (bytes_ - begun_ >= kSyncPiece) {  // the disk works while more is made; errors are fsync's
+    if (bytes_ - begun_ >= kSyncPiece) {  // start writing to the disk early; fsync reports errors
       ::sync_file_range(fd_, begun_, bytes_ - begun_, SYNC_FILE_RANGE_WRITE);
       begun_ = bytes_;
     }
@@ -86,8 +86,8 @@ void NewFile::write(const void* data, int64_t bytes) {
 }
 
 void NewFile::sync() {
-  // Piece by piece, so that a slow disk is seen to get on: an fsync of all that is in memory says nothing for
-  // minutes. What a piece reports is not reported again.
+  // Wait in chunks, so that a slow disk shows progress. An fsync of everything in memory would be silent for
+  // minutes. Errors of a chunk are reported here because fsync does not repeat them.
   for (int64_t at = 0; at < bytes_; at += kSyncPiece) {
     if (::sync_file_range(fd_, at, std::min(kSyncPiece, bytes_ - at),
                           SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) !=
@@ -106,8 +106,8 @@ void NewFile::close() {
 }
 
 ReadFile::ReadFile(std::string path) : path_(std::move(path)) {
-  // O_NONBLOCK: a FIFO in the file's place would be waited for, before its kind is known. Of files it changes
-  // nothing.
+  // Without O_NONBLOCK, opening a FIFO would block before its kind is known. It has no effect on regular
+  // files.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) fail_errno(path_, "open", errno);
   struct stat s;
@@ -186,7 +186,7 @@ void sync_folder(const std::string& path) {
   if (fd < 0) fail_errno(path, "open folder", errno);
   const int result = ::fsync(fd), error = errno;
   ::close(fd);
-  // Some network file systems have no fsync of folders; they keep names in order themselves.
+  // Some network file systems do not support fsync of folders and keep names in order themselves.
   if (result != 0 && error != EINVAL && error != ENOTSUP) fail_errno(path, "fsync folder", error);
 }
 
@@ -199,7 +199,8 @@ void rename_new(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
     fail_errno(from, fmt::format("rename to {}", to).c_str(), errno);
-  // A file system without it (NFS): the folder's lock keeps other runs away between the look and the rename.
+  // For a file system without this operation (NFS). The folder's lock keeps other runs away between the check
+  // and the rename.
   struct stat s;
   if (::lstat(to.c_str(), &s) == 0) fail_errno(from, fmt::format("rename to {}", to).c_str(), EEXIST);
   rename_path(from, to);

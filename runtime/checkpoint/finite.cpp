@@ -8,12 +8,13 @@
 namespace ltrain {
 namespace {
 
-constexpr int64_t kBlock = 8 << 10;  // bytes: counts of a block fit into a byte of each of four registers
+// Bytes; counts of a block fit into one byte per lane of four registers.
+constexpr int64_t kBlock = 8 << 10;
 
-/// An element is not finite when `bits` of it are all set: the exponent. In integer arithmetic, which no
-/// option of a compiler takes for granted.
+/// An element is not finite if all `bits` of its exponent are set. The test uses integer arithmetic, so
+/// floating-point compiler options do not affect it.
 struct Exponent {
-  int width = 0;  ///< bytes of an element; 0: whole numbers
+  int width = 0;  ///< bytes of an element; 0: integer type
   uint64_t bits = 0;
 };
 
@@ -29,7 +30,7 @@ Exponent exponent_of(DType type) {
       return {2, 0x7c00u};
     case DType::f8e5m2:
       return {1, 0x7cu};
-    case DType::f8e4m3:  // has no infinity, and NaN is all bits but the sign
+    case DType::f8e4m3:  // no infinity; NaN has all bits set except the sign
       return {1, 0x7fu};
     case DType::i32:
     case DType::i64:
@@ -52,7 +53,7 @@ int64_t count_one_by_one(const char* at, int64_t n, uint64_t exponent) {
   return count;
 }
 
-/// All ones in the lanes of an element that is not finite. Of f64 the upper half says it.
+/// All ones in the lanes of elements that are not finite. For f64 the upper half decides.
 template <int width>
 __m128i marks(__m128i v, __m128i mask) {
   const __m128i masked = _mm_and_si128(v, mask);
@@ -62,8 +63,8 @@ __m128i marks(__m128i v, __m128i mask) {
   return width == 8 ? _mm_and_si128(equal, _mm_set_epi32(-1, 0, -1, 0)) : equal;
 }
 
-/// Whole blocks, `to` on a multiple of 16 bytes or null. Stores go past the caches: what is copied is read
-/// next by the thread that writes it to the disk, and training's own data stay where they are.
+/// Processes full blocks. `to` is aligned to 16 bytes or null. Stores bypass the caches, because the copy is
+/// read next by the thread that writes to the disk and training data should stay cached.
 template <int width, class Bits>
 int64_t run_blocks(char* to, const char* from, int64_t blocks, Bits exponent) {
   __m128i mask;
@@ -76,23 +77,23 @@ int64_t run_blocks(char* to, const char* from, int64_t blocks, Bits exponent) {
     for (int64_t i = 0; i < kBlock; i += 64) {
       __m128i v[4];
       for (int k = 0; k < 4; ++k) v[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i + 16 * k));
-      // A mark is -1 in every byte of its lane: marked bytes are counted.
+      // A mark is -1 in every byte of its lane, so this counts marked bytes.
       for (int k = 0; k < 4; ++k) sums[k] = _mm_sub_epi8(sums[k], marks<width>(v[k], mask));
       if (!to) continue;
       for (int k = 0; k < 4; ++k)
         _mm_stream_si128(reinterpret_cast<__m128i*>(to + b * kBlock + i + 16 * k), v[k]);
     }
-    // At most 128 in each byte, one for each round.
+    // At most 128 in each byte, one per iteration.
     for (const __m128i& s : sums) {
       const __m128i halves = _mm_sad_epu8(s, _mm_setzero_si128());
       all += _mm_cvtsi128_si64(halves) + _mm_cvtsi128_si64(_mm_srli_si128(halves, 8));
     }
   }
   if (to) _mm_sfence();
-  return all / (width == 8 ? 4 : width);  // bytes that are marked for each element
+  return all / (width == 8 ? 4 : width);  // converts marked bytes to elements
 }
 
-/// Counts, and copies where `to` is not null.
+/// Counts, and copies if `to` is not null.
 int64_t run(DType type, char* to, const char* from, int64_t elements) {
   const Exponent e = exponent_of(type);
   const int64_t bytes = elements * dtype_size(type);

@@ -1,4 +1,5 @@
-// Whether what a checkpoint would hold is finite: seen while it is copied, so that memory is read once.
+// Checks that the state to be saved is finite. The check runs while the state is copied, so memory is read
+// once.
 #pragma once
 #include <cstdint>
 
@@ -6,10 +7,10 @@
 
 namespace ltrain {
 
-/// Elements that are infinite or NaN; 0 of whole numbers.
+/// Number of infinite or NaN elements; 0 for integer types.
 int64_t count_not_finite(DType type, const void* data, int64_t elements);
 
-/// Copies, and counts them on the way. `from` and `to` do not overlap.
+/// Copies elements and returns the number of infinite or NaN ones. `from` and `to` must not overlap.
 int64_t copy_and_check(DType type, void* to, const void* from, int64_t elements);
 
 }  // namespace ltrain

@@ -15,13 +15,13 @@ namespace {
 
 using nlohmann::json;
 
-/// Reads objects strictly: every key must be taken, every value must have its type.
+/// Reads JSON objects strictly: every key must be read and every value must have its type.
 class Object {
  public:
   Object(const json& v, std::string where) : v_(v), where_(std::move(where)) {
     if (!v_.is_object()) bad("is not an object");
   }
-  /// Every key has been taken.
+  /// Fails if a key has not been read.
   void done() const {
     for (const auto& [key, unused] : v_.items())
       if (!taken_.count(key)) bad("has the unknown key \"" + printable(key, 60) + "\"");
@@ -42,9 +42,9 @@ class Object {
                       high));
     return v.get<int64_t>();
   }
-  /// Of steps, samples and tokens.
+  /// A number of steps, samples or tokens.
   int64_t count(const char* key) { return integer(key, 0, kMaxCount); }
-  /// null stands for a value that is not finite.
+  /// A number. null stands for a value that is not finite.
   double number(const char* key) {
     const json& v = get(key);
     if (v.is_null()) return std::nan("");
@@ -248,7 +248,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   if (o.text("format") != "ltrain-checkpoint") o.bad("is not the manifest of an ltrain checkpoint");
   const int64_t version = o.integer("version");
   if (version < 1 || version > kManifestVersion) {
-    // Another version may have other keys: name it before anything else is judged.
+    // Another version may have other keys, so the version is checked first.
     fail(ExitCode::storage, "{}: format version {}, this ltrain reads versions 1 to {}; {}", path, version,
          kManifestVersion,
          version > kManifestVersion ? "use the ltrain that wrote it, or a newer one"
@@ -291,7 +291,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   for (const json& file : files) {
     Object f(file, path + ": a file");
     FileRecord r{f.text("name"), f.integer("bytes"), f.text("xxh3_128")};
-    // No path out of the folder.
+    // The name must not lead out of the folder.
     if (r.name != shard_name(static_cast<int>(m.files.size()), static_cast<int>(files.size())))
       f.bad("has an unexpected name");
     if (!is_hash(r.hash)) f.bad("has no xxh3-128 hash");
@@ -312,8 +312,8 @@ std::string overlap_text(const Slice& a, const Slice& b) {
   return fmt::format("two pieces overlap: {} and {}", to_string(a), to_string(b));
 }
 
-/// "" or what overlaps, in n log n for pieces as runs write them: ranges of one box, or boxes that cuts along
-/// the dims part from each other, one cut after the other.
+/// Describes an overlap of the pieces, or returns "". Takes n log n time for the pieces that runs write:
+/// ranges of one box, or boxes from successive cuts along dims.
 std::string overlap(std::vector<const Slice*> pieces, int depth) {
   constexpr int kMostDepth = 32;
   constexpr size_t kMostPairs = 1024;
@@ -330,7 +330,7 @@ std::string overlap(std::vector<const Slice*> pieces, int depth) {
     std::sort(pieces.begin(), pieces.end(),
               [&](const Slice* a, const Slice* b) { return a->offset[d] < b->offset[d]; });
     std::vector<size_t> cuts{0};
-    int64_t end = 0;  // of the pieces so far, along the dim
+    int64_t end = 0;  // end of the pieces so far along the dim
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (i > 0 && pieces[i]->offset[d] >= end) cuts.push_back(i);
       end = std::max(end, pieces[i]->offset[d] + pieces[i]->extent[d]);
@@ -345,7 +345,7 @@ std::string overlap(std::vector<const Slice*> pieces, int depth) {
         return wrong;
     return "";
   }
-  // What no cut parts: few, or no run wrote it.
+  // No cut separates these pieces. There are few, or no run wrote them.
   const size_t looked_at = std::min(pieces.size(), kMostPairs);
   for (size_t i = 0; i < looked_at; ++i)
     for (size_t j = 0; j < i; ++j)

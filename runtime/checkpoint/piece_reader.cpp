@@ -12,7 +12,9 @@ namespace ltrain {
 namespace {
 
 constexpr int64_t kGap =
-    4096;  // bytes between two runs that are read too: a page, which the system reads anyway
+    // Largest gap in bytes between two ranges that are read together: one page, which the system reads
+    // anyway.
+    4096;
 constexpr int64_t kBuffer = 8 << 20;
 
 }  // namespace
@@ -51,12 +53,13 @@ void PieceReader::read(const std::string& name, DType dtype, const Slice& slice,
                 : piece.order.kind == FileOrder::strided ? read_strided(piece, t.dtype, dtype, slice, to)
                 : piece.order.kind == FileOrder::fp8     ? read_fp8(piece, dtype, slice, to)
                                                          : read_mxfp4(piece, dtype, slice, to);
-  // The pieces tile the tensor (checked when it was opened), so this is a defect and not damage.
-  LT_CHECK(filled == slice.elements(), "{}: {} of {} elements of {}", path_, filled, slice.elements(), name);
+  // The pieces cover the tensor (checked when it was opened), so this is a defect and not damage.
+  LT_CHECK(filled == slice.elements(), "{}: expected {} elements of {}, got {}", path_, slice.elements(),
+           name, filled);
   elements_read_[name] += filled;
 }
 
-/// Runs that lie close together in the file are fetched by one read and scattered from a buffer.
+/// Ranges close together in the file are read at once and scattered from a buffer.
 int64_t PieceReader::read_rows(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to) {
   const int64_t size = dtype_size(stored), out = dtype_size(dtype);
   const SafetensorsEntry& from =
@@ -71,7 +74,7 @@ int64_t PieceReader::read_rows(const Piece& piece, DType stored, DType dtype, co
     const int64_t begin = batch.front().from * size, end = (batch.back().from + batch.back().count) * size;
     if (batch.size() == 1 && stored == dtype) {
       f.read(from, begin, end - begin, static_cast<char*>(to) + batch[0].to * size);
-    } else if (batch.size() == 1) {  // a long run, by buffers
+    } else if (batch.size() == 1) {  // a long range, read in chunks
       const int64_t most = kBuffer / size;
       buffer_.resize(static_cast<size_t>(std::min(most, batch[0].count) * size));
       for (int64_t done = 0; done < batch[0].count; done += most) {
@@ -96,7 +99,7 @@ int64_t PieceReader::read_rows(const Piece& piece, DType stored, DType dtype, co
     if (!batch.empty()) {
       Copy& last = batch.back();
       if (last.from + last.count == at && last.to + last.count == into && batch.size() == 1) {
-        last.count += count;  // one run for the file and for memory
+        last.count += count;  // contiguous in the file and in memory
         return;
       }
       const int64_t gap = (at - last.from - last.count) * size,
@@ -111,17 +114,17 @@ int64_t PieceReader::read_rows(const Piece& piece, DType stored, DType dtype, co
 
 namespace {
 
-/// A part of a row of a piece, seen as a matrix, and where it goes.
+/// A part of a row of a piece, seen as a matrix, and its offset in the output.
 struct RowPart {
   int64_t row, column, count, to;
 };
 
-/// What a piece has of a slice, row by row.
+/// Parts of the slice in a piece, row by row.
 std::vector<RowPart> row_parts(const Slice& piece, const Slice& slice) {
   const int64_t width = piece.extent[piece.extent.rank - 1];
   std::vector<RowPart> parts;
   for_each_common(piece, slice, [&](int64_t at, int64_t into, int64_t count) {
-    while (count > 0) {  // a run may go on over rows
+    while (count > 0) {  // a range may continue over rows
       const int64_t n = std::min(count, width - at % width);
       parts.push_back({at / width, at % width, n, into});
       at += n, into += n, count -= n;
@@ -138,8 +141,8 @@ int64_t elements_of(const std::vector<RowPart>& parts) {
 
 }  // namespace
 
-/// Of each column what lies between the first wanted row and the last is read, and what lies between columns
-/// where it is less than that.
+/// Reads each column from the first wanted row to the last. Gaps between columns are read too if they are
+/// smaller than that.
 int64_t PieceReader::read_strided(const Piece& piece, DType stored, DType dtype, const Slice& slice,
                                   void* to) {
   const FileOrder& o = piece.order;
@@ -152,7 +155,7 @@ int64_t PieceReader::read_strided(const Piece& piece, DType stored, DType dtype,
     low = std::min(low, p.row), high = std::max(high, p.row + 1);
     begin = std::min(begin, p.column), end = std::max(end, p.column + p.count);
   }
-  const int64_t height = (high - low - 1) * o.row + 1;  // elements of a column, with what lies between them
+  const int64_t height = (high - low - 1) * o.row + 1;  // elements of a column including gaps
   const bool apart = o.column - height > std::max(height, kGap / size);
   const int64_t stride = apart ? height : o.column, band = std::max<int64_t>(1, kBuffer / (stride * size));
   std::vector<char> columns;
@@ -175,10 +178,10 @@ int64_t PieceReader::read_strided(const Piece& piece, DType stored, DType dtype,
   return elements_of(parts);
 }
 
-/// Two numbers a byte, the lower half first: a sign, two bits of exponent, one of mantissa (OCP Microscaling
-/// Formats 1.0), times 2 to the block's scale less 127. All are exact in bf16.
+/// Two numbers per byte, the lower half first: a sign bit, two exponent bits and one mantissa bit (OCP
+/// Microscaling Formats 1.0), multiplied by 2^(scale of the block - 127). All values are exact in bf16.
 int64_t PieceReader::read_mxfp4(const Piece& piece, DType dtype, const Slice& slice, void* to) {
-  constexpr int64_t kColumns = 32, kBytes = 16;  // of a block
+  constexpr int64_t kColumns = 32, kBytes = 16;  // columns and bytes of a block
   constexpr float kValues[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                                  -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
   const FileOrder& o = piece.order;
@@ -190,7 +193,7 @@ int64_t PieceReader::read_mxfp4(const Piece& piece, DType dtype, const Slice& sl
   std::vector<uint8_t> packed, exponents;
   std::vector<float> values;
   for (size_t first = 0, next = 0; first < parts.size(); first = next) {
-    // Rows whose blocks are read at once, with what lies between them; one row where little of it is wanted.
+    // Rows whose blocks are read at once, including gaps; a single row if only a small part of it is wanted.
     const bool whole = 2 * parts[first].count > row_blocks * kColumns;
     const int64_t begin = whole ? 0 : parts[first].column / kColumns,
                   end = whole ? row_blocks
@@ -229,8 +232,8 @@ int64_t PieceReader::read_mxfp4(const Piece& piece, DType dtype, const Slice& sl
   return elements_of(parts);
 }
 
-/// A number is its byte's value times its block's factor in fp32, rounded to bf16 as DeepSeek's own
-/// conversion does, so that every layout and precision begins with the same.
+/// A number is the value of its byte times the fp32 factor of its block, rounded to bf16 like DeepSeek's own
+/// conversion. Every layout and precision therefore starts from the same values.
 int64_t PieceReader::read_fp8(const Piece& piece, DType dtype, const Slice& slice, void* to) {
   constexpr int64_t kBlock = FileOrder::kFp8Block;
   const FileOrder& o = piece.order;
@@ -247,7 +250,7 @@ int64_t PieceReader::read_fp8(const Piece& piece, DType dtype, const Slice& slic
   std::vector<uint8_t> codes;
   std::vector<char> rounded;
   for (size_t first = 0, next = 0; first < parts.size(); first = next) {
-    // Rows that are read at once, with what lies between their parts where that is little.
+    // Rows that are read at once, including small gaps between their parts.
     const int64_t begin = parts[first].row * width + parts[first].column;
     int64_t end = begin + parts[first].count;
     for (next = first + 1; next < parts.size(); ++next) {

@@ -1,5 +1,5 @@
-// Tensors that lie in pieces in safetensors files, read slice by slice: a checkpoint of ltrain, or a folder
-// of Hugging Face's.
+// Reading of tensors stored in pieces in safetensors files, slice by slice. The files are an ltrain
+// checkpoint or a Hugging Face folder.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,8 +15,8 @@ namespace ltrain {
 
 class PieceReader {
  public:
-  /// `files`: names in the folder `path`, which pieces have by number. The pieces of a tensor make it up
-  /// exactly once.
+  /// `files`: names in the folder `path`, which pieces refer to by number. The pieces of a tensor must cover
+  /// it exactly once.
   PieceReader(std::string path, std::vector<std::string> files, std::map<std::string, TensorParts> tensors);
   virtual ~PieceReader() = default;
 
@@ -24,16 +24,17 @@ class PieceReader {
   const std::map<std::string, TensorParts>& tensors() const { return tensors_; }
   bool has(const std::string& name) const { return tensors_.count(name) > 0; }
 
-  /// Fills `to` with the slice's elements. Error (storage) when there is no such tensor, or its shape or type
-  /// differ. Reads the byte ranges that the slice needs: those closer than 4 KiB with the gap
-  /// between them, and of a piece in another order at most twice the slice for each matrix that lies in it.
+  /// Fills `to` with the elements of the slice. Throws Error (storage) if the tensor does not exist or has
+  /// another shape or type. Reads only the byte ranges that the slice needs. Ranges closer than 4 KiB are
+  /// read together with the gap. For a piece in another order it reads at most twice the slice for each
+  /// matrix in it.
   void read(const std::string& name, DType dtype, const Slice& slice, void* to);
-  /// Collective: every element of every tensor that `needed` names (default: all) has been read by some rank;
-  /// Error (storage) naming the tensors that were not.
+  /// Collective. Checks that some rank has read every element of every tensor for which `needed` returns true
+  /// (default: all). Throws Error (storage) with the names of the other tensors.
   void finish(Communicator& control, Stream& stream,
               const std::function<bool(const std::string&)>& needed = {});
-  int64_t bytes_read() const { return bytes_read_; }  ///< by this rank, by read()
-  /// From here on read() takes any floating type, and rounds to nearest where `dtype` is narrower.
+  int64_t bytes_read() const { return bytes_read_; }  ///< bytes of tensors read by this rank with read()
+  /// From now on read() accepts any floating-point type, and rounds to nearest if `dtype` is narrower.
   void take_any_float() { any_float_ = true; }
 
  private:
@@ -47,7 +48,7 @@ class PieceReader {
   std::string path_;
   std::vector<std::string> names_;
   std::map<std::string, TensorParts> tensors_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // opened when first read
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // opened at the first read
   std::map<std::string, int64_t> elements_read_;
   std::vector<char> buffer_;
   int64_t bytes_read_ = 0;

@@ -10,7 +10,7 @@ namespace ltrain {
 
 namespace {
 
-/// What rank 0 proposes: a checkpoint, a fresh start, or the end.
+/// Proposal of rank 0: a checkpoint, a fresh start, or an error.
 struct Proposal {
   enum Kind { take, fresh, error } kind = fresh;
   std::string text;  // path, note or error
@@ -27,7 +27,7 @@ std::string list_rejections(const std::vector<std::string>& rejected) {
   return text;
 }
 
-/// Walks over the candidates of rank 0, from the newest on.
+/// Iterates over the candidates on rank 0, from newest to oldest.
 class Search {
  public:
   explicit Search(const ResumeOptions& o) : explicit_(o.resume != "auto"), key_(o.key) {
@@ -44,7 +44,7 @@ class Search {
   }
 
   void reject(const std::string& why) { rejected_.push_back(why); }
-  /// The one that was proposed last.
+  /// Rejects the candidate proposed last.
   void reject_proposed(const std::string& why) {
     reject(why);
     damaged_.push_back(candidates_[at_ - 1].name);
@@ -85,7 +85,7 @@ class Search {
   size_t at_ = 0;
 };
 
-/// This rank's share of the files; "" or what is wrong.
+/// Verifies this rank's share of the files. Returns "" or the error.
 std::string verify_share(const std::string& path, const Manifest& m, int rank, int world) {
   try {
     for (int i = rank; i < static_cast<int>(m.files.size()); i += world) verify_file(path, m, i);
@@ -104,7 +104,7 @@ std::vector<std::string> file_names(const Manifest& m) {
 bool dense(const std::vector<std::pair<std::string, std::string>>& model) {
   for (const auto& [key, value] : model)
     if (key == "moe.num_experts") return value == "0";
-  return true;  // a dense model's has no such key
+  return true;  // a dense model has no such key
 }
 
 }  // namespace
@@ -165,8 +165,7 @@ std::unique_ptr<CheckpointReader> CheckpointReader::open_at(const std::string& p
   o.key = key;
   o.verify_hashes = verify_hashes;
   auto reader = find(o, control, stream, notes);
-  LT_CHECK(reader != nullptr, "{} = {}: expected a checkpoint or an error, and nothing was opened", key,
-           path);
+  LT_CHECK(reader != nullptr, "{} = {}: expected a checkpoint or an error, got neither", key, path);
   return reader;
 }
 
@@ -190,8 +189,8 @@ std::unique_ptr<CheckpointReader> CheckpointReader::find(const ResumeOptions& op
       notes.push_back(proposal.text);
       return nullptr;
     }
-    // Every rank reads the manifest itself and hashes its share of the files; one objection rejects it for
-    // all.
+    // Every rank reads the manifest itself and hashes its share of the files. An error on one rank rejects
+    // the checkpoint for all.
     Manifest manifest;
     std::string objection;
     try {

@@ -1,4 +1,5 @@
-// Finds the checkpoint to resume from, and reads any slice of its tensors, whatever layout wrote it.
+// Search for the checkpoint to resume from, and reading of any slice of its tensors, independent of the
+// layout that wrote it.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,34 +11,33 @@
 namespace ltrain {
 
 struct ResumeOptions {
-  std::string folder;                     ///< OUTPUT_DIR/checkpoints
-  std::string resume = "auto";            ///< auto | never | path of a checkpoint or of a folder of them
-  std::string key = "checkpoint.resume";  ///< of the recipe, that a path comes from
-  bool verify_hashes =
-      true;  ///< every byte of every file, shared out among the ranks, before anything is read
-  /// model_settings() of the recipe. Settings that shape the tensors or what they compute must agree; dropout
-  /// and initial values may differ. Empty: not compared.
+  std::string folder;  ///< OUTPUT_DIR/checkpoints
+  /// Auto | never | path of a checkpoint or of a folder with checkpoints.
+  std::string resume = "auto";
+  std::string key = "checkpoint.resume";  ///< recipe key that a path comes from
+  bool verify_hashes = true;  ///< hash all files before anything is read; the ranks share the work
+  /// model_settings() of the recipe. Settings that change the shape of tensors or the computation must agree.
+  /// Dropout and initial values may differ. Empty: no comparison.
   std::vector<std::pair<std::string, std::string>> model;
 };
 
 class CheckpointReader : public PieceReader {
  public:
-  /// Collective: every rank opens the same checkpoint. Null when `resume` is never, or auto and there is
-  /// none; `notes` then says so, and says why newer checkpoints were passed over when an older one is taken.
-  /// Error (storage) when a path was given and nothing there can be used, or when all that auto finds is
-  /// damaged.
+  /// Collective: every rank opens the same checkpoint. Returns null if `resume` is never, or auto without a
+  /// checkpoint; `notes` then says so. If an older checkpoint is used, `notes` says why newer ones were
+  /// skipped. Throws Error (storage) if a given path has no usable checkpoint, or if auto finds only damaged
+  /// ones.
   static std::unique_ptr<CheckpointReader> open(const ResumeOptions& options, Communicator& control,
                                                 Stream& stream, std::vector<std::string>& notes);
 
-  /// Collective, and without a resume: the checkpoint at `path`, or the newest that can be used of a folder
-  /// of checkpoints or of a run's output_dir. `notes` says why newer ones were passed over. `key` names the
-  /// path in errors (storage).
+  /// Collective. Opens the checkpoint at `path`, or the newest usable one in a folder of checkpoints or in a
+  /// run's output_dir. `notes` says why newer ones were skipped. `key` names the path in errors (storage).
   static std::unique_ptr<CheckpointReader> open_at(const std::string& path, const std::string& key,
                                                    bool verify_hashes, Communicator& control, Stream& stream,
                                                    std::vector<std::string>& notes);
 
   const CheckpointInfo& info() const { return info_; }
-  /// Rank 0: names of newer checkpoints that were passed over when their bytes had been read.
+  /// Rank 0: names of newer checkpoints that were skipped after their bytes had been read.
   const std::vector<std::string>& damaged() const { return damaged_; }
 
  private:
@@ -49,9 +49,10 @@ class CheckpointReader : public PieceReader {
   std::vector<std::string> damaged_;
 };
 
-/// A value that is as if its key were absent, as it is in a checkpoint from before there was such a key.
+/// Returns whether `value` means the same as an absent key. A checkpoint from before the key existed does not
+/// have it.
 bool says_nothing(const std::string& value);
-/// "" or the settings that differ and matter: "hidden_size is 256 in the checkpoint and 512 in the recipe".
+/// Settings that differ and matter: "hidden_size is 256 in the checkpoint and 512 in the recipe"; "": none.
 std::string model_mismatch(const std::vector<std::pair<std::string, std::string>>& checkpoint,
                            const std::vector<std::pair<std::string, std::string>>& recipe);
 

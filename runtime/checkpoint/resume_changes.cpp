@@ -19,7 +19,7 @@ std::string joined(const std::vector<std::string>& parts) {
   return all;
 }
 
-/// "optimizer.lr 3e-4 -> 1e-4": every key whose value changes what a step computes, the schedule or the data.
+/// Changed keys that affect the result of a step, the schedule or the data: "optimizer.lr 3e-4 -> 1e-4".
 std::vector<std::string> changed_keys(const Recipe& before, const Recipe& now) {
   std::vector<std::string> changed;
   for (const Key& key : recipe::schema()) {
@@ -36,7 +36,7 @@ std::vector<std::string> changed_keys(const Recipe& before, const Recipe& now) {
   return changed;
 }
 
-/// What nobody who goes on from this checkpoint can mean.
+/// Refuses changes with which a run cannot continue from this checkpoint.
 void refuse_impossible(const CheckpointInfo& i, const std::string& path, const Recipe& before,
                        const Recipe& now) {
   if ((before.precision == Precision::fp64) != (now.precision == Precision::fp64))
@@ -56,7 +56,7 @@ void refuse_impossible(const CheckpointInfo& i, const std::string& path, const R
          before.optimizer.freeze_step);
 }
 
-/// A learning rate that is not what the checkpoint's recipe had for the next step.
+/// Notes a learning rate that differs from the value of the checkpoint's recipe for the next step.
 void note_learning_rate(const CheckpointInfo& i, const Recipe& before, const Recipe& now,
                         std::vector<std::string>& notes) {
   if (i.step >= now.train.train_steps) return;
@@ -75,7 +75,7 @@ void note_learning_rate(const CheckpointInfo& i, const Recipe& before, const Rec
                   i.step + 1, next, last, i.step, expected, keep));
 }
 
-/// Where the data goes on, after refusing or noting what differs.
+/// Position at which the data continue, after refusing or noting differences.
 DataPosition data_position(const CheckpointInfo& i, const std::string& path, const Recipe& r,
                            const data::DataIdentity& now, std::vector<std::string>& notes) {
   DataPosition at{i.data_cursor, i.consumed_samples, i.consumed_tokens};

@@ -1,4 +1,5 @@
-// What a recipe changes in a run that goes on from a checkpoint: what it may not, and what the user is told.
+// Comparison of a recipe with the checkpoint that a run resumes from: forbidden changes, and notes for the
+// user.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,16 +11,17 @@
 namespace ltrain {
 
 struct ResumeChanges {
-  DataPosition position;           ///< where the data goes on
+  DataPosition position;           ///< position at which the data continue
   std::vector<std::string> notes;  ///< lines for the user
 };
 
-/// Error (usage) for data that is not the checkpoint's, unless checkpoint.resume_data allows it, and for
-/// changes that cannot be meant. `path`: of the checkpoint, for messages.
+/// Compares the recipe and data with the checkpoint. Throws Error (usage) if the data differ and
+/// checkpoint.resume_data does not allow it, and for impossible changes. `path`: path of the checkpoint, for
+/// messages.
 ResumeChanges compare_resume(const CheckpointInfo& checkpoint, const std::string& path, const Recipe& recipe,
                              const data::DataIdentity& data);
-/// For a run that takes the weights and the optimizer's states alone, of other data and schedules as it
-/// likes: error (usage) where they cannot go on under this recipe.
+/// Checks a checkpoint of which only weights and optimizer state are loaded. Data and schedules may differ.
+/// Throws Error (usage) if this recipe cannot continue from the state.
 void check_states(const CheckpointInfo& checkpoint, const std::string& path, const Recipe& recipe);
 
 }  // namespace ltrain

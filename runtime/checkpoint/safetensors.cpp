@@ -23,7 +23,7 @@ struct DtypeInfo {
   const char* name;
   int bits;
 };
-/// In the order of the reference's enum: the writer sorts by it, descending.
+/// In the order of the reference's enum. The writer sorts by it in descending order.
 constexpr DtypeInfo kDtypes[] = {
     {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
@@ -40,9 +40,9 @@ int dtype_rank(const std::string& name) {
   fail(ExitCode::storage, "{}: not a safetensors file: {}", path, why);
 }
 
-std::string shown(const std::string& name) { return printable(name, 80); }  // names come from outside
+std::string shown(const std::string& name) { return printable(name, 80); }  // names are untrusted text
 
-/// Parses the header; duplicate keys, depth and encoding are checked on the way.
+/// Parses the header. Checks for duplicate keys, depth and encoding.
 json parse_header(const std::string& path, const std::string& text) {
   if (text.find('\0') != std::string::npos) refuse(path, "the header has a NUL byte");
   if (text.size() >= 3 && text.compare(0, 3, "\xEF\xBB\xBF") == 0)
@@ -179,7 +179,8 @@ const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, int64_t offset, int64_t bytes, void* to) const {
   LT_CHECK(offset >= 0 && bytes >= 0 && bytes <= entry.end - entry.begin - offset,
-           "bytes {} + {} of tensor {}", offset, bytes, entry.name);
+           "expected a byte range within {} bytes of tensor {}, got offset {} and {} bytes",
+           entry.end - entry.begin, entry.name, offset, bytes);
   file_.read(to, data_begin_ + entry.begin + offset, bytes);
 }
 
@@ -199,8 +200,8 @@ std::vector<SafetensorsItem> in_reference_order(std::vector<SafetensorsItem> ite
   return items;
 }
 
-/// Put together item by item: keys stand in the order of the bytes, and nlohmann's ordered_json looks at
-/// every key before it adds one, which is quadratic in the number of tensors.
+/// Builds the text item by item, with keys in the order of the bytes. nlohmann's ordered_json searches all
+/// keys before it adds one, which is quadratic in the number of tensors.
 std::string make_header(const std::vector<SafetensorsItem>& order,
                         const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
@@ -209,8 +210,8 @@ std::string make_header(const std::vector<SafetensorsItem>& order,
   std::set<std::string> names;
   for (size_t i = 0; i < order.size(); ++i) {
     const SafetensorsItem& item = order[i];
-    LT_CHECK(names.insert(item.name).second && item.name != "__metadata__", "two tensors named {}",
-             item.name);
+    LT_CHECK(names.insert(item.name).second && item.name != "__metadata__",
+             "expected distinct tensor names, got {} twice", item.name);
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", i ? "," : "",
                         json(item.name).dump(), safetensors_dtype(item.dtype), json(item.shape).dump(), at,
                         at + item.bytes());
@@ -250,7 +251,8 @@ SafetensorsWriter::SafetensorsWriter(NewFile& file, std::vector<SafetensorsItem>
 void SafetensorsWriter::write(const void* data, int64_t bytes) { file_.write(data, bytes); }
 
 void SafetensorsWriter::finish() {
-  LT_CHECK(file_.bytes() == size_, "{}: {} bytes of {} were written", file_.path(), file_.bytes(), size_);
+  LT_CHECK(file_.bytes() == size_, "{}: expected {} bytes to be written, got {}", file_.path(), size_,
+           file_.bytes());
   LT_FAULT_POINT("checkpoint.before_fsync");
   file_.sync();
   LT_FAULT_POINT("checkpoint.after_fsync");

@@ -1,5 +1,6 @@
-// Hugging Face's safetensors: u64 N, N bytes of JSON, the data. The reader refuses what the reference
-// refuses; the writer gives the reference's bytes (order, padding), so files can be compared.
+// Hugging Face's safetensors format: u64 N, N bytes of JSON, the data. The reader refuses the same files as
+// the reference. The writer produces the same bytes as the reference (order, padding), so files can be
+// compared.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,9 +15,9 @@ namespace ltrain {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;  ///< "F32", "BF16", ...; some that ltrain has no DType for
+  std::string dtype;  ///< "F32", "BF16", ...; may have no matching DType
   std::vector<int64_t> shape;
-  int64_t begin = 0, end = 0;  ///< bytes in the data part
+  int64_t begin = 0, end = 0;  ///< byte range in the data part
 };
 
 std::string safetensors_dtype(DType t);
@@ -24,13 +25,14 @@ std::optional<DType> dtype_from_safetensors(const std::string& name);
 
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::string& path);  ///< reads and checks the header; Error (storage)
+  /// Reads and checks the header; throws Error (storage).
+  explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  ///< by offset
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  ///< sorted by offset
   const SafetensorsEntry* find(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  /// Bytes [offset, offset + bytes) of one tensor.
+  /// Reads bytes [offset, offset + bytes) of one tensor.
   void read(const SafetensorsEntry& entry, int64_t offset, int64_t bytes, void* to) const;
   const ReadFile& file() const { return file_; }
 
@@ -46,24 +48,24 @@ struct SafetensorsItem {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  const void* data = nullptr;  ///< of write_safetensors
+  const void* data = nullptr;  ///< used by write_safetensors
   int64_t bytes() const;
 };
 
-/// Size of the file that is made of these.
+/// Size in bytes of a file with these items.
 int64_t safetensors_size(const std::vector<SafetensorsItem>& items,
                          const std::map<std::string, std::string>& metadata);
 
-/// A file whose tensors are written part by part, so that none needs to be in memory whole.
+/// Writes a file tensor by tensor and in chunks, so that no tensor has to be in memory in full.
 class SafetensorsWriter {
  public:
-  /// Takes the space on the disk, and writes the header.
+  /// Allocates the space on the disk and writes the header.
   SafetensorsWriter(NewFile& file, std::vector<SafetensorsItem> items,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
-  /// In the order in which their bytes are to be written: dtype, then name, as the reference does.
+  /// Items in the order in which their bytes must be written: by dtype, then name, like the reference.
   const std::vector<SafetensorsItem>& items() const { return items_; }
   void write(const void* data, int64_t bytes);
-  /// Syncs and closes; `file` then has its size and hash.
+  /// Syncs and closes the file. `file` then has its size and hash.
   void finish();
 
  private:
@@ -72,7 +74,7 @@ class SafetensorsWriter {
   int64_t size_ = 0;
 };
 
-/// Writes all of a new file. The order of `items` does not matter.
+/// Writes a new file. The order of `items` does not matter.
 void write_safetensors(NewFile& file, const std::vector<SafetensorsItem>& items,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

@@ -23,7 +23,7 @@ bool is_candidate(const std::string& name) { return name.compare(0, 5, "step-") 
 
 constexpr std::string_view kAsideNames[] = {"", "superseded", "unhealthy", "damaged", "uncommitted"};
 
-/// Of a name such as superseded-step-00000100.
+/// Reason in a name such as superseded-step-00000100.
 Aside aside_of(const std::string& name) {
   for (const Aside a : {Aside::superseded, Aside::unhealthy, Aside::damaged, Aside::uncommitted})
     if (name.starts_with(fmt::format("{}-step-", to_string(a)))) return a;
@@ -211,7 +211,7 @@ std::vector<std::string> rotate(const std::string& folder, int64_t keep) {
   std::vector<std::string> removed;
   for (const Candidate* c : old) {
     LT_FAULT_POINT("checkpoint.before_delete");
-    // Without its name first, so that a deletion that dies half-way leaves debris and no broken checkpoint.
+    // Rename first, so that an interrupted deletion leaves debris and not a broken checkpoint.
     const std::string doomed = c->path + kTemporary + "delete-" + std::to_string(getpid());
     rename_path(c->path, doomed);
     LT_FAULT_POINT("checkpoint.mid_delete");

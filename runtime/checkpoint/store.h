@@ -1,9 +1,9 @@
-// A folder of checkpoints: step-00000100/ with shards, manifest.json and, last, COMMIT. What has no valid
-// COMMIT does not exist for a resume.
+// A folder of checkpoints: step-00000100/ with shards, manifest.json and, written last, COMMIT. A resume
+// ignores folders without a valid COMMIT.
 //
-// A run removes nothing that it did not write, but by rotation. What has the name of a step that it saves, or
-// is of the branch that it leaves when it goes back to an older step, is set aside: it gets a name that says
-// why, superseded-step-00000100, which neither auto nor rotation looks at.
+// A run removes only its own checkpoints, by rotation. Two kinds of other folders are set aside: a folder
+// with the name of a step that the run saves, and the later checkpoints when a run goes back to an older
+// step. They get a name with the reason, such as superseded-step-00000100, which auto and rotation ignore.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,68 +15,68 @@ namespace ltrain {
 std::string checkpoint_name(int64_t step);  ///< "step-00000100"
 inline const char* kManifestFile = "manifest.json";
 inline const char* kCommitFile = "COMMIT";
-inline const char* kPinFile = "KEEP";  ///< put there by a user: rotation leaves the checkpoint alone
+inline const char* kPinFile = "KEEP";  ///< created by a user to protect the checkpoint from rotation
 
-/// What COMMIT says of a manifest's text.
+/// Contents of COMMIT for a manifest's text.
 std::string commit_record(const std::string& manifest_text);
 
-/// Reads COMMIT, then the manifest that it vouches for, then the sizes of the files. Error (storage): what is
-/// wrong.
+/// Reads COMMIT, then checks the manifest against it, then checks the sizes of the files. Throws Error
+/// (storage) with the reason.
 Manifest read_committed(const std::string& checkpoint);
-/// Reads every byte of file number `index` and compares the hash; also the shard's own header with the
+/// Reads file number `index` in full and compares the hash. Also compares the shard's own header with the
 /// manifest.
 void verify_file(const std::string& checkpoint, const Manifest& manifest, int index);
 
-/// Why a folder was set aside: the first word of its name.
+/// Reason for setting a folder aside: the first word of its name.
 enum class Aside : uint8_t {
   none,
-  superseded,   ///< whole: a run went back to an older step, and past it
+  superseded,   ///< complete; a run went back to an older step, and past it
   unhealthy,    ///< committed, with a loss, gradient norm or state that is not finite
-  damaged,      ///< committed, and not what was written
-  uncommitted,  ///< has no COMMIT
+  damaged,      ///< committed, with contents that differ from what was written
+  uncommitted,  ///< without COMMIT
 };
 std::string_view to_string(Aside a);
 
 struct Candidate {
   std::string path, name;
-  std::string error;  ///< empty: committed and of the right sizes
-  Manifest manifest;  ///< when error is empty
+  std::string error;  ///< empty: committed, with files of the right sizes
+  Manifest manifest;  ///< valid if error is empty
   bool pinned = false;
   std::string note;  ///< "the folder is named for step 100"
   Aside aside = Aside::none;
-  /// The manifest's step; of what has none that can be believed the step of its name, -1: it names none.
+  /// Step in the manifest. Without a valid manifest: step in the name, or -1.
   int64_t step() const;
 };
 
-/// The folder has a manifest or a COMMIT.
+/// Returns whether the folder has a manifest or a COMMIT.
 bool is_checkpoint(const std::string& path);
-/// The checkpoint of this folder, or what is wrong with it.
+/// Reads the checkpoint of this folder, or the reason why it is invalid.
 Candidate read_checkpoint(const std::string& path);
-/// Everything that looks like a checkpoint, newest first by the step in the manifest (of what has none that
-/// can be believed: in the name).
+/// All folders that look like checkpoints, newest first by the step in the manifest, or in the name without a
+/// valid manifest.
 std::vector<Candidate> list_checkpoints(const std::string& folder);
 
-/// What runs have set aside in a folder, by name.
+/// Folders that runs have set aside, sorted by name.
 std::vector<Candidate> list_set_aside(const std::string& folder);
-/// Gives a checkpoint a name that says why it is no more in its place, and returns that name. `damaged`: it
-/// was found so, whatever the candidate says.
+/// Renames a checkpoint to a name with the reason, and returns that name. `damaged`: it was found damaged,
+/// even if the candidate has no error.
 std::string set_aside(const Candidate& checkpoint, bool damaged = false);
-/// The name that set_aside gives it.
+/// Name that set_aside gives to the checkpoint.
 std::string aside_name(const Candidate& checkpoint, bool damaged = false);
-/// What a run that goes on from step `begun` (0: a fresh start) leaves behind: the whole checkpoints of later
-/// steps among `found` that are not pinned.
+/// Checkpoints that a run starting from step `begun` (0: fresh start) supersedes: complete, unpinned
+/// checkpoints of later steps among `found`.
 std::vector<const Candidate*> left_behind(const std::vector<Candidate>& found, int64_t begun);
-/// Error (usage) when a checkpoint of a step after `begun` and up to `last` has a KEEP file: the run would
-/// come to that step.
+/// Throws Error (usage) if a checkpoint after step `begun` and up to step `last` has a KEEP file, because the
+/// run would reach that step.
 void refuse_pinned(const std::vector<Candidate>& found, int64_t begun, int64_t last);
-/// Bytes of what rotation may remove, of a run that goes on from `begun`.
+/// Bytes that rotation may remove for a run that starts from step `begun`.
 int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun);
 
-/// Removes what saves and deletions that died have left; returns their names. The caller holds the folder's
-/// lock.
+/// Removes remains of interrupted saves and deletions, and returns their names. The caller must hold the
+/// folder's lock.
 std::vector<std::string> sweep_debris(const std::string& folder);
-/// Removes, oldest first, what rotation does not keep: beyond `keep` healthy ones (at least 2; 0: all), and
-/// unhealthy ones older than the newest. Never pinned ones, nor what it cannot read. Returns their names.
+/// Removes old checkpoints, oldest first: healthy ones beyond `keep` (at least 2; 0: all), and unhealthy ones
+/// older than the newest. Never removes pinned or unreadable ones. Returns their names.
 std::vector<std::string> rotate(const std::string& folder, int64_t keep);
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// Slices of a checkpoint or of a folder of weights, into tensors of any device.
+// Reading of slices of a checkpoint or of a weights folder into tensors on any device.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace ltrain {
 
-/// Into a device with memory of its own, by blocks through host memory.
+/// Reads tensors. For a device with its own memory it copies in blocks through host memory.
 class TensorReader {
  public:
   /// `touched`: called after every block.

@@ -29,7 +29,7 @@ bool of_shape(const CheckpointReader& reader, const RegisteredBuffer& k) {
 
 }  // namespace
 
-/// Of what rank `rank` sends: it is of that rank's rounding alone.
+/// Name of a rounding error. An error of sent values belongs to the rounding of rank `rank` only.
 static std::string error_name(const RoundingError& e, const std::string& parameter, int rank) {
   return e.sent ? fmt::format("optimizer/sent_error_{:05d}/{}", rank, parameter)
                 : "optimizer/sum_error/" + parameter;
@@ -150,7 +150,7 @@ TrainingState::Resumed TrainingState::take_states(CheckpointReader& reader) {
   return r;
 }
 
-/// Weights, and states of the optimizer.
+/// Reads weights and optimizer state.
 TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   Resumed r;
   r.loaded = true;
@@ -172,7 +172,7 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   for (const WholeState& w : parameters_.whole_states(false))
     tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
   for (const RegisteredBuffer& k : parameters_.kept(false)) {
-    if (k.name == kFp8History && !of_shape(reader, k)) {  // of another type, or as long as it was there
+    if (k.name == kFp8History && !of_shape(reader, k)) {  // another type or length than in the checkpoint
       r.notes.push_back(
           "note: the checkpoint has no largest magnitudes of fp8, or of another amax_history_len: they begin "
           "here");
@@ -198,7 +198,7 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   return r;
 }
 
-/// Collective at its first call: rank 0 looks, so that all ranks compare and save the same.
+/// Collective at its first call. Rank 0 reads the identity, so that all ranks compare and save the same.
 const data::DataIdentity& TrainingState::identity() {
   if (identity_) return *identity_;
   std::string text;
@@ -213,7 +213,8 @@ const data::DataIdentity& TrainingState::identity() {
   return *identity_;
 }
 
-/// What rounding left over, of as many ranks: else it begins with nothing, and it is true.
+/// Loads rounding errors saved by the same number of ranks. Returns whether any are missing; those start at
+/// zero.
 bool TrainingState::resume_errors(const CheckpointReader& reader, TensorReader& tensors) {
   bool none = false;
   for (const RoundingError& e : parameters_.rounding_errors(false)) {
@@ -228,7 +229,7 @@ bool TrainingState::resume_errors(const CheckpointReader& reader, TensorReader& 
   return none;
 }
 
-/// A state that this run keeps no more.
+/// Returns whether `name` is a router state that this run does not keep.
 bool TrainingState::of_frozen_router(const std::string& name) const {
   if (!recipe_.train.freeze_router || !name.starts_with("optimizer/")) return false;
   for (int64_t i = 0; i < recipe_.model.all_layers(); ++i)
@@ -249,7 +250,7 @@ int64_t saves_to_come(const Recipe& recipe, int64_t step, int64_t end) {
   if (step >= end || !saves_at_all(recipe)) return 0;
   int64_t saves = every > 0 ? end / every - step / every : 0;
   if (recipe.checkpoint.save_at_end && (every <= 0 || end % every != 0)) ++saves;
-  return std::max<int64_t>(saves, 1);  // a stop request saves, too
+  return std::max<int64_t>(saves, 1);  // a stop request saves too
 }
 
 bool saves_at_all(const Recipe& recipe) {
@@ -257,7 +258,7 @@ bool saves_at_all(const Recipe& recipe) {
 }
 
 std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, Memory* host) {
-  identity();  // before saves have the group to themselves
+  identity();  // called now, before saves use the group
   CheckpointOptions o;
   o.planned_saves = saves_to_come(recipe_, step, end);
   o.folder = checkpoint_folder(recipe_);
@@ -302,7 +303,8 @@ void TrainingState::save(int64_t step, const DataPosition& position) {
   info.recipe = dump_yaml(recipe_);
   info.written_by = version();
   parameters_.prefetch_states();
-  const std::string not_finite = writer_->save(info, state_slices(parameters_));  // copied when it returns
+  // The copy is complete when it returns.
+  const std::string not_finite = writer_->save(info, state_slices(parameters_));
   parameters_.offload_states(false);
   if (not_finite.empty()) return;
   fail(ExitCode::no_progress,

@@ -1,4 +1,4 @@
-// What a checkpoint holds of a training run, and when it may be written.
+// Training state in a checkpoint, and the rules for when it may be written.
 #pragma once
 #include <memory>
 #include <optional>
@@ -15,76 +15,76 @@
 
 namespace ltrain {
 
-/// The slices that this rank writes: "NAME" is the parameter (its fp32 master in bf16 runs),
-/// "optimizer/exp_avg/NAME" and so on the states of its optimizer.
+/// Slices that this rank writes. "NAME" is the parameter (its fp32 master weights in bf16 runs).
+/// "optimizer/exp_avg/NAME" and similar names are its optimizer state.
 std::vector<StateSlice> state_slices(const ParameterStore& parameters);
-/// Reads parameters only, or their averages in their place: for generation and evaluation.
+/// Reads only parameters, or their EMA with `average`. For generation and evaluation.
 void load_parameters(PieceReader& reader, ParameterStore& parameters, bool average = false);
-/// Error (usage) when the checkpoint was saved by another optimizer.
+/// Throws Error (usage) if the checkpoint was saved by another optimizer.
 void check_optimizer(const CheckpointReader& reader, const ParameterStore& parameters,
                      const OptimizerSettings& optimizer);
-/// Host memory that a save's copy of this rank's slices takes, from where copies to the device go through.
+/// Host memory for a save's copy of this rank's slices, allocated from the memory used for device copies.
 Tensor checkpoint_staging(Memory& host, int64_t bytes);
 ResumeOptions resume_options(const Recipe& recipe);
 std::string checkpoint_folder(const Recipe& recipe);
-/// false: the recipe asks for no checkpoint, not even at the end.
+/// Returns false if the recipe requests no checkpoint at all, not even at the end.
 bool saves_at_all(const Recipe& recipe);
-/// Saves that a run that is at `step` still makes until step `end`, the one of an early stop included.
+/// Number of saves that a run makes between `step` and `end`, including one for an early stop.
 int64_t saves_to_come(const Recipe& recipe, int64_t step, int64_t end);
 
 class TensorReader;
 
-/// How far a run is in its data.
+/// Position of a run in its data.
 struct DataPosition {
   int64_t cursor = 0;               ///< global index of the next sample
-  int64_t samples = 0, tokens = 0;  ///< trained on since step 0, counted
+  int64_t samples = 0, tokens = 0;  ///< totals since step 0
   bool operator==(const DataPosition&) const = default;
 };
 
 class TrainingState {
  public:
-  /// `control`: a group of all ranks that nothing else uses.
+  /// `control`: a group of all ranks, used by this object only.
   TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
                 Stream& control_stream, int rank);
   ~TrainingState();
 
   struct Resumed {
-    bool loaded = false;  ///< false: the parameters are still to be initialised
+    bool loaded = false;  ///< false: the caller must initialize the parameters
     int64_t step = 0;
     DataPosition position;
-    int64_t skipped_steps = 0;    ///< of `step`
-    int64_t earlier_updates = 0;  ///< before step 0, that the optimizer's states are of
+    int64_t skipped_steps = 0;    ///< steps in `step` without an update
+    int64_t earlier_updates = 0;  ///< updates in the optimizer state before step 0
     std::optional<LossScaleState> loss_scale;
-    int64_t bytes_read = 0;          ///< of tensors, by this rank
-    std::vector<std::string> notes;  ///< for the user
+    int64_t bytes_read = 0;          ///< bytes of tensors read by this rank
+    std::vector<std::string> notes;  ///< notes for the user
   };
-  /// Loads what checkpoint.resume asks for. An explicit resume that cannot be met is an error.
+  /// Loads the checkpoint selected by checkpoint.resume. Throws if an explicit checkpoint cannot be loaded.
   Resumed resume();
-  /// Of a fresh start: the state after the checkpoint's step, or of it the weights and the optimizer's
-  /// states. Error (usage) when this recipe cannot go on from them.
+  /// For a fresh start. go_on continues after the step of the checkpoint. take_states loads only weights and
+  /// optimizer state. Both throw Error (usage) if this recipe cannot continue from them.
   Resumed go_on(CheckpointReader& reader);
   Resumed take_states(CheckpointReader& reader);
-  /// Of a fresh start whose parameters are initialised: the weights of checkpoint.upcycle. Returns notes.
+  /// For a fresh start with initialized parameters: loads the weights of checkpoint.upcycle. Returns notes.
   std::vector<std::string> upcycle();
-  /// Takes the folder, checks the space for the saves after `step`, until step `end`. After resume(). `host`:
-  /// where saves are copied to from a device with memory of its own; null: memory of the writer's own.
-  /// Returns notes.
+  /// Locks the folder and checks the space for the saves from `step` to `end`. Call it after resume().
+  /// `host`: staging memory for a device with its own memory; null: the writer allocates it. Returns notes.
   std::vector<std::string> open_writer(int64_t step, int64_t end, Memory* host = nullptr);
 
-  /// Of the last step: only finite states are saved.
+  /// Sets the health of the last step. Only finite states are saved.
   void note_health(double loss, double grad_norm);
-  /// What saves have of steps that made no update.
+  /// Sets the number of steps without an update and the loss scale for later saves.
   void note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale);
-  /// Saves the state after `step`: in the background, or before it returns with async_save: false. Error
-  /// (no progress), and nothing is written, when an element of it is not finite.
+  /// Saves the state after `step`, in the background unless async_save is false. If an element is not finite,
+  /// it writes nothing and throws Error (no progress).
   void save(int64_t step, const DataPosition& position);
-  /// Collective, before the run ends because its numbers are not finite: the newest checkpoint that is
-  /// healthy, and what to give to go on from it, or from the one before it where the run itself went on from
-  /// the newest and has saved nothing since.
+  /// Collective. Called before the run ends because of values that are not finite. Returns the newest healthy
+  /// checkpoint and the recipe keys to resume from it. If the run itself resumed from the newest and has
+  /// saved nothing since, it returns the one before.
   std::string way_back();
-  /// Lines for the user on saves that ended. A failed save is a line, not an error, unless it was the last.
+  /// Lines for the user about finished saves. A failed save is a line and not an error, unless it was the
+  /// last.
   std::vector<std::string> poll();
-  /// Waits for the save in flight; throws Error (storage) when the last save failed.
+  /// Waits for the save in flight. Throws Error (storage) if the last save failed.
   std::vector<std::string> finish();
   int64_t last_committed() const { return last_committed_; }
 

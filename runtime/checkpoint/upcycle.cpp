@@ -11,7 +11,7 @@ namespace {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-/// What a dense model of this shape has in common with the moe.
+/// Settings that a dense model shares with a MoE model of the same shape.
 Settings shared_settings(const Settings& all) {
   Settings kept;
   for (const auto& [key, value] : all)
@@ -25,12 +25,12 @@ std::string setting(const Settings& all, const std::string& key, const std::stri
   return otherwise;
 }
 
-/// The part of an MoE model that a parameter is; no part: it has the dense model's name.
+/// Kind of MoE parameter; none: the dense model has a parameter of this name.
 enum class Part { none, router, gate_up, down };
 
 struct Place {
   Part part = Part::none;
-  std::string dense;  // of the feed-forward: "model.layers.3.mlp."
+  std::string dense;  // prefix of the dense feed-forward: "model.layers.3.mlp."
 };
 
 Place place_of(const std::string& name, const ModelConfig& m) {
@@ -45,7 +45,7 @@ Place place_of(const std::string& name, const ModelConfig& m) {
   return {};
 }
 
-/// A piece of stacked experts: matrix by matrix, of whose rows and columns this rank has a box.
+/// Reads a slice of stacked experts, matrix by matrix. This rank has a box of rows and columns of each.
 void read_experts(TensorReader& tensors, const ParameterNames& names, const Place& place, const Slice& slice,
                   const Tensor& to) {
   const Shape &global = slice.global, &offset = slice.offset, &extent = slice.extent;

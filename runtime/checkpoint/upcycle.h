@@ -1,5 +1,5 @@
-// Dense to MoE at load (sparse upcycling, arXiv:2212.05055): every expert begins as a copy of the dense
-// model's feed-forward, routers as the seed has them.
+// Sparse upcycling of a dense model to a MoE model at load (arXiv:2212.05055). Every expert starts as a copy
+// of the dense feed-forward. Routers keep their initialization from the seed.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,10 +11,11 @@
 
 namespace ltrain {
 
-/// Collective. Opens checkpoint.upcycle. Error (usage) when it is not of a dense llama of the recipe's shape.
+/// Collective. Opens checkpoint.upcycle. Throws Error (usage) if it is not a dense llama of the recipe's
+/// shape.
 std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_hashes, Communicator& control,
                                              Stream& stream, std::vector<std::string>& notes);
-/// Fills initialised parameters of the MoE model from the dense model's.
+/// Fills initialized parameters of the MoE model from the dense model.
 void load_dense(CheckpointReader& dense, const ModelConfig& moe, ParameterStore& parameters);
 
 }  // namespace ltrain

@@ -22,7 +22,7 @@ namespace ltrain {
 namespace {
 
 constexpr int64_t kAlign = 64;
-constexpr int64_t kReserve = 1 << 20;  // beyond the shards: manifest, folders
+constexpr int64_t kReserve = 1 << 20;  // space for manifest and folders in addition to the shards
 
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -30,7 +30,7 @@ double since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 int64_t slice_bytes(const StateSlice& s) { return s.slice.elements() * dtype_size(s.dtype); }
 int64_t staged(const StateSlice& s) { return (slice_bytes(s) + kAlign - 1) / kAlign * kAlign; }
 
-struct Skipped {};  ///< an injected fault: claims a shard that was never written
+struct Skipped {};  ///< injected fault: claim a shard that was never written
 
 std::string host_name() {
   char host[64] = "?";
@@ -43,13 +43,13 @@ std::string make_nonce() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
-/// First word "ok" or "error", then the rest: what ranks send each other.
+/// Text that ranks send each other: "ok" or "error", then the rest.
 std::string ok_text(const std::string& rest) { return "ok " + rest; }
 std::string error_text(const std::string& rest) { return "error " + rest; }
 bool is_ok(const std::string& text) { return text.compare(0, 3, "ok ") == 0; }
 std::string rest_of(const std::string& text) { return text.substr(text.find(' ') + 1); }
 
-/// Errors of all ranks, equal ones folded: "rank 1 on host7: ...".
+/// Errors of all ranks, with equal ones merged: "rank 1 on host7: ...".
 std::string join_errors(const std::vector<std::string>& texts) {
   std::string all;
   std::map<std::string, std::vector<size_t>> who;
@@ -88,12 +88,13 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, const std::vector<
   if (!at) {
     const int64_t bytes = staging_bytes(slices_);
     own_staging_ =
-        std::make_unique<char[]>(static_cast<size_t>(bytes));  // zeroed, so that its pages are there
+        std::make_unique<char[]>(static_cast<size_t>(bytes));  // zeroed, so that its pages are allocated
     at = own_staging_.get();
   }
   std::map<std::string, int> seen;
   for (StateSlice& s : slices_) {
-    LT_CHECK(invalid_slice(s.slice).empty(), "{}: {}", s.name, invalid_slice(s.slice));
+    LT_CHECK(invalid_slice(s.slice).empty(), "expected a valid slice of {}, got: {}", s.name,
+             invalid_slice(s.slice));
     s.data = at;
     at += staged(s);
     const int number = seen[s.name]++;
@@ -106,7 +107,7 @@ CheckpointWriter::~CheckpointWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
-/// Agrees on the plan: pieces of all ranks, tiling, space. Every rank throws when one has a reason to.
+/// Agrees on the plan: pieces of all ranks, coverage, space. If one rank fails, every rank throws.
 void CheckpointWriter::prepare() {
   const int rank = control_.rank(), world = control_.size();
   std::vector<SafetensorsItem> items;
@@ -130,8 +131,9 @@ void CheckpointWriter::prepare() {
           auto [it, fresh] = tensors_.emplace(name, t);
           if (fresh) continue;
           LT_CHECK(it->second.dtype == t.dtype && it->second.shape == t.shape,
-                   "tensor \"{}\" is {} {} on rank {} and {} {} before", name, dtype_name(t.dtype),
-                   to_string(t.shape), r, dtype_name(it->second.dtype), to_string(it->second.shape));
+                   "expected {} {} for tensor \"{}\" as on earlier ranks, got {} {} on rank {}",
+                   dtype_name(it->second.dtype), to_string(it->second.shape), name, dtype_name(t.dtype),
+                   to_string(t.shape), r);
           for (Piece& p : t.pieces) it->second.pieces.push_back(std::move(p));
         }
       const Manifest plan{{}, {}, tensors_};
@@ -145,7 +147,7 @@ void CheckpointWriter::prepare() {
       for (const std::string& name : swept)
         notes_.push_back(
             fmt::format("{}: removed {}, left by a save that did not finish", options_.folder, name));
-      // Rotation needs room for those that stay and the one that is being written.
+      // Rotation needs room for the checkpoints it keeps and the one being written.
       int64_t count = options_.keep_latest > 0 ? std::max<int64_t>(options_.keep_latest, 2) + 1 : 1;
       if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
       const int64_t have = free_bytes(options_.folder),
@@ -174,7 +176,7 @@ void CheckpointWriter::prepare() {
   }
 }
 
-/// Into the staging buffer. Returns how many of the elements are not finite.
+/// Copies a slice to the staging buffer. Returns the number of elements that are not finite.
 int64_t CheckpointWriter::copy(const StateSlice& s, char* to) const {
   const char* from = static_cast<const char*>(s.data);
   const int64_t bytes = slice_bytes(s), most = options_.touched ? kOffloadTouch : bytes,
@@ -183,7 +185,7 @@ int64_t CheckpointWriter::copy(const StateSlice& s, char* to) const {
   for (int64_t at = 0; at < bytes; at += most) {
     const int64_t n = std::min(most, bytes - at);
     if (options_.device && options_.device->device() != DeviceKind::cpu) {
-      options_.device->copy(to + at, from + at, n);  // looked at when it is here
+      options_.device->copy(to + at, from + at, n);  // checked after the copy
     } else {
       bad += copy_and_check(s.dtype, to + at, from + at, n / size);
     }
@@ -192,7 +194,8 @@ int64_t CheckpointWriter::copy(const StateSlice& s, char* to) const {
   return bad;
 }
 
-/// Of the counts of all ranks, by slice of this one.
+/// Describes the slices with elements that are not finite. `counts`: sums over all ranks, one per slice of
+/// this rank.
 std::string CheckpointWriter::not_finite(const std::vector<int64_t>& counts) {
   int64_t bad = 0, all = 0;
   std::string first;
@@ -235,16 +238,16 @@ std::string CheckpointWriter::save(const CheckpointInfo& info, const std::vector
     return "";
   }
   LT_FAULT_POINT("checkpoint.snapshot");
-  LT_CHECK(slices.size() == slices_.size(), "a save of {} slices, {} are planned", slices.size(),
-           slices_.size());
+  LT_CHECK(slices.size() == slices_.size(), "expected {} planned slices in a save, got {}", slices_.size(),
+           slices.size());
   const bool on_device = options_.device && options_.device->device() != DeviceKind::cpu;
   if (options_.device && !on_device) options_.device->synchronize();
   std::vector<int64_t> bad(slices.size());
   for (size_t i = 0; i < slices.size(); ++i) {
     const StateSlice& s = slices[i];
     LT_CHECK(s.name == slices_[i].name && s.dtype == slices_[i].dtype && s.slice == slices_[i].slice,
-             "slice {} of a save is {} {}, planned is {} {}", i, s.name, to_string(s.slice), slices_[i].name,
-             to_string(slices_[i].slice));
+             "expected slice {} of a save to be {} {} as planned, got {} {}", i, slices_[i].name,
+             to_string(slices_[i].slice), s.name, to_string(s.slice));
     bad[i] = copy(s, static_cast<char*>(const_cast<void*>(slices_[i].data)));
   }
   if (on_device) {
@@ -296,7 +299,7 @@ void CheckpointWriter::write(CheckpointInfo info, SaveReport report) {
 
 void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& report) {
   const int rank = control_.rank(), world = control_.size();
-  // 1. Rank 0 makes the folder and tells its name.
+  // 1. Rank 0 makes the folder and broadcasts its name.
   std::string temporary, begin;
   if (rank == 0) {
     try {
@@ -319,7 +322,7 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   }
   temporary = rest_of(begin);
 
-  // 2. Every rank writes its shard, and says how it went whatever happened.
+  // 2. Every rank writes its shard, and reports the result in any case.
   std::string entry;
   try {
     if (LT_FAULT_POINT("checkpoint.before_open") == FaultAction::skip) throw Skipped{};
@@ -328,12 +331,12 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
     for (size_t i = 0; i < slices_.size(); ++i) {
       const Slice& s = slices_[i].slice;
       std::vector<int64_t> shape{
-          s.elements()};  // a whole box keeps its shape, so that any reader sees matrices
+          s.elements()};  // a full box keeps its shape, so that any reader sees matrices
       if (s.is_box()) shape.assign(s.extent.dims.begin(), s.extent.dims.begin() + s.extent.rank);
       items.push_back({keys_[i], slices_[i].dtype, shape, slices_[i].data});
     }
     write_safetensors(file, items);
-    sync_folder(temporary);  // the name too, from this host
+    sync_folder(temporary);  // sync the name too, from this host
     entry = ok_text(fmt::format("{} {}", file.bytes(), file.hash()));
   } catch (const Skipped&) {
     entry = ok_text(fmt::format("{} {:032x}", shard_bytes_, 0));
@@ -342,7 +345,7 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   }
   const std::vector<std::string> entries = gather_texts(control_, stream_, entry);
 
-  // 3. Rank 0 commits, or cleans up.
+  // 3. Rank 0 commits or cleans up.
   std::string verdict;
   if (rank == 0) {
     std::string error = join_errors(entries);
@@ -364,7 +367,7 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
     report.error = rest_of(verdict);
   LT_FAULT_POINT("checkpoint.done");
 
-  // 4. Only now that a newer one is committed may older ones go.
+  // 4. Older checkpoints may be removed only now that a newer one is committed.
   if (rank == 0 && report.ok) {
     try {
       for (const std::string& name : rotate(options_.folder, options_.keep_latest))
@@ -375,9 +378,9 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   }
 }
 
-/// What has the name of the checkpoint that is about to get it, and at the first commit what this run has
-/// left behind, get other names. Before it has its own: whoever resumes in between finds no newer one of the
-/// branch that was left.
+/// Renames a folder with the name of the checkpoint being committed. At the first commit, also renames
+/// checkpoints that this run supersedes. This happens before the rename of the new checkpoint, so that a
+/// resume in between finds no newer checkpoint of the superseded branch.
 void CheckpointWriter::make_room(SaveReport& report) {
   const std::string name = report.path.substr(options_.folder.size() + 1);
   if (!written_.empty() && !path_exists(report.path)) return;
@@ -400,7 +403,7 @@ bool CheckpointWriter::is_damaged(const Candidate& c) const {
   return std::find(options_.damaged.begin(), options_.damaged.end(), c.name) != options_.damaged.end();
 }
 
-/// Returns "" or why it is not committed.
+/// Returns "" or why the checkpoint was not committed.
 std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vector<std::string>& entries,
                                      const std::string& temporary, SaveReport& report) {
   try {
@@ -437,7 +440,7 @@ std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vect
   } catch (const std::exception& e) {
     return e.what();
   }
-  // It has its name: from here on it is committed, and what fails is worth a note only.
+  // The checkpoint has its name and counts as committed. Later failures are only notes.
   try {
     LT_FAULT_POINT("checkpoint.after_rename");
     sync_folder(options_.folder);

@@ -1,10 +1,11 @@
-// Saves checkpoints in two phases: the state is copied into a staging buffer while the step waits, then
-// written, hashed, synced and committed by all ranks together on a background thread while training goes on.
-// The copy is where the state's health is seen: what has an element that is not finite is never written.
+// Saving of checkpoints in two phases. First the state is copied to a staging buffer while the step waits.
+// Then all ranks write, hash, sync and commit it on a background thread while training continues. The copy
+// also checks the state: a state with an element that is not finite is never written.
 //
-// A checkpoint is written under step-....tmp-<nonce>; manifest and COMMIT come last; then the folder is
-// renamed and its parent synced. Whatever happens before the rename leaves debris that no resume looks at.
-// The first commit of a run sets aside what it leaves behind (store.h), and every commit what has its name.
+// A checkpoint is written to step-....tmp-<nonce>. Manifest and COMMIT are written last. Then the folder is
+// renamed and its parent synced. A failure before the rename leaves debris that a resume ignores. The first
+// commit of a run sets superseded checkpoints aside (store.h). Every commit sets aside a folder of the same
+// name.
 #pragma once
 #include <functional>
 #include <memory>
@@ -21,7 +22,7 @@
 
 namespace ltrain {
 
-/// A part of a logical tensor that this rank writes. Over all ranks the slices of a name make it up exactly
+/// A part of a logical tensor that this rank writes. The slices of all ranks must cover each tensor exactly
 /// once.
 struct StateSlice {
   std::string name;
@@ -34,52 +35,54 @@ struct CheckpointOptions {
   std::string folder;       ///< OUTPUT_DIR/checkpoints; shared by all hosts
   int64_t keep_latest = 2;  ///< 0: all
   bool async_save = true;
-  int64_t begun = 0;                 ///< the step that the run goes on from; 0: a fresh start
-  int64_t last_step = INT64_MAX;     ///< that the run can come to
-  std::vector<std::string> damaged;  ///< folders whose damage shows in hashes alone, by name
+  int64_t begun = 0;                 ///< step that the run starts from; 0: a fresh start
+  int64_t last_step = INT64_MAX;     ///< last step that the run can reach
+  std::vector<std::string> damaged;  ///< names of folders whose damage shows only in hashes
   int64_t planned_saves =
-      -1;  ///< saves that this run will make, when known: the space that is asked for at start
+      -1;  ///< number of saves that this run will make, if known, for the check of free space; -1: unknown
   void* staging =
       nullptr;  ///< staging_bytes() bytes that outlive the writer; null: the writer allocates them
-  std::function<void()> touched;  ///< called after kOffloadTouch bytes of the slices were read; optional
-  Stream* device = nullptr;  ///< that copies the slices of a save to the host; null: they are host memory
+  std::function<void()> touched;  ///< called after each kOffloadTouch bytes read from the slices; optional
+  /// Stream that copies the slices of a save to the host; null: slices are in host memory.
+  Stream* device = nullptr;
 };
 
-/// What became of a save; the same on every rank but for the seconds.
+/// Result of a save. It is the same on every rank, except for the seconds.
 struct SaveReport {
   int64_t step = 0;
   std::string path;
   bool ok = false;
-  std::string error;               ///< when not ok: who, where, errno, and what would help
-  int64_t bytes = 0;               ///< of all ranks
-  double stall_seconds = 0;        ///< that the step waited: for the save before, and for the copy
-  double write_seconds = 0;        ///< in the background
+  std::string error;               ///< if not ok: rank, location, errno, and advice
+  int64_t bytes = 0;               ///< total of all ranks
+  double stall_seconds = 0;        ///< time that the step waited for the previous save and for the copy
+  double write_seconds = 0;        ///< time in the background
   std::vector<std::string> notes;  ///< "waited 1.2 s for the save of step 100", rotation
 };
 
 class CheckpointWriter {
  public:
-  /// Collective. `control` and `stream` are used by nobody else as long as the writer lives. Checks that the
-  /// slices of all ranks make up every tensor, takes the folder's lock, refuses a pinned checkpoint that the
-  /// run would come to, sweeps debris, and checks the free space; Error on every rank when one of these
-  /// fails. Slices of later saves are the same but for their pointers.
+  /// Collective. `control` and `stream` must not be used by others while the writer exists. Checks that the
+  /// slices of all ranks cover every tensor, takes the folder's lock, refuses a pinned checkpoint that the
+  /// run would reach, removes debris, and checks the free space. Throws Error on every rank if one of these
+  /// fails. Slices of later saves may differ only in their pointers.
   CheckpointWriter(CheckpointOptions options, const std::vector<StateSlice>& slices, Communicator& control,
                    Stream& stream);
   ~CheckpointWriter();  ///< waits for the save in flight
 
-  /// Bytes of host memory that a writer of these slices stages in.
+  /// Bytes of host staging memory of a writer for these slices.
   static int64_t staging_bytes(const std::vector<StateSlice>& slices);
 
-  /// Collective. A save in flight is waited for first. Never throws for what the storage does: see
-  /// take_reports(). Returns "", or what of the state is not finite, the same text on every rank: nothing is
-  /// written then, and there is no report.
+  /// Collective. Waits for the previous save first. Storage errors do not throw; take_reports() returns them.
+  /// Returns "", or which part of the state is not finite, with the same text on every rank. In that case
+  /// nothing is written and there is no report.
   std::string save(const CheckpointInfo& info, const std::vector<StateSlice>& slices);
-  /// Until the save in flight is committed or has failed.
+  /// Waits until the save in flight is committed or has failed.
   void wait();
   /// Reports of saves that ended since the last call, oldest first. Does not block.
   std::vector<SaveReport> take_reports();
-  int64_t bytes() const { return total_bytes_; }  ///< of one checkpoint, all ranks, without the manifest
-  const std::vector<std::string>& notes() const { return notes_; }  ///< of the start: debris that was removed
+  /// Size of one checkpoint on all ranks, without the manifest.
+  int64_t bytes() const { return total_bytes_; }
+  const std::vector<std::string>& notes() const { return notes_; }  ///< notes of the start: removed debris
 
  private:
   struct Shared;
@@ -91,7 +94,7 @@ class CheckpointWriter {
   int64_t copy(const StateSlice& from, char* to) const;
   std::string not_finite(const std::vector<int64_t>& counts);
   void make_room(SaveReport& report);
-  bool is_damaged(const Candidate& checkpoint) const;  ///< CheckpointOptions::damaged has it
+  bool is_damaged(const Candidate& checkpoint) const;  ///< is in CheckpointOptions::damaged
 
   CheckpointOptions options_;
   Communicator& control_;
@@ -99,8 +102,8 @@ class CheckpointWriter {
   std::vector<StateSlice> slices_;  // data points into the staging buffer
   std::unique_ptr<char[]> own_staging_;
   std::unique_ptr<FolderLock> lock_;            // rank 0
-  std::map<std::string, TensorParts> tensors_;  // rank 0: of all ranks
-  std::vector<std::string> keys_;               // of slices_, in the shard
+  std::map<std::string, TensorParts> tensors_;  // rank 0: tensors of all ranks
+  std::vector<std::string> keys_;               // keys of slices_ in the shard
   int64_t total_bytes_ = 0, shard_bytes_ = 0;
   int64_t committed_step_ = -1;
   std::set<std::string> written_;  // rank 0: names of this run's checkpoints

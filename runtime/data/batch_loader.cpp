@@ -69,15 +69,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 struct BatchLoader::State {
-  /// One sample as it is read, before it is cut.
+  /// One sample as read, before context-parallel sharding.
   struct Sample {
     std::vector<int32_t> tokens;     // length + 1
-    std::vector<int32_t> documents;  // where the document of each position begins; length + 1
-    std::vector<int64_t> starts;     // of documents, by the index
+    std::vector<int32_t> documents;  // start of the document at each position; length + 1
+    std::vector<int64_t> starts;     // starts of documents from the index
   };
 
   LoaderOptions options;
-  Positions rows;  // that this rank has of each sequence
+  Positions rows;  // rows of each sequence on this rank
   int64_t first_sample, micro_steps;
   std::vector<std::unique_ptr<IndexedDataset>> sources;
   SampleOrder order;
@@ -160,7 +160,7 @@ struct BatchLoader::State {
     }
   }
 
-  /// Of a sample, the b-th of its batch.
+  /// Fills the MTP tensors from a sample, which is number b of its batch.
   void read_mtp(int64_t b, bool padding, const Sample& sample, Batch& batch) const {
     const int64_t length = options.seq_length, all = options.micro_batch * rows.rows;
     const Packing& packing = options.packing;
@@ -185,7 +185,7 @@ struct BatchLoader::State {
           changed.wait(lock, [&] { return stop || filled - taken < static_cast<int64_t>(ring.size()); });
           if (stop) return;
         }
-        // The slot is not ready yet, so that only this thread touches it.
+        // The slot is not ready yet, so only this thread uses it.
         read_micro_batch(index, ring[index % ring.size()], sample);
         {
           std::lock_guard lock(mutex);

@@ -1,4 +1,4 @@
-// Micro-batches for one data-parallel rank, read ahead on a thread.
+// Micro-batches for one data-parallel rank, prefetched on a thread.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,30 +10,31 @@
 
 namespace ltrain::data {
 
-/// One micro-batch on the host.
+/// One micro-batch in host memory.
 struct Batch {
-  std::vector<int32_t> tokens;   ///< [micro_batch * rows]; rows = seq_length unless the sequence is cut
+  std::vector<int32_t> tokens;   ///< [micro_batch * rows]; rows = seq_length without context parallelism
   std::vector<int32_t> targets;  ///< next tokens; -1 = not counted
-  /// LoaderOptions::mtp_tokens: [n * micro_batch * rows], by k = 1..n the token k places on, 0 where the
-  /// sample has none, and the one behind it; -1 = not counted: nor is it as a next token, or it is of another
-  /// document.
+  /// LoaderOptions::mtp_tokens: [n * micro_batch * rows], for k = 1..n the token k positions ahead (0 beyond
+  /// the sample) and its next token. -1 = not counted: it is not counted as a next token either, or belongs
+  /// to another document.
   std::vector<int32_t> mtp_tokens, mtp_targets;
   std::vector<int64_t>
       sample_index;  ///< [micro_batch] global sample index of each row; -1: padding, all targets -1
-  /// Packing::attention_mask: [micro_batch * seq_length], whole sequences whatever the cut: the position at
-  /// which the document of each position begins, 0 for one that begins before the sample.
+  /// Packing::attention_mask: [micro_batch * seq_length], for full sequences even with context parallelism:
+  /// start position of the document at each position; 0 for a document that begins before the sample.
   std::vector<int32_t> documents;
-  std::vector<int32_t> position_ids;  ///< Packing::position_ids: as tokens, from 0 in each document
+  /// Packing::position_ids: same shape as tokens, from 0 in each document.
+  std::vector<int32_t> position_ids;
 };
 
-/// What a document's end means to a sequence that holds several. Megatron-LM's reset_attention_mask,
-/// reset_position_ids and eod_mask_loss: an end-of-document token belongs to the document that it ends; its
-/// target, the first token of the next document, counts unless `mask_loss`. Documents end behind such a token
-/// and where the index says.
+/// Treatment of document ends in a sequence with several documents: Megatron-LM's reset_attention_mask,
+/// reset_position_ids and eod_mask_loss. An end-of-document token belongs to the document it ends. Its
+/// target, the first token of the next document, counts unless `mask_loss`. Documents end after such a token
+/// and at the positions in the index.
 struct Packing {
-  bool attention_mask = false;  ///< tokens see their own document alone
-  bool position_ids = false;    ///< positions start again at 0
-  bool mask_loss = false;       ///< the target across an end is not counted
+  bool attention_mask = false;  ///< tokens attend only within their document
+  bool position_ids = false;    ///< positions restart at 0
+  bool mask_loss = false;       ///< the target across a document end is not counted
   int64_t eod = -1;             ///< end-of-document token of data without a sidecar; -1: none
   bool on() const { return attention_mask || position_ids || mask_loss; }
 };
@@ -45,50 +46,52 @@ struct SourceSpec {
 
 struct LoaderOptions {
   std::vector<SourceSpec> sources;
-  int64_t seq_length = 0, micro_batch = 0, global_batch = 0;  ///< batches in samples
+  int64_t seq_length = 0, micro_batch = 0, global_batch = 0;  ///< batch sizes in samples
   uint64_t seed = 0;
   int dp_rank = 0, dp_size = 1;
-  int64_t vocab_size = 0;  ///< of the model: a token outside it is an error
-  int prefetch = 4;        ///< micro-batches read ahead, at least 1
-  /// The rows of each sequence that this rank of context parallelism has; default: all.
+  int64_t vocab_size = 0;  ///< vocabulary of the model; a token outside it is an error
+  int prefetch = 4;        ///< micro-batches to prefetch, at least 1
+  /// Rows of each sequence on this context-parallel rank; default: all.
   std::optional<Positions> rows;
   Packing packing;
-  int64_t mtp_tokens = 0;  ///< tokens beyond the next one that are to be predicted, too
+  int64_t mtp_tokens = 0;  ///< additional tokens to predict beyond the next one
 
-  /// Evaluation: samples in the order of the files, each at most once. Rows beyond eval_samples (0: all that
-  /// there are before the first source runs out) are padding.
+  /// Evaluation: samples in file order, each at most once. Rows beyond eval_samples (0: all samples until the
+  /// first source ends) are padding.
   bool eval = false;
   int64_t eval_samples = 0;
 };
 
-/// Row b of micro-step k on rank r, in the global batch that begins at sample g, is sample
-/// g + (k*dp_size + r)*micro_batch + b: every dp_size sees the same global batches in the same order.
+/// Loads micro-batches. Row b of micro-step k on rank r, in the global batch that begins at sample g, is
+/// sample g + (k*dp_size + r)*micro_batch + b. Every dp_size therefore sees the same global batches in the
+/// same order.
 class BatchLoader {
  public:
-  /// Opens and checks every source. `first_sample`: the global index of the next sample, as cursor() of the
-  /// run that is being continued.
+  /// Opens and checks every source. `first_sample`: global index of the next sample, the cursor() of the run
+  /// being resumed.
   BatchLoader(const LoaderOptions& options, int64_t first_sample);
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  /// The next micro-batch: micro_steps() of step 0, then of step 1, and so on without end. Swaps buffers with
-  /// `out`, so that nothing is allocated after the first calls. Rethrows errors of the reading thread.
+  /// Returns the next micro-batch: micro_steps() of step 0, then of step 1, and so on without end. Swaps
+  /// buffers with `out`, so that nothing is allocated after the first calls. Rethrows errors of the reading
+  /// thread.
   void next(Batch& out);
 
-  int64_t cursor() const;                   ///< global index after the last whole step handed out
+  int64_t cursor() const;                   ///< global index after the last complete step returned
   int64_t micro_steps() const;              ///< micro-batches per step
-  int64_t total_samples_per_epoch() const;  ///< of all sources together, each once
-  int64_t eval_samples() const;             ///< eval only: samples that are not padding
-  double wait_seconds() const;              ///< time that next() spent waiting, in all
-  int64_t buffer_bytes() const;             ///< host memory that it holds
+  int64_t total_samples_per_epoch() const;  ///< samples of all sources, each counted once
+  int64_t eval_samples() const;             ///< eval only: number of samples without padding
+  double wait_seconds() const;              ///< total time that next() waited
+  int64_t buffer_bytes() const;             ///< host memory of this loader
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// Host memory of a loader with these options, before there is one.
+/// Host memory of a loader with these options.
 int64_t loader_buffer_bytes(const LoaderOptions& options);
 
 }  // namespace ltrain::data

@@ -38,7 +38,7 @@ void check_options(const BuildOptions& o) {
   for (double s : o.split)
     if (!(s > 0) || !std::isfinite(s)) fail(ExitCode::usage, "--split: {}: each share must be above 0", s);
   check_record_options(o.records);
-  LT_CHECK(o.chunk_bytes > 0, "chunk of {} bytes", o.chunk_bytes);
+  LT_CHECK(o.chunk_bytes > 0, "expected chunks of at least 1 byte, got {}", o.chunk_bytes);
 }
 
 /// Encodes the chunks of one worker.
@@ -87,7 +87,7 @@ class Encoder {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-/// Puts documents into the parts of the split, in order.
+/// Writes documents to the parts of the split, in order.
 class Sink {
  public:
   Sink(const BuildOptions& options, const Tokenizer& tokenizer) : split_(options.split) {

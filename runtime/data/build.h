@@ -1,4 +1,4 @@
-// Text to token files: `ltrain data build`.
+// Conversion of text to token files: `ltrain data build`.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,12 +17,12 @@ struct BuildProgress {
 struct BuildOptions {
   std::vector<std::string> inputs, include, exclude;
   std::string output;                    ///< PREFIX
-  std::string tokenizer = "byte", path;  ///< of make_tokenizer()
+  std::string tokenizer = "byte", path;  ///< arguments of make_tokenizer()
   DocumentTokens tokens;
   int workers = 0;  ///< 0: one per core
   RecordOptions records;
   bool append_eot = true, prepend_bos = false;
-  std::vector<double> split;  ///< shares of train, val and, if three, test; empty: one dataset
+  std::vector<double> split;  ///< shares of train, val and optionally test; empty: one dataset
   bool force = false;
   int64_t chunk_bytes = 1 << 20;
   std::function<void(const BuildProgress&)> progress;  ///< called after each chunk
@@ -31,23 +31,23 @@ struct BuildOptions {
 struct BuildResult {
   InputList inputs;
   std::vector<SourceInfo> outputs;
-  int64_t empty_documents = 0;  ///< had no token and were left out
+  int64_t empty_documents = 0;  ///< documents without tokens, which are omitted
   BadRecords bad_records;
 };
 
 /// PREFIX, or PREFIX-train, PREFIX-val, PREFIX-test with a split.
 std::vector<std::string> output_prefixes(const BuildOptions& options);
 
-/// The tokenizer that build_dataset() would use. Error (usage) where it has no token that documents are to
-/// begin or end with.
+/// Tokenizer of build_dataset(). Throws Error (usage) if it lacks the token that documents must begin or end
+/// with.
 std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options);
 
-/// What build_dataset() would read; checks options, inputs and outputs, writes nothing.
+/// Returns what build_dataset() would read. Checks options, inputs and outputs, and writes nothing.
 BuildResult plan_build(const BuildOptions& options);
 
-/// The result is the same, byte for byte, for every number of workers. With a split, the first document goes
-/// to the first part, the second to the second, and so on, so that none is empty; each later one by a hash of
-/// its index. A single document is cut at a line end near the shares.
+/// Builds the token files. The result is the same, byte for byte, for every number of workers. With a split,
+/// the first documents go to one part each, so that no part is empty, and later ones by a hash of their
+/// index. A single document is cut near the shares, at a line end.
 BuildResult build_dataset(const BuildOptions& options);
 
 }  // namespace ltrain::data

@@ -25,7 +25,7 @@ std::string checked_prefix(std::string prefix, bool force) {
   return prefix;
 }
 
-/// Reads back the i32 lengths that the writer left in its temporary file.
+/// Reads back the i32 lengths from the writer's temporary file.
 template <class F>
 void each_length(const std::string& path, F&& visit) {
   InputFile file(path);
@@ -73,8 +73,8 @@ void DatasetWriter::put(const int32_t* tokens, int64_t count) {
   packed_.resize(count * item);
   int32_t most = -1;
   for (int64_t i = 0; i < count; ++i) {
-    LT_CHECK(tokens[i] >= 0 && tokens[i] < info_.vocab_size, "token {} of a vocabulary of {}", tokens[i],
-             info_.vocab_size);
+    LT_CHECK(tokens[i] >= 0 && tokens[i] < info_.vocab_size, "expected a token below {}, got {}",
+             info_.vocab_size, tokens[i]);
     most = std::max(most, tokens[i]);
     if (item == 2) {
       const uint16_t v = static_cast<uint16_t>(tokens[i]);
@@ -127,7 +127,7 @@ bool DatasetWriter::end_document() {
 }
 
 SourceInfo DatasetWriter::finish() {
-  LT_CHECK(!in_document_, "a document is open");
+  LT_CHECK(!in_document_, "expected the last document to be ended, got an open one");
   if (info_.documents == 0)
     fail(ExitCode::data, "{}: no text in any of the inputs; nothing written", info_.prefix);
   info_.bin_hash = fmt::format("{:016x}", XXH3_64bits_digest(hash_.get()));

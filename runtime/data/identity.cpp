@@ -21,7 +21,7 @@ void add_blocks(XXH3_state_t* hash, const std::string& path) {
   std::vector<char> block(kBlockBytes);
   const bool whole = size <= kBlocks * kBlockBytes;
   for (int64_t i = 0; i < kBlocks; ++i) {
-    // size - kBlockBytes below 2^63, times 63: in 128 bits.
+    // 128 bits: size - kBlockBytes is below 2^63 and multiplied by 63.
     const int64_t at =
         whole ? i * kBlockBytes
               : static_cast<int64_t>(static_cast<__int128>(size - kBlockBytes) * i / (kBlocks - 1));
@@ -41,7 +41,7 @@ std::string describe(const TokenizerIdentity& t) {
                      t.hash.empty() ? "" : ", hash " + printable(t.hash, 16));
 }
 
-/// A source's part of all samples.
+/// Fraction of all samples that come from a source.
 double share(const DataIdentity& d, size_t source) {
   double sum = 0;
   for (const SourceIdentity& s : d.sources) sum += s.weight;
@@ -85,8 +85,8 @@ std::vector<std::string> differences(const DataIdentity& before, const DataIdent
   const auto packs = [](const DataIdentity& d) {
     return d.reset_attention_mask || d.reset_position_ids || d.eod_mask_loss;
   };
-  if (!packs(before) || !packs(now)) a.eod = b.eod = -1;  // nothing asks where documents end
-  a.bos = b.bos = -1;                                     // in the data, whose content is compared
+  if (!packs(before) || !packs(now)) a.eod = b.eod = -1;  // no key needs document ends
+  a.bos = b.bos = -1;                                     // part of the data, whose content is compared
   if (!(a == b)) found.push_back(fmt::format("data.tokenizer {} -> {}", describe(a), describe(b)));
   add("data.seq_length", before.seq_length, now.seq_length);
   add("data.reset_attention_mask", before.reset_attention_mask, now.reset_attention_mask);

@@ -26,7 +26,7 @@ T load(const void* from) {  // .idx is unaligned
   return value;
 }
 
-/// Reads an array of T in a file front to back through a small buffer.
+/// Reads an array of T in a file sequentially through a small buffer.
 template <class T>
 class ArrayReader {
  public:
@@ -60,7 +60,7 @@ struct IndexLayout {
 
 IndexLayout layout_of(const SourceInfo& info) { return {info.sequences, info.documents + 1, false}; }
 
-/// Header and file size. Fills type, sequences and documents.
+/// Reads header and file size. Sets type, sequences and documents.
 IndexLayout read_header(const InputFile& index, SourceInfo& info) {
   const std::string& path = index.path();
   if (index.size() < kHeaderBytes)
@@ -81,7 +81,7 @@ IndexLayout read_header(const InputFile& index, SourceInfo& info) {
          path, code);
   info.type = static_cast<TokenType>(code);
 
-  // Each sequence takes 12 bytes and each document 8, so that the file's size bounds both before they are
+  // Each sequence takes 12 bytes and each document 8, so the file's size bounds both before they are
   // multiplied.
   const uint64_t body = static_cast<uint64_t>(index.size() - kHeaderBytes);
   const uint64_t s = load<uint64_t>(h + 18), d = load<uint64_t>(h + 26);
@@ -116,8 +116,8 @@ void check_bin_size(const InputFile& bin, const SourceInfo& info) {
          bin.path(), bin.size(), item, info.prefix, token_type_name(info.type));
 }
 
-/// Tokens by the header alone: the last sequence must end where .bin ends, as every writer leaves it; else by
-/// adding up the lengths.
+/// Number of tokens from the end of the last sequence, if it is the end of .bin, as every writer leaves it.
+/// Otherwise adds up the lengths.
 int64_t count_tokens(const InputFile& index, const InputFile& bin, const SourceInfo& info) {
   if (info.sequences == 0) return 0;
   const IndexLayout at = layout_of(info);
@@ -143,11 +143,11 @@ int64_t count_tokens(const InputFile& index, const InputFile& bin, const SourceI
 
 template <class T>
 void convert(const char* from, int64_t count, int64_t limit, int32_t* out, int64_t* bad) {
-  // One pass without branches; the place of a bad token is looked for only when there is one.
+  // One pass without branches. The position of a bad token is searched only if there is one.
   int64_t wrong = 0;
   for (int64_t i = 0; i < count; ++i) {
     const T v = load<T>(from + i * sizeof(T));
-    wrong |= static_cast<uint64_t>(v) >= static_cast<uint64_t>(limit);  // a negative one becomes huge
+    wrong |= static_cast<uint64_t>(v) >= static_cast<uint64_t>(limit);  // a negative token becomes huge
     out[i] = static_cast<int32_t>(v);
   }
   *bad = -1;
@@ -376,11 +376,11 @@ IndexedDataset::Range IndexedDataset::document(int64_t index) const {
 
 void IndexedDataset::document_starts(int64_t first, int64_t count, std::vector<int64_t>& out) const {
   out.clear();
-  LT_CHECK(first >= 0 && count >= 0 && first <= info_.tokens - count, "tokens {}+{} of {}", first, count,
-           info_.tokens);
+  LT_CHECK(first >= 0 && count >= 0 && first <= info_.tokens - count,
+           "expected a token range within {} tokens, got {} tokens from {}", info_.tokens, count, first);
   if (count == 0) return;
-  // The first sequence that begins in the range. Behind an entry of cumulative_ that is at least `first` it
-  // may be one of the entry before: sequences can be empty.
+  // Find the first sequence that begins in the range. If an entry of cumulative_ is at least `first`, that
+  // sequence may belong to the previous entry, because sequences can be empty.
   const int64_t block = std::max<int64_t>(
       0, std::lower_bound(cumulative_.begin(), cumulative_.end(), first) - cumulative_.begin() - 1);
   const IndexLayout at = layout_of(info_);
@@ -448,9 +448,10 @@ void IndexedDataset::read_run(int64_t byte_offset, int64_t count, int64_t vocab_
 }
 
 void IndexedDataset::read(int64_t first, int64_t count, int64_t vocab_limit, int32_t* out) const {
-  LT_CHECK(first >= 0 && count >= 0 && first <= info_.tokens - count, "tokens {}+{} of {}", first, count,
-           info_.tokens);
-  LT_CHECK(vocab_limit > 0 && vocab_limit <= int64_t{1} << 31, "vocabulary limit {}", vocab_limit);
+  LT_CHECK(first >= 0 && count >= 0 && first <= info_.tokens - count,
+           "expected a token range within {} tokens, got {} tokens from {}", info_.tokens, count, first);
+  LT_CHECK(vocab_limit > 0 && vocab_limit <= int64_t{1} << 31,
+           "expected a vocabulary limit from 1 to 2^31, got {}", vocab_limit);
   const int64_t item = token_bytes(info_.type);
   if (contiguous_) return read_run(first * item, count, vocab_limit, out);
   if (count == 0) return;

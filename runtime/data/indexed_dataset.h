@@ -1,10 +1,9 @@
 // Token files: Megatron's indexed dataset, PREFIX.bin (tokens) and PREFIX.idx (lengths, byte offsets,
-// documents), and ltrain's sidecar PREFIX.json (tokenizer, vocabulary size, largest token), which may be
-// missing.
+// documents), and ltrain's optional sidecar PREFIX.json (tokenizer, vocabulary size, largest token).
 //
 // .idx, little-endian, unpadded: "MMIDIDX\0\0", u64 version 1, u8 type code, u64 sequences S, u64 documents +
 // 1 = D, i32[S] lengths in tokens, i64[S] byte offsets into .bin, i64[D] first sequence of each document, and
-// for multimodal data i8[S] modes.
+// i8[S] modes for multimodal data.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,7 +20,7 @@ enum class TokenType : uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 
 int64_t token_bytes(TokenType t);
 std::string token_type_name(TokenType t);
 
-/// What a dataset says of itself. Numbers that only the sidecar knows are -1 without one, strings empty.
+/// Description of a dataset. Without a sidecar, numbers that only it contains are -1 and strings empty.
 struct SourceInfo {
   std::string prefix;
   TokenType type = TokenType::u16;
@@ -29,22 +28,23 @@ struct SourceInfo {
   bool has_sidecar = false;
   std::string tokenizer, tokenizer_hash, bin_hash;
   int64_t vocab_size = -1, eot = -1, max_token = -1;
-  int64_t bos = -1;  ///< begins each document; -1: none does
+  int64_t bos = -1;  ///< token that begins each document; -1: none
 
-  /// Samples of seq_length + 1 tokens, each starting seq_length after the one before.
+  /// Number of samples of seq_length + 1 tokens, each starting seq_length after the previous one.
   int64_t samples(int64_t seq_length) const { return tokens < 1 ? 0 : (tokens - 1) / seq_length; }
 };
 
-/// Header, sizes and sidecar only: fast whatever the size. `path` is PREFIX, PREFIX.bin or PREFIX.idx.
+/// Reads only header, sizes and sidecar, so it is fast for any size. `path`: PREFIX, PREFIX.bin or
+/// PREFIX.idx.
 SourceInfo inspect_source(const std::string& path);
 
-/// Throws Error (data) when the sidecar shows that a model of `vocab_size` cannot read the source, or when it
-/// is shorter than one sample.
+/// Throws Error (data) if the sidecar shows that a model of `vocab_size` cannot read the source, or if the
+/// source is shorter than one sample.
 void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length);
 
 struct TokenScan {
   int64_t max_token = -1;
-  std::string bin_hash;  ///< XXH3-64 of .bin, 16 hex digits
+  std::string bin_hash;  ///< XXH3-64 hash of .bin, 16 hex digits
 };
 
 struct LengthStats {
@@ -52,9 +52,8 @@ struct LengthStats {
   std::vector<int64_t> buckets;  ///< [0]: empty documents; [i]: documents of 2^(i-1) .. 2^i - 1 tokens
 };
 
-/// Reads tokens as one stream: the sequences in the order of the index, one behind the other. Opening reads
-/// and checks the whole index; memory stays small (8 bytes per 4096 sequences). Const methods may run on
-/// several threads.
+/// Reads tokens as one stream: the sequences in the order of the index. Opening reads and checks the full
+/// index. Memory is 8 bytes per 4096 sequences. Const methods may run on several threads.
 class IndexedDataset {
  public:
   explicit IndexedDataset(const std::string& path);
@@ -62,19 +61,19 @@ class IndexedDataset {
   const SourceInfo& info() const { return info_; }
   int64_t tokens() const { return info_.tokens; }
 
-  /// Tokens [first, first + count) of the stream. Error (data), with the byte offset, for a token outside
-  /// [0, vocab_limit).
+  /// Reads tokens [first, first + count) of the stream. Throws Error (data) with the byte offset for a token
+  /// outside [0, vocab_limit).
   void read(int64_t first, int64_t count, int64_t vocab_limit, int32_t* out) const;
 
   struct Range {
-    int64_t first = 0, count = 0;  ///< tokens of the stream
+    int64_t first = 0, count = 0;  ///< token positions in the stream
   };
   Range document(int64_t index) const;
 
-  /// Tokens of the stream in [first, first + count) at which a document begins, ascending, each once.
+  /// Positions in [first, first + count) at which a document begins, in ascending order without duplicates.
   void document_starts(int64_t first, int64_t count, std::vector<int64_t>& out) const;
 
-  LengthStats document_lengths() const;  ///< reads the index once more
+  LengthStats document_lengths() const;  ///< reads the index again
   TokenScan scan() const;                ///< reads all of .bin
   int64_t memory_bytes() const { return static_cast<int64_t>(cumulative_.size()) * 8; }
 
@@ -85,11 +84,11 @@ class IndexedDataset {
 
   SourceInfo info_;
   InputFile index_, bin_;
-  bool contiguous_ = true;           // sequences lie in .bin in the order of the index, without gaps
+  bool contiguous_ = true;           // sequences are stored in .bin in index order without gaps
   std::vector<int64_t> cumulative_;  // tokens before sequence 4096*i
 };
 
-/// PREFIX of PREFIX, PREFIX.bin or PREFIX.idx.
+/// PREFIX for a path PREFIX, PREFIX.bin or PREFIX.idx.
 std::string dataset_prefix(const std::string& path);
 
 }  // namespace ltrain::data

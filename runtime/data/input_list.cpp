@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kSniffBytes = 1 << 16;
 
-/// First bytes of compressed files, and the program that reads them.
+/// First bytes of compressed files, and the program that decompresses them.
 struct Magic {
   std::string_view bytes;
   const char *kind, *reader;
@@ -64,7 +64,7 @@ bool matches(const std::vector<std::string>& globs, const fs::path& below) {
   });
 }
 
-/// True when `globs` match the path below the folder, or one of the folders on the way to it.
+/// Returns whether `globs` match the path below the folder, or one of the folders on the way to it.
 bool matches_on_the_way(const std::vector<std::string>& globs, const fs::path& below) {
   fs::path so_far;
   for (const fs::path& part : below)
@@ -72,7 +72,7 @@ bool matches_on_the_way(const std::vector<std::string>& globs, const fs::path& b
   return false;
 }
 
-/// Output of an earlier build that lies among the inputs.
+/// Returns whether `p` is output of an earlier build among the inputs.
 bool is_token_file(const fs::path& p) {
   const auto e = p.extension();
   if (e != ".json" && e != ".bin" && e != ".idx") return false;
@@ -85,7 +85,7 @@ bool is_version_control(const fs::path& p) {
   return name == ".git" || name == ".hg" || name == ".svn";
 }
 
-/// Everything below a folder. Links come last, so that a file keeps the path that has no link in it.
+/// Lists everything below a folder. Links come last, so that a file keeps the path without a link.
 class FolderWalk {
  public:
   explicit FolderWalk(InputList& list) : list_(list) {}
@@ -99,7 +99,7 @@ class FolderWalk {
   }
 
  private:
-  /// False for what was seen before, under another path.
+  /// Returns false for a file that was seen before under another path.
   bool first_time(const fs::path& path) {
     struct stat st {};
     if (::stat(path.c_str(), &st) != 0)
@@ -128,7 +128,7 @@ class FolderWalk {
     else if (!fs::is_regular_file(status))
       list_.special.add(p.string());
     else {
-      first_time(p);  // a second hard link is a file of its own
+      first_time(p);  // a second hard link counts as a separate file
       files_.push_back(p);
     }
   }
@@ -151,8 +151,7 @@ class FolderWalk {
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
 
-/// Copies what a pipe, a terminal or standard input gives into a file without a name, since inputs are read
-/// at any offset.
+/// Copies a pipe, a terminal or standard input to an unnamed file, because inputs are read at any offset.
 std::shared_ptr<InputFile> copy_stream(const std::string& path, const std::string& name) {
   const char* folder = std::getenv("TMPDIR");
   std::string copy = std::string(folder && *folder ? folder : "/tmp") + "/ltrain-input-XXXXXX";
@@ -189,8 +188,8 @@ std::shared_ptr<InputFile> copy_stream(const std::string& path, const std::strin
 
 constexpr const char* kReadAsText = "--input-format text reads it as text, whatever it holds";
 
-/// How the file is read; Error (data) where nothing that `options` allow is true of it. `given`: named
-/// itself, not found in a folder.
+/// Form in which the file is read. Throws Error (data) if it has no form that `options` allows. `given`:
+/// named explicitly, not found in a folder.
 RecordForm form_of(const InputFile& file, const std::string& path, bool given, const RecordOptions& options,
                    InputList& list) {
   if (options.format == InputFormat::text) return RecordForm::none;
@@ -198,7 +197,7 @@ RecordForm form_of(const InputFile& file, const std::string& path, bool given, c
   const bool named_lines = name == ".jsonl" || name == ".ndjson" || name == ".jl",
              named_json = name == ".json";
   const RecordSniff sniff = sniff_records(file, path, key);
-  // A broken first line of a file that says JSONL is an error of that line.
+  // A broken first line of a file named as JSONL is an error of that line.
   if (named_lines) return sniff.form == RecordForm::array ? RecordForm::array : RecordForm::lines;
   if (options.must_be_json()) {
     if (sniff.form != RecordForm::none) return sniff.form;
@@ -225,7 +224,7 @@ RecordForm form_of(const InputFile& file, const std::string& path, bool given, c
         "--json-key; {}{}",
         path, key, sniff.keys.empty() ? "no key" : sniff.keys, kReadAsText,
         given ? "" : "; --exclude leaves it out");
-  // One object alone, in a folder, is a document of its own: settings of a program, say.
+  // A single object in a folder is one document, for example settings of a program.
   if (named_json) list.json_as_text.add(path);
   return RecordForm::none;
 }

@@ -1,4 +1,4 @@
-// The files that `data build` and `tokenizer train` read, how each is read, and what is left out.
+// Input files of `data build` and `tokenizer train`: how each is read, and which are skipped.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,17 +13,17 @@
 namespace ltrain::data {
 
 struct TextFile {
-  std::string path;  ///< as messages name it
+  std::string path;  ///< name in messages
   int64_t bytes = 0;
   RecordForm form = RecordForm::none;  ///< none: text, one document
-  std::shared_ptr<InputFile> copied;   ///< of a pipe or standard input: a temporary copy without a name
+  std::shared_ptr<InputFile> copied;   ///< for a pipe or standard input: an unnamed temporary copy
 
   std::shared_ptr<InputFile> open() const { return copied ? copied : std::make_shared<InputFile>(path); }
 };
 
 struct NamedCount {
   int64_t count = 0;
-  std::vector<std::string> first;  ///< names of the first kNamed ones
+  std::vector<std::string> first;  ///< names of the first kNamed files
   static constexpr size_t kNamed = 3;
 
   void add(const std::string& name);
@@ -34,18 +34,19 @@ struct InputList {
   std::vector<TextFile> files;
   int64_t bytes = 0;
   NamedCount binary, compressed, empty, filtered, links, special, token_files, version_control;
-  NamedCount json_as_text;  ///< read, as text: files of folders that are named .json and hold no records
+  /// Files in folders that are named .json but contain no records, and are read as text.
+  NamedCount json_as_text;
 
-  /// A phrase for each kind of file that was left out, such as "2 binary (a.png, b.png)".
+  /// One phrase per kind of skipped file, such as "2 binary (a.png, b.png)".
   std::vector<std::string> left_out() const;
 };
 
-/// Files as given, `-` for standard input, and folders with everything below them in sorted order: hidden
-/// files and linked folders too. Left out of folders, counted and named: what the globs leave out, empty,
-/// binary (a NUL in the first 64 KiB) and compressed files, token files of an earlier build, version control
-/// (.git, .hg, .svn), links that are broken or lead to what is read already, devices and sockets. Globs match
-/// the name or the path below the folder; `exclude` also matches folders on the way. Error (data) for a file
-/// that was named itself and cannot be read as `records` says.
+/// Lists the given files, `-` for standard input, and folders with everything below them in sorted order,
+/// including hidden files and linked folders. Skipped in folders, and counted by name: files excluded by the
+/// globs, empty, binary (a NUL in the first 64 KiB) and compressed files, token files of an earlier build,
+/// version control (.git, .hg, .svn), links that are broken or lead to files already listed, devices and
+/// sockets. Globs match the name or the path below the folder. `exclude` also matches folders on the path.
+/// Throws Error (data) for an explicitly named file that cannot be read as requested in `records`.
 InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<std::string>& include,
                       const std::vector<std::string>& exclude, const RecordOptions& records = {});
 

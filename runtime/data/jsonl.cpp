@@ -11,7 +11,7 @@
 namespace ltrain::data {
 namespace {
 
-/// Walks the record without building it: memory and stack stay small whatever the nesting.
+/// Walks the record without building it, so memory and stack stay small for any nesting.
 class TextFinder final : public nlohmann::json::json_sax_t {
  public:
   explicit TextFinder(const std::string& key) : key_(&key) {}
@@ -19,7 +19,7 @@ class TextFinder final : public nlohmann::json::json_sax_t {
   std::string text;
   int found = 0;
   bool object = false, other_type = false;
-  std::string keys;  // of the record, for messages
+  std::string keys;  // keys of the record, for messages
   std::string error;
 
   bool null() override { return value(); }
@@ -70,12 +70,12 @@ class TextFinder final : public nlohmann::json::json_sax_t {
 
 bool delimiter(char c) { return c == ',' || c == ':' || c == '[' || c == ']' || c == '}'; }
 
-/// `line` with NaN, Infinity and -Infinity outside strings as zeros of the same width, so that columns of
-/// messages stay right.
+/// `line` with NaN, Infinity and -Infinity outside strings replaced by zeros of the same width, so that
+/// columns in messages stay right.
 std::string without_nan(std::string_view line) {
   std::string out(line);
   bool in_string = false;
-  char before = '\0';  // the last character outside strings that is not blank
+  char before = '\0';  // last non-blank character outside strings
   for (size_t i = 0; i < out.size(); ++i) {
     const char c = out[i];
     if (in_string) {
@@ -98,7 +98,7 @@ std::string without_nan(std::string_view line) {
   return out;
 }
 
-/// Parses `line` into `finder`; retries with Python's NaN and Infinity replaced when that is what it has.
+/// Parses `line` into `finder`. Retries with Python's NaN and Infinity replaced if there are any.
 bool walk(std::string_view line, TextFinder& finder, const std::string& key) {
   if (nlohmann::json::sax_parse(line.begin(), line.end(), &finder)) return true;
   if (line.find("NaN") == line.npos && line.find("Infinity") == line.npos) return false;
@@ -108,7 +108,7 @@ bool walk(std::string_view line, TextFinder& finder, const std::string& key) {
   return nlohmann::json::sax_parse(plain.begin(), plain.end(), &finder);
 }
 
-/// Value of the four hexadecimal digits of a \u escape at `at`; -1 if it is not one.
+/// Value of the four hexadecimal digits of a \u escape at `at`; -1 if there is no escape.
 int surrogate_escape(std::string_view s, size_t at) {
   if (s.size() - at < 6 || s[at] != '\\' || s[at + 1] != 'u') return -1;
   int value = 0;
@@ -119,8 +119,8 @@ int surrogate_escape(std::string_view s, size_t at) {
   return value;
 }
 
-/// "line 2, column 8: what" of the parser, counted from the file's line `first`; the line is left out where
-/// the record has one line.
+/// The parser's "line 2, column 8: what", with lines counted from the file's line `first`. The line is
+/// omitted for a record of one line.
 std::string parse_problem(const std::string& error, std::string_view record, int64_t first) {
   const size_t line = error.find("line "), column = error.find("column ");
   if (column == error.npos) return error;
@@ -151,7 +151,7 @@ void BadRecords::add(const BadRecords& later) {
 std::string json_text(std::string_view line, const std::string& key, const std::string& path,
                       int64_t line_number) {
   TextFinder finder(key);
-  // The parser says "[json.exception.parse_error.101] parse error at line 1, column 8: what".
+  // Format of the parser's errors: "[json.exception.parse_error.101] parse error at line 1, column 8: what".
   if (!walk(line, finder, key))
     fail(ExitCode::data, "{}:{}: not JSON: {}", path, line_number,
          printable(parse_problem(finder.error, line, line_number), 300));
@@ -183,7 +183,7 @@ std::optional<std::string> read_record(std::string_view line, const RecordOption
         ++bad.replaced;
         return text;
       } catch (const Error&) {
-        // The record has another defect as well; its first one is named.
+        // The record has another defect too, and the first one is reported.
       }
   ++bad.skipped;
   return std::nullopt;

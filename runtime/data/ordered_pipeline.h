@@ -1,5 +1,5 @@
-// One thread reads, several transform, one writes in the order of reading; a bounded number of items is under
-// way.
+// A pipeline: one thread reads, several transform, one writes in the order of reading. The number of items in
+// flight is bounded.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -12,10 +12,11 @@
 
 namespace ltrain::data {
 
-/// `produce()` gives the next item, or nothing at the end (on a thread of its own). `make_worker()` gives
-/// each of `workers` threads its function Item -> Result. `consume(Result&&)` gets the results in the order
-/// of the items, on the calling thread. The first error in that order is rethrown, whatever the number of
-/// workers, after all threads ended. At most 2 * workers + 2 items are between produce and consume.
+/// Runs the pipeline. `produce()` returns the next item, or nothing at the end, on its own thread.
+/// `make_worker()` returns for each of `workers` threads its function Item -> Result. `consume(Result&&)`
+/// receives the results in the order of the items, on the calling thread. After all threads ended, the first
+/// error in that order is rethrown, independent of the number of workers. At most 2 * workers + 2 items are
+/// between produce and consume.
 template <class Item, class Result, class Produce, class MakeWorker, class Consume>
 void run_ordered(int workers, Produce produce, MakeWorker make_worker, Consume consume) {
   struct Done {
@@ -51,7 +52,7 @@ void run_ordered(int workers, Produce produce, MakeWorker make_worker, Consume c
       if (more) {
         todo.emplace_back(produced++, std::move(*item));
       } else {
-        if (error) done[produced++].error = error;  // comes after all that was read before it
+        if (error) done[produced++].error = error;  // reported after all items read before it
         end = true;
       }
       changed.notify_all();

@@ -36,7 +36,7 @@ bool RecordReader::next(std::string& record) {
   return form_ == RecordForm::array ? next_element(record) : next_line(record);
 }
 
-/// The next line that is not blank, without its end.
+/// Reads the next non-blank line, without its line end.
 bool RecordReader::next_line(std::string& record) {
   for (size_t searched = 0;;) {
     const size_t end = buffer_.find('\n', buffer_at_ + searched);
@@ -113,7 +113,7 @@ bool RecordReader::next_element(std::string& record) {
   return true;
 }
 
-/// Takes bytes up to the comma or bracket that ends the element; strings and nested values stay whole.
+/// Reads bytes up to the comma or bracket that ends the element. Strings and nested values stay intact.
 void RecordReader::take_element(std::string& record) {
   record.clear();
   bool in_string = false;

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMaxPeriod = 65536;
 constexpr int kRounds = 8;
 
-/// Whole draws per period for each weight; all at least 1, and their sum is the period.
+/// Draws per period for each weight. Each is at least 1, and their sum is the period.
 std::vector<int64_t> whole_draws(const std::vector<double>& weights) {
   double sum = 0;
   for (double w : weights) {
@@ -35,7 +35,7 @@ std::vector<int64_t> whole_draws(const std::vector<double>& weights) {
     }
     if (exact && total == period) return draws;
   }
-  // None is exact: the longest period, rounded down, and what is missing to the largest remainders.
+  // No exact period: use the longest one, round down, and give the remaining draws to the largest remainders.
   std::vector<std::pair<double, size_t>> rest(n);
   int64_t total = 0;
   for (size_t d = 0; d < n; ++d) {
@@ -46,7 +46,7 @@ std::vector<int64_t> whole_draws(const std::vector<double>& weights) {
   }
   std::sort(rest.begin(), rest.end());
   for (size_t i = 0; total < kMaxPeriod; i = (i + 1) % n, ++total) ++draws[rest[i].second];
-  // Weights far below 1/65536 were lifted to one draw: the largest sources pay for them.
+  // Weights far below 1/65536 were raised to one draw, which the largest sources give up.
   while (total > kMaxPeriod) {
     --*std::max_element(draws.begin(), draws.end());
     --total;
@@ -57,7 +57,7 @@ std::vector<int64_t> whole_draws(const std::vector<double>& weights) {
 }  // namespace
 
 Permutation::Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_t>(size)) {
-  LT_CHECK(size > 0, "a permutation of {}", size);
+  LT_CHECK(size > 0, "expected a permutation of at least 1 element, got {}", size);
   const int bits = std::max(2, static_cast<int>(std::bit_width(size_ - 1)));
   low_bits_ = bits / 2;
   high_bits_ = bits - low_bits_;
@@ -65,12 +65,12 @@ Permutation::Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_
 }
 
 int64_t Permutation::operator()(int64_t index) const {
-  LT_CHECK(index >= 0 && static_cast<uint64_t>(index) < size_, "index {} of a permutation of {}", index,
-           size_);
+  LT_CHECK(index >= 0 && static_cast<uint64_t>(index) < size_, "expected an index below {}, got {}", size_,
+           index);
   uint64_t x = static_cast<uint64_t>(index);
   const uint64_t low_mask = (uint64_t{1} << low_bits_) - 1, high_mask = (uint64_t{1} << high_bits_) - 1;
-  // The network permutes 0 .. 2^bits - 1, fewer than twice `size`: the cycle through `index` comes back
-  // inside after less than two steps on average, and leads each index to another place.
+  // The network permutes 0 .. 2^bits - 1, fewer than twice `size` values. The cycle through `index` returns
+  // below `size` after less than two iterations on average, and maps each index to a different value.
   do {
     uint64_t low = x & low_mask, high = x >> low_bits_;
     for (int r = 0; r < kRounds; r += 2) {
@@ -90,8 +90,7 @@ Blend::Blend(const std::vector<double>& weights) : per_period_(whole_draws(weigh
   before_.resize(period);
   for (int64_t i = 0; i < period; ++i) {
     int best = -1;
-    int64_t lead =
-        0;  // (w_d * max(i,1) - count_d) * period, in whole numbers: no rounding, so no ties by chance
+    int64_t lead = 0;  // (w_d * max(i,1) - count_d) * period, in integers, so that no rounding creates ties
     for (size_t d = 0; d < per_period_.size(); ++d) {
       if (count[d] == per_period_[d]) continue;
       const int64_t v = per_period_[d] * std::max<int64_t>(i, 1) - count[d] * period;
@@ -106,7 +105,7 @@ Blend::Blend(const std::vector<double>& weights) : per_period_(whole_draws(weigh
 }
 
 Blend::Draw Blend::operator()(int64_t sample) const {
-  LT_CHECK(sample >= 0, "sample {}", sample);
+  LT_CHECK(sample >= 0, "expected a sample of at least 0, got {}", sample);
   const int64_t turn = sample / period(), place = sample % period();
   const int source = source_[place];
   return {source, turn * per_period_[source] + before_[place]};
@@ -116,15 +115,16 @@ int64_t Blend::find(int source, int64_t index) const {
   const int64_t turn = index / per_period_[source], left = index % per_period_[source];
   for (int64_t i = 0; i < period(); ++i)
     if (source_[i] == source && before_[i] == left) return turn * period() + i;
-  LT_CHECK(false, "source {} has no draw {}", source, left);
+  LT_CHECK(false, "expected draw {} of source {} in a period, got none", left, source);
   return -1;
 }
 
 SampleOrder::SampleOrder(std::vector<int64_t> samples, const std::vector<double>& weights, uint64_t seed,
                          bool shuffle)
     : samples_(std::move(samples)), blend_(weights), seed_(seed), shuffle_(shuffle) {
-  LT_CHECK(samples_.size() == weights.size(), "{} sources, {} weights", samples_.size(), weights.size());
-  for (int64_t n : samples_) LT_CHECK(n > 0, "a source of {} samples", n);
+  LT_CHECK(samples_.size() == weights.size(), "expected a weight for each of {} sources, got {}",
+           samples_.size(), weights.size());
+  for (int64_t n : samples_) LT_CHECK(n > 0, "expected at least 1 sample in a source, got {}", n);
 }
 
 SampleRef SampleOrder::operator()(int64_t global_sample) const {

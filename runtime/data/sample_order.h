@@ -1,10 +1,10 @@
-// Which tokens global sample g is: a pure function of (seed, g), in constant time and memory, so that
-// training can start anywhere and on any number of ranks.
+// Tokens of global sample g as a pure function of (seed, g), in constant time and memory, so that training
+// can start at any sample and on any number of ranks.
 //
-// A source of N tokens has n = (N - 1) / seq_length samples; sample i is the tokens [i*L, i*L + L + 1) (the
-// last token is also the first of the next sample). Draw j of a source is sample P(j mod n) of epoch j / n, P
-// being a permutation of 0..n-1 keyed by (seed, source, epoch). Which source a global sample draws from is
-// decided by the blend.
+// A source of N tokens has n = (N - 1) / seq_length samples. Sample i is the tokens [i*L, i*L + L + 1); its
+// last token is also the first of the next sample. Draw j of a source is sample P(j mod n) of epoch j / n. P
+// is a permutation of 0..n-1 keyed by (seed, source, epoch). The blend selects the source of each global
+// sample.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,9 +14,10 @@
 
 namespace ltrain::data {
 
-constexpr size_t kMaxSources = 1024;  ///< of one mix
+constexpr size_t kMaxSources = 1024;  ///< sources of one mix
 
-/// A keyed bijection of 0..size-1: a Feistel network on the next power of two, walked until it lands inside.
+/// A keyed bijection of 0..size-1: a Feistel network on the next power of two, iterated until the result is
+/// below `size`.
 class Permutation {
  public:
   Permutation(int64_t size, uint64_t key);
@@ -27,9 +28,9 @@ class Permutation {
   int low_bits_, high_bits_;
 };
 
-/// Interleaves sources by weight. The weights are rounded to whole draws per period of at most 65536 samples
-/// (exactly, where a period fits them: 0.7/0.3 has period 10). Within a period sample i takes the source d
-/// with the largest w_d*max(i,1) - count_d of those with draws left, ties to the first; the next period is
+/// Interleaves sources by weight. Weights are rounded to whole draws per period of at most 65536 samples,
+/// exactly if such a period exists: 0.7/0.3 has period 10. Within a period, sample i takes the source d with
+/// the largest w_d*max(i,1) - count_d among those with draws left; the first of equals wins. All periods are
 /// the same.
 class Blend {
  public:
@@ -37,10 +38,10 @@ class Blend {
 
   struct Draw {
     int source = 0;
-    int64_t index = 0;  ///< how many samples this source gave before
+    int64_t index = 0;  ///< number of earlier samples of this source
   };
   Draw operator()(int64_t sample) const;
-  /// The global sample at which `source` gives its draw `index`.
+  /// Global sample at which `source` gives its draw `index`.
   int64_t find(int source, int64_t index) const;
 
   int64_t period() const { return static_cast<int64_t>(source_.size()); }
@@ -49,14 +50,14 @@ class Blend {
 
  private:
   std::vector<int64_t> per_period_;
-  std::vector<uint16_t> source_;  // of each sample of the period
-  std::vector<uint32_t> before_;  // samples of the same source before it
+  std::vector<uint16_t> source_;  // source of each sample of the period
+  std::vector<uint32_t> before_;  // earlier samples of the same source in the period
 };
 
 struct SampleRef {
   int source = 0;
-  int64_t epoch = 0;   ///< of this source
-  int64_t sample = 0;  ///< of this source: first token = sample * seq_length
+  int64_t epoch = 0;   ///< epoch of this source
+  int64_t sample = 0;  ///< sample of this source: first token = sample * seq_length
 };
 
 class SampleOrder {

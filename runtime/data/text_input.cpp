@@ -7,14 +7,14 @@
 namespace ltrain::data {
 namespace {
 
-constexpr int64_t kMaxPiece = int64_t{16} << 20;  // a text without any safe cut is cut here all the same
+constexpr int64_t kMaxPiece = int64_t{16} << 20;  // maximum length of a piece without a safe cut
 
 }  // namespace
 
 int64_t cut_in_window(std::string_view window) {
   const size_t line = window.rfind('\n');
   if (line != std::string_view::npos) return static_cast<int64_t>(line) + 1;
-  // Back to the lead byte of the last character, which stays out if it is not whole.
+  // Find the lead byte of the last character, which is excluded if it is incomplete.
   for (size_t back = 1; back <= 4 && back < window.size(); ++back) {
     const auto c = static_cast<unsigned char>(window[window.size() - back]);
     if ((c & 0xC0) == 0x80) continue;
@@ -72,7 +72,7 @@ bool ChunkReader::fill() {
   return n > 0;
 }
 
-/// Adds records to the chunk until it is full; false at the end of the file.
+/// Adds records to the chunk until it is full. Returns false at the end of the file.
 bool ChunkReader::read_records(Chunk& chunk) {
   std::string record;
   while (static_cast<int64_t>(chunk.text.size()) < chunk_bytes_) {
@@ -90,14 +90,14 @@ bool ChunkReader::read_records(Chunk& chunk) {
   return true;
 }
 
-/// Adds text to the chunk until it is full; false at the end of the file.
+/// Adds text to the chunk until it is full. Returns false at the end of the file.
 bool ChunkReader::read_text(Chunk& chunk) {
   while (static_cast<int64_t>(chunk.text.size()) < chunk_bytes_) {
-    const int64_t stop = cuts_.empty() ? INT64_MAX : cuts_[cut_];  // the document ends here at the latest
+    const int64_t stop = cuts_.empty() ? INT64_MAX : cuts_[cut_];  // latest end of the document
     int64_t width = std::max<int64_t>(chunk_bytes_ - chunk.text.size(), 64), take = 0;
     bool ends = false;
     for (;; width *= 2) {
-      // One byte more than is wanted shows whether the document goes on.
+      // One additional byte shows whether the document continues.
       while (static_cast<int64_t>(buffer_.size()) <= width && fill()) {
       }
       const int64_t begin = at_ - static_cast<int64_t>(buffer_.size());

@@ -1,9 +1,9 @@
-// The text that `data build` reads, as a stream of bounded chunks.
+// Text for `data build`, as a stream of bounded chunks.
 //
-// A text file is one document, byte for byte; a JSON record is one (its text key). A file longer than a
-// chunk is read in pieces, cut only where the tokenizer says that this changes no id (Tokenizer::safe_cut),
-// and stays one document. Only 16 MiB without any such place (for GPT-2: without white space) are cut between
-// characters all the same, to bound the memory.
+// A text file is one document, byte for byte. A JSON record is one document (its text key). A file longer
+// than a chunk is read in pieces and stays one document. It is cut only where the tokenizer guarantees the
+// same ids (Tokenizer::safe_cut). A piece of 16 MiB without a safe cut (for GPT-2: without white space) is
+// cut between characters to bound memory.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,11 +20,11 @@ namespace ltrain::data {
 struct Piece {
   enum Kind : uint8_t { text, json };
   Kind kind = text;
-  int64_t begin = 0, end = 0;  ///< bytes of Chunk::text
+  int64_t begin = 0, end = 0;  ///< byte range in Chunk::text
   bool ends_document = true;
-  int part = -1;     ///< which part of the split the document goes to; -1: by its index
-  bool cut = false;  ///< the only document there is: cut it into the parts
-  int file = 0;      ///< of InputList::files
+  int part = -1;     ///< part of the split for the document; -1: chosen by its index
+  bool cut = false;  ///< the only document, which must be cut into the parts
+  int file = 0;      ///< index in InputList::files
   int64_t line = 0;  ///< json: counted from 1
 };
 
@@ -34,7 +34,7 @@ struct Chunk {
   int64_t input_bytes = 0;
 };
 
-/// `shares` (of the split; may be empty) are used only when a single document has to be cut.
+/// Reads chunks. `shares`: of the split, may be empty; used only if a single document has to be cut.
 class ChunkReader {
  public:
   ChunkReader(const InputList& list, const Tokenizer& tokenizer, int64_t chunk_bytes,
@@ -54,21 +54,22 @@ class ChunkReader {
   std::vector<double> shares_;
   size_t file_ = 0;
   std::shared_ptr<InputFile> open_;
-  std::optional<RecordReader> records_;  // of the open file, if it holds records
-  int64_t at_ = 0;                       // bytes of the open file that were read
-  std::vector<int64_t> cuts_;            // where parts of a single document end, bytes
+  std::optional<RecordReader> records_;  // reader of the open file, if it contains records
+  int64_t at_ = 0;                       // bytes read from the open file
+  std::vector<int64_t> cuts_;            // ends of the parts of a single document, in bytes
   size_t cut_ = 0;
-  std::string buffer_;  // read and not yet given out
+  std::string buffer_;  // bytes read but not yet returned
   bool only_record_ = false;
 };
 
-/// Where to cut a text of `size` bytes so that the parts have about the given shares: at line ends, else
-/// between characters. `window(begin, end)` gives those bytes. Error (data) when there is too little.
+/// Positions at which to cut a text of `size` bytes into parts of about the given shares: at line ends, else
+/// between characters. `window(begin, end)` returns those bytes. Throws Error (data) if the text is too
+/// short.
 template <class Window>
 std::vector<int64_t> cut_points(int64_t size, const std::vector<double>& shares, const std::string& name,
                                 Window window);
 
-/// Bytes of `window` up to and with its last line end; without one, up to a character's end.
+/// Number of bytes of `window` through its last line end. Without a line end, through the end of a character.
 int64_t cut_in_window(std::string_view window);
 [[noreturn]] void too_short_to_cut(const std::string& name, int64_t size, size_t parts);
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMostTokens = int64_t{1} << 20;  // that a tokenizer.json may have
+constexpr int64_t kMostTokens = int64_t{1} << 20;  // limit for a tokenizer.json
 
 void check(const TrainTokenizerOptions& o) {
   if (o.inputs.empty())
@@ -30,7 +30,7 @@ void check(const TrainTokenizerOptions& o) {
   check_record_options(o.records);
 }
 
-/// The layout, and a tokenizer of it whose tokens are single bytes.
+/// The layout, and a tokenizer with this layout whose tokens are single bytes.
 struct Bytes {
   explicit Bytes(const TrainTokenizerOptions& o) : layout(byte_level_layout(o.pattern)) {
     layout.specials.clear();

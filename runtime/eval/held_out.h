@@ -1,4 +1,4 @@
-// Held-out data: which sets a recipe names, and the bytes of text that their tokens stand for.
+// Held-out data: sets of a recipe, and bytes of text of their tokens.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,21 +10,21 @@
 
 namespace ltrain {
 
-/// What has one loss.
+/// Sources that are evaluated together and have one loss.
 struct EvalSet {
-  std::string name;  ///< "": the only one, and it has none
+  std::string name;  ///< "": the only set, without a name
   std::vector<data::SourceSpec> sources;
 };
 
-/// data.eval: the sources of one name are one set, in the order in which names come first.
+/// Sets of data.eval. Sources of one name form a set. Sets are in the order of their first source.
 std::vector<EvalSet> eval_sets(const Recipe& recipe);
 
-/// Whether all sources have one, which says which tokenizer made them.
+/// Returns whether all sources have a sidecar, which names the tokenizer.
 bool has_sidecars(const EvalSet& set);
-/// Whether they say that it was `tokenizer`.
+/// Returns whether the sidecars name `tokenizer`.
 bool is_of_tokenizer(const EvalSet& set, const data::Tokenizer& tokenizer);
 
-/// Bytes of text of each id.
+/// Bytes of text of each token id.
 std::vector<int32_t> text_bytes(const data::Tokenizer& tokenizer);
 
 }  // namespace ltrain

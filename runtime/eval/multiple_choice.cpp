@@ -13,7 +13,7 @@ namespace ltrain {
 namespace {
 
 constexpr std::string_view kWhiteSpace = " \t\n\r\f\v";
-constexpr int64_t kMostBytes = 256 << 20;  // of a file, which is held in memory
+constexpr int64_t kMostBytes = 256 << 20;  // maximum file size; the file is held in memory
 
 bool is_white(char c) { return kWhiteSpace.find(c) != kWhiteSpace.npos; }
 
@@ -52,7 +52,7 @@ Question read_question(const std::string& path, int64_t line, const std::string&
   return q;
 }
 
-/// Code points of a text in UTF-8.
+/// Number of code points of a UTF-8 text.
 int64_t characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
@@ -91,7 +91,7 @@ double MultipleChoiceResult::standard_error(double accuracy) const {
 
 QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokenizer,
                                const std::vector<int32_t>& begin) {
-  // White space at the end goes to the choices: most tokenizers join it with the word that follows.
+  // White space at the end goes to the choices, because most tokenizers join it with the following word.
   const size_t words = question.text.find_last_not_of(kWhiteSpace) + 1;  // npos + 1 is 0
   const std::string context = question.text.substr(0, words), white = question.text.substr(words);
   QuestionTokens q;
@@ -113,7 +113,8 @@ QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokeni
     const std::string joint = white.empty() && !is_white(choice[0]) ? " " : white;
     std::vector<int32_t> whole;
     tokenizer.encode(context + joint + choice, whole);
-    // A tokenizer may join the last word of a question with what follows: the choice then has fewer tokens.
+    // A tokenizer may join the last word of a question with the following text. The choice then has fewer
+    // tokens.
     const size_t from = std::min(alone.size(), whole.size() - 1);
     q.choices.emplace_back(whole.begin() + static_cast<int64_t>(from), whole.end());
   }
@@ -144,23 +145,24 @@ MultipleChoiceResult answer_questions(const std::vector<Question>& questions, co
     std::for_each(q.choices.begin(), q.choices.end(), check);
     std::vector<double> sums, by_length;
     bool shortened = false;
-    size_t dropped = 0, seen = 0;  // tokens of the context that do not fit, and that the cache has
+    size_t dropped = 0, seen = 0;  // context tokens that do not fit, and context tokens in the cache
     for (size_t i = 0; i < q.choices.size(); ++i) {
       const std::vector<int32_t>& choice = q.choices[i];
-      // The last token of a choice needs no room.
+      // The last token of a choice is not an input.
       const size_t all = q.context.size() + choice.size() - 1, drop = all - std::min(all, room);
       const auto first_seen = q.context.begin() + static_cast<int64_t>(drop);
       const int64_t length = static_cast<int64_t>(all - drop);
       const Decoder& decoder = program.decoder();
       if (i == 0 || drop != dropped || decoder.rope_row(length) != decoder.rope_row(cache.text_length)) {
         cache.clear();
-        cache.text_length = length;  // the whole text's, by which the context is rotated too
+        // Length of the full text, which determines the rotation of the context.
+        cache.text_length = length;
         dropped = drop;
         if (q.context.end() - first_seen > 1) program.extend({{&cache, {first_seen, q.context.end() - 1}}});
         seen = static_cast<size_t>(cache.length);
       }
       shortened = shortened || drop > 0;
-      cache.length = static_cast<int64_t>(seen);  // nothing of the choice before
+      cache.length = static_cast<int64_t>(seen);  // drops the previous choice
       cache.text_length = length;
       std::vector<int32_t> rows{q.context.back()};
       rows.insert(rows.end(), choice.begin(), choice.end() - 1);

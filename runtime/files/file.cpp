@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kWriteBuffer = 1 << 20;
 constexpr int64_t kMaxRead = 1 << 30;  // one system call moves less than 2 GiB
 
-/// What cannot be written is the storage's fault, and starting again helps when it has been put right.
+/// Reports a write error as a storage error, because a restart helps once it is fixed.
 [[noreturn]] void cannot_write(const std::string& path, const std::string& what, int error) {
   fail(ExitCode::storage, "{}: {}: {} (errno {}){}", path, what, std::strerror(error), error,
        error == ENOSPC || error == EDQUOT ? "; free space there, or choose another --output" : "");
@@ -26,8 +26,8 @@ constexpr int64_t kMaxRead = 1 << 30;  // one system call moves less than 2 GiB
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  // O_NONBLOCK: a FIFO in the file's place would be waited for, before its kind is known. Of files it changes
-  // nothing.
+  // Without O_NONBLOCK, opening a FIFO would block before its kind is known. It has no effect on regular
+  // files.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd_ < 0) fail_system(path_ + ": cannot be opened", errno, ExitCode::data);
   struct stat st {};
@@ -117,14 +117,14 @@ void OutputFile::flush() {
 
 void OutputFile::sync() {
   flush();
-  // EINVAL: a pipe or a file system that cannot sync.
+  // EINVAL: a pipe, or a file system that cannot sync.
   if (::fsync(fd_) != 0 && errno != EINVAL) cannot_write(temporary_, "fsync", errno);
 }
 
 void OutputFile::commit() {
   sync();
   if (!named_) {
-    ::unlink(temporary_.c_str());  // left by a process of the same id that was killed here
+    ::unlink(temporary_.c_str());  // left by a killed process with the same id
     if (::linkat(AT_FDCWD, path_before_commit().c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) !=
         0)
       cannot_write(temporary_, "could not be given its name", errno);

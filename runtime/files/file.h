@@ -1,5 +1,5 @@
-// Files of token data. Reads are pread, never mmap: a file that is cut short while we train then gives an
-// error with its name and offset, where a mapped page would end the process with SIGBUS.
+// Files of token data. Reads use pread and not mmap: if a file is truncated during training, pread gives an
+// error with name and offset, while a mapped page would end the process with SIGBUS.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,9 +16,10 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }  ///< bytes, when opened
+  int64_t size() const { return size_; }  ///< bytes when opened
 
-  /// Reads exactly `bytes` bytes at `offset`; Error (data) with path and offset when they are not there.
+  /// Reads exactly `bytes` bytes at `offset`. Throws Error (data) with path and offset if the file is
+  /// shorter.
   void read(void* to, int64_t offset, int64_t bytes) const;
   /// Reads up to `bytes` bytes at `offset`; fewer only at the end of the file.
   int64_t read_some(void* to, int64_t offset, int64_t bytes) const;
@@ -29,9 +30,9 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// A file that appears under its name only when commit() returns. Errors are of storage. Until then it has no
-/// name at all, so that even a kill leaves nothing; on file systems without such files it is PATH.tmp-PID,
-/// which the destructor removes.
+/// A file that gets its name only in commit(). Errors are Error (storage). Until then it has no name, so even
+/// a killed process leaves nothing behind. On file systems without unnamed files it is PATH.tmp-PID, which
+/// the destructor removes.
 class OutputFile {
  public:
   explicit OutputFile(std::string path);
@@ -40,16 +41,16 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(const void* from, int64_t bytes);
-  int64_t bytes() const { return bytes_; }  ///< written so far
-  void flush();                             ///< to the kernel
-  void sync();                              ///< to the disk
-  void commit();                            ///< sync, then rename
-  std::string path_before_commit() const;   ///< opens what was flushed so far
+  int64_t bytes() const { return bytes_; }  ///< bytes written so far
+  void flush();                             ///< writes buffered data to the kernel
+  void sync();                              ///< writes buffered data to the disk
+  void commit();                            ///< syncs, then renames
+  std::string path_before_commit() const;   ///< path for reading the data flushed so far
 
  private:
   std::string path_, temporary_;
   int fd_ = -1;
-  bool named_ = false;  // has temporary_ as its name
+  bool named_ = false;  // the file exists under temporary_
   int64_t bytes_ = 0;
   std::vector<char> buffer_;
 };

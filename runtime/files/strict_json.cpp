@@ -28,7 +28,7 @@ nlohmann::json parse_strict(const std::string& text, int depth, std::string& err
   try {
     value = json::parse(text, watch);
   } catch (const json::exception& e) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 8: ..."
+    // Format of the library's errors: "[json.exception.parse_error.101] parse error at line 1, column 8: ..."
     std::string why = e.what();
     if (const size_t end = why.find("] "); end != std::string::npos) why = why.substr(end + 2);
     error = "not JSON: " + printable(why, 200);

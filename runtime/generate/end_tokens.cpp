@@ -47,7 +47,7 @@ class EndTokens {
          printable(value.dump(-1, ' ', false, json::error_handler_t::replace), 60));
   }
 
-  /// Object of a JSON file; an empty one where the file is missing.
+  /// Object in a JSON file; empty if the file is missing.
   json object(const std::string& name) {
     const std::string path = folder_ + "/" + name;
     if (!path_exists(path)) return json::object();
@@ -65,7 +65,7 @@ class EndTokens {
     if (it == root.end() || it->is_null()) return;
     for (const json& id : it->is_array() ? *it : json::array({*it})) {
       if (!id.is_number_integer()) wrong(file, kKey, *it, "an id, a list of ids or null");
-      // An id outside the vocabulary is never drawn.
+      // An id outside the vocabulary is never sampled.
       if (id >= 0 && id < tokenizer_.vocab_size())
         add(id.get<int32_t>(), fmt::format("{} of {}/{}", kKey, folder_, file));
     }

@@ -1,4 +1,4 @@
-// Tokens that end a generated text, by what lies beside a model and its tokenizer.
+// Tokens that end a generated text, from the files of a model and its tokenizer.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,10 +12,10 @@ struct EndToken {
   std::string source;  ///< "eos_token_id of my-model/config.json"
 };
 
-/// End tokens of a Hugging Face folder, in this order, each id once: eos_token_id (a number or a list) of
-/// config.json and generation_config.json, eos_token of special_tokens_map.json, and tokens of the chat
-/// template (chat_template.jinja or tokenizer_config.json) that are known to end a turn. Files that are not
-/// there are passed over. Error (data) that names file and key for a value of another type.
+/// End tokens of a Hugging Face folder, without duplicates, in this order: eos_token_id (a number or a list)
+/// of config.json and generation_config.json, eos_token of special_tokens_map.json, and tokens of the chat
+/// template (chat_template.jinja or tokenizer_config.json) that are known to end a turn. Missing files are
+/// skipped. Throws Error (data) with file and key for a value of another type.
 std::vector<EndToken> end_tokens_of_folder(const std::string& folder, const data::Tokenizer& tokenizer);
 
 }  // namespace ltrain

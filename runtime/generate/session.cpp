@@ -22,18 +22,19 @@ namespace ltrain {
 
 namespace {
 
-/// The recipe as that of a job which lays the model out so, by the rules that runs obey.
+/// The recipe changed to the layout of the options, checked by the rules of runs.
 Recipe laid_out(Recipe r, const SessionOptions& options, int ranks_per_node) {
   const ModelLayout& l = options.layout;
   if (options.seq_length > 0) r.data.seq_length = options.seq_length;
   r.parallel = {};
   r.parallel.data = l.ranks() > 1 ? -1 : 1;
   r.device = options.device;
-  r.cuda_graphs = OverlapChoice::off;  // of training, as are the next ones
+  r.cuda_graphs = OverlapChoice::off;  // applies to training only, like the next ones
   r.offload = {};
   r.optimizer = {};
   r.recompute = {};
-  r.attention_backend = AttentionBackend::own;  // each length would be a plan of seconds
+  // cuDNN would need a plan for each length, which takes seconds.
+  r.attention_backend = AttentionBackend::own;
   if (l.ranks() > 1) {
     r.train.micro_batch_size = 1;
     r.train.global_batch_size = l.data;
@@ -61,7 +62,7 @@ void check_layout(const SessionOptions& options) {
   } else {
     const GroupSet alone;
     const auto host_stream = make_inline_stream("checkpoint");
-    std::vector<std::string> notes;  // the session has them
+    std::vector<std::string> notes;  // dropped; the session has its own
     const auto reader = CheckpointReader::open_at(options.where, "the checkpoint", false,
                                                   alone.groups().world.communicator(), *host_stream, notes);
     recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
@@ -70,7 +71,7 @@ void check_layout(const SessionOptions& options) {
   laid_out(std::move(recipe), options, static_cast<int>(options.layout.ranks()));
 }
 
-/// The weights, and the recipe that they are of.
+/// Opens the weights and reads their recipe.
 std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
   const std::string& where = options.where;
   if (is_hf_folder(where)) {
@@ -99,7 +100,7 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
     trained_on_data_ = true;
   }
   recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
-  recipe_.model.num_nextn_predict_layers = 0;  // they predict nothing here
+  recipe_.model.num_nextn_predict_layers = 0;  // not used for generation
   return reader;
 }
 
@@ -124,7 +125,8 @@ ProgramOptions Session::inference_options(const SessionOptions& options) const {
     p.precision.master = p.precision.compute;
     p.products = MatmulPrecision::plain;
   }
-  if (p.precision.has_master()) p.precision = precision_policy("fp32");  // checkpoints hold the fp32 weights
+  // Checkpoints hold the fp32 weights.
+  if (p.precision.has_master()) p.precision = precision_policy("fp32");
   return p;
 }
 
@@ -145,8 +147,9 @@ void Session::make_groups(DeviceKind device, const ProgramOptions& options) {
 }
 
 Session::Session(const SessionOptions& options) : job_(options.job) {
-  LT_CHECK((job_ != nullptr) == (options.layout.ranks() > 1), "a layout of {} ranks {} a job",
-           options.layout.ranks(), job_ ? "with" : "without");
+  LT_CHECK((job_ != nullptr) == (options.layout.ranks() > 1),
+           "expected a job exactly for several ranks, got {} ranks {} a job", options.layout.ranks(),
+           job_ ? "with" : "without");
   if (job_) job_->section("opening the model");
   const auto reader = open(options);
   if (!options.tokenizer.empty()) {
@@ -174,7 +177,7 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
     TrainProgram program(p, {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
     std::vector<KeyValueCache> caches;
     for (int64_t i = 0; i < options.texts; ++i) caches.push_back(program.make_cache());
-    std::vector<TextTokens> texts;  // all: there are logits of each
+    std::vector<TextTokens> texts;  // all texts at once, because each has logits
     for (KeyValueCache& cache : caches) texts.push_back({&cache, {}});
     if (!texts.empty()) program.extend(texts);
     if (options.scores) {
@@ -266,7 +269,8 @@ int32_t sample_token(std::vector<float> logits, const SamplingOptions& o, uint64
   const auto most = std::max_element(logits.begin(), logits.end());  // the first of equals
   if (o.temperature <= 0) return static_cast<int32_t>(most - logits.begin());
   const auto weight = [&](int32_t id) { return std::exp((logits[id] - *most) / o.temperature); };
-  // Likeliest first, the lower id first among equals; sorted as far as it is asked for, which is rarely far.
+  // Most likely first, and the lower id first among equals. Sorted only as far as needed, which is rarely
+  // far.
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   size_t sorted = 0;
@@ -306,22 +310,22 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
                        const std::function<bool(size_t, int32_t)>& emit) {
   const size_t context = static_cast<size_t>(program_->options().seq_length);
   struct Text {
-    size_t prompt = 0;            // its number
-    std::vector<int32_t> tokens;  // that the model sees
-    std::vector<int32_t> next;    // of them, those that the cache has not
+    size_t prompt = 0;            // index of the prompt
+    std::vector<int32_t> tokens;  // tokens that the model sees
+    std::vector<int32_t> next;    // tokens that are not in the cache yet
     int64_t made = 0;
     KeyValueCache* cache = nullptr;
   };
   std::vector<Text> texts;
   std::vector<KeyValueCache*> unused;
   for (KeyValueCache& cache : caches_) unused.push_back(&cache);
-  LT_CHECK(!unused.empty(), "a session for evaluation is asked to generate");
+  LT_CHECK(!unused.empty(), "expected SessionOptions::texts above 0 for generation, got 0");
   const bool begins = std::any_of(prompts.begin(), prompts.end(), [](const auto& p) { return p.empty(); });
   const int64_t end = begins ? end_of_document() : -1;
   std::set<int32_t> ends;
   if (o.stop_at_end)
     for (const EndToken& t : end_tokens()) ends.insert(t.id);
-  // Rows of the embedding that stand for no token are not drawn.
+  // Do not sample rows of the embedding without a token.
   const size_t ids = static_cast<size_t>(std::min(tokenizer().vocab_size(), recipe_.model.vocab_size));
   for (size_t begun = 0; begun < prompts.size() || !texts.empty();) {
     if (job_ && program_->any_rank(static_cast<bool>(job_->stop_requested()))) return false;
@@ -348,7 +352,7 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
     for (Text& t : texts) {
       const int64_t length = static_cast<int64_t>(t.tokens.size());
       const bool shifts = t.tokens.size() > context;
-      if (shifts) {  // half of it again: shared by the many tokens that follow
+      if (shifts) {  // drop half of it, so that many tokens share the cost
         LT_CHECK(o.context_shift, "expected texts of at most {} tokens, got one of {}", context, length);
         t.tokens.erase(t.tokens.begin(), t.tokens.end() - static_cast<int64_t>(context / 2));
       }

@@ -5,7 +5,7 @@
 namespace ltrain {
 namespace {
 
-/// Where the last character of `text` begins, if bytes of it are missing; else the text's size.
+/// Start of the last character of `text` if it is incomplete, else the size of the text.
 size_t whole_characters(const std::string& text) {
   const size_t n = text.size();
   for (size_t back = 1; back <= std::min<size_t>(3, n); ++back) {
@@ -29,7 +29,7 @@ std::string StopText::show_to(size_t end) {
 
 std::string StopText::show(const std::string& text) {
   if (stopped_) return "";
-  if (text.compare(0, shown_, text_, 0, shown_) != 0) return "";  // the next tokens may put it right
+  if (text.compare(0, shown_, text_, 0, shown_) != 0) return "";  // later tokens may correct it
   text_ = text;
   size_t end = whole_characters(text_);
   for (const std::string& stop : stops_) {

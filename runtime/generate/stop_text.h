@@ -1,4 +1,4 @@
-// Text that grows token by token, and ends where one of some strings begins.
+// A text that grows token by token and ends at the first stop string.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,13 +9,13 @@ class StopText {
  public:
   explicit StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  /// `text`: all of it so far, decoded anew, as bytes of a character may come with several tokens. Returns
-  /// what can be shown of it now, beyond what was returned before: not what may be the beginning of a stop
-  /// string, and not an unfinished character.
+  /// `text`: the full text so far, decoded again, because the bytes of a character may come from several
+  /// tokens. Returns the part that can be shown now and was not returned before. A possible beginning of a
+  /// stop string and an incomplete character are held back.
   std::string show(const std::string& text);
-  /// What was held back, once no more comes.
+  /// Text that was held back, at the end of generation.
   std::string rest();
-  /// A stop string was seen; nothing from its first byte on is shown.
+  /// Returns whether a stop string was found. Nothing from its first byte on is shown.
   bool stopped() const { return stopped_; }
 
  private:

@@ -45,7 +45,7 @@ CaughtSignals::CaughtSignals(const std::vector<int>& signals)
     earlier_.push_back(e);
     ::sigaddset(&unblocked, s);
   }
-  // Whoever started this program may have blocked them.
+  // The parent may have blocked them.
   ::pthread_sigmask(SIG_UNBLOCK, &unblocked, nullptr);
 }
 

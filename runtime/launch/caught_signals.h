@@ -12,20 +12,20 @@
 
 namespace ltrain {
 
-/// Catches signals from construction to destruction; then the earlier dispositions return. One object at a
-/// time in a process. Call from the main thread, which unblocks the signals for itself.
+/// Catches signals from construction to destruction, then restores the earlier dispositions. A process may
+/// have one object at a time. Construct it on the main thread, which unblocks the signals for itself.
 class CaughtSignals {
  public:
-  /// A signal that the process ignores stays ignored, as nohup and a shell's background jobs want it;
-  /// SIGCHLD is always caught.
+  /// Signals that the process ignores stay ignored, as nohup and background jobs of a shell expect. SIGCHLD
+  /// is always caught.
   explicit CaughtSignals(const std::vector<int>& signals);
   ~CaughtSignals();
   CaughtSignals(const CaughtSignals&) = delete;
   CaughtSignals& operator=(const CaughtSignals&) = delete;
 
-  /// Readable when a signal has arrived since the last call of take().
+  /// Readable if a signal has arrived since the last call of take().
   int fd() const { return wake_.get(); }
-  /// The signals that have arrived since the last call, each once, by ascending number.
+  /// Signals that have arrived since the last call, each once, in ascending order.
   std::vector<int> take();
 
  private:

@@ -14,13 +14,13 @@
 namespace ltrain {
 namespace {
 
-/// A controller's folder as mounted here, and this process's group below it.
+/// Folder at which a controller is mounted, and the group of this process below it.
 struct Hierarchy {
   std::string mount, group;
   bool unified = false;  ///< version 2
 };
 
-/// Of "memory" or "cpu". Version 1's where the controller is still mounted there.
+/// Hierarchy of "memory" or "cpu". Version 1 if the controller is still mounted there.
 std::optional<Hierarchy> hierarchy(const std::string& root, const std::string& controller) {
   std::ifstream file(root + "/proc/self/cgroup");
   std::optional<Hierarchy> unified;
@@ -30,14 +30,13 @@ std::optional<Hierarchy> hierarchy(const std::string& root, const std::string& c
     const std::string names = "," + line.substr(a + 1, b - a - 1) + ",", group = line.substr(b + 1);
     if (names == ",,") unified = Hierarchy{root + "/sys/fs/cgroup", group, true};
     if (names.find("," + controller + ",") == std::string::npos) continue;
-    // Mounted under all the names of the line, or linked under each.
+    // The folder has all names of the line, or each name is a link to it.
     return Hierarchy{root + "/sys/fs/cgroup/" + controller, group, false};
   }
   return unified;
 }
 
-/// The folders of a group and of those above it. A container that does not see its own group has the mount
-/// alone.
+/// Folders of a group and its parents. In a container that does not see its own group, only the mount.
 std::vector<std::string> folders(const Hierarchy& h) {
   std::vector<std::string> out;
   std::string group = h.group.find("..") == std::string::npos ? h.group : "";
@@ -49,7 +48,7 @@ std::vector<std::string> folders(const Hierarchy& h) {
   return out;
 }
 
-/// Calls f with each group's stream of the named file.
+/// Calls f with the stream of the named file of each group.
 void each_file(const Hierarchy& h, const std::string& name, const std::function<void(std::istream&)>& f) {
   for (const std::string& folder : folders(h))
     if (std::ifstream file(folder + "/" + name); file) f(file);
@@ -60,7 +59,7 @@ std::optional<int64_t> memory_limit(const std::string& root) {
   if (!h) return {};
   std::optional<int64_t> lowest;
   each_file(*h, h->unified ? "memory.max" : "memory.limit_in_bytes", [&](std::istream& in) {
-    int64_t bytes = 0;  // "max" is no number; version 1 says so with one close to 2^63
+    int64_t bytes = 0;  // "max" is not a number; version 1 uses a number close to 2^63
     if (in >> bytes && bytes > 0 && bytes < int64_t{1} << 60)
       lowest = std::min(lowest.value_or(bytes), bytes);
   });
@@ -77,7 +76,7 @@ std::optional<double> core_quota(const std::string& root) {
   if (h->unified) {
     each_file(*h, "cpu.max", [&](std::istream& in) {
       double quota = 0, period = 0;
-      if (in >> quota >> period) take(quota, period);  // "max 100000" is no limit
+      if (in >> quota >> period) take(quota, period);  // "max 100000" means no limit
     });
     return lowest;
   }
@@ -114,8 +113,8 @@ std::optional<int64_t> out_of_memory_kills(const std::string& root) {
 
 namespace {
 
-/// Limits of this process's own groups. Each plan of a search asks for them, and they are read from files:
-/// what was read a second ago is good.
+/// Limits of this process's own groups. Each plan of a search queries them, so values read from files are
+/// cached for a second.
 CgroupLimits own_limits() {
   using Clock = std::chrono::steady_clock;
   static std::mutex mutex;

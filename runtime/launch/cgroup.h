@@ -1,6 +1,6 @@
-// What the control groups of this process leave to it: the limits of every group from its own up to the root,
-// of version 1 or 2 of the kernel's interface. Under Slurm, Kubernetes and containers the job's limit is on
-// one of them, and rarely on the root's.
+// Limits of the control groups of this process, in version 1 or 2 of the kernel's interface. All groups from
+// the process's own up to the root count: under Slurm, Kubernetes and containers the job's limit is on one of
+// them, and rarely on the root's.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,15 +9,15 @@
 namespace ltrain {
 
 struct CgroupLimits {
-  std::optional<int64_t> memory_bytes;  ///< the lowest
-  std::optional<double> cores;          ///< the lowest quota over period
+  std::optional<int64_t> memory_bytes;  ///< lowest limit
+  std::optional<double> cores;          ///< lowest quota / period
 };
 
-/// `root`: what /proc and /sys are below, for tests.
+/// `root`: prefix of /proc and /sys, for tests.
 CgroupLimits cgroup_limits(const std::string& root = "");
 
-/// How many processes the kernel has killed for want of memory in the nearest group that counts them, else on
-/// this host; empty where nobody counts.
+/// Number of processes that the kernel has killed for lack of memory, from the nearest group that counts
+/// them, else from this host; empty if no counter exists.
 std::optional<int64_t> out_of_memory_kills(const std::string& root = "");
 
 /// Memory of this host in bytes, or the lowest limit of a control group.

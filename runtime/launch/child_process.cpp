@@ -19,7 +19,7 @@ namespace ltrain {
 ChildProcess start_child(const std::vector<std::string>& arguments,
                          const std::vector<std::pair<std::string, std::string>>& variables,
                          const HandedDescriptors& handed, bool shares_stdout) {
-  // Everything that allocates happens before the fork.
+  // All allocations happen before the fork.
   Variables merged = process_variables();
   merged.erase("_PARENT");
   merged.erase("_USER");
@@ -46,21 +46,21 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
   if (pid == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);  // it died before the line above
+    if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::dup2(null, 0);
     if (!shares_stdout) ::dup2(out_write.get(), 1);
     ::dup2(err_write.get(), 2);
     for (const auto& [k, fd] : handed) ::fcntl(fd, F_SETFD, 0);
     for (int s : {SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
-    ::signal(SIGINT, SIG_IGN);  // the launcher gets the terminal's and passes it on
+    ::signal(SIGINT, SIG_IGN);  // the launcher gets the terminal's SIGINT and passes it on
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     ::execve("/proc/self/exe", argv.data(), environment.data());
     ::_exit(127);
   }
-  ::setpgid(pid, pid);  // in both, so that neither can be too late
+  ::setpgid(pid, pid);  // called in both processes, so that neither can be too late
   set_nonblocking(out_read.get());
   set_nonblocking(err_read.get());
   Fd ended(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec

@@ -1,4 +1,4 @@
-// Starting one rank: fork, exec of this very program, its own process group, death with its parent, pipes.
+// Start of a rank: fork, exec of this program, a process group of its own, death with its parent, pipes.
 #pragma once
 #include <sys/types.h>
 
@@ -13,15 +13,15 @@ namespace ltrain {
 struct ChildProcess {
   pid_t pid = -1;
   Fd output, error;  ///< read ends of its stdout and stderr
-  Fd ended;          ///< pidfd: readable when the process has ended; invalid where the kernel has none
+  Fd ended;          ///< pidfd: readable when the process has ended; invalid if the kernel has no pidfd
 };
 
-/// Descriptors that a child keeps, by the variable that tells it which number to look at.
+/// Descriptors that a child keeps. Each is passed by number in a variable of this name.
 using HandedDescriptors = std::vector<std::pair<std::string, int>>;
 
-/// Call from the main thread: the child is killed when the thread that started it ends. Signals that this
-/// process ignores and that its launcher does not send stay ignored in the child. `shares_stdout`: it writes
-/// to this process's stdout itself; `output` is at its end at once.
+/// Starts a child. Call it from the main thread, because the child is killed when the thread that started it
+/// ends. Signals that this process ignores stay ignored in the child, unless its launcher sends them.
+/// `shares_stdout`: the child writes to this process's stdout itself, and `output` is at its end at once.
 ChildProcess start_child(const std::vector<std::string>& arguments,
                          const std::vector<std::pair<std::string, std::string>>& variables,
                          const HandedDescriptors& handed = {}, bool shares_stdout = false);

@@ -23,8 +23,8 @@
 namespace ltrain {
 namespace {
 
-/// Two jobs may have been given one port. A rank that finds the other one's coordinator there looks for its
-/// own for so long, before it says that its recipe differs.
+/// Two jobs may use the same port. A rank that finds another job's coordinator keeps looking for its own for
+/// this time before it reports a different recipe.
 constexpr double kOtherJobSeconds = 3;
 constexpr double kAnswerSeconds = 3;
 
@@ -50,7 +50,7 @@ class ControlClient::Impl {
     last_heard_ = steady_now();
     thread_ = std::thread([this] { loop(); });
     std::unique_lock lock(mutex_);
-    // The coordinator gives up first and says who is missing; this is for when it cannot.
+    // The coordinator times out first and reports the missing ranks. This limit applies if it cannot.
     const bool in_time = changed_.wait_until(lock, after(options_.join_seconds + 5),
                                              [&] { return !ranks_.empty() || !refused_.empty() || closed_; });
     std::string why;
@@ -126,12 +126,12 @@ class ControlClient::Impl {
     [[maybe_unused]] const ssize_t ignored = ::write(wake_.get(), &one, sizeof(one));
   }
 
-  /// All addresses of the coordinator's host, all candidate ports, again and again until the deadline: it may
-  /// start later than this rank, and another program, or another job, may sit on one of the ports.
+  /// Tries all addresses of the coordinator's host and all candidate ports until the deadline. The
+  /// coordinator may start later than this rank, and other programs or jobs may use some of the ports.
   void connect() {
     const LaunchEnvironment& e = options_.environment;
     const SteadyTime deadline = after(options_.join_seconds);
-    std::map<std::string, std::string> tried;  // "address port" -> why not
+    std::map<std::string, std::string> tried;  // key: "address port", value: reason for the failure
     std::string lookup;
     std::optional<std::pair<std::string, int>> other_recipe;
     SteadyTime other_until = deadline;
@@ -150,7 +150,7 @@ class ControlClient::Impl {
           }
           if (kinship == Kinship::other_recipe && !other_recipe) {
             other_recipe.emplace(address, port);
-            // A launcher's port and token are no other job's.
+            // A launcher's port and token belong to this job only.
             if (e.coordinator_is_launcher) say_difference(address, port);
             other_until = std::min(deadline, after(kOtherJobSeconds * time_scale()));
           }
@@ -178,7 +178,7 @@ class ControlClient::Impl {
              : "");
   }
 
-  /// One attempt; with Kinship::same or other_recipe fd_ is the connection.
+  /// One attempt. With Kinship::same or other_recipe, fd_ is the connection.
   Kinship try_at(const std::string& address, int port, SteadyTime deadline, std::string* why) {
     const SteadyTime limit = std::min(deadline, after(kAnswerSeconds));
     Connection c = connect_once(address, port, limit, why);
@@ -205,7 +205,8 @@ class ControlClient::Impl {
     return kinship;
   }
 
-  static bool send_all(int fd, const std::string& bytes, std::string* why) {  // few bytes: they fit
+  // Few bytes, which fit in the buffer.
+  static bool send_all(int fd, const std::string& bytes, std::string* why) {
     if (::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()))
       return true;
     *why = std::strerror(errno);
@@ -233,7 +234,8 @@ class ControlClient::Impl {
     return true;
   }
 
-  /// The coordinator there is this job's, and has another recipe: it ends the job and says why, here too.
+  /// The coordinator belongs to this job and has another recipe. It ends the job and reports the difference,
+  /// which is reported here too.
   [[noreturn]] void say_difference(const std::string& address, int port) {
     const LaunchEnvironment& e = options_.environment;
     const SteadyTime limit = after(kAnswerSeconds);
@@ -255,7 +257,7 @@ class ControlClient::Impl {
          port, text);
   }
 
-  /// A message and what is answered; the connection is not used for anything else.
+  /// Sends a message and returns the answer. The connection is not used for anything else.
   std::optional<Message> ask(const std::string& frame, SteadyTime deadline) {
     for (size_t sent = 0; sent < frame.size();) {
       pollfd p{fd_.get(), POLLOUT, 0};
@@ -276,7 +278,7 @@ class ControlClient::Impl {
     return {};
   }
 
-  void flush() {  // with the lock held
+  void flush() {  // called with the lock held
     while (!out_.empty()) {
       const ssize_t n = ::send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n <= 0) return;
@@ -290,7 +292,7 @@ class ControlClient::Impl {
     while (!stopping_ && !closed_) {
       if (steady_now() >= next_beat) {
         next_beat = after(bounds_.heartbeat);
-        if (out_.size() < (1 << 16)) {  // also before all have joined: the first may wait long
+        if (out_.size() < (1 << 16)) {  // also before all have joined, because the first may wait long
           lock.unlock();
           const std::string frame = options_.status ? write_status(options_.status()) : "";
           lock.lock();
@@ -305,7 +307,7 @@ class ControlClient::Impl {
       ::poll(polled, 2, poll_timeout(next_beat));
       lock.lock();
       if (seconds_between(before, steady_now()) > bounds_.silence / 2)
-        last_heard_ = steady_now();  // we were stopped
+        last_heard_ = steady_now();  // this process was stopped
       if (polled[1].revents) {
         uint64_t n;
         [[maybe_unused]] const ssize_t ignored = ::read(wake_.get(), &n, sizeof(n));

@@ -22,8 +22,8 @@
 
 namespace ltrain {
 namespace {
-constexpr size_t kMostHostBytes = 255;  // of a name in messages
-constexpr int kMostStrangers = 256;     // connections without a proof, beside one for each rank
+constexpr size_t kMostHostBytes = 255;  // host name in messages
+constexpr int kMostStrangers = 256;     // connections without a proof, in addition to one for each rank
 }  // namespace
 
 class Coordinator::Server {
@@ -75,7 +75,7 @@ class Coordinator::Server {
     KnownRank& r = job_.rank(rank);
     r.process_gone = true;
     if (r.goodbye || (!by_signal && code == 0 && r.connection < 0 && !r.joined)) {
-      // Said goodbye, or a program that never was a rank ended well.
+      // The child said goodbye, or a program that never was a rank ended successfully.
       if (!r.goodbye) r.goodbye = true, r.goodbye_code = ExitCode::done;
       if (by_signal || code != static_cast<int>(r.goodbye_code))
         job_.add_failure(Failure::Kind::dead, rank, ExitCode::rank_lost, "said goodbye, but " + text);
@@ -137,7 +137,7 @@ class Coordinator::Server {
     Fd fd;
     std::string address;
     int rank = -1;
-    std::string greeting, answered;  // theirs and ours, until the proofs have come
+    std::string greeting, answered;  // both greetings, until the proofs have arrived
     Kinship kinship = Kinship::none;
     SteadyTime opened = steady_now();
     FrameBuffer in;
@@ -192,7 +192,7 @@ class Coordinator::Server {
     while (true) {
       const int fd = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
-        // No descriptor is left: the connection stays in the queue, and poll() would not wait.
+        // No descriptor is left. The connection stays in the queue, so poll() would return at once.
         if (errno != EMFILE && errno != ENFILE) return;
         if (drop_idlest_stranger()) continue;
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -203,13 +203,14 @@ class Coordinator::Server {
       c.address = peer_address(fd);
       const auto strangers = std::count_if(connections_.begin(), connections_.end(),
                                            [](const auto& p) { return !p.second.trusted(); });
-      // A newcomer may be a rank, which proves itself at once; one that has waited in silence is none.
+      // A new connection may be a rank, which proves itself at once. An older silent one is not a rank.
       if (strangers > kMostStrangers + options_.world_size) drop_idlest_stranger();
       connections_.emplace(fd, std::move(c));
     }
   }
 
-  /// Closes the connection without a proof that has said least, of those the oldest; false if there is none.
+  /// Closes the connection without a proof that has sent the least, and of these the oldest. Returns false if
+  /// there is none.
   bool drop_idlest_stranger() {
     auto idlest = connections_.end();
     const auto idleness = [](Connection& c) {
@@ -252,7 +253,7 @@ class Coordinator::Server {
     char buffer[16384];
     while (true) {
       Connection& c = it->second;
-      // Nobody is believed, or given room, before the handshake fits.
+      // Before the handshake succeeds, a connection is not trusted and gets no buffer.
       const size_t needed = c.kinship != Kinship::none ? 0
                             : c.greeting.empty()       ? kGreetingBytes
                                                        : kProofBytes;
@@ -285,7 +286,7 @@ class Coordinator::Server {
     }
   }
 
-  /// False when the connection is gone.
+  /// Returns false if the connection is gone.
   bool hear_handshake(int fd, Connection& c, size_t needed) {
     std::string& got = c.in.bytes();
     if (c.greeting.empty()) {
@@ -312,7 +313,7 @@ class Coordinator::Server {
     return true;
   }
 
-  /// False when the message makes no sense.
+  /// Returns false if the message is invalid.
   bool handle(int fd, const Message& m) {
     Connection& c = connections_.at(fd);
     if (c.kinship == Kinship::other_recipe) return m.type == MessageType::differs && hear_difference(c, m);
@@ -381,8 +382,8 @@ class Coordinator::Server {
     }
   }
 
-  /// A rank of this job that has looked elsewhere for its coordinator, in vain: the job ends here, unless the
-  /// rank's place is taken, because then it is of another job.
+  /// Handles a rank of this job that searched in vain for another coordinator. The job ends, unless the rank
+  /// number is taken: then the rank belongs to another job.
   bool hear_difference(Connection& c, const Message& m) {
     MessageReader in(m);
     const int64_t rank = in.number(), world = in.number();
@@ -440,8 +441,8 @@ class Coordinator::Server {
     return true;
   }
 
-  /// Tells everyone where everyone is. A rank next to the coordinator is seen at a loopback address; the
-  /// others reach it where they reach the coordinator.
+  /// Sends all addresses to all ranks. A rank on the coordinator's host is seen at a loopback address. Other
+  /// ranks reach it at the coordinator's address.
   void welcome_all() {
     std::string outside;
     for (const KnownRank& r : job_.ranks())
@@ -466,7 +467,7 @@ class Coordinator::Server {
   void flush_out(Connection& c) {
     while (!c.out.empty()) {
       const ssize_t n = ::send(c.fd.get(), c.out.data(), c.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n <= 0) return;  // EAGAIN: poll tells; broken: the next read tells
+      if (n <= 0) return;  // EAGAIN: poll reports it; broken: the next read reports it
       c.out.erase(0, static_cast<size_t>(n));
     }
   }
@@ -510,7 +511,7 @@ class Coordinator::Server {
   const std::string settings_;
   const JobKey key_;
   mutable std::mutex mutex_;
-  std::map<int, Connection> connections_;  // by descriptor
+  std::map<int, Connection> connections_;  // key: descriptor
   Liveness job_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::vector<int>> waiters_;

@@ -1,5 +1,5 @@
-// The one place that all ranks of a job talk to: rendezvous, key-value store, liveness, the verdict on a
-// failure. It is a thread in the launcher (one node) or in rank 0 (Slurm, torchrun, MPI, several nodes).
+// Coordinator of a job: rendezvous, key-value store, liveness, and the verdict on a failure. It is a thread
+// in the launcher (one node) or in rank 0 (Slurm, torchrun, MPI, several nodes).
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,13 +13,13 @@
 namespace ltrain {
 
 struct CoordinatorOptions {
-  std::string address;        ///< to listen on; empty: all
-  std::vector<int> ports{0};  ///< the first free one is taken
+  std::string address;        ///< address to listen on; empty: all
+  std::vector<int> ports{0};  ///< the first free port is used
   std::string token;
-  std::string settings;          ///< "key: value" lines of the job's recipe: those of every rank are equal
-  std::string owner = "rank 0";  ///< whose settings they are
+  std::string settings;          ///< "key: value" lines of the job's recipe; every rank must have the same
+  std::string owner = "rank 0";  ///< owner of the settings, for messages
   int world_size = 1;
-  double join_seconds = 60;                     ///< all ranks have joined by then
+  double join_seconds = 60;                     ///< limit for all ranks to join
   std::function<void(const std::string&)> log;  ///< called from the coordinator's thread
 };
 
@@ -30,22 +30,22 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;
 
   int port() const;
-  /// Readable when something changed that verdict() or finished() tells. Do not read from it.
+  /// Readable when the result of verdict() or finished() may have changed. Do not read from it.
   int changed_fd() const;
   void clear_changed();
 
-  /// Asks every rank to save and stop; ranks that join later are asked then. `reason` is the signal's name.
+  /// Asks every rank to save and stop, including ranks that join later. `reason`: name of the signal.
   void request_stop(const std::string& reason);
-  /// What the launcher knows of its child: how it ended. `on_purpose`: exit code 0, or one announced by a
-  /// goodbye.
+  /// Reports the end of a child process. `code`: signal number if `by_signal`, else exit code. `text`: how it
+  /// ended, for messages.
   void child_ended(int rank, bool by_signal, int code, const std::string& text);
   void child_stopped(int rank, int signal);
 
-  /// Set once, after the settle time; from then on all ranks have been told.
+  /// Set once, after the settle time. All ranks have then been told.
   Verdict verdict() const;
-  /// All ranks have said goodbye, or are gone after the verdict.
+  /// Returns whether all ranks have said goodbye, or are gone after the verdict.
   bool finished() const;
-  /// The goodbye codes: done if all are done, otherwise the largest.
+  /// Exit code from the goodbyes: done if all are done, otherwise the largest.
   ExitCode goodbye_code() const;
   bool joined(int rank) const;
   bool said_goodbye(int rank) const;

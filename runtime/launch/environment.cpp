@@ -17,14 +17,14 @@ namespace {
 constexpr double kMostJoinSeconds = 1e6;  // eleven days
 constexpr size_t kShown = 200;            // bytes of a variable's value in a message
 
-/// Whole numbers that a variable may have.
+/// Range of an integer variable.
 struct Range {
   int64_t least, most;
 };
 constexpr Range kRank{0, kMaxRanks - 1}, kSize{1, kMaxRanks}, kPort{1, 65535}, kCount{0, INT32_MAX};
-constexpr Range kRanksOfNode{1, 4096};  // as launch.ranks_per_node
+constexpr Range kRanksOfNode{1, 4096};  // same as launch.ranks_per_node
 
-/// The variables with typed, checked access.
+/// Typed, checked access to the variables.
 class Reader {
  public:
   explicit Reader(const Variables& v) : v_(v) {}
@@ -55,13 +55,13 @@ class Reader {
   const Variables& v_;
 };
 
-uint64_t hash_text(const std::string& s) {  // FNV-1a: only spreads ports and names jobs, keeps nothing secret
+uint64_t hash_text(const std::string& s) {  // FNV-1a: only spreads ports and names jobs, not for secrets
   uint64_t h = 0xcbf29ce484222325ull;
   for (unsigned char c : s) h = (h ^ c) * 0x100000001b3ull;
   return h;
 }
 
-/// Eight ports that every rank of a job derives alike: a busy one leaves seven.
+/// Eight ports that every rank of a job derives identically, so that busy ones can be skipped.
 std::vector<int> derived_ports(const std::string& job) {
   std::vector<int> ports;
   uint64_t h = hash_text(job);
@@ -72,14 +72,14 @@ std::vector<int> derived_ports(const std::string& job) {
   return ports;
 }
 
-/// The port that a user or a launcher named, then derived ones in case somebody else listens there.
+/// The port given by the user or launcher, then derived ones in case it is in use.
 std::vector<int> ports_after(int port, const std::string& job) {
   std::vector<int> ports{port};
   for (int p : derived_ports(job)) ports.push_back(p);
   return ports;
 }
 
-/// The names of the variables that `e` is from, for messages.
+/// Names of the variables from which `e` was read, for messages.
 struct Names {
   const char *rank, *world, *local_rank, *local_size;
 };
@@ -119,8 +119,8 @@ std::optional<LaunchEnvironment> from_ltrain(const Reader& r) {
   return e;
 }
 
-/// Of words that all ranks of the job read alike: it keeps other jobs and users away, not somebody who knows
-/// them. LTRAIN_TOKEN does.
+/// Token from words that all ranks of the job read identically. It keeps out other jobs and users, but not
+/// somebody who knows the words. LTRAIN_TOKEN does.
 std::string derived_token(const Reader& r, const std::string& job) {
   return fmt::format("{} user {}", job, r.text("_USER"));
 }
@@ -198,7 +198,7 @@ std::optional<LaunchEnvironment> from_slurm(const Reader& r) {
   const bool step = r.has_all({"SLURM_PROCID", "SLURM_STEP_NODELIST"}) &&
                     (r.has("SLURM_STEP_NUM_TASKS") || r.has("SLURM_NTASKS"));
   if (!step) {
-    // The batch script and a shell of salloc: they carry SLURM_PROCID=0 or nothing, and no step.
+    // The batch script, or a shell of salloc: SLURM_PROCID is 0 or unset, and there is no step.
     if (r.number("SLURM_JOB_NUM_NODES", kSize, r.number("SLURM_NNODES", kSize, 1)) > 1)
       fail(ExitCode::usage,
            "Slurm job {} has {} nodes, but this is not a step of it: start with `srun ltrain run ...` (see "
@@ -234,7 +234,7 @@ std::optional<LaunchEnvironment> from_slurm(const Reader& r) {
   return e;
 }
 
-/// Open MPI, and MPICH or Intel MPI: they say who we are but not where rank 0 is.
+/// Open MPI, MPICH and Intel MPI give the rank of this process but not the location of rank 0.
 std::optional<LaunchEnvironment> from_mpi(const Reader& r) {
   LaunchEnvironment e;
   std::string job;
@@ -285,7 +285,7 @@ LaunchEnvironment choose(const Reader& r) {
   if (auto e = from_nodes(r)) return *e;
   const bool mpi = r.has("OMPI_COMM_WORLD_RANK") || r.has("PMI_RANK");
   if (mpi) {
-    // srun sets PMI_RANK too, and then both say the same. mpirun starts its helpers with srun, one task a
+    // srun sets PMI_RANK too, and then both sets agree. mpirun starts its helpers with srun, one task per
     // node.
     const std::string rank = r.has("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK";
     const std::string size = r.has("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE";
@@ -305,7 +305,7 @@ LaunchEnvironment detect_environment(const Variables& variables) {
   const Reader r(variables);
   LaunchEnvironment e = choose(r);
   if (e.source == "ltrain" || e.kind == LaunchEnvironment::Kind::single) return e;
-  // What the user says goes over what was derived.
+  // User settings override derived ones.
   if (r.has("LTRAIN_COORDINATOR")) {
     const auto [host, port] = split_host_port(r.text("LTRAIN_COORDINATOR"), "LTRAIN_COORDINATOR");
     e.coordinator_host = host;

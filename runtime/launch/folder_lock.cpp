@@ -18,7 +18,8 @@ namespace ltrain {
 FolderLock::FolderLock(const std::string& folder, const std::string& use) {
   const std::string path = folder + "/.lock";
   const auto refuse = [&](const std::string& why) { fail(ExitCode::storage, "{}: {}", path, why); };
-  // Whoever may write in the folder must not choose which file is written to: not by a link of either kind.
+  // Another user with write access to the folder must not redirect the write to another file, neither with a
+  // symbolic nor a hard link.
   fd_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644));
   if (!fd_.valid() && errno == ELOOP)
     refuse("is a symbolic link, where a lock file is a file of its own: remove it");

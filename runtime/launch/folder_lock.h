@@ -1,4 +1,4 @@
-// A lock on a folder, so that two runs do not write into one.
+// A lock on a folder that prevents two runs from writing to it.
 #pragma once
 #include <string>
 
@@ -6,13 +6,13 @@
 
 namespace ltrain {
 
-/// Of FOLDER/.lock, held until destruction, and by every process that has inherited the descriptor. The
-/// system gives it up when the last of them ends, however it ends; over NFS too. Where a file system has no
-/// locks there is none.
+/// Lock of FOLDER/.lock, held until destruction and by every process that has inherited the descriptor. The
+/// system releases it when the last of them ends, however it ends, also over NFS. On a file system without
+/// locks the folder is not locked.
 class FolderLock {
  public:
-  /// The folder exists. `use`: "writes its checkpoints here". Throws Error (storage), and has changed
-  /// nothing, when another process has the lock: which one.
+  /// Takes the lock of an existing folder. `use`: "writes its checkpoints here". If another process has the
+  /// lock, throws Error (storage) that names the process, and changes nothing.
   FolderLock(const std::string& folder, const std::string& use);
   bool held() const { return held_; }
   int descriptor() const { return fd_.get(); }
@@ -22,7 +22,7 @@ class FolderLock {
   bool held_ = false;
 };
 
-/// The lock of a run's folder, which is made where there is none. Before anything else of the run is written.
+/// Locks a run's folder, and creates it if needed. Call it before anything else of the run is written.
 FolderLock lock_output(const std::string& output_dir);
 
 }  // namespace ltrain

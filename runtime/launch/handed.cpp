@@ -19,7 +19,7 @@ namespace {
        variable);
 }
 
-/// -1: none was handed.
+/// -1: no descriptor was handed.
 int descriptor(const Variables& v, const char* variable) {
   const auto launched = v.find("LTRAIN_LAUNCHER"), at = v.find(variable);
   if (launched == v.end() || launched->second != "1" || at == v.end() || !v.contains("LTRAIN_RANK"))
@@ -53,10 +53,10 @@ std::optional<std::string> handed_text(const Variables& variables, const char* v
   if (::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || s.st_size > static_cast<off_t>(most_bytes))
     refuse(variable);
   std::string text(static_cast<size_t>(s.st_size), '\0');
-  for (size_t at = 0; at < text.size();) {  // not read(): all ranks have one position in it
+  for (size_t at = 0; at < text.size();) {  // pread: all ranks share the file position
     const ssize_t n = ::pread(fd, text.data() + at, text.size() - at, static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) refuse(variable);  // a file, and not opened for reading
+    if (n <= 0) refuse(variable);  // a file that is not open for reading
     at += static_cast<size_t>(n);
   }
   return text;

@@ -10,7 +10,7 @@ namespace ltrain {
 namespace {
 
 constexpr size_t kMaxHosts = 65536;
-constexpr size_t kMaxNameBytes = 255;  // DNS's bound
+constexpr size_t kMaxNameBytes = 255;  // limit of DNS
 constexpr size_t kMostShown = 200;     // bytes of the text in a message
 
 struct Parser {
@@ -36,7 +36,7 @@ struct Parser {
     return v;
   }
 
-  /// The inside of "[001-003,010]": the numbers as text, with their padding.
+  /// Contents of "[001-003,010]": the numbers as text, with their padding.
   std::vector<std::string> bracket() {
     std::vector<std::string> numbers;
     ++at;
@@ -48,7 +48,7 @@ struct Parser {
         last = value(digits());
       }
       if (last < value(first)) wrong("a range runs backwards");
-      // Counted before a name is made: one text of 100 KB can ask for 10^9.
+      // Count before names are made, because a text of 100 KB can request 10^9.
       if (numbers.size() + static_cast<size_t>(last - value(first)) >= kMaxHosts)
         wrong("more than 65536 hosts");
       for (int v = value(first); v <= last; ++v) {
@@ -64,7 +64,7 @@ struct Parser {
     return numbers;
   }
 
-  /// One comma-separated element: literal text and brackets in turn.
+  /// One comma-separated element: alternating literal text and brackets.
   std::vector<std::string> element() {
     std::vector<std::string> hosts{""};
     bool empty = true;

@@ -1,4 +1,4 @@
-// Slurm's compressed notations for hosts and for tasks on each node.
+// Slurm's compressed notations for hosts and for tasks per node.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,15 +6,15 @@
 
 namespace ltrain {
 
-/// "node[001-003,010],gpu7" -> node001 node002 node003 node010 gpu7; "r[1-2]c[01-02]" is a product, the last
-/// bracket running fastest. Zero padding is kept. Fails with ExitCode::usage on anything else; `what` names
-/// the source.
+/// Expands "node[001-003,010],gpu7" to node001 node002 node003 node010 gpu7. "r[1-2]c[01-02]" gives all
+/// combinations, with the last bracket varying fastest. Zero padding is kept. Fails with ExitCode::usage on
+/// other text. `what`: name of the source.
 std::vector<std::string> parse_hostlist(std::string_view text, std::string_view what);
 
-/// "2(x3),1" -> 2 2 2 1.
+/// Expands "2(x3),1" to 2 2 2 1.
 std::vector<int> parse_tasks_per_node(std::string_view text, std::string_view what);
 
-/// 0 1 2 5 7 8 -> "0-2, 5, 7-8". For messages.
+/// Ranges for messages: 0 1 2 5 7 8 gives "0-2, 5, 7-8".
 std::string format_ranges(std::vector<int> numbers);
 
 }  // namespace ltrain

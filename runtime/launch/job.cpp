@@ -33,11 +33,12 @@ ExitCode exit_code_of(const std::exception& e) { return as_error(e).code(); }
 
 namespace {
 
-/// Of waits for other ranks: the coordinator ends those that last too long, and knows who is to blame.
+/// Timeout of waits for other ranks. The coordinator ends waits that last too long, and knows which rank is
+/// at fault.
 constexpr double kForever = 1e8;  // seconds
 
 std::string this_host(const Variables& v) {
-  // Under Slurm a node's name is not always the host's name, and the node is what its users know.
+  // Under Slurm a node's name may differ from the host name, and users know the node.
   const auto node = v.find("SLURMD_NODENAME");
   return printable(node != v.end() && !node->second.empty() ? node->second : host_name(), 255);
 }
@@ -48,8 +49,8 @@ void on_stack_signal(int) {
   ::backtrace_symbols_fd(frames, count, 2);
 }
 
-/// Where a thread that does not come back is, on stderr. backtrace() may allocate on its first call, so it is
-/// called here once before the signal handler does.
+/// Prints the stack of a thread that does not return to stderr. backtrace() may allocate on its first call,
+/// so it is called here once before the signal handler uses it.
 void print_stack_of(pthread_t thread) {
   void* frame[1];
   ::backtrace(frame, 1);
@@ -158,8 +159,7 @@ class Job::Impl {
     return s;
   }
 
-  /// Seconds since anything was done, by a clock that stands while this process is stopped. With the lock
-  /// held.
+  /// Seconds without progress, by a clock that stops while this process is stopped. Call with the lock held.
   double count_idle() {
     const SteadyTime now = steady_now();
     const uint64_t made = progress_made.load(std::memory_order_relaxed);
@@ -169,7 +169,7 @@ class Job::Impl {
     return idle_seconds_;
   }
 
-  /// While it lives this rank waits for others; how long, the coordinator judges.
+  /// While it exists, this rank waits for others. The coordinator judges how long.
   class Waiting {
    public:
     Waiting(Impl& job, std::string for_whom) : job_(job) { set(std::move(for_whom)); }
@@ -184,14 +184,14 @@ class Job::Impl {
     Impl& job_;
   };
 
-  /// On the control thread: the run ends. Gives the main thread a moment to leave by its own error, then
-  /// leaves.
+  /// Called on the control thread when the run ends. Gives the main thread a moment to exit by its own error,
+  /// then exits.
   void ended_elsewhere(ExitCode code, int culprit, const std::string& reason) {
     if (coordinator_) {
       wait_for_verdict();
       print_verdict();
     } else if (!(launched_ &&
-                 info_.rank == 0)) {  // rank 0's stderr is the terminal, where the launcher says it
+                 info_.rank == 0)) {  // rank 0's stderr is the terminal, and the launcher reports there
       print_lines(fmt::format("ltrain: rank {} on host {} ends: {}", info_.rank, info_.host, reason));
     }
     const SteadyTime limit = after(liveness_bounds().end_grace);
@@ -203,7 +203,7 @@ class Job::Impl {
     while (steady_now() < limit) {
       {
         std::lock_guard lock(mutex_);
-        if (leaving_) return;  // the main thread is on its way out
+        if (leaving_) return;  // the main thread is about to exit
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
@@ -229,17 +229,18 @@ class Job::Impl {
     if (v.failed) print_lines("ltrain: " + exit_code_text(static_cast<int>(v.code)));
   }
 
-  /// This rank's place among `ranks`, and a key of the store that no other group uses.
+  /// Index of this rank in `ranks`, and a key of the store that no other group uses.
   std::pair<int, std::string> place_in(const std::string& name, const std::vector<int>& ranks) {
     int place = -1;
     std::string members;
     for (size_t i = 0; i < ranks.size(); ++i) {
-      LT_CHECK(ranks[i] >= 0 && ranks[i] < info_.world_size, "group \"{}\" with rank {} of {}", name,
-               ranks[i], info_.world_size);
+      LT_CHECK(ranks[i] >= 0 && ranks[i] < info_.world_size,
+               "expected ranks from 0 to {} in group \"{}\", got {}", info_.world_size - 1, name, ranks[i]);
       if (ranks[i] == info_.rank) place = static_cast<int>(i);
       members += fmt::format("{}{}", i ? "," : "", ranks[i]);
     }
-    LT_CHECK(place >= 0, "rank {} makes group \"{}\" of ranks {}", info_.rank, name, members);
+    LT_CHECK(place >= 0, "expected rank {} among the ranks of group \"{}\", got ranks {}", info_.rank, name,
+             members);
     const std::string base = fmt::format("group/{}/{}", name, members);
     return {place, fmt::format("{}/{}", base, ++group_counts_[base])};
   }
@@ -275,7 +276,7 @@ class Job::Impl {
     return group;
   }
 
-  /// Of each rank, the first of `ranks` that is on its host.
+  /// For each rank, the first of `ranks` on its host.
   std::vector<int> hosts_of(const std::vector<int>& ranks) const {
     std::map<std::string, int> first;
     std::vector<int> hosts;
@@ -302,7 +303,7 @@ class Job::Impl {
     return group;
   }
 
-  /// For the heartbeat, and for what the run says at its end of how its data went.
+  /// Records a group for the heartbeat, and its transport for the report at the end of the run.
   void note_group(const std::string& name, const std::vector<int>& ranks, const Communicator& group,
                   const std::string& transport) {
     if (!transport.empty() && transports_.find(transport) == std::string::npos)
@@ -312,7 +313,7 @@ class Job::Impl {
   }
 
   Transport transport_of(const std::string& name, const std::vector<int>& ranks) const {
-    if (ranks.size() < 2) return Transport::shm;  // moves nothing
+    if (ranks.size() < 2) return Transport::shm;  // moves no data
     std::vector<RankPlace> places;
     for (int r : ranks) {
       const RankAddress& a = client_->ranks()[static_cast<size_t>(r)];
@@ -321,13 +322,13 @@ class Job::Impl {
     return choose_transport(name, places);
   }
 
-  /// Where other hosts' ranks connect to this one, for data.
+  /// Listener for data connections from ranks on other hosts.
   const std::shared_ptr<PeerListener>& listener() {
     if (listener_) return listener_;
     const std::string& seen = client_->ranks()[static_cast<size_t>(info_.rank)].address;
     try {
       listener_ = std::make_shared<PeerListener>(seen, options_.interface);
-    } catch (const Error&) {  // seen through an address translation: our end of the channel is what we have
+    } catch (const Error&) {  // address translation in between: use our end of the channel
       if (!options_.interface.empty()) throw;
       listener_ = std::make_shared<PeerListener>(client_->local_address());
     }
@@ -351,16 +352,16 @@ class Job::Impl {
     return stop_ ? stop_ : signal;
   }
 
-  /// Returns the exit code of the run's cause, as far as it is known; else the exception's.
+  /// Returns the exit code of the run's cause if it is known, else that of the exception.
   ExitCode fail(const std::exception& e) {
     if (!client_) return exit_code_of(e);
     if (!std::exchange(told_, true)) client_->send_error(exit_code_of(e), as_error(e).what());
     if (coordinator_) {
       wait_for_verdict();
       print_verdict();
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others read it
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for the others to read it
     } else if (!launched_) {
-      // Wait to hear who failed first: this rank's own error may only be the consequence. A launcher says it
+      // Wait for the verdict, because this rank's own error may be a consequence. A launcher reports it
       // itself.
       const SteadyTime limit = after(liveness_bounds().verdict);
       while (!end_said() && steady_now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -418,7 +419,7 @@ class Job::Impl {
   SteadyTime idle_counted_ = steady_now();
   std::vector<std::pair<std::string, std::weak_ptr<const FlightRecord>>> groups_;
   StopRequest stop_;
-  bool told_ = false;  // why this rank fails
+  bool told_ = false;  // the coordinator knows why this rank failed
   bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false,
        end_said_ = false;
   ExitCode end_code_ = ExitCode::rank_lost;

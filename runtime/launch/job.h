@@ -1,4 +1,4 @@
-// One joined rank of a training job: who it is, its groups, its deadlines, its end. What the trainer uses.
+// One joined rank of a training job: its identity, groups, deadlines and end. Used by the trainer.
 #pragma once
 #include <exception>
 #include <memory>
@@ -18,69 +18,69 @@ struct RankInfo {
   int rank = 0, world_size = 1, local_rank = 0, local_size = 1, node = 0;
   std::string host, source;
   int attempt = 0;
-  bool launched = false;  ///< by `ltrain run`, which holds the lock of output_dir
+  bool launched = false;  ///< started by `ltrain run`, which holds the lock of output_dir
 };
 
 struct JobOptions {
   std::optional<LaunchEnvironment> environment;  ///< default: detected from this process's variables
-  std::string settings;                          ///< job_settings(): a rank with others is refused
+  std::string settings;                          ///< job_settings(); ranks with other settings are refused
   std::string interface;      ///< launch.interface: network interface of the data connections
   double join_seconds = 120;  ///< LTRAIN_JOIN_TIMEOUT overrides it
   double hang_seconds = 600;  ///< launch.distributed_timeout_minutes
   bool shared_gpu = false;    ///< debug.shared_gpu
-  bool deterministic = true;  ///< of groups of GPUs: the same sums in each run
+  bool deterministic = true;  ///< GPU groups give the same sums in each run
 };
 
 class Job {
  public:
-  /// From the environment; world_size 1 when there is none. Installs the signal handlers. Throws when the
-  /// ranks do not find each other.
+  /// Joins the job described by the environment; a world of one rank without one. Installs the signal
+  /// handlers. Throws if the ranks do not find each other.
   static std::unique_ptr<Job> join(const JobOptions& options = {});
   ~Job();
   Job(const Job&) = delete;
 
   const RankInfo& info() const;
 
-  /// Collective over `ranks` (world ranks, in the order that becomes the group's; must contain this one):
-  /// through shared memory when all are on one host, else over Gloo (runtime/launch/transport.h); the single
-  /// group if there is one. Every member calls it for the same groups in the same order.
+  /// Collective over `ranks` (world ranks, in the order of the group; must contain this one). Uses shared
+  /// memory if all are on one host, else Gloo (runtime/launch/transport.h). A single rank needs neither.
+  /// Every member must create the same groups in the same order.
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
                                           const std::vector<int>& ranks);
-  /// The same for agreements and checkpoints: a few bytes at a time between all ranks, with few connections
-  /// between hosts (parallel/comm/communicator_tree.h).
+  /// Like new_group, for agreements and checkpoints: a few bytes at a time between all ranks, with few
+  /// connections between hosts (parallel/comm/communicator_tree.h).
   std::unique_ptr<Communicator> new_control_group(const std::string& name, AxisSet axes,
                                                   const std::vector<int>& ranks);
-  /// Between GPUs, on NCCL: every rank of the job calls it for the same groups in the same order, whichever
-  /// it is in (parallel/nccl/communicator_nccl.h).
+  /// Group of GPUs on NCCL. Every rank of the job must call it for the same groups in the same order,
+  /// including groups that it does not belong to (parallel/nccl/communicator_nccl.h).
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,
                                               const std::vector<int>& ranks, GroupMessages messages);
-  /// All ranks.
+  /// Group of all ranks.
   std::unique_ptr<Communicator> new_world_group();
-  /// What this rank's groups use so far: "shared memory", "Gloo (TCP)", both; empty when it has none of
-  /// several.
+  /// Transports that this rank's groups use so far: "shared memory", "Gloo (TCP)", or both; empty if it has
+  /// no group of several ranks.
   std::string transports() const;
-  /// What a group of these ranks uses.
+  /// Transport of a group of these ranks.
   Transport transport_of(const std::string& name, const std::vector<int>& ranks) const;
 
-  /// Entering set-up, a step, a save, an evaluation: what reports say where this rank was. Cheap; call it
-  /// every step. A rank hangs when for JobOptions::hang_seconds it gets nothing done
-  /// (base/progress.h) and waits for no other; the job hangs when that is so of all ranks, waiting or
-  /// not.
+  /// Names the current section (setup, a step, a save, an evaluation) for reports. Cheap; call it every step.
+  /// A rank hangs if it makes no progress for JobOptions::hang_seconds (base/progress.h) and does not
+  /// wait for other ranks. The job hangs if all ranks make no progress for that time, waiting or not.
   void section(const std::string& name, int64_t step = -1);
 
-  /// Asked for at every step, and within long loops. Ranks see a request at different moments: agree on it
-  /// with a max all-reduce before acting.
+  /// Stop request from a signal or the launcher. Query it at every step and in long loops. Ranks see a
+  /// request at different times, so agree on it with a max all-reduce before acting.
   StopRequest stop_requested() const;
 
-  /// This rank fails while work of its GPU waits for others, which destructors would wait for: tells the
-  /// coordinator, and ends that work. fail() is to follow. Nothing without groups of GPUs.
+  /// Called when this rank fails while its GPU work waits for other ranks, because destructors would wait for
+  /// that work. Tells the coordinator and aborts the work. fail() must follow. Does nothing without groups of
+  /// GPUs.
   void abandon(const std::exception& e);
-  /// This rank failed: tells the coordinator, which ends the others. Throws after that (2 s at most) what was
-  /// caught, with the exit code of the run's cause where that is another: a rank that lost its peers because
-  /// one of them has no data must not say "start again". Call it where the exception was caught.
+  /// Reports the failure of this rank to the coordinator, which ends the others. Then, after at most 2 s,
+  /// rethrows the exception, with the exit code of the run's cause if that differs: a rank that lost its
+  /// peers because one of them has no data must not say "start again". Call it inside the catch block.
   [[noreturn]] void fail(const std::exception& e);
-  /// This rank ends on purpose (done, or preempted after a save). On the rank that hosts the coordinator it
-  /// waits for the others' goodbyes, and throws rank_lost when one of them fails instead.
+  /// Ends this rank on purpose (done, or preempted after a save). The rank that hosts the coordinator waits
+  /// for the goodbyes of the others. Throws rank_lost if one of them fails instead.
   void finish(ExitCode code = ExitCode::done);
 
  private:
@@ -89,7 +89,7 @@ class Job {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The exit code of an exception: its own for ltrain::Error, that of a limit (base/limits.h), or 70.
+/// Exit code of an exception: its own for ltrain::Error, the code of a limit (base/limits.h), or 70.
 ExitCode exit_code_of(const std::exception& e);
 
 }  // namespace ltrain

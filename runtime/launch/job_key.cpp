@@ -52,7 +52,7 @@ std::string settings_of_job(int ranks, std::string_view recipe) {
 
 namespace {
 
-/// "key: value" lines in their order.
+/// "key: value" lines in order.
 std::vector<std::pair<std::string, std::string>> lines_of(std::string_view settings) {
   std::vector<std::pair<std::string, std::string>> out;
   while (!settings.empty()) {

@@ -80,7 +80,7 @@ void Liveness::watch_joined(SteadyTime now) {
   if (const int hung = hung_rank(all); hung >= 0) report_hang(hung, all);
 }
 
-/// The rank at which it is seen is not always the one at fault.
+/// Reports a hang. The rank at fault may differ from the one where it shows.
 void Liveness::report_hang(int hung, const std::vector<std::optional<RankStatus>>& all) {
   const StallReport report = explain_stall(all);
   const RankStatus& s = *all[static_cast<size_t>(hung)];
@@ -104,7 +104,7 @@ Verdict Liveness::verdict() const {
           if (f.rank == r && !own) own = &f;
           peers_know |= f.rank != r && f.kind == Failure::Kind::error && f.code == ExitCode::rank_lost;
         }
-        // A rank that failed by itself has said where; one that was lost was there at its last heartbeat.
+        // A rank that failed by itself has reported its location. For a lost one, use its last heartbeat.
         if (!own || own->kind == Failure::Kind::error) return where(*k.status);
         return last_heard(*k.status, own->seconds - seconds_between(started_, k.status_at), peers_know);
       });

@@ -1,5 +1,5 @@
-// What a coordinator knows of the ranks of its job: who has joined, who is silent or hangs, and what has
-// failed. It has no socket and no thread: the coordinator tells it what it hears, and asks what that means.
+// State of the ranks of a job as a coordinator sees it: joined, silent, hanging, failed. It has no socket and
+// no thread. The coordinator feeds it events and queries the result.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace ltrain {
 
-/// Bounds of the liveness watch, seconds. All but the heartbeat are multiplied by time_scale().
+/// Time limits of the liveness watch, in seconds. All but the heartbeat are multiplied by time_scale().
 struct LivenessBounds {
-  double heartbeat = 0.5;  ///< a rank sends its status this often
-  double silence = 8;      ///< no heartbeat for so long: frozen or unreachable
-  double settle = 0.4;     ///< after the first failure: wait for the others' reports before the verdict
-  double verdict = 1.9;    ///< a rank that failed waits for the verdict so long: settle, and the way to it
-  double end_grace = 3;    ///< a rank that is told of the end leaves within this
+  double heartbeat = 0.5;  ///< interval of a rank's status messages
+  double silence = 8;      ///< without a heartbeat for this long, a rank is frozen or unreachable
+  double settle = 0.4;     ///< wait for reports of other ranks after the first failure
+  double verdict = 1.9;    ///< time that a failed rank waits for the verdict: settle plus transfer
+  double end_grace = 3;    ///< time that a rank has to exit after it is told of the end
 };
 LivenessBounds liveness_bounds();
 
@@ -28,7 +28,7 @@ struct KnownRank {
   ExitCode goodbye_code = ExitCode::done;
   std::string host, address, own_address, identity;
   int64_t pid = 0;
-  int stopped_by = 0;  ///< signal
+  int stopped_by = 0;  ///< signal number
   SteadyTime last_heard{};
   std::optional<RankStatus> status;
   SteadyTime status_at{};
@@ -36,7 +36,7 @@ struct KnownRank {
 
 class Liveness {
  public:
-  /// `own_host`: of a rank that has not said its own.
+  /// `own_host`: host of ranks that have not reported theirs.
   Liveness(int ranks, double join_seconds, std::string own_host);
 
   std::vector<KnownRank>& ranks() { return ranks_; }
@@ -46,18 +46,18 @@ class Liveness {
   std::string host(int rank) const;
   bool all_joined() const;
 
-  /// The first failure of a rank counts; but the launcher's word on how a process ended beats "closed its
-  /// connection".
+  /// Adds a failure. The first one of a rank counts, but the launcher's report on how a process ended
+  /// replaces "closed its connection".
   void add_failure(Failure::Kind kind, int rank, ExitCode code, const std::string& text);
   bool any_failure() const { return first_failure_.has_value(); }
-  /// When the others' reports have been waited for; after a failure.
+  /// Time at which the wait for other reports ends. Requires a failure.
   SteadyTime settled() const { return after(bounds_.settle, *first_failure_); }
-  /// Looks for ranks that are missing, silent or hang, and adds them as failures. `listens_at`: where they
-  /// were to come, "port 29500 of host a".
+  /// Adds missing, silent and hanging ranks as failures. `listens_at`: address that ranks must join, "port
+  /// 29500 of host a".
   void watch(SteadyTime now, const std::string& listens_at);
-  /// Of what has failed so far.
+  /// Verdict on the failures so far.
   Verdict verdict() const;
-  /// The coordinator was itself stopped (Ctrl-Z, a frozen host), and must not judge the others by that time.
+  /// Ignores a period in which the coordinator itself was stopped (Ctrl-Z, a frozen host).
   void forgive(SteadyTime now);
 
   const LivenessBounds& bounds() const { return bounds_; }

@@ -1,5 +1,5 @@
-// The control channel's messages: framing, and fields with checked bounds. Everything that arrives is hostile
-// until read by MessageReader without an error.
+// Messages of the control channel: framing, and fields with checked bounds. All input is untrusted until
+// MessageReader has read it without an error.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,21 +11,21 @@ namespace ltrain {
 
 enum class MessageType : uint8_t {
   // rank to coordinator
-  hello = 1,    // who joins
+  hello = 1,    // identity of a joining rank
   set = 2,      // key, value
-  get = 3,      // key: answered by `value` when it is there
+  get = 3,      // key; answered by `value` once it exists
   status = 4,   // heartbeat
   error = 5,    // this rank failed: exit code, text
   goodbye = 6,  // this rank ends on purpose: exit code
-  signal = 7,   // this rank was asked by a signal to stop
-  differs = 8,  // who would join, and its recipe, which is another than the job's
+  signal = 7,   // a signal asked this rank to stop
+  differs = 8,  // identity and recipe of a rank whose recipe differs from the job's
   // coordinator to rank
   welcome = 32,  // all ranks have joined
   value = 33,    // key, value
-  stop = 34,     // everybody is to save and stop
-  end = 35,      // the run has failed: why, and with which exit code
+  stop = 34,     // all ranks must save and stop
+  end = 35,      // the run has failed: reason and exit code
   ping = 36,     // the coordinator is alive
-  refused = 37,  // this rank cannot join: exit code, why
+  refused = 37,  // this rank cannot join: exit code, reason
   noted = 38,    // the error or goodbye has arrived
 };
 
@@ -37,7 +37,7 @@ class MessageWriter {
   MessageWriter& number(int64_t v);
   MessageWriter& real(double v);
   MessageWriter& text(std::string_view v);
-  /// The whole frame: length, type, fields.
+  /// Complete frame: length, type, fields.
   std::string frame();
 
  private:
@@ -49,8 +49,8 @@ struct Message {
   std::string body;
 };
 
-/// Fields in the order in which they were written. After a read past the end, ok() is false and reads give
-/// zeros.
+/// Reads fields in the order in which they were written. After a read past the end, ok() is false and reads
+/// return zeros.
 class MessageReader {
  public:
   explicit MessageReader(const Message& m) : body_(m.body) {}
@@ -64,11 +64,11 @@ class MessageReader {
   bool ok_ = true;
 };
 
-/// Cuts a stream of bytes into messages.
+/// Splits a stream of bytes into messages.
 class FrameBuffer {
  public:
   void feed(const char* data, size_t size) { bytes_.append(data, size); }
-  /// The next whole message. Sets `bad` when the stream cannot be one of ours.
+  /// The next complete message. Sets `bad` if the stream is not one of ours.
   std::optional<Message> next(bool* bad);
   std::string& bytes() { return bytes_; }
 

@@ -66,7 +66,7 @@ void print_lines(std::string_view text) {
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return;
     const ssize_t n =
-        ::write(2, lines.data() + at, std::min<size_t>(lines.size() - at, 4096));  // fits a pipe
+        ::write(2, lines.data() + at, std::min<size_t>(lines.size() - at, 4096));  // fits in a pipe
     if (n < 0 && errno != EINTR) return;
     if (n > 0) at += static_cast<size_t>(n);
   }
@@ -81,11 +81,11 @@ struct OutputRelay::State {
   std::condition_variable changed;
   std::string queue;
   size_t written = 0, dropped_lines = 0;
-  bool in_line = false;   // the last byte that was queued is not the end of a line
+  bool in_line = false;   // the last queued byte is not a line end
   bool skipping = false;  // in a line whose beginning was dropped
   bool busy = false, broken = false, leaving = false;
 
-  /// With the lock held: room was found again.
+  /// Reports dropped lines once the queue has room. Call with the lock held.
   void say_what_is_missing() {
     if (dropped_lines == 0) return;
     queue += fmt::format("{}ltrain: {} line{} left out: nobody read this output\n", in_line ? "\n" : "",
@@ -110,7 +110,7 @@ struct OutputRelay::State {
           at += static_cast<size_t>(n);
           std::lock_guard progress(mutex);
           written += static_cast<size_t>(n);
-        } else if (n < 0 && errno == EAGAIN) {  // somebody made it non-blocking
+        } else if (n < 0 && errno == EAGAIN) {  // another process made it non-blocking
           pollfd p{fd, POLLOUT, 0};
           ::poll(&p, 1, 1000);
         } else if (n == 0 || errno != EINTR) {

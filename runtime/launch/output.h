@@ -1,5 +1,5 @@
-// What a launcher prints: lines of its own, and what its ranks write. Neither may wait for a reader: a pipe
-// that nobody reads, or a terminal that is stopped, must not keep a signal from being seen.
+// Output of a launcher: its own lines and those of its ranks. Neither may block on a reader, because a pipe
+// that nobody reads or a stopped terminal must not delay the handling of signals.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -8,42 +8,42 @@
 
 namespace ltrain {
 
-/// Text for people, each of its lines made printable (base/printable.h), with a line end.
+/// Text for people: each line printable (base/printable.h) and terminated.
 std::string printable_lines(std::string_view text);
 
-/// Turns bytes for a terminal into text for a file: drops escape sequences, and keeps the last state of a
-/// line that was drawn over in place.
+/// Converts terminal output to text for a file. Drops escape sequences, and keeps only the last state of a
+/// line that is redrawn.
 class PlainText {
  public:
-  std::string add(std::string_view bytes);  ///< the lines that end in `bytes`
-  std::string finish();                     ///< the rest
+  std::string add(std::string_view bytes);  ///< returns the lines that end in `bytes`
+  std::string finish();                     ///< returns the rest
 
  private:
-  static constexpr size_t kMostLineBytes = 64 << 10;  // a longer line is given out in parts
+  static constexpr size_t kMostLineBytes = 64 << 10;  // longer lines are split
 
-  std::string line_, escape_;  // since the last line end; an escape sequence that has begun
-  bool returned_ = false;      // a carriage return came, and nothing after it yet
+  std::string line_, escape_;  // text since the last line end; an unfinished escape sequence
+  bool returned_ = false;      // the last character was a carriage return
 };
 
-/// Writes such lines to stderr; drops what finds no room there within a second.
+/// Writes printable lines to stderr. Drops text that cannot be written within a second.
 void print_lines(std::string_view text);
 
-/// Bytes on their way to a descriptor, from a thread of its own. What finds no room is dropped, in whole
-/// lines, and counted: "ltrain: 12 lines left out: nobody read them". A descriptor that breaks takes
-/// everything from then on.
+/// Sends bytes to a descriptor from its own thread. If the queue is full, whole lines are dropped and
+/// counted: "ltrain: 12 lines left out: nobody read them". After a write error everything is dropped.
 class OutputRelay {
  public:
   explicit OutputRelay(int fd, size_t most_bytes = 1 << 20);
-  ~OutputRelay();  ///< as drain(0.5)
+  ~OutputRelay();  ///< like drain(0.5)
   OutputRelay(const OutputRelay&) = delete;
 
-  void write(std::string_view bytes);  ///< never waits
-  /// Until all is written, or nothing was for so long. False: something is left, and will not be written.
+  void write(std::string_view bytes);  ///< does not block
+  /// Waits until everything is written, or no progress was made for `stalled_seconds`. Returns false if
+  /// something is left, which will not be written.
   bool drain(double stalled_seconds);
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  // the thread's too, which may be stuck in a write() for ever
+  std::shared_ptr<State> state_;  // shared with the thread, which may block in write() forever
 };
 
 }  // namespace ltrain

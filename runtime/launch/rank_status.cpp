@@ -110,7 +110,7 @@ StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
     report.culprits.push_back(rank);
     report.lines.push_back(std::move(line));
   };
-  // A rank is behind when another member of its group waits in a collective that it has not entered.
+  // A rank is behind if another member of its group waits in a collective that it has not entered.
   for (const auto& [name, members] : groups) {
     const GroupStatus* ahead = nullptr;
     for (const auto& [r, g] : members)
@@ -121,14 +121,14 @@ StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
     for (const auto& [r, g] : members) {
       if (transfer(g->last) || g->last.sequence >= ahead->last.sequence) continue;
       const RankStatus& s = *ranks[static_cast<size_t>(r)];
-      // It may itself wait elsewhere, for the real culprit.
+      // It may itself wait elsewhere, for the actual culprit.
       if (s.waits()) continue;
       blame(r, fmt::format("rank {} last completed #{}, never entered #{} ({}, group {}); it is {}", r,
                            g->last.sequence, g->last.sequence + 1, to_string(ahead->last), name, where(s)));
     }
   }
   if (!report.culprits.empty()) return report;
-  // Nobody is behind: either no collective is running, or all are in the same one and the data does not flow.
+  // No rank is behind: no collective is running, or all ranks are in the same one and no data flows.
   std::map<std::string, std::vector<int>> inside;
   for (size_t r = 0; r < ranks.size(); ++r)
     if (ranks[r]) inside[where(*ranks[r])].push_back(static_cast<int>(r));

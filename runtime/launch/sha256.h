@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), for the handshake alone: none of the libraries that this
-// program is linked with has a digest that cannot be turned around.
+// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104) for the handshake. The linked libraries have no
+// cryptographic digest.
 #pragma once
 #include <array>
 #include <cstdint>

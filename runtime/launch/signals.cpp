@@ -23,13 +23,13 @@ void on_signal(int signal) {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
-  // One Ctrl-C may arrive twice, from the terminal and from a wrapper: only a later one is a second.
+  // One Ctrl-C may arrive twice, from the terminal and from a wrapper. Only a later one counts as a second.
   if (interrupts == 0) {
     interrupts = 1;
     interrupted_ms = ms;
   } else if (ms - interrupted_ms > 300) {
     interrupts = 2;
-    ::alarm(2);  // for a loop that does not ask
+    ::alarm(2);  // for a loop that does not check for requests
   }
 }
 
@@ -58,7 +58,7 @@ void install_stop_signals(bool ignore_interrupt) {
   ::sigaction(SIGALRM, &action, nullptr);
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, nullptr);
-  // Whoever started this rank (srun, mpirun, torchrun) may have blocked them.
+  // The parent of this rank (srun, mpirun, torchrun) may have blocked them.
   ::pthread_sigmask(SIG_UNBLOCK, &unblocked, nullptr);
 }
 

@@ -13,7 +13,7 @@ std::string parse_node_address(const std::string& text) {
 }
 
 std::string slurm_node_address(const std::string& node) {
-  // parse_hostlist lets only letters, digits and -._ through; a name that begins with - would be an option.
+  // parse_hostlist accepts only letters, digits and -._ in names; a leading - would be an option.
   if (node.empty() || node[0] == '-' ||
       node.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") !=
           std::string::npos)

@@ -33,7 +33,7 @@ namespace ltrain {
 
 namespace {
 
-/// To a file, which is always ready; an error is passed over: a full disk must not end the run.
+/// Appends to a file, which is always ready. Errors are ignored, because a full disk must not end the run.
 void append(int fd, const char* data, size_t size) {
   while (size > 0) {
     const ssize_t n = ::write(fd, data, size);
@@ -44,8 +44,8 @@ void append(int fd, const char* data, size_t size) {
   }
 }
 
-/// For appending; whoever may write in the folder must not choose another file, nor keep the launcher
-/// waiting.
+/// Opens a log for appending. A user with write access to the folder must not be able to redirect it or to
+/// block the launcher.
 Fd open_log(const std::string& path) {
   Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
                0644));
@@ -59,16 +59,16 @@ Fd open_log(const std::string& path) {
 }
 
 constexpr size_t kTailBytes = 4096;
-constexpr size_t kWaitingBytes = 1 << 20;    // of a rank's output before its log may be opened
-constexpr double kStalledOutputSeconds = 1;  // at the end: nobody reads
+constexpr size_t kWaitingBytes = 1 << 20;    // output of a rank until its log may be opened
+constexpr double kStalledOutputSeconds = 1;  // limit at the end of the run if nobody reads
 
 struct Child {
   ChildProcess process;
   Fd log;
   std::string log_path;
-  std::string waiting;  // for the log, which is not open yet
-  PlainText plain[2];   // what goes to the log, of stdout and stderr
-  std::string tail;     // the end of its stderr, for the report of one that never joined
+  std::string waiting;  // output for the log, which is not open yet
+  PlainText plain[2];   // filters of stdout and stderr for the log
+  std::string tail;     // end of its stderr, for the report of a rank that never joined
   bool alive = true;
 };
 
@@ -163,8 +163,9 @@ class Supervisor {
     }
   }
 
-  /// The folder is this job's: node 0's launcher has its lock. Another node's knows so when its ranks have
-  /// joined, because then the coordinator is there, which comes after the lock.
+  /// Opens the logs once the folder is known to belong to this job. Node 0's launcher has its lock. Another
+  /// node's launcher knows it once its ranks have joined, because the coordinator starts after the lock is
+  /// taken.
   void open_logs() {
     if (o_.run_dir.empty() || logs_open_) return;
     logs_open_ = true;
@@ -187,7 +188,7 @@ class Supervisor {
 
   int rank_of(int i) const { return o_.node * o_.ranks + i; }
 
-  // ---- one turn of the loop: signals, output, the coordinator's news, the clock ----
+  // ---- one iteration of the loop: signals, output, the coordinator's news, the clock ----
 
   void turn() {
     std::vector<pollfd> polled{{signals_->fd(), POLLIN, 0},
@@ -220,7 +221,7 @@ class Supervisor {
     }
     if (term_at_ && steady_now() >= *term_at_) {
       kill_all(SIGTERM);
-      kill_all(SIGCONT);  // a stopped one cannot act on the other
+      kill_all(SIGCONT);  // a stopped process cannot handle the other signal
       term_at_.reset();
     }
     if (kill_at_ && steady_now() >= *kill_at_) {
@@ -229,13 +230,13 @@ class Supervisor {
     }
   }
 
-  /// The run has failed. The ranks have been told over the control channel and leave within end_grace by
-  /// themselves; SIGTERM is for programs that never joined, SIGKILL for the rest.
+  /// Ends a failed run. Ranks have been told over the control channel and exit within end_grace. SIGTERM is
+  /// for programs that never joined, SIGKILL for the rest.
   void begin_end() {
     ending_ = true;
     term_at_ = after(coordinator_ ? bounds_.end_grace + 0.5 : 0.5);
     kill_at_ = after(bounds_.end_grace + 0.5 + o_.grace_seconds);
-    for (size_t i = 0; i < children_.size(); ++i) {  // no need to wait for those that cannot be told
+    for (size_t i = 0; i < children_.size(); ++i) {  // no wait for ranks that cannot be told
       const int n = static_cast<int>(i);
       const bool deaf = stopped_.contains(n) || (coordinator_ && !coordinator_->joined(rank_of(n)));
       if (children_[i].alive && deaf) ::kill(-children_[i].process.pid, SIGKILL);
@@ -267,7 +268,7 @@ class Supervisor {
         c.tail.append(buffer, size);
         if (c.tail.size() > 2 * kTailBytes) c.tail.erase(0, c.tail.size() - kTailBytes);
       }
-      if (children_[static_cast<size_t>(i)].alive) return;  // others' turn; poll() comes back here
+      if (children_[static_cast<size_t>(i)].alive) return;  // let others run; poll() returns to this one
     }
   }
 
@@ -285,13 +286,14 @@ class Supervisor {
 
   void read_signals() {
     for (const int s : signals_->take()) {
-      if (s == SIGCHLD) continue;  // reap() asks all children in every turn
+      if (s == SIGCHLD) continue;  // reap() checks all children in every iteration
       if (!o_.saves) {
         ended_by_ = s;
         kill_all(SIGKILL);
         continue;
       }
-      // One Ctrl-C may arrive twice, from the terminal and from a wrapper: only a later one is a second.
+      // One Ctrl-C may arrive twice, from the terminal and from a wrapper. Only a later one counts as a
+      // second.
       const bool twice = interrupted_at_ && seconds_between(*interrupted_at_, steady_now()) > 0.3;
       if (s == SIGINT && !twice) interrupted_at_ = steady_now();
       if (s == SIGINT && twice) {
@@ -306,7 +308,7 @@ class Supervisor {
         print_line(fmt::format("ltrain: {}: all ranks save and stop{}", reason,
                                s == SIGINT ? "; once more to end at once without a save" : ""));
         stop_asked_ = true;
-        // Several nodes: only node 0 has the coordinator; a rank that gets the signal itself tells it.
+        // With several nodes, only node 0 has the coordinator. A rank that gets the signal itself reports it.
         if (coordinator_)
           coordinator_->request_stop(reason);
         else
@@ -334,7 +336,7 @@ class Supervisor {
       }
       c.alive = false;
       --alive_;
-      ::kill(-c.process.pid, SIGKILL);  // what it may have started
+      ::kill(-c.process.pid, SIGKILL);  // processes that it may have started
       drain(static_cast<int>(i));
       ended(static_cast<int>(i), status);
     }
@@ -367,7 +369,7 @@ class Supervisor {
     std::string text = fmt::format("ended with {}", exit_code_text(code));
     const std::string& tail = children_[static_cast<size_t>(i)].tail;
     size_t end = tail.find_last_not_of("\n\r ");
-    if (end != std::string::npos && rank_of(i) != 0) {  // rank 0's is on the terminal already
+    if (end != std::string::npos && rank_of(i) != 0) {  // rank 0's stderr is on the terminal already
       const size_t begin = tail.find_last_of("\n\r", end);
       text += "; its last line: " + tail.substr(begin == std::string::npos ? 0 : begin + 1, end - begin);
     }
@@ -377,7 +379,7 @@ class Supervisor {
   // ---- the end ----
 
   int conclude() {
-    signals_.reset();  // from here on a signal ends the launcher: no rank is left
+    signals_.reset();  // from here on a signal ends the launcher, because no rank is left
     if (ended_by_ != 0) return 128 + ended_by_;
     if (killed_by_user_) {
       print_line("ltrain: ended by the user without a save; " +
@@ -429,9 +431,9 @@ class Supervisor {
   std::vector<Child> children_;
   std::set<int> stopped_;
   std::optional<CaughtSignals> signals_;
-  Fd joined_;  // readable when a rank of this node, which is not node 0, has joined
+  Fd joined_;  // readable when a rank of this node has joined; not used on node 0
   int alive_ = 0, worst_code_ = 0;
-  int ended_by_ = 0;  // a signal, of a job that has nothing to save
+  int ended_by_ = 0;  // signal that ended a job without anything to save
   bool logs_open_ = false, ending_ = false, child_failed_ = false, stop_asked_ = false,
        killed_by_user_ = false;
   std::optional<SteadyTime> term_at_, kill_at_, interrupted_at_;

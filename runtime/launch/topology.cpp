@@ -41,7 +41,7 @@ std::vector<std::string> parts(const std::string& path) {
   return out;
 }
 
-/// How many PCI devices both paths begin with.
+/// Number of leading PCI devices that both paths share.
 size_t common_devices(const std::string& a, const std::string& b) {
   const std::vector<std::string> x = parts(a), y = parts(b);
   size_t common = 0;
@@ -50,7 +50,7 @@ size_t common_devices(const std::string& a, const std::string& b) {
   return common;
 }
 
-/// The nearest PCI device that a path of /sys/devices goes through: a virtual one (virtio2) is below it.
+/// Nearest PCI device on a path of /sys/devices. A virtual device (virtio2) is below it.
 std::string bus_id_on(const std::string& path) {
   const std::vector<std::string> all = parts(path);
   for (size_t i = all.size(); i-- > 0;)

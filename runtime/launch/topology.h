@@ -1,5 +1,5 @@
-// What sits where in a host, from /sys: NUMA nodes with their cores, and PCI devices below their bridges. A
-// GPU is fed by the cores and network cards on its side of the machine.
+// Topology of a host from /sys: NUMA nodes with their cores, and PCI devices below their bridges. A GPU is
+// fed by the cores and network cards on its side of the machine.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,41 +12,41 @@ struct NumaNode {
   std::vector<int> cores;
 };
 
-/// Where a PCI device sits. What the system does not say stays as it is here.
+/// Location of a PCI device. Fields that the system does not report keep these defaults.
 struct PciDevice {
   std::string bus_id;      ///< "0000:17:00.0"
-  std::string path;        ///< of /sys, through the bridges above it
-  int numa = -1;           ///< -1: none, or not known
-  std::vector<int> cores;  ///< near it; empty: not known
+  std::string path;        ///< path in /sys through the bridges above it
+  int numa = -1;           ///< -1: none or unknown
+  std::vector<int> cores;  ///< nearby cores; empty: unknown
 };
 
 struct NetworkCard {
-  std::string name;  ///< "mlx5_0" of RDMA, else the interface's
+  std::string name;  ///< "mlx5_0" for RDMA, else the name of the interface
   PciDevice device;
 };
 
-// `root`: what /sys is below, for tests.
+// `root`: prefix of /sys, for tests.
 std::vector<NumaNode> numa_nodes(const std::string& root = "");
 PciDevice pci_device(std::string bus_id, const std::string& root = "");
-/// Those that sit on a bus; an interface that belongs to an RDMA card is told by that card's name.
+/// Network cards on a bus. An interface of an RDMA card is reported by the name of that card.
 std::vector<NetworkCard> network_cards(const std::string& root = "");
 
-/// Names of those with the most bridges in common with `device`; of its NUMA node where none has any; else
+/// Names of the cards that share the most bridges with `device`, else of the cards on its NUMA node, else
 /// none.
 std::vector<std::string> nearest_cards(const PciDevice& device, const std::vector<NetworkCard>& cards);
 
-/// "0-3,8" of the kernel as numbers, which end where the text is no such list; and back.
+/// Conversion of core lists: "0-3,8" of the kernel to numbers, and back. Parsing stops at invalid text.
 std::vector<int> cores_of(std::string_view text);
 std::string cores_text(const std::vector<int>& cores);
 
-/// Devices that reach each other by links of their own (NVLink), as groups; linked[a][b]: a link joins them.
+/// Groups of devices joined by direct links (NVLink). linked[a][b]: a link joins a and b.
 std::vector<std::vector<int>> link_groups(const std::vector<std::vector<bool>>& linked);
-/// In which order local ranks take devices: those of one group of links follow each other, NUMA node by NUMA
-/// node, so that neighbouring ranks, which tensor parallelism joins, are the fastest to reach.
+/// Order in which local ranks take devices. Devices of one link group follow each other, NUMA node by NUMA
+/// node, so that neighbouring ranks, which tensor parallelism joins, have the fastest connection.
 std::vector<int> device_order(const std::vector<std::vector<bool>>& linked, const std::vector<int>& numa);
 
-/// The calling thread, and those that it starts from now on, run on those of `cores` that it may use already.
-/// Those; empty where there are none, and nothing changed.
+/// Binds the calling thread, and threads that it starts later, to those of `cores` that it may use. Returns
+/// them; empty: there are none, and nothing changed.
 std::vector<int> bind_to_cores(const std::vector<int>& cores);
 
 }  // namespace ltrain

@@ -41,7 +41,7 @@ std::string exit_code_text(int code) {
 
 namespace {
 
-/// Errors of the connection to a peer are consequences; the first other failure is the cause.
+/// Connection errors are consequences. The first other failure is the cause.
 int weight(const Failure& f) {
   if (f.kind == Failure::Kind::error && f.code == ExitCode::rank_lost) return 1;
   return 0;
@@ -75,7 +75,7 @@ Verdict make_verdict(const std::vector<Failure>& failures, const std::function<s
   else
     v.lines.push_back(fmt::format("rank {} on host {} {}{}", root->rank, host(root->rank), root->text,
                                   root->kind == Failure::Kind::overrun ? "" : at));
-  // Equal texts are folded. Lost connections name peers and ports, which differ: all of them become one line.
+  // Equal texts are merged. Texts of lost connections differ in peers and ports, and all become one line.
   std::map<std::string, std::vector<int>> folded;
   std::vector<int> same;
   std::string example;
@@ -87,7 +87,7 @@ Verdict make_verdict(const std::vector<Failure>& failures, const std::function<s
       continue;
     }
     if (weight(f) == 1) {
-      if (example.empty()) example = text;  // the first that was heard of
+      if (example.empty()) example = text;  // the first that arrived
       text = "lost their peers: " + text;
     }
     folded[text].push_back(f.rank);

@@ -1,4 +1,4 @@
-// From what went wrong on all ranks to what the user reads: the cause first, its consequences folded.
+// Report for the user from the failures of all ranks: the cause first, its consequences merged.
 #pragma once
 #include <functional>
 #include <string>
@@ -17,16 +17,16 @@ struct Failure {
   double seconds = 0;  ///< since the coordinator started
 };
 
-/// How the run ended, once that is known.
+/// Outcome of the run, once it is known.
 struct Verdict {
   bool failed = false;
   ExitCode code = ExitCode::done;
-  int rank = -1;                   ///< the first to fail
-  std::vector<std::string> lines;  ///< for the user; the first names rank, host, what and where
+  int rank = -1;                   ///< first rank that failed
+  std::vector<std::string> lines;  ///< for the user; the first names rank, host, error and location
 };
 
-/// `failures` in the order in which they were heard of, at least one. `host` and `where` describe a rank;
-/// `where` is empty for one that never joined.
+/// `failures`: at least one, in the order of arrival. `host` and `where` describe a rank. `where` returns an
+/// empty text for a rank that never joined.
 Verdict make_verdict(const std::vector<Failure>& failures, const std::function<std::string(int)>& host,
                      const std::function<std::string(int)>& where);
 

@@ -7,9 +7,9 @@
 
 namespace ltrain {
 
-/// Bytes of all tensors in one checkpoint of the job: weights, optimizer states, averages of weights, rounding
-/// errors of compressed sums. `resolved` may have any number of ranks. Builds the model of one rank on the meta
-/// device, and allocates nothing of that size.
+/// Bytes of all tensors in one checkpoint of the job: weights, optimizer states, averages of weights,
+/// rounding errors of compressed sums. `resolved` may have any number of ranks. Builds the model of one rank
+/// on the meta device, and allocates nothing of that size.
 int64_t checkpoint_bytes(const Recipe& resolved, const MachineProfile& profile);
 
 }  // namespace ltrain

@@ -23,16 +23,17 @@ bool ActionRepeats::worthwhile(const Step& step, const pipeline::Schedule& s, in
   const auto all = std::count(runs.begin(), runs.end(), true);
   if (all == static_cast<std::ptrdiff_t>(runs.size()) || step.fp8 || step.offloaded || s.has_pairs(rank))
     return false;
-  // Micro-batches come in their order, and gradients of all stages are written before those of one are
-  // complete (ParameterStore::replayed).
-  std::map<std::pair<int, int>, int> next;  // micro-batch, by stage and part of the work
+  // Each stage must run its micro-batches in order, and the gradients of all stages must be written before
+  // those of one stage are complete (ParameterStore::replayed).
+  std::map<std::pair<int, int>, int> next;  // next micro-batch, by stage and whether it is a forward
   std::set<int> begun;
   for (const Action& a : s.order[static_cast<size_t>(rank)]) {
     const bool forward = a.kind == ActionKind::forward;
     if (forward || a.gives_gradient())
       if (next[{a.stage, forward}]++ != a.micro) return false;
     if (ends(a) && a.micro == 0) begun.insert(a.stage);
-    const bool completes = !forward || a.stage + 1 == s.stages();  // the last stage's forward has the head's
+    const bool completes = !forward || a.stage + 1 == s.stages();  // the last stage's forward completes the
+                                                                   // head's gradients
     if (completes && a.micro + 1 == s.micros && static_cast<int>(begun.size()) < s.chunks) return false;
   }
   return true;
@@ -40,7 +41,7 @@ bool ActionRepeats::worthwhile(const Step& step, const pipeline::Schedule& s, in
 
 ActionRepeats::ActionRepeats(const pipeline::Schedule& s, int rank, Step& step, MetaMemory& memory)
     : step_(step), memory_(memory), runs_(that_run(s, rank)), stages_to_begin_(s.chunks) {
-  std::set<std::string> between;  // a link's stream has its name
+  std::set<std::string> between;  // names of link streams
   for (const Link& link : step.groups.links) between.insert(link.group.communicator().name());
   for (Stream* stream : step.groups.streams())
     if (!between.count(stream->name())) streams_.push_back(stream);
@@ -55,12 +56,12 @@ bool ActionRepeats::idle(const std::vector<Stream*>& streams) const {
                      [&](const Stream* s) { return s->clock <= step_.compute.clock; });
 }
 
-/// Leaves what the next action of the micro-batch finds.
+/// Leaves in `mine` only the tensors that the next action of the micro-batch uses.
 void ActionRepeats::finish(const Action& a, Slots& mine, int out) {
   if (out >= 0) mine[static_cast<size_t>(out)] = -1;
   std::erase(mine, -1);
   if (!ends(a)) return;
-  if (!mine.empty()) throw Impossible();  // something outlives the micro-batch
+  if (!mine.empty()) throw Impossible();  // a tensor outlives the micro-batch
   slots_.erase({a.stage, a.micro});
 }
 
@@ -99,7 +100,7 @@ void ActionRepeats::begin(const Action& a, Tensor in) {
 
 void ActionRepeats::end(const Action& a, Tensor out) {
   memory_.watch(nullptr);
-  // When each stage has written its gradients, what will not run is no longer waited for.
+  // Once each stage has written its gradients, the store stops waiting for micro-batches that will not run.
   if (ends(a) && a.micro == 0 && --stages_to_begin_ == 0)
     step_.params.replayed(std::count(runs_.begin(), runs_.end(), false));
   if (!notes(a)) return;
@@ -122,7 +123,7 @@ void ActionRepeats::end(const Action& a, Tensor out) {
       continue;
     }
     const auto slot = at.find(r.offset);
-    if (slot == at.end()) throw Impossible();  // it is not of this micro-batch
+    if (slot == at.end()) throw Impossible();  // the tensor belongs to another micro-batch
     n.requests.push_back({slot->second, 0});
     mine[static_cast<size_t>(slot->second)] = -1;
     at.erase(slot);

@@ -1,12 +1,12 @@
-// What an action of a pipeline took in a rank's pass over the meta device.
+// Time of one pipeline action in a rank's pass over the meta device.
 #pragma once
 
 namespace ltrain {
 
 struct ActionTime {
-  double seconds = 0;    ///< with what it waited for within, but for weights gathered once a step
-  double gathering = 0;  ///< that it waited for those
-  double end = 0;        ///< after the pass over the actions began, and with it their gathers
+  double seconds = 0;    ///< duration, without the wait for weights gathered once per step
+  double gathering = 0;  ///< wait for weights gathered once per step
+  double end = 0;        ///< end time since the pass over the actions, and with it their gathers, began
 };
 
 }  // namespace ltrain

@@ -19,7 +19,7 @@ AttentionTraits traits_of(const Recipe& r, DType type, int capability) {
   return traits;
 }
 
-/// `why_not_wgmma`: of a GPU on which they were compared.
+/// `why_not_wgmma`: reason from the comparison on this GPU; empty: wgmma is usable, or was not compared.
 std::string native_kernels(const Recipe& r, DType type, int capability,
                            const std::string& why_not_wgmma = "") {
   const AttentionTraits traits = traits_of(r, type, capability);
@@ -41,7 +41,7 @@ std::string native_kernels(const Recipe& r, DType type, int capability,
                      r.model.head_dim, values);
 }
 
-/// A backward that is to be deterministic is the kernels' here, unless cuDNN is asked for by name.
+/// A deterministic backward uses the native kernels, unless the recipe requests cuDNN by name.
 bool own_backward(const Recipe& r) {
   return r.deterministic && r.attention_backend != AttentionBackend::cudnn;
 }
@@ -59,7 +59,7 @@ std::string why_not_wgmma(const Recipe& r, int capability, Stream& compute) {
 }  // namespace
 
 std::string cudnn_declines(const Recipe& r) {
-  // A layer without a window can be cuDNN's whatever the others have.
+  // cuDNN can run a layer without a window even if other layers have one.
   int64_t narrowest = r.model.window(0);
   for (int64_t i = 1; i < r.model.num_hidden_layers; ++i) narrowest = std::min(narrowest, r.model.window(i));
   std::string why =

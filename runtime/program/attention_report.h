@@ -1,4 +1,4 @@
-// Which kernels attention of a run goes to.
+// Attention kernels that a run uses.
 #pragma once
 #include <string>
 
@@ -6,16 +6,17 @@
 
 namespace ltrain {
 
-/// What of a recipe stands against cuDNN's attention; empty: nothing.
+/// Returns why cuDNN's attention cannot run this recipe; empty: it can.
 std::string cudnn_declines(const Recipe& recipe);
-/// For a plan: which kernels a GPU of this compute capability has, and whether cuDNN's are tried before them.
+/// For a plan: native attention kernels of a GPU of this compute capability, and whether cuDNN's are tried
+/// first.
 std::string planned_attention(const Recipe& recipe, int capability);
-/// Where a GPU's attention is to be by kernels that are compared with others before their first use
-/// (attention_check.h): does that. Before the run has taken the GPU's memory, of which a process that is
-/// started for it needs some.
+/// Compares the wgmma attention kernels with the mma ones in a child process, if the run would use them
+/// (attention_check.h). Call it before the run allocates the GPU's memory, because the child process needs
+/// some.
 void try_attention_kernels(const Recipe& recipe, int capability, Stream& compute);
-/// For the log of a run on a GPU: "native kernels, on tensor cores; not cuDNN: ...". Where cuDNN may be used
-/// it is compared with the kernels here first. Fails where attention_backend: cudnn cannot be had.
+/// For the log of a run on a GPU: "native kernels, on tensor cores; not cuDNN: ...". Compares cuDNN with the
+/// native kernels if cuDNN may be used. Fails if attention_backend: cudnn is not possible.
 std::string attention_report(const Recipe& recipe, int capability, Stream& compute);
 
 }  // namespace ltrain

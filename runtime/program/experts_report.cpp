@@ -19,7 +19,7 @@ GroupedGemmTraits traits_of(const Recipe& r, int capability) {
   return traits;
 }
 
-/// Of products in a 16-bit type, or a wider one.
+/// Report for matmuls in a type of 16 or more bits.
 std::string report(const Recipe& r, int capability, const std::string& why_not_wgmma) {
   const GroupedGemmTraits traits = traits_of(r, capability);
   switch (choose_grouped_gemm(traits)) {

@@ -1,4 +1,4 @@
-// Which kernels the products of experts go to on a GPU.
+// Kernels for the expert matmuls of a MoE model on a GPU.
 #pragma once
 #include <string>
 
@@ -7,13 +7,13 @@
 
 namespace ltrain {
 
-/// "one launch for all experts, on tensor cores (mma)", on a GPU of this compute capability; empty for a
-/// model without experts. Fails where LTRAIN_GROUPED_GEMM asks for what cannot be. `why_not_wgmma`: what
-/// try_experts_kernels() said.
+/// "one launch for all experts, on tensor cores (mma)", for a GPU of this compute capability; empty for a
+/// model without experts. Fails if LTRAIN_GROUPED_GEMM requests an impossible kernel. `why_not_wgmma`: result
+/// of try_experts_kernels().
 std::string experts_report(const Recipe& recipe, int capability, const std::string& why_not_wgmma = "");
-/// Where products of experts are to be by kernels that are compared with others before their first use
-/// (grouped_gemm_check.h): does that, and says why they are not used. Before the run has taken the GPU's
-/// memory, of which a process that is started for it needs some.
+/// Compares the wgmma expert kernels with reference kernels in a child process, if the run would use them
+/// (grouped_gemm_check.h). Returns why they are not used; empty: they are used, or need no check. Call it
+/// before the run allocates the GPU's memory, because the child process needs some.
 std::string try_experts_kernels(const Recipe& recipe, int capability, Stream& compute);
 
 }  // namespace ltrain

@@ -1,5 +1,5 @@
-// What follows a text: its rows, and later one row a token, through the model, beside the keys and values of
-// all before.
+// Text generation: forwards over the rows of a prompt, then over one row per new token, with cached keys and
+// values.
 #include <algorithm>
 #include <cmath>
 
@@ -12,9 +12,9 @@
 namespace ltrain {
 namespace {
 
-/// Rows of one forward: enough that weights are read for many, few enough that activations stay small.
+/// Rows of one forward: enough to amortize reading the weights, few enough to keep activations small.
 constexpr int64_t kMostRows = 512;
-/// Rows whose logits are read at once: of 128,000 tokens they are 32 MB.
+/// Rows with logits at once: 32 MB for a vocabulary of 128,000 tokens.
 constexpr int64_t kScoredRows = 64;
 
 template <typename T>
@@ -32,7 +32,9 @@ KeyValueCache TrainProgram::make_cache() {
   const ModelConfig& m = options_.model;
   const Groups& g = device_.groups;
   LT_CHECK(cut_.ranks == 1 && g.one_d() && !options_.sequence_parallel && decoder_.stage_count() == 1,
-           "generation with parts of sequences, a grid of tensor ranks, or several stages a rank");
+           "expected generation without context and sequence parallelism, with 1D tensor parallelism and one "
+           "stage per rank; got {} context ranks and {} stages",
+           cut_.ranks, decoder_.stage_count());
   const auto allocate = [&](const char* name, DType t, Shape shape) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, shape);
   };
@@ -58,9 +60,10 @@ bool TrainProgram::must_reread(const KeyValueCache& text, int64_t length) const 
 
 void TrainProgram::grow(KeyValueCache& text, int64_t count) const {
   const int64_t length = text.length + count;
-  LT_CHECK(length <= text.capacity, "a text with room for {} tokens: got {} and {} more", text.capacity,
+  LT_CHECK(length <= text.capacity, "expected at most {} tokens in a text, got {} and {} more", text.capacity,
            text.length, count);
-  LT_CHECK(!must_reread(text, length), "expected a text of {} tokens to be read anew before it has {}",
+  LT_CHECK(!must_reread(text, length),
+           "expected cached keys of a text of {} tokens to be recomputed before it grows to {} tokens",
            text.length, length);
   text.text_length = std::max(text.text_length, length);
 }
@@ -69,7 +72,7 @@ void TrainProgram::share_logits(Tensor logits) {
   const Groups& g = device_.groups;
   Stream& s = device_.compute;
   if (g.world.size() == 1) return;
-  // Ranks that have the same parameters have the same logits; those without a head have none.
+  // Ranks with the same parameters have the same logits. Ranks without a head have none.
   if (!decoder_.stage(0).heads || g.gradient.rank() != 0) fill_zero(s, logits);
   place_set(s, logits, kAllAxes, Placement::P());
   g.world.all_reduce(s, logits);
@@ -94,7 +97,7 @@ void TrainProgram::extend_rows(const TextForward& forward, const int32_t* tokens
   Step step = make_step(false);
   step.generation = &forward;
   if (s.meta()) {
-    // The layers know no other than rows that differ from data rank to data rank.
+    // Layers expect rows that differ between data ranks.
     for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index, mb.positions})
       place_set(s, t, kAllAxes, Placement::R());
     for (const Tensor& t : {mb.tokens, mb.targets}) place_set(s, t, kGradientAxes, Placement::V());
@@ -138,9 +141,10 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
     read(0);
   }
   for (size_t i = 0; i < texts.size() && !meta;) {
-    LT_CHECK(!texts[i].tokens.empty(), "a text goes on with at least one token");
+    LT_CHECK(!texts[i].tokens.empty(), "expected at least one token for text {}, got 0", i);
     grow(*texts[i].cache, static_cast<int64_t>(texts[i].tokens.size()));
-    if (texts[i].tokens.size() > 1) {  // alone, by parts; what follows its last row is asked for
+    if (texts[i].tokens.size() > 1) {  // a longer prompt runs alone, in chunks; only the logits of its last
+                                       // row are read
       const int64_t all = static_cast<int64_t>(texts[i].tokens.size());
       for (int64_t done = 0; done < all;) {
         const int64_t rows = std::min(most, all - done);
@@ -152,7 +156,7 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
       ++i;
       continue;
     }
-    std::vector<TextRows> rows;  // one token each: together
+    std::vector<TextRows> rows;  // texts with one new token share a forward
     std::vector<int32_t> tokens;
     for (; i < texts.size() && texts[i].tokens.size() == 1 && static_cast<int64_t>(rows.size()) < most; ++i) {
       if (!rows.empty()) grow(*texts[i].cache, 1);
@@ -183,7 +187,7 @@ std::vector<TokenScore> TrainProgram::score(KeyValueCache& text, const std::vect
   for (int64_t done = 0; done < (meta ? most : count);) {
     const int64_t rows = meta ? most : std::min(most, count - done);
     extend_rows({{{&text, rows}}, logits.flat(0, {rows, vocab}), 0}, meta ? nullptr : tokens.data() + done);
-    for (int64_t i = 0; i < rows && !meta; ++i) {  // a row fits into the staging memory
+    for (int64_t i = 0; i < rows && !meta; ++i) {  // the staging memory has room for one row
       const Tensor row = logits.flat(i * vocab, {1, vocab});
       const int32_t target = targets[static_cast<size_t>(done + i)];
       if (type == DType::f64) {

@@ -22,7 +22,7 @@ double learning_rate(const OptimizerKeys& o, const LrSchedule& s, int64_t step) 
     rest = t <= begin || length <= 0 ? 1 : shape(s.lr_wsd_decay_style, (t - begin) / length);
   } else {
     double done = end > warmup ? (t - warmup) / (end - warmup) : 1;
-    // The first step of a cycle after the first is one past its start, as the step after the warm-up is.
+    // The first step of each later cycle is one past its start, like the first step after the warm-up.
     if (done < 1 && s.lr_num_cycles > 1) {
       const double cycles = done * static_cast<double>(s.lr_num_cycles), whole = std::ceil(cycles) - 1;
       done = cycles - std::max(0.0, whole);

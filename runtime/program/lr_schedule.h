@@ -1,15 +1,15 @@
-// The learning rate of each step.
+// Learning rate and weight decay of each step.
 #pragma once
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 
-/// Of the update `step`, from 1: steps that make none do not count. Linear warm-up to optimizer.lr over
-/// lr_warmup_steps, then the decay style down to min_lr at lr_decay_steps and min_lr after it (Megatron-LM's
-/// definitions).
+/// Learning rate of update `step`, counted from 1. Steps without an update do not count. Linear warm-up to
+/// optimizer.lr over lr_warmup_steps, then the decay style down to min_lr at lr_decay_steps, then min_lr
+/// (Megatron-LM's definitions).
 double learning_rate(const OptimizerKeys& optimizer, const LrSchedule& schedule, int64_t step);
 
-/// Of the update `step`, from 1, of `steps`: from schedule.start_weight_decay at the first to
+/// Weight decay of update `step` (from 1) of `steps`: from schedule.start_weight_decay at the first to
 /// schedule.end_weight_decay at the last (Megatron-LM's get_wd).
 double weight_decay(const OptimizerKeys& optimizer, const LrSchedule& schedule, int64_t step, int64_t steps);
 

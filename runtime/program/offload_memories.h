@@ -1,4 +1,4 @@
-// Where what a rank offloads lies: made once for a run, by what the recipe offloads.
+// Offload memories of a rank, made once per run from the recipe's offload keys.
 #pragma once
 #include <memory>
 #include <string>
@@ -8,21 +8,21 @@
 
 namespace ltrain {
 
-/// Of files; empty where it is memory of the host.
+/// Folders for offload files; an empty one selects host memory.
 struct OffloadFolders {
   std::string states, params, activations;
 };
 
 class OffloadMemories {
  public:
-  /// `activation_bytes`: as planned.
+  /// `activation_bytes`: planned size of the offloaded activations.
   OffloadMemories(const ProgramOptions& options, DeviceKind device, const OffloadFolders& folders,
                   int64_t activation_bytes);
-  /// On meta.
+  /// For a pass on the meta device.
   OffloadMemories(MetaTrace& trace, DeviceKind device, const OffloadFolders& folders);
   OffloadTargets places() const;
   void synchronize() const;
-  /// "offload.params: io_uring, past the page cache", one for each.
+  /// One note per memory: "offload.params: io_uring, past the page cache".
   std::vector<std::string> notes() const;
 
  private:

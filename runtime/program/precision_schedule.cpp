@@ -1,4 +1,4 @@
-// What the phases of a run multiply in, and what they take.
+// Matmul precision of each phase of a run.
 #include <algorithm>
 
 #include "runtime/program/recipe_program.h"

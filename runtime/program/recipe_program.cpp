@@ -81,9 +81,10 @@ Mesh mesh_of(const Recipe& r, int rank) {
   m.cut_tensor(tensor_mode(to_string(p.tensor_mode)), static_cast<int>(p.tensor),
                static_cast<int>(p.tensor_depth));
   const std::string error = p.shard_ranks > 0 ? m.split_levels(p.shard_ranks) : "";
-  LT_CHECK(error.empty(), "levels of {} ranks: {}", p.shard_ranks, error);
+  LT_CHECK(error.empty(), "expected data ranks to split into groups of parallel.shard_ranks = {}, got: {}",
+           p.shard_ranks, error);
   const std::string wrong = m.cut_experts(static_cast<int>(p.expert), recipe::experts_apart(r));
-  LT_CHECK(wrong.empty(), "parallel.expert: {}", wrong);
+  LT_CHECK(wrong.empty(), "expected parallel.expert = {} to fit the mesh, got: {}", p.expert, wrong);
   return m;
 }
 
@@ -143,8 +144,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
   if (r.offload.optimizer.on()) o.offload.fraction = r.offload.optimizer.fraction;
   if (r.offload.params.on()) o.offload.params = r.offload.params.fraction;
-  // On an H200 windows of 2^18 elements took 0.88 s of a step of 8B parameters, launches and short copies
-  // alone.
+  // On an H200, windows of 2^18 elements cost 0.88 s of a step of 8B parameters in launches and short copies.
   if (device_of(r) == DeviceKind::cuda) o.offload.window = int64_t{1} << 22;
   o.activations = activation_offload(r);
   o.ema_decay = r.train.ema_decay;
@@ -239,8 +239,8 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   for (const DataSource& s : r.data.train) o.sources.push_back({s.path, s.weight});
   o.seq_length = r.data.seq_length;
   o.micro_batch = r.train.micro_batch_size;
-  // With a growing batch a step of the loader is one micro-batch of every rank: the samples are in the same
-  // order.
+  // With a growing batch, one loader step is one micro-batch of every rank. The order of the samples is the
+  // same.
   const bool grows = r.train.batch_ramp.start > 0;
   o.global_batch = grows ? o.micro_batch * mesh.size(kDataAxes) : r.train.global_batch_size;
   o.seed = static_cast<uint64_t>(r.seed);

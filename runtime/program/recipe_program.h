@@ -1,4 +1,4 @@
-// What a recipe comes to: its mesh, the options of its program and of its loader.
+// Translates a recipe into a mesh, program options and loader options.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,50 +15,52 @@
 
 namespace ltrain {
 
-/// Where `rank` is on the axes of a resolved recipe.
+/// Mesh coordinates of `rank` for a resolved recipe.
 Mesh mesh_of(const Recipe& recipe, int rank);
-/// What a recipe's pipeline came to: the order of work, and the layers of each stage. Chosen once for a run,
-/// because schedule: auto and a split by cost follow from the machine profile to the last bit.
+/// Pipeline of a recipe: the schedule and the layers of each stage. It is chosen once per run, because
+/// schedule: auto and a split by cost follow from the machine profile to the last bit.
 struct PipelineLayout {
   pipeline::Schedule schedule;
-  std::vector<int> stage_layers;              ///< empty: no pipeline
-  std::optional<RecomputeOptions> recompute;  ///< what recompute.granularity: auto chose
-  pipeline::Programs programs = {};           ///< of the schedule; null: each rank makes its own
+  std::vector<int> stage_layers;              ///< layers of each stage; empty: no pipeline
+  std::optional<RecomputeOptions> recompute;  ///< choice of recompute.granularity: auto
+  pipeline::Programs programs = {};           ///< programs of `schedule`; null: each rank makes its own
 };
-/// Makes the programs of a pipeline's ranks, where one process plans several of them.
+/// Lowers the programs of all pipeline ranks once, for a process that plans several of them.
 void lower_once(PipelineLayout& layout);
-/// What the recipe says; of auto nothing.
+/// Recompute options that the recipe sets itself. Choices of recompute.granularity: auto are not included.
 RecomputeOptions recompute_options(const Recipe& recipe);
-/// Of a step, from 1.
+/// Matmul precision of `step`, counted from 1.
 MatmulPrecision matmul_precision_at(const Recipe& recipe, int64_t step);
-/// On meta: a step in each of the products that later phases have and the first has not, for what they take.
+/// On meta: runs a step in each matmul precision of later phases that the first phase does not use, so that
+/// the plan includes their memory.
 void run_other_precisions(const Recipe& recipe, TrainProgram& program);
-/// On meta: a step of each smaller batch that train.batch_ramp has on its way, for what a pipeline's order of
-/// fewer micro-batches takes. Without a pipeline that is a part of what the whole batch takes.
+/// On meta: runs a step of each smaller batch of train.batch_ramp, so that the plan includes the memory of a
+/// pipeline schedule with fewer micro-batches. Does nothing without a pipeline, because the full batch needs
+/// at least as much.
 void run_smaller_steps(const Recipe& recipe, TrainProgram& program);
 DispatchOptions dispatch_options(const Recipe& recipe);
 OptimizerSettings optimizer_settings(const Recipe& recipe);
-/// What of a layer's activations leaves between its forward and its backward.
+/// Activations that are offloaded between a layer's forward and its backward.
 ActivationOffloadOptions activation_offload(const Recipe& recipe);
-/// Where the recipe says that it lies.
+/// Offload folders of the recipe.
 OffloadFolders offload_folders(const Recipe& recipe);
-std::string pack(const PipelineLayout& layout);  ///< to be sent to the other ranks
+std::string pack(const PipelineLayout& layout);  ///< serialized for broadcast to the other ranks
 PipelineLayout unpack_pipeline_layout(const std::string& packed);
 
-/// What TrainProgram is built from, for a resolved recipe.
+/// Options of TrainProgram for a resolved recipe.
 ProgramOptions program_options(const Recipe& recipe, const PipelineLayout& layout = {});
-/// Refuses a pattern that matches nothing, which is a mistake.
+/// Fails if a parameter pattern of the optimizer section matches no parameter.
 void check_optimizer_of(const Recipe& recipe);
-/// The cut of the sequence that the rank of `mesh` has.
+/// Context-parallel shard of the sequence on the rank of `mesh`.
 ContextSharding context_sharding(const Recipe& recipe, const Mesh& mesh);
-/// How the rank that `mesh` is of reads its data.
+/// Loader options of the rank of `mesh`.
 data::LoaderOptions loader_options(const Recipe& recipe, const Mesh& mesh);
-/// Of an evaluation on `sources`.
+/// Loader options for an evaluation on `sources`.
 data::LoaderOptions eval_loader_options(const Recipe& recipe, const Mesh& mesh,
                                         const std::vector<data::SourceSpec>& sources);
-/// The recipe's treatment of documents, without `eod`: end_of_document() of runtime/checkpoint knows it.
+/// Document packing of the recipe, except `eod`, which end_of_document() of runtime/checkpoint returns.
 data::Packing packing(const Recipe& recipe);
-/// Threads of each rank: the recipe's, else cores of the host / ranks on it.
+/// Threads of each rank: the recipe's value, else the cores of the host divided by its ranks.
 int threads_per_rank(const Recipe& resolved);
 
 }  // namespace ltrain

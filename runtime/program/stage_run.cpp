@@ -12,8 +12,8 @@ using namespace pipeline;
 
 namespace {
 
-/// How a tensor between stages lies: each data and context rank has its own, the tensor-parallel axes have it
-/// as the residual stream.
+/// Mesh placement of a tensor sent between stages. It differs between data, context and depth ranks. On the
+/// tensor-parallel axes it is laid out like the residual stream.
 Placement between_stages(const Step& step, Axis a) {
   if (kGradientAxes.has(a) || a == Axis::depth) return Placement::V();
   if (a == Axis::row) return Placement::S(0);
@@ -31,15 +31,15 @@ StageRun::StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule&
 }
 
 int StageRun::local_stage(int stage) const {
-  LT_CHECK(schedule_.rank_of_stage[stage] == rank_, "stage {} is on rank {}", stage,
-           schedule_.rank_of_stage[stage]);
+  LT_CHECK(schedule_.rank_of_stage[stage] == rank_, "expected stage {} on pipeline rank {}, got rank {}",
+           stage, rank_, schedule_.rank_of_stage[stage]);
   return schedule_.chunk_of(stage);
 }
 
 Tensor StageRun::take(const TensorId& t) {
   if (t.stage < 0) return {};
   const auto at = here_.find(key(t));
-  LT_CHECK(at != here_.end(), "{} is used before it is there", to_string(t));
+  LT_CHECK(at != here_.end(), "expected {} to be received or computed before it is used", to_string(t));
   at->second.done.wait(step_.compute);
   const Tensor tensor = at->second.tensor;
   here_.erase(at);
@@ -49,7 +49,7 @@ Tensor StageRun::take(const TensorId& t) {
 void StageRun::receive(const PipelineStep& s, const MicroBatch& like) {
   const Shape shape{step_.stream_rows(like), step_.stream_cols(decoder_.config().hidden_size)};
   Flight f;
-  // What a stage receives is what its first norm was taken of: an activation until the backward.
+  // A received activation is the input of the stage's first norm, so it lives until the backward.
   f.tensor = s.tensor.gradient ? step_.temporary("received gradient", shape)
                                : step_.activation("received activation", shape);
   f.done = step_.groups.link(s.peer, rank_).start_recv(step_.compute, f.tensor, 0);
@@ -62,7 +62,7 @@ void StageRun::receive(const PipelineStep& s, const MicroBatch& like) {
 
 void StageRun::send(const PipelineStep& s) {
   const auto at = here_.find(key(s.tensor));
-  LT_CHECK(at != here_.end(), "{} is sent before it is made", to_string(s.tensor));
+  LT_CHECK(at != here_.end(), "expected {} to be computed before it is sent", to_string(s.tensor));
   Flight f = at->second;
   here_.erase(at);
   for (int i = 0; i < kAxisCount; ++i) {
@@ -75,7 +75,7 @@ void StageRun::send(const PipelineStep& s) {
 
 void StageRun::give_back(const PipelineStep& s) {
   const auto at = sent_.find(key(s.tensor));
-  LT_CHECK(at != sent_.end(), "{} is given back before it is sent", to_string(s.tensor));
+  LT_CHECK(at != sent_.end(), "expected {} to be sent before it is released", to_string(s.tensor));
   at->second.done.wait(step_.compute);
   if (const TensorRecord* record = at->second.tensor.record; record && record->sent != 1)
     fail(ExitCode::internal,
@@ -112,7 +112,7 @@ void StageRun::compute_pair(const Action& a, const MicroBatch& of_a, const Actio
                               second = [&] {
                                 out_b = run_action(forward_first ? step_ : other, b, of_b, in_b);
                               };
-  // The backward begins: it gives memory back. Sums are in the order of the schedule.
+  // The backward starts first because it releases memory. Sums keep the order of the schedule.
   Interleave::run(step_.compute, forward_first ? second : first, forward_first ? first : second,
                   forward_first ? 0 : 1, [&](bool on) {
                     if (step_.compute.meta()) step_.compute.meta()->set_model_work(on);
@@ -131,8 +131,8 @@ void StageRun::note_time(double begin, double gathering) {
 
 void StageRun::give(const Action& a, Tensor out) {
   const TensorId given = given_by(schedule_, a);
-  LT_CHECK((given.stage >= 0) == out.defined(), "{} gives {}", to_string(a),
-           out.defined() ? "a tensor" : "nothing");
+  LT_CHECK((given.stage >= 0) == out.defined(), "expected {} to return {}, got {}", to_string(a),
+           given.stage >= 0 ? "a tensor" : "no tensor", out.defined() ? "a tensor" : "none");
   if (out.defined()) here_[key(given)] = {out, {}};
 }
 
@@ -193,8 +193,9 @@ void StageRun::run(const std::vector<PipelineStep>& program,
     }
   }
   LT_CHECK(here_.empty() && sent_.empty() && saved_.empty() && waiting_.empty(),
-           "a pipeline program left {} tensors and {} backward passes", here_.size() + sent_.size(),
-           saved_.size() + waiting_.size());
+           "expected a pipeline program to use all tensors, got {} unused tensors and {} unfinished backward "
+           "passes",
+           here_.size() + sent_.size(), saved_.size() + waiting_.size());
 }
 
 pipeline::Schedule single_stage_schedule(int micros, bool pairs) {

@@ -1,5 +1,5 @@
-// Runs a rank's lowered pipeline program: the one executor of all schedules, of training and of evaluation,
-// and of a model that is not cut into stages at all.
+// Executor of a rank's lowered pipeline program. It runs all schedules, in training and evaluation, including
+// models with a single stage.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,23 +15,23 @@ namespace ltrain {
 
 class StageRun {
  public:
-  /// `schedule`: of the whole pipeline; this rank's place on it is that of step.groups. `repeated`: on meta;
-  /// null: each action runs.
+  /// `schedule`: schedule of the whole pipeline; this rank's position in it comes from step.groups.
+  /// `repeated`: on meta, memory for ActionRepeats; null: every action runs.
   StageRun(const Decoder& decoder, Step& step, const pipeline::Schedule& schedule,
            MetaMemory* repeated = nullptr);
 
-  /// Runs every step of the program. `micro_batch(m)` is asked for when stage work on m begins and must stay
-  /// valid until its last action on this rank.
+  /// Runs every step of the program. `micro_batch(m)` is called when work on micro-batch m begins. Its result
+  /// must stay valid until the last action on m on this rank.
   void run(const std::vector<pipeline::PipelineStep>& program,
            const std::function<MicroBatch(int micro)>& micro_batch);
 
-  /// On meta: each action, in the order in which they ran. Of a pair the first has what both took, the second
-  /// nothing.
+  /// On meta: time of each action, in execution order. The first action of a pair has the time of both, the
+  /// second has 0.
   const std::vector<ActionTime>& actions() const { return actions_; }
 
  private:
-  using Key = std::tuple<bool, int, int>;  // gradient, stage, micro
-  struct Flight {                          // a tensor on its way
+  using Key = std::tuple<bool, int, int>;  // gradient, stage, micro-batch
+  struct Flight {                          // a tensor in flight
     Tensor tensor;
     AsyncHandle done;
   };
@@ -40,11 +40,11 @@ class StageRun {
   void send(const pipeline::PipelineStep& s);
   void give_back(const pipeline::PipelineStep& s);
   void compute(const pipeline::Action& a, const MicroBatch& mb);
-  /// The two actions of a pair, by turns; what both take is waited for first.
+  /// Overlaps the two actions of a pair. Both inputs are waited for first.
   void compute_pair(const pipeline::Action& a, const MicroBatch& of_a, const pipeline::Action& b,
                     const MicroBatch& of_b);
-  /// Notes, on meta, what the compute stream did since `begin`, of which it waited for updated weights since
-  /// it had waited `gathering` for them.
+  /// On meta: records the time of the compute stream since `begin`. `gathering`: its total wait for gathered
+  /// weights at `begin`.
   void note_time(double begin, double gathering);
   void give(const pipeline::Action& a, Tensor out);
   Tensor run_action(Step& step, const pipeline::Action& a, const MicroBatch& mb, Tensor in);
@@ -57,21 +57,22 @@ class StageRun {
   int rank_ = 0;
   std::unique_ptr<ActionRepeats> repeats_;
   std::vector<ActionTime> actions_;
-  double begun_ = 0;            // on meta: when run() began
-  std::map<Key, Flight> here_;  // received, or made and not yet used or sent
+  double begun_ = 0;            // on meta: time at which run() began
+  std::map<Key, Flight> here_;  // received or computed tensors that are not yet used or sent
   std::map<Key, Flight> sent_;
-  std::map<std::pair<int, int>, Decoder::Saved> saved_;     // by stage and micro-batch
-  std::map<std::pair<int, int>, WeightGradients> waiting_;  // likewise
+  std::map<std::pair<int, int>, Decoder::Saved> saved_;     // key: stage and micro-batch
+  std::map<std::pair<int, int>, WeightGradients> waiting_;  // key: stage and micro-batch
 };
 
-/// The schedule of a model that is not cut: F and B of one micro-batch after the other; with `pairs` each B
-/// and the next F by turns.
+/// Schedule of a model with one stage: forward and backward of each micro-batch in turn. With `pairs`, each
+/// backward overlaps the forward of the next micro-batch.
 pipeline::Schedule single_stage_schedule(int micros, bool pairs = false);
-/// A schedule's order of the first `micros` of its micro-batches alone: a smaller step.
+/// The schedule restricted to its first `micros` micro-batches, for a smaller step.
 pipeline::Schedule first_micros(const pipeline::Schedule& schedule, int micros);
-/// The forward half of that: evaluation.
+/// The forward actions of first_micros(), for evaluation.
 pipeline::Schedule forward_only(const pipeline::Schedule& schedule, int micros);
-/// Directed pairs of pipeline ranks that exchange tensors, in ascending order: what GroupSet makes links of.
+/// Directed pairs of pipeline ranks that exchange tensors, in ascending order. GroupSet makes a link for
+/// each.
 std::vector<std::pair<int, int>> schedule_links(const pipeline::Schedule& schedule);
 
 }  // namespace ltrain

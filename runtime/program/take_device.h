@@ -1,4 +1,4 @@
-// Which device of its host a rank takes, and which cores it runs on then.
+// Selects the device of a rank and binds its thread to nearby cores.
 #pragma once
 #include <string>
 
@@ -6,11 +6,11 @@
 
 namespace ltrain {
 
-/// The calling thread uses the device of local rank `local_rank`: on a GPU those that links join go to
-/// neighbouring ranks (device_order), and the thread is bound to the cores near the card;
-/// LTRAIN_CPU_AFFINITY=off leaves it where it was. Before other threads and streams are made. Returns what
-/// the run's first lines tell of it, empty for the CPU: "GPU 0000:17:00.0, cores 0-55 of NUMA node 0".
-/// `root`: what /sys is below, for tests.
+/// Makes the calling thread use the device of local rank `local_rank`. GPUs joined by fast links go to
+/// neighbouring ranks (device_order). The thread is bound to the cores near its GPU unless
+/// LTRAIN_CPU_AFFINITY=off. Call it before other threads and streams are created. Returns a description for
+/// the log, "GPU 0000:17:00.0, cores 0-55 of NUMA node 0", or an empty string on the CPU. `root`: prefix of
+/// /sys, for tests.
 std::string take_device(DeviceKind device, int local_rank, const std::string& root = "");
 
 }  // namespace ltrain

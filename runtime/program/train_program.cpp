@@ -21,17 +21,17 @@ PrecisionPolicy precision_policy(const std::string& name) {
 
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
   std::vector<StageLayers> mine;
-  if (o.stage_layers.size() <= 1) return mine;  // the decoder's default: everything
-  LT_CHECK(static_cast<int>(o.stage_layers.size()) == o.schedule.stages(), "{} layer counts for {} stages",
-           o.stage_layers.size(), o.schedule.stages());
+  if (o.stage_layers.size() <= 1) return mine;  // the decoder's default: all layers
+  LT_CHECK(static_cast<int>(o.stage_layers.size()) == o.schedule.stages(),
+           "expected layer counts of {} stages, got {}", o.schedule.stages(), o.stage_layers.size());
   int64_t first = 0;
   for (int i = 0; i < o.schedule.stages(); ++i) {
     if (o.schedule.rank_of_stage[i] == rank)
       mine.push_back({first, o.stage_layers[i], i == 0, i + 1 == o.schedule.stages()});
     first += o.stage_layers[i];
   }
-  LT_CHECK(first == o.model.num_hidden_layers, "stages of {} layers for a model of {}", first,
-           o.model.num_hidden_layers);
+  LT_CHECK(first == o.model.num_hidden_layers, "expected stages of {} layers in all, got {}",
+           o.model.num_hidden_layers, first);
   return mine;
 }
 
@@ -48,21 +48,21 @@ GroupSet::Options group_options(const ProgramOptions& o) {
 
 namespace {
 
-/// Layers that have sums of routers: all of an MoE model, none of another model.
+/// Layers with router sums: all layers of a MoE model, none of a dense model.
 int64_t router_layers(const ModelConfig& m) { return m.moe.num_experts > 0 ? m.all_layers() : 0; }
 
-/// What a step sums over all ranks: loss, ranks that ask to stop, squares by segment, routers, the loss of
-/// multi-token prediction.
+/// Number of values that a step sums over all ranks: the loss, ranks that ask to stop, squared gradients by
+/// segment, router sums, and the loss of multi-token prediction.
 int64_t sum_count(const ModelConfig& m) {
   return 2 + Decoder::segments(m) + router_layers(m) * moe_sums(m.moe.num_experts) +
          (m.num_nextn_predict_layers > 0);
 }
 
-/// Modules of multi-token prediction that a program runs.
+/// Multi-token prediction modules that a program runs.
 int64_t modules_of(const ProgramOptions& o) { return o.for_training ? o.model.num_nextn_predict_layers : 0; }
 
-/// Of one micro-batch on its way to the device, or of what a step, a layer of experts or a prediction reads
-/// back.
+/// Bytes of a staging slot: one micro-batch copied to the device, or values read back from it: sums of a
+/// step, token counts of experts, or logits.
 int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut, int64_t expert_ranks) {
   const int64_t rows = o.micro_batch * cut.rows().rows, whole = o.micro_batch * o.seq_length;
   int64_t batch = 2 * Staging::room(rows * 4) + Staging::room(o.micro_batch * 8);
@@ -75,8 +75,8 @@ int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut, int64_t 
   return std::max<int64_t>({batch, logits, counts, sum_count(o.model) * 8});
 }
 
-/// Micro-batches that may be on their way: all that lie on the device, and at least two, so that the host
-/// prepares one while the other is copied.
+/// Number of staging slots: one per micro-batch on the device, and at least two, so that the host prepares
+/// one while another is copied.
 int64_t slot_count(const ProgramOptions& o) {
   return std::max<int64_t>(2, o.stage_layers.size() > 1 ? o.accumulation : 1);
 }
@@ -99,18 +99,22 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     options_.schedule = single_stage_schedule(static_cast<int>(options.accumulation),
                                               options.interleaved && options.for_training);
   const bool pairs = options_.schedule.has_pairs();
-  LT_CHECK(!pairs || (!options.cuda_graphs && !options.activations.any() && options.offload.params == 0 &&
-                      options.model.moe.balance != BalanceLoss::hf),
-           "micro-batches by turns that are captured, leave the device or share a balance");
-  LT_CHECK(options_.schedule.micros == options.accumulation, "a schedule of {} micro-batches for {}",
-           options_.schedule.micros, options.accumulation);
+  LT_CHECK(
+      !pairs || (!options.cuda_graphs && !options.activations.any() && options.offload.params == 0 &&
+                 options.model.moe.balance != BalanceLoss::hf),
+      "expected overlapped micro-batches without CUDA graphs, activation or parameter offload, or a balance "
+      "loss over all layers, got one of them");
+  LT_CHECK(options_.schedule.micros == options.accumulation,
+           "expected a schedule of {} micro-batches, got {}", options.accumulation, options_.schedule.micros);
   const int stage_rank = device_.groups.coordinate(Axis::pipeline);
   program_ = staged() && options_.programs ? options_.programs->at(static_cast<size_t>(stage_rank))
                                            : pipeline::lower(options_.schedule, stage_rank);
   const int64_t rows = options.micro_batch * cut_.rows().rows;
   const int parts = device_.groups.mesh.sequence_parts();
-  LT_CHECK(options.micro_batch % parts == 0, "{} sequences of a micro-batch over {} tensor-parallel ranks",
-           options.micro_batch, parts);
+  LT_CHECK(
+      options.micro_batch % parts == 0,
+      "expected the sequences of a micro-batch to divide over {} tensor-parallel ranks, got {} sequences",
+      parts, options.micro_batch);
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.sharding, options.bucket_elements, options.for_training,
                    options.optimizer, options.offload, device_.slow.states, device_.slow.params,
@@ -119,7 +123,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
   };
-  places_ = staged() ? options.accumulation : pairs ? 2 : 1;  // that are in flight
+  places_ = staged() ? options.accumulation : pairs ? 2 : 1;  // micro-batches in flight
   tokens_ = constant("tokens", DType::i32, {places_, rows});
   targets_ = constant("targets", DType::i32, {places_, rows});
   if (const int64_t n = modules_of(options); n > 0) {
@@ -153,8 +157,10 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   }
   count_ = constant("token count", DType::i64, {2});
   if (options.cuda_graphs && options.for_training) {
-    LT_CHECK(!options.sharding.shards_gradients() && options.model.moe.num_experts == 0,
-             "captured steps of pieces of gradients, or of experts");
+    LT_CHECK(
+        !options.sharding.shards_gradients() && options.model.moe.num_experts == 0,
+        "expected CUDA graphs with whole gradients and a dense model, got sharded gradients or {} experts",
+        options.model.moe.num_experts);
     scale_ = constant("gradient scale", DType::f64, {1});
   }
   make_router_bias();
@@ -171,7 +177,8 @@ void TrainProgram::make_fp8() {
       *options_.fp8, device_.compute, device_.memory,
       options_.model.num_hidden_layers * fp8_slots(options_.model.moe.num_experts > 0));
   const std::vector<Fp8Weight> weights = decoder_.quantize_operands(store_, *options_.fp8);
-  // Of one micro-batch each copy has one use; weights that are released after each use would be kept whole.
+  // With one micro-batch each quantized weight is used once. Weights that are released after use would stay
+  // in memory.
   const bool stay = !options_.sharding.shards_weights() || options_.sharding.keeps_gathered();
   if (options_.for_training && options_.accumulation > 1 && stay)
     fp8_->keep_weights(device_.compute, device_.memory, weights);
@@ -197,7 +204,8 @@ void TrainProgram::make_router_bias() {
 }
 
 void TrainProgram::set_matmul_precision(MatmulPrecision products) {
-  LT_CHECK(products != MatmulPrecision::fp8 || options_.fp8, "products of FP8 without their settings");
+  LT_CHECK(products != MatmulPrecision::fp8 || options_.fp8,
+           "expected FP8 settings with FP8 matmuls, got none");
   matmul_precision_ = products;
   device_.compute.tf32 = products == MatmulPrecision::tf32;
 }
@@ -212,7 +220,9 @@ Step TrainProgram::make_step(bool training) {
             options_.sequence_parallel,
             training};
   if (matmul_precision_ == MatmulPrecision::fp8) step.fp8 = fp8_.get();
-  if (fp8_ && !fp8_begun_) fp8_->begin_step(device_.compute);  // a state may have been loaded
+  if (fp8_ && !fp8_begun_)
+    fp8_->begin_step(device_.compute);  // deferred to here because a checkpoint may
+                                        // have been loaded
   fp8_begun_ = true;
   if (training && offloaded_) step.offloaded = &*offloaded_;
   step.staging = &staging_;
@@ -269,7 +279,8 @@ MicroBatch TrainProgram::in_place(int64_t place) const {
   MicroBatch mb = whole_in_place(place);
   const Groups& g = device_.groups;
   if (g.one_d()) return mb;
-  // Sequences are cut over depth, then over row, or inside a sublayer of a cube over column.
+  // Sequences are sharded over depth, then over row. Inside a 3D sublayer they are sharded over column
+  // instead of row.
   const bool cube = g.mesh.tensor_mode == TensorMode::three_d;
   const MicroBatch whole = mb;
   const int ways = g.row.size();
@@ -301,12 +312,12 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place, bool traini
     place_set(device_.compute, mb.sample_index, kDataAxes, Placement::V());
     return mb;
   }
-  LT_CHECK(static_cast<int64_t>(batch.sample_index.size()) == mb.batch, "a batch of {} samples for {}",
-           batch.sample_index.size(), mb.batch);
+  LT_CHECK(static_cast<int64_t>(batch.sample_index.size()) == mb.batch,
+           "expected {} samples in a batch, got {}", mb.batch, batch.sample_index.size());
   const auto put = [&](const Tensor& to, const std::vector<int32_t>& from, const char* what) {
     if (!to.defined()) return;
-    LT_CHECK(static_cast<int64_t>(from.size()) == to.elements(), "a batch of {} {} for {}", from.size(), what,
-             to.elements());
+    LT_CHECK(static_cast<int64_t>(from.size()) == to.elements(), "expected {} {} in a batch, got {}",
+             to.elements(), what, from.size());
     staging_.put(to, from.data());
   };
   staging_.open();
@@ -325,14 +336,14 @@ void TrainProgram::reduce_sums(const char* reading) {
   const Groups& g = device_.groups;
   Stream& s = device_.compute;
   if (s.meta()) {
-    // A stage without a head adds nothing to the loss; each stage has gradients of its own.
+    // A stage without a head adds 0 to the loss. Each stage has its own gradients.
     if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
     for (const Tensor& t : {loss_, squares_, experts_, mtp_loss_}) {
       if (!t.defined()) continue;
       if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
       place_set(s, t, Axis::pipeline, Placement::P());
     }
-    // Every rank of the axis that shares the vocabulary has it; one adds.
+    // Every rank of the inner axis has the full value, so only one adds it.
     const Axis inner = g.mesh.inner_axis();
     for (const Tensor& t : {loss_, experts_, mtp_loss_})
       if (t.defined() && t.record->place[inner] == Placement::R()) place_set(s, t, inner, Placement::P());
@@ -403,8 +414,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
       meta && batches.empty() ? options_.accumulation : static_cast<int64_t>(batches.size());
   const bool first_alone = ends_at_ == StepEnd::first_micro_batch;
   const bool whole = micros == options_.accumulation && !first_alone;
-  LT_CHECK(micros > 0 && micros <= options_.accumulation, "{} micro-batches for {}", micros,
-           options_.accumulation);
+  LT_CHECK(micros > 0 && micros <= options_.accumulation, "expected 1 to {} micro-batches, got {}",
+           options_.accumulation, micros);
   Step step = make_step(true);
   step.enter("loss");
   StepResult result;
@@ -428,11 +439,13 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
       whole ? std::vector<pipeline::PipelineStep>()
             : pipeline::lower(fewer, device_.groups.coordinate(Axis::pipeline));
   const EstimatePass estimate = store_.estimate(adamw.step);
-  // Gradients of tied weights that are rounded are held wide from one stage's action to another's.
+  // Rounded gradients of tied weights are held in a wider type from one stage's action to another's, so their
+  // actions differ.
   const bool same_each = !options_.sharding.shards_gradients() && estimate == EstimatePass::none &&
                          dtype_size(options_.precision.grad) >= 4;
   StageRun run(decoder_, step, whole ? options_.schedule : fewer, same_each ? repeated_ : nullptr);
-  // Libraries get ready in the first step; the pass of an estimate has gathered what a graph gathers.
+  // Libraries initialize in the first step. After an estimate pass, weights that a graph would gather are
+  // already gathered.
   const bool graphed = scale_.defined() && !meta && steps_ > 0 && estimate == EstimatePass::none;
   if (scale_.defined() && !meta) {
     staging_.open();
@@ -503,7 +516,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   AdamwArgs args = adamw;
   if (!meta) {
     const std::vector<double> sums = read_sums();
-    double squares = 0;  // in the order of the layers, whichever rank had them
+    double squares = 0;  // summed in the order of the layers, independent of the rank that has them
     for (int64_t i = 0; i < squares_.elements(); ++i) squares += sums[static_cast<size_t>(2 + i)];
     result.experts = expert_statistics(sums);
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
@@ -551,7 +564,7 @@ void TrainProgram::graphed_pass(int64_t first, int64_t count, int64_t micros,
   graph->replay();
 }
 
-/// What routers added up, over all ranks.
+/// Router sums, over all ranks.
 Tensor TrainProgram::summed_routers() { return sums_.flat(2 + squares_.elements(), experts_.shape); }
 
 ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_sums) const {
@@ -589,7 +602,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
   std::array<int64_t, 2> counts{};  // tokens, bytes
   bool more = true, once = meta && !next;
   const HostBatch none;
-  while (more) {  // as many at a time as a step has, so that a pipeline runs them like a step
+  while (more) {  // one pass per group of micro-batches, as large as in a step for a pipeline
     if (ask_stop && any_rank(ask_stop())) {
       if (options_.for_training) store_.use_ema_weights(false);
       return {};

@@ -1,5 +1,5 @@
-// The step program: what one optimizer step and one evaluation step do, on whatever device the streams are.
-// `ltrain plan` runs it on meta, `ltrain run` on cpu or cuda; there is no other description of a step.
+// The step program: one optimizer step and one evaluation step, on any device. `ltrain plan` runs it on meta,
+// `ltrain run` on cpu or cuda. It is the only description of a step.
 #pragma once
 #include <functional>
 #include <memory>
@@ -18,11 +18,11 @@
 
 namespace ltrain {
 
-/// What products of matrices are computed in.
+/// Precision of matmuls.
 enum class MatmulPrecision : uint8_t {
-  plain,  ///< the type that is stored
-  tf32,   ///< f32 operands with 10 bits after the point
-  fp8     ///< in linear layers operands of FP8
+  plain,  ///< the storage type
+  tf32,   ///< f32 operands with a 10-bit mantissa
+  fp8     ///< FP8 operands in linear layers
 };
 
 struct ProgramOptions {
@@ -33,51 +33,52 @@ struct ProgramOptions {
   int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
   uint64_t seed = 1234;
   double clip_grad = 1.0;                       ///< 0: no clipping
-  double skip_grad_norm = 0;                    ///< no update above it; 0: none
-  std::optional<LossScaleSettings> loss_scale;  ///< dynamic, of fp16
-  double stop_loss = 0;                         ///< no update above it, the loss diverges; 0: none
+  double skip_grad_norm = 0;                    ///< skip updates above this gradient norm; 0: no limit
+  std::optional<LossScaleSettings> loss_scale;  ///< dynamic loss scaling, for fp16
+  double stop_loss = 0;                         ///< training has diverged above this loss; 0: no limit
   bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
   OptimizerSettings optimizer;
   OffloadSettings offload;
-  bool reduce_bf16 = false;  ///< gradients are rounded to bf16 to be summed
-  bool reduce_int8 = false;  ///< likewise to 8 bits, with error feedback
-  double ema_decay = 0;      ///< of the average of weights that evaluations see; 0: none
+  bool reduce_bf16 = false;  ///< all-reduce gradients in bf16
+  bool reduce_int8 = false;  ///< all-reduce gradients in 8 bits, with error feedback
+  double ema_decay = 0;      ///< decay of the EMA weights used in evaluation; 0: no EMA
   RecomputeOptions recompute;
-  ActivationOffloadOptions activations;  ///< that leave between forward and backward
+  ActivationOffloadOptions activations;  ///< activations offloaded between forward and backward
   bool sequence_parallel = false;
-  bool expert_tensor = true;                    ///< tensor ranks share each expert
-  DispatchOptions dispatch;                     ///< of tokens to their experts
-  int intra_node_experts = 0;                   ///< ranks of a first level of their all-to-all; 0: one level
+  bool expert_tensor = true;                    ///< tensor ranks shard each expert
+  DispatchOptions dispatch;                     ///< token dispatch to experts
+  int intra_node_experts = 0;                   ///< ranks of the intra-node EP group; 0: one-level all-to-all
   ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
-  int context_inner = 1;                        ///< a2a+p2p: ranks that exchange
-  bool documents = false;                       ///< batches say where documents begin, and attention heeds it
-  bool position_ids = false;                    ///< batches have positions of their own
-  /// Of the pipeline axis; without stages: one stage that has everything.
+  int context_inner = 1;                        ///< a2a+p2p: ranks of the inner all-to-all
+  bool documents = false;                       ///< batches have document boundaries for attention
+  bool position_ids = false;                    ///< batches have position ids
+  /// Schedule of the pipeline axis; with no stages: one stage with all layers.
   pipeline::Schedule schedule;
-  pipeline::Programs programs;                        ///< of the schedule, if they are made already
-  std::vector<int> stage_layers;                      ///< layers of each of the schedule's stages
-  std::optional<Fp8Settings> fp8;                     ///< where MatmulPrecision::fp8 is ever asked for
-  MatmulPrecision products = MatmulPrecision::plain;  ///< at first
+  pipeline::Programs programs;                        ///< programs of `schedule`, if already lowered
+  std::vector<int> stage_layers;                      ///< layers of each stage of `schedule`
+  std::optional<Fp8Settings> fp8;                     ///< set if any phase uses MatmulPrecision::fp8
+  MatmulPrecision products = MatmulPrecision::plain;  ///< initial precision
   LogitsChunk logits_chunk;
-  /// A micro-batch's backward and the next one's forward run by turns, where there is no pipeline. The
-  /// schedule of one has its pairs.
+  /// Without a pipeline: a micro-batch's backward overlaps the next one's forward. With a pipeline, the
+  /// schedule itself has such pairs.
   bool interleaved = false;
-  bool async_tensor_parallel = false;  ///< products of tensor ranks in parts, beside their collectives
-  bool cuda_graphs = false;  ///< passes are recorded in the second step, and run as one from then on
-  AttentionBackend attention_backend = AttentionBackend::own;  ///< on a GPU
+  bool async_tensor_parallel = false;  ///< tensor-parallel matmuls run in chunks, overlapped with their
+                                       ///< collectives
+  bool cuda_graphs = false;            ///< passes are captured in the second step and replayed from then on
+  AttentionBackend attention_backend = AttentionBackend::own;  ///< used on a GPU
   bool deterministic =
-      true;  ///< of the kernels; attention's backward by cuDNN then only where it is asked for
+      true;  ///< kernels are deterministic; attention's backward then uses cuDNN only on request
   bool for_training = true;
 };
 
-/// Where a train step on meta ends.
+/// Point at which a train step on meta ends.
 enum class StepEnd : uint8_t {
   update,
   before_update,
-  first_micro_batch,  ///< of all, whose gradients are not reduced yet
+  first_micro_batch,  ///< after the first micro-batch of the step, before gradients are reduced
 };
 
-/// Bytes of a rank outside of its memory.
+/// Bytes that a rank offloads from its device memory.
 struct OffloadedBytes {
   int64_t optimizer = 0, params = 0, activations = 0;
   int64_t all() const { return optimizer + params + activations; }
@@ -86,56 +87,57 @@ struct OffloadedBytes {
 
 using HostBatch = data::Batch;
 
-/// The device side of a rank.
+/// Device resources of a rank.
 struct Device {
   Stream& compute;
   Memory& memory;
   const Groups& groups;
-  Memory* host = nullptr;    ///< host memory that copies go through, where the device has memory of its own
-  OffloadTargets slow = {};  ///< of what is offloaded
+  Memory* host = nullptr;    ///< host memory for copies, if the device has its own memory
+  OffloadTargets slow = {};  ///< targets for offloaded tensors
 };
 
-/// What the routers of a step did, over all ranks.
+/// Router statistics of a step, over all ranks.
 struct ExpertStatistics {
-  double balance_loss = 0, z_loss = 0;  ///< sums over the layers, each weighed as in the gradient
-  /// By layer, empty where it has no experts: choices of each expert; of them, those not dropped.
+  double balance_loss = 0, z_loss = 0;  ///< sums over the layers, weighted as in the gradient
+  /// Per layer, empty for a dense layer: tokens that chose each expert, and tokens kept after drops.
   std::vector<std::vector<double>> chosen, kept;
-  /// With a budget of rows, by layer: rows that came to a rank beyond it; slices that these went in, the mean
-  /// over micro-batches and ranks.
+  /// With a row budget, by layer: token rows beyond the budget, and slices that these rows needed (mean over
+  /// micro-batches and ranks).
   std::vector<double> beyond_rows, beyond_slices;
 };
 
 struct StepResult {
   double loss = 0;       ///< mean over counted tokens of the global batch
-  double mtp_loss = 0;   ///< of multi-token prediction: mean over its modules, of the same tokens
+  double mtp_loss = 0;   ///< loss of multi-token prediction: mean over its modules and the same tokens
   double grad_norm = 0;  ///< before clipping
   ExpertStatistics experts;
   int64_t tokens = 0;           ///< counted, global
-  bool finite = true;           ///< false: no update was made
-  bool skipped = false;         ///< by skip_grad_norm, on all ranks alike: no update was made
-  bool overflow = false;        ///< a scaled gradient was not finite: likewise, and the scale may back off
-  double loss_scale = 1;        ///< of this step
-  bool diverged = false;        ///< by stop_loss, likewise
+  bool finite = true;           ///< false: not finite, and the update was skipped
+  bool skipped = false;         ///< update skipped on all ranks because of skip_grad_norm
+  bool overflow = false;        ///< update skipped because a scaled gradient was not finite; the scale may
+                                ///< back off
+  double loss_scale = 1;        ///< loss scale of this step
+  bool diverged = false;        ///< update skipped because of stop_loss
   bool stop_requested = false;  ///< some rank asked to stop
 };
 
 struct EvalResult {
-  double loss = 0;     ///< mean over the targets that count, in nats
-  int64_t tokens = 0;  ///< those targets
-  int64_t bytes = 0;   ///< of text that they stand for; 0: not known
+  double loss = 0;     ///< mean over the counted targets, in nats
+  int64_t tokens = 0;  ///< number of counted targets
+  int64_t bytes = 0;   ///< bytes of text of these targets; 0: unknown
   double bits_per_byte() const {
     return bytes > 0 ? loss * static_cast<double>(tokens) / (std::numbers::ln2 * static_cast<double>(bytes))
                      : 0;
   }
 };
 
-/// What the model says of a token, given all before it.
+/// Score of a token, given all tokens before it.
 struct TokenScore {
   double log_probability = 0;  ///< natural logarithm
-  bool likeliest = false;      ///< no other token is likelier
+  bool likeliest = false;      ///< the token has the highest logit
 };
 
-/// What a text goes on with.
+/// A text and the tokens to append to it.
 struct TextTokens {
   KeyValueCache* cache = nullptr;
   std::vector<int32_t> tokens;
@@ -154,17 +156,17 @@ class TrainProgram {
   ParameterStore& parameters() { return store_; }
   const Decoder& decoder() const { return decoder_; }
 
-  /// This rank's part of each sequence.
+  /// This rank's context-parallel shard of each sequence.
   const ContextSharding& context_sharding() const { return cut_; }
-  /// On meta: the actions of the last train step, without what is before, between and after them.
+  /// On meta: times of the actions of the last train step, without the work before, between and after them.
   const std::vector<ActionTime>& actions() const { return actions_; }
 
-  /// On meta, of which `memory` is the program's: actions that do what the same ones of the micro-batch
-  /// before did take its time and memory without running (ActionRepeats). What a step is then known by is its
-  /// time, its actions' and its memory, not its ops, traffic and waits.
+  /// On meta: replays actions that repeat those of an earlier micro-batch instead of running them
+  /// (ActionRepeats). `memory`: the program's memory. The result of a step is then its time, the times of its
+  /// actions, and its memory. Ops, traffic and waits are incomplete.
   void repeat_actions(MetaMemory& memory) { repeated_ = &memory; }
 
-  /// On meta: where train steps end, for who asks what layers take.
+  /// On meta: makes train steps end early, to measure a part of a step.
   void end_at(StepEnd end) { ends_at_ = end; }
 
   /// Bytes in offload memory.
@@ -172,73 +174,78 @@ class TrainProgram {
 
   void initialize() { store_.initialize(options_.seed); }
 
-  /// From the next step or evaluation on.
+  /// Takes effect at the next step or evaluation.
   void set_matmul_precision(MatmulPrecision products);
 
-  /// Of the loss, where it is scaled; else null.
+  /// Loss scaler; null without loss scaling.
   LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
-  /// One optimizer step over `accumulation` micro-batches. `ask_stop`, called at its end, is agreed on: the
-  /// result has it if any rank says so. Fewer batches than `accumulation` make a smaller step; of a
-  /// pipeline's schedule the first micro-batches then. On meta without batches: a whole one. Deterministic,
-  /// unless the options let it not be: the bits depend on the batches and the state alone.
+  /// Runs one optimizer step over `accumulation` micro-batches. `ask_stop` is called at its end, and all
+  /// ranks agree: stop_requested is set if any rank returns true. Fewer batches than `accumulation` make a
+  /// smaller step, which runs the first micro-batches of a pipeline schedule. On meta without batches: a full
+  /// step. Deterministic unless the options allow otherwise: the bits depend only on the batches and the
+  /// state.
   StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
                         const AskStop& ask_stop = {});
 
-  /// Over the batches that `next` gives, and those of the other data ranks, until it returns null. All ranks
-  /// give equally many. On meta without `next`: one batch. With `ask_stop` all ranks agree before each batch
-  /// whether to go on; nothing when they do not. `token_bytes`: bytes of text of each id, those beyond have
-  /// none.
+  /// Evaluates the batches that `next` returns until it returns null. All data ranks must have the same
+  /// number of batches. On meta without `next`: one batch. With `ask_stop`, all ranks agree before each batch
+  /// whether to stop, and a stopped evaluation returns nullopt. `token_bytes`: bytes of text of each token
+  /// id; ids beyond its end count as 0 bytes.
   std::optional<EvalResult> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop,
                                      const std::vector<int32_t>& token_bytes = {});
-  /// The loss alone.
+  /// Returns the loss only.
   double evaluate(const std::function<const HostBatch*()>& next);
 
-  // ---- generation (generation.cpp): all ranks are asked for the same, in the same order ----
+  // ---- generation (generation.cpp): all ranks make the same calls in the same order ----
 
-  /// Room for this rank's keys and values of a text of seq_length tokens, for as long as this lives.
+  /// Allocates this rank's keys and values for a text of seq_length tokens. They are not released before the
+  /// program ends.
   KeyValueCache make_cache();
-  /// Whether a text's keys, if it grows to `length` tokens, must be computed anew: longrope turns those of a
-  /// text beyond its original positions by other angles. extend and score refuse such a text.
+  /// Returns whether the cached keys of a text must be recomputed when it grows to `length` tokens: longrope
+  /// uses other angles beyond the original positions. extend and score fail for such a text.
   bool must_reread(const KeyValueCache& text, int64_t length) const;
-  /// Appends to each text its tokens, at least one, and returns for each the logits (V) of what follows.
-  /// Texts have room for theirs. On meta the tokens are ignored: the memory of the most rows that one forward
-  /// has.
+  /// Appends to each text its tokens (at least one), and returns for each text the logits (V) of the next
+  /// token. Each text must have room for its tokens. On meta the tokens are ignored, and the largest forward
+  /// runs.
   std::vector<std::vector<float>> extend(const std::vector<TextTokens>& texts);
-  /// Appends `tokens` to a text that has room for them; for each the score of the target of its place, after
-  /// it and all before it. On meta: the memory.
+  /// Appends `tokens` to a text that has room for them. Returns for each position the score of its target,
+  /// given the token at that position and all before it. On meta: runs the largest forward.
   std::vector<TokenScore> score(KeyValueCache& text, const std::vector<int32_t>& tokens,
                                 const std::vector<int32_t>& targets);
 
-  /// Whether any rank says so; all ask at once.
+  /// Returns whether any rank passed true. A collective call of all ranks.
   bool any_rank(bool mine);
 
  private:
-  /// Says how long a text will be, before rows of it are computed.
+  /// Sets the length that the text will have, before its rows are computed.
   void grow(KeyValueCache& text, int64_t count) const;
-  /// One forward over rows of texts; its logits on all ranks.
+  /// Runs one forward over rows of texts. All ranks get its logits.
   void extend_rows(const TextForward& forward, const int32_t* tokens);
-  /// Sums the logits of the parts of the vocabulary, of which each is counted once.
+  /// Sums logits over all ranks. Each vocabulary shard is counted once.
   void share_logits(Tensor logits);
-  /// Puts a batch into one of the places that micro-batches in flight have.
+  /// Copies a batch into an input slot.
   MicroBatch load(const HostBatch& batch, int64_t place, bool training);
-  /// The micro-batch that lies in `place`.
+  /// Micro-batch of this rank in input slot `place`.
   MicroBatch in_place(int64_t place) const;
-  /// A whole micro-batch in `place`, and the sequences of one rank of a 2D or 3D tensor parallelism.
+  /// The full micro-batch in input slot `place`, and the sequences of one rank in 2D or 3D tensor
+  /// parallelism.
   MicroBatch whole_in_place(int64_t place) const;
   RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
   Step make_step(bool training);
   bool staged() const { return options_.stage_layers.size() > 1; }
-  /// Sums over the ranks that see different tokens, in place; two at most.
+  /// Sums up to two counts in place over the ranks that see different tokens.
   void sum_counts(std::span<int64_t> counts);
-  /// Micro-batches [first, first + count) of a step of `micros`, which are loaded, through this rank's
-  /// stages: recorded once for the first of a step, with the gathers of what others have updated, and which
-  /// writes gradients, once for those that add to them, and once for the last, after which ranks sum them.
+  /// Runs micro-batches [first, first + count) of a step of `micros` through this rank's stages. Their
+  /// batches must be loaded. Captures a graph for each kind of micro-batch: the first of a step, which
+  /// gathers updated weights and writes gradients; the later ones, which add to gradients; and the last,
+  /// after which gradients are reduced.
   void graphed_pass(int64_t first, int64_t count, int64_t micros, const std::function<void()>& pass);
   void clear_sums();
-  /// Waits for loss, ranks that ask to stop, squares by segment and sums of routers, and gives them.
+  /// Waits for the sums of a step and returns them: the loss, ranks that ask to stop, squared gradients by
+  /// segment, router sums.
   std::vector<double> read_sums();
-  /// Sums loss and squares over all ranks, counting once what several have.
+  /// Sums the values in sums_ over all ranks, counting replicated values once.
   void reduce_sums(const char* reading);
   ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;
   Tensor summed_routers();
@@ -250,41 +257,41 @@ class TrainProgram {
   ParameterStore store_;
   Decoder decoder_;
   ContextSharding cut_;
-  std::vector<pipeline::PipelineStep> program_;  // of a train step
+  std::vector<pipeline::PipelineStep> program_;  // program of a full train step
   int64_t places_ = 1;
-  Tensor tokens_, targets_, sample_index_;  // (places, ...)
-  Tensor mtp_tokens_, mtp_targets_;         // likewise, of multi-token prediction
-  Tensor positions_;                        // as in MicroBatch, where the sequence is cut
-  Tensor text_positions_;                   // (rows of a forward) i32, of generation
-  Tensor documents_, position_ids_;         // (places, ...), where batches have them
+  Tensor tokens_, targets_, sample_index_;  // (slots, ...)
+  Tensor mtp_tokens_, mtp_targets_;         // (slots, ...), of multi-token prediction
+  Tensor positions_;                        // MicroBatch::positions; defined with context parallelism
+  Tensor text_positions_;                   // (rows of a forward) i32, for generation
+  Tensor documents_, position_ids_;         // (slots, ...); defined if batches have them
   std::vector<ActionTime> actions_;
   std::optional<LossScaler> scaler_;
   std::unique_ptr<Fp8State> fp8_;
   bool fp8_begun_ = false;
   MatmulPrecision matmul_precision_ = MatmulPrecision::plain;
   Staging staging_;
-  Tensor sums_;      // f64: loss, ranks that ask to stop, squares by segment, sums of routers
+  Tensor sums_;      // f64: loss, ranks that ask to stop, squared gradients by segment, router sums
   Tensor loss_;      // sum of token losses
-  Tensor mtp_loss_;  // of those of multi-token prediction
-  Tensor squares_;   // (segments), of gradients
-  Tensor experts_;   // (layers, moe_sums), of MoE models
-  Tensor balance_sums_, balance_table_;  // MicroBatch's
-  Tensor router_bias_;                   // (layers, E), of MoE models that have it
+  Tensor mtp_loss_;  // sum of token losses of multi-token prediction
+  Tensor squares_;   // (segments), squared gradients
+  Tensor experts_;   // (layers, moe_sums), router sums of MoE models
+  Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
+  Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
   Tensor count_;                         // (2) i64
-  Tensor scale_;                         // (1) f64: of the gradient, where work is recorded
+  Tensor scale_;                         // (1) f64, gradient scale; defined with CUDA graphs
   int64_t steps_ = 0;
   std::optional<ActivationOffload> offloaded_;
   MetaMemory* repeated_ = nullptr;
   StepEnd ends_at_ = StepEnd::update;
-  std::unique_ptr<Graph> graphs_[2][2];  // by whether another micro-batch is before, and after
+  std::unique_ptr<Graph> graphs_[2][2];  // index: has an earlier micro-batch; has a later one
 };
 
-/// The layers of this rank's stages.
+/// Layers of each stage of this rank.
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& options, int pipeline_rank);
-/// The groups that a program of these options communicates through.
+/// Options of the groups that a program of these options communicates through.
 GroupSet::Options group_options(const ProgramOptions& options);
 
-/// fp32 | tf32 | bf16 | fp8 | fp16 | fp64: what is stored; tf32 and fp8 are of products alone.
+/// Policy of a precision name: fp32 | tf32 | bf16 | fp8 | fp16 | fp64. tf32 and fp8 apply to matmuls only.
 PrecisionPolicy precision_policy(const std::string& name);
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// Values of the recipe's keys that are one of several words: enums, and the words of each in one table.
+// Enums of recipe keys with named choices, each with a table of its names.
 #pragma once
 #include <cstdint>
 
@@ -39,19 +39,19 @@ enum class ExpertDispatch : uint8_t { all_to_all, all_gather };
 LT_ENUM_NAMES(ExpertDispatch, {ExpertDispatch::all_to_all, "all_to_all"},
               {ExpertDispatch::all_gather, "all_gather"});
 
-/// Of what hides collectives. Whether a micro-batch's backward and the next one's forward run by turns:
-/// automatic: where a forward waits for collectives and nothing speaks against it. Whether tensor-parallel
-/// products run in parts: automatic: on a GPU with sequence parallelism where no micro-batches run by turns.
+/// Choice for two ways to hide collectives. Overlap of micro-batches: automatic enables it if a forward waits
+/// for collectives and the recipe allows it. Chunked tensor-parallel matmuls: automatic enables them on a GPU
+/// with sequence parallelism and without overlap of micro-batches.
 enum class OverlapChoice : uint8_t { automatic, off, on };
 LT_ENUM_NAMES(OverlapChoice, {OverlapChoice::automatic, "auto"}, {OverlapChoice::on, "on"},
               {OverlapChoice::off, "off"});
 
-/// What gradients are rounded to before they are summed over ranks.
+/// Type to which gradients are rounded before they are summed over ranks.
 enum class GradReduceDtype : uint8_t { fp32, bf16, int8 };
 LT_ENUM_NAMES(GradReduceDtype, {GradReduceDtype::fp32, "fp32"}, {GradReduceDtype::bf16, "bf16"},
               {GradReduceDtype::int8, "int8"});
 
-/// What moments and gradients are kept in.
+/// Storage type of optimizer moments and gradients.
 enum class StorageDtype : uint8_t { fp32, bf16 };
 LT_ENUM_NAMES(StorageDtype, {StorageDtype::fp32, "fp32"}, {StorageDtype::bf16, "bf16"});
 
@@ -63,15 +63,16 @@ LT_ENUM_NAMES(RecomputeGranularity, {RecomputeGranularity::none, "none"},
 enum class RecomputeMethod : uint8_t { uniform, block };
 LT_ENUM_NAMES(RecomputeMethod, {RecomputeMethod::uniform, "uniform"}, {RecomputeMethod::block, "block"});
 
-/// Parts of a layer. core_attn: attention without its projections; layernorm: both norms; mlp: up to the last
-/// projection; mlp_act: its activation; moe, moe_act: the same of experts, from their rows.
+/// Parts of a layer that can be recomputed. core_attn: attention without its projections. layernorm: both
+/// norms. mlp: the feed-forward up to its last projection. mlp_act: its activation. moe, moe_act: the same
+/// for experts, from their token rows.
 enum class RecomputeModule : uint8_t { core_attn, layernorm, mlp, mlp_act, moe, moe_act };
 LT_ENUM_NAMES(RecomputeModule, {RecomputeModule::core_attn, "core_attn"},
               {RecomputeModule::layernorm, "layernorm"}, {RecomputeModule::mlp, "mlp"},
               {RecomputeModule::mlp_act, "mlp_act"}, {RecomputeModule::moe, "moe"},
               {RecomputeModule::moe_act, "moe_act"});
 
-/// What becomes of a tensor that a layer's backward reads.
+/// Treatment of a tensor that a layer's backward reads.
 enum class SavePolicy : uint8_t { keep, recompute, offload };
 LT_ENUM_NAMES(SavePolicy, {SavePolicy::keep, "keep"}, {SavePolicy::recompute, "recompute"},
               {SavePolicy::offload, "offload"});
@@ -80,19 +81,19 @@ enum class OffloadDevice : uint8_t { none, cpu, nvme };
 LT_ENUM_NAMES(OffloadDevice, {OffloadDevice::none, "none"}, {OffloadDevice::cpu, "cpu"},
               {OffloadDevice::nvme, "nvme"});
 
-/// What a resume does where data are not the checkpoint's.
+/// Behaviour of a resume if the data differ from the checkpoint's.
 enum class ResumeData : uint8_t { same, go_on, restart };
 LT_ENUM_NAMES(ResumeData, {ResumeData::same, "same"}, {ResumeData::go_on, "continue"},
               {ResumeData::restart, "restart"});
 
-/// What of a checkpoint a fresh run begins with. states: the weights and the optimizer's states. all: those,
-/// and the step, the place in the data and the loss scale.
+/// Parts of a checkpoint that a fresh run loads. states: weights and optimizer state. all: also the step, the
+/// data position and the loss scale.
 enum class LoadParts : uint8_t { weights, states, all };
 LT_ENUM_NAMES(LoadParts, {LoadParts::weights, "weights"}, {LoadParts::states, "weights+optimizer"},
               {LoadParts::all, "all"});
 
-/// Ranks of the first of two levels, of keys whose value is a word or a number of ranks.
+/// Special values of keys that take a word or the number of ranks in the first of two levels.
 inline constexpr int64_t kOneLevel = 0;  ///< "none", "all"
-inline constexpr int64_t kNode = -1;     ///< "node": those of a node
+inline constexpr int64_t kNode = -1;     ///< "node": the ranks of a node
 
 }  // namespace ltrain

@@ -10,9 +10,9 @@ namespace ltrain::recipe {
 namespace {
 
 constexpr size_t kMaxShown = 10;
-constexpr size_t kLongestDiagnostic = 4000;  // bytes: a list of all keys of a section fits
+constexpr size_t kLongestDiagnostic = 4000;  // bytes: room for a list of all keys of a section
 
-/// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
+/// Number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
 int edit_distance(const std::string& a, const std::string& b) {
   const size_t n = a.size(), m = b.size();
   std::vector<std::vector<int>> d(n + 1, std::vector<int>(m + 1));
@@ -58,7 +58,7 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   const std::string w = folded(word);
   std::string best;
   int best_distance =
-      1 + std::max<int>(1, static_cast<int>(w.size()) / 3);  // a third of the letters may be wrong
+      1 + std::max<int>(1, static_cast<int>(w.size()) / 3);  // a third of the letters may differ
   for (const std::string& candidate : candidates) {
     const int d = edit_distance(w, folded(candidate));
     if (d < best_distance) {
@@ -66,7 +66,7 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
       best = candidate;
     }
   }
-  if (best.empty() && w.size() >= 3)  // the beginning of a name
+  if (best.empty() && w.size() >= 3)  // a prefix of a name
     for (const std::string& candidate : candidates)
       if (folded(candidate).compare(0, w.size(), w) == 0 && (best.empty() || candidate.size() < best.size()))
         best = candidate;

@@ -1,4 +1,4 @@
-// What is wrong with a recipe, collected so that one run of the program reports all of it.
+// Errors of a recipe, collected so that one run of the program reports all of them.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,14 +15,16 @@ namespace recipe {
 struct RawValues;
 }
 
-/// Where each given key was given; keys that are not here have their default.
+/// Locations where keys were given. Keys that are not listed have their default.
 struct RecipeOrigins {
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;
   };
-  std::string source;                                                           ///< the recipe file
-  std::unordered_map<std::string, recipe::Place, Hash, std::equal_to<>> given;  // rules ask for each key
-  std::shared_ptr<const recipe::RawValues> values;  ///< the same with their values, to try others
+  std::string source;  ///< the recipe file
+  // location of each given key; a hash map because rules query every key
+  std::unordered_map<std::string, recipe::Place, Hash, std::equal_to<>> given;
+  /// given keys with their values, for trying suggestions
+  std::shared_ptr<const recipe::RawValues> values;
 
   bool has(std::string_view path) const { return given.contains(path); }
   recipe::Place place(const std::string& path) const {
@@ -33,35 +35,34 @@ struct RecipeOrigins {
 
 namespace recipe {
 
-/// What is wrong with one value.
+/// One error in a recipe.
 struct Diagnostic {
   Place place;
-  std::string head;  ///< "train.train_steps = x: ", or nothing
-  std::string text;  ///< the rule and what would work (suggestions.h)
-  std::string path;  ///< key whose value breaks the rule; empty where suggestions are not to be tried
-  bool of_value =
-      false;  ///< the value by itself is wrong, so that rules over several keys are not looked at yet
+  std::string head;       ///< "train.train_steps = x: ", or empty
+  std::string text;       ///< the rule and suggestions (suggestions.h)
+  std::string path;       ///< key whose value breaks the rule; empty: do not try the suggestions
+  bool of_value = false;  ///< the value itself is invalid, so rules over several keys are not checked yet
 };
 
 class Diagnostics {
  public:
-  /// One line: "PLACE: TEXT". The text may quote the recipe as it is: it is made printable here.
+  /// Adds an error without a key. The text may quote the recipe verbatim; it is made printable later.
   void add(const Place& place, const std::string& text) { add({place, "", text, "", false}); }
   void add(Diagnostic problem) { found_.push_back(std::move(problem)); }
   bool empty() const { return found_.empty(); }
   const std::vector<Diagnostic>& list() const { return found_; }
-  /// Another text for problem `i` of the list.
+  /// Replaces the text of error `i`.
   void replace(size_t i, std::string text) { found_.at(i).text = std::move(text); }
-  /// Throws Error (usage) with at most ten of them, those of `source` in the order of its lines first.
+  /// Throws Error (usage) with at most ten errors. Errors in `source` come first, in the order of its lines.
   void raise_if_any(const std::string& source);
 
  private:
   std::vector<Diagnostic> found_;
 };
 
-/// In lower case, without _ and -.
+/// The text in lower case, without _ and -.
 std::string folded(const std::string& s);
-/// The candidate that `word` most likely meant, or "" when none is near.
+/// The candidate nearest to `word`; "" if none is near.
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace recipe

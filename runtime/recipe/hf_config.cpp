@@ -1,5 +1,5 @@
-// A Hugging Face config.json as model.* keys: every key of it is obeyed, refused, or known to be harmless
-// (models/families/hf_keys.h).
+// Translation of a Hugging Face config.json into model.* keys. Every key of the file is obeyed, refused, or
+// known to be harmless (models/families/hf_keys.h).
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -27,7 +27,7 @@ constexpr const char* kRopeParameters = "rope_parameters";
 constexpr const char* kRopeScaling = "rope_scaling";
 constexpr const char* kRopeType = "model.rope_scaling.rope_type";
 constexpr const char* kDynamic = "dynamic";
-/// A model_type of another name that computes what the family does.
+/// Pairs of a model_type and the family that computes the same.
 constexpr std::pair<const char*, const char*> kOtherNames[] = {{"aquila", "llama"}};
 constexpr size_t kLongestValue = 200;  // bytes of a value in a message
 
@@ -52,7 +52,7 @@ class ConfigReader {
       if (type_ == name) type_ = family;
     set("model.architecture", "model_type", type_);
     family_ = find_family(type_);
-    if (!family_) return;  // refused as an architecture
+    if (!family_) return;  // an error about the architecture is reported elsewhere
     keys_ = family_->hf_keys.get();
     read_ignored(root);
     if (family_->local_rotation && !ignored_.count(kRopeParameters)) rotations_by_layer(root);
@@ -70,7 +70,7 @@ class ConfigReader {
     balance_loss(root);
     dense_layers(root);
     expert_groups(root);
-    for (const HfKey& key : *keys_) {  // the class's own, where neither recipe nor file says anything
+    for (const HfKey& key : *keys_) {  // defaults of the class for keys in neither recipe nor file
       const bool fixed = key.use == HfUse::required && !key.path.empty();
       const json& value = fixed ? key.accepted.front() : key.missing;
       if ((!fixed && key.use != HfUse::obeyed) || key.alias || value.is_null() || derived_.count(key.path))
@@ -90,7 +90,8 @@ class ConfigReader {
     return key;
   }
 
-  /// A class that scales where nothing is said does, by generation, otherwise where null is said.
+  /// Sets the rotation of a class that scales by default. Some of these classes rotate differently across
+  /// transformers versions if the file has a null, so null is an error.
   void default_rope(json& root) {
     bool said = false;
     for (const char* section : {kRopeParameters, kRopeScaling}) {
@@ -106,7 +107,8 @@ class ConfigReader {
     if (!said) root[kRopeScaling] = json::parse(family_->hf_default_rope);
   }
 
-  /// Weights may be in FP8 and experts' in MXFP4, which their tensors say themselves (runtime/weights).
+  /// Checks quantization_config. FP8 weights and MXFP4 expert weights are accepted, and the tensors
+  /// themselves give their format (runtime/weights).
   void quantization(const json& root) {
     constexpr const char* kKey = "quantization_config";
     const auto it = root.find(kKey);
@@ -124,8 +126,8 @@ class ConfigReader {
                                     : "quant_method \"fp8\" with weight_block_size [128, 128]"));
   }
 
-  /// rope_parameters by kind of layer: those of layers with a window are read here, and `root` keeps the
-  /// others.
+  /// Reads rope_parameters given per kind of layer. Values of layers with a window are read here. Values of
+  /// the other layers stay in `root`.
   void rotations_by_layer(json& root) {
     const auto it = root.find(kRopeParameters);
     if (it == root.end() || !it->is_object()) return;
@@ -155,8 +157,8 @@ class ConfigReader {
     by_layer_ = root.contains(kRopeParameters);
   }
 
-  /// The object that holds a key, and the key's name there: "rope_scaling.factor" is one of an object. Null
-  /// where there is no such key.
+  /// Returns the object that contains a key, and the key's name in it: "rope_scaling.factor" is a key of an
+  /// object. The object is null if there is no such key.
   static std::pair<json*, std::string> holder(json& root, const std::string& name) {
     if (root.contains(name)) return {&root, name};
     const size_t dot = name.find('.');
@@ -166,13 +168,14 @@ class ConfigReader {
                                                       : holder(*inner, name.substr(dot + 1));
   }
 
-  /// Row of a key that may be in an object: rotations by kind of layer have the rows of those without.
+  /// Row of a key, which may be in an object. Rotations per kind of layer use the rows of plain rotations.
   const HfKey* row_of(const std::string& name) const {
     const size_t first = name.find('.'), last = name.rfind('.');
     return find_hf_key(*keys_, first == last ? name : name.substr(0, first) + name.substr(last));
   }
 
-  /// model.from_ignore: what the user says does not matter here. Keys of objects are taken out of `root`.
+  /// Reads model.from_ignore: keys that the user declares irrelevant. Keys inside objects are removed from
+  /// `root`.
   void read_ignored(json& root) {
     const auto it = given_.values.find("model.from_ignore");
     if (it == given_.values.end()) return;
@@ -233,8 +236,8 @@ class ConfigReader {
     }
   }
 
-  /// Both generations: rope_scaling with rope_type or the older `type`; rope_parameters with rope_theta
-  /// inside.
+  /// Reads the rotation of both transformers generations: rope_scaling with rope_type or the older `type`,
+  /// and rope_parameters with rope_theta inside.
   void rope(const std::string& section, const json& value) {
     if (value.is_null()) return;
     if (!value.is_object()) return wrong(section, "is not an object");
@@ -254,12 +257,12 @@ class ConfigReader {
       else if (dynamic && (key == "rope_type" || key == "type"))
         set(kRopeType, name, of_recipe(kRopeType) ? v : json("default"));
       else if (dynamic && (key == "factor" || key == "original_max_position_embeddings"))
-        continue;  // dynamic_rope
+        continue;  // read by dynamic_rope
       else if (key != "type" || type == &v)
         take(*row, &v == type ? kind : v);
     }
     if (!type || !type->is_string()) return;
-    // linear has no length of its own; that of yarn and longrope is else max_position_embeddings, by
+    // linear needs no original length. For yarn and longrope it defaults to max_position_embeddings, as in
     // transformers.
     static const std::map<std::string, std::vector<const char*>> needed = {
         {"linear", {"factor"}},
@@ -278,14 +281,14 @@ class ConfigReader {
                                                  value_text(value[key]), keys->first));
   }
 
-  /// What transformers' class takes a rope_type for.
+  /// Rope type that the transformers class uses for `type`.
   json read_as(const json& type) const {
     for (const RopeTypeName& name : family_->hf_rope_types)
       if (type == name.written) return std::string(to_string(name.read_as));
     return type;
   }
 
-  /// Given by the recipe, which wins.
+  /// Returns whether the recipe itself gives this key, which then takes precedence.
   bool of_recipe(const std::string& path) const {
     return given_.values.count(path) && !from_here_.count(path);
   }
@@ -296,8 +299,8 @@ class ConfigReader {
                                          : nullptr;
   }
 
-  /// rope_type dynamic stretches the angles of a sequence that is longer than max_position_embeddings, by a
-  /// base that follows from its length. Others rotate as without it, and a recipe has no longer ones.
+  /// Reads rope_type dynamic. It changes the angles of a sequence longer than max_position_embeddings, by a
+  /// base derived from its length. Shorter sequences rotate as without it, and a recipe has no longer ones.
   void dynamic_rope(const json& root, const std::string& section) {
     const json& values = root[section];
     const json* type = values.is_object() ? rope_type(values) : nullptr;
@@ -314,7 +317,7 @@ class ConfigReader {
       }
     }
     const json of_file = value(root, "max_position_embeddings");
-    if (!of_file.is_number_integer()) return;  // refused as a number of positions
+    if (!of_file.is_number_integer()) return;  // an error about the value is reported elsewhere
     const int64_t positions = of_file.get<int64_t>(), here = size("max_position_embeddings");
     if (here > positions)
       return wrong(name, fmt::format("= \"{}\": rotates by an angle that depends on the length of a sequence "
@@ -327,8 +330,8 @@ class ConfigReader {
                     path_, in_file(name), kDynamic, positions));
   }
 
-  /// The length that a model was first trained for, of rope_type yarn and longrope: where none is written,
-  /// transformers takes all positions. A class that has it beside the section does not read it inside.
+  /// Reads the original training length for rope_type yarn and longrope. If it is missing, transformers uses
+  /// all positions. A class that reads it at the top level ignores it inside the section.
   void original_positions(const json& root, const std::string& section) {
     constexpr const char* key = "original_max_position_embeddings";
     const json& values = root[section];
@@ -347,12 +350,12 @@ class ConfigReader {
       set(std::string("model.rope_scaling.") + key, "max_position_embeddings", of_file);
   }
 
-  /// Of a special key, or what transformers' class has where it is left out.
+  /// Value of a special key, or the default of the transformers class.
   json value(const json& root, const char* name) const {
     return root.contains(name) && !ignored_.count(name) ? root[name] : find_hf_key(*keys_, name)->missing;
   }
 
-  /// A number of the recipe, or of transformers' class.
+  /// Integer from the recipe, or the default of the transformers class.
   int64_t size(const char* name) const {
     int64_t n = 0;
     if (const auto it = given_.values.find(std::string("model.") + name); it != given_.values.end())
@@ -362,8 +365,8 @@ class ConfigReader {
     return n;
   }
 
-  /// Windows are of layers: sliding_window goes with use_sliding_window, max_window_layers and layer_types.
-  /// One that hides no token is none.
+  /// Reads the layers with a window from sliding_window, use_sliding_window, max_window_layers and
+  /// layer_types. A window that hides no token counts as no window.
   void sliding_window(const json& root) {
     if (!find_hf_key(*keys_, "sliding_window") || ignored_.count("sliding_window")) return;
     const json window = value(root, "sliding_window"), use = value(root, "use_sliding_window"),
@@ -391,7 +394,8 @@ class ConfigReader {
         sliding = sliding || layer == "sliding_attention";
       }
     }
-    const bool unread = find_hf_key(*keys_, "use_sliding_window")->missing.is_null();  // by the class
+    // the class does not read it
+    const bool unread = find_hf_key(*keys_, "use_sliding_window")->missing.is_null();
     const bool by_kind = kind == WindowLayers::all || kind == WindowLayers::but_every_nth;
     if (use == false && unread && by_kind && window.is_number() &&
         (window < size("max_position_embeddings") || family_->local_rotation))
@@ -403,7 +407,8 @@ class ConfigReader {
     if (window.is_null()) return wrong("layer_types", "has sliding_attention, and sliding_window is null");
     const int64_t tokens = window.get<int64_t>(), positions = size("max_position_embeddings"),
                   layers = size("num_hidden_layers");
-    if (tokens >= positions && !family_->local_rotation) return;  // whose layers rotate by it all the same
+    // with local rotation these layers still rotate differently
+    if (tokens >= positions && !family_->local_rotation) return;
     if (kind == WindowLayers::none)
       return wrong(
           "sliding_window",
@@ -411,7 +416,7 @@ class ConfigReader {
               "= {}: transformers' {} has no windows; a window of at least model.max_position_embeddings "
               "({}) hides none; nearest valid value: null, or model.max_position_embeddings: {}",
               tokens, type_, positions, tokens));
-    if (layers < 1 || layers > kMostLayers) return;  // refused as a number of layers
+    if (layers < 1 || layers > kMostLayers) return;  // an error about the value is reported elsewhere
     json of_layers = types;
     if (kind == WindowLayers::all) {
       for (const json& layer : types)
@@ -433,20 +438,20 @@ class ConfigReader {
     if (!of_layers.is_null()) set("model.layer_types", "layer_types", of_layers);
   }
 
-  /// Every so-many-th layer is without the window, where a config.json does not list them.
+  /// Interval of layers with full attention, for a config.json without a list of layers.
   int64_t full_attention_interval(const json& root) const {
     return find_hf_key(*keys_, kPattern) ? value(root, kPattern).get<int64_t>()
                                          : family_->defaults.full_attention_interval;
   }
 
-  /// The base of layers with a window, of which there are none.
+  /// Removes the rotary base of layers with a window if there are no such layers.
   void no_local_rotation() {
     constexpr const char* kLocal = "model.rope_local_base_freq";
     derived_.insert(kLocal);
     if (from_here_.erase(kLocal)) given_.values.erase(kLocal);
   }
 
-  /// Of a config.json that does not list them.
+  /// One flag per layer: whether it has a window, for a config.json without a list of layers.
   std::vector<bool> sliding_layers(const json& root, WindowLayers kind, const json& first,
                                    int64_t layers) const {
     std::vector<bool> slide(static_cast<size_t>(layers));
@@ -470,7 +475,7 @@ class ConfigReader {
     return slide;
   }
 
-  /// transformers adds router_aux_loss_coef times its loss for balance where output_router_logits is true.
+  /// Reads the balance loss. transformers adds router_aux_loss_coef times it if output_router_logits is true.
   void balance_loss(const json& root) {
     const HfKey* row = find_hf_key(*keys_, "router_aux_loss_coef");
     if (!row || row->use != HfUse::special || ignored_.count("output_router_logits")) return;
@@ -490,7 +495,7 @@ class ConfigReader {
     set("model.moe.balance.coeff", "router_aux_loss_coef", coeff);
   }
 
-  /// The first layers have no experts.
+  /// Reads the number of first layers without experts.
   void dense_layers(const json& root) {
     constexpr const char* kFirst = "first_k_dense_replace";
     if (!find_hf_key(*keys_, kFirst) || ignored_.count(kFirst)) return;
@@ -504,7 +509,7 @@ class ConfigReader {
     if (!dense.empty()) set("model.moe.dense_layers", kFirst, dense);
   }
 
-  /// Experts are chosen from groups by one topk_method alone.
+  /// Reads expert groups. Only one topk_method chooses experts from groups.
   void expert_groups(const json& root) {
     constexpr const char* kMethod = "topk_method";
     const HfKey* row = find_hf_key(*keys_, kMethod);
@@ -561,13 +566,13 @@ class ConfigReader {
 
   std::string path_, type_;
   const Family* family_ = nullptr;
-  const std::vector<HfKey>* keys_ = nullptr;  ///< of the family
+  const std::vector<HfKey>* keys_ = nullptr;  ///< keys of the family
   RawValues& given_;
   Diagnostics& diagnostics_;
   std::map<std::string, Node> from_here_;
   std::set<std::string> ignored_;
-  bool by_layer_ = false;          ///< rope_parameters are those of its full_attention
-  std::set<std::string> derived_;  ///< keys of the recipe that a null leaves to their default there
+  bool by_layer_ = false;          ///< rope_parameters holds the values of its full_attention
+  std::set<std::string> derived_;  ///< keys that keep their default because of a null in the file
 };
 
 }  // namespace

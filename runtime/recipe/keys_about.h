@@ -1,12 +1,12 @@
-// Keys of recipes by words of their names and meanings.
+// Search for recipe keys.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace ltrain {
 
-/// recipe_reference_text of the keys whose name, alias, values or meaning has each of `words`, in any case of
-/// letters.
+/// recipe_reference_text of the keys that contain each of `words` in their name, alias, values or help. Case
+/// is ignored.
 std::string keys_about(const std::vector<std::string>& words);
 
 }  // namespace ltrain

@@ -1,11 +1,12 @@
-// The values next to one that breaks a rule, for messages.
+// Suggestion of the nearest valid values, for error messages.
 #pragma once
 #include <cstdint>
 #include <string>
 
 namespace ltrain::recipe {
 
-/// "; nearest valid value: 6 or 8": the values next to `v` for which `good` holds, at least `low`.
+/// "; nearest valid value: 6 or 8": the values nearest to `v` between `low` and `high` for which `good`
+/// returns true.
 template <class Good>
 std::string nearest(int64_t v, int64_t low, int64_t high, Good good) {
   std::string s;

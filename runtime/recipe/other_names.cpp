@@ -13,8 +13,8 @@
 namespace ltrain::recipe {
 namespace {
 
-/// The page's tables whose first column has names, by the heading above them. A name that several have is the
-/// first one's.
+/// Tables of the page with names in their first column, by the heading above. A name in several tables
+/// belongs to the first.
 constexpr std::array<std::pair<const char*, const char*>, 4> kTables{{
     {"## Hugging Face Trainer", "the Hugging Face Trainer's"},
     {"## DeepSpeed", "DeepSpeed's"},
@@ -22,7 +22,7 @@ constexpr std::array<std::pair<const char*, const char*>, 4> kTables{{
     {"## Megatron-LM", "Megatron-LM's"},
 }};
 
-/// "--Num-Layers" and "num_layers" are the same name.
+/// Normalized name: "--Num-Layers" and "num_layers" are the same.
 std::string plain(const std::string& name) {
   std::string out;
   for (const char c : name.substr(std::min(name.find_first_not_of('-'), name.size())))
@@ -30,7 +30,7 @@ std::string plain(const std::string& name) {
   return out;
 }
 
-/// Words in backticks, without what quotes and brackets JSON has around them.
+/// Words in backticks, without surrounding quotes and brackets of JSON.
 std::vector<std::string> names_in(const std::string& cell) {
   std::vector<std::string> out;
   for (size_t at = cell.find('`'); at != std::string::npos; at = cell.find('`', at)) {
@@ -56,12 +56,12 @@ std::vector<std::string> cells_of(const std::string& row) {
   std::vector<std::string> out;
   std::istringstream in(row);
   std::string cell;
-  std::getline(in, cell, '|');  // before the first
+  std::getline(in, cell, '|');  // text before the first cell
   while (std::getline(in, cell, '|')) out.push_back(trimmed(cell));
   return out;
 }
 
-/// Without backticks, and links as their words.
+/// The text without backticks, and with links replaced by their words.
 std::string without_marks(std::string text) {
   std::erase(text, '`');
   for (size_t close = text.find("]("); close != std::string::npos; close = text.find("](")) {
@@ -81,9 +81,10 @@ std::string hint(const std::string& whose, const std::string& name, const std::s
   return fmt::format("{} `{}` is {} here{}", whose, name, without_marks(here), more);
 }
 
-/// Hints by name.
+/// Hints, keyed by name.
 std::map<std::string, std::string> read_tables() {
-  std::map<std::string, std::string> whole, last, sections;  // by the name, its last part, and its first
+  // keyed by the full name, its last part, and its first part
+  std::map<std::string, std::string> whole, last, sections;
   for (const auto& [heading, whose] : kTables) {
     std::istringstream page(kComingFrom);
     bool here = false;
@@ -102,7 +103,7 @@ std::map<std::string, std::string> read_tables() {
       }
     }
   }
-  for (const auto* more : {&last, &sections})  // where a whole name says it already, that stays
+  for (const auto* more : {&last, &sections})  // insert() keeps hints of full names
     whole.insert(more->begin(), more->end());
   return whole;
 }

@@ -1,4 +1,4 @@
-// `precision` as a list: what the steps of a run compute in, one phase after the other.
+// `precision` as a list: one precision per phase of a run.
 #include "runtime/recipe/rules/rules_parts.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/schema_parts.h"
@@ -29,7 +29,7 @@ std::string precision_text(const Recipe& r) {
 namespace recipe {
 namespace {
 
-/// What is stored: phases must agree in it.
+/// Storage precision, in which all phases must agree.
 Precision storage(Precision p) {
   return p == Precision::fp8 ? Precision::bf16 : p == Precision::tf32 ? Precision::fp32 : p;
 }

@@ -1,4 +1,4 @@
-// What the table generates for readers: the resolved recipe, the reference page, the help text.
+// Output generated from the schema: the resolved recipe, the reference page, the help text.
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ using namespace recipe;
 
 namespace {
 
-/// Walks the dumped keys in table order; `open` and `close` see each section, `value` each key.
+/// Walks the dumped keys in table order. Calls `open` and `close` for each section and `value` for each key.
 template <class Open, class Close, class Value>
 void walk(const Recipe& r, const std::string& section, Open open, Close close, Value value) {
   const std::string prefix = section.empty() ? "" : section + ".";
@@ -154,7 +154,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// Whether name, aliases, values or meaning of the key have each of `words`.
+/// Returns whether name, aliases, values or help of the key contain each of `words`.
 bool is_about(const Key& key, const std::vector<std::string>& words) {
   std::string text = lower(key.path + " " + key.help + " " + key.allowed());
   for (const std::string& alias : key.aliases) text += " " + lower(alias);

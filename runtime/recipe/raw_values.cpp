@@ -21,11 +21,11 @@ std::string list_words(const std::vector<std::string>& words, size_t most) {
   return words.size() > most ? s + ", ..." : s;
 }
 
-/// "unknown key; did you mean `x`?" for a word that stands in `section`.
+/// "unknown key; did you mean `x`?" for a word in `section`.
 std::string unknown_key(const std::string& section, const std::string& word) {
   if (const std::string hint = missing_space_hint(word); !hint.empty()) return "unknown key; " + hint;
   if (word == "<<") return "unknown key; YAML merge keys are not supported: repeat the keys";
-  // The same word in another section is a better guess than a similar word in this one.
+  // The same word in another section is a better guess than a similar word in this section.
   for (const Key& key : schema()) {
     bool same = key.leaf() == word;
     for (const std::string& alias : key.aliases) same = same || alias == word;
@@ -40,7 +40,8 @@ std::string unknown_key(const std::string& section, const std::string& word) {
   if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", dotted(section, near));
   std::vector<std::string> all;
   for (const Key& key : schema()) {
-    if (key.leaf() == "path" || key.leaf() == "device" || key.leaf() == "kind") continue;  // of many sections
+    // in many sections
+    if (key.leaf() == "path" || key.leaf() == "device" || key.leaf() == "kind") continue;
     all.push_back(key.leaf());
     all.insert(all.end(), key.aliases.begin(), key.aliases.end());
   }
@@ -54,7 +55,7 @@ std::string unknown_key(const std::string& section, const std::string& word) {
                      list_words(words_in_section(section, false), 30));
 }
 
-/// Walks `node`, which stands at `section`; `found` gets one entry a key.
+/// Walks the node of a section and adds one entry per key to `found`.
 class Flattener {
  public:
   Flattener(std::map<std::string, RawValue>& found, std::vector<std::string>& notes, Diagnostics& diagnostics)
@@ -104,7 +105,7 @@ class Flattener {
   std::map<std::string, Place> sections_;
 };
 
-/// The key that an override names, or null. "train.lr" with a dot is looked up as it stands.
+/// Key named by an override, or null. A name with a dot ("train.lr") is looked up verbatim.
 const Key* key_of(const std::string& path) {
   const Key* key = find_key(path);
   return key ? key : find_alias(path);
@@ -116,7 +117,8 @@ std::string but_last_part(const std::string& path) {
   return dot == std::string::npos ? "" : path.substr(0, dot);
 }
 
-/// Places `node` and all that is in it at `place`: lines and columns of an argument mean nothing.
+/// Sets the location of `node` and all its children to `place`, because lines and columns of an argument mean
+/// nothing to the user.
 void put_place(Node& node, const Place& place) {
   node.place = place;
   for (Node& item : node.items) put_place(item, place);
@@ -131,7 +133,7 @@ Node parse_value(const std::string& text, const Place& place, const Key* key) {
   const bool quoted = !text.empty() && (text[0] == '"' || text[0] == '\'');
   Node node;
   if (is_text && !quoted && text != "null" && text != "~" && !text.empty() && text[0] != '[') {
-    node.kind = Node::scalar;  // p=a: b and p=*x are texts
+    node.kind = Node::scalar;  // "a: b" in p=a: b and "*x" in p=*x are texts
     node.text = text;
   } else {
     node = parse_yaml(text, place.source);
@@ -140,7 +142,7 @@ Node parse_value(const std::string& text, const Place& place, const Key* key) {
   return node;
 }
 
-/// data.train.0.weight: entry `index` of the list that `key` has.
+/// Sets entry `index` of a list key: data.train.0.weight.
 bool set_list_item(const Key& key, const std::string& rest, const Node& value, RawValues& given,
                    const Place& place, const std::string& name, Diagnostics& diagnostics) {
   const std::string index_text = rest.substr(0, rest.find('.'));
@@ -160,7 +162,7 @@ bool set_list_item(const Key& key, const std::string& rest, const Node& value, R
     return true;
   }
   const std::string field = rest.substr(index_text.size() + 1);
-  if (item.kind == Node::scalar) {  // the short form of a source: its path
+  if (item.kind == Node::scalar) {  // short form of a source: its path
     Node map;
     map.kind = Node::map;
     map.place = item.place;
@@ -252,7 +254,8 @@ class Interpolation {
  private:
   static constexpr size_t kLongestText = 4096;
 
-  /// `text` by value: the node that holds it may be rewritten meanwhile, when it refers to itself.
+  /// Expands references in `text`. It is passed by value because the node that holds it may be rewritten if
+  /// it refers to itself.
   std::string expand(std::string text, const std::string& path, const Place& place) {
     std::string out;
     size_t at = 0;

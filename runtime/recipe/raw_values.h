@@ -1,4 +1,4 @@
-// What a recipe file, a config.json and the command line give, as one value per canonical key.
+// Values given by a recipe file, a config.json and the command line: one per canonical key.
 #pragma once
 #include <map>
 #include <string>
@@ -11,23 +11,25 @@ namespace ltrain::recipe {
 
 struct RawValue {
   Node value;
-  Place place;             ///< of the key
-  std::string written_as;  ///< differs from the path when an alias was used
+  Place place;             ///< location of the key
+  std::string written_as;  ///< differs from the path if an alias was used
 };
 
 struct RawValues {
-  std::map<std::string, RawValue> values;  ///< by canonical path
+  std::map<std::string, RawValue> values;  ///< keyed by canonical path
   std::vector<std::string> notes;
 };
 
-/// The keys of a whole document.
+/// Adds the keys of a YAML document.
 void add_document(const Node& root, RawValues& given, Diagnostics& diagnostics);
-/// "key=value", "--section.key=value", "~key", "data.train.0.weight=2"; later ones win.
+/// Adds one override: "key=value", "--section.key=value", "~key", "data.train.0.weight=2". A later override
+/// replaces an earlier one.
 void add_override(const std::string& argument, RawValues& given, Diagnostics& diagnostics);
-/// Replaces ${section.key} in texts by the value of that key.
+/// Replaces each ${section.key} in a text by the value of that key.
 void interpolate(RawValues& given, Diagnostics& diagnostics);
 
-/// hf_config.cpp: model.* keys out of a Hugging Face config.json; those that `given` has already stay.
+/// Adds model.* keys from a Hugging Face config.json (hf_config.cpp). Keys already in `given` are not
+/// changed.
 void add_hf_config(const std::string& path, const Place& from, RawValues& given, Diagnostics& diagnostics);
 
 }  // namespace ltrain::recipe

@@ -21,7 +21,7 @@ std::string kind_of(mode_t mode) {
                                           : "is no regular file";
 }
 
-/// Closes what it holds.
+/// Closes its file descriptor when destroyed.
 struct Descriptor {
   int fd;
   ~Descriptor() {
@@ -35,7 +35,8 @@ std::string read_small_file(const std::string& path, std::string& text, size_t m
   text.clear();
   if (error) *error = 0;
   const auto failed = [] { return fmt::format("cannot be read: {}", std::strerror(errno)); };
-  // Without O_NONBLOCK the open of a pipe waits for its writer; a terminal must not become the process's own.
+  // Without O_NONBLOCK, opening a pipe blocks until it has a writer. O_NOCTTY keeps a terminal from becoming
+  // the controlling terminal.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
   if (file.fd < 0) {
     if (error) *error = errno;
@@ -52,7 +53,7 @@ std::string read_small_file(const std::string& path, std::string& text, size_t m
     if (n < 0) return failed();
     if (n == 0) break;
     filled += static_cast<size_t>(n);
-    if (filled == buffer.size()) buffer.resize(std::min(2 * filled, most + 1));  // it grows meanwhile
+    if (filled == buffer.size()) buffer.resize(std::min(2 * filled, most + 1));  // the file is growing
   }
   if (filled > most) return fmt::format("has more than {} bytes", most);
   buffer.resize(filled);

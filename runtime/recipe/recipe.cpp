@@ -27,13 +27,13 @@ const RecipeOrigins& origins_of(const Recipe& r) {
   return r.origins ? *r.origins : none;
 }
 
-/// `problem` of `before` is gone in `left`, and what is left is not the change's doing.
+/// Returns whether `problem` of `before` is fixed in `left`, and `left` has no new problems.
 bool is_better(const Diagnostics& before, const Diagnostic& problem, const Diagnostics& left) {
   std::multiset<std::string> known;
   for (const Diagnostic& p : before.list()) known.insert(p.path);
   for (const Diagnostic& p : left.list()) {
     if (p.path == problem.path) return false;
-    // Rules over several keys are looked at only now: what they find in others was there before.
+    // Rules over several keys were not checked before, so their errors are not caused by the change.
     if (problem.of_value && before.list().size() > 1) continue;
     const auto it = known.find(p.path);
     if (it == known.end()) return false;
@@ -42,13 +42,13 @@ bool is_better(const Diagnostics& before, const Diagnostic& problem, const Diagn
   return true;
 }
 
-/// The number of ranks, where it is known.
+/// Number of ranks; 0: unknown.
 struct World {
   int64_t ranks = 0, per_node = 0;
 };
 
-/// The recipe of these values, as far as they go: values by themselves, then rules over several, then those
-/// that need the number of ranks. Each is looked at where the one before found nothing.
+/// Builds a recipe from raw values. Checks single values, then rules over several keys, then rules that need
+/// the number of ranks. Each check runs only if the previous one found no error.
 Recipe make(const std::shared_ptr<const RawValues>& given, const std::string& name, World world,
             Diagnostics& diagnostics) {
   Recipe r;
@@ -77,7 +77,7 @@ Recipe make(const std::shared_ptr<const RawValues>& given, const std::string& na
   return r;
 }
 
-/// Throws where there are problems, each with the suggestions that the whole recipe accepts.
+/// Throws if there are errors. Keeps only the suggestions that the whole recipe accepts.
 void raise(Diagnostics& diagnostics, const Recipe& r, World world) {
   if (diagnostics.empty()) return;
   const RecipeOrigins& origins = origins_of(r);
@@ -96,7 +96,7 @@ void raise(Diagnostics& diagnostics, const Recipe& r, World world) {
 
 namespace {
 
-/// data.tokenizer of a recipe that leaves it out is the folder's.
+/// Sets data.tokenizer from the model folder if the recipe has no tokenizer.
 void add_tokenizer_of_folder(const std::string& folder, const RawValue& from, RawValues& given) {
   std::error_code error;
   if (given.values.count("data.tokenizer.kind") || given.values.count("data.tokenizer.path") ||
@@ -112,7 +112,7 @@ void add_tokenizer_of_folder(const std::string& folder, const RawValue& from, Ra
   given.values.emplace("data.tokenizer.path", value);
 }
 
-/// model.from: a config.json, or a folder that has one beside the weights, and perhaps a tokenizer.
+/// Reads model.from: a config.json, or a folder with a config.json, weights, and optionally a tokenizer.
 void add_model_from(RawValues& given, Diagnostics& diagnostics) {
   const auto it = given.values.find("model.from");
   if (it == given.values.end() || it->second.value.kind != Node::scalar) return;
@@ -174,7 +174,7 @@ void validate(const Recipe& r, int world_size, int ranks_per_node) {
 
 namespace {
 
-/// Why `local_ranks` of `world` ranks cannot run on the GPUs here; empty where they can.
+/// Returns why `local_ranks` of `world` ranks cannot run on the GPUs of this machine; empty: they can.
 std::string no_cuda_for(const Recipe& r, int world, int local_ranks) {
   if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty()) return missing;
   if (world > 1)
@@ -189,8 +189,9 @@ std::string no_cuda_for(const Recipe& r, int world, int local_ranks) {
   return "";
 }
 
-/// Captured kernels of several communicators start in the order of calls with newer drivers alone; with older
-/// ones NCCL has each wait for the end of the one before, and two stages may wait for each other.
+/// Checks the driver for captured steps with a pipeline. Newer drivers start captured kernels of several
+/// communicators in call order. With an older driver NCCL serializes them, and two stages may wait for each
+/// other.
 void check_graph_driver(const Recipe& r) {
   constexpr int kFirstThatOrders = 12090;
   if (r.cuda_graphs != OverlapChoice::on || r.parallel.pipeline == 1 ||
@@ -207,7 +208,7 @@ void check_graph_driver(const Recipe& r) {
 }  // namespace
 
 DeviceKind device_of(const Recipe& r) {
-  LT_CHECK(r.device != DeviceChoice::automatic, "the device is not resolved");
+  LT_CHECK(r.device != DeviceChoice::automatic, "expected a resolved device, got auto");
   return r.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu;
 }
 
@@ -277,12 +278,12 @@ void check_data_given(const Recipe& r) {
 
 int64_t ranks(const Recipe& r) {
   const Parallel& p = r.parallel;
-  LT_CHECK(p.data > 0, "parallel.data is not resolved");
+  LT_CHECK(p.data > 0, "expected a resolved parallel.data, got {}", p.data);
   return p.data * p.tensor * p.pipeline * p.context;
 }
 
 int64_t micro_batches_per_step(const Recipe& r) {
-  LT_CHECK(r.parallel.data > 0, "parallel.data is not resolved");
+  LT_CHECK(r.parallel.data > 0, "expected a resolved parallel.data, got {}", r.parallel.data);
   return r.train.global_batch_size / (r.train.micro_batch_size * r.parallel.data);
 }
 
@@ -303,10 +304,11 @@ int64_t steps_for_tokens(const Recipe& r, int64_t tokens) {
   const auto parts = [](int64_t n, int64_t of) { return n / of + (n % of != 0); };
   const int64_t wanted = parts(tokens, r.data.seq_length);  // sequences
   int64_t steps = 0, samples = 0;
-  const bool grows = ramp.start > 0 && ramp.start < whole && ramp.increment > 0;  // else a rule says so
+  // otherwise a rule reports an error
+  const bool grows = ramp.start > 0 && ramp.start < whole && ramp.increment > 0;
   while (grows && samples < ramp.samples && samples < wanted) {
     const int64_t batch = global_batch_after(r, samples);
-    int64_t next = samples + 1;  // where it is larger
+    int64_t next = samples + 1;  // sample at which the batch grows
     for (int64_t larger = ramp.samples; next < larger;) {
       const int64_t middle = next + (larger - next) / 2;
       (global_batch_after(r, middle) > batch ? larger : next) =
@@ -337,7 +339,7 @@ int64_t tokenizer_vocab_size(TokenizerKind kind) {
     case TokenizerKind::huggingface:
       return 0;
   }
-  LT_CHECK(false, "unknown tokenizer");
+  LT_CHECK(false, "expected a tokenizer kind, got {}", static_cast<int>(kind));
 }
 
 }  // namespace ltrain

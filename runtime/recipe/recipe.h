@@ -1,5 +1,6 @@
-// A recipe: what to train and how to spread it, as plain structs. Parsed once from YAML against the table in
-// schema.cpp; nothing reads a setting by its name after that. The initial values below are the defaults.
+// A recipe as plain structs: the model, the data, the training and its layout. It is parsed once from YAML
+// with the table in schema.cpp. Later code reads members, never key names. The initial values below are the
+// defaults.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,7 +23,7 @@
 
 namespace ltrain {
 
-/// Steps up to `until_step`, 0: to the end.
+/// A precision and the last step that uses it; 0: until the end.
 struct PrecisionScheduleEntry {
   Precision precision = Precision::fp32;
   int64_t until_step = 0;
@@ -30,48 +31,51 @@ struct PrecisionScheduleEntry {
 };
 
 struct Parallel {
-  int64_t data = -1;  ///< -1: the ranks that the other axes leave
+  int64_t data = -1;  ///< -1: all ranks that the other axes leave
   int64_t tensor = 1;
   bool sequence_parallel = false;
   TensorModeChoice tensor_mode = TensorModeChoice::one_d;
-  int64_t tensor_depth = 1;  ///< 2.5d: grids, each with a copy of the weights
+  int64_t tensor_depth = 1;  ///< 2.5d: number of grids, each with a copy of the weights
   int64_t pipeline = 1;
   std::string schedule = "1f1b";  ///< a row of pipeline::schedules(), or "auto"
   bool chooses_schedule() const { return schedule == "auto"; }
   int64_t virtual_pipeline = 1;
   std::optional<std::string>
-      schedule_file;                     ///< instead of `schedule`: a file of torch.distributed.pipelining
-  std::vector<int64_t> pipeline_layers;  ///< by stage; empty: split by cost
+      schedule_file;                     ///< file of torch.distributed.pipelining that replaces `schedule`
+  std::vector<int64_t> pipeline_layers;  ///< layers of each stage; empty: split by cost
   int64_t context = 1;
   ContextComm context_comm = ContextComm::p2p;
-  int64_t context_inner = 2;  ///< a2a+p2p: neighbours that exchange sequence for heads
+  int64_t context_inner = 2;  ///< a2a+p2p: ranks of the inner all-to-all
   int64_t expert = 1;
   int64_t expert_tensor = 1;
   ExpertDispatch expert_dispatch = ExpertDispatch::all_to_all;
-  int64_t expert_chunks = 1;                    ///< parts of a micro-batch's tokens that travel one by one
-  int64_t replicated_experts = 0;               ///< most replicas of hot experts on all ranks, a layer
+  /// chunks of a micro-batch's tokens that are dispatched one after another
+  int64_t expert_chunks = 1;
+  /// maximum of replicas of hot experts per layer, on all ranks
+  int64_t replicated_experts = 0;
   int64_t hierarchical_all_to_all = kOneLevel;  ///< kOneLevel, kNode or a number of ranks
-  /// Filled by resolve(): ranks of the first of two levels of the all-to-all; 0: one level.
+  /// Set by resolve(): ranks of the intra-node level of the all-to-all; 0: one level.
   int64_t intra_node_experts = 0;
   int64_t zero_stage = 0;
   bool reshard_after_forward = true;
-  int64_t shard_group = kOneLevel;             ///< likewise
-  int64_t hierarchical_reduction = kOneLevel;  ///< likewise
-  /// Filled by resolve(): ranks of the first of two levels that gradients are summed on; 0: one level.
+  int64_t shard_group = kOneLevel;             ///< kOneLevel, kNode or a number of ranks
+  int64_t hierarchical_reduction = kOneLevel;  ///< kOneLevel, kNode or a number of ranks
+  /// Set by resolve(): ranks of the first level of a two-level gradient reduction; 0: one level.
   int64_t shard_ranks = 0;
   GradReduceDtype grad_reduce_dtype = GradReduceDtype::fp32;
   OverlapChoice overlap_micro_batches = OverlapChoice::automatic;
   OverlapChoice async_tensor_parallel = OverlapChoice::automatic;
-  std::string order = "tp-cp-dp-pp";  ///< of the axes over the ranks, innermost first
+  std::string order = "tp-cp-dp-pp";  ///< order of the mesh axes over the ranks, innermost first
 
   ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage, reshard_after_forward); }
-  /// Key of this section that asks for two levels of gradients: of shards, or of whole gradients.
+  /// Key of this section that requests two levels of gradient reduction, with or without sharded optimizer
+  /// state.
   std::string_view levels_key() const {
     return sharding().shards_optimizer() ? "shard_group" : "hierarchical_reduction";
   }
 };
 
-/// Of fp16 runs.
+/// Settings of fp16 runs.
 struct LossScale {
   LossScaleSettings settings;
   int64_t max_skipped_steps = 50;  ///< in a row
@@ -79,18 +83,18 @@ struct LossScale {
 
 struct Recompute {
   RecomputeGranularity granularity = RecomputeGranularity::none;
-  RecomputeMethod method = RecomputeMethod::uniform;        ///< full
+  RecomputeMethod method = RecomputeMethod::uniform;        ///< for full
   std::optional<int64_t> num_layers;                        ///< 0: the square root of a stage's layers
-  std::vector<RecomputeModule> modules;                     ///< selective
-  std::vector<std::pair<BlockTensor, SavePolicy>> tensors;  ///< selective
-  std::optional<std::string> budget;                        ///< auto: "12 GiB"
+  std::vector<RecomputeModule> modules;                     ///< for selective
+  std::vector<std::pair<BlockTensor, SavePolicy>> tensors;  ///< for selective
+  std::optional<std::string> budget;                        ///< for auto: "12 GiB"
 };
 
-/// Where something lies outside of the device's memory.
+/// Offload target of a kind of tensor.
 struct OffloadPlace {
   OffloadDevice device = OffloadDevice::none;
   double fraction = 1.0;
-  std::optional<std::string> path;  ///< nvme
+  std::optional<std::string> path;  ///< for nvme
   bool on() const { return device != OffloadDevice::none; }
 };
 
@@ -101,17 +105,17 @@ struct Offload {
 struct DataSource {
   std::string path;
   double weight = 1.0;
-  std::string name;  ///< data.eval: of the set that it is part of; "": not given
+  std::string name;  ///< data.eval: set that this source belongs to; "": not given
   bool operator==(const DataSource&) const = default;
 };
 
-/// What a held-out set may be called: 1 to 64 letters, digits, `-`, `_` and `.`.
+/// Returns whether `name` is valid for a held-out set: 1 to 64 letters, digits, `-`, `_` and `.`.
 bool is_set_name(std::string_view name);
 
 struct Tokenizer {
   TokenizerKind kind = TokenizerKind::byte;
   std::optional<std::string> path;  ///< gpt2: the rank file; huggingface: a tokenizer.json or its folder
-  std::optional<int64_t> eod;       ///< end-of-document token of data without a sidecar; -1: there is none
+  std::optional<int64_t> eod;       ///< end-of-document token of data without a sidecar; -1: none
 };
 
 struct Data {
@@ -119,40 +123,40 @@ struct Data {
   std::vector<DataSource> eval;
   Tokenizer tokenizer;
   int64_t seq_length = 256;
-  bool reset_attention_mask = false;  ///< tokens see their own document alone
-  bool reset_position_ids = false;    ///< positions begin again in each document
-  bool eod_mask_loss = false;         ///< the first token of a document is not a target
+  bool reset_attention_mask = false;  ///< tokens attend only within their document
+  bool reset_position_ids = false;    ///< positions restart in each document
+  bool eod_mask_loss = false;         ///< no loss for predicting the first token of a document
 };
 
 /// The global batch grows from `start` to train.global_batch_size.
 struct BatchRamp {
   int64_t start = 0;  ///< sequences; 0: no ramp
   int64_t increment = 0;
-  int64_t samples = 0;  ///< after which the batch is whole
+  int64_t samples = 0;  ///< number of samples until the batch reaches its full size
 };
 
 struct Train {
-  int64_t micro_batch_size = 1;   ///< sequences a rank computes at once
-  int64_t logits_chunk_size = 0;  ///< tokens whose logits a rank holds at once; 0: auto
-  int64_t global_batch_size = 8;  ///< sequences an optimizer step
+  int64_t micro_batch_size = 1;   ///< sequences of a rank's micro-batch
+  int64_t logits_chunk_size = 0;  ///< tokens with logits in memory at once, per rank; 0: auto
+  int64_t global_batch_size = 8;  ///< sequences per optimizer step
   int64_t train_steps = 1000;
   BatchRamp batch_ramp;
-  std::optional<int64_t> stop_step;     ///< a run ends after this step, as after the last; the schedule stays
-  std::optional<int64_t> train_tokens;  ///< when given, train_steps are as many as train on them
+  std::optional<int64_t> stop_step;     ///< the run ends after this step; schedules still use train_steps
+  std::optional<int64_t> train_tokens;  ///< if given, train_steps is derived from it
   double clip_grad = 1.0;               ///< 0: no clipping
-  double skip_grad_norm = 0;            ///< no update above it; 0: none
+  double skip_grad_norm = 0;            ///< gradient norm above which the update is skipped; 0: no limit
   int64_t max_skipped_steps = 10;       ///< in a row
-  double stop_loss = 0;                 ///< the run ends above it; 0: none
-  double ema_decay = 0;                 ///< of an average of the weights; 0: none
+  double stop_loss = 0;                 ///< loss above which the run ends; 0: no limit
+  double ema_decay = 0;                 ///< decay of the EMA of the weights; 0: no EMA
   int64_t eval_interval = 0;            ///< steps; 0: never
   int64_t eval_steps = 20;
   int64_t log_interval = 1;
   std::optional<double> exit_duration_in_mins;
-  int64_t router_warmup_steps = 0;  ///< first steps in which routers of MoE models move alone
+  int64_t router_warmup_steps = 0;  ///< number of first steps that update only the routers of a MoE model
   bool freeze_router = false;
 };
 
-/// Parameters with settings of their own, by name.
+/// Parameters selected by name, with their own settings.
 struct ParameterGroup {
   std::string match;
   std::optional<UpdateRule> kind;
@@ -160,33 +164,33 @@ struct ParameterGroup {
   bool operator==(const ParameterGroup&) const = default;
 };
 
-/// The section has keys for what optimizers have of their own.
+/// Keys of the optimizer section, including keys of single optimizers.
 struct OptimizerKeys : OptimizerHyperparameters {
   UpdateRule kind = UpdateRule::adamw;
   double lr = 3e-4;
   double min_lr = 0.0;
-  double weight_decay = 0.1;  ///< matmul weights; never norms and biases
+  double weight_decay = 0.1;  ///< applies to matmul weights, never to norms and biases
   bool decay_embeddings = true;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
-  double muon_lr = 0.02;  ///< filled: lr unless given; freeze_step: a fifth of train_steps
-  StorageDtype grad_dtype = StorageDtype::fp32;   ///< of accumulated gradients
-  StorageDtype state_dtype = StorageDtype::fp32;  ///< of moments; fp64 in runs of it
-  bool master_weights = true;                     ///< bf16
+  double muon_lr = 0.02;  ///< default: lr; the default of freeze_step is a fifth of train_steps
+  StorageDtype grad_dtype = StorageDtype::fp32;   ///< storage type of accumulated gradients
+  StorageDtype state_dtype = StorageDtype::fp32;  ///< storage type of moments; fp64 in fp64 runs
+  bool master_weights = true;                     ///< for bf16
   std::vector<ParameterGroup> groups;
-  /// Some parameters may have this rule.
+  /// Returns whether any parameter may use this rule.
   bool uses(UpdateRule rule) const;
 };
 
 struct LrSchedule {
   LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
   int64_t lr_warmup_steps = 0;
-  int64_t lr_decay_steps = 0;  ///< filled: train_steps unless given
-  int64_t lr_num_cycles = 1;   ///< cosine, linear: decays one after the other, each from lr
+  int64_t lr_decay_steps = 0;  ///< default: train_steps
+  int64_t lr_num_cycles = 1;   ///< cosine, linear: number of consecutive decays, each from lr
   std::optional<double> start_weight_decay, end_weight_decay;  ///< null: weight_decay
   WeightDecayStyle weight_decay_incr_style = WeightDecayStyle::constant;
-  int64_t lr_wsd_decay_steps = 0;  ///< filled: a tenth of lr_decay_steps unless given; read by WSD only
+  int64_t lr_wsd_decay_steps = 0;  ///< default: a tenth of lr_decay_steps; used by WSD only
   LrDecayStyle lr_wsd_decay_style = LrDecayStyle::linear;  ///< linear or cosine
 };
 
@@ -194,18 +198,20 @@ struct CheckpointSettings {
   int64_t save_interval = 1000;  ///< steps; 0: never
   int64_t keep_latest = 2;       ///< 0: all
   bool async_save = true;
-  std::string resume = "auto";  ///< auto | never | the path of a checkpoint or of a folder of them
+  std::string resume = "auto";  ///< auto | never | path of a checkpoint or of a folder with checkpoints
   ResumeData resume_data = ResumeData::same;
-  std::optional<std::string> upcycle;    ///< a dense checkpoint that a fresh MoE model begins with
-  std::optional<std::string> load_path;  ///< weights of a fresh run: a Hugging Face folder or a checkpoint
-  LoadParts load_parts = LoadParts::weights;  ///< of a checkpoint at load_path
+  std::optional<std::string> upcycle;  ///< dense checkpoint from which a fresh MoE model starts
+  /// initial weights of a fresh run: a Hugging Face folder or a checkpoint
+  std::optional<std::string> load_path;
+  LoadParts load_parts = LoadParts::weights;  ///< parts loaded from a checkpoint at load_path
   bool save_at_end = true;
 };
 
 struct LaunchSettings {
   std::vector<std::string> hosts;  ///< empty: this machine ("local")
   int64_t ranks_per_node = 0;      ///< 0: auto
-  int64_t ranks_on_host = 1;  ///< no key: of resolve(), ranks that share a host's memory, cores and network
+  /// set by resolve(), without a key: ranks that share a host's memory, cores and network
+  int64_t ranks_on_host = 1;
   int64_t threads_per_rank = 0;  ///< 0: auto
   double distributed_timeout_minutes = 10.0;
   std::optional<std::string> interface;
@@ -217,26 +223,26 @@ struct LogSettings {
 };
 
 struct ProfileSettings {
-  int64_t step_start = 0, step_end = 0;  ///< steps from .. up to and without, that traces are written of
+  int64_t step_start = 0, step_end = 0;  ///< traces are written for steps step_start to step_end - 1
   std::vector<int64_t> ranks = {0};
 };
 
 struct DebugSettings {
-  bool shared_gpu = false;  ///< several ranks on one GPU
+  bool shared_gpu = false;  ///< several ranks share a GPU
 };
 
-struct RecipeOrigins;  // runtime/recipe/diagnostics.h: where each value was given, for messages
+struct RecipeOrigins;  // runtime/recipe/diagnostics.h: location of each given value, for messages
 
 struct Recipe {
   std::string name = "run";
-  std::string output_dir;  ///< filled: runs/<name> unless given
+  std::string output_dir;  ///< default: runs/<name>
   int64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
-  std::vector<std::string> from_ignore;  ///< keys of model.from's config.json that are passed over
+  std::vector<std::string> from_ignore;  ///< ignored keys in the config.json of model.from
   ModelConfig model;
   Parallel parallel;
-  Precision precision = Precision::fp32;       ///< with phases that of the first
-  std::vector<PrecisionScheduleEntry> phases;  ///< several, in order; empty: one precision
+  Precision precision = Precision::fp32;       ///< with several phases: precision of the first
+  std::vector<PrecisionScheduleEntry> phases;  ///< phases in order; empty: one precision
   Fp8Settings fp8;
   OverlapChoice cuda_graphs = OverlapChoice::automatic;  ///< recipe::captures_steps decides auto
   AttentionBackend attention_backend = AttentionBackend::automatic;
@@ -250,73 +256,74 @@ struct Recipe {
   SparsitySettings sparsity;
   LrSchedule schedule;
   CheckpointSettings checkpoint;
-  std::optional<std::string> cluster;  ///< a file; null: none
+  std::optional<std::string> cluster;  ///< path of a cluster file; null: none
   LaunchSettings launch;
   LogSettings log;
   ProfileSettings profile;
   DebugSettings debug;
 
-  std::vector<std::string> notes;  ///< for the user: aliases that were used, keys of a config.json not needed
+  /// notes for the user: aliases used, keys of a config.json that are not needed
+  std::vector<std::string> notes;
   std::shared_ptr<const RecipeOrigins> origins;
 };
 
-/// Reads and checks a recipe; everything that does not depend on the number of ranks is checked here.
-/// Overrides: "key=value", "--section.key=value", "~key" (back to the default). Throws Error (usage) with
-/// every problem found, one a line: place, key, value, rule, and what would work.
+/// Reads a recipe and checks everything that does not depend on the number of ranks. Overrides: "key=value",
+/// "--section.key=value", "~key" (back to the default). Throws Error (usage) with every error found, one per
+/// line: location, key, value, rule, and suggestions.
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
-/// The text of the file alone. Throws Error (usage).
+/// Text of the recipe file. Throws Error (usage).
 std::string read_recipe(const std::string& path);
-/// The same from text; `name` stands for the file in messages.
+/// Like load_recipe, from text. `name` stands for the file in messages.
 Recipe parse_recipe(std::string_view text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 
-/// The rules that need the number of ranks, and of those on each node (0: launch.ranks_per_node, else one
-/// node has all). Throws as load_recipe does.
+/// Checks rules that need the number of ranks. `ranks_per_node`: 0 for launch.ranks_per_node, or all ranks on
+/// one node if that is auto. Throws like load_recipe.
 void validate(const Recipe& recipe, int world_size, int ranks_per_node = 0);
-/// validate, then parallel.data, parallel.shard_ranks and the device filled in: auto is cuda where
-/// check_device has no objection, else cpu.
+/// Calls validate, then fills in parallel.data, parallel.shard_ranks and the device. Device auto becomes cuda
+/// if check_device accepts it, else cpu.
 Recipe resolve(const Recipe& recipe, int world_size, int ranks_per_node = 0);
-/// Where the steps of a resolved recipe run.
+/// Device of a resolved recipe.
 DeviceKind device_of(const Recipe& recipe);
-/// This machine and build have what the device of the recipe needs for `local_ranks` ranks. For commands that
-/// train, before anything is started. Throws Error (usage).
+/// Checks that this machine and build can run `local_ranks` ranks on the device of the recipe. Commands that
+/// train call it before they start anything. Throws Error (usage).
 void check_device(const Recipe& recipe, int local_ranks);
-/// The model can embed every token: `needed` is one more than the largest token id of `what` ("data/train",
-/// "the gpt2 tokenizer"). Throws Error (usage).
+/// Checks that the model's vocabulary covers every token. `needed`: one more than the largest token id of
+/// `what` ("data/train", "the gpt2 tokenizer"). Throws Error (usage).
 void check_vocabulary(const Recipe& recipe, const std::string& what, int64_t needed);
 
-/// data.train names at least one source. Throws Error (usage).
+/// Checks that data.train names at least one source. Throws Error (usage).
 void check_data_given(const Recipe& recipe);
 
-std::string dump_yaml(const Recipe& recipe);  ///< every value; parse_recipe reads it back to the same recipe
+std::string dump_yaml(const Recipe& recipe);  ///< all values; parse_recipe reads the same recipe back
 std::string dump_json(const Recipe& recipe);
-/// "key: value" lines of what all ranks of a job have alike: of a recipe that is not resolved, every key but
-/// those that say how one node does its part.
+/// "key: value" lines of the settings that all ranks of a job share. For an unresolved recipe: every key
+/// except those about the resources of one node.
 std::string job_settings(const Recipe& recipe);
-/// Key and value of every model.* setting, as dump_yaml writes them: what a checkpoint is compared by.
+/// Key and value of every model.* setting, as dump_yaml writes them. Checkpoints are compared by them.
 std::vector<std::pair<std::string, std::string>> model_settings(const ModelConfig& model);
 
 std::string recipe_reference_markdown();  ///< docs/recipe.md
 std::string recipe_reference_text();      ///< for --help-recipe
 std::string recipe_reference_json();
 
-// Derived values. `recipe` is resolved: parallel.data is a number.
+// Derived values. `recipe` must be resolved: parallel.data is a number.
 int64_t ranks(const Recipe& recipe);  ///< product of the axes
 int64_t micro_batches_per_step(
     const Recipe& recipe);  ///< gradient accumulation steps of each data-parallel rank
 int64_t tokens_per_step(const Recipe& recipe);
-/// The step that a run ends with: train.stop_step, else train.train_steps.
+/// Last step of a run: train.stop_step, else train.train_steps.
 int64_t end_step(const Recipe& recipe);
-/// Sequences of the step that begins after `samples` sequences: train.batch_ramp.
+/// Sequences of the step that begins after `samples` sequences, with train.batch_ramp.
 int64_t global_batch_after(const Recipe& recipe, int64_t samples);
-/// Steps until at least `tokens` have been trained on, as the batch grows.
+/// Steps until at least `tokens` tokens are processed, with a growing batch.
 int64_t steps_for_tokens(const Recipe& recipe, int64_t tokens);
-/// Token ids are 0 .. this - 1; 0: its file says how many.
+/// Vocabulary size of a tokenizer kind; 0: given by its file.
 int64_t tokenizer_vocab_size(TokenizerKind kind);
 
-/// In some phase.
+/// Returns whether any phase has precision `p`.
 bool computes_in(const Recipe& recipe, Precision p);
-Precision precision_at(const Recipe& recipe, int64_t step);  ///< of a step, from 1
+Precision precision_at(const Recipe& recipe, int64_t step);  ///< steps count from 1
 std::string precision_text(const Recipe& recipe);            ///< "fp8 until step 100, then bf16"
 
 }  // namespace ltrain

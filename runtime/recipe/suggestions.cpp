@@ -7,13 +7,14 @@
 namespace ltrain::recipe {
 namespace {
 
-constexpr int kMostTries = 300;  // of one recipe: some tens of milliseconds
+constexpr int kMostTries = 300;  // tries per recipe; some tens of milliseconds
 constexpr int kMostTriesOfDiagnostic = 80;
-constexpr int64_t kFar = 24;  // neighbours of an integer; beyond them powers of two are tried
+// Distance of neighbours tried around an integer. Beyond it powers of two are tried.
+constexpr int64_t kFar = 24;
 
 const std::string kNearest = "; nearest valid value: ", kWrite = "; write ";
 
-/// Splits at `mark` where no bracket is open.
+/// Splits at `mark` outside brackets.
 std::vector<std::string> split(const std::string& text, const std::string& mark) {
   std::vector<std::string> parts{""};
   int open = 0;
@@ -30,7 +31,7 @@ std::vector<std::string> split(const std::string& text, const std::string& mark)
   return parts;
 }
 
-/// "parallel.tensor: 1" or a value of `path`.
+/// Reads "parallel.tensor: 1", or a value of `path`.
 std::pair<std::string, std::string> read_change(const std::string& path, const std::string& text) {
   const size_t colon = text.find(": ");
   if (colon != std::string::npos)
@@ -46,7 +47,7 @@ Suggestion read_suggestion(const std::string& path, const std::string& text) {
   return s;
 }
 
-/// Values of the key near to the one that it has, the nearest first.
+/// Values near the key's current one, nearest first.
 std::vector<std::string> near_values(const Key& key, const Recipe& recipe) {
   const std::string now = key.write(key, recipe, false);
   std::vector<std::string> near;

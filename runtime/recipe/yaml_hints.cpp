@@ -11,7 +11,7 @@
 namespace ltrain::recipe {
 namespace {
 
-/// A blank of Unicode that looks like a space and is none for YAML.
+/// A Unicode blank that looks like a space but is not one in YAML.
 struct Blank {
   std::string_view bytes;
   const char* name;
@@ -27,8 +27,8 @@ const Blank* blank_at(std::string_view text) {
   return nullptr;
 }
 
-/// Calls `see(line, column, rest, indenting, before)` at each character outside quotes and comments; `before`
-/// is the last one of its line that is not a space, 0 at the beginning.
+/// Calls `see(line, column, rest, indenting, before)` for each character outside quotes and comments.
+/// `before`: the last non-space character of the line; 0 at its beginning.
 template <class See>
 void walk(std::string_view text, See see) {
   int line = 1, column = 1;
@@ -98,7 +98,7 @@ void explain_syntax(std::string_view text, const std::string& source) {
     Place place;
   };
   std::vector<Bracket> open;
-  std::string slip;  // the first key that swallows its value
+  std::string slip;  // hint for the first key without a space after its colon
   walk(text, [&](int line, int column, std::string_view rest, bool indenting, char before) {
     const char c = rest[0];
     const Place place{source, line, column};

@@ -20,7 +20,7 @@ std::string Place::text() const {
 
 namespace {
 
-constexpr int64_t kMaxNodes = 100000;  // aliases count as often as they are used
+constexpr int64_t kMaxNodes = 100000;  // an alias counts each time it is used
 constexpr size_t kMaxDepth = 64;
 
 int64_t count_nodes(const Node& node) {
@@ -201,7 +201,7 @@ std::string show(const Node& node) {
   if (s.size() > kLongest) {
     size_t end = kLongest;
     while (end > 0 && (static_cast<unsigned char>(s[end]) & 0xc0) == 0x80)
-      --end;  // not inside a UTF-8 character
+      --end;  // keep UTF-8 characters intact
     s = s.substr(0, end) + "...";
   }
   if (node.kind == Node::list) return "[" + s + "]";

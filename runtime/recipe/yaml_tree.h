@@ -1,5 +1,5 @@
-// A YAML document as a tree that keeps what yaml-cpp's own nodes lose: duplicate keys, the place of each key
-// and value, and whether a scalar was quoted.
+// A YAML document as a tree with information that yaml-cpp's nodes drop: duplicate keys, the location of each
+// key and value, and the quoting of scalars.
 #pragma once
 #include <memory>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace ltrain::recipe {
 
-/// Where a value was written. `line` 0: the source as a whole (an override on the command line).
+/// Location of a value. `line` 0: the source as a whole (an override on the command line).
 struct Place {
   std::string source;  ///< "recipe.yaml" or "command line"
   int line = 0, column = 0;
@@ -19,23 +19,23 @@ struct Node {
   enum Kind { null, scalar, list, map } kind = null;
   struct Entry;
   std::string text;     ///< scalar only
-  bool quoted = false;  ///< scalar only: "4" is no integer
+  bool quoted = false;  ///< scalar only: "4" in quotes is text, not an integer
   Place place;
   std::vector<Node> items;     ///< list only
-  std::vector<Entry> entries;  ///< map only, in written order, duplicates kept
+  std::vector<Entry> entries;  ///< map only, in file order, with duplicates
 };
 
 struct Node::Entry {
   std::string key;
-  Place place;  ///< of the key
+  Place place;  ///< location of the key
   Node value;
 };
 
-/// Throws Error (usage): syntax, several documents, tags, keys that are not scalars, anchors that expand
-/// without bound, size over 1 MiB.
+/// Parses one YAML document. Throws Error (usage) for syntax errors, several documents, tags, keys that are
+/// not scalars, anchors that expand without bound, and text over 1 MiB.
 Node parse_yaml(std::string_view text, const std::string& source);
 
-/// How a value is shown in a message, shortened: `4`, `"4"`, `[1, 2]`, `{a: 1}`.
+/// Short text of a value for messages: `4`, `"4"`, `[1, 2]`, `{a: 1}`.
 std::string show(const Node& node);
 
 }  // namespace ltrain::recipe

@@ -28,7 +28,7 @@ AppendFile::AppendFile(const std::string& path, bool truncate, size_t most_waiti
 AppendFile::~AppendFile() {
   retry();
   if (!waiting_.empty() && ::ftruncate(fd_, whole_) != 0) {
-    // The torn record stays at the end; the next start drops it.
+    // The torn record stays at the end, and the next start removes it.
   }
   ::close(fd_);
 }

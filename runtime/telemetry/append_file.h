@@ -1,4 +1,4 @@
-// A file that grows by whole records while a run goes on, and outlives a disk that is full for a while.
+// A file to which a running job appends records, also across periods with a full disk.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace ltrain {
 
-/// A record that finds no room is kept in memory and written later, from the byte on where it stopped, so
-/// that no record is torn and none is missing. Used by one thread.
+/// Records that cannot be written are kept in memory and written later, from the byte where writing stopped.
+/// No record is torn or missing. Not thread-safe.
 class AppendFile {
  public:
-  /// Opens `path` for appending, after truncating it where `truncate`. Error (storage) when it cannot be.
+  /// Opens `path` for appending, and truncates it first if `truncate`. Throws Error (storage) if that fails.
   AppendFile(const std::string& path, bool truncate, size_t most_waiting_bytes = size_t{16} << 20);
-  ~AppendFile();  ///< tries once more; what still finds no room is cut back to the last whole record
+  ~AppendFile();  ///< tries once more, then truncates the file to its last complete record
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// Writes a record, after those that wait. Beyond `most_waiting_bytes` of waiting records it is dropped.
+  /// Writes a record after the waiting ones. Drops it if more than `most_waiting_bytes` are waiting.
   void append(std::string_view record);
-  void retry();   ///< writes what waits, as far as there is room
-  void finish();  ///< as retry(); notes() then says what is missing for good
+  void retry();   ///< writes waiting records as far as there is room
+  void finish();  ///< like retry(); notes() then reports what is lost
 
-  /// Sentences for the user since the last call: that writing fails and why, that it works again.
+  /// Sentences for the user since the last call: the reason why writing fails, or that it works again.
   std::vector<std::string> notes();
 
  private:
@@ -31,9 +31,9 @@ class AppendFile {
   int fd_ = -1;
   size_t most_;
   std::string waiting_;
-  std::vector<size_t> sizes_;  // of the waiting records; of the first one what is left of it
-  int64_t whole_ = 0;          // bytes of the file up to the last whole record
-  int64_t dropped_ = 0;        // records since writing failed
+  std::vector<size_t> sizes_;  // sizes of waiting records; for the first one the unwritten rest
+  int64_t whole_ = 0;          // bytes of the file up to the last complete record
+  int64_t dropped_ = 0;        // records dropped since writing failed
   bool failing_ = false;
   std::vector<std::string> notes_;
 };

@@ -14,13 +14,13 @@ namespace {
 
 using Mean = ReportStretch::Mean;
 
-/// The path without metrics.jsonl, which all have.
+/// The path without metrics.jsonl, which all runs share.
 std::string name_of(const RunReport& r) {
   constexpr std::string_view kFile = "/metrics.jsonl";
   return r.path.ends_with(kFile) ? r.path.substr(0, r.path.size() - kFile.size()) : r.path;
 }
 
-/// The mean loss around `step`; not known where the run has no such step.
+/// Mean loss around `step`; unknown if the run does not have that step.
 Mean loss_at(const RunReport& r, int64_t step) {
   for (const ReportStretch& s : r.stretches)
     if (s.first_step <= step && step <= s.last_step) return s.loss;
@@ -31,12 +31,12 @@ std::string number(const Mean& m, const char* format) {
   return m.known() && std::isfinite(m.value()) ? fmt::format(fmt::runtime(format), m.value()) : "-";
 }
 
-/// Of a name the end, which differs most.
+/// The end of a name, which differs most.
 std::string short_name(const std::string& name, size_t most) {
   return printable(name.size() <= most ? name : "..." + name.substr(name.size() - (most - 3)));
 }
 
-/// Text in a field of CSV (RFC 4180).
+/// Text as a field of CSV (RFC 4180).
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
   std::string out = "\"";
@@ -44,7 +44,7 @@ std::string csv_field(const std::string& text) {
   return out + "\"";
 }
 
-/// Steps at which runs are compared: of those that all have, the last, and some before it.
+/// Steps at which runs are compared: the last step that all have, and some before it.
 std::vector<int64_t> common_steps(const std::vector<RunReport>& runs) {
   constexpr int64_t kRows = 8;
   int64_t first = 0, last = INT64_MAX;

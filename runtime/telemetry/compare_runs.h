@@ -1,4 +1,4 @@
-// Several runs beside each other: their figures, and their losses at the same steps.
+// Comparison of several runs: their figures, and their losses at the same steps.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,10 +9,10 @@ namespace ltrain {
 
 /// `runs`: at least one; each is named by its path.
 std::string comparison_text(const std::vector<RunReport>& runs);
-/// A line for each stretch of each run, with a head: run, first_step, last_step, loss, grad_norm,
-/// tokens_per_sec, mfu. Empty where a run does not have the number.
+/// CSV with a header and one line for each stretch of each run: run, first_step, last_step, loss, grad_norm,
+/// tokens_per_sec, mfu. A field is empty if the run lacks the value.
 std::string comparison_csv(const std::vector<RunReport>& runs);
-/// Losses by step, a line for each run, and held-out losses as points.
+/// Plot of loss over steps, with a line for each run and points for held-out losses.
 std::string comparison_svg(const std::vector<RunReport>& runs);
 
 }  // namespace ltrain

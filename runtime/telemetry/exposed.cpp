@@ -7,8 +7,9 @@ namespace ltrain {
 
 std::string comm_axis(AxisSet axes) {
   if (!axes.bits) return "";
-  // Gradient groups span data and context, the world all: the widest meaning wins. Experts are cut over axes
-  // that are data to everything else, and their groups never span the data axis itself.
+  // Gradient groups span data and context, and the world spans all axes, so the widest meaning wins. Experts
+  // are sharded over axes that count as data for other tensors, and their groups never span the data axis
+  // itself.
   if (axes.has(Axis::data) || axes.has(Axis::replica)) return "dp";
   if (axes.has(Axis::expert)) return "ep";
   if (axes.has(Axis::pipeline)) return "pp";

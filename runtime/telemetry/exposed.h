@@ -1,4 +1,4 @@
-// Exposed communication by axis: how long compute waited for which group's collectives.
+// Exposed communication by axis: time that compute waited for the collectives of each group.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,11 +8,11 @@
 
 namespace ltrain {
 
-/// The short name under which metrics have the communication of a group over `axes`: dp (gradients, weights
-/// of ZeRO, and what all ranks agree on), tp, pp, cp, ep. Empty for no axes: a wait for no communication.
+/// Short name in metrics for the communication of a group over `axes`: dp (gradients, ZeRO weights,
+/// agreements of all ranks), tp, pp, cp, ep. Empty for no axes: the wait was not for communication.
 std::string comm_axis(AxisSet axes);
 
-/// What a stream waited since `before`, seconds by comm_axis, longest first; "" is what was no communication.
+/// Seconds that a stream waited since `before`, by comm_axis, longest first. "" is not communication.
 std::vector<std::pair<std::string, double>> exposed_by_axis(const Stream::Waits& now,
                                                             const Stream::Waits& before);
 

@@ -24,10 +24,10 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// JSON has no NaN: null stands for it.
+/// JSON has no NaN, so it is written as null.
 json number(double v) { return std::isfinite(v) ? json(v) : json(nullptr); }
 
-/// The step of a line of metrics.jsonl; of what is no such line, a step that no run reaches.
+/// Step of a line of metrics.jsonl; INT64_MAX for another line.
 int64_t line_step(const std::string& line) {
   const json j = json::parse(line, nullptr, false);
   const auto step = j.is_object() ? j.find("step") : j.end();
@@ -55,8 +55,8 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
   bool dropped = false;
   if (std::ifstream old(path); old)
     for (std::string line; std::getline(old, line);) {
-      // A last line without its end was being written when its run died, or the next one would be joined to
-      // it.
+      // An incomplete last line is from a run that died. It is removed, because the next line would be joined
+      // to it.
       if (old.eof() || line_step(line) > last_step) dropped = true;
       if (line_step(line) <= last_step) kept += line + "\n";
     }
@@ -162,10 +162,10 @@ std::string format_count(double n) {
 
 Progress::Progress(LogFormat format, int64_t log_interval)
     : format_(format), interval_(std::max<int64_t>(1, log_interval)) {
-  quiet_ = std::getenv("LTRAIN_QUIET") != nullptr;  // runs that `ltrain bench` makes
+  quiet_ = std::getenv("LTRAIN_QUIET") != nullptr;  // set for runs of `ltrain bench`
   const char* launched = std::getenv("LTRAIN_LAUNCHER");
   if (!launched || std::string(launched) != "1") relay_ = std::make_unique<OutputRelay>(2);
-  // Under a launcher stderr is a pipe; the launcher says whether a terminal is at its end.
+  // Under a launcher stderr is a pipe, and the launcher reports whether its own output is a terminal.
   const char* told = std::getenv("LTRAIN_TTY");
   terminal_ = (told ? std::string(told) == "1" : isatty(2) == 1) && format == LogFormat::text;
   const char* no_colour = std::getenv("NO_COLOR");
@@ -248,7 +248,7 @@ void Progress::step(const StepMetrics& of_step) {
       interval.steps() > 1
           ? fmt::format("  slowest step {} {:.0f} ms", interval.slowest_step(), interval.slowest_ms())
           : "";
-  // The remaining time stands early: a narrow terminal cuts the end of the line.
+  // The remaining time comes early, because a narrow terminal cuts off the end of the line.
   std::string text =
       fmt::format("step {}/{}{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s{}  mem {:.0f}/{:.0f} MiB{}",
                   m.step, m.train_steps, left, m.lm_loss, m.lr, m.grad_norm, format_count(m.tokens_per_sec),

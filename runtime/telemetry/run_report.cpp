@@ -17,10 +17,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kStretches = 120;        // at most; a longer run has longer ones
-constexpr size_t kLineBytes = 64u << 20;  // more than the counts of any model take
+constexpr size_t kStretches = 120;        // maximum number; a longer run has longer stretches
+constexpr size_t kLineBytes = 64u << 20;  // more than the counts of any model need
 
-/// Reads one metrics.jsonl, line by line.
+/// Reads one metrics.jsonl line by line.
 class Reader {
  public:
   explicit Reader(RunReport& report) : r_(report) {}
@@ -48,7 +48,7 @@ class Reader {
     fail(ExitCode::data, "{}:{}: {}", r_.path, at_, what);
   }
 
-  /// A line of bounded length.
+  /// Reads a line of bounded length.
   bool next(std::istream& in, std::string& line) {
     line.clear();
     for (int c; (c = in.get()) != std::char_traits<char>::eof();) {
@@ -63,7 +63,7 @@ class Reader {
     return r_.cut_off;
   }
 
-  /// A number, or nothing where it is null (NaN) or absent.
+  /// A number; nothing if it is null (NaN) or absent.
   std::optional<double> number(const json& j, const char* key) const {
     const auto it = j.find(key);
     if (it == j.end() || it->is_null()) return std::nullopt;

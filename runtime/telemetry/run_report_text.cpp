@@ -1,4 +1,4 @@
-// The report for people: lines over time, and maps of what experts got.
+// The report for people: plots over time, and maps of expert load.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -14,7 +14,7 @@ namespace {
 
 using Value = std::function<ReportStretch::Mean(const ReportStretch&)>;
 
-/// Stretches joined to at most `columns`; each column's share of the run is even.
+/// Groups stretches into at most `columns` columns of equal shares of the run.
 std::vector<std::pair<size_t, size_t>> columns_of(size_t stretches, size_t columns) {
   std::vector<std::pair<size_t, size_t>> out;
   const size_t n = std::min(stretches, columns);
@@ -22,7 +22,7 @@ std::vector<std::pair<size_t, size_t>> columns_of(size_t stretches, size_t colum
   return out;
 }
 
-/// Eight heights from the least to the greatest value, and where nothing is known a blank.
+/// Sparkline with eight heights from the minimum to the maximum; blank for unknown values.
 std::string spark(const RunReport& r, const Value& value, size_t columns) {
   std::vector<double> values;
   for (const auto& [from, to] : columns_of(r.stretches.size(), columns)) {
@@ -42,10 +42,11 @@ std::string spark(const RunReport& r, const Value& value, size_t columns) {
   return text;
 }
 
-/// A load over an even one, as a character or a colour from blue (none) over grey (even) to red (4 and more).
+/// A load relative to the even one, as a character or as a colour from blue (none) over grey (even) to red (4
+/// and more).
 std::string cell(double load, bool colour) {
   if (!colour) {
-    static const char kShades[] = " .:-=+*#%@";  // even is '='; a step is a factor of 1.41
+    static const char kShades[] = " .:-=+*#%@";  // '=' is even; each character is a factor of 1.41
     const double at = load <= 0 ? 0 : 4 + 2 * std::log2(load);
     return std::string(1, kShades[load <= 0 ? 0 : std::clamp(static_cast<int>(std::lround(at)), 1, 9)]);
   }
@@ -143,7 +144,7 @@ class Text {
     return text;
   }
 
-  /// One layer's experts side by side; where they are more than columns, the mean of neighbours.
+  /// Experts of one layer side by side. If they exceed the columns, neighbours are averaged.
   std::string row(const std::vector<double>& tokens) const {
     const double share = even(tokens);
     std::string text;
@@ -155,9 +156,9 @@ class Text {
     return text;
   }
 
-  /// Experts of a layer below each other, time from left to right.
+  /// Experts of a layer one below the other, with time from left to right.
   void over_time() {
-    constexpr int64_t kRows = 64;  // of all layers together, unless one is asked for
+    constexpr int64_t kRows = 64;  // limit over all layers, unless one is selected
     int64_t rows = 0;
     for (const auto& layer : last_.layers) rows += static_cast<int64_t>(layer.tokens.size());
     if (style_.layer < 0 && rows > kRows) {
@@ -186,7 +187,7 @@ class Text {
 
   const RunReport& r_;
   ReportStyle style_;
-  ReportStretch last_;  // of the last quarter
+  ReportStretch last_;  // stretch of the last quarter
   size_t width_ = 60;
   std::string text_;
 };

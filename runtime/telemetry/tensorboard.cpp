@@ -63,8 +63,7 @@ std::string event_start(double wall_time) {
 
 constexpr std::string_view kEventsName = "events.out.tfevents.";
 
-/// Time in the name of the last events file of `folder`; 0 without one. Readers take files in the order of
-/// their names.
+/// Time in the name of the last events file in `folder`; 0: no file. Readers sort files by name.
 int64_t last_events_time(const std::string& folder) {
   int64_t last = 0;
   std::error_code error;
@@ -109,7 +108,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t restart_
   file_ = std::make_unique<AppendFile>(path, true);
   file_->append(tensorboard_version_record(t));
   if (restart_step == 0) return;
-  // Event { session_log = 7 { status = 1: START } }: readers drop what earlier files have from this step on.
+  // Event { session_log = 7 { status = 1: START } }: readers drop data of earlier files from this step on.
   std::string e = event_start(t);
   varint(e, 2 << 3);
   varint(e, static_cast<uint64_t>(restart_step));

@@ -1,4 +1,4 @@
-// TensorBoard event files: TFRecords of Event messages, written by hand (scalars only).
+// TensorBoard event files: TFRecords of Event messages, without a protobuf library (scalars only).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,8 +10,8 @@ namespace ltrain {
 
 class TensorBoardWriter {
  public:
-  /// Opens a new events.out.tfevents file in `folder`, whose name comes after those that are there.
-  /// TensorBoard then shows nothing that earlier files have of `restart_step` and later ones; 0: all of it.
+  /// Opens a new events.out.tfevents file in `folder`, whose name sorts after the existing ones. TensorBoard
+  /// then ignores data of earlier files from `restart_step` on; 0: all of it.
   explicit TensorBoardWriter(const std::string& folder, int64_t restart_step = 0);
   void scalar(const std::string& tag, int64_t step, double value);
   AppendFile& file() { return *file_; }
@@ -20,10 +20,10 @@ class TensorBoardWriter {
   std::unique_ptr<AppendFile> file_;
 };
 
-/// CRC-32C (Castagnoli), and TFRecord's mask of it.
+/// CRC-32C (Castagnoli), and TFRecord's masked form of it.
 uint32_t crc32c(const void* data, size_t size);
 uint32_t masked_crc32c(const void* data, size_t size);
-/// The first record of a file written at `wall_time`.
+/// First record of a file written at `wall_time`.
 std::string tensorboard_version_record(double wall_time);
 
 }  // namespace ltrain

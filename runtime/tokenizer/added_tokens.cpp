@@ -7,7 +7,7 @@
 namespace ltrain::data {
 namespace {
 
-/// Where the character that ends before text[at] begins.
+/// Start of the character that ends before text[at].
 size_t before(std::string_view text, size_t at) {
   size_t p = at - 1;
   while (p > 0 && at - p < 4 && (static_cast<unsigned char>(text[p]) & 0xC0) == 0x80) --p;
@@ -23,7 +23,7 @@ bool is_space(std::string_view text, size_t at, size_t end, size_t& bytes) {
 
 }  // namespace
 
-// \x{200c} and \x{200d} join words and count as word characters beside added tokens.
+// \x{200c} and \x{200d} join words and count as word characters next to added tokens.
 AddedTokenSearch::AddedTokenSearch() : word_("[\\w\\x{200c}\\x{200d}]", "added tokens") {
   std::fill(std::begin(first_), std::end(first_), -1);
 }
@@ -95,7 +95,7 @@ void AddedTokenSearch::split(std::string_view text, std::vector<Part>& parts) {
     }
     const AddedToken& token = tokens_[found];
     size_t begin = at;
-    at = end;  // the search goes on here, whatever the token takes with it
+    at = end;  // the search continues here even if the match includes more text
     if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
     if (token.lstrip)
       while (begin > done) {

@@ -1,4 +1,4 @@
-// Tokens that are found in the text as they are, before anything is split or merged ("added_tokens").
+// Search for tokens that are matched verbatim in the text before it is split or merged ("added_tokens").
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,19 +12,20 @@ namespace ltrain::data {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< only where no word character is beside it
-  bool lstrip = false;       ///< takes the spaces before it with it
-  bool rstrip = false;       ///< and those after it
-  bool normalized = false;   ///< is looked for in the normalized text
+  bool single_word = false;  ///< match only without an adjacent word character
+  bool lstrip = false;       ///< match includes whitespace before the token
+  bool rstrip = false;       ///< match includes whitespace after the token
+  bool normalized = false;   ///< searched in the normalized text
   bool special = false;
 };
 
-/// Finds tokens in a text: at each place the longest one, from left to right. Not for several threads at
-/// once; copies may be used apart.
+/// Finds tokens in a text, from left to right and the longest match first. Not thread-safe; each thread needs
+/// its own copy.
 class AddedTokenSearch {
  public:
   AddedTokenSearch();
-  /// `content` is what is looked for; it may differ from the token's own (it is normalized, for instance).
+  /// Adds a token. `content`: text to search for, which may differ from the token's own (for example
+  /// normalized).
   void add(const AddedToken& token, const std::string& content);
   bool empty() const { return tokens_.empty(); }
 
@@ -32,13 +33,13 @@ class AddedTokenSearch {
     size_t begin, end;  ///< bytes of the text
     int32_t id;         ///< -1: text
   };
-  /// The text as parts, in order; what is text is never empty.
+  /// Splits the text into parts, in order. Text parts are never empty.
   void split(std::string_view text, std::vector<Part>& parts);
 
  private:
   struct Node {
     std::vector<std::pair<unsigned char, int32_t>> next;
-    int32_t token = -1;  // index of tokens_
+    int32_t token = -1;  // index in tokens_
   };
   int32_t longest(std::string_view text, size_t at, size_t& end) const;
   bool word_before(std::string_view text, size_t at);
@@ -46,7 +47,7 @@ class AddedTokenSearch {
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;
-  int32_t first_[256];  // nodes of the first bytes, or -1
+  int32_t first_[256];  // node of each first byte, or -1
   Regex word_;
 };
 

@@ -19,7 +19,7 @@ uint64_t pair_key(int32_t left, int32_t right) {
 
 BpeTable::BpeTable(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {
   index_tokens();
-  for (int b = 0; b < 256; ++b) LT_CHECK(byte_ids_[b] >= 0, "no token for byte {}", b);
+  for (int b = 0; b < 256; ++b) LT_CHECK(byte_ids_[b] >= 0, "expected a token for byte {}, got none", b);
   for (int32_t id = 0; id < size(); ++id) {
     const std::string_view bytes = tokens_[id];
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
@@ -56,7 +56,7 @@ void bpe_merge_short(const BpeTable& table, std::vector<int32_t>& symbols, size_
   size_t n = symbols.size() - first;
   if (n < 2) return;
   int32_t* const id = symbols.data() + first;
-  // What each symbol and the next one become; a rank of kNone: nothing.
+  // Merge of each symbol with the next one; rank kNone: no merge.
   BpeTable::Merged few[kFew];
   std::vector<BpeTable::Merged> many(n > kFew ? n : 0);
   BpeTable::Merged* const pair = many.empty() ? few : many.data();
@@ -81,15 +81,16 @@ void bpe_merge_short(const BpeTable& table, std::vector<int32_t>& symbols, size_
 }
 
 void bpe_merge_long(const BpeTable& table, std::vector<int32_t>& symbols, size_t first) {
-  LT_CHECK(symbols.size() - first < static_cast<size_t>(INT32_MAX), "a piece of {} symbols",
-           symbols.size() - first);
+  LT_CHECK(symbols.size() - first < static_cast<size_t>(INT32_MAX),
+           "expected fewer than {} symbols in a piece, got {}", INT32_MAX, symbols.size() - first);
   const int32_t n = static_cast<int32_t>(symbols.size() - first);
   if (n == 0) return;
-  // A doubly linked list of tokens in the place of their first symbol; id -1: merged into the one before.
+  // A doubly linked list of tokens, each at the index of its first symbol. id -1: merged into the previous
+  // one.
   int32_t* const id = symbols.data() + first;
   std::vector<int32_t> next(n), before(n);
-  // Candidates by (rank, place). One whose tokens have changed since is passed over when it comes up: tokens
-  // only grow, so that a changed pair never becomes what the candidate was for.
+  // Candidates by (rank, position). A candidate is skipped if its tokens have changed since. Tokens only
+  // grow, so a changed pair never forms the candidate's token again.
   std::vector<uint64_t> storage;
   storage.reserve(n);
   std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap({}, std::move(storage));

@@ -21,7 +21,7 @@ int base64_digit(char c) {
   return -1;
 }
 
-/// For messages: what a line holds, without bytes that a terminal would act on.
+/// Contents of a line for messages, without control characters.
 std::string shown(std::string_view text) {
   std::string s;
   for (char c : text.substr(0, 40)) s += c >= 32 && c < 127 ? c : '?';
@@ -43,7 +43,7 @@ bool decode_base64(std::string_view text, std::string& out) {
       bits = bits << 6 | static_cast<uint32_t>(digit);
     }
     if ((padding == 1 && (bits & 0xFFu)) || (padding == 2 && (bits & 0xFFFFu)))
-      return false;  // bits that name nothing
+      return false;  // nonzero unused bits
     for (int k = 0; k < 3 - padding; ++k) out += static_cast<char>(bits >> (16 - 8 * k));
   }
   return true;
@@ -51,7 +51,7 @@ bool decode_base64(std::string_view text, std::string& out) {
 
 std::vector<std::string> parse_ranks(std::string_view text, const std::string& name) {
   std::vector<std::string> tokens;
-  std::vector<int64_t> line_of;  // 0: the rank has not come yet
+  std::vector<int64_t> line_of;  // 0: the rank has not appeared yet
   std::unordered_map<std::string, int64_t> seen;
   int64_t line_number = 0;
   std::string bytes;

@@ -25,7 +25,8 @@ void PieceCounts::grow() {
 }
 
 void PieceCounts::add(std::string_view piece, int64_t count) {
-  LT_CHECK(piece.size() <= UINT32_MAX, "a piece of {} bytes", piece.size());
+  LT_CHECK(piece.size() <= UINT32_MAX, "expected at most {} bytes in a piece, got {}", UINT32_MAX,
+           piece.size());
   const auto hash = static_cast<uint32_t>(XXH3_64bits(piece.data(), piece.size()));
   const size_t mask = slots_.size() - 1;
   size_t at = hash & mask;
@@ -64,7 +65,7 @@ uint64_t key_of(int32_t left, int32_t right) {
 int32_t left_of(uint64_t key) { return static_cast<int32_t>(key >> 32); }
 int32_t right_of(uint64_t key) { return static_cast<int32_t>(key & 0xffffffffu); }
 
-/// A pair, how often it was there when it was put into the queue, and in which words it may be.
+/// A pair, its count when it was queued, and the words that may contain it.
 struct Candidate {
   int64_t count;
   uint64_t pair;
@@ -88,7 +89,8 @@ class Training {
     words_.reserve(pieces.size());
     pieces.each([&](std::string_view piece, int64_t count) {
       if (piece.size() < 2) return;
-      LT_CHECK(words_.size() < UINT32_MAX, "{} pieces", words_.size());
+      LT_CHECK(words_.size() < UINT32_MAX, "expected fewer than {} pieces, got {}", UINT32_MAX,
+               words_.size());
       words_.push_back({symbols_.size(), static_cast<uint32_t>(piece.size()), count});
       for (const char c : piece) symbols_.push_back(byte_ids[static_cast<unsigned char>(c)]);
     });
@@ -125,12 +127,12 @@ class Training {
 
  private:
   struct Word {
-    uint64_t begin;  // of symbols_
+    uint64_t begin;  // first index in symbols_
     uint32_t length;
     int64_t count;
   };
 
-  /// Two ways to one text are one token.
+  /// Id of a token. Two merges with the same text give one token.
   int32_t id_of(const std::string& token) {
     const auto [it, fresh] = ids_.emplace(token, static_cast<int32_t>(result_.tokens.size()));
     if (fresh) result_.tokens.push_back(token);
@@ -140,7 +142,7 @@ class Training {
   void change(uint64_t pair, int by, uint32_t w) {
     counts_[pair] += by * words_[w].count;
     if (by < 0) return;
-    int32_t& at = changed_at_[pair];  // 0: not yet in this round
+    int32_t& at = changed_at_[pair];  // 0: not changed in this round
     if (at == 0 || at > static_cast<int32_t>(changed_.size()) ||
         changed_[static_cast<size_t>(at) - 1].pair != pair) {
       changed_.push_back({0, pair, {}});
@@ -163,7 +165,8 @@ class Training {
     changed_.clear();
   }
 
-  /// In one word, from left to right. What the pair itself loses is not counted: it does not come again.
+  /// Merges the pair in one word, from left to right. Counts of the pair itself are not updated, because it
+  /// does not occur again.
   void merge(uint32_t w, int32_t left, int32_t right, int32_t id) {
     Word& word = words_[w];
     int32_t* const s = symbols_.data() + word.begin;
@@ -187,7 +190,7 @@ class Training {
     word.length = kept;
   }
 
-  /// Of a pair that merges twice the last rank counts.
+  /// Removes repeated merges. The last rank of a pair counts.
   void drop_repeated() {
     FlatMap<size_t> last;
     auto& merges = result_.merges;
@@ -202,9 +205,9 @@ class Training {
   std::unordered_map<std::string, int32_t> ids_;
   std::vector<Word> words_;
   std::vector<int32_t> symbols_;
-  FlatMap<int64_t> counts_;         // of pairs
+  FlatMap<int64_t> counts_;         // counts of pairs
   std::vector<Candidate> heap_;     // a heap
-  std::vector<Candidate> changed_;  // pairs that came to be in this round
+  std::vector<Candidate> changed_;  // pairs that appeared in this round
   FlatMap<int32_t> changed_at_;     // index in changed_, plus one
 };
 

@@ -1,5 +1,5 @@
-// Learns byte-pair merges (Sennrich et al. 2016): again and again the pair of neighbours that is there most
-// often becomes a token. What comes out is what Hugging Face's BpeTrainer gives for the same pieces.
+// Training of byte-pair merges (Sennrich et al. 2016): the most frequent adjacent pair becomes a token,
+// repeatedly. The result is that of Hugging Face's BpeTrainer for the same pieces.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,20 +10,21 @@
 
 namespace ltrain::data {
 
-/// How often each piece of text is there. Pieces lie behind one another in one buffer.
+/// Number of occurrences of each piece of text. The texts are stored one after another in one buffer.
 class PieceCounts {
  public:
   PieceCounts() : slots_(1 << 10) {}
   void add(std::string_view piece, int64_t count);
   void add(const PieceCounts& others);
-  /// Leaves out those that are there least often, until `bytes()` is at most `most`; returns how many.
+  /// Removes the least frequent pieces until `bytes()` is at most `most`. Returns the number of removed
+  /// pieces.
   int64_t keep(size_t most);
 
   size_t size() const { return size_; }
-  /// Of this table, and of the symbols that training makes of its text.
+  /// Bytes of this table and of the symbols that training makes from its text.
   size_t bytes() const { return text_.size() * (1 + sizeof(int32_t)) + slots_.size() * sizeof(Slot); }
   size_t text_bytes() const { return text_.size(); }
-  /// Calls `use(piece, count)`.
+  /// Calls `use(piece, count)` for each piece.
   template <class F>
   void each(F&& use) const {
     for (const Slot& s : slots_)
@@ -40,19 +41,19 @@ class PieceCounts {
   void grow();
 
   std::string text_;
-  std::vector<Slot> slots_;  // open addressing, a power of two
+  std::vector<Slot> slots_;  // open addressing; the size is a power of two
   size_t size_ = 0;
 };
 
 struct BpeTraining {
   std::vector<std::string>
-      tokens;  ///< by id, as a byte-level vocabulary writes them: special tokens, bytes, merged
-  std::vector<std::pair<int32_t, int32_t>> merges;  ///< by rank
+      tokens;  ///< index: id; written as in a byte-level vocabulary: special tokens, bytes, merged tokens
+  std::vector<std::pair<int32_t, int32_t>> merges;  ///< index: rank
 };
 
-/// Tokens until there are `vocab_size`, special ones and bytes among them, or until no pair is there
-/// `min_frequency` times. Of pairs that are there equally often the one with the lower ids goes first.
-/// `progress(tokens)` is called now and then.
+/// Trains until there are `vocab_size` tokens, including special tokens and bytes, or until no pair occurs
+/// `min_frequency` times. Of equally frequent pairs the one with the lower ids comes first.
+/// `progress(tokens)` is called from time to time.
 BpeTraining train_bpe(const PieceCounts& pieces, const std::vector<std::string>& special_tokens,
                       int64_t vocab_size, int64_t min_frequency,
                       const std::function<void(int64_t)>& progress = {});

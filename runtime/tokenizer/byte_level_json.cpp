@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The 256 of Llama-3.1; those of Llama-3 differ in the names of a few that text does not have.
+/// The 256 special tokens of Llama-3.1. Llama-3 has other names for a few that do not occur in text.
 std::vector<SpecialToken> llama3_specials() {
   std::vector<SpecialToken> all = {{0, "<|begin_of_text|>"},
                                    {1, "<|end_of_text|>"},
@@ -60,7 +60,7 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-/// What stands around a text: the token that begins one.
+/// Post-processor template: the token that begins a text.
 Json template_of(const std::string& bos, int64_t id) {
   const auto token = [&](int type) { return Json{{"SpecialToken", {{"id", bos}, {"type_id", type}}}}; };
   const auto text = [](const char* name, int type) {
@@ -78,7 +78,7 @@ Json template_of(const std::string& bos, int64_t id) {
 ByteLevelLayout byte_level_layout(const std::string& given) {
   for (const ByteLevelLayout& layout : published_layouts())
     if (layout.name == given) return layout;
-  // A word is no pattern that divides text, but a name that is not known.
+  // A single word is an unknown name rather than a pattern.
   const bool word = std::all_of(given.begin(), given.end(),
                                 [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
   if (word)

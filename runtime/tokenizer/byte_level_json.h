@@ -1,4 +1,4 @@
-// A byte-level BPE tokenizer as a tokenizer.json.
+// Output of a byte-level BPE tokenizer as tokenizer.json.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -10,10 +10,10 @@
 
 namespace ltrain::data {
 
-/// A special token by its distance from the last token that is none.
+/// A special token and its distance from the last ordinary token.
 using SpecialToken = std::pair<int64_t, std::string>;
 
-/// How text is divided, and what is special, under a published name or as given.
+/// Text splitting and special tokens, under a published name or as given.
 struct ByteLevelLayout {
   std::string_view name;  ///< "": as given
   std::string pattern;    ///< a regular expression
@@ -22,21 +22,23 @@ struct ByteLevelLayout {
   std::vector<SpecialToken> specials;
 };
 
-/// Of gpt2, cl100k, llama3, qwen2 or o200k, or of a regular expression. Error (usage) for a name that is not
-/// known, (data) for what is no pattern or not supported.
+/// Layout of gpt2, cl100k, llama3, qwen2 or o200k, or of a regular expression. Throws Error (usage) for an
+/// unknown name, and (data) for an invalid or unsupported pattern.
 ByteLevelLayout byte_level_layout(const std::string& name_or_pattern);
-/// Error (usage) unless each token that is given is one of the layout's special ones; "" leaves the layout's.
+/// Sets the document tokens. "" keeps the layout's. Throws Error (usage) unless each given token is a special
+/// token of the layout.
 void set_document_tokens(ByteLevelLayout& layout, const std::string& bos, const std::string& eos);
-/// Error (usage) that names `of`, for a special token without text, or that is no UTF-8, or is in `vocab`.
+/// Throws Error (usage) with the name `of` for a special token that is empty, not UTF-8, or already in
+/// `vocab`.
 void check_special_token(const std::string& token, const nlohmann::json& vocab, const std::string& of);
 
-/// GPT-2's alphabet of bytes: the code point that stands for each byte in a byte-level tokenizer.
+/// GPT-2's alphabet of bytes: the code point that represents each byte in a byte-level tokenizer.
 const uint32_t* byte_level_alphabet();
-/// Bytes as a byte-level vocabulary writes them.
+/// Bytes as written in a byte-level vocabulary.
 std::string byte_level_text(std::string_view bytes);
 
-/// The two files; `vocab` of tokens and ids, `merges` as a list of pairs. `specials`: ids and tokens, which
-/// are in `vocab` too.
+/// Text of tokenizer.json and tokenizer_config.json. `vocab`: tokens and ids. `merges`: list of pairs.
+/// `specials`: ids and tokens, which must be in `vocab` too.
 std::string tokenizer_json_text(const ByteLevelLayout& layout, const nlohmann::json& vocab,
                                 const nlohmann::json& merges, const std::vector<SpecialToken>& specials,
                                 bool ignore_merges);

@@ -7,7 +7,7 @@
 
 namespace ltrain::data {
 
-/// ~0 is no key. Nothing is removed.
+/// ~0 is not a valid key. Keys cannot be removed.
 template <class Value>
 class FlatMap {
  public:
@@ -18,7 +18,7 @@ class FlatMap {
     const Slot& slot = slots_[place(key)];
     return slot.key == key ? &slot.value : nullptr;
   }
-  /// The key's value; a new key gets `Value()`. Valid until the next new key.
+  /// Value of the key; a new key gets `Value()`. The reference is valid until the next new key.
   Value& operator[](uint64_t key) {
     size_t at = place(key);
     if (slots_[at].key == key) return slots_[at].value;
@@ -33,7 +33,7 @@ class FlatMap {
     slots_[at].key = key;
     return slots_[at].value;
   }
-  /// Calls `use(key, value)` in no order that means anything.
+  /// Calls `use(key, value)` for each key, in unspecified order.
   template <class F>
   void each(F&& use) const {
     for (const Slot& s : slots_)
@@ -49,12 +49,12 @@ class FlatMap {
   size_t place(uint64_t key) const {
     const size_t mask = slots_.size() - 1;
     size_t at = key * 0x9e3779b97f4a7c15u >>
-                shift_;  // Fibonacci hashing: a product's high bits depend on all of the key
+                shift_;  // Fibonacci hashing: the high bits of the multiplication depend on the whole key
     while (slots_[at].key != kNone && slots_[at].key != key) at = (at + 1) & mask;
     return at;
   }
 
-  std::vector<Slot> slots_;  // a power of two, 2^(64 - shift_)
+  std::vector<Slot> slots_;  // the size is a power of two, 2^(64 - shift_)
   int shift_ = 54;
   size_t size_ = 0;
 };

@@ -36,10 +36,10 @@ int64_t contraction(const char* p, const char* end) {
 
 bool ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/// Is the character that ends before text[at] a space? at > 0.
+/// Returns whether the character that ends before text[at] is a space. at > 0.
 bool space_before(const uint8_t* table, std::string_view text, int64_t at) {
-  // The lead byte of a character is never inside another one, so that looking back finds the character that
-  // reading forward finds.
+  // A character never contains another one's lead byte, so backward search finds the same character as
+  // forward reading.
   for (int64_t bytes = 1; bytes <= 4 && bytes <= at; ++bytes) {
     const char* p = text.data() + at - bytes;
     if ((static_cast<unsigned char>(*p) & 0xC0u) == 0x80u) continue;
@@ -68,13 +68,13 @@ int64_t gpt2_piece(std::string_view text) {
     }
   }
   const CharClass cls = c.cls;
-  const char* last = p;  // the last character of the run
+  const char* last = p;  // last character of the run
   p += c.bytes;
   while (p < end && (c = classify(table, p, end)).cls == cls) {
     last = p;
     p += c.bytes;
   }
-  // Spaces before something else leave their last one to it.
+  // The last of several spaces before other text belongs to that text.
   if (cls == kS && p < end && last > begin) p = last;
   return p - begin;
 }

@@ -1,4 +1,4 @@
-// make_huggingface_tokenizer: the files of a tokenizer.
+// make_huggingface_tokenizer: files of a tokenizer.
 #include <filesystem>
 
 #include "base/error.h"
@@ -24,8 +24,7 @@ std::string read_whole(const std::string& path) {
   return text;
 }
 
-/// bos_token or eos_token of a tokenizer_config.json, "" if it has none; its other keys are for other
-/// programs.
+/// bos_token or eos_token of a tokenizer_config.json; "": none. Its other keys are for other programs.
 std::string token_of(const nlohmann::json& config, const char* key, const std::string& path) {
   const auto it = config.find(key);
   if (it == config.end() || it->is_null()) return "";

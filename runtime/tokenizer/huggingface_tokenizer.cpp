@@ -10,7 +10,7 @@
 namespace ltrain::data {
 namespace {
 
-/// Has the text a space that is not at its begin?
+/// Returns whether the text has a space after its first byte.
 bool has_inner_space(std::string_view text) {
   return text.size() > 1 && text.find(' ', 1) != std::string_view::npos;
 }
@@ -21,7 +21,7 @@ HuggingfaceTokenizer::HuggingfaceTokenizer(std::shared_ptr<const HuggingfaceTabl
     : tables_(std::move(tables)), normalizer_(tables_->normalizer), pre_tokenizer_(tables_->pre_tokenizer) {
   by_words_ = normalizer_.by_words() && pre_tokenizer_.by_words();
   for (const bool special :
-       {true, false})  // of two that are alike after normalization, the special one counts
+       {true, false})  // if two tokens are equal after normalization, the special one counts
     for (const AddedToken& token : tables_->added) {
       if (token.special != special) continue;
       std::string content = token.content;
@@ -92,7 +92,7 @@ void HuggingfaceTokenizer::encode_piece(std::string_view piece, std::vector<int3
     }
   const size_t first = out.size();
   const char *p = piece.data(), *const end = p + piece.size();
-  bool unknown = false;  // an unknown token is to be put
+  bool unknown = false;  // an unknown token must be appended
   while (p < end) {
     const int bytes = t.byte_level ? 1 : next_char(p, end).bytes;
     const std::string_view symbol(p, static_cast<size_t>(bytes));
@@ -139,7 +139,7 @@ void HuggingfaceTokenizer::decode(const int32_t* ids, int64_t count, std::string
 
 int64_t HuggingfaceTokenizer::text_bytes(int32_t id) const {
   if (id < 0 || id >= vocab_size()) return 0;
-  const std::vector<int32_t>& bytes = tables_->byte_tokens;  // some files call them special
+  const std::vector<int32_t>& bytes = tables_->byte_tokens;  // some files mark byte tokens as special
   if (std::find(bytes.begin(), bytes.end(), id) != bytes.end()) return 1;
   for (const AddedToken& t : tables_->added)
     if (t.id == id && t.special) return 0;

@@ -1,5 +1,5 @@
-// A tokenizer as Hugging Face's tokenizer.json describes one: added tokens are cut out, the rest is
-// normalized, divided into pieces, and each piece is merged by byte-pair ranks.
+// A tokenizer described by Hugging Face's tokenizer.json. Added tokens are separated first. The remaining
+// text is normalized and split into pieces, and each piece is merged by byte-pair ranks.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,33 +15,33 @@
 
 namespace ltrain::data {
 
-/// What a tokenizer.json says, as tables. Const and shared by threads, but for `normalizer` and
+/// Contents of a tokenizer.json as tables. Const and shared by threads, except `normalizer` and
 /// `pre_tokenizer`, which are copied.
 struct HuggingfaceTables {
   std::string hash;
   // The model.
   BpeTable table{{}, {}};
   bool byte_level = false;     ///< symbols are bytes; else characters
-  bool ignore_merges = false;  ///< a piece that is a token is that token
+  bool ignore_merges = false;  ///< a piece that is a token is not merged from symbols
   bool byte_fallback = false, fuse_unk = false;
-  bool metaspace_words = false;           ///< the words of each_metaspace_word() merge apart
-  std::unique_ptr<const MergeCuts> cuts;  ///< where all that stands between its cuts merges apart
+  bool metaspace_words = false;           ///< each word of each_metaspace_word() merges separately
+  std::unique_ptr<const MergeCuts> cuts;  ///< text between its cuts merges separately; null: unknown
   int32_t unk = -1;
-  std::vector<int32_t> byte_tokens;  ///< byte_fallback: ids of <0x00> to <0xFF>, -1 where there is none
-  // Before the model.
+  std::vector<int32_t> byte_tokens;  ///< byte_fallback: ids of <0x00> to <0xFF>; -1: missing
+  // Steps before the model.
   std::vector<AddedToken> added;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  // After it.
-  std::vector<int32_t> before, after;  ///< what the post-processor puts around a text
-  /// Bytes of each id in text; empty where there is no token.
+  // Steps after the model.
+  std::vector<int32_t> before, after;  ///< tokens that the post-processor adds before and after a text
+  /// Bytes of each id in decoded text; empty for an unused id.
   std::vector<std::string> shown;
-  bool strip_first_space = false;  ///< of a decoded text
+  bool strip_first_space = false;  ///< remove the first space of decoded text
   std::vector<std::pair<int32_t, std::string>>
-      shown_first;                    ///< bytes of ids that differ at the begin of a text
-  bool joined_by_spaces = false;      ///< a space between the tokens of a decoded text
-  std::vector<std::string> contents;  ///< tokens by id as the file writes them
-  int32_t bos = -1, eot = -1;         ///< -1: the file does not say
+      shown_first;                    ///< ids with different bytes at the start of a text
+  bool joined_by_spaces = false;      ///< put a space between tokens of decoded text
+  std::vector<std::string> contents;  ///< tokens by id as written in the file
+  int32_t bos = -1, eot = -1;         ///< -1: not given by the file
 };
 
 class HuggingfaceTokenizer final : public Tokenizer {

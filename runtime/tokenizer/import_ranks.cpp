@@ -14,10 +14,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Longer ones are in no published file; pairs of a token take time by the square of its length.
+/// Limit of a token's length. Published files have no longer ones, and the time for a token's pairs is
+/// quadratic in its length.
 constexpr size_t kMaxTokenBytes = 512;
 
-/// Name or regular expression, with what the caller gave in the place of the published.
+/// Layout of a name or regular expression, with the caller's special tokens if given.
 ByteLevelLayout layout_of(const RankImport& how) {
   ByteLevelLayout layout = byte_level_layout(how.pattern);
   if (!how.special_tokens.empty()) {
@@ -30,7 +31,8 @@ ByteLevelLayout layout_of(const RankImport& how) {
   return layout;
 }
 
-/// All pairs of tokens that make a token, by its rank and then by theirs: what merges under ranks alone.
+/// All pairs of tokens that form a token, sorted by its rank and then by theirs. These are the merges that
+/// ranks imply.
 Json merges_of(const std::vector<std::string>& tokens, const std::string& name) {
   std::unordered_map<std::string_view, size_t> ranks;
   for (size_t rank = 0; rank < tokens.size(); ++rank) ranks.emplace(tokens[rank], rank);
@@ -65,7 +67,8 @@ ImportedTokenizer import_ranks(const std::vector<std::string>& tokens, const Ran
   std::vector<SpecialToken> specials;
   for (const auto& [distance, token] : layout.specials) {
     check_special_token(token, vocab, name);
-    vocab[token] = ranks + distance;  // here too: a gap before an added token's id would be closed
+    // Also added to vocab, because a gap before an added token's id would be closed.
+    vocab[token] = ranks + distance;
     specials.emplace_back(ranks + distance, token);
   }
   ImportedTokenizer imported;

@@ -1,4 +1,5 @@
-// A tiktoken rank file, which has neither pattern nor special tokens, as a tokenizer.json with both.
+// Conversion of a tiktoken rank file to a tokenizer.json. A rank file has neither a pattern nor special
+// tokens, so they are given here.
 #pragma once
 #include <string>
 #include <utility>
@@ -7,11 +8,11 @@
 namespace ltrain::data {
 
 struct RankImport {
-  /// gpt2, cl100k, llama3, qwen2 or o200k, which stand for the published pattern, special tokens and
-  /// normalization; else a regular expression.
+  /// gpt2, cl100k, llama3, qwen2 or o200k for the published pattern, special tokens and normalization; else a
+  /// regular expression.
   std::string pattern;
-  std::vector<std::string> special_tokens;  ///< ids from the last rank on; none: those of the name
-  std::string bos_token, eos_token;         ///< "": those of the name
+  std::vector<std::string> special_tokens;  ///< ids follow the last rank; empty: special tokens of the name
+  std::string bos_token, eos_token;         ///< "": tokens of the name
 };
 
 struct ImportedTokenizer {
@@ -19,8 +20,8 @@ struct ImportedTokenizer {
   int64_t ids = 0;
 };
 
-/// Of `tokens` by rank, as read_rank_file() gives them. `name` is the rank file, for messages. Error (usage)
-/// for what cannot be as asked, Error (data) for what the file has.
+/// Converts `tokens` by rank, as returned by read_rank_file(). `name`: rank file, for messages. Throws Error
+/// (usage) for invalid options, Error (data) for invalid contents.
 ImportedTokenizer import_ranks(const std::vector<std::string>& tokens, const RankImport& how,
                                const std::string& name);
 

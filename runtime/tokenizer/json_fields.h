@@ -1,4 +1,4 @@
-// The fields of a JSON object from outside: each is read, or refused by name.
+// Fields of an untrusted JSON object: each is read, or refused by name.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -7,28 +7,28 @@
 
 namespace ltrain::data {
 
-/// Errors (data) name `where`, the key, what it is and what it should be.
+/// Errors (data) give `where`, the key, its value and the expected value.
 class JsonFields {
  public:
   using Json = nlohmann::json;
-  /// Error unless it is an object.
+  /// Fails unless `object` is a JSON object.
   JsonFields(const Json& object, std::string where);
 
   const std::string& where() const { return where_; }
   std::string where(const std::string& key) const { return where_ + "." + key; }
-  /// Null where the key is missing or its value is null.
+  /// Value of the key; null if it is missing or null.
   const Json* find(const std::string& key);
-  const Json& get(const std::string& key);  ///< Error where it is missing
+  const Json& get(const std::string& key);  ///< fails if the key is missing
   std::string text(const std::string& key);
   std::string text(const std::string& key, const std::string& missing);
   bool truth(const std::string& key, bool missing);
   int64_t integer(const std::string& key, int64_t low, int64_t high);
   const Json& list(const std::string& key);
-  /// Of what does not matter: the key may be there.
+  /// Accepts a key that does not matter.
   void pass_over(const std::string& key) { read_.insert(key); }
-  /// Error for a value that is neither missing nor null nor one of `accepted`.
+  /// Fails for a value that is present, not null, and not in `accepted`.
   void refuse(const std::string& key, const std::string& why, std::initializer_list<Json> accepted = {});
-  /// Error where a key was not read.
+  /// Fails if a key was not read.
   void done() const;
 
  private:

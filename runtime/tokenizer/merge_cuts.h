@@ -1,5 +1,4 @@
-// Places in a text that no merge can go over: what stands between two of them is merged, and remembered,
-// apart.
+// Positions in a text that no merge can span. The text between two of them is merged and cached separately.
 #pragma once
 #include <bitset>
 #include <cstdint>
@@ -7,16 +6,16 @@
 
 namespace ltrain::data {
 
-/// Merges join a left token's last byte to a right token's first one. Two bytes that no merge joins are a
-/// cut, whatever stands around them. For models in which each character's ids depend on that character alone:
-/// a run of unknown characters that becomes one token would go over a cut.
+/// A merge joins the last byte of its left token to the first byte of its right token. A position between two
+/// bytes that no merge joins is a cut, independent of the surrounding text. Requires a model in which the ids
+/// of each character depend only on that character: a run of unknown characters that becomes one token would
+/// span a cut.
 class MergeCuts {
  public:
-  /// A merge of tokens that end and begin so; neither is empty.
+  /// Adds the merge of two tokens, neither of which may be empty.
   void add(std::string_view left, std::string_view right) { joined_.set(place(left.back(), right.front())); }
 
-  /// Calls `use` with each part of the text; they follow each other, and none is empty. Characters stay
-  /// whole.
+  /// Calls `use` with each part of the text, in order. Parts are not empty and contain whole characters.
   template <class F>
   void each_part(std::string_view text, F&& use) const {
     size_t begin = 0;

@@ -1,4 +1,4 @@
-// Words of text in which spaces are written as U+2581, as SentencePiece and its like have them.
+// Words of text in which spaces are written as U+2581, as in SentencePiece.
 #pragma once
 #include <algorithm>
 #include <string_view>
@@ -7,14 +7,15 @@ namespace ltrain::data {
 
 inline constexpr std::string_view kMetaspace = "\xe2\x96\x81";  ///< U+2581
 
-/// Has a token something else before a U+2581? Where none has, nothing merges over the begin of a word.
+/// Returns whether the token has other text before a U+2581. If no token has, no merge spans the start of a
+/// word.
 inline bool goes_over_words(std::string_view token) {
   for (size_t at = 0; (at = token.find(kMetaspace, at)) != std::string_view::npos; at += kMetaspace.size())
     if (at > 0 && !token.substr(0, at).ends_with(kMetaspace)) return true;
   return false;
 }
 
-/// Calls `use` with each word: a run of U+2581, perhaps empty, and what follows up to the next one.
+/// Calls `use` with each word: a possibly empty run of U+2581, and the text up to the next one.
 template <class F>
 void each_metaspace_word(std::string_view text, F&& use) {
   while (!text.empty()) {

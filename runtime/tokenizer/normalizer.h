@@ -1,4 +1,4 @@
-// What a tokenizer.json does with text before it is split (its "normalizer"): a list of steps.
+// Normalization of text before it is split (the "normalizer" of a tokenizer.json): a list of steps.
 #pragma once
 #include <string>
 #include <string_view>
@@ -19,7 +19,7 @@ struct ReplaceStep {
   Regex pattern;
   std::string text;
 };
-/// The same for a pattern that is a text, in UTF-8 and not empty.
+/// Like ReplaceStep, for a literal pattern, in UTF-8 and not empty.
 struct ReplaceTextStep {
   std::string pattern, text;
 };
@@ -27,7 +27,7 @@ struct StripStep {
   bool left = false, right = false;
 };
 
-/// Not for several threads at once; copies may be used apart.
+/// Not thread-safe; each thread needs its own copy.
 class Normalizer {
  public:
   using Step = std::variant<UnicodeForm, LowercaseStep, PrependStep, ReplaceStep, ReplaceTextStep, StripStep>;
@@ -35,9 +35,10 @@ class Normalizer {
   explicit Normalizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
   bool empty() const { return steps_.empty(); }
-  /// The text after all steps. Bytes that are not UTF-8 stay as they are.
+  /// Applies all steps to the text. Invalid UTF-8 bytes are not changed.
   void apply(std::string& text);
-  /// Is a text the sum of its parts when it is cut between a character that is no space and an ASCII space?
+  /// Returns whether the parts of a text cut between a non-space character and an ASCII space normalize like
+  /// the full text.
   bool by_words() const;
 
  private:

@@ -1,4 +1,4 @@
-// Ids of pieces that came before: words come again and again.
+// Cache for the ids of pieces, because most words occur many times.
 #pragma once
 #include <xxhash.h>
 
@@ -10,12 +10,13 @@
 
 namespace ltrain::data {
 
-/// One slot per hash, the newest wins: 64 bytes a slot, 2 MiB in all. Long pieces are not kept.
+/// Hash table with one 64-byte slot per hash, 2 MiB in total. A new piece replaces the old one. Long pieces
+/// are not cached.
 class PieceCache {
  public:
   PieceCache() : slots_(kSlots) {}
 
-  /// Appends the ids of `piece`; those it does not have it gets from `encode(piece, out)`.
+  /// Appends the ids of `piece`. If it is not cached, calls `encode(piece, out)`.
   template <class Encode>
   void encode(std::string_view piece, std::vector<int32_t>& out, Encode&& encode) {
     if (piece.size() > kBytes || piece.empty()) return encode(piece, out);

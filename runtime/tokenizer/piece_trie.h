@@ -1,4 +1,4 @@
-// Finds all pieces that begin at a place of a text, byte by byte.
+// Search for all pieces that start at a position of a text, byte by byte.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace ltrain::data {
 
-/// A trie whose edges are in one hash table; const and shared by threads once it is filled.
+/// A trie with all edges in one hash table. Once filled, it is const and shared by threads.
 class PieceTrie {
  public:
   PieceTrie() { std::fill(std::begin(first_), std::end(first_), -1); }
 
-  /// `value` >= 0; of a piece that comes twice the first counts.
+  /// Adds a piece with `value` >= 0. Of a repeated piece the first one counts.
   void add(std::string_view piece, int32_t value) {
     if (piece.empty()) return;
     int32_t& root = first_[static_cast<unsigned char>(piece[0])];
@@ -33,16 +33,17 @@ class PieceTrie {
   }
   bool empty() const { return values_.empty(); }
 
-  /// Node after the first byte, and after one more; -1: no piece goes on so.
+  /// Node after the first byte, or after one more byte; -1: no piece continues this way.
   int32_t first(unsigned char byte) const { return first_[byte]; }
   int32_t next(int32_t node, unsigned char byte) const {
     const int32_t* to = edges_.find(key_of(node, byte));
     return to ? *to : -1;
   }
-  /// Of the piece that ends in the node; -1: none does.
+  /// Value of the piece that ends in the node; -1: none.
   int32_t value(int32_t node) const { return values_[node]; }
 
-  /// Bytes of the longest piece that `text` begins with, and its value; 0 where there is none.
+  /// Returns the length in bytes of the longest piece at the start of `text`, and sets its value; 0: no
+  /// piece.
   size_t longest(std::string_view text, int32_t& value) const {
     size_t found = 0;
     if (text.empty()) return 0;
@@ -65,7 +66,7 @@ class PieceTrie {
     return static_cast<int32_t>(values_.size()) - 1;
   }
 
-  FlatMap<int32_t> edges_;  // of a node and a byte
+  FlatMap<int32_t> edges_;  // key: node and byte
   std::vector<int32_t> values_;
   int32_t first_[256];
 };

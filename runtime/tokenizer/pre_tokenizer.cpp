@@ -22,7 +22,7 @@ void PreTokenizer::apply(RegexSplit& step, const std::string& text, std::vector<
     const auto put = [&](size_t begin, size_t end) {
       if (begin < end) next_.push_back({piece.begin + begin, piece.begin + end, piece.first && begin == 0});
     };
-    // Matches and what lies between them cover the piece.
+    // Matches and the text between them cover the piece.
     spans_.clear();
     size_t done = 0, from = 0;
     Regex::Match m;
@@ -31,12 +31,12 @@ void PreTokenizer::apply(RegexSplit& step, const std::string& text, std::vector<
       spans_.push_back({m.begin, m.end, !step.invert});
       done = m.end;
       from = m.end;
-      if (m.begin == m.end)  // an empty match: on by a character
+      if (m.begin == m.end)  // empty match: advance by a character
         for (++from; from < view.size() && (static_cast<unsigned char>(view[from]) & 0xC0) == 0x80;) ++from;
     }
     if (done < view.size()) spans_.push_back({done, view.size(), step.invert});
 
-    bool before = false;  // did the last span match?
+    bool before = false;  // the last span matched
     const size_t kept = next_.size();
     switch (step.behavior) {
       case SplitBehavior::isolated:
@@ -115,7 +115,7 @@ void PreTokenizer::apply(MetaspaceSplit& step, std::string& text, std::vector<Pi
       if (from < end) next_.push_back({from, end, piece.first && from == begin});
       from = end;
     };
-    // Each replacement begins a piece: runs of them are pieces of one.
+    // Each replacement begins a piece, so a run of n replacements gives n pieces.
     if (step.split)
       for (size_t at = begin; (at = changed_.find(step.replacement, at)) != std::string::npos;
            at += step.replacement.size())
@@ -137,7 +137,7 @@ void PreTokenizer::apply(PrefixSpace&, std::string& text, std::vector<Piece>& pi
 }
 
 bool PreTokenizer::by_words() const {
-  // Metaspace and a prefix give nothing to a part that begins with a space.
+  // Metaspace and a prefix add nothing to a part that begins with a space.
   bool splits = false;
   for (const Step& step : steps_) {
     if (const auto* r = std::get_if<RegexSplit>(&step)) {

@@ -1,5 +1,5 @@
-// How a tokenizer.json divides normalized text into the pieces that are merged apart (its "pre_tokenizer"): a
-// list of steps.
+// Splitting of normalized text into pieces that are merged separately (the "pre_tokenizer" of a
+// tokenizer.json): a list of steps.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,42 +11,42 @@
 
 namespace ltrain::data {
 
-/// What becomes of a match of a Split: a piece, nothing, a part of the piece before or after, or one with its
-/// neighbours that match.
+/// Result for a match of a Split: a separate piece, nothing, a part of the previous or next piece, or one
+/// piece with adjacent matches.
 enum class SplitBehavior : uint8_t { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
 struct RegexSplit {
   Regex pattern;
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;  ///< what does not match counts as the match
-  /// May the text be cut between a character that is no space and an ASCII space without another match? And
-  /// is there always an end of a piece?
+  bool invert = false;  ///< text outside the matches counts as the match
+  /// `local`: cutting the text between a non-space character and an ASCII space does not change matches.
+  /// `by_words`: a piece always ends there.
   bool local = false, by_words = false;
 };
-struct Gpt2Split {};  ///< GPT-2's pattern, without a regular expression
+struct Gpt2Split {};  ///< GPT-2's pattern, without a regex engine
 enum class PrependScheme : uint8_t { always, never, first };
 struct MetaspaceSplit {
-  std::string replacement;  ///< of spaces; one character
+  std::string replacement;  ///< replaces spaces; one character
   PrependScheme prepend = PrependScheme::always;
-  bool split = true;  ///< before each replacement
+  bool split = true;  ///< split before each replacement
 };
-struct PrefixSpace {};  ///< a space before a piece that has none
+struct PrefixSpace {};  ///< adds a space to a piece that does not start with one
 
 class PreTokenizer {
  public:
   using Step = std::variant<RegexSplit, Gpt2Split, MetaspaceSplit, PrefixSpace>;
   struct Piece {
     size_t begin, end;  ///< bytes of the text; never empty
-    bool first;         ///< begins where the input begins
+    bool first;         ///< starts at the beginning of the input
   };
   PreTokenizer() = default;
   explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
-  /// Pieces of `text`, which steps may change. `first`: the input begins with it. Not for several threads at
-  /// once; copies may be used apart.
+  /// Splits `text`, which steps may change. `first`: it is the beginning of the input. Not thread-safe; each
+  /// thread needs its own copy.
   void split(std::string& text, bool first, std::vector<Piece>& pieces);
-  /// Are the pieces of a text those of its parts when it is cut between a character that is no space and an
-  /// ASCII space?
+  /// Returns whether the parts of a text cut between a non-space character and an ASCII space have the same
+  /// pieces as the full text.
   bool by_words() const;
 
  private:

@@ -9,17 +9,18 @@
 
 namespace ltrain::data {
 
-/// Walks over the bytes of a message; Error (data) that names the file, the message and the offset where they
-/// are none.
+/// Iterates over the fields of a message. Throws Error (data) with the file, the message and the offset of
+/// invalid bytes.
 class ProtobufFields {
  public:
   enum Type : uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
-  /// `name` of file and message must outlive this; `offset` of `message` in the file.
+  /// `name`: file and message, for errors; must outlive this object. `offset`: position of `message` in the
+  /// file.
   ProtobufFields(std::string_view message, const std::string& name, size_t offset = 0)
       : text_(message), name_(name), offset_(offset) {}
 
-  /// On to the next field; false at the end.
+  /// Moves to the next field; false at the end.
   bool next() {
     if (at_ == text_.size()) return false;
     const uint64_t tag = read_varint();
@@ -52,7 +53,7 @@ class ProtobufFields {
   }
 
   int number() const { return number_; }
-  // The value, which must be of the type.
+  // Value of the field. The type must match.
   uint64_t integer() const { return require(varint), value_; }
   bool truth() const { return integer() != 0; }
   float real() const {

@@ -16,7 +16,7 @@ constexpr uint32_t kMatchLimit = 50000000;  // steps of one match
 constexpr uint32_t kHeapLimit = 64 << 10;   // KiB
 constexpr size_t kJitStack = 8 << 20;       // bytes, at most
 
-/// Takes a pattern over, one construct at a time.
+/// Translates a pattern one construct at a time.
 class Translation {
  public:
   Translation(std::string_view pattern, const std::string& where) : text_(pattern), where_(where) {}
@@ -61,7 +61,7 @@ class Translation {
   void escape(bool in_class) {
     if (at_ + 1 >= text_.size()) refuse("nothing follows it", "\\");
     const char c = text_[at_ + 1];
-    // Word characters as Unicode's technical standard 18 has them, but for U+200C and U+200D.
+    // Word characters of Unicode Technical Standard 18, except U+200C and U+200D.
     constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
     switch (c) {
       case 's':
@@ -95,7 +95,7 @@ class Translation {
     }
   }
 
-  /// \p{L}, \p{Lu}, \p{Han}, \P{..}, \p{^..}: categories and scripts of those names mean the same.
+  /// \p{L}, \p{Lu}, \p{Han}, \P{..}, \p{^..}: categories and scripts have the same meaning.
   void property() {
     size_t end = at_ + 2;
     if (end < text_.size() && text_[end] != '{') {
@@ -153,7 +153,8 @@ class Translation {
     refuse("this kind of group", std::string(rest.substr(0, 4)));
   }
 
-  /// {n}, {n,}, {n,m}. What follows may be ?, not +, which is possessive for some engines and not for others.
+  /// {n}, {n,}, {n,m}. A following ? is accepted. A following + is refused, because it is possessive only in
+  /// some engines.
   void bounds() {
     size_t end = at_ + 1;
     while (end < text_.size() && (std::isdigit(static_cast<unsigned char>(text_[end])) || text_[end] == ','))
@@ -188,7 +189,7 @@ struct Freer {
 
 struct Regex::Compiled {
   std::string pattern, where;
-  std::string text;  // of_text(): what is looked for, without PCRE2
+  std::string text;  // literal text of of_text(), matched without PCRE2
   std::unique_ptr<pcre2_code, Freer<pcre2_code_free>> code;
 };
 
@@ -224,7 +225,7 @@ Regex::Regex(const std::string& pattern, const std::string& where) {
   if (!compiled->code)
     fail(ExitCode::data, "{}: the pattern \"{}\": {} (at byte {} of \"{}\")", where, printable(pattern, 200),
          message_of(error), at, printable(translated, 200));
-  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // where there is none, PCRE2 interprets
+  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without JIT, PCRE2 interprets
   compiled_ = std::move(compiled);
 }
 

@@ -10,7 +10,7 @@
 namespace ltrain::data {
 namespace {
 
-// Far beyond what models have, and small enough that a hostile file costs little.
+// Limits far above real models, and small enough to make a hostile file cheap.
 constexpr size_t kMaxPieces = size_t{1} << 20, kMaxPieceBytes = 512, kMaxBytes = size_t{8} << 20;
 
 SentencePiece read_piece(ProtobufFields f) {
@@ -95,7 +95,7 @@ int byte_of(std::string_view piece) {
 
 void check_pieces(SentencepieceModel& m, const std::string& name) {
   if (m.pieces.empty()) fail(ExitCode::data, "{}: has no pieces; not a SentencePiece model", name);
-  // Names of what text does not become are apart from those of what it becomes.
+  // Reserved pieces and text pieces have separate names.
   std::unordered_map<std::string_view, size_t> seen[2];
   size_t bytes = 0;
   if (m.byte_fallback) m.byte_pieces.assign(256, -1);
@@ -133,7 +133,7 @@ void check_pieces(SentencepieceModel& m, const std::string& name) {
 }  // namespace
 
 SentencepieceModel read_sentencepiece_model(std::string_view file, const std::string& name) {
-  // What Llama-3 has under the same name.
+  // Llama-3 has a rank file under the same name.
   const size_t line = file.find('\n');
   if (line > 0 && line < 64 &&
       file.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

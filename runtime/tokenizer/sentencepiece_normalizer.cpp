@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// A unit of the array: label in the low byte (bit 31 set: a value), value in the low 31 bits, and offset from
-// bit 10 on, times 256 where bit 9 is set. Bit 8: a value is among the edges.
+// A unit of the array has a label in its low byte (bit 31 set: a value), a value in its low 31 bits, and an
+// offset from bit 10 on, times 256 if bit 9 is set. Bit 8: a value is among the edges.
 bool has_value(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t label(uint32_t unit) { return unit & 0x800000ffu; }
 uint32_t offset(uint32_t unit) { return (unit >> 10) << ((unit & 1u << 9) >> 6); }
@@ -75,7 +75,7 @@ void CharsMap::find_plain() {
 }
 
 void CharsMap::find_inner_space() {
-  // Each node is gone through once: a hostile array may have circles.
+  // Each node is visited once, because a hostile array may have cycles.
   std::vector<bool> seen(units_.size());
   std::vector<uint32_t> open = {kRoot};
   seen[kRoot] = true;
@@ -109,7 +109,7 @@ SentencepieceNormalizer::SentencepieceNormalizer(const SentencepieceModel& m, co
 }
 
 bool SentencepieceNormalizer::by_words() const {
-  // What goes on with a space gets a prefix exactly where its own space is removed.
+  // A part that begins with a space gets a prefix exactly if its own space is removed.
   return dummy_prefix_ == remove_spaces_ && !user_space_ && !(mapped_ && map_.has_inner_space());
 }
 

@@ -42,11 +42,12 @@ struct Tables {
   const SentencepieceModel model;
   SentencepieceNormalizer normalizer;
   Unigram unigram;
-  // BPE. Symbols are pieces, and after them characters that are in pieces without being one.
+  // BPE. Symbols are pieces, followed by characters that occur in pieces but are not pieces.
   BpeTable bpe{{}, {}};
-  std::vector<int32_t> symbol_ids;  ///< what a symbol is in the end; -1: unknown
-  PieceTrie user_defined;           ///< are never merged
-  bool by_words = false;            ///< no piece goes over the place before a U+2581, but of runs of them
+  std::vector<int32_t> symbol_ids;  ///< final id of a symbol; -1: unknown
+  PieceTrie user_defined;           ///< pieces that are never merged
+  /// No piece spans the position before a U+2581, except within a run of them.
+  bool by_words = false;
   std::string hash;
   int32_t bos = -1, eot = -1;
 
@@ -57,7 +58,7 @@ struct Tables {
 
   void make_bpe(const std::string& name) {
     std::vector<std::string> symbols(model.pieces.size());
-    std::map<std::string, int32_t, std::less<>> ids;  // of symbols
+    std::map<std::string, int32_t, std::less<>> ids;  // ids of symbols
     for (size_t id = 0; id < symbols.size(); ++id) {
       const SentencePiece& p = model.pieces[id];
       symbol_ids.push_back(static_cast<int32_t>(id));
@@ -82,7 +83,7 @@ struct Tables {
     std::vector<int32_t> order;
     for (size_t id = 0; id < model.pieces.size(); ++id) {
       if (symbols[id].empty()) continue;
-      const std::string& text = model.pieces[id].text;  // not symbols[id]: they grow
+      const std::string& text = model.pieces[id].text;  // not symbols[id], which may be reallocated
       order.push_back(static_cast<int32_t>(id));
       for (const char *c = text.data(), *end = c + text.size(); c < end;) {
         const std::string character(c, static_cast<size_t>(next_char(c, end).bytes));
@@ -90,7 +91,7 @@ struct Tables {
         add_character(character, -1);
       }
     }
-    // Largest score first; equal scores have one rank, and the leftmost merges.
+    // Largest score first. Equal scores share a rank, and the leftmost pair merges.
     const auto score = [&](int32_t id) { return model.pieces[static_cast<size_t>(id)].score; };
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return score(a) > score(b); });
     std::vector<BpeMerge> merges;
@@ -146,7 +147,7 @@ class SentencepieceTokenizer final : public Tokenizer {
               out.end());
   }
 
-  /// As the library does it, but that bytes which are no UTF-8 stay what they are.
+  /// Decodes like the library, except that invalid UTF-8 bytes are kept.
   void decode(const int32_t* ids, int64_t count, std::string& out, bool begin) const override {
     const SentencepieceModel& m = t_->model;
     const size_t from = out.size();
@@ -191,7 +192,7 @@ class SentencepieceTokenizer final : public Tokenizer {
   }
 
   int64_t safe_cut(std::string_view text) const override {
-    // Under a unigram model sums begin anew at a cut, which can tell apart what single precision could not.
+    // Unigram sums restart at a cut, which may separate segmentations that are equal in single precision.
     if (!t_->normalizer.by_words() || !t_->by_words) return 0;
     for (;;) {
       const int64_t cut = word_cut(text);

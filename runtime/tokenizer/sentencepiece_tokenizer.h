@@ -1,5 +1,5 @@
-// A tokenizer as a SentencePiece model describes one (Kudo and Richardson 2018). Ids are those of its
-// library's encode().
+// A tokenizer described by a SentencePiece model (Kudo and Richardson 2018). Ids are those of its library's
+// encode().
 #pragma once
 #include <memory>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace ltrain::data {
 
-/// Of the bytes of a model file; `name` for messages. Error (data) that names what is damaged or not
-/// supported; Error (usage) for a token that it does not have.
+/// Makes a tokenizer from the bytes of a model file. `name`: for messages. Throws Error (data) with the
+/// damaged or unsupported part, and Error (usage) for a document token that the model does not have.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string_view file, const std::string& name,
                                                         const DocumentTokens& tokens = {});
 

@@ -1,8 +1,8 @@
-// Text to token ids and back.
+// Conversion of text to token ids and back.
 //
-// Encoding takes any bytes. For byte and gpt2 text that looks like a special token is text; a tokenizer.json
-// says which tokens are found in text ("added_tokens"), and so it is done. What begins or ends a text is only
-// ever added by the caller.
+// Encoding accepts any bytes. For byte and gpt2, text that looks like a special token is ordinary text. A
+// tokenizer.json lists the tokens that are matched in text ("added_tokens"). Tokens that begin or end a text
+// are added only by the caller.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,33 +12,35 @@
 
 namespace ltrain::data {
 
-inline constexpr std::string_view kEndOfText = "<|endoftext|>";  ///< how the end-of-text id decodes
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";  ///< decoded text of the end-of-text id
 
-/// Not for several threads at once (it caches); each takes a clone(), which shares the tables.
+/// Not thread-safe, because it caches. Each thread needs a clone(), which shares the tables.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   virtual std::string name() const = 0;       ///< "byte", "gpt2", "huggingface"
   virtual int64_t vocab_size() const = 0;     ///< ids are 0 .. vocab_size-1
-  virtual int32_t eot() const = 0;            ///< end-of-text id; -1: the tokenizer's files name none
+  virtual int32_t eot() const = 0;            ///< end-of-text id; -1: not named by the tokenizer's files
   virtual int32_t bos() const { return -1; }  ///< begin-of-text id; -1: none
-  virtual int32_t find(std::string_view token) const { return -1; }  ///< id of a token by its text; -1: none
-  virtual std::string hash() const = 0;  ///< of everything that decides the ids; 16 hex digits
+  /// Id of a token by its text; -1: none.
+  virtual int32_t find(std::string_view token) const { return -1; }
+  virtual std::string hash() const = 0;  ///< hash of everything that determines the ids; 16 hex digits
   virtual std::unique_ptr<Tokenizer> clone() const = 0;
 
-  virtual void encode(std::string_view text, std::vector<int32_t>& out) = 0;  ///< appends
-  /// Appends; Error on a bad id. `begin`: the ids begin a text; else they go on in one.
+  virtual void encode(std::string_view text, std::vector<int32_t>& out) = 0;  ///< appends to `out`
+  /// Appends the text of the ids. Throws Error for an invalid id. `begin`: the ids are at the start of a
+  /// text; else they continue one.
   virtual void decode(const int32_t* ids, int64_t count, std::string& out, bool begin = true) const = 0;
-  /// Bytes of text that an id stands for; 0: of an id that is a mark, as of the end of a document, or none.
+  /// Bytes of text that an id represents; 0: a marker such as end of document, or an invalid id.
   virtual int64_t text_bytes(int32_t id) const = 0;
-  /// What the tokenizer's post-processor puts before a text.
+  /// Ids that the tokenizer's post-processor puts before a text.
   virtual std::vector<int32_t> before_text() const { return {}; }
-  /// Puts around the ids of a text what the tokenizer's post-processor puts there.
+  /// Adds to the ids of a text the special tokens of the tokenizer's post-processor.
   virtual void add_special_tokens(std::vector<int32_t>& ids) const {}
 
-  /// The longest prefix (bytes) of `text` after which a text that goes on may be cut, so that the ids of the
-  /// two parts are the ids of the whole; 0 if there is none.
+  /// Longest prefix (bytes) of an unfinished text after which it may be cut, such that the ids of the two
+  /// parts are the ids of the full text; 0: none.
   virtual int64_t safe_cut(std::string_view text) const = 0;
 
   std::vector<int32_t> encode(std::string_view text) {
@@ -53,26 +55,26 @@ class Tokenizer {
   }
 };
 
-/// Id = byte value 0..255, end of text = 256; vocabulary 257.
+/// Byte tokenizer: id = byte value 0..255, end of text = 256; vocabulary 257.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-/// Byte-level BPE of GPT-2 with the merge ranks of a tiktoken file (lines of `base64 rank`). End of text is
-/// the id after the last rank: 50256 with the published file, vocabulary 50257.
+/// Byte-level BPE of GPT-2 with the merge ranks of a tiktoken file (lines of `base64 rank`). The end-of-text
+/// id follows the last rank: 50256 with the published file, vocabulary 50257.
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& rank_file);
 
-/// Texts of the tokens that begin and end a document; "": those that tokenizer_config.json names, if it is
-/// there.
+/// Texts of the tokens that begin and end a document; "": tokens named in tokenizer_config.json, if it
+/// exists.
 struct DocumentTokens {
   std::string bos, eos;
 };
 
-/// Of a tokenizer.json or a SentencePiece model (*.model), or of the folder that has one; where it has both,
-/// the tokenizer.json. Error (data) that names what is wrong or not supported.
+/// Makes a tokenizer from a tokenizer.json or a SentencePiece model (*.model), or from the folder with one.
+/// If a folder has both, tokenizer.json is used. Throws Error (data) with the invalid or unsupported part.
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& path,
                                                       const DocumentTokens& tokens = {});
 
-/// By name: "byte", "gpt2" with its rank file, "huggingface" with its tokenizer.json or folder. Error (usage)
-/// for another name, or a file that is missing or too many.
+/// Makes a tokenizer by name: "byte", "gpt2" with its rank file, "huggingface" with its tokenizer.json or
+/// folder. Throws Error (usage) for another name, and for a missing or superfluous file.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::string& path,
                                           const DocumentTokens& tokens = {});
 

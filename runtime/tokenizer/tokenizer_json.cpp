@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 32;
 constexpr int64_t kMaxTokens = int64_t{1} << 20;
-// Far beyond what tokenizers have, and small enough that a hostile file costs little.
+// Limits far above real tokenizers, and small enough to make a hostile file cheap.
 constexpr size_t kMaxSteps = 100, kMaxContent = 1000, kMaxAround = 1000, kMaxAddedBytes = size_t{4} << 20;
 
 void check_steps(size_t steps, const std::string& where) {
@@ -33,7 +33,7 @@ void check_steps(size_t steps, const std::string& where) {
   fail(ExitCode::data, "{}: type \"{}\" is not supported; {} are", where, printable(type, 60), known);
 }
 
-/// A component and those inside its Sequences, in order.
+/// Visits a component and those inside its Sequences, in order.
 template <class F>
 void each_component(const Json* component, const std::string& where, const char* list, F&& visit) {
   if (!component) return;
@@ -143,7 +143,7 @@ struct PreTokenizerRead {
 };
 
 PreTokenizerRead read_pre_tokenizer(const Json* component, const std::string& where) {
-  // Rust's word characters, which are \w and the two that join words.
+  // Rust's word characters: \w and two joiners.
   constexpr const char* kWords = R"([\w\x{200c}\x{200d}]+|[^\w\x{200c}\x{200d}\s]+)";
   PreTokenizerRead read;
   std::vector<PreTokenizer::Step> steps;
@@ -154,7 +154,7 @@ PreTokenizerRead read_pre_tokenizer(const Json* component, const std::string& wh
     check_steps(steps.size(), f.where());
     if (read.byte_level) fail(ExitCode::data, "{}: {} after ByteLevel is not supported", f.where(), type);
     if (type == "ByteLevel") {
-      f.pass_over("trim_offsets");  // offsets are not asked for
+      f.pass_over("trim_offsets");  // offsets are not used
       if (f.truth("add_prefix_space", true)) steps.emplace_back(PrefixSpace{});
       if (f.truth("use_regex", true)) steps.emplace_back(Gpt2Split{});
       read.byte_level = true;
@@ -194,7 +194,7 @@ PreTokenizerRead read_pre_tokenizer(const Json* component, const std::string& wh
   return read;
 }
 
-/// The bytes that a token of a byte-level vocabulary stands for; false where it has a character of no byte.
+/// Decodes a token of a byte-level vocabulary; false if a character represents no byte.
 bool bytes_of_token(std::string_view token, std::string& bytes) {
   static const std::unordered_map<uint32_t, char> kBytes = [] {
     std::unordered_map<uint32_t, char> m;
@@ -304,7 +304,7 @@ class Reader {
       else if (!bytes_of_token(t_->contents[id], symbols[id]))
         symbols[id].clear();
     }
-    // U+2581 must be a token: a run of unknown characters would go over it.
+    // U+2581 must be a token, because a run of unknown characters would span it.
     t_->metaspace_words = !t_->byte_level && !t_->ignore_merges && id_of(std::string(kMetaspace)) >= 0 &&
                           std::none_of(merges.begin(), merges.end(), [&](const BpeMerge& m) {
                             return goes_over_words(t_->contents[m.id]);
@@ -314,7 +314,7 @@ class Reader {
     find_cuts(merges);
   }
 
-  /// Text that has no ids would be lost without a word.
+  /// Refuses a vocabulary that has no ids for some text, because the text would be lost silently.
   void check_symbols(const std::string& where) {
     if (t_->byte_fallback) {
       for (int b = 0; b < 256; ++b) t_->byte_tokens.push_back(id_of(fmt::format("<0x{:02X}>", b)));
@@ -341,13 +341,14 @@ class Reader {
              where, b);
   }
 
-  /// Where all bytes have a token nothing is unknown, and merges alone say what belongs together.
+  /// Finds positions that no merge spans. If all bytes have tokens, no symbol is unknown, and only merges
+  /// join text.
   void find_cuts(const std::vector<BpeMerge>& merges) {
     const std::vector<int32_t>& bytes = t_->byte_tokens;
     if (bytes.empty() || t_->ignore_merges || std::find(bytes.begin(), bytes.end(), -1) != bytes.end())
       return;
     std::unordered_map<int32_t, std::string>
-        byte_of;  // of tokens that stand for a byte: <0x0A> is no character
+        byte_of;  // bytes of tokens that represent a byte: <0x0A> is not a character
     for (int b = 0; b < 256; ++b) byte_of[bytes[b]] = std::string(1, static_cast<char>(b));
     auto cuts = std::make_unique<MergeCuts>();
     for (const BpeMerge& m : merges) {
@@ -419,7 +420,7 @@ class Reader {
       } else if (in_vocabulary != a.id) {
         fail(ExitCode::data, "{}: {}, but model.vocab says {}", f.where("id"), a.id, in_vocabulary);
       }
-      // A reader that gives the next free id, as `tokenizers` does, must come to the same.
+      // A reader that assigns the next free id, like `tokenizers`, must get the same ids.
       if (in_vocabulary < 0 && a.id != next)
         fail(ExitCode::data, "{}: {} where {} is the next id: ids of added tokens follow each other",
              f.where("id"), a.id, next);
@@ -439,7 +440,7 @@ class Reader {
     each_component(component, where, "processors", [&](const std::string& type, JsonFields& f) {
       if (t_->before.size() + t_->after.size() > kMaxAround)
         fail(ExitCode::data, "{}: more than {} tokens around a text", f.where(), kMaxAround);
-      if (type == "ByteLevel") {  // changes offsets alone
+      if (type == "ByteLevel") {  // changes only offsets
         for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) f.pass_over(key);
       } else if (type == "TemplateProcessing") {
         read_template(f);
@@ -500,9 +501,9 @@ class Reader {
     t_->after.insert(t_->after.end(), parts[1].begin(), parts[1].end());
   }
 
-  /// Fills `shown`: what each id gives in text.
+  /// Fills `shown` with the text of each id.
   void read_decoder(const Json* component, const std::string& where) {
-    std::vector<std::string> types;  // of the steps
+    std::vector<std::string> types;  // types of the steps
     std::string replaced, by;
     bool byte_fallback = false, fused = false;
     MetaspaceSplit metaspace;
@@ -575,7 +576,7 @@ class Reader {
   const std::string& name_;
   Json root_;
   std::shared_ptr<HuggingfaceTables> t_ = std::make_shared<HuggingfaceTables>();
-  std::unordered_map<std::string, int32_t> ids_;  // of the vocabulary and the added tokens
+  std::unordered_map<std::string, int32_t> ids_;  // ids of the vocabulary and of added tokens
   int64_t model_size_ = 0;
   size_t added_bytes_ = 0;
 };

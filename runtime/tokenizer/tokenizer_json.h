@@ -1,4 +1,4 @@
-// Reads Hugging Face's tokenizer.json.
+// Reader of Hugging Face's tokenizer.json.
 #pragma once
 #include <memory>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ltrain::data {
 
-/// What `text`, a tokenizer.json, says; `name` for messages. Every key is obeyed, or refused by name (Error,
+/// Parses the text of a tokenizer.json. `name`: for messages. Every key is obeyed, or refused by name (Error,
 /// data).
 std::shared_ptr<HuggingfaceTables> read_tokenizer_json(const std::string& text, const std::string& name);
 

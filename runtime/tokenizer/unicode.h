@@ -1,29 +1,29 @@
-// Classes of code points, and UTF-8, as GPT-2's pattern needs them.
+// Classes of code points, and UTF-8, for GPT-2's pattern.
 #pragma once
 #include <cstdint>
 
 namespace ltrain::data {
 
-enum CharClass : uint8_t { kOther = 0, kL = 1, kN = 2, kS = 3 };  ///< neither; letter; number; White_Space
+enum CharClass : uint8_t { kOther = 0, kL = 1, kN = 2, kS = 3 };  ///< other; letter; number; White_Space
 
 struct UnicodeRange {
   uint32_t first, last;
   CharClass cls;
 };
-extern const UnicodeRange kUnicodeRanges[];  ///< unicode_table.cpp, generated
+extern const UnicodeRange kUnicodeRanges[];  ///< generated in unicode_table.cpp
 extern const int kUnicodeRangeCount;
 
-/// Class of every code point, [0x110000].
+/// Class of every code point; array of 0x110000.
 const uint8_t* char_classes();
 
 struct Char {
   int bytes = 0;      ///< 1 to 4
-  uint32_t code = 0;  ///< not for an invalid byte
+  uint32_t code = 0;  ///< unset for an invalid byte
   bool valid = false;
 };
 
-/// The character at p < end. A byte that does not begin valid UTF-8 (overlong forms and surrogates are not)
-/// is one invalid character of one byte.
+/// The character at p < end. A byte that does not start valid UTF-8 (overlong forms and surrogates are
+/// invalid) is one invalid character of one byte.
 inline Char next_char(const char* p, const char* end) {
   const auto* u = reinterpret_cast<const unsigned char*>(p);
   const uint32_t a = u[0];

@@ -8,7 +8,7 @@
 
 namespace ltrain::data {
 namespace {
-constexpr float kMostScore = 100000;  // sums begin anew beyond it: single precision is coarse there
+constexpr float kMostScore = 100000;  // sums restart beyond it, because single precision is coarse there
 }
 
 Unigram::Unigram(const SentencepieceModel& model) : scores_(model.pieces.size()), unk_(model.unk) {
@@ -18,8 +18,7 @@ Unigram::Unigram(const SentencepieceModel& model) : scores_(model.pieces.size())
   unk_score_ = least - 10.0f;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const SentencePiece& p = model.pieces[id];
-    // Better than all that could be in its place (log probabilities are below 0), and a long one than two
-    // short.
+    // Higher than any alternative (log probabilities are below 0). One long piece beats two short ones.
     if (p.type == PieceType::user_defined)
       scores_[id] = static_cast<float>(0.1 * static_cast<double>(p.text.size() - 1));
     else if (p.type == PieceType::normal)
@@ -33,7 +32,7 @@ Unigram::Unigram(const SentencepieceModel& model) : scores_(model.pieces.size())
 
 void Unigram::segment(std::string_view text, Scratch& scratch, std::vector<Part>& parts) const {
   std::vector<Scratch::Best>& best = scratch.best;
-  // best[i] ends at text[begin + i]. Nothing from before `begin` goes beyond it: what is before is decided.
+  // best[i] ends at text[begin + i]. No piece spans `begin`, so text before it is final.
   size_t begin = 0, reach = 0;
   best.assign(1, {});
   const auto flush = [&](size_t end) {
@@ -57,7 +56,7 @@ void Unigram::segment(std::string_view text, Scratch& scratch, std::vector<Part>
     const float so_far = best[here].score;
     const size_t character =
         static_cast<size_t>(next_char(text.data() + at, text.data() + text.size()).bytes);
-    bool single = false;  // is the character a piece?
+    bool single = false;  // the character is a piece
     int32_t node = trie_.first(static_cast<unsigned char>(text[at]));
     for (size_t n = 1; node >= 0; ++n) {
       if (const int32_t id = trie_.value(node); id >= 0) {

@@ -1,5 +1,5 @@
-// The best segmentation of a text under a unigram model (Kudo 2018, "Subword regularization"): the one whose
-// pieces have the largest sum of log probabilities.
+// Segmentation of a text under a unigram model (Kudo 2018, "Subword regularization"): pieces with the largest
+// sum of log probabilities.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -10,8 +10,8 @@
 
 namespace ltrain::data {
 
-/// Const and shared by threads. Sums are in single precision and in the order of SentencePiece, so that
-/// pieces are the same where two segmentations are nearly equal.
+/// Const and shared by threads. Sums are in single precision and in SentencePiece's order, so that the pieces
+/// agree even if two segmentations are nearly equal.
 class Unigram {
  public:
   Unigram() = default;
@@ -19,23 +19,23 @@ class Unigram {
 
   struct Part {
     size_t begin, end;  ///< bytes of the text
-    int32_t id;         ///< the unknown piece's for a character that is no piece
+    int32_t id;         ///< id of the unknown piece for a character that is not a piece
   };
-  /// Of one thread; kept for the next text.
+  /// Buffers of one thread, reused for the next text.
   struct Scratch {
     struct Best {
       float score = 0;
-      int32_t from = -1, id = -1;  // bytes before the end; -1: nothing ends here
+      int32_t from = -1, id = -1;  // bytes before the end; -1: no piece ends here
     };
     std::vector<Best> best;
   };
-  /// Appends the pieces of `text`. Memory of `scratch`: what the longest run of overlapping pieces needs.
+  /// Appends the pieces of `text`. `scratch` grows to the longest run of overlapping pieces.
   void segment(std::string_view text, Scratch& scratch, std::vector<Part>& parts) const;
 
  private:
   PieceTrie trie_;
-  std::vector<float> scores_;  // by id
-  size_t longest_ = 4;         // bytes of a piece or character
+  std::vector<float> scores_;  // index: id
+  size_t longest_ = 4;         // bytes of the longest piece or character
   float unk_score_ = 0;
   int32_t unk_ = -1;
 };

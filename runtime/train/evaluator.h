@@ -14,18 +14,19 @@
 namespace ltrain {
 
 struct SetResult {
-  std::string name;  ///< "": the recipe names no sets
+  std::string name;  ///< empty if the recipe names no sets
   EvalResult result;
   double seconds = 0;
 };
 
-/// Of one rank; all ranks evaluate together.
+/// Evaluator of one rank. All ranks evaluate together.
 class Evaluator {
  public:
-  /// Reads the tokenizer if there is data of it. Both are there as long as this.
+  /// Reads the tokenizer if the data has one. `recipe` and `mesh` must outlive this object.
   Evaluator(const Recipe& recipe, const Mesh& mesh);
 
-  /// train.eval_steps global batches of each set, in file order. Nothing when the ranks agreed to stop.
+  /// Evaluates train.eval_steps global batches of each set, in file order. Returns nullopt if the ranks
+  /// agreed to stop.
   std::optional<std::vector<SetResult>> evaluate(TrainProgram& program,
                                                  const TrainProgram::AskStop& ask_stop) const;
 
@@ -33,13 +34,13 @@ class Evaluator {
   const Recipe& recipe_;
   const Mesh& mesh_;
   struct Set : EvalSet {
-    bool in_bytes = false;  // the bytes of its tokens are known
+    bool in_bytes = false;  // bytes of its tokens are known
   };
   std::vector<Set> sets_;
-  std::vector<int32_t> text_bytes_;  // of each id
+  std::vector<int32_t> text_bytes_;  // text bytes of each token id
 };
 
-/// "eval at step 10: loss 1.5000, perplexity 4.48, 2.1640 bits per byte (0.5 s)", with a set's name.
+/// "eval at step 10: loss 1.5000, perplexity 4.48, 2.1640 bits per byte (0.5 s)", with the name of the set.
 std::string eval_line(int64_t step, const SetResult& set);
 
 }  // namespace ltrain

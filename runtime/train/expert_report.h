@@ -1,5 +1,5 @@
-// What a user sees of a step's routers: metrics, and warnings about experts that starve and about ranks that
-// get more rows than their budget.
+// Router statistics for users: step metrics, and warnings about starved experts and about ranks that exceed
+// their row budget.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace ltrain {
 
-/// Fills the fields of MoE models; nothing for a dense model.
+/// Fills the MoE fields of `metrics`. Does nothing for a dense model.
 void add_expert_metrics(StepMetrics& metrics, const ExpertStatistics& experts);
 
-/// Warns of layers in which an expert has had less than a tenth of its even share for so many steps in a row,
-/// once until it recovers.
+/// Warns of layers in which an expert received less than a tenth of its even share for kSteps steps in a row.
+/// Warns once until the expert recovers.
 class StarvationWatch {
  public:
   static constexpr int kSteps = 20;
@@ -27,8 +27,8 @@ class StarvationWatch {
   std::vector<std::vector<Count>> counts_;
 };
 
-/// Warns, once for each layer, when its micro-batches of so many steps took at least kOften slices beyond the
-/// budget of rows, on average.
+/// Warns, once per layer, if the micro-batches of kSteps steps needed on average at least kOften slices
+/// beyond the row budget.
 class RowBudgetWatch {
  public:
   static constexpr int kSteps = 20;

@@ -19,7 +19,7 @@ struct OpTime {
   std::optional<double> planned;
 };
 
-/// By stream, name and, where several streams have it, group: "data/all_reduce".
+/// Title of an op: "data/all_reduce". The name alone on the compute stream.
 std::string title(std::string_view stream, std::string_view name) {
   return stream == "compute" ? std::string(name) : fmt::format("{}/{}", stream, name);
 }

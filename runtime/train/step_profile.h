@@ -1,4 +1,4 @@
-// Measured steps: a trace of each profiled step, and what took its time, beside what was planned.
+// Profiled steps: a trace of each, and the ops that took its time compared with the plan.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,14 +15,14 @@ class StepProfile {
   StepProfile(const Recipe& recipe, const MachineProfile& profile, int rank, int ranks)
       : recipe_(recipe), profile_(profile), rank_(rank), ranks_(ranks) {}
 
-  /// Times what this thread enqueues from here on, where this rank is to profile `step`.
+  /// Starts timing the work that this thread enqueues, if this rank profiles `step`.
   void begin(int64_t step);
   bool running() const { return timeline_.has_value(); }
-  /// A piece of the host's own work.
+  /// Adds a range of host work. `start` and `end` in seconds.
   void host(const char* name, double start, double end) { host_.push_back({name, start, end}); }
-  /// All streams have been synchronized. Writes OUTPUT_DIR/traces/step-S-rank-R.json and returns lines for
-  /// the user: the ops that took most of the step. `whole`: it had all micro-batches of the plan, and was of
-  /// its kind.
+  /// Ends the profile of a step. All streams must be synchronized. Writes
+  /// OUTPUT_DIR/traces/step-S-rank-R.json and returns lines for the user: the ops that took most of the step.
+  /// `whole`: the step had all micro-batches of the plan and is of the planned kind.
   std::vector<std::string> end(bool whole);
 
  private:

@@ -54,7 +54,7 @@ void write_file(const std::string& path, const std::string& text) {
   if (error) fail_system(path + ": cannot be written", error.value(), ExitCode::storage);
 }
 
-/// Largest resident memory of this process so far (VmHWM); 0 where /proc does not say.
+/// Peak resident memory of this process in bytes (VmHWM); 0 if /proc does not report it.
 int64_t peak_resident_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -62,8 +62,8 @@ int64_t peak_resident_bytes() {
   return 0;
 }
 
-/// Bytes that this rank has sent: by the axes that its groups span, named as the plan names them, and by the
-/// comm_axis of each.
+/// Bytes sent by this rank, per axes that its groups span, named as in the plan. `by_group`: per comm_axis of
+/// each group instead.
 std::map<std::string, int64_t> wire_by_axis(const Groups& groups, bool by_group) {
   std::map<std::string, int64_t> sums;
   for (const Communicator* c : groups.all()) {
@@ -74,7 +74,7 @@ std::map<std::string, int64_t> wire_by_axis(const Groups& groups, bool by_group)
   return sums;
 }
 
-/// sums += now - before, by key.
+/// Adds now - before to `sums`, per key.
 void add_difference(std::map<std::string, int64_t>& sums, const std::map<std::string, int64_t>& now,
                     const std::map<std::string, int64_t>& before) {
   for (const auto& [key, value] : now) {
@@ -83,7 +83,7 @@ void add_difference(std::map<std::string, int64_t>& sums, const std::map<std::st
   }
 }
 
-/// One rank's training run.
+/// Training run of one rank.
 class Trainer {
  public:
   Trainer(const Recipe& recipe, Job& job, const TrainerOptions& options)
@@ -100,7 +100,8 @@ class Trainer {
       const bool evaluates = recipe_.train.eval_interval > 0 && !recipe_.data.eval.empty() &&
                              (step_ % recipe_.train.eval_interval == 0 || last);
       const int64_t every = recipe_.checkpoint.save_interval;
-      // Who asks to stop has seconds, and an evaluation may take minutes: the save comes first.
+      // The sender of a stop request waits only seconds, and an evaluation may take minutes, so the save
+      // comes first.
       if ((evaluates && !stop && !evaluate()) || stop) {
         if (evaluates) say({fmt::format("no evaluation at step {}: the run was asked to stop", step_)});
         if (saved_step_ != step_ && saves_at_all(recipe_)) save();
@@ -130,7 +131,7 @@ class Trainer {
     take_device();
     agree_on_levels();
     agree_on_pipeline();
-    // The same pass that `ltrain plan` makes: checks the placements of the whole step, sizes the arena.
+    // The same pass as in `ltrain plan`. It checks the placements of the whole step and sizes the arena.
     const Plan totals = make_plan(recipe_, profile_, {me.rank}, &layout_);
     plan_ = totals.ranks.at(0);
     kinds_ = totals.kinds;
@@ -226,7 +227,7 @@ class Trainer {
     first_step_ = step_;
   }
 
-  /// The state after a step of this run, or of another that checkpoint.load asks for.
+  /// Loads the last checkpoint of this run, or else the state of another run that checkpoint.load names.
   TrainingState::Resumed resume_or_load() {
     TrainingState::Resumed resumed = state_->resume();
     const LoadParts parts = recipe_.checkpoint.load_parts;
@@ -238,7 +239,7 @@ class Trainer {
     return loaded;
   }
 
-  /// Of a fresh start. Returns notes on weights that are not the seed's.
+  /// Initializes weights for a fresh start. Returns notes on weights that do not come from the seed.
   std::vector<std::string> begin_weights() {
     program_->initialize();
     if (recipe_.checkpoint.upcycle) return state_->upcycle();
@@ -253,7 +254,7 @@ class Trainer {
     if (offload_memory_) offload_memory_->synchronize();
   }
 
-  /// A GPU of its own for each rank, and ranks of one kind.
+  /// Takes one GPU per rank and checks that all ranks have the same kind.
   void take_device() {
     const std::string place = ltrain::take_device(device_, job_.info().local_rank);
     if (lead_ && !place.empty()) place_ = " (rank 0: " + place + ")";
@@ -275,13 +276,13 @@ class Trainer {
       }
   }
 
-  /// "2 threads (avx512)", "one NVIDIA H200".
+  /// Hardware of a rank for the log: "2 threads (avx512)", "one NVIDIA H200".
   std::string what_a_rank_has(int threads) const {
     if (device_ != DeviceKind::cpu) return "one " + card_.name + place_;
     return fmt::format("{} thread{} ({})", threads, threads == 1 ? "" : "s", cpu_isa_name());
   }
 
-  /// Each kind of memory in one piece of exactly the planned size.
+  /// Allocates each kind of memory as one block of exactly the planned size.
   void allocate() {
     try {
       arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
@@ -291,7 +292,8 @@ class Trainer {
     }
   }
 
-  /// The ranks of a node are what each rank's own node has.
+  /// Checks that all nodes have the same number of ranks, because each rank derives its shard group from its
+  /// own node.
   void agree_on_levels() {
     const Parallel& p = recipe_.parallel;
     if (p.shard_group != kNode && p.hierarchical_reduction != kNode) return;
@@ -303,8 +305,8 @@ class Trainer {
            -most[1], most[0], p.levels_key());
   }
 
-  /// What MFU is a share of: the model FLOPs of all ranks, and the rate of their fastest matmuls. On a CPU
-  /// that `ltrain bench` has not measured the first runs measure that rate, all ranks at the same time, and
+  /// Sets the two sides of MFU: the model FLOPs of all ranks, and the rate of their fastest matmuls. On a CPU
+  /// that `ltrain bench` has not measured, the first runs measure that rate on all ranks at the same time and
   /// keep the best.
   void agree_on_flops(const Plan& plan) {
     job_flops_ = sum_over_ranks(plan_.model_flops);
@@ -327,7 +329,7 @@ class Trainer {
 
   DType compute_type() const { return precision_policy(std::string(to_string(recipe_.precision))).compute; }
 
-  /// Model FLOPs a second over the peak. Says once that a measured peak is too low.
+  /// MFU of a step at `rate` model FLOP/s. Warns once if the measured peak is too low.
   double mfu(double rate) {
     const double share = peak_.of(rate);
     const bool benched = device_ != DeviceKind::cpu || profile_.measured;
@@ -343,8 +345,8 @@ class Trainer {
 
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
 
-  /// The order of work on the pipeline, and what auto computes again, are chosen on one rank: they follow
-  /// from a machine profile.
+  /// Rank 0 chooses the pipeline schedule and the automatic recompute policy, because they follow from its
+  /// machine profile.
   void agree_on_pipeline() {
     if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != RecomputeGranularity::automatic)
       return;
@@ -352,7 +354,7 @@ class Trainer {
     layout_ = unpack_pipeline_layout(broadcast_text(*control_group_, *control_, text));
   }
 
-  /// One step; true when some rank was asked to stop.
+  /// Runs one step. Returns true if any rank was asked to stop.
   bool train_step() {
     job_.section("step", step_ + 1);
     LT_FAULT_POINT("train.step");
@@ -371,13 +373,13 @@ class Trainer {
     step_profile_->host("data", begin, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     AdamwArgs a;
-    const int64_t update = step_ + 1 - skipped_;  // schedules go on with updates, as Megatron-LM's do
+    const int64_t update = step_ + 1 - skipped_;  // schedules count updates, as in Megatron-LM
     a.lr = learning_rate(recipe_.optimizer, recipe_.schedule, update);
     a.beta1 = recipe_.optimizer.adam_beta1;
     a.beta2 = recipe_.optimizer.adam_beta2;
     a.eps = recipe_.optimizer.adam_eps;
     a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, update, recipe_.train.train_steps);
-    a.step = earlier_updates_ + update;  // updates, of which moments are averages
+    a.step = earlier_updates_ + update;  // updates that the optimizer's moments include
     const auto wire_before = wire_by_axis(groups_->groups(), false),
                group_before = wire_by_axis(groups_->groups(), true);
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
@@ -400,8 +402,8 @@ class Trainer {
     position_.cursor += batch;
     position_.samples += batch;
     position_.tokens += batch * recipe_.data.seq_length;
-    LT_CHECK(position_.cursor == loader_->cursor(), "the loader is at sample {}, the trainer at {}",
-             loader_->cursor(), position_.cursor);
+    LT_CHECK(position_.cursor == loader_->cursor(), "expected the loader at sample {}, got sample {}",
+             position_.cursor, loader_->cursor());
     if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
     const LossScaler* scaler = program_->loss_scaler();
     state_->note_skips(skipped_, scaler ? std::optional(scaler->state()) : std::nullopt);
@@ -414,13 +416,13 @@ class Trainer {
 
   bool asked_to_stop() const { return job_.stop_requested() || out_of_time(); }
 
-  /// One clock for all: that of rank 0, which says why the run ended.
+  /// Rank 0's clock decides for all ranks.
   bool out_of_time() const {
     return lead_ && recipe_.train.exit_duration_in_mins &&
            steady_seconds() - started_ > *recipe_.train.exit_duration_in_mins * 60;
   }
 
-  /// Fault injection: makes this step's loss and gradients NaN.
+  /// Fault injection: makes the loss and gradients of this step NaN.
   void poison() {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     for (const Tensor& w : program_->parameters().held_values()) fill_value(*compute_, w.flat(0, {1}), nan);
@@ -431,7 +433,7 @@ class Trainer {
                            : "There is no checkpoint of this run yet";
   }
 
-  /// A step without an update; too many in a row end the run.
+  /// Handles a step without an update. Too many in a row end the run.
   void note_skip(const StepResult& r) {
     overflows_in_a_row_ = r.overflow ? overflows_in_a_row_ + 1 : 0;
     if (!r.overflow) skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
@@ -477,16 +479,19 @@ class Trainer {
          state_->way_back());
   }
 
-  /// The promise that planned bytes are real bytes, checked at run time.
+  /// Checks at run time that the planned bytes are the bytes in use.
   void check_high_water() {
     if (checked_ || step_ < first_step_ + 1) return;
     checked_ = true;
-    LT_CHECK(arena_->peak().arena_bytes <= plan_.arena.arena_bytes, "the step used {} bytes of a planned {}",
-             arena_->peak().arena_bytes, plan_.arena.arena_bytes);
+    LT_CHECK(arena_->peak().arena_bytes <= plan_.arena.arena_bytes,
+             "expected a step to use at most {} planned bytes, got {}", plan_.arena.arena_bytes,
+             arena_->peak().arena_bytes);
     LT_CHECK(!host_ || host_->peak().arena_bytes == plan_.staging_bytes,
-             "staging used {} bytes of a planned {}", host_->peak().arena_bytes, plan_.staging_bytes);
-    LT_CHECK(program_->offloaded().all() <= plan_.offloaded.all(), "{} bytes were offloaded of a planned {}",
-             program_->offloaded().all(), plan_.offloaded.all());
+             "expected {} planned bytes of staging memory, got {}", plan_.staging_bytes,
+             host_->peak().arena_bytes);
+    LT_CHECK(program_->offloaded().all() <= plan_.offloaded.all(),
+             "expected at most {} planned bytes of offload, got {}", plan_.offloaded.all(),
+             program_->offloaded().all());
   }
 
   void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
@@ -532,7 +537,7 @@ class Trainer {
     if (const auto budget = recipe_.model.moe.row_budget) say(beyond_budget_.look(step_, r.experts, *budget));
   }
 
-  /// False when all ranks agreed to stop in it.
+  /// Returns false if all ranks agreed to stop during the evaluation.
   bool evaluate() {
     job_.section("eval", step_);
     const auto results = evaluator_->evaluate(*program_, [this] { return asked_to_stop(); });
@@ -557,7 +562,8 @@ class Trainer {
       for (const std::string& line : lines) progress_->line(line);
   }
 
-  /// logs/usage-00000.json of each rank: what was used, to hold against plan.json (scripts/compare.sh plan).
+  /// Writes logs/usage-00000.json of this rank: resources used, for comparison with plan.json
+  /// (scripts/compare.sh plan).
   void write_usage() const {
     const int64_t resident = peak_resident_bytes(), steps = step_ - first_step_;
     int64_t train_wire = 0;
@@ -578,7 +584,7 @@ class Trainer {
       make_folders(recipe_.output_dir + "/logs");
       write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
                  usage.dump() + "\n");
-    } catch (const Error& e) {  // a full disk here does not undo a training that is done and saved
+    } catch (const Error& e) {  // a full disk here does not fail a training that is finished and saved
       print_lines(fmt::format("warning: {}", e.what()));
     }
     if (!lead_ || steps == 0) return;
@@ -590,13 +596,14 @@ class Trainer {
                     job_.transports().empty() ? "" : " through " + job_.transports()));
   }
 
-  /// Of the bytes sent those that depend on where tokens went.
+  /// Bytes sent between experts, which depend on the routing.
   std::string sent_between_experts(int64_t steps) const {
     const auto sent = train_wire_by_group_.find("ep");
     if (recipe_.parallel.expert == 1 || sent == train_wire_by_group_.end()) return "";
     int64_t planned = 0;
     for (const CollectivePlan& c : plan_.collectives) planned += c.group == "ep" ? c.wire_bytes : 0;
-    const bool alike = planned_wire_ == steps * plan_.train_wire_bytes;  // StepKinds
+    // all steps so far are of the usual kind (StepKinds)
+    const bool alike = planned_wire_ == steps * plan_.train_wire_bytes;
     return fmt::format(
         ", {:.1f} of it between experts{}", sent->second / kMiB,
         alike ? fmt::format(" ({:.1f} planned, for even routing)", steps * planned / kMiB) : "");
@@ -642,16 +649,17 @@ class Trainer {
   MachineProfile profile_;
   PipelineLayout layout_;
   RankPlan plan_;
-  double job_flops_ = 0;  // model FLOPs of a step, of all ranks
-  PeakShare peak_;        // of all ranks
+  double job_flops_ = 0;  // model FLOPs of a step on all ranks
+  PeakShare peak_;        // share of the peak of all ranks
   std::unique_ptr<Communicator> control_group_;
   DeviceKind device_ = DeviceKind::cpu;
   DeviceInfo card_;
-  std::string place_;  // of rank 0's
+  std::string place_;  // location of rank 0's device
   std::unique_ptr<Arena> arena_, host_;
-  std::unique_ptr<GroupSet> groups_;  // its streams end before the arena goes
+  std::unique_ptr<GroupSet> groups_;  // destroyed before the arena, so that its streams end first
   std::unique_ptr<Stream> compute_, control_;
-  std::optional<OffloadMemories> offload_memory_;  // its streams end before the arena goes
+  // destroyed before the arena, so that its streams end first
+  std::optional<OffloadMemories> offload_memory_;
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<StepProfile> step_profile_;
@@ -665,12 +673,12 @@ class Trainer {
   int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0;
   DataPosition position_;
   std::map<std::string, int64_t> train_wire_, train_wire_by_group_;  // bytes sent in training steps
-  std::set<std::string> comm_axes_;  // comm_axis of the groups that this rank is in with others
+  std::set<std::string> comm_axes_;  // comm_axis of each group with more than one rank
   StepKinds kinds_;
-  int64_t planned_wire_ = 0;  // bytes of the training steps so far
+  int64_t planned_wire_ = 0;  // planned bytes of the training steps so far
   double started_ = 0;
   bool checked_ = false;
-  int64_t earlier_updates_ = 0;  // of the optimizer's states, before step 0
+  int64_t earlier_updates_ = 0;  // updates in the optimizer state before step 0
   int64_t skipped_ = 0, skipped_in_a_row_ = 0, overflows_in_a_row_ = 0;
 };
 
@@ -681,7 +689,7 @@ ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) {
   try {
     return trainer.run();
   } catch (const std::exception& e) {
-    job.abandon(e);  // before the trainer's streams wait for what is enqueued on them
+    job.abandon(e);  // abort before the trainer's streams wait for enqueued work
     throw;
   }
 }

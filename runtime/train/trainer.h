@@ -1,4 +1,4 @@
-// The training loop of one rank: set-up by the plan, steps, evaluation, checkpoints, the end.
+// Training loop of one rank: setup from the plan, steps, evaluations, checkpoints, shutdown.
 #pragma once
 #include "runtime/launch/job.h"
 #include "runtime/plan/plan.h"
@@ -7,12 +7,12 @@
 namespace ltrain {
 
 struct TrainerOptions {
-  bool force = false;  ///< start although the plan exceeds the host's memory
-  int64_t steps = 0;   ///< end after so many; 0: as the recipe says. That of rank 0 counts.
+  bool force = false;  ///< start even if the plan exceeds the host's memory
+  int64_t steps = 0;   ///< stop after this many steps; 0: as in the recipe. The value of rank 0 counts.
 };
 
-/// Trains by a resolved recipe. Returns done, or preempted after a stop request was met with a checkpoint.
-/// Throws Error for everything else.
+/// Trains a resolved recipe. Returns done, or preempted after a stop request was answered with a checkpoint.
+/// Throws Error in all other cases.
 ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options);
 
 }  // namespace ltrain

@@ -22,15 +22,15 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A checkpoint of `ltrain import`: no step was made, and there is no optimizer. Its types are those of the
-/// files.
+/// Returns whether the checkpoint comes from `ltrain import`: step 0 and no optimizer. Its types are those of
+/// the files.
 bool is_imported(const CheckpointReader& reader) {
   return reader.info().step == 0 &&
          std::none_of(reader.tensors().begin(), reader.tensors().end(),
                       [](const auto& t) { return t.first.starts_with("optimizer/"); });
 }
 
-/// What the matmuls of the run's end read.
+/// Matmul input type at the end of the run.
 DType run_dtype(const Recipe& recipe) {
   switch (recipe.phases.empty() ? recipe.precision : recipe.phases.back().precision) {
     case Precision::fp32:
@@ -43,12 +43,12 @@ DType run_dtype(const Recipe& recipe) {
   }
 }
 
-/// A tensor of the folder, and the part of the checkpoint that it is.
+/// A tensor of the folder, and the slice of the checkpoint that it holds.
 struct Part {
   SafetensorsItem item;
   std::string source;
   Slice slice;
-  bool transposed = false, stacked = false;  ///< TensorName's
+  bool transposed = false, stacked = false;  ///< fields of TensorName
 };
 
 std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool imported,
@@ -88,7 +88,7 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
   for (const auto& [copy, own] : module_copies(model)) {
     const auto of =
         std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.item.name == own; });
-    LT_CHECK(of != parts.end(), "{} is a copy of nothing", copy);
+    LT_CHECK(of != parts.end(), "expected a tensor {} for its copy {}, got none", own, copy);
     Part p = *of;
     p.item.name = copy;
     parts.push_back(std::move(p));
@@ -96,7 +96,7 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
   return parts;
 }
 
-/// Weights that the folder's type cannot hold.
+/// Refuses weights that overflow the folder's type.
 [[noreturn]] void refuse_overflow(const std::string& checkpoint, const SafetensorsItem& item, DType stored,
                                   int64_t count) {
   const bool half = item.dtype == DType::f16;
@@ -107,7 +107,7 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
        dtype_name(item.dtype), half ? "65504" : "3.4e38", half ? "bf16" : "fp32");
 }
 
-/// In the order of the parts, each file up to `most` bytes.
+/// Groups the parts into files of up to `most` bytes, in order.
 std::vector<std::vector<const Part*>> shards_of(const std::vector<Part>& parts, int64_t most) {
   std::vector<std::vector<const Part*>> shards(1);
   int64_t bytes = 0;
@@ -127,18 +127,18 @@ std::string shard_file(size_t index, size_t count) {
                     : fmt::format("model-{:05d}-of-{:05d}.safetensors", index + 1, count);
 }
 
-/// The folder of the tokenizer that the run's data are of, else the one that the run began with.
+/// Folder of the tokenizer of the run's data, else the folder that the run began with.
 std::string tokenizer_folder(const Recipe& recipe, const std::string& begun_with) {
   if (recipe.data.tokenizer.kind != TokenizerKind::huggingface) return begun_with;
   const std::filesystem::path path = *recipe.data.tokenizer.path;
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return path.string();
   if (path.filename() != "tokenizer.json" && path.filename() != "tokenizer.model")
-    return begun_with;  // a file of another name is found by no one
+    return begun_with;  // readers do not find a file of another name
   return path.has_parent_path() ? path.parent_path().string() : ".";
 }
 
-/// What comes with a model and is no weight.
+/// Copies the other files of a model.
 std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to) {
   std::vector<std::string> copied;
   for (const char* name :

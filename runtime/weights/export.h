@@ -1,4 +1,4 @@
-// A checkpoint as a folder of Hugging Face: `ltrain export`.
+// Export of a checkpoint to a Hugging Face folder: `ltrain export`.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,16 +10,17 @@
 
 namespace ltrain {
 
-/// Bytes done and to be done.
+/// Progress in bytes.
 using CopyProgress = std::function<void(int64_t done, int64_t all)>;
 
 struct ExportOptions {
-  std::string checkpoint;  ///< a checkpoint, a folder of them, or a run's output_dir: the newest healthy one
-  std::string folder;      ///< that is made
-  std::optional<DType> dtype;  ///< of the weights; none: that of the run's matmuls, or as they were imported
-  int64_t shard_bytes = 5'000'000'000;  ///< of a file, at most, but for a tensor that is larger
-  bool average = false;                 ///< the average that train.ema_decay keeps
-  /// Folder of tokenizer files; empty: that of data.tokenizer.path (huggingface), else the folder that the
+  /// A checkpoint, a folder of checkpoints, or a run's output_dir; the newest healthy one is used.
+  std::string checkpoint;
+  std::string folder;          ///< folder to create
+  std::optional<DType> dtype;  ///< type of the weights; none: the run's matmul type, or the imported types
+  int64_t shard_bytes = 5'000'000'000;  ///< maximum size of a file, unless a single tensor is larger
+  bool average = false;                 ///< export the EMA weights of train.ema_decay
+  /// Folder of tokenizer files. Empty: folder of data.tokenizer.path (huggingface), else the folder that the
   /// run began with.
   std::string tokenizer;
   CopyProgress progress;  ///< optional
@@ -30,12 +31,13 @@ struct ExportReport {
   int64_t step = 0;
   std::vector<std::string> files;
   int64_t tensors = 0, bytes = 0;
-  DType dtype = DType::f32;  ///< of the embedding
+  DType dtype = DType::f32;  ///< type of the embedding
   std::vector<std::string> notes;
 };
 
-/// Reads and writes by blocks: a model larger than the host's memory goes through. Error when the folder
-/// exists, when the checkpoint is damaged, or when no config.json of the family says what the model is.
+/// Exports a checkpoint. Reads and writes in blocks, so the model may be larger than host memory. Throws
+/// Error if the folder exists, if the checkpoint is damaged, or if no config.json of the family can describe
+/// the model.
 ExportReport export_checkpoint(const ExportOptions& options);
 
 }  // namespace ltrain

@@ -27,7 +27,8 @@ std::string torch_name(DType t) {
                             : "float16";
 }
 
-/// Rows that every family has: they say that the model is one decoder, which its class says already.
+/// Returns whether every family has this row. Such keys say that the model is a decoder, which is clear from
+/// its class.
 bool is_common(const std::string& name) {
   static const std::vector<HfKey> common = [] {
     std::vector<HfKey> rows;
@@ -37,21 +38,21 @@ bool is_common(const std::string& name) {
   return find_hf_key(common, name) != nullptr;
 }
 
-/// The value of a recipe key as JSON; null where it has no meaning in this recipe.
+/// Value of a recipe key as JSON; null if it has no meaning in this recipe.
 json value_of(const Recipe& recipe, const std::string& path) {
   const recipe::Key* key = recipe::find_key(path);
-  LT_CHECK(key, "no row for {}", path);
+  LT_CHECK(key, "expected a schema row for the key {}, got none", path);
   return key->in_dump(recipe) ? json::parse(key->write(*key, recipe, true)) : json();
 }
 
-/// A whole number without a fraction where transformers' class has an integer: it takes no 256.0 for 256.
+/// The value as an integer if the transformers class requires one: it refuses 256.0 for 256.
 json typed_as(const HfKey& key, json value) {
   if (!key.missing.is_number_integer() || !value.is_number_float()) return value;
   const double number = value.get<double>();
   return number == std::floor(number) ? json(static_cast<int64_t>(number)) : value;
 }
 
-/// Which layers have a window, in the keys that transformers' class reads.
+/// Adds the keys of the transformers class for layers with a window.
 void add_windows(const ModelConfig& model, ordered_json& out) {
   const WindowLayers kind = model.family->windows;
   if (kind == WindowLayers::none) return;
@@ -59,8 +60,8 @@ void add_windows(const ModelConfig& model, ordered_json& out) {
   out["sliding_window"] = some ? ordered_json(*model.sliding_window) : ordered_json();
   if (kind == WindowLayers::all) return;
   if (!nth) out["use_sliding_window"] = some;
-  // transformers' class makes the mask of a window whatever the layers are: one that hides nothing. Without
-  // layer_types some of them would have it.
+  // The transformers class always makes a window mask, so write a window that hides nothing. Without
+  // layer_types some layers would use it.
   if (nth && !some) out["sliding_window"] = model.max_position_embeddings;
   if (!some && !nth) return;
   out["layer_types"] = ordered_json::array();
@@ -68,7 +69,8 @@ void add_windows(const ModelConfig& model, ordered_json& out) {
     out["layer_types"].push_back(model.window(i) > 0 ? "sliding_attention" : "full_attention");
 }
 
-/// Keys of an older config.json that change nothing of the function, but for those that say how it was saved.
+/// Copies keys of an older config.json that do not change the computation, except those about how it was
+/// saved.
 void take_harmless(const std::string& base, const std::vector<HfKey>& keys, ordered_json& out) {
   if (base.empty() || !path_exists(base)) return;
   std::string error;
@@ -91,7 +93,7 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
   ordered_json rope = ordered_json::object();
   for (const HfKey& key : keys) {
     const size_t dot = key.name.find('.');
-    if (dot != std::string::npos) {  // the older section: both generations of transformers read it
+    if (dot != std::string::npos) {  // write rope_scaling, which both generations of transformers read
       if (key.use != HfUse::obeyed || key.name.substr(0, dot) != "rope_scaling") continue;
       const std::string leaf = key.name.substr(dot + 1);
       if (leaf == "type" || find_hf_key(keys, leaf)) continue;
@@ -111,13 +113,13 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.erase(key);
     if (type == RopeType::linear) rope.erase("original_max_position_embeddings");
     if (type == RopeType::longrope && find_hf_key(keys, "original_max_position_embeddings")) {
-      // The older generation's class takes three keys, and has the factor from the positions.
+      // The class of the older generation accepts three keys, and derives the factor from the positions.
       rope["type"] = rope.at("rope_type");
       rope.erase("rope_type");
       const RopeScaling& s = recipe.model.rope_scaling;
       if (s.factor == longrope_factor(recipe.model)) rope.erase("factor");
     }
-    if (type == RopeType::none)  // a class with a scaling of its own would take null for that
+    if (type == RopeType::none)  // a class that scales by default would use its default for null
       rope = family.hf_default_rope.empty() ? ordered_json() : ordered_json{{"rope_type", "default"}};
     out["rope_scaling"] = rope;
   }
@@ -136,7 +138,7 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
     out["output_router_logits"] = true;
     out["router_aux_loss_coef"] = recipe.model.moe.balance_coeff;
   }
-  out["torch_dtype"] = torch_name(dtype);  // the older name: both generations read it
+  out["torch_dtype"] = torch_name(dtype);  // the older name, which both generations read
   take_harmless(base, keys, out);
   return out.dump(2) + "\n";
 }
@@ -149,7 +151,7 @@ void check_hf_config(const std::string& path, const Recipe& recipe) {
   Recipe back;
   try {
     std::vector<std::string> settings{"model.from=" + path, "data.seq_length=1"};
-    // Which a recipe has to ask for, whatever the file says.
+    // A recipe must set it explicitly, regardless of the file.
     if (const int64_t n = recipe.model.num_nextn_predict_layers; n > 0)
       settings.push_back(fmt::format("model.num_nextn_predict_layers={}", n));
     back = parse_recipe("{}", "config.json", settings);
@@ -163,7 +165,7 @@ void check_hf_config(const std::string& path, const Recipe& recipe) {
     const recipe::Key* row = recipe::find_key("model." + key);
     const auto at = read.find(key);
     const bool trained = row && (row->on_resume == recipe::OnResume::any ||
-                                 row->on_resume == recipe::OnResume::both_or_no);  // a run's own
+                                 row->on_resume == recipe::OnResume::both_or_no);  // chosen by each run
     if ((at == read.end() && says_nothing(value)) || trained || (at != read.end() && at->second == value))
       continue;
     differs += fmt::format("{}model.{} = {}{}", differs.empty() ? "" : ", ", key, value,

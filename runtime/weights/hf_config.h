@@ -1,4 +1,4 @@
-// A model as a config.json of Hugging Face: the other direction of runtime/recipe/hf_config.cpp.
+// Conversion of a model to a Hugging Face config.json, the inverse of runtime/recipe/hf_config.cpp.
 #pragma once
 #include <string>
 
@@ -7,11 +7,11 @@
 
 namespace ltrain {
 
-/// The text of a config.json of the recipe's model whose weights are `dtype`. `base`: a config.json whose
-/// keys that do not change the function (ids of tokens and the like) are taken over; empty: none.
+/// Text of a config.json for the recipe's model with weights of type `dtype`. `base`: a config.json from
+/// which keys that do not change the computation (token ids and the like) are copied; empty: none.
 std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string& base);
-/// Error (usage) when the config.json at `path` does not read back as the recipe's model: its family has no
-/// key for something of it.
+/// Throws Error (usage) if the config.json at `path` does not read back as the recipe's model, because its
+/// family lacks a key.
 void check_hf_config(const std::string& path, const Recipe& recipe);
 
 }  // namespace ltrain

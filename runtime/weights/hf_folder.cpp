@@ -36,13 +36,13 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() <= kMost ? text : text + fmt::format(", and {} more", names.size() - kMost);
 }
 
-/// Of a file beside the index: no path, nothing hidden.
+/// Returns whether `name` is a plain file next to the index: no path, not hidden.
 bool plain_name(const std::string& name) {
   return name.ends_with(".safetensors") && !name.starts_with(".") && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
 }
 
-/// The file of each tensor, as the index has it.
+/// File of each tensor from the index.
 std::map<std::string, std::string> read_index(const std::string& path) {
   std::string error;
   const json root = data::parse_strict(read_text_file(path, kMaxIndexBytes), 8, error);
@@ -118,7 +118,7 @@ Recipe hf_recipe(const std::string& path, int64_t modules, const std::vector<std
 }
 
 int64_t layer_of(const ModelConfig& model, const std::string& name) {
-  // What is saved of a model without its output layer has no "model." in front.
+  // Files saved from a model without its output layer lack the prefix "model.".
   const std::string& layers = model.names().layers;
   for (const std::string& prefix : {layers + ".", layers.substr(layers.find('.') + 1) + "."}) {
     int64_t layer = -1;
@@ -150,9 +150,9 @@ std::vector<std::pair<std::string, std::string>> module_copies(const ModelConfig
 
 namespace {
 
-/// Whether two tensors of one shape hold the same numbers. -0 is 0; NaN is NaN.
+/// Returns whether two tensors of one shape have the same values. -0 equals 0, and NaN equals NaN.
 bool same_values(PieceReader& reader, const std::string& a, const std::string& b) {
-  constexpr int64_t kMost = 1 << 20;  // elements at a time
+  constexpr int64_t kMost = 1 << 20;  // elements per block
   const Shape& shape = reader.tensors().at(a).shape;
   reader.take_any_float();
   const int64_t block = std::min(kMost, shape.elements());
@@ -239,17 +239,17 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// Puts parameters together from a folder's tensors.
+/// Assembles parameters from a folder's tensors.
 class Match {
  public:
   Match(const HfFolder& folder, const ModelConfig& model) : folder_(folder), model_(model) {
-    // What is saved of a model without its output layer, and GPT-2's own files, have no "model." in front.
+    // Files saved from a model without its output layer, and GPT-2's own files, lack the prefix "model.".
     const std::string& tokens = model.names().tokens;
     const std::string prefix = tokens.substr(0, tokens.find('.') + 1);
     const auto with = [&](const auto& t) { return t.first.starts_with(prefix); };
     if (std::none_of(folder.tensors.begin(), folder.tensors.end(), with)) prefix_ = prefix;
     for (const auto& [name, t] : folder.tensors) left_.insert(name);
-    // What is saved of a tied model may have either name of the one tensor.
+    // A tied tensor may be saved under either of its names.
     if (model.tie_word_embeddings && !find(tokens_) && folder.tensors.count(output_))
       tokens_in_file_ = output_;
   }
@@ -263,7 +263,7 @@ class Match {
       return problems_.push_back(fmt::format(
           "{} has no name in a Hugging Face folder of {}: the recipe's model is not of that family alone",
           name, model_.family->name));
-    if (const HfTensor* stack = find(name); stack && tensors[0].expert >= 0) {  // experts in one tensor each
+    if (const HfTensor* stack = find(name); stack && tensors[0].expert >= 0) {  // all experts in one tensor
       take(name, *stack, stacked(shape, stack->shape), {{Slice::whole(shape), {}}}, parts);
     } else {
       for (const TensorName& t : tensors) {
@@ -333,7 +333,7 @@ class Match {
     return !prefix_.empty() && name.starts_with(prefix_) ? name.substr(prefix_.size()) : name;
   }
 
-  /// What a stack of experts may have in a file: (experts, 2 F, H) is (experts, 2, F, H) in memory.
+  /// Accepts (experts, 2 F, H) in a file for (experts, 2, F, H) in memory.
   static std::vector<int64_t> stacked(const Shape& shape, const std::vector<int64_t>& in_file) {
     if (shape.rank == 4 && in_file.size() == 3) return {shape[0], shape[1] * shape[2], shape[3]};
     return dims_of(shape);
@@ -344,7 +344,7 @@ class Match {
     FileOrder order;
   };
 
-  /// A tensor of all experts as TensorName::stacked says, or of blocks of MXFP4.
+  /// Adds a tensor of all experts in the layout of TensorName::stacked, or in MXFP4 blocks.
   void add_stack(const TensorName& t, const Shape& shape, TensorParts& parts) {
     const int64_t experts = shape[0], matrices = shape.rank == (t.transposed ? 4 : 3) ? 2 : 1,
                   rows = t.transposed ? shape[shape.rank - 2] : 1, columns = shape[shape.rank - 1],
@@ -375,7 +375,7 @@ class Match {
     take(t.name, *whole, stacked_shape(shape, t.transposed), pieces, parts);
   }
 
-  /// `want`: shape of the scales, one for each block of 32 columns.
+  /// `want`: shape of the scales, one per block of 32 columns.
   void take_blocks(const std::string& name, const HfTensor& blocks, std::vector<int64_t> want,
                    const std::vector<Part>& pieces, TensorParts& parts) {
     const HfTensor* scales = find(name + "_scales");
@@ -397,7 +397,7 @@ class Match {
     ++dequantized_;
   }
 
-  /// A matrix of e4m3, as DeepSeek-V3 is published.
+  /// Adds an e4m3 matrix, the format of DeepSeek-V3.
   void take_fp8(const std::string& name, const HfTensor& t, const std::vector<int64_t>& want, Part piece,
                 TensorParts& parts) {
     const std::string scales_name = name + "_scale_inv";
@@ -443,7 +443,7 @@ class Match {
     for (const Part& p : pieces) parts.pieces.push_back({t.file, key, p.slice, p.order});
   }
 
-  /// Passes over an output layer of a tied model that equals the embedding. Error (usage) where it differs.
+  /// Skips the output layer of a tied model if it equals the embedding. Throws Error (usage) if it differs.
   void pass_over_tied_output(std::vector<std::string>& notes) {
     if (!model_.tie_word_embeddings || !left_.count(output_) || !problems_.empty() || !missing_.empty())
       return;
@@ -462,7 +462,8 @@ class Match {
                                 output_, tokens_));
   }
 
-  /// What is in files and is no parameter: masks and angles that are computed.
+  /// Skips tensors that are not parameters: computed masks and angles, modules that this run does not have,
+  /// and copies.
   void pass_over(std::vector<std::string>& notes) {
     int64_t buffers = 0, behind = 0, copies = 0;
     std::set<std::string> copied;
@@ -497,9 +498,9 @@ class Match {
   const HfFolder& folder_;
   const ModelConfig& model_;
   const std::string tokens_ = model_.names().tokens + ".weight", output_ = model_.names().output + ".weight";
-  std::string prefix_;          ///< that names in the folder lack
-  std::string tokens_in_file_;  ///< name of the embedding in the folder, where it is the output layer's
-  std::string dtype_;           ///< of the parameter that is put together
+  std::string prefix_;          ///< prefix that names in the folder lack
+  std::string tokens_in_file_;  ///< set if the embedding is stored under the name of the output layer
+  std::string dtype_;           ///< dtype of the parameter being assembled
   int64_t dequantized_ = 0, fp8_ = 0;
   std::set<std::string> left_;
   std::vector<std::string> missing_, problems_;

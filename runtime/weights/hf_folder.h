@@ -1,5 +1,5 @@
-// A folder of Hugging Face: config.json beside safetensors files, one or several with an index. It comes from
-// outside: every name, size and type is checked before a byte of a tensor is read.
+// A Hugging Face folder: config.json and one safetensors file, or several with an index. It is untrusted:
+// every name, size and type is checked before any tensor data is read.
 #pragma once
 #include <map>
 #include <memory>
@@ -23,45 +23,45 @@ struct HfFolder {
   std::string path;
   std::vector<std::string> files;  ///< names in the folder
   std::map<std::string, HfTensor> tensors;
-  std::vector<std::string> notes;  ///< files that are not read, though they look like weights
+  std::vector<std::string> notes;  ///< notes on ignored files that look like weights
 };
 
-/// Whether a path is such a folder: it has a config.json and no manifest of ltrain.
+/// Returns whether `path` is a Hugging Face folder: it has a config.json and no manifest of ltrain.
 bool is_hf_folder(const std::string& path);
-/// Reads headers: of model.safetensors where it is there, as transformers does, else of the files that an
-/// index names. Error (storage) that names file, tensor and rule; `key` is what the path was
-/// given as.
+/// Reads the headers of model.safetensors, like transformers, or without it of the files named in an index.
+/// Throws Error (storage) with file, tensor and rule. `key`: recipe key of the path, for messages.
 HfFolder open_hf_folder(const std::string& path, const std::string& key);
 
-/// A recipe of the folder's model, with sequences as long as the model reads, 2,048 tokens at most, and with
-/// so many modules of multi-token prediction. `ignore`: model.from_ignore.
+/// A recipe of the folder's model, with the longest sequences that the model supports, up to 2,048 tokens,
+/// and with `modules` modules of multi-token prediction. `ignore`: model.from_ignore.
 Recipe hf_recipe(const std::string& path, int64_t modules = 0, const std::vector<std::string>& ignore = {});
-/// The number of the layer that a tensor is of; -1: of none.
+/// Number of the layer of a tensor; -1: not in a layer.
 int64_t layer_of(const ModelConfig& model, const std::string& name);
-/// Modules of multi-token prediction that the folder has tensors of.
+/// Number of multi-token prediction modules with tensors in the folder.
 int64_t modules_in(const HfFolder& folder, const ModelConfig& model);
-/// Modules have the embedding and the output layer once more in files: Error (usage) where those are others
-/// than the model's own.
+/// Checks the copies of embedding and output layer that files contain for modules. Throws Error (usage) if
+/// they differ from the model's own.
 void check_copies(const HfFolder& folder, const ModelConfig& model);
-/// Names of those copies, and of what each is a copy of.
+/// Names of those copies and of their originals.
 std::vector<std::pair<std::string, std::string>> module_copies(const ModelConfig& model);
 
 /// Parameters of a model with their shapes, in the order of the forward pass.
 std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model);
-/// What a model has beside them and is not trained by gradients: biases that experts are chosen by.
+/// Tensors of a model that are not trained by gradients: router correction biases.
 std::vector<std::pair<std::string, Shape>> buffer_shapes(const ModelConfig& model);
 
-/// A shape as safetensors files have it.
+/// A shape in the form of safetensors files.
 inline std::vector<int64_t> dims_of(const Shape& s) { return {s.dims.begin(), s.dims.begin() + s.rank}; }
 
-/// Of Hugging Face's tensor of all experts (TensorName::stacked), from ltrain's.
+/// Shape of Hugging Face's tensor of all experts (TensorName::stacked), from ltrain's shape.
 std::vector<int64_t> stacked_shape(const Shape& shape, bool transposed);
 
-/// One matrix of a stack of experts, as a part of the stack.
+/// Slice of one matrix in a stack of experts.
 Slice expert_slice(const Shape& stack, const TensorName& matrix);
 
-/// The folder's tensors as parameters of `model`. Error (usage) where one is missing, is of another shape or
-/// type, or has no place in the model. `notes`: what is passed over, and why that changes nothing.
+/// Maps the folder's tensors to parameters of `model`. Throws Error (usage) for a missing tensor, a wrong
+/// shape or type, or a tensor that does not belong to the model. `notes`: ignored tensors, and why they do
+/// not matter.
 std::unique_ptr<PieceReader> hf_weights(const HfFolder& folder, const ModelConfig& model,
                                         std::vector<std::string>& notes);
 

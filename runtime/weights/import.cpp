@@ -20,7 +20,7 @@ ImportReport import_folder(const std::string& folder, const std::string& checkpo
   if (!is_hf_folder(folder))
     fail(ExitCode::usage, "{}: is no folder of Hugging Face: it has no config.json", folder);
   const ModelConfig config =
-      hf_recipe(folder, 0, from_ignore).model;  // what is wrong with it is said before its files are
+      hf_recipe(folder, 0, from_ignore).model;  // reports errors of config.json before those of the files
   const HfFolder files = open_hf_folder(folder, "import");
   const Recipe recipe = hf_recipe(folder, modules_in(files, config), from_ignore);
   check_copies(files, recipe.model);

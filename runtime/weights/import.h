@@ -1,4 +1,4 @@
-// A folder of Hugging Face as a checkpoint: `ltrain import`.
+// Import of a Hugging Face folder as a checkpoint: `ltrain import`.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,9 +15,9 @@ struct ImportReport {
   std::vector<std::string> notes;
 };
 
-/// Writes the folder's model as a checkpoint of step 0 with weights alone, in the types of the files, bit for
-/// bit. `from_ignore`: keys of config.json that are passed over. Error when `checkpoint` exists, or the
-/// folder is not a whole model of a family that is built.
+/// Writes the folder's model as a checkpoint of step 0 with weights only, in the types of the files, bit for
+/// bit. `from_ignore`: keys of config.json to ignore. Throws Error if `checkpoint` exists, or if the folder
+/// is not a complete model of a supported family.
 ImportReport import_folder(const std::string& folder, const std::string& checkpoint,
                            const CopyProgress& progress = {},
                            const std::vector<std::string>& from_ignore = {});

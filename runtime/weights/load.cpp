@@ -17,8 +17,8 @@ bool may_differ(const std::string& key) {
   return row && (row->on_load_any || row->on_resume != recipe::OnResume::same);
 }
 
-/// Those settings of the model that are another here, of which weights do not depend: "model.rope_theta is
-/// 10000.0 there and 500000.0 here". Error (usage) where one of the others differs.
+/// Settings of the model that differ but do not affect the weights: "model.rope_theta is 10000.0 there and
+/// 500000.0 here". Throws Error (usage) for other differences.
 std::vector<std::string> differences(const std::string& path, const Settings& there, const Settings& here) {
   std::vector<std::string> allowed, refused;
   const auto find = [](const Settings& all, const std::string& key) -> const std::string* {
@@ -41,7 +41,7 @@ std::vector<std::string> differences(const std::string& path, const Settings& th
   return allowed;
 }
 
-/// A parameter, not a state of the optimizer.
+/// Returns whether `name` is a parameter and not an optimizer state.
 bool is_weight(const std::string& name) { return !name.starts_with("optimizer/"); }
 
 std::string existing_path(const Recipe& recipe) {
@@ -101,7 +101,7 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
     if (reader->has(k.name)) tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   const auto kept = parameters.kept(false);
   reader->finish(control, stream, [&](const std::string& name) {
-    const bool module = layer_of(recipe.model, name) >= recipe.model.all_layers();  // not of this run
+    const bool module = layer_of(recipe.model, name) >= recipe.model.all_layers();  // not part of this run
     return is_weight(name) && !(recipe.model.traits().multi_token_prediction && module) &&
            std::none_of(kept.begin(), kept.end(), [&](const RegisteredBuffer& k) { return k.name == name; });
   });

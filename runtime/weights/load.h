@@ -1,4 +1,4 @@
-// The weights that a fresh run begins with, where they are not the seed's: checkpoint.load.path.
+// Initial weights of a fresh run from checkpoint.load.path.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,18 +10,18 @@
 
 namespace ltrain {
 
-/// Collective. Opens checkpoint.load.path: a folder of Hugging Face, or a checkpoint of ltrain under any
-/// layout. Error (usage or storage) when it is not of the recipe's model. `notes`: what it is, and what of
-/// the model is another here.
+/// Collective. Opens checkpoint.load.path: a Hugging Face folder, or an ltrain checkpoint of any layout.
+/// Throws Error (usage or storage) if it does not fit the recipe's model. `notes`: its type, and differences
+/// from the model.
 std::unique_ptr<PieceReader> open_weights(const Recipe& recipe, bool verify_hashes, Communicator& control,
                                           Stream& stream, std::vector<std::string>& notes);
-/// Collective. The same where checkpoint.load.parts asks for more than weights, which no folder of Hugging
-/// Face has: error (usage).
+/// Collective. Opens checkpoint.load.path if checkpoint.load.parts asks for more than weights. Throws Error
+/// (usage) for a Hugging Face folder, which has only weights.
 std::unique_ptr<CheckpointReader> open_loaded_checkpoint(const Recipe& recipe, bool verify_hashes,
                                                          Communicator& control, Stream& stream,
                                                          std::vector<std::string>& notes);
-/// Collective. Fills initialised parameters; states of the optimizer stay as they are, averages begin with
-/// the weights. Returns notes.
+/// Collective. Fills initialized parameters. Optimizer states do not change, and EMA weights start from the
+/// loaded weights. Returns notes.
 std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
                                       Stream& stream);
 

@@ -24,7 +24,7 @@ NewFolder::~NewFolder() {
   if (committed_) return;
   try {
     remove_folder(work_);
-  } catch (const Error&) {  // what failed before it is being reported
+  } catch (const Error&) {  // the original failure is being reported
   }
 }
 
@@ -36,7 +36,8 @@ void NewFolder::need(int64_t bytes) const {
 
 void NewFolder::commit() {
   sync_folder(work_);
-  if (std::error_code error; !std::filesystem::remove(path_, error) && error)  // only an empty folder goes
+  // Removes only an empty folder.
+  if (std::error_code error; !std::filesystem::remove(path_, error) && error)
     fail(ExitCode::storage,
          "{}: was an empty folder when this began, and is none now ({}): nothing of it is replaced", path_,
          error.message());

@@ -1,4 +1,4 @@
-// A folder that appears under its name when it is whole, and not before.
+// A folder that gets its name only when it is complete.
 #pragma once
 #include <string>
 
@@ -6,15 +6,16 @@ namespace ltrain {
 
 class NewFolder {
  public:
-  /// Error (usage) when `path` exists and is not an empty folder. Files go into work(), beside it.
+  /// Throws Error (usage) if `path` exists and is not an empty folder. Files must be written to work(), a
+  /// folder next to it.
   explicit NewFolder(std::string path);
-  /// Removes what was not committed.
+  /// Removes files that were not committed.
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
   const std::string& work() const { return work_; }
-  /// Error (storage) when the file system lacks so many bytes.
+  /// Throws Error (storage) if the file system has less than `bytes` free.
   void need(int64_t bytes) const;
   void commit();
 

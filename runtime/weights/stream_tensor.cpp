@@ -11,7 +11,7 @@ constexpr int64_t kBlock = 4 << 20;  // bytes
 
 namespace {
 
-/// Elements in order, block by block: one is read on another thread while the one before is written.
+/// Streams elements in order. One block is read on another thread while the previous one is written.
 void stream_rows(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
                  const WriteBytes& write) {
   const int64_t size = dtype_size(dtype), most = kBlock / size, all = slice.elements();
@@ -39,8 +39,8 @@ void stream_tensor(PieceReader& from, const std::string& name, DType dtype, cons
   if (!transposed) return stream_rows(from, name, dtype, slice, write);
   const int64_t size = dtype_size(dtype);
   std::vector<char> block;
-  LT_CHECK(slice.global.rank == 2 && slice == Slice::whole(slice.global), "{}: {} is no matrix", name,
-           to_string(slice));
+  LT_CHECK(slice.global.rank == 2 && slice == Slice::whole(slice.global),
+           "expected a full matrix of {}, got {}", name, to_string(slice));
   const int64_t rows = slice.global[0], columns = slice.global[1],
                 most = std::max<int64_t>(1, kBlock / (rows * size));
   std::vector<char> turned;

@@ -1,4 +1,4 @@
-// A tensor from where it lies to where it goes, through a buffer of some MiB.
+// Streaming of a tensor from its source to its target through a buffer of some MiB.
 #pragma once
 #include <functional>
 #include <string>
@@ -10,10 +10,10 @@ namespace ltrain {
 using WriteBytes = std::function<void(const void*, int64_t)>;
 
 /// Calls write(data, bytes) with the elements of the slice as `dtype`, in order. `transposed`: the slice is a
-/// whole matrix, and goes column by column.
+/// full matrix and is written column by column.
 void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
                    bool transposed, const WriteBytes& write);
-/// The same of a whole tensor of `shape` in the order of TensorName::stacked.
+/// Like stream_tensor, for a full tensor of `shape` in the order of TensorName::stacked.
 void stream_stack(PieceReader& from, const std::string& name, DType dtype, const Shape& shape,
                   bool transposed, const WriteBytes& write);
 

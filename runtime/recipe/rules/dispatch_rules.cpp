@@ -60,10 +60,10 @@ int64_t intra_node_experts(const Recipe& r, int64_t data, int64_t shard, int64_t
   if (p.hierarchical_all_to_all == kOneLevel || p.expert == 1 || r.model.moe.num_experts == 0) return 0;
   if (p.hierarchical_all_to_all != kNode) return p.hierarchical_all_to_all;
   Mesh m = plain_mesh(r, data);
-  if (shard > 0 && !m.split_levels(shard).empty()) return 0;  // refused as it is
+  if (shard > 0 && !m.split_levels(shard).empty()) return 0;  // another rule reports the error
   if (!m.cut_experts(static_cast<int>(p.expert), experts_apart(r)).empty()) return 0;
   const int64_t here = on_each_host(m, m.expert_axes, per_node);
-  if (here == p.expert) return 0;  // on one node there is one level
+  if (here == p.expert) return 0;  // one level if all ranks are on one node
   if (here > 1) return here;
   if (broken)
     broken(kLevels,

@@ -1,4 +1,4 @@
-// Rules of products in FP8.
+// Rules of FP8 matmuls.
 #include "runtime/recipe/rules/fp8_rules.h"
 
 #include "models/decoder/decoder.h"
@@ -10,9 +10,9 @@ namespace ltrain {
 namespace recipe {
 namespace {
 
-constexpr int64_t kTurned = 16;  // elements: rows of operands begin on 16 bytes, as cuBLASLt asks
+constexpr int64_t kTurned = 16;  // elements; cuBLASLt needs operand rows aligned to 16 bytes
 
-/// Columns of this rank that blocks must not cross: name, number.
+/// Widths on a rank that must be whole FP8 blocks: name and number of columns.
 std::vector<std::pair<std::string, int64_t>> cut_widths(const Recipe& r) {
   const int64_t t = r.parallel.tensor;
   const ModelConfig& m = r.model;
@@ -30,7 +30,8 @@ std::vector<std::pair<std::string, int64_t>> cut_widths(const Recipe& r) {
   return out;
 }
 
-/// An expert's rows are one operand, whose steps or blocks other recipes find in the rows that one rank has.
+/// Refuses layouts that would quantize other token rows together. The token rows of an expert are one
+/// operand, and scales or blocks cover the rows of one rank.
 void expert_rules(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
   if (r.model.moe.num_experts == 0 || r.fp8.recipe == Fp8Recipe::delayed) return;
@@ -124,7 +125,7 @@ void check_fp8(const Recipe& r) {
     fail(ExitCode::usage,
          "{}: fp8.keep: leaves no linear layer to round; nearest valid value: precision: bf16",
          at("fp8.keep"));
-  // Products of blocks are by kernels of ltrain, which take any width.
+  // Blockwise matmuls use ltrain's kernels, which accept any width.
   if (device_of(r) != DeviceKind::cuda || r.fp8.recipe == Fp8Recipe::blockwise) return;
   const int64_t t = r.parallel.tensor, kv = std::max<int64_t>(1, r.model.num_key_value_heads / t);
   const MoeConfig& m = r.model.moe;

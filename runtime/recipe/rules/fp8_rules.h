@@ -1,11 +1,11 @@
-// What eight bits need of a model and of the device that it trains on.
+// Requirements of FP8 for the model and the device.
 #pragma once
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 
-/// Of a resolved recipe: patterns of fp8.keep match something, some layer is left, and its device has the
-/// products. Throws Error (usage).
+/// Checks a resolved recipe: every pattern of fp8.keep matches a layer, some layer remains in FP8, and the
+/// device has FP8 matmuls. Throws Error (usage).
 void check_fp8(const Recipe& recipe);
 
 }  // namespace ltrain

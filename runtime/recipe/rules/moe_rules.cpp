@@ -15,10 +15,10 @@ const std::string kExperts = "model.moe.num_experts", kTopK = "model.moe.top_k",
                   kExpertRanks = "parallel.expert", kExpertTensor = "parallel.expert_tensor",
                   kTensor = "parallel.tensor";
 
-/// "" or why experts cannot be cut over `ranks` ranks.
+/// Returns why experts cannot be sharded over `ranks` ranks; "": they can.
 std::string wrong_cut(const Recipe& r, int64_t data, int64_t shard, int64_t ranks) {
   Mesh m = plain_mesh(r, data);
-  if (shard > 0 && !m.split_levels(shard).empty()) return "";  // refused as it is
+  if (shard > 0 && !m.split_levels(shard).empty()) return "";  // another rule reports the error
   return m.cut_experts(static_cast<int>(ranks), experts_apart(r));
 }
 
@@ -47,7 +47,7 @@ void routing(const MoeConfig& m, const BrokenRule& broken) {
            {groups, kTopK, kExperts});
 }
 
-/// Rules of router.selection, and of what goes with it.
+/// Rules of router.selection and related keys.
 void selection(const Recipe& r, const BrokenRule& broken) {
   const MoeConfig& m = r.model.moe;
   const std::string choice = "model.moe.router.selection", norm = "model.moe.router.norm_topk_prob";

@@ -1,4 +1,4 @@
-// The rules of MoE models.
+// Rules of MoE models.
 #pragma once
 #include <functional>
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace ltrain::recipe {
 
-/// Reports that the value of `path` breaks a rule: `text` says which, and what would work. `others`: keys
-/// that have a part in it.
+/// Reports that the value of `path` breaks a rule. `text`: the rule and suggestions. `others`: other keys
+/// involved.
 using BrokenRule = std::function<void(const std::string& path, const std::string& text,
                                       const std::vector<std::string>& others)>;
 
-/// What does not depend on the number of ranks.
+/// Checks the rules that do not depend on the number of ranks.
 void check_moe(const Recipe& recipe, const BrokenRule& broken);
-/// What is allowed and may surprise, for the user.
+/// Adds notes about valid settings that may surprise a user.
 void moe_notes(const Recipe& recipe, std::vector<std::string>& notes);
-/// With `data` data-parallel ranks, of which `inside` (0: all) are of the first level of gradients.
+/// Checks the layout with `data` data-parallel ranks. `shard`: ranks of the first gradient level; 0: all.
 void check_moe_layout(const Recipe& recipe, int64_t data, int64_t shard, const BrokenRule& broken);
 
 }  // namespace ltrain::recipe

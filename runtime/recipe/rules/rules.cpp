@@ -15,9 +15,9 @@ namespace ltrain::recipe {
 
 namespace {
 
-constexpr int64_t kMostRanks = 1 << 20;  // worth naming as a nearest value
+constexpr int64_t kMostRanks = 1 << 20;  // largest number of ranks to suggest
 
-/// Multiples of `unit` around `v`.
+/// Suggests the multiples of `unit` nearest to `v`.
 std::string nearest_multiple(int64_t v, int64_t unit) {
   const int64_t low = v / unit * unit;
   return low > 0 ? fmt::format("; nearest valid value: {} or {}", low, low + unit)
@@ -30,21 +30,22 @@ class Rules {
 
   bool given(std::string_view path) const { return o_.has(path); }
 
-  /// Breaks at `path`; the place is where it was given, or where the first given one of `others` was.
+  /// Reports a violation at `path`. The location is that of `path`, or of one of `others` that was given on
+  /// the command line.
   void broken(const std::string& path, const std::string& text, const std::vector<std::string>& others = {}) {
     const Key* key = find_key(path);
-    LT_CHECK(key, "no row for {}", path);
+    LT_CHECK(key, "expected a schema row for the key {}, got none", path);
     Place place = o_.place(path);
     for (const std::string& other : others)
       if (const Place at = o_.place(other);
           given(other) && (at.source != o_.source || (place.line == 0 && place.source == o_.source)))
-        place = at;  // the command line breaks what the file had whole
+        place = at;  // the command line caused the violation
     p_.add({place,
             fmt::format("{} = {}{}: ", path, key->write(*key, r_, false), given(path) ? "" : " (default)"),
             text, path, false});
   }
 
-  /// `broken`, for rules that have files of their own.
+  /// `broken` as a callback, for rules in other files.
   BrokenRule report() {
     return [this](const std::string& path, const std::string& text, const std::vector<std::string>& others) {
       broken(path, text, others);
@@ -155,7 +156,7 @@ class Rules {
                         key, turn / 2, list->size()));
   }
 
-  /// What is said layer by layer.
+  /// Checks keys with one entry per layer.
   void layers() {
     const ModelConfig& m = r_.model;
     const std::string count = "model.num_hidden_layers";
@@ -282,7 +283,7 @@ class Rules {
           "must be at least 1, or -1 for the ranks that the other axes leave; nearest valid value: -1 or 1");
   }
 
-  /// The ranks along a side of the grids or of the cube; 0 where `ranks` make none.
+  /// Side of the 2D grids or the 3D cube of tensor ranks; 0 if `ranks` do not form one.
   int64_t tensor_side(int64_t ranks) const {
     const bool cube = r_.parallel.tensor_mode == TensorModeChoice::three_d;
     const int64_t depth =
@@ -293,7 +294,8 @@ class Rules {
     return volume(side) == ranks ? side : 0;
   }
 
-  /// Tensor parallelism in 2D and 3D cut heads, every matrix in two dims, and the sequences of a micro-batch.
+  /// Checks 2D and 3D tensor parallelism, which shards heads, every matrix in two dims, and the sequences of
+  /// a micro-batch.
   void tensor_grid_cuts() {
     const Parallel& p = r_.parallel;
     const ModelConfig& m = r_.model;
@@ -302,11 +304,12 @@ class Rules {
     const std::vector<std::string> mode_keys{"parallel.tensor_mode", "parallel.tensor_depth"};
     const bool cube = p.tensor_mode == TensorModeChoice::three_d;
     const int64_t depth = p.tensor_mode == TensorModeChoice::two_and_half_d ? p.tensor_depth : 1;
-    const auto parts = [&](int64_t side) { return side * (cube ? side : depth); };  // of a micro-batch
+    // shards of a micro-batch
+    const auto parts = [&](int64_t side) { return side * (cube ? side : depth); };
     struct Cut {
       std::string what, key;
       int64_t n;
-      int power;  // of the side that must divide it: rows of a weight are cut twice in a cube
+      int power;  // power of the side that must divide it; 3D shards rows of a weight twice
     };
     const std::string heads = "model.num_attention_heads", kv_heads = "model.num_key_value_heads";
     const int twice = cube ? 2 : 1;
@@ -314,7 +317,7 @@ class Rules {
                           {kv_heads, kv_heads, m.num_key_value_heads, 1},
                           {"model.hidden_size", "model.hidden_size", m.hidden_size, twice},
                           {"model.intermediate_size", "model.intermediate_size", m.intermediate_size, twice}};
-    if (m.num_key_value_heads == m.num_attention_heads) cuts.erase(cuts.begin() + 1);  // said once
+    if (m.num_key_value_heads == m.num_attention_heads) cuts.erase(cuts.begin() + 1);  // reported once
     if (cube) {
       cuts.push_back({heads + " * model.head_dim", heads, m.num_attention_heads * m.head_dim, 2});
       cuts.push_back({kv_heads + " * model.head_dim", kv_heads, m.num_key_value_heads * m.head_dim, 2});
@@ -325,7 +328,7 @@ class Rules {
       return side > 0 && r_.train.micro_batch_size % parts(side) == 0 &&
              std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % unit(c, side) == 0; });
     };
-    // Its side divides heads and parts of a micro-batch: no more ranks are good.
+    // The side must divide the heads and the micro-batch, which bounds the number of ranks.
     const int64_t longest = std::min(m.num_attention_heads, r_.train.micro_batch_size);
     const int64_t most = std::min(kMostRanks, longest * longest * (cube ? longest : depth));
     if (p.sequence_parallel)
@@ -382,7 +385,8 @@ class Rules {
              {tensor, "parallel.tensor_mode", "parallel.tensor_depth"});
   }
 
-  /// The tensor axis cuts heads, the feed-forward's hidden units and, with sequence_parallel, rows of tokens.
+  /// Checks the tensor axis, which shards heads, hidden units of the feed-forward, and token rows with
+  /// sequence_parallel.
   void tensor_cuts() {
     const int64_t ranks = r_.parallel.tensor;
     if (ranks <= 1) return;
@@ -404,7 +408,7 @@ class Rules {
                                   : "train.micro_batch_size * data.seq_length",
                       r_.train.micro_batch_size * (r_.data.seq_length / context),
                       {"data.seq_length", "train.micro_batch_size"}});
-    // The value that is named must pass all of them, not only the one that is broken.
+    // A suggested value must satisfy all of them.
     const auto good = [&](int64_t r) {
       return kv_good(r) && std::all_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.n % r == 0; });
     };
@@ -419,11 +423,11 @@ class Rules {
              {"model.num_key_value_heads"});
   }
 
-  /// The context axis cuts sequences, and heads where ranks exchange the one for the other.
+  /// Checks the context axis, which shards sequences, and heads if ranks exchange sequence for heads.
   void context_cuts() {
     const Parallel& p = r_.parallel;
     if (p.context <= 1 || (p.tensor > 1 && p.tensor_mode != TensorModeChoice::one_d))
-      return;  // refused as it is
+      return;  // another rule reports the error
     const std::string context = "parallel.context";
     const bool ring = p.context_comm == ContextComm::p2p || p.context_comm == ContextComm::a2a_p2p;
     const int64_t unit = ring ? 2 * p.context : p.context;
@@ -450,7 +454,7 @@ class Rules {
     for (const auto& [name, heads] :
          {std::pair<const char*, int64_t>{"model.num_attention_heads", r_.model.num_attention_heads},
           std::pair<const char*, int64_t>{"model.num_key_value_heads", r_.model.num_key_value_heads}}) {
-      // With more tensor ranks than key-value heads each has one.
+      // Each rank has one key-value head if there are more tensor ranks than heads.
       const int64_t here = heads % p.tensor == 0 ? heads / p.tensor : p.tensor % heads == 0 ? 1 : exchange;
       if (here % exchange == 0) continue;
       const std::string of = p.tensor > 1 ? fmt::format("{} / parallel.tensor", name) : std::string(name);
@@ -463,12 +467,13 @@ class Rules {
     }
   }
 
-  /// Settings without a meaning here: refused where whoever wrote them expects another run, noted elsewhere.
+  /// Reports keys without a meaning in this recipe. A strict key is an error, because its author expects a
+  /// different run. Others are noted.
   void ineffective(std::vector<std::string>& notes) {
-    std::vector<const Key*> found;  // few are given of a few hundred
+    std::vector<const Key*> found;  // small: few of some hundred keys are given
     for (const auto& [path, place] : o_.given)
       if (const Key* key = find_key(path); key && key->applies && !key->applies(r_)) found.push_back(key);
-    std::sort(found.begin(), found.end());  // in the order of the schema
+    std::sort(found.begin(), found.end());  // in schema order
     for (const Key* key : found) {
       if (key->strict)
         broken(key->path, fmt::format("has a meaning only with {}; remove the key", key->applies_when));
@@ -478,7 +483,7 @@ class Rules {
     }
   }
 
-  /// All but the number of micro-batches.
+  /// Checks everything about the pipeline except the number of micro-batches.
   void pipeline() {
     const Parallel& p = r_.parallel;
     const std::string ranks = "parallel.pipeline", chunks = "parallel.virtual_pipeline",
@@ -497,7 +502,7 @@ class Rules {
     const bool chosen_later = p.chooses_schedule() || p.schedule_file;
     if (p.chooses_schedule() && !p.schedule_file && given(chunks))
       broken(chunks, "is chosen by parallel.schedule: auto; remove the key", {"parallel.schedule"});
-    // With enough micro-batches of its own choosing a schedule can only fail by its chunks.
+    // With enough micro-batches, a schedule can only fail because of its chunks.
     const int64_t enough = 2 * p.pipeline;
     if (!chosen_later)
       if (const pipeline::BrokenRule rule =
@@ -521,7 +526,8 @@ class Rules {
         broken(split, wrong, {ranks, chunks, layers, "parallel.schedule"});
   }
 
-  /// `micros` a step on each data-parallel rank, of `unit` sequences each over all of them.
+  /// Checks the number of micro-batches. `micros`: micro-batches per step on each data rank. `unit`:
+  /// sequences of a micro-batch over all data ranks.
   void pipeline_batch(int64_t micros, int64_t unit) {
     const Parallel& p = r_.parallel;
     if (p.pipeline == 1 || p.chooses_schedule() || p.schedule_file || micros > INT32_MAX) return;
@@ -611,7 +617,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
 
 void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
                   int64_t ranks_per_node, Diagnostics& diagnostics) {
-  LT_CHECK(world_size >= 1, "a world of {} ranks", world_size);
+  LT_CHECK(world_size >= 1, "expected at least 1 rank, got {}", world_size);
   Rules rules(recipe, origins, diagnostics);
   rules.layout(world_size, ranks_per_node);
   graph_layout_rules(recipe, world_size, rules.report());
@@ -639,7 +645,7 @@ Mesh plain_mesh(const Recipe& r, int64_t data) {
   const auto set = [&](Axis a, int64_t n) { m.degree[static_cast<int>(a)] = static_cast<int>(n); };
   set(Axis::data, data), set(Axis::pipeline, p.pipeline), set(Axis::context, p.context),
       set(Axis::tensor, p.tensor);
-  std::string error;  // check_rules has told it
+  std::string error;  // already reported by check_rules
   m.order = parse_axis_order(p.order, error);
   return m;
 }

@@ -6,26 +6,27 @@
 
 namespace ltrain::recipe {
 
-/// Everything that does not depend on the number of ranks. Notes name settings that have no effect.
+/// Checks all rules that do not depend on the number of ranks. Notes name settings without effect.
 void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics& diagnostics,
                  std::vector<std::string>& notes);
-/// The rest. `ranks_per_node`: 0: as the recipe says, else one node has all.
+/// Checks the rules that depend on the number of ranks. `ranks_per_node`: 0 for the recipe's value, or all
+/// ranks on one node.
 void check_layout(const Recipe& recipe, const RecipeOrigins& origins, int64_t world_size,
                   int64_t ranks_per_node, Diagnostics& diagnostics);
 
-/// What depends on the device of a resolved recipe.
+/// Checks the rules that depend on the device of a resolved recipe.
 void check_device_rules(const Recipe& resolved, const RecipeOrigins& origins, Diagnostics& diagnostics);
 
-/// Ranks that share a host: as said, else launch.ranks_per_node, else all.
+/// Ranks that share a host: `ranks_per_node`, else launch.ranks_per_node, else all.
 int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node);
 
-/// Tensor ranks have experts of their own instead of a part of each.
+/// Returns whether tensor ranks have their own experts instead of a shard of each expert.
 bool experts_apart(const Recipe& recipe);
 
-/// The mesh of so many data-parallel ranks, before it has levels and tensor-parallel ranks a shape.
+/// Mesh with `data` data-parallel ranks, before the split into levels and the tensor-parallel layout.
 Mesh plain_mesh(const Recipe& recipe, int64_t data);
 
-/// Parallel::shard_ranks of a recipe that check_layout found no problem in.
+/// Parallel::shard_ranks of a recipe that check_layout accepts.
 int64_t shard_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node);
 
 }  // namespace ltrain::recipe

@@ -1,4 +1,4 @@
-// Where attention cannot be cuDNN's, and what a GPU has no kernel for.
+// Rules of attention: limits of cuDNN and of the GPU kernels.
 #include "kernels/attention/attention_cudnn.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules_parts.h"

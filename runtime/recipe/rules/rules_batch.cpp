@@ -1,4 +1,4 @@
-// Rules of a global batch that grows.
+// Rules of a growing global batch.
 #include "base/error.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules_parts.h"

@@ -1,4 +1,4 @@
-// Where a step cannot be recorded as CUDA graphs.
+// Rules of CUDA graph capture.
 #include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -7,7 +7,7 @@ namespace ltrain::recipe {
 
 namespace {
 
-/// Calls refuse(why, key) for each setting whose steps cannot be captured.
+/// Calls refuse(why, key) for each setting that prevents capture.
 template <class F>
 void each_graph_hindrance(const Recipe& r, F&& refuse) {
   if (r.device == DeviceChoice::cpu) refuse("device: cpu has no graphs", "device");
@@ -38,7 +38,7 @@ void graph_rules(const Recipe& r, const BrokenRule& broken) {
 
 bool captures_steps(const Recipe& r) {
   if (r.cuda_graphs != OverlapChoice::automatic) return r.cuda_graphs == OverlapChoice::on;
-  // Captured collectives have not run on several GPUs yet: `on` asks for them.
+  // Captured collectives have not run on several GPUs yet, so they need an explicit `on`.
   bool possible =
       device_of(r) == DeviceKind::cuda && ranks(r) == 1 && r.phases.empty() && !overlaps_micro_batches(r);
   each_graph_hindrance(r, [&](const std::string&, const std::string&) { possible = false; });

@@ -1,4 +1,4 @@
-// The rules of two levels of gradients: which ranks are the first.
+// Rules of two-level gradient reduction: ranks of the first level.
 #include <array>
 #include <map>
 #include <tuple>
@@ -11,7 +11,7 @@
 namespace ltrain::recipe {
 namespace {
 
-/// A key that asks for two levels of gradients, and its value; else an empty text.
+/// The key that requests two gradient levels, and its value; else an empty text.
 std::pair<std::string, int64_t> levels_key(const Parallel& p) {
   const bool sharded = p.sharding().shards_optimizer();
   if (sharded && p.shard_group != kOneLevel) return {"parallel.shard_group", p.shard_group};
@@ -20,7 +20,8 @@ std::pair<std::string, int64_t> levels_key(const Parallel& p) {
   return {"", kOneLevel};
 }
 
-/// A number of ranks, which is to cut them evenly and to leave more than one in a group.
+/// Checks a first level given as a number of ranks. It must divide the ranks evenly and leave more than one
+/// rank in a group.
 void level_size(const Recipe& r, int64_t data, const BrokenRule& broken) {
   const auto [key, value] = levels_key(r.parallel);
   if (key.empty() || value == kNode) return;
@@ -42,8 +43,8 @@ int64_t count_on_hosts(const Mesh& mesh, AxisSet axes, int64_t per_host) {
   Mesh m = mesh;
   const int world = m.world();
   std::vector<int64_t> counts(
-      static_cast<size_t>(world));  // on one host, by group, which its first rank names
-  std::vector<int> groups;          // that are on it
+      static_cast<size_t>(world));  // ranks on one host, indexed by the first rank of their group
+  std::vector<int> groups;          // groups with ranks on the host
   int64_t each = 0;
   for (int64_t host = 0; host < world; host += per_host) {
     for (m.rank = static_cast<int>(host); m.rank < std::min<int64_t>(world, host + per_host); ++m.rank) {
@@ -66,7 +67,7 @@ int64_t count_on_hosts(const Mesh& mesh, AxisSet axes, int64_t per_host) {
 }  // namespace
 
 int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
-  // A search asks for the same mesh again and again.
+  // A search asks for the same mesh many times, so answers are cached.
   using Key = std::tuple<std::array<int, kAxisCount>, AxisOrder, uint16_t, int64_t>;
   thread_local std::map<Key, int64_t> answers;
   constexpr size_t kMostAnswers = 4096;

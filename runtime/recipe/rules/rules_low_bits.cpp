@@ -1,5 +1,5 @@
-// Rules of optimizers that see gradients of their own: of one rank (1-bit Adam and LAMB), or beside the
-// weights, or with labels of the model (Sophia).
+// Rules of optimizers that use their own gradients: gradients of one rank (1-bit Adam and LAMB), at moved
+// weights, or for sampled labels (Sophia).
 #include <algorithm>
 
 #include "base/error.h"

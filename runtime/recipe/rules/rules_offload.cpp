@@ -1,5 +1,4 @@
-// Rules of what is offloaded. The folders of a machine are checked before the start
-// (runtime/check/check_offload.h).
+// Rules of offload. Folders of a machine are checked before the start (runtime/check/check_offload.h).
 #include <tuple>
 
 #include "base/error.h"
@@ -9,7 +8,7 @@
 namespace ltrain::recipe {
 namespace {
 
-/// device, fraction and path of a section agree.
+/// Checks that device, fraction and path of a section agree.
 void place_rules(const std::string& section, const OffloadPlace& o, const BrokenRule& broken) {
   const std::string device = section + ".device", fraction = section + ".fraction", path = section + ".path";
   if (!o.on()) {

@@ -1,4 +1,4 @@
-// Rules of the optimizer: what each needs of the layout and of the precision.
+// Rules of the optimizer: requirements on layout and precision.
 #include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/diagnostics.h"
@@ -68,7 +68,7 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
 void optimizer_notes(const Recipe& r, const RecipeOrigins& origins, std::vector<std::string>& notes) {
   const OptimizerKeys& o = r.optimizer;
   const std::string_view name = update_rule_name(o.kind);
-  // A stack of experts has three dims: no vector, and no matrix either.
+  // A stack of experts has three dims, so it is neither a vector nor a matrix.
   RuleTarget experts;
   experts.name = "experts";
   if (r.model.moe.num_experts > 0 && !optimizer_of(o.kind).takes(experts, false))
@@ -76,7 +76,7 @@ void optimizer_notes(const Recipe& r, const RecipeOrigins& origins, std::vector<
         "optimizer.kind: {}: experts are stacks of matrices, which {} does not take: they have adamw, by "
         "optimizer.lr",
         name, name));
-  // The second moment is an average over many steps of a loss that falls fastest at first.
+  // The second moment averages many steps of a loss that falls fastest at first.
   constexpr int64_t kShort = 1000;
   if (is_onebit(o.kind) && !origins.has("optimizer.freeze_step") && o.freeze_step < kShort)
     notes.push_back(fmt::format(

@@ -1,4 +1,4 @@
-// Rules of numbers: what a precision and the settings that go with it need of each other.
+// Rules of precision and related settings.
 #include <tuple>
 
 #include "base/error.h"
@@ -33,7 +33,8 @@ void precision_rules(const Recipe& r, const BrokenRule& broken) {
              "by; nearest valid value: bf16, or precision: bf16",
              {"precision"});
   }
-  if (p.grad_reduce_dtype == GradReduceDtype::bf16) return;  // rounded again on each level
+  // bf16 is allowed with two levels: gradients are rounded again on each
+  if (p.grad_reduce_dtype == GradReduceDtype::bf16) return;
   for (const auto& [key, value, none] :
        {std::tuple{"parallel.shard_group", p.shard_group, "all"},
         std::tuple{"parallel.hierarchical_reduction", p.hierarchical_reduction, "none"}})

@@ -1,4 +1,4 @@
-// Rules of measured steps.
+// Rules of profiled steps.
 #include "base/error.h"
 #include "runtime/recipe/rules/rules_parts.h"
 

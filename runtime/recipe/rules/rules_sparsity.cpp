@@ -1,4 +1,4 @@
-// Rules of matrices that are 2:4 sparse. Names and shapes are looked at where the model is known
+// Rules of 2:4 sparse matrices. Names and shapes are checked once the model is known
 // (runtime/plan/sparse_plan.h, parallel/zero/sparse_masks.h).
 #include "base/error.h"
 #include "parallel/optim/optimizer.h"

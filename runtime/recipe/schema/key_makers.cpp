@@ -47,7 +47,7 @@ ValueError read_source(const Node& node, bool named, DataSource& out) {
   return {"needs a path: {path: PREFIX, weight: 1.0}", node.place};
 }
 
-/// In ascending order, so that two in the wrong order are the same.
+/// Digits of `s` in ascending order, so that swapped digits compare equal.
 std::string digits_of(const std::string& s) {
   std::string digits;
   for (char c : s)
@@ -79,7 +79,7 @@ std::string read_choice(const Key& key, const Node& node, std::string& out) {
       return fmt::format("is not in this build, which supports {}", join(key.choices));
   for (const auto& [word, ours] : key.other_words)
     if (word == folded(node.text)) return fmt::format("must be one of {}; write {}", join(key.choices), ours);
-  // Another number is another thing, not a slip: olmo2 is not olmoe, nor fp4 fp8.
+  // A name with another number is another model or format, not a typo: olmo2 is not olmoe, fp4 is not fp8.
   std::string near = nearest_word(node.text, key.choices);
   if (digits_of(near) != digits_of(node.text)) near = "";
   return "must be one of " + join(key.choices) + (near.empty() ? "" : "; did you mean " + near + "?");
@@ -114,7 +114,7 @@ Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_leve
 
 namespace {
 
-/// `read`: of one item, with what is wrong with it.
+/// List key. `read`: reads one item and returns "" or the error.
 template <class T>
 Key list_key(std::string path, std::vector<T>& (*get)(Recipe&), std::string type, std::string example,
              std::string help, std::function<std::string(const Node&, T&)> read,

@@ -1,4 +1,4 @@
-// Makes rows of the schema table from a member of Recipe: the row reads, writes and checks that member.
+// Makers of schema rows. A row reads, writes and checks one member of Recipe.
 #pragma once
 #include <type_traits>
 #include <utility>
@@ -24,7 +24,7 @@ struct is_optional<std::optional<T>> : std::true_type {};
 template <class Get>
 using member_t = std::remove_reference_t<std::invoke_result_t<Get, Recipe&>>;
 
-/// A row whose member is a T or an optional<T>; null is allowed for the latter.
+/// Row of a T or an optional<T> member. Null is allowed for an optional.
 template <class T, class Get, class Read, class Write>
 Key scalar_key(std::string path, std::string type, std::string help, Get get, Read read, Write write) {
   using Member = member_t<Get>;
@@ -95,7 +95,7 @@ Key text(std::string path, Get get, std::string help) {
 
 std::string read_choice(const Key& key, const Node& node, std::string& out);  // schema.cpp
 
-/// A member that is an enum; `values` in the order of the names.
+/// Row of an enum member. `values`: in the order of the names.
 template <class Enum, class Get>
 Key choice(std::string path, Get get, std::vector<std::pair<std::string, Enum>> values,
            std::vector<std::string> unbuilt, std::string help) {
@@ -118,7 +118,7 @@ Key choice(std::string path, Get get, std::vector<std::pair<std::string, Enum>> 
   return key;
 }
 
-/// The same with the enum's own names (LT_ENUM_NAMES).
+/// Row of an enum member with the enum's own names (LT_ENUM_NAMES).
 template <class Get>
 Key choice(std::string path, Get get, std::vector<std::string> unbuilt, std::string help) {
   using Enum = member_t<Get>;
@@ -127,7 +127,7 @@ Key choice(std::string path, Get get, std::vector<std::string> unbuilt, std::str
   return choice<Enum>(std::move(path), get, std::move(values), std::move(unbuilt), std::move(help));
 }
 
-/// A member that is the name itself: of a row of another table.
+/// Row of a text member that must be one of `values`.
 template <class Get>
 Key name_choice(std::string path, Get get, std::vector<std::string> values, std::vector<std::string> unbuilt,
                 std::string help) {
@@ -140,17 +140,17 @@ Key name_choice(std::string path, Get get, std::vector<std::string> values, std:
   return key;
 }
 
-/// "tp-cp-dp-pp".
+/// Row of an axis order: "tp-cp-dp-pp".
 Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help);
 
-/// `one_level`, the word for kOneLevel; "node", kNode; or a number of ranks from 2.
+/// Row of a level: `one_level` (the word for kOneLevel), "node" (kNode), or a number of ranks, at least 2.
 Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_level, std::string help);
 
-/// A list of integers, each at least `low`.
+/// Row of a list of integers, each at least `low`.
 Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1);
-/// A list of numbers above 0.
+/// Row of a list of numbers above 0.
 Key numbers(std::string path, std::vector<double>& (*get)(Recipe&), std::string help);
-/// A list of words of an enum (LT_ENUM_NAMES).
+/// Row of a list of enum names (LT_ENUM_NAMES).
 template <class Enum>
 Key words(std::string path, std::vector<Enum>& (*get)(Recipe&), std::string help) {
   Key key;
@@ -184,13 +184,12 @@ Key words(std::string path, std::vector<Enum>& (*get)(Recipe&), std::string help
   };
   return key;
 }
-/// A list of texts: patterns of parameter names, keys. `example`: a list of them for the message.
+/// Row of a list of texts: patterns of parameter names, or keys. `example`: a list for the message.
 Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string what, std::string example,
           std::string help);
-/// data.train, data.eval
-/// Token files. `named`: they may have names.
+/// Row of token files: data.train, data.eval. `named`: sources may have names.
 Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool named, std::string help);
-/// launch.hosts: `local` or a list of names
+/// Row of launch.hosts: `local` or a list of names.
 Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string help);
 
 }  // namespace ltrain::recipe

@@ -9,13 +9,13 @@ namespace {
 
 bool is_moe(const Recipe& r) { return r.model.moe.num_experts > 0; }
 
-/// With a meaning in an MoE model alone: whoever writes it expects one.
+/// Key of MoE models only; an error in a dense model.
 Key of_moe(Key key) {
   if (!key.applies) key.when("model.moe.num_experts above 0", true, is_moe);
   return key;
 }
 
-/// "mixtral 8, qwen3_moe 128, olmoe 64, else 0": what families have as default, those alike together.
+/// Defaults of the families, grouped by value: "mixtral 8, qwen3_moe 128, olmoe 64, else 0".
 std::string by_family(int64_t FamilyDefaults::*value, int64_t otherwise) {
   std::vector<std::pair<int64_t, std::string>> groups;
   for (const Family* f : families()) {

@@ -1,4 +1,4 @@
-// The rows of the schema table for MoE models: model.moe.
+// Schema rows of MoE models: model.moe.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 namespace ltrain::recipe {
 
 void add_moe_keys(std::vector<Key>& table);
-/// train.*
+/// Adds the train.* keys of MoE models.
 void add_moe_training_keys(std::vector<Key>& table);
 
 }  // namespace ltrain::recipe

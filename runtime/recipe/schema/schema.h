@@ -1,5 +1,5 @@
-// The one table of settings: key, type, default, range, help, aliases, implications. It generates the
-// parser's checks, the reference page, the help text, the dump and the JSON.
+// Table of all settings: key, type, default, range, help, aliases, implications. The parser's checks, the
+// reference page, the help text, the dump and the JSON come from it.
 #pragma once
 #include <functional>
 #include <optional>
@@ -12,14 +12,14 @@
 
 namespace ltrain::recipe {
 
-/// What another value of a key changes in a run that goes on from a checkpoint.
+/// Effect of changing a key in a run that resumes from a checkpoint.
 enum class Effect : uint8_t {
-  unset,     ///< of a row that is not in the table yet
-  function,  ///< what a step computes: the model, the update, the precision
-  schedule,  ///< how much and how far: learning rate, batch, length of the run
-  data,      ///< which tokens are trained on, and what they mean
-  speed,     ///< time and memory; results but for the rounding of sums
-  nothing,   ///< neither: names, logs, saves, checks
+  unset,     ///< not set yet
+  function,  ///< the result of a step: model, update, precision
+  schedule,  ///< amount and length: learning rate, batch, number of steps
+  data,      ///< training tokens and their meaning
+  speed,     ///< time and memory; results change only in rounding
+  nothing,   ///< names, logs, saves, checks
 };
 
 }  // namespace ltrain::recipe
@@ -32,14 +32,14 @@ LT_ENUM_NAMES(recipe::Effect, {recipe::Effect::unset, "unset"}, {recipe::Effect:
 
 namespace ltrain::recipe {
 
-/// Whether a run may go on from a checkpoint with another value of a model.* key.
+/// Condition under which a run may resume with another value of a model.* key.
 enum class OnResume : uint8_t {
-  same,       ///< it may not: parameters or states would be others
-  any,        ///< it may: dropout, losses for balance, capacities, initial values
-  both_or_no  ///< it may where both are above 0 or both are 0: there is a state, or there is none
+  same,       ///< never: parameters or states would differ
+  any,        ///< always: dropout, balance losses, capacities, initial values
+  both_or_no  ///< if both values are above 0 or both are 0, because a state exists or not
 };
 
-/// What is wrong with a value; an empty text: nothing.
+/// Error of a value; empty text: no error.
 struct ValueError {
   ValueError(std::string text) : text(std::move(text)) {}  // NOLINT: most have no place of their own
   ValueError(const char* text) : text(text) {}             // NOLINT
@@ -47,38 +47,38 @@ struct ValueError {
   bool empty() const { return text.empty(); }
 
   std::string text;
-  Place place;  ///< of the part of the value that is wrong, such as an entry of a list; default: not known
+  Place place;  ///< location of the invalid part of the value, such as a list entry; default: unknown
 };
 
 struct Key {
   std::string path;  ///< "train.micro_batch_size"
   std::string type;  ///< "integer", "number", "true or false", "text", "choice", "list of ..."
   std::string help;
-  std::vector<std::string> aliases;  ///< other spellings, valid in the key's section and at the top
-  std::vector<std::string> choices;  ///< of a choice: in this build
-  std::vector<std::string> unbuilt;  ///< of a choice: known, refused by this build
+  /// other spellings, valid in the section of the key and at the top level
+  std::vector<std::string> aliases;
+  std::vector<std::string> choices;  ///< choice: values of this build
+  std::vector<std::string> unbuilt;  ///< choice: known values that this build does not support
   std::vector<std::pair<std::string, std::string>>
-      other_words;                    ///< of a choice: others' word, and ours for it
-  std::optional<double> least, most;  ///< of a number
-  bool open = false;                  ///< least and most themselves are not allowed
-  std::string implied;                ///< how the default is derived from other keys, for the reference
-  std::string word;                   ///< integer: a word that stands for `word_value`
+      other_words;                    ///< choice: other trainers' words and the matching values
+  std::optional<double> least, most;  ///< range of a number
+  bool open = false;                  ///< exclude the bounds `least` and `most`
+  std::string implied;                ///< derivation of the default from other keys, for the reference
+  std::string word;                   ///< integer: word for `word_value`
   int64_t word_value = 0;
   bool dumped = true;             ///< false: not part of the resolved recipe (model.from)
-  Effect effect = Effect::unset;  ///< of changes(), else its section's (schema_sections.cpp)
+  Effect effect = Effect::unset;  ///< set by changes(), else by the section (schema_sections.cpp)
 
-  OnResume on_resume = OnResume::same;  ///< read of model.* keys
-  bool on_load_any = false;             ///< a model.* key: weights do not depend on its value
+  OnResume on_resume = OnResume::same;  ///< used for model.* keys
+  bool on_load_any = false;             ///< model.* key: weights do not depend on its value
 
-  /// Sets the value from a node; returns "" or what is wrong ("must be at least 1; ...").
+  /// Sets the value from a node. Returns "" or the error ("must be at least 1; ...").
   std::function<ValueError(const Key&, Recipe&, const Node&)> set;
-  /// The value as YAML, or as JSON when `json`.
+  /// Returns the value as YAML, or as JSON if `json`.
   std::function<std::string(const Key&, const Recipe&, bool json)> write;
-  /// Derives the default; called in table order when the key was not given.
+  /// Derives the default. Called in table order if the key was not given.
   std::function<void(Recipe&)> imply;
-  /// Whether the key has a meaning in this recipe; without one it is left out of the dump, and giving it is
-  /// refused
-  /// (`strict`) or noted. Null: always.
+  /// Returns whether the key has a meaning in this recipe. If not, it is omitted from the dump, and giving it
+  /// is an error (`strict`) or a note. Null: always.
   std::function<bool(const Recipe&)> applies;
   std::string applies_when;  ///< "model.architecture: llama"
   bool strict = false;
@@ -88,12 +88,12 @@ struct Key {
     return dot == std::string::npos ? "" : path.substr(0, dot);
   }
   std::string leaf() const { return path.substr(path.rfind('.') + 1); }
-  /// "1 to 4096", "auto or at least 1", "fp32, bf16": the allowed values for people.
+  /// Allowed values for people: "1 to 4096", "auto or at least 1", "fp32, bf16".
   std::string allowed() const;
-  /// The default as in YAML; derived ones as their description.
+  /// Default as in YAML, or the description of a derived default.
   std::string default_text() const;
 
-  /// What a run that goes on with another value does otherwise, where that is not what the section says.
+  /// Sets the effect of changing the key on resume, if it differs from the section's.
   Key& changes(Effect e) {
     effect = e;
     return *this;
@@ -126,7 +126,7 @@ struct Key {
   Key& inside(double lo, double hi) {
     open = true;
     return between(lo, hi);
-  }  ///< without the ends
+  }  ///< excludes the bounds
   Key& above(double lo) {
     least = lo;
     open = true;
@@ -152,14 +152,14 @@ struct Key {
 };
 
 const std::vector<Key>& schema();
-const Key* find_key(const std::string& path);    ///< by canonical path
-const Key* find_alias(const std::string& path);  ///< by "section.alias" or "alias"
-bool is_section(const std::string& path);        ///< some key's path begins with "path."
+const Key* find_key(const std::string& path);    ///< finds by canonical path
+const Key* find_alias(const std::string& path);  ///< finds by "section.alias" or "alias"
+bool is_section(const std::string& path);        ///< returns whether any key's path begins with "path."
 std::string section_help(const std::string& section);
 std::vector<std::string> sections();  ///< in table order, "" first
 std::vector<std::string> words_in_section(const std::string& section, bool with_aliases);
 
-// Typed reading of a scalar, YAML 1.2 core rules; each returns "" or what is wrong.
+// Typed reading of a scalar by the YAML 1.2 core rules. Returns "" or the error.
 std::string read_integer(const Node& node, int64_t& out, const std::string& or_word = "");
 std::string read_number(const Node& node, double& out);
 std::string read_bool(const Node& node, bool& out);
@@ -167,6 +167,6 @@ std::string read_text(const Node& node, std::string& out);
 std::string check_range(const Key& key, double value, bool integer);
 
 std::string write_number(double v);  ///< shortest text that reads back to the same double
-std::string write_text(const std::string& v, bool json);  ///< quoted when YAML needs it, or always
+std::string write_text(const std::string& v, bool json);  ///< quoted if YAML needs it; always for JSON
 
 }  // namespace ltrain::recipe

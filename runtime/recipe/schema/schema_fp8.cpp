@@ -1,4 +1,4 @@
-// Keys of products in FP8.
+// Keys of FP8 matmuls.
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/schema_parts.h"
 

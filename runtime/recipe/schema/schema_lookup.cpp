@@ -1,4 +1,4 @@
-// Finding rows of the table, and describing them.
+// Lookup and description of schema rows.
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -16,15 +16,15 @@ struct Index {
 
   Index() {
     for (const Key& key : schema()) {
-      LT_CHECK(keys.emplace(key.path, &key).second, "two rows for {}", key.path);
+      LT_CHECK(keys.emplace(key.path, &key).second, "expected one row for the key {}, got two", key.path);
       const std::string section = key.section();
       for (const std::string& alias : key.aliases) {
         const std::string dotted = section.empty() ? alias : section + "." + alias;
-        LT_CHECK(aliases.emplace(dotted, &key).second, "two rows for the alias {}", dotted);
-        // At the top too, as flat command lines have it; not out of a section in a section, where names are
-        // short.
+        LT_CHECK(aliases.emplace(dotted, &key).second, "expected one row for the alias {}, got two", dotted);
+        // Aliases of a section also work at the top level, as on flat command lines. Aliases of a nested
+        // section do not, because they are short.
         if (!section.empty() && section.find('.') == std::string::npos)
-          LT_CHECK(aliases.emplace(alias, &key).second, "two rows for the alias {}", alias);
+          LT_CHECK(aliases.emplace(alias, &key).second, "expected one row for the alias {}, got two", alias);
       }
       for (size_t dot = section.empty() ? std::string::npos : section.find('.');;
            dot = section.find('.', dot + 1)) {
@@ -34,7 +34,7 @@ struct Index {
       }
     }
     for (const auto& [alias, key] : aliases)
-      LT_CHECK(!keys.count(alias), "the alias {} is also a key", alias);
+      LT_CHECK(!keys.count(alias), "expected an alias that is not a key, got {}", alias);
   }
 };
 

@@ -8,7 +8,7 @@
 namespace ltrain::recipe {
 namespace {
 
-/// Refused in families with other positions, since whoever writes these keys expects another model.
+/// Key of rotary families only. It is an error elsewhere, because its author expects another model.
 Key rotary_only(Key key) {
   const auto rotary = [](const Family& f) { return f.traits.positions == PositionEmbedding::rotary; };
   key.when("model.architecture: " + either(family_names(rotary)), true,
@@ -16,14 +16,14 @@ Key rotary_only(Key key) {
   return key;
 }
 
-/// Refused in families without it, likewise.
+/// Key of the families selected by `which`; an error elsewhere.
 Key in_families(Key key, bool (*which)(const Family&)) {
   key.when("model.architecture: " + either(family_names(which)), true,
            [which](const Recipe& r) { return which(*r.model.family); });
   return key;
 }
 
-/// What a type of rotary scaling alone reads.
+/// Key that only some types of rotary scaling use.
 Key of_rope_types(Key key, std::vector<RopeType> types) {
   std::vector<std::string> names;
   for (const RopeType type : types) names.emplace_back(to_string(type));
@@ -111,7 +111,7 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
       "The same where data.seq_length is above original_max_position_embeddings."));
 }
 
-/// Of latent attention.
+/// Adds the keys of latent attention.
 void add_latent_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) {
     t.push_back(in_families(std::move(key), [](const Family& f) { return f.traits.latent_attention; }));
@@ -134,7 +134,7 @@ void add_latent_keys(std::vector<Key>& t) {
           .between(1, 65536));
 }
 
-/// Of multi-token prediction.
+/// Adds the keys of multi-token prediction.
 void add_module_keys(std::vector<Key>& t) {
   const auto predicts = [](const Family& f) { return f.traits.multi_token_prediction; };
   t.push_back(in_families(
@@ -156,7 +156,7 @@ void add_module_keys(std::vector<Key>& t) {
                         }));
 }
 
-/// Layers whose attention differs from the others'.
+/// Adds the keys of layers with different attention.
 void add_layer_keys(std::vector<Key>& t) {
   const auto windows = [](const Family& f) { return f.windows != WindowLayers::none; };
   const auto without = [](const Family& f) { return f.layers_without_positions; };
@@ -205,7 +205,7 @@ void add_layer_keys(std::vector<Key>& t) {
       windows));
 }
 
-/// Of scores of attention and of logits.
+/// Adds the keys of attention scores and of logits.
 void add_score_keys(std::vector<Key>& t) {
   const auto capped = [](const Family& f) { return f.soft_caps; };
   t.push_back(in_families(number("model.query_pre_attn_scalar", LT_MEMBER(model.query_pre_attn_scalar),

@@ -1,4 +1,4 @@
-// Keys of what lies outside of the device's memory.
+// Keys of offload.
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/schema_parts.h"
 
@@ -9,7 +9,7 @@ struct Words {
   const char *device, *fraction;
 };
 
-/// device, fraction and path of a section. Get: Recipe& to its OffloadPlace&.
+/// Adds device, fraction and path of a section. Get: Recipe& to its OffloadPlace&.
 template <class Get>
 void add_place(std::vector<Key>& t, const std::string& section, Get get, const Words& words,
                std::vector<std::string> aliases = {}) {

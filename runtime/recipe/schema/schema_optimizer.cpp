@@ -20,7 +20,7 @@ Key decaying_only(Key key) {
   return key;
 }
 
-/// That a recipe can ask for.
+/// Update rules with their names in recipes.
 std::vector<std::pair<std::string, UpdateRule>> rules() {
   std::vector<std::pair<std::string, UpdateRule>> all;
   for (int i = 0; i < kUpdateRules; ++i)
@@ -28,7 +28,7 @@ std::vector<std::pair<std::string, UpdateRule>> rules() {
   return all;
 }
 
-/// Reads one group; "" or what is wrong.
+/// Reads one group. Returns "" or the error.
 ValueError read_group(const Node& node, ParameterGroup& g) {
   if (node.kind != Node::map) return {"needs a map: {match: PATTERN, lr: 1.0e-4}", node.place};
   for (const Node::Entry& e : node.entries) {
@@ -93,14 +93,14 @@ Key groups_key() {
   return key;
 }
 
-/// Applies where some parameters may have the rule.
+/// Key that applies if some parameters may use the rule.
 Key only(UpdateRule rule, Key key) {
   key.when(fmt::format("optimizer.kind: {}", update_rule_name(rule)), true,
            [rule](const Recipe& r) { return r.optimizer.uses(rule); });
   return key;
 }
 
-// What each optimizer has of its own: a function an optimizer.
+// Keys of single optimizers: one function per optimizer.
 
 void sgd_keys(std::vector<Key>& t) {
   t.push_back(only(UpdateRule::sgd,

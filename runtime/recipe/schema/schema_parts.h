@@ -1,4 +1,4 @@
-// The parts of the schema table that have files of their own.
+// Parts of the schema table with a source file of their own.
 #pragma once
 #include <vector>
 
@@ -10,13 +10,13 @@ inline constexpr double kMaxSteps = 1e15;
 inline constexpr double kMaxDim = 1 << 20;
 inline constexpr double kMaxIds = 2147483647;  // token ids are 32-bit
 
-/// Bytes of "12 GiB", "800 MiB" or "1000000"; -1 when it says none.
+/// Bytes of "12 GiB", "800 MiB" or "1000000"; -1 for other text.
 double read_bytes(const std::string& text);
 
 void add_model_keys(std::vector<Key>& table);
 void add_offload_keys(std::vector<Key>& table);
 void add_recompute_keys(std::vector<Key>& table);
-/// `precision`, which may be a list (phases.cpp).
+/// Extends `precision` to accept a list of phases (phases.cpp).
 Key with_precision_schedule(Key key);
 void add_fp8_keys(std::vector<Key>& table);
 void add_precision_keys(std::vector<Key>& table);

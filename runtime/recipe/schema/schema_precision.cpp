@@ -1,4 +1,4 @@
-// Keys of numbers and of what happens to them.
+// Keys of precision and numerical checks.
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/schema_parts.h"
 

@@ -1,4 +1,4 @@
-// Keys of measured steps.
+// Keys of profiled steps.
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/schema_parts.h"
 

@@ -7,7 +7,7 @@ namespace {
 
 struct Section {
   std::string_view path, help;
-  Effect effect = Effect::unset;  ///< unset: as the section around it
+  Effect effect = Effect::unset;  ///< unset: inherited from the parent section
 };
 
 constexpr Section kSections[] = {
@@ -59,7 +59,8 @@ void set_effects(std::vector<Key>& table) {
       const size_t dot = section.rfind('.');
       section = dot == std::string::npos ? "" : section.substr(0, dot);
     }
-    LT_CHECK(key.effect != Effect::unset, "{}: its row or its section must say what it changes", key.path);
+    LT_CHECK(key.effect != Effect::unset, "expected an effect in the row or section of the key {}, got none",
+             key.path);
   }
 }
 

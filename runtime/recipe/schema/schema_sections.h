@@ -1,4 +1,4 @@
-// The sections of a recipe: a row each, with its help and what its keys change in a run that goes on.
+// Sections of a recipe: help text, and the effect of their keys on resume.
 #pragma once
 #include <vector>
 
@@ -6,8 +6,8 @@
 
 namespace ltrain::recipe {
 
-/// Fills Key::effect of keys whose row says nothing (Key::changes). Error (internal) for a key whose sections
-/// say nothing either.
+/// Sets Key::effect of keys without Key::changes. Throws Error (internal) for a key whose section has no
+/// effect either.
 void set_effects(std::vector<Key>& table);
 
 }  // namespace ltrain::recipe

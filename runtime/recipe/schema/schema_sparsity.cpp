@@ -1,4 +1,4 @@
-// Keys of matrices that are 2:4 sparse.
+// Keys of 2:4 sparse matrices.
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/schema_parts.h"
 

@@ -1,6 +1,6 @@
-// Typed reading and writing of scalars. YAML 1.2 core schema, with the type taken from the key: `no` is a
-// word where a word is wanted and an error where a truth value is; `1e-4` is a number; 012 is refused, since
-// YAML 1.1 reads 10.
+// Typed reading and writing of scalars in the YAML 1.2 core schema. The key determines the type: `no` is a
+// word for a text key and an error for a boolean key, `1e-4` is a number, and 012 is refused because YAML 1.1
+// reads it as 10.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -42,8 +42,7 @@ std::string not_a(const std::string& wanted, const Node& node) {
                                                    : "needs " + wanted + ", not " + kind_name(node);
 }
 
-/// Plain number in the sense of the YAML 1.2 core schema: [-+]? (digits [. digits] | . digits) [e [-+]
-/// digits]
+/// Parses a plain number of the YAML 1.2 core schema: [-+]? (digits [. digits] | . digits) [e [-+] digits]
 bool parse_core_number(std::string_view s, double& out) {
   std::string_view t = s;
   if (!t.empty() && (t[0] == '-' || t[0] == '+')) t.remove_prefix(1);
@@ -53,7 +52,7 @@ bool parse_core_number(std::string_view s, double& out) {
   if (s[0] == '+') s.remove_prefix(1);
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), out);
   if (error == std::errc::result_out_of_range) {
-    // Too small rounds to zero; too large stays an infinity, which the caller refuses.
+    // Too small rounds to zero. Too large becomes an infinity, which the caller refuses.
     out = std::strtod(std::string(s).c_str(), nullptr);
     return end == s.data() + s.size();
   }
@@ -68,8 +67,8 @@ bool is_yaml11_bool(const std::string& s, bool& value) {
   return false;
 }
 
-/// A number as other notations have it: 1_000_000, 1,000,000, or with a decimal comma; "" where it is none of
-/// them, or may be two: 1,500 is 1500 to some and 1.5 to others.
+/// The number in plain notation for 1_000_000, 1,000,000 or a decimal comma; "" for other text, and for an
+/// ambiguous one: 1,500 may be 1500 or 1.5.
 std::string plain_number(const std::string& s) {
   const auto digit = [&](size_t i) { return i < s.size() && s[i] >= '0' && s[i] <= '9'; };
   std::string t;
@@ -83,7 +82,7 @@ std::string plain_number(const std::string& s) {
   }
   if (commas.empty()) return t;
   if (s.find('_') != std::string::npos) return "";
-  // Groups of three digits, the first of one to three.
+  // Groups of three digits, the first of one to three digits.
   const size_t first = s.find_first_of("0123456789");
   bool groups = commas[0] - first <= 3 && s[first] != '0';
   for (const size_t at : commas) groups = groups && digit(at + 2) && digit(at + 3) && !digit(at + 4);
@@ -96,12 +95,12 @@ std::string plain_number(const std::string& s) {
   return t;
 }
 
-/// `plain_number` of an integer, where a single comma can only divide thousands.
+/// `plain_number` of an integer, where a single comma can only separate thousands.
 std::string plain_integer(const std::string& s) {
   const size_t comma = s.find(',');
   if (comma == std::string::npos || comma != s.rfind(',') || s.find('.') != std::string::npos)
     return plain_number(s);
-  const std::string t = plain_number(s + ",000");  // 1,500 is 1500 where 1,500,000 is 1500000
+  const std::string t = plain_number(s + ",000");  // decides 1,500 like 1,500,000
   return t.size() > 3 && t.find('.') == std::string::npos ? t.substr(0, t.size() - 3) : "";
 }
 
@@ -175,7 +174,7 @@ std::string read_bool(const Node& node, bool& out) {
 std::string read_text(const Node& node, std::string& out) {
   if (node.kind != Node::scalar) return not_a("a text", node);
   if (node.text.empty()) return "must not be empty";
-  // What a terminal obeys would reach it wherever the text is printed later.
+  // Control characters would reach the terminal wherever the text is printed later.
   if (printable(node.text, node.text.size()) != node.text)
     return "must be UTF-8 without control characters, line ends or invisible characters";
   out = node.text;
@@ -196,7 +195,8 @@ std::string check_range(const Key& key, double v, bool integer) {
 
 std::string write_number(double v) {
   std::string s = fmt::format("{}", v);
-  if (s.find_first_of(".en") == std::string::npos) s += ".0";  // a number stays one for other readers
+  // keep it a floating-point number for other readers
+  if (s.find_first_of(".en") == std::string::npos) s += ".0";
   return s;
 }
 
@@ -206,7 +206,7 @@ std::string write_text(const std::string& v, bool json) {
     plain = plain && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                       c == '_' || c == '-' || c == '.' || c == '/' || c == '+');
   if (plain) {
-    // What other YAML readers would take for something else than a text is quoted.
+    // Quote texts that another YAML reader would read as another type.
     bool b;
     double d;
     plain = v != "null" && v != "Null" && v != "NULL" && v[0] != '-' && v[0] != '.' &&

@@ -9,10 +9,10 @@
 #include "app/commands.h"
 #include "app/shell_word.h"
 #include "app/tokenizer_option.h"
-#include "app/write_file.h"
 #include "base/error.h"
 #include "base/printable.h"
 #include "runtime/data/build.h"
+#include "runtime/files/write_file.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/metrics.h"
 

@@ -4,11 +4,11 @@
 #include <filesystem>
 
 #include "app/print_notes.h"
-#include "app/write_file.h"
 #include "base/error.h"
 #include "planner/exports/megatron.h"
 #include "planner/exports/megatron_flags.h"
 #include "planner/exports/trainers.h"
+#include "runtime/files/write_file.h"
 #include "runtime/recipe/read_file.h"
 
 namespace ltrain::app {

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "app/write_file.h"
+#include "runtime/files/write_file.h"
 
 namespace ltrain::app {
 

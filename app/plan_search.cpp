@@ -4,10 +4,10 @@
 #include <cstdio>
 
 #include "app/progress_line.h"
-#include "app/write_file.h"
 #include "base/bytes_text.h"
 #include "base/error.h"
 #include "planner/search/search.h"
+#include "runtime/files/write_file.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/diagnostics.h"

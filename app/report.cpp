@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "app/commands.h"
-#include "app/write_file.h"
 #include "planner/report/pictures.h"
+#include "runtime/files/write_file.h"
 #include "runtime/telemetry/compare_runs.h"
 #include "runtime/telemetry/run_report.h"
 

@@ -2,15 +2,10 @@
 
 #include <omp.h>
 
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/cpu_isa.h"
@@ -25,8 +20,8 @@
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
 #include "runtime/data/batch_loader.h"
+#include "runtime/files/write_file.h"
 #include "runtime/launch/output.h"
-#include "runtime/machines/matmul_peak.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
 #include "runtime/program/lr_schedule.h"
@@ -35,6 +30,9 @@
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
+#include "runtime/train/model_flops.h"
+#include "runtime/train/resource_usage.h"
+#include "runtime/train/skipped_steps.h"
 #include "runtime/train/step_profile.h"
 #include "runtime/weights/load.h"
 
@@ -43,51 +41,11 @@ namespace {
 
 constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
 
-void write_file(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream out(path + ".tmp");
-  out << text;
-  out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(path + ".tmp", path, error);
-  if (!out) fail_system(path + ".tmp: cannot be written", errno, ExitCode::storage);
-  if (error) fail_system(path + ": cannot be written", error.value(), ExitCode::storage);
-}
-
-/// Peak resident memory of this process in bytes (VmHWM); 0 if /proc does not report it.
-int64_t peak_resident_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("VmHWM:", 0) == 0) return std::atoll(line.c_str() + 6) * 1024;
-  return 0;
-}
-
-/// Bytes sent by this rank, per axes that its groups span, named as in the plan. `by_group`: per comm_axis of
-/// each group instead.
-std::map<std::string, int64_t> wire_by_axis(const Groups& groups, bool by_group) {
-  std::map<std::string, int64_t> sums;
-  for (const Communicator* c : groups.all()) {
-    if (c->size() == 1) continue;
-    const AxisSet longer = long_axes(c->axes(), [&](Axis a) { return groups.size(a); });
-    sums[by_group ? comm_axis(c->axes()) : std::string(axis_set_name(longer))] += c->wire_bytes();
-  }
-  return sums;
-}
-
-/// Adds now - before to `sums`, per key.
-void add_difference(std::map<std::string, int64_t>& sums, const std::map<std::string, int64_t>& now,
-                    const std::map<std::string, int64_t>& before) {
-  for (const auto& [key, value] : now) {
-    const auto earlier = before.find(key);
-    sums[key] += value - (earlier == before.end() ? 0 : earlier->second);
-  }
-}
-
 /// Training run of one rank.
 class Trainer {
  public:
   Trainer(const Recipe& recipe, Job& job, const TrainerOptions& options)
-      : recipe_(recipe), job_(job), options_(options), lead_(job.info().rank == 0) {
+      : recipe_(recipe), job_(job), options_(options), lead_(job.info().rank == 0), skips_(recipe) {
     mesh_ = mesh_of(recipe, job.info().rank);
   }
 
@@ -118,51 +76,68 @@ class Trainer {
   void set_up() {
     const double begin = steady_seconds();
     job_.section("setup");
-    const RankInfo& me = job_.info();
-    const int threads = threads_per_rank(recipe_);
-    omp_set_num_threads(threads);
+    agree_on_job();
+    const Plan totals = plan_step();
+    make_program();
+    const std::vector<std::string> notes = restore_or_begin();
+    open_data();
+    if (lead_) open_reports(totals, notes, begin);
+    started_ = steady_seconds();
+    first_step_ = step_;
+  }
+
+  /// Takes the rank's device and threads, and checks that all ranks agree on what follows from their
+  /// machines.
+  void agree_on_job() {
+    omp_set_num_threads(threads_per_rank(recipe_));
     device_ = device_of(recipe_);
     profile_ = default_profile(device_);
-    const MakeGroup job_group = [&](const GroupRequest& r) {
-      return job_.new_group(r.name, r.axes, r.ranks);
-    };
     control_group_ = job_.new_control_group("checkpoint", kAllAxes, mesh_.group(kAllAxes));
     control_ = make_worker_stream("checkpoint");
     take_device();
     agree_on_levels();
     agree_on_pipeline();
-    // The same pass as in `ltrain plan`. It checks the placements of the whole step and sizes the arena.
-    const Plan totals = make_plan(recipe_, profile_, {me.rank}, &layout_);
+  }
+
+  /// Runs the same pass as `ltrain plan`. It checks the placements of the whole step and sizes the arena.
+  Plan plan_step() {
+    Plan totals = make_plan(recipe_, profile_, {job_.info().rank}, &layout_);
     plan_ = totals.ranks.at(0);
     kinds_ = totals.kinds;
-    agree_on_flops(totals);
+    flops_.begin(recipe_, profile_, totals, job_.info().world_size, lead_,
+                 [this](double value) { return sum_over_ranks(value); });
     if (!options_.force) check_memory(totals);
-    check_address_space(plan_.host_bytes, threads);
+    check_address_space(plan_.host_bytes, threads_per_rank(recipe_));
     if (lead_) {
       std::error_code error;
       std::filesystem::create_directories(recipe_.output_dir, error);
       if (error) fail(ExitCode::storage, "output_dir {}: {}", recipe_.output_dir, error.message());
-      write_file(recipe_.output_dir + "/recipe.yaml", dump_yaml(recipe_));
-      write_file(recipe_.output_dir + "/plan.json", plan_json(totals));
+      replace_file(recipe_.output_dir + "/recipe.yaml", dump_yaml(recipe_));
+      replace_file(recipe_.output_dir + "/plan.json", plan_json(totals));
     }
+    return totals;
+  }
+
+  /// Makes groups, streams, memory, the program and its state in checkpoints.
+  void make_program() {
+    const RankInfo& me = job_.info();
     const ProgramOptions options = program_options(recipe_, layout_);
-    const auto side_stream = [&](const std::string& name) { return make_side_stream(device_, name); };
-    GroupSet::Options groups = group_options(options);
-    MakeGroup make_group = job_group;
+    GroupSet::Options group_settings = group_options(options);
+    MakeGroup make_group = [&](const GroupRequest& r) { return job_.new_group(r.name, r.axes, r.ranks); };
     if (device_ != DeviceKind::cpu && me.world_size > 1) {
-      groups.together = true;
+      group_settings.together = true;
       make_group = [&](const GroupRequest& r) {
         return job_.new_gpu_group(r.name, r.axes, r.ranks, r.messages);
       };
     }
-    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, groups);
+    const auto side_stream = [&](const std::string& name) { return make_side_stream(device_, name); };
+    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, group_settings);
     for (const Communicator* c : groups_->groups().all())
       if (c->size() > 1) comm_axes_.insert(comm_axis(c->axes()));
     compute_ = make_compute_stream(device_, "compute");
-    std::string why_not_experts_wgmma;
     if (device_ != DeviceKind::cpu) {
       try_attention_kernels(recipe_, card_.capability, *compute_);
-      why_not_experts_wgmma = try_experts_kernels(recipe_, card_.capability, *compute_);
+      kernel_notes_ = {"", try_experts_kernels(recipe_, card_.capability, *compute_)};
     }
     allocate();
     offload_memory_.emplace(options, device_, offload_folders(recipe_), plan_.offloaded.activations);
@@ -170,61 +145,73 @@ class Trainer {
         options, Device{*compute_, *arena_, groups_->groups(), host_.get(), offload_memory_->places()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
+  }
+
+  /// Loads a checkpoint or initializes weights, and opens the folder of new checkpoints. Returns notes.
+  std::vector<std::string> restore_or_begin() {
     const TrainingState::Resumed resumed = resume_or_load();
     step_ = saved_step_ = resumed.step;
     end_step_ = end_step(recipe_);
     if (options_.steps > 0) end_step_ = std::min(end_step_, step_ + options_.steps);
     end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end_step_) : 0));
     position_ = resumed.position;
-    skipped_ = resumed.skipped_steps;
+    skips_.restore(resumed.skipped_steps);
     earlier_updates_ = resumed.earlier_updates;
     if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
       scaler->restore(*resumed.loss_scale);
-    const std::vector<std::string> begun_with = resumed.loaded ? std::vector<std::string>{} : begin_weights();
+    std::vector<std::string> notes = resumed.notes;
+    if (!resumed.loaded)
+      for (std::string& note : begin_weights()) notes.push_back(std::move(note));
     synchronize();
-    std::vector<std::string> folder_notes;
-    if (saves_at_all(recipe_)) folder_notes = state_->open_writer(step_, end_step_, host_.get());
-    step_profile_ = std::make_unique<StepProfile>(recipe_, profile_, me.rank, me.world_size);
+    if (saves_at_all(recipe_))
+      for (const std::string& note : state_->open_writer(step_, end_step_, host_.get()))
+        notes.push_back("checkpoint: " + note);
+    return notes;
+  }
+
+  void open_data() {
+    step_profile_ =
+        std::make_unique<StepProfile>(recipe_, profile_, job_.info().rank, job_.info().world_size);
     data::LoaderOptions data = loader_options(recipe_, mesh_);
     if (data.packing.on()) data.packing.eod = end_of_document(recipe_);
     loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
     batches_.resize(micro_batches_per_step(recipe_));
-    const std::string attention =
-        device_ == DeviceKind::cpu ? "" : attention_report(recipe_, card_.capability, *compute_);
-    const std::string experts =
-        device_ == DeviceKind::cpu ? "" : experts_report(recipe_, card_.capability, why_not_experts_wgmma);
-    if (lead_) {
-      metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
-      progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
-      for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
-      if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
-        progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
-      for (const auto& [given, key] : {std::pair(recipe_.debug.shared_gpu, "debug.shared_gpu: true"),
-                                       std::pair(!recipe_.deterministic, "deterministic: false")})
-        if (device_ == DeviceKind::cpu && given)
-          progress_->line(fmt::format("note: {} has no effect on the CPU", key));
-      if (device_ != DeviceKind::cpu) progress_->line("attention: " + attention);
-      if (!experts.empty()) progress_->line("experts: " + experts);
-      for (const std::string& note : offload_memory_->notes()) progress_->line(note);
-      for (const std::string& note : resumed.notes) progress_->line(note);
-      for (const std::string& note : begun_with) progress_->line(note);
-      for (const std::string& note : folder_notes) progress_->line("checkpoint: " + note);
-      progress_->line(
-          fmt::format("{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
-                      "micro-batch{} a rank",
-                      recipe_.name, format_count(static_cast<double>(totals.parameters)),
-                      recipe_.model.family->name, me.world_size, me.world_size == 1 ? "" : "s",
-                      what_a_rank_has(threads), precision_text(recipe_), recipe_.train.global_batch_size,
-                      recipe_.data.seq_length, batches_.size(), batches_.size() == 1 ? "" : "es"));
-      if (step_ < end_step_)
-        progress_->line(fmt::format(
-            "memory a rank: arena {:.1f} MiB, total {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
-            plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, steady_seconds() - begin, step_ + 1,
-            end_step_));
-    }
-    started_ = steady_seconds();
-    first_step_ = step_;
+    // Reports of kernels run them, on every rank.
+    if (device_ != DeviceKind::cpu)
+      kernel_notes_ = {attention_report(recipe_, card_.capability, *compute_),
+                       experts_report(recipe_, card_.capability, kernel_notes_.experts)};
+  }
+
+  /// Opens metrics and progress of rank 0, and prints what the run begins with. `notes`: of the checkpoint
+  /// and the weights. `begin`: steady_seconds() at the begin of set-up.
+  void open_reports(const Plan& totals, const std::vector<std::string>& notes, double begin) {
+    metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
+    progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
+    for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
+    if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
+      progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
+    for (const auto& [given, key] : {std::pair(recipe_.debug.shared_gpu, "debug.shared_gpu: true"),
+                                     std::pair(!recipe_.deterministic, "deterministic: false")})
+      if (device_ == DeviceKind::cpu && given)
+        progress_->line(fmt::format("note: {} has no effect on the CPU", key));
+    if (device_ != DeviceKind::cpu) progress_->line("attention: " + kernel_notes_.attention);
+    if (!kernel_notes_.experts.empty()) progress_->line("experts: " + kernel_notes_.experts);
+    for (const std::string& note : offload_memory_->notes()) progress_->line(note);
+    for (const std::string& note : notes) progress_->line(note);
+    const int world = job_.info().world_size;
+    progress_->line(fmt::format(
+        "{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
+        "micro-batch{} a rank",
+        recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.family->name, world,
+        world == 1 ? "" : "s", what_a_rank_has(threads_per_rank(recipe_)), precision_text(recipe_),
+        recipe_.train.global_batch_size, recipe_.data.seq_length, batches_.size(),
+        batches_.size() == 1 ? "" : "es"));
+    if (step_ < end_step_)
+      progress_->line(fmt::format(
+          "memory a rank: arena {:.1f} MiB, total {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
+          plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, steady_seconds() - begin, step_ + 1,
+          end_step_));
   }
 
   /// Loads the last checkpoint of this run, or else the state of another run that checkpoint.load names.
@@ -305,44 +292,6 @@ class Trainer {
            -most[1], most[0], p.levels_key());
   }
 
-  /// Sets the two sides of MFU: the model FLOPs of all ranks, and the rate of their fastest matmuls. On a CPU
-  /// that `ltrain bench` has not measured, the first runs measure that rate on all ranks at the same time and
-  /// keep the best.
-  void agree_on_flops(const Plan& plan) {
-    job_flops_ = sum_over_ranks(plan_.model_flops);
-    const double world = job_.info().world_size;
-    if (device_ != DeviceKind::cpu || profile_.measured) {
-      peak_.begin(plan.peak_flops * world);
-      return;
-    }
-    const DType type = compute_type();
-    const int threads = threads_per_rank(recipe_), ranks = static_cast<int>(recipe_.launch.ranks_on_host);
-    const MatmulPeaks peaks(matmul_peaks_path());
-    const MatmulPeaks::Kept kept = lead_ ? peaks.find(type, threads, ranks) : MatmulPeaks::Kept();
-    double measured = 0;
-    if (sum_over_ranks(kept.enough()) == 0) {
-      measured = sum_over_ranks(measure_matmul_peak(type)) / world;
-      if (lead_) peaks.keep(type, threads, ranks, measured);
-    }
-    peak_.begin(std::max(measured, kept.flops) * world);
-  }
-
-  DType compute_type() const { return precision_policy(std::string(to_string(recipe_.precision))).compute; }
-
-  /// MFU of a step at `rate` model FLOP/s. Warns once if the measured peak is too low.
-  double mfu(double rate) {
-    const double share = peak_.of(rate);
-    const bool benched = device_ != DeviceKind::cpu || profile_.measured;
-    const std::string note = peak_.note(step_, benched);
-    if (note.empty()) return share;
-    say({note});
-    if (!benched)
-      MatmulPeaks(matmul_peaks_path())
-          .exceeded(compute_type(), threads_per_rank(recipe_), static_cast<int>(recipe_.launch.ranks_on_host),
-                    rate / job_.info().world_size);
-    return share;
-  }
-
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
 
   /// Rank 0 chooses the pipeline schedule and the automatic recompute policy, because they follow from its
@@ -373,31 +322,32 @@ class Trainer {
     step_profile_->host("data", begin, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     AdamwArgs a;
-    const int64_t update = step_ + 1 - skipped_;  // schedules count updates, as in Megatron-LM
+    const int64_t update = step_ + 1 - skips_.count();  // schedules count updates, as in Megatron-LM
     a.lr = learning_rate(recipe_.optimizer, recipe_.schedule, update);
     a.beta1 = recipe_.optimizer.adam_beta1;
     a.beta2 = recipe_.optimizer.adam_beta2;
     a.eps = recipe_.optimizer.adam_eps;
     a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, update, recipe_.train.train_steps);
     a.step = earlier_updates_ + update;  // updates that the optimizer's moments include
-    const auto wire_before = wire_by_axis(groups_->groups(), false),
-               group_before = wire_by_axis(groups_->groups(), true);
+    usage_.begin_step(groups_->groups());
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
     const StepResult r = program_->train_step(batches_, a, [this] { return asked_to_stop(); });
-    planned_wire_ += kinds_.is_other(a.step) ? plan_.other_wire_bytes : plan_.train_wire_bytes;
+    const bool usual = !kinds_.is_other(a.step);
     if (step_profile_->running()) {
       synchronize();
-      say(step_profile_->end(batch == recipe_.train.global_batch_size && !kinds_.is_other(a.step)));
+      say(step_profile_->end(batch == recipe_.train.global_batch_size && usual));
     }
-    add_difference(train_wire_, wire_by_axis(groups_->groups(), false), wire_before);
-    add_difference(train_wire_by_group_, wire_by_axis(groups_->groups(), true), group_before);
+    usage_.end_step(groups_->groups(), usual ? plan_.train_wire_bytes : plan_.other_wire_bytes);
     if (!r.finite) not_finite(r);
     if (r.diverged)
       fail(ExitCode::no_progress,
            "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was "
            "saved.\n{}: lower optimizer.lr, or raise train.stop_loss.",
            step_ + 1, r.loss, recipe_.train.stop_loss, last_checkpoint());
-    note_skip(r);
+    const LossScaler* scaler = program_->loss_scaler();
+    if (const std::string note = skips_.note(step_ + 1, r, scaler ? scaler->scale() : 1, last_checkpoint());
+        !note.empty())
+      say({note});
     ++step_;
     position_.cursor += batch;
     position_.samples += batch;
@@ -405,8 +355,7 @@ class Trainer {
     LT_CHECK(position_.cursor == loader_->cursor(), "expected the loader at sample {}, got sample {}",
              position_.cursor, loader_->cursor());
     if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
-    const LossScaler* scaler = program_->loss_scaler();
-    state_->note_skips(skipped_, scaler ? std::optional(scaler->state()) : std::nullopt);
+    state_->note_skips(skips_.count(), scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
     if (lead_)
       report(r, batch, a.lr, steady_seconds() - begin, loader_->wait_seconds() - data_before,
@@ -431,40 +380,6 @@ class Trainer {
   std::string last_checkpoint() const {
     return saved_step_ > 0 ? fmt::format("The last checkpoint is of step {}", saved_step_)
                            : "There is no checkpoint of this run yet";
-  }
-
-  /// Handles a step without an update. Too many in a row end the run.
-  void note_skip(const StepResult& r) {
-    overflows_in_a_row_ = r.overflow ? overflows_in_a_row_ + 1 : 0;
-    if (!r.overflow) skipped_in_a_row_ = r.skipped ? skipped_in_a_row_ + 1 : 0;
-    skipped_ += r.skipped || r.overflow;
-    if (r.overflow) return note_overflow(r);
-    if (!r.skipped) return;
-    say({fmt::format(
-        "step {}: the gradient norm {:.3g} is above train.skip_grad_norm = {}: no update was made", step_ + 1,
-        r.grad_norm, recipe_.train.skip_grad_norm)});
-    if (skipped_in_a_row_ < recipe_.train.max_skipped_steps) return;
-    fail(ExitCode::no_progress,
-         "step {}: {} steps in a row made no update, as many as train.max_skipped_steps allows: the last "
-         "gradient norm is {:.3g}, train.skip_grad_norm {}.\n{}: raise train.skip_grad_norm, or go on from "
-         "an older one with a lower optimizer.lr.",
-         step_ + 1, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, last_checkpoint());
-  }
-
-  void note_overflow(const StepResult& r) {
-    const double next = program_->loss_scaler()->scale();
-    say({fmt::format(
-        "step {}: gradients overflow with a loss scale of {:g}: no update was made; the next is {:g}",
-        step_ + 1, r.loss_scale, next)});
-    if (overflows_in_a_row_ < recipe_.loss_scale.max_skipped_steps) return;
-    fail(ExitCode::no_progress,
-         "step {}: gradients overflowed in {} steps in a row, as many as loss_scale.max_skipped_steps "
-         "allows; the loss scale is {:g}, its minimum {:g}.\n{}: {}",
-         step_ + 1, overflows_in_a_row_, next, recipe_.loss_scale.settings.minimum, last_checkpoint(),
-         next > recipe_.loss_scale.settings.minimum
-             ? "raise loss_scale.max_skipped_steps, or begin with a smaller loss_scale.initial."
-             : "the gradients themselves are too large for fp16: use precision: bf16, or go on from an older "
-               "one with a lower optimizer.lr.");
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
@@ -507,7 +422,7 @@ class Trainer {
     m.grad_norm = r.grad_norm;
     m.lr = lr;
     m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;
-    m.skipped_steps = skipped_;
+    m.skipped_steps = skips_.count();
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
     const auto waited_for = [&](const std::string& axis) {
@@ -519,11 +434,13 @@ class Trainer {
     const Offload& o = recipe_.offload;
     if (o.optimizer.on() || o.params.on() || o.activations.on()) m.exposed_offload_ms = waited_for("");
     const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
-    const double flops = job_flops_ * part;
+    const double flops = flops_.per_step() * part;
     m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
     m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
     m.tflops_per_gpu = flops / seconds / 1e12 / job_.info().world_size;
-    m.mfu = mfu(flops / seconds);
+    std::string note;
+    m.mfu = flops_.mfu(step_, flops / seconds, note);
+    if (!note.empty()) say({note});
     m.skipped = r.skipped || r.overflow;
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
@@ -562,58 +479,23 @@ class Trainer {
       for (const std::string& line : lines) progress_->line(line);
   }
 
-  /// Writes logs/usage-00000.json of this rank: resources used, for comparison with plan.json
-  /// (scripts/compare.sh plan).
-  void write_usage() const {
-    const int64_t resident = peak_resident_bytes(), steps = step_ - first_step_;
-    int64_t train_wire = 0;
-    for (const auto& [axis, bytes] : train_wire_) train_wire += bytes;
-    const nlohmann::ordered_json usage{{"rank", job_.info().rank},
-                                       {"steps", steps},
-                                       {"arena_bytes", arena_->peak().arena_bytes},
-                                       {"train_wire_bytes", train_wire},
-                                       {"train_wire_bytes_by_axis", train_wire_},
-                                       {"train_wire_bytes_by_group", train_wire_by_group_},
-                                       {"all_wire_bytes", groups_->groups().wire_bytes()},
-                                       {"device_bytes", card_.total_bytes - free_device_bytes(device_)},
-                                       {"peak_rss_bytes", resident},
-                                       {"plan_arena_bytes", plan_.arena.arena_bytes},
-                                       {"plan_total_bytes", plan_.total_bytes},
-                                       {"plan_host_bytes", plan_.host_bytes}};
+  /// Writes what this rank has used. A full disk here does not fail a training that is finished and saved.
+  void report_usage() {
+    const int64_t steps = step_ - first_step_;
     try {
-      make_folders(recipe_.output_dir + "/logs");
-      write_file(fmt::format("{}/logs/usage-{:05d}.json", recipe_.output_dir, job_.info().rank),
-                 usage.dump() + "\n");
-    } catch (const Error& e) {  // a full disk here does not fail a training that is finished and saved
+      usage_.write(recipe_.output_dir, job_.info().rank, steps, groups_->groups(), *arena_, card_, device_,
+                   plan_);
+    } catch (const Error& e) {
       print_lines(fmt::format("warning: {}", e.what()));
     }
-    if (!lead_ || steps == 0) return;
-    progress_->line(
-        fmt::format("rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent "
-                    "{:.1f} MiB in {} training step{} ({:.1f} planned){}{}",
-                    resident / kMiB, plan_.host_bytes / kMiB, train_wire / kMiB, steps, steps == 1 ? "" : "s",
-                    planned_wire_ / kMiB, sent_between_experts(steps),
-                    job_.transports().empty() ? "" : " through " + job_.transports()));
-  }
-
-  /// Bytes sent between experts, which depend on the routing.
-  std::string sent_between_experts(int64_t steps) const {
-    const auto sent = train_wire_by_group_.find("ep");
-    if (recipe_.parallel.expert == 1 || sent == train_wire_by_group_.end()) return "";
-    int64_t planned = 0;
-    for (const CollectivePlan& c : plan_.collectives) planned += c.group == "ep" ? c.wire_bytes : 0;
-    // all steps so far are of the usual kind (StepKinds)
-    const bool alike = planned_wire_ == steps * plan_.train_wire_bytes;
-    return fmt::format(
-        ", {:.1f} of it between experts{}", sent->second / kMiB,
-        alike ? fmt::format(" ({:.1f} planned, for even routing)", steps * planned / kMiB) : "");
+    if (steps > 0) say({usage_.text(steps, plan_, recipe_.parallel.expert > 1, job_.transports())});
   }
 
   void finish(ExitCode code) {
     job_.section("finish", step_);
     say(state_->finish());
     synchronize();
-    write_usage();
+    report_usage();
     if (!lead_) return;
     say(metrics_->finish());
     const StopRequest stop = job_.stop_requested();
@@ -649,12 +531,14 @@ class Trainer {
   MachineProfile profile_;
   PipelineLayout layout_;
   RankPlan plan_;
-  double job_flops_ = 0;  // model FLOPs of a step on all ranks
-  PeakShare peak_;        // share of the peak of all ranks
+  ModelFlops flops_;
   std::unique_ptr<Communicator> control_group_;
   DeviceKind device_ = DeviceKind::cpu;
   DeviceInfo card_;
   std::string place_;  // location of rank 0's device
+  struct {
+    std::string attention, experts;  // the kernels in use, and why
+  } kernel_notes_;
   std::unique_ptr<Arena> arena_, host_;
   std::unique_ptr<GroupSet> groups_;  // destroyed before the arena, so that its streams end first
   std::unique_ptr<Stream> compute_, control_;
@@ -672,14 +556,13 @@ class Trainer {
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0;
   DataPosition position_;
-  std::map<std::string, int64_t> train_wire_, train_wire_by_group_;  // bytes sent in training steps
   std::set<std::string> comm_axes_;  // comm_axis of each group with more than one rank
   StepKinds kinds_;
-  int64_t planned_wire_ = 0;  // planned bytes of the training steps so far
   double started_ = 0;
   bool checked_ = false;
   int64_t earlier_updates_ = 0;  // updates in the optimizer state before step 0
-  int64_t skipped_ = 0, skipped_in_a_row_ = 0, overflows_in_a_row_ = 0;
+  SkippedSteps skips_;
+  ResourceUsage usage_;
 };
 
 }  // namespace

@@ -1,0 +1,40 @@
+// Bytes that one rank has used and sent, beside the plan: logs/usage-00000.json and a line of the log.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "kernels/tensor/arena.h"
+#include "kernels/tensor/device.h"
+#include "parallel/mesh/groups.h"
+#include "runtime/plan/plan.h"
+
+namespace ltrain {
+
+class ResourceUsage {
+ public:
+  /// Call before and after each training step; both count bytes that groups sent in between. `planned_bytes`:
+  /// bytes that the plan expects of this step.
+  void begin_step(const Groups& groups);
+  void end_step(const Groups& groups, int64_t planned_bytes);
+
+  /// Writes OUTPUT_DIR/logs/usage-RANK.json. Throws Error (storage).
+  void write(const std::string& output_dir, int rank, int64_t steps, const Groups& groups, const Arena& arena,
+             const DeviceInfo& card, DeviceKind device, const RankPlan& plan) const;
+  /// "rank 0 used 22.6 MiB ... (51.3 planned) and sent 0.1 MiB in 2 training steps ...". `routes`: tokens travel
+  /// between expert ranks. `transports`: "shared memory", or empty.
+  std::string text(int64_t steps, const RankPlan& plan, bool routes, const std::string& transports) const;
+
+ private:
+  using Bytes = std::map<std::string, int64_t>;
+  /// Bytes sent so far, by the axes that a group spans, named as in the plan, or by comm_axis of the group.
+  static Bytes sent(const Groups& groups, bool by_group);
+  std::string between_experts(int64_t steps, const RankPlan& plan) const;
+  int64_t sent_in_steps() const;
+
+  Bytes by_axis_, by_group_;                // sent in training steps
+  Bytes axis_at_begin_, group_at_begin_;    // sent when the present step began
+  int64_t planned_ = 0;                     // planned bytes of the training steps so far
+};
+
+}  // namespace ltrain

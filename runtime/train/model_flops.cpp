@@ -4,8 +4,8 @@
 
 namespace ltrain {
 
-void ModelFlops::begin(const Recipe& recipe, const MachineProfile& profile, const Plan& plan, int world, bool lead,
-                       const std::function<double(double)>& sum) {
+void ModelFlops::begin(const Recipe& recipe, const MachineProfile& profile, const Plan& plan, int world,
+                       bool lead, const std::function<double(double)>& sum) {
   world_ = world;
   step_flops_ = sum(plan.ranks.at(0).model_flops);
   measured_here_ = device_of(recipe) == DeviceKind::cpu && !profile.measured;

@@ -12,13 +12,14 @@ namespace ltrain {
 
 class ModelFlops {
  public:
-  /// Collective: `sum` adds a number over all ranks. On a CPU that `ltrain bench` has not measured, the first runs
-  /// measure the rate of matmuls on all ranks at the same time and keep the best. `lead`: rank 0.
+  /// Collective: `sum` adds a number over all ranks. On a CPU that `ltrain bench` has not measured, the first
+  /// runs measure the rate of matmuls on all ranks at the same time and keep the best. `lead`: rank 0.
   void begin(const Recipe& recipe, const MachineProfile& profile, const Plan& plan, int world, bool lead,
              const std::function<double(double)>& sum);
 
   double per_step() const { return step_flops_; }  ///< of a step with the full global batch, on all ranks
-  /// MFU of step `step` at `rate` model FLOP/s of all ranks. Sets `note` once, if the measured peak is too low.
+  /// MFU of step `step` at `rate` model FLOP/s of all ranks. Sets `note` once, if the measured peak is too
+  /// low.
   double mfu(int64_t step, double rate, std::string& note);
 
  private:

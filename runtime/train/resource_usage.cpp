@@ -95,8 +95,9 @@ std::string ResourceUsage::between_experts(int64_t steps, const RankPlan& plan) 
   for (const CollectivePlan& c : plan.collectives) planned += c.group == "ep" ? c.wire_bytes : 0;
   // Plans of collectives are those of a usual step (StepKinds).
   const bool all_usual = planned_ == steps * plan.train_wire_bytes;
-  return fmt::format(", {:.1f} of it between experts{}", sent->second / kMiB,
-                     all_usual ? fmt::format(" ({:.1f} planned, for even routing)", steps * planned / kMiB) : "");
+  return fmt::format(
+      ", {:.1f} of it between experts{}", sent->second / kMiB,
+      all_usual ? fmt::format(" ({:.1f} planned, for even routing)", steps * planned / kMiB) : "");
 }
 
 }  // namespace ltrain

@@ -21,8 +21,8 @@ class ResourceUsage {
   /// Writes OUTPUT_DIR/logs/usage-RANK.json. Throws Error (storage).
   void write(const std::string& output_dir, int rank, int64_t steps, const Groups& groups, const Arena& arena,
              const DeviceInfo& card, DeviceKind device, const RankPlan& plan) const;
-  /// "rank 0 used 22.6 MiB ... (51.3 planned) and sent 0.1 MiB in 2 training steps ...". `routes`: tokens travel
-  /// between expert ranks. `transports`: "shared memory", or empty.
+  /// "rank 0 used 22.6 MiB ... (51.3 planned) and sent 0.1 MiB in 2 training steps ...". `routes`: tokens
+  /// travel between expert ranks. `transports`: "shared memory", or empty.
   std::string text(int64_t steps, const RankPlan& plan, bool routes, const std::string& transports) const;
 
  private:
@@ -32,9 +32,9 @@ class ResourceUsage {
   std::string between_experts(int64_t steps, const RankPlan& plan) const;
   int64_t sent_in_steps() const;
 
-  Bytes by_axis_, by_group_;                // sent in training steps
-  Bytes axis_at_begin_, group_at_begin_;    // sent when the present step began
-  int64_t planned_ = 0;                     // planned bytes of the training steps so far
+  Bytes by_axis_, by_group_;              // sent in training steps
+  Bytes axis_at_begin_, group_at_begin_;  // sent when the present step began
+  int64_t planned_ = 0;                   // planned bytes of the training steps so far
 };
 
 }  // namespace ltrain

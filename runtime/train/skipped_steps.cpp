@@ -17,8 +17,9 @@ std::string SkippedSteps::note(int64_t step, const StepResult& r, double next_sc
          "gradient norm is {:.3g}, train.skip_grad_norm {}.\n{}: raise train.skip_grad_norm, or go on from "
          "an older one with a lower optimizer.lr.",
          step, skipped_in_a_row_, r.grad_norm, recipe_.train.skip_grad_norm, last_checkpoint);
-  return fmt::format("step {}: the gradient norm {:.3g} is above train.skip_grad_norm = {}: no update was made",
-                     step, r.grad_norm, recipe_.train.skip_grad_norm);
+  return fmt::format(
+      "step {}: the gradient norm {:.3g} is above train.skip_grad_norm = {}: no update was made", step,
+      r.grad_norm, recipe_.train.skip_grad_norm);
 }
 
 std::string SkippedSteps::note_overflow(int64_t step, const StepResult& r, double next_scale,

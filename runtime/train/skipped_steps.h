@@ -16,9 +16,9 @@ class SkippedSteps {
   int64_t count() const { return count_; }
   void restore(int64_t count) { count_ = count; }
 
-  /// Counts a step that has ended. Returns a line for the log if it made no update, else "". `next_scale`: the
-  /// loss scale of the next step. `last_checkpoint`: a sentence for the error without its period. Throws Error
-  /// (no_progress) after too many such steps in a row.
+  /// Counts a step that has ended. Returns a line for the log if it made no update, else "". `next_scale`:
+  /// the loss scale of the next step. `last_checkpoint`: a sentence for the error without its period. Throws
+  /// Error (no_progress) after too many such steps in a row.
   std::string note(int64_t step, const StepResult& r, double next_scale, const std::string& last_checkpoint);
 
  private:

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "parallel/pipeline/schedule.h"
-#include "parallel/pipeline/split_layers.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/dispatch_rules.h"
 #include "runtime/recipe/rules/moe_rules.h"
@@ -483,72 +481,12 @@ class Rules {
     }
   }
 
-  /// Checks everything about the pipeline except the number of micro-batches.
-  void pipeline() {
-    const Parallel& p = r_.parallel;
-    const std::string ranks = "parallel.pipeline", chunks = "parallel.virtual_pipeline",
-                      file = "parallel.schedule_file", split = "parallel.pipeline_layers",
-                      layers = "model.num_hidden_layers";
-    if (p.pipeline == 1) {
-      if (p.virtual_pipeline > 1)
-        broken(chunks, "one pipeline rank has nothing to interleave; nearest valid value: 1", {ranks});
-      if (!p.pipeline_layers.empty())
-        broken(split, "one pipeline rank has all layers; remove the key", {ranks});
-      return;
-    }
-    if (p.schedule_file && given("parallel.schedule"))
-      broken(file, "and parallel.schedule are two orders of the same stages; set only one of the two",
-             {"parallel.schedule"});
-    const bool chosen_later = p.chooses_schedule() || p.schedule_file;
-    if (p.chooses_schedule() && !p.schedule_file && given(chunks))
-      broken(chunks, "is chosen by parallel.schedule: auto; remove the key", {"parallel.schedule"});
-    // With enough micro-batches, a schedule can only fail because of its chunks.
-    const int64_t enough = 2 * p.pipeline;
-    if (!chosen_later)
-      if (const pipeline::BrokenRule rule =
-              pipeline::schedule_rule(p.schedule, static_cast<int>(p.pipeline),
-                                      static_cast<int>(p.virtual_pipeline), static_cast<int>(enough)))
-        return broken(chunks, fmt::format("parallel.schedule: {} {}", p.schedule, rule.text),
-                      {"parallel.schedule"});
-    const int64_t stages = p.pipeline * p.virtual_pipeline, have = r_.model.num_hidden_layers;
-    if (stages > have) {
-      const int64_t most = have / p.virtual_pipeline;
-      return broken(
-          ranks,
-          fmt::format("{} make {} stages, each with at least one of {} layers ({}); nearest valid value: {}",
-                      p.virtual_pipeline > 1 ? fmt::format("with {} = {}, they", chunks, p.virtual_pipeline)
-                                             : std::string("they"),
-                      stages, have, layers, std::max<int64_t>(1, most)),
-          {chunks, layers, "parallel.schedule"});
-    }
-    if (!p.pipeline_layers.empty() && !chosen_later)
-      if (const std::string wrong = pipeline::split_rule(p.pipeline_layers, have, stages); !wrong.empty())
-        broken(split, wrong, {ranks, chunks, layers, "parallel.schedule"});
-  }
-
-  /// Checks the number of micro-batches. `micros`: micro-batches per step on each data rank. `unit`:
-  /// sequences of a micro-batch over all data ranks.
-  void pipeline_batch(int64_t micros, int64_t unit) {
-    const Parallel& p = r_.parallel;
-    if (p.pipeline == 1 || p.chooses_schedule() || p.schedule_file || micros > INT32_MAX) return;
-    const pipeline::BrokenRule rule =
-        pipeline::schedule_rule(p.schedule, static_cast<int>(p.pipeline),
-                                static_cast<int>(p.virtual_pipeline), static_cast<int>(micros));
-    if (!rule || rule.nearest_micros.empty()) return;
-    std::string nearest;
-    for (int m : rule.nearest_micros) nearest += (nearest.empty() ? "" : " or ") + std::to_string(m * unit);
-    const std::string what = rule.text.substr(0, rule.text.find(';'));
-    broken("train.global_batch_size",
-           fmt::format("parallel.schedule: {} {} (each of {} sequences); nearest valid value: {}", p.schedule,
-                       what, unit, nearest),
-           {"train.micro_batch_size", "parallel.data", "parallel.pipeline", "parallel.schedule"});
-  }
-
   void batch(int64_t data) {
     const Train& t = r_.train;
     const int64_t unit = t.micro_batch_size * data;
     batch_ramp_rules(r_, data, report());
-    if (t.global_batch_size % unit == 0) return pipeline_batch(t.global_batch_size / unit, unit);
+    if (t.global_batch_size % unit == 0)
+      return pipeline_batch_rules(r_, t.global_batch_size / unit, unit, report());
     const std::string what = data > 1 ? fmt::format("train.micro_batch_size * data-parallel ranks ({} * {})",
                                                     t.micro_batch_size, data)
                                       : fmt::format("train.micro_batch_size ({})", t.micro_batch_size);
@@ -594,8 +532,8 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   rules.training();
   rules.tensor_cuts();
   rules.context_cuts();
-  rules.pipeline();
   const BrokenRule broken = rules.report();
+  pipeline_rules(recipe, origins, broken);
   level_rules(recipe, broken);
   check_moe(recipe, broken);
   check_dispatch(recipe, broken);

@@ -40,6 +40,11 @@ void offload_device_rules(const Recipe& resolved, const BrokenRule& broken);
 void attention_device_rules(const Recipe& resolved, const BrokenRule& broken);
 /// `data`: number of data-parallel ranks.
 void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& broken);
+/// Checks everything about the pipeline except the number of micro-batches.
+void pipeline_rules(const Recipe& recipe, const RecipeOrigins& origins, const BrokenRule& broken);
+/// `micros`: micro-batches per step on each data rank. `unit`: sequences of a micro-batch over all data
+/// ranks.
+void pipeline_batch_rules(const Recipe& recipe, int64_t micros, int64_t unit, const BrokenRule& broken);
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
 /// Notes on parameters that an optimizer leaves to AdamW, and on a short warm-up of 1-bit optimizers.
 void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::vector<std::string>& notes);

@@ -54,8 +54,8 @@ void pipeline_batch_rules(const Recipe& recipe, int64_t micros, int64_t unit, co
   const Parallel& p = recipe.parallel;
   if (p.pipeline == 1 || p.chooses_schedule() || p.schedule_file || micros > INT32_MAX) return;
   const pipeline::BrokenRule rule =
-      pipeline::schedule_rule(p.schedule, static_cast<int>(p.pipeline),
-                              static_cast<int>(p.virtual_pipeline), static_cast<int>(micros));
+      pipeline::schedule_rule(p.schedule, static_cast<int>(p.pipeline), static_cast<int>(p.virtual_pipeline),
+                              static_cast<int>(micros));
   if (!rule || rule.nearest_micros.empty()) return;
   std::string nearest;
   for (int m : rule.nearest_micros) nearest += (nearest.empty() ? "" : " or ") + std::to_string(m * unit);

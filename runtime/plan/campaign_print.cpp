@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kDay = 86400, kSecondsPerHour = 3600;
 
-/// Adam's moments and the like: numbers a parameter that the optimizer keeps.
+/// Number of moments that the optimizer stores per parameter.
 int moments(UpdateRule kind) {
   switch (kind) {
     case UpdateRule::sgd:
@@ -23,7 +23,7 @@ int moments(UpdateRule kind) {
   }
 }
 
-/// "12.81", "100.5k": of hours and money.
+/// Hours or money as text: "12.81", "100.5k".
 std::string amount(double v) { return v < 1e4 ? fmt::format("{:.4g}", v) : format_count(v); }
 
 struct Answer {
@@ -31,7 +31,7 @@ struct Answer {
   double interval = 0, best = 0;
   CampaignTimes times;
   SimulatedCampaign simulated;
-  double kilowatt_hours = 0;  ///< 0: no watts are known
+  double kilowatt_hours = 0;  ///< 0: the power is unknown
 };
 
 Answer answer(const CampaignJob& job, const CampaignSettings& s, double watts) {

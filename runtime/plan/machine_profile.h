@@ -71,7 +71,7 @@ struct MachineProfile {
   /// its host.
   double offload_read_bytes_per_second = 1e9, offload_write_bytes_per_second = 1e9;
   bool offload_measured = false;
-  /// Limit of the file rates for data offloaded from a card, in addition to the rates above. Not measured.
+  /// File rate for data offloaded from a card, also limited by the rates above. Not measured.
   static constexpr double kFileBytesPerSecond = 1e9;
   std::string transport;             ///< transport of the measurements ("shm", "gloo"); empty: unknown
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank without its arena

@@ -10,10 +10,10 @@ namespace ltrain {
 namespace {
 
 constexpr double kHour = 3600;
-/// A run that takes so many times its work is no run.
+/// A run with a total time above this multiple of its work does not end.
 constexpr double kMostTimesWork = 1000;
 
-/// x of the normal distribution below which lies the part `p`.
+/// Quantile of the normal distribution: x below which the probability is `p`.
 double normal_quantile(double p) {
   double low = -10, high = 10;
   for (int i = 0; i < 60; ++i) {
@@ -23,7 +23,8 @@ double normal_quantile(double p) {
   return (low + high) / 2;
 }
 
-/// The smallest number with which waiting takes less than 1 % of the time between two failures of hardware.
+/// Smallest number of spares with which waiting takes less than 1 % of the time between two hardware
+/// failures.
 int64_t enough_spares(double hardware_rate, double repair) {
   int64_t spares = 0;
   while (spares < 100000 && mean_spare_wait(hardware_rate, repair, spares) * hardware_rate > 0.01) ++spares;
@@ -78,14 +79,14 @@ CampaignTerms campaign_terms(const CampaignJob& job, const CampaignSettings& s) 
 double young_interval(const CampaignTerms& t) { return std::sqrt(2 * t.stall / t.failure_rate) / t.slowdown; }
 
 double best_interval(const CampaignTerms& t) {
-  // exp(-rate (interval + stall)) - 1 + rate * interval rises with the interval (of slowed work), from below
-  // 0 to above it at 1 / rate.
+  // exp(-rate (interval + stall)) - 1 + rate * interval increases with the interval (of slowed work). It
+  // starts below 0 and is above 0 at 1 / rate.
   double low = 0, high = 1 / t.failure_rate;
   for (int i = 0; i < 100; ++i) {
     const double x = (low + high) / 2;
     (std::expm1(-t.failure_rate * (x + t.stall)) + t.failure_rate * x < 0 ? low : high) = x;
   }
-  return std::max(low, t.write - t.stall) / t.slowdown;  // one save is whole before the next begins
+  return std::max(low, t.write - t.stall) / t.slowdown;  // a save must be complete before the next begins
 }
 
 CampaignTimes campaign_times(const CampaignJob& job, const CampaignTerms& t, double interval) {

@@ -1,4 +1,5 @@
-// Time and cost of a run to its end, with failures: by formula here, by events in campaign_simulation.h.
+// Time and cost of a complete run with failures. This file uses formulas, campaign_simulation.h simulates
+// events.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,27 +11,29 @@ namespace ltrain {
 
 struct CampaignJob {
   int64_t gpus = 1, gpus_per_node = 8;
-  double work_seconds = 0;  ///< of all steps and evaluations, without a failure
+  double work_seconds = 0;  ///< all steps and evaluations without failures
   double step_seconds = 1;
   double checkpoint_bytes = 0;
-  bool async_save = true;     ///< training goes on while files are written
-  int64_t save_interval = 0;  ///< steps; 0: the best
+  bool async_save = true;     ///< training continues while files are written
+  int64_t save_interval = 0;  ///< steps; 0: the best interval
   int64_t nodes() const { return (gpus + gpus_per_node - 1) / gpus_per_node; }
 };
 
-/// What the job and the settings come to, in seconds and failures a second.
+/// Job and settings converted to seconds and failures per second.
 struct CampaignTerms {
-  double failure_rate = 0, hardware_rate = 0;  ///< of the whole job; hardware: a node is replaced
-  double restart = 0;                          ///< detection, restart and load
-  double stall = 0, write = 0;                 ///< a save stops training so long; is whole so long after that
-  double maintenance_interval = 0, maintenance = 0;  ///< with save and restart; 0: none
+  /// Failures per second of the whole job. Hardware failures are those after which a node is replaced.
+  double failure_rate = 0, hardware_rate = 0;
+  double restart = 0;  ///< detection, restart and load
+  /// A save stops training for `stall`, and is complete `write` later.
+  double stall = 0, write = 0;
+  double maintenance_interval = 0, maintenance = 0;  ///< including save and restart; 0: none
   double repair = 0;
   int64_t spares = 0;
-  double slowdown = 1;  ///< of a step, by the slowest rank
+  double slowdown = 1;  ///< factor on the step time because of the slowest rank
 };
 CampaignTerms campaign_terms(const CampaignJob& job, const CampaignSettings& settings);
 
-/// Where the time goes, in seconds; `failures` in all.
+/// Breakdown of the total time in seconds, and the total number of failures.
 struct CampaignTimes {
   double total = 0, work = 0, stragglers = 0, saves = 0, restarts = 0, lost = 0, spare_waits = 0,
          maintenance = 0;
@@ -38,26 +41,25 @@ struct CampaignTimes {
   double effective() const { return total > 0 ? (work + stragglers) / total : 0; }
 };
 
-/// Of saves every `interval` seconds of work at the planned speed. Failures come by a Poisson process, in
-/// restarts too. After Daly (2006, doi:10.1016/j.future.2004.11.016, equation 20), with saves that are whole
-/// only `write` seconds after the stall: work / interval * exp(rate * (restart + write)) * (exp(rate *
-/// (interval + stall)) - 1) / rate. Throws Error (usage) where the run would not end.
+/// Times with a save every `interval` seconds of work at the planned speed. Failures are a Poisson process
+/// and also happen during restarts. After Daly (2006, doi:10.1016/j.future.2004.11.016, equation 20), with
+/// saves that are complete only `write` seconds after the stall: work / interval * exp(rate * (restart +
+/// write)) * (exp(rate * (interval + stall)) - 1) / rate. Throws Error (usage) if the run would not end.
 CampaignTimes campaign_times(const CampaignJob& job, const CampaignTerms& terms, double interval);
-/// The interval of least total time: exp(-rate * (interval + stall)) = 1 - rate * interval.
+/// Interval with the least total time: exp(-rate * (interval + stall)) = 1 - rate * interval.
 double best_interval(const CampaignTerms& terms);
-/// sqrt(2 stall / rate) (Young, 1974).
+/// Young's interval sqrt(2 stall / rate) (1974).
 double young_interval(const CampaignTerms& terms);
-/// Mean of what the slowest of `ranks` has beside 1, by standard deviation of normal step times.
+/// Mean step time of the slowest of `ranks`, relative to the planned step time. `deviation`: standard
+/// deviation of normally distributed step times.
 double straggler_slowdown(int64_t ranks, double deviation);
-/// Its distribution: values that are equally likely.
+/// Equally likely values of that distribution.
 std::vector<double> straggler_quantiles(int64_t ranks, double deviation);
-/// Share of hardware failures that find no spare (Erlang's loss formula), times the mean wait until one is
-/// back.
+/// Share of hardware failures without a free spare (Erlang's loss formula), times the mean wait for a spare.
 double mean_spare_wait(double hardware_rate, double repair, int64_t spares);
 
-CampaignJob campaign_job(const Recipe& recipe, const MachineProfile& profile, const Plan& plan,
-                         int ranks_per_node);
-/// `watts`: of a card by its profile; 0: unknown.
+CampaignJob campaign_job(const Recipe& recipe, const Plan& plan, int ranks_per_node);
+/// `watts`: power of a card from its profile; 0: unknown.
 std::string campaign_text(const CampaignJob& job, const CampaignSettings& settings, double watts);
 std::string campaign_json(const CampaignJob& job, const CampaignSettings& settings, double watts);
 

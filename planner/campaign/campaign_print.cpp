@@ -12,7 +12,19 @@ namespace {
 
 constexpr double kDay = 86400, kSecondsPerHour = 3600;
 
-/// "12.81", "100.5k": of hours and money.
+/// Number of moments that the optimizer stores per parameter.
+int moments(UpdateRule kind) {
+  switch (kind) {
+    case UpdateRule::sgd:
+    case UpdateRule::lion:
+    case UpdateRule::muon:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+/// Hours or money as text: "12.81", "100.5k".
 std::string amount(double v) { return v < 1e4 ? fmt::format("{:.4g}", v) : format_count(v); }
 
 struct Answer {
@@ -20,7 +32,7 @@ struct Answer {
   double interval = 0, best = 0;
   CampaignTimes times;
   SimulatedCampaign simulated;
-  double kilowatt_hours = 0;  ///< 0: no watts are known
+  double kilowatt_hours = 0;  ///< 0: the power is unknown
 };
 
 Answer answer(const CampaignJob& job, const CampaignSettings& s, double watts) {

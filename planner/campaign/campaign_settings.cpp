@@ -12,7 +12,7 @@ namespace {
 const char* const kLlama3 =
     "arXiv:2407.21783 table 5: 419 unexpected interruptions of 16,384 H100 in 54 days";
 
-/// Of `stops` in those 54 days, with `parts` of them running.
+/// Mean hours between failures, from `stops` in those 54 days with `parts` running parts.
 Figure llama3(double stops, double parts, const char* which) {
   return {54 * 24 * parts / stops, FigureSource::published, fmt::format("{}, {}", kLlama3, which), true};
 }

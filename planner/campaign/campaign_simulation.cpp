@@ -43,7 +43,7 @@ class OneRun {
   }
   double exponential(double mean) { return -mean * std::log(uniform()); }
 
-  void maintain() {  // saves first; nothing fails meanwhile
+  void maintain() {  // saves first; nothing fails during maintenance
     now_ += t_.maintenance;
     next_failure_ += t_.maintenance;
     next_maintenance_ = now_ + t_.maintenance_interval;
@@ -52,7 +52,7 @@ class OneRun {
 
   void fail_once() {
     now_ = next_failure_;
-    if (now_ < written_at_) work_ = whole_;  // the last save is not whole yet
+    if (now_ < written_at_) work_ = whole_;  // the last save is not complete yet
     for (;;) {
       ++failures_;
       if (uniform() < t_.hardware_rate / t_.failure_rate) replace();
@@ -64,7 +64,7 @@ class OneRun {
     written_at_ = now_;
   }
 
-  /// A node goes to repair, and a spare takes its place: at once, or when the first is back.
+  /// Sends a node to repair and replaces it by a spare: at once, or when the first one is back.
   void replace() {
     while (!repaired_.empty() && repaired_.top() <= now_) repaired_.pop();
     const bool none_left = static_cast<int64_t>(repaired_.size()) >= t_.spares;
@@ -76,12 +76,12 @@ class OneRun {
 
   const CampaignJob& job_;
   const CampaignTerms& t_;
-  const std::vector<double>& slowdowns_;  ///< of the slowest rank, equally likely
+  const std::vector<double>& slowdowns_;  ///< slowdowns of the slowest rank, equally likely
   double interval_;
   uint64_t seed_, drawn_ = 0;
   double now_ = 0, work_ = 0;
   double whole_ = 0;       ///< work of the save before the last
-  double written_at_ = 0;  ///< when the last save is whole
+  double written_at_ = 0;  ///< time at which the last save is complete
   double next_failure_ = 0, next_maintenance_ = 0, failures_ = 0;
   std::priority_queue<double, std::vector<double>, std::greater<>> repaired_;
 };

@@ -1,12 +1,12 @@
-// A shell's command line, cut into words.
+// Splitting of a shell command line into words.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace ltrain::exports {
 
-/// Quotes, backslashes and comments as in a POSIX shell. Throws Error (usage) at what only a shell can know:
-/// variables, other commands, a quote without an end.
+/// Handles quotes, backslashes and comments like a POSIX shell. Throws Error (usage) for text that only a
+/// shell can interpret: variables, further commands, an unclosed quote.
 std::vector<std::string> command_words(const std::string& line);
 
 }  // namespace ltrain::exports

@@ -23,7 +23,7 @@ using Given = std::map<std::string, std::vector<std::string>, std::less<>>;
 
 bool is_flag(const std::string& word) { return word.rfind("--", 0) == 0; }
 
-/// What follows the script, or all of it where none is named: torchrun has flags of its own before it.
+/// Words after the script, or all words without a script. torchrun has its own flags before the script.
 std::vector<std::string> flags_alone(std::vector<std::string> words) {
   for (size_t i = 0; i < words.size(); ++i)
     if (words[i].size() > 3 && words[i].compare(words[i].size() - 3, 3, ".py") == 0 &&
@@ -99,7 +99,7 @@ class Reader {
     }
   }
 
-  /// True where a flag that no key stands for is given with Megatron-LM's default.
+  /// Returns whether a flag without a key is given with Megatron-LM's default.
   static bool is_standard(const MegatronFlag& f, const std::vector<std::string>& values) {
     if (f.standard.empty() || values.size() != 1) return false;
     const std::string standard(f.standard);
@@ -109,7 +109,7 @@ class Reader {
     if (*end == '\0' && *of_standard == '\0' && end != values[0].c_str()) return value == wanted;
     return values[0] == standard;
   }
-  /// ": 1000" where a number was given, which the key takes as it is.
+  /// ": 1000" if a number is given, which the key accepts unchanged.
   static std::string number_of(const std::vector<std::string>& values) {
     const bool number = values.size() == 1 && !values[0].empty() &&
                         values[0].find_first_not_of("0123456789") == std::string::npos;
@@ -203,7 +203,7 @@ class Reader {
                              "--max-position-embeddings", "--seq-length", "--micro-batch-size"})
       if (!has(flag)) problem(fmt::format("{}: must be given", flag));
     const int64_t width = positive("--hidden-size", 1);
-    // Its rule: 8/3 of the width in whole 64s with a gate, else 4 of it.
+    // Megatron-LM's rule: 8/3 of the width in multiples of 64 with a gate, else 4 times the width.
     const int64_t usual = has("--swiglu") ? static_cast<int64_t>(width * 4.0 * 2 / 3 / 64) * 64 : 4 * width;
     ffn_ = positive("--ffn-hidden-size", usual);
     set("model.intermediate_size", ffn_);
@@ -221,7 +221,7 @@ class Reader {
 
   void vocabulary() {
     if (has("--padded-vocab-size")) return set("model.vocab_size", positive("--padded-vocab-size", 1));
-    // GPT2BPETokenizer alone says by its name how many tokens it has.
+    // Only GPT2BPETokenizer implies the number of its tokens.
     const bool gpt2 = text("--tokenizer-type") == "GPT2BPETokenizer";
     if (!has("--vocab-size") && !gpt2)
       return problem(
@@ -336,14 +336,14 @@ class Reader {
     }
     if (has("--cpu-offloading")) {
       set("offload.activations.device", "cpu");
-      // The most that can be said there is all layers but one, which is written for all.
+      // Megatron-LM's maximum is all layers but one, which stands for all.
       const double layers = number("--num-layers", 0), away = number("--cpu-offloading-num-layers", 0);
       if (layers > 0 && away < layers - 1) set("offload.activations.fraction", away / layers);
     }
     if (has("--deterministic-mode")) set("deterministic", "true");
   }
 
-  /// "Et*3|tt|t*3L": stages by bars, each with its layers.
+  /// "Et*3|tt|t*3L": stages separated by bars, each with its layers.
   void stage_layers(const std::string& layout) {
     std::vector<int64_t> layers;
     std::istringstream in(layout);
@@ -405,7 +405,7 @@ class Reader {
     set("model.moe.router.order", "topk_last");
     set("model.moe.router.norm_topk_prob", sigmoid() || !has("--moe-router-pre-softmax"));
     const bool bias = has("--moe-router-enable-expert-bias");
-    if (bias || latent())  // whose families have defaults of their own
+    if (bias || latent())  // the families have other defaults
       set("model.moe.router.bias_update_rate", bias ? number("--moe-router-bias-update-rate", 0.001) : 0);
     if (latent() && shared == 0) set("model.moe.shared_experts", 0);
   }
@@ -423,7 +423,7 @@ class Reader {
     set("model.moe.dense_layers", fmt::format("[{}]", fmt::join(dense, ", ")));
   }
 
-  /// Flags that stand for one key.
+  /// Translates flags that match one key.
   void rows() {
     for (const MegatronFlag& f : megatron_flags()) {
       if (!has(f.flag)) continue;
@@ -439,14 +439,14 @@ class Reader {
     }
   }
 
-  /// Megatron-LM's own defaults, of the keys that have a meaning in this recipe.
+  /// Sets Megatron-LM's defaults for the keys that have a meaning in this recipe.
   void defaults() {
     const Recipe draft = parse_recipe("", "--from-megatron", overrides());
     for (const MegatronFlag& f : megatron_flags()) {
       const std::string key(f.key);
       if (f.kind != FlagKind::value || f.standard.empty() || settings_.count(key)) continue;
       const recipe::Key* row = recipe::find_key(key);
-      LT_CHECK(row, "{} stands for no key", f.flag);
+      LT_CHECK(row, "expected a recipe key for {}, got none", f.flag);
       if (row->applies && !row->applies(draft)) continue;
       const std::string ours =
           f.words.empty() ? std::string(f.standard) : word_of_recipe(f, std::string(f.standard));
@@ -461,7 +461,7 @@ class Reader {
     return out;
   }
 
-  /// In the order of the table of keys, a section a map.
+  /// YAML in the order of the schema, with one map per section.
   std::string yaml() const {
     std::string out, section;
     for (const recipe::Key& key : recipe::schema()) {

@@ -1,4 +1,4 @@
-// Recipes as Megatron-LM's command lines, and back, by the table of megatron_flags.h.
+// Translation of recipes to Megatron-LM command lines and back, with the table of megatron_flags.h.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace ltrain::exports {
 
-/// A flag and what follows it, "" for a switch. `standard`: the value is Megatron-LM's default.
+/// A flag and its value, "" for a switch. `standard`: the value is Megatron-LM's default.
 struct FlagValue {
   std::string flag, value;
   bool standard = false;
@@ -16,18 +16,19 @@ struct FlagValues {
   std::vector<FlagValue> flags;
   std::vector<std::string> unsaid;
 };
-/// The flags of a recipe. Throws Error (usage) where Megatron-LM has none for the family.
+/// Flags of a recipe. Throws Error (usage) if Megatron-LM has none for the family.
 FlagValues flags_of(const Recipe& recipe);
-/// The same as text, one flag a line, continued by backslashes, without those of Megatron-LM's defaults.
+/// The flags as text: one per line, continued by backslashes, without Megatron-LM's defaults.
 Exported to_megatron(const Recipe& recipe);
 
 struct Imported {
-  std::string yaml;                ///< a recipe, with comments on what is to be set by hand
-  std::vector<std::string> notes;  ///< the same, for the terminal
+  std::string yaml;                ///< a recipe, with comments on keys to set by hand
+  std::vector<std::string> notes;  ///< the comments, for the terminal
 };
 
-/// `line`: the flags, or a shell's whole command with them. `world`: ranks, where they are known; else 0.
-/// Throws Error (usage) with every flag that is unknown, refused, or has a wrong number of values.
+/// Converts flags to a recipe. `line`: the flags, or a complete shell command that contains them. `world`:
+/// number of ranks; 0: unknown. Throws Error (usage) with every flag that is unknown, refused, or has a wrong
+/// number of values.
 Imported from_megatron(const std::string& line, int world);
 
 }  // namespace ltrain::exports

@@ -238,8 +238,8 @@ std::vector<MegatronFlag> make_flags() {
       {"--profile-step-start", K::left_out, 1, "profile.step_start", "", "", ""},
       {"--profile-step-end", K::left_out, 1, "profile.step_end", "", "", ""},
   };
-  // Flags that change what is computed, or what may go wrong, and have no key. With their default, where one
-  // of them has a value, they change nothing.
+  // Flags that change the computation, or that hide possible errors, and have no key. With its default value,
+  // such a flag has no effect.
   struct Refused {
     std::string_view flag;
     int arguments;
@@ -310,7 +310,7 @@ std::vector<MegatronFlag> make_flags() {
   return rows;
 }
 
-/// The pair whose `side` is `word`, and of it the other.
+/// Other side of the pair in which `word` is on the given side.
 std::string translated(std::string_view words, const std::string& word, bool from_theirs) {
   if (words.empty()) return word;
   std::istringstream in{std::string(words)};

@@ -42,16 +42,17 @@ class Flags {
   void say(const std::string& key) { said_.insert(key); }
   template <typename T>
   void add(std::string_view flag, const T& value) {
-    LT_CHECK(find_flag(flag), "{} is not in the table of flags", flag);
+    LT_CHECK(find_flag(flag), "expected {} in the table of flags, got no such flag", flag);
     flags_.push_back({std::string(flag), fmt::to_string(value)});
   }
   void add(std::string_view flag) { add(flag, ""); }
 
-  /// Flags that stand for one key.
+  /// Adds flags that match one key.
   void rows() {
     for (const MegatronFlag& f : megatron_flags()) {
       const std::string key(f.key);
-      if (key == "model.head_dim" && r_.model.traits().latent_attention) continue;  // of other flags
+      // Other flags express it.
+      if (key == "model.head_dim" && r_.model.traits().latent_attention) continue;
       if (f.kind == FlagKind::value) {
         const std::string ours = plain_value(r_, key), word = word_of_megatron(f, ours);
         if (!ours.empty() && word.empty() && ours != f.standard) continue;  // unsaid
@@ -176,7 +177,7 @@ class Flags {
       add("--exp-avg-sq-dtype", value_of(r_, "optimizer.state_dtype"));
     }
     if (r_.optimizer.state_dtype != StorageDtype::fp32 || r_.optimizer.grad_dtype != StorageDtype::fp32)
-      add("--use-precision-aware-optimizer");  // which the dtypes ask for there
+      add("--use-precision-aware-optimizer");  // required by the dtypes above
   }
 
   void layout() {
@@ -235,11 +236,11 @@ class Flags {
       add("--moe-router-load-balancing-type", loss);
       if (loss != "none") add("--moe-aux-loss-coeff", m.balance_coeff);
     }
-    // Of sigmoids they are always divided there.
+    // Megatron-LM always normalizes sigmoid scores.
     if (m.norm_topk_prob || m.score == RouterScore::softmax) say("model.moe.router.norm_topk_prob");
     if (!m.norm_topk_prob && m.score == RouterScore::softmax) add("--moe-router-pre-softmax");
     if (m.norm_topk_prob && m.score == RouterScore::softmax)
-      say("model.moe.router.order");  // the same numbers
+      say("model.moe.router.order");  // the order does not change the values
     say("model.moe.router.topk_group");
     if (m.n_group > 1) add("--moe-router-group-topk", m.topk_group);
     const int64_t best = m.score == RouterScore::sigmoid ? 2 : 1;
@@ -253,7 +254,7 @@ class Flags {
     }
   }
 
-  /// Dense layers at the beginning.
+  /// Adds the dense layers at the beginning.
   void dense_layers() {
     const MoeConfig& m = r_.model.moe;
     if (m.dense_layers.empty()) return;
@@ -281,7 +282,7 @@ class Flags {
   const Recipe& r_;
   std::vector<FlagValue> flags_;
   std::set<std::string> said_;
-  std::vector<std::string> unsaid_;  ///< beside settings
+  std::vector<std::string> unsaid_;  ///< in addition to settings
 };
 
 }  // namespace

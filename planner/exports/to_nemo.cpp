@@ -1,6 +1,6 @@
-// Recipes as NeMo's: overrides in YAML of Megatron-Bridge's ConfigContainer, whose fields are those of
-// Megatron Core. Names: docs/coming-from.md. They are merged over a recipe function of the same family there,
-// so that every field is written, also those with a default.
+// Export to NeMo: YAML overrides for Megatron-Bridge's ConfigContainer, whose fields are those of Megatron
+// Core. Names: docs/coming-from.md. They are merged over a recipe function of the same family, so every field
+// is written, including defaults.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 namespace ltrain::exports {
 namespace {
 
-/// A flag of Megatron-LM as fields: "section.field ...", each written alike.
+/// Fields for a flag of Megatron-LM: "section.field ...", all with the same value.
 struct Field {
   std::string_view flag, fields;
-  std::string_view present;  ///< what is written for the flag; "" for its value
-  std::string_view absent;   ///< what is written without it; "" for nothing
+  std::string_view present;  ///< value written if the flag is given; "" for the flag's value
+  std::string_view absent;   ///< value written if it is not given; "" for none
 };
 
 constexpr Field kFields[] = {
@@ -26,10 +26,10 @@ constexpr Field kFields[] = {
     {"--hidden-size", "model.hidden_size", "", ""},
     {"--ffn-hidden-size", "model.ffn_hidden_size", "", ""},
     {"--num-attention-heads", "model.num_attention_heads", "", ""},
-    {"--group-query-attention", "", "", ""},  // of the next, which is always written
+    {"--group-query-attention", "", "", ""},  // part of the next flag, which is always written
     {"--num-query-groups", "model.num_query_groups", "", ""},
     {"--kv-channels", "model.kv_channels", "", ""},
-    {"--max-position-embeddings", "", "", ""},  // the length of a sequence there
+    {"--max-position-embeddings", "", "", ""},  // the sequence length there
     {"--position-embedding-type", "model.position_embedding_type", "", ""},
     {"--normalization", "model.normalization", "", ""},
     {"--swiglu", "model.gated_linear_unit", "true", "false"},
@@ -127,7 +127,7 @@ constexpr Field kFields[] = {
     {"--eod-mask-loss", "dataset.eod_mask_loss", "true", "false"},
 };
 
-/// What `mixed_precision` names, and what a preset there fixes of the keys that a recipe sets.
+/// A name for `mixed_precision`, and the values that the preset fixes for keys of a recipe.
 struct Preset {
   std::string_view flags, name;
   std::map<std::string, std::string> fixed;
@@ -197,14 +197,14 @@ class NemoWriter {
     for (std::string path; fields >> path;) set(path, value);
   }
 
-  /// A flag's value as YAML: numbers and names as they are, several as a list.
+  /// A flag's value in YAML: numbers and names unchanged, several values as a list.
   static std::string word(const std::string& flag, const std::string& value) {
     const bool none = (flag == "--num-experts" && value == "0") ||
                       (flag == "--recompute-granularity" && value == "none") ||
                       (flag == "--moe-router-num-groups" && value == "1");
     if (none) return "null";
     if (flag == "--pipeline-model-parallel-layout") return value.substr(1, value.size() - 2);
-    // 1e-05 is a word to readers of YAML 1.1, 1.0e-05 a number.
+    // YAML 1.1 reads 1e-05 as text and 1.0e-05 as a number.
     const size_t e = value.find('e');
     if (e != std::string::npos && e > 0 && value.find_first_not_of("0123456789e-+") == std::string::npos)
       return value.substr(0, e) + ".0" + value.substr(e);
@@ -217,7 +217,7 @@ class NemoWriter {
     return fmt::format("[{}]", out);
   }
 
-  /// Fields that a flag says in another way, or leaves to a default that a recipe function may have changed.
+  /// Sets fields that a flag expresses differently, or whose default a recipe function may have changed.
   void derived() {
     const ModelConfig& m = r_.model;
     set("model.num_query_groups", fmt::to_string(m.num_key_value_heads));
@@ -247,7 +247,7 @@ class NemoWriter {
         if (const std::string ours = plain_value(r_, key); !ours.empty() && ours != value)
           unsaid.push_back(fmt::format("{} = {}: {} has {}", key, ours, p.name, value));
     }
-    LT_CHECK(!top_.empty(), "no preset of NeMo's for '{}'", flags);
+    LT_CHECK(!top_.empty(), "expected a NeMo preset for '{}', got none", flags);
     if (flags.empty())
       for (const char* path : {"model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16"})
         set(path, "false");
@@ -257,7 +257,7 @@ class NemoWriter {
       set("ddp.grad_reduce_in_fp32", values_.count("--grad-reduce-in-bf16") ? "false" : "true");
   }
 
-  /// Written, or of `mixed_precision`.
+  /// Returns whether the flag was written, or is part of `mixed_precision`.
   bool passed(const std::string& flag) const {
     for (const char* of_precision : {"--bf16", "--fp16", "--fp8-", "--first-last-layers-bf16",
                                      "--num-layers-at-", "--initial-loss-scale", "--min-loss-scale",

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Sections of keys and values.
+/// TOML text with sections of keys and values.
 std::string toml(const Json& sections) {
   std::string out;
   for (const auto& [section, keys] : sections.items()) {
@@ -104,7 +104,8 @@ class TorchtitanWriter {
             "parallel.reshard_after_forward");
     }
     set(section, "tensor_parallel_degree", p.tensor, "parallel.tensor");
-    if (p.tensor == 1 || p.sequence_parallel) said_.insert("parallel.sequence_parallel");  // always there
+    // Always enabled there.
+    if (p.tensor == 1 || p.sequence_parallel) said_.insert("parallel.sequence_parallel");
     set(section, "pipeline_parallel_degree", p.pipeline, "parallel.pipeline");
     const std::map<std::string, const char*> schedules{{"gpipe", "GPipe"},
                                                        {"1f1b", "1F1B"},

@@ -8,7 +8,7 @@
 namespace ltrain::exports {
 namespace {
 
-/// Files, machines, logs and saves: no trainer's export speaks of them.
+/// Returns whether the key concerns files, machines, logs or saves, which no export covers.
 bool about_the_run_alone(const recipe::Key& key) {
   const std::string top = key.path.substr(0, key.path.find('.'));
   if (top == "data")
@@ -23,7 +23,7 @@ bool about_the_run_alone(const recipe::Key& key) {
          key.path == "train.train_tokens" || key.path == "model.from_ignore";
 }
 
-/// All defaults, of the same family.
+/// A recipe of the same family with all defaults.
 Recipe with_defaults(const Recipe& recipe) {
   std::vector<std::string> overrides{fmt::format("model.architecture={}", recipe.model.family->name),
                                      fmt::format("model.vocab_size={}", recipe.model.vocab_size)};

@@ -1,4 +1,4 @@
-// What of a recipe an export to another trainer could not say.
+// Settings of a recipe that an export to another trainer cannot express.
 #pragma once
 #include <set>
 #include <string>
@@ -8,19 +8,19 @@
 
 namespace ltrain::exports {
 
-/// An export: the text, and "key = value" of every setting that changes what is computed, or how it is
-/// spread, that has no place in it.
+/// An export: its text, and "key = value" of every setting that affects the computation or its layout and has
+/// no equivalent.
 struct Exported {
   std::string text;
   std::vector<std::string> unsaid;
 };
 
-/// The value of a key as YAML writes it; "" where the key has no meaning in this recipe, or is null.
+/// Value of a key in YAML; "" if the key is null or has no meaning in this recipe.
 std::string value_of(const Recipe& recipe, const std::string& key);
-/// As other programs' flags take it: 1e-05, 10000 for 10000.0.
+/// Value in the form of other programs' flags: 1e-05, 10000 for 10000.0.
 std::string plain_value(const Recipe& recipe, const std::string& key);
-/// Keys of the model, layout, optimizer, schedule and precision with another value than the default, without
-/// `said`.
+/// Keys of the model, layout, optimizer, schedule and precision that differ from their defaults, except those
+/// in `said`.
 std::vector<std::string> unsaid_settings(const Recipe& recipe, const std::set<std::string>& said);
 
 }  // namespace ltrain::exports

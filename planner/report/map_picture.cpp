@@ -7,18 +7,18 @@
 namespace ltrain {
 namespace {
 
-constexpr int kMostNodes = 32, kNodesInRow = 4, kRanksInRow = 4, kMostRanks = 16;  // that are drawn
+constexpr int kMostNodes = 32, kNodesInRow = 4, kRanksInRow = 4, kMostRanks = 16;  // limits of the drawing
 constexpr double kCell = 74, kCellHeight = 58, kNodeGap = 34, kMapTop = 56;
 constexpr double kNodeWidth = kRanksInRow * kCell + 12;
-/// By pipeline stage, in turn.
+/// Colours by pipeline stage, repeating.
 constexpr const char* kStageFill[] = {"#dbe9f9", "#f9e3cf", "#dff2df", "#eee0f7",
                                       "#fdf6cf", "#d9f1f3", "#f7dada", "#ececec"};
 
-/// Megatron-LM's names, and short ones of the others.
+/// Megatron-LM's names, and short names of the other axes.
 constexpr std::string_view kShortName[kAxisCount] = {"dp",  "pp",  "cp",  "tp", "ep",
                                                      "rep", "dep", "row", "col"};
 
-/// In lines of at most `most` characters, broken at spaces.
+/// Wraps text at spaces into lines of at most `most` characters.
 std::vector<std::string> wrapped(const std::string& text, size_t most) {
   std::vector<std::string> lines;
   for (size_t at = 0; at < text.size();) {
@@ -40,7 +40,7 @@ std::string coordinates(const RankMap& map, const MappedRank& r) {
   return text;
 }
 
-/// The planned rank of its pipeline stage: ranks of a stage send the same.
+/// The planned rank of its pipeline stage. All ranks of a stage send the same.
 const RankPlan& planned(const Plan& plan, const MappedRank& r) {
   const auto stage = static_cast<size_t>(r.mesh.coordinate(Axis::pipeline));
   return plan.ranks[plan.stages > 0 ? std::min(stage, plan.ranks.size() - 1) : 0];

@@ -18,10 +18,10 @@ struct Segment {
 struct Bar {
   std::string name;
   std::vector<Segment> segments;
-  int64_t total = 0, available = 0;  ///< 0: not known
+  int64_t total = 0, available = 0;  ///< 0: unknown
 };
 
-/// Light and dark in turn, so that neighbours differ in print too.
+/// Alternating light and dark colours, so that neighbours differ in print too.
 constexpr const char* kKindFill[kMemoryKindCount] = {"#4f7fb8", "#f2c7a0", "#3f8f6b", "#f3e39a",
                                                      "#8a6bb0", "#bfe3e8", "#b5603f"};
 constexpr const char* kGapFill = "#ffffff";

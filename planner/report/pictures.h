@@ -1,5 +1,5 @@
-// A plan and a search as drawings, and a page with all of them. Boxes have what they stand for as data-
-// attributes, in whole bytes and in seconds, for programs.
+// Drawings of a plan and of a search, and a page with all of them. For programs, boxes have their values as
+// data- attributes, in bytes and seconds.
 #pragma once
 #include <string>
 #include <utility>
@@ -11,32 +11,32 @@
 
 namespace ltrain {
 
-/// Memory of each planned rank's device as a bar of its kinds, which add up to total_bytes, and what a card
-/// or this host's share for a rank has; where ranks are on GPUs, the host's too.
+/// Device memory of each planned rank as a stacked bar by kind, which adds up to total_bytes, next to the
+/// available memory of a card or of this host per rank. With GPUs, also host memory.
 std::string memory_svg(const Plan& plan);
-/// A rank's step over its streams. Work that is too short to be seen is drawn together with its neighbours.
-/// With a pipeline: its pass without bubbles.
+/// A rank's step over its streams. Ops too short to be visible are merged with their neighbours. With a
+/// pipeline: the rank's pass without bubbles.
 std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank);
-/// The first ops of a step, few enough for each to be seen.
+/// The first ops of a step, few enough to be visible.
 std::vector<TraceEntry> first_part(const std::vector<TraceEntry>& entries);
-/// Nodes with their ranks and coordinates, with the bytes that a step sends within a node and to others.
-/// Of many nodes the first ones.
+/// Nodes with their ranks and coordinates, and the bytes that a step sends within and between nodes. Draws
+/// only the first of many nodes.
 std::string rank_map_svg(const RankMap& map, const Plan& plan);
-/// Time of a step against memory of the rank that takes most, of all that were tried; those that are listed
-/// have their numbers, and a line joins those that none is both faster and smaller than.
+/// Step time against memory of the largest rank, for all layouts tried. Listed layouts have their numbers,
+/// and a line connects the Pareto front.
 std::string search_svg(const SearchResult& result, const Recipe& recipe, const SearchLimits& limits);
 
 struct Picture {
-  std::string name;   ///< "memory": of its file, and of its place in the page
-  std::string title;  ///< what it shows
+  std::string name;   ///< "memory": name of its file and anchor in the page
+  std::string title;  ///< caption
   std::string svg;
 };
-/// Those of one layout: memory, timeline of the slowest rank, map, and schedule where there is a pipeline.
+/// Drawings of one layout: memory, timeline of the slowest rank, map, and with a pipeline its schedule.
 std::vector<Picture> plan_pictures(const Plan& plan, const Recipe& resolved, const MachineProfile& profile,
                                    const RankMap& map);
 
-/// A page without scripts that asks no other file or host for anything. `lead`: what matters most, in
-/// paragraphs; `text`: what the terminal gets, whole.
+/// A self-contained page without scripts. `lead`: paragraphs with the main results. `text`: the full output
+/// of the terminal.
 std::string html_page(const std::string& title, const std::vector<std::string>& lead,
                       const std::vector<Picture>& pictures, const std::string& text);
 /// "fits: ..." or "does not fit: ...", and the figures of a step, for the head of a page.

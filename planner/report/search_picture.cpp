@@ -14,7 +14,7 @@ constexpr double kPlotLeft = 90, kPlotTop = 40, kPlotWidth = 900, kPlotHeight = 
 
 std::string search_svg(const SearchResult& result, const Recipe& recipe, const SearchLimits& limits) {
   if (result.found.empty()) return Svg("no layout fits").document(200, 20);
-  // Seconds a million tokens: layouts may differ in their batch.
+  // Seconds per million tokens, because layouts may differ in batch size.
   const FoundLayout& first = result.found.front();
   const double sequence =
       static_cast<double>(first.plan.tokens_per_step) / static_cast<double>(first.layout.global_batch);
@@ -33,7 +33,7 @@ std::string search_svg(const SearchResult& result, const Recipe& recipe, const S
            fmt::format("{} layouts that were tried and fit, of {} that the rules allow: seconds a million "
                        "tokens, by memory of the rank that takes most",
                        result.tried.size(), result.allowed));
-  // Logarithmic where the slowest takes more than twice as long as the fastest.
+  // Logarithmic axis if the slowest takes more than twice as long as the fastest.
   const bool log = longest > 2 * shortest;
   const double low = shortest * 0.97, high = longest * 1.03;
   const auto x_of = [&](int64_t bytes) {

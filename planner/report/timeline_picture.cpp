@@ -9,13 +9,13 @@ namespace ltrain {
 namespace {
 
 constexpr double kLane = 34, kLaneGap = 10, kLanesLeft = 130, kLanesWidth = 1400, kLanesTop = 60;
-constexpr double kShortest = 0.7;   // pixels of a box
-constexpr double kColumn = 2;       // pixels that boxes of several classes share where they are too narrow
-constexpr size_t kDetailOps = 200;  // of compute
+constexpr double kShortest = 0.7;   // minimum width of a box in pixels
+constexpr double kColumn = 2;       // pixels shared by narrow boxes of several classes
+constexpr size_t kDetailOps = 200;  // compute ops
 constexpr const char* kClassFill[kOpClassCount] = {"#4f7fb8", "#8a6bb0", "#f3e39a", "#f2c7a0",
                                                    "#3f8f6b", "#d9665b", "#bfe3e8"};
 
-/// Entries of one class that follow each other.
+/// Consecutive entries of one class.
 struct Drawn {
   double start = 0, end = 0, seconds = 0;
   int count = 0;
@@ -31,7 +31,7 @@ std::string tooltip(const Drawn& d) {
                      e.axis.empty() ? "" : fmt::format(" over {}", e.axis), d.seconds * 1e3, d.start * 1e3);
 }
 
-/// What would be narrower than kShortest is joined with the neighbours of its class.
+/// Joins entries narrower than kShortest with neighbours of the same class.
 std::vector<Drawn> joined(const std::vector<const TraceEntry*>& lane, double shortest) {
   std::vector<Drawn> out;
   for (const TraceEntry* e : lane) {
@@ -50,14 +50,14 @@ std::vector<Drawn> joined(const std::vector<const TraceEntry*>& lane, double sho
   return out;
 }
 
-/// Boxes over the same pixels, one of a class.
+/// Boxes over the same pixels, one per class.
 struct Column {
   bool narrow = false;
   std::vector<Drawn> boxes;
 };
 
-/// What would be narrower than kShortest shares kColumn pixels with what follows it. So a step of 100,000 ops
-/// is drawn with some thousands of boxes a stream.
+/// Groups boxes narrower than kShortest with the following ones into columns of kColumn pixels, so that a
+/// step of 100,000 ops is drawn with some thousands of boxes per stream.
 std::vector<Column> columns(const std::vector<Drawn>& lane, double shortest, double column) {
   std::vector<Column> out;
   for (const Drawn& d : lane) {
@@ -92,7 +92,7 @@ std::vector<TraceEntry> first_part(const std::vector<TraceEntry>& entries) {
 }
 
 std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
-  std::vector<std::string_view> names;  // in the order in which they are first used
+  std::vector<std::string_view> names;  // in the order of first use
   std::map<std::string_view, std::vector<const TraceEntry*>> lanes;
   double end = 0;
   for (const TraceEntry& e : entries) {
@@ -102,7 +102,7 @@ std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
     lane.push_back(&e);
     end = std::max(end, e.start + e.seconds);
   }
-  // Compute above all that it waits for.
+  // Compute is drawn above the streams that it waits for.
   std::stable_partition(names.begin(), names.end(), [](std::string_view n) { return n == "compute"; });
   const double scale = end > 0 ? kLanesWidth / end : 0, shortest = end > 0 ? kShortest / scale : 0;
   Svg svg(fmt::format("a step of rank {} over its streams", rank));
@@ -127,7 +127,7 @@ std::string timeline_svg(const std::vector<TraceEntry>& entries, int rank) {
     svg.text(8, y + 30, fmt::format("{:.1f} ms", busy * 1e3));
     svg.box({kLanesLeft, y, kLanesWidth, kLane}, "#f4f4f4", {}, 0);
     for (const Column& column : columns(joined(lane, shortest), shortest, kColumn / scale)) {
-      // They stand on each other, each as high as its share of the time: half high where half is idle.
+      // Boxes are stacked, each as high as its share of the time: half height if half of the time is idle.
       double start = column.boxes[0].start, until = start, sum = 0, foot = y + kLane;
       for (const Drawn& d : column.boxes) until = std::max(until, d.end), sum += d.seconds;
       for (const Drawn& d : column.boxes) {

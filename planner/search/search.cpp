@@ -14,26 +14,28 @@
 namespace ltrain {
 namespace {
 
-constexpr size_t kBatch = 16;         // layouts that are tried before others are chosen
-constexpr size_t kPriced = 256;       // at once
-constexpr size_t kMostPriced = 2048;  // where they have less than so many new keys:
+constexpr size_t kBatch = 16;         // layouts tried before others are selected
+constexpr size_t kPriced = 256;       // layouts priced at once
+constexpr size_t kMostPriced = 2048;  // limit if fewer than kFresh keys are new
 constexpr size_t kFresh = 16;
-constexpr size_t kFrontTrials = 8;          // of the front of bounds
-constexpr size_t kSmallestTrials = 24;      // where nothing fits
-constexpr size_t kVariantsOf = 10;          // of the fastest that fit, and of those that would if they did
-constexpr size_t kMoreOffload = 8;          // of the smallest, where nothing fits
-constexpr size_t kUnfit = 256;              // of the latter, that are looked at
-constexpr size_t kPaired = 4;               // of schedules that are made for pairs
-constexpr size_t kChosenRecompute = 2;      // that choose what is computed again, which takes many plans,
-constexpr int64_t kMostOpsToChoose = 4096;  // of so many layers times micro-batches
-constexpr double kFrontStep = 0.9;          // each of them needs at most so much of what the one before does
-constexpr int kMostWorld = 1 << 18;         // that is looked at for a layout that fits
+constexpr size_t kFrontTrials = 8;      // trials of the Pareto front of bounds
+constexpr size_t kSmallestTrials = 24;  // trials of the smallest layouts, if nothing fits
+// Fastest layouts with variants, and as many fast ones that do not fit.
+constexpr size_t kVariantsOf = 10;
+constexpr size_t kMoreOffload = 8;          // smallest layouts with more offload, if nothing fits
+constexpr size_t kUnfit = 256;              // fast layouts that do not fit, considered for offload
+constexpr size_t kPaired = 4;               // layouts with schedules designed for pairs
+constexpr size_t kChosenRecompute = 2;      // layouts with automatic recompute, which takes many plans
+constexpr int64_t kMostOpsToChoose = 4096;  // limit of layers times micro-batches for them
+// Memory of each layout on the front, relative to the previous one.
+constexpr double kFrontStep = 0.9;
+constexpr int kMostWorld = 1 << 18;  // largest number of ranks searched for a fitting layout
 
 struct Ranked {
   Layout layout;
   Bound bound;
-  size_t index = 0;  ///< in the order of the space
-  int priced = 0;    ///< what its bound knows of its pipeline: 1 the least, 2 its actions
+  size_t index = 0;  ///< index in the order of the space
+  int priced = 0;    ///< pipeline price in its bound: 0 none, 1 lower bound, 2 its actions
   Trial trial;
   double speed() const { return static_cast<double>(layout.global_batch) / bound.step_seconds; }
   double tried_speed() const { return static_cast<double>(layout.global_batch) / trial.step_seconds; }
@@ -75,7 +77,7 @@ class Search {
     sort(fitting);
     if (limits_.variants) result.variants = try_variants(all, fitting);
     for (const Ranked& r : fitting) result.tried.push_back({r.layout, r.trial.step_seconds, r.trial.bytes});
-    // What is in both lists is planned once.
+    // A layout in both lists is planned once.
     std::vector<Ranked> listed{
         fitting.begin(), fitting.begin() + static_cast<std::ptrdiff_t>(std::min(count, fitting.size()))};
     const size_t fastest = listed.size();
@@ -98,7 +100,7 @@ class Search {
   }
 
  private:
-  /// Of all that the rules allow, in the order of the space.
+  /// Bounds of all layouts that the rules allow, in the order of the space.
   std::vector<Ranked> bounds(SearchResult& result) {
     std::vector<Ranked> out;
     result.looked_at = for_each_layout(recipe_, limits_, [&](const Layout& l) {
@@ -120,7 +122,7 @@ class Search {
     return out;
   }
 
-  /// Those that do not fit, with memory for fewer rows of experts.
+  /// Retries layouts that do not fit with a smaller MoE row budget.
   std::vector<Ranked> with_row_budgets(const std::vector<Ranked>& unfit) {
     std::vector<Ranked> out;
     for (const Ranked& r : unfit)
@@ -130,7 +132,7 @@ class Search {
     return out;
   }
 
-  /// Of `found`, fastest first, those that are about as fast as the first in the order of their memory.
+  /// Sorts the layouts about as fast as the first by their memory. `found`: fastest first.
   std::vector<FoundLayout> smaller_of_ties(std::vector<FoundLayout> found) const {
     if (found.empty()) return found;
     const double least = (1 - limits_.tie) * found.front().tokens_per_second_per_rank();
@@ -144,12 +146,12 @@ class Search {
     return found;
   }
 
-  /// What a layout has to reach; infinitely slow until there are `count`.
+  /// Speed that a layout must exceed; 0 until `count` layouts fit.
   static double last_speed(const std::vector<Ranked>& fitting, size_t count) {
     return fitting.size() < count ? 0 : fitting[count - 1].tried_speed();
   }
 
-  /// Takes from `open` what may be among the `count` fastest, and leaves the rest.
+  /// Tries layouts of `open` that may be among the `count` fastest, and leaves the others.
   void try_fastest(std::vector<Ranked>& open, size_t count, int64_t most_trials,
                    std::vector<Ranked>& fitting) {
     const auto later = [](const Ranked& a, const Ranked& b) {
@@ -175,8 +177,8 @@ class Search {
       if (batch.empty()) return;
       const auto known = [](const Ranked& r) { return r.priced == 2; };
       if (!std::all_of(batch.begin(), batch.end(), known)) {
-        // Of the next ones too: prices only make bounds higher, so that the same ones are tried first. More
-        // of them where too few keys are new for all cores.
+        // Also price the next layouts. Prices only raise bounds, so the same layouts are tried first. Take
+        // more of them if there are too few new keys for all cores.
         std::set<SearchParts::ActionsKey> fresh;
         const auto note = [&](const Ranked& r) {
           if (known(r)) return;
@@ -206,7 +208,7 @@ class Search {
     }
   }
 
-  /// The next that their bounds can know of their pipelines.
+  /// Computes the next pipeline price for each layout.
   void price(std::vector<Ranked>& batch) {
     std::vector<Ranked*> open;
     for (Ranked& r : batch)
@@ -221,21 +223,20 @@ class Search {
         });
   }
 
-  /// Those with the same one share what the next price takes.
+  /// Layouts with the same key share the work of the next price.
   static SearchParts::ActionsKey price_key(const Ranked& r) {
     return r.priced > 0 ? SearchParts::actions_key_of(r.layout)
                         : SearchParts::ActionsKey{SearchParts::key_of(r.layout), "", 0, 0, 0};
   }
 
-  /// Those that fit go to `fitting`; those that turn out to be slower than `speed` do not. 0: all may
-  /// be so slow.
+  /// Tries layouts and adds the fitting ones to `fitting`, except those slower than `speed`. 0: no limit.
   void try_all(std::vector<Ranked> batch, double speed, std::vector<Ranked>& fitting) {
     std::vector<std::unique_ptr<RankTrials>> trials(batch.size());
     on_all_cores(batch.size(), [&](size_t i) {
       const Layout& l = batch[i].layout;
       trials[i] = parts_.begin_trial(l, static_cast<double>(l.global_batch) / speed);  // infinite for 0
     });
-    // Rank by rank, so that no core waits for the last of them.
+    // Rank by rank, so that no core waits for the last layout.
     std::vector<std::pair<RankTrials*, size_t>> ranks;
     for (const auto& trial : trials)
       for (size_t i = 0; trial && i < trial->size(); ++i) ranks.emplace_back(trial.get(), i);
@@ -253,13 +254,13 @@ class Search {
     }
   }
 
-  /// Variants of the fastest that fit, and offload for those that would be as fast and do not fit; for the
-  /// smallest, where nothing does. What is neither faster nor smaller than what it is a variant of is left
-  /// out. Returns how many were tried.
+  /// Tries variants of the fastest layouts that fit, and offload for layouts that would be as fast but do not
+  /// fit. If nothing fits, tries offload for the smallest. Variants that are neither faster nor smaller than
+  /// their origin are dropped. Returns the number of layouts tried.
   int64_t try_variants(const std::vector<Ranked>& all, std::vector<Ranked>& fitting) {
     std::vector<Ranked> batch;
-    std::vector<Trial> of;  // what each is a variant of; not finished: of what does not fit
-    const auto know = [&](const std::vector<Layout>& layouts) {  // bounds that add() asks for
+    std::vector<Trial> of;  // trial of the origin of each variant; not finished: the origin does not fit
+    const auto know = [&](const std::vector<Layout>& layouts) {  // computes the bounds that add() needs
       on_all_cores_by_key(
           layouts.size(), [&](size_t i) { return SearchParts::key_of(layouts[i]); },
           [&](size_t i) { parts_.bound(layouts[i]); });
@@ -294,7 +295,7 @@ class Search {
     for (const Layout& l : paired)
       if (std::none_of(batch.begin(), batch.end(), [&](const Ranked& r) { return r.layout == l; }))
         pairs.push_back({l, parts_.bound(l), next_index_++, 2, {}});
-    // Offload makes no layout faster than it is without: the bounds of those that do not fit hold with it.
+    // Offload makes no layout faster, so the bounds of layouts that do not fit also hold with it.
     std::vector<Ranked> unfit = unfit_;
     std::copy_if(all.begin(), all.end(), std::back_inserter(unfit),
                  [&](const Ranked& r) { return r.bound.bytes > memory(); });
@@ -306,7 +307,7 @@ class Search {
     unfit.resize(std::min(unfit.size(), kUnfit));
     unfit.insert(unfit.begin(), first.begin(), first.end());
     const size_t most = batch.size() + kVariantsOf + first.size();
-    constexpr size_t kKnown = 16;  // at once
+    constexpr size_t kKnown = 16;  // layouts whose bounds are computed at once
     for (size_t i = 0; i < unfit.size(); ++i) {
       if (batch.size() >= most || unfit[i].speed() < last) break;
       if (i % kKnown == 0) {
@@ -335,7 +336,7 @@ class Search {
     return static_cast<int64_t>(tried);
   }
 
-  /// Whether `recompute: auto` chose what one of `fitting` has by name.
+  /// Returns whether `recompute: auto` chose the policy of a layout already in `fitting`.
   static bool chose_nothing_new(const Ranked& r, const std::vector<Ranked>& fitting) {
     if (r.layout.recompute != RecomputeGranularity::automatic) return false;
     return std::any_of(fitting.begin(), fitting.end(), [&](const Ranked& other) {
@@ -346,8 +347,8 @@ class Search {
     });
   }
 
-  /// Whether data-parallel and pipeline ranks are nearer to each other in one order than in the other: not
-  /// where each tensor and context group fills domains of all levels of links.
+  /// Returns whether the order of axes changes the distance between data-parallel and pipeline ranks. It does
+  /// not if each tensor and context group fills domains of all levels of links.
   bool order_matters(const Layout& l) const {
     const std::vector<NetworkLevel> levels =
         ProfileCost::levels_of(profile_.levels, limits_.ranks_per_node, limits_.world);
@@ -357,8 +358,8 @@ class Search {
                        [&](const NetworkLevel& n) { return n.ranks > 0 && block % n.ranks != 0; });
   }
 
-  /// Of the fastest layouts that may fit and whose schedules are made for pairs, those with them: they hide
-  /// what no bound knows, so that they may be faster than all that have been tried.
+  /// Fastest layouts that may fit and have schedules designed for pairs, with pairs. Their overlap is not
+  /// part of any bound, so they may be faster than all layouts tried.
   std::vector<Layout> fastest_with_pairs(const std::vector<Ranked>& all,
                                          const std::vector<Ranked>& fitting) const {
     std::vector<Layout> out;
@@ -382,8 +383,8 @@ class Search {
     return out;
   }
 
-  /// Where nothing fits with the optimizer state in host memory: more of the smallest layouts there, one
-  /// after the other, until one fits. Returns how many were tried.
+  /// Tries more offload for the smallest layouts, one after the other until one fits, if nothing fits with
+  /// only the optimizer state in host memory. Returns the number of layouts tried.
   size_t try_more_offload(const std::vector<Ranked>& smallest, std::vector<Ranked>& fitting) {
     size_t tried = 0;
     for (size_t i = 0; i < std::min(smallest.size(), kMoreOffload) && fitting.empty(); ++i) {
@@ -399,7 +400,7 @@ class Search {
     return tried;
   }
 
-  /// Of a rank.
+  /// Memory of a rank in bytes.
   double memory() const {
     const bool card = profile_.device_bytes > 0;
     const int64_t bytes = card ? profile_.device_bytes - limits_.keep_free
@@ -415,7 +416,7 @@ class Search {
     f.plan = make_plan(recipe, profile_);
     const int64_t bytes = f.largest().total_bytes;
     const bool whole = r.trial.finished;
-    // Costs that layouts share are those of the first that asked, which may have added them up otherwise.
+    // Shared costs come from the first layout that needed them, which may have summed them in another order.
     const double seconds = f.plan.step_seconds(), apart = std::abs(seconds - r.trial.step_seconds);
     const bool same = bytes == r.trial.bytes && apart <= 1e-9 * seconds;
     if (whole && !same)
@@ -437,7 +438,7 @@ class Search {
     });
   }
 
-  /// By bounds, fastest first: each that needs less than all before it.
+  /// Pareto front by bounds, fastest first: each needs less memory than all before it.
   static std::vector<Ranked> smaller(std::vector<Ranked> open) {
     std::sort(open.begin(), open.end(), [](const Ranked& a, const Ranked& b) {
       return a.speed() != b.speed() ? a.speed() > b.speed() : a.index < b.index;
@@ -457,10 +458,10 @@ class Search {
     return out;
   }
 
-  /// The smallest of each tensor (with and without sequence parallelism) and pipeline degree, smallest first.
-  /// By bounds in steps of 5 %; of about as many bytes those with the fewest micro-batches, whose plans are
-  /// the shortest to make. A pipeline keeps several micro-batches, which its bound does not know: of its
-  /// degrees also one that keeps least of those whose plans are not too long to make.
+  /// The smallest layout of each tensor degree (with and without sequence parallelism) and pipeline degree,
+  /// smallest first. Bounds are compared in steps of 5 %, and ties go to fewer micro-batches, which are
+  /// faster to plan. The bound does not include that a pipeline keeps several micro-batches. Therefore each
+  /// degree also gets the layout that keeps the least, if its plan does not take too long.
   std::vector<Ranked> smallest(std::vector<Ranked> ranked) const {
     const auto micros = [](const Layout& l) { return l.global_batch / (l.micro_batch * l.data); };
     const auto order = [&](const Ranked& r) {
@@ -492,7 +493,7 @@ class Search {
     return out;
   }
 
-  /// The least that these ranks come to, and how many would do.
+  /// Adds advice: the smallest layout for this number of ranks, and the number of ranks that would fit.
   void advise(const std::vector<Ranked>& all, SearchResult& result) const {
     if (all.empty()) return;
     std::vector<Ranked> few = smallest(all);
@@ -505,7 +506,7 @@ class Search {
       least.resize(1);
     };
     smallest_first();
-    // Of its degrees the one of least bytes, which has more micro-batches.
+    // Also the layout of these degrees with the smallest bound, which has more micro-batches.
     const auto degrees = [](const Layout& l) {
       return std::tuple(l.tensor, l.sequence_parallel, l.pipeline);
     };
@@ -546,9 +547,9 @@ class Search {
   SearchLimits limits_;
   SearchParts parts_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::vector<Ranked> unfit_;  ///< of trials
+  std::vector<Ranked> unfit_;  ///< unfit layouts of all trials
   std::set<SearchParts::ActionsKey> priced_;
-  size_t next_index_ = 0;  ///< of what is none of the space
+  size_t next_index_ = 0;  ///< index of the next layout outside the space
   int64_t wrong_bounds_ = 0;
 };
 

@@ -20,13 +20,13 @@ double kind_bytes(const MemoryUse& use, MemoryKind kind) {
 
 double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
-/// Of `n` like layers, by what the cheaper one of those that were priced takes.
+/// Lower bound for `n` equal layers, from the cheapest priced one.
 double seconds_of(const std::vector<double>& priced, int64_t n) {
   if (static_cast<int64_t>(priced.size()) == n) return sum(priced);
   return static_cast<double>(n) * *std::min_element(priced.begin(), priced.end());
 }
 
-/// Seconds of the ops of the first micro-batch, without waits for collectives. `r`: of one pipeline rank.
+/// Seconds of the ops of the first micro-batch, without waits for collectives. `r`: on one pipeline rank.
 double compute_seconds(Recipe r, const MachineProfile& profile) {
   r.train.global_batch_size *= 2;
   r.parallel.overlap_micro_batches = r.parallel.async_tensor_parallel = OverlapChoice::off;
@@ -37,13 +37,13 @@ double compute_seconds(Recipe r, const MachineProfile& profile) {
     if (e.stream != "compute") continue;
     second = second || (after_head && e.name == "embedding_forward");
     after_head = after_head || e.layer == "head";
-    // Those of FP8 by the second: in the first weights are rounded, too.
+    // FP8 quantization counts in the second micro-batch, because the first also quantizes weights.
     if (second == (e.name == "quantize" || e.name == "max_abs")) seconds += e.seconds;
   }
   return seconds;
 }
 
-/// By rank: the most that micro-batches keep once every stage of the rank has been through a backward.
+/// Per rank: maximum of saved activations after every stage of the rank has run a backward.
 std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
                                         const std::vector<double>& activation) {
   std::vector<double> out;
@@ -70,21 +70,11 @@ std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
 }  // namespace
 
 SearchParts::PartKey SearchParts::key_of(const Layout& l) {
-  return {l.tensor,
-          l.sequence_parallel,
-          l.context,
-          l.context_comm,
-          l.expert,
-          l.expert_tensor,
-          l.micro_batch,
-          l.recompute,
-          l.precision,
-          hides_collectives(l),
-          may_hide_collectives(l) && l.global_batch > l.micro_batch * l.data,  // else products run in parts
-          l.tensor_mode,
-          l.offload_optimizer,
-          l.offload_activations,
-          l.row_budget};
+  return {l.tensor, l.sequence_parallel, l.context, l.context_comm, l.expert, l.expert_tensor, l.micro_batch,
+          l.recompute, l.precision, hides_collectives(l),
+          // Otherwise matmuls run in chunks.
+          may_hide_collectives(l) && l.global_batch > l.micro_batch * l.data, l.tensor_mode,
+          l.offload_optimizer, l.offload_activations, l.row_budget};
 }
 
 SearchParts::ActionsKey SearchParts::actions_key_of(const Layout& l) {
@@ -132,10 +122,10 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   r.model.num_hidden_layers = few ? 1 : layers;
   const RankPlan plan = plan_rank(r, profile_, {}, 0, threads_per_rank(r));
   add(plan.arena, 1);
-  // On CPUs a checkpoint is staged there too, which ZeRO cuts.
+  // On CPUs it also contains the checkpoint's staging memory, which ZeRO shards.
   if (profile_.device_bytes > 0) p.external = static_cast<double>(plan.total_bytes - plan.arena.arena_bytes);
   if (few) {
-    // A second layer adds what it has before the step.
+    // A second layer adds its memory before the step.
     const MemoryUse one = before_step(r, profile_);
     r.model.num_hidden_layers = 2;
     const MemoryUse two = before_step(r, profile_);
@@ -165,7 +155,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   return p;
 }
 
-/// What a third micro-batch adds to the second, and a second layer to the first.
+/// Traffic that a third micro-batch adds to the second, and a second layer to the first.
 SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   Recipe r = recipe::micro_batches_apart(recipe_of(l));
   r.parallel.pipeline = r.parallel.virtual_pipeline = 1;
@@ -194,7 +184,7 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   return t;
 }
 
-/// Collectives of one stream, each in one call for all layers: none of its parts takes less in several.
+/// Time of one stream's collectives, each priced as one call for all layers. Separate calls do not take less.
 SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
   if (l.zero_stage < 1 || l.expert > 1 || !composes(l) || !layers_alike(given_) ||
       given_.model.moe.num_experts > 0)
@@ -228,14 +218,14 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
         const auto seconds = [&](const char* op, double bytes) {
           return bytes > 0 ? cost.seconds(call(op, bytes)) : 0;
         };
-        // By samples of a machine several calls may take less of its cores than one.
+        // With samples of a machine, several calls may take less core time than one.
         const auto stolen = [&](const char* op, double bytes) {
           return bytes > 0 && profile_.collectives.empty() ? cost.stolen_seconds(call(op, bytes)) : 0;
         };
         const double layers =
             static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
-        // Backward finds the last layer of each chunk as forward left it; two passes by turns share the
-        // layers at which they meet, and the one that is fetched ahead.
+        // The backward reuses the last layer of each chunk from the forward. Two overlapped passes share the
+        // layers at which they meet, and the prefetched one.
         const double shared = hides_collectives(l) ? 3 : 0;
         const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline) - shared);
         const double reducing = stolen("reduce_scatter", layers * t.reduced);
@@ -248,17 +238,17 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
 }
 
 double SearchParts::first_wait(const Layout& l, double layers, double forward, double last) {
-  // In one call for all of a rank's layers none of its parts takes longer than alone.
+  // In one call for all of a rank's layers, no part takes longer than in its own call.
   const double all = static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
   return std::max(0.0, std::min(1.0, layers / all) * traffic_seconds(l).once + last - forward);
 }
 
-/// That ZeRO from this stage on cuts what a rank has into.
+/// Number of shards per rank with ZeRO from stage `from` on.
 double SearchParts::shards(const Layout& l, int64_t from) {
   if (l.zero_stage < from) return 1;
   const int64_t replicas = l.data * l.context;
   if (l.shard_group == kOneLevel) return static_cast<double>(replicas);
-  // Experts are cut otherwise than the rest, into at most this.
+  // Experts are sharded differently, into at most this many.
   if (l.expert > 1) return static_cast<double>(std::min<int64_t>(replicas, limits_.ranks_per_node));
   return static_cast<double>(
       shard_ranks_.get({l.tensor, l.context, l.pipeline, l.data, l.shard_group, l.order}, [&] {
@@ -267,8 +257,9 @@ double SearchParts::shards(const Layout& l, int64_t from) {
       }));
 }
 
-/// Offload that the recipe does not ask for takes away from what the same layout has without it, and its own
-/// pass, with windows of all states of an unsharded model, takes longest of all.
+/// Costs of a layout. With offload that the recipe does not request, the offloaded bytes are subtracted from
+/// those of the layout without offload, because a pass with windows for all states of an unsharded model
+/// would take very long.
 SearchParts::Part SearchParts::part(const Layout& l) {
   Layout resident = l;
   resident.offload_optimizer = given_.offload.optimizer.on();
@@ -279,7 +270,8 @@ SearchParts::Part SearchParts::part(const Layout& l) {
   return p;
 }
 
-/// Where gradients are cut, a layer's are whole when its backward ends, beside all activations but its own.
+/// Additional bytes of a layer's full gradients with sharded gradients. They exist at the end of its
+/// backward, together with all activations except its own.
 double SearchParts::whole_gradients(const Part& p, const Layout& l) {
   const double own = p.activations / static_cast<double>(given_.model.num_hidden_layers);
   return std::max(0.0, p.layer_grads * (1 - 1 / shards(l, 2)) - own);
@@ -289,18 +281,18 @@ Bound SearchParts::bound(const Layout& l) {
   const Part p = part(l);
   const double micros = static_cast<double>(l.global_batch / (l.micro_batch * l.data)),
                stages = static_cast<double>(l.pipeline);
-  // One of the ranks has at least its share of each. The second of several micro-batches finds the gradients
-  // of the first: after all forwards that a schedule has ahead of a backward.
+  // One of the ranks has at least its share of each. With several micro-batches, the second finds the
+  // gradients of the first after all forwards that the schedule runs before a backward.
   const double grads = p.grads / shards(l, 2), params = l.offload_params ? 0 : p.params / shards(l, 3);
   const bool both = micros > (l.pipeline == 1 ? 1 : 2 * stages * static_cast<double>(l.virtual_pipeline));
   const double kept =
       params + p.states / shards(l, 1) + (both ? p.activations + grads : std::max(p.activations, grads));
-  // Backward has the weights of a layer whole, or those of all.
+  // The backward needs the full weights of one layer, or of all.
   const double some = p.layer_params * (1 - 1 / shards(l, 3)), all = p.params / stages;
   const double whole = given_.model.moe.num_experts > 0 ? 0 : l.reshard ? some : all;
   const TrafficSeconds traffic = traffic_seconds(l);
   const double compute = micros * (p.micro_seconds / stages + traffic.stolen);
-  // A file may have pairs, which hide more than its layout says.
+  // A schedule file may have pairs, which hide more than the layout says.
   const bool file = l.pipeline > 1 && given_.parallel.schedule_file;
   const double gradients = given_.model.moe.num_experts > 0 ? 0 : whole_gradients(p, l);
   return {file ? 0 : kRounding * std::max(compute, micros * traffic.micro + traffic.once),
@@ -348,7 +340,7 @@ Bound SearchParts::actions(const Layout& l) {
   });
   const Part p = part(l);
   double most = 0;
-  // Without experts, whose rows are planned for the worst routing.
+  // Not with experts, whose token rows are planned for the worst routing.
   if (p.layer_params > 0 && given_.model.moe.num_experts == 0 && !l.offload_params && !l.offload_activations)
     for (size_t rank = 0; rank < a.kept.size(); ++rank) {
       const double gathered = l.reshard ? 0 : p.layer_params;
@@ -364,10 +356,11 @@ Bound SearchParts::actions(const Layout& l) {
   return {kRounding * (a.seconds + wait), kRounding * most};
 }
 
-/// A stage's backward may leave all of it to its end.
+/// The full backward time of a stage may come at its end.
 double SearchParts::least_makespan(const Layout& l, const PipelinePlan& plan) {
   const pipeline::Schedule& s = plan.layout.schedule;
-  if (plan.layout.stage_layers.empty() || s.has_pairs()) return 0;  // what pairs hide only passes know
+  // Only passes know the time hidden by pairs.
+  if (plan.layout.stage_layers.empty() || s.has_pairs()) return 0;
   const TrafficSeconds traffic = traffic_seconds(l);
   if (traffic.reducing + traffic.reducing_last <= 0) return plan.timing.makespan;
   pipeline::StageCosts costs = plan.costs;
@@ -396,9 +389,9 @@ std::unique_ptr<RankTrials> SearchParts::begin_trial(const Layout& l, double mos
       lower_once(made.layout);
       return made;
     };
-    // ZeRO and its group change nothing in it.
+    // ZeRO and its shard group do not change it.
     pipeline = l.pipeline > 1 && composes(l) ? pipelines_.get({actions_key_of(l), l.order}, make) : make();
-  } catch (const Error& e) {  // whatever is computed again
+  } catch (const Error& e) {  // no recompute policy fits
     if (l.recompute != RecomputeGranularity::automatic || e.code() != ExitCode::does_not_fit) throw;
     return nullptr;
   }
@@ -432,7 +425,7 @@ void RankTrials::run(size_t i) {
   ranks_[i] = compose_rank(recipe_, profile_, pipeline_.layout, which_[i], job_.threads_per_rank);
   Plan alone = job_;
   alone.ranks = {ranks_[i]};
-  // Or longer: place_actions. What pairs take only the passes of all ranks say.
+  // A lower bound (place_actions). Only the passes of all ranks give the time of pairs.
   double actions = std::max(pipeline_.timing.makespan, least_makespan_);
   if (pipeline_.layout.schedule.has_pairs()) {
     actions = 0;

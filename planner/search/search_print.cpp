@@ -1,4 +1,4 @@
-// What a search found, for people and for programs.
+// Output of a search for people and for programs.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Seconds of a step that a rank spends, by what it spends them on.
+/// Breakdown of a rank's step in seconds.
 std::vector<std::pair<std::string, double>> spent(const FoundLayout& f) {
   const Plan& p = f.plan;
   const double step = p.step_seconds();
@@ -33,7 +33,7 @@ std::vector<std::pair<std::string, double>> spent(const FoundLayout& f) {
 
 double tokens(const FoundLayout& f) { return static_cast<double>(f.plan.tokens_per_step); }
 
-/// What `f` spends more and less on than `best`, for a token, in percent of the best step.
+/// Differences of `f` to `best` in time per token, in percent of the best step.
 std::string against(const FoundLayout& f, const FoundLayout& best) {
   std::vector<std::pair<std::string, double>> more;
   const double whole = best.plan.step_seconds() / tokens(best);
@@ -78,7 +78,7 @@ std::string table_row(const std::string& number, const FoundLayout& f, const Rec
                      f.plan.bubble_share * 100, f.exposed_seconds() * 1e3, layout_text(f.layout, recipe));
 }
 
-/// The speed of a layout at even routing, where it is planned at a skew.
+/// Speed of a layout with even routing, if it is planned with a skew.
 std::string even_text(const FoundLayout& f) {
   if (f.plan.even_step_seconds <= 0) return "";
   return fmt::format("; {:.1f} tokens/s/rank at even routing",
@@ -112,7 +112,7 @@ std::string nothing_text(const SearchResult& s, const SearchLimits& limits) {
   return out;
 }
 
-/// What is looked at in part, or not at all.
+/// Options that the search covers only partly or not at all.
 std::string left_out_text(const Recipe& r, const SearchLimits& limits) {
   const auto open = [&](const char* key) { return !r.origins || !r.origins->has(key); };
   const bool cuda = r.device == DeviceChoice::cuda;

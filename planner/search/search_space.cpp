@@ -17,10 +17,10 @@
 namespace ltrain {
 namespace {
 
-constexpr int64_t kMostSequences = 16;  // of a micro-batch
+constexpr int64_t kMostSequences = 16;  // sequences of a micro-batch
 constexpr int64_t kMostContext = 16;
-constexpr std::array kRowBudgets{1.5, 1.25};  // of experts that do not fit
-constexpr size_t kChecked = 512;              // by one thread with one recipe
+constexpr std::array kRowBudgets{1.5, 1.25};  // budgets for expert token rows that do not fit
+constexpr size_t kChecked = 512;              // layouts checked by one thread with one recipe
 
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> out;
@@ -41,8 +41,8 @@ bool allowed(const Recipe& r, const SearchLimits& limits) {
   return problems.empty();
 }
 
-/// Nested loops over what is open, outermost first; each fills its fields of `at_`. Calls `look` with each
-/// layout, whether the rules allow it or not.
+/// Nested loops over open settings, outermost first. Each loop sets its fields of `at_`. Calls `look` with
+/// each layout, allowed by the rules or not.
 class Walk {
  public:
   Walk(const Recipe& r, const SearchLimits& limits, const std::function<void(const Layout&)>& look)
@@ -163,7 +163,8 @@ class Walk {
         if (pipeline::schedule_rule(s.name, static_cast<int>(at_.pipeline), static_cast<int>(v), micros))
           continue;
         at_.schedule = s.name, at_.virtual_pipeline = v;
-        // Of pairs only whole passes know what they hide: they are tried for the fastest (with_pairs).
+        // Only complete passes know the time hidden by pairs. They are tried for the fastest layouts
+        // (with_pairs).
         const bool open = !fixed("parallel.overlap_micro_batches");
         at_.overlap = open && may_hide_collectives(at_) ? OverlapChoice::off : p.overlap_micro_batches;
         states();
@@ -204,12 +205,12 @@ class Walk {
   Layout at_;
 };
 
-/// Moves what is there out of host memory, or into it, where it is not as `away` says.
+/// Moves a kind of tensor to host memory or back, as `away` requests.
 void set_place(OffloadPlace& place, bool away) {
   if (away != place.on()) place.device = away ? OffloadDevice::cpu : OffloadDevice::none;
 }
 
-/// What `selective` recomputes where the recipe does not say: what costs little time for its bytes.
+/// Default modules of `selective` if the recipe gives none: those with much memory for little time.
 std::vector<RecomputeModule> cheap_modules(const Recipe& r) {
   using enum RecomputeModule;
   if (r.model.moe.num_experts > 0) return {layernorm};
@@ -269,7 +270,7 @@ std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
   set("parallel.context", l.context, p.context);
   set("parallel.context_comm", to_string(l.context_comm), to_string(p.context_comm));
   set("parallel.expert", l.expert, p.expert);
-  // Its default follows parallel.tensor.
+  // Its default depends on parallel.tensor.
   if (r.model.moe.num_experts > 0 && l.tensor > 1)
     out.emplace_back("parallel.expert_tensor", std::to_string(l.expert_tensor));
   set("parallel.data", l.data, p.data);
@@ -341,7 +342,7 @@ namespace {
 
 bool is_open(const Recipe& r, const char* key) { return !r.origins->has(key); }
 
-/// Of a recipe that the rules allow: in FP8 its products have the sizes that a card asks for.
+/// Returns whether an allowed recipe also satisfies the size rules of FP8 matmuls on a card.
 bool multiplies_fp8(Recipe r, const SearchLimits& limits) {
   try {
     check_fp8(resolve(std::move(r), limits.world, limits.ranks_per_node));
@@ -362,7 +363,7 @@ std::vector<Layout> only_allowed(std::vector<Layout> layouts, const Recipe& reci
   return layouts;
 }
 
-/// Where `auto` has micro-batches by turns they apart, and the other way round; none where nothing is open.
+/// The other choice of overlapped micro-batches than that of `auto`; nullopt if the setting is not open.
 std::optional<OverlapChoice> other_overlap(const Layout& l, const Recipe& recipe) {
   if (l.global_batch == l.micro_batch * l.data || !is_open(recipe, "parallel.overlap_micro_batches"))
     return {};
@@ -382,7 +383,7 @@ bool may_offload(const Layout& l, const Recipe& r) {
 std::vector<Layout> variants_of(const Layout& l, const Recipe& recipe, const SearchLimits& limits) {
   std::vector<Layout> out;
   const auto add = [&](auto change) { change(out.emplace_back(l)); };
-  // On one node, or of one stage, both orders are alike.
+  // On one node, or with one stage, both orders are equivalent.
   if (l.pipeline > 1 && limits.world > limits.ranks_per_node && is_open(recipe, "parallel.order"))
     add([](Layout& v) { v.order = v.order == "tp-cp-pp-dp" ? "tp-cp-dp-pp" : "tp-cp-pp-dp"; });
   if (l.tensor > 1 && l.tensor_mode == TensorModeChoice::one_d && is_open(recipe, "parallel.tensor_mode")) {
@@ -456,7 +457,7 @@ std::vector<Layout> with_more_offload(const Layout& l, const Recipe& recipe, con
 
 int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
                         const std::function<void(const Layout&)>& found) {
-  LT_CHECK(recipe.origins, "a search over a recipe that was not read");
+  LT_CHECK(recipe.origins, "expected a recipe read from a file or text, got one without origins");
   std::vector<Layout> all;
   Walk(recipe, limits, [&](const Layout& l) { all.push_back(l); }).run();
   std::vector<char> good(all.size());

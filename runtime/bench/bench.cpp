@@ -18,7 +18,7 @@
 namespace ltrain {
 namespace {
 
-/// Remembers the cost of every op of a step.
+/// Records the cost of every op of a step.
 class Remember final : public CostModel {
  public:
   bool sees_each() const override { return true; }
@@ -64,9 +64,9 @@ std::vector<HostBatch> random_batches(const ProgramOptions& o) {
   return batches;
 }
 
-constexpr int kSteps = 3;  // timed, of each reference model
+constexpr int kSteps = 3;  // timed steps of each reference model
 
-/// The lower one of an even number.
+/// Median; of an even number of values, the lower middle one.
 double median(std::vector<double>& t) {
   const auto middle = t.begin() + static_cast<std::ptrdiff_t>((t.size() - 1) / 2);
   std::nth_element(t.begin(), middle, t.end());
@@ -75,10 +75,10 @@ double median(std::vector<double>& t) {
 
 struct Measured {
   Remember cost;
-  std::vector<double> seconds;  // of each op: the median over the timed steps
+  std::vector<double> seconds;  // median of each op over the timed steps
 };
 
-/// Bytes of arena and of host memory for copies, and the ops of a step.
+/// Bytes of the arena and of host memory for copies. plan_model also records the ops of a step in `cost`.
 struct Planned {
   int64_t arena = 0, host = 0;
 };
@@ -95,8 +95,8 @@ Planned plan_model(const ProgramOptions& options, DeviceKind device, Remember& c
   return {memory.peak().arena_bytes, host.peak().arena_bytes};
 }
 
-/// Median seconds of the ops of run(step), after a first one that is not counted. What it does is what
-/// out.cost has, in order, so that the n-th time belongs to the n-th op.
+/// Measures the median seconds of the ops of run(step), after a warm-up call. The ops must be those of
+/// out.cost in order, so that the n-th time belongs to the n-th op.
 void time_ops(Measured& out, Stream& compute, const std::function<void(int step)>& run) {
   std::vector<std::vector<double>> times(out.cost.costs.size());
   for (int step = 0; step < kSteps + 1; ++step) {
@@ -104,10 +104,10 @@ void time_ops(Measured& out, Stream& compute, const std::function<void(int step)
     run(step);
     compute.synchronize();
     const auto ranges = timeline.ranges();
-    LT_CHECK(ranges.size() == times.size(), "{} ops for {} entries of the plan", ranges.size(), times.size());
+    LT_CHECK(ranges.size() == times.size(), "expected {} planned ops, got {}", times.size(), ranges.size());
     for (size_t i = 0; step > 0 && i < ranges.size(); ++i) {
-      LT_CHECK(ranges[i].name == out.cost.names[i], "{} runs where {} is planned", ranges[i].name,
-               out.cost.names[i]);
+      LT_CHECK(ranges[i].name == out.cost.names[i], "expected op {} to be {}, got {}", i, out.cost.names[i],
+               ranges[i].name);
       times[i].push_back(ranges[i].seconds);
     }
   }
@@ -136,8 +136,8 @@ void run_model(const ProgramOptions& options, DeviceKind device, int threads, Me
   });
 }
 
-/// Attention of the queries of a context rank with the keys of another one, of two: what the ring's blocks
-/// are like. Half of the pairs are visible.
+/// Attention between the queries of one context rank and the keys of another, with two ranks, like the blocks
+/// of the ring. Half of the pairs are visible.
 class Block {
  public:
   Block(Stream& s, Memory& memory, const AttentionShape& shape, DType type) : stream_(s) {
@@ -182,7 +182,7 @@ class Block {
   Tensor sum_, lse_, out_, dout_;
 };
 
-/// The same of blocks: `result` gets both ops.
+/// Times forward and backward of an attention block into `result`.
 void run_block(const AttentionShape& shape, DType type, DeviceKind device, int threads, Measured* result) {
   omp_set_num_threads(threads);
   Measured local;
@@ -206,7 +206,8 @@ AttentionShape attention_shape(int64_t heads, int64_t head_dim, int64_t seq) {
   return shape;
 }
 
-/// Equal ops of a model are one sample: their median, which a moment that another program took does not move.
+/// Adds samples. Equal ops of a model become one sample with their median, which is robust against
+/// interruptions.
 void add_samples(const Measured& measured, RankProfile& profile) {
   std::map<std::tuple<std::string, double, double, int64_t, int64_t, int64_t>, std::vector<double>> equal;
   for (size_t i = 0; i < measured.seconds.size(); ++i) {
@@ -245,7 +246,7 @@ BenchModel bench_model(const std::string& name, const char* architecture, int64_
   r.options.micro_batch = batch;
   r.options.seq_length = seq;
   r.options.accumulation = 2;
-  r.options.attention_backend = AttentionBackend::automatic;  // as a recipe that does not say
+  r.options.attention_backend = AttentionBackend::automatic;  // the default of a recipe
   return r;
 }
 
@@ -259,7 +260,7 @@ void bench_attention_blocks(DeviceKind device, int threads, int beside,
       for (int i = 0; i < beside; ++i)
         others.emplace_back([&] { run_block(shape, type, device, threads, nullptr); });
       run_block(shape, type, device, threads, &measured);
-      others.clear();  // joins them
+      others.clear();  // joins the threads
       add_samples(measured, profile);
     }
 }
@@ -293,7 +294,7 @@ MachineProfile bench_card(const std::function<void(const std::string&)>& say,
   const DeviceInfo card = device_info(DeviceKind::cuda);
   MachineProfile p = card_profile(card.name);
   const bool known = p.built_in;
-  if (!known) p = card_profile("a100");  // its links
+  if (!known) p = card_profile("a100");  // for its links
   p.device.reset();
   p.levels.clear();
   RankProfile ops;
@@ -352,9 +353,9 @@ std::vector<CollectiveSample> bench_collectives(Job& job) {
       const int64_t count = elements / n * n;
       const Tensor all{whole.data(), DType::f32, DeviceKind::cpu, {count}, nullptr};
       const Tensor mine{part.data(), DType::f32, DeviceKind::cpu, {count / n}, nullptr};
-      int root = 0;  // each in turn, as in the steps of a product
+      int root = 0;  // each rank is the root in turn, as in a SUMMA matmul
       const auto once = [&] {
-        if (op == "send") {  // from the first rank to the second, as from stage to stage
+        if (op == "send") {  // from the first rank to the second, like transfers between stages
           if (group->rank() == 0) group->send(*stream, mine, 1);
           if (group->rank() == 1) group->recv(*stream, mine, 0);
           return;

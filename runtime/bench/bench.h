@@ -1,5 +1,5 @@
-// Measures this machine: every op of reference models at several sizes, on the CPU or a GPU, and collectives
-// between processes.
+// Measurements of this machine: every op of reference models at several sizes, on the CPU or a GPU, and
+// collectives between processes.
 #pragma once
 #include <functional>
 #include <string>
@@ -21,28 +21,28 @@ struct BenchModel {
 BenchModel bench_model(const std::string& name, const char* architecture, int64_t hidden, int64_t inner,
                        int64_t heads, int64_t vocab, int64_t batch, int64_t seq);
 
-/// Times ops on ranks of `threads` threads, with as many ranks at once as the cores hold. `say` gets a line a
-/// model.
+/// Times ops on ranks of `threads` threads, with as many concurrent ranks as fit on the cores. Calls `say`
+/// with one line per model.
 RankProfile bench_rank(int threads, int cores, const std::function<void(const std::string&)>& say);
 
-/// Times the blocks of attention that context parallelism makes of such sequences in each of `types`, on
-/// `threads` threads of the CPU, or on the GPU that this thread uses; `beside` more do the same at once.
+/// Times context parallelism's attention blocks for these sequences in each of `types`, on `threads` CPU
+/// threads or on the GPU that this thread uses. `beside`: number of other ranks that do the same at once.
 void bench_attention_blocks(DeviceKind device, int threads, int beside,
                             const std::vector<AttentionShape>& shapes, const std::vector<DType>& types,
                             RankProfile& profile);
 
-/// The profile of the GPU that this thread uses: its ops timed on it in `precisions` (values of the recipe's
-/// key); links between cards as in its datasheet. Without `models`: the sizes that people train; one that
-/// does not fit is left out, and `say` gets a line. `blocks`: of context parallelism's attention; without
-/// them two that people train.
+/// Profile of the GPU that this thread uses, with ops timed in `precisions` (values of the recipe's key).
+/// Links between cards are those of its datasheet. `models`: default: common training sizes; one that does
+/// not fit is skipped with a line to `say`. `blocks`: attention blocks of context parallelism; default: two
+/// common sizes.
 MachineProfile bench_card(const std::function<void(const std::string&)>& say,
                           const std::vector<std::string>& precisions, std::vector<BenchModel> models = {},
                           std::vector<AttentionShape> blocks = {});
 
-/// Fills the rates of files in `folder`, as offload.* writes and reads them: half a GiB each way.
+/// Measures the file rates of `folder` with the I/O of offload.*: half a GiB in each direction.
 void bench_disk(MachineProfile& profile, const std::string& folder);
 
-/// On each rank of a job: times collectives; the samples on every rank.
+/// Times collectives. Called on each rank of a job; returns the samples on every rank.
 std::vector<CollectiveSample> bench_collectives(Job& job);
 
 }  // namespace ltrain

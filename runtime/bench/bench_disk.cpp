@@ -1,4 +1,4 @@
-// How fast files take and give what is offloaded.
+// Measurement of file rates for offload.
 #include <chrono>
 #include <vector>
 
@@ -8,7 +8,7 @@
 namespace ltrain {
 
 void bench_disk(MachineProfile& profile, const std::string& folder) {
-  constexpr int64_t kWindow = 1 << 20, kWindows = 512;  // bytes, as of states in fp32
+  constexpr int64_t kWindow = 1 << 20, kWindows = 512;  // bytes, as for fp32 states
   const auto file = make_file_memory(DeviceKind::cpu, folder, {"bench", "bytes to measure by"});
   file->reserve(kWindow * kWindows);
   std::vector<char> bytes(kWindow, 'x');

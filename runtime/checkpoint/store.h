@@ -1,9 +1,10 @@
 // A folder of checkpoints: step-00000100/ with shards, manifest.json and, written last, COMMIT. A resume
 // ignores folders without a valid COMMIT.
 //
-// A run removes only its own checkpoints, by rotation. Two kinds of other folders are set aside: a folder
-// with the name of a step that the run saves, and the later checkpoints when a run goes back to an older
-// step. They get a name with the reason, such as superseded-step-00000100, which auto and rotation ignore.
+// Apart from rotation, a run removes only files that it wrote. Two kinds of other folders are set aside: a
+// folder with the name of a step that the run saves, and the later checkpoints when a run goes back to an
+// older step. They get a name with the reason, such as superseded-step-00000100, which auto and rotation
+// ignore.
 #pragma once
 #include <string>
 #include <vector>

@@ -42,7 +42,7 @@ struct InputList {
 };
 
 /// Lists the given files, `-` for standard input, and folders with everything below them in sorted order,
-/// including hidden files and linked folders. Skipped in folders, and counted by name: files excluded by the
+/// including hidden files and linked folders. Skipped in folders, counted and named: files excluded by the
 /// globs, empty, binary (a NUL in the first 64 KiB) and compressed files, token files of an earlier build,
 /// version control (.git, .hg, .svn), links that are broken or lead to files already listed, devices and
 /// sockets. Globs match the name or the path below the folder. `exclude` also matches folders on the path.

@@ -16,8 +16,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// `word` stands in `text` with no letter or digit beside it: H100 is in "NVIDIA H100 80GB HBM3", and not in
-/// "h1000".
+/// Returns whether `text` contains `word` without adjacent letters or digits: H100 is in "NVIDIA H100 80GB
+/// HBM3", but not in "h1000".
 bool has_word(const std::string& text, const std::string& word) {
   const auto part = [&](size_t i) {
     return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i]));
@@ -27,7 +27,7 @@ bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
-/// Parsed when it is first asked for: a plan needs one of them.
+/// Parses a device at its first use, because a plan needs only one.
 DeviceHandle parsed_device(size_t i) {
   struct Slot {
     std::once_flag once;
@@ -63,7 +63,7 @@ const std::vector<NetworkProfile>& builtin_networks() {
 }
 
 DeviceHandle find_builtin_device(const std::string& name) {
-  const std::string wanted = lower(name), file = "devices/" + wanted + ".yaml";  // a card's own
+  const std::string wanted = lower(name), file = "devices/" + wanted + ".yaml";  // the card's own file
   for (size_t i = 0; i < kEmbeddedDevices.size(); ++i)
     if (file == kEmbeddedDevices[i].name && parsed_device(i)->name == wanted) return parsed_device(i);
   for (const DeviceHandle& d : builtin_devices())

@@ -1,5 +1,5 @@
-// The profiles of cards, networks and trainers that are compiled in: runtime/machines/devices, networks and
-// trainers, a YAML file each.
+// Profiles of cards, networks and trainers that are compiled in: one YAML file each in
+// runtime/machines/devices, networks and trainers.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,19 +11,19 @@ namespace ltrain {
 
 using DeviceHandle = std::shared_ptr<const DeviceProfile>;
 
-/// By name.
+/// Sorted by name.
 const std::vector<DeviceHandle>& builtin_devices();
 const std::vector<NetworkProfile>& builtin_networks();
 
-/// By its name or an alias, in any case of letters; null where there is none.
+/// Finds a profile by name or alias, ignoring case; null: none.
 DeviceHandle find_builtin_device(const std::string& name);
 const NetworkProfile* find_builtin_network(const std::string& name);
-/// Of the name that a driver gives ("NVIDIA H100 80GB HBM3"): the card all of whose words stand in it, of
-/// several the one with most; null where there is none.
+/// Finds a card by the name that a driver reports ("NVIDIA H100 80GB HBM3"): the card with the most driver
+/// words, all of which must be in the name; null: none.
 DeviceHandle device_of_driver(const std::string& driver_name);
 std::vector<std::string> builtin_network_names();
 
-/// In the file that CMake makes of the YAML files.
+/// Entries of the file that CMake generates from the YAML files.
 struct EmbeddedFile {
   const char* name;
   const char* text;

@@ -1,5 +1,4 @@
-// The machine profile of a card that is built in, or of a profile file: rates by its figures, nothing
-// measured.
+// Machine profile of a built-in card or of a profile file: rates from its figures, without measurements.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -11,7 +10,7 @@ namespace {
 
 constexpr const char* kTypes[] = {"bf16", "f16", "f32", "f64"};
 
-/// A rank on `threads` of the cores has that share of the rates of all.
+/// A rank on `threads` of the cores has the corresponding share of all rates.
 RankProfile rank_of_cpu(const DeviceProfile& d, int threads) {
   const double part = threads / static_cast<double>(d.cards_a_node);
   RankProfile r;

@@ -11,7 +11,7 @@ namespace {
 
 using recipe::Node;
 
-/// The whole of it is a finite number.
+/// Reads a node that is exactly one finite number.
 bool read_number(const Node& node, double& value) {
   if (node.kind != Node::scalar || node.quoted || node.text.empty() || std::isspace(node.text[0]))
     return false;
@@ -20,7 +20,7 @@ bool read_number(const Node& node, double& value) {
   return *end == '\0' && std::isfinite(value);
 }
 
-/// With all its digits, so that a file may have it: 1048576, and not 1.04858e+06.
+/// The number with all digits, valid in a file: 1048576, not 1.04858e+06.
 std::string limit(double value) {
   const std::string text = fmt::format("{:g}", value);
   return std::strtod(text.c_str(), nullptr) == value ? text : fmt::format("{}", value);

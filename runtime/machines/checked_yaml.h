@@ -1,5 +1,5 @@
-// Maps of YAML files that people write, key by key: what is missing, unknown, doubled or out of its range is
-// collected with its line.
+// Checked reading of maps in YAML files written by people. Missing, unknown, duplicate and out-of-range keys
+// are collected with their lines.
 #pragma once
 #include <map>
 #include <set>
@@ -12,15 +12,16 @@
 
 namespace ltrain {
 
-/// Of one file.
+/// State of one file.
 struct CheckedFile {
   recipe::Diagnostics problems;
-  std::map<std::string, std::string> references;  ///< what published and measured figures may name
+  /// References that published and measured figures may name.
+  std::map<std::string, std::string> references;
 };
 
 class CheckedMap {
  public:
-  /// `node` is reported where it is no map.
+  /// Reports `node` if it is not a map.
   CheckedMap(CheckedFile& file, const recipe::Node& node, std::string path);
 
   bool has(const std::string& key) const { return find(key) != nullptr; }
@@ -37,7 +38,7 @@ class CheckedMap {
   std::vector<std::string> keys() const;
   std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   void wrong(const std::string& key, const std::string& rule);
-  /// Keys that nothing asked for.
+  /// Reports keys that were not read.
   void finish();
 
  private:

@@ -9,7 +9,7 @@
 namespace ltrain {
 namespace {
 
-/// What is named under `profile`: a card that is built in, or a file beside the cluster's.
+/// Reads the profile named under `profile`: a built-in card, or a file next to the cluster file.
 MachineProfile profile_of(CheckedMap& m, const std::string& cluster_file) {
   const std::string named = m.text("profile");
   if (named.empty()) return {};

@@ -1,4 +1,4 @@
-// A cluster: nodes of one kind of card and the networks between them, as a file says it (docs/machines.md).
+// Cluster files: nodes with one kind of card and the networks between them (docs/machines.md).
 #pragma once
 #include <string>
 
@@ -8,10 +8,11 @@ namespace ltrain {
 
 inline constexpr const char* kClusterFormat = "ltrain.cluster.v1";
 
-/// The profile of its cards with its nodes and networks. `name` stands for the file in messages; a profile
-/// file that it names is looked for beside it. Throws Error (usage) with every problem found.
+/// Parses a cluster file into a machine profile of its cards, nodes and networks. `name` stands for the file
+/// in messages. A profile file that it names is relative to its folder. Throws Error (usage) with every
+/// problem found.
 MachineProfile parse_cluster(const std::string& text, const std::string& name);
-/// `text` says that it is one.
+/// Returns whether `text` is a cluster file.
 bool is_cluster_file(const std::string& text);
 
 }  // namespace ltrain

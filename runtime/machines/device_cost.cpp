@@ -12,7 +12,7 @@
 namespace ltrain {
 namespace {
 
-/// A contraction is cut into parts that several units sum, where there are fewer tiles than units.
+/// Split-K: if there are fewer tiles than units, the contraction is split and several units sum the parts.
 constexpr int kMostSplits = 16;
 constexpr int64_t kLeastSplit = 512;
 
@@ -25,7 +25,7 @@ double tiles_of(int64_t rows, int64_t tile) {
 GroupSpan span_of(const std::vector<int>& ranks, const std::vector<NetworkLevel>& levels) {
   GroupSpan span;
   span.size = static_cast<int>(ranks.size());
-  int domains = span.size;  // of the level inside: each rank is one of its own
+  int domains = span.size;  // domains of the inner level; initially each rank is a domain
   for (const NetworkLevel& level : levels) {
     std::vector<int64_t> domain_of;
     for (int r : ranks) domain_of.push_back(level.ranks > 0 ? r / level.ranks : 0);
@@ -44,7 +44,7 @@ GroupSpan span_of(const std::vector<int>& ranks, const std::vector<NetworkLevel>
 }
 
 uint64_t DeviceCost::levels_met(int a, int b) const {
-  LT_CHECK(levels_.size() < 63, "expected few levels of links, got {}", levels_.size());
+  LT_CHECK(levels_.size() < 63, "expected fewer than 63 levels of links, got {}", levels_.size());
   uint64_t bits = a == b ? 1 : 0;
   for (const NetworkLevel& level : levels_)
     bits = 2 * bits + (level.ranks <= 0 || a / level.ranks == b / level.ranks ? 1 : 0);
@@ -95,7 +95,7 @@ double DeviceCost::matmul_seconds(const std::string& type, double flops, int64_t
       if (best == 0 || seconds < best) best = seconds;
     }
   }
-  return best * flops / (whole * together);  // of several products of these sizes
+  return best * flops / (whole * together);  // several matmuls of these sizes
 }
 
 double DeviceCost::attention_seconds(const OpCost& op) const {
@@ -114,7 +114,7 @@ double DeviceCost::attention_seconds(const OpCost& op) const {
                            ? use("attention.forward", rates.forward, head)
                            : use("attention.backward", rates.backward, head);
   const double half = use("attention.half_length", rates.half_length);
-  // The rates are of kernels without the products that ltrain's own compute again.
+  // The rates are of kernels without the matmuls that ltrain's own recompute.
   const double flops = op.flops + (own ? op.recomputed_flops : 0);
   return flops / (peak_rate * share) * (1 + half / tokens);
 }
@@ -124,7 +124,7 @@ bool DeviceCost::grouped_at_once(const OpCost& op) const {
   GroupedGemmTraits traits;
   traits.type = op.dtype;
   traits.n = gradient ? op.m : op.n, traits.k = gradient ? op.n : op.k;
-  const bool other = device_.compute_capability == 0;  // not NVIDIA's: as the newest of theirs
+  const bool other = device_.compute_capability == 0;  // not NVIDIA's: treated like their newest
   return (other || device_.compute_capability >= 80) &&
          grouped_gemm_obstacle(GroupedGemm::mma, traits).empty();
 }
@@ -138,7 +138,7 @@ double DeviceCost::op_seconds(const OpCost& op) const {
   std::string type(dtype_name(op.dtype));
   if (op.cls == OpClass::matmul && op.flops > 0) {
     if (op.name == "matmul_tf32") type = "tf32";
-    // Products with steps of blocks are by a kernel that widens codes to fp16.
+    // Matmuls with blockwise scales use a kernel that converts FP8 to fp16.
     if (is_fp8(op.dtype)) type = op.name.ends_with("_blocks") ? dtype_name(DType::f16) : "fp8";
     const bool grouped = op.name.starts_with("grouped_matmul"), at_once = grouped && grouped_at_once(op);
     if (grouped && !at_once && op.m > 0 && op.k > 0)
@@ -172,8 +172,8 @@ double DeviceCost::level_rate(size_t i) const {
   return rate / static_cast<double>(std::max<int64_t>(1, sharing));
 }
 
-/// Every byte that a rank sends goes over each level that the group spans. Its ranks in a domain send over
-/// their links at the same time: a ring for each of them, as NCCL makes.
+/// Ring time. Every byte that a rank sends crosses each level that the group spans. The ranks of a domain
+/// send over their links at the same time, with one ring for each of them, as in NCCL.
 double DeviceCost::ring_seconds(const OpCost& op, const GroupSpan& span) const {
   const bool all_reduce = op.collective == "all_reduce";
   const bool rooted = op.collective == "broadcast" || op.collective == "reduce";
@@ -185,7 +185,7 @@ double DeviceCost::ring_seconds(const OpCost& op, const GroupSpan& span) const {
     const double beside = i == 0 ? 1 : span.inside[i - 1];
     const bool whole = i == 0 && all_reduce && level.all_reduce.given() && span.inside[0] == span.size;
     const double step = use(level.name + ".seconds", level.seconds);
-    if (whole)  // by definition of the bus bandwidth; small sums of ltrain send more
+    if (whole)  // definition of the bus bandwidth; ltrain sends more for small sums
       return 2.0 * op.bytes * (span.size - 1) / span.size /
              use(level.name + ".all_reduce", level.all_reduce, op.bytes);
     seconds = std::max(seconds, sent / (level_rate(i) * beside));
@@ -193,12 +193,13 @@ double DeviceCost::ring_seconds(const OpCost& op, const GroupSpan& span) const {
     const int domains = i == 0 ? span.inside[0] : span.steps[i] + 1;
     tree += std::ceil(std::log2(std::max(2, domains))) * step;
   }
-  // A ring passes all others in turn, a tree, which NCCL has for sums, as often as it is deep.
+  // A ring passes all other ranks in turn. A tree, which NCCL has for sums, takes as many steps as its depth.
   return seconds + (all_reduce ? 2 * std::min(ring, tree) : ring) +
          use("launch_seconds", device_.launch_seconds);
 }
 
-/// Pairs of ranks, each over the level where they meet, both ways at once.
+/// Time of exchanges between pairs of ranks, each over the level on which they meet, in both directions at
+/// once.
 double DeviceCost::exchange_seconds(const OpCost& op, const GroupSpan& span) const {
   double seconds = 0, latency = 0;
   int inside = 1;

@@ -1,4 +1,4 @@
-// Numbers of profiles, each with where it is from.
+// Figures of profiles, each with its source.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ltrain {
 
-/// measured: on the machine; published: in the document that is named; assumed: by whoever wrote the file.
+/// measured: on the machine. published: in the named document. assumed: by the author of the file.
 enum class FigureSource : uint8_t { measured, published, assumed };
 inline constexpr int kFigureSourceCount = 3;
 const char* figure_source_name(FigureSource source);
@@ -15,17 +15,17 @@ const char* figure_source_name(FigureSource source);
 struct Figure {
   double value = 0;
   FigureSource source = FigureSource::assumed;
-  std::string reference;  ///< the document, or why it is assumed
+  std::string reference;  ///< the document, or the reason for an assumption
   bool given = false;     ///< false: the profile does not have it
 };
 
-/// y by x, both above zero, x ascending.
+/// Points (x, y), both above zero, with ascending x.
 struct Curve {
   std::vector<std::pair<double, double>> points;
   FigureSource source = FigureSource::assumed;
   std::string reference;
   bool given() const { return !points.empty(); }
-  /// Interpolated between points on logarithmic axes; of the nearest point outside of them.
+  /// Value at x, interpolated on logarithmic axes. Outside the points, the value of the nearest one.
   double at(double x) const;
 };
 

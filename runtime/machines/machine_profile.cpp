@@ -33,7 +33,7 @@ constexpr size_t kMaxProfileBytes = 16 << 20;
 
 double log_distance(double a, double b) { return std::abs(std::log((a + 1) / (b + 1))); }
 
-/// Work per second of the samples nearest to `op`, weighted by closeness in log size.
+/// Work per second of the samples nearest to `op`, weighted by their distance in log size.
 double nearest_rate(const std::vector<OpSample>& samples, const OpCost& op, bool by_flops) {
   std::vector<std::pair<double, double>> near;  // distance, rate
   for (const OpSample& s : samples) {
@@ -50,7 +50,7 @@ double nearest_rate(const std::vector<OpSample>& samples, const OpCost& op, bool
   for (size_t i = 0; i < near.size() && i < 3; ++i) {
     const double w = 1 / (near[i].first * near[i].first + 1e-4);
     weight += w;
-    sum += w / near[i].second;  // seconds a unit of work add up, not rates
+    sum += w / near[i].second;  // seconds per unit of work add up, rates do not
   }
   return weight / sum;
 }
@@ -63,7 +63,7 @@ const RankProfile& MachineProfile::for_threads(int threads) const {
   const RankProfile* best = nullptr;
   for (const RankProfile& r : ranks)
     if (!best || std::abs(r.threads - threads) < std::abs(best->threads - threads)) best = &r;
-  LT_CHECK(best, "a machine profile without rank timings");
+  LT_CHECK(best, "expected rank timings in a machine profile, got none");
   return *best;
 }
 
@@ -72,7 +72,7 @@ std::vector<NetworkLevel> ProfileCost::levels_of(std::vector<NetworkLevel> level
   for (NetworkLevel& level : levels) {
     if (level.ranks > 0) continue;
     if (level.parts > 1) level.ranks = std::max<int64_t>(1, world / level.parts);
-    if (&level == &levels.front()) level.ranks = ranks_on_host;  // the links inside a node
+    if (&level == &levels.front()) level.ranks = ranks_on_host;  // links inside a node
   }
   return levels;
 }
@@ -94,16 +94,16 @@ double ProfileCost::seconds(const OpCost& op) const {
   if (work <= 0) return 0;
   std::string_view name = op.name;
   auto it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
-  // As what was measured of the same work: numbers that are drawn beside it, attention by kernels here.
+  // Use the sample of the op without dropout, and the native kernel instead of cuDNN's.
   for (const std::string_view more : {"_dropout", "_cudnn", "_cudnn_deterministic"})
     if (it == rank_.ops.end() && op.name.ends_with(more)) {
       name.remove_suffix(more.size());
       it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
     }
-  // Of a profile from before blocks of attention were timed: as attention of whole sequences.
+  // Older profiles have no attention blocks, so use attention of full sequences.
   if (constexpr std::string_view block = "attention_block_"; it == rank_.ops.end() && name.starts_with(block))
     it = rank_.ops.find(fmt::format("attention_{}/{}", name.substr(block.size()), dtype_name(op.dtype)));
-  if (it == rank_.ops.end()) {  // an op that was not measured: as the nearest of its kind
+  if (it == rank_.ops.end()) {  // use the nearest op of the same kind
     it = rank_.ops.find(fmt::format("{}/{}", by_flops ? "matmul_nt" : "cast", dtype_name(op.dtype)));
     if (it == rank_.ops.end()) it = rank_.ops.find(by_flops ? "matmul_nt/f32" : "cast/f32");
     if (it == rank_.ops.end()) return 0;
@@ -112,8 +112,8 @@ double ProfileCost::seconds(const OpCost& op) const {
   return rate > 0 ? work / rate * crowding_ : 0;
 }
 
-/// All ranks of a host make their part of the same collective at once: they share its network, but where each
-/// has an adapter of its own.
+/// Network time. All ranks of a host take part in the same collective at once and share its network, unless
+/// each has its own adapter.
 double ProfileCost::network_seconds(const OpCost& op) const {
   if (op.network_bytes <= 0) return 0;
   const int phases = op.collective == "all_reduce" ? 2 : 1;
@@ -130,8 +130,8 @@ double ProfileCost::stolen_seconds(const OpCost& op) const {
 
 double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample::*what) const {
   if (op.group_size <= 1) return 0;
-  // Interpolated in log size between measured sizes; scaled by what a rank sends when the group is of another
-  // size.
+  // Interpolate in log size between measured sizes. For a group of another size, scale with the bytes that a
+  // rank sends.
   const CollectiveSample *below = nullptr, *above = nullptr;
   const bool transfer = op.collective == "send" || op.collective == "recv";
   for (const CollectiveSample& s : profile_.collectives) {
@@ -139,7 +139,7 @@ double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample
     if (s.bytes <= op.bytes && (!below || s.bytes > below->bytes)) below = &s;
     if (s.bytes >= op.bytes && (!above || s.bytes < above->bytes)) above = &s;
   }
-  // All wait for what one rank sends, or is sent.
+  // All ranks wait for the data sent or received by one rank.
   const bool rooted = op.collective == "broadcast" || op.collective == "reduce";
   if (!below && !above)
     return profile_.link_seconds + (rooted ? op.bytes : op.wire_bytes) / profile_.link_bytes_per_second;
@@ -152,10 +152,10 @@ double ProfileCost::collective_seconds(const OpCost& op, double CollectiveSample
   } else {
     seconds = above->*what;
   }
-  if (transfer) return seconds;  // two ranks, whatever the group
+  if (transfer) return seconds;  // two ranks, independent of the group
   const CollectiveSample& used = below ? *below : *above;
   const auto share = [](int n) { return static_cast<double>(n - 1) / n; };
-  // Samples are of even parts: of more that come than leave, the receiving rank's link is the slowest.
+  // Samples have even parts. If a rank receives more than it sends, its receiving link is the bottleneck.
   if (op.received_bytes > op.wire_bytes && op.wire_bytes > 0) seconds *= op.received_bytes / op.wire_bytes;
   return seconds * share(op.group_size) / share(used.ranks);
 }
@@ -183,7 +183,7 @@ MachineProfile builtin_profile(int cores) {
 
 namespace {
 
-/// Numbers of a profile that another program may have written: none is used before it is in its range.
+/// Reads numbers of an untrusted profile, and checks the range of each.
 struct ProfileReader {
   const std::string& path;
 
@@ -238,7 +238,7 @@ struct ProfileReader {
 
 namespace {
 
-/// A card of this kind is here.
+/// Returns whether this machine has such a card.
 bool is_here(const MachineProfile& p) {
   if (device_count(DeviceKind::cuda) == 0) return false;
   const std::string name = device_info(DeviceKind::cuda).name;
@@ -268,7 +268,7 @@ MachineProfile named_profile(const std::string& path_or_card) {
 
 namespace {
 
-/// A profile file that people write; those of `ltrain bench` are JSON.
+/// Returns whether the file is a profile written by people. Files of `ltrain bench` are JSON.
 bool is_yaml(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
 
 }  // namespace
@@ -329,7 +329,7 @@ MachineProfile load_profile(const std::string& path) {
       p.cards_per_node = sheet.cards_per_node;
       p.cores_per_node = sheet.cores_per_node;
       p.device = sheet.device;
-      if (!p.network_given && sheet.built_in) {  // of the machine that such cards are sold in
+      if (!p.network_given && sheet.built_in) {  // the machine in which such cards are sold
         p.levels = sheet.levels;
         p.adapter_bytes_per_second = sheet.adapter_bytes_per_second;
         p.network_source = sheet.network_source;
@@ -402,8 +402,8 @@ std::string card_profile_path(const std::string& card) {
 
 namespace {
 
-/// A file may be there that this user must not see (the cache of another one's home): `why` then says so, and
-/// the caller does without.
+/// Returns whether a readable file exists. If it exists but is not readable (the cache in another user's
+/// home), `why` gives the reason, and the caller continues without it.
 bool is_there(const std::string& path, std::string& why) {
   if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0) return true;
   if (errno != ENOENT && errno != ENOTDIR)
@@ -411,7 +411,7 @@ bool is_there(const std::string& path, std::string& why) {
   return false;
 }
 
-/// Of a card where one is here; else of an H200.
+/// Profile of the card in this machine; without a card, that of an H200.
 MachineProfile profile_of_this_machine(DeviceKind device) {
   if (device == DeviceKind::cuda) {
     if (device_count(device) == 0) return card_profile("h200");

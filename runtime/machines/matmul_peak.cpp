@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-/// One machine may run with several instruction sets, and a home folder may serve several machines.
+/// One machine may use several instruction sets, and a home folder may serve several machines.
 std::string key_of(DType dtype, int threads, int ranks) {
   return fmt::format("{}/{}/{} threads/{} ranks/{}", cpu_model_name(), cpu_isa_name(), threads, ranks,
                      dtype_name(dtype));
@@ -47,8 +47,8 @@ std::string cpu_model_name() {
 }
 
 double measure_matmul_peak(DType dtype) {
-  // The largest is of the size of layers, 7 MiB of fp32 in all, gone before the arena; the smallest ones take
-  // less than a slice of the scheduler's time, so that their best time is right on a busy machine too.
+  // The largest size is that of layers, 7 MiB of fp32 in total, freed before the arena is allocated. The
+  // smallest take less than a scheduler time slice, so that their best time is right even on a busy machine.
   constexpr std::array<int64_t, 4> kSides{256, 384, 512, 768};
   constexpr double kSeconds = 0.25;
   const int64_t most = kSides.back();
@@ -68,7 +68,8 @@ double measure_matmul_peak(DType dtype) {
       matmul(*stream, square(whole[2]), square(whole[0]), square(whole[1]));
       const double seconds = std::max(1e-9, steady_seconds() - start);
       if (turn > 0)
-        best = std::max(best, 2.0 * static_cast<double>(n * n * n) / seconds);  // the first compiles it
+        // The first call compiles it.
+        best = std::max(best, 2.0 * static_cast<double>(n * n * n) / seconds);
     }
   return best;
 }

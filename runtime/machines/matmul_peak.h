@@ -1,5 +1,5 @@
-// The rate that MFU is a share of, on a CPU that `ltrain bench` has not measured: the fastest matmul that was
-// seen here, found in a fraction of a second by each of the first runs, and kept.
+// Peak rate for MFU on a CPU that `ltrain bench` has not measured: the fastest matmul measured on this
+// machine. Each of the first runs measures it in a fraction of a second, and the best is kept.
 #pragma once
 #include <string>
 
@@ -7,17 +7,17 @@
 
 namespace ltrain {
 
-/// Model name of this machine's processor, as /proc/cpuinfo has it; "unknown" without it.
+/// Processor model name from /proc/cpuinfo; "unknown" if it is missing.
 std::string cpu_model_name();
 
-/// Operations a second of the fastest of several square matmuls of `dtype` on the calling thread's OpenMP
-/// threads. Takes 0.25 s; ranks that share a host call it at the same time, as they will multiply.
+/// FLOP/s of the fastest of several square matmuls of `dtype` on the calling thread's OpenMP threads. Takes
+/// 0.25 s. Ranks that share a host call it at the same time, as they compute at the same time.
 double measure_matmul_peak(DType dtype);
 
-/// Peaks of this machine by (dtype, threads a rank, ranks on the host), in `file`.
+/// Peaks of this machine in `file`, keyed by dtype, threads per rank, and ranks on the host.
 class MatmulPeaks {
  public:
-  /// The fastest of several measurements, since one may have been made beside other work.
+  /// The fastest of several measurements, because one may have been disturbed by other work.
   struct Kept {
     double flops = 0;  ///< 0: none yet
     int measurements = 0;
@@ -25,12 +25,12 @@ class MatmulPeaks {
   };
   static constexpr int kEnough = 3;
 
-  /// A file that cannot be read, or that is no such file, is an empty one.
+  /// A missing or invalid file counts as empty.
   explicit MatmulPeaks(std::string file) : file_(std::move(file)) {}
   Kept find(DType dtype, int threads, int ranks) const;
-  /// Adds a measurement. A folder that cannot be written is no error: the next run measures again.
+  /// Adds a measurement. A write error is ignored, and the next run measures again.
   void keep(DType dtype, int threads, int ranks, double flops) const;
-  /// A run was faster than what is kept: the next runs measure again.
+  /// Called if a run was faster than the kept peak. The next runs measure again.
   void exceeded(DType dtype, int threads, int ranks, double flops) const;
 
  private:
@@ -38,17 +38,17 @@ class MatmulPeaks {
   std::string file_;
 };
 
-/// Beside the machine profile: peaks.json.
+/// peaks.json next to the machine profile.
 std::string matmul_peaks_path();
 
-/// MFU of steps. A step that is faster than the peak shows that the peak was measured beside other work; from
-/// then on the peak is that step's rate, so that no share is above one.
+/// MFU of steps. A step faster than the peak shows that the measurement was disturbed by other work. From
+/// then on the peak is the rate of that step, so that no share exceeds one.
 class PeakShare {
  public:
-  void begin(double peak) { peak_ = peak; }  ///< FLOP/s; 0: not known
-  double of(double rate);                    ///< NaN: the peak is not known
+  void begin(double peak) { peak_ = peak; }  ///< FLOP/s; 0: unknown
+  double of(double rate);                    ///< NaN: the peak is unknown
   double peak() const { return peak_; }
-  /// Once, after the first step above the peak: what to say of it. Empty: nothing.
+  /// Note for the user, once after the first step above the peak; else empty.
   std::string note(int64_t step, bool benched);
 
  private:

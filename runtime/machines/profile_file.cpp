@@ -14,11 +14,11 @@ MatmulRates read_matmul(CheckedMap m) {
   MatmulRates r;
   CheckedMap peak = m.map("peak");
   for (const std::string& type : peak.keys()) {
-    if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) continue;  // finish() names it
+    if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) continue;  // finish() reports it
     r.peak[type] = peak.figure(type, 1e6, 1e24);
   }
   for (const std::string& type : kTypes)
-    if (!peak.has(type)) peak.figure(type, 0, 0, false);  // known keys, for suggestions
+    if (!peak.has(type)) peak.figure(type, 0, 0, false);  // makes the keys known, for suggestions
   if (r.peak.empty()) m.wrong("peak", fmt::format("must have at least one of {}", fmt::join(kTypes, ", ")));
   peak.finish();
   r.sustained = m.figure("sustained", 0.01, 1);

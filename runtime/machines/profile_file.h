@@ -1,4 +1,4 @@
-// Profile files: of kinds of cards, and of networks (docs/machines.md).
+// Profile files of cards and of networks (docs/machines.md).
 #pragma once
 #include <string>
 
@@ -10,22 +10,22 @@ namespace ltrain {
 inline constexpr const char* kDeviceFormat = "ltrain.device.v1";
 inline constexpr const char* kNetworkFormat = "ltrain.network.v1";
 
-/// Throw Error (usage) with every problem found: place, key, value, rule, what would work. `name` stands for
-/// the file in messages.
+/// Parses a profile. Throws Error (usage) with every problem found: location, key, value, rule, and valid
+/// values. `name` stands for the file in messages.
 DeviceProfile parse_device_profile(const std::string& text, const std::string& name);
 NetworkProfile parse_network_profile(const std::string& text, const std::string& name);
-/// YAML that parse_device_profile reads back to the same figures; and a cluster file of these levels.
+/// YAML that parse_device_profile reads back to the same figures, and a cluster file with these levels.
 std::string device_profile_yaml(const DeviceProfile& device);
 std::string cluster_yaml(const std::string& name, const std::string& profile, int nodes, int64_t cards_a_node,
                          const std::vector<NetworkLevel>& levels);
-/// A list of levels of a file that has them under `key`.
+/// Reads the list of levels under `key`.
 std::vector<NetworkLevel> read_levels(CheckedMap& map, const std::string& key);
-/// `forward`, `backward` and `half_length`; reports other keys.
+/// Reads `forward`, `backward` and `half_length`, and reports other keys.
 AttentionRates read_attention(CheckedMap& map);
-/// What references: of a file has, for its figures.
+/// Reads the section `references`, which figures of the file may name.
 void read_references(CheckedFile& file, CheckedMap& map);
 
-/// The whole of a text of one format, by read(map, profile); what is wrong is thrown at the end.
+/// Parses a file of one format with read(map, profile). Throws all problems at the end.
 template <class Profile, class Read>
 Profile parse_profile(const std::string& text, const std::string& name, const char* format,
                       const Read& read) {

@@ -17,14 +17,14 @@
 namespace ltrain {
 namespace {
 
-/// Of nccl-tests: ranks by host, the card, and bus bandwidth by size.
+/// Results of nccl-tests: ranks by host, the card, and bus bandwidth by size.
 struct NcclTest {
   std::map<std::string, int> hosts;
   std::string card;
   int ranks = 0;
-  std::vector<std::pair<double, double>> seconds;  ///< by bytes
+  std::vector<std::pair<double, double>> seconds;  ///< key: bytes
 
-  /// By bytes: what the program prints as busbw, without its two digits.
+  /// Bus bandwidth by bytes: the program's busbw, without rounding to two digits.
   std::vector<std::pair<double, double>> bus() const {
     std::vector<std::pair<double, double>> out;
     for (const auto& [bytes, s] : seconds) out.emplace_back(bytes, 2.0 * bytes * (ranks - 1) / ranks / s);
@@ -58,7 +58,7 @@ void read_row(const std::string& line, int number, const std::string& file, Nccl
     fail(ExitCode::usage,
          "{}:{}: a line of nccl-tests must be size, count, type, redop, root, time, algbw, busbw, got {}",
          printable(file), number, printable(line, 80));
-  // The shorter one of out of place and in place.
+  // Use the shorter time of out of place and in place.
   if (words >> wrong >> again && again > 0) us = std::min(us, again);
   const bool sane = size >= 1 && size <= 1e15 && us > 0 && us <= 1e9 && bus >= 0 && bus <= 1e6;
   if (!sane)
@@ -104,7 +104,7 @@ std::string of_nccl_tests(const std::string& text, const std::string& file) {
     d.links[0].all_reduce = {test.bus(), FigureSource::measured, reference};
     return device_profile_yaml(d);
   }
-  // Between nodes: what each rank's link carries, and a step of a tree.
+  // Between nodes: rate of each rank's link, and time of a tree step.
   double best = 0;
   for (const auto& [bytes, rate] : test.bus()) best = std::max(best, rate);
   const int a_node = test.ranks / hosts;
@@ -144,9 +144,9 @@ std::string of_bench(const std::string& file) {
   return device_profile_yaml(d);
 }
 
-/// All calls of products of one shape and type.
+/// All matmul calls of one shape and type.
 struct ShapeTimes {
-  TracedProduct product;  ///< with the seconds of one call, the median
+  TracedProduct product;  ///< `seconds` is the median of one call
   int64_t calls = 0;
   double planned = 0;  ///< seconds of one call
 };
@@ -166,8 +166,8 @@ std::vector<ShapeTimes> by_shape(const std::vector<TracedProduct>& products) {
   return out;
 }
 
-/// Below this in any of rows, columns and contraction a product says little about the card's rate of large
-/// ones, which is what a profile has.
+/// Minimum of rows, columns and contraction for a large matmul. Smaller ones say little about a card's rate
+/// of large matmuls, which is the figure in a profile.
 constexpr int64_t kLargeProduct = 512;
 
 bool is_large(const TracedProduct& p) { return std::min({p.m, p.n, p.k}) >= kLargeProduct; }
@@ -198,7 +198,7 @@ void check_types(TracedProducts& traced, const DeviceProfile& card, const std::s
   }
 }
 
-/// Rows of the shapes that take most of the time; `measured`: seconds of all.
+/// Rows for the shapes that take most of the time. `measured`: total seconds.
 std::string table_of(const std::vector<ShapeTimes>& shapes, double measured) {
   constexpr size_t kRows = 20;
   std::string out = "  type  batch x rows x columns x contraction    calls   of time   measured    planned\n";
@@ -215,7 +215,7 @@ std::string table_of(const std::vector<ShapeTimes>& shapes, double measured) {
   return out;
 }
 
-/// The card's rate of large products such that their time is that of the trace.
+/// Profile with the rate of large matmuls that reproduces their total time in the trace.
 ImportedProfile of_traced(TracedProducts traced, const std::string& file, const ImportOptions& options) {
   if (traced.products.empty())
     fail(ExitCode::usage, "{}: has no matrix product with its sizes{}", printable(file),

@@ -1,22 +1,22 @@
-// Profiles from what other programs measured.
+// Import of profiles from measurements of other programs.
 #pragma once
 #include <string>
 
 namespace ltrain {
 
 struct ImportOptions {
-  std::string card;  ///< of which the file is, where it does not say: one that is built in, or ""
-  std::string type;  ///< of the operands, likewise: "bf16", "fp8", ... or ""
+  std::string card;  ///< card of the file, if the file does not name it: a built-in one, or ""
+  std::string type;  ///< operand type, if the file does not name it: "bf16", "fp8", ... or ""
 };
 
 struct ImportedProfile {
   std::string yaml;
-  std::string report;  ///< for people: products of a trace, measured and planned; "" for other files
+  std::string report;  ///< for people: matmuls of a trace, measured and planned; "" for other files
 };
 
-/// A profile or cluster file of the output of nccl-tests (all_reduce_perf), of a card's file of `ltrain
-/// bench`, or of matrix products in a trace (traced_products.h). `file` stands for it in messages and in the
-/// figures' references. Throws Error (usage) where it is none of these, with the line.
+/// Makes a profile or cluster file from the output of nccl-tests (all_reduce_perf), a card's file of `ltrain
+/// bench`, or matmuls in a trace (traced_products.h). `file`: its name in messages and references. Throws
+/// Error (usage) with the line for other files.
 ImportedProfile import_profile(const std::string& text, const std::string& file,
                                const ImportOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Profiles as YAML, for `ltrain profile import`.
+// Output of profiles as YAML, for `ltrain profile import`.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,7 +16,7 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-/// Figures and curves, with the references that they name.
+/// Writes figures and curves with their references.
 class Writer {
  public:
   std::string body;
@@ -63,7 +63,7 @@ class Writer {
     const bool none = source == FigureSource::assumed && reference.empty();
     return fmt::format("source: {}{}", figure_source_name(source), none ? "" : ", reference: " + named);
   }
-  std::map<std::string, std::string> keys_;  // by text
+  std::map<std::string, std::string> keys_;  // keyed by text
 };
 
 }  // namespace

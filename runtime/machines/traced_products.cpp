@@ -20,14 +20,14 @@ using Dims = std::vector<std::vector<int64_t>>;
 constexpr int64_t kMostOfADim = int64_t{1} << 32;
 constexpr double kMostSeconds = 3600;
 
-/// Where the operands stand among an op's arguments; -1: it is no product.
+/// Index of the first operand among an op's arguments; -1: not a matmul.
 int first_operand(std::string_view op) {
   if (op == "aten::mm" || op == "aten::bmm" || op == "aten::_scaled_mm") return 0;
   if (op == "aten::addmm" || op == "aten::baddbmm") return 1;
   return -1;
 }
 
-/// The product of operands [batch,] m x k and [batch,] k x n; m is 0 where they are none.
+/// Matmul with operands [batch,] m x k and [batch,] k x n; m is 0 for other shapes.
 TracedProduct product_of(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
   TracedProduct p;
   const size_t d = a.size();
@@ -58,15 +58,15 @@ bool is_tf32(const std::string& kernel) {
   return kernel.find("tf32") != std::string::npos || kernel.find("s1688gemm") != std::string::npos;
 }
 
-/// An op of a thread of the host, by microseconds of the trace.
+/// An op of a host thread, in microseconds of the trace.
 struct HostOp {
   double start = 0, end = 0;
   int64_t external = -1;
   TracedProduct product;  ///< m is 0: without shapes
-  bool tf32 = false;      ///< by the name of a kernel of it
+  bool tf32 = false;      ///< from the name of one of its kernels
 };
 
-/// Takes the events of a trace one by one, so that a trace of a gigabyte takes no more than what is kept.
+/// Processes the events of a trace one by one, so that memory depends only on the events that are kept.
 class TraceReader {
  public:
   void take(const json& e) {
@@ -98,7 +98,7 @@ class TraceReader {
       if (const auto launch = launches_.find(k.correlation); launch != launches_.end())
         op = running(launch->second.thread, launch->second.start);
       else if (const auto it = by_external.find(k.external); it != by_external.end())
-        op = it->second;  // a trace without the calls that launch
+        op = it->second;  // a trace without launch calls
       if (!op) continue;
       op->product.seconds += k.seconds;
       op->tf32 |= k.tf32;
@@ -166,7 +166,7 @@ class TraceReader {
     ops_[whole(e, "tid")].push_back(std::move(op));
   }
 
-  /// The op that a thread is in at that time.
+  /// The op that a thread runs at `time`.
   HostOp* running(int64_t thread, double time) {
     const auto it = ops_.find(thread);
     if (it == ops_.end()) return nullptr;
@@ -177,12 +177,12 @@ class TraceReader {
     return time <= op.end ? &op : nullptr;
   }
 
-  std::map<int64_t, std::vector<HostOp>> ops_;  ///< by thread
-  std::map<int64_t, Launch> launches_;          ///< by correlation
+  std::map<int64_t, std::vector<HostOp>> ops_;  ///< key: thread
+  std::map<int64_t, Launch> launches_;          ///< key: correlation
   std::vector<Kernel> kernels_;
 };
 
-/// Fields of a line of CSV, whose quoted ones may have commas.
+/// Fields of a CSV line. Quoted fields may contain commas.
 std::vector<std::string> fields_of(const std::string& line) {
   std::vector<std::string> out(1);
   bool quoted = false;
@@ -261,12 +261,12 @@ TracedProducts products_of_nsight(const std::string& text, const std::string& fi
   std::istringstream lines(text);
   std::string line;
   std::map<std::string, size_t> column;
-  std::map<std::string, TracedProduct> ranges;  // all kernels of one, by its name and thread
+  std::map<std::string, TracedProduct> ranges;  // all kernels of a range, keyed by its name and thread
   TracedProducts all;
   for (int number = 1; std::getline(lines, line); ++number) {
     const std::vector<std::string> fields = fields_of(line);
     if (column.empty()) {
-      if (fields.empty() || fields[0] != "NVTX Range") continue;  // nsys writes what it does above
+      if (fields.empty() || fields[0] != "NVTX Range") continue;  // nsys writes other lines first
       for (size_t i = 0; i < fields.size(); ++i) column[fields[i]] = i;
       for (const char* needed : {"NVTX Inst", "Total Time (ns)", "TID"})
         if (!column.count(needed))

@@ -1,4 +1,5 @@
-// What other trainers take for the steps that ltrain plans: their kernels, by the card (docs/machines.md).
+// Profiles of other trainers for the steps that ltrain plans: rates of their kernels, by card
+// (docs/machines.md).
 #pragma once
 #include <string>
 #include <vector>
@@ -9,26 +10,26 @@ namespace ltrain {
 
 inline constexpr const char* kTrainerFormat = "ltrain.trainer.v1";
 
-/// Figures of a trainer on cards of one compute capability; what is not given is as ltrain's own.
+/// Figures of a trainer on cards of one compute capability. Figures that are not given are ltrain's own.
 struct TrainerRates {
   int64_t compute_capability = 0;
-  AttentionRates attention;  ///< in the place of the card's
+  AttentionRates attention;  ///< replaces the card's
   Figure matmul, traffic;    ///< DeviceProfile::trainer_matmul, trainer_traffic
 };
 
 struct TrainerProfile {
-  std::string name, text, file;  ///< text: what it is, for people
+  std::string name, text, file;  ///< text: description for people
   std::vector<TrainerRates> cards;
 };
 
-/// Throws Error (usage) with every problem found: place, key, value, rule. `name` stands for the file.
+/// Throws Error (usage) with every problem found: location, key, value, rule. `name` stands for the file.
 TrainerProfile parse_trainer_profile(const std::string& text, const std::string& name);
-/// By name; compiled in of runtime/machines/trainers.
+/// Trainers compiled in from runtime/machines/trainers, sorted by name.
 const std::vector<TrainerProfile>& builtin_trainers();
-/// A trainer profile's file, or the name of one that is built in. Error (usage) where it is neither.
+/// Reads a trainer profile file, or finds a built-in trainer by name. Throws Error (usage) for anything else.
 TrainerProfile find_trainer(const std::string& path_or_name);
-/// Prices what `profile` prices as `trainer` runs it. Error (usage) where the profile is not of a card that
-/// the trainer has figures of, or has measurements of ltrain's kernels.
+/// Changes the prices of `profile` to those of `trainer`. Throws Error (usage) if the trainer has no figures
+/// for the profile's card, or if the profile has measurements of ltrain's kernels.
 void price_as(MachineProfile& profile, const TrainerProfile& trainer);
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// What a rank takes beside its arenas: buffers of the data loader, of checkpoints, of groups, of libraries.
+// Memory of a rank outside its arenas: buffers of the data loader, checkpoints, groups and libraries.
 #include <algorithm>
 #include <map>
 
@@ -22,8 +22,8 @@ std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfil
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
   const ExternalMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh)), "formula"};
   if (device_of(r) == DeviceKind::cuda) {
-    // Driver, CUDA's libraries and their host buffers: the largest of ten runs on an H200 with CUDA 13.0, of
-    // one rank and of two with NCCL (docs/measurements).
+    // Driver, CUDA libraries and their host buffers: the maximum of ten runs on an H200 with CUDA 13.0, with
+    // one rank, and with two ranks and NCCL (docs/measurements).
     constexpr int64_t kOneRank = int64_t{672} << 20, kWithNccl = int64_t{1344} << 20;
     return {{"CUDA process", ranks(r) == 1 ? kOneRank : kWithNccl, "measured on an H200"}, loader};
   }
@@ -39,8 +39,8 @@ std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfil
   return items;
 }
 
-/// Buffers of NCCL's groups: of a channel some 6 MiB for each of its two neighbours in a ring, and more for
-/// trees and pairs. Where NCCL chooses how many there are, 16 are taken for granted.
+/// Buffers of NCCL's groups: per channel some 6 MiB for each of its two ring neighbours, and more for trees
+/// and pairs. If NCCL chooses the number of channels, 16 are assumed.
 int64_t nccl_bytes(const Recipe& r, const Groups& groups) {
   constexpr int64_t kChannelBytes = int64_t{16} << 20;
   constexpr int kChosen = 16;
@@ -53,8 +53,8 @@ int64_t nccl_bytes(const Recipe& r, const Groups& groups) {
   return channels * kChannelBytes;
 }
 
-/// What a card's memory holds beside the arena. No figure but the scratch was measured: they are round
-/// numbers that leave room.
+/// Memory of a card outside the arena. Only the scratch was measured. The other figures are round numbers
+/// with a margin.
 std::vector<ExternalMemory> external_cuda(const Recipe& r, const Groups& groups) {
   constexpr auto gpu = DeviceKind::cuda;
   std::vector<ExternalMemory> items{
@@ -62,15 +62,15 @@ std::vector<ExternalMemory> external_cuda(const Recipe& r, const Groups& groups)
       {"stream scratch", stream_scratch_bytes(gpu), "exact: cuBLASLt's workspace is in it", gpu},
       {"cuBLASLt", int64_t{64} << 20, kNotMeasured, gpu},
   };
-  // Its handle, and kernels that are compiled for the shapes; the workspace of backward is in the arena.
+  // Its handle and kernels compiled for the shapes. The workspace of the backward is in the arena.
   if (r.attention_backend != AttentionBackend::own && cudnn_declines(r).empty())
     items.push_back({"cuDNN", int64_t{64} << 20, kNotMeasured, gpu});
   if (const int64_t bytes = nccl_bytes(r, groups)) items.push_back({"NCCL", bytes, kNotMeasured, gpu});
   return items;
 }
 
-/// What groups of these ranks keep for data on its way. A shared segment counts on each of its ranks, as it
-/// does in a process's resident memory.
+/// Adds the communication buffers of groups of these ranks. A shared segment counts on each of its ranks, as
+/// in the resident memory of a process.
 void add_group_memory(RankPlan& plan, const std::vector<std::vector<int>>& groups, int ranks_on_host) {
   std::map<Transport, int64_t> bytes;
   for (const std::vector<int>& ranks : groups) {
@@ -105,10 +105,10 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
   if (cuda) {
     for (ExternalMemory& item : external_cuda(recipe, meta.groups.groups()))
       plan.outside.push_back(std::move(item));
-    groups.clear();  // theirs is on the card
+    groups.clear();  // their buffers are on the card
   }
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
-  // That of the checkpoints, which is a tree without memory of its own where its ranks are on several hosts.
+  // Add the group of the checkpoints. It is a tree without buffers if its ranks are on several hosts.
   const std::vector<int> all = mesh.group(kAllAxes);
   if (all.size() > 1 && planned_transport(all, ranks_on_host) == Transport::shm) groups.push_back(all);
   add_group_memory(plan, groups, ranks_on_host);

@@ -1,4 +1,4 @@
-// Whether a plan fits into the memory that is there, and what would make it smaller.
+// Comparison of a plan with the available memory, and advice for a smaller one.
 #include <algorithm>
 #include <cmath>
 
@@ -24,7 +24,7 @@ std::string limit_text(const MemoryLimit& limit) {
                      bytes_text(limit.available_bytes));
 }
 
-/// What to change, and the command that looks for more.
+/// Possible changes, and the command that searches for more.
 std::string help(const Plan& plan) {
   const std::string search =
       fmt::format("`ltrain plan RECIPE --search --gpus {}` finds the fastest layout that fits", plan.world);

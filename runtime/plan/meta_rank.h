@@ -1,4 +1,4 @@
-// A rank's step on the meta device: what plans are made from.
+// A rank's step on the meta device, from which plans are made.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace ltrain {
 
-/// A rank's program on the meta device.
+/// Program of a rank on the meta device.
 struct MetaRank {
   ProfileCost cost;
   MetaTrace trace;
@@ -41,7 +41,7 @@ struct MetaRank {
     options.dispatch.skew = options.dispatch.balanced ? 1 : skew;
     return options;
   }
-  /// One of those that most of the run's are like.
+  /// Runs a step of the kind that most steps of the run are.
   void train_step() { train_step(step_kinds(program.options().optimizer).usual_step); }
   void train_step(int64_t step) {
     AdamwArgs args;
@@ -52,7 +52,7 @@ struct MetaRank {
   int64_t wire_bytes() const { return groups.groups().wire_bytes(); }
 };
 
-/// The items in external memory, and the sums of everything (external_memory.cpp).
+/// Adds the items in external memory, and the totals (external_memory.cpp).
 void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
                   int threads);
 

@@ -1,4 +1,4 @@
-// What of a recipe lies outside of a rank's memory, where, and what it takes.
+// Offload in a plan: offloaded tensors, their targets, and the memory and time for them.
 #include <algorithm>
 #include <tuple>
 

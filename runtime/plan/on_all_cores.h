@@ -1,4 +1,4 @@
-// Work on numbered things by as many threads as the process may use cores.
+// Parallel loops over indices, with one thread for each core that the process may use.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -12,7 +12,8 @@
 
 namespace ltrain {
 
-/// Calls work(0) to work(n - 1), each once; returns when all are done, and rethrows what one of them threw.
+/// Calls work(0) to work(n - 1), each once. Returns when all are done, and rethrows an exception of one of
+/// them.
 template <class Work>
 void on_all_cores(size_t n, const Work& work) {
   std::atomic<size_t> next = 0;
@@ -26,8 +27,8 @@ void on_all_cores(size_t n, const Work& work) {
   for (auto& w : workers) w.get();
 }
 
-/// The same for things of which those with one key share work that the first of them does: of each key one is
-/// worked on before the others, so that threads do not wait for each other.
+/// Like on_all_cores, for indices of which those with one key share work done by the first of them. One index
+/// of each key runs before the others, so that threads do not wait for each other.
 template <class KeyOf, class Work>
 void on_all_cores_by_key(size_t n, const KeyOf& key_of, const Work& work) {
   std::set<std::decay_t<decltype(key_of(size_t{}))>> keys;

@@ -70,14 +70,14 @@ double RankPlan::exposed_comm_seconds() const {
 
 namespace {
 
-/// Of actions, with what they waited for.
+/// Total seconds of `actions`, including the wait for gathered weights.
 double seconds_of(const std::vector<ActionTime>& actions) {
   double sum = 0;
   for (const ActionTime& a : actions) sum += a.seconds + a.gathering;
   return sum;
 }
 
-/// Of the whole model, however it is cut.
+/// Parameters of the full model, independent of its layout.
 int64_t model_parameters(const ModelConfig& model) {
   const GroupSet alone;
   ParameterStore store;
@@ -85,7 +85,7 @@ int64_t model_parameters(const ModelConfig& model) {
   return store.elements();
 }
 
-/// Plan::state_bytes: of one layer on one rank.
+/// Plan::state_bytes, from one layer on one rank.
 double state_bytes(Recipe recipe, const MachineProfile& profile) {
   recipe.model.num_hidden_layers = 1;
   recipe.parallel.pipeline = recipe.parallel.virtual_pipeline = 1;
@@ -98,17 +98,17 @@ double state_bytes(Recipe recipe, const MachineProfile& profile) {
   return sum / static_cast<double>(meta.program.parameters().elements());
 }
 
-/// What routing that is as uneven as it can be sends between experts, over what even routing does: T tokens
-/// of a rank make k T rows, and its experts may receive and return min(k, experts) T of each other rank, as
-/// far as their capacity goes. Each level of the all-to-all passes a row once. What is beyond a budget of
-/// rows comes a third time, beside forward and backward.
+/// Bytes sent between experts with the worst routing, relative to even routing. T tokens of a rank give k T
+/// token rows. Its experts may receive and return min(k, experts) T rows of each other rank, limited by their
+/// capacity. Each level of the all-to-all passes a row once. Rows beyond a row budget are dispatched a third
+/// time, in addition to forward and backward.
 double worst_over_even(const Recipe& r) {
   const MoeConfig& m = r.model.moe;
   const double ranks = static_cast<double>(r.parallel.expert), k = static_cast<double>(m.top_k),
                local = static_cast<double>(m.num_experts) / ranks,
                near = static_cast<double>(r.parallel.intra_node_experts);
   double back = std::min(k, local);
-  if (m.capacity_factor) {  // all of it may be taken from one of the ranks that have parts of a sample
+  if (m.capacity_factor) {  // one rank may use all of it if several ranks have parts of a sample
     const bool inside = mesh_of(r, 0).expert_axes.has(Axis::context);
     back =
         std::min(back, *m.capacity_factor * k / ranks * static_cast<double>(inside ? 1 : r.parallel.context));
@@ -119,14 +119,14 @@ double worst_over_even(const Recipe& r) {
   return (near > 0 ? 2 : 1) * (comes * k + (ranks - 1) * back) / even;
 }
 
-/// Both sides of an MoE model's routing: what the arena would be for even routing, and the most that rows can
-/// send.
+/// Adds both extremes of an MoE model's routing: the arena with even routing, and the maximum of bytes that
+/// token rows can send.
 void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile,
                  const PipelineLayout& layout, int threads) {
   if (recipe.model.moe.num_experts == 0) return;
   ProgramOptions even = program_options(recipe, layout);
   even.dispatch.balanced = true;
-  even.dispatch.replicas = 0;  // which even routing has no use for
+  even.dispatch.replicas = 0;  // unnecessary with even routing
   MetaRank meta(even, recipe, profile, mesh_of(recipe, plan.rank), threads, 0);
   meta.train_step();
   plan.even_arena_bytes = meta.memory.peak().arena_bytes;
@@ -140,7 +140,7 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   plan.worst_expert_bytes = std::llround(sent * worst_over_even(recipe));
 }
 
-/// A step of the other kind, on the same rank: what it sends and takes, and its memory.
+/// Adds a step of the other kind on the same rank: bytes, time and memory.
 void add_other_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
   const StepKinds kinds = step_kinds(meta.program.options().optimizer);
   if (kinds.other_step == 0) return;
@@ -169,7 +169,7 @@ PipelinePlan priced_pipeline(const Recipe& recipe, const MachineProfile& profile
 
 namespace {
 
-/// Of what a rank's pass waited for gathers of updated weights, a pipeline waits for `left`.
+/// Replaces the pass's wait for gathered weights by `left`, the wait in the pipeline.
 void hide_gathers(RankPlan& rank, std::string_view axis, double left) {
   double waited = 0;
   for (const ActionTime& a : rank.actions) waited += a.gathering;
@@ -200,7 +200,8 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelineP
       const ActionTime& a = rank.actions[i];
       double& of = order.at(i).with_next ? pair[i] : seconds[i];
       of = std::max(of, a.seconds);
-      if (a.gathering <= 0) continue;  // one that did not wait without bubbles does not wait with them
+      // An action that did not wait in the pass does not wait in the pipeline.
+      if (a.gathering <= 0) continue;
       end.resize(rank.actions.size());
       end[i] = std::max(end[i], a.end);
     }
@@ -208,7 +209,7 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelineP
   pipeline.timing = pipeline::simulate_checked(pipeline.layout.schedule, pipeline.costs);
   double other = pipeline.timing.makespan;
   if (std::any_of(ranks.begin(), ranks.end(), [](const RankPlan& r) { return r.other_passes > 1; })) {
-    pipeline::StageCosts gathered = pipeline.costs;  // a step of two passes has waited before the first
+    pipeline::StageCosts gathered = pipeline.costs;  // a step with two passes has waited before the first
     gathered.earliest_end.clear();
     other = pipeline::simulate_checked(pipeline.layout.schedule, gathered).makespan;
   }
@@ -221,8 +222,7 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelineP
 
 std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
   if (!recipe.parallel.chooses_schedule() || recipe.parallel.schedule_file) return {};
-  Recipe plain =
-      recipe;  // parameters, gradients and optimizer of a rank are much the same under every schedule
+  Recipe plain = recipe;  // parameters, gradients and optimizer state of a rank hardly depend on the schedule
   plain.parallel.schedule = "1f1b";
   plain.parallel.virtual_pipeline = 1;
   const PipelineLayout layout = pipeline_layout(plain, profile);
@@ -243,16 +243,16 @@ std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile&
 
 namespace {
 
-/// The pass over a train step; what of it is known without its ops.
+/// Runs a train step, and records the values that do not need its ops.
 void plan_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
   meta.train_step();
   plan.step_seconds = meta.end();
-  if (layout.stage_layers.empty()) return;  // a rank alone does not know when its neighbours send
+  if (layout.stage_layers.empty()) return;  // a single rank does not know when its neighbours send
   plan.actions = meta.program.actions();
   plan.step_seconds -= seconds_of(plan.actions);
 }
 
-/// What comes with each batch of an evaluation, from passes over one and over two of them.
+/// Adds an evaluation. The cost of each batch comes from passes over one and two batches.
 void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
   if (recipe.train.eval_interval == 0) return;
   const int64_t batches = recipe.train.eval_steps * micro_batches_per_step(recipe);
@@ -263,7 +263,7 @@ void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
     meta.program.evaluate([&] { return n-- > 0 ? &any : nullptr; });
     return std::pair(meta.wire_bytes() - before, meta.end() - start);
   };
-  const auto first = pass(1);  // begins with weights that others have updated
+  const auto first = pass(1);  // includes the gather of updated weights
   const auto one = pass(1), two = pass(2);
   const int64_t sets = static_cast<int64_t>(eval_sets(recipe).size());
   plan.eval_wire_bytes =
@@ -273,7 +273,7 @@ void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
       static_cast<double>(sets) * (one.second + static_cast<double>(batches - 1) * (two.second - one.second));
 }
 
-/// When all passes are made.
+/// Adds memory. Call it after all passes.
 void plan_memory(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
                  int threads) {
   run_smaller_steps(recipe, meta.program);
@@ -310,7 +310,7 @@ RankPlan compose_rank(const Recipe& recipe, const MachineProfile& profile, const
     known.host_bytes = plan.host_bytes;
     return known;
   }
-  LT_CHECK(false, "a pass of all actions was not possible");
+  LT_CHECK(false, "expected a pass with every action run to succeed, got ActionRepeats::Impossible");
 }
 
 RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
@@ -328,7 +328,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
     (axis.empty() ? plan.exposed_offload_seconds : plan.exposed.emplace_back(axis, 0).second) = seconds;
   const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
 
-  // Texts of entries are interned: what has the same place is the same.
+  // Texts of entries are interned, so equal addresses mean equal texts.
   std::map<std::array<std::string_view, 3>, CollectivePlan> collectives;
   std::map<std::tuple<const char*, const char*, uint16_t>, CollectivePlan*> collective_at;
   std::map<std::string_view, OpPlan> ops;
@@ -382,7 +382,7 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
   plan.train_steps = recipe.train.train_steps;
   plan.kinds = step_kinds(optimizer_settings(recipe));
   if (const int64_t every = recipe.train.eval_interval; every > 0)
-    plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step evaluates, whichever it is
+    plan.evaluations = (plan.train_steps + every - 1) / every;  // the last step always evaluates
   const bool own = profile.device && profile.device->trainer.empty();
   if (plan.device == DeviceKind::cuda && own && profile.device->compute_capability > 0) {
     plan.attention = planned_attention(recipe, static_cast<int>(profile.device->compute_capability));
@@ -400,7 +400,7 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
   plan.for_this_machine = plan.device == DeviceKind::cpu || profile.of_this_machine;
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
   const std::string type(dtype_name(precision_policy(std::string(to_string(recipe.precision))).compute));
-  // A type that is not there computes as fp32, which is what it is priced by.
+  // A missing type computes as fp32, so it has fp32's price.
   for (const std::string& t : {type, std::string("f32")})
     if (const auto it = peaks.find(t); it != peaks.end() && plan.peak_flops == 0)
       plan.peak_flops = it->second;
@@ -496,7 +496,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   const Plan even = plan_of(recipe, at_even, which, priced_pipeline(recipe, at_even, pipeline.layout));
   plan.expert_skew = profile.expert_skew;
   plan.even_step_seconds = even.step_seconds();
-  // What all ranks compute is what it was: one has more of it.
+  // Total model FLOPs do not depend on the skew, so use the values of even routing.
   for (size_t i = 0; i < plan.ranks.size(); ++i) plan.ranks[i].model_flops = even.ranks[i].model_flops;
   return plan;
 }
@@ -510,7 +510,7 @@ std::vector<TraceEntry> step_entries(const Recipe& recipe, const MachineProfile&
 
 namespace {
 
-/// A part of a step of rank 0; what `read` tells of it, of `entries` where they are kept.
+/// Runs a part of a step of rank 0 and returns the result of `read`. `entries`: keep trace entries.
 template <class Read>
 auto of_pass(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout, StepEnd end,
              bool entries, const Read& read) {
@@ -541,7 +541,8 @@ MemoryUse before_step(const Recipe& recipe, const MachineProfile& profile) {
 }
 
 int64_t activation_bytes(const Recipe& recipe, const MachineProfile& profile) {
-  LT_CHECK(recipe.parallel.pipeline == 1, "the activations of {} stages", recipe.parallel.pipeline);
+  LT_CHECK(recipe.parallel.pipeline == 1, "expected a single pipeline rank, got {}",
+           recipe.parallel.pipeline);
   return of_pass(recipe, profile, {}, StepEnd::first_micro_batch, false, [](const MetaRank& meta) {
     return meta.memory.peak().most_by_kind[static_cast<int>(MemoryKind::activations)];
   });

@@ -1,4 +1,4 @@
-// A plan for people and for programs.
+// Output of a plan for people and for programs.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,12 +17,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// A line of a table of memory.
+/// A line of a memory table.
 std::string row(const std::string& what, int64_t bytes, const std::string& note = "") {
   return fmt::format("  {:<28}{:>16}{}{}\n", what, bytes_text(bytes), note.empty() ? "" : "  ", note);
 }
 
-/// A number and its unit, by thousands: {989.4, "TFLOP"}.
+/// A number and its unit, in steps of 1000: {989.4, "TFLOP"}.
 std::pair<double, std::string> scaled_flops(double flops) {
   double v = flops / 1e9;
   const char* units[] = {"GFLOP", "TFLOP", "PFLOP", "EFLOP"};
@@ -31,7 +31,7 @@ std::pair<double, std::string> scaled_flops(double flops) {
   return {v, units[unit]};
 }
 
-/// "61.2 to 71.9 GiB", of the ranks but `most`; empty where all take as much as that one.
+/// "61.2 to 71.9 GiB", for the ranks other than `most`; empty if all take as much.
 std::string spread_text(const Plan& p, const RankPlan& most) {
   int64_t low = most.total_bytes, high = 0;
   for (const RankPlan& r : p.ranks) {
@@ -48,7 +48,7 @@ std::string spread_text(const Plan& p, const RankPlan& most) {
   return fmt::format("{} to {}", from, to);
 }
 
-/// "14 published, 3 assumed (overlap, launch_seconds, ...)": what of a card's profile the times are made of.
+/// "14 published, 3 assumed (overlap, launch_seconds, ...)": sources of the card figures used for times.
 std::string figures_text(const std::set<FigureUse>& figures) {
   constexpr size_t kNames = 3;
   std::array<size_t, kFigureSourceCount> counts{};
@@ -75,7 +75,7 @@ ordered_json figures_json(const std::set<FigureUse>& figures) {
   return j;
 }
 
-/// How often weights are rounded (TrainProgram::make_fp8).
+/// Number of times that weights are quantized (TrainProgram::make_fp8).
 std::string fp8_text(const Plan& p, const Recipe& recipe) {
   if (!computes_in(recipe, Precision::fp8)) return "";
   if (const ShardingPolicy s = recipe.parallel.sharding(); s.shards_weights() && !s.keeps_gathered())

@@ -25,7 +25,7 @@ std::vector<std::string> host_names(int nodes, const Variables& variables, bool 
     std::vector<std::string> names;
     try {
       names = parse_hostlist(it->second, "SLURM_JOB_NODELIST");
-    } catch (const Error&) {  // `ltrain doctor` names it
+    } catch (const Error&) {  // `ltrain doctor` reports it
     }
     if (static_cast<int>(names.size()) == nodes) return names;
   }
@@ -65,8 +65,9 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
     place.mesh.rank = rank;
     place.node = rank / per_node;
     place.local_rank = rank % per_node;
-    LT_CHECK(place.node < static_cast<int>(hosts.size()), "{} hosts for {} ranks of {} a node", hosts.size(),
-             world, per_node);
+    LT_CHECK(place.node < static_cast<int>(hosts.size()),
+             "expected a host for each node of {} ranks with {} per node, got {} hosts", world, per_node,
+             hosts.size());
     place.host = hosts[static_cast<size_t>(place.node)];
     place.device = cuda ? fmt::format("cuda:{}", place.local_rank) : cpu;
     map.ranks.push_back(std::move(place));
@@ -75,7 +76,7 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
     if (first.size(a) == 1) continue;
     AxisSpan span{a, first.size(a), world / first.size(a), 1};
     for (const MappedRank& place : map.ranks) {
-      if (place.mesh.coordinate(a) != 0) continue;  // once for each group
+      if (place.mesh.coordinate(a) != 0) continue;  // once per group
       std::set<int> nodes;
       for (int r : place.mesh.group(a)) nodes.insert(r / per_node);
       span.most_nodes = std::max(span.most_nodes, static_cast<int>(nodes.size()));

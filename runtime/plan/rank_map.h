@@ -1,4 +1,4 @@
-// Which rank has which coordinates, on which host and device.
+// Coordinates, host and device of each rank.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,12 +10,12 @@
 namespace ltrain {
 
 struct MappedRank {
-  Mesh mesh;  ///< of the rank
+  Mesh mesh;  ///< coordinates of the rank
   int node = 0, local_rank = 0;
   std::string host, device;
 };
 
-/// Nodes that one axis's groups span.
+/// Number of nodes spanned by the groups of one axis.
 struct AxisSpan {
   Axis axis = Axis::data;
   int size = 1, groups = 1;
@@ -26,22 +26,23 @@ struct RankMap {
   std::string order;  ///< parallel.order
   int ranks_per_node = 1;
   std::vector<MappedRank> ranks;
-  std::vector<AxisSpan> axes;      ///< larger than 1, innermost first
-  std::vector<std::string> notes;  ///< groups on slower links than need be, and what would help
+  std::vector<AxisSpan> axes;      ///< axes larger than 1, innermost first
+  std::vector<std::string> notes;  ///< groups on slower links than necessary, and advice
 };
 
-/// What the variables describe; a rank alone where they contradict each other, which `ltrain run` refuses and
-/// `ltrain doctor` names: a plan needs no launcher.
+/// Launch environment from the variables. A single rank if the variables contradict each other, because a
+/// plan needs no launcher; `ltrain run` refuses such variables and `ltrain doctor` reports them.
 LaunchEnvironment environment_for_plans(const Variables& variables);
-/// Hosts by node: what Slurm names when it names as many, else this host for one node, else "node 0" ....
+/// Host of each node: Slurm's names if it lists as many, else this host for a single node, else "node 0" ....
 std::vector<std::string> host_names(int nodes, const Variables& variables, bool here = true);
-/// `recipe` is resolved. Node n has ranks n * launch.ranks_on_host and the following.
+/// Maps the ranks of a resolved recipe. Node n has launch.ranks_on_host ranks from n * launch.ranks_on_host
+/// on.
 RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts);
-/// The ranks per node of `ltrain plan` and `ltrain doctor`: launch.ranks_per_node, else what the
-/// environment's nodes make, else all.
+/// Ranks per node for `ltrain plan` and `ltrain doctor`: launch.ranks_per_node, else from the environment's
+/// nodes, else all.
 int ranks_per_node(const Recipe& recipe, int world, const LaunchEnvironment& environment);
 
-/// A table. More than `most` ranks: the first ones, and `rest` says where the others are.
+/// Table of ranks. Above `most` ranks only the first are listed, and `rest` says where the others are.
 std::string rank_map_text(const RankMap& map, size_t most = 16, const char* rest = "--json has all");
 std::string rank_map_json(const RankMap& map);
 

@@ -1,4 +1,4 @@
-// Which activations are computed again: as the recipe says, or chosen from plans.
+// Recompute policy: as in the recipe, or chosen by planning.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace ltrain {
 namespace {
 
-/// Of the slowest rank and of the largest, over a rank of each stage.
+/// Time of the slowest rank and bytes of the largest, among one rank per stage.
 struct Outcome {
   double seconds = 0;
   int64_t bytes = 0;
@@ -68,7 +68,7 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
     least = std::min(least, at.bytes);
     if (!fits(at)) continue;
     way.layers = most;
-    // As few layers as fit: bytes fall with their number.
+    // Recompute as few layers as possible. Memory decreases with their number.
     for (int64_t low = 1; low < way.layers && way.run <= 1;) {
       RecomputeOptions fewer = way;
       fewer.layers = (low + way.layers) / 2;

@@ -12,10 +12,10 @@
 namespace ltrain {
 namespace {
 
-/// By name and members.
+/// Calls by group, keyed by name and members.
 using CallsByGroup = std::map<std::pair<std::string, std::vector<int>>, std::vector<RecordedCall>>;
 
-/// Coordinates of an axis of `size` that are tried.
+/// Tested coordinates of an axis of `size`.
 std::vector<int> coordinates(int size) {
   std::vector<int> all;
   for (int i = 0; i < size; ++i)
@@ -23,8 +23,8 @@ std::vector<int> coordinates(int size) {
   return all;
 }
 
-/// Micro-batches of the step that is compared: one that writes gradients, one that adds to them, and one
-/// after which they are reduced; with a pipeline enough to fill it twice.
+/// Micro-batches of the compared step: one that writes gradients, one that adds to them, and one after which
+/// they are reduced. With a pipeline, enough to fill it twice.
 int64_t compared_micros(const Recipe& r) {
   const int64_t enough = r.parallel.pipeline > 1 ? 2 * r.parallel.pipeline : 3;
   return std::min(micro_batches_per_step(r), enough);
@@ -54,7 +54,7 @@ CallsByGroup calls_of(const Recipe& recipe, const MachineProfile& profile, const
   return out;
 }
 
-/// A call as both of two ranks see it: a transfer is sent by one and received by the other.
+/// Normalizes a call for comparison: a transfer is sent by one rank and received by the other.
 CollectiveInfo seen_by_both(CollectiveInfo info) {
   if (info.op == CollectiveOp::recv) info.op = CollectiveOp::send;
   return info;
@@ -97,7 +97,8 @@ void check_same_calls(const Recipe& recipe, const MachineProfile& profile, const
                       const std::vector<int>& ranks) {
   std::vector<CallsByGroup> all(ranks.size());
   on_all_cores(ranks.size(), [&](size_t i) { all[i] = calls_of(recipe, profile, layout, ranks[i]); });
-  std::map<CallsByGroup::key_type, size_t> firsts;  // the rank that others of the group are compared with
+  // First rank of each group, with which the others are compared.
+  std::map<CallsByGroup::key_type, size_t> firsts;
   for (size_t i = 0; i < ranks.size(); ++i)
     for (const auto& [group, mine] : all[i]) {
       const size_t other = firsts.emplace(group, i).first->second;

@@ -37,8 +37,8 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-/// What a split backward leaves for later: the matmuls of weight gradients. Those of biases, norms and
-/// embeddings are cheap and stay.
+/// Returns whether a split backward defers the op: matmuls of weight gradients. Gradients of biases, norms
+/// and embeddings are cheap and not deferred.
 bool of_weights(std::string_view op) {
   return op == "matmul_tn" || op == "matmul_tn_add" || op == "grouped_matmul_dw";
 }
@@ -80,19 +80,21 @@ std::vector<int> layers_by_hand(const Recipe& r, int stages) {
   return {given.begin(), given.end()};
 }
 
-constexpr size_t kPricedLayers = 6;  // of a model whose layers are alike: the first and last, and between
+// Priced layers of a model with equal layers: the first, the last, and some between.
+constexpr size_t kPricedLayers = 6;
 
-/// Of a model with so many layers, one that has as many as there are costs, with the fourth between.
+/// Extends the costs to `layers` layers by repeating the fourth one.
 void repeat_layer(std::vector<double>& costs, size_t layers) {
   costs.insert(costs.begin() + 3, layers - costs.size(), costs[3]);
 }
 
-/// Of FP8: in the first micro-batch of a step weights too, so that the second is like those after it.
+/// Returns whether the op is part of FP8 quantization. The first micro-batch of a step also quantizes
+/// weights, so the second represents the later ones.
 bool rounds_operands(std::string_view op) { return op == "quantize" || op == "max_abs"; }
 
-/// What layers cost by the first micro-batch of a step of two, on one pipeline rank: the time of the compute
-/// stream from the end of one op to the end of the next, so that what it waits for collectives of tensor,
-/// context and expert ranks counts with the op that waits.
+/// Layer costs from the first micro-batch of a step of two, on one pipeline rank. The time of an op is the
+/// compute stream's time from the end of the previous op, so a wait for collectives of tensor, context and
+/// expert ranks counts for the op that waits.
 LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
                          const RecomputeOptions& recompute) {
   PipelineLayout layout;
@@ -103,7 +105,7 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
   c.input.resize(layers);
   c.weight.resize(layers);
   bool after_head = false, second = false;
-  double before = 0;  // end of the last op
+  double before = 0;  // end of the previous op
   for (const TraceEntry& e : pass_entries(whole, profile, layout, priced_end(whole))) {
     if (e.stream != "compute") continue;
     if (after_head && e.layer == "embedding" && e.name == "embedding_forward") {
@@ -118,7 +120,7 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
       (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += seconds;
     } else if (e.layer == "head" || e.layer.starts_with("mtp.")) {
       after_head = true;
-      c.last_forward += seconds;  // the head's backward runs chunk by chunk while its logits are at hand
+      c.last_forward += seconds;  // the head's backward runs in chunks while its logits are in memory
     } else if (e.layer.rfind("layers.", 0) == 0) {
       const size_t layer = std::stoul(std::string(e.layer.substr(7)));
       LT_CHECK(layer < layers, "expected a layer below {}, got {}", layers, e.layer);
@@ -128,8 +130,8 @@ LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
   return c;
 }
 
-/// LayerCosts::hidden, from a model that has a backward and a forward beside each other: of two micro-batches
-/// the first one's backward and the second one's forward.
+/// LayerCosts::hidden, from a step in which the backward of the first micro-batch overlaps the forward of the
+/// second.
 double hidden_by_turns(Recipe whole, const MachineProfile& profile, const RecomputeOptions& recompute) {
   if (layers_alike(whole))
     whole.model.num_hidden_layers = std::min<int64_t>(whole.model.num_hidden_layers, kPricedLayers);
@@ -144,7 +146,7 @@ double hidden_by_turns(Recipe whole, const MachineProfile& profile, const Recomp
   return std::max(0.0, hidden / static_cast<double>(whole.model.num_hidden_layers));
 }
 
-/// The same, by fewer layers where all are alike and cost the same.
+/// Like costs_of_each, with fewer layers if all are equal and cost the same.
 LayerCosts costs_of_one(const Recipe& whole, const MachineProfile& profile,
                         const RecomputeOptions& recompute) {
   const auto layers = static_cast<size_t>(whole.model.num_hidden_layers);
@@ -186,10 +188,10 @@ std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& prof
   const int n = mesh.size(Axis::pipeline), on_host = static_cast<int>(r.launch.ranks_on_host);
   const ProfileCost cost(profile, threads_per_rank(r), false, on_host, mesh.world());
   struct Pair {
-    std::vector<int> ranks;  // which outlive their price
+    std::vector<int> ranks;  // must outlive the pricing
     double seconds = 0;
   };
-  std::map<std::pair<bool, uint64_t>, Pair> alike;  // of all pairs that lie alike
+  std::map<std::pair<bool, uint64_t>, Pair> alike;  // one entry for all pairs with the same location
   std::vector<double> seconds;
   for (int from = 0; from < n; ++from)
     for (int to = 0; to < n; ++to) {
@@ -209,14 +211,14 @@ std::vector<double> transfer_seconds(const Recipe& r, const MachineProfile& prof
 
 LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
                        std::optional<RecomputeOptions> recompute) {
-  Recipe whole = recipe::micro_batches_apart(resolved);  // all layers on one pipeline rank,
-  // with the threads that a rank has when all are there
+  Recipe whole = recipe::micro_batches_apart(resolved);  // all layers on one pipeline rank
+  // Each rank keeps the threads that it has with all ranks present.
   whole.launch.threads_per_rank = threads_per_rank(resolved);
   whole.parallel.pipeline = whole.parallel.virtual_pipeline = 1;
-  if (whole.parallel.expert == 1) whole.parallel.data = 1;  // else experts lie on its ranks
+  if (whole.parallel.expert == 1) whole.parallel.data = 1;  // otherwise its ranks hold experts
   whole.parallel.zero_stage = 0;
   whole.parallel.shard_ranks = 0;
-  // Two micro-batches, of which the first is priced: gradients are summed over ranks after the second.
+  // Two micro-batches, of which the first is priced, because gradients are reduced after the second.
   whole.train.global_batch_size = 2 * whole.train.micro_batch_size * whole.parallel.data;
   if (!recompute)
     recompute = resolved.recompute.granularity == RecomputeGranularity::automatic
@@ -232,7 +234,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
     c.recomputed_layers = again;
     for (size_t i = 0; i < all.input.size(); ++i) c.recompute.push_back(all.input[i] - c.input[i]);
   }
-  // A layer keeps what a second one adds to a model of one.
+  // The activations of a layer are those that a second layer adds.
   whole.model.num_hidden_layers = 1;
   const int64_t one = activation_bytes(whole, profile);
   whole.model.num_hidden_layers = 2;
@@ -249,7 +251,7 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
   if (micros64 > INT32_MAX) fail(ExitCode::usage, "{} micro-batches a step are too many to plan", micros64);
   const int ranks = static_cast<int>(r.parallel.pipeline), micros = static_cast<int>(micros64);
   SchedulePlan plan;
-  // One rank has one order, whatever the recipe names: parallel.schedule has no effect there.
+  // One rank has only one order, so parallel.schedule has no effect.
   const std::string name = ranks == 1 ? "1f1b" : r.parallel.schedule;
   if (name == "auto" && !r.parallel.schedule_file) {
     ChoiceOptions options;
@@ -287,7 +289,7 @@ PipelinePlan plan_pipeline(const Recipe& r, const MachineProfile& profile,
   }
   if (r.recompute.granularity == RecomputeGranularity::automatic) {
     out.layout.recompute = choose_recompute(r, profile, out.layout);
-    out = priced_pipeline(r, profile, out.layout);  // of what is recomputed, too
+    out = priced_pipeline(r, profile, out.layout);  // includes the recompute
   }
   return out;
 }

@@ -1,4 +1,4 @@
-// Settings that make a plan smaller, in words, and those that are enough by themselves.
+// Settings that make a plan smaller, as text, and those that are sufficient on their own.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -13,7 +13,7 @@
 namespace ltrain {
 namespace {
 
-/// A setting, and how a recipe has it.
+/// A setting, and its application to a recipe.
 struct Change {
   std::string settings;  ///< "parallel.zero_stage: 2"
   std::function<void(Recipe&)> apply;
@@ -21,11 +21,11 @@ struct Change {
 
 /// One way to need less memory.
 struct Smaller {
-  std::string text;             ///< in words: "a higher parallel.zero_stage (now 0)"
-  std::vector<Change> changes;  ///< the least change first; empty: it depends on more than the recipe
+  std::string text;             ///< description: "a higher parallel.zero_stage (now 0)"
+  std::vector<Change> changes;  ///< smallest change first; empty: it does not depend on the recipe alone
 };
 
-/// All ways, in the order in which they are named.
+/// All ways, in the order of the output.
 std::vector<Smaller> ways(const Recipe& r) {
   std::vector<Smaller> out;
   const auto add = [&](std::string text, std::vector<Change> changes = {}) {
@@ -93,7 +93,7 @@ std::vector<Smaller> ways(const Recipe& r) {
   return out;
 }
 
-/// Whether the rules take what was changed.
+/// Returns whether the rules allow the changed recipe.
 bool allowed(const Recipe& r) {
   recipe::Diagnostics problems;
   std::vector<std::string> notes;
@@ -113,7 +113,7 @@ std::vector<std::string> smaller_settings(const Recipe& r) {
 }
 
 std::vector<std::string> enough_settings(const Recipe& r, const MachineProfile& profile, const Plan& plan) {
-  std::vector<std::pair<double, std::string>> found;  // seconds of a step, words
+  std::vector<std::pair<double, std::string>> found;  // seconds of a step, text
   if (!r.origins) return {};
   for (const Smaller& way : ways(r))
     for (const Change& change : way.changes) {
@@ -124,7 +124,7 @@ std::vector<std::string> enough_settings(const Recipe& r, const MachineProfile& 
       try {
         tried = make_plan(changed, profile, ranks_to_plan(changed));
       } catch (const Error&) {
-        continue;  // nothing that it could compute again fits
+        continue;  // no recompute policy fits
       }
       tried.node = plan.node;
       if (!fits(tried)) continue;

@@ -10,7 +10,7 @@ namespace ltrain {
 
 namespace {
 
-/// Of the usual patterns those that choose a matrix of this model.
+/// Common patterns that match a matrix of this model.
 std::string patterns_that_work(const ParameterStore& store) {
   std::string all;
   for (const char* pattern : {"*.mlp.*", "*.self_attn.*", "*.attn.*"})
@@ -33,7 +33,7 @@ std::map<std::string, Shape> sparse_matrices(const Recipe& r) {
   const Decoder decoder(r.model, store, alone.groups(), {});
   for (const std::string& pattern : r.sparsity.match) {
     bool any = false;
-    std::string other;  // that it matches all the same
+    std::string other;  // a match that cannot be sparse
     for (int id = 0; id < store.count(); ++id) {
       const ParameterSpec& spec = store.spec(id);
       if (!name_matches(pattern, spec.name)) continue;
@@ -89,7 +89,7 @@ int check_2_4(const std::string& checkpoint) {
   std::vector<std::string> notes;
   const auto reader = CheckpointReader::open(options, *control, *stream, notes);
   const CheckpointInfo& info = reader->info();
-  if (info.recipe.find("sparsity") == std::string::npos) return 0;  // written before there was any
+  if (info.recipe.find("sparsity") == std::string::npos) return 0;  // older than the setting
   const Recipe recipe = parse_recipe(info.recipe, checkpoint + " (recipe)");
   if (!recipe.sparsity.on() || info.step - info.skipped_steps < recipe.sparsity.at_step) return 0;
   const std::map<std::string, Shape> matrices = sparse_matrices(recipe);

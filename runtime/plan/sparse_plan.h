@@ -1,4 +1,4 @@
-// Which matrices of a recipe are 2:4 sparse, and whether those of a checkpoint are.
+// 2:4 sparse matrices of a recipe, and their check in a checkpoint.
 #pragma once
 #include <map>
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace ltrain {
 
-/// By name, with their whole shapes. Error (usage) when a pattern chooses none.
+/// Sparse matrices by name, with their full shapes. Throws Error (usage) if a pattern matches none.
 std::map<std::string, Shape> sparse_matrices(const Recipe& recipe);
 
-/// The first row and column of a four of a whole matrix (row-major, doubles of its values) that has more than
-/// two numbers other than zero, in words, or "".
+/// Describes the first group of four of a full matrix (row-major doubles) with more than two nonzero values
+/// by row and column; "": none.
 std::string dense_four(const std::vector<double>& values, const Shape& shape);
 
-/// Of a checkpoint whose recipe asks for it and that is past the update of the choice: that each chosen
-/// matrix is 2:4 sparse. Error (storage) naming the matrix that is not. How many were looked at; hashes are
-/// not.
+/// Checks that each selected matrix in a checkpoint is 2:4 sparse, if its recipe requests sparsity and its
+/// step is past the selection. Throws Error (storage) with the name of a matrix that is not. Returns the
+/// number of matrices checked. Does not check hashes.
 int check_2_4(const std::string& checkpoint);
 
 }  // namespace ltrain

@@ -32,8 +32,8 @@ bool ActionRepeats::worthwhile(const Step& step, const pipeline::Schedule& s, in
     if (forward || a.gives_gradient())
       if (next[{a.stage, forward}]++ != a.micro) return false;
     if (ends(a) && a.micro == 0) begun.insert(a.stage);
-    const bool completes = !forward || a.stage + 1 == s.stages();  // the last stage's forward completes the
-                                                                   // head's gradients
+    // The last stage's forward completes the head's gradients.
+    const bool completes = !forward || a.stage + 1 == s.stages();
     if (completes && a.micro + 1 == s.micros && static_cast<int>(begun.size()) < s.chunks) return false;
   }
   return true;

@@ -67,8 +67,8 @@ class ActionRepeats {
   /// action, then the input of this action, then its allocations. -1: released.
   using Slots = std::vector<int64_t>;
   Slots& slots(const pipeline::Action& a) { return slots_[{a.stage, a.micro}]; }
-  static bool ends(const pipeline::Action& a);  ///< whether `a` is the last action of its micro-batch on its
-                                                ///< stage
+  /// Returns whether `a` is the last action of its micro-batch on its stage.
+  static bool ends(const pipeline::Action& a);
   /// Returns whether the compute stream is at or past the end of all work on `streams`.
   bool idle(const std::vector<Stream*>& streams) const;
   void finish(const pipeline::Action& a, Slots& slots, int out);

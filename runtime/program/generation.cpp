@@ -143,8 +143,8 @@ std::vector<std::vector<float>> TrainProgram::extend(const std::vector<TextToken
   for (size_t i = 0; i < texts.size() && !meta;) {
     LT_CHECK(!texts[i].tokens.empty(), "expected at least one token for text {}, got 0", i);
     grow(*texts[i].cache, static_cast<int64_t>(texts[i].tokens.size()));
-    if (texts[i].tokens.size() > 1) {  // a longer prompt runs alone, in chunks; only the logits of its last
-                                       // row are read
+    // A longer prompt runs alone, in chunks; only the logits of its last row are read.
+    if (texts[i].tokens.size() > 1) {
       const int64_t all = static_cast<int64_t>(texts[i].tokens.size());
       for (int64_t done = 0; done < all;) {
         const int64_t rows = std::min(most, all - done);

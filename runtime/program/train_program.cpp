@@ -220,8 +220,8 @@ Step TrainProgram::make_step(bool training) {
             training};
   if (matmul_precision_ == MatmulPrecision::fp8) step.fp8 = fp8_.get();
   if (fp8_ && !fp8_begun_)
-    fp8_->begin_step(device_.compute);  // deferred to here because a checkpoint may
-                                        // have been loaded
+    // Deferred to here because a checkpoint may have been loaded.
+    fp8_->begin_step(device_.compute);
   fp8_begun_ = true;
   if (training && offloaded_) step.offloaded = &*offloaded_;
   step.staging = &staging_;

@@ -62,9 +62,9 @@ struct ProgramOptions {
   /// Without a pipeline: a micro-batch's backward overlaps the next one's forward. With a pipeline, the
   /// schedule itself has such pairs.
   bool interleaved = false;
-  bool async_tensor_parallel = false;  ///< tensor-parallel matmuls run in chunks, overlapped with their
-                                       ///< collectives
-  bool cuda_graphs = false;            ///< passes are captured in the second step and replayed from then on
+  /// Tensor-parallel matmuls run in chunks, overlapped with their collectives.
+  bool async_tensor_parallel = false;
+  bool cuda_graphs = false;  ///< passes are captured in the second step and replayed from then on
   AttentionBackend attention_backend = AttentionBackend::own;  ///< used on a GPU
   bool deterministic =
       true;  ///< kernels are deterministic; attention's backward then uses cuDNN only on request
@@ -111,11 +111,11 @@ struct StepResult {
   double mtp_loss = 0;   ///< loss of multi-token prediction: mean over its modules and the same tokens
   double grad_norm = 0;  ///< before clipping
   ExpertStatistics experts;
-  int64_t tokens = 0;           ///< counted, global
-  bool finite = true;           ///< false: not finite, and the update was skipped
-  bool skipped = false;         ///< update skipped on all ranks because of skip_grad_norm
-  bool overflow = false;        ///< update skipped because a scaled gradient was not finite; the scale may
-                                ///< back off
+  int64_t tokens = 0;    ///< counted, global
+  bool finite = true;    ///< false: not finite, and the update was skipped
+  bool skipped = false;  ///< update skipped on all ranks because of skip_grad_norm
+  /// Update skipped because a scaled gradient was not finite; the scale may back off.
+  bool overflow = false;
   double loss_scale = 1;        ///< loss scale of this step
   bool diverged = false;        ///< update skipped because of stop_loss
   bool stop_requested = false;  ///< some rank asked to stop

@@ -25,7 +25,7 @@ struct HuggingfaceTables {
   bool ignore_merges = false;  ///< a piece that is a token is not merged from symbols
   bool byte_fallback = false, fuse_unk = false;
   bool metaspace_words = false;           ///< each word of each_metaspace_word() merges separately
-  std::unique_ptr<const MergeCuts> cuts;  ///< text between its cuts merges separately; null: unknown
+  std::unique_ptr<const MergeCuts> cuts;  ///< text between its cuts merges separately; null: no cuts
   int32_t unk = -1;
   std::vector<int32_t> byte_tokens;  ///< byte_fallback: ids of <0x00> to <0xFF>; -1: missing
   // Steps before the model.

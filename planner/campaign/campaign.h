@@ -58,7 +58,8 @@ std::vector<double> straggler_quantiles(int64_t ranks, double deviation);
 /// Share of hardware failures without a free spare (Erlang's loss formula), times the mean wait for a spare.
 double mean_spare_wait(double hardware_rate, double repair, int64_t spares);
 
-CampaignJob campaign_job(const Recipe& recipe, const Plan& plan, int ranks_per_node);
+CampaignJob campaign_job(const Recipe& recipe, const MachineProfile& profile, const Plan& plan,
+                         int ranks_per_node);
 /// `watts`: power of a card from its profile; 0: unknown.
 std::string campaign_text(const CampaignJob& job, const CampaignSettings& settings, double watts);
 std::string campaign_json(const CampaignJob& job, const CampaignSettings& settings, double watts);

@@ -12,18 +12,6 @@ namespace {
 
 constexpr double kDay = 86400, kSecondsPerHour = 3600;
 
-/// Number of moments that the optimizer stores per parameter.
-int moments(UpdateRule kind) {
-  switch (kind) {
-    case UpdateRule::sgd:
-    case UpdateRule::lion:
-    case UpdateRule::muon:
-      return 1;
-    default:
-      return 2;
-  }
-}
-
 /// Hours or money as text: "12.81", "100.5k".
 std::string amount(double v) { return v < 1e4 ? fmt::format("{:.4g}", v) : format_count(v); }
 

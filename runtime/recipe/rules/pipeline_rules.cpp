@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/split_layers.h"
+#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {

@@ -1,5 +1,5 @@
-// Error feedback for a compressed all-reduce: values are coded with few bits, and the rounding error is added
-// to the next values (arXiv:1809.07599; for Adam's moment arXiv:2102.02888).
+// Error feedback for a compressed all-reduce: values are coded in 8 bits or 1, and the rounding error is
+// added to the next values (arXiv:1809.07599; for Adam's moment arXiv:2102.02888).
 //
 // Elements are coded in blocks, each with a scale. `sign`: one bit for each element, the scale is the root
 // mean square of the block. `int8`: a signed byte for each element, the scale is its largest magnitude over

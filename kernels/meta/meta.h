@@ -94,7 +94,7 @@ class CostModel {
   virtual double stolen_seconds(const OpCost& op) const { return 0; }
 };
 
-/// One entry of the recorded step. Its texts are interned.
+/// One entry of a trace. Its texts are interned.
 struct TraceEntry {
   std::string_view name, layer, stream, collective, axis;
   double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0, network_bytes = 0;

@@ -1,4 +1,4 @@
-// Which instruction set the CPU kernels use.
+// Instruction set of the CPU kernels.
 //
 // Every kernels/**/X_cpu.cpp is compiled once per instruction set (CMakeLists.txt), each time in the
 // namespace LT_ISA. Headers declare its functions with LT_CPU_KERNEL; callers pick one at run time with
@@ -8,7 +8,7 @@
 //   LT_CPU(add_cpu)(y, x, n);                                            // add.cpp
 //   namespace ltrain::LT_ISA { void add_cpu(...) {...} }                 // add_cpu.cpp
 //
-// A build with LTRAIN_ONE_ISA has AVX2 alone.
+// A build with LTRAIN_ONE_ISA has AVX2 only.
 #pragma once
 
 namespace ltrain {
@@ -37,8 +37,8 @@ enum class CpuIsa { LT_ONLY_ISA };
 #define LT_CPU(f) (::ltrain::LT_ONLY_ISA::f)
 #endif
 
-/// The widest set that this CPU has; LTRAIN_ISA=avx2 asks for the narrower one. Fails with ExitCode::usage on
-/// an x86-64 CPU without AVX2.
+/// Widest instruction set that this CPU and the build support; LTRAIN_ISA=avx2 selects the narrower one.
+/// Throws with ExitCode::usage on an x86-64 CPU without AVX2.
 CpuIsa cpu_isa();
 const char* cpu_isa_name();
 

@@ -1,4 +1,4 @@
-// Points in time of the steady clock, and how long it is until then.
+// Points in time of the steady clock, and the time until then.
 #pragma once
 #include <chrono>
 
@@ -13,7 +13,7 @@ inline SteadyTime after(double seconds, SteadyTime from = steady_now()) {
 inline double seconds_between(SteadyTime a, SteadyTime b) {
   return std::chrono::duration<double>(b - a).count();
 }
-/// For poll(): whole milliseconds left, rounded up, not negative.
+/// Timeout for poll(): remaining milliseconds, rounded up, not negative.
 inline int poll_timeout(SteadyTime deadline) {
   const double left = seconds_between(steady_now(), deadline);
   if (left <= 0) return 0;

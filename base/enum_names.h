@@ -1,4 +1,4 @@
-// Names of the values of an enum: one table, which parsers, printers, pages and suggestions read.
+// Names of the values of an enum: one table for parsers, printers, pages and suggestions.
 #pragma once
 #include <fmt/format.h>
 
@@ -8,12 +8,12 @@
 
 namespace ltrain {
 
-/// Has a table for enums with LT_ENUM_NAMES.
+/// Has a table for enums declared with LT_ENUM_NAMES.
 template <class Enum>
 struct EnumNames;
 
-/// After an enum, in namespace ltrain: LT_ENUM_NAMES(Drop, {Drop::least_weight, "probability"}, ...), in the
-/// order of pages and messages.
+/// Used after an enum, in namespace ltrain: LT_ENUM_NAMES(Drop, {Drop::least_weight, "probability"}, ...), in
+/// the order of pages and messages.
 #define LT_ENUM_NAMES(Enum, ...)                                                \
   template <>                                                                   \
   struct EnumNames<Enum> {                                                      \
@@ -32,7 +32,7 @@ constexpr std::string_view to_string(Enum value) {
   return "?";
 }
 
-/// The value of that name, or nothing.
+/// Value with that name, or nothing.
 template <NamedEnum Enum>
 constexpr std::optional<Enum> enum_value(std::string_view name) {
   for (const auto& [v, n] : EnumNames<Enum>::table)

@@ -7,21 +7,21 @@
 
 namespace ltrain {
 
-/// What the process exits with. README documents these; a launcher or Slurm acts on them.
+/// Exit code of the process. README documents the codes; a launcher or Slurm acts on them.
 enum class ExitCode : int {
   done = 0,
   usage = 64,         ///< recipe or command line
   data = 65,          ///< token files, tokenizers
-  internal = 70,      ///< a defect of ltrain, or of a kernel
+  internal = 70,      ///< a defect of ltrain or of a kernel
   rank_lost = 71,     ///< a rank died, or hung past its deadline
   storage = 73,       ///< a checkpoint could not be written or read
-  preempted = 75,     ///< saved after a signal: start me again
-  no_progress = 76,   ///< the same failure again and again: do not start me again
-  does_not_fit = 78,  ///< the plan exceeds the memory that is there
+  preempted = 75,     ///< saved after a signal: start again
+  no_progress = 76,   ///< same failure several times: do not start again
+  does_not_fit = 78,  ///< the plan exceeds the available memory
 };
 
-/// Thrown for everything that ends the command. `what()` is one or more whole lines for the user:
-/// what was found, the rule that it breaks, and what would work.
+/// Thrown for every error that ends the command. `what()` is one or more full lines for the user: what was
+/// found, the rule that it breaks, and a fix.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
@@ -31,7 +31,7 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// throw Error with a formatted text: fail(ExitCode::data, "{}: {} bytes, expected {}", path, have, want).
+/// Throws Error with a formatted text: fail(ExitCode::data, "{}: {} bytes, expected {}", path, have, want).
 template <class... Args>
 [[noreturn]] void fail(ExitCode code, fmt::format_string<Args...> text, Args&&... args) {
   throw Error(code, fmt::format(text, std::forward<Args>(args)...));
@@ -39,7 +39,7 @@ template <class... Args>
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& text);
 
-/// A condition that only a defect of ltrain can break; never for user input.
+/// Checks a condition that only a defect of ltrain can break; never for user input.
 #define LT_CHECK(condition, ...)                                                                        \
   do {                                                                                                  \
     if (!(condition)) ::ltrain::check_failed(__FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \

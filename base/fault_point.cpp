@@ -130,7 +130,8 @@ void arm_faults(const std::string& specification) {
 }
 
 FaultAction fault_point_reached(int index) {
-  const Fault* now = nullptr;  // every fault of the point counts the visit, whichever is carried out
+  // every fault of the point counts the visit, even if another one is carried out
+  const Fault* now = nullptr;
   for (const auto& fault : faults) {
     if (fault->point != index) continue;
     if (fault->rank >= 0 && fault->rank != fault_rank) continue;

@@ -1,4 +1,4 @@
-// Named places where a test can make a rank fail. Always compiled in; one untaken branch when unarmed.
+// Named points at which a test can make a rank fail. Always compiled in; one untaken branch when unarmed.
 //
 // Armed by the environment: LTRAIN_FAULT="point:rank:occurrence:action[,...]", e.g. "step.begin:1:3:kill"
 // kills rank 1 when it reaches step.begin for the third time. rank may be * (any). Actions: kill, stop,
@@ -12,9 +12,9 @@
 
 namespace ltrain {
 
-enum class FaultAction : uint8_t { none, nan, skip, corrupt };  ///< what is left for the caller to do
+enum class FaultAction : uint8_t { none, nan, skip, corrupt };  ///< action for the caller to carry out
 
-/// Every fault point of the program. LT_FAULT_POINT of a name that is not here does not compile.
+/// Every fault point of the program. LT_FAULT_POINT with any other name does not compile.
 inline constexpr std::string_view kFaultPoints[] = {
     "launch.join",              // before this rank connects to the coordinator
     "launch.section",           // entering a section (set-up, step, save, eval)
@@ -22,25 +22,26 @@ inline constexpr std::string_view kFaultPoints[] = {
     "collective.enter",         // issuing a collective: skip leaves it out, corrupt changes its element count
     "train.step",               // each training step, before its data is read
     "train.batch",              // each micro-batch of a step, before its data is read
-    "eval.batch",               // each batch of an evaluation, likewise
+    "eval.batch",               // each batch of an evaluation, before its data is read
     "train.loss",               // nan: makes the step's loss and gradients NaN
-    "offload.store",            // skip: the disk is full when what is offloaded is written
+    "offload.store",            // skip: acts as if the disk were full when offloaded data is written
     "selftest.step",            // each step of `ltrain selftest allreduce`; before kernels are compared
     "checkpoint.snapshot",      // a save begins, before the state is copied
     "checkpoint.before_open",   // the folder of the save exists, the rank's shard does not
     "checkpoint.mid_write",     // half of the rank's shard is written
-    "checkpoint.before_fsync",  // all of it
-    "checkpoint.after_fsync",   // and it is on the disk
-    "checkpoint.before_manifest",   // rank 0: all shards are there
-    "checkpoint.after_manifest",    // rank 0: the manifest is on the disk
-    "checkpoint.before_rename",     // rank 0: the commit record too
-    "checkpoint.before_set_aside",  // rank 0: a folder that has the name, or is of a branch that was left
-    "checkpoint.after_set_aside",   // rank 0: that folder has another name
-    "checkpoint.after_rename",      // rank 0: the checkpoint has its name
-    "checkpoint.committed",         // rank 0: and the name is on the disk
-    "checkpoint.before_delete",     // rank 0: rotation is about to take an old one
-    "checkpoint.mid_delete",        // rank 0: the old one has lost its name, not yet its files
-    "checkpoint.done",              // every rank knows the result
+    "checkpoint.before_fsync",  // the full shard is written
+    "checkpoint.after_fsync",   // the shard is on the disk
+    "checkpoint.before_manifest",  // rank 0: all shards exist
+    "checkpoint.after_manifest",   // rank 0: the manifest is on the disk
+    "checkpoint.before_rename",    // rank 0: the commit record is on the disk, too
+    // rank 0: a folder has the name already, or belongs to an abandoned branch
+    "checkpoint.before_set_aside",
+    "checkpoint.after_set_aside",  // rank 0: that folder has another name
+    "checkpoint.after_rename",     // rank 0: the checkpoint has its name
+    "checkpoint.committed",        // rank 0: the name is on the disk
+    "checkpoint.before_delete",    // rank 0: rotation is about to delete an old one
+    "checkpoint.mid_delete",       // rank 0: the old one has lost its name, but still has its files
+    "checkpoint.done",             // every rank knows the result
 };
 
 consteval int fault_point_index(std::string_view name) {
@@ -55,7 +56,7 @@ consteval int fault_point_index(std::string_view name) {
 extern bool faults_armed;
 FaultAction fault_point_reached(int index);
 
-/// Carries out the fault armed for this place, if any, and returns what the caller has to do.
+/// Carries out the fault armed for this point, if any, and returns the action that is left for the caller.
 #define LT_FAULT_POINT(name)                                                        \
   (__builtin_expect(::ltrain::faults_armed, 0) ? ::ltrain::fault_point_reached([] { \
     constexpr int index = ::ltrain::fault_point_index(name);                        \
@@ -63,10 +64,10 @@ FaultAction fault_point_reached(int index);
   }())                                                                              \
                                                : ::ltrain::FaultAction::none)
 
-/// Reads a specification; fails with ExitCode::usage on an unknown point or action. Empty disarms. main()
+/// Parses a specification; throws with ExitCode::usage on an unknown point or action. Empty disarms. main()
 /// calls it with LTRAIN_FAULT.
 void arm_faults(const std::string& specification);
-/// The rank that faults are matched against; LTRAIN_RANK until the job is joined.
+/// Sets the rank that faults are matched against; LTRAIN_RANK until the job is joined.
 void set_fault_rank(int rank);
 
 }  // namespace ltrain

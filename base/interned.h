@@ -1,11 +1,11 @@
-// Names that last: of ops, layers, tensors, axes, of which a program has some thousands.
+// Permanent names: ops, layers, tensors, axes. A program has some thousands of them.
 #pragma once
 #include <string_view>
 
 namespace ltrain {
 
-/// A copy of `text` that lasts as long as the process; of equal texts the same one. May be called by several
-/// threads at once. What it copies is never freed: not for texts without bound.
+/// Returns a copy of `text` that lives as long as the process; equal texts share one copy. Thread-safe.
+/// Copies are never freed: only for bounded sets of texts.
 std::string_view interned(std::string_view text);
 
 }  // namespace ltrain

@@ -12,7 +12,7 @@
 namespace ltrain {
 namespace {
 
-/// The soft limit; -1: none.
+/// Soft limit; -1: unlimited.
 int64_t limit_of(int resource) {
   rlimit r{};
   if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &r) != 0 || r.rlim_cur == RLIM_INFINITY)
@@ -20,7 +20,7 @@ int64_t limit_of(int resource) {
   return static_cast<int64_t>(r.rlim_cur);
 }
 
-/// Of this process's control group; -1: none that can be seen.
+/// Process limit of this process's control group; -1: none visible.
 int64_t most_processes_of_group() {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -87,7 +87,7 @@ Error as_error(const std::exception& e) {
     const int code = system->code().value();
     const bool of_system = system->code().category() == std::generic_category() ||
                            system->code().category() == std::system_category();
-    if (of_system && code == EAGAIN)  // std::thread says no more
+    if (of_system && code == EAGAIN)  // std::thread gives no other detail
       return Error(ExitCode::usage,
                    fmt::format("a thread cannot be started: {}{}", std::strerror(code), limit_hint(code)));
     if (of_system && (code == EMFILE || code == ENFILE || code == ENOMEM))
@@ -117,8 +117,8 @@ void take_file_size_as_error() { ::signal(SIGXFSZ, SIG_IGN); }
 void check_address_space(int64_t bytes, int threads) {
   constexpr int64_t kMiB = 1 << 20;
   constexpr int64_t kProgram = 192 * kMiB;      // the program, its libraries and their tables
-  constexpr int64_t kThread = (8 + 64) * kMiB;  // a stack, and what the C library sets aside for its memory
-  constexpr int kOtherThreads = 4;              // of streams, loader, checkpoints, the control channel
+  constexpr int64_t kThread = (8 + 64) * kMiB;  // a stack, and the C library's memory arena of a thread
+  constexpr int kOtherThreads = 4;              // threads of streams, loader, checkpoints, control channel
   const int64_t most = limit_of(RLIMIT_AS);
   const int64_t needed = bytes + kProgram + kThread * (threads + kOtherThreads);
   if (most >= 0 && most < needed)

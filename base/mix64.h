@@ -1,4 +1,4 @@
-// A hash of 64 bits, for tables and for orders that look random.
+// A 64-bit hash, for tables and pseudo-random orders.
 #pragma once
 #include <cstdint>
 

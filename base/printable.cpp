@@ -9,10 +9,10 @@ namespace {
 
 struct Character {
   uint32_t code = 0;
-  size_t bytes = 0;  ///< 0: what begins here is no UTF-8
+  size_t bytes = 0;  ///< 0: invalid UTF-8 at this position
 };
 
-/// Unicode's table 3-7: neither overlong forms, nor surrogates, nor anything beyond U+10FFFF.
+/// Unicode's table 3-7: rejects overlong forms, surrogates, and values beyond U+10FFFF.
 Character decode(std::string_view s) {
   const auto byte = [&](size_t i) { return i < s.size() ? static_cast<unsigned char>(s[i]) : 0u; };
   const auto tail = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
@@ -31,8 +31,8 @@ Character decode(std::string_view s) {
   return {};
 }
 
-/// What a terminal obeys rather than shows: C0 and C1 controls, line and paragraph separators, marks of the
-/// direction of writing, and characters that take no room and hide what a text really is.
+/// Characters that a terminal interprets instead of showing: C0 and C1 controls, line and paragraph
+/// separators, direction marks, and zero-width characters that hide the real text.
 bool obeyed(uint32_t c) {
   return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0xad || c == 0x61c || (c >= 0x200b && c <= 0x200f) ||
          (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) || c == 0xfeff ||

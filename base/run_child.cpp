@@ -25,7 +25,7 @@ int milliseconds_until(Clock::time_point end) {
   return static_cast<int>(left < 0 ? 0 : left > 1000 ? 1000 : left + 1);
 }
 
-/// True with its status when it has ended by then.
+/// True, with its status, if the child has ended by then.
 bool wait_until(pid_t pid, Clock::time_point end, int& status) {
   for (;;) {
     const pid_t got = ::waitpid(pid, &status, WNOHANG);
@@ -75,7 +75,7 @@ ChildEnd run_child(const std::vector<std::string>& command, double seconds) {
   to.reset();
 
   ChildEnd result;
-  for (char buffer[1024];;) {  // until its output ends, or the time
+  for (char buffer[1024];;) {  // until its output or the time ends
     const int left = milliseconds_until(end);
     pollfd p{from.get(), POLLIN, 0};
     if (left == 0) break;

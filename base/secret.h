@@ -1,4 +1,4 @@
-// Secrets that processes of one job show each other, and how they are written down.
+// Secrets that processes of one job show each other, and their text form.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -9,18 +9,17 @@ namespace ltrain {
 
 /// Random bytes from the kernel.
 std::string random_bytes(size_t count);
-/// Two digits a byte, of 0-9 and a-f.
+/// Two digits for each byte, 0-9 and a-f.
 std::string to_hex(std::string_view bytes);
-/// What to_hex was given; nothing where `text` is of other characters, an odd number of them, or more than
-/// `most` bytes.
+/// Inverse of to_hex; nothing if `text` has other characters, an odd length, or more than `most` bytes.
 std::optional<std::string> from_hex(std::string_view text, size_t most);
-/// In a time that tells their length alone. Of different lengths they are not equal.
+/// Comparison in constant time for equal lengths. Secrets of different lengths are not equal.
 bool equal_secrets(std::string_view a, std::string_view b);
 
 inline constexpr size_t kSecretBytes = 16;
 
-/// What a rank makes up that others are to connect to, and leaves where the job's ranks alone can read: who
-/// comes shows `client`, and is shown `server`. kSecretBytes each.
+/// Secrets of a rank for incoming connections, stored where only the job's ranks can read them: the
+/// connecting side shows `client` and is shown `server`. kSecretBytes each.
 struct SecretPair {
   std::string client, server;
   static SecretPair make();

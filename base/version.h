@@ -4,7 +4,7 @@
 
 namespace ltrain {
 
-/// "0.1.0 (d56ef5d3a1)": that of CMakeLists.txt, and the commit that was built where it is known.
+/// "0.1.0 (d56ef5d3a1)": version of CMakeLists.txt, and the commit of the build if known.
 std::string version();
 
 }  // namespace ltrain

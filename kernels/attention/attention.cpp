@@ -23,27 +23,31 @@ AttentionBlock fused_block(Tensor qkv, const AttentionShape& a, const Dropout& d
 
 void check_rows(const char* what, const HeadRows& h, int64_t rows, int64_t cols) {
   LT_CHECK(h.t.shape.rank >= 1 && h.t.rows() == rows && h.first >= 0 && h.first + cols <= h.t.cols(),
-           "attention: {} of {} columns from {} in {}, for {} rows", what, cols, h.first,
-           to_string(h.t.shape), rows);
+           "attention: expected {} to have {} rows and {} columns from column {} on, got shape {}", what,
+           rows, cols, h.first, to_string(h.t.shape));
 }
 
 void check_runs(const char* what, const Positions& p, int64_t seq) {
   LT_CHECK(p.rows >= 1 && p.split >= 1 && p.split <= p.rows && p.first >= 0 && p.first + p.split <= seq &&
                (p.split == p.rows || (p.second >= p.first + p.split && p.second + p.rows - p.split <= seq)),
-           "attention: {} at {}+{} and {}+{} of {} positions", what, p.first, p.split, p.second,
-           p.rows - p.split, seq);
+           "attention: expected {} in ascending runs within {} positions, got [{}, +{}) and [{}, +{})", what,
+           seq, p.first, p.split, p.second, p.rows - p.split);
 }
 
 void check(const AttentionBlock& b, const Tensor& out, const Tensor& lse) {
   const AttentionShape& a = b.shape;
-  LT_CHECK(a.heads % a.kv_heads == 0, "attention of {} heads and {} key-value heads", a.heads, a.kv_heads);
-  LT_CHECK(a.window >= 0, "attention with a window of {} keys", a.window);
-  LT_CHECK(a.scale >= 0 && a.soft_cap >= 0, "attention with a scale of {} and a soft-cap of {}", a.scale,
+  LT_CHECK(
+      a.heads % a.kv_heads == 0,
+      "attention: expected heads to be a multiple of key-value heads, got {} heads and {} key-value heads",
+      a.heads, a.kv_heads);
+  LT_CHECK(a.window >= 0, "attention: expected a window of 0 or more keys, got {}", a.window);
+  LT_CHECK(a.scale >= 0 && a.soft_cap >= 0,
+           "attention: expected scale >= 0 and soft_cap >= 0, got scale {} and soft_cap {}", a.scale,
            a.soft_cap);
   check_runs("queries", b.q_at, a.seq);
   check_runs("keys", b.k_at, a.seq);
-  LT_CHECK(a.value_dim >= 0 && a.value_dim <= a.head_dim, "attention of values of {} beside keys of {}",
-           a.value_dim, a.head_dim);
+  LT_CHECK(a.value_dim >= 0 && a.value_dim <= a.head_dim,
+           "attention: expected a value dim from 0 to head dim {}, got {}", a.head_dim, a.value_dim);
   check_rows("queries", b.q, a.batch * b.q_at.rows, a.q_width());
   check_rows("keys", b.k, a.batch * b.k_at.rows, a.k_width());
   check_rows("values", b.v, a.batch * b.k_at.rows, a.v_width());
@@ -52,8 +56,11 @@ void check(const AttentionBlock& b, const Tensor& out, const Tensor& lse) {
                (out.dtype == b.q.t.dtype || out.dtype == wide_type(b.q.t.dtype)) &&
                lse.elements() == a.batch * a.heads * b.q_at.rows && lse.dtype == wide_type(b.q.t.dtype) &&
                (!b.documents.defined() || b.documents.elements() == a.batch * a.seq),
-           "attention of {} ({} heads, {} key-value heads of {}) into {}", to_string(b.q.t.shape), a.heads,
-           a.kv_heads, a.head_dim, to_string(out.shape));
+           "attention: expected q, k, v of one dtype, out ({}, {}) and lse of {} elements; got q {} {}, k "
+           "{}, v {}, out {} {}, lse {} {}",
+           a.batch * b.q_at.rows, a.out_width(), a.batch * a.heads * b.q_at.rows, dtype_name(b.q.t.dtype),
+           to_string(b.q.t.shape), dtype_name(b.k.t.dtype), dtype_name(b.v.t.dtype), dtype_name(out.dtype),
+           to_string(out.shape), dtype_name(lse.dtype), to_string(lse.shape));
 }
 
 const void* first_of(const HeadRows& h) {
@@ -77,7 +84,7 @@ AttentionArgs args_of(const AttentionBlock& b) {
   return a;
 }
 
-/// Multiply-adds of masked products over all heads, as operations: so many of keys, so many of values.
+/// FLOPs of masked matmuls over all heads: `of_keys` matmuls with keys and `of_values` with values.
 double products_flops(const AttentionBlock& b, double of_keys, double of_values) {
   const AttentionShape& a = b.shape;
   return 2.0 * a.batch * a.heads * (of_keys * a.head_dim + of_values * a.values()) *
@@ -90,8 +97,8 @@ double bytes_of(const AttentionBlock& b) {
          (a.q_width() * b.q_at.rows + (a.k_width() + a.v_width()) * b.k_at.rows);
 }
 
-/// Products of keys that the kernel computes, and of values; backward computes scores once more, which do not
-/// count for MFU.
+/// Cost with the matmuls of the kernel: `of_keys` with keys, `of_values` with values. Backward computes
+/// scores once more, which do not count for MFU.
 OpCost cost_of(std::string_view name, const AttentionBlock& b, double of_keys, double of_values) {
   OpCost cost = op_cost(name, OpClass::attention, products_flops(b, of_keys, of_values), {}, {});
   cost.model_flops = products_flops(b, of_values, of_values);
@@ -101,7 +108,7 @@ OpCost cost_of(std::string_view name, const AttentionBlock& b, double of_keys, d
   return cost;
 }
 
-/// Of five products: scores, gradients of probabilities, of values, of keys and of queries.
+/// Five matmuls: scores, and gradients of probabilities, values, keys and queries.
 OpCost backward_cost(std::string_view name, const AttentionBlock& b) {
   OpCost cost = cost_of(name, b, 3, 2);
   cost.recomputed_flops = products_flops(b, 1, 1);
@@ -113,8 +120,9 @@ void run_forward(Stream& s, Tensor out, Tensor lse, const AttentionBlock& b) {
 }
 
 AttentionSink sink(const HeadRows& h, DType t, bool add) {
-  LT_CHECK(h.t.dtype == t || h.t.dtype == wide_type(t), "attention: a gradient of {} for {}",
-           dtype_name(h.t.dtype), dtype_name(t));
+  LT_CHECK(h.t.dtype == t || h.t.dtype == wide_type(t),
+           "attention: expected a gradient of dtype {} or {}, got {}", dtype_name(t),
+           dtype_name(wide_type(t)), dtype_name(h.t.dtype));
   return {const_cast<void*>(first_of(h)), h.t.cols(), h.t.dtype != t, add};
 }
 
@@ -132,10 +140,10 @@ void run_backward(Stream& s, const AttentionBlockGrads& g, Tensor dout, Tensor o
 }  // namespace
 
 double visible_pairs(const Positions& queries, const Positions& keys, int64_t window) {
-  // Pairs i < n, j < m with j + gap <= i, for runs of n queries and m keys that begin `gap` later.
+  // Number of pairs i < n, j < m with j + gap <= i, for runs of n queries and m keys that begin `gap` later.
   const auto pairs = [](int64_t n, int64_t m, int64_t gap) {
     const auto triangle = [](double x) { return x > 0 ? 0.5 * x * (x + 1) : 0; };
-    // Queries see i - gap + 1 keys, between 0 and m.
+    // A query sees i - gap + 1 keys, clamped to [0, m].
     return triangle(static_cast<double>(n - gap)) - triangle(static_cast<double>(n - gap - m)) -
            (gap < 0 ? triangle(static_cast<double>(-gap)) - triangle(static_cast<double>(-gap - m)) : 0);
   };
@@ -147,7 +155,7 @@ double visible_pairs(const Positions& queries, const Positions& keys, int64_t wi
       if (n <= 0 || m <= 0) continue;
       const int64_t gap = (k ? keys.second : keys.first) - (q ? queries.second : queries.first);
       total += pairs(n, m, gap);
-      if (window) total -= pairs(n, m, gap + window);  // that lie a window or more behind
+      if (window) total -= pairs(n, m, gap + window);  // minus pairs a window or more apart
     }
   return total;
 }
@@ -156,8 +164,9 @@ void attention_forward(Stream& s, Tensor out, Tensor lse, Tensor qkv, const Atte
                        const Dropout& drop, Tensor documents) {
   const AttentionBlock b = fused_block(qkv, shape, drop, documents);
   check(b, out, lse);
-  LT_CHECK(qkv.cols() == shape.qkv_width() && out.dtype == qkv.dtype, "attention of {}, not {} wide",
-           to_string(qkv.shape), shape.qkv_width());
+  LT_CHECK(qkv.cols() == shape.qkv_width() && out.dtype == qkv.dtype,
+           "attention: expected qkv of {} columns with the dtype of out {}, got {} {}", shape.qkv_width(),
+           dtype_name(out.dtype), to_string(qkv.shape), dtype_name(qkv.dtype));
   if (s.meta()) {
     OpCost cost = cost_of("attention_forward", b, 1, 1);
     cost.bytes = static_cast<double>(out.bytes() + lse.bytes() + qkv.bytes());
@@ -174,7 +183,9 @@ void attention_backward(Stream& s, Tensor dqkv, Tensor dout, Tensor qkv, Tensor 
   const AttentionBlock b = fused_block(qkv, shape, drop, documents);
   check(b, out, lse);
   LT_CHECK(dqkv.shape == qkv.shape && dout.shape == out.shape && dqkv.dtype == qkv.dtype,
-           "attention backward {} into {}", to_string(dout.shape), to_string(dqkv.shape));
+           "attention backward: expected dqkv {} {} and dout {}, got {} {} and {}", dtype_name(qkv.dtype),
+           to_string(qkv.shape), to_string(out.shape), dtype_name(dqkv.dtype), to_string(dqkv.shape),
+           to_string(dout.shape));
   if (s.meta()) {
     const std::string_view name = !workspace.memory.defined() ? "attention_backward"
                                   : workspace.deterministic   ? kDeterministicBackwardByCudnn
@@ -207,7 +218,9 @@ void attention_block_backward(Stream& s, const AttentionBlockGrads& g, Tensor do
   const AttentionShape& a = b.shape;
   check(b, out, lse);
   LT_CHECK(dout.shape == out.shape && dout.dtype == out.dtype && out.dtype == b.q.t.dtype,
-           "attention backward {} of {}", to_string(dout.shape), to_string(out.shape));
+           "attention backward: expected dout and out of shape {} and dtype {}, got dout {} {} and out {}",
+           to_string(out.shape), dtype_name(b.q.t.dtype), dtype_name(dout.dtype), to_string(dout.shape),
+           dtype_name(out.dtype));
   check_rows("query gradients", g.dq, a.batch * b.q_at.rows, a.q_width());
   check_rows("key gradients", g.dk, a.batch * b.k_at.rows, a.k_width());
   check_rows("value gradients", g.dv, a.batch * b.k_at.rows, a.v_width());
@@ -217,7 +230,7 @@ void attention_block_backward(Stream& s, const AttentionBlockGrads& g, Tensor do
     s.meta()->add(s, cost);
     place(s, "attention_block_backward", Rule::elementwise, {g.dq.t}, {dout, b.q.t, b.k.t, b.v.t, out, lse},
           g.add_q);
-    // Keys that all ranks hold are seen by the queries of each: their gradient is a sum over ranks.
+    // If all ranks hold the same keys, the queries of each rank see them: the gradient is a sum over ranks.
     place_operand_gradient(s, "attention_block_backward", g.dk.t, b.k.t, {dout, b.q.t}, g.add_kv);
     place_operand_gradient(s, "attention_block_backward", g.dv.t, b.v.t, {dout, b.q.t}, g.add_kv);
     return;

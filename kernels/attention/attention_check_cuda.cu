@@ -1,4 +1,4 @@
-// The kernels for Hopper against the ones for all cards (attention_check.h).
+// Comparison of the Hopper kernels with the kernels for all cards (attention_check.h).
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -15,30 +15,30 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A kernel has two or three buffers of tiles of up to 128 rows, and up to 192 rows of its own: these are
-// several rounds of all, and no multiple. Fibres of the emulated device are slow.
+// A kernel has two or three buffers of tiles of up to 128 rows, and owns up to 192 rows. These lengths use
+// all buffers several times and are multiples of no tile. Fibres of the emulated device are slow.
 #ifdef LTRAIN_CUDA_EMULATED
 constexpr int64_t kSeq = 200;
 #else
 constexpr int64_t kSeq = 1100;
 #endif
 
-constexpr int64_t kFewBlocks = 3;  // of the forward, so that each has several tiles of queries
+constexpr int64_t kFewBlocks = 3;  // grid of the forward: each block has several tiles of queries
 
-constexpr int64_t kOwn = int64_t{1} << 20;  // of the stream's scratch, which the kernels have themselves
+constexpr int64_t kOwn = int64_t{1} << 20;  // part of the stream's scratch that the kernels use themselves
 
-/// What is computed. `blocks`: two runs of queries, a quarter of the sequence each, against all keys.
+/// A problem. `blocks`: two runs of queries, a quarter of the sequence each, against all keys.
 struct Problem {
   const char* name;
   int64_t heads, kv_heads;
-  bool documents, blocks, add;  ///< add: to gradients in f32
+  bool documents, blocks, add;  ///< add: gradients are added in f32
 };
 constexpr Problem kProblems[] = {
     {"grouped heads", 4, 1, false, false, false},
     {"documents", 2, 2, true, false, false},
     {"some queries against some keys, added to what is there", 2, 1, false, true, true}};
 
-/// Some number in (-size, size) for each index.
+/// Fills with a pseudo-random number in (-size, size) for each index.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_check_fill(T* to, int64_t n, uint32_t seed, float size) {
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// For each row of `width` channels: the sum of squares of a - b, and of b. One warp a row.
+/// For each row of `width` channels: sum of squares of a - b, and sum of squares of b. One warp a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_check_rows(float* to, const T* a, const T* b, int64_t rows, int width) {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row < rows && threadIdx.x % kWarp == 0) to[2 * row] = difference, to[2 * row + 1] = square;
 }
 
-/// One problem by both.
+/// One problem, computed by both kernels.
 template <class T>
 class Comparison {
  public:
@@ -83,7 +83,7 @@ class Comparison {
         (4 * (2 * q + 2 * k) + 4 * args_.q_at.rows * problem.heads + 255) / 256 * 256;
     const int64_t rows_bytes = 8 * std::max(args_.q_at.rows * problem.heads, seq * problem.kv_heads);
     documents_.resize(static_cast<size_t>(seq));
-    for (int64_t i = 0; i < seq; ++i)  // of three lengths
+    for (int64_t i = 0; i < seq; ++i)  // documents of three lengths
       documents_[static_cast<size_t>(i)] = static_cast<int32_t>(i < seq / 8   ? 0
                                                                 : i < seq / 2 ? seq / 8
                                                                               : seq / 2);
@@ -99,7 +99,7 @@ class Comparison {
     }
     args_.q = q_, args_.k = k_, args_.v = v_;
     args_.q_stride = problem.heads * head_dim, args_.k_stride = args_.v_stride = problem.kv_heads * head_dim;
-    // Queries are large, so that rows look at some of their keys and results do not shrink with their number.
+    // Large queries make attention peaked, so that results do not shrink with the number of keys.
     fill(q_, q, 1, 8), fill(k_, k, 2, 1), fill(v_, k, 3, 1), fill(dout_, q, 4, 1);
   }
 
@@ -107,7 +107,7 @@ class Comparison {
     Result by_wgmma = result(0), by_mma = result(1);
     attention_wgmma_forward(s_, t_, false, by_wgmma.out, by_wgmma.lse, args_, kFewBlocks);
     attention_mma_forward(s_, t_, false, by_mma.out, by_mma.lse, args_);
-    // Both from the same outputs: what is left of differences is the backward's own.
+    // Both backwards get the same out and lse, so that only their own differences remain.
     backward(attention_wgmma_backward, by_wgmma, by_mma);
     backward(attention_mma_backward, by_mma, by_mma);
     const int64_t q_rows = args_.q_at.rows * args_.heads, k_rows = seq_ * args_.kv_heads;
@@ -115,7 +115,7 @@ class Comparison {
     const struct {
       const char* name;
       char *a, *b;
-      int64_t rows, heads;  ///< of all heads
+      int64_t rows, heads;  ///< rows over all heads, number of heads
       bool wide;
     } tensors[] = {{"out", by_wgmma.out, by_mma.out, q_rows, args_.heads, false},
                    {"dq", by_wgmma.dq, by_mma.dq, q_rows, args_.heads, wide},
@@ -171,8 +171,8 @@ class Comparison {
     double difference = 0, square = 0;
     for (int64_t i = 0; i < rows; ++i) difference += found[2 * i], square += found[2 * i + 1];
     const bool is_lse = heads == 0;
-    // Probabilities and results are rounded to the type by both, after sums in another order: about a quarter
-    // of a unit of its last place in the mean of a tensor, and more in a row. Logarithms are not rounded.
+    // Both round probabilities and results to the type, after sums in a different order: about a quarter of a
+    // unit in the last place on average over a tensor, and more in single rows. Logarithms are not rounded.
     const double unit = is_lse ? 1e-5 : t_ == DType::bf16 ? 1.0 / 256 : 1.0 / 2048;
     const double of_tensor = 1.25 * unit, of_row = 6 * unit,
                  least = 0.01 * square / static_cast<double>(rows);

@@ -1,4 +1,4 @@
-// Builds without CUDA.
+// Stub for builds without CUDA.
 #ifndef LTRAIN_CUDA
 #include "kernels/attention/attention_check.h"
 #include "kernels/tensor/kernel.h"

@@ -10,7 +10,7 @@ namespace {
 constexpr AttentionKernel kFastestFirst[] = {AttentionKernel::wgmma, AttentionKernel::mma,
                                              AttentionKernel::base};
 
-/// Null where nothing is asked for.
+/// Value of LTRAIN_ATTENTION, or null if unset or empty.
 const char* asked() {
   const char* value = std::getenv("LTRAIN_ATTENTION");
   return value && *value ? value : nullptr;

@@ -1,6 +1,6 @@
 // One task is one (sample, key-value head): its keys and values are packed once and used by all heads of the
-// group. Queries and keys are cut into tiles that lie together in position, so that one comparison says
-// whether a pair of tiles is masked.
+// group. Tiles of queries and keys have consecutive positions, so that one comparison says if a pair of tiles
+// is masked.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-constexpr int64_t kBlock = 64;  // queries and keys a tile
+constexpr int64_t kBlock = 64;  // queries and keys of a tile
 
 template <class A>
 void soft_cap_scores(A* scores, int64_t begin, int64_t end, A cap) {
@@ -28,21 +28,21 @@ void load_rows(A* to, const T* from, int64_t rows, int64_t cols, int64_t stride,
     for (int64_t c = 0; c < cols; ++c) to[r * cols + c] = get(from, r * stride + c) * scale;
 }
 
-/// to[c][kBlock] = from[r][c] for `rows` <= kBlock rows; the rest of each line is zero.
+/// to[c][kBlock] = from[r][c] for `rows` <= kBlock rows; the rest of each line of `to` is zero.
 template <class T, class A>
 void load_transposed(A* to, const T* from, int64_t rows, int64_t cols, int64_t stride) {
   for (int64_t c = 0; c < cols; ++c)
     for (int64_t r = 0; r < kBlock; ++r) to[c * kBlock + r] = r < rows ? get(from, r * stride + c) : A(0);
 }
 
-/// factor[j] = 0 or 1/(1-p) for j in [begin, end): the keys at positions k0 + j, of one query.
+/// factor[j] = 0 or 1/(1-p) for the keys at positions k0 + j, j in [begin, end), of one query.
 template <class A>
 void dropout_keys(A* factor, const AttentionArgs& a, int64_t sample, int64_t head, int64_t query, int64_t k0,
                   int64_t begin, int64_t end) {
   const DropoutArgs& d = a.drop;
   const uint64_t call = dropout_call(a, sample, head, query);
   int64_t j = begin;
-  if (const int64_t before = (k0 + begin) & 3) {  // four keys come from one call
+  if (const int64_t before = (k0 + begin) & 3) {  // one call serves four keys
     const Philox4 r = philox(d.seed, d.stream, call + static_cast<uint64_t>(k0 + begin) / 4);
     for (int64_t i = before; i < 4 && j < end; ++i, ++j)
       factor[j] = r.v[i] >= d.threshold ? A(d.scale) : A(0);
@@ -53,7 +53,7 @@ void dropout_keys(A* factor, const AttentionArgs& a, int64_t sample, int64_t hea
   }
 }
 
-/// The rows of q, k and v that one task reads: row 0 of its sample, its key-value head.
+/// Pointers to the q, k and v that one task reads: row 0 of its sample, its key-value head.
 template <class T>
 struct Head {
   int64_t sample, kv_head, group;
@@ -67,20 +67,21 @@ struct Head {
   }
 };
 
-/// One query a sample, as in generation: keys and values are read once, where they lie.
+/// One query per sample, as in generation: keys and values are read once, without packing.
 template <class T, class O>
 void forward_one_query(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   using A = compute_t<T>;
   const int64_t D = a.head_dim, V = a.value_dim, query = a.q_at.at(0);
   const Tiles k_tiles(a.k_at, kBlock);
   const A scale = score_scale<A>(a), cap = A(a.soft_cap);
-  const bool worth = a.batch * a.kv_heads * a.k_at.rows * D >= 1 << 16;  // elements of keys
+  // elements of keys; fewer do not pay for threads
+  const bool worth = a.batch * a.kv_heads * a.k_at.rows * D >= 1 << 16;
   parallel_tasks(
       a.batch * a.kv_heads,
       [&](int64_t task) {
         const Head<T> hd(a, task);
         const Mask mask(a, hd.sample);
-        A* scores = scratch<A>(4, hd.group * a.k_at.rows);  // by head of the group
+        A* scores = scratch<A>(4, hd.group * a.k_at.rows);  // one row for each head of the group
         A* q = scratch<A>(5, hd.group * D);
         A* sums = scratch<A>(6, hd.group * V);
         load_rows(q, hd.q + hd.kv_head * hd.group * D, hd.group, D, D, scale);
@@ -145,7 +146,7 @@ void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   parallel_tasks(a.batch * a.kv_heads, [&](int64_t task) {
     const Head<T> hd(a, task);
     const Mask mask(a, hd.sample);
-    A* keys = scratch<A>(4, k_tiles.total * kBlock * D);  // per tile: (D, kBlock)
+    A* keys = scratch<A>(4, k_tiles.total * kBlock * D);  // for each tile: (D, kBlock)
     A* values = scratch<A>(5, a.k_at.rows * V);
     A* work = scratch<A>(6, kBlock * (D + V) + 2 * kBlock * kBlock);
     A *qb = work, *ob = work + kBlock * D, *scores = ob + kBlock * V, *factor = scores + kBlock * kBlock;
@@ -213,7 +214,7 @@ void forward(O* out, compute_t<T>* lse, const AttentionArgs& a) {
   });
 }
 
-/// `rows` rows of `from` into a gradient, at rows from `row` and columns from `col` on.
+/// Stores `rows` rows of `from` into a gradient, from row `row` and column `col` on.
 template <class T, class A>
 void store(const AttentionSink& to, int64_t row, int64_t col, const A* from, int64_t rows, int64_t cols,
            A scale) {

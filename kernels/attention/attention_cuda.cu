@@ -1,6 +1,6 @@
-// The base of attention on the GPU: FlashAttention-2 in plain arithmetic of float (double for f64), any head
-// dim up to 256, deterministic. Eight neighbouring threads share a row of a tile; the backward runs once for
-// the queries and once for the keys, so that nothing is added to by two blocks.
+// Base kernels of attention on the GPU: FlashAttention-2 in plain float arithmetic (double for f64), any head
+// dim up to 256, deterministic. Eight neighbouring threads share a row of a tile. The backward runs once for
+// queries and once for keys, so that no two blocks add to one element.
 #include "kernels/attention/attention_check.h"
 #include "kernels/attention/attention_choice.h"
 #include "kernels/attention/attention_cudnn.h"
@@ -15,26 +15,26 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kSpan = 8;  // threads a row
+constexpr int kSpan = 8;  // threads that share a row
 
-/// How a block cuts its work. Tiles of doubles have fewer rows, so that an A100's block has shared memory for
-/// four of them with 256 channels.
+/// Tile sizes. Tiles of doubles have fewer rows, so that four tiles of 256 channels fit the shared memory of
+/// an A100's block.
 template <class A>
 struct BaseCut {
-  static constexpr int kTile = sizeof(A) == 8 ? 16 : 32;  ///< queries and keys
+  static constexpr int kTile = sizeof(A) == 8 ? 16 : 32;  ///< queries and keys of a tile
   static constexpr int kThreads = kTile * kSpan;
-  static constexpr int kOwn = kTile / kSpan;  ///< scores of a row that a thread computes
+  static constexpr int kOwn = kTile / kSpan;  ///< scores of a row that one thread computes
   static constexpr int kScoreStride = kTile + 1;
 };
 
-/// Over the threads of a row, which are neighbours in a warp.
+/// Reduction over the threads of a row, which are neighbours in a warp.
 template <class T, class F>
 __device__ T row_reduce(T v, F f) {
   for (int d = kSpan / 2; d > 0; d /= 2) v = f(v, __shfl_xor_sync(kAllLanes, v, d));
   return v;
 }
 
-/// to[r][stride] = from[r] * scale for the rows of a tile; rows beyond `count` are zero.
+/// to[r][stride] = from[r] * scale for the rows of a tile. Rows beyond `count` are zero.
 template <class T, class A>
 __device__ void load_tile(A* to, int64_t stride, const T* from, int64_t from_stride, int64_t count, int64_t D,
                           A scale) {
@@ -51,7 +51,7 @@ __device__ A dot(const A* a, const A* b, int64_t D) {
   return sum;
 }
 
-/// kDims: channels of a row that a thread owns, at most; its channels are span, span + kSpan, ...
+/// kDims: most channels of a row that one thread owns: span, span + kSpan, ...
 template <class T, class O, int kDims, bool kCap>
 __global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
     attention_forward(O* out, compute_t<T>* lse, AttentionArgs a) {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
   for (int64_t j = 0; j < k_tiles.total; ++j) {
     const Tile kt = k_tiles[j];
     if (mask.hides(qt, kt)) continue;
-    __syncthreads();  // the last tile's values have been read
+    __syncthreads();  // the previous tile's values have been read
     load_tile<T, A>(ks, stride, k + kt.row * a.k_stride, a.k_stride, kt.count, D, A(1));
     load_tile<T, A>(vs, stride, v + kt.row * a.v_stride, a.v_stride, kt.count, V, A(1));
     __syncthreads();
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
       high = score[i] > high ? score[i] : high;
     }
     high = row_reduce(high, Max());
-    const bool blind = high == -A(INFINITY);  // nothing seen yet
+    const bool blind = high == -A(INFINITY);  // no key seen yet
     const A fade = blind ? A(1) : exp(top - high);
     A total = 0;
     for (int i = 0; i < kOwn; ++i) {
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
     }
     sum = sum * fade + row_reduce(total, Sum());
     top = high;
-    __syncwarp();  // a row's probabilities are read by its own threads
+    __syncwarp();  // only threads of the same row read its probabilities
     for (int i = 0; i < kDims; ++i) {
       const int64_t c = span + i * kSpan;
       if (c >= V) break;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
     lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] = blind ? -A(INFINITY) : top + log(sum);
 }
 
-/// One channel of a row of a gradient.
+/// Writes one channel of a row of a gradient.
 template <class T>
 __device__ void give(const AttentionSink& to, int64_t row, int64_t col, compute_t<T> v) {
   const int64_t at = row * to.stride + col;
@@ -136,8 +136,8 @@ __device__ void give(const AttentionSink& to, int64_t row, int64_t col, compute_
   }
 }
 
-/// What both halves of the backward compute of a pair of tiles: the probabilities as dropout left them, and
-/// the gradient of the scores; zero where masked. Queries are scaled.
+/// Computation shared by both halves of the backward for a pair of tiles: probabilities after dropout, and
+/// the gradient of the scores; zero if masked. Queries are scaled.
 template <class A, bool kCap>
 struct Pair {
   static constexpr int kOwn = BaseCut<A>::kOwn, kScoreStride = BaseCut<A>::kScoreStride;
@@ -168,7 +168,7 @@ struct Pair {
   }
 };
 
-/// Sum over channels of dout * out, of the row that this thread has a share of.
+/// Sum over channels of dout * out for the row that this thread shares.
 template <class T, class A>
 __device__ A row_delta(const A* gs, int64_t stride, const T* out, int64_t V, bool there) {
   const int row = threadIdx.x / kSpan, span = threadIdx.x % kSpan;
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
       const A delta = row_delta<T, A>(gs, stride, out + first + (qt.row + row) * row_stride, V, there);
       const A row_lse = there ? lse[(sample * a.heads + head) * a.q_at.rows + qt.row + row] : A(0);
       pair.compute(a, sample, head, mask, qt, kt, qs, gs, ks, vs, stride, row_lse, delta);
-      __syncthreads();  // columns are read by other rows' threads
+      __syncthreads();  // threads of other rows read the columns
       for (int i = 0; i < kDims; ++i) {
         const int64_t c = span + i * kSpan;
         if (c >= D) break;
@@ -285,10 +285,10 @@ __global__ void __launch_bounds__(BaseCut<compute_t<T>>::kThreads)
     }
 }
 
-/// Calls f with the channels a thread owns, and whether scores are soft-capped.
+/// Calls f with the channels that a thread owns and with `true` for soft-capped scores.
 template <class F>
 void with_dims(const AttentionArgs& a, F&& f) {
-  LT_CHECK(a.head_dim <= 256, "attention of head dim {}: at most 256 on a GPU", a.head_dim);
+  LT_CHECK(a.head_dim <= 256, "attention on a GPU: expected a head dim of at most 256, got {}", a.head_dim);
   with_cap(a.soft_cap, [&]<bool kCap>() {
     if (a.head_dim <= 64) return f.template operator()<64 / kSpan, kCap>();
     if (a.head_dim <= 128) return f.template operator()<128 / kSpan, kCap>();
@@ -308,7 +308,7 @@ dim3 grid_of(const Positions& rows, int64_t heads, int64_t batch) {
               static_cast<unsigned>(batch));
 }
 
-/// `others`: whether the rows that the call reads and writes besides begin at multiples of 16 bytes.
+/// `others`: true if the other rows that the call reads and writes begin at multiples of 16 bytes.
 AttentionKernel kernel_for(Stream& s, DType t, const AttentionArgs& a, bool others) {
   static const int capability = device_info().capability;
   const auto even = [](const Positions& p) { return p.rows == p.split || p.rows == 2 * p.split; };
@@ -328,7 +328,7 @@ AttentionKernel kernel_for(Stream& s, DType t, const AttentionArgs& a, bool othe
   if (attention_is_forced())
     fail(ExitCode::usage,
          "LTRAIN_ATTENTION=wgmma: these kernels are not used, because {}; LTRAIN_ATTENTION=mma works", why);
-  if (news)  // the start of a run has said it otherwise
+  if (news)  // otherwise the start of the run has printed it
     fmt::print(stderr,
                "ltrain: attention of {} with head dim {}: the wgmma kernels are not used, because {}\n",
                dtype_name(t), a.head_dim, why);

@@ -19,10 +19,10 @@ bool whole(const Positions& p, int64_t seq) { return p.rows == seq && p.split ==
 
 bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-/// Rows of heads, `stride` elements apart.
+/// Strides of rows of heads, `stride` elements apart.
 CudnnStrides rows_of(int64_t stride, const AttentionArgs& a) { return {a.seq * stride, a.head_dim, stride}; }
 
-/// Both ways: what a call says beside what a recipe does.
+/// Reason against a call, forward or backward: from the recipe (cudnn_declines) or from the call.
 std::string call_declines(DType t, const AttentionArgs& a) {
   if (std::string why = cudnn_declines(t, a.head_dim, a.drop.threshold != 0, a.documents, a.window,
                                        a.soft_cap > 0, a.value_dim);
@@ -60,7 +60,7 @@ AttentionShape shape_of(const AttentionArgs& a) {
   return shape;
 }
 
-/// A tensor's sample and head: `bytes` an element.
+/// Address of a head of a sample in a tensor with `bytes` bytes an element.
 template <class P>
 P* part_of(P* all, const CudnnStrides& s, int64_t sample, int64_t head, int64_t bytes) {
   using Byte = std::conditional_t<std::is_const_v<P>, const char, char>;
@@ -86,7 +86,7 @@ std::string backward(Stream& s, DType t, const AttentionSink& dq, const Attentio
   for (int64_t b = 0; b < a.batch; b += slice.samples)
     for (int64_t kv = 0; kv < a.kv_heads; kv += slice.kv_heads) {
       const int64_t h = kv * group;
-      CudnnBuffers at = all;  // one slice after another in the same workspace
+      CudnnBuffers at = all;  // all slices use the same workspace, one after another
       at.q = part_of(all.q, c.q, b, h, 2), at.k = part_of(all.k, c.k, b, kv, 2);
       at.v = part_of(all.v, c.v, b, kv, 2), at.out = part_of(all.out, c.out, b, h, 2);
       at.lse = part_of(all.lse, c.lse, b, h, 4), at.dout = part_of(all.dout, c.dout, b, h, 2);
@@ -98,23 +98,23 @@ std::string backward(Stream& s, DType t, const AttentionSink& dq, const Attentio
 }
 
 std::mutex said_mutex;
-std::set<std::string> said;  // reasons
+std::set<std::string> said;  // reasons already printed
 
 void say_once(const std::string& why) {
   const std::lock_guard lock(said_mutex);
   if (said.insert(why).second) std::fprintf(stderr, "ltrain: attention: native kernels: %s\n", why.c_str());
 }
 
-// ---- the comparison ----
+// ---- comparison ----
 
-/// One small problem in memory of the device, computed by one of the two.
+/// One small problem in device memory, computed by cuDNN or by the native kernels.
 class Sample {
  public:
   Sample(Stream& s, DType t, const AttentionShape& shape) : s_(s), t_(t), shape_(shape) {
     memory_ = device_memory(DeviceKind::cuda, size());
     std::vector<char> host(static_cast<size_t>(size()), static_cast<char>(0xff));  // NaNs in all types
     for (int64_t i = 0; i < qkv_ + out_; ++i) {
-      // About as large as normalised activations; dout lies behind qkv.
+      // Magnitudes of normalized activations. dout lies behind qkv.
       const float v = static_cast<float>(normal_value(7, 11, static_cast<uint64_t>(i)));
       if (t == DType::bf16) {
         put(reinterpret_cast<bf16*>(host.data()), i, v);
@@ -123,17 +123,17 @@ class Sample {
       }
     }
     s_.copy(memory_.get(), host.data(), size());
-    s_.synchronize();  // `host` goes
+    s_.synchronize();  // before `host` is freed
   }
   ~Sample() {
     try {
       s_.synchronize();
-    } catch (...) {  // whoever waits next is told
+    } catch (...) {  // the next wait reports the error
     }
   }
 
-  /// out and lse, or dqkv, as floats; what cuDNN says against it else. The deterministic backward in the
-  /// smallest slices.
+  /// Writes out and lse, or dqkv, to `result` as floats. Returns cuDNN's reason if it refuses. The
+  /// deterministic backward runs in the smallest slices.
   std::string run(bool by_cudnn, CudnnPass pass, std::vector<float>& result) {
     const bool back = pass != CudnnPass::forward;
     AttentionArgs a = fused_attention_args(t_, at(0), shape_, {});
@@ -207,13 +207,13 @@ const char* name_of(CudnnPass pass) {
   return "";
 }
 
-/// Empty where cuDNN computes what the kernels here do.
+/// Empty if cuDNN computes the same as the native kernels.
 std::string compare(DType t, const AttentionShape& shape, CudnnPass pass) {
-  // Of its own: the caller's may hold what waits for other ranks.
+  // A stream of its own: the caller's may hold work that waits for other ranks.
   const auto stream = make_compute_stream(DeviceKind::cuda, "comparison of attention");
   Sample sample(*stream, t, shape);
   std::vector<float> ours, theirs;
-  // Backward reads the out and lse that the kernels here have left.
+  // Backward reads the out and lse of the native kernels.
   if (std::string why = sample.run(false, CudnnPass::forward, ours); !why.empty()) return why;
   if (pass != CudnnPass::forward) sample.run(false, pass, ours);
   if (std::string why = sample.run(true, pass, theirs); !why.empty()) return why;
@@ -224,10 +224,10 @@ std::string compare(DType t, const AttentionShape& shape, CudnnPass pass) {
     worst = d <= worst ? worst : d;  // a NaN is the worst
     if (std::isnan(d)) break;
   }
-  // Halves round once at the end and once between the products: some units of 2^-8 and 2^-11.
+  // 16-bit types round once at the end and once between the matmuls: some units of 2^-8 and 2^-11.
   const double most = (t == DType::bf16 ? 2e-2 : 4e-3) * largest;
   if (worst <= most) {
-    // Runs are to give the same bits again, but where they need not.
+    // Another run must give the same bits, except in the non-deterministic backward.
     if (pass == CudnnPass::backward) return "";
     if (std::string why = sample.run(true, pass, ours); !why.empty()) return why;
     if (ours == theirs) return "";
@@ -240,7 +240,7 @@ std::string compare(DType t, const AttentionShape& shape, CudnnPass pass) {
       cudnn_version(), name_of(pass), dtype_name(t), shape.head_dim, worst, largest);
 }
 
-// Fibres of the emulated device are slow, and its library adds in one order.
+// Fibres of the emulated device are slow, and its library sums in one order.
 #ifdef LTRAIN_CUDA_EMULATED
 constexpr int64_t kLongerForOrder = 1;
 #else
@@ -263,8 +263,8 @@ namespace {
 
 int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// Of rows that are padded to `tile`: sums, and key-value gradients of each query head where heads share
-/// them. Beside them `a_row` bytes for each.
+/// Bytes of backward for rows padded to `tile`: sums, dk and dv of each query head if heads share keys, and
+/// `a_row` bytes for each row.
 int64_t backward_bytes(const AttentionShape& a, int64_t tile, int64_t a_row) {
   const int64_t rows = a.batch * a.heads * rounded_up(a.seq, tile);
   const int64_t keys = a.kv_heads < a.heads ? 2 * 2 * a.head_dim : 0;
@@ -285,7 +285,7 @@ CudnnSlice cudnn_slice(const AttentionShape& a, int64_t bytes) {
     return CudnnSlice{samples, kv_heads, backward_bytes(part, 128, 2 * rounded_up(a.seq, 128))};
   };
   CudnnSlice found = slice(a.batch, a.kv_heads);
-  if (a.seq % 4 != 0) return found;  // lse of a head has no padding
+  if (a.seq % 4 != 0) return found;  // the lse of a head has no padding
   for (int64_t n = a.batch - 1; n > 0 && found.bytes > bytes; --n)
     if (a.batch % n == 0) found = slice(n, a.kv_heads);
   for (int64_t n = a.kv_heads - 1; n > 0 && found.bytes > bytes; --n)
@@ -321,7 +321,7 @@ std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, Cudn
   if (why.empty()) {
     AttentionShape small;
     small.batch = 2, small.seq = kind.odd ? 200 : 256;
-    // Sums of two tiles of keys are the same in any order: enough of them for another order to show.
+    // Sums over two tiles of keys are the same in any order, so that a longer sequence is needed.
     if (pass == CudnnPass::deterministic_backward) small.seq *= kLongerForOrder;
     small.heads = 2, small.kv_heads = kind.groups ? 1 : 2;
     small.head_dim = shape.head_dim;
@@ -344,7 +344,8 @@ void forget_cudnn_checks() {
 
 namespace {
 
-/// What becomes of a call that cuDNN did not take. `by_recipe`: no news to who wrote it.
+/// Handles a call that cuDNN did not take. `by_recipe`: the recipe itself is the reason, and nothing is
+/// printed.
 bool to_native_kernels(const Stream& s, const std::string& why, bool by_recipe) {
   if (s.attention_backend == AttentionBackend::cudnn)
     fail(ExitCode::usage, "attention_backend: cudnn: {}; attention_backend: own works everywhere", why);

@@ -1,6 +1,6 @@
-// Attention of cuDNN's graphs, where the library takes a call. What it is asked for is described in plain
-// terms here; attention_cudnn_cuda.cpp, the one file with its frontend, maps the description to a graph, and
-// emulated_cudnn_cuda.cpp computes it literally where there is no GPU.
+// Attention by cuDNN's graphs, for the calls that the library supports. This header describes a call in plain
+// terms. attention_cudnn_cuda.cpp, the only file with cuDNN's frontend, maps the description to a graph.
+// emulated_cudnn_cuda.cpp computes the description on the emulated GPU.
 #pragma once
 #include <compare>
 #include <string>
@@ -9,26 +9,26 @@
 
 namespace ltrain {
 
-/// Elements from sample to sample, head to head, row to row. Channels of a head are neighbours.
+/// Elements from sample to sample, from head to head and from row to row. Channels of a head are contiguous.
 struct CudnnStrides {
   int64_t sample = 0, head = 0, row = 0;
   auto operator<=>(const CudnnStrides&) const = default;
 };
 
-/// One causal attention of whole sequences, (batch, heads, seq, head_dim). Plans are kept by it.
+/// One causal attention over full sequences, (batch, heads, seq, head_dim). Key of the plan cache.
 struct CudnnAttention {
   bool backward = false;
-  bool deterministic = false;  ///< backward's sums are in an order
-  DType type = DType::bf16;    ///< of all but lse, which is f32: the natural logarithm of the sum
+  bool deterministic = false;  ///< backward sums in a fixed order
+  DType type = DType::bf16;    ///< all tensors but lse, which is f32: natural logarithm of the sum
   int64_t batch = 1, heads = 1, kv_heads = 1, seq = 1, head_dim = 64;
-  double scale = 1;  ///< of the products of queries and keys
+  double scale = 1;  ///< factor of the scores
   CudnnStrides q, k, v, out, lse;
-  CudnnStrides dout, dq, dk, dv;  ///< backward's
-  int64_t workspace = 0;          ///< bytes that there are for it
+  CudnnStrides dout, dq, dk, dv;  ///< backward only
+  int64_t workspace = 0;          ///< bytes of workspace available
   auto operator<=>(const CudnnAttention&) const = default;
 };
 
-/// Where the elements lie. Backward reads out and lse, forward writes them.
+/// Addresses of the tensors. Forward writes out and lse, backward reads them.
 struct CudnnBuffers {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void *out = nullptr, *lse = nullptr;
@@ -37,52 +37,54 @@ struct CudnnBuffers {
   void* workspace = nullptr;  ///< null: the stream's scratch
 };
 
-/// Empty where the library is here, in a version that is known to do; else why not.
+/// Empty if the library is present in a supported version, else the reason.
 std::string cudnn_missing();
-/// "9.19.0"; only where nothing is missing.
+/// "9.19.0"; valid only if cudnn_missing() is empty.
 std::string cudnn_version();
-/// Puts it on the stream, unless the library has no plan for it: then why not. A plan is made, which takes
-/// seconds, when a description is first met on a GPU; not while a graph is recorded.
+/// Enqueues the call on the stream. Returns the reason if the library has no plan for it, else an empty
+/// string. A plan is made when a description is first met on a GPU, which takes seconds. No plan is made
+/// during graph capture.
 std::string cudnn_attention(Stream& s, const CudnnAttention& what, const CudnnBuffers& at);
 
-/// Bytes that backward may need: a bound over what cuDNN 9.19 asks for on sm_80, sm_90 and sm_100, of which
-/// tests/cuda_plans has a table. Sums of rows, the queries' gradient in f32 (twice on sm_80), and key-value
-/// gradients of each query head where heads share them. `deterministic`: of one of its slices, which keeps
-/// pairs of positions and no gradient in f32.
+/// Bytes that backward may need: a bound over the workspaces of cuDNN 9.19 on sm_80, sm_90 and sm_100, of
+/// which tests/cuda_plans has a table. They hold sums of rows, dq in f32 (twice on sm_80), and dk and dv of
+/// each query head if heads share keys. `deterministic`: bytes of one CudnnSlice, which keeps pairs of
+/// positions and no f32 gradient.
 int64_t cudnn_backward_workspace(const AttentionShape& shape, bool deterministic = false);
 
-/// What one call of the deterministic backward computes: it keeps the gradients of all probabilities, 2 bytes
-/// for each pair of positions of each head, so that a call has some samples, or some groups of a sample's
-/// heads, as many as divide them.
+/// One call of the deterministic backward. It keeps the gradients of all probabilities, 2 bytes for each pair
+/// of positions of each head. A slice is therefore some of the samples, or some groups of one sample's heads;
+/// the counts divide the totals.
 struct CudnnSlice {
   int64_t samples = 1, kv_heads = 1;
-  int64_t bytes = 0;  ///< that its workspace may need
+  int64_t bytes = 0;  ///< bound of its workspace
 };
-/// The largest whose workspace is within `bytes`; the smallest where none is. All, where slices would not
-/// begin at multiples of 16 bytes: the sequence is no multiple of 4.
+/// The largest slice with a workspace within `bytes`, or the smallest slice if none fits. The full problem if
+/// seq % 4 != 0: slices would not begin at multiples of 16 bytes.
 CudnnSlice cudnn_slice(const AttentionShape& shape, int64_t bytes);
-/// Where cudnn_backward_workspace() cuts: 16 heads of 8 Ki positions, or 4 of 16 Ki.
+/// Slice size of cudnn_backward_workspace(): 16 heads of 8 Ki positions, or 4 heads of 16 Ki.
 inline constexpr int64_t kCudnnSliceBytes = int64_t{2304} << 20;
 
-/// Why cuDNN is not asked, of what a recipe can say; empty where it is. `window`: AttentionShape's.
-/// `value_dim`: channels of a value, 0: head_dim.
+/// Reason, known from the recipe alone, why cuDNN is not asked; empty if it is. `window`:
+/// AttentionShape::window. `value_dim`: channels of a value, 0: head_dim.
 std::string cudnn_declines(DType t, int64_t head_dim, bool dropout, bool documents, int64_t window,
                            bool soft_cap = false, int64_t value_dim = 0);
 
-/// Why attention of this kind does not go to cuDNN here; empty where it does. When first asked in a process
-/// this compares cuDNN with the kernels here on a small problem of the kind, which takes seconds. What it
-/// returns is not said on stderr any more. `s`: where the calls would go.
+/// Reason why attention of this kind does not go to cuDNN here; empty if it does. The first call of a process
+/// compares cuDNN with the native kernels on a small problem of the kind, which takes seconds. A returned
+/// reason is not printed on stderr again. `s`: stream of the calls.
 enum class CudnnPass : uint8_t { forward, backward, deterministic_backward };
 std::string cudnn_unusable(Stream& s, DType t, const AttentionShape& shape, CudnnPass pass);
-/// For tests: the next call compares again, and reasons are said again.
+/// For tests: the next call compares again, and reasons are printed again.
 void forget_cudnn_checks();
 
-/// The call by cuDNN, where the stream's attention_backend, the call and the machine let it. False: the
-/// caller's native kernels are to, which write all of the result; a reason that no recipe shows was said on
-/// stderr, once. Fails instead where the backend is `cudnn`.
+/// Runs the call by cuDNN if the stream's attention_backend, the call and the machine allow it. Returns false
+/// if the caller's native kernels are to run, which write the full result; a reason that the recipe does not
+/// show was printed on stderr, once. Throws instead if the backend is `cudnn`.
 bool attention_forward_by_cudnn(Stream& s, DType t, bool wide_out, void* out, void* lse,
                                 const AttentionArgs& a);
-/// The same; only in a workspace, and of no gradient that is added to or wide.
+/// Backward by cuDNN, under the same rules. Needs a workspace, and gradients that are neither added to nor
+/// wide.
 bool attention_backward_by_cudnn(Stream& s, DType t, const AttentionSink& dq, const AttentionSink& dk,
                                  const AttentionSink& dv, const void* dout, const void* out, const void* lse,
                                  const AttentionArgs& a);

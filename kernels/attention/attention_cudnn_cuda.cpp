@@ -1,5 +1,5 @@
-// cuDNN's graph attention through its frontend, a library of headers that is slow to compile: only here.
-// libcudnn and libnvrtc, which compiles its kernels, are opened when they are first needed.
+// cuDNN's graph attention through its frontend, a header library that is slow to compile and is included only
+// here. libcudnn and libnvrtc, which compiles its kernels, are opened on first use.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
@@ -14,7 +14,7 @@
 #include "kernels/cuda/library.h"
 
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // what the frontend finds cuDNN's functions in
+void* cudnn_dlhandle = nullptr;  // handle in which the frontend looks up cuDNN's functions
 }
 
 namespace fe = cudnn_frontend;
@@ -22,10 +22,10 @@ namespace fe = cudnn_frontend;
 namespace ltrain {
 namespace {
 
-/// 9.11: the frontend's refusals of older ones were not gone through, and some of its graphs for them are
+/// 9.11. The frontend's refusals for older versions were not reviewed, and some of its graphs for them are
 /// filled from host memory.
 constexpr size_t kOldest = 91100;
-/// Until then backward pads odd lengths by a table that it copies from the host in each call.
+/// Before this version, backward pads odd lengths by a table that each call copies from the host.
 constexpr size_t kTakesOddLengths = 91501;
 
 std::string text_of(size_t version) {
@@ -44,7 +44,8 @@ struct Libraries {
       return;
     }
     version = cudnn.function<size_t()>("cudnnGetVersion")();
-    // Its kernels are compiled by the libnvrtc of the CUDA that it was built with, which it opens by name.
+    // Its kernels are compiled by the libnvrtc of the CUDA version that it was built with, which it opens by
+    // name.
     const int cuda = static_cast<int>(cudnn.function<size_t()>("cudnnGetCudartVersion")() / 1000);
     compiler = std::make_unique<cuda::Library>("libnvrtc", std::vector<int>{cuda});
     if (version < kOldest) {
@@ -58,24 +59,24 @@ struct Libraries {
 };
 
 const Libraries& libraries() {
-  static const Libraries* one = new Libraries;  // live as long as the process
+  static const Libraries* one = new Libraries;  // lives as long as the process
   return *one;
 }
 
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-/// The tensors of a graph by these numbers.
+/// Ids of the tensors of a graph.
 enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv };
 
 struct Plan {
   fe::graph::Graph graph;
-  std::string refused;  ///< why there is none
+  std::string refused;  ///< reason if there is no plan
   int64_t workspace = 0;
 };
 
 fe::DataType_t type_of(DType t) { return t == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16; }
 
-/// The description as a graph that is ready to be planned.
+/// Builds the description as a graph, ready for planning.
 void describe(fe::graph::Graph& g, const CudnnAttention& a) {
   const auto attributes = [&](const char* name, Uid uid, int64_t heads, int64_t width, const CudnnStrides& s,
                               fe::DataType_t type) {
@@ -131,8 +132,8 @@ void describe(fe::graph::Graph& g, const CudnnAttention& a) {
   output(dv, kDv, a.kv_heads, a.dv);
 }
 
-/// Plans a graph, for a card that is here (by its handle) or for one that is described. What cuDNN says
-/// against it otherwise.
+/// Plans a graph for a present card (`handle`) or for a described one (`card`). Returns cuDNN's reason if it
+/// refuses, else an empty string.
 std::string plan(Plan& p, const CudnnAttention& a, int capability, cudnnHandle_t handle,
                  const std::shared_ptr<fe::DeviceProperties>& card) {
   if (a.backward && a.seq % 128 != 0 && libraries().version < kTakesOddLengths)
@@ -140,7 +141,7 @@ std::string plan(Plan& p, const CudnnAttention& a, int capability, cudnnHandle_t
                        text_of(libraries().version), a.seq);
   fe::error_t e;
   try {
-    p.graph.set_sm_version(capability);  // first: nodes copy it, and would ask the driver
+    p.graph.set_sm_version(capability);  // first: nodes copy it, and would otherwise ask the driver
     if (card) p.graph.set_device_properties(card);
     describe(p.graph, a);
     e = p.graph.validate();
@@ -159,14 +160,14 @@ std::string plan(Plan& p, const CudnnAttention& a, int capability, cudnnHandle_t
   return "";
 }
 
-/// Of one GPU: a handle, used by one thread at a time, and what was planned.
+/// State of one GPU: a handle, used by one thread at a time, and the cached plans.
 struct Card {
   cudnnHandle_t handle = nullptr;
   std::string refused;
   std::map<CudnnAttention, std::unique_ptr<Plan>> plans;
 };
 std::mutex cards_mutex;
-/// They live as long as the process: the driver goes before what is static.
+/// Never destroyed: the driver may shut down before static objects.
 std::map<int, Card>& cards() {
   static auto* all = new std::map<int, Card>;
   return *all;
@@ -213,7 +214,7 @@ std::string cudnn_attention(Stream& s, const CudnnAttention& what, const CudnnBu
   if (what.backward) {
     buffers.insert({{kDout, to(at.dout)}, {kDq, at.dq}, {kDk, at.dk}, {kDv, at.dv}});
   }
-  // A failure may have left part of the work on the stream; what comes after writes all of it again.
+  // A failure may leave part of the work on the stream. The native kernels that follow overwrite all of it.
   void* const workspace = at.workspace ? at.workspace : cuda::scratch(s, p->workspace);
   fe::error_t e = p->graph.execute(card.handle, buffers, workspace);
   return e.is_good() ? "" : fmt::format("cuDNN: {}", e.get_message());

@@ -1,4 +1,4 @@
-// Plans of cuDNN for cards that are not here: for tests of builds with CUDA on machines without a GPU.
+// cuDNN's plans for cards that this machine does not have: tests of CUDA builds without a GPU.
 #pragma once
 #include <string>
 
@@ -7,10 +7,10 @@
 namespace ltrain {
 
 struct CudnnPlanned {
-  std::string refused;    ///< what cuDNN says against it; empty: there is a plan
+  std::string refused;    ///< cuDNN's reason against the call; empty if it has a plan
   int64_t workspace = 0;  ///< bytes that the plan needs
 };
-/// `card`: in the JSON that cuDNN describes a device by. capability: 90 for sm_90.
+/// `card`: JSON with which cuDNN describes a device. capability: 90 for sm_90.
 CudnnPlanned cudnn_plan_for(const CudnnAttention& what, int capability, const std::string& card);
 
 }  // namespace ltrain

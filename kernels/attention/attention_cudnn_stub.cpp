@@ -1,4 +1,4 @@
-// Builds without CUDA, or without the headers of cuDNN's frontend.
+// Stub for builds without CUDA or without the headers of cuDNN's frontend.
 #if !defined(LTRAIN_CUDA) || defined(LTRAIN_NO_CUDNN)
 #include "kernels/attention/attention_cudnn.h"
 

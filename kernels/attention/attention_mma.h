@@ -1,5 +1,5 @@
-// Attention of two-byte types on tensor cores: a second implementation of attention_*_cuda (attention.h), for
-// what attention_choice.h gives it. Rows begin at addresses that are multiples of 16 bytes.
+// Attention of 16-bit types on tensor cores: a second implementation of attention_*_cuda (attention.h), run
+// if attention_choice.h chooses it. Rows begin at multiples of 16 bytes.
 #pragma once
 #include "kernels/attention/attention.h"
 #include "kernels/tensor/stream_cuda.h"
@@ -9,6 +9,7 @@ namespace ltrain {
 void attention_mma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a);
 void attention_mma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                             const void* dout, const void* out, const void* lse, const AttentionArgs& a,
-                            int64_t delta_bytes = cuda::kScratchBytes);  ///< of the stream's scratch
+                            /// size of delta in the stream's scratch
+                            int64_t delta_bytes = cuda::kScratchBytes);
 
 }  // namespace ltrain

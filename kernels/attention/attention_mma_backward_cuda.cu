@@ -1,15 +1,15 @@
-// Attention backward on tensor cores, deterministic: one kernel owns keys and sums their gradients over all
-// queries of their heads, one owns queries and sums over keys, so that nothing is added to by two blocks.
-// Both recompute the probabilities. The one of keys works on transposed scores, whose accumulators are the
-// left operand that its sums need.
+// Attention backward on tensor cores, deterministic. One kernel owns keys and sums their gradients over all
+// queries of their heads; the other owns queries and sums over keys, so that no two blocks add to one
+// element. Both recompute the probabilities. The kernel for keys computes transposed scores: their
+// accumulators are the left operand of its sums.
 #include "kernels/attention/attention_mma_cuda.h"
 
 namespace ltrain {
 namespace cuda {
 namespace {
 
-/// delta = sum over channels of dout * out; a grid of (some rows of a head, heads of samples from
-/// `first_unit` on, as lse has them).
+/// delta = sum over channels of dout * out. Grid: (blocks of rows of a head, heads of samples from
+/// `first_unit` on, in the order of lse).
 template <int kValue, class T>
 __global__ void __launch_bounds__(kMmaThreads)
     attention_delta(float* delta, const T* dout, const T* out, int first_unit, int rows, int heads, int dim) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     }
 }
 
-/// kParts: blocks that share the channels of the gradients of a tile of keys, where registers ask for it.
+/// kParts: blocks that share the channels of the gradients of a tile of keys, to limit registers.
 template <class C, class T, int kParts, ScoreMode kMode>
 __global__ void __launch_bounds__(kMmaThreads)
     attention_mma_backward_kv(AttentionSink dk, AttentionSink dv, const T* dout, const float* lse,
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const T* v = rows_of<T>(a.v, a.v_stride, a.k_at.rows, sample, kv_head, value_dim);
   T* const ks = shared_memory<T>();
   T *const vs = ks + C::kRows * kDim, *const qgs = vs + C::kRows * kValue;  // two buffers of q and dout
-  float* const columns = reinterpret_cast<float*>(qgs + 2 * kTiles);        // and of lse and delta
+  float* const columns = reinterpret_cast<float*>(qgs + 2 * kTiles);        // two buffers of lse and delta
   const Tiles q_tiles(a.q_at, C::kN);
   const Tile kt = Tiles(a.k_at, C::kRows)[work.tile / kParts];
   const int part = work.tile % kParts;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * C::kOwn;
   const float scale = score_scale<float>(a), cap = static_cast<float>(a.soft_cap), to_log2 = scale * kLog2e;
 
-  // Step n is tile n % total of those that the queries of the head n / total of the group are seen in.
+  // Step n handles tile n % total of the visible tiles of queries, for head n / total of the group.
   const TileRange seen = queries_that_see(q_tiles, mask, kt);
   const int steps = static_cast<int>(group) * seen.total;
   const auto fetch = [&](int n, int buffer) {
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     float p[C::kM][C::kN / 8][4], ds[C::kM][C::kN / 8][4];
     row_products<C, kDim>(p, ks, first, qs);
     row_products<C, kValue>(ds, vs, first, qs + kQueries);
-    // Columns beyond the tile's queries are zeros in all operands, and give none of the sums anything.
+    // Columns beyond the tile's queries are zero in all operands and add nothing to the sums.
     const bool all_seen =
         kt.at + first + C::kOwn - 1 <= qt.at && mask.lowest(qt.at + qt.count - 1) <= kt.at + first;
 #pragma unroll
@@ -239,7 +239,8 @@ __global__ void __launch_bounds__(kMmaThreads)
     }
 }
 
-/// For each head dim; chosen by registers (scripts/gpu/kernel-resources.json: no spills on sm_80).
+/// Tile sizes for each head dim, chosen by registers (docs/measurements/kernel-resources.json: no spills on
+/// sm_80).
 template <int kDim, int kValue, ScoreMode kMode>
 using QueryCut =
     MmaCutFor<kDim, kValue, (kDim <= 64 && kMode == ScoreMode::plain ? 2 : 1), (kDim <= 192 ? 32 : 16)>;
@@ -261,9 +262,12 @@ void attention_mma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink 
                             const void* dout, const void* out, const void* lse, const AttentionArgs& a,
                             int64_t delta_bytes) {
   const int64_t group = a.heads / a.kv_heads, rows = a.q_at.rows, pairs = a.batch * a.kv_heads;
-  // Deltas lie in the stream's scratch; where not all fit, key-value heads are done some at a time.
+  // Deltas lie in the stream's scratch. If not all fit, key-value heads are processed in several passes.
   const int64_t fit = std::min<int64_t>(delta_bytes / (4 * group * rows), 65535 / group);
-  LT_CHECK(fit > 0, "attention backward of {} queries of {} heads that share keys", rows, group);
+  LT_CHECK(fit > 0,
+           "attention backward: expected the deltas of {} queries of {} heads that share keys to fit {} "
+           "bytes of scratch",
+           rows, group, delta_bytes);
   with_mma_type(t, [&]<class T>() {
     with_mma_dims(a, [&]<int kDim, int kValue>() {
       constexpr int kParts = kKeyParts<kDim>;

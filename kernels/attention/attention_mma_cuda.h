@@ -1,9 +1,9 @@
-// Attention on tensor cores: what its forward and backward share.
+// Attention on tensor cores: code shared by forward and backward.
 //
-// A block owns kRows rows of a tile (queries; keys in the backward for them) and walks over the tiles of the
-// other side, which arrive by asynchronous copies one tile ahead. Each of its warps has 16 kM of the rows to
-// itself: scores stay in its registers as accumulators and become the left operand of the next product there,
-// so that warps meet only where a tile is exchanged.
+// A block owns kRows rows of a tile (queries, or keys in the backward for keys) and loops over the tiles of
+// the other side. These arrive by asynchronous copies, one tile ahead. Each warp owns 16 kM of the rows. Its
+// scores stay in registers as accumulators and become the left operand of the next matmul, so that warps
+// synchronize only when tiles are exchanged.
 #pragma once
 #include "kernels/attention/attention_mma.h"
 #include "kernels/attention/attention_tiles.h"
@@ -16,19 +16,19 @@ namespace ltrain::cuda {
 constexpr int kMmaWarps = 4;
 constexpr int kMmaThreads = kMmaWarps * kWarp;
 
-/// How a kernel cuts its work, of heads that are padded to its channels in shared memory; all of it fits the
-/// 99 KiB of shared memory of the smallest cards.
+/// Tile sizes of a kernel, for head dims padded to kDim in shared memory. All fit the 99 KiB of shared memory
+/// of the smallest cards.
 template <int dim, int row_tiles, int other_rows>
 struct MmaCut {
   static constexpr int kDim = dim;       ///< head dim, a multiple of 32
-  static constexpr int kValue = dim;     ///< of values, likewise
-  static constexpr int kM = row_tiles;   ///< sixteens of rows a warp owns
+  static constexpr int kValue = dim;     ///< channels of a value, a multiple of 32
+  static constexpr int kM = row_tiles;   ///< 16-row tiles that a warp owns
   static constexpr int kN = other_rows;  ///< rows of a tile of the other side, a multiple of 16
-  static constexpr int kOwn = 16 * kM;   ///< rows a warp owns
+  static constexpr int kOwn = 16 * kM;   ///< rows that a warp owns
   static constexpr int kRows = kMmaWarps * kOwn;
 };
 
-/// The same with values of another width than keys.
+/// MmaCut with values of another width than keys.
 template <int dim, int value, int row_tiles, int other_rows>
 struct MmaCutOfValues : MmaCut<dim, row_tiles, other_rows> {
   static constexpr int kValue = value;
@@ -37,7 +37,7 @@ template <int dim, int value, int row_tiles, int other_rows>
 using MmaCutFor = std::conditional_t<dim == value, MmaCut<dim, row_tiles, other_rows>,
                                      MmaCutOfValues<dim, value, row_tiles, other_rows>>;
 
-/// Begins to copy a tile; rows beyond `count` become zero, and what is beyond `dim` channels of a row.
+/// Starts the copy of a tile. Rows beyond `count` and channels beyond `dim` become zero.
 template <int kDim, int kRows, class T>
 __device__ __forceinline__ void fetch_rows(T* to, const T* from, int64_t stride, int64_t count, int dim) {
   constexpr int kChunks = kDim / 8;
@@ -48,7 +48,8 @@ __device__ __forceinline__ void fetch_rows(T* to, const T* from, int64_t stride,
   }
 }
 
-/// to = the warp's rows of `own`, from `first` on, times the rows of `other`, both kWide channels: scores.
+/// to = scores: the warp's rows of `own`, from row `first` on, times the rows of `other`^T, both kWide
+/// channels.
 template <class C, int kWide, class T>
 __device__ __forceinline__ void row_products(float (&to)[C::kM][C::kN / 8][4], const T* own, int first,
                                              const T* other) {
@@ -76,7 +77,7 @@ __device__ __forceinline__ void row_products(float (&to)[C::kM][C::kN / 8][4], c
   }
 }
 
-/// to += weights times the rows of `other`, kOut of their kWide channels from 8 first_chunk on.
+/// to += weights * `other`, for kOut of the kWide channels, from channel 8 first_chunk on.
 template <class C, int kWide, int kOut, class T>
 __device__ __forceinline__ void add_weighted(float (&to)[C::kM][kOut / 8][4],
                                              const uint32_t (&weights)[C::kM][C::kN / 16][4], const T* other,
@@ -96,7 +97,7 @@ __device__ __forceinline__ void add_weighted(float (&to)[C::kM][kOut / 8][4],
     }
 }
 
-/// Accumulators as a left operand.
+/// Converts accumulators to a left operand.
 template <class C, class T>
 __device__ __forceinline__ void as_weights(uint32_t (&to)[C::kM][C::kN / 16][4],
                                            const float (&from)[C::kM][C::kN / 8][4]) {
@@ -111,15 +112,15 @@ __device__ __forceinline__ void as_weights(uint32_t (&to)[C::kM][C::kN / 16][4],
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-/// What a kernel does with scores between the two products.
+/// Operation on the scores between the two matmuls.
 enum class ScoreMode {
   plain,
-  dropout,  ///< of the probabilities
-  soft_cap  ///< with it probabilities are never dropped here (attention_choice.cpp)
+  dropout,  ///< dropout of the probabilities
+  soft_cap  ///< excludes dropout (attention_choice.cpp)
 };
 
-/// A score that is soft-capped, and its slope, by 2^x and a division: both are within some units of float's
-/// last place of the cap, far below what the operands' type leaves of a score.
+/// Soft-capped score and its slope, by 2^x and a division. Both errors are some units in the last place of a
+/// float at the cap, far below the rounding of a 16-bit operand.
 __device__ __forceinline__ SoftCapped<float> soft_cap_fast(float x, float cap) {
   const float u = x / cap, e = exp2_fast(-2.0f * kLog2e * fabs(u)), inverse = 1.0f / (1.0f + e);
   const float t = (1.0f - e) * inverse;
@@ -129,19 +130,21 @@ __device__ __forceinline__ SoftCapped<float> soft_cap_fast(float x, float cap) {
 /// Calls f<mode>().
 template <class F>
 void with_score_mode(const AttentionArgs& a, F&& f) {
-  LT_CHECK(!a.drop.threshold || a.soft_cap == 0, "dropout of probabilities of soft-capped scores");
+  LT_CHECK(!a.drop.threshold || a.soft_cap == 0,
+           "attention: expected no dropout of probabilities with soft_cap {}, got dropout threshold {}",
+           a.soft_cap, a.drop.threshold);
   if (a.soft_cap > 0) return f.template operator()<ScoreMode::soft_cap>();
   a.drop.threshold ? f.template operator()<ScoreMode::dropout>() : f.template operator()<ScoreMode::plain>();
 }
 
-/// Over the four lanes that share a row.
+/// Reduction over the four lanes that share a row.
 template <class F>
 __device__ __forceinline__ float quad_reduce(float v, F f) {
   v = f(v, __shfl_xor_sync(kAllLanes, v, 1));
   return f(v, __shfl_xor_sync(kAllLanes, v, 2));
 }
 
-/// 0 or 1/(1-p) for the probability of (query, key), by position; only where dropout is on.
+/// 0 or 1/(1-p) for the probability of (query, key), by position. Called only with dropout.
 inline __device__ float keep_factor(const AttentionArgs& a, int64_t sample, int64_t head, int64_t query,
                                     int64_t key) {
   const DropoutArgs& d = a.drop;
@@ -150,19 +153,19 @@ inline __device__ float keep_factor(const AttentionArgs& a, int64_t sample, int6
   return r.v[key & 3] >= d.threshold ? d.scale : 0.0f;
 }
 
-/// Rows of a matrix of heads: `row` of a sample, from the first channel of a head on.
+/// Address of the first row of a sample, at the first channel of a head.
 template <class T>
 __device__ __forceinline__ const T* rows_of(const void* data, int64_t stride, int64_t rows, int64_t sample,
                                             int64_t head, int64_t head_dim) {
   return static_cast<const T*>(data) + sample * rows * stride + head * head_dim;
 }
 
-// GCC takes pairs that are neither loaded nor stored for read.
+// GCC takes pairs that are neither loaded nor stored for uninitialized reads.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
-/// A lane's channels of a row of a gradient: `value(d, i)`, i 0 and 1, are the two from col + 8 d on, d <
-/// pairs of kPairs. All that is added to is loaded before anything is stored: the compiler cannot know that
-/// no gradient lies where another one is stored, and would load pair after pair.
+/// Writes a lane's channels of a row of a gradient: `value(d, i)`, i 0 and 1, are the channels from col + 8 d
+/// on, d < pairs <= kPairs. All old values are loaded before the first store: the compiler must assume that
+/// stores alias loads, and would otherwise load pair after pair.
 template <class T, int kPairs, class F>
 __device__ __forceinline__ void give_pairs(const AttentionSink& to, int64_t row, int64_t col, int pairs,
                                            F&& value) {
@@ -187,17 +190,18 @@ __device__ __forceinline__ void give_pairs(const AttentionSink& to, int64_t row,
 }
 #pragma GCC diagnostic pop
 
-/// Sums over the channels, at most kDim, of rows of two matrices, 16 bytes a lane at a time: how a block of
-/// kMmaThreads cuts them.
+/// Dot products of rows of two matrices over at most kDim channels, 16 bytes a lane at a time, by a block of
+/// kMmaThreads.
 template <int kDim>
 struct RowDot {
   static constexpr int kPacks = kDim / 8;
-  static constexpr int kLanes = kPacks > 16 ? 32 : kPacks > 8 ? 16 : 8;  ///< that share a row
+  static constexpr int kLanes = kPacks > 16 ? 32 : kPacks > 8 ? 16 : 8;  ///< lanes that share a row
   static constexpr int kRows = kMmaThreads / kLanes;
   static_assert(kDim % 8 == 0 && kPacks <= 32);
   static __device__ int row() { return static_cast<int>(threadIdx.x) / kLanes; }
   static __device__ bool first() { return threadIdx.x % kLanes == 0; }
-  /// Of the row of `dim` that begins at element `at` in both; 0 where it is not `there`. All lanes get it.
+  /// Dot product of the rows of `dim` channels that begin at element `at`; 0 unless `there`. All lanes get
+  /// it.
   template <class T>
   static __device__ float of(const T* a, const T* b, int64_t at, int dim, bool there) {
     const int lane = threadIdx.x % kLanes;
@@ -213,11 +217,13 @@ struct RowDot {
   }
 };
 
-/// Calls f with the channels that keys and values are padded to.
+/// Calls f with the padded widths of keys and values.
 template <class F>
 void with_mma_dims(const AttentionArgs& a, F&& f) {
   LT_CHECK(a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && a.value_dim <= a.head_dim && a.head_dim <= 256,
-           "attention of head dim {} and values of {} on tensor cores", a.head_dim, a.value_dim);
+           "attention on tensor cores: expected head dims that are multiples of 8, values no wider than "
+           "keys, at most 256; got head dim {} and value dim {}",
+           a.head_dim, a.value_dim);
   if (a.head_dim <= 64) return f.template operator()<64, 64>();
   if (a.head_dim <= 96) return f.template operator()<96, 96>();
   if (a.head_dim <= 128) return f.template operator()<128, 128>();
@@ -226,10 +232,10 @@ void with_mma_dims(const AttentionArgs& a, F&& f) {
   f.template operator()<256, 256>();
 }
 
-/// Calls f with the two-byte type.
+/// Calls f with the 16-bit type.
 template <class F>
 void with_mma_type(DType t, F&& f) {
-  LT_CHECK(is_half(t), "attention of {} on tensor cores", dtype_name(t));
+  LT_CHECK(is_half(t), "attention on tensor cores: expected bf16 or f16, got {}", dtype_name(t));
   t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
 }
 

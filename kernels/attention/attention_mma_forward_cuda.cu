@@ -1,5 +1,5 @@
 // Attention forward on tensor cores (FlashAttention-2, arXiv:2307.08691): scores of a tile of keys, a running
-// maximum and sum in float, probabilities rounded to the type of the values.
+// maximum and sum in float, probabilities rounded to the dtype of the values.
 #include "kernels/attention/attention_mma_cuda.h"
 
 namespace ltrain {
@@ -20,10 +20,10 @@ __global__ void __launch_bounds__(kMmaThreads)
   T* const qs = shared_memory<T>();
   T* const kvs = qs + C::kRows * kDim;  // two buffers of keys and values
   const Tiles k_tiles(a.k_at, C::kN);
-  const Tile qt = Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];  // late ones see most keys
+  const Tile qt = Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];  // late queries see most keys
   const Mask mask(a, sample);
   const int64_t highest =
-      mask.lowest(qt.at + qt.count - 1);  // keys from here on are in every query's document
+      mask.lowest(qt.at + qt.count - 1);  // every query's document includes keys from here on
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * C::kOwn;
   const float inner = score_scale<float>(a), cap = static_cast<float>(a.soft_cap);
   const float scale = kMode == ScoreMode::soft_cap ? 1.0f : inner, to_log2 = scale * kLog2e;
@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kMmaThreads)
   for (int n = 0;; ++n) {
     wait_for_copies();
     if (n >= seen.total) break;
-    __syncthreads();  // this tile is there, and nobody reads the one before any more
+    __syncthreads();  // this tile has arrived, and all warps have read the previous one
     const Tile kt = k_tiles[seen[n]];
     if (n + 1 < seen.total) fetch(n + 1, (n + 1) % 2), commit_copies();
-    if (kt.at > qt.at + first + C::kOwn - 1) continue;  // nothing for this warp's queries
+    if (kt.at > qt.at + first + C::kOwn - 1) continue;  // all keys come after this warp's queries
     const T* ks = kvs + n % 2 * kTiles;
     float s[C::kM][C::kN / 8][4];
     row_products<C, kDim>(s, qs, first, ks);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kMmaThreads)
         for (int n = 0; n < C::kN / 8; ++n)
           high = std::max(high, std::max(s[m][n][2 * half], s[m][n][2 * half + 1]));
         high = quad_reduce(high, Max());
-        const float shift = high == -INFINITY ? 0.0f : high * to_log2;  // -infinity: nothing seen yet
+        const float shift = high == -INFINITY ? 0.0f : high * to_log2;  // -infinity: no key seen yet
         const float fade = exp2_fast(top[m][half] * to_log2 - shift);
         top[m][half] = high;
         float total = 0;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kMmaThreads)
             total += p;
             s[m][n][i] = p;
           }
-        sum[m][half] = sum[m][half] * fade + total;  // of this lane's columns
+        sum[m][half] = sum[m][half] * fade + total;  // sum over this lane's columns
 #pragma unroll
         for (int d = 0; d < kValue / 8; ++d) acc[m][d][2 * half] *= fade, acc[m][d][2 * half + 1] *= fade;
         if constexpr (kMode == ScoreMode::dropout) {
@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(kMmaThreads)
     }
 }
 
-/// For each head dim; chosen by registers (scripts/gpu/kernel-resources.json: no spills on sm_80).
+/// Tile sizes for each head dim, chosen by registers (docs/measurements/kernel-resources.json: no spills on
+/// sm_80).
 template <int kDim, int kValue, ScoreMode kMode>
 using ForwardCut = MmaCutFor<kDim, kValue, (kDim <= 128 && kMode != ScoreMode::dropout ? 2 : 1),
                              (kDim <= (kMode == ScoreMode::dropout ? 64 : 96) ? 64 : 32)>;

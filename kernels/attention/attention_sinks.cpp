@@ -10,8 +10,10 @@ SinkShape shape_of(const Tensor& out, const Tensor& lse, const Tensor& sinks, in
   LT_CHECK(lse.shape.rank == 3 && out.rows() == lse.shape[0] * lse.shape[2] &&
                out.cols() % lse.shape[1] == 0 && sinks.dtype == out.dtype && first_head >= 0 &&
                first_head + lse.shape[1] <= sinks.elements(),
-           "sinks {} from head {} on for attention {} with {}", to_string(sinks.shape), first_head,
-           to_string(out.shape), to_string(lse.shape));
+           "attention sinks: expected lse (batch, heads, rows), out (batch * rows, heads * head_dim) and "
+           "sinks of the dtype of out for heads from {} on; got lse {}, out {} {}, sinks {} {}",
+           first_head, to_string(lse.shape), dtype_name(out.dtype), to_string(out.shape),
+           dtype_name(sinks.dtype), to_string(sinks.shape));
   return {lse.shape[0], lse.shape[1], lse.shape[2], out.cols() / lse.shape[1], false};
 }
 
@@ -34,7 +36,9 @@ void attention_sinks_backward(Stream& s, Tensor dsinks, Tensor dout, Tensor out,
                               int64_t first_head, bool accumulate) {
   SinkShape shape = shape_of(out, lse, sinks, first_head);
   LT_CHECK(dsinks.shape == sinks.shape && dout.shape == out.shape && dout.dtype == out.dtype,
-           "gradient of sinks {} into {}", to_string(sinks.shape), to_string(dsinks.shape));
+           "attention sinks backward: expected dsinks {} and dout {} {}, got dsinks {} and dout {} {}",
+           to_string(sinks.shape), dtype_name(out.dtype), to_string(out.shape), to_string(dsinks.shape),
+           dtype_name(dout.dtype), to_string(dout.shape));
   const bool part = shape.heads < sinks.elements();
   if (s.meta()) {
     s.meta()->add(s, op_cost("attention_sinks_backward", OpClass::elementwise, 2.0 * out.elements(), {},

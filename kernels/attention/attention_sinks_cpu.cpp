@@ -15,8 +15,8 @@ void attention_sinks_forward_cpu(DType t, void* out, void* lse, const void* sink
       for (int64_t row = begin; row < end; ++row)
         for (int64_t h = 0; h < p.heads; ++h) {
           A& sum = sums[(row / p.rows * p.heads + h) * p.rows + row % p.rows];
-          const A over = get(sink, h) - sum;        // the sink's logit to those of all keys
-          const A low = std::exp(-std::abs(over));  // of the smaller of both to the larger
+          const A over = get(sink, h) - sum;        // log ratio of the sink's term to the sum over all keys
+          const A low = std::exp(-std::abs(over));  // ratio of the smaller of both to the larger
           const A keys = over > 0 ? low / (1 + low) : 1 / (1 + low);
           sum += std::max(over, A(0)) + std::log1p(low);
           T* to = static_cast<T*>(out) + (row * p.heads + h) * p.head_dim;
@@ -30,7 +30,7 @@ void attention_sinks_backward_cpu(DType t, void* dsinks, const void* dout, const
                                   const void* sinks, SinkShape p) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    constexpr int64_t kBlock = 64;  // rows summed first, whatever the threads
+    constexpr int64_t kBlock = 64;  // rows of a partial sum, independent of the number of threads
     const int64_t rows = p.batch * p.rows, blocks = (rows + kBlock - 1) / kBlock;
     const T* sink = static_cast<const T*>(sinks);
     const A* sums = static_cast<const A*>(lse);

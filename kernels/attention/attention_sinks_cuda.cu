@@ -5,7 +5,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// A warp a (row, head).
+/// One warp for each (row, head).
 template <class T>
 __global__ void apply_sinks(T* out, compute_t<T>* lse, const T* sinks, int64_t pairs, SinkShape p) {
   using A = compute_t<T>;
@@ -14,18 +14,18 @@ __global__ void apply_sinks(T* out, compute_t<T>* lse, const T* sinks, int64_t p
     const int64_t row = n / p.heads, h = n % p.heads,
                   at = (row / p.rows * p.heads + h) * p.rows + row % p.rows;
     const A sum = lse[at], over = get(sinks, h) - sum;
-    const A low = exp(-fabs(over));  // of the smaller of both to the larger
+    const A low = exp(-fabs(over));  // ratio of the smaller of both to the larger
     const A keys = over > 0 ? low / (1 + low) : 1 / (1 + low);
     for (int64_t c = lane; c < p.head_dim; c += kWarp) {
       const int64_t i = n * p.head_dim + c;
       put(out, i, get(out, i) * keys);
     }
-    __syncwarp();  // every lane has read lse before one writes it
+    __syncwarp();  // every lane has read lse before lane 0 writes it
     if (lane == 0) lse[at] = sum + (over > 0 ? over : A(0)) + log1p(low);
   }
 }
 
-/// What a row adds to the gradient of a head's sink.
+/// Term of a row in the gradient of a head's sink.
 template <class T>
 struct SinkTerm {
   const T *dout, *out, *sinks;

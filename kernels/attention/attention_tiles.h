@@ -1,4 +1,4 @@
-// How attention cuts queries and keys, on every device.
+// Tiles of queries and keys, on every device.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ struct Tile {
   int64_t row, count, at;
 };
 
-/// Cuts rows into tiles of at most `block`, none of them across the gap between two runs.
+/// Divides rows into tiles of at most `block` rows. No tile crosses the gap between two runs.
 struct Tiles {
   Positions p;
   int64_t block, in_first, total;
@@ -29,19 +29,19 @@ struct Tiles {
   }
 };
 
-/// What a query of the sample may look at.
+/// Keys that a query of the sample may see.
 struct Mask {
-  const int32_t* documents;  ///< of the sample, or null
-  int64_t window;            ///< 0: none
+  const int32_t* documents;  ///< documents of the sample, or null
+  int64_t window;            ///< 0: no window
   LT_HD Mask(const AttentionArgs& a, int64_t sample)
       : documents(a.documents ? a.documents + sample * a.seq : nullptr), window(a.window) {}
-  /// The first key that the query sees; does not descend from query to query.
+  /// First key that the query sees; does not descend from query to query.
   LT_HD int64_t lowest(int64_t query) const {
     const int64_t document = documents ? documents[query] : 0;
     const int64_t in_window = window ? query - window + 1 : 0;
     return document > in_window ? document : in_window;
   }
-  /// True where a query sees all keys up to its own.
+  /// True if every query sees all keys up to its own.
   LT_HD bool causal_only() const { return !documents && window == 0; }
   LT_HD bool hides(const Tile& queries, const Tile& keys) const {
     return keys.at > queries.at + queries.count - 1 || keys.at + keys.count <= lowest(queries.at);
@@ -57,10 +57,10 @@ struct Mask {
   }
 };
 
-/// Some tiles of each of the two runs, in the order of their rows.
+/// A range of tiles in each of the two runs, in the order of their rows.
 struct TileRange {
   int first = 0, second = 0, in_first = 0, total = 0;
-  /// Of `runs`, from `from` up to `until` in each run, counted in it.
+  /// Tiles [from, until) of each run of `runs`, counted within the run.
   LT_HD static TileRange of(const Tiles& runs, const int (&from)[2], const int (&until)[2]) {
     TileRange r;
     r.in_first = until[0] > from[0] ? until[0] - from[0] : 0;
@@ -68,7 +68,7 @@ struct TileRange {
     r.first = from[0], r.second = static_cast<int>(runs.in_first) + from[1] - r.in_first;
     return r;
   }
-  /// The number of its n-th tile.
+  /// Index of the n-th tile of the range.
   LT_HD int operator[](int n) const { return (n < in_first ? first : second) + n; }
 };
 
@@ -80,18 +80,18 @@ struct TileRun {
         rows(static_cast<int>(run == 0 ? t.p.split : t.p.rows - t.p.split)),
         block(static_cast<int>(t.block)),
         tiles((rows + block - 1) / block) {}
-  /// The first tile that has a row at `position` or behind it.
+  /// First tile with a row at or after `position`.
   LT_HD int from(int position) const {
     return position >= at + rows ? tiles : position > at ? (position - at) / block : 0;
   }
-  /// One behind the last tile that begins before `position`.
+  /// One past the last tile that begins before `position`.
   LT_HD int until(int position) const {
     const int64_t ahead = position > at ? (int64_t{position} - at + block - 1) / block : 0;
     return ahead < tiles ? static_cast<int>(ahead) : tiles;
   }
 };
 
-/// The tiles of keys that some of these queries see.
+/// Tiles of keys that some of these queries see.
 LT_HD inline TileRange keys_seen(const Tiles& keys, const Mask& mask, const Tile& queries) {
   const int lowest = static_cast<int>(mask.lowest(queries.at));
   int from[2], until[2];
@@ -102,7 +102,7 @@ LT_HD inline TileRange keys_seen(const Tiles& keys, const Mask& mask, const Tile
   return TileRange::of(keys, from, until);
 }
 
-/// Of the numbers from `from` up to `until`, of which those that `seen` accepts come first: one behind them.
+/// One past the last number of [from, until) that `seen` accepts. The accepted numbers come first.
 struct BinarySearch {
   template <class F>
   LT_HD int operator()(int from, int until, F&& seen) const {
@@ -118,8 +118,8 @@ struct BinarySearch {
   }
 };
 
-/// The tiles of queries of which some see some of these keys. Where documents begin is looked up; a tile of
-/// queries that begins in a document behind the keys is followed by no other that sees them.
+/// Tiles of queries that see some of these keys. Documents need a search: if a tile of queries begins in a
+/// document after the keys, no later tile sees them.
 template <class Search = BinarySearch>
 LT_HD inline TileRange queries_that_see(const Tiles& queries, const Mask& mask, const Tile& keys,
                                         Search search = {}) {
@@ -139,40 +139,42 @@ LT_HD inline TileRange queries_that_see(const Tiles& queries, const Mask& mask, 
   return TileRange::of(queries, from, until);
 }
 
-/// The order in which pieces of work begin: tiles that have most to do first, as the others fill what these
-/// leave of a kernel's time; of all units whose other side fits the cache together, before the next ones
-/// begin. A unit is a head, or a key-value head, of a sample.
+/// Order in which pieces of work start. Heavy tiles come first, so that light tiles fill the end of the
+/// kernel. All tiles of `together` units, whose other side fits the L2 cache, come before the next units. A
+/// unit is a head, or a key-value head, of a sample.
 struct WorkList {
   int units = 0, tiles = 0, together = 1;
-  /// `other_bytes`: of what the tiles of a unit read of the other side; `sharing`: units that read the same.
+  /// `other_bytes`: bytes that the tiles of a unit read of the other side; `sharing`: units that read the
+  /// same bytes.
   WorkList(int64_t units, int64_t tiles, int64_t other_bytes, int64_t sharing)
       : units(static_cast<int>(units)),
         tiles(static_cast<int>(tiles)),
         together(static_cast<int>(std::min(units, std::max<int64_t>(kCache / other_bytes, 1) * sharing))) {
-    LT_CHECK(units * tiles < int64_t{1} << 31, "attention of {} heads of samples in {} tiles", units, tiles);
+    LT_CHECK(units * tiles < int64_t{1} << 31,
+             "attention: expected fewer than 2^31 pieces of work, got {} heads of samples with {} tiles each",
+             units, tiles);
   }
   LT_HD int pieces() const { return units * tiles; }
   struct Work {
     int tile, unit;
   };
-  /// The tile counts from the heaviest.
+  /// Work of a block. Tile 0 is the heaviest.
   LT_HD Work operator[](unsigned block) const {
     const unsigned size = static_cast<unsigned>(together) * tiles, which = block / size, rest = block % size;
     const int first = static_cast<int>(which) * together, left = units - first;
     const unsigned here = left < together ? left : together;
     return {static_cast<int>(rest / here), first + static_cast<int>(rest % here)};
   }
-  static constexpr int64_t kCache =
-      32 << 20;  ///< of the 40 MB that an A100 has, and of the 50 MB of H100 and H200
+  static constexpr int64_t kCache = 32 << 20;  ///< part of 40 MB of L2 on A100 and 50 MB on H100 and H200
 };
 
-/// What products of queries and keys are multiplied by.
+/// Factor of the scores.
 template <class A>
 LT_HD A score_scale(const AttentionArgs& a) {
   return a.scale > 0 ? A(a.scale) : A(1) / std::sqrt(A(a.head_dim));
 }
 
-/// The first Philox call of the probabilities of one query; four keys come from each.
+/// First Philox call for the probabilities of one query. Each call serves four keys.
 LT_HD inline uint64_t dropout_call(const AttentionArgs& a, int64_t sample, int64_t head, int64_t query) {
   const uint64_t all = static_cast<uint64_t>(a.drop.sample_index[sample]) * a.all_heads + a.first_head + head;
   return (all * a.seq + query) * static_cast<uint64_t>((a.seq + 3) / 4);

@@ -1,16 +1,17 @@
-// Attention of two-byte types on Hopper's tensor cores (wgmma, bulk tensor copies): a third implementation of
-// attention_*_cuda (attention.h), for what attention_choice.h gives it.
+// Attention of 16-bit types on Hopper's tensor cores (wgmma, bulk tensor copies): a third implementation of
+// attention_*_cuda (attention.h), run if attention_choice.h chooses it.
 #pragma once
 #include "kernels/attention/attention.h"
 #include "kernels/tensor/stream_cuda.h"
 
 namespace ltrain {
 
-/// `blocks`: of the grid; 0: one for each multiprocessor.
+/// `blocks`: grid size; 0: one block for each multiprocessor.
 void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void* lse, const AttentionArgs& a,
                              int64_t blocks = 0);
 void attention_wgmma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                               const void* dout, const void* out, const void* lse, const AttentionArgs& a,
-                              int64_t statistics_bytes = cuda::kScratchBytes);  ///< of the stream's scratch
+                              /// size of lse and delta in the stream's scratch
+                              int64_t statistics_bytes = cuda::kScratchBytes);
 
 }  // namespace ltrain

@@ -1,18 +1,18 @@
-// Attention backward on Hopper, deterministic: as attention_mma_backward_cuda.cu, one kernel owns keys and
-// one owns queries, and both recompute the probabilities; the one of keys works on transposed scores. All
-// left operands of the sums are accumulators of the products before, so that nothing but tiles goes through
-// shared memory. Exponentials are computed while other products run: those of the sum over the tile before
-// in the kernel of queries; in that of keys, which has no registers left for it, those of dout and the
-// values, and scores of the next queries are begun beside the sum of dk.
+// Attention backward on Hopper, deterministic. Like attention_mma_backward_cuda.cu it has one kernel that
+// owns keys and one that owns queries; both recompute the probabilities, and the kernel for keys computes
+// transposed scores. All left operands of the sums are accumulators of the previous matmuls, so that only
+// tiles go through shared memory. Exponentials overlap with a matmul. In the kernel for queries it is dQ of
+// the previous tile. The kernel for keys has no registers left for that: its exponentials overlap with dO
+// V^T, and the scores of the next queries start beside the dK matmul.
 #include "kernels/attention/attention_wgmma_cuda.h"
 
 namespace ltrain {
 namespace cuda {
 namespace {
 
-/// For each tile of kN queries: kN times log2(e) lse, then kN times delta, the sum over channels of dout *
-/// out. Where a query sees nothing or is beyond the tile, infinity makes its probabilities zero. A grid of
-/// (some rows of the tiles of a head, heads of samples from `first_unit` on, as lse has them).
+/// For each tile of kN queries: kN values of log2(e) lse, then kN values of delta, the sum over channels of
+/// dout * out. Infinity, for a query that sees nothing or lies beyond the tile, makes its probabilities zero.
+/// Grid: (blocks of rows of the tiles of a head, heads of samples from `first_unit` on, in the order of lse).
 template <int kN, int kDim, class T>
 __global__ void __launch_bounds__(kMmaThreads)
     attention_statistics(float* to, const T* dout, const T* out, const float* lse, int first_unit,
@@ -33,11 +33,11 @@ __global__ void __launch_bounds__(kMmaThreads)
   of_tile[kN + col] = sum;
 }
 
-/// Buffers of keys in the kernel of queries: those of a tile are read until its step ends, and the products
-/// of the next tile with its keys are begun before, so that two would let nothing be copied ahead.
+/// Buffers of keys in the kernel for queries. A tile's keys are read until its step ends, and the matmuls of
+/// the next tile with its keys start before that. With two buffers no tile could be copied ahead.
 constexpr int kKeyStages = 3;
 
-/// For a tile of queries: dq = the sum over keys. `statistics`: by tiles of kStatistics queries.
+/// dq of a tile of queries: sum over keys. `statistics`: in tiles of kStatistics queries.
 template <class C, int kStatistics, class T>
 __global__ void __launch_bounds__(C::kThreads, 1)
     attention_wgmma_backward_q(const __grid_constant__ TensorMap q_map,
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   Mbarrier *const k_there = own_there + 1, *const v_there = k_there + kKeyStages;
   Mbarrier *const k_free = v_there + kStages, *const v_free = k_free + kKeyStages;
   Step* const steps = reinterpret_cast<Step*>(v_free + kStages);
-  const ShortTile qt = Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];  // late ones see most keys
+  const ShortTile qt = Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];  // late queries see most keys
   const Mask mask(a, sample);
 
   if (threadIdx.x == 0) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   } else {
     more_registers<C::kMany>();
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
-    const int first = warp_index() * 16 - 64;  // of the warp's queries
+    const int first = warp_index() * 16 - 64;  // first of the warp's queries
     const float scale = score_scale<float>(a), to_log2 = scale * kToLog2;
     float acc[kDim / 2], s[kN / 2], ds[kN / 2], row_lse[2], row_delta[2];
     uint32_t weights[kN / 16][4];
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const Tiles of_statistics(a.q_at, kStatistics);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // A tile here begins where one of the statistics does, and rows beyond its run have infinities.
+      // A tile begins at the begin of a tile of statistics, and rows beyond its run have infinities.
       const int64_t row = qt.row + std::min(first + 8 * half + lane / 4, qt.count - 1);
       const int64_t in_run = row < a.q_at.split ? row : row - a.q_at.split;
       const int64_t tile = (row < a.q_at.split ? 0 : of_statistics.in_first) + in_run / kStatistics;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       if (lane == 0) mbarrier_arrive(free);
     };
 
-    // Scores become probabilities.
+    // Turns scores into probabilities.
     const auto soften = [&](const Step& kt) {
       if (kt.hidden()) {
 #pragma unroll
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           const int row = first + 8 * half + lane / 4;
           const int begin = row < qt.count ? static_cast<int>(mask.lowest(qt.at + row)) - kt.at : 0;
           const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count()) : 0;
-          // Columns are counted from `begin` on: one comparison each.
+          // Columns are counted from `begin` on, so that one comparison each is enough.
           const unsigned seen = std::max(end - begin, 0), from = lane % 4 * 2 - begin;
 #pragma unroll
           for (int c = 0; c < kN / 8; ++c)
@@ -140,12 +140,13 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) ds[i] = s[i] * (ds[i] - row_delta[i % 4 / 2]);
     };
-    // Step n, once its keys are there.
+    // Step n, after its keys have arrived.
     const auto step_of = [&](int n) {
       mbarrier_wait(k_there + n % kKeyStages, n / kKeyStages % 2);
       return read_step(steps + n % kKeyStages);
     };
-    // Scores of tile n in one group, and what its probabilities' gradients are made from in the next.
+    // Starts the scores of tile n in one wgmma group, and dO V^T for the gradients of its probabilities in
+    // the next group.
     const auto begin_tile = [&](int n) {
       const int stage = n % kStages, parity = n / kStages % 2;
       in_flight(s), in_flight(ds), in_flight(acc);
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #endif
 }
 
-/// For a tile of keys: dk and dv = the sums over the queries of all heads that share it.
+/// dk and dv of a tile of keys: sums over the queries of all heads that share it.
 template <class C, class T>
 __global__ void __launch_bounds__(C::kThreads, 1)
     attention_wgmma_backward_kv(const __grid_constant__ TensorMap q_map,
@@ -253,7 +254,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       }
       const Tiles q_tiles(a.q_at, kN);
       const TileRange seen = queries_that_see(q_tiles, mask, kt, WarpSearch());
-      const int steps_of_all = heads * seen.total;  // the tiles of the first head that shares these keys, ...
+      // tiles of the first head that shares these keys, then of the second, ...
+      const int steps_of_all = heads * seen.total;
       if (threadIdx.x == 0) {
         if (steps_of_all == 0) steps[0] = Step::nothing(), mbarrier_arrive(q_there);
         for (int n = 0, h = 0, j = 0; n < steps_of_all; ++n) {
@@ -278,19 +280,18 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   } else {
     more_registers<C::kMany>();
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
-    const int first = warp_index() * 16 - 64;  // of the warp's keys
+    const int first = warp_index() * 16 - 64;  // first of the warp's keys
     const float scale = score_scale<float>(a), to_log2 = scale * kToLog2;
     float acc_k[kDim / 2], acc_v[kDim / 2], p[kN / 2], ds[kN / 2];
     uint32_t weights[kN / 16][4];  // probabilities, then gradients of scores
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) acc_k[i] = acc_v[i] = 0;
-    // Scores become probabilities.
+    // Turns scores into probabilities.
     const auto soften = [&](const Step& qt, int stage) {
       const float* const column = columns + stage * 2 * kN + lane % 4 * 2;
-      // Queries beyond the tile have an infinite lse, and what is computed for keys beyond theirs is not
-      // written.
+      // Queries beyond the tile have an infinite lse. Results for keys beyond the tile are not written.
       if (mask.causal_only()) {
-        // A query sees the keys up to its own: one comparison each, where this warpgroup has later ones.
+        // A query sees the keys up to its own: one comparison each, if this warpgroup has later keys.
         if (kt.at + 64 * group + 63 > qt.at) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
@@ -336,7 +337,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           for (int i = 4 * c + odd; i < 4 * c + 4; i += 2) ds[i] = p[i] * (ds[i] - col_delta);
         }
     };
-    // Step n, once its queries are there.
+    // Step n, after its queries have arrived.
     const auto step_of = [&](int n) {
       mbarrier_wait(q_there + n % kStages, n / kStages % 2);
       return read_step(steps + n % kStages);
@@ -344,9 +345,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const auto done_with = [&](Mbarrier* free) {
       if (lane == 0) mbarrier_arrive(free);
     };
-    // Goes on to the next step of which some query sees a key of this warpgroup; false where there is none.
-    // The other warpgroup may be at one that is passed over here. `held`: the buffers of queries that
-    // products still read, of which nothing may be waited for beyond the step that follows.
+    // Advances to the next step with a query that sees a key of this warpgroup; false if there is none. The
+    // other warpgroup may run a step that is skipped here. `held`: buffer of queries that matmuls still read.
+    // A skipped step first waits for them and frees the buffer, which the next tile needs.
     int n = -1, held = -1;
     Step step = Step::of(0, 0, false, true);
     const auto advance = [&] {
@@ -364,7 +365,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       }
       return false;
     };
-    // Each begins a group of products of step n.
+    // Each of these starts a wgmma group of step n.
     const auto begin_p = [&] {
       wgmma_fence();
       begin_scores<T, kDim, C::kRows, kN>(p, ks, 64 * group, qs + n % kStages * kTile);
@@ -409,8 +410,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         begin_dk();
         held = stage;
         if (!advance()) break;
-        begin_p();  // beside the sum of dk: other orders of these are serialised
-                    // (scripts/gpu/keep-resources.sh)
+        begin_p();  // beside the dK matmul; ptxas serialises other orders (scripts/gpu/keep-resources.sh)
         wgmma_wait<1>();
         in_flight(acc_k);
         if (held >= 0) done_with(q_free + held);
@@ -445,9 +445,13 @@ void attention_wgmma_backward(Stream& s, DType t, AttentionSink dq, AttentionSin
       using K = WgmmaKeys<kDim>;
       const int64_t group = a.heads / a.kv_heads, pairs = a.batch * a.kv_heads;
       const int64_t padded = Tiles(a.q_at, K::kN).total * K::kN;
-      // Statistics lie in the stream's scratch; where not all fit, key-value heads are done some at a time.
+      // Statistics lie in the stream's scratch. If not all fit, key-value heads are processed in several
+      // passes.
       const int64_t fit = std::min<int64_t>(statistics_bytes / (8 * group * padded), 65535 / group);
-      LT_CHECK(fit > 0, "attention backward of {} queries of {} heads that share keys", a.q_at.rows, group);
+      LT_CHECK(fit > 0,
+               "attention backward: expected the statistics of {} queries of {} heads that share keys to fit "
+               "{} bytes of scratch",
+               a.q_at.rows, group, statistics_bytes);
       const int64_t width = a.heads * kDim, kv_width = a.kv_heads * kDim;
       const auto queries = [&](const void* data, int64_t stride, int rows) {
         return head_map(data, stride, width, a.q_at, a.batch, rows);

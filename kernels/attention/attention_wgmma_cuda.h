@@ -1,9 +1,9 @@
-// Attention on Hopper's tensor cores: what its forward and backward share.
+// Attention on Hopper's tensor cores: code shared by forward and backward.
 //
-// A block owns a tile of rows, 64 for each of its warpgroups that compute, and walks over the tiles of the
-// other side; in the forward it then takes another one. One more warpgroup only copies: it keeps few
-// registers, and the others get what it gives up. Between them stand, for each buffer, an mbarrier that says
-// that a tile is there, and one that says that all warps are done with it.
+// A block owns a tile of rows, 64 for each of its compute warpgroups, and loops over the tiles of the other
+// side. The forward then takes another tile. One more warpgroup only copies: it keeps few registers and
+// leaves the rest to the others. Each buffer has two mbarriers: one says that a tile has arrived, the other
+// that all warps have finished with it.
 #pragma once
 #include "kernels/attention/attention_mma_cuda.h"
 #include "kernels/attention/attention_wgmma.h"
@@ -11,22 +11,22 @@
 
 namespace ltrain::cuda {
 
-constexpr int kStages = 2;  ///< buffers of each operand, where a kernel does not say otherwise
+constexpr int kStages = 2;  ///< buffers of each operand, unless a kernel has its own number
 constexpr float kToLog2 = 1.4426950408889634f;
 
-/// How a kernel cuts its work.
+/// Tile sizes of a kernel.
 template <int dim, int groups, int other_rows>
 struct WgmmaCut {
   static constexpr int kDim = dim;        ///< head dim, a multiple of kPanel
-  static constexpr int kGroups = groups;  ///< warpgroups that compute, with 64 rows each
+  static constexpr int kGroups = groups;  ///< compute warpgroups, with 64 rows each
   static constexpr int kRows = 64 * groups;
   static constexpr int kN = other_rows;  ///< rows of a tile of the other side
   static constexpr int kThreads = (groups + 1) * kWarpgroup;
   static constexpr int kOwnBytes = 2 * kRows * dim, kTileBytes = 2 * kN * dim;
-  /// Registers of a thread that copies, and of one that computes: of 64 Ki of a multiprocessor.
+  /// Registers of a copying thread and of a computing thread, out of 64 Ki for each multiprocessor.
   static constexpr int kFew = groups == 3 ? 32 : 24, kMany = groups == 3 ? 160 : 240;
 };
-/// Its thread that copies goes from one piece of the list to the next.
+/// The copying thread goes from one piece of the list to the next, which needs more registers.
 template <int dim>
 struct WgmmaForward : WgmmaCut<dim, (dim == 64 ? 3 : 2), 128> {
   static constexpr int kFew = dim == 64 ? 32 : 40, kMany = dim == 64 ? 160 : 232;
@@ -36,11 +36,11 @@ using WgmmaQueries = WgmmaCut<kDim, 2, 96>;
 template <int kDim>
 using WgmmaKeys = WgmmaCut<kDim, 2, (kDim == 64 ? 96 : 64)>;
 
-constexpr int kStoreRows = 16;  ///< of a box of results: those of a warp
+constexpr int kStoreRows = 16;  ///< rows of a box of results: the rows of a warp
 
-/// Heads of a matrix (batch * rows, stride) of two-byte elements as (columns, rows of a run, runs, samples),
-/// so that rows beyond a run arrive as zeros: what another sample has there may be infinite, and infinity
-/// times a probability of zero is not zero.
+/// Tensor map of the heads of a matrix (batch * rows, stride) of two-byte elements, as (columns, rows of a
+/// run, runs, samples). Rows beyond a run therefore arrive as zeros: the next sample's rows could be
+/// infinite, and infinity times a probability of zero is NaN.
 inline TensorMap head_map(const void* data, int64_t stride, int64_t columns, const Positions& at,
                           int64_t batch, int box_rows) {
   const int64_t runs = at.rows > at.split ? 2 : 1;
@@ -49,7 +49,7 @@ inline TensorMap head_map(const void* data, int64_t stride, int64_t columns, con
                                 box_rows});
 }
 
-/// An 8-byte word in shared memory for each of the barriers, and for each of the steps.
+/// An 8-byte word in shared memory for each barrier and each step.
 constexpr int64_t barrier_bytes(int barriers, int steps) { return 8 * (barriers + steps); }
 
 #ifdef LT_HOPPER
@@ -62,17 +62,18 @@ struct ShortTile {
   __device__ operator Tile() const { return {row, count, at}; }
 };
 
-/// A tile of the other side, as the warpgroup that copies tells the others: it alone knows which are to come.
-/// In shared memory, one for each buffer; what announces the tile's bytes shows it to those that wait for
-/// them.
+/// A tile of the other side, announced by the copying warpgroup, which alone has the list of tiles. One lies
+/// in shared memory for each buffer. The mbarrier of the tile's bytes also makes the step visible to the
+/// waiting warps.
 struct Step {
   int at, packed;
-  /// No rows: there is not even a first tile. `hidden`: some query may not see some row.
+  /// `count` 0: the list of tiles is empty. `hidden`: some query may not see some row. `more`: another step
+  /// follows.
   static __device__ Step of(int at, int count, bool hidden, bool more) {
     return {at, 4 * count + 2 * hidden + more};
   }
   static __device__ Step nothing() { return {0, 0}; }
-  /// Of keys for a tile of queries, the last of which sees none before `highest`.
+  /// Step of a tile of keys for a tile of queries. The last query sees no key before `highest`.
   static __device__ Step keys(const ShortTile& keys, int block, const ShortTile& queries, int highest,
                               bool more) {
     const bool hidden = keys.count < block || keys.at + keys.count - 1 > queries.at || highest > keys.at;
@@ -80,13 +81,14 @@ struct Step {
   }
   __device__ int count() const { return packed / 4; }
   __device__ bool hidden() const { return packed & 2; }
-  __device__ bool more() const { return packed & 1; }  ///< another one follows
+  __device__ bool more() const { return packed & 1; }  ///< another step follows
 };
 __device__ __forceinline__ Step read_step(const Step* step) {
   return {uniform(step->at), uniform(step->packed)};
 }
 
-/// BinarySearch (attention_tiles.h) by all lanes of a warp, 32 at a time: as long as what it finds.
+/// BinarySearch (attention_tiles.h) by all lanes of a warp, 32 numbers at a time. Its time grows with the
+/// number found.
 struct WarpSearch {
   template <class F>
   __device__ int operator()(int from, int until, F&& seen) const {
@@ -99,7 +101,7 @@ struct WarpSearch {
   }
 };
 
-/// Begins to copy a tile of a head.
+/// Starts the copy of a tile of a head.
 template <int kDim, int kRows, class T>
 __device__ __forceinline__ void load_tile(T* to, const TensorMap& map, Mbarrier* there, const Positions& at,
                                           const ShortTile& tile, int64_t sample, int64_t head) {
@@ -110,7 +112,8 @@ __device__ __forceinline__ void load_tile(T* to, const TensorMap& map, Mbarrier*
              sample);
 }
 
-/// Where columns `col` and col + 1 of a row lie in a warp's results, which are boxes of kStoreRows rows.
+/// Element index of columns `col` and col + 1 of a row in a warp's results, which are boxes of kStoreRows
+/// rows.
 template <class O>
 __device__ __forceinline__ int place_in_boxes(int row, int col) {
   constexpr int kWide = kPanelBytes / static_cast<int>(sizeof(O)), kPart = 16 / static_cast<int>(sizeof(O));
@@ -118,7 +121,8 @@ __device__ __forceinline__ int place_in_boxes(int row, int col) {
   return (col / kWide * kStoreRows + row) * kWide + part * kPart + col % kPart;
 }
 
-/// Begins to store a warp's results: of a head's tile, from its row `first` on. `map`: of two-byte elements.
+/// Starts the store of a warp's results to a head's tile, from row `first` of the tile on. `map`: two-byte
+/// elements.
 template <int kDim, class O>
 __device__ __forceinline__ void store_rows(const TensorMap& map, const O* from, const Positions& at,
                                            const ShortTile& tile, int first, int64_t sample, int64_t head) {
@@ -131,15 +135,15 @@ __device__ __forceinline__ void store_rows(const TensorMap& map, const O* from, 
   commit_stores();
 }
 
-/// One of two halves of a lane's rows of an accumulator, times `scale`, to a row of a gradient from the
-/// lane's first channel `col` on. What is added to is loaded before anything is stored.
+/// Writes one of the two row halves of a lane's accumulator, times `scale`, to a row of a gradient, from
+/// channel `col` on. Old values are loaded before the first store.
 template <class T, int n>
 __device__ __forceinline__ void give_row(const AttentionSink& to, int64_t row, int64_t col,
                                          const float (&acc)[n], int half, float scale) {
   give_pairs<T, n / 4>(to, row, col, n / 4, [&](int d, int i) { return acc[4 * d + 2 * half + i] * scale; });
 }
 
-/// Begins s = the warpgroup's 64 rows of `own`, from `first` on, times the rows of `other`: scores.
+/// Starts s = scores: the warpgroup's 64 rows of `own`, from row `first` on, times the rows of `other`^T.
 template <class T, int kDim, int kOwnRows, int kN>
 __device__ __forceinline__ void begin_scores(float (&s)[kN / 2], const T* own, int first, const T* other) {
 #pragma unroll
@@ -147,7 +151,7 @@ __device__ __forceinline__ void begin_scores(float (&s)[kN / 2], const T* own, i
     wgmma<T, kN>(s, along_columns(own, kOwnRows, first, k), along_columns(other, kN, 0, k), k > 0);
 }
 
-/// Begins acc += weights times the rows of `other`.
+/// Starts acc += weights * `other`.
 template <class T, int kDim, int kN>
 __device__ __forceinline__ void begin_sums(float (&acc)[kDim / 2], const uint32_t (&weights)[kN / 16][4],
                                            const T* other) {
@@ -156,17 +160,17 @@ __device__ __forceinline__ void begin_sums(float (&acc)[kDim / 2], const uint32_
     wgmma<T, kDim, Along::rows>(acc, weights[k / 16], along_rows(other, kN, 0, k), true);
 }
 
-/// wgmma_wait(), but not before `computed`, which is not negative, is known. ptxas moves a wait for products
-/// up as far as the results allow, over the exponentials of a tile too ("memory" orders what nvcc does, not
-/// what ptxas does), but over no branch on what is computed. `passed`: a phase that has been waited for
-/// before; scripts/gpu/kernel-products.py counts in the machine code.
+/// wgmma_wait() that does not start before `computed`, a value >= 0, is known. ptxas hoists a wait for wgmma
+/// as far as its results allow, even above the exponentials of a tile: "memory" binds nvcc and not ptxas. It
+/// does not hoist above a branch on a computed value. `passed`: a barrier phase that was already waited for.
+/// scripts/gpu/kernel-products.py counts the waits in the machine code.
 template <int groups_left>
 __device__ __forceinline__ void wgmma_wait_behind(float computed, Mbarrier* passed, int parity) {
   if (computed < 0) mbarrier_wait(passed, parity);
   wgmma_wait<groups_left>();
 }
 
-/// Accumulators as a left operand.
+/// Converts accumulators to a left operand.
 template <class T, int kN>
 __device__ __forceinline__ void as_left(uint32_t (&to)[kN / 16][4], const float (&from)[kN / 2]) {
 #pragma unroll
@@ -180,7 +184,8 @@ __device__ __forceinline__ void as_left(uint32_t (&to)[kN / 16][4], const float 
 /// Calls f with the head dim.
 template <class F>
 void with_wgmma_dim(int64_t head_dim, F&& f) {
-  LT_CHECK(head_dim == 64 || head_dim == 128, "attention of head dim {} on Hopper's tensor cores", head_dim);
+  LT_CHECK(head_dim == 64 || head_dim == 128,
+           "attention on Hopper's tensor cores: expected head dim 64 or 128, got {}", head_dim);
   head_dim == 64 ? f.template operator()<64>() : f.template operator()<128>();
 }
 

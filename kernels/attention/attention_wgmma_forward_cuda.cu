@@ -1,8 +1,8 @@
-// Attention forward on Hopper (after FlashAttention-3, arXiv:2407.08608). Scores of the next tile of keys are
-// begun together with the sum over values of the one before, and the exponentials of the one are computed
-// while the tensor cores do the other; named barriers have the warpgroups take turns at beginning, so that
-// one computes exponentials while another one's products run. Blocks stay: while a tile's last sum is
-// computed and its results leave by bulk stores, the queries and keys of the next one arrive.
+// Attention forward on Hopper (after FlashAttention-3, arXiv:2407.08608). Scores of the next tile of keys
+// start together with P V of the previous tile. The exponentials of one overlap with the matmul of the other.
+// Named barriers make the warpgroups start alternately, so that one computes exponentials while the matmuls
+// of another run. Blocks are persistent: the queries and keys of the next tile arrive during the last P V and
+// the bulk stores of the current one.
 #include "kernels/attention/attention_wgmma_cuda.h"
 #include "kernels/cuda/persistent_cuda.h"
 
@@ -10,7 +10,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr float kRise = 8;  ///< log2 of how large a probability may grow, which 16-bit types hold
+constexpr float kRise = 8;  ///< log2 of the largest probability before a rescale; 16-bit types hold it
 constexpr float kLn2 = 0.69314718055994531f;
 
 template <class C, class T, class O>
@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   Mbarrier *const q_free = q_there + 1, *const k_there = q_free + 1, *const v_there = k_there + kStages;
   Mbarrier *const k_free = v_there + kStages, *const v_free = k_free + kStages;
   Step* const steps = reinterpret_cast<Step*>(v_free + kStages);
-  int* const pieces = reinterpret_cast<int*>(steps + kStages);  // that steps are the first of
-  // Tiles count from the heaviest: late queries see most keys.
+  int* const pieces = reinterpret_cast<int*>(steps + kStages);  // pieces whose first step is in the slot
+  // Tiles are numbered from the heaviest: late queries see most keys.
   const auto queries_of = [&](const WorkList::Work& work) -> ShortTile {
     return Tiles(a.q_at, C::kRows)[list.tiles - 1 - work.tile];
   };
@@ -81,12 +81,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           load_tile<kDim, kN>(vs + v.stage * kTile, v_map, v_there + v.stage, a.k_at, kt, sample, kv_head);
         }
       }
-      mbarrier_arrive(k_there + k.stage);  // there is no more
+      mbarrier_arrive(k_there + k.stage);  // end of the list
     }
   } else {
     more_registers<C::kMany>();
     const int group = warp_index() / 4 - 1, lane = threadIdx.x % kWarp;
-    const int first = warp_index() * 16 - 64;  // of the warp's queries
+    const int first = warp_index() * 16 - 64;  // first of the warp's queries
     const float to_log2 = score_scale<float>(a) * kToLog2;
     O* const mine = outs + first * kDim;
     const auto done_with = [&](Mbarrier* free) {
@@ -102,14 +102,14 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const int head = work.unit % heads, sample = work.unit / heads;
       const ShortTile qt = queries_of(work);
       const Mask mask(a, sample);
-      // A row's probabilities are 2^(scores - shift). Its shift follows the largest score only where that is
-      // more than kRise above it: most tiles leave it, and what was summed, as they are.
+      // A row's probabilities are 2^(scores - shift). The shift follows the largest score only if that is
+      // more than kRise above it. Most tiles therefore rescale neither the shift nor the sums.
       float acc[kDim / 2], s[kN / 2], shift[2] = {-INFINITY, -INFINITY}, sum[2] = {}, fade[2];
       uint32_t weights[kN / 16][4];
 #pragma unroll
       for (int i = 0; i < kDim / 2; ++i) acc[i] = 0;
 
-      // s becomes the probabilities, as far as they are known; what was summed before is to fade.
+      // s becomes the probabilities under the current shift; `fade` rescales the earlier sums.
       const auto soften = [&](const Step& kt) {
         if (kt.hidden()) {
 #pragma unroll
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             const int row = first + 8 * half + lane / 4;
             const int begin = row < qt.count ? static_cast<int>(mask.lowest(qt.at + row)) - kt.at : 0;
             const int end = row < qt.count ? std::min(qt.at + row - kt.at + 1, kt.count()) : 0;
-            // Columns are counted from `begin` on: one comparison each.
+            // Columns are counted from `begin` on, so that one comparison each is enough.
             const unsigned seen = std::max(end - begin, 0), from = lane % 4 * 2 - begin;
 #pragma unroll
             for (int n = 0; n < kN / 8; ++n)
@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             high = fmaxf(high, fmaxf(s[4 * n + 2 * half], s[4 * n + 2 * half + 1]));
           high = quad_reduce(high, Max()) * to_log2;
           if (high - shift[half] <= kRise) high = shift[half];
-          const float from = high == -INFINITY ? 0.0f : high;  // -infinity: nothing seen yet
-          fade[half] = exp2_fast(shift[half] - from);          // 1 where it stays
+          const float from = high == -INFINITY ? 0.0f : high;  // -infinity: no key seen yet
+          fade[half] = exp2_fast(shift[half] - from);          // 1 if the shift is unchanged
           shift[half] = high;
           float total = 0;
 #pragma unroll
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
               s[4 * n + i] = exp2_fast(s[4 * n + i] * to_log2 - from);
               total += s[4 * n + i];
             }
-          sum[half] = sum[half] * fade[half] + total;  // of this lane's columns
+          sum[half] = sum[half] * fade[half] + total;  // sum over this lane's columns
         }
       };
 
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         q.next(), v.next();
       }
 
-      if (lane == 0) wait_for_stores();  // of the piece before
+      if (lane == 0) wait_for_stores();  // stores of the previous piece
       __syncwarp();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -242,7 +242,7 @@ void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void*
       const TensorMap v = head_map(a.v, a.v_stride, a.kv_heads * kDim, a.k_at, a.batch, C::kN);
       const int64_t stay = std::min<int64_t>(list.pieces(), blocks > 0 ? blocks : multiprocessors());
       const auto run = [&]<class O>() {
-        constexpr int64_t kPair = sizeof(O) / 2;  // elements of a map for one of O
+        constexpr int64_t kPair = sizeof(O) / 2;  // elements of the map for one element of O
         constexpr int64_t shared = C::kOwnBytes * (1 + kPair) + 2 * kStages * C::kTileBytes +
                                    barrier_bytes(2 + 4 * kStages, kStages) + 4 * kStages;
         static_assert(shared <= kMostShared);

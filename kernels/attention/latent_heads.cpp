@@ -7,12 +7,14 @@ namespace {
 
 void check(const LatentHeads& h, const Tensor& qkv, const Tensor& q, const Tensor& kv, const Tensor& rope) {
   const int64_t rows = qkv.rows();
-  LT_CHECK(
-      h.value > 0 && qkv.cols() == h.qkv_width() && q.rows() == rows && q.cols() == h.heads * h.width() &&
-          kv.rows() == rows && kv.cols() == h.heads * (h.nope + h.value) && rope.rows() == rows &&
-          rope.cols() == h.rope && q.dtype == qkv.dtype && kv.dtype == qkv.dtype && rope.dtype == qkv.dtype,
-      "{} heads of {} + {} channels and values of {} from {}, {} and {}: qkv is {}", h.heads, h.nope, h.rope,
-      h.value, to_string(q.shape), to_string(kv.shape), to_string(rope.shape), to_string(qkv.shape));
+  LT_CHECK(h.value > 0 && qkv.cols() == h.qkv_width() && q.rows() == rows &&
+               q.cols() == h.heads * h.width() && kv.rows() == rows &&
+               kv.cols() == h.heads * (h.nope + h.value) && rope.rows() == rows && rope.cols() == h.rope &&
+               q.dtype == qkv.dtype && kv.dtype == qkv.dtype && rope.dtype == qkv.dtype,
+           "latent attention: expected {} heads of {} + {} channels and values of {}: qkv (T, {}), q (T, "
+           "{}), kv (T, {}), key_rope (T, {}) of one dtype; got qkv {}, q {}, kv {}, key_rope {}",
+           h.heads, h.nope, h.rope, h.value, h.qkv_width(), h.heads * h.width(), h.heads * (h.nope + h.value),
+           h.rope, to_string(qkv.shape), to_string(q.shape), to_string(kv.shape), to_string(rope.shape));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Heads of multi-head latent attention (arXiv:2405.04434): a head's query and key are `nope` channels and
-// then `rope` that rotate, which the keys of all heads share; a value has `value` channels.
+// Heads of multi-head latent attention (arXiv:2405.04434). A head's query and key are `nope` channels and
+// then `rope` rotary channels; all heads share the rotary channels of the key. A value has `value` channels.
 #pragma once
 #include "kernels/tensor/dtype.h"
 #include "kernels/tensor/kernel.h"
@@ -12,17 +12,17 @@ struct LatentHeads {
   LT_HD int64_t width() const { return nope + rope; }
   LT_HD int64_t qkv_width() const { return heads * (2 * width() + value); }
   template <class F>
-  void sizes(F&& f) const {  // for messages
+  void sizes(F&& f) const {  // names for messages
     f("heads", heads), f("nope", nope), f("rope", rope), f("value", value);
   }
 };
 
-/// qkv: (T, qkv_width) = rows of query heads, key heads, value heads, none rotated. q: (T, heads *
-/// width). kv: (T, heads * (nope + value)), of each head its key without the shared part, then its value.
-/// key_rope: (T, rope).
+/// qkv: (T, qkv_width) = rows of query heads, key heads, value heads, not rotated. q: (T, heads * width). kv:
+/// (T, heads * (nope + value)), for each head the key without its shared channels, then the value. key_rope:
+/// (T, rope).
 void latent_heads_forward(Stream& s, Tensor qkv, Tensor q, Tensor kv, Tensor key_rope,
                           const LatentHeads& heads);
-/// Gradients from that of qkv, which is no longer rotated: dkey_rope is a sum over heads.
+/// Gradients of the inputs from dqkv, which is already rotated back. dkey_rope is a sum over heads.
 void latent_heads_backward(Stream& s, Tensor dq, Tensor dkv, Tensor dkey_rope, Tensor dqkv,
                            const LatentHeads& heads);
 

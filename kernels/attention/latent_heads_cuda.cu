@@ -5,7 +5,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// A thread writes one channel of qkv.
+/// One thread writes one channel of qkv.
 template <class T>
 __global__ void gather_heads(T* qkv, const T* q, const T* kv, const T* key_rope, int64_t channels,
                              LatentHeads p) {
@@ -25,7 +25,7 @@ __global__ void gather_heads(T* qkv, const T* q, const T* kv, const T* key_rope,
   }
 }
 
-/// A thread writes one channel of a row of dq, dkv and dkey_rope, one after the other.
+/// One thread writes one channel of a row of dq, dkv and dkey_rope, one after the other.
 template <class T>
 __global__ void scatter_heads(T* dq, T* dkv, T* dkey_rope, const T* dqkv, int64_t channels, LatentHeads p) {
   using A = compute_t<T>;

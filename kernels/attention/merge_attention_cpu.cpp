@@ -17,8 +17,8 @@ void merge(T* out, T* lse, const T* block_out, const T* block_lse, int64_t batch
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t at = (row / rows * heads + h) * rows + row % rows;
         const T mine = lse[at], other = block_lse[at];
-        if (other == kNone) continue;  // sigmoid of minus infinity; and of a difference of two of them
-        const T low = std::exp(-std::abs(other - mine));  // of the smaller sum to the larger
+        if (other == kNone) continue;  // the block saw no key; also avoids the difference of two infinities
+        const T low = std::exp(-std::abs(other - mine));  // ratio of the smaller sum to the larger
         const T weight = other > mine ? 1 / (1 + low) : low / (1 + low);
         lse[at] = std::max(mine, other) + std::log1p(low);
         T* to = out + (row * heads + h) * head_dim;

@@ -5,7 +5,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// A warp a (row, head).
+/// One warp for each (row, head).
 template <class T>
 __global__ void merge(T* out, T* lse, const T* block_out, const T* block_lse, int64_t pairs, int64_t heads,
                       int64_t rows, int64_t head_dim) {
@@ -14,11 +14,11 @@ __global__ void merge(T* out, T* lse, const T* block_out, const T* block_lse, in
     const int64_t row = n / heads, h = n % heads, at = (row / rows * heads + h) * rows + row % rows;
     const T mine = lse[at], other = block_lse[at];
     if (other == -T(INFINITY)) continue;
-    const T low = exp(-fabs(other - mine));  // of the smaller sum to the larger
+    const T low = exp(-fabs(other - mine));  // ratio of the smaller sum to the larger
     const T weight = other > mine ? 1 / (1 + low) : low / (1 + low);
     for (int64_t c = lane; c < head_dim; c += kWarp)
       out[n * head_dim + c] -= weight * (out[n * head_dim + c] - block_out[n * head_dim + c]);
-    __syncwarp();  // every lane has read lse before one writes it
+    __syncwarp();  // every lane has read lse before lane 0 writes it
     if (lane == 0) lse[at] = (mine > other ? mine : other) + log1p(low);
   }
 }

@@ -9,8 +9,9 @@ void rope(Stream& s, Tensor qkv, Tensor table, const RowMap& map, const RopeHead
   const int64_t rotary_dim = table.shape[1] * 2;
   LT_CHECK(qkv.rows() % map.seq == 0 && h.heads * h.head_dim <= qkv.cols() && table.shape[0] >= seq &&
                rotary_dim > 0 && h.first >= 0 && h.first + rotary_dim <= h.head_dim,
-           "rope of {} heads of {} from channel {} on in {}, a table of {}, {} positions", h.heads,
-           h.head_dim, h.first, to_string(qkv.shape), to_string(table.shape), seq);
+           "rope: expected {} heads of {} channels, {} of them rotated from channel {} on, and a table of {} "
+           "positions; got qkv {} and table {}",
+           h.heads, h.head_dim, rotary_dim, h.first, seq, to_string(qkv.shape), to_string(table.shape));
   const char* name = inverse ? "rope_backward" : "rope_forward";
   if (s.meta()) {
     const double n = static_cast<double>(qkv.rows()) * h.heads * rotary_dim;

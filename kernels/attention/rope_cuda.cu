@@ -6,9 +6,9 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kHeadsAtOnce = 4;  // heads that a thread has loaded before it stores the first
+constexpr int kHeadsAtOnce = 4;  // heads that a thread loads before it stores the first
 
-/// A thread turns one pair of channels.
+/// One thread rotates one pair of channels.
 template <class T>
 __global__ void rope(T* qkv, const float* table, int64_t pairs, int64_t width, RowMapArgs map, RopeHeads p,
                      int64_t half, bool inverse) {
@@ -25,9 +25,9 @@ __global__ void rope(T* qkv, const float* table, int64_t pairs, int64_t width, R
   }
 }
 
-/// A thread turns the pairs of two packs, of every head_lanes-th head, by the same angles: neighbouring
-/// threads have neighbouring packs of a head, then neighbouring heads of a row. Pairs are element j of the
-/// one pack and of the other, or neighbours in both. `threads`: rows * head_lanes * half_packs, below 2^31.
+/// One thread rotates the pairs of two packs, of every head_lanes-th head, by the same angles. Neighbouring
+/// threads have neighbouring packs of a head, then neighbouring heads of a row. A pair is element j of both
+/// packs, or two neighbours in one pack. `threads`: rows * head_lanes * half_packs, below 2^31.
 template <class T, bool kInterleaved>
 __global__ void rope_packs(T* qkv, const float* table, uint32_t threads, uint32_t half_packs,
                            uint32_t head_lanes, int64_t width, RowMapArgs map, RopeHeads p, bool inverse) {

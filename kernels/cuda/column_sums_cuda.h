@@ -1,5 +1,5 @@
-// Sums over the rows of a matrix, column by column, in an order that depends on the shape alone: gradients of
-// biases and of norm weights. Rows are cut into chunks, each summed in order; then the chunks are.
+// Column sums of a matrix, in an order that depends on the shape alone: gradients of biases and of norm
+// weights. Rows are divided into chunks. Each chunk is summed in order, then the chunks are.
 #pragma once
 #include "kernels/cuda/pack_cuda.h"
 
@@ -7,16 +7,16 @@ namespace ltrain::cuda {
 
 constexpr int kColumnThreads = 128;
 constexpr int64_t kMostRowChunks = 512;
-constexpr int kChunkGroups = 16;  // of add_chunks
+constexpr int kChunkGroups = 16;  // groups of threads of add_chunks
 
-/// Rows are cut into this many chunks, each with partial sums of its own; fewer where scratch of
-/// `bytes_a_chunk` each would not hold them.
+/// Number of chunks of rows, each with its own partial sums; fewer if the scratch cannot hold `bytes_a_chunk`
+/// for each.
 inline int64_t row_chunks(int64_t rows, int64_t bytes_a_chunk, int64_t most = kMostRowChunks) {
   const int64_t fit = std::max<int64_t>(1, kScratchBytes / bytes_a_chunk);
   return std::min(fit, std::clamp<int64_t>(rows / 16, 1, most));
 }
 
-/// partial[chunk, col] = sum over the chunk's rows of what element(row, col) gives N columns from col on.
+/// partial[chunk, col] = sum over the chunk's rows of element(row, col), which returns N columns from col on.
 template <int N, class A, class E>
 __global__ void partial_column_sums(A* partial, E element, int64_t rows, int64_t cols) {
   const int64_t chunk = blockIdx.y, chunks = gridDim.y;
@@ -32,9 +32,9 @@ __global__ void partial_column_sums(A* partial, E element, int64_t rows, int64_t
   }
 }
 
-/// out[col] (+)= the chunks' sums. A block has a warp of columns; groups of threads add every
-/// kChunkGroups-th chunk, and the first group adds the groups. The second row of blocks does the same for
-/// `second`, whose chunks lie behind those of the first.
+/// out[col] (+)= sum over chunks. A block has a warp of columns; groups of threads add every kChunkGroups-th
+/// chunk, and the first group adds the groups. The second row of blocks does the same for `second`, with
+/// chunks behind those of `first`.
 template <class A>
 __global__ void add_chunks(A* first, A* second, const A* partial, int64_t chunks, int64_t cols,
                            bool accumulate) {
@@ -57,7 +57,7 @@ __global__ void add_chunks(A* first, A* second, const A* partial, int64_t chunks
   store_one(out, col, sum);
 }
 
-/// `second`: null where there is one output.
+/// `second`: null for one output.
 template <class A>
 void sum_chunks(Stream& s, A* first, A* second, const A* partial, int64_t chunks, int64_t cols,
                 bool accumulate) {
@@ -66,8 +66,8 @@ void sum_chunks(Stream& s, A* first, A* second, const A* partial, int64_t chunks
          chunks, cols, accumulate);
 }
 
-/// out[col] (+)= sum over rows of what element(A* v, row, col) puts into v for N columns from col on; N
-/// divides cols.
+/// out[col] (+)= sum over rows of element(A* v, row, col), which writes N columns from col on to v; N divides
+/// cols.
 template <int N, class A, class E>
 void column_sums(Stream& s, A* out, E element, int64_t rows, int64_t cols, bool accumulate) {
   const int64_t bytes = cols * static_cast<int64_t>(sizeof(A)), chunks = row_chunks(rows, bytes);
@@ -78,7 +78,7 @@ void column_sums(Stream& s, A* out, E element, int64_t rows, int64_t cols, bool 
   sum_chunks<A>(s, out, nullptr, static_cast<const A*>(partial), chunks, cols, accumulate);
 }
 
-/// An element that gives one column, as N columns.
+/// Adapter for an element function with one column.
 template <class E>
 struct OneColumn {
   E of;

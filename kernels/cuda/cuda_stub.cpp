@@ -1,4 +1,4 @@
-// In a build without CUDA: what stands in the place of device_cuda.cpp.
+// Stub of device_cuda.cpp in builds without CUDA.
 #ifndef LTRAIN_CUDA
 #include "base/error.h"
 #include "kernels/tensor/host_work.h"

@@ -29,7 +29,7 @@ void cuda_check(cudaError_t result, const char* what) {
 
 namespace {
 
-/// Of one record(), on the GPU that its thread used then.
+/// Event of one record(), on the GPU that its thread used.
 struct CudaEvent final : Event::State {
   cudaEvent_t event = nullptr;
   int device = 0;
@@ -39,7 +39,8 @@ struct CudaEvent final : Event::State {
   }
   ~CudaEvent() override { cudaEventDestroy(event); }
   bool happened() override {
-    cuda_check(cudaSetDevice(device), "asking for an event");  // else a watching thread takes memory of GPU 0
+    // otherwise a watching thread takes memory of GPU 0
+    cuda_check(cudaSetDevice(device), "asking for an event");
     const cudaError_t e = cudaEventQuery(event);
     if (e != cudaErrorNotReady) cuda_check(e, "asking for an event");
     return e == cudaSuccess;
@@ -69,10 +70,9 @@ struct TimingEvent {
   }
 };
 
-/// Where a device's clock stood against the host's. A new one each second: times since it are floats of
-/// milliseconds.
+/// Device clock against host clock. A new origin each second: times since it are floats of milliseconds.
 struct ClockOrigin {
-  TimingEvent event{nullptr};  // our streams do not wait for the null stream, nor it for them
+  TimingEvent event{nullptr};  // our streams and the null stream do not wait for each other
   double at = 0;
   ClockOrigin() {
     cuda_check(cudaEventSynchronize(event.event), "waiting for a timing event");
@@ -111,7 +111,7 @@ class CudaStream final : public Stream {
     cudaStreamDestroy(stream_);
   }
 
-  /// For work that talks to the stream itself. A kernel of the CPU would read device memory.
+  /// Work that uses the stream itself has no CPU form: a CPU kernel would read device memory.
   void launch(std::function<void()>) override {
     fail(ExitCode::internal, "an op without a CUDA kernel on the stream {}", name());
   }
@@ -123,13 +123,13 @@ class CudaStream final : public Stream {
   void do_wait(const Event& event) override {
     if (!event.state()) return;
     if (const auto* cuda = dynamic_cast<const CudaEvent*>(event.state().get())) {
-      if (recording() || !times_waits_)  // work that is recorded is not timed
+      if (recording() || !times_waits_)  // captured work is not timed
         return cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
       auto begin = std::make_unique<TimingEvent>(stream_);
       cuda_check(cudaStreamWaitEvent(stream_, cuda->event, 0), "waiting for an event");
       pending_waits_.push_back({event.axes, std::move(begin), std::make_unique<TimingEvent>(stream_)});
     } else {
-      event.state()->block();  // of a worker on the host
+      event.state()->block();  // event of a host worker
     }
   }
   void run_on_host(std::function<void()> work) {
@@ -140,7 +140,7 @@ class CudaStream final : public Stream {
       if (!c->failure->kept()) c->failure->keep(c->work);
     };
     cuda_check(cudaLaunchHostFunc(stream_, run, call.get()), "enqueuing work of the host");
-    static_cast<void>(call.release());  // the call's own
+    static_cast<void>(call.release());  // the call owns it now
   }
   void synchronize() override {
     cuda_check(cudaStreamSynchronize(stream_), "waiting for the stream");
@@ -152,7 +152,7 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Timestamp> timestamp() override { return std::make_shared<CudaTimestamp>(stream_); }
   void open_range(std::string_view name) override {
-    if (waits_for_each_op() && !recording()) synchronize();  // what fails is the last op
+    if (waits_for_each_op() && !recording()) synchronize();  // a failure then belongs to the last op
     LastOp::of_thread().open(name, this->name());
     nvtx_push(name);
   }
@@ -164,7 +164,7 @@ class CudaStream final : public Stream {
     LastOp::of_thread().enter_layer(layer);
     if (in_layer_) nvtx_push(layer);
   }
-  /// From the first call on waits are timed: the events of streams that nobody asks would stay for ever.
+  /// Waits are timed from the first call on: without calls the timing events would pile up.
   const Waits& waited() override {
     times_waits_ = true;
     for (; !pending_waits_.empty() && pending_waits_.front().end->happened(); pending_waits_.pop_front())
@@ -174,7 +174,7 @@ class CudaStream final : public Stream {
   }
 
   std::shared_ptr<Recording> begin_recording() override {
-    scratch(), work_counter();  // made now: memory cannot be while work is recorded
+    scratch(), work_counter();  // allocated now: capture forbids allocation
     // Thread-local: other threads of the process may go on to use the GPU.
     cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
     return std::make_shared<Recording>();
@@ -225,7 +225,7 @@ class CudaStream final : public Stream {
 };
 
 CudaStream& of(Stream& s) {
-  LT_CHECK(s.device() == DeviceKind::cuda, "stream {} is not one of the CUDA device", s.name());
+  LT_CHECK(s.device() == DeviceKind::cuda, "expected a stream of the CUDA device, got {}", s.name());
   return static_cast<CudaStream&>(s);
 }
 
@@ -252,7 +252,7 @@ std::string no_device_reason() {
     return fmt::format("no GPU that can be used: {} ({})", cudaGetErrorString(counted),
                        cudaGetErrorName(counted));
   if (count == 0) return "the driver shows no GPU (CUDA_VISIBLE_DEVICES hides them?)";
-  // A card for displays may be older than those that train: one that can is enough to begin with.
+  // A display card may be too old for training: one suitable card is enough at this point.
   int newest = 0;
   for (int i = 0; i < count; ++i) {
     int major = 0;
@@ -353,7 +353,8 @@ std::unique_ptr<Stream> make_cuda_stream(std::string name) {
 }
 
 void* scratch(Stream& s, int64_t bytes) {
-  LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
+  LT_CHECK(bytes <= kScratchBytes, "expected at most {} bytes of a stream's scratch, got {}", kScratchBytes,
+           bytes);
   return of(s).scratch();
 }
 

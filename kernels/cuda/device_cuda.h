@@ -1,4 +1,4 @@
-// What files that call the CUDA runtime share.
+// Code shared by the files that call the CUDA runtime.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -7,7 +7,7 @@
 namespace ltrain::cuda {
 
 cudaStream_t native(Stream& s);
-/// Throws Error (internal) for what is no success, with the runtime's text and name for it.
+/// Throws Error (internal) unless `result` is success, with the runtime's name and text of the error.
 void cuda_check(cudaError_t result, const char* what);
 
 }  // namespace ltrain::cuda

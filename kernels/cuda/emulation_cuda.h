@@ -1,8 +1,8 @@
 // CUDA kernels on the CPU, for tests: each thread of a block is a fibre, blocks run one after another.
 //
-// A fibre runs until __syncthreads() or a shuffle, where it waits for the others of its block or warp, so
-// that a missing barrier shows as a wrong result, deterministically. Slow: for small shapes only. What it
-// cannot show: speed, races inside a warp, limits of registers.
+// A fibre runs until __syncthreads() or a shuffle, where it waits for the other fibres of its block or warp.
+// A missing barrier therefore shows as a wrong result, deterministically. Slow: for small shapes only. It
+// cannot show speed, races within a warp, or register limits.
 #pragma once
 #include <array>
 #include <atomic>
@@ -29,10 +29,10 @@ struct dim3 {
 
 namespace ltrain::cuda {
 
-// By type, as on the device; the C library's take doubles only.
+// Overloads by type, as on the device; the C library's functions take doubles only.
 using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::log2, std::sqrt, std::tanh;
 
-/// Bytes that load() and store() of pack_cuda.h moved, and their accesses of 16 bytes and of less.
+/// Bytes moved by load() and store() of pack_cuda.h, and the number of 16-byte and of smaller accesses.
 struct EmulatedAccesses {
   int64_t loaded = 0, stored = 0, wide = 0, narrow = 0;
   void count(int64_t& bytes, int64_t size) {
@@ -42,57 +42,57 @@ struct EmulatedAccesses {
 };
 
 struct Emulated {
-  dim3 thread, block;  ///< of the running fibre
+  dim3 thread, block;  ///< indices of the running fibre
   dim3 block_dim, grid_dim;
-  void* shared = nullptr;     ///< of the running block
-  EmulatedAccesses accesses;  ///< of the running kernel
+  void* shared = nullptr;     ///< shared memory of the running block
+  EmulatedAccesses accesses;  ///< counts of the running kernel
 };
 extern constinit thread_local Emulated emulated_state;
 inline Emulated& emulated() { return emulated_state; }
 
 /// Runs `body` once for every thread of every block.
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body);
-/// The running fibre waits for all of its block.
+/// Makes the running fibre wait for all of its block.
 void emulated_barrier();
-/// Barrier `id` of `threads` threads of the block; with `wait` false the fibre goes on.
+/// Barrier `id` of `threads` threads of the block; with `wait` false the fibre only arrives.
 void emulated_named_barrier(int id, int threads, bool wait);
-/// The running fibre waits until `ready` says so; when all fibres of the block wait, that is an error.
+/// Makes the running fibre wait until `ready` returns true; an error if all fibres of the block wait.
 void emulated_wait_until(const std::function<bool()>& ready, const char* what);
-/// Something happened that other fibres may wait for.
+/// Reports a change that other fibres may wait for.
 void emulated_moved();
-/// The state of Hopper's instructions (emulated_hopper_cuda.cpp): a block begins; a block has ended, which
-/// fails where something is still under way; an error ended a block.
+/// State of Hopper's instructions (emulated_hopper_cuda.cpp) at the begin of a block, at its end, and after
+/// an error in a block. emulated_hopper_end() fails if an operation is still in progress.
 void emulated_hopper_begin(int threads, void* shared, int64_t bytes);
 void emulated_hopper_end();
 void emulated_hopper_drop();
-/// Each lane of the running warp gives up to four words; when all have, emulated_word() reads any lane's,
-/// until this lane gives its next ones. Returns the round that they were given in.
+/// Each lane of the running warp passes up to four words and waits for the other lanes. Returns the round.
+/// emulated_word() reads any lane's words of a round, until this lane passes its next ones.
 int64_t emulated_give(std::initializer_list<uint64_t> words);
 uint64_t emulated_word(int64_t round, int lane, int which);
-/// By lane, what it gave.
+/// Words that each lane passed.
 using WarpWords = std::array<std::array<uint64_t, 4>, 32>;
-/// Each lane of the running warp gives up to four words. When all have, `together` is called once, before any
-/// of them goes on; it may write where words point to.
+/// Each lane of the running warp passes up to four words. After all have, `together` is called once, before
+/// any lane continues; it may write to addresses in the words.
 void emulated_together(std::initializer_list<uint64_t> words, void (*together)(const WarpWords&));
-/// Each lane of the running warp gives a word and takes that of lane (lane ^ mask).
+/// Each lane of the running warp passes a word and gets the word of lane (lane ^ mask).
 uint64_t emulated_exchange(uint64_t word, int mask);
 
-/// Copies of the running thread into shared memory that are done in groups, as late as they may be: when it
-/// waits. Until then there are NaNs. Null: zeros.
+/// Asynchronous copies of the running thread into shared memory, in groups, done as late as allowed: when it
+/// waits. Until then the destination holds NaNs. `from` null: zeros.
 void emulated_copy(void* to, const void* from, int bytes);
 void emulated_commit();
 void emulated_wait(size_t groups_left);
-/// Of tests that count every byte (tests/cuda_traffic): told of what asynchronous and bulk copies read and
-/// write of the device's memory, which no thread of a kernel loads or stores itself. Null: nobody asks.
+/// Hook of tests that count every byte (tests/cuda_traffic): reports the device memory that asynchronous and
+/// bulk copies read and write without loads or stores of threads. Null: no hook.
 extern std::atomic<void (*)(const void* at, int64_t bytes, bool stored)> emulated_on_copy;
 inline void emulated_copied(const void* at, int64_t bytes, bool stored) {
   if (const auto told = emulated_on_copy.load(std::memory_order_relaxed)) told(at, bytes, stored);
 }
-/// For negative controls: matrices come out of shared memory with two lanes exchanged.
+/// For negative controls: ldmatrix results with two lanes exchanged.
 extern std::atomic<bool> emulated_lanes_swapped;
 
-/// Accesses of all kernels that have ended, for tests that count bytes. `launches`: of kernels. `waits`: of
-/// the host for streams.
+/// Accesses of all finished kernels, for tests that count bytes. `launches`: kernel launches. `waits`: host
+/// waits for streams.
 struct EmulatedTraffic {
   std::atomic<int64_t> loaded{0}, stored{0}, wide{0}, narrow{0}, launches{0}, waits{0};
   void clear() { loaded = stored = wide = narrow = launches = waits = 0; }
@@ -104,20 +104,20 @@ T* shared_memory() {
   return static_cast<T*>(emulated().shared);
 }
 
-/// Puts work of the device on its stream (emulated_stream_cuda.cpp).
+/// Enqueues device work on its stream (emulated_stream_cuda.cpp).
 void enqueue(Stream& s, std::function<void()> work);
 
-/// Fails where CUDA refuses a launch: no blocks, too many blocks or threads, or too much shared memory.
+/// Throws if CUDA would refuse a launch: no blocks, too many blocks or threads, or too much shared memory.
 void check_launch(dim3 grid, int threads, int64_t shared);
 [[noreturn]] void refuse_access(const void* at, size_t bytes);
-/// Fails where a GPU faults: an access of `bytes` at an address that is not a multiple of them.
+/// Throws if a GPU would fault: an access of `bytes` at an address that is not a multiple of them.
 inline void check_access(const void* at, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(at) % bytes != 0) refuse_access(at, bytes);
 }
 
 template <class... P, class... A>
 void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P...), A... args) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;  // as the launch for a card (kernel_cuda.h)
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;  // same as launch() for a card (kernel_cuda.h)
   check_launch(grid, threads, shared);
   emulated_traffic.launches.fetch_add(1, std::memory_order_relaxed);
   enqueue(s, [=] { emulate(grid, threads, shared, [&] { kernel(static_cast<P>(args)...); }); });
@@ -131,14 +131,14 @@ void launch(Stream& s, dim3 grid, int threads, int64_t shared, void (*kernel)(P.
 #define gridDim (::ltrain::cuda::emulated().grid_dim)
 
 inline void __syncthreads() { ::ltrain::cuda::emulated_barrier(); }
-/// Blocks and threads run one after another.
+/// Not atomic: blocks and threads run one after another.
 inline unsigned atomicMax(unsigned* at, unsigned v) {
   const unsigned before = *at;
   if (v > before) *at = v;
   return before;
 }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
-/// The lanes that gave the same word.
+/// Lanes with the same word.
 inline unsigned __match_any_sync(unsigned, unsigned v) {
   const int64_t round = ::ltrain::cuda::emulated_give({v});
   unsigned same = 0;
@@ -154,7 +154,7 @@ inline unsigned __ballot_sync(unsigned, bool v) {
   return those;
 }
 inline bool __any_sync(unsigned lanes, bool v) { return __ballot_sync(lanes, v) != 0; }
-/// Of the lane `delta` before; its own in the first lanes.
+/// Value of the lane `delta` before; the first lanes keep their own.
 inline unsigned __shfl_up_sync(unsigned, unsigned v, int delta) {
   const int64_t round = ::ltrain::cuda::emulated_give({v});
   const int lane = static_cast<int>(threadIdx.x % 32);

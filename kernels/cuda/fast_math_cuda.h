@@ -1,11 +1,12 @@
-// Functions by the GPU's special units: errors of 2^-22 of the result beside the rounding of the argument.
-// For what is rounded to 16 bits in the end, and for the exponentials of a softmax (docs/numerics.md).
+// Functions on the GPU's special function units, with errors of 2^-22 of the result beside the rounding of
+// the argument. For results that are rounded to 16 bits, and for the exponentials of a softmax
+// (docs/numerics.md).
 #pragma once
 #include "kernels/cuda/kernel_cuda.h"
 
 namespace ltrain::cuda {
 
-/// 2^x; numbers below 2^-126 are zero.
+/// 2^x; subnormal results are zero.
 __device__ __forceinline__ float fast_exp2(float x) {
 #ifdef __CUDA_ARCH__
   float y;
@@ -28,7 +29,7 @@ __device__ __forceinline__ float fast_reciprocal(float x) {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-/// exp of a difference to the maximum, which is not above 0.
+/// exp of a difference to the maximum, x <= 0.
 __device__ __forceinline__ float exp_below(float x) { return fast_exp2(x * kLog2E); }
 __device__ __forceinline__ double exp_below(double x) { return exp(x); }
 

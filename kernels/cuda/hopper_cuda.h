@@ -1,14 +1,13 @@
-// Hopper's (sm_90a) bulk copies into shared memory, the barriers that they report to, and the sharing of
-// registers between warpgroups. Two bodies, as in matrix_cuda.h; the emulated one is emulated_hopper_cuda.cpp
-// and as late as the device may be: what is copied is NaN until a thread waits for its barrier, and so is
-// what lay there before.
+// Hopper's (sm_90a) bulk copies into shared memory, their mbarriers, and the exchange of registers between
+// warpgroups. Two implementations, as in matrix_cuda.h. The emulated one (emulated_hopper_cuda.cpp) is as
+// late as the device may be: the destination of a copy is NaN until a thread waits for its barrier.
 //
 // PTX manual: "mbarrier", "cp.async.bulk", "cp.async.bulk.tensor", "setmaxnreg".
 #pragma once
 #include "kernels/cuda/kernel_cuda.h"
 #include "kernels/cuda/tensor_map_cuda.h"
 
-/// Where kernels of Hopper have a body; elsewhere they are compiled to nothing, and not launched.
+/// Defined if Hopper kernels have a body. Otherwise they compile to nothing, and are not launched.
 #if defined(LTRAIN_CUDA_EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define LT_HOPPER
 #endif
@@ -16,13 +15,13 @@
 namespace ltrain::cuda {
 
 constexpr int kWarpgroup = 4 * kWarp;
-constexpr int64_t kMostShared = 232448;  ///< bytes of shared memory that a block of an H100 may have
+constexpr int64_t kMostShared = 232448;  ///< most shared memory of a block on H100, in bytes
 
-/// In shared memory. A phase ends when all its arrivals and all its announced bytes have come; phases have
-/// the parities 0, 1, 0, ...
+/// Barrier in shared memory. A phase ends after all its arrivals and all its announced bytes; phases have
+/// parities 0, 1, 0, ...
 using Mbarrier = uint64_t;
 
-/// One of kStages buffers in shared memory, and the parity of its barriers' phases.
+/// Index of one of kStages buffers in shared memory, and the parity of its barriers' phases.
 template <int kStages>
 struct Ring {
   int stage = 0, parity = 0;
@@ -48,7 +47,8 @@ void wait_for_stores();
 uint32_t shared_address(const void* p);
 
 inline void check_registers(int n) {
-  LT_CHECK(n >= 24 && n <= 256 && n % 8 == 0, "setmaxnreg of {} registers", n);
+  LT_CHECK(n >= 24 && n <= 256 && n % 8 == 0,
+           "expected setmaxnreg of 24 to 256 registers in steps of 8, got {}", n);
 }
 template <int n>
 void more_registers() {
@@ -64,7 +64,7 @@ void show_to_products();
 inline void named_sync(int id, int threads) { emulated_named_barrier(id, threads, true); }
 inline void named_arrive(int id, int threads) { emulated_named_barrier(id, threads, false); }
 
-/// Aligned for boxes.
+/// The block's shared memory, aligned for boxes.
 template <class T>
 T* shared_boxes() {
   return shared_memory<T>();
@@ -72,7 +72,7 @@ T* shared_boxes() {
 
 #else
 
-/// The block's shared memory as shared_memory() has it, aligned for boxes.
+/// The block's shared memory, as in shared_memory(), aligned for boxes.
 template <class T>
 __device__ __forceinline__ T* shared_boxes() {
   extern __shared__ __align__(1024) unsigned char boxes[];
@@ -86,25 +86,25 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// One thread, before mbarrier_init_done() and a __syncthreads().
+/// Called by one thread, before mbarrier_init_done() and a __syncthreads().
 __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
 }
-/// Shows what this thread has initialised to the copies.
+/// Makes this thread's initialised barriers visible to the copies.
 __device__ __forceinline__ void mbarrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-/// Arrives, and has the phase wait for so many bytes of copies as well.
+/// Arrives, and makes the phase also wait for `bytes` of copies.
 __device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
-/// Until the phase of this parity has ended; the one before the first counts as ended.
+/// Waits until the phase of this parity has ended; the phase before the first counts as ended.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
   uint32_t ended;
   do {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
         : "memory");
   } while (!ended);
 }
-/// One box at these coordinates; its bytes arrive at the barrier.
+/// Copies one box at these coordinates into shared memory; its bytes complete at the barrier.
 __device__ __forceinline__ void load_box(void* shared, const TensorMap& map, Mbarrier* barrier, int64_t col,
                                          int64_t row, int64_t third, int64_t fourth) {
   asm volatile(
@@ -127,7 +127,7 @@ __device__ __forceinline__ void load_box(void* shared, const TensorMap& map, Mba
       "r"(static_cast<int>(third)), "r"(static_cast<int>(fourth))
       : "memory");
 }
-/// Bytes as they lie; all of it in multiples of 16.
+/// Copies contiguous bytes. Addresses and size are multiples of 16.
 __device__ __forceinline__ void load_bytes(void* shared, const void* from, int bytes, Mbarrier* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -136,8 +136,9 @@ __device__ __forceinline__ void load_bytes(void* shared, const void* from, int b
       : "memory");
 }
 
-/// One box out of shared memory, laid out as boxes arrive there, to these coordinates; what lies beyond the
-/// tensor is left out. By one thread, after a barrier behind show_to_products() of those that wrote it.
+/// Copies one box, in the layout of load_box, out of shared memory to these coordinates; elements beyond the
+/// tensor are skipped. Called by one thread, after a barrier that follows show_to_products() of the threads
+/// that wrote it.
 __device__ __forceinline__ void store_box(const TensorMap& map, const void* shared, int64_t col, int64_t row,
                                           int64_t third, int64_t fourth) {
   asm volatile(
@@ -146,15 +147,15 @@ __device__ __forceinline__ void store_box(const TensorMap& map, const void* shar
       "r"(static_cast<int>(third)), "r"(static_cast<int>(fourth))
       : "memory");
 }
-/// Makes a group of this thread's stores since the last one.
+/// Makes this thread's stores since the last commit a group.
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until all groups of this thread have been read out of shared memory; they are written when the kernel
-/// ends.
+/// Waits until all groups of this thread have been read from shared memory. Their writes are done at the end
+/// of the kernel.
 __device__ __forceinline__ void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/// All threads of a warpgroup: this many registers each from here on.
+/// Sets the registers of each thread from here on. Called by all threads of a warpgroup.
 template <int n>
 __device__ __forceinline__ void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
@@ -164,18 +165,17 @@ __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 }
 
-/// What is the same for all lanes of a warp, so that the compiler sees it: then products may stay in flight
-/// over what depends on it.
+/// A value that all lanes of a warp share, in a form that the compiler knows to be uniform. wgmmas may then
+/// stay in flight across branches on it.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(kAllLanes, v, 0); }
-/// Of this thread's warp in the block.
+/// Index of this thread's warp in the block.
 __device__ __forceinline__ int warp_index() { return uniform(static_cast<int>(threadIdx.x / kWarp)); }
 
-/// Shows what this thread has written to shared memory to products and bulk copies that are begun after a
-/// barrier.
+/// Makes this thread's writes to shared memory visible to wgmmas and bulk copies that start after a barrier.
 __device__ __forceinline__ void show_to_products() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/// Barrier `id` (1 to 15) of so many threads: those that wait at it and those that only arrive.
+/// Barrier `id` (1 to 15) of `threads` threads. named_sync waits, named_arrive only arrives.
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

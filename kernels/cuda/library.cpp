@@ -24,11 +24,11 @@ std::vector<std::string> folders_in(const char* variable) {
 Library::Library(const std::string& stem, const std::vector<int>& versions) : stem_(stem) {
   std::vector<std::string> folders = folders_in("LTRAIN_CUDA_LIBS");
   for (std::string& folder : folders) folder += "/";
-  folders.emplace_back();  // where the loader looks
+  folders.emplace_back();  // the loader's search path
   for (const std::string& folder : folders)
     for (int version : versions) {
       const std::string path = fmt::format("{}{}.so.{}", folder, stem, version);
-      // Global: cuDNN's parts look for their symbols in each other.
+      // Global: cuDNN's sub-libraries look up symbols in each other.
       handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (handle_) return;
       why_ += fmt::format("{}{}", why_.empty() ? "" : "; ", ::dlerror());

@@ -1,13 +1,13 @@
-// What a warp does with small matrices on tensor cores: m16n8k16 of two-byte types into float, and the loads
-// that feed it. Two bodies: PTX (sm_80 and newer), and one that follows the layouts of the PTX manual
-// ("Matrix Fragments for mma.m16n8k16", "ldmatrix") lane by lane, for tests without a GPU.
+// Matrix operations of a warp on tensor cores: m16n8k16 of 16-bit types into float, and the loads that feed
+// it. Two implementations: PTX (sm_80 and newer), and one that follows the layouts of the PTX manual ("Matrix
+// Fragments for mma.m16n8k16", "ldmatrix") lane by lane, for tests without a GPU.
 //
-// Lane l of a warp has, with g = l / 4 and t = l % 4:
+// Lane l of a warp holds, with g = l / 4 and t = l % 4:
 //   left operand (16 x 16), four words:   (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)
 //   right operand (16 x 8), two words:    (2t, g), (2t + 8, g)
 //   accumulator (16 x 8), four floats:    (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
-// where a word of an operand is two elements, the second one further along the summed dim. Two accumulators
-// that lie side by side are therefore, packed, a left operand.
+// A word of an operand is two elements, the second one further along the contracted dim. Two adjacent
+// accumulators are therefore, packed, a left operand.
 #pragma once
 #include "kernels/cuda/kernel_cuda.h"
 
@@ -25,14 +25,16 @@ uint32_t pack_pair(float low, float high) {
 
 template <class T>
 void put_pair(T* to, float low, float high) {
-  LT_CHECK(reinterpret_cast<uintptr_t>(to) % (2 * sizeof(T)) == 0, "a pair of elements that is not aligned");
+  LT_CHECK(reinterpret_cast<uintptr_t>(to) % (2 * sizeof(T)) == 0,
+           "expected an aligned pair of {}-byte elements, got address {}", sizeof(T),
+           static_cast<const void*>(to));
   to[0] = T(low), to[1] = T(high);
 }
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 
-/// Of matrix i a lane gets two elements of row g (transposed: rows 2t and 2t + 1 of column g). Lanes give
-/// where a row begins, and where what they get goes.
+/// Loads four matrices for a warp: from matrix i a lane gets two elements of row g (transposed: rows 2t and
+/// 2t + 1 of column g). Lanes pass the address of a row and the address of their result.
 template <bool kTransposed>
 void load_together(const WarpWords& of) {
   const auto element = [&](size_t matrix, size_t r, size_t c) {
@@ -49,14 +51,16 @@ void load_together(const WarpWords& of) {
 }
 template <bool kTransposed>
 void emulated_load(uint32_t (&to)[4], const void* row) {
-  LT_CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a row of a matrix that is not aligned");
+  LT_CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0,
+           "expected a 16-byte aligned row of a matrix, got address {}", row);
   emulated_together({reinterpret_cast<uintptr_t>(row), reinterpret_cast<uintptr_t>(&to)},
                     load_together<kTransposed>);
 }
 inline void load_matrices(uint32_t (&to)[4], const void* row) { emulated_load<false>(to, row); }
 inline void load_transposed(uint32_t (&to)[4], const void* row) { emulated_load<true>(to, row); }
 
-/// Lanes give their words of both operands, and where their part of the accumulator is.
+/// mma.sync of a warp. Lanes pass their words of both operands and the address of their part of the
+/// accumulator.
 template <class T>
 void multiply_together(const WarpWords& of) {
   float a[16][16], b[16][8], sum[16][8];
@@ -107,7 +111,7 @@ void wait_for_older_copies() {
 #else
 
 template <class T>
-struct Tensor16;  ///< instructions of a two-byte type
+struct Tensor16;  ///< instructions for a 16-bit type
 template <>
 struct Tensor16<bf16> {
   static __device__ uint32_t pack(float low, float high) {
@@ -143,7 +147,7 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   return Tensor16<T>::pack(low, high);
 }
 
-/// Two neighbouring elements in one store; `to` is aligned to both.
+/// Stores two neighbouring elements at once; `to` is aligned to both.
 template <class T>
 __device__ __forceinline__ void put_pair(T* to, float low, float high) {
   if constexpr (sizeof(T) == 4) {
@@ -153,22 +157,22 @@ __device__ __forceinline__ void put_pair(T* to, float low, float high) {
   }
 }
 
-/// 2^x; 0 for -infinity. What is below the normal numbers is 0.
+/// 2^x; 0 for -infinity. Subnormal results are 0.
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// Four 8 x 8 matrices; lane l gives where row l % 8 of matrix l / 8 begins in shared memory, 16-byte
-/// aligned.
+/// Loads four 8 x 8 matrices. Lane l passes the 16-byte aligned address of row l % 8 of matrix l / 8 in
+/// shared memory.
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
                : "memory");
 }
-/// The same of each matrix transposed.
+/// load_matrices with each matrix transposed.
 __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -183,8 +187,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
   Tensor16<T>::multiply_add(c, a, b0, b1);
 }
 
-/// Into shared memory without registers; zeros where there is nothing. `from` is a valid address all the
-/// same.
+/// Starts a copy into shared memory; zeros unless `there`. `from` is a valid address in any case.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
@@ -198,9 +201,9 @@ __device__ __forceinline__ void copy_async_4(void* shared, const void* from, boo
                : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Of this thread; a barrier after it makes those of all threads seen by all.
+/// Waits for this thread's copies. A barrier afterwards makes those of all threads visible to all.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-/// The same of all but the last few groups.
+/// Waits for all but the last few groups.
 template <int groups_left>
 __device__ __forceinline__ void wait_for_older_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups_left) : "memory");
@@ -208,8 +211,8 @@ __device__ __forceinline__ void wait_for_older_copies() {
 
 #endif
 
-/// Where 16 bytes of a row lie in a tile of shared memory with rows of kDim two-byte elements, in elements:
-/// chunks of a row are exchanged so that the eight rows of a matrix are in different banks.
+/// Element offset of 16 bytes of a row in a tile of shared memory with rows of kDim two-byte elements. Chunks
+/// of a row are swizzled so that the eight rows of a matrix are in different banks.
 template <int kDim>
 __device__ __forceinline__ int place(int row, int chunk) {
   return row * kDim + (chunk ^ (kDim % 64 == 0 ? row & 7 : (row >> 1) & 3)) * 8;

@@ -8,7 +8,7 @@
 namespace ltrain::cuda {
 namespace {
 
-// The toolkit has no nvml.h of the driver's version: these are stable since R510.
+// The toolkit has no nvml.h of the driver's version. These declarations are stable since R510.
 using NvmlDevice = void*;
 struct NvmlProcess {
   unsigned pid;
@@ -45,7 +45,7 @@ std::string processes_on(const char* bus_id) {
 }
 
 std::vector<std::vector<bool>> nvlinks_between(const std::vector<std::string>& bus_ids) {
-  constexpr int kNvlink = 2, kSupported = 0;  // of nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t
+  constexpr int kNvlink = 2, kSupported = 0;  // values of nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t
   const size_t n = bus_ids.size();
   std::vector<std::vector<bool>> linked(n, std::vector<bool>(n));
   const Library nvml("libnvidia-ml", {1});
@@ -62,7 +62,7 @@ std::vector<std::vector<bool>> nvlinks_between(const std::vector<std::string>& b
         int said = -1;
         linked[a][b] = a != b && status(cards[a], cards[b], kNvlink, &said) == 0 && said == kSupported;
       }
-  } catch (const Error&) {  // a driver without the question
+  } catch (const Error&) {  // the driver lacks the function
   }
   return linked;
 }

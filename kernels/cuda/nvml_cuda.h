@@ -1,15 +1,17 @@
-// What NVIDIA's management library tells about a card, where it is installed.
+// Facts about cards from NVIDIA's management library, if installed.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace ltrain::cuda {
 
-/// "\nprocess 4711 holds 12345678 bytes" for each on the card of this PCI bus id, or why nobody can say.
+/// "
+/// process 4711 holds 12345678 bytes" for each process on the card of this PCI bus id, or the reason why it
+/// is unknown.
 std::string processes_on(const char* bus_id);
 
-/// [a][b]: the cards of these PCI bus ids reach each other over NVLink, through switches or not. All false
-/// where NVML is not installed or does not say.
+/// [a][b]: NVLink connects the cards of these PCI bus ids, directly or through switches. All false if NVML is
+/// missing or does not know.
 std::vector<std::vector<bool>> nvlinks_between(const std::vector<std::string>& bus_ids);
 
 }  // namespace ltrain::cuda

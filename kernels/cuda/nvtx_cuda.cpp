@@ -15,7 +15,7 @@ nvtxDomainHandle_t domain() {
 }  // namespace
 
 void nvtx_push(std::string_view name) {
-  if (!domain()) return;  // no tool is attached
+  if (!domain()) return;  // no tool attached
   const std::string text(name);
   nvtxEventAttributes_t range{};
   range.version = NVTX_VERSION;

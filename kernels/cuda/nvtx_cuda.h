@@ -1,5 +1,5 @@
-// Ranges of the host that NVIDIA's tools show beside kernels, in the domain "ltrain". Next to nothing while
-// no tool is attached. Only in builds with CUDA.
+// Host ranges that NVIDIA's tools show beside kernels, in the domain "ltrain". Nearly free without a tool.
+// Only in builds with CUDA.
 #pragma once
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// 16 bytes at a time: what a thread of a kernel that is bound by memory loads and stores.
+// 16-byte loads and stores, for memory-bound kernels.
 #pragma once
 #include <cstring>
 #include <type_traits>
@@ -28,7 +28,7 @@ __device__ __forceinline__ void store(T* to, int64_t i, const Pack<T, N>& p) {
   check_access(to + i, sizeof(Pack<T, N>));
   emulated().accesses.count(emulated().accesses.stored, sizeof(Pack<T, N>));
 #endif
-  // As one access: the compiler writes some packs, of which it knows the parts, part by part.
+  // Forces one access: the compiler splits the store of some packs into parts.
 #ifdef __CUDA_ARCH__
   if constexpr (sizeof(p) == 16) {
     uint32_t w[4];
@@ -55,7 +55,7 @@ __device__ __forceinline__ void store_one(T* to, int64_t i, T v) {
 template <class... T>
 constexpr int kPackOf = 16 / static_cast<int>(std::max({sizeof(T)...}));
 
-/// Two floats rounded to halves, a in the lower 16 bits: one instruction.
+/// Rounds two floats to a 16-bit type, a in the lower 16 bits, by one instruction.
 #ifdef __CUDA_ARCH__
 template <class T>
 __device__ __forceinline__ uint32_t round_pair(float a, float b) {
@@ -74,7 +74,7 @@ uint32_t round_pair(float, float);  // never called
 constexpr bool kRoundsPairs = false;
 #endif
 
-/// v rounded to T.
+/// Values v rounded to T.
 template <class T, int N>
 __device__ __forceinline__ Pack<T, N> rounded(const compute_t<T>* v) {
   Pack<T, N> p;
@@ -89,7 +89,7 @@ __device__ __forceinline__ Pack<T, N> rounded(const compute_t<T>* v) {
   return p;
 }
 
-/// v = the pack's elements in the arithmetic type. Of two bf16 in a word one instruction makes each.
+/// v = the pack's elements in the arithmetic type. A word of two bf16 takes one instruction for each.
 template <class T, int N>
 __device__ __forceinline__ void unpack(compute_t<T>* v, const Pack<T, N>& p) {
   if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void unpack(compute_t<T>* v, const Pack<T, N>& p) {
   }
 }
 
-/// v = from[i ..] in the arithmetic type, and back: N elements, at most 16 bytes an access.
+/// Loads v = from[i ..] in the arithmetic type, and stores it: N elements, at most 16 bytes an access.
 template <int N, class T>
 __device__ __forceinline__ void load_values(compute_t<T>* v, const T* from, int64_t i) {
   constexpr int P = N < kPackOf<T> ? N : kPackOf<T>;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void store_values(T* to, int64_t i, const compute_t<T
   for (int k = 0; k < N; k += P) store(to, i + k, rounded<T, P>(v + k));
 }
 
-/// 16 bytes as they were loaded, for those that are kept or carried over before they are unpacked.
+/// 16 bytes as loaded, for values that are kept before they are unpacked.
 template <class T>
 struct Raw {
   uint32_t word[4] = {};
@@ -141,8 +141,8 @@ inline bool aligned(std::initializer_list<const void*> pointers) {
   return true;
 }
 
-/// Calls f with the number of elements a thread takes at once: kPackOf<T...> where rows of `cols` elements
-/// and all pointers (null ones count as aligned) allow it, else 1.
+/// Calls f with the number of elements that a thread handles at once: kPackOf<T...> if rows of `cols`
+/// elements and all pointers (null counts as aligned) allow it, else 1.
 template <class... T, class F>
 void with_pack(int64_t cols, std::initializer_list<const void*> pointers, F&& f) {
   constexpr int N = kPackOf<T...>;
@@ -153,14 +153,14 @@ void with_pack(int64_t cols, std::initializer_list<const void*> pointers, F&& f)
   }
 }
 
-/// As with_pack, of a flat run of any length (over_packs).
+/// with_pack for a flat run of any length (over_packs).
 template <class... T, class F>
 void with_alignment(std::initializer_list<const void*> pointers, F&& f) {
   with_pack<T...>(0, pointers, std::forward<F>(f));
 }
 
-/// Calls f<N>(i) for the packs of n elements that begin at i, and f<1>(i) for those that are left, over the
-/// threads of a grid.
+/// Calls f<N>(i) for each full pack of n elements, and f<1>(i) for each remaining element, over the threads
+/// of a grid.
 template <int N, class F>
 __device__ __forceinline__ void over_packs(int64_t n, F&& f) {
   for (int64_t i = grid_thread(); i < n / N; i += grid_stride()) f.template operator()<N>(i * N);
@@ -170,14 +170,17 @@ __device__ __forceinline__ void over_packs(int64_t n, F&& f) {
   }
 }
 
-/// A block for each row and each run of its packs: no thread divides to know its own.
+/// Grid with a block for each row and each run of its packs, so that threads need no division.
 struct RowGrid {
   dim3 grid;
   int threads;
   RowGrid(int64_t rows, int64_t row_packs)
       : grid(1), threads(static_cast<int>(std::clamp<int64_t>((row_packs + 31) / 32 * 32, 32, 256))) {
     const int64_t parts = (row_packs + threads - 1) / threads;
-    LT_CHECK(rows < int64_t{1} << 31 && parts <= 65535, "a grid of {} rows of {} packs", rows, row_packs);
+    LT_CHECK(
+        rows < int64_t{1} << 31 && parts <= 65535,
+        "expected a grid of fewer than 2^31 rows and at most 65535 runs of packs, got {} rows of {} packs",
+        rows, row_packs);
     grid = dim3(static_cast<unsigned>(rows), static_cast<unsigned>(parts));
   }
 };

@@ -1,6 +1,6 @@
-// Blocks that stay: a grid of as many as a card runs at a time, each of which takes one piece of the kernel's
-// work after another, as it gets done. Where other kernels hold multiprocessors (those of collectives do),
-// blocks that begin late find less left, and nobody waits for a share of theirs.
+// Persistent blocks: a grid of as many blocks as a card runs at a time, each of which takes one piece of the
+// kernel's work after another. If other kernels (such as collectives) hold multiprocessors, blocks that start
+// late find less work left, and no work is bound to them.
 #pragma once
 #include <cstdint>
 
@@ -11,19 +11,19 @@
 
 namespace ltrain::cuda {
 
-/// Of the card that this thread uses.
+/// Multiprocessors of the card that this thread uses.
 int64_t multiprocessors();
-/// In memory of the device that the stream owns; 0 whenever no kernel uses it.
+/// Counter in device memory that the stream owns; 0 while no kernel uses it.
 unsigned* work_counter(Stream& s);
 
-/// A block's first piece has the number of the block, of which a grid has no more than pieces; this is its
-/// next one. `pieces` or more: there is none left, and the block asks no more. The counter of the stream is 0
-/// again when all blocks have been told so.
+/// Next piece of a block. A block's first piece has the block's number; the grid has no more blocks than
+/// pieces. A result of `pieces` or more means that no work is left, and the block must not ask again. The
+/// stream's counter is 0 again after all blocks have got that answer.
 #ifdef LTRAIN_CUDA_EMULATED
 int next_piece(unsigned* counter, int pieces);
 #elif defined(__CUDACC__)
 __device__ __forceinline__ int next_piece(unsigned* counter, int pieces) {
-  // Each block asks until it is told that there is none left: as many times as there are pieces, by all.
+  // Each block asks until it gets the final answer, so that all blocks together ask `pieces` times.
   return static_cast<int>(gridDim.x + atomicInc(counter, static_cast<unsigned>(pieces) - 1));
 }
 #endif

@@ -14,7 +14,7 @@ namespace ltrain::cuda {
 namespace {
 
 #ifdef LTRAIN_CUDA_EMULATED
-/// LTRAIN_EMULATED_PROBE: what the card says.
+/// LTRAIN_EMULATED_PROBE: the emulated card's answer.
 std::string probe() {
   const char* given = std::getenv("LTRAIN_EMULATED_PROBE");
   return given ? given : "";
@@ -26,7 +26,7 @@ std::string probe() {
   cudaFuncAttributes attributes;
   const cudaError_t e = cudaFuncGetAttributes(&attributes, nothing);
   if (e == cudaSuccess) return "";
-  cudaGetLastError();  // which would be the next call's
+  cudaGetLastError();  // clears it for the next call
   return cudaGetErrorString(e);
 }
 #endif

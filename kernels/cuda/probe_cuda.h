@@ -1,10 +1,10 @@
-// Whether a GPU can run what this build compiled.
+// Check if a GPU can run the kernels of this build.
 #pragma once
 
 namespace ltrain::cuda {
 
-/// Asks this thread's GPU, number `index`, about a small kernel. Throws Error (usage) where it cannot run it,
-/// with what CUDA says.
+/// Loads a small kernel on this thread's GPU, number `index`. Throws Error (usage) if it cannot run, with
+/// CUDA's message.
 void check_card(int index);
 
 }  // namespace ltrain::cuda

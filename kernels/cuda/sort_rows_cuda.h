@@ -1,6 +1,6 @@
-// Rows in the order of their keys, and rows of one key in their own order: a radix sort from the lowest digit
-// on, in the stream's scratch. Its work is proportional to the rows, and its result a function of the keys
-// alone: counts are of warps that go over their own rows one after the other, not of atomics.
+// Stable radix sort of rows by key, from the lowest digit on, in the stream's scratch. Its work is
+// proportional to the rows. Its result is a function of the keys alone: warps count their own rows in order,
+// without atomics.
 #pragma once
 #include <bit>
 
@@ -11,17 +11,18 @@ namespace ltrain::cuda {
 constexpr int kSortThreads = 256, kSortWarps = kSortThreads / kWarp;
 constexpr int kSortRounds = 8;                         // rows of a lane
 constexpr int kSortTile = kSortThreads * kSortRounds;  // rows of a block
-constexpr int kMostDigitBits = 10;                     // 32 KiB of counts a block
+constexpr int kMostDigitBits = 10;                     // 32 KiB of counts for each block
 constexpr int kScanThreads = 1024;
-/// Of one sort: 18 MiB of the scratch's 32.
+/// Most rows of one sort: 18 of the scratch's 32 MiB.
 constexpr int64_t kMostSortedRows = int64_t{1} << 20;
 
-/// keys[i], rows[i]: of the i-th in order.
+/// keys[i], rows[i]: key and row number of the i-th row in order.
 struct SortedRows {
   const uint32_t *keys, *rows;
 };
 
-/// Rows as they are, with the keys that `key` says; below, what a pass has put in order.
+/// Source of the first pass: rows in their own order, with keys from `key`. RowsOfPass: the output of an
+/// earlier pass.
 template <class Key>
 struct RowsInOrder {
   Key key;
@@ -40,13 +41,13 @@ struct Digit {
   __device__ uint32_t operator()(uint32_t key) const { return key >> shift & ((1u << bits) - 1); }
 };
 
-/// The row of this lane in `round`; warps have consecutive ones.
+/// Row of this lane in `round`; a warp has consecutive rows.
 inline __device__ int64_t sorted_row(int round) {
   const int64_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   return int64_t{blockIdx.x} * kSortTile + (warp * kSortRounds + round) * kWarp + lane;
 }
 
-/// counts[warp, digit] += rows of the warp with that digit. counts: zeros.
+/// counts[warp, digit] += rows of the warp with the digit. counts must be zero.
 template <class Source>
 __device__ void count_digits(uint32_t* counts, const Source& from, Digit digit, int64_t n) {
   uint32_t* own = counts + (threadIdx.x / kWarp << digit.bits);
@@ -79,7 +80,7 @@ __global__ void digit_totals(uint32_t* totals, Source from, Digit digit, int64_t
   }
 }
 
-/// totals[i] = sum of those before i. One block.
+/// Exclusive prefix sum: totals[i] = sum of the totals before i. One block.
 inline __global__ void sum_totals(uint32_t* totals, int64_t n) {
   uint32_t* of_warp = shared_memory<uint32_t>();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
@@ -87,7 +88,7 @@ inline __global__ void sum_totals(uint32_t* totals, int64_t n) {
   for (int64_t first = 0; first < n; first += blockDim.x) {
     const int64_t i = first + threadIdx.x;
     const uint32_t mine = i < n ? load_one(totals, i) : 0;
-    uint32_t sum = mine;  // of the warp, up to this lane
+    uint32_t sum = mine;  // sum of the warp up to this lane
     for (int d = 1; d < kWarp; d *= 2) {
       const uint32_t other = __shfl_up_sync(kAllLanes, sum, d);
       if (lane >= d) sum += other;
@@ -104,8 +105,8 @@ inline __global__ void sum_totals(uint32_t* totals, int64_t n) {
   }
 }
 
-/// Each row to its place: after those with smaller digits, those of blocks and warps before, and its own
-/// warp's before it.
+/// Moves each row to its position: after rows with smaller digits, then after those of earlier blocks and
+/// warps, then after earlier rows of its warp.
 template <class Source>
 __global__ void put_in_order(uint32_t* keys, uint32_t* rows, const uint32_t* places, Source from, Digit digit,
                              int64_t n) {
@@ -130,7 +131,7 @@ __global__ void put_in_order(uint32_t* keys, uint32_t* rows, const uint32_t* pla
     const uint32_t key = i < n ? from.key_of(i) : 0, d = i < n ? digit(key) : ~0u;
     const unsigned same = __match_any_sync(kAllLanes, d);
     const uint32_t place = d == ~0u ? 0 : own[d] + static_cast<uint32_t>(__popc(same & before));
-    __syncwarp();  // all have read before the first of them goes on
+    __syncwarp();  // all have read before the first lane of a digit writes
     if (d != ~0u && !(same & before)) own[d] += static_cast<uint32_t>(__popc(same));
     __syncwarp();
     if (i >= n) continue;
@@ -139,11 +140,13 @@ __global__ void put_in_order(uint32_t* keys, uint32_t* rows, const uint32_t* pla
   }
 }
 
-/// Rows first .. first + n - 1 by key(row), which is below `keys`; rows count from `first`. n: at most
-/// kMostSortedRows. The result lies in the stream's scratch.
+/// Sorts rows first to first + n - 1 by key(row), which is below `keys`. Row numbers in the result count from
+/// `first`. n: at most kMostSortedRows. The result lies in the stream's scratch.
 template <class Key>
 SortedRows sort_rows(Stream& s, Key key, uint32_t keys, int64_t first, int64_t n) {
-  LT_CHECK(n > 0 && n <= kMostSortedRows && keys > 0, "a sort of {} rows by {} keys", n, keys);
+  LT_CHECK(n > 0 && n <= kMostSortedRows && keys > 0,
+           "expected a sort of 1 to {} rows by at least 1 key, got {} rows by {} keys", kMostSortedRows, n,
+           keys);
   const int bits = std::max(1, static_cast<int>(std::bit_width(keys - 1)));
   const int passes = (bits + kMostDigitBits - 1) / kMostDigitBits, each = (bits + passes - 1) / passes;
   const int64_t tiles = (n + kSortTile - 1) / kSortTile, totals = tiles << each;

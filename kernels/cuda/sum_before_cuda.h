@@ -1,10 +1,10 @@
-// The sum over the threads of a block before each: where its part of a list begins.
+// Exclusive prefix sum over the threads of a block: the offset of each thread's part of a list.
 #pragma once
 #include "kernels/cuda/kernel_cuda.h"
 
 namespace ltrain::cuda {
-/// Of a block's threads, each of which has counted consecutive things: the sum over those before this one;
-/// `total`: of all. counts: an element of shared memory for each thread.
+/// Returns the sum of `mine` over the threads before this one; `total`: the sum over all. counts: an element
+/// of shared memory for each thread.
 __device__ inline int64_t sum_before(int64_t mine, int64_t* counts, int64_t& total) {
   counts[threadIdx.x] = mine;
   __syncthreads();

@@ -1,4 +1,4 @@
-// Tensor maps are made by the driver; no library of it is linked.
+// Tensor maps, encoded by the driver; no driver library is linked.
 #include "kernels/cuda/tensor_map_cuda.h"
 
 #include "base/error.h"
@@ -19,7 +19,8 @@ Encode find_encode() {
   const cudaError_t e = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
   cuda_check(e, "asking the driver for tensor maps");
-  LT_CHECK(found && result == cudaDriverEntryPointSuccess, "the driver knows no {}", name);
+  LT_CHECK(found && result == cudaDriverEntryPointSuccess, "expected a driver with the function {}, got none",
+           name);
   return reinterpret_cast<Encode>(found);
 }
 
@@ -33,13 +34,14 @@ TensorMap make_tensor_map(const void* data, const MapShape& shape) {
   for (size_t i = 0; i < 3; ++i) strides[i] = static_cast<cuuint64_t>(shape.strides[i]);
   const cuuint32_t box[4] = {kPanel, static_cast<cuuint32_t>(shape.box_rows), 1, 1}, steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  // 16-bit integers: bits are copied as they are, and there is nothing to be made of NaNs.
+  // 16-bit integers: bits are copied unchanged, NaNs included.
   const CUresult result =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<void*>(data), dims.data(), strides.data(),
              box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  LT_CHECK(result == CUDA_SUCCESS, "the driver refuses a tensor map of {} x {} x {} x {} (CUresult {})",
-           shape.dims[0], shape.dims[1], shape.dims[2], shape.dims[3], static_cast<int>(result));
+  LT_CHECK(result == CUDA_SUCCESS,
+           "expected the driver to accept a tensor map of {} x {} x {} x {}, got CUresult {}", shape.dims[0],
+           shape.dims[1], shape.dims[2], shape.dims[3], static_cast<int>(result));
   return map;
 }
 

@@ -1,15 +1,14 @@
-// What a warpgroup does with matrices on Hopper's (sm_90a) tensor cores: m64nNk16 of two-byte types into
-// float, asynchronously. Two bodies, as in matrix_cuda.h; the emulated one is emulated_hopper_cuda.cpp and as
-// late as the device may be: accumulators are NaN until they have been waited for, and operands are read when
-// they are waited for, from registers too; operands in shared memory that changed since the product was begun
-// are an error.
+// Matrix operations of a warpgroup on Hopper's (sm_90a) tensor cores: m64nNk16 of 16-bit types into float,
+// asynchronous. Two implementations, as in matrix_cuda.h. The emulated one (emulated_hopper_cuda.cpp) is as
+// late as the device may be: accumulators are NaN until they are waited for, and operands are read at that
+// time, from registers too. A change of operands in shared memory after the start is an error.
 //
 // Warp w of the warpgroup has rows 16 w to 16 w + 15 of the left operand and of the accumulator. Its lanes
-// have them as in matrix_cuda.h: float 4 j + i of the accumulator is i of the m16n8 tile of columns from 8 j.
+// hold them as in matrix_cuda.h: float 4 j + i of the accumulator is i of the m16n8 tile of columns from 8 j.
 //
 // An operand in shared memory is a tile of rows that boxes made (hopper_cuda.h): panels of 64 columns, each
-// (rows, 64) with the 128-byte swizzle. Products sum along its rows (Along::columns: the summed index
-// runs along a row, "K-major" in the PTX manual) or along its columns (Along::rows, "MN-major").
+// (rows, 64) with the 128-byte swizzle. The contraction runs along its rows (Along::columns: the contracted
+// index runs along a row, "K-major" in the PTX manual) or along its columns (Along::rows, "MN-major").
 //
 // PTX manual: "Asynchronous Warpgroup Level Matrix Instructions", with its "Matrix Descriptor Format" and
 // "Strides".
@@ -20,23 +19,24 @@
 
 namespace ltrain::cuda {
 
-/// Which way the summed index of a product runs in a tile.
+/// Direction of the contracted index in a tile.
 enum class Along { columns, rows };
 
-/// Addresses in shared memory are shorter than the 18 bits that a descriptor has for them, so that an offset
-/// can be added to what is made of the tile's.
+/// Matrix descriptor. Addresses in shared memory are shorter than the 18 bits of a descriptor's field, so
+/// that `offset` can be added to the address of the tile.
 inline __device__ uint64_t descriptor(const void* tile, uint32_t offset, uint32_t leading, uint32_t stride) {
   constexpr uint32_t kSwizzle128 = 1u << 30;
   const uint32_t low = (shared_address(tile) >> 4) + (offset >> 4) + (leading >> 4 << 16);
   return uint64_t{kSwizzle128 | stride >> 4} << 32 | low;
 }
-/// Of the rows of a tile from `first` on, at 16 summed columns from column `k` on. `tile_rows`: of the whole
-/// tile, a multiple of 8, as `first` is.
+/// Descriptor of a tile's rows from `first` on, at 16 contracted columns from column `k` on. `tile_rows`:
+/// rows of the full tile. `tile_rows` and `first` are multiples of 8.
 inline __device__ uint64_t along_columns(const void* tile, int tile_rows, int first, int k) {
   const int offset = (k / kPanel * tile_rows + first) * kPanelBytes + k % kPanel * 2;
   return descriptor(tile, static_cast<uint32_t>(offset), 16, kSwizzleAtom);
 }
-/// Of 16 summed rows of a tile from row `k` on, at the columns from `first` on, a multiple of 64.
+/// Descriptor of 16 contracted rows of a tile from row `k` on, at the columns from `first` on, a multiple of
+/// 64.
 inline __device__ uint64_t along_rows(const void* tile, int tile_rows, int first, int k) {
   const int panel = tile_rows * kPanelBytes, offset = first / kPanel * panel + k * kPanelBytes;
   return descriptor(tile, static_cast<uint32_t>(offset), static_cast<uint32_t>(panel), kSwizzleAtom);
@@ -48,7 +48,7 @@ struct EmulatedProduct {
   float* c;
   int n;
   bool bf16;
-  const uint32_t* a;  ///< registers; null: in shared memory
+  const uint32_t* a;  ///< registers; null: operand in shared memory
   uint64_t a_shared, b_shared;
   Along a_along, b_along;
   bool add;
@@ -75,25 +75,25 @@ void wgmma(float (&c)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool add) {
 
 #elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/// Before the first product that reads or adds to registers which were written otherwise.
+/// Called before the first wgmma that reads or adds to registers written by other instructions.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-/// Makes a group of the products since the last one.
+/// Makes the wgmmas since the last commit a group.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Until all but the last few groups are done.
+/// Waits for all but the last few groups.
 template <int groups_left>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups_left) : "memory");
 }
-/// Keeps the compiler from moving what it does with an accumulator over this place.
+/// Keeps the compiler from moving accesses of an accumulator across this point.
 template <int n>
 __device__ __forceinline__ void in_flight(float (&c)[n]) {
 #pragma unroll
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(c[i])::"memory");
 }
 
-// Accumulators and their places in the text of an instruction.
+// Accumulators, and their operand numbers in the text of an instruction.
 #define LT_C8(i)                                                                              \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
       "+f"(c[i + 6]), "+f"(c[i + 7])
@@ -110,7 +110,7 @@ __device__ __forceinline__ void in_flight(float (&c)[n]) {
 #define LT_C_96 LT_C32(0), LT_C8(32), LT_C8(40)
 #define LT_C_128 LT_C32(0), LT_C32(32)
 
-// x0 and on: the numbers of the operands after the accumulators.
+// x0 and following: numbers of the operands after the accumulators.
 #define LT_WGMMA_SHARED(N, TYPE, PLACES, x0, x1, x2, x3, x4)                                                \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " x2                                                       \
                ", 0;\n"                                                                                     \
@@ -127,7 +127,7 @@ __device__ __forceinline__ void in_flight(float (&c)[n]) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),            \
                  "n"(kB == Along::rows))
 
-/// c = a b, or += with `add`: both operands in shared memory, by their descriptors.
+/// c = a b, or c += a b with `add`: both operands in shared memory, by descriptor.
 template <class T, int kN, Along kA = Along::columns, Along kB = Along::columns>
 __device__ __forceinline__ void wgmma(float (&c)[kN / 2], uint64_t a, uint64_t b, bool add) {
   static_assert(kN == 64 || kN == 96 || kN == 128);
@@ -144,7 +144,7 @@ __device__ __forceinline__ void wgmma(float (&c)[kN / 2], uint64_t a, uint64_t b
   else
     LT_WGMMA_SHARED(128, "f16", LT_PLACES_64, "%64", "%65", "%66", "%67", "%68");
 }
-/// The same with the left operand in registers, which stay as they are until the product was waited for.
+/// wgmma with the left operand in registers, which must not change until it was waited for.
 template <class T, int kN, Along kB = Along::columns>
 __device__ __forceinline__ void wgmma(float (&c)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool add) {
   static_assert(kN == 64 || kN == 128);

@@ -5,8 +5,9 @@
 namespace ltrain {
 
 void swiglu_forward(Stream& s, Tensor y, Tensor gate_up) {
-  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(), "swiglu {} into {}",
-           to_string(gate_up.shape), to_string(y.shape));
+  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(),
+           "swiglu: expected gate_up (T, 2F) and y (T, F), got {} and {}", to_string(gate_up.shape),
+           to_string(y.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("swiglu_forward", OpClass::elementwise, 5.0 * y.elements(), {y}, {gate_up}));
     place(s, "swiglu_forward", Rule::elementwise, {y}, {gate_up});
@@ -16,8 +17,9 @@ void swiglu_forward(Stream& s, Tensor y, Tensor gate_up) {
 }
 
 void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
-  LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(), "swiglu backward {} into {}",
-           to_string(dy.shape), to_string(dgate_up.shape));
+  LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(),
+           "swiglu backward: expected dgate_up and gate_up (T, 2F) and dy (T, F), got {}, {} and {}",
+           to_string(dgate_up.shape), to_string(gate_up.shape), to_string(dy.shape));
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("swiglu_backward", OpClass::elementwise, 12.0 * dy.elements(), {dgate_up}, {dy, gate_up}));
@@ -28,8 +30,9 @@ void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
 }
 
 void clamped_swiglu_forward(Stream& s, Tensor y, Tensor gate_up) {
-  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(), "clamped swiglu {} into {}",
-           to_string(gate_up.shape), to_string(y.shape));
+  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(),
+           "clamped swiglu: expected gate_up (T, 2F) and y (T, F), got {} and {}", to_string(gate_up.shape),
+           to_string(y.shape));
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("clamped_swiglu_forward", OpClass::elementwise, 9.0 * y.elements(), {y}, {gate_up}));
@@ -41,7 +44,8 @@ void clamped_swiglu_forward(Stream& s, Tensor y, Tensor gate_up) {
 
 void clamped_swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
   LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(),
-           "clamped swiglu backward {} into {}", to_string(dy.shape), to_string(dgate_up.shape));
+           "clamped swiglu backward: expected dgate_up and gate_up (T, 2F) and dy (T, F), got {}, {} and {}",
+           to_string(dgate_up.shape), to_string(gate_up.shape), to_string(dy.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("clamped_swiglu_backward", OpClass::elementwise, 18.0 * dy.elements(),
                              {dgate_up}, {dy, gate_up}));
@@ -52,8 +56,9 @@ void clamped_swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_
 }
 
 void geglu_forward(Stream& s, Tensor y, Tensor gate_up) {
-  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(), "geglu {} into {}",
-           to_string(gate_up.shape), to_string(y.shape));
+  LT_CHECK(gate_up.cols() == 2 * y.cols() && gate_up.rows() == y.rows(),
+           "geglu: expected gate_up (T, 2F) and y (T, F), got {} and {}", to_string(gate_up.shape),
+           to_string(y.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("geglu_forward", OpClass::elementwise, 11.0 * y.elements(), {y}, {gate_up}));
     place(s, "geglu_forward", Rule::elementwise, {y}, {gate_up});
@@ -63,8 +68,9 @@ void geglu_forward(Stream& s, Tensor y, Tensor gate_up) {
 }
 
 void geglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
-  LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(), "geglu backward {} into {}",
-           to_string(dy.shape), to_string(dgate_up.shape));
+  LT_CHECK(dgate_up.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols(),
+           "geglu backward: expected dgate_up and gate_up (T, 2F) and dy (T, F), got {}, {} and {}",
+           to_string(dgate_up.shape), to_string(gate_up.shape), to_string(dy.shape));
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("geglu_backward", OpClass::elementwise, 20.0 * dy.elements(), {dgate_up}, {dy, gate_up}));
@@ -75,7 +81,8 @@ void geglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
 }
 
 void gelu_forward(Stream& s, Tensor y, Tensor x) {
-  LT_CHECK(x.shape == y.shape, "gelu {} into {}", to_string(x.shape), to_string(y.shape));
+  LT_CHECK(x.shape == y.shape, "gelu: expected y of shape {}, got {}", to_string(x.shape),
+           to_string(y.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("gelu_forward", OpClass::elementwise, 10.0 * x.elements(), {y}, {x}));
     place(s, "gelu_forward", Rule::elementwise, {y}, {x});
@@ -85,8 +92,9 @@ void gelu_forward(Stream& s, Tensor y, Tensor x) {
 }
 
 void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x) {
-  LT_CHECK(x.shape == dy.shape && dx.shape == x.shape, "gelu backward {} into {}", to_string(dy.shape),
-           to_string(dx.shape));
+  LT_CHECK(x.shape == dy.shape && dx.shape == x.shape,
+           "gelu backward: expected dy and dx of shape {}, got {} and {}", to_string(x.shape),
+           to_string(dy.shape), to_string(dx.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("gelu_backward", OpClass::elementwise, 16.0 * x.elements(), {dx}, {dy, x}));
     place(s, "gelu_backward", Rule::elementwise, {dx}, {dy, x});

@@ -7,26 +7,26 @@ namespace ltrain {
 
 /// SwiGLU (arXiv:2002.05202): y = silu(gate) * up. gate_up: (T, 2F), gate first; y: (T, F).
 void swiglu_forward(Stream& s, Tensor y, Tensor gate_up);
-/// dgate_up may alias gate_up.
+/// Gradient of swiglu_forward. dgate_up may alias gate_up.
 void swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
-/// gpt-oss's: with g = min(gate, 7) and u = up within -7 and 7, y = g sigmoid(1.702 g) (u + 1). Shapes as
-/// swiglu's.
+/// gpt-oss's SwiGLU: with g = min(gate, 7) and u = up clamped to [-7, 7], y = g sigmoid(1.702 g) (u + 1).
+/// Shapes as in swiglu_forward.
 constexpr double kClampedSwigluLimit = 7.0, kClampedSwigluAlpha = 1.702;
 void clamped_swiglu_forward(Stream& s, Tensor y, Tensor gate_up);
-/// dgate_up may alias gate_up.
+/// Gradient of clamped_swiglu_forward. dgate_up may alias gate_up.
 void clamped_swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
-/// GeGLU (arXiv:2002.05202) by the tanh form of GELU: y = gelu(gate) * up. Shapes as swiglu's.
+/// GeGLU (arXiv:2002.05202) with the tanh form of GELU: y = gelu(gate) * up. Shapes as in swiglu_forward.
 void geglu_forward(Stream& s, Tensor y, Tensor gate_up);
-/// dgate_up may alias gate_up.
+/// Gradient of geglu_forward. dgate_up may alias gate_up.
 void geglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
 constexpr double kGeluScale = 0.7978845608028654;  // sqrt(2 / pi)
 constexpr double kGeluCubic = 0.044715;
 /// GELU by its tanh form (arXiv:1606.08415; Hugging Face's gelu_new). x, y: (T, F).
 void gelu_forward(Stream& s, Tensor y, Tensor x);
-/// dx may alias dy or x.
+/// Gradient of gelu_forward. dx may alias dy or x.
 void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x);
 
 LT_KERNEL(swiglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)

@@ -19,7 +19,8 @@ struct Gelu {
       constexpr float a = static_cast<float>(kGeluScale), b = static_cast<float>(kGeluScale * kGeluCubic);
       const float x2 = x * x;
       share = fast_reciprocal(1.0f + fast_exp2(x * (-2 * kLog2E * a + -2 * kLog2E * b * x2)));
-      slope = share + x * (2 * a + 6 * b * x2) * (share - share * share);  // 2 du/dx is in the middle
+      // the term in the middle is 2 du/dx
+      slope = share + x * (2 * a + 6 * b * x2) * (share - share * share);
     } else {
       const A th = tanh(A(kGeluScale) * (x + A(kGeluCubic) * x * x * x));
       share = A(0.5) * (A(1) + th);
@@ -28,7 +29,7 @@ struct Gelu {
   }
 };
 
-// What gate and up become, and their gradients for that of y, where elements are of type T.
+// Gated activations: y of a gate and an up element, and the gradients, for elements of type T.
 
 /// y = gate * sigmoid(alpha gate) * (up + 1) of clamped values.
 template <class T>
@@ -63,7 +64,7 @@ struct Geglu {
   __device__ A to_up(A dy) const { return dy * gate * gelu.share; }
 };
 
-/// A block a run of the packs of row blockIdx.x of y (RowGrid); rows of gate_up are twice as long.
+/// A block handles a run of packs of row blockIdx.x of y (RowGrid); rows of gate_up are twice as long.
 template <class T, int N, class Gated>
 __global__ void gated_forward(T* y, const T* gate_up, int64_t row_packs) {
   using A = compute_t<T>;

@@ -12,8 +12,10 @@ void copy_rectangles(Stream& s, Tensor out, Tensor in, std::vector<CopyRectangle
     };
     LT_CHECK(
         p.rows >= 0 && p.cols >= 0 && inside(in, p.from_row, p.from_col) && inside(out, p.to_row, p.to_col),
-        "copy of {} rows of {} from ({}, {}) of {} to ({}, {}) of {}", p.rows, p.cols, p.from_row, p.from_col,
-        to_string(in.shape), p.to_row, p.to_col, to_string(out.shape));
+        "copy_rectangles: expected {} rows of {} columns within both matrices, got in {} from ({}, {}) and "
+        "out {} from ({}, {})",
+        p.rows, p.cols, to_string(in.shape), p.from_row, p.from_col, to_string(out.shape), p.to_row,
+        p.to_col);
     elements += p.rows * p.cols;
   }
   if (s.meta()) {
@@ -21,7 +23,7 @@ void copy_rectangles(Stream& s, Tensor out, Tensor in, std::vector<CopyRectangle
     cost.dtype = out.dtype;
     cost.bytes = static_cast<double>(elements * (dtype_size(in.dtype) + dtype_size(out.dtype)));
     s.meta()->add(s, cost);
-    // What fills a rest must lie as what is there.
+    // A copy to part of a written tensor must have the placement of the rest.
     const bool rest = elements < out.elements() && !out.record->last_writer.none();
     place(s, "copy_rectangles", Rule::linear, {out}, {in}, rest);
     return;

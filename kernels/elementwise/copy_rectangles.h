@@ -1,4 +1,4 @@
-// Rectangles of one matrix into another: what packing for a collective, and undoing it, consists of.
+// Copies of rectangles from one matrix to another: packing and unpacking for collectives.
 #pragma once
 #include <vector>
 
@@ -11,13 +11,13 @@ struct CopyRectangle {
   int64_t rows = 0, cols = 0;
   int64_t from_row = 0, from_col = 0;
   int64_t to_row = 0, to_col = 0;
-  /// The way back.
+  /// The inverse copy.
   CopyRectangle reversed() const { return {rows, cols, to_row, to_col, from_row, from_col}; }
 };
 
 /// out[to_row + r, to_col + c] = in[from_row + r, from_col + c] for every part, converted (f32 -> bf16 rounds
 /// to nearest even). out, in: matrices (product of all dims but the last, last dim) of floating dtypes, no
-/// overlap; what no part names stays. Parts do not overlap in `out`.
+/// overlap. Elements outside all parts are unchanged. Parts do not overlap in `out`.
 void copy_rectangles(Stream& s, Tensor out, Tensor in, std::vector<CopyRectangle> parts);
 
 LT_KERNEL(copy_rectangles, DType to, DType from, void* out, const void* in, int64_t out_width,

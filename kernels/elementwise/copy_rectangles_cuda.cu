@@ -5,7 +5,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kMostParts = 16;  // of one launch: they travel as its argument
+constexpr int kMostParts = 16;  // parts of one launch, passed as a kernel argument
 
 struct Parts {
   CopyRectangle part[kMostParts];

@@ -6,12 +6,14 @@ namespace ltrain {
 
 void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, GradientScale scale,
                    double soft_cap) {
-  LT_CHECK(targets.elements() == logits.rows() && loss.elements() == 1 && loss.dtype == DType::f64 &&
-               (!dlogits.defined() || dlogits.shape == logits.shape),
-           "cross entropy of {} with {} targets", to_string(logits.shape), targets.elements());
+  LT_CHECK(
+      targets.elements() == logits.rows() && loss.elements() == 1 && loss.dtype == DType::f64 &&
+          (!dlogits.defined() || dlogits.shape == logits.shape),
+      "cross entropy: expected {} targets, one f64 loss and dlogits {}, got {} targets and {} losses of {}",
+      logits.rows(), to_string(logits.shape), targets.elements(), loss.elements(), dtype_name(loss.dtype));
   if (s.meta()) {
     OpCost cost = op_cost("cross_entropy", OpClass::cross_entropy, 8.0 * logits.elements(), {}, {logits});
-    // The gradient needs the sum of the whole row, so that its logits are read again.
+    // The gradient needs the sum over the full row, so that its logits are read again.
     if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes() + logits.bytes());
     s.meta()->add(s, cost);
     place(s, "cross_entropy", Rule::sum_rows, {loss}, {logits, targets}, /*accumulate=*/true);
@@ -24,7 +26,7 @@ void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor
 }
 
 void soft_cap_logits(Stream& s, Tensor logits, double soft_cap) {
-  LT_CHECK(soft_cap > 0, "a soft-cap of {}", soft_cap);
+  LT_CHECK(soft_cap > 0, "expected a soft-cap above 0, got {}", soft_cap);
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("soft_cap_logits", OpClass::elementwise, 8.0 * logits.elements(), {logits}, {logits}));
@@ -38,7 +40,10 @@ void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets,
                          double soft_cap) {
   LT_CHECK(stats.elements() == 3 * logits.rows() && stats.dtype == logits.dtype &&
                targets.elements() == logits.rows() && part.columns <= logits.cols(),
-           "cross entropy statistics of {} into {}", to_string(logits.shape), to_string(stats.shape));
+           "cross entropy statistics: expected {} targets, at most {} columns and statistics ({}, 3) {}, got "
+           "{} targets, {} columns and statistics {} {}",
+           logits.rows(), logits.cols(), logits.rows(), dtype_name(logits.dtype), targets.elements(),
+           part.columns, to_string(stats.shape), dtype_name(stats.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("cross_entropy_stats", OpClass::cross_entropy, 4.0 * logits.elements(), {stats},
                              {logits}));
@@ -54,7 +59,10 @@ void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits
                            Tensor stats, const VocabColumns& part, GradientScale scale, double soft_cap) {
   LT_CHECK(stats.elements() % (3 * logits.rows()) == 0 && stats.dtype == logits.dtype &&
                targets.elements() == logits.rows(),
-           "cross entropy of {} with statistics {}", to_string(logits.shape), to_string(stats.shape));
+           "cross entropy: expected {} targets and statistics (ranks * {}, 3) {}, got {} targets and "
+           "statistics {} {}",
+           logits.rows(), logits.rows(), dtype_name(logits.dtype), targets.elements(), to_string(stats.shape),
+           dtype_name(stats.dtype));
   if (s.meta()) {
     // The loss follows from the statistics; the gradient reads the logits once more.
     OpCost cost = op_cost("cross_entropy_sharded", OpClass::cross_entropy, 0, {}, {stats});

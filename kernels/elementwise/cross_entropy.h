@@ -6,8 +6,8 @@
 
 namespace ltrain {
 
-/// What a gradient is multiplied by: a number, or one in the device's memory that is read when the kernel
-/// runs, as captured work (Stream::capture) needs it.
+/// Factor of a gradient: a number, or a number in device memory that the kernel reads when it runs, as
+/// captured work (Stream::capture) needs it.
 struct GradientScale {
   double number = 1;
   const double* at = nullptr;
@@ -16,27 +16,27 @@ struct GradientScale {
   LT_HD double get() const { return at ? *at : number; }
 };
 
-/// loss[0] += sum over rows with target >= 0 of (log sum exp(logits) - logits[target]).
-/// With dlogits: dlogits[r, v] = scale * (softmax(logits[r])[v] - [v == target]), zero rows where target < 0.
-/// logits: (R, V) f32 or f64; dlogits: (R, V), f32, f64 or bf16, may alias logits of the same dtype; loss:
-/// (1) f64, summed over rows in order; targets: (R) i32, negative = not counted. Chunks of the batch add up
-/// in `loss`. With a `soft_cap` above 0 the loss is of soft_cap * tanh(logits / soft_cap) (arXiv:2408.00118)
-/// and the gradient still by the logits; so it is below.
+/// loss[0] += sum over rows with target >= 0 of (log sum exp(logits) - logits[target]). With dlogits:
+/// dlogits[r, v] = scale * (softmax(logits[r])[v] - [v == target]), zero rows for target < 0. logits: (R, V)
+/// f32 or f64; dlogits: (R, V), f32, f64 or bf16, may alias logits of the same dtype; loss: (1) f64, summed
+/// over rows in order; targets: (R) i32, negative = not counted. Chunks of the batch add up in `loss`. With
+/// soft_cap > 0 the loss is that of soft_cap * tanh(logits / soft_cap) (arXiv:2408.00118), and the gradient
+/// is still with respect to the logits, here and below.
 void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, GradientScale scale,
                    double soft_cap = 0);
 /// logits = soft_cap * tanh(logits / soft_cap), f32 or f64.
 void soft_cap_logits(Stream& s, Tensor logits, double soft_cap);
 
-/// Over a vocabulary that tensor-parallel ranks share: this rank's logits are those of tokens
-/// [first, first + columns); further columns are padding.
+/// A vocabulary sharded over tensor-parallel ranks: this rank's logits are those of tokens [first, first +
+/// columns). Further columns are padding.
 struct VocabColumns {
   int64_t first = 0, columns = 0;
 };
-/// stats[r] = {largest logit, sum of exp(logit - largest), logit of the target or 0 if it is another rank's},
-/// over this rank's columns. stats: (R, 3) of the logits' type.
+/// stats[r] = {largest logit, sum of exp(logit - largest), logit of the target or 0 if another rank has it},
+/// over this rank's columns. stats: (R, 3), dtype of the logits.
 void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets, const VocabColumns& part,
                          double soft_cap = 0);
-/// As cross_entropy, with the stats of all ranks: (ranks * R, 3). Padding columns get gradient zero.
+/// cross_entropy with the stats of all ranks: (ranks * R, 3). Padding columns get gradient zero.
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
                            Tensor stats, const VocabColumns& part, GradientScale scale, double soft_cap = 0);
 

@@ -10,8 +10,8 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// A row of logits as the loss sees it, and the slopes by which gradients pass; the logits and null without a
-/// soft-cap. Scratch of the thread: the gradient may take the place of the logits.
+/// A row of logits after the soft-cap, and the slopes for the gradient; without a soft-cap the row itself and
+/// null. In scratch of the thread, because the gradient may overwrite the logits.
 template <class T>
 struct SeenRow {
   const T* x;
@@ -51,7 +51,7 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
       for (int64_t v = 0; v < vocab; ++v) top = x[v] > top ? x[v] : top;
       const T at_target = x[target];
       T sum = 0;
-      // With a gradient buffer of the same type the exponentials are kept there, so exp runs once.
+      // With a gradient buffer of the same type the exponentials are kept there, so that exp runs once.
       if constexpr (std::is_same_v<T, G>) {
         if (dlogits) {
           G* d = dlogits + row * vocab;

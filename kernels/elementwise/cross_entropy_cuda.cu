@@ -9,17 +9,17 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 512;
-/// Logits that a thread takes at once: 32 bytes of fp32, and 16 of their gradient in a half. They begin at
-/// multiples of kChunk in the whole matrix, so that rows of an odd length are loaded by 16 bytes too; what is
-/// left at a row's ends goes one by one.
+/// Logits that a thread loads at once: 32 bytes of fp32, and 16 bytes of a 16-bit gradient. Chunks begin at
+/// multiples of kChunk in the full matrix, so that rows of odd length also get 16-byte loads. The ends of a
+/// row are handled one by one.
 constexpr int kChunk = 8;
 
-/// A running maximum and the sum of exponentials below it.
+/// A running maximum and the sum of exponentials relative to it.
 template <class T>
 struct TopSum {
   T top = -T(INFINITY), sum = 0;
 
-  /// N more.
+  /// Adds N values.
   template <int N>
   __device__ __forceinline__ void add(const T* x) {
     T most = x[0];
@@ -28,23 +28,23 @@ struct TopSum {
       sum *= exp_below(top - most);
       top = most;
     }
-    if (top == -T(INFINITY)) return;  // a difference of two infinities is none
+    if (top == -T(INFINITY)) return;  // avoids the difference of two infinities
     for (int j = 0; j < N; ++j) sum += exp_below(x[j] - top);
   }
 };
 
-/// A row of a matrix and the chunks in it: columns [begin, end) in chunks of N, those around them one by one.
+/// A row of a matrix and its chunks: columns [begin, end) in chunks of N, the other columns one by one.
 template <int N>
 struct RowChunks {
   int64_t first, begin, end, columns;
-  /// Row `row` of `stride` elements, of which `columns` count.
+  /// Row `row` of `stride` elements, `columns` of which count.
   __device__ RowChunks(int64_t row, int64_t stride, int64_t columns) : first(row * stride), columns(columns) {
     begin = (N - first % N) % N;
     if (begin > columns) begin = columns;
     end = begin + (columns - begin) / N * N;
   }
-  /// f<N>(col) for the chunks, from the last one on where `back`, and f<1>(col) for the rest, over the
-  /// threads of the block.
+  /// Calls f<N>(col) for the chunks, from the last one on with `back`, and f<1>(col) for the other columns,
+  /// over the threads of the block.
   template <bool back, class F>
   __device__ __forceinline__ void each(F&& f) const {
     const int64_t step = int64_t{blockDim.x} * N, own = begin + int64_t{threadIdx.x} * N;
@@ -63,7 +63,7 @@ struct RowChunks {
   }
 };
 
-/// Of one row, over the threads of the block; each row is read once. kCap: of the soft-caps of x.
+/// TopSum of one row, over the threads of the block; each row is read once. kCap: of the soft-capped row.
 template <int N, bool kCap, class T>
 __device__ TopSum<T> top_and_sum(const T* logits, const RowChunks<N>& row, T cap, T* scratch) {
   TopSum<T> own;
@@ -82,7 +82,7 @@ __device__ TopSum<T> top_and_sum(const T* logits, const RowChunks<N>& row, T cap
   return out;
 }
 
-/// The slope of the soft-cap at x; *value: what x becomes there.
+/// Slope of the soft-cap at x. *value: soft-capped x.
 template <bool kCap, class T>
 __device__ T through_cap(T x, T cap, T* value) {
   if constexpr (kCap) {
@@ -94,8 +94,8 @@ __device__ T through_cap(T x, T cap, T* value) {
   return T(1);
 }
 
-/// dlogits[row] = exp(logits - top) * factor, less `scale` at the target (a column of the row, or none). The
-/// row is gone through from its end, where the pass before it has left it in the caches.
+/// dlogits[row] = exp(logits - top) * factor, minus `scale` at the target (a column of the row, or none).
+/// Goes through the row from its end, which the previous pass has left in the caches.
 template <int N, bool kCap, class T, class G>
 __device__ void row_gradient(G* dlogits, const T* logits, const RowChunks<N>& row, T cap, T top, T factor,
                              int64_t target, T scale) {
@@ -125,7 +125,7 @@ __device__ void zero_columns(G* dlogits, const RowChunks<N>& row) {
   });
 }
 
-/// A block a row. `row_loss`: (rows).
+/// One block for each row. `row_loss`: (rows).
 template <int N, class T, class G, bool kCap>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, int64_t vocab, T cap,
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const T at_target = capped<kCap>(load_one(logits, row.first + target), cap);
-  // Its barriers part this read from the writes below.
+  // The barriers in top_and_sum separate this read from the writes below.
   const TopSum<T> t = top_and_sum<N, kCap>(logits, row, cap, shared_memory<T>());
   if (threadIdx.x == 0)
     store_one(row_loss, blockIdx.x,
@@ -198,7 +198,7 @@ __global__ void cap_all(T* x, int64_t n, T cap) {
   });
 }
 
-/// loss += the rows' losses: of consecutive rows in order, then of threads by one tree. One block.
+/// loss += sum of the rows' losses: consecutive rows in order, then threads by one tree. One block.
 __global__ void add_rows(double* loss, const double* row_loss, int64_t rows) {
   const int64_t begin = rows * threadIdx.x / blockDim.x, end = rows * (threadIdx.x + 1) / blockDim.x;
   double sum = 0;
@@ -223,7 +223,7 @@ void with_types(DType logits, DType grad, F&& f) {
   }
 }
 
-/// Calls f<N, kCap>() for logits of type T. Of fp64 a pack is enough for what registers hold.
+/// Calls f<N, kCap>() for logits of type T. For fp64, N is one pack, to limit registers.
 template <class T, class F>
 void with_chunks(double soft_cap, std::initializer_list<const void*> pointers, F&& f) {
   with_cap(soft_cap, [&]<bool kCap>() {

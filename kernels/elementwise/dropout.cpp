@@ -14,8 +14,8 @@ DropoutArgs dropout_args(const Dropout& d) {
 }
 
 void dropout(Stream& s, Tensor y, Tensor x, const Dropout& d) {
-  LT_CHECK(y.shape == x.shape && y.dtype == x.dtype, "dropout {} into {}", to_string(x.shape),
-           to_string(y.shape));
+  LT_CHECK(y.shape == x.shape && y.dtype == x.dtype, "dropout: expected y {} {}, got {} {}",
+           dtype_name(x.dtype), to_string(x.shape), dtype_name(y.dtype), to_string(y.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("dropout", OpClass::elementwise, 3.0 * x.elements(), {y}, {x}));
     place(s, "dropout", Rule::linear, {y}, {x});

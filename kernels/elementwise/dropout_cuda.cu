@@ -4,7 +4,8 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// A thread takes the channels of one Philox call: four, or fewer at the ends of this rank's part of a row.
+/// One thread handles the channels of one Philox call: four, or fewer at the ends of this rank's part of a
+/// row.
 template <class T>
 __global__ void dropout(T* y, const T* x, int64_t rows, int64_t cols, DropoutArgs d) {
   const int64_t begin = d.part * cols, end = begin + cols, first = begin / 4, calls = (end + 3) / 4 - first;

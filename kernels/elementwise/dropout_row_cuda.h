@@ -5,14 +5,14 @@
 
 namespace ltrain::cuda {
 
-/// 0 or 1/(1-p) for channel `col` of the whole row.
+/// 0 or 1/(1-p) for channel `col` of the full row.
 inline __device__ float dropout_factor(const DropoutArgs& d, uint64_t call, int64_t col) {
   const Philox4 r = philox(d.seed, d.stream, call + static_cast<uint64_t>(col / 4));
   return r.v[col % 4] >= d.threshold ? d.scale : 0.0f;
 }
 
-/// f[j] = dropout_factor(d, call, col + j): one Philox call for four channels that begin at a multiple of
-/// four.
+/// f[j] = dropout_factor(d, call, col + j), with one Philox call for each four channels that begin at a
+/// multiple of four.
 template <int N, class A>
 __device__ void dropout_factors(A* f, const DropoutArgs& d, uint64_t call, int64_t col) {
   if (N % 4 == 0 && col % 4 == 0) {

@@ -8,7 +8,7 @@
 namespace ltrain {
 namespace {
 
-/// Looking rows up in a table of which this rank has a part gives the part's share of the sum.
+/// A lookup in a table of which this rank has a part gives a summand of the result.
 void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table, Axis axis) {
   if (s.meta()->axis_size(axis) == 1 || table.record->place[axis] == Placement::R()) {
     place(s, "embedding_forward", Rule::elementwise, {y}, {tokens, table});
@@ -22,8 +22,8 @@ void place_lookup(Stream& s, Tensor y, Tensor tokens, Tensor table, Axis axis) {
   y.record->made_partial = {"embedding_forward of a part of the vocabulary", {}};
 }
 
-/// Rows of dy are read once, and those of the table that they touch, at most one each, read and written; a
-/// fresh table is filled with zeros before, and not read.
+/// Bytes: dy is read once; the touched rows of the table, at most one for each row of dy, are read and
+/// written. A fresh table is first filled with zeros, and not read.
 OpCost gather_cost(std::string_view name, Tensor dtable, Tensor dy, int64_t own_rows, bool accumulate) {
   OpCost cost = op_cost(name, OpClass::elementwise, 1.0 * dy.elements(), {}, {dy});
   const int64_t touched = std::min(dy.rows(), own_rows) * dtable.cols() * dtype_size(dtable.dtype);
@@ -45,7 +45,9 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
                        const VocabPart& part) {
   LT_CHECK(tokens.elements() == y.rows() && table.cols() == y.cols() && table.shape[0] >= part.rows &&
                part.first + part.rows <= part.total,
-           "embedding of {} tokens into {}", tokens.elements(), to_string(y.shape));
+           "embedding: expected {} tokens, a table of at least {} rows of {} columns, and a part within {} "
+           "tokens; got {} tokens, table {}, part from {} on",
+           y.rows(), part.rows, y.cols(), part.total, tokens.elements(), to_string(table.shape), part.first);
   if (s.meta()) {
     OpCost cost = op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens});
     if (positions.defined()) cost.bytes += static_cast<double>(y.bytes());
@@ -55,7 +57,7 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
     return;
   }
   const OpRange range(s, "embedding_forward");
-  // On a GPU the kernel cannot fail: who copies the tokens there looks at them before.
+  // A kernel on a GPU cannot throw: the code that copies the tokens there checks them.
   if (s.device() == DeviceKind::cuda)
     return embedding_forward_cuda(s, y.dtype, y.data, tokens.ptr<int32_t>(), table.data, positions.data,
                                   y.rows(), y.cols(), rows.args(), part);
@@ -68,8 +70,8 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
 }
 
 void position_forward(Stream& s, Tensor y, Tensor positions, const RowMap& rows) {
-  LT_CHECK(positions.cols() == y.cols(), "positions {} for {}", to_string(positions.shape),
-           to_string(y.shape));
+  LT_CHECK(positions.cols() == y.cols(), "expected positions of {} columns, got {}", y.cols(),
+           to_string(positions.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("position_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, y}));
     place(s, "position_forward", Rule::elementwise, {y}, {y, positions});
@@ -81,10 +83,12 @@ void position_forward(Stream& s, Tensor y, Tensor positions, const RowMap& rows)
 void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, const VocabPart& part,
                         bool accumulate) {
   LT_CHECK(tokens.elements() == dy.rows() && dtable.cols() == dy.cols() && dtable.shape[0] >= part.rows,
-           "embedding backward {} into {}", to_string(dy.shape), to_string(dtable.shape));
+           "embedding backward: expected {} tokens and dtable of at least {} rows of {} columns, got {} "
+           "tokens and dtable {}",
+           dy.rows(), part.rows, dy.cols(), tokens.elements(), to_string(dtable.shape));
   if (s.meta()) {
     s.meta()->add(s, gather_cost("embedding_backward", dtable, dy, part.rows, accumulate));
-    // Of the whole gradient each rank keeps the rows of its part of the vocabulary.
+    // Each rank keeps its vocabulary part's rows of the full gradient.
     Tensor cut = dtable;
     if (part.rows < part.total || dtable.shape[0] != part.total) {
       cut = place_apart(s, dtable);
@@ -105,8 +109,8 @@ void embedding_backward(Stream& s, Tensor dtable, Tensor dy, Tensor tokens, cons
 }
 
 void position_backward(Stream& s, Tensor dpositions, Tensor dy, const RowMap& rows, bool accumulate) {
-  LT_CHECK(dpositions.cols() == dy.cols(), "position backward {} into {}", to_string(dy.shape),
-           to_string(dpositions.shape));
+  LT_CHECK(dpositions.cols() == dy.cols(), "position backward: expected dpositions of {} columns, got {}",
+           dy.cols(), to_string(dpositions.shape));
   if (s.meta()) {
     s.meta()->add(s, gather_cost("position_backward", dpositions, dy, dpositions.rows(), accumulate));
     place(s, "position_backward", Rule::sum_to_rows, {dpositions}, {dy}, accumulate);

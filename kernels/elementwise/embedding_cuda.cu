@@ -5,7 +5,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// RowMapArgs::embedded in 32 bits, which check_map() has found to be enough.
+/// RowMapArgs::embedded in 32 bits; check_map() has checked that they are enough.
 inline __device__ int64_t embedded(const RowMapArgs& map, int64_t row) {
   const uint32_t at = static_cast<uint32_t>(row + map.first_row);
   if (map.ids) return map.ids[at];
@@ -13,11 +13,12 @@ inline __device__ int64_t embedded(const RowMapArgs& map, int64_t row) {
   return map.positions ? map.positions[column] : column;
 }
 void check_map(const RowMapArgs& map, int64_t rows) {
-  LT_CHECK((rows + map.first_row) >> 31 == 0 && map.seq >> 31 == 0, "{} rows from {} on, of sequences of {}",
+  LT_CHECK((rows + map.first_row) >> 31 == 0 && map.seq >> 31 == 0,
+           "expected row indices and sequence lengths below 2^31, got {} rows from {} on and sequences of {}",
            rows, map.first_row, map.seq);
 }
 
-/// A block a run of the packs of row blockIdx.x (RowGrid).
+/// A block handles a run of packs of row blockIdx.x (RowGrid).
 template <class T, int N, bool kPositions>
 __global__ void lookup(T* y, const int32_t* tokens, const T* table, const T* positions, int64_t row_packs,
                        RowMapArgs map, VocabPart part) {
@@ -54,7 +55,7 @@ __global__ void add_positions(T* y, const T* positions, int64_t row_packs, RowMa
 struct TokenRow {
   const int32_t* tokens;
   VocabPart part;
-  /// Rows of other parts come last.
+  /// Rows of other parts are last.
   __device__ uint32_t operator()(int64_t row) const {
     const int64_t id = load_one(tokens, row) - part.first;
     return static_cast<uint32_t>(id >= 0 && id < part.rows ? id : part.rows);
@@ -65,11 +66,12 @@ struct PositionRow {
   __device__ uint32_t operator()(int64_t row) const { return static_cast<uint32_t>(embedded(map, row)); }
 };
 
-/// Rows of dy that a thread has asked for before it adds the first of them.
+/// Rows of dy that a thread loads before it adds the first of them.
 constexpr int kAhead = 4;
 
-/// table[key] += dy of the rows of that key, in their order. Blocks x: places in the order of keys, of which
-/// the first of each key works; y: runs of the packs of a row. `fresh`: the table is zero, and is not read.
+/// table[key] += rows of dy with that key, in their order. Grid x: positions in the order of keys; only the
+/// first position of each key works. Grid y: runs of packs of a row. `fresh`: the table is zero, and is not
+/// read.
 template <class T, int N>
 __global__ void add_runs(compute_t<T>* table, const T* dy, SortedRows sorted, int64_t n, int64_t row_packs,
                          uint32_t own_rows, bool fresh) {
@@ -98,11 +100,11 @@ __global__ void add_runs(compute_t<T>* table, const T* dy, SortedRows sorted, in
   store_values<N>(table, mine * cols + col, sum);
 }
 
-/// table (+)= rows of dy by key(row), which is below own_rows, or own_rows for those that are not added.
+/// table (+)= rows of dy by key(row), which is below own_rows, or equal to it for rows that are not added.
 template <class T, class Key>
 void add_by_key(Stream& s, compute_t<T>* table, const T* dy, Key key, int64_t rows, int64_t cols,
                 int64_t table_rows, int64_t own_rows, bool accumulate) {
-  LT_CHECK(own_rows < int64_t{1} << 31, "a table of {} rows", own_rows);
+  LT_CHECK(own_rows < int64_t{1} << 31, "expected a table of fewer than 2^31 rows, got {}", own_rows);
   if (!accumulate) fill_bytes(s, table, table_rows * cols * static_cast<int64_t>(sizeof(compute_t<T>)));
   const uint32_t own = static_cast<uint32_t>(own_rows);
   for (int64_t first = 0; first < rows; first += kMostSortedRows) {

@@ -5,7 +5,7 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-constexpr int64_t kBlock = 2048;  // elements; the block of sums stays in the first-level cache
+constexpr int64_t kBlock = 2048;  // elements; the block of sums fits the L1 cache
 
 template <ReduceOp op, class A>
 inline A combine(A a, A b) {
@@ -22,7 +22,7 @@ inline A load(const T* p, int64_t i) {
     return p[i];
 }
 
-/// `A` is what sums are kept in: float for 16-bit types, else T itself.
+/// `A`: type of the sums: float for 16-bit types, else T.
 template <class T, class A, ReduceOp op>
 void reduce(T* out, const void* const* sources, int count, int64_t n) {
   alignas(64) A sum[kBlock];
@@ -30,7 +30,7 @@ void reduce(T* out, const void* const* sources, int count, int64_t n) {
     const int64_t m = std::min(kBlock, n - begin);
     const T* first = static_cast<const T*>(sources[0]) + begin;
     const T* second = static_cast<const T*>(sources[1]) + begin;
-    if (count == 2) {  // two ranks: no block of sums between; `out` may be a source, element by element
+    if (count == 2) {  // two ranks need no block of sums; `out` may be a source, element by element
       T* y = out + begin;
 #pragma omp simd
       for (int64_t i = 0; i < m; ++i) {

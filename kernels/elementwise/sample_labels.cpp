@@ -9,10 +9,12 @@ void sample_labels(Stream& s, Tensor labels, Tensor logits, Tensor targets, Tens
   const int64_t rows = logits.rows();
   LT_CHECK(labels.elements() == rows && targets.elements() == rows && stats.elements() % (3 * rows) == 0 &&
                stats.dtype == logits.dtype && part.columns <= logits.cols(),
-           "labels of {} with {} targets and statistics {}", to_string(logits.shape), targets.elements(),
-           to_string(stats.shape));
+           "sample_labels: expected {} labels and targets, at most {} columns and statistics (ranks * {}, 3) "
+           "{}, got {} labels, {} targets, {} columns and statistics {} {}",
+           rows, logits.cols(), rows, dtype_name(logits.dtype), labels.elements(), targets.elements(),
+           part.columns, to_string(stats.shape), dtype_name(stats.dtype));
   if (s.meta()) {
-    // Half of a row is read in the mean.
+    // Half of a row is read on average.
     OpCost cost =
         op_cost("sample_labels", OpClass::cross_entropy, 2.0 * logits.elements(), {labels}, {targets, stats});
     cost.bytes += 0.5 * static_cast<double>(logits.bytes());

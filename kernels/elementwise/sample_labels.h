@@ -1,5 +1,5 @@
-// Labels that a model draws from its own logits, in the place of those of the data: what the Gauss-Newton-
-// Bartlett estimate of a Hessian's diagonal takes the gradient of (arXiv:2305.14342, algorithm 2).
+// Labels sampled from a model's own logits, used instead of the data's: the Gauss-Newton-Bartlett estimate of
+// a Hessian's diagonal takes the gradient for them (arXiv:2305.14342, algorithm 2).
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -10,26 +10,26 @@
 
 namespace ltrain {
 
-/// A label that another rank's columns have.
+/// A label in another rank's columns.
 inline constexpr int32_t kLabelElsewhere = std::numeric_limits<int32_t>::max();
 
-/// labels[r] = v with the probability softmax(logits[r])[v] of the whole vocabulary, where targets[r] >= 0;
-/// targets[r] elsewhere. The draw is by inversion: the first token, in the order of the vocabulary, up to and
-/// with which the probabilities exceed the row's number, so that it does not depend on who has which columns.
-/// Each rank has the labels among its own columns, and kLabelElsewhere for others. labels, targets: (R) i32;
-/// logits: (R, V) f32 or f64, with `part` and `soft_cap` as cross_entropy_stats has them; stats: (ranks * R,
-/// 3), those of all ranks in the order of their columns, of which this one is number `rank`.
+/// For targets[r] >= 0: labels[r] = v with probability softmax(logits[r])[v] over the full vocabulary. For
+/// others: labels[r] = targets[r]. Sampling is by inversion: the first token at which the cumulative
+/// probability exceeds the row's number, so that the result does not depend on the sharding. Each rank has
+/// the labels in its own columns, and kLabelElsewhere for others. labels, targets: (R) i32; logits: (R, V)
+/// f32 or f64, with `part` and `soft_cap` as in cross_entropy_stats; stats: (ranks * R, 3), all ranks in the
+/// order of their columns. `rank`: this rank's index among them.
 void sample_labels(Stream& s, Tensor labels, Tensor logits, Tensor targets, Tensor stats, int rank,
                    const VocabColumns& part, const RowRandom& random, double soft_cap = 0);
 
-/// The row's number, in [0, 1).
+/// Random number of the row, in [0, 1).
 LT_HD inline double label_uniform(const RowRandomArgs& random, int64_t row) {
   const Philox4 r = philox(random.seed, random.stream, random.call(row, 1));
   return to_uniform(r.v[0], r.v[1]);
 }
 
-/// How far among the exponentials of rank `rank`, below its largest logit, the number `u` of a row falls;
-/// negative where it falls among those of another rank.
+/// Position of the row's number `u` in the cumulative exponentials of rank `rank`, relative to its largest
+/// logit; negative if it belongs to another rank.
 template <class T>
 LT_HD inline double label_goal(const T* stats, int64_t rows, int64_t row, int ranks, int rank, double u) {
   const auto stat = [&](int r, int which) {

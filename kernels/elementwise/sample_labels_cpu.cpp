@@ -9,11 +9,11 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// Columns whose exponentials are added up before one looks whether the goal is among them.
+/// Columns summed before each comparison with the goal.
 constexpr int64_t kTile = 256;
 
-/// The first column up to and with which the exponentials exceed `goal`; the last that has one, where
-/// rounding leaves none.
+/// First column at which the cumulative exponentials exceed `goal`; if rounding leaves none, the last column
+/// with a nonzero one.
 template <class T>
 int64_t find_column(const T* x, int64_t columns, T top, T cap, double goal) {
   T e[kTile];

@@ -10,9 +10,9 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kParts = kThreads / kWarp;
 
-/// A block a row. Its columns are cut into a part for each warp, which adds up the exponentials of its own;
-/// then the part that the goal falls in is cut likewise, until it is no longer than a warp: a row is read
-/// once and a sixteenth of it again.
+/// One block for each row. Its columns are divided among the warps, which sum the exponentials of their
+/// parts. The part with the goal is divided again, until it is no longer than a warp. A row is thus read
+/// once, and a sixteenth of it again.
 template <class T, bool kCap>
 __global__ void __launch_bounds__(kThreads)
     sample_labels(int32_t* labels, const T* logits, const int32_t* targets, const T* stats, int ranks,

@@ -6,10 +6,12 @@ namespace ltrain {
 
 void scale_add(Stream& s, Tensor y, double a, Tensor x, double b, Tensor squares, double eps) {
   const int64_t n = y.elements();
-  LT_CHECK(!x.defined() || (x.elements() == n && x.dtype == y.dtype), "{} elements added to {}", x.elements(),
-           n);
+  LT_CHECK(!x.defined() || (x.elements() == n && x.dtype == y.dtype),
+           "scale_add: expected x of {} {} elements, got {} {}", n, dtype_name(y.dtype), x.elements(),
+           dtype_name(x.dtype));
   LT_CHECK(!squares.defined() || (squares.elements() == 1 && squares.dtype == DType::f64),
-           "sum of squares of {}", to_string(squares.shape));
+           "scale_add: expected one f64 sum of squares, got {} {}", dtype_name(squares.dtype),
+           to_string(squares.shape));
   if (s.meta()) {
     OpCost cost = op_cost("scale_add", OpClass::optimizer, 3.0 * n, {y}, {y});
     if (x.defined()) cost.bytes += static_cast<double>(x.bytes());

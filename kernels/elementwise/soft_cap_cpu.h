@@ -1,5 +1,4 @@
-// cap * tanh(x / cap), which soft-caps scores and logits (arXiv:2408.00118, section 2). Only for *_cpu.cpp
-// files.
+// Soft-cap of scores and logits, cap * tanh(x / cap) (arXiv:2408.00118, section 2). Only for *_cpu.cpp files.
 #pragma once
 #include "kernels/tensor/vector_math.h"
 
@@ -11,8 +10,8 @@ struct SoftCapped {
   A value, slope;
 };
 
-/// tanh(u) to a few units in the last place: near 0, where 1 - exp(-2u) cancels, a polynomial; fast_tanh's
-/// error there is small beside 1 and not beside u.
+/// tanh(u) to a few units in the last place. Near 0, where 1 - exp(-2u) cancels, a polynomial: the error of
+/// fast_tanh is small relative to 1, but not relative to u.
 template <class A>
 inline A close_tanh(A u, A e) {
   const A size = u < 0 ? -u : u, square = u * u;
@@ -25,7 +24,7 @@ inline A close_tanh(A u, A e) {
   return size < A(0.625) ? small : u < 0 ? -large : large;
 }
 
-/// The slope 1 - tanh^2 is taken as 4e / (1 + e)^2, e = exp(-2 |x| / cap), which does not cancel near the
+/// The slope 1 - tanh^2 is computed as 4e / (1 + e)^2, e = exp(-2 |x| / cap), which does not cancel near the
 /// cap.
 template <class A>
 inline SoftCapped<A> soft_cap(A x, A cap) {

@@ -1,5 +1,5 @@
-// cap * tanh(x / cap), which soft-caps scores and logits (arXiv:2408.00118, section 2). Only for *_cuda.cu
-// files; soft_cap_cpu.h is the same on the CPU.
+// Soft-cap of scores and logits, cap * tanh(x / cap) (arXiv:2408.00118, section 2). Only for *_cuda.cu files;
+// soft_cap_cpu.h is the CPU version.
 #pragma once
 #include "kernels/cuda/kernel_cuda.h"
 
@@ -10,7 +10,7 @@ struct SoftCapped {
   A value, slope;
 };
 
-/// The slope 1 - tanh^2 is taken as 4e / (1 + e)^2, e = exp(-2 |x| / cap), which does not cancel near the
+/// The slope 1 - tanh^2 is computed as 4e / (1 + e)^2, e = exp(-2 |x| / cap), which does not cancel near the
 /// cap.
 template <class A>
 __device__ __forceinline__ SoftCapped<A> soft_cap(A x, A cap) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ SoftCapped<A> soft_cap(A x, A cap) {
   return {cap * tanh(u), A(4) * e / (sum * sum)};
 }
 
-/// x, or its soft-cap where there is one.
+/// Soft-cap of x, or x without one.
 template <bool kCap, class A>
 __device__ __forceinline__ A capped(A x, A cap) {
   if constexpr (kCap) return cap * tanh(x / cap);

@@ -1,11 +1,11 @@
-// What gate and up become by SwiGLU, and their gradients, in kernels.
+// SwiGLU of a gate and an up element, and the gradients, for kernels.
 #pragma once
 #include "kernels/cuda/fast_math_cuda.h"
 #include "kernels/tensor/dtype.h"
 
 namespace ltrain::cuda {
 
-/// Of elements of type T.
+/// SwiGLU for elements of type T.
 template <class T>
 struct Swiglu {
   using A = compute_t<T>;

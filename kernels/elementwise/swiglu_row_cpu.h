@@ -1,4 +1,4 @@
-// A row of SwiGLU, written as it is or rounded. Only for *_cpu.cpp files.
+// A row of SwiGLU, for plain or quantized output. Only for *_cpu.cpp files.
 #pragma once
 #include "kernels/tensor/dtype.h"
 #include "kernels/tensor/vector_math.h"
@@ -11,7 +11,7 @@ inline A sigmoid(A x) {
   return A(1) / (A(1) + fast_exp(-x));
 }
 
-/// out: `cols` of silu(gate) * up, whose row is gate, then up.
+/// out[cols] = silu(gate) * up. The input row is gate, then up.
 template <class T>
 void swiglu_row(T* __restrict out, const T* __restrict gate, int64_t cols) {
   using A = compute_t<T>;

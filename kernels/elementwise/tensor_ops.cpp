@@ -14,7 +14,8 @@ void fill_zero(Stream& s, Tensor t) {
 }
 
 void cast(Stream& s, Tensor out, Tensor in) {
-  LT_CHECK(out.elements() == in.elements(), "cast {} to {}", to_string(in.shape), to_string(out.shape));
+  LT_CHECK(out.elements() == in.elements(), "cast: expected {} elements of output, got {}",
+           to_string(in.shape), to_string(out.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("cast", OpClass::elementwise, 0, {out}, {in}));
     place(s, "cast", Rule::linear, {out}, {in});
@@ -24,8 +25,9 @@ void cast(Stream& s, Tensor out, Tensor in) {
 }
 
 void add_to(Stream& s, Tensor y, Tensor x) {
-  LT_CHECK(y.elements() == x.elements() && y.dtype == x.dtype, "add {} to {}", to_string(x.shape),
-           to_string(y.shape));
+  LT_CHECK(y.elements() == x.elements() && y.dtype == x.dtype,
+           "add_to: expected x of {} {} elements, got {} {}", y.elements(), dtype_name(y.dtype), x.elements(),
+           dtype_name(x.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("add_to", OpClass::elementwise, 1.0 * x.elements(), {y}, {y, x}));
     place(s, "add_to", Rule::linear, {y}, {y, x});
@@ -44,8 +46,9 @@ void scale_by(Stream& s, Tensor y, double factor) {
 }
 
 void add_bias(Stream& s, Tensor y, Tensor bias) {
-  LT_CHECK(y.cols() == bias.elements() && y.dtype == bias.dtype, "add bias {} to {}", to_string(bias.shape),
-           to_string(y.shape));
+  LT_CHECK(y.cols() == bias.elements() && y.dtype == bias.dtype,
+           "add_bias: expected a bias of {} {} elements, got {} {}", y.cols(), dtype_name(y.dtype),
+           bias.elements(), dtype_name(bias.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("add_bias", OpClass::elementwise, 1.0 * y.elements(), {y}, {y}));
     place_add_vector(s, "add_bias", y, bias);
@@ -55,7 +58,8 @@ void add_bias(Stream& s, Tensor y, Tensor bias) {
 }
 
 void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
-  LT_CHECK(out.elements() == x.cols(), "sum of rows of {} into {}", to_string(x.shape), to_string(out.shape));
+  LT_CHECK(out.elements() == x.cols(), "sum_rows: expected out of {} elements, got {}", x.cols(),
+           to_string(out.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("sum_rows", OpClass::elementwise, 1.0 * x.elements(), {}, {x}));
     place(s, "sum_rows", Rule::sum_rows, {out}, {x}, accumulate);
@@ -65,18 +69,19 @@ void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate) {
 }
 
 void sum_squares(Stream& s, Tensor total, Tensor x) {
-  LT_CHECK(total.elements() == 1, "sum of squares into {}", to_string(total.shape));
+  LT_CHECK(total.elements() == 1, "sum_squares: expected one total, got {}", to_string(total.shape));
   sum_squares(s, total, std::vector<SquaresOf>{{x, 0}});
 }
 
 void sum_squares(Stream& s, Tensor totals, const std::vector<SquaresOf>& parts) {
-  LT_CHECK(totals.dtype == DType::f64 && !parts.empty(), "{} sums of squares into {}", parts.size(),
-           to_string(totals.shape));
+  LT_CHECK(totals.dtype == DType::f64 && !parts.empty(),
+           "sum_squares: expected f64 totals and at least one part, got {} totals and {} parts",
+           dtype_name(totals.dtype), parts.size());
   std::vector<SquaresPart> pointers;
   for (const auto& [x, total] : parts) {
     LT_CHECK(x.dtype == parts[0].x.dtype && total >= 0 && total < totals.elements(),
-             "sums of squares of {} and {}, into {} of {}", dtype_name(parts[0].x.dtype), dtype_name(x.dtype),
-             total, totals.elements());
+             "sum_squares: expected parts of dtype {} with totals below {}, got dtype {} and total {}",
+             dtype_name(parts[0].x.dtype), totals.elements(), dtype_name(x.dtype), total);
     pointers.push_back({x.data, x.elements(), total});
   }
   if (s.meta()) {

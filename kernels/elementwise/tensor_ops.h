@@ -1,4 +1,4 @@
-// Small ops on whole tensors.
+// Small ops on full tensors.
 #pragma once
 #include <vector>
 
@@ -11,26 +11,26 @@ namespace ltrain {
 void fill_zero(Stream& s, Tensor t);
 /// out = in, converted (f32 -> bf16 rounds to nearest even). Same number of elements.
 void cast(Stream& s, Tensor out, Tensor in);
-/// y += x, elementwise, one dtype.
+/// y += x, elementwise, same dtype.
 void add_to(Stream& s, Tensor y, Tensor x);
 /// y *= factor, rounded to y's dtype first.
 void scale_by(Stream& s, Tensor y, double factor);
-/// y (T, C) += bias (C), one dtype.
+/// y (T, C) += bias (C), same dtype.
 void add_bias(Stream& s, Tensor y, Tensor bias);
-/// out (C) (+)= sum over rows of x (T, C): the gradient of a bias. out: f32 (f64 for f64).
+/// out (C) (+)= sum over rows of x (T, C): gradient of a bias. out: f32 (f64 for f64).
 void sum_rows(Stream& s, Tensor out, Tensor x, bool accumulate);
-/// total[0] += sum of squares of x, in double, in an order that follows from the number of elements alone.
+/// total[0] += sum of squares of x, in double, in an order that depends on the number of elements only.
 /// total: (1) f64.
 void sum_squares(Stream& s, Tensor total, Tensor x);
-/// The same of several: totals[total] += sum of squares of x for each, one after the other, to the bits that
-/// a call for each gives; one pass over all of them on a GPU. totals: (n) f64; x: of one dtype.
+/// Several sums of squares: totals[total] += sum of squares of x for each part, one after the other, with the
+/// same bits as one call for each. A GPU does them in one pass. totals: (n) f64; all x have one dtype.
 struct SquaresOf {
   Tensor x;
   int64_t total = 0;
 };
 void sum_squares(Stream& s, Tensor totals, const std::vector<SquaresOf>& parts);
-/// t[i] = mean + std * normal(seed, stream, first + i): element `first + i` of the parameter that `stream`
-/// names.
+/// t[i] = mean + std * normal(seed, stream, first + i): element `first + i` of the parameter with key
+/// `stream`.
 void fill_normal(Stream& s, Tensor t, uint64_t seed, uint64_t stream, int64_t first, double mean, double std);
 /// t[i] = value, floating dtypes.
 void fill_value(Stream& s, Tensor t, double value);

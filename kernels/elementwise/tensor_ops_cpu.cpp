@@ -8,9 +8,9 @@
 
 namespace ltrain::LT_ISA {
 
-/// By all threads: what is fresh from the system is filled by it at the first touch, a page at a time.
+/// Uses all threads: the system zeroes fresh memory at the first touch, a page at a time.
 void fill_zero_cpu(void* out, int64_t bytes) {
-  constexpr int64_t kPiece = int64_t{2} << 20;  // of a huge page
+  constexpr int64_t kPiece = int64_t{2} << 20;  // size of a huge page
   parallel_for((bytes + kPiece - 1) / kPiece, 1, [&](int64_t begin, int64_t end) {
     std::memset(static_cast<char*>(out) + begin * kPiece, 0,
                 static_cast<size_t>(std::min(bytes, end * kPiece) - begin * kPiece));

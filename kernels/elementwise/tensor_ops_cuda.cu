@@ -8,7 +8,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kSquareBlocks = 512;  // that sum the squares of one tensor, whatever the card
+constexpr int64_t kSquareBlocks = 512;  // blocks that sum the squares of one tensor, on any card
 
 template <class T, class F, int P>
 __global__ void cast(T* out, const F* in, int64_t n) {
@@ -32,7 +32,7 @@ __global__ void add(T* y, const T* x, int64_t n) {
   });
 }
 
-/// A block a run of the packs of row blockIdx.x (RowGrid).
+/// A block handles a run of packs of row blockIdx.x (RowGrid).
 template <class T, int N>
 __global__ void add_vector(T* y, const T* x, int64_t row_packs) {
   const int64_t cols = row_packs * N, col = row_pack() * N, at = blockIdx.x * cols + col;
@@ -55,16 +55,17 @@ __global__ void scale_by(T* y, compute_t<T> factor, int64_t n) {
   });
 }
 
-/// What one launch takes of them.
+/// Parts of one launch.
 constexpr int kSquareParts = 100;
 struct SquareParts {
   SquaresPart part[kSquareParts];
   int first[kSquareParts + 1];  ///< each part's first block, and the end
-  int run[kSquareParts + 1];    ///< the first part of each run of parts with one total, and the end
+  int run[kSquareParts + 1];    ///< the first part of each run of parts that share a total, and the end
 };
 
-/// Blocks are the parts' by `first`; each sums those packs that its threads take in turns. What is added to
-/// what follows from a part's elements alone: where they are not aligned a pack is loaded one by one.
+/// Partial sums of squares. `first` assigns blocks to parts; the threads of a part's blocks take its packs
+/// alternately. The order of the sum depends on the part's number of elements alone: a pack that is not
+/// aligned is loaded element by element.
 template <class T>
 __global__ void sum_squares(double* partial, const __grid_constant__ SquareParts parts) {
   constexpr int P = kPackOf<T>;
@@ -92,8 +93,8 @@ __global__ void sum_squares(double* partial, const __grid_constant__ SquareParts
   if (threadIdx.x == 0) store_one(partial, blockIdx.x, sum);
 }
 
-/// totals[total] += a part's partial sums, by one tree, for the parts of a run one after the other. A block a
-/// run, with a thread for each block that a part may have had.
+/// totals[total] += partial sums of a part, by one tree, for the parts of a run one after the other. One
+/// block for each run, with a thread for each block that a part may have.
 __global__ void add_partial(double* totals, const double* partial,
                             const __grid_constant__ SquareParts parts) {
   const int begin = parts.run[blockIdx.x], end = parts.run[blockIdx.x + 1];
@@ -139,7 +140,7 @@ void fill_zero_cuda(Stream& s, void* out, int64_t bytes) { fill_bytes(s, out, by
 void cast_cuda(Stream& s, DType to, DType from, void* out, const void* in, int64_t n) {
   dispatch_float(from, [&]<class F>() {
     dispatch_float(to, [&]<class T>() {
-      constexpr int N = std::max(kPackOf<T>, kPackOf<F>);  // 16 bytes on either side
+      constexpr int N = std::max(kPackOf<T>, kPackOf<F>);  // 16 bytes of the narrower type
       const bool packs = aligned({out, in});
       launch(s, blocks_for(packs ? n / N : n, kThreads), kThreads, 0,
              packs ? cuda::cast<T, F, N> : cuda::cast<T, F, 1>, static_cast<T*>(out),
@@ -196,7 +197,8 @@ void sum_squares_cuda(Stream& s, DType t, double* totals, std::vector<SquaresPar
       for (; next < parts.size() && count < kSquareParts; ++next, ++count) {
         const SquaresPart& p = parts[next];
         if (count == 0 || p.total != some.part[count - 1].total) {
-          // A total that comes again, after others, is the next launch's: two blocks would add to it.
+          // A total that appears again, after others, goes to the next launch: otherwise two blocks would add
+          // to it.
           if (std::any_of(some.part, some.part + count, [&](auto& q) { return q.total == p.total; })) break;
           some.run[runs++] = count;
         }

@@ -1,13 +1,13 @@
-// What stands in for cuDNN on the emulated device: the description of attention, taken at its word, in double
-// precision. Only in builds with LTRAIN_CUDA_EMULATED. For tests LTRAIN_EMULATED_CUDNN is one of
-//   missing          there is no such library
-//   refuses          it has no plan for anything
-//   wrong            out, and the queries' gradient, are a tenth too large
-//   wrong_backward   the gradient alone
-//   wanders          each result is another one in its last bits
-//   any_order        the results of the backward that is not asked to be deterministic alone
-// The deterministic backward needs room for the gradients of all probabilities, as the library's does on an
-// A100 or H100, and is refused where there is less.
+// Emulated cuDNN: computes the description of an attention call literally, in double precision. Only in
+// builds with LTRAIN_CUDA_EMULATED. For tests LTRAIN_EMULATED_CUDNN is one of
+//   missing          the library is missing
+//   refuses          it has no plan for any call
+//   wrong            out, and the gradient of queries, are a tenth too large
+//   wrong_backward   only the gradient of queries is
+//   wanders          each result differs in its last bits
+//   any_order        only results of the non-deterministic backward do
+// The deterministic backward needs memory for the gradients of all probabilities, like the library's on an
+// A100 or H100, and is refused if there is less.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -25,7 +25,7 @@ bool asked_for(const char* what) {
   return given && std::strcmp(given, what) == 0;
 }
 
-/// One head's rows of a tensor.
+/// Rows of one head of a tensor.
 template <class T>
 struct Rows {
   T* first;
@@ -111,8 +111,7 @@ void backward(const CudnnAttention& a, const CudnnBuffers& at, double grow) {
     }
 }
 
-/// Bytes that the library asks for at least: sums of rows, and gradients of queries in f32 or of
-/// probabilities.
+/// Least bytes of the library's workspace: sums of rows, and gradients of queries in f32 or of probabilities.
 int64_t needs(const CudnnAttention& a) {
   if (!a.backward) return 0;
   const int64_t rows = a.batch * a.heads * a.seq, length = (a.seq + 63) / 64 * 64;
@@ -122,7 +121,7 @@ int64_t needs(const CudnnAttention& a) {
 
 template <class T>
 void compute(const CudnnAttention& a, const CudnnBuffers& at, double grow) {
-  // All of the workspace is the library's.
+  // The library may overwrite the full workspace.
   if (at.workspace) std::memset(at.workspace, 0xff, static_cast<size_t>(a.workspace));
   a.backward ? backward<T>(a, at, grow) : forward<T>(a, at, grow);
 }
@@ -142,7 +141,8 @@ std::string cudnn_attention(Stream& s, const CudnnAttention& what, const CudnnBu
   if (!own.workspace) own.workspace = cuda::scratch(s, what.workspace);
   static std::atomic<int> calls{0};
   const bool other = asked_for("wanders") || (asked_for("any_order") && what.backward && !what.deterministic);
-  const double last_bits = other ? 1 + 1e-3 * (calls++ % 7) : 1;  // runs have other numbers of calls
+  // the number of calls differs from run to run
+  const double last_bits = other ? 1 + 1e-3 * (calls++ % 7) : 1;
   const bool wrong = asked_for("wrong") || (what.backward && asked_for("wrong_backward"));
   cuda::enqueue(s, [what, own, grow = wrong ? 1.1 : last_bits] {
     what.type == DType::bf16 ? compute<bf16>(what, own, grow) : compute<f16>(what, own, grow);

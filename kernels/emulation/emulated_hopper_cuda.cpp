@@ -13,15 +13,15 @@
 namespace ltrain::cuda {
 namespace {
 
-constexpr uint32_t kSharedBase = 1024;  // where a block's memory begins on the device
-constexpr int kPart = 8;                // elements of 16 bytes, which is what a swizzle moves
+constexpr uint32_t kSharedBase = 1024;  // address of a block's shared memory on the device
+constexpr int kPart = 8;                // elements in 16 bytes, the unit of a swizzle
 constexpr size_t kLanes = kWarp;
 
-/// In the 8 bytes of an Mbarrier. Memory that nobody has written reads as one of no arrivals.
+/// The 8 bytes of an Mbarrier. Uninitialised memory reads as one without arrivals.
 struct Phase {
-  int32_t bytes;      ///< announced and not yet there
-  uint16_t expected;  ///< arrivals; the highest bit is the parity of the running phase
-  int16_t pending;    ///< arrivals of it to come
+  int32_t bytes;      ///< announced, not arrived
+  uint16_t expected;  ///< arrivals of a phase; the highest bit is the parity of the running phase
+  int16_t pending;    ///< arrivals missing in the running phase
 };
 static_assert(sizeof(Phase) == sizeof(Mbarrier));
 constexpr uint16_t kParity = 0x8000;
@@ -40,21 +40,21 @@ struct BulkStore {
   const char* from;
   TensorMap map;
   std::array<int64_t, 4> at;
-  std::vector<char> bytes;  ///< as they were when it was begun
+  std::vector<char> bytes;  ///< contents at the start of the store
   bool committed = false;
 };
 
 struct Product {
   EmulatedProduct p;
-  std::vector<uint16_t> operands;  ///< of a warp's first lane: as they were when the product was begun
+  std::vector<uint16_t> operands;  ///< held by a warp's first lane: contents at the start of the wgmma
 };
 
 struct Lane {
   std::vector<Product> open;
   std::deque<std::vector<Product>> groups;
-  std::map<float*, std::vector<float>> sums;  ///< what accumulators in flight will be
+  std::map<float*, std::vector<float>> sums;  ///< final values of accumulators in flight
   bool fenced = false;
-  bool shown = false;  ///< what it wrote to shared memory, since a lane of its warp began to store it
+  bool shown = false;  ///< its writes to shared memory are visible since a lane of its warp began to store it
 };
 
 struct Begun {
@@ -66,12 +66,12 @@ struct State {
   char* shared = nullptr;
   int64_t bytes = 0;
   size_t threads = 0;
-  std::vector<Lane> lanes;  ///< made when the block first asks for one; most kernels have no products
+  std::vector<Lane> lanes;  ///< allocated on first use; most kernels have no wgmmas
   std::vector<BulkCopy> copies;
   std::vector<BulkStore> stores;
-  std::set<Mbarrier*> hidden;              ///< initialised, and not shown to the copies
-  std::vector<std::vector<Begun>> groups;  ///< products of each warpgroup, in order
-  std::vector<size_t> done;                ///< of them, by each warp
+  std::set<Mbarrier*> hidden;              ///< initialised, but not visible to the copies
+  std::vector<std::vector<Begun>> groups;  ///< wgmmas of each warpgroup, in order
+  std::vector<size_t> done;                ///< wgmmas finished by each warp
 };
 
 thread_local State* state = nullptr;
@@ -88,20 +88,22 @@ std::vector<Lane>& lanes() {
 }
 Lane& self() { return lanes()[thread()]; }
 
-/// What an address of shared memory means with the 128-byte swizzle.
+/// Address in shared memory after the 128-byte swizzle.
 uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
 Phase phase_of(const Mbarrier* barrier) {
-  LT_CHECK(reinterpret_cast<uintptr_t>(barrier) % 8 == 0, "an mbarrier that is not aligned");
+  LT_CHECK(reinterpret_cast<uintptr_t>(barrier) % 8 == 0,
+           "expected an 8-byte aligned mbarrier, got address {}", static_cast<const void*>(barrier));
   Phase p;
   std::memcpy(&p, barrier, sizeof p);
-  LT_CHECK(p.expected & ~kParity, "an mbarrier that was not initialised");
+  LT_CHECK(p.expected & ~kParity, "expected an initialised mbarrier, got one that was not initialised");
   return p;
 }
 
-/// Ends the phase where nothing is missing any more.
+/// Ends the phase if nothing is missing.
 void set_phase(Mbarrier* barrier, Phase p) {
-  LT_CHECK(p.pending >= 0, "more arrivals at an mbarrier than were expected");
+  LT_CHECK(p.pending >= 0,
+           "expected no more arrivals at an mbarrier than it was initialised for, got {} more", -p.pending);
   if (p.pending == 0 && p.bytes == 0) {
     p.expected ^= kParity;
     p.pending = static_cast<int16_t>(p.expected & ~kParity);
@@ -110,7 +112,7 @@ void set_phase(Mbarrier* barrier, Phase p) {
   emulated_moved();
 }
 
-/// Calls f(place in shared memory, place in global memory or null) for each element of a box.
+/// Calls f(address in shared memory, address in global memory or null) for each element of a box.
 template <class F>
 void each_element(const TensorMap& map, const std::array<int64_t, 4>& first, uint32_t shared, F&& f) {
   const MapShape& m = map.shape;
@@ -144,7 +146,8 @@ void land(const BulkCopy& c) {
 
 void leave(const BulkStore& s) {
   LT_CHECK(std::memcmp(s.from, s.bytes.data(), s.bytes.size()) == 0,
-           "shared memory that a bulk store reads was changed before it was done");
+           "expected unchanged memory until a bulk store is done, but shared memory that a bulk store reads "
+           "was changed before it was done");
   each_element(s.map, s.at, shared_address(s.from), [](const char* from, const char* to) {
     if (!to) return;
     emulated_copied(to, 2, true);
@@ -156,23 +159,32 @@ void begin_copy(const BulkCopy& c, size_t alignment) {
   phase_of(c.barrier);
   const int64_t first = c.to - state->shared;
   LT_CHECK(first >= 0 && first % static_cast<int64_t>(alignment) == 0 && first + c.bytes <= state->bytes,
-           "a bulk copy of {} bytes to {} of the block's {}", c.bytes, first, state->bytes);
-  LT_CHECK(!state->hidden.contains(c.barrier), "a bulk copy to an mbarrier before mbarrier_init_done()");
+           "expected a bulk copy within the block's {} bytes of shared memory at a multiple of {}, got a "
+           "bulk copy of {} bytes to {}",
+           state->bytes, alignment, c.bytes, first);
+  LT_CHECK(!state->hidden.contains(c.barrier),
+           "expected an mbarrier that is visible to copies, got a bulk copy to an mbarrier before "
+           "mbarrier_init_done()");
   std::memset(c.to, 0xff, static_cast<size_t>(c.bytes));
   state->copies.push_back(c);
   emulated_moved();
 }
 
-/// Rows or columns [first, first + count) of an operand at 16 summed elements, the latter innermost.
+/// Reads rows or columns [first, first + count) of an operand at 16 contracted elements, the latter
+/// innermost.
 void read_operand(uint64_t descriptor, Along along, int first, int count, std::vector<uint16_t>& to) {
   const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
   const uint32_t start = field(0), leading = field(16), stride = field(32);
   const int base = static_cast<int>(descriptor >> 49 & 7), mode = static_cast<int>(descriptor >> 62);
-  LT_CHECK(base == 0 && mode <= 1, "a matrix descriptor of base offset {} and swizzle {}", base, mode);
+  LT_CHECK(
+      base == 0 && mode <= 1,
+      "expected a matrix descriptor of base offset 0 and swizzle 0 or 1, got base offset {} and swizzle {}",
+      base, mode);
   const auto part_at = [&](uint32_t address) {  // 16 bytes
     if (mode == 1) address = swizzled(address);
     LT_CHECK(address >= kSharedBase && address - kSharedBase + 16 <= state->bytes,
-             "a matrix descriptor that leads to {} of shared memory", address);
+             "expected a matrix descriptor within the block's {} bytes of shared memory, got address {}",
+             state->bytes, address);
     return reinterpret_cast<const uint16_t*>(state->shared + (address - kSharedBase));
   };
   const size_t begin = to.size();
@@ -198,8 +210,8 @@ void read_operand(uint64_t descriptor, Along along, int first, int count, std::v
     }
 }
 
-/// What a warp's part of a product reads from shared memory: columns of the right operand, then rows of the
-/// left one.
+/// Elements of shared memory that a warp's part of a wgmma reads: columns of the right operand, then rows of
+/// the left one.
 std::vector<uint16_t> read_operands(const EmulatedProduct& p, size_t warp) {
   std::vector<uint16_t> words;
   read_operand(p.b_shared, p.b_along, 0, p.n, words);
@@ -214,23 +226,25 @@ float value(uint16_t bits, bool is_bf16) {
   return is_bf16 ? static_cast<float>(b) : static_cast<float>(h);
 }
 
-/// One product for the lanes of a warp, which all have begun it.
+/// One wgmma for the lanes of a warp, which all have started it.
 void multiply(size_t warp, const std::array<const Product*, kLanes>& of) {
   const EmulatedProduct& p = of[0]->p;
   for (const Product* o : of)
     LT_CHECK(o->p.n == p.n && o->p.b_shared == p.b_shared && (o->p.a || o->p.a_shared == p.a_shared) &&
                  !o->p.a == !p.a && o->p.add == p.add,
-             "lanes of a warp that begin different products");
+             "expected the same wgmma in all lanes of a warp, got lanes with different ones");
   auto& begun = state->groups[warp / 4];
   const size_t at = state->done[warp]++;
   if (at == begun.size()) begun.push_back({p.a_shared, p.b_shared, p.n});
   LT_CHECK(begun[at].a == p.a_shared && begun[at].b == p.b_shared && begun[at].n == p.n,
-           "warps of a warpgroup that begin different products");
+           "expected the same wgmma in all warps of a warpgroup, got warps with different ones");
   const std::vector<uint16_t> words = read_operands(p, warp);
-  LT_CHECK(words == of[0]->operands, "shared memory that a product reads was changed before it was done");
+  LT_CHECK(words == of[0]->operands,
+           "expected unchanged operands until a wgmma is done, but shared memory that it reads was changed "
+           "before it was done");
 
   const size_t n = static_cast<size_t>(p.n);
-  std::vector<float> b(16 * n), sum(16 * n, 0.0f);  // both with columns innermost
+  std::vector<float> b(16 * n), sum(16 * n, 0.0f);  // both have columns innermost
   for (size_t c = 0; c < n; ++c)
     for (size_t k = 0; k < 16; ++k) b[k * n + c] = value(words[16 * c + k], p.bf16);
   float a[16][16];
@@ -257,7 +271,7 @@ void multiply(size_t warp, const std::array<const Product*, kLanes>& of) {
   }
 }
 
-/// The oldest group of a warp's lanes.
+/// Finishes the oldest group of a warp's lanes.
 void finish_group(size_t warp) {
   Lane* const lanes = &state->lanes[kLanes * warp];
   for (size_t i = 0; i < lanes[0].groups.front().size(); ++i) {
@@ -265,7 +279,7 @@ void finish_group(size_t warp) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
       LT_CHECK(lanes[lane].groups.size() == lanes[0].groups.size() &&
                    lanes[lane].groups.front().size() == lanes[0].groups.front().size(),
-               "lanes of a warp that have begun different products");
+               "expected the same groups of wgmmas in all lanes of a warp, got lanes with different ones");
       of[lane] = &lanes[lane].groups.front()[i];
     }
     multiply(warp, of);
@@ -297,10 +311,16 @@ void emulated_hopper_begin(int threads, void* shared, int64_t bytes) {
 }
 
 void emulated_hopper_end() {
-  LT_CHECK(state->copies.empty(), "a kernel ended before {} of its bulk copies", state->copies.size());
-  LT_CHECK(state->stores.empty(), "a kernel ended before {} of its bulk stores", state->stores.size());
+  LT_CHECK(state->copies.empty(),
+           "expected a wait for all copies, but a kernel ended before {} of its bulk copies",
+           state->copies.size());
+  LT_CHECK(state->stores.empty(),
+           "expected a wait for all stores, but a kernel ended before {} of its bulk stores",
+           state->stores.size());
   for (const Lane& l : state->lanes)
-    LT_CHECK(l.open.empty() && l.groups.empty(), "a kernel ended before its products");
+    LT_CHECK(l.open.empty() && l.groups.empty(),
+             "expected a wait for all wgmmas, but a kernel ended before {} groups of them",
+             l.groups.size() + !l.open.empty());
   state = nullptr;
 }
 
@@ -311,7 +331,8 @@ uint32_t shared_address(const void* p) {
 }
 
 void mbarrier_init(Mbarrier* barrier, int arrivals) {
-  LT_CHECK(arrivals > 0 && arrivals < 1 << 10, "an mbarrier of {} arrivals", arrivals);
+  LT_CHECK(arrivals > 0 && arrivals < 1 << 10, "expected an mbarrier of 1 to 1023 arrivals, got {}",
+           arrivals);
   const Phase p{0, static_cast<uint16_t>(arrivals), static_cast<int16_t>(arrivals)};
   std::memcpy(barrier, &p, sizeof p);
   state->hidden.insert(barrier);
@@ -349,7 +370,9 @@ void mbarrier_wait(Mbarrier* barrier, int parity) {
           p.bytes -= copies[i].bytes;
           copies.erase(copies.begin() + static_cast<std::ptrdiff_t>(i));
         }
-        LT_CHECK(p.bytes >= 0, "{} bytes more than an mbarrier expects", -p.bytes);
+        LT_CHECK(p.bytes >= 0,
+                 "expected no more bytes than were announced, got {} bytes more than an mbarrier expects",
+                 -p.bytes);
         set_phase(barrier, p);
         return ended();
       },
@@ -368,7 +391,9 @@ void load_box(void* shared, const TensorMap& map, Mbarrier* barrier, int64_t col
 }
 
 void load_bytes(void* shared, const void* from, int bytes, Mbarrier* barrier) {
-  LT_CHECK(bytes % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0, "a bulk copy of {} bytes", bytes);
+  LT_CHECK(bytes % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0,
+           "expected a bulk copy with a size and a source in multiples of 16 bytes, got {} bytes from {}",
+           bytes, from);
   begin_copy({static_cast<char*>(shared), barrier, bytes, static_cast<const char*>(from), {}, {}}, 16);
 }
 
@@ -377,10 +402,15 @@ void store_box(const TensorMap& map, const void* shared, int64_t col, int64_t ro
   const char* const from = static_cast<const char*>(shared);
   const int64_t first = from - state->shared, bytes = map.shape.box_rows * kPanelBytes;
   LT_CHECK(first >= 0 && first % 128 == 0 && first + bytes <= state->bytes,
-           "a bulk store of {} bytes from {} of the block's {}", bytes, first, state->bytes);
+           "expected a bulk store from a multiple of 128 within the block's {} bytes of shared memory, got a "
+           "bulk store of {} bytes from {}",
+           state->bytes, bytes, first);
   const size_t warp = thread() / kLanes * kLanes;
   for (size_t lane = warp; lane < std::min(warp + kLanes, state->threads); ++lane)
-    LT_CHECK(lanes()[lane].shown, "a bulk store of what lane {} has not shown", lane - warp);
+    LT_CHECK(
+        lanes()[lane].shown,
+        "expected show_to_products() before a bulk store, got a bulk store of what lane {} has not shown",
+        lane - warp);
   state->stores.push_back({thread(), from, map, {col, row, third, fourth}, {from, from + bytes}});
 }
 
@@ -403,13 +433,16 @@ void wait_for_stores() {
 void show_to_products() { self().shown = true; }
 
 TensorMap make_tensor_map(const void* data, const MapShape& s) {
-  LT_CHECK(reinterpret_cast<uintptr_t>(data) % 16 == 0, "a tensor map of memory that is not aligned");
+  LT_CHECK(reinterpret_cast<uintptr_t>(data) % 16 == 0,
+           "expected 16-byte aligned memory for a tensor map, got {}, which is not aligned", data);
   for (size_t d = 0; d < 4; ++d)
-    LT_CHECK(s.dims[d] > 0 && s.dims[d] <= int64_t{1} << 32, "a tensor map of dim {}", s.dims[d]);
+    LT_CHECK(s.dims[d] > 0 && s.dims[d] <= int64_t{1} << 32,
+             "expected a tensor map with dims of 1 to 2^32, got {} in dim {}", s.dims[d], d);
   for (int64_t stride : s.strides)
-    LT_CHECK(stride > 0 && stride % 16 == 0 && stride < int64_t{1} << 40, "a tensor map of stride {}",
-             stride);
-  LT_CHECK(s.box_rows > 0 && s.box_rows <= 256, "a tensor map of boxes of {} rows", s.box_rows);
+    LT_CHECK(stride > 0 && stride % 16 == 0 && stride < int64_t{1} << 40,
+             "expected a tensor map with strides of multiples of 16 bytes below 2^40, got stride {}", stride);
+  LT_CHECK(s.box_rows > 0 && s.box_rows <= 256,
+           "expected a tensor map with boxes of 1 to 256 rows, got boxes of {} rows", s.box_rows);
   return {static_cast<const char*>(data), s};
 }
 
@@ -417,11 +450,13 @@ void wgmma_fence() { self().fenced = true; }
 
 void emulated_product(const EmulatedProduct& p) {
   Lane& l = self();
-  LT_CHECK(state->threads % kWarpgroup == 0, "a wgmma in a block of {} threads", state->threads);
-  LT_CHECK(l.fenced, "a wgmma without a wgmma.fence before it");
+  LT_CHECK(state->threads % kWarpgroup == 0,
+           "expected a wgmma in a block of full warpgroups, got a block of {} threads", state->threads);
+  LT_CHECK(l.fenced, "expected a fence before a wgmma, got a wgmma without a wgmma.fence before it");
   auto& sums = l.sums[p.c];
   if (sums.empty()) sums.assign(p.c, p.c + p.n / 2);
-  LT_CHECK(sums.size() == static_cast<size_t>(p.n / 2), "an accumulator of {} floats", p.n / 2);
+  LT_CHECK(sums.size() == static_cast<size_t>(p.n / 2), "expected an accumulator of {} floats, got {}",
+           sums.size(), p.n / 2);
   std::fill(p.c, p.c + p.n / 2, std::nanf(""));
   l.open.push_back(
       {p, thread() % kLanes == 0 ? read_operands(p, thread() / kLanes) : std::vector<uint16_t>()});
@@ -434,7 +469,7 @@ void wgmma_commit() {
 }
 
 void emulated_wgmma_wait(size_t groups_left) {
-  __syncwarp();  // all lanes have begun theirs
+  __syncwarp();  // all lanes have started theirs
   if (thread() % kLanes == 0)
     while (self().groups.size() > groups_left) finish_group(thread() / kLanes);
   __syncwarp();

@@ -22,10 +22,11 @@ std::vector<Region> regions;
 int open_count = 0;
 
 void protect(const Region& r, int how) {
-  LT_CHECK(::mprotect(r.begin, r.bytes, how) == 0, "mprotect: {}", std::strerror(errno));
+  LT_CHECK(::mprotect(r.begin, r.bytes, how) == 0,
+           "expected mprotect of emulated device memory to succeed, got {}", std::strerror(errno));
 }
 
-/// What it calls is safe in a signal handler but for backtrace(), which was called once before.
+/// Signal handler. All its calls are async-signal-safe except backtrace(), which was called once before.
 void on_fault(int, siginfo_t* info, void*) {
   const char* at = static_cast<const char*>(info->si_addr);
   for (const Region& r : regions)
@@ -36,10 +37,10 @@ void on_fault(int, siginfo_t* info, void*) {
       void* frames[32];
       ::backtrace_symbols_fd(frames, ::backtrace(frames, 32), 2);
     }
-  ::signal(SIGSEGV, SIG_DFL);  // the access is made again, and ends the process
+  ::signal(SIGSEGV, SIG_DFL);  // the access repeats, and ends the process
 }
 
-/// Every time: a test's framework sets handlers of its own.
+/// Installs the handler each time: a test framework sets its own.
 void watch() {
   void* frame[1];
   ::backtrace(frame, 1);
@@ -53,11 +54,13 @@ void watch() {
 
 std::shared_ptr<void> closed_memory(int64_t bytes) {
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t size = std::max<size_t>(1, (static_cast<size_t>(bytes) + page - 1) / page) * page;  // none too
+  // 0 bytes too
+  const size_t size = std::max<size_t>(1, (static_cast<size_t>(bytes) + page - 1) / page) * page;
   std::lock_guard lock(mutex);
   void* p = ::mmap(nullptr, size, open_count ? PROT_READ | PROT_WRITE : PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  LT_CHECK(p != MAP_FAILED, "{} bytes of emulated device memory: {}", bytes, std::strerror(errno));
+  LT_CHECK(p != MAP_FAILED, "expected {} bytes of emulated device memory, got {}", bytes,
+           std::strerror(errno));
   watch();
   regions.push_back({static_cast<char*>(p), size});
   return {p, [](void* q) {

@@ -1,5 +1,5 @@
-// Memory of the emulated device. As on a GPU, the host cannot touch it: it is closed but to what runs on the
-// device's streams. Host code that reads or writes it ends the process, after a line that says so.
+// Memory of the emulated device. As on a GPU, the host cannot access it: only work on the device's streams
+// can. Host code that reads or writes it ends the process with a message.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +14,10 @@ struct ClosedMemory {
   char* begin;
   size_t bytes;
 };
-/// What there is of it now.
+/// Regions currently allocated.
 std::vector<ClosedMemory> closed_memories();
 
-/// All of it is open as long as one of these lives, on whatever thread.
+/// All regions are accessible while an object lives, on any thread.
 struct OpenMemory {
   OpenMemory();
   ~OpenMemory();

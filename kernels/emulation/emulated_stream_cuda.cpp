@@ -1,8 +1,8 @@
-// The emulated device: streams, and the products of its matmul. Only in builds with LTRAIN_CUDA_EMULATED.
+// The emulated device: streams, and its matmul. Only in builds with LTRAIN_CUDA_EMULATED.
 //
-// As late as a GPU may be: kernels and copies are held until somebody waits for them, and then run on a
-// thread of the stream. What the host reads too early, or changes while a copy is still to read it, is wrong
-// here every time. Work of communicators is not held: other ranks wait for it.
+// As late as a GPU may be: kernels and copies are held until a wait needs them, and then run on a thread of
+// the stream. An early read by the host, or a change during a copy, is therefore wrong every time. Work of
+// communicators is not held: other ranks wait for it.
 #include <omp.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ namespace {
 
 struct EmulatedEvent;
 
-/// Outlives its stream in the events that it recorded.
+/// Events of a stream keep its queue alive.
 struct Queue {
   struct Entry {
     std::function<void()> work;
@@ -49,13 +49,13 @@ struct Queue {
 
   std::mutex mutex;
   std::deque<Entry> held;
-  uint64_t first = 0;  ///< number of entries released
+  uint64_t first = 0;  ///< number of released entries
   std::unique_ptr<Stream> worker;
 };
 
 struct EmulatedEvent final : Event::State {
   std::shared_ptr<Queue> queue;
-  uint64_t place = 0;  ///< entries up to its own
+  uint64_t place = 0;  ///< number of entries up to its own
   Event released;
   bool happened() override {
     std::lock_guard lock(queue->mutex);
@@ -82,11 +82,11 @@ void Queue::release(uint64_t until) {
 
 class EmulatedStream;
 
-/// What was recorded, in the order in which it was given to the streams.
+/// Captured operations, in the order in which they were enqueued.
 struct Operations final : Recording {
   struct Operation {
     EmulatedStream* stream;
-    std::function<void()> work;    ///< without: an event, or a wait for one
+    std::function<void()> work;    ///< empty: an event, or a wait for one
     bool at_once = false;          ///< work of a communicator
     int records = -1, waits = -1;  ///< number of the event
   };
@@ -94,7 +94,7 @@ struct Operations final : Recording {
   int events = 0;
 };
 
-/// A point in captured work: each run has an event of its own for it.
+/// A point in captured work; each run has its own event for it.
 struct RecordedEvent final : Event::State {
   int number = 0;
   bool happened() override { fail(ExitCode::internal, "the host asks for a point in captured work"); }
@@ -106,7 +106,7 @@ struct EmulatedGraph final : Graph {
   void run() override;
 };
 
-/// LTRAIN_EMULATED_FAULT=swiglu_forward: kernels of that op end as one does that reads no memory of its own.
+/// LTRAIN_EMULATED_FAULT=swiglu_forward: kernels of that op end like one with an illegal memory access.
 bool is_to_fail() {
   static const char* const given = std::getenv("LTRAIN_EMULATED_FAULT");
   return given && LastOp::of_thread().text().starts_with(given + std::string(" "));
@@ -126,7 +126,7 @@ class EmulatedStream final : public Stream {
   ~EmulatedStream() override {
     try {
       synchronize();
-    } catch (...) {  // has been told to whoever waited
+    } catch (...) {  // already reported to a waiter
     }
   }
 
@@ -145,9 +145,9 @@ class EmulatedStream final : public Stream {
       queue_->release(queue_->hold({on_device(std::move(work)), {}}));
     }
   }
-  /// Held as kernels are, with the device's memory closed.
+  /// Held like kernels, with the device's memory closed.
   void run_on_host(std::function<void()> work) {
-    LT_CHECK(!recording(), "work of the host in what stream {} records", name());
+    LT_CHECK(!recording(), "expected no host work during a capture, got some on stream {}", name());
     host_failure_->check();
     queue_->hold({[work = std::move(work), failure = host_failure_] {
                     if (!failure->kept()) failure->keep(work);
@@ -171,17 +171,17 @@ class EmulatedStream final : public Stream {
     if (Operations* o = operations())
       return o->list.push_back(
           {this, nullptr, false, -1, static_cast<RecordedEvent&>(*event.state()).number});
-    LT_CHECK(dynamic_cast<EmulatedEvent*>(event.state().get()), "stream {} waits for a host's worker",
-             name());
+    LT_CHECK(dynamic_cast<EmulatedEvent*>(event.state().get()),
+             "expected an event of a device stream, but stream {} waits for a host's worker", name());
     queue_->hold({[state = event.state()] { state->block(); }, nullptr});
   }
   void synchronize() override {
-    LT_CHECK(!recording(), "the host's wait in what stream {} records", name());
+    LT_CHECK(!recording(), "expected no wait during a capture, got the host's wait for stream {}", name());
     emulated_traffic.waits.fetch_add(1, std::memory_order_relaxed);
     queue_->release(UINT64_MAX);
     try {
       queue_->worker->synchronize();
-    } catch (const Error& e) {  // as device_cuda.cpp says it
+    } catch (const Error& e) {  // same text as in device_cuda.cpp
       throw Error(e.code(), e.what() + failed_op_text());
     }
     host_failure_->check();
@@ -189,7 +189,7 @@ class EmulatedStream final : public Stream {
   void copy(void* to, const void* from, int64_t bytes) override {
     enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
-  /// As late as kernels are; launch() would have them run.
+  /// Held like kernels; launch() would run them.
   std::shared_ptr<Timestamp> timestamp() override {
     struct Late final : Timestamp {
       double at = 0;
@@ -249,7 +249,7 @@ void EmulatedGraph::run() {
 }
 
 EmulatedStream& of(Stream& s) {
-  LT_CHECK(s.device() == DeviceKind::cuda, "stream {} is not one of the CUDA device", s.name());
+  LT_CHECK(s.device() == DeviceKind::cuda, "expected a stream of the CUDA device, got {}", s.name());
   return static_cast<EmulatedStream&>(s);
 }
 
@@ -260,7 +260,7 @@ void run_on_host(Stream& s, std::function<void()> work) { of(s).run_on_host(std:
 
 namespace {
 
-/// The parts of a variable's value that commas divide.
+/// Parts of a variable's value, separated by commas.
 std::vector<std::string> list_in(const char* variable) {
   const char* given = std::getenv(variable);
   std::istringstream in(given ? given : "");
@@ -279,7 +279,7 @@ int device_count() {
 
 namespace {
 
-/// Of the card; LTRAIN_EMULATED_BYTES makes it small.
+/// Memory of the card; LTRAIN_EMULATED_BYTES makes it small.
 int64_t card_bytes() {
   const char* given = std::getenv("LTRAIN_EMULATED_BYTES");
   return given ? std::atoll(given) : int64_t{1} << 40;
@@ -288,8 +288,8 @@ std::atomic<int64_t> taken{0};
 
 }  // namespace
 
-/// LTRAIN_EMULATED_PLACES=0000:18:00.0,0000:c3:00.0: so many cards, there; LTRAIN_EMULATED_LINKS=0-2,1-3: the
-/// pairs of them that links join.
+/// LTRAIN_EMULATED_PLACES=0000:18:00.0,0000:c3:00.0: PCI bus ids of the cards; LTRAIN_EMULATED_LINKS=0-2,1-3:
+/// linked pairs of them.
 std::vector<std::string> device_places() { return list_in("LTRAIN_EMULATED_PLACES"); }
 std::vector<std::vector<bool>> device_links() {
   const size_t n = device_places().size();
@@ -303,7 +303,7 @@ std::vector<std::vector<bool>> device_links() {
 void use_device(int index) { check_card(index); }
 int used_device() { return 0; }
 DeviceInfo device_info() {
-  static std::atomic<int64_t> next{0};  // each rank of a test has a card of its own
+  static std::atomic<int64_t> next{0};  // each rank of a test has its own card
   return {"emulated", card_bytes(), {::getpid(), next++}, 90};
 }
 int driver_version() {
@@ -326,7 +326,8 @@ std::unique_ptr<Stream> make_cuda_stream(std::string name) {
   return std::make_unique<EmulatedStream>(std::move(name));
 }
 void* scratch(Stream& s, int64_t bytes) {
-  LT_CHECK(bytes <= kScratchBytes, "{} bytes of a stream's scratch, which has {}", bytes, kScratchBytes);
+  LT_CHECK(bytes <= kScratchBytes, "expected at most {} bytes of a stream's scratch, got {}", kScratchBytes,
+           bytes);
   return of(s).scratch();
 }
 unsigned* work_counter(Stream& s) { return of(s).work_counter(); }
@@ -339,11 +340,11 @@ void fill_bytes(Stream& s, void* to, int64_t bytes) {
 
 namespace ltrain {
 
-/// Stand-in for cuBLASLt: the CPU's matmul, for what the library takes.
+/// Emulated cuBLASLt: the CPU's matmul, for calls that the library accepts.
 void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   check_cublaslt(out, a, b, nullptr, nullptr, args);
   cuda::enqueue(s, [=, tf32 = s.tf32] {
-    omp_set_num_threads(1);  // of the stream's thread
+    omp_set_num_threads(1);  // threads of the stream's thread
     const auto cpu = make_inline_stream("emulated matmul");
     cpu->tf32 = tf32;
     matmul(*cpu, out, a, b, args);
@@ -352,13 +353,13 @@ void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& ar
 
 void matmul_fp8_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
                      const MatmulArgs& args) {
-  // f64 is the arithmetic of tests, which no card has.
+  // f64 is used by tests only; no card has it.
   if (out.dtype != DType::f64)
     check_cublaslt(out, a.codes, b.codes, a.steps.ptr<float>(), b.steps.ptr<float>(), args);
   cuda::enqueue(s, [=] {
     omp_set_num_threads(1);
     MatmulArgs plain = args;
-    plain.trans_b = false;  // as it was asked for
+    plain.trans_b = false;  // matmul_fp8 sets it itself
     const auto cpu = make_inline_stream("emulated matmul");
     matmul_fp8(*cpu, out, a, b, plain);
   });

@@ -19,34 +19,34 @@ namespace ltrain::cuda {
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
-// Where the stack of the next fibre begins is as much further: were all at multiples of a power of two,
-// caches would hold those of a few fibres only.
+// Extra offset of each fibre's stack: with all at multiples of a power of two, caches would hold the stacks
+// of a few fibres only.
 constexpr size_t kStagger = 1088, kStaggers = 32;
 constexpr size_t kLanes = 32;
 
-/// Into shared memory, later.
+/// An asynchronous copy into shared memory.
 struct Copy {
   void* to;
   const void* from;  ///< null: zeros
   size_t bytes;
 };
 
-/// Made once a thread of the host and used for all its blocks. ucontext starts it; setjmp switches, without
-/// the system calls of swapcontext.
+/// Created once per host thread and used for all its blocks. ucontext starts a fibre; setjmp switches,
+/// without the system calls of swapcontext.
 struct Fibre {
   ucontext_t context;
   jmp_buf here;
   std::unique_ptr<char[]> stack{new char[kStackBytes + kStagger * kStaggers]};
   bool started = false, done = false;
-  std::array<uint64_t, 4> words[2] = {};    ///< given to the last exchange and to the one before it
-  std::deque<std::vector<Copy>> copies{1};  ///< not yet waited for; the last group is open
+  std::array<uint64_t, 4> words[2] = {};    ///< words of the last exchange and of the one before
+  std::deque<std::vector<Copy>> copies{1};  ///< in progress; the last group is open
 };
 
-/// Where threads that belong together wait for each other, again and again.
+/// A barrier for a set of threads, used many times.
 struct Meeting {
   size_t members = 0;
-  size_t arrived = 0;  ///< of the current round
-  size_t ended = 0;    ///< that will not come again
+  size_t arrived = 0;  ///< arrivals of the current round
+  size_t ended = 0;    ///< members that have ended
   int64_t round = 0;
 };
 
@@ -59,15 +59,15 @@ struct Block {
   Meeting barrier;
   std::array<Meeting, 1024 / kLanes> warps;
   std::array<Meeting, 16> named;
-  std::exception_ptr error;  ///< of a fibre: none can leave its stack
-  int pieces = 0;            ///< of the kernel's work, that the running block took beside its first
-  bool told = false;         ///< that there is no more
-  bool moved = false;        ///< since the scheduler began its round: not all fibres only wait
+  std::exception_ptr error;  ///< exception of a fibre, which cannot leave its stack
+  int pieces = 0;            ///< pieces of work that the running block took after its first
+  bool told = false;         ///< the block got the answer that no work is left
+  bool moved = false;        ///< some fibre made progress since the scheduler began its round
 };
 
 thread_local std::vector<std::unique_ptr<Fibre>> fibres;
 thread_local Block* block = nullptr;
-thread_local const char* waits_for = "a barrier";  ///< what a fibre waited for last
+thread_local const char* waits_for = "a barrier";  ///< last wait of a fibre
 
 Fibre& self() { return *block->fibres[block->running]; }
 
@@ -91,7 +91,7 @@ void run_bodies() {
   }
 }
 
-/// Until all members have come to the round's meeting; the last one calls `together` before they go on.
+/// Waits until all members have arrived. The last one calls `together` before they go on.
 template <class F>
 void meet(Meeting& m, const char* where, F&& together) {
   const int64_t mine = m.round;
@@ -103,7 +103,8 @@ void meet(Meeting& m, const char* where, F&& together) {
     return;
   }
   while (m.round == mine) {
-    LT_CHECK(m.ended == 0, "a thread ended before a {} that others wait at", where);
+    LT_CHECK(m.ended == 0, "expected all threads at a {}, but a thread ended before a {} that others wait at",
+             where, where);
     yield();
   }
 }
@@ -112,7 +113,7 @@ void meet(Meeting& m, const char* where) {
   meet(m, where, [] {});
 }
 
-/// Apart: GCC takes getcontext() and setjmp() for functions that return twice.
+/// Not inlined: GCC treats getcontext() and setjmp() as functions that return twice.
 [[gnu::noinline]] void prepare(Fibre& f, size_t number) {
   getcontext(&f.context);
   f.context.uc_stack.ss_sp = f.stack.get() + number % kStaggers * kStagger;
@@ -135,10 +136,12 @@ constinit thread_local Emulated emulated_state;
 void emulated_barrier() { meet(block->barrier, "barrier"); }
 
 void emulated_named_barrier(int id, int threads, bool wait) {
-  LT_CHECK(id > 0 && id < 16 && threads % kLanes == 0, "barrier {} of {} threads", id, threads);
+  LT_CHECK(id > 0 && id < 16 && threads % kLanes == 0,
+           "expected a named barrier of id 1 to 15 and full warps, got barrier {} of {} threads", id,
+           threads);
   Meeting& m = block->named[static_cast<size_t>(id)];
   LT_CHECK(m.arrived == 0 || m.members == static_cast<size_t>(threads),
-           "barrier {} of {} threads, and of {} for another", id, m.members, threads);
+           "expected {} threads at barrier {}, got {}", m.members, id, threads);
   m.members = static_cast<size_t>(threads);
   if (wait) return meet(m, "named barrier");
   block->moved = true;
@@ -159,7 +162,8 @@ namespace {
 
 Meeting& warp() {
   const size_t at = block->running / kLanes;
-  LT_CHECK((at + 1) * kLanes <= block->threads, "a shuffle in a block of {} threads", block->threads);
+  LT_CHECK((at + 1) * kLanes <= block->threads,
+           "expected a shuffle in a full warp, got a block of {} threads", block->threads);
   return block->warps[at];
 }
 
@@ -168,7 +172,7 @@ Meeting& warp() {
 int64_t emulated_give(std::initializer_list<uint64_t> words) {
   Meeting& m = warp();
   const int64_t round = m.round;
-  // Two sides: the fast lanes may give their next words before the others took these.
+  // Double buffer: fast lanes may pass their next words before the others have read these.
   std::copy(words.begin(), words.end(), self().words[round % 2].begin());
   meet(m, "shuffle");
   return round;
@@ -203,9 +207,11 @@ EmulatedTraffic emulated_traffic;
 void emulated_copy(void* to, const void* from, int bytes) {
   const size_t n = static_cast<size_t>(bytes);
   LT_CHECK(reinterpret_cast<uintptr_t>(to) % n == 0 && reinterpret_cast<uintptr_t>(from) % n == 0,
-           "an asynchronous copy of {} bytes that is not aligned", bytes);
+           "expected an asynchronous copy of {} bytes between aligned addresses, got {} and {}", bytes, to,
+           from);
   if (from) emulated_copied(from, bytes, false);
-  std::memset(to, 0xff, n);  // NaN in every type: whoever still reads the tile before, or does not wait
+  // NaN in every type, for threads that still read the previous tile or do not wait
+  std::memset(to, 0xff, n);
   self().copies.back().push_back({to, from, n});
 }
 
@@ -220,14 +226,17 @@ void emulated_wait(size_t groups_left) {
   }
 }
 
-/// Blocks run one after another: each leaves something to the others, as on a card where they run at once.
+/// Blocks run one after another. Each leaves pieces to the others, as on a card, where they run at once.
 int next_piece(unsigned* counter, int pieces) {
   constexpr int kMost = 2;
   const Emulated& now = emulated();
   const unsigned blocks = now.grid_dim.x;
   const bool last = now.block.x + 1 == blocks;
-  LT_CHECK(blocks <= static_cast<unsigned>(pieces), "{} blocks for {} pieces of work", blocks, pieces);
-  LT_CHECK(!block->told, "a block asks for work after it was told that there is no more");
+  LT_CHECK(blocks <= static_cast<unsigned>(pieces),
+           "expected at most as many blocks as pieces of work, got {} blocks for {} pieces", blocks, pieces);
+  LT_CHECK(!block->told,
+           "expected no request after the last answer, but a block asks for work after it was told that "
+           "there is no more");
   if (static_cast<int>(blocks + *counter) < pieces && (last || block->pieces < kMost)) {
     ++block->pieces;
     return static_cast<int>(blocks + (*counter)++);
@@ -247,7 +256,7 @@ void count_accesses() {
 
 [[noreturn]] void give_up(const std::exception_ptr& error) {
   count_accesses();
-  fibres.clear();  // those in the middle of a body are of no more use
+  fibres.clear();  // fibres in the middle of a body are unusable
   block = nullptr;
   emulated_hopper_drop();
   std::rethrow_exception(error);
@@ -273,9 +282,9 @@ void refuse_access(const void* at, size_t bytes) {
 }
 
 void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>& body) {
-  LT_CHECK(!block, "a kernel launched from a kernel");
+  LT_CHECK(!block, "expected a kernel launch from the host, got one from a kernel");
   check_launch(grid, threads, shared);
-  // Aligned as Hopper's swizzles ask for, which go by bits of the address.
+  // Alignment for Hopper's swizzles, which use bits of the address.
   const size_t bytes = static_cast<size_t>(shared + 1024) / 1024 * 1024;
   const std::unique_ptr<double, decltype(&std::free)> memory{
       static_cast<double*>(std::aligned_alloc(1024, bytes)), std::free};
@@ -294,7 +303,7 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
         state.block = dim3(x, y, z);
-        // Nothing may be read before it is written.
+        // Fills shared memory with NaN, so that reads before a write show.
         std::fill(memory.get(), memory.get() + bytes / sizeof(double), std::nan(""));
         for (size_t i = 0; i < b.threads; ++i) fibres[i]->done = false;
         b.pieces = 0, b.told = false;
@@ -316,8 +325,14 @@ void emulate(dim3 grid, int threads, int64_t shared, const std::function<void()>
                 ExitCode::internal, fmt::format("all threads of a block wait, one for {}", waits_for))));
         }
         try {
-          LT_CHECK(b.told || b.pieces == 0, "a block ended before it was told that there is no more work");
-          for (const Meeting& m : b.named) LT_CHECK(m.arrived == 0, "a kernel ended in a named barrier");
+          LT_CHECK(b.told || b.pieces == 0,
+                   "expected requests until no work is left, but a block ended before it was told that there "
+                   "is no more work");
+          for (const Meeting& m : b.named)
+            LT_CHECK(m.arrived == 0,
+                     "expected all threads at a named barrier, but a kernel ended in a named barrier with {} "
+                     "of {}",
+                     m.arrived, m.members);
           emulated_hopper_end();
         } catch (...) {
           give_up(std::current_exception());

@@ -9,7 +9,7 @@ namespace {
 
 bool multiple(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
-/// Names the first operand that is not at a multiple of `bytes` (0: of its element).
+/// Name of the first operand not aligned to `bytes` (0: to its element size); empty if all are.
 std::string misaligned(const Tensor& out, const Tensor& a, const Tensor& b, const MatmulArgs& args,
                        size_t bytes) {
   const auto check = [&](const char* name, const Tensor& t) -> std::string {

@@ -1,5 +1,5 @@
-// The matmuls that cuBLASLt takes on a card of sm_90. The real call and its stand-in on a CPU ask the same
-// function, so that a rule that a card has shown once is found without one.
+// Rules of cuBLASLt for matmuls on sm_90. The real call and the emulated one on the CPU check the same rules,
+// so that a rule once observed on a card is tested without one.
 #pragma once
 #include <string>
 
@@ -7,10 +7,10 @@
 
 namespace ltrain {
 
-/// Says which rule of cuBLASLt the matmul out (m, n) = op(a) op(b) breaks; empty where it breaks none.
-/// `scale_a`, `scale_b`: device pointers of the scales of FP8 operands, else null.
-/// Sources: "cublasLtMatmul()" in NVIDIA's cuBLAS documentation (table of FP8 types and the requirements
-/// below it); the 16 bytes of scales were seen on an H200 with cuBLASLt 13.1.
+/// Returns the rule of cuBLASLt that the matmul out (m, n) = op(a) op(b) breaks; empty if it breaks none.
+/// `scale_a`, `scale_b`: device pointers of the scales of FP8 operands, else null. Sources:
+/// "cublasLtMatmul()" in NVIDIA's cuBLAS documentation (table of FP8 types and the requirements below it);
+/// the 16-byte alignment of scales was observed on an H200 with cuBLASLt 13.1.
 std::string cublaslt_obstacle(const Tensor& out, const Tensor& a, const Tensor& b, const float* scale_a,
                               const float* scale_b, const MatmulArgs& args);
 /// Throws Error (internal) with the rule.

@@ -11,12 +11,13 @@ int64_t checked_rows(const Tensor& y, const Tensor& bias, const GroupRows& rows)
   const int64_t n = total_rows(rows);
   LT_CHECK(static_cast<int64_t>(rows.size()) == bias.shape[0] &&
                y.cols() == bias.elements() / bias.shape[0] && y.shape[0] >= n,
-           "biases {} of {} groups for {} rows of {}", to_string(bias.shape), rows.size(), n,
-           to_string(y.shape));
+           "grouped bias: expected {} groups with a bias for each of {} columns and at least {} rows of y, "
+           "got bias {} and y {}",
+           rows.size(), y.cols(), n, to_string(bias.shape), to_string(y.shape));
   return n;
 }
 
-/// Calls f(group, its rows of `y`) for every group.
+/// Calls f(group, rows of the group in `y`) for every group.
 template <class F>
 void each_group(const Tensor& y, const GroupRows& rows, F&& f) {
   int64_t first = 0;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr GroupedGemm kFastestFirst[] = {GroupedGemm::wgmma, GroupedGemm::mma, GroupedGemm::each};
 
-/// Null where nothing is asked for.
+/// Value of LTRAIN_GROUPED_GEMM, or null if unset or empty.
 const char* asked() {
   const char* value = std::getenv("LTRAIN_GROUPED_GEMM");
   return value && *value ? value : nullptr;
@@ -72,8 +72,9 @@ std::vector<GroupTable> group_tables(const GroupedOperands& o, const GroupRows& 
       entries.push_back({static_cast<int64_t>(g), row, rows[g]});
     row += rows[g];
   }
-  LT_CHECK(row < int64_t{1} << 31 && rows.size() <= size_t{1} << 16, "{} rows of {} groups", row,
-           rows.size());
+  LT_CHECK(row < int64_t{1} << 31 && rows.size() <= size_t{1} << 16,
+           "grouped GEMM: expected fewer than 2^31 rows and at most 65536 groups, got {} rows and {} groups",
+           row, rows.size());
   if (gradient)
     std::stable_sort(entries.begin(), entries.end(),
                      [](const Entry& a, const Entry& b) { return a.rows > b.rows; });
@@ -88,7 +89,7 @@ std::vector<GroupTable> group_tables(const GroupedOperands& o, const GroupRows& 
     t.rows[i] = static_cast<int32_t>(e.rows);
     t.first_tile[i] = static_cast<int32_t>(at);
     at += across * tiles(gradient ? o.n : e.rows, tile_rows);
-    LT_CHECK(at < int64_t{1} << 31, "{} tiles of one product", at);
+    LT_CHECK(at < int64_t{1} << 31, "grouped GEMM: expected fewer than 2^31 tiles in one launch, got {}", at);
     t.tiles = static_cast<int32_t>(at);
   }
   return out;

@@ -1,4 +1,4 @@
-// The kernels of grouped products against each other, on the GPU that is to run them.
+// Comparison of the grouped GEMM kernels with each other, on the GPU of the run.
 #pragma once
 #include <string>
 
@@ -7,12 +7,12 @@
 
 namespace ltrain {
 
-/// Small products of each kind by wgmma and by mma: empty where they agree, else what does not and by how
-/// much. Waits for the stream, and uses its scratch.
+/// Runs small problems of each kind by wgmma and by mma. Returns an empty string if they agree, else the
+/// tensor and the size of the difference. Waits for the stream and uses its scratch.
 std::string compare_grouped_gemms(Stream& s, DType t);
 
-/// Why the wgmma kernel is not used on this GPU for this type; empty where it is (why_unusable() of
-/// kernel_trial.h). Where LTRAIN_GROUPED_GEMM asks for it by name, that is an error instead.
+/// Reason why the wgmma kernel is not used on this GPU for this type; empty if it is (why_unusable() of
+/// kernel_trial.h). Throws instead if LTRAIN_GROUPED_GEMM names it.
 std::string grouped_wgmma_unusable(Stream& s, DType t, bool* news = nullptr);
 
 }  // namespace ltrain

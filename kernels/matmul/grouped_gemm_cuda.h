@@ -1,21 +1,22 @@
-// What the grouped products of a GPU share (grouped_gemm.h): where a block's tile lies, and how its result is
-// written.
+// Code shared by the grouped GEMM kernels of a GPU (grouped_gemm.h): the tile of a block, and the store of
+// its output.
 #pragma once
 #include "kernels/cuda/pack_cuda.h"
 #include "kernels/matmul/grouped_gemm.h"
 
 namespace ltrain::cuda {
 
-/// The tile of a block: its group, and its part of the group's result.
+/// Tile of a block: its group, and its position in the group's output.
 struct GroupTile {
-  int64_t row;     ///< the group's first
-  int64_t matrix;  ///< number of the group's
-  int rows;        ///< of the group
+  int64_t row;     ///< first row of the group
+  int64_t matrix;  ///< index of the group's matrix
+  int rows;        ///< rows of the group
   int from_row, from_col;
 
-  /// tile < table.tiles. result_rows: of a group's result, where that is not its rows.
+  /// tile < table.tiles. result_rows: rows of a group's output if they differ from the rows of the group,
+  /// else 0.
   __device__ GroupTile(const GroupTable& table, int tile, int result_rows, int tile_rows, int tile_cols) {
-    int low = 0, high = table.groups;  // the last group that begins at or before the tile
+    int low = 0, high = table.groups;  // searches for the last group that begins at or before the tile
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (table.first_tile[middle] <= tile) {
@@ -31,16 +32,16 @@ struct GroupTile {
   }
 };
 
-/// Where 16 bytes of a row of a result lie in its tile in shared memory, in elements: rows that lanes write
-/// together are in different banks.
+/// Element offset of 16 bytes of a row of an output tile in shared memory. Rows that lanes write together are
+/// in different banks.
 template <class O, int kCols>
 __device__ __forceinline__ int result_place(int row, int chunk) {
   constexpr int kChunk = 16 / static_cast<int>(sizeof(O));
   return row * kCols + (chunk ^ (sizeof(O) == 2 ? row & 7 : (row & 3) * 2)) * kChunk;
 }
 
-/// Writes a tile of a result that lies in shared memory, as result_place() has it, 16 bytes at a time: the
-/// first `rows` rows and `cols` columns of it, `cols` a multiple of 16 bytes.
+/// Writes an output tile from shared memory, in the layout of result_place(), 16 bytes at a time: its first
+/// `rows` rows and `cols` columns. `cols` is a multiple of 16 bytes.
 template <int kRows, int kCols, int kThreads, class O>
 __device__ __forceinline__ void write_result(O* to, int64_t stride, const O* tile, int thread, int rows,
                                              int cols, bool accumulate) {
@@ -63,10 +64,10 @@ __device__ __forceinline__ void write_result(O* to, int64_t stride, const O* til
   }
 }
 
-/// Calls f with the two-byte type.
+/// Calls f with the 16-bit type.
 template <class F>
 void with_gemm_type(DType t, F&& f) {
-  LT_CHECK(is_half(t), "a grouped product of {} on tensor cores", dtype_name(t));
+  LT_CHECK(is_half(t), "grouped GEMM on tensor cores: expected bf16 or f16, got {}", dtype_name(t));
   t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
 }
 

@@ -1,5 +1,5 @@
-// Grouped products by mma.sync, on any card since A100. A block makes one tile of a group's result; parts of
-// its operands arrive by asynchronous copies, some parts ahead of the one that its warps multiply.
+// Grouped GEMM by mma.sync, on A100 and later. A block computes one tile of a group's output. Chunks of its
+// operands arrive by asynchronous copies, several chunks ahead of the one that its warps multiply.
 #include "kernels/cuda/matrix_cuda.h"
 #include "kernels/cuda/wgmma_cuda.h"
 #include "kernels/matmul/grouped_gemm_cuda.h"
@@ -8,25 +8,25 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 4 * kWarp;  ///< warps, two by two
-constexpr int kDepth = 32;           ///< summed elements of a part
-constexpr int kParts = 4;            ///< in shared memory
+constexpr int kThreads = 4 * kWarp;  ///< four warps, 2 x 2
+constexpr int kDepth = 32;           ///< contraction length of a chunk
+constexpr int kParts = 4;            ///< chunks in shared memory
 
-/// How a block cuts its work. Two blocks share a multiprocessor.
+/// Tile sizes of a block. Two blocks share a multiprocessor.
 template <int rows, int cols>
 struct Cut {
-  static constexpr int kRows = rows, kCols = cols;                  ///< of the tile
-  static constexpr int kWarpRows = rows / 2, kWarpCols = cols / 2;  ///< of a warp
-  static constexpr int kPart = (rows + cols) * kDepth;              ///< elements of both operands
+  static constexpr int kRows = rows, kCols = cols;                  ///< tile of a block
+  static constexpr int kWarpRows = rows / 2, kWarpCols = cols / 2;  ///< tile of a warp
+  static constexpr int kPart = (rows + cols) * kDepth;              ///< elements of a chunk of both operands
   template <class O>
   static constexpr int64_t shared = std::max<int64_t>(2 * kParts * kPart, int64_t{sizeof(O)} * rows * cols);
 };
 
-/// How parts of an operand come into shared memory: kWide rows of kDepth summed columns, or kDepth summed
-/// rows of kWide columns.
+/// Copies of an operand's chunks into shared memory: kWide rows of kDepth contracted columns, or kDepth
+/// contracted rows of kWide columns.
 template <class T, Along kAlong, int kWide>
 struct Feed {
-  static constexpr bool kRunning = kAlong == Along::columns;  ///< the summed index runs along a row
+  static constexpr bool kRunning = kAlong == Along::columns;  ///< the contraction runs along a row
   static constexpr int kCols = kRunning ? kDepth : kWide, kRows = kRunning ? kWide : kDepth;
   static constexpr int kChunks = kCols / 8, kAtOnce = kThreads / kChunks;
   static_assert(kThreads % kChunks == 0 && kRows % kAtOnce == 0 && kAtOnce % 8 == 0);
@@ -35,12 +35,13 @@ struct Feed {
   int64_t stride;
   int row, chunk, wide;
 
-  /// base: of the first part; `wide`: its rows, or columns, that are there.
+  /// base: first chunk; `wide`: number of valid rows, or columns.
   __device__ Feed(const T* base, int64_t stride, int wide)
       : base(base), stride(stride), row(threadIdx.x / kChunks), chunk(threadIdx.x % kChunks), wide(wide) {
     from = base + row * stride + chunk * 8;
   }
-  /// Begins to copy the next part, of which `summed` elements are there; the others become zero.
+  /// Starts the copy of the next chunk, with `summed` valid elements along the contraction; the others become
+  /// zero.
   __device__ __forceinline__ void next(T* to, int summed) {
     const bool column = chunk * 8 < (kRunning ? summed : wide);
 #pragma unroll
@@ -52,7 +53,7 @@ struct Feed {
   }
 };
 
-/// Left operands of 16 rows from `first` on, at 16 summed elements from `k` on.
+/// Left operand: 16 rows from `first` on, 16 contracted elements from `k` on.
 template <Along kAlong, int kWide, class T>
 __device__ __forceinline__ void load_left(uint32_t (&to)[4], const T* tile, int first, int k) {
   const int lane = threadIdx.x % kWarp;
@@ -62,7 +63,7 @@ __device__ __forceinline__ void load_left(uint32_t (&to)[4], const T* tile, int 
     load_transposed(to, tile + place<kWide>(k + lane % 8 + lane / 16 * 8, first / 8 + lane / 8 % 2));
   }
 }
-/// Right operands of two times 8 columns from `first` on.
+/// Right operand: two times 8 columns from `first` on.
 template <Along kAlong, int kWide, class T>
 __device__ __forceinline__ void load_right(uint32_t (&to)[4], const T* tile, int first, int k) {
   const int lane = threadIdx.x % kWarp;
@@ -73,7 +74,7 @@ __device__ __forceinline__ void load_right(uint32_t (&to)[4], const T* tile, int
   }
 }
 
-/// n, k: of a group's matrix.
+/// n, k: rows and columns of a group's matrix.
 template <class C, GroupedProduct kKind, class T, class O>
 __global__ void __launch_bounds__(kThreads, 2)
     grouped_gemm_mma(O* out, const T* a, const T* b, int n, int k, bool accumulate,
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int step = 0; step < kParts - 1; ++step) fetch(step);
   for (int step = 0; step < steps; ++step) {
     wait_for_older_copies<kParts - 2>();
-    __syncthreads();  // this part is there, and nobody reads the one before any more
+    __syncthreads();  // this chunk has arrived, and all warps have read the previous one
     fetch(step + kParts - 1);
     const T* const as = parts + step % kParts * C::kPart;
     const T* const bs = as + C::kRows * kDepth;
@@ -167,8 +168,8 @@ void run(Stream& s, const GroupedOperands& o, const GroupRows& rows) {
            static_cast<const T*>(o.b.data), static_cast<int>(o.n), static_cast<int>(o.k), o.accumulate, t);
 }
 
-/// Tiles of 64 rows where groups leave much of 128 empty. That one takes 0.6 of the time of the other is a
-/// guess: neither has run on a card.
+/// True if tiles of 64 rows pay because groups leave much of 128 empty. The factor 0.6 for the time of a
+/// small tile is a guess: neither kernel has run on a card.
 bool small_tiles(const GroupRows& rows) {
   int64_t small = 0, large = 0;
   for (int64_t n : rows) small += (n + 63) / 64, large += (n + 127) / 128;

@@ -1,6 +1,6 @@
-// Grouped products on Hopper. One warpgroup of a block copies parts of operands, two multiply 64 rows of a
-// tile each. Blocks stay: while the results of a tile are written, parts of the next one arrive. And their
-// comparison with the kernels for all cards (grouped_gemm_check.h).
+// Grouped GEMM on Hopper. One warpgroup of a block copies chunks of operands, two multiply 64 rows of a tile
+// each. Blocks are persistent: chunks of the next tile arrive while the output of a tile is written. This
+// file also has the comparison with the kernels for all cards (grouped_gemm_check.h).
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -17,17 +17,17 @@
 namespace ltrain {
 namespace cuda {
 
-/// How a block cuts its work.
+/// Tile sizes of a kernel.
 template <int cols>
 struct HopperCut {
-  static constexpr int kGroups = 2;                          ///< warpgroups that multiply
-  static constexpr int kRows = 64 * kGroups, kCols = cols;   ///< of a tile
-  static constexpr int kHalf = 128, kHalves = cols / kHalf;  ///< columns of a product, products
-  static constexpr int kStages = cols == 256 ? 4 : 6;        ///< parts in shared memory
+  static constexpr int kGroups = 2;                          ///< compute warpgroups
+  static constexpr int kRows = 64 * kGroups, kCols = cols;   ///< rows and columns of a tile
+  static constexpr int kHalf = 128, kHalves = cols / kHalf;  ///< columns of one wgmma, number of wgmmas
+  static constexpr int kStages = cols == 256 ? 4 : 6;        ///< chunks in shared memory
   static constexpr int kLeft = kRows * kPanel, kPart = kLeft + cols * kPanel;  ///< elements
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
-  static constexpr int kFew = 24, kMany = 240;  ///< registers of a thread that copies, and that multiplies
-  static constexpr int kWriteBytes = 4 << 10;   ///< of shared memory, for each warp's results on their way
+  static constexpr int kFew = 24, kMany = 240;  ///< registers of a copying thread and of a computing thread
+  static constexpr int kWriteBytes = 4 << 10;   ///< shared memory for each warp's output before it is stored
   static constexpr int64_t kShared =
       int64_t{2} * kStages * kPart + int64_t{4} * kGroups * kWriteBytes + 16 * kStages;
 };
@@ -43,8 +43,8 @@ struct Way {
 
 #ifdef LT_HOPPER
 
-/// Begins to copy a part of an operand: kWide rows of kPanel summed columns from (row, col) on, or kPanel
-/// summed rows of kWide columns.
+/// Starts the copy of a chunk of an operand: kWide rows of kPanel contracted columns from (row, col) on, or
+/// kPanel contracted rows of kWide columns.
 template <Along kAlong, int kWide, class T>
 __device__ __forceinline__ void load_part(T* to, const TensorMap& map, Mbarrier* there, int col, int64_t row,
                                           int64_t matrix) {
@@ -57,23 +57,24 @@ __device__ __forceinline__ void load_part(T* to, const TensorMap& map, Mbarrier*
   }
 }
 
-/// Of an operand's part, at its rows or columns from `first` on and 16 summed elements from `k` on.
+/// Descriptor of an operand's chunk, at its rows or columns from `first` on and 16 contracted elements from
+/// `k` on.
 template <Along kAlong, int kWide, class T>
 __device__ __forceinline__ uint64_t operand(const T* part, int first, int k) {
   return kAlong == Along::columns ? along_columns(part, kWide, first, k) : along_rows(part, kPanel, first, k);
 }
 
-/// Zeros in the rows of a part from `count` on: other groups' rows lie there, and both operands have them.
+/// Clears the rows of a chunk from `count` on, in both operands: they hold rows of other groups.
 template <class C, class T>
 __device__ __forceinline__ void clear_rows(T* part, int count) {
   const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;
-  for (int i = thread; i < C::kPart / 8; i += C::kGroups * kWarpgroup)  // 16 bytes; 8 of them are a row
+  for (int i = thread; i < C::kPart / 8; i += C::kGroups * kWarpgroup)  // 16 bytes each; 8 of them are a row
     if (i / 8 % kPanel >= count) *reinterpret_cast<Pack<uint32_t, 4>*>(part + 8 * i) = {};
 }
 
 #endif
 
-/// n, k: of a group's matrix.
+/// n, k: rows and columns of a group's matrix.
 template <class C, GroupedProduct kKind, class T, class O>
 __global__ void __launch_bounds__(C::kThreads, 1)
     grouped_gemm_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       for (int h = 0; h < C::kHalves; ++h)
 #pragma unroll
         for (int j = 0; j < C::kHalf / 2; ++j) acc[h][j] = 0;
-      int before = 0;  // stage of the part before
+      int before = 0;  // stage of the previous chunk
       for (int at = 0; at < summed; at += kPanel, ring.next()) {
         T *const left = parts + ring.stage * C::kPart, *const right = left + C::kLeft;
         mbarrier_wait(there + ring.stage, ring.parity);
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
             named_sync(1, C::kGroups * kWarpgroup);
           }
         }
-        if (rows > 0) {  // else nothing of this warpgroup's part of the tile is there
+        if (rows > 0) {  // otherwise this warpgroup's part of the tile is empty
 #pragma unroll
           for (int h = 0; h < C::kHalves; ++h) in_flight(acc[h]);
           wgmma_fence();
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
                   acc[h], operand<W::kLeft, C::kRows>(left, 64 * group, d),
                   operand<W::kRight, C::kCols>(right, h * C::kHalf, d), true);
           wgmma_commit();
-          wgmma_wait<1>();  // for those of the part before
+          wgmma_wait<1>();  // waits for the previous chunk's wgmmas
         }
         if (at > 0 && lane == 0) mbarrier_arrive(free + before);
         before = ring.stage;
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       for (int h = 0; h < C::kHalves; ++h) in_flight(acc[h]);
       if (summed > 0 && lane == 0) mbarrier_arrive(free + before);
 
-      // A warp's 16 rows, some columns at a time.
+      // A warp's 16 rows, several columns at a time.
       constexpr int kChunk = 16 / static_cast<int>(sizeof(O)), kSome = C::kWriteBytes / 16 / sizeof(O);
       const int first_row = warp_index() % 4 * 16;
       const int64_t to_row = (W::kGradient ? t.matrix * n : t.row) + t.from_row + 64 * group + first_row;
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #endif
 }
 
-/// Of an operand whose rows are the groups' rows, or of their matrices.
+/// Tensor map of an operand with the groups' rows, or with their matrices.
 TensorMap map_of(const Tensor& t, Along along, int wide) {
   const int64_t matrices = t.shape.rank == 2 ? 1 : t.shape[0], cols = t.cols(),
                 rows = t.elements() / matrices / cols;
@@ -212,7 +213,7 @@ template <GroupedProduct kKind, class T, class O>
 void run(Stream& s, const GroupedOperands& o, const GroupRows& rows) {
   const std::vector<GroupTable> wide = group_tables(o, rows, HopperCut<256>::kRows, 256),
                                 narrow = group_tables(o, rows, HopperCut<128>::kRows, 128);
-  // Rounds of the card; those of narrow tiles take 0.54 of the others' time.
+  // Rounds of blocks on the card. A round of narrow tiles takes 0.54 of the time of a round of wide ones.
   const auto rounds = [](const std::vector<GroupTable>& tables) {
     int64_t n = 0;
     for (const GroupTable& t : tables) n += (t.tiles + multiprocessors() - 1) / multiprocessors();
@@ -241,7 +242,7 @@ void grouped_gemm_wgmma_cuda(Stream& s, const GroupedOperands& o, const GroupRow
 }
 
 std::string compare_grouped_gemms(Stream& s, DType t) {
-  // Tiles and parts, whole and not, and a group without rows.
+  // Full and partial tiles and chunks, and a group without rows.
   const GroupRows rows{70, 0, 133};
   constexpr int64_t kAll = 203, kGroups = 3, kN = 136, kK = 72;
   constexpr int64_t kBuffer = int64_t{1} << 18;
@@ -249,7 +250,8 @@ std::string compare_grouped_gemms(Stream& s, DType t) {
   const auto tensor = [&](int i, DType type, Shape shape) {
     Tensor at;
     at.data = memory + i * kBuffer, at.dtype = type, at.shape = shape, at.device = DeviceKind::cuda;
-    LT_CHECK(at.bytes() <= kBuffer, "{} bytes in a buffer of {}", at.bytes(), kBuffer);
+    LT_CHECK(at.bytes() <= kBuffer, "expected at most {} bytes in a buffer of the comparison, got {}",
+             kBuffer, at.bytes());
     return at;
   };
   const Tensor x = tensor(0, t, {kAll, kK}), w = tensor(1, t, {kGroups, kN, kK}),
@@ -289,7 +291,7 @@ std::string compare_grouped_gemms(Stream& s, DType t) {
       most = std::max(most, d < INFINITY ? d : INFINITY);
       largest = std::max(largest, std::fabs(found[0][i]));
     }
-    // Sums of another order, rounded to the type.
+    // Sums in a different order, rounded to the type.
     const float bound = o.out.dtype == DType::f32 ? 1e-5f : t == DType::bf16 ? 1.0f / 256 : 1.0f / 2048;
     return most <= bound * largest && largest > 0
                ? std::string()
@@ -318,12 +320,12 @@ std::string grouped_wgmma_unusable(Stream& s, DType t, bool* news) {
 }
 
 void grouped_gemm_cuda(Stream& s, const GroupedOperands& o, const GroupRows& rows, GroupedGemm kernel) {
-  LT_CHECK(kernel != GroupedGemm::each, "a grouped product by no kernel");
+  LT_CHECK(kernel != GroupedGemm::each, "grouped GEMM: expected the kernel mma or wgmma, got each");
   if (kernel == GroupedGemm::mma) return grouped_gemm_mma_cuda(s, o, rows);
   bool news = false;
   const std::string why = grouped_wgmma_unusable(s, o.a.dtype, &news);
   if (why.empty()) return grouped_gemm_wgmma_cuda(s, o, rows);
-  if (news)  // the start of a run has said it otherwise
+  if (news)  // otherwise the start of a run has printed it
     fmt::print(stderr, "ltrain: products of experts in {}: the wgmma kernels are not used, because {}\n",
                dtype_name(o.a.dtype), why);
   grouped_gemm_mma_cuda(s, o, rows);

@@ -25,8 +25,9 @@ void check(const Tensor& wide, const Tensor& narrow, const Tensor& w, const Grou
   LT_CHECK(static_cast<int64_t>(rows.size()) == w.shape[0] && narrow.cols() == w.cols() &&
                wide.cols() == w.elements() / w.shape[0] / w.cols() && wide.shape[0] >= total_rows(rows) &&
                narrow.shape[0] >= total_rows(rows),
-           "grouped matmul of {} and {} with {} by {} groups", to_string(wide.shape), to_string(narrow.shape),
-           to_string(w.shape), rows.size());
+           "grouped matmul: expected w (groups, ..., K) for {} groups and at least {} rows of both operands, "
+           "got operands {} and {} and w {}",
+           rows.size(), total_rows(rows), to_string(wide.shape), to_string(narrow.shape), to_string(w.shape));
 }
 
 OpCost cost_of(const char* name, GroupedProduct kind, const GroupRows& rows, const Tensor& w,
@@ -39,7 +40,7 @@ OpCost cost_of(const char* name, GroupedProduct kind, const GroupRows& rows, con
     return t.shape.rank == 2 ? n * static_cast<double>(t.cols() * dtype_size(t.dtype)) : 1.0 * t.bytes();
   };
   cost.bytes = bytes(out) + bytes(a) + bytes(b);
-  // As the products of one group, which is what a profile is asked for.
+  // Sizes of one group's matmul, for the profile.
   cost.m = static_cast<int64_t>(n) / std::max<int64_t>(1, w.shape[0]);
   cost.n = static_cast<int64_t>(width), cost.k = static_cast<int64_t>(k);
   if (kind == GroupedProduct::input_gradient) std::swap(cost.n, cost.k);
@@ -60,8 +61,8 @@ void each_group(const GroupRows& rows, F&& f) {
   }
 }
 
-/// Lengths in which `rows` rows are multiplied, where groups have products of their own: all at once, but by
-/// oneDNN, which compiles a product for its sizes, few different ones, however rows fall.
+/// Lengths of the matmuls of `rows` rows, if groups have matmuls of their own. Usually all rows at once.
+/// oneDNN compiles a primitive for each size, and gets a few different lengths only.
 template <class F>
 void each_piece(const Stream& s, DType type, int64_t rows, F&& f) {
   constexpr int64_t kWhole = 256;
@@ -80,7 +81,7 @@ void each_piece(const Stream& s, DType type, int64_t rows, F&& f) {
   take(rows % 32);
 }
 
-/// Whether one kernel makes the products of all groups.
+/// Runs one kernel for all groups if one supports them, else returns false.
 bool run_at_once(Stream& s, GroupedProduct kind, const Tensor& out, const Tensor& a, const Tensor& b,
                  const GroupRows& rows, bool accumulate = false) {
   if (s.device() != DeviceKind::cuda) return false;

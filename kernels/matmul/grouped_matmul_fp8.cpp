@@ -9,10 +9,10 @@ namespace {
 
 int64_t blocks_of(int64_t n) { return (n + kFp8Block - 1) / kFp8Block; }
 
-/// The rows of a group that are turned, and multiplied, at once.
+/// Rows of a group that are transposed, and multiplied, at once.
 struct TurnedRows {
-  int64_t group, first, rows;  ///< as they came
-  int64_t at, filled, block;   ///< rows and blocks of the operand before it; rows there
+  int64_t group, first, rows;  ///< rows of x
+  int64_t at, filled, block;   ///< row offset in the turned operand, padded rows, block offset
 };
 
 template <class F>
@@ -36,7 +36,7 @@ Tensor steps_of(const Fp8Operand& o, const TurnedRows& r, int64_t width) {
   return o.block_rows ? o.steps.flat(r.block * width, {width, blocks_of(r.rows)}) : o.steps;
 }
 
-/// Matrix g of a stack that was rounded, n rows.
+/// Matrix g of a quantized stack, n rows.
 Fp8Operand matrix(const Fp8Operand& w, int64_t g, int64_t n, int64_t k) {
   Fp8Operand out = w;
   out.codes = w.codes.flat(g * n * k, {n, k});
@@ -60,8 +60,8 @@ void add_quantize(Stream& s, const Fp8Operand& out, const Tensor& x, Tensor amax
     place_rounded(s, "quantize", {out.codes, out.steps, amax});
 }
 
-/// As one group's products, which is what a profile is asked for; panels as if all rows that can come were
-/// one group's. `a`: as it was before it was rounded.
+/// Cost of one group's matmul, for the profile; packing buffers as if all possible rows belonged to one
+/// group. `a`: the operand before quantization.
 void add_product(Stream& s, const char* name, const Tensor& out, const Tensor& a, const GroupRows& rows,
                  int64_t n, int64_t k, double bytes) {
   const int64_t some = total_rows(rows), most = a.shape[0];
@@ -80,7 +80,8 @@ void add_product(Stream& s, const char* name, const Tensor& out, const Tensor& a
 
 void quantize_stack(Stream& s, const Fp8Operand& out, Tensor w, bool turn, Tensor amax) {
   const int64_t groups = w.shape[0], k = w.cols(), n = w.elements() / groups / k;
-  LT_CHECK(is_fp8(out.codes.dtype) && out.codes.elements() == w.elements(), "stack {} rounded into {} {}",
+  LT_CHECK(is_fp8(out.codes.dtype) && out.codes.elements() == w.elements(),
+           "quantize_stack: expected FP8 codes of {} elements for a stack {}, got {} {}", w.elements(),
            to_string(w.shape), dtype_name(out.codes.dtype), to_string(out.codes.shape));
   if (s.meta()) return add_quantize(s, out, w, amax);
   const OpRange range(s, "quantize");
@@ -103,14 +104,17 @@ void quantize_turned(Stream& s, const Fp8Operand& out, Tensor x, Tensor scratch,
                    (blocks ? total_rows(rows) : fp8_turned_rows(total_rows(rows), groups)) * k &&
                (!blocks || out.steps.elements() >= fp8_turned_blocks(total_rows(rows), groups) * k) &&
                (blocks || scratch.dtype == out.codes.dtype),
-           "{} rows of {} groups turned into {}", total_rows(rows), groups, to_string(out.codes.shape));
+           "quantize_turned: expected FP8 codes with room for {} rows of {} groups of {} columns, got x {} "
+           "and codes {} {}",
+           total_rows(rows), groups, k, to_string(x.shape), dtype_name(out.codes.dtype),
+           to_string(out.codes.shape));
   if (s.meta()) return add_quantize(s, out, x.narrow(0, total_rows(rows)), {});
   const OpRange range(s, "quantize");
   each_turned(rows, blocks, [&](const TurnedRows& r) {
     const Tensor own = x.narrow(r.first, r.rows);
     if (blocks)
       return quantize_blocks(s, codes_of(out, r, k), steps_of(out, r, k), own, true, out.block_rows);
-    // The group's codes, with zeros behind them.
+    // The group's codes, padded with zeros.
     const bool rounded = is_fp8(x.dtype), whole = r.filled == r.rows;
     const Tensor codes = rounded && whole ? own : scratch.narrow(0, r.filled);
     if (!whole) fill_zero(s, scratch.narrow(r.rows, r.filled - r.rows));
@@ -127,8 +131,10 @@ void grouped_matmul_fp8(Stream& s, Tensor y, const Fp8Operand& x, const Fp8Opera
   const int64_t groups = static_cast<int64_t>(rows.size()), n = y.cols(), k = x.codes.cols();
   LT_CHECK(w.codes.elements() == groups * n * k && y.shape[0] >= total_rows(rows) &&
                x.codes.rows() >= total_rows(rows),
-           "grouped matmul of {} and {} into {} by {} groups", to_string(x.codes.shape),
-           to_string(w.codes.shape), to_string(y.shape), groups);
+           "grouped FP8 matmul: expected weights (groups, n, k) = ({}, {}, {}) and at least {} rows, got x "
+           "{}, weights {}, y {}",
+           groups, n, k, total_rows(rows), to_string(x.codes.shape), to_string(w.codes.shape),
+           to_string(y.shape));
   const char* name = w.turned       ? w.block_rows ? "grouped_matmul_fp8_dx_blocks" : "grouped_matmul_fp8_dx"
                      : w.block_rows ? "grouped_matmul_fp8_blocks"
                                     : "grouped_matmul_fp8";
@@ -157,8 +163,9 @@ void grouped_matmul_fp8_dw(Stream& s, Tensor dw, const Fp8Operand& dy, const Fp8
   const int64_t groups = static_cast<int64_t>(rows.size()), n = dy.of.cols(), k = x.of.cols();
   LT_CHECK(dw.shape[0] == groups && dw.elements() == groups * n * k && dy.block_rows == x.block_rows &&
                dy.turned && x.turned,
-           "grouped matmul of {} and {} into {}", to_string(dy.of.shape), to_string(x.of.shape),
-           to_string(dw.shape));
+           "grouped FP8 matmul for dw: expected dw (groups, n, k) = ({}, {}, {}) and turned operands with "
+           "the same blocks, got dw {}, dy {}, x {}",
+           groups, n, k, to_string(dw.shape), to_string(dy.of.shape), to_string(x.of.shape));
   const char* name = x.block_rows ? "grouped_matmul_fp8_dw_blocks" : "grouped_matmul_fp8_dw";
   if (s.meta()) {
     add_product(s, name, dw, dy.of, rows, n, k,

@@ -12,14 +12,14 @@ namespace ltrain {
 
 namespace {
 
-/// The variants run at different speeds, so a profile knows them apart.
+/// Op name of a variant. Variants run at different speeds, so that a profile has each of them.
 std::string_view name_of(const MatmulArgs& args, bool tf32) {
   if (tf32) return "matmul_tf32";
   if (args.trans_a) return args.accumulate ? "matmul_tn_add" : "matmul_tn";
   return args.trans_b ? "matmul_nt" : "matmul_nn";
 }
 
-/// Products of few rows of a with b^T: nothing is packed.
+/// True for few rows of a times b^T: nothing is packed.
 bool few_rows(const Tensor& a, int64_t m, const MatmulArgs& args, bool tf32) {
   return m <= kFewRows && !args.trans_a && args.trans_b && a.dtype != DType::f64 && !tf32;
 }
@@ -34,22 +34,28 @@ std::array<int64_t, 3> packed_bytes(int64_t m, int64_t n, int64_t k, DType in, D
 
 std::array<int64_t, 3> packed_bytes_of_rows(int64_t m, int64_t n, int64_t most, DType in, DType out) {
   const int64_t sums = pack_sums(most, packs_pairs(in));
-  return pack_bytes(m, n, std::min(sums, kDepthBlock), is_half(out));  // beyond one block they are shorter
+  // blocks of longer contractions are not larger
+  return pack_bytes(m, n, std::min(sums, kDepthBlock), is_half(out));
 }
 
 void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
-  LT_CHECK(a.shape.rank == 2 && b.shape.rank == 2 && out.shape.rank == 2, "matmul takes matrices: {} {} {}",
-           to_string(out.shape), to_string(a.shape), to_string(b.shape));
+  LT_CHECK(a.shape.rank == 2 && b.shape.rank == 2 && out.shape.rank == 2,
+           "matmul: expected matrices of 2 dims, got out {}, a {}, b {}", to_string(out.shape),
+           to_string(a.shape), to_string(b.shape));
   const int64_t m = a.shape[args.trans_a ? 1 : 0], k = a.shape[args.trans_a ? 0 : 1];
   const int64_t n = b.shape[args.trans_b ? 0 : 1], kb = b.shape[args.trans_b ? 1 : 0];
-  LT_CHECK(k == kb && out.shape[0] == m && out.shape[1] == n, "matmul: {}{} times {}{} into {}",
+  LT_CHECK(k == kb && out.shape[0] == m && out.shape[1] == n,
+           "matmul: expected op(a) (m, k), op(b) (k, n) and out (m, n), got a {}{}, b {}{}, out {}",
            to_string(a.shape), args.trans_a ? "^T" : "", to_string(b.shape), args.trans_b ? "^T" : "",
            to_string(out.shape));
   LT_CHECK(a.dtype == b.dtype && (out.dtype == a.dtype || (is_half(a.dtype) && out.dtype == DType::f32)),
-           "matmul: {} times {} into {}", dtype_name(a.dtype), dtype_name(b.dtype), dtype_name(out.dtype));
+           "matmul: expected a and b of one dtype, and out of that dtype or f32 for 16-bit operands; got a "
+           "{}, b {}, out {}",
+           dtype_name(a.dtype), dtype_name(b.dtype), dtype_name(out.dtype));
   if (args.bias.defined())
-    LT_CHECK(args.bias.elements() == n && args.bias.dtype == out.dtype, "matmul: bias {} {} for {} columns",
-             dtype_name(args.bias.dtype), to_string(args.bias.shape), n);
+    LT_CHECK(args.bias.elements() == n && args.bias.dtype == out.dtype,
+             "matmul: expected a bias of {} {} elements, got {} {}", n, dtype_name(out.dtype),
+             dtype_name(args.bias.dtype), to_string(args.bias.shape));
   if (s.meta()) {
     const bool tf32 = s.tf32 && a.dtype == DType::f32;
     OpCost cost = op_cost(name_of(args, tf32), OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
@@ -69,7 +75,7 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
 bool matmul_without_work(Stream& s, Tensor out, int64_t k, const MatmulArgs& args) {
   if (out.elements() == 0) return true;
   if (k > 0) return false;
-  LT_CHECK(!args.bias.defined(), "a bias beside a contraction of 0 elements");
+  LT_CHECK(!args.bias.defined(), "matmul: expected no bias with a contraction of 0 elements, got one");
   if (args.accumulate) return true;
   if (s.device() == DeviceKind::cuda)
     cuda::fill_bytes(s, out.data, out.bytes());

@@ -32,7 +32,7 @@ bool read_number(std::string_view s, T& to, int base = 10) {
   return error == std::errc() && end == s.data() + s.size();
 }
 
-/// product, id, microseconds, the algorithm's bytes.
+/// Reads a line: product, id, microseconds, bytes of the algorithm.
 bool read_line(const std::string& line, std::string& product, MatmulChoice& c) {
   std::istringstream in(line);
   std::string id, time, bytes, more;
@@ -49,7 +49,7 @@ bool read_line(const std::string& line, std::string& product, MatmulChoice& c) {
 }  // namespace
 
 MatmulChoices::MatmulChoices(const std::string& folder, std::string card) : card_(std::move(card)) {
-  LT_CHECK(card_.find('\n') == std::string::npos, "the name of a card of several lines");
+  LT_CHECK(card_.find('\n') == std::string::npos, "expected the name of a card in one line, got {}", card_);
   if (folder.empty()) return;
   path_ = fmt::format("{}/matmul-{:016x}.txt", folder, hash_name(card_));
   read();
@@ -57,7 +57,7 @@ MatmulChoices::MatmulChoices(const std::string& folder, std::string card) : card
 
 void MatmulChoices::read() {
   std::ifstream in(path_, std::ios::binary);
-  if (!in) return;  // nothing was measured yet
+  if (!in) return;  // nothing measured yet
   std::string text(kMostBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
@@ -98,10 +98,10 @@ const MatmulChoice* MatmulChoices::find(const std::string& product) const {
 }
 
 void MatmulChoices::add(const std::string& product, const MatmulChoice& choice) {
-  LT_CHECK(is_name(product), "a product called {}", product);
+  LT_CHECK(is_name(product), "expected a matmul name of letters, digits, _ and -, got {}", product);
   choices_[product] = choice;
   if (path_.empty()) return;
-  read();  // those that others have added; ours stay
+  read();  // adds choices of other processes; ours take precedence
   std::string text = fmt::format("{}\n{}\n", kFirstLine, card_);
   for (const auto& [name, c] : choices_) {
     text += fmt::format("{} {} {:.3f} ", name, c.id, c.microseconds);

@@ -1,6 +1,5 @@
-// Which algorithm of cuBLASLt was the fastest for a product, kept in a file: one for each card, driver and
-// version of the library, since an algorithm means nothing to another. Knows nothing of cuBLASLt, and is
-// tested without it.
+// File of cuBLASLt's fastest algorithm for each matmul. One file for each card, driver and library version,
+// because an algorithm is valid only there. Independent of cuBLASLt, and tested without it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,21 +9,21 @@
 namespace ltrain {
 
 struct MatmulChoice {
-  std::array<uint64_t, 8> algorithm{};  ///< a cublasLtMatmulAlgo_t: 64 bytes that the library made
-  int id = 0;                           ///< that the library calls it by
-  double microseconds = 0;              ///< that it took
+  std::array<uint64_t, 8> algorithm{};  ///< a cublasLtMatmulAlgo_t: 64 opaque bytes of the library
+  int id = 0;                           ///< the library's id of the algorithm
+  double microseconds = 0;              ///< measured time
 };
 
 class MatmulChoices {
  public:
-  /// Reads what is there. `card`: one line that names card, driver and version. What is damaged or of another
-  /// card is passed over, and note() says why. An empty `folder`: nothing is read or written.
+  /// Reads the file. `card`: one line with card, driver and version. Damaged entries and files of another
+  /// card are skipped, with the reason in note(). Empty `folder`: nothing is read or written.
   MatmulChoices(const std::string& folder, std::string card);
 
-  /// Null where nothing was measured. `product`: letters, digits, `_` and `-`.
+  /// Null if nothing was measured. `product`: letters, digits, `_` and `-`.
   const MatmulChoice* find(const std::string& product) const;
-  /// Keeps a choice, with those that other processes have added since. The file is whole at every moment;
-  /// that it cannot be written is no error, and note() says why.
+  /// Stores a choice, merged with choices that other processes have stored since. The file is replaced
+  /// atomically. A failed write is no error; note() has the reason.
   void add(const std::string& product, const MatmulChoice& choice);
 
   const std::string& path() const { return path_; }
@@ -33,7 +32,7 @@ class MatmulChoices {
 
  private:
   using Choices = std::map<std::string, MatmulChoice>;
-  /// Empty, or why the text is not one of this card's.
+  /// Parses a file. Returns an empty string, or the reason if the text is not a file of this card.
   std::string parse(const std::string& text, Choices& to) const;
   void read();
 
@@ -41,8 +40,8 @@ class MatmulChoices {
   Choices choices_;
 };
 
-/// LTRAIN_MATMUL_ALGORITHMS: heuristic (default): the library's first guess; measured: several are timed when
-/// a product is first met. Others are refused.
+/// Value of LTRAIN_MATMUL_ALGORITHMS. heuristic (default): the library's first guess; measured (true):
+/// several algorithms are timed when a matmul is first met. Throws for other values.
 bool measure_matmuls();
 
 }  // namespace ltrain

@@ -1,5 +1,5 @@
-// Matrix products through cuBLASLt. Its matrices are column-major, ours row-major: out^T = op(b)^T op(a)^T,
-// with each row-major matrix read as the column-major one of its transpose.
+// Matmuls by cuBLASLt. Its matrices are column-major, ours row-major: out^T = op(b)^T op(a)^T, with each
+// row-major matrix read as its column-major transpose.
 #include <cublasLt.h>
 
 #include <cmath>
@@ -75,8 +75,8 @@ cudaDataType_t type_of(DType t) {
   }
 }
 
-/// The largest power of two up to 16 that divides an address: algorithms load at most 16 bytes at once. A
-/// larger one would let the place of a tensor in its bucket choose the algorithm, and with it the bits.
+/// Largest power of two up to 16 that divides an address: algorithms load at most 16 bytes at once. With a
+/// larger limit, the offset of a tensor in its bucket would choose the algorithm, and with it the bits.
 uint32_t alignment(const void* p) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(p);
   return at % 16 == 0 ? 16 : static_cast<uint32_t>(at & (~at + 1));
@@ -86,21 +86,21 @@ uint32_t alignment(const void* p) {
 struct Key {
   int64_t m, n, k;
   bool trans_a, trans_b, accumulate, bias, tf32;
-  bool fast;  ///< FP8: sums stay in the tensor cores' own, shorter than f32, to the end
+  bool fast;  ///< FP8: sums keep the tensor cores' precision, narrower than f32, to the end
   DType a, b, out;
   uint32_t align_a, align_b, align_out;
   auto operator<=>(const Key&) const = default;
 };
 
-/// A product that is ready to run.
+/// A matmul that is ready to run.
 struct Product {
   cublasLtMatmulDesc_t op = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
-  cublasLtMatmulAlgo_t algo;                           ///< the one to run
-  std::vector<cublasLtMatmulHeuristicResult_t> found;  ///< what the library proposes, its first guess first
+  cublasLtMatmulAlgo_t algo;                           ///< algorithm to run
+  std::vector<cublasLtMatmulHeuristicResult_t> found;  ///< the library's proposals, its first guess first
 };
 
-/// As a name in the file of choices.
+/// Name in the file of choices.
 std::string name_of(const Key& k) {
   const std::string types = k.tf32       ? std::string("tf32")
                             : k.a == k.b ? std::string(dtype_name(k.a))
@@ -110,7 +110,7 @@ std::string name_of(const Key& k) {
                      k.fast ? "_fast" : "", dtype_name(k.out), k.align_a, k.align_b, k.align_out);
 }
 
-/// The card, its driver and the library: what a choice is good for.
+/// Card, driver and library version for which a choice is valid.
 std::string card_line() {
   int driver = 0;
   cuda_check(cudaDriverGetVersion(&driver), "asking for the driver's version");
@@ -155,7 +155,7 @@ Product make(const Key& key, const void* bias) {
     l.check(l.cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value), "matmul");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kScratchBytes));
-  // In-place reductions of split products go through counters in an order of their own.
+  // In-place reductions of split matmuls use counters, and their order varies.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align_b);
@@ -177,7 +177,7 @@ Product make(const Key& key, const void* bias) {
   return p;
 }
 
-/// Enqueues the product. `c` is added where beta says so, and may be `d`.
+/// Enqueues the matmul. `c` is added if `accumulate`, and may be `d`.
 cublasStatus_t run(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo, const void* a,
                    const void* b, const void* c, void* d, bool wide, bool accumulate) {
   static const double one = 1, zero = 0;
@@ -190,9 +190,9 @@ cublasStatus_t run(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo
                              &algo, scratch(s, kScratchBytes), static_cast<size_t>(kScratchBytes), native(s));
 }
 
-constexpr int kTimes = 5;  // that a candidate runs for one timing
+constexpr int kTimes = 5;  // runs of a candidate for one timing
 
-/// Microseconds of one product by `algo`, run kTimes after a first one; infinity where it does not run.
+/// Microseconds of one matmul by `algo`, over kTimes runs after a warm-up; infinity if it does not run.
 double measure(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo, const Tensor& a,
                const Tensor& b, const Tensor& out, bool accumulate) {
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -200,7 +200,8 @@ double measure(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo, co
   cuda_check(cudaEventCreate(&end), "timing a matmul");
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   for (int i = 0; i <= kTimes && status == CUBLAS_STATUS_SUCCESS; ++i) {
-    if (i == 1) cuda_check(cudaEventRecord(begin, native(s)), "timing a matmul");  // the first is not counted
+    // the first run is not counted
+    if (i == 1) cuda_check(cudaEventRecord(begin, native(s)), "timing a matmul");
     status = run(s, p, algo, a.data, b.data, out.data, out.data, a.dtype == DType::f64, accumulate);
   }
   float milliseconds = 0;
@@ -214,10 +215,10 @@ double measure(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo, co
                                          : std::numeric_limits<double>::infinity();
 }
 
-/// The algorithm that was the fastest when this product was first met, here or in an earlier run: the
-/// library's first guess unless another one takes kGain less time. All are timed where the product lies, at
-/// the clock of a busy card. A product that adds is timed on its own output, which is put back from a copy;
-/// where there is no memory for the copy, the first guess stays.
+/// Chooses the algorithm that was fastest when this matmul was first met, here or in an earlier run: the
+/// library's first guess unless another one takes kGain less time. All are timed on the real operands, at the
+/// clock of a busy card. A matmul that accumulates is timed on its own output, which is restored from a copy;
+/// without memory for the copy the first guess stays.
 void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor& b, const Tensor& out,
             bool accumulate) {
   static MatmulChoices* choices = new MatmulChoices(cache_folder(), card_line());
@@ -247,7 +248,7 @@ void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor
   void* kept = nullptr;
   if (accumulate) {
     if (cudaMalloc(&kept, size) != cudaSuccess) {
-      cudaGetLastError();  // it has been heeded
+      cudaGetLastError();  // clears the error
       return;
     }
     cuda_check(cudaMemcpyAsync(kept, out.data, size, cudaMemcpyDeviceToDevice, native(s)), "timing a matmul");
@@ -282,7 +283,7 @@ void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor
 }  // namespace
 }  // namespace cuda
 
-/// Both with their steps where they are of FP8; those lie on the device.
+/// `step_a`, `step_b`: steps of FP8 operands on the device, else null.
 static void multiply(Stream& s, Tensor out, Tensor a, Tensor b, const float* step_a, const float* step_b,
                      bool fast, const MatmulArgs& args) {
   using namespace cuda;
@@ -328,7 +329,7 @@ void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& ar
 
 void matmul_fp8_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
                      const MatmulArgs& args) {
-  const bool forward = !a.turned && !b.turned;  // gradients have codes of a transpose
+  const bool forward = !a.turned && !b.turned;  // gradients use codes of a transpose
   multiply(s, out, a.codes, b.codes, a.steps.ptr<float>(), b.steps.ptr<float>(), forward, args);
 }
 

@@ -1,5 +1,5 @@
-// Products of few rows with a stored matrix, as decoding makes one for each token: every row of the matrix is
-// read once, where it lies, and a packing of it would cost more than the product.
+// Matmuls of few rows with a stored matrix, as in decoding, one for each token. Every row of the matrix is
+// read once, unpacked: packing would cost more than the matmul.
 #include "kernels/matmul/matmul.h"
 #include "kernels/tensor/micro_gemm.h"
 #include "kernels/tensor/parallel_for.h"
@@ -25,7 +25,7 @@ inline Lanes load(const f16* from) {
   return lanes;
 }
 
-/// By halves: a chain of as many sums as there are lanes would take as long as a row of a few hundred.
+/// Pairwise sum: a chain over the lanes would take as long as a row of a few hundred elements.
 template <int N>
 inline float sum_lanes(const float* lanes) {
   if constexpr (N == 1) {
@@ -39,7 +39,7 @@ inline float sum_lanes(const float* lanes) {
   }
 }
 
-/// Dot products of M rows of a with R rows of b, each in an order of its own. sums: (R, M).
+/// Dot products of M rows of a with R rows of b, each with a fixed order. sums: (R, M).
 template <class T, int M, int R>
 inline void dots(float* sums, const T* a, const T* b, int64_t k) {
   Lanes acc[R][M];
@@ -62,14 +62,14 @@ inline void dots(float* sums, const T* a, const T* b, int64_t k) {
     }
 }
 
-/// Rows of b at a time: as many sums as there are registers for.
+/// Rows of b at a time, limited by registers for the sums.
 constexpr int rows_at_once(int m) { return m == 1 ? 8 : m <= 4 ? (kVectorBytes == 64 ? 4 : 2) : 1; }
 
 template <class T, class O, int M>
 void multiply(O* out, const T* a, const T* b, const O* bias, int64_t n, int64_t k, bool accumulate) {
   constexpr int R = rows_at_once(M);
-  // Elements of b that are worth a thread. Half of them are not where other processes have the cores: the
-  // thread that has none keeps this one waiting.
+  // Elements of b that pay for a thread. Half of that does not pay if other processes use the cores: a thread
+  // without a core keeps this one waiting.
   constexpr int64_t kWorth = 1 << 15;
   const auto finish = [&](const float* sums, int64_t j, int rows) {
     for (int r = 0; r < rows; ++r)

@@ -9,7 +9,7 @@
 namespace ltrain {
 namespace {
 
-/// In the arithmetic of tests: operands as they are, whole.
+/// Arithmetic of tests: full operands, in f64.
 void matmul_fp8_wide(Tensor out, const Fp8Operand& a, const Fp8Operand& b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.codes.shape[1];
   double* wide_a = static_cast<double*>(thread_scratch(1, m * k * 8));
@@ -27,14 +27,20 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
   const int64_t m = out.shape[0], n = out.shape[1], k = a.codes.shape[1];
   LT_CHECK(a.codes.shape[0] == m && b.codes.shape[0] == n && b.codes.shape[1] == k && is_fp8(a.codes.dtype) &&
                is_fp8(b.codes.dtype),
-           "matmul of {} {} and {} {} into {}", dtype_name(a.codes.dtype), to_string(a.codes.shape),
-           dtype_name(b.codes.dtype), to_string(b.codes.shape), to_string(out.shape));
+           "FP8 matmul: expected FP8 codes a ({}, {}) and b ({}, {}), got a {} {} and b {} {}", m, k, n, k,
+           dtype_name(a.codes.dtype), to_string(a.codes.shape), dtype_name(b.codes.dtype),
+           to_string(b.codes.shape));
   LT_CHECK(a.codes.dtype == DType::f8e4m3 || b.codes.dtype == DType::f8e4m3,
-           "a product of two matrices of {}: no device has it", dtype_name(a.codes.dtype));
-  LT_CHECK(!given.trans_a && !given.trans_b, "operands of FP8 are turned where they are rounded");
+           "FP8 matmul: expected at least one operand of f8e4m3, got two of {}, which no device multiplies",
+           dtype_name(a.codes.dtype));
+  LT_CHECK(!given.trans_a && !given.trans_b,
+           "FP8 matmul: expected operands transposed by quantize, got trans_a {} and trans_b {}",
+           given.trans_a, given.trans_b);
   MatmulArgs args = given;
   args.trans_b = true;
-  LT_CHECK((a.block_rows > 0) == (b.block_rows > 0), "steps of blocks of one operand of two");
+  LT_CHECK((a.block_rows > 0) == (b.block_rows > 0),
+           "FP8 matmul: expected steps of blocks for both operands or for none, got block_rows {} and {}",
+           a.block_rows, b.block_rows);
   const char* name = a.block_rows ? "matmul_fp8_blocks" : "matmul_fp8";
   if (s.meta()) {
     OpCost cost = op_cost(name, OpClass::matmul, 2.0 * m * n * k, {out}, {a.codes, b.codes});

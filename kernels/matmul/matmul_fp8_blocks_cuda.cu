@@ -1,7 +1,7 @@
-// FP8 products whose operands have a step for each block of 128 elements along the contraction
-// (arXiv:2412.19437, 3.3.2), on any card since A100. A block of threads makes a tile of the result. It widens
-// codes to fp16, which is exact, on their way into shared memory; mma.sync sums kFp8Block of them in fp32,
-// and what they sum to is multiplied by both steps and added to the result in registers.
+// FP8 matmuls with a step for each block of 128 elements along the contraction (arXiv:2412.19437, 3.3.2), on
+// A100 and later. A block of threads computes one output tile. It widens codes to fp16, which is exact, on
+// their way into shared memory. mma.sync sums kFp8Block products in fp32; the sum is multiplied by both steps
+// and added to the output in registers.
 #include "kernels/cuda/matrix_cuda.h"
 #include "kernels/cuda/pack_cuda.h"
 #include "kernels/matmul/matmul_fp8.h"
@@ -10,23 +10,23 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 8 * kWarp;            ///< warps, two by four
-constexpr int kTile = 128;                     ///< rows and columns of a tile, and what is summed at once
-constexpr int kWarpRows = 64, kWarpCols = 32;  ///< of a tile, by a warp
+constexpr int kThreads = 8 * kWarp;  ///< eight warps, 2 x 4
+constexpr int kTile = 128;           ///< rows and columns of a tile, and contraction length of one round
+constexpr int kWarpRows = 64, kWarpCols = 32;  ///< tile of a warp
 constexpr int kM = kWarpRows / 16, kN = kWarpCols / 8;
 constexpr int kPack = 16;  ///< codes in 16 bytes
 constexpr int kPacks = kTile / kPack, kAtOnce = kThreads / kPacks, kLoads = kTile / kAtOnce;
 static_assert(kTile == kFp8Block);
 
-/// Four codes as two words of two halves, times kTimes: bits alone are moved.
+/// Widens four codes to two words of two fp16 numbers, times kTimes, by moving bits only.
 template <class E>
 struct Widen;
 template <>
 struct Widen<E4m3> {
-  static constexpr float kTimes = 0x1p-8f;                       ///< the exponents' biases are 15 and 7
+  static constexpr float kTimes = 0x1p-8f;                       ///< the exponent biases are 15 and 7
   static __device__ __forceinline__ uint32_t pair(uint32_t c) {  // codes in bits 0-7 and 16-23
     const uint32_t magnitude = c & 0x007f007fu;
-    const uint32_t nan = ((magnitude + 0x00010001u) & 0x00800080u) >> 7;  // 0x7f alone is none
+    const uint32_t nan = ((magnitude + 0x00010001u) & 0x00800080u) >> 7;  // 0x7f is the only NaN
     return (c & 0x00800080u) << 8 | magnitude << 7 | nan * 0x7e00u;
   }
 };
@@ -41,15 +41,15 @@ struct Operand {
   const uint8_t* codes;
   const float* steps;
   int64_t rows, k;
-  int64_t across;  ///< steps of a row of blocks
+  int64_t across;  ///< steps in a row of blocks
   int block_rows;
 };
 
-/// Codes of a tile on their way into shared memory: kLoads times 16 of a thread.
+/// Codes of a tile on their way into shared memory: kLoads times 16 for each thread.
 struct Codes {
   uint32_t word[kLoads][4];
 
-  /// Those of rows from `row` on, from column `at` on; zeros where there are none.
+  /// Loads rows from `row` on and columns from `at` on; zeros beyond the matrix.
   template <bool kWhole>
   __device__ __forceinline__ void load(const Operand& o, int64_t row, int64_t at) {
     const int64_t col = at + threadIdx.x % kPacks * kPack;
@@ -69,7 +69,7 @@ struct Codes {
       }
     }
   }
-  /// As halves, kTile a row, where place() says.
+  /// Stores them as fp16, kTile in a row, in the layout of place().
   template <class E>
   __device__ __forceinline__ void store(f16* tile) const {
     const int pack = threadIdx.x % kPacks;
@@ -91,7 +91,7 @@ struct Codes {
   }
 };
 
-/// The step of each row of a tile, in block `block` along the contraction, and what codes became more.
+/// Step of each row of a tile, in block `block` along the contraction, divided by the factor of Widen.
 template <class E>
 __device__ __forceinline__ void load_steps(float* to, const Operand& o, int64_t row, int64_t block, int i) {
   const int64_t r = row + i;
@@ -109,13 +109,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t row0 = int64_t{blockIdx.x} * kTile, col0 = int64_t{blockIdx.y} * kTile;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int first_row = warp % 2 * kWarpRows, first_col = warp / 2 * kWarpCols;
-  const bool some = row0 + first_row < a.rows && col0 + first_col < b.rows;  // of a warp as a whole
+  const bool some = row0 + first_row < a.rows && col0 + first_col < b.rows;  // uniform over a warp
   float sums[kM][kN][4] = {};
   Codes from_a, from_b;
   from_a.load<kWhole>(a, row0, 0);
   from_b.load<kWhole>(b, col0, 0);
   for (int64_t at = 0; at < a.k; at += kTile) {
-    __syncthreads();  // nobody reads the part before any more
+    __syncthreads();  // all warps have read the previous chunk
     from_a.store<A>(as);
     from_b.store<B>(bs);
     load_steps<A>(a_steps, a, row0, at / kTile, threadIdx.x);
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
 }
 
-/// In the arithmetic of tests: a thread an element.
+/// Arithmetic of tests: one thread for each element.
 template <class A, class B>
 __global__ void multiply_wide(double* out, Operand a, Operand b, const double* bias, bool accumulate) {
   for (int64_t i = grid_thread(); i < a.rows * b.rows; i += grid_stride()) {
@@ -202,7 +202,9 @@ void run(Stream& s, const Tensor& out, const Operand& a, const Operand& b, const
     return launch(s, blocks_for(a.rows * b.rows, 256), 256, 0, multiply_wide<A, B>, out.ptr<double>(), a, b,
                   bias.defined() ? bias.ptr<double>() : nullptr, accumulate);
   const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
-  LT_CHECK(tiles(b.rows) <= 65535, "a product of {} columns", b.rows);
+  LT_CHECK(tiles(b.rows) <= 65535,
+           "FP8 matmul with blocks: expected at most {} columns of the output, got {}",
+           int64_t{65535} * kTile, b.rows);
   const bool whole = a.k % kPack == 0 && aligned({a.codes, b.codes});
   dispatch_float(out.dtype, [&]<class O>() {
     if constexpr (sizeof(O) <= 4)
@@ -219,14 +221,17 @@ using namespace cuda;
 
 void matmul_fp8_blocks_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
                             const MatmulArgs& args) {
-  LT_CHECK(!args.accumulate || !is_half(out.dtype), "a product added to {}", dtype_name(out.dtype));
+  LT_CHECK(!args.accumulate || !is_half(out.dtype),
+           "FP8 matmul with blocks: expected f32 or f64 output with accumulate, got {}",
+           dtype_name(out.dtype));
   if (out.elements() == 0) return;
   const Operand left = operand_of(a), right = operand_of(b);
   const auto with = [&]<class A, class B>() {
     cuda::run<A, B>(s, out, left, right, args.bias, args.accumulate);
   };
-  // No device multiplies e5m2 by e5m2, and nothing here asks for it.
-  LT_CHECK(a.codes.dtype != DType::f8e5m2 || b.codes.dtype != DType::f8e5m2, "e5m2 times e5m2");
+  // No device multiplies e5m2 by e5m2, and no caller asks for it.
+  LT_CHECK(a.codes.dtype != DType::f8e5m2 || b.codes.dtype != DType::f8e5m2,
+           "FP8 matmul with blocks: expected at least one operand of f8e4m3, got two of f8e5m2");
   if (a.codes.dtype == DType::f8e5m2)
     with.template operator()<E5m2, E4m3>();
   else if (b.codes.dtype == DType::f8e5m2)

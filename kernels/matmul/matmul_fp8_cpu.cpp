@@ -5,7 +5,7 @@
 #include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {
-/// Numbers code * step, which are exact.
+/// to = code * step, which is exact.
 void dequantize_wide_cpu(const Fp8Operand& x, double* to) {
   const int64_t rows = x.codes.shape[0], cols = x.codes.shape[1], steps_cols = x.steps.shape[-1];
   const uint8_t* codes = static_cast<const uint8_t*>(x.codes.data);

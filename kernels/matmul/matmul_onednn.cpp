@@ -1,4 +1,4 @@
-// How a CPU multiplies bf16, and products by AMX, through oneDNN's matmul primitive.
+// Choice of the bf16 matmul on a CPU, and AMX matmuls through oneDNN's matmul primitive.
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -18,7 +18,7 @@ namespace ltrain {
 namespace {
 
 // m, n, k, row stride of out; trans_a, trans_b, accumulate, bias; dtype in, out; threads (a primitive is
-// built for a number of them)
+// built for a number of them).
 using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, bool, DType, DType, int>;
 
 dnnl::engine& engine() {
@@ -87,7 +87,7 @@ void run(const Key& key, const void* a, const void* b, const void* bias, void* o
   }
 }
 
-/// Bits of what the CPU can do: AVX512_BF16, AMX_BF16; whether it is Intel's.
+/// CPU features for bf16: AVX512_BF16, AMX_BF16; `intel`: vendor is Intel.
 struct CpuBf16 {
   bool avx512 = false, amx = false, intel = false;
 };
@@ -120,7 +120,7 @@ Bf16Matmul choose_bf16_matmul() {
   }
   if (cpu.amx) return Bf16Matmul::onednn;
   // Without AMX, Intel's VDPBF16PS runs at half the rate of two f32 FMAs (measured: 195 against 370 GFLOP/s
-  // on two Emerald Rapids cores); on AMD's Zen 4 and 5 it runs at twice.
+  // on two Emerald Rapids cores); on AMD's Zen 4 and 5 it runs at twice the rate.
   return cpu.avx512 && !cpu.intel ? Bf16Matmul::pairs : Bf16Matmul::widen;
 }
 

@@ -3,7 +3,7 @@
 namespace ltrain {
 namespace {
 
-/// Where a matrix lies, for a product over its rows or columns.
+/// Describes a matrix as an operand that is contracted over its rows or columns.
 PackedOperand operand(const Tensor& x, bool turned) {
   return {.dtype = x.dtype, .data = x.data, .stride = x.shape[1], .turned = turned};
 }
@@ -27,8 +27,9 @@ void run_packed(Tensor out, int64_t k, PackedOperand a, PackedOperand b, const M
                         .accumulate = args.accumulate,
                         .tf32 = tf32,
                         .pairs = packs_pairs(a.dtype)};
-  LT_CHECK(!p.accumulate || !(is_half(out.dtype) || p.bias), "a sum in {}{}", dtype_name(out.dtype),
-           p.bias ? " with a bias" : "");
+  LT_CHECK(!p.accumulate || !(is_half(out.dtype) || p.bias),
+           "packed matmul: expected f32 output without a bias for accumulate, got {}{}",
+           dtype_name(out.dtype), p.bias ? " with a bias" : "");
   LT_CPU(matmul_packed_cpu)(p);
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 using namespace packed;
 
-/// Codes and their steps. A load lies within one block of kFp8Block: blocks of k are multiples of 16.
+/// Codes and their steps. A load stays within one block of kFp8Block: blocks of k are multiples of 16.
 template <class E>
 struct Fp8Matrix {
   static constexpr bool kFp8 = true, kPairs = false;
@@ -34,7 +34,7 @@ struct Fp8Matrix {
   }
 };
 
-/// Calls f with what reads the operand.
+/// Calls f with the reader of the operand.
 template <class F>
 void with_source(const PackedOperand& o, const PackedProduct& p, F&& f) {
   switch (o.dtype) {
@@ -54,8 +54,8 @@ void with_source(const PackedOperand& o, const PackedProduct& p, F&& f) {
   }
 }
 
-/// How many parts rows and columns are cut into, one for each of `threads`: that of the least time of the
-/// largest part, where a tile takes as long as its elements and packing as long as its sides.
+/// Numbers of parts along rows and columns, for `threads` threads: the grid with the least time of its
+/// largest part. The time of a part is its elements for the tiles plus its sides for packing.
 std::array<int64_t, 2> grid_of(int64_t m, int64_t n, int64_t threads) {
   std::array<int64_t, 2> best{1, 1};
   double least = 0;
@@ -63,14 +63,14 @@ std::array<int64_t, 2> grid_of(int64_t m, int64_t n, int64_t threads) {
     const int64_t by_cols = threads / by_rows;
     const int64_t rows = ((m + kPanelRows - 1) / kPanelRows + by_rows - 1) / by_rows * kPanelRows;
     const int64_t cols = ((n + kPanelCols - 1) / kPanelCols + by_cols - 1) / by_cols * kPanelCols;
-    // Per element of k, in cycles, as if two vectors were multiplied and one element packed in each.
+    // Cycles for each element of k, at two vectors multiplied and one element packed in each cycle.
     const double time = static_cast<double>(rows * cols) / (2 * kLanes) + static_cast<double>(rows + cols);
     if (by_rows == 1 || time < least) least = time, best = {by_rows, by_cols};
   }
   return best;
 }
 
-/// Whole tiles [begin, end) of `size` for part i of `parts`.
+/// Range [begin, end) of part i of `parts` over `size`, in full tiles.
 std::array<int64_t, 2> cut(int64_t size, int64_t tile, int64_t i, int64_t parts) {
   const int64_t tiles = (size + tile - 1) / tile;
   return {std::min(size, tiles * i / parts * tile), std::min(size, tiles * (i + 1) / parts * tile)};
@@ -112,8 +112,9 @@ void compute(const PackedProduct& p, const A& a, const B& b, const Part& part) {
 }  // namespace
 
 void matmul_packed_cpu(const PackedProduct& p) {
-  if constexpr (std::is_same_v<Pairs, Plain>) LT_CHECK(!p.pairs, "bf16 in pairs without AVX-512");
-  constexpr double kWorth = 1 << 18;  // multiplications that are worth a thread
+  if constexpr (std::is_same_v<Pairs, Plain>)
+    LT_CHECK(!p.pairs, "packed matmul: expected no bf16 pairs without AVX-512, got pairs");
+  constexpr double kWorth = 1 << 18;  // multiplications that pay for a thread
   const double worth =
       static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / kWorth;
   const int64_t threads = std::clamp<int64_t>(static_cast<int64_t>(worth), 1, omp_get_max_threads());
@@ -129,7 +130,7 @@ void matmul_packed_cpu(const PackedProduct& p) {
     };
     with_source(p.b, p, [&]<class B>(const B& b) {
       using A = std::decay_t<decltype(a)>;
-      // Operands are of one type, or both of FP8.
+      // Operands have one type, or are both FP8.
       if constexpr (std::is_same_v<A, B> || (A::kFp8 && B::kFp8) || (A::kPairs && B::kPairs)) {
         multiply(b);
       } else {

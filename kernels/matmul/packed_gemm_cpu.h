@@ -1,13 +1,12 @@
-// Products whose operands are packed: parts of a and b are copied into panels, in the order in which the
-// registers' tile reads them, widened to f32 on the way. After "Anatomy of High-Performance Matrix
-// Multiplication" (Goto and van de Geijn, 2008). Only for *_cpu.cpp files: it is compiled for the instruction
-// set of its includer.
+// Packed matmuls: blocks of a and b are copied into panels, in the order in which the register tile reads
+// them, and widened to f32. After "Anatomy of High-Performance Matrix Multiplication" (Goto and van de Geijn,
+// 2008). Only for *_cpu.cpp files: it is compiled for the instruction set of its includer.
 //
-// A panel of a: kPanelRows rows, one after another for each k; of b: kPanelCols columns likewise. What lies
-// beyond the matrix is 0.
+// A panel of a has kPanelRows rows, interleaved for each k; a panel of b has kPanelCols columns, in the same
+// way. Elements beyond the matrix are 0.
 //
-// bf16 by a CPU's own instruction (pairs): what lies in a panel in the place of an f32 are two neighbours
-// along k, of which VDPBF16PS multiplies and adds both. Sums, depths and sizes are then counted in pairs.
+// bf16 with the CPU's own instruction (pairs): an f32 slot of a panel holds two neighbours along k, and
+// VDPBF16PS multiplies and adds both. Depths and sizes are then counted in pairs.
 #pragma once
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -28,17 +27,17 @@ using Lanes = Vec<float>::type;
 using Loose = Vec<float>::loose;
 constexpr int kLanes = Vec<float>::width;
 #if defined(__AVX512F__)
-constexpr int kPanelRows = 14;  // 28 accumulators of 32 registers
+constexpr int kPanelRows = 14;  // 28 accumulators in 32 registers
 #else
-constexpr int kPanelRows = 6;  // 12 of 16
+constexpr int kPanelRows = 6;  // 12 accumulators in 16 registers
 #endif
 constexpr int kPanelVectors = 2, kPanelCols = kPanelVectors * kLanes;
-constexpr int64_t kAhead = 64;      // elements that a row is fetched ahead of its use, by whole lines
-constexpr int64_t kSumsAhead = 32;  // sums that a panel of b is
+constexpr int64_t kAhead = 64;      // prefetch distance within a row, in elements
+constexpr int64_t kSumsAhead = 32;  // prefetch distance in a panel of b, in steps of k
 static_assert(kPackTileRows % kPanelRows == 0 && kPackTileCols % kPanelCols == 0 &&
               kRowBlock % kPackTileRows == 0 && kColBlock % kPackTileCols == 0);
 
-/// Elements as they lie in memory: `stride` elements from one row to the next. load reads kLanes neighbours.
+/// Row-major elements: `stride` elements from row to row. load() reads kLanes neighbours.
 template <class T>
 struct Matrix {
   const T* data;
@@ -64,8 +63,8 @@ struct Matrix {
   }
 };
 
-/// bf16 in pairs along k, `depth` elements; a pair's second is 0 beyond it. Along: the matrix is (rows, k),
-/// and the second index counts pairs; else it is (k, rows), and the first does.
+/// bf16 in pairs along k of length `depth`; the second element of a last odd pair is 0. Along: the matrix is
+/// (rows, k), and the column index counts pairs. Otherwise it is (k, rows), and the row index counts pairs.
 template <bool Along>
 struct PairMatrix {
   static constexpr bool kFp8 = false, kPairs = true;
@@ -108,7 +107,7 @@ struct PairMatrix {
   }
 };
 
-/// f32, rounded to the 10 bits of TF32: to nearest, ties to even; NaN stays NaN.
+/// f32 rounded to the 10 mantissa bits of TF32: to nearest, ties to even; NaN stays NaN.
 struct Tf32Matrix {
   static constexpr bool kFp8 = false, kPairs = false;
   const float* data;
@@ -132,7 +131,7 @@ struct Tf32Matrix {
   }
 };
 
-/// Even and odd lanes of the result are those of the lower (upper) halves of a and b.
+/// Interleaves the lower (upper) halves of a and b into even and odd lanes.
 template <bool Upper>
 inline Lanes interleave(Lanes a, Lanes b) {
   typedef int32_t Index __attribute__((vector_size(kVectorBytes)));
@@ -141,7 +140,7 @@ inline Lanes interleave(Lanes a, Lanes b) {
   return __builtin_shuffle(a, b, index);
 }
 
-/// x, kLanes rows of as many, becomes its transpose: a perfect shuffle for each bit of an index.
+/// Transposes x, a square of kLanes rows, by a perfect shuffle for each bit of an index.
 inline void transpose(Lanes* x) {
 #pragma GCC unroll 4
   for (int n = 1; n < kLanes; n *= 2) {
@@ -156,8 +155,8 @@ inline void transpose(Lanes* x) {
   }
 }
 
-/// One panel of R rows whose elements along k are neighbours: src (row + r, k0 + k) to dst[k * R + r]. Whole
-/// vectors are stored in the order of memory, the last of which reaches into the next panel (kPackOver).
+/// Packs one panel of R rows that are contiguous along k: src (row + r, k0 + k) to dst[k * R + r]. Full
+/// vectors are stored in memory order, and the last one reaches into the next panel (kPackOver).
 template <int R, class Source>
 void pack_turned(float* dst, const Source& src, int64_t row, int64_t rows, int64_t k0, int64_t depth) {
   for (int r0 = 0; r0 < R; r0 += kLanes) {
@@ -185,8 +184,8 @@ void pack_turned(float* dst, const Source& src, int64_t row, int64_t rows, int64
   }
 }
 
-/// Rows [row, row + rows) of an operand, k from k0, in panels of R. Turned: rows' elements along k are
-/// neighbours; else src is (k, rows).
+/// Packs rows [row, row + rows) of an operand, k from k0, into panels of R. Turned: rows are contiguous along
+/// k; otherwise src is (k, rows).
 template <int R, class Source>
 void pack(float* dst, const Source& src, bool turned, int64_t row, int64_t rows, int64_t k0, int64_t depth) {
   if (turned) {
@@ -194,12 +193,12 @@ void pack(float* dst, const Source& src, bool turned, int64_t row, int64_t rows,
       pack_turned<R>(dst + r * depth, src, row + r, std::min<int64_t>(R, rows - r), k0, depth);
     return;
   }
-  constexpr int64_t kTogether = 8;  // rows of src that are read side by side
+  constexpr int64_t kTogether = 8;  // rows of src that are read together
   for (int64_t k = 0; k < depth; k += kTogether)
     for (int64_t r = 0; r < rows; r += R)
       for (int64_t j = k; j < std::min(depth, k + kTogether); ++j) {
         float* to = dst + r * depth + j * R;
-        if (rows - r < up_to_multiple(R, kLanes)) {  // a vector would reach past the row
+        if (rows - r < up_to_multiple(R, kLanes)) {  // a vector would reach beyond the row
           const int have = static_cast<int>(std::min<int64_t>(R, rows - r));
           for (int i = 0; i < have; ++i) to[i] = src.get(k0 + j, row + r + i);
           for (int i = have; i < R; ++i) to[i] = 0;
@@ -208,7 +207,7 @@ void pack(float* dst, const Source& src, bool turned, int64_t row, int64_t rows,
 #pragma GCC unroll 4
         for (int i = 0; i < R; i += kLanes) {
           const Lanes x = src.load(k0 + j, row + r + i);
-          // What reaches past this row is written after it, but behind the last one.
+          // Elements beyond this row are overwritten by the next one, except after the last row.
           if (R - i >= kLanes || j + 1 < depth) {
             *reinterpret_cast<Loose*>(to + i) = x;
           } else {
@@ -221,7 +220,7 @@ void pack(float* dst, const Source& src, bool turned, int64_t row, int64_t rows,
 template <int R, int V>
 using Sums = Lanes[R][V];
 
-/// c (R rows, V whole vectors) = [c +] acc [+ bias].
+/// c (R rows, V full vectors) = [c +] acc [+ bias].
 template <int R, int V>
 inline void store(const Sums<R, V>& acc, float* c, int64_t ldc, bool add, const float* bias) {
 #pragma GCC unroll 14
@@ -247,7 +246,7 @@ inline void clear(Sums<R, V>& acc, float* c, int64_t ldc) {
     }
 }
 
-/// Those of one sum in a panel of b; those to come are fetched.
+/// Loads one k of a panel of b and prefetches a later one.
 template <int V>
 inline void load_columns(Lanes (&to)[V], const float* b) {
 #pragma GCC unroll 2
@@ -257,7 +256,7 @@ inline void load_columns(Lanes (&to)[V], const float* b) {
   }
 }
 
-/// c (R rows, V whole vectors) = [c +] a b [+ bias], a and b being panels.
+/// c (R rows, V full vectors) = [c +] a b [+ bias] for panels a and b.
 struct Plain {
   template <int R, int V>
   static void tile(int64_t depth, const float* a, const float* b, float* c, int64_t ldc, bool add,
@@ -279,7 +278,7 @@ struct Plain {
 };
 
 #if defined(__AVX512F__)
-/// The same of panels of pairs.
+/// Plain::tile for panels of pairs.
 struct Pairs {
   template <int R, int V>
   __attribute__((target("avx512bf16"))) static void tile(int64_t depth, const float* a, const float* b,
@@ -302,7 +301,7 @@ struct Pairs {
   }
 };
 #else
-using Pairs = Plain;           // never asked for: bf16_matmul()
+using Pairs = Plain;           // never used: bf16_matmul()
 #endif
 
 template <class K, int R, int V>
@@ -312,7 +311,7 @@ void tile_of(int rows, int64_t depth, const float* a, const float* b, float* c, 
   if constexpr (R > 1) tile_of<K, R - 1, V>(rows, depth, a, b, c, ldc, add, bias);
 }
 
-/// The same of a tile at an edge: `cols` may be fewer than a tile's.
+/// A tile at an edge: `cols` may be smaller than the tile.
 template <class K>
 void tile_at(int rows, int64_t cols, int64_t depth, const float* a, const float* b, float* c, int64_t ldc,
              bool add, const float* bias) {
@@ -332,13 +331,13 @@ void tile_at(int rows, int64_t cols, int64_t depth, const float* a, const float*
     }
 }
 
-/// The rows of a, the columns of b and their product that one thread computes.
+/// Rows of a and columns of b of the output part that one thread computes.
 struct Part {
   int64_t row, rows, col, cols;
 };
 
-/// c of a part, which points at its first element: (+)= a b [+ bias, which is that of column 0]. k: sums, in
-/// pairs where a and b are. panel_a, panel_b: pack_bytes.
+/// c of a part (+)= a b [+ bias]. `c` points at the part's first element, `bias` at column 0. k: depth, in
+/// pairs if a and b are. panel_a, panel_b: buffers of pack_bytes.
 template <class A, class B>
 void gemm(float* c, int64_t ldc, const A& a, bool a_turned, const B& b, bool b_turned, const float* bias,
           const Part& part, int64_t k, bool accumulate, float* panel_a, float* panel_b) {

@@ -8,13 +8,14 @@ namespace {
 
 bool single(const Tensor& t) { return t.elements() == 1 && t.dtype == DType::f32; }
 
-/// A scale that ranks choose apart makes different numbers of one tensor.
+/// Requires steps that all ranks of an axis agree on: different scales would make different numbers of one
+/// tensor.
 void require_agreed(Stream& s, Tensor steps) {
   for (Axis a : {Axis::tensor, Axis::depth, Axis::row, Axis::column, Axis::context, Axis::pipeline})
     place_require(s, "quantize", steps, a, Placement::R());
 }
 
-/// The codes lie as x does; where they are turned, cut in the other dim.
+/// Codes have the placement of x; if turned, sharded in the other dim.
 void place_codes(Stream& s, Tensor codes, Tensor x, bool turn) {
   place(s, "quantize", Rule::elementwise, {codes}, {x});
   if (!turn) return;
@@ -27,8 +28,8 @@ void place_codes(Stream& s, Tensor codes, Tensor x, bool turn) {
 void check_codes(const Tensor& codes, const Tensor& x, bool turn) {
   LT_CHECK(is_fp8(codes.dtype) && x.shape.rank == 2 && codes.shape.rank == 2 &&
                codes.shape[turn ? 1 : 0] == x.shape[0] && codes.shape[turn ? 0 : 1] == x.shape[1],
-           "quantize {} {}{} into {} {}", dtype_name(x.dtype), to_string(x.shape), turn ? "^T" : "",
-           dtype_name(codes.dtype), to_string(codes.shape));
+           "quantize: expected FP8 codes of the shape of x {} {}{}, got {} {}", dtype_name(x.dtype),
+           to_string(x.shape), turn ? "^T" : "", dtype_name(codes.dtype), to_string(codes.shape));
 }
 
 }  // namespace
@@ -36,8 +37,8 @@ void check_codes(const Tensor& codes, const Tensor& x, bool turn) {
 void check_rounded(const RoundedOutput& out, const Shape& shape) {
   LT_CHECK(out.codes.dtype == DType::f8e4m3 && out.codes.shape == shape && single(out.step) &&
                (!out.amax.defined() || single(out.amax)),
-           "{} rounded into {} {}", to_string(shape), dtype_name(out.codes.dtype),
-           to_string(out.codes.shape));
+           "quantized output: expected f8e4m3 codes {} with one f32 step and one f32 amax, got {} {}",
+           to_string(shape), dtype_name(out.codes.dtype), to_string(out.codes.shape));
 }
 
 void place_rounded(Stream& s, const char* op, const RoundedOutput& out) {
@@ -48,7 +49,9 @@ void place_rounded(Stream& s, const char* op, const RoundedOutput& out) {
 void turn_codes(Stream& s, Tensor turned, Tensor codes) {
   LT_CHECK(dtype_size(codes.dtype) == 1 && turned.dtype == codes.dtype && turned.rows() == codes.cols() &&
                turned.cols() == codes.rows(),
-           "{} turned into {}", to_string(codes.shape), to_string(turned.shape));
+           "turn_codes: expected one-byte codes and their transpose, got {} {} and {} {}",
+           dtype_name(codes.dtype), to_string(codes.shape), dtype_name(turned.dtype),
+           to_string(turned.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("turn_codes", OpClass::elementwise, 0, {turned}, {codes}));
     place_codes(s, turned, codes, true);
@@ -58,7 +61,8 @@ void turn_codes(Stream& s, Tensor turned, Tensor codes) {
 }
 
 void max_abs(Stream& s, Tensor amax, Tensor x) {
-  LT_CHECK(single(amax), "largest magnitude into {}", to_string(amax.shape));
+  LT_CHECK(single(amax), "max_abs: expected an amax of one f32 element, got {} {}", dtype_name(amax.dtype),
+           to_string(amax.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("max_abs", OpClass::elementwise, 1.0 * x.elements(), {}, {x}));
     place_max(s, "max_abs", amax, x);
@@ -69,7 +73,8 @@ void max_abs(Stream& s, Tensor amax, Tensor x) {
 
 void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor amax) {
   check_codes(codes, x, turn);
-  LT_CHECK(single(step) && (!amax.defined() || single(amax)), "quantize with steps {}",
+  LT_CHECK(single(step) && (!amax.defined() || single(amax)),
+           "quantize: expected a step and an amax of one f32 element, got step {} {}", dtype_name(step.dtype),
            to_string(step.shape));
   if (s.meta()) {
     OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes}, {x});
@@ -87,8 +92,9 @@ void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor 
 void quantize_both(Stream& s, Tensor codes, Tensor turned, Tensor x, Tensor step, Tensor amax) {
   check_codes(codes, x, false);
   check_codes(turned, x, true);
-  LT_CHECK(single(step) && (!amax.defined() || single(amax)), "expected one step and one amax, got {}",
-           to_string(step.shape));
+  LT_CHECK(single(step) && (!amax.defined() || single(amax)),
+           "quantize_both: expected a step and an amax of one f32 element, got step {} {}",
+           dtype_name(step.dtype), to_string(step.shape));
   if (s.meta()) {
     OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes, turned}, {x});
     cost.dtype = x.dtype;
@@ -117,7 +123,10 @@ void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn,
   const int64_t r = codes.shape[0], c = codes.shape[1];
   LT_CHECK((block_rows == 1 || block_rows == kFp8Block) && steps.dtype == DType::f32 &&
                steps.shape == Shape({(r + block_rows - 1) / block_rows, (c + kFp8Block - 1) / kFp8Block}),
-           "steps {} for codes {}", to_string(steps.shape), to_string(codes.shape));
+           "quantize_blocks: expected block_rows 1 or {} and f32 steps ({}, {}), got block_rows {} and steps "
+           "{} {}",
+           kFp8Block, (r + block_rows - 1) / block_rows, (c + kFp8Block - 1) / kFp8Block, block_rows,
+           dtype_name(steps.dtype), to_string(steps.shape));
   if (s.meta()) {
     OpCost cost = op_cost("quantize", OpClass::elementwise, 2.0 * x.elements(), {codes}, {x});
     cost.dtype = x.dtype;
@@ -141,8 +150,10 @@ void update_fp8_steps(Stream& s, Tensor steps, Tensor amax, Tensor history, cons
   LT_CHECK(steps.shape == Shape({n, kFp8StepStride}) && steps.dtype == DType::f32 &&
                amax.dtype == DType::f32 && args.period >= 1 && args.period <= 3 &&
                (length == 0 || history.shape == Shape({n, length})),
-           "steps {} of largest magnitudes {} with a history {}", to_string(steps.shape),
-           to_string(amax.shape), history.defined() ? to_string(history.shape) : "of none");
+           "update_fp8_steps: expected f32 steps ({}, {}), a history ({}, length) or none, and a period of 1 "
+           "to 3; got steps {}, history {}, period {}",
+           n, kFp8StepStride, n, to_string(steps.shape),
+           history.defined() ? to_string(history.shape) : "none", args.period);
   if (s.meta()) {
     s.meta()->add(s, op_cost("update_fp8_steps", OpClass::elementwise, 0, {amax}, {amax}));
     place(s, "update_fp8_steps", Rule::elementwise, {steps}, {amax});

@@ -8,7 +8,7 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-constexpr int64_t kTile = 64;  // elements along a side of what is turned at once
+constexpr int64_t kTile = 64;  // side of a block that is transposed at once, in elements
 
 }  // namespace
 
@@ -78,7 +78,7 @@ void quantize_blocks_cpu(DType to, DType from, void* codes, float* steps, const 
     dispatch_float(from, [&]<class T>() {
       uint8_t* out = static_cast<uint8_t*>(codes);
       parallel_for(down * across, 1, [&](int64_t begin, int64_t end) {
-        float* tile = scratch<float>(0, kFp8Block * kFp8Block);  // as the codes lie
+        float* tile = scratch<float>(0, kFp8Block * kFp8Block);  // layout of the codes
         for (int64_t t = begin; t < end; ++t) {
           const int64_t r0 = t / across * kFp8Block, c0 = t % across * kFp8Block;
           const int64_t height = std::min(kFp8Block, rows - r0), width = std::min(kFp8Block, cols - c0);
@@ -121,7 +121,7 @@ void update_fp8_steps_cpu(float* steps, float* amax, float* history, int64_t n, 
       }
       counts = own[0];
       if (!args.most_recent) {
-        // What is not finite says nothing of the numbers to come.
+        // Non-finite values say nothing about later numbers.
         float most = -INFINITY;
         for (int64_t k = 0; k < length; ++k)
           if (fp8::finite(own[k])) most = std::max(most, own[k]);

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPack = 16;            // codes in 16 bytes
-constexpr int kTile = 32;            // elements along a side of what a block turns at once, one by one
-constexpr int kTurnedThreads = 128;  // of kernels that turn bytes
+constexpr int kTile = 32;            // side of a tile that a block transposes at once, element by element
+constexpr int kTurnedThreads = 128;  // block size of kernels that transpose bytes
 
 template <class T, int P>
 __global__ void largest_magnitude(float* amax, const T* x, int64_t n) {
@@ -21,7 +21,7 @@ __global__ void largest_magnitude(float* amax, const T* x, int64_t n) {
   keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
-/// With kMax the largest magnitude too: x is read once for both.
+/// With kMax also the largest magnitude, with one read of x.
 template <class E, class T, int P, bool kMax>
 __global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* step, float* amax) {
   const float inverse = 1.0f / *step;
@@ -36,11 +36,11 @@ __global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* ste
   if (kMax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
-/// A block turns tiles, from rows to rows, through shared memory.
+/// A block transposes tiles through shared memory.
 template <class E, class T, bool kMax>
 __global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_t cols, const float* step,
                                 float* amax) {
-  uint8_t* tile = shared_memory<uint8_t>() + kWarp * 4;  // (kTile, kTile + 1), behind what sums need
+  uint8_t* tile = shared_memory<uint8_t>() + kWarp * 4;  // (kTile, kTile + 1), behind the buffer of sums
   const float inverse = 1.0f / *step;
   const int64_t across = (cols + kTile - 1) / kTile, tiles = (rows + kTile - 1) / kTile * across;
   uint32_t most = 0;
@@ -64,19 +64,19 @@ __global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_
 }
 
 constexpr int kSideBoth = 128;     // rows and columns of a tile of quantize_tiles_of_packs
-constexpr int kBothThreads = 512;  // each rounds 8 columns of 4 rows
+constexpr int kBothThreads = 512;  // each quantizes 8 columns of 4 rows
 constexpr int64_t kBothShared = kWarp * 4 + kSideBoth * kSideBoth;
 
-/// Codes of the transpose of x where rows come in 16 and cols in 8, and with kPlain those of x too, from one
-/// reading. A block takes tiles of kSideBoth by kSideBoth, each through shared memory: columns of 32 words
-/// with four rows each, in chunks of four words whose order depends on the column, so that loads of a chunk
-/// have no bank conflicts and stores have conflicts of two lanes.
+/// Codes of the transpose of x, and with kPlain of x too, with one read of x. rows is a multiple of 16, cols
+/// of 8. A block handles tiles of kSideBoth by kSideBoth through shared memory: columns of 32 words with four
+/// rows each, in chunks of four words. The order of the chunks depends on the column, so that loads of a
+/// chunk have no bank conflicts and stores have two-way conflicts.
 template <class E, class T, bool kPlain, bool kMax>
 __global__ void __launch_bounds__(kBothThreads)
     quantize_tiles_of_packs(uint8_t* codes, uint8_t* turned, const T* x, int64_t rows, int64_t cols,
                             const float* step, float* amax) {
   constexpr int kPacks = kSideBoth / 8, kColumnWords = kSideBoth / 4;
-  uint32_t* const tile = shared_memory<uint32_t>() + kWarp;  // behind what the maximum needs
+  uint32_t* const tile = shared_memory<uint32_t>() + kWarp;  // behind the buffer of the maximum
   const auto chunk = [](int col, int quad) { return col * kColumnWords + 4 * ((quad / 4) ^ (col / 8 % 8)); };
   const float inverse = 1.0f / *step;
   const int64_t across = (cols + kSideBoth - 1) / kSideBoth,
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kBothThreads)
     const int64_t row = r0 + 4 * quad, col = c0 + 8 * pack;
     if (row < rows && col < cols) {
       uint8_t c[4][8];
-      float v[4][8];  // all loads are under way before the first value is rounded, which may branch
+      float v[4][8];  // all loads start before the first value is rounded, which may branch
       for (int k = 0; k < 4; ++k) load_floats<8>(v[k], x, (row + k) * cols + col);
       round_rows<E, 4, 8>(c, v, inverse, most);
       if constexpr (kPlain)
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kBothThreads)
   if (kMax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
-/// Of bytes, where rows and cols come in 16: a thread loads 16 columns of 4 rows, and stores 16 rows of a
-/// column.
+/// Transposes bytes if rows and cols are multiples of 16: a thread loads 16 columns of 4 rows, and stores 16
+/// rows of a column.
 __global__ void __launch_bounds__(kTurnedThreads)
     turn_packs(uint8_t* turned, const uint8_t* x, int64_t rows, int64_t cols) {
   constexpr int kRows = 64, kCols = 128, kQuads = kRows / 4, kWidth = kQuads + 1;
@@ -150,13 +150,13 @@ __global__ void turn_bytes(uint8_t* turned, const uint8_t* x, int64_t rows, int6
     store_one(turned, i, load_one(x, i % rows * cols + i / rows));
 }
 
-constexpr int kSide = static_cast<int>(kFp8Block);        // of a tile that has one step, or one a line
-constexpr int kLaneCols = kSide / kWarp, kWarpRows = 16;  // of a thread
+constexpr int kSide = static_cast<int>(kFp8Block);  // side of a tile with one step, or with one for each line
+constexpr int kLaneCols = kSide / kWarp, kWarpRows = 16;  // columns and rows of a thread
 constexpr int kBlockThreads = kSide / kWarpRows * kWarp;  // a warp has kWarpRows rows
 constexpr int kTurnedLine = kSide + 16;                   // bytes of a turned line in shared memory
 
-/// A block rounds a tile of kSide by kSide elements, which it reads once. A step is of the tile (kOne), or of
-/// each line of what the codes lie as: a row of the tile, or with kTurn a column.
+/// A block quantizes a tile of kSide by kSide elements with one read. The tile has one step (kOne), or each
+/// line of the codes has one: a row of the tile, or with kTurn a column.
 template <class E, class T, bool kTurn, bool kOne, bool kPacks>
 __global__ void __launch_bounds__(kBlockThreads)
     quantize_tiles(uint8_t* codes, float* steps, const T* x, int64_t rows, int64_t cols, int top) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t step_cols = kTurn ? down : across;
   const int64_t step_row = kTurn ? tile_col : tile_row, step_col = kTurn ? tile_row : tile_col;
   uint32_t* const scratch = shared_memory<uint32_t>();
-  float inverse_of[kTurn ? kLaneCols : kWarpRows];  // of each line of this thread
+  float inverse_of[kTurn ? kLaneCols : kWarpRows];  // one for each line of this thread
   if constexpr (kOne) {
     uint32_t most = 0;
     for (const auto& line : v)
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       if (warp == 0 && col0 + c < cols) store_one(steps, (col0 + c) * step_cols + step_col, step);
       inverse_of[c] = 1.0f / step;
     }
-    __syncthreads();  // the codes take the place of the magnitudes
+    __syncthreads();  // the codes reuse the memory of the magnitudes
   }
   uint32_t any = 0;
   if constexpr (!kTurn) {
@@ -258,18 +258,18 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// A block for each element.
+/// One block for each element.
 __global__ void update_steps(float* steps, float* amax, float* history, int64_t n, int64_t length,
                              Fp8StepArgs args) {
   for (int64_t i = blockIdx.x; i < n; i += gridDim.x) {
     float* own = history + i * length;
     const float newest = length > 0 && !args.record ? own[0] : amax[i];
-    float most = -INFINITY;  // of what is finite: the rest says nothing of the numbers to come
-    for (int64_t end = length; end > 0; end -= kThreads) {  // from the oldest on
+    float most = -INFINITY;  // maximum over finite values; others say nothing about later numbers
+    for (int64_t end = length; end > 0; end -= kThreads) {  // oldest entries first
       const int64_t k = end - 1 - threadIdx.x;
       float v = newest;
       if (k >= 0) v = !args.record ? own[k] : k > 0 ? own[k - 1] : newest;
-      __syncthreads();  // all have read before one writes
+      __syncthreads();  // all threads have read before one writes
       if (k >= 0 && args.record) own[k] = v;
       if (k >= 0 && fp8::finite(v)) most = Max()(most, v);
     }

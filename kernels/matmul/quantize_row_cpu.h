@@ -1,4 +1,4 @@
-// Rounding of runs of elements to FP8, and their largest magnitudes. Only for *_cpu.cpp files.
+// Quantization of runs of elements to FP8, and their largest magnitudes. Only for *_cpu.cpp files.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// Of floats without their sign, the order of the bits is that of the numbers, and NaN comes last.
+/// Bits of |v|. Their order is the order of the magnitudes, with NaN last.
 inline uint32_t magnitude(float v) {
   uint32_t u;
   std::memcpy(&u, &v, 4);

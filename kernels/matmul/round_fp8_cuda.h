@@ -1,11 +1,12 @@
-// Rounding to FP8 in kernels, and largest magnitudes over a grid.
+// Quantization to FP8 in kernels, and largest magnitudes over a grid.
 #pragma once
 #include "kernels/cuda/pack_cuda.h"
 #include "kernels/tensor/fp8.h"
 
 namespace ltrain::cuda {
 
-constexpr int64_t kMaxBlocks = 4096;  // of kernels that keep a largest magnitude: one atomic maximum each
+// most blocks of a kernel with a largest magnitude: one atomic maximum each
+constexpr int64_t kMaxBlocks = 4096;
 
 inline __device__ uint32_t magnitude(float v) { return fp8::bits_of(v) & 0x7fffffffu; }
 
@@ -21,7 +22,7 @@ __device__ __forceinline__ uint32_t round_pair_to(float a, float b) {
   }
   return both;
 }
-/// Apart, so that it costs no instructions where it is not needed.
+/// Not inlined, so that the rare case costs no instructions in the common one.
 template <class E>
 __device__ __noinline__ uint8_t round_rare(float v) {
   return E::to(v);
@@ -34,10 +35,10 @@ template <class E>
 __device__ uint8_t round_rare(float v);
 #endif
 
-/// codes of v * inverse; the largest magnitude of v goes into `most`.
+/// codes = v * inverse, rounded; `most` = max(most, largest magnitude of v).
 template <class E, int N>
 __device__ __forceinline__ void round_to(uint8_t* codes, float* v, float inverse, uint32_t& most) {
-  float poison = 0;  // no number where something is not finite: its code is none of the instruction's
+  float poison = 0;  // NaN if any value is not finite: the instruction has no code for it
   for (int j = 0; j < N; ++j) {
     most = Max()(most, magnitude(v[j]));
     v[j] *= inverse;
@@ -58,7 +59,7 @@ __device__ __forceinline__ void round_to(uint8_t* codes, float* v, float inverse
   }
 }
 
-/// The same for R rows: one test says whether all of them are finite.
+/// round_to for R rows, with one test for non-finite values.
 template <class E, int R, int N>
 __device__ __forceinline__ void round_rows(uint8_t (*codes)[N], float (*v)[N], float inverse,
                                            uint32_t& most) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ void round_rows(uint8_t (*codes)[N], float (*v)[N], f
     for (int r = 0; r < R; ++r)
       for (int j = 0; j < N; ++j) here = Max()(here, magnitude(v[r][j]));
     most = Max()(most, here);
-    // All products with `inverse` are finite if the largest magnitude is, and its product.
+    // If the largest magnitude and its product with `inverse` are finite, all products are.
     if (fp8::finite(fp8::float_of(here)) && fp8::finite(fp8::float_of(here) * inverse)) {
       for (int r = 0; r < R; ++r)
         for (int j = 0; j < N; j += 2) {
@@ -91,14 +92,14 @@ __device__ __forceinline__ void load_floats(float* v, const T* x, int64_t i) {
   for (int j = 0; j < N; ++j) v[j] = static_cast<float>(wide[j]);
 }
 
-/// amax = max(amax, the largest magnitude that the block saw, as bits). Magnitudes have no sign, so their
-/// bits are ordered as they are, and a maximum does not depend on the order of blocks.
+/// amax = max(amax, largest magnitude of the block, as bits). Bits of magnitudes have the order of the
+/// magnitudes, and a maximum does not depend on the order of blocks.
 inline __device__ void keep_largest(float* amax, uint32_t most, uint32_t* scratch) {
   most = block_reduce(most, Max(), 0u, scratch);
   if (threadIdx.x == 0) atomicMax(reinterpret_cast<unsigned*>(amax), most);
 }
 
-/// codes[i ..] of v as T would keep it.
+/// Stores codes[i ..] of v after rounding v to T.
 template <class T, int N>
 __device__ __forceinline__ void store_rounded(uint8_t* codes, int64_t i, const compute_t<T>* v, float inverse,
                                               uint32_t& most) {

@@ -6,8 +6,8 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// A block goes over a run of the packs of rows (RowGrid); rows of gate_up are twice as long as those of
-/// codes. It keeps the largest magnitude of what it computed where `amax` is given.
+/// A block handles a run of packs of rows (RowGrid); rows of gate_up are twice as long as rows of the codes.
+/// With `amax` it keeps the largest magnitude of its results.
 template <class T, int N>
 __global__ void swiglu_forward_fp8(uint8_t* codes, const T* gate_up, int64_t rows, int64_t row_packs,
                                    const float* step, float* amax) {
@@ -41,7 +41,7 @@ void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, const float* step,
       launch(s, g.grid, g.threads, kWarp * 4, cuda::swiglu_forward_fp8<T, N>, static_cast<uint8_t*>(codes),
              static_cast<const T*>(gate_up), rows, cols / N, step, amax);
     };
-    constexpr int kCodes = 16;  // in 16 bytes
+    constexpr int kCodes = 16;  // codes in 16 bytes
     if (cols % kCodes == 0 && aligned({codes, gate_up}))
       run.template operator()<kCodes>();
     else

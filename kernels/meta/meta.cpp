@@ -66,7 +66,7 @@ MetaTrace::Price MetaTrace::price(const OpCost& op, bool stolen) {
 
 namespace {
 
-/// Threads that make plans side by side would wait for each other's count of every op.
+/// Counts every 64th op only: otherwise threads that make plans in parallel would contend for the counter.
 void note_some_progress() {
   thread_local unsigned ops = 0;
   if (++ops % 64 == 0) note_progress();

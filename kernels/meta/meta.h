@@ -1,9 +1,8 @@
-// The meta device: what a step would do, recorded instead of done.
+// The meta device records a step instead of running it.
 //
-// Every op and collective that runs on a meta stream reports here: its cost (which a CostModel turns into
-// seconds on the stream's timeline) and the placements of what it reads and writes, which are checked by the
-// rules of `kernels/meta/placement_rules.h`. Allocations are recorded by MetaAllocator
-// (kernels/tensor/arena.h).
+// Every op and collective on a meta stream reports its cost, which a CostModel turns into seconds on the
+// stream's timeline, and the placements of its inputs and outputs, which the rules of
+// `kernels/meta/placement_rules.h` check. MetaMemory (kernels/meta/meta_memory.h) records allocations.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -22,29 +21,29 @@
 
 namespace ltrain {
 
-/// What wrote a tensor, for messages. Both texts are interned.
+/// The op that wrote a tensor, for messages. Both texts are interned.
 struct WrittenBy {
   std::string_view op, layer;
   bool none() const { return op.empty(); }
   std::string text() const;  ///< "op in layer"
 };
 
-/// What the meta device knows of one tensor (one allocation; views share it).
+/// Data of one tensor on the meta device (one allocation; views share it).
 struct TensorRecord {
   std::string_view name;         ///< interned
-  const void* memory = nullptr;  ///< that it was allocated from, and where in it
+  const void* memory = nullptr;  ///< memory that it was allocated from, and the offset in it
   int64_t offset = -1;
   Placements place;
-  int copies = 0;          ///< P over this many neighbours of the axis, not over all of it; 0: all
-  int sent = 0;            ///< times that it was sent to another stage
-  bool written = false;    ///< something has put values there
-  bool unread = false;     ///< written by a collective, and nothing has looked at it since
-  bool zero = false;       ///< all zeros: takes the placement of the first thing added to it
-  WrittenBy made_partial;  ///< what last made it P
+  int copies = 0;          ///< P over this many neighbours of the axis instead of all; 0: all
+  int sent = 0;            ///< number of sends to another stage
+  bool written = false;    ///< true after the first write
+  bool unread = false;     ///< written by a collective, and not read since
+  bool zero = false;       ///< all zeros: gets the placement of the first tensor added to it
+  WrittenBy made_partial;  ///< last op that made it P
   WrittenBy last_writer;
 };
 
-/// Kinds of work that a machine profile prices apart.
+/// Kinds of work with separate prices in a machine profile.
 enum class OpClass : uint8_t {
   matmul,
   attention,
@@ -56,51 +55,51 @@ enum class OpClass : uint8_t {
 };
 inline constexpr int kOpClassCount = 7;
 std::string_view op_class_name(OpClass c);
-/// Between a rank's memory and what lies outside of it.
+/// Names of transfers between a rank's memory and its offload target.
 inline constexpr std::string_view kOffloadFetch = "offload_fetch", kOffloadStore = "offload_store";
 
-/// One piece of work as the cost model sees it.
+/// One piece of work for the cost model.
 struct OpCost {
   std::string_view name;
   OpClass cls = OpClass::elementwise;
   DType dtype = DType::f32;
   double flops = 0;
-  /// Of `flops`, what counts for MFU: a product's two a multiply-add, forward once and backward twice,
-  /// attention's over the pairs that the mask lets through. Not what a kernel recomputes, nor element-wise
-  /// work.
+  /// Part of `flops` that counts for MFU: two for each multiply-add of a matmul, forward once and backward
+  /// twice; attention only over pairs that the mask lets through. Recomputation and elementwise work do not
+  /// count.
   double model_flops = 0;
-  /// Attention's backward: what ltrain's kernels for GPUs compute beside `flops`, scores and gradients of
-  /// probabilities, which the one for queries and the one for keys have each.
+  /// Attention's backward: extra FLOPs of ltrain's GPU kernels. The kernel for queries and the kernel for
+  /// keys each compute scores and gradients of probabilities.
   double recomputed_flops = 0;
-  double bytes = 0;             ///< read and written, each once
+  double bytes = 0;             ///< bytes read and written, each once
   int64_t m = 0, n = 0, k = 0;  ///< matmul only: rows, columns, contraction
   std::string_view collective;  ///< "all_reduce", ...; collectives only
-  std::string_view axis;        ///< of the mesh: those that the group spans and that have more than one rank
-  AxisSet axes;                 ///< that the group is over
+  std::string_view axis;        ///< mesh axes that the group spans and that have more than one rank
+  AxisSet axes;                 ///< axes of the group
   int group_size = 1;
-  const std::vector<int>* ranks = nullptr;  ///< of the group, as numbered in the job; null: not known
+  const std::vector<int>* ranks = nullptr;  ///< the group's ranks in the job; null: unknown
   double wire_bytes = 0;                    ///< sent by this rank
-  double network_bytes = 0;                 ///< of them, to other hosts
-  double received_bytes = 0;                ///< all_to_all of uneven rows: from other ranks
+  double network_bytes = 0;                 ///< part of them sent to other hosts
+  double received_bytes = 0;                ///< all_to_all of uneven rows: bytes from other ranks
 };
 
-/// What it says of an op is a function of all that OpCost has but its axes.
+/// Prices of ops. A price is a function of all OpCost fields except the axes.
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  /// Whether it is to be asked for every op: else once for all that are alike.
+  /// True if every op must be priced; false if equal ops share a price.
   virtual bool sees_each() const { return false; }
   virtual double seconds(const OpCost& op) const = 0;
-  /// Seconds that a collective takes from the compute stream, because its work runs on the same cores.
+  /// Seconds of the compute stream that a collective takes, because it runs on the same cores.
   virtual double stolen_seconds(const OpCost& op) const { return 0; }
 };
 
-/// One entry of the captured step. Its texts are interned.
+/// One entry of a trace. Its texts are interned.
 struct TraceEntry {
   std::string_view name, layer, stream, collective, axis;
   double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0, network_bytes = 0;
   OpClass cls = OpClass::elementwise;
-  AxisSet axes;  ///< of a collective's group
+  AxisSet axes;  ///< axes of a collective's group
 };
 
 class MetaTrace {
@@ -110,35 +109,35 @@ class MetaTrace {
   TensorRecord* new_record(std::string_view name);
   /// Appends one piece of work to the stream's timeline.
   void add(Stream& stream, const OpCost& op);
-  /// The stream that collectives take time from when they run on the same cores.
+  /// Sets the stream that collectives take time from if they run on the same cores.
   void set_compute(Stream* compute) { compute_ = compute; }
 
-  /// Name of the layer that runs now, for messages and traces: "layers.3.mlp".
+  /// Sets the name of the running layer, for messages and traces: "layers.3.mlp".
   void set_layer(std::string_view layer);
   std::string_view layer() const { return layer_; }
 
   void set_axis_size(Axis a, int size) { axis_size_[static_cast<int>(a)] = size; }
   int axis_size(Axis a) const { return axis_size_[static_cast<int>(a)]; }
 
-  /// Forgets entries (not records): called between set-up and the step.
+  /// Clears entries (not records); called between set-up and the step.
   void clear_entries();
-  /// Whether entries are kept: not for who asks for clocks and memory alone.
+  /// False skips entries, for callers that need only clocks and memory.
   void keep_entries(bool keep) { keeps_ = keep; }
 
   const std::vector<TraceEntry>& entries() const { return entries_; }
-  /// Sum of OpCost::model_flops, but of what is recomputed.
+  /// Sum of OpCost::model_flops, without recomputation.
   double model_flops() const { return model_flops_; }
-  /// Whether what runs from now on is the model's work: not what is recomputed, nor the optimizer's matmuls.
+  /// True if work from now on is the model's; false for recomputation and the optimizer's matmuls.
   void set_model_work(bool on) { model_work_ = on; }
 
-  /// Scratch that matmul keeps beside the arena: the largest of each of its panels, bytes.
+  /// GEMM packing buffers beside the arena: the largest size of each, in bytes.
   void need_panels(const std::array<int64_t, 3>& bytes) {
     for (int i = 0; i < 3; ++i) panels_[i] = std::max(panels_[i], bytes[i]);
   }
   int64_t panel_bytes() const { return panels_[0] + panels_[1] + panels_[2]; }
 
  private:
-  /// All that a cost model may ask of an op. Texts are interned, so that their places stand for them.
+  /// All OpCost fields that a cost model may use. Texts are interned, so that their addresses identify them.
   struct PriceKey {
     const char *name, *collective;
     const std::vector<int>* ranks;
@@ -156,13 +155,14 @@ class MetaTrace {
     double seconds = 0, stolen = 0;
     bool knows_stolen = false;
   };
-  /// Of an op whose texts are interned; `stolen`: of a collective that takes time from the compute stream.
+  /// Price of an op with interned texts. `stolen`: also the time that a collective takes from the compute
+  /// stream.
   Price price(const OpCost& op, bool stolen);
 
   const CostModel* cost_;
   std::unordered_map<PriceKey, Price, PriceHash> prices_;
   Stream* compute_ = nullptr;
-  std::pmr::monotonic_buffer_resource record_memory_;  // a deque asks for few at once
+  std::pmr::monotonic_buffer_resource record_memory_;  // larger allocations than a deque's own
   std::pmr::deque<TensorRecord> records_{&record_memory_};
   std::vector<TraceEntry> entries_;
   bool keeps_ = true;
@@ -173,7 +173,7 @@ class MetaTrace {
   std::array<int64_t, 3> panels_{};
 };
 
-/// Whose work advances a clock by what the trace's cost model says.
+/// Stream whose clock advances by the times of the trace's cost model.
 std::unique_ptr<Stream> make_meta_stream(std::string name, MetaTrace& trace);
 
 }  // namespace ltrain

@@ -35,7 +35,7 @@ Tensor MetaMemory::tensor_at(int64_t offset, DType dtype, Shape shape, const Ten
 
 int64_t MetaMemory::offset_of(const Tensor& t) const {
   const int64_t offset = t.record && t.record->memory == this ? t.record->offset : -1;
-  if (requests_) requests_->push_back({offset, true, 0});  // it is asked where a tensor comes back
+  if (requests_) requests_->push_back({offset, true, 0});  // called when a tensor is released
   return offset;
 }
 

@@ -1,4 +1,4 @@
-// Memory of the meta device: offsets as the arena would give, without bytes.
+// Memory of the meta device: the arena's offsets, without bytes.
 #pragma once
 #include <vector>
 
@@ -7,22 +7,22 @@
 
 namespace ltrain {
 
-/// On meta: no memory; each tensor gets a record in the trace.
+/// Memory on meta; each tensor gets a record in the trace.
 class MetaMemory final : public Memory {
  public:
   struct Request {
-    int64_t offset = 0;  ///< of what was given, or came back
+    int64_t offset = 0;  ///< offset allocated or released
     bool release = false;
-    int64_t bytes = 0;  ///< given, aligned
+    int64_t bytes = 0;  ///< allocated bytes, aligned
   };
   explicit MetaMemory(MetaTrace& trace) : trace_(trace) {}
-  /// Appends what is asked of it from now on; null: no longer.
+  /// Appends all requests from now on; null stops.
   void watch(std::vector<Request>* requests) { requests_ = requests; }
-  /// The same requests without tensors, for what has been watched: the arena asks for no more than bytes, so
-  /// that what kind they were is not counted again.
+  /// Repeats watched requests without tensors. The arena needs only the bytes, so that kinds are not counted
+  /// again.
   int64_t repeat(int64_t bytes);
   void end_repeat(int64_t offset) { give_back(offset); }
-  /// Of what repeat() gave, or allocate(), a tensor: as `like` but for where it lies.
+  /// Tensor at an offset from repeat() or allocate(), like `like` except for its offset.
   Tensor tensor_at(int64_t offset, DType dtype, Shape shape, const TensorRecord& like);
 
  private:

@@ -12,7 +12,9 @@ namespace {
 class MetaStream final : public Stream {
  public:
   MetaStream(std::string name, MetaTrace& trace) : Stream(DeviceKind::meta, std::move(name), &trace) {}
-  void launch(std::function<void()>) override { LT_CHECK(false, "work launched on a meta stream"); }
+  void launch(std::function<void()>) override {
+    LT_CHECK(false, "expected no launch on a meta stream, got one on {}", name());
+  }
   Event do_record() override {
     Event e;
     e.meta_time = clock;

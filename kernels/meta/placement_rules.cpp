@@ -39,7 +39,7 @@ void finish(Stream& s, std::string_view op, const Tensor& out) {
   out.record->last_writer = current(s, op);
 }
 
-/// `t` is read by `op`: something must have written it.
+/// Checks that `t` was written before `op` reads it.
 void read(Stream& s, std::string_view op, const Tensor& t) {
   t.record->unread = false;
   if (!t.record->written && !t.record->zero)
@@ -48,7 +48,7 @@ void read(Stream& s, std::string_view op, const Tensor& t) {
          where(s, op), t.record->name);
 }
 
-/// The placement of a joint result on axis `a`.
+/// Placement of a joint result on axis `a`.
 Placement join(Stream& s, std::string_view op, Rule rule, Axis a, TensorList ins) {
   Placement result = Placement::R();
   const Tensor* from = nullptr;
@@ -136,7 +136,7 @@ void place_gradient_of_columns(Stream& s, std::string_view op, Tensor gradient, 
   each_axis(s, [&](Axis a) {
     Placement p = join(s, op, Rule::sum_rows, a, ins);
     const bool part = of_more && vector.record->place[a] == Placement::R();
-    if (part && p == Placement::S(0)) p = Placement::P();  // a rank has its columns' and zeros
+    if (part && p == Placement::S(0)) p = Placement::P();  // a rank has the numbers of its columns, and zeros
     store(s, op, a, gradient, p, accumulate);
   });
   finish(s, op, gradient);
@@ -317,10 +317,10 @@ void place_spent(Stream& s, Tensor t) {
 }
 
 namespace {
-/// What a collective leaves in `out`.
+/// Sets the placement that a collective leaves in `out`.
 void give_result(Stream& s, std::string_view op, AxisSet axes, const Tensor& out, const Tensor& in,
                  const Placements& result) {
-  // It would be overwritten with the same: one of the two is superfluous.
+  // An unread result would be overwritten: one of the two collectives is superfluous.
   if (out.record->unread && out.record != in.record)
     refuse(s, op, first_axis(axes),
            fmt::format("writes '{}' again, which {} wrote and nothing has read", out.record->name,

@@ -8,8 +8,9 @@ void balance_loss(Stream& s, Tensor table, Tensor total, Tensor local, Tensor al
   const int64_t runs = table.shape[0];
   LT_CHECK(table.shape == Shape({runs, a.experts}) && local.shape == Shape({2 * runs, a.experts}) &&
                all.shape == local.shape,
-           "balance loss of {} and {} into {}", to_string(local.shape), to_string(all.shape),
-           to_string(table.shape));
+           "balance loss: expected table ({}, {}) and sums ({}, {}), got table {} and sums {} and {}", runs,
+           a.experts, 2 * runs, a.experts, to_string(table.shape), to_string(local.shape),
+           to_string(all.shape));
   if (s.meta()) {
     s.meta()->add(s,
                   op_cost("balance_loss", OpClass::elementwise, 6.0 * all.elements(), {table}, {local, all}));

@@ -1,4 +1,4 @@
-// One expert's part of a balance loss: shared by the CPU and CUDA kernels, which are compiled apart.
+// One expert's term of a balance loss, shared by the CPU and CUDA kernels, which are compiled separately.
 #pragma once
 #include <cmath>
 
@@ -8,11 +8,11 @@
 namespace ltrain {
 namespace {
 
-/// The gradient with respect to a token's score of expert i; the loss is its product with the sum of scores.
+/// Gradient with respect to a token's score of expert i. The loss is its product with the sum of scores.
 LT_HD inline double balance_term(const double* chosen, const double* scores, int64_t i,
                                  const BalanceArgs& a) {
   if (a.kind == Balance::uniform) {
-    const double mean = scores[i] / a.tokens;  // an expert that no score reaches adds 0 log 0 = 0
+    const double mean = scores[i] / a.tokens;  // an expert without any score adds 0 log 0 = 0
     return mean > 0 ? a.coeff * std::log(static_cast<double>(a.experts) * mean) / a.tokens : 0;
   }
   double all = 0;

@@ -5,8 +5,9 @@
 namespace ltrain {
 
 void jitter(Stream& s, Tensor y, Tensor x, const RowRandom& random, double eps) {
-  LT_CHECK(y.shape == x.shape && y.dtype == x.dtype && eps > 0 && eps < 1, "jitter {} of {} into {}", eps,
-           to_string(x.shape), to_string(y.shape));
+  LT_CHECK(y.shape == x.shape && y.dtype == x.dtype && eps > 0 && eps < 1,
+           "jitter: expected y {} {} and eps in (0, 1), got y {} {} and eps {}", dtype_name(x.dtype),
+           to_string(x.shape), dtype_name(y.dtype), to_string(y.shape), eps);
   if (s.meta()) {
     s.meta()->add(s, op_cost("jitter", OpClass::elementwise, 3.0 * x.elements(), {y}, {x}));
     place(s, "jitter", Rule::linear, {y}, {x});

@@ -6,7 +6,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// A thread takes the channels of one Philox call.
+/// One thread handles the channels of one Philox call.
 template <class T>
 __global__ void jitter(T* y, const T* x, int64_t rows, int64_t cols, RowRandomArgs random, double eps) {
   using A = compute_t<T>;

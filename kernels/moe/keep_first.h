@@ -1,4 +1,4 @@
-// Which of an expert's choices a capacity keeps, on the CPU.
+// Selection of the choices that an expert's capacity keeps, on the CPU.
 #pragma once
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 namespace ltrain {
 namespace {
 
-/// Moves the `a.capacity` of `choices`, which are in order, that are to be kept first to the front, in order.
+/// Moves the `a.capacity` choices with the highest priority to the front, in order. `choices` are in order.
 /// weight(choice): its weight.
 template <class F>
 void keep_first(const RouteArgs& a, int32_t* choices, int64_t count, F&& weight) {

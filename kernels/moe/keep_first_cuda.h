@@ -1,4 +1,5 @@
-// Which of an expert's choices a capacity keeps: a block an expert, each thread has a run of the choices.
+// Selection of the choices that an expert's capacity keeps: one block for each expert, each thread has a run
+// of the choices.
 #pragma once
 #include <bit>
 
@@ -7,24 +8,24 @@
 
 namespace ltrain::cuda {
 
-/// The weights of choices in an order that integers have too: weights are not negative.
+/// Weights as integers of the same order; weights are not negative.
 __device__ inline uint64_t bits_of(float w) { return std::bit_cast<uint32_t>(w); }
 __device__ inline uint64_t bits_of(double w) { return std::bit_cast<uint64_t>(w); }
 
-/// What is kept first has the highest rank, equal ones the first.
+/// Priority of a choice; the highest is kept first, and among equal ones the first.
 template <class A>
 __device__ uint64_t rank_of(const RouteArgs& a, int64_t choice, A weight) {
   return a.drop == Drop::later_choice ? static_cast<uint64_t>(a.top_k - 1 - choice % a.top_k)
                                       : bits_of(weight);
 }
 
-/// What an expert keeps of more choices than its capacity.
+/// Choices that an expert keeps if there are more than its capacity.
 struct KeptRanks {
-  uint64_t least = 0;      ///< ranks above it, and
-  int64_t equal_kept = 0;  ///< so many of those equal to it, the first ones
+  uint64_t least = 0;      ///< higher ranks are kept, and
+  int64_t equal_kept = 0;  ///< the first choices of equal rank, up to this number
 };
 
-/// counted(f): how many of the thread's choices have a rank r with f(r).
+/// counted(f): number of the thread's choices with a rank r that satisfies f(r).
 template <class A, class F>
 __device__ KeptRanks kept_ranks(int64_t capacity, F&& counted, int64_t* counts) {
   KeptRanks k;

@@ -8,24 +8,36 @@ namespace {
 void check(const Routing& r, const RouteArgs& a) {
   const int64_t tokens = r.logits.shape[0];
   LT_CHECK(r.logits.shape == Shape({tokens, a.experts}) && a.top_k >= 1 && a.top_k <= a.experts,
-           "router: top {} of {} experts of logits {}", a.top_k, a.experts, to_string(r.logits.shape));
+           "router: expected logits ({}, {}) and top_k from 1 to {}, got logits {} and top_k {}", tokens,
+           a.experts, a.experts, to_string(r.logits.shape), a.top_k);
   LT_CHECK(a.experts % a.groups == 0 && a.groups <= 64 && a.kept_groups * (a.experts / a.groups) >= a.top_k,
-           "router: top {} of {} of {} groups of {} experts", a.top_k, a.kept_groups, a.groups, a.experts);
+           "router: expected at most 64 groups that divide {} experts, and kept groups with at least {} "
+           "experts; got {} groups, {} kept",
+           a.experts, a.top_k, a.groups, a.kept_groups);
   LT_CHECK(
       r.run > 0 && tokens % r.run == 0 && r.statistics.shape == Shape({2 * (tokens / r.run) + 1, a.experts}),
-      "router statistics {} for {} tokens by {}", to_string(r.statistics.shape), tokens, r.run);
+      "router: expected a run that divides {} tokens, and statistics of 2 rows for each run and 1 more of {} "
+      "columns; got run {} and statistics {}",
+      tokens, a.experts, r.run, to_string(r.statistics.shape));
   const bool expert_choice = a.selection == Selection::expert_choice;
   LT_CHECK(
       !expert_choice || (a.top_k == a.experts && a.capacity >= 1 && a.capacity <= tokens && !a.renormalize),
-      "router: {} experts that take {} of {} tokens", a.experts, a.capacity, tokens);
+      "router with expert choice: expected top_k {}, a capacity from 1 to {} and no renormalization, got "
+      "top_k {}, capacity {}, renormalize {}",
+      a.experts, tokens, a.top_k, a.capacity, a.renormalize);
   LT_CHECK(a.selection != Selection::gshard_top2 || (a.top_k == 2 && a.renormalize),
-           "router: GShard's random second expert of {}", a.top_k);
+           "router with GShard's top-2: expected top_k 2 and renormalization, got top_k {}, renormalize {}",
+           a.top_k, a.renormalize);
   const Shape chosen{tokens, a.top_k};
   const int64_t rows = expert_choice ? a.experts * a.capacity : chosen.elements();
   LT_CHECK(r.experts.shape == chosen && r.weights.shape == chosen && r.slots.shape == chosen &&
                r.sources.elements() == rows && r.counts.elements() == a.experts + 1 &&
                r.norm.shape == Shape({tokens, 2}),
-           "router: {} choices of {} tokens", a.top_k, tokens);
+           "router: expected experts, weights and slots {}, {} sources, {} counts and norm ({}, 2); got {}, "
+           "{}, {}, {}, {}, {}",
+           to_string(chosen), rows, a.experts + 1, tokens, to_string(r.experts.shape),
+           to_string(r.weights.shape), to_string(r.slots.shape), r.sources.elements(), r.counts.elements(),
+           to_string(r.norm.shape));
 }
 
 RoutePointers pointers(const Routing& r, const Tensor& bias) {
@@ -66,8 +78,9 @@ void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& ar
 void route_backward(Stream& s, Tensor dlogits, Tensor dweights, const Routing& r, Tensor table,
                     double z_coeff, const RouteArgs& a) {
   check(r, a);
-  LT_CHECK(dlogits.shape == r.logits.shape && dweights.shape == r.weights.shape, "router backward of {}",
-           to_string(dlogits.shape));
+  LT_CHECK(dlogits.shape == r.logits.shape && dweights.shape == r.weights.shape,
+           "router backward: expected dlogits {} and dweights {}, got {} and {}", to_string(r.logits.shape),
+           to_string(r.weights.shape), to_string(dlogits.shape), to_string(dweights.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("route_backward", OpClass::elementwise, 40.0 * r.logits.elements(), {dlogits},
                              {r.logits, dweights, r.weights}));

@@ -1,5 +1,5 @@
-// The router of an MoE model: which experts a token goes to, with which weights, and where its rows
-// lie among those sorted by expert. Scores are computed in the logits' type, f32 (f64 for f64).
+// Router of an MoE model: the experts of each token, their weights, and the positions of its rows among the
+// rows sorted by expert. Scores are computed in the dtype of the logits, f32 (f64 for f64).
 #pragma once
 #include "base/enum_names.h"
 #include "kernels/tensor/kernel.h"
@@ -8,64 +8,60 @@
 
 namespace ltrain {
 
-/// Who chooses whom.
-/// top_k: each token the k best experts.
-/// gshard_top2: the best, and the second with probability min(1, its weight / threshold), which is 1 for
-/// a threshold of 0 (GShard, arXiv:2006.16668, threshold 0.5).
-/// expert_choice: each expert the `capacity` tokens of the best scores, ties to the lowest token
-/// (arXiv:2202.09368); top_k is the number of experts then, and weights are scores as they are.
+/// Selection of experts or tokens. top_k: each token takes its k best experts. gshard_top2: the best, and the
+/// second with probability min(1, its weight / threshold), which is 1 for a threshold of 0 (GShard,
+/// arXiv:2006.16668, threshold 0.5). expert_choice: each expert takes its `capacity` best tokens, ties to the
+/// lowest token (arXiv:2202.09368); then top_k is the number of experts, and weights are plain scores.
 enum class Selection : uint8_t { top_k, gshard_top2, expert_choice };
 LT_ENUM_NAMES(Selection, {Selection::top_k, "top_k"}, {Selection::gshard_top2, "gshard"},
               {Selection::expert_choice, "expert_choice"});
 
-/// What exceeds a capacity: the choices of the least weight, of the last tokens, or second choices before
-/// first ones and then the last tokens' (GShard). Ties go against the last token.
+/// Choices dropped beyond a capacity: those with the least weight, those of the last tokens, or second
+/// choices before first ones and then the last tokens' (GShard). Ties drop the last token.
 enum class Drop : uint8_t { least_weight, last_token, later_choice };
 LT_ENUM_NAMES(Drop, {Drop::least_weight, "probability"}, {Drop::last_token, "position"},
               {Drop::later_choice, "choice"});
 
-/// How tokens choose. The score of expert i is softmax(logits)_i over all experts or sigmoid(logit_i); the k
-/// best by score + bias (without a bias by logit) are chosen, ties to the lowest index. Their weights are
-/// their scores without the bias, divided by their sum with `renormalize`, times `scale`; with `top_k_first`
-/// the softmax is over the chosen logits alone.
+/// Options of the choice. The score of expert i is softmax(logits)_i over all experts, or sigmoid(logit_i).
+/// The k best by score + bias (without a bias by logit) are chosen, ties to the lowest index. Weights are
+/// scores without the bias, divided by their sum with `renormalize`, times `scale`. With `top_k_first` the
+/// softmax is over the chosen logits only.
 struct RouteArgs {
   int64_t experts = 1, top_k = 1;
   bool sigmoid = false, top_k_first = false, renormalize = true;
   double scale = 1;
-  /// Experts are chosen from the `kept_groups` of `groups` neighbouring groups whose best expert is best;
-  /// with a bias, or sigmoid scores, whose best two sum highest (DeepSeek-V2, V3).
+  /// Experts are chosen from the `kept_groups` best of `groups` neighbouring groups. A group's value is its
+  /// best expert's; with a bias, or sigmoid scores, the sum of its best two (DeepSeek-V2, V3).
   int64_t groups = 1, kept_groups = 1;
-  int64_t capacity = 0;            ///< most rows of an expert; 0: all that come
-  Drop drop = Drop::least_weight;  ///< of rows beyond it
+  int64_t capacity = 0;            ///< most rows of an expert; 0: unlimited
+  Drop drop = Drop::least_weight;  ///< rule for rows beyond it
   Selection selection = Selection::top_k;
   double threshold = 0;  ///< gshard_top2
-  RowRandomArgs random;  ///< gshard_top2: of each token; filled by route_forward
+  RowRandomArgs random;  ///< gshard_top2: random numbers of the tokens; set by route_forward
 };
 
-/// What the router decided, of T tokens and E experts. An assignment t * k + j is the j-th choice of token t.
+/// Result of the router for T tokens and E experts. Assignment t * k + j is the j-th choice of token t.
 struct Routing {
-  Tensor logits;   ///< (T, E) f32 or f64, given
-  Tensor norm;     ///< (T, 2) as logits: logsumexp of the logits; sum of all scores (1 for softmax)
-  Tensor experts;  ///< (T, k) i32, best first; -1 - e: expert e was considered and not chosen
-  Tensor weights;  ///< (T, k) as logits
-  Tensor slots;    ///< (T, k) i32: the row of the assignment, sorted by expert, then token; -1: has none
-  Tensor sources;  ///< (T * k, where experts choose E * capacity) i32: the assignment of each row
-  Tensor
-      counts;  ///< (E + 1) i64: rows of each expert; the first token with a logit that is not finite, or -1
-  /// (2 G + 1, E) f64, for each of G runs of `run` tokens: how many chose expert i, dropped ones included (G
-  /// rows); the sum of their scores of it, each token's divided by their sum (G rows). Then the counts again.
+  Tensor logits;  ///< (T, E) f32 or f64, input
+  Tensor norm;    ///< (T, 2), dtype of the logits: logsumexp of the logits; sum of all scores (1 for softmax)
+  Tensor experts;  ///< (T, k) i32, best first; -1 - e: expert e was considered, but not chosen
+  Tensor weights;  ///< (T, k), dtype of the logits
+  Tensor slots;    ///< (T, k) i32: row of the assignment, sorted by expert, then token; -1: none
+  Tensor sources;  ///< (T * k, or E * capacity with expert choice) i32: assignment of each row
+  Tensor counts;   ///< (E + 1) i64: rows of each expert; first token with a non-finite logit, or -1
+  /// (2 G + 1, E) f64, for each of G runs of `run` tokens: choices of expert i, dropped ones included (G
+  /// rows); sum of its scores, each token's divided by their sum (G rows). The last row has the counts.
   Tensor statistics;
   int64_t run = 0;
 };
-/// Fills everything but the logits. bias: (E) as logits, or undefined. random: of the rows, where the second
-/// expert is chosen at random.
+/// Fills all fields except the logits. bias: (E), dtype of the logits, or undefined. random: for the rows,
+/// with gshard_top2.
 void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& args,
                    const RowRandom& random = {});
 
 /// dlogits (T, E) = gradient of sum_a dweights_a weights_a + sum_(t,i) table[t / run, i] score_(t,i) +
 /// z_coeff sum_t logsumexp_t^2, where score is divided by the token's sum of scores. table: (G, E) f64, or
-/// undefined. Weights of dropped assignments count in sums of weights; their own gradient is to be given as
-/// 0.
+/// undefined. Weights of dropped assignments count in sums of weights; their own dweights must be 0.
 void route_backward(Stream& s, Tensor dlogits, Tensor dweights, const Routing& r, Tensor table,
                     double z_coeff, const RouteArgs& args);
 /// total[0] += scale * sum of logsumexp^2. total: (1) f64.

@@ -8,7 +8,7 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-constexpr int64_t kBlock = 128;  // tokens whose scores are summed first, whatever the threads
+constexpr int64_t kBlock = 128;  // tokens of a partial sum of scores, independent of the number of threads
 
 template <class A>
 RouteToken<A> token_at(const RoutePointers& p, const RouteArgs& a, int64_t t) {
@@ -17,7 +17,7 @@ RouteToken<A> token_at(const RoutePointers& p, const RouteArgs& a, int64_t t) {
           a};
 }
 
-/// One block of tokens: choices, weights, and sums for the statistics: (2, E).
+/// One block of tokens: choices, weights, and sums for the statistics, (2, E).
 template <class A>
 void route_block(const RoutePointers& p, const RouteArgs& a, int64_t begin, int64_t end, double* sums,
                  int64_t& bad) {
@@ -35,7 +35,7 @@ void route_block(const RoutePointers& p, const RouteArgs& a, int64_t begin, int6
   }
 }
 
-/// Rows sorted by expert, each expert's in the order of its tokens.
+/// Assigns rows sorted by expert, and within an expert by token.
 template <class A>
 void make_slots(const RoutePointers& p, const RouteArgs& a) {
   const int64_t n = p.tokens * a.top_k;
@@ -45,7 +45,7 @@ void make_slots(const RoutePointers& p, const RouteArgs& a) {
     if (p.experts[i] >= 0) ++begin[p.experts[i] + 1];
   for (int64_t e = 0; e < a.experts; ++e) begin[e + 1] += begin[e];
   int32_t* sorted = scratch<int32_t>(1, n);
-  int64_t* at = p.counts;  // where the next assignment goes
+  int64_t* at = p.counts;  // position of each expert's next assignment
   std::copy(begin, begin + a.experts, at);
   for (int64_t i = 0; i < n; ++i)
     if (p.experts[i] >= 0) sorted[at[p.experts[i]]++] = static_cast<int32_t>(i);

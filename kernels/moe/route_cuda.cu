@@ -8,8 +8,9 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokenThreads = 64;  // of blocks with a token a thread: 16,384 tokens reach all multiprocessors
-constexpr int kMostThreads = 1024;  // of the one block that reads all logits
+// block size with one token a thread: 16,384 tokens use all multiprocessors
+constexpr int kTokenThreads = 64;
+constexpr int kMostThreads = 1024;  // size of the single block that reads all logits
 
 template <class A>
 __device__ RouteToken<A> token_at(const RoutePointers& p, const RouteArgs& a, int64_t t) {
@@ -18,7 +19,7 @@ __device__ RouteToken<A> token_at(const RoutePointers& p, const RouteArgs& a, in
           a};
 }
 
-/// A thread a token.
+/// One thread for each token.
 template <class A>
 __global__ void choose(RoutePointers p, RouteArgs a) {
   for (int64_t t = grid_thread(); t < p.tokens; t += grid_stride()) {
@@ -31,7 +32,7 @@ __global__ void choose(RoutePointers p, RouteArgs a) {
   }
 }
 
-/// What a token adds to the statistics of its run: that it chose expert i, or its score of it.
+/// Term of a token in the statistics of its run: its choice of expert i, or its score of it.
 template <class A>
 struct Statistic {
   RoutePointers p;
@@ -50,7 +51,8 @@ struct Statistic {
   }
 };
 
-/// A block an expert: which assignments it keeps. Kept ones get their place among the expert's as slot.
+/// One block for each expert: selects the assignments that it keeps. Their slot becomes their index among the
+/// expert's.
 template <class A>
 __global__ void keep(RoutePointers p, RouteArgs a) {
   int64_t* counts = shared_memory<int64_t>();
@@ -65,13 +67,13 @@ __global__ void keep(RoutePointers p, RouteArgs a) {
   };
   int64_t all = 0, total = 0;
   int64_t before = sum_before(counted([](uint64_t) { return true; }), counts, all);
-  uint64_t least = 0;  // ranks above it are kept, and the first of those equal to it
+  uint64_t least = 0;  // higher ranks are kept, and the first ones of equal rank
   int64_t equal_kept = n, equal_before = 0;
   if (a.capacity > 0 && all > a.capacity && a.drop != Drop::last_token) {
     const KeptRanks k = kept_ranks<A>(a.capacity, counted, counts);
     least = k.least, equal_kept = k.equal_kept;
     equal_before = sum_before(counted([&](uint64_t w) { return w == least; }), counts, total);
-    // Places are given anew, among the kept.
+    // New indices among the kept choices.
     int64_t mine = 0, equal = equal_before;
     for (int64_t i = begin; i < end; ++i)
       if (p.experts[i] == e) mine += rank(i) > least || (rank(i) == least && equal++ < equal_kept);
@@ -88,7 +90,7 @@ __global__ void keep(RoutePointers p, RouteArgs a) {
   if (threadIdx.x == 0) p.counts[e] = a.capacity > 0 && all > a.capacity ? a.capacity : all;
 }
 
-/// Places become rows of all experts.
+/// Turns indices within an expert into rows over all experts.
 __global__ void place_rows(RoutePointers p, RouteArgs a) {
   const int64_t runs = p.tokens / p.run;
   for (int64_t e = grid_thread(); e < a.experts; e += grid_stride())
@@ -102,8 +104,7 @@ __global__ void place_rows(RoutePointers p, RouteArgs a) {
   }
 }
 
-/// One block: finds the first token with a logit that is not finite. Neighbouring threads read neighbouring
-/// logits.
+/// One block: finds the first token with a non-finite logit. Neighbouring threads read neighbouring logits.
 template <class A>
 __global__ void find_bad(RoutePointers p, RouteArgs a) {
   const A* logits = static_cast<const A*>(p.logits);

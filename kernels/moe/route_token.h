@@ -1,5 +1,5 @@
-// What the router does with one token: shared by the CPU and CUDA kernels, which are compiled apart. Needs no
-// memory beside its arguments.
+// Router for one token, shared by the CPU and CUDA kernels, which are compiled separately. Needs no memory
+// beside its arguments.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -20,7 +20,7 @@ struct RouteToken {
   LT_HD A score(int64_t i) const { return a.sigmoid ? sigmoid(logits[i]) : std::exp(logits[i] - lse); }
   LT_HD A key(int64_t i) const { return bias ? score(i) + bias[i] : logits[i]; }
 
-  /// Sets lse and sum; false when a logit is not finite.
+  /// Sets lse and sum; false if a logit is not finite.
   LT_HD bool prepare() {
     A most = logits[0], exps = 0, scores = 0;
     bool finite = true;
@@ -67,7 +67,7 @@ struct RouteToken {
     return kept;
   }
 
-  /// The chosen experts of token `t` and their weights.
+  /// Chooses the experts of token `t` and their weights.
   LT_HD void choose(int64_t t, int32_t* experts, A* weights) const {
     if (a.selection == Selection::expert_choice) {  // all are candidates; capacity decides
       for (int64_t i = 0; i < a.experts; ++i) {
@@ -114,14 +114,14 @@ struct RouteToken {
     for (int64_t j = 0; j < a.top_k; ++j) weights[j] *= factor;
   }
 
-  /// The softmax is over the chosen logits alone.
+  /// True if the softmax is over the chosen logits only.
   LT_HD bool over_chosen() const { return a.top_k_first && !a.sigmoid; }
   LT_HD A tiny() const { return a.sigmoid ? A(1e-20) : A(0); }
 
-  /// dlogits = 0 + table's and z's part + weights' part.
+  /// dlogits = terms of table and z + term of the weights.
   LT_HD void backward(A* dlogits, const A* dweights, const int32_t* experts, const A* weights,
                       const double* table, A z) const {
-    // Of all scores: those of the table.
+    // Dot product of the table with the normalized scores.
     A dot = 0;
     if (table)
       for (int64_t i = 0; i < a.experts; ++i) dot += static_cast<A>(table[i]) * score(i) / sum;
@@ -133,7 +133,7 @@ struct RouteToken {
     }
     const auto expert = [&](int64_t j) { return experts[j] < 0 ? -1 - experts[j] : experts[j]; };
     const A scale = static_cast<A>(a.scale);
-    A weighted = 0, total = tiny();  // sum of dw * score, and of scores, over the chosen
+    A weighted = 0, total = tiny();  // sums of dw * weight and of scores over the chosen experts
     for (int64_t j = 0; j < a.top_k; ++j) {
       weighted += dweights[j] * weights[j];
       total += score(expert(j));
@@ -159,7 +159,7 @@ struct RouteToken {
       softmax_dot += d;
       dlogits[expert(j)] += d;
     }
-    if (!a.renormalize)  // else the sum over the chosen is zero
+    if (!a.renormalize)  // otherwise the sum over the chosen experts is zero
       for (int64_t i = 0; i < a.experts; ++i) dlogits[i] -= softmax_dot * score(i);
   }
 };

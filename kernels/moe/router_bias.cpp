@@ -7,7 +7,8 @@ namespace ltrain {
 void move_router_bias(Stream& s, Tensor bias, Tensor chosen, double rate) {
   LT_CHECK(bias.shape.rank == 2 && chosen.shape.rank == 2 && chosen.shape[0] == bias.shape[0] &&
                chosen.cols() >= bias.cols(),
-           "bias of routers {} by choices {}", to_string(bias.shape), to_string(chosen.shape));
+           "router bias: expected bias (layers, E) and choices (layers, at least E), got {} and {}",
+           to_string(bias.shape), to_string(chosen.shape));
   if (s.meta()) {
     s.meta()->add(s,
                   op_cost("move_router_bias", OpClass::elementwise, 3.0 * bias.elements(), {bias}, {bias}));

@@ -1,13 +1,14 @@
-// Balance without a loss (DeepSeek-V3, arXiv:2408.15664): a bias on the scores that experts are chosen by.
+// Balance without a loss (DeepSeek-V3, arXiv:2408.15664): a bias on the scores used for the choice of
+// experts.
 #pragma once
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
 
 namespace ltrain {
 
-/// For each row: bias_i += rate * sign(mean - n_i), where n are the first E numbers of the row of `chosen`,
+/// For each row: bias_i += rate * sign(mean - n_i), where n is the first E numbers of the row of `chosen`,
 /// the choices of each expert in a step over all ranks. bias: (layers, E) f32 or f64; chosen: (layers, at
-/// least E) f64. A row without choices stays as it is.
+/// least E) f64. A row without choices is unchanged.
 void move_router_bias(Stream& s, Tensor bias, Tensor chosen, double rate);
 
 LT_KERNEL(move_router_bias, DType t, void* bias, const double* chosen, int64_t layers, int64_t experts,

@@ -6,7 +6,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// A thread an expert of a layer.
+/// One thread for each expert of a layer.
 template <class A>
 __global__ void move_bias(A* bias, const double* chosen, int64_t layers, int64_t experts, int64_t stride,
                           double rate) {

@@ -1,4 +1,4 @@
-// The step of one expert's bias: shared by the CPU and CUDA kernels, which are compiled apart.
+// Step of one expert's bias, shared by the CPU and CUDA kernels, which are compiled separately.
 #pragma once
 #include "kernels/tensor/host_device.h"
 

@@ -13,8 +13,10 @@ void keep_of_all(Stream& s, Tensor kept, Tensor counts, Tensor experts, Tensor w
                weights.shape == experts.shape && kept.shape == Shape({mine, a.top_k}) && first >= 0 &&
                first + mine <= all && counts.elements() == a.experts && capacity > 0 &&
                tokens.seq % (tokens.context * (tokens.mirrored ? 2 : 1)) == 0,
-           "a capacity of {} for {} tokens of {} from {} on: {} samples of {} over {}", capacity, mine, all,
-           first, tokens.batch, tokens.seq, tokens.context);
+           "keep_of_all: expected a capacity above 0 and choices of {} samples of {} tokens over {} context "
+           "ranks, {} of them this rank's from {} on; got capacity {}, experts {}, weights {}, kept {}",
+           tokens.batch, tokens.seq, tokens.context, mine, first, capacity, to_string(experts.shape),
+           to_string(weights.shape), to_string(kept.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("keep_of_all", OpClass::elementwise, 0, {kept, counts}, {experts, weights}));
     place(s, "keep_of_all", Rule::elementwise, {kept}, {experts, weights});

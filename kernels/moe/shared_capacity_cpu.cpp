@@ -13,11 +13,12 @@ void keep(const SharedCapacityPointers& p, const RouteArgs& a) {
   const A* weights = static_cast<const A*>(p.weights);
   int64_t* begin = scratch<int64_t>(0, a.experts + 1);
   int64_t* next = scratch<int64_t>(1, a.experts);
-  int32_t* sorted = scratch<int32_t>(2, p.choices);  // by expert, then token
+  int32_t* sorted = scratch<int32_t>(2, p.choices);  // sorted by expert, then token
   std::fill(begin, begin + a.experts + 1, 0);
   for (int64_t i = 0; i < p.choices; ++i) {
-    // Other ranks' choices have come over a group; what is no expert would be counted outside of the table.
-    LT_CHECK(p.experts[i] < a.experts, "a choice of expert {}, of {}", p.experts[i], a.experts);
+    // Choices of other ranks come from a collective; an invalid expert would index outside the table.
+    LT_CHECK(p.experts[i] < a.experts, "expected a choice among {} experts, got expert {}", a.experts,
+             p.experts[i]);
     if (p.experts[i] >= 0) ++begin[p.experts[i] + 1];
   }
   for (int64_t e = 0; e < a.experts; ++e) begin[e + 1] += begin[e];

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A block an expert; a thread a run of the choices of all ranks, by token.
+/// One block for each expert; one thread for a run of the choices of all ranks, by token.
 template <class A>
 __global__ void keep_of_all(SharedCapacityPointers p, RouteArgs a) {
   int64_t* counts = shared_memory<int64_t>();
@@ -28,7 +28,7 @@ __global__ void keep_of_all(SharedCapacityPointers p, RouteArgs a) {
   const bool by_rank = all > a.capacity && a.drop != Drop::last_token;
   KeptRanks k;
   if (by_rank) k = kept_ranks<A>(a.capacity, counted, counts);
-  // Choices so far of those that are kept if few enough come before them.
+  // Count of eligible choices so far; a choice is kept if few enough come before it.
   const int64_t most = by_rank ? k.equal_kept : a.capacity;
   int64_t so_far = before;
   if (by_rank) so_far = sum_before(counted([&](uint64_t r) { return r == k.least; }), counts, total);

@@ -10,8 +10,10 @@ void sort_choices(Stream& s, const Routing& r, Tensor kept, Tensor router_counts
   LT_CHECK(r.slots.shape == r.experts.shape && kept.shape == r.experts.shape &&
                r.sources.elements() == r.experts.elements() && n >= 1 && which.count <= kMostListed &&
                (!which.only || which.count <= n),
-           "sorting choices {} kept as {} for {} experts", to_string(r.experts.shape), to_string(kept.shape),
-           n);
+           "sort_choices: expected slots and kept {}, {} sources and at most {} listed experts; got slots "
+           "{}, kept {}, {} sources, {} listed, {} experts",
+           to_string(r.experts.shape), r.experts.elements(), kMostListed, to_string(r.slots.shape),
+           to_string(kept.shape), r.sources.elements(), which.count, n);
   if (s.meta()) {
     s.meta()->add(s,
                   op_cost("sort_choices", OpClass::elementwise, 0, {r.slots, r.sources}, {r.experts, kept}));

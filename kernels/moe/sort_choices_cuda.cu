@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A block an expert: the place of each of its choices among them, as slot.
+/// One block for each expert: the slot of each choice becomes its index among the expert's choices.
 __global__ void sort_choices_of(ChoicePointers p) {
   int64_t* counts = shared_memory<int64_t>();
   const int64_t begin = p.choices * threadIdx.x / blockDim.x,
@@ -22,7 +22,7 @@ __global__ void sort_choices_of(ChoicePointers p) {
   if (threadIdx.x == 0 && blockIdx.x == 0) p.counts[p.n] = *p.last;
 }
 
-/// Places become rows of all experts; choices of no expert here get none.
+/// Turns indices within an expert into rows over all experts; other choices get none.
 __global__ void place_choices(ChoicePointers p) {
   for (int64_t i = grid_thread(); i < p.choices; i += grid_stride()) {
     const int64_t expert = p.place(i);

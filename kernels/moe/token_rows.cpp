@@ -13,9 +13,12 @@ TokenRows pointers(const Routing& r, int64_t cols, bool weighted) {
 }  // namespace
 
 void permute_rows(Stream& s, Tensor out, Tensor x, const Routing& r, int64_t rows) {
-  LT_CHECK(out.shape[0] >= rows && out.cols() == x.cols() && x.shape[0] == r.slots.shape[0] &&
-               out.dtype == x.dtype,
-           "permute of {} into {} rows of {}", to_string(x.shape), rows, to_string(out.shape));
+  LT_CHECK(
+      out.shape[0] >= rows && out.cols() == x.cols() && x.shape[0] == r.slots.shape[0] &&
+          out.dtype == x.dtype,
+      "permute_rows: expected x ({}, C) and out (at least {}, C) of one dtype, got x {} {} and out {} {}",
+      r.slots.shape[0], rows, dtype_name(x.dtype), to_string(x.shape), dtype_name(out.dtype),
+      to_string(out.shape));
   if (s.meta()) {
     const Tensor to = out.narrow(0, rows);
     s.meta()->add(s, op_cost("permute_rows", OpClass::elementwise, 0, {to}, {to}));
@@ -26,8 +29,9 @@ void permute_rows(Stream& s, Tensor out, Tensor x, const Routing& r, int64_t row
 }
 
 void combine_rows(Stream& s, Tensor y, Tensor z, const Routing& r, bool weighted) {
-  LT_CHECK(y.cols() == z.cols() && y.shape[0] == r.slots.shape[0] && y.dtype == z.dtype, "combine {} into {}",
-           to_string(z.shape), to_string(y.shape));
+  LT_CHECK(y.cols() == z.cols() && y.shape[0] == r.slots.shape[0] && y.dtype == z.dtype,
+           "combine_rows: expected y ({}, {}) {}, got {} {}", r.slots.shape[0], z.cols(), dtype_name(z.dtype),
+           to_string(y.shape), dtype_name(y.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("combine_rows", OpClass::elementwise, 2.0 * z.elements(), {y}, {z}));
     place(s, "combine_rows", Rule::linear, {y}, {z});
@@ -41,11 +45,13 @@ void combine_rows(Stream& s, Tensor y, Tensor z, const Routing& r, bool weighted
 void combine_rows_backward(Stream& s, Tensor dz, Tensor dweights, Tensor dy, Tensor z, const Routing& r) {
   LT_CHECK(dz.shape == z.shape && dy.cols() == z.cols() && dy.shape[0] == r.slots.shape[0] &&
                dweights.shape == r.weights.shape,
-           "combine backward of {} into {}", to_string(dy.shape), to_string(dz.shape));
+           "combine_rows backward: expected dz {}, dy ({}, {}) and dweights {}, got {}, {} and {}",
+           to_string(z.shape), r.slots.shape[0], z.cols(), to_string(r.weights.shape), to_string(dz.shape),
+           to_string(dy.shape), to_string(dweights.shape));
   if (s.meta()) {
     s.meta()->add(s,
                   op_cost("combine_rows_backward", OpClass::elementwise, 3.0 * z.elements(), {dz}, {z, dy}));
-    // The weights' gradient is linear in z, which may be a rank's summand.
+    // dweights is linear in z, which may be a summand of a rank.
     place(s, "combine_rows_backward", Rule::linear, {dweights}, {z});
     place(s, "combine_rows_backward", Rule::elementwise, {dz}, {dy, r.weights});
     return;

@@ -1,4 +1,4 @@
-// Rows of tokens to rows sorted by expert, and back: without atomics, each row of a result is written once.
+// Permute and unpermute of token rows: without atomics, each row of a result is written once.
 #pragma once
 #include "kernels/moe/route.h"
 #include "kernels/tensor/kernel.h"
@@ -11,8 +11,8 @@ void permute_rows(Stream& s, Tensor out, Tensor x, const Routing& r, int64_t row
 /// y[t] = sum over j of [weights[t, j]] z[slots[t, j]], in the order of j; dropped assignments add nothing.
 /// z: (rows, C), y: (T, C). `weighted` false: weights 1, the backward of permute_rows.
 void combine_rows(Stream& s, Tensor y, Tensor z, const Routing& r, bool weighted);
-/// Of combine_rows with weights: dz[row] = weight dy[token], dweights (T, k, as weights) = dy[token] .
-/// z[row], 0 for dropped assignments. dz may be z itself.
+/// Gradients of combine_rows with weights: dz[row] = weight dy[token]; dweights (T, k, dtype of the weights)
+/// = dy[token] . z[row], 0 for dropped assignments. dz may alias z.
 void combine_rows_backward(Stream& s, Tensor dz, Tensor dweights, Tensor dy, Tensor z, const Routing& r);
 
 struct TokenRows {
@@ -20,7 +20,7 @@ struct TokenRows {
   const void* weights;  ///< null: 1
   int64_t tokens, top_k, cols;
   template <class F>
-  void sizes(F&& f) const {  // for messages
+  void sizes(F&& f) const {  // names for messages
     f("tokens", tokens), f("top_k", top_k), f("cols", cols);
   }
 };

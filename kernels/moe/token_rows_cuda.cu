@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A thread a pack of N channels, as in what follows.
+/// One thread for each pack of N channels, here and below.
 template <class T, int N>
 __global__ void permute(T* out, const T* x, TokenRows p, int64_t rows) {
   const int64_t packs = p.cols / N;
@@ -37,7 +37,7 @@ __global__ void combine(T* y, const T* z, TokenRows p) {
   }
 }
 
-/// A warp an assignment.
+/// One warp for each assignment.
 template <class T, int N>
 __global__ void combine_backward(T* dz, compute_t<T>* dweights, const T* dy, const T* z, TokenRows p) {
   using A = compute_t<T>;

@@ -8,7 +8,9 @@ void head_norm_forward(Stream& s, Tensor y, Tensor x, Tensor rstd, Tensor weight
   const int64_t all = p.heads * p.width;
   LT_CHECK(p.first + all <= y.cols() && weight.elements() == p.width &&
                (!x.defined() || (x.cols() == all && rstd.cols() == p.heads)),
-           "norm of {} heads of {} from column {} of {}", p.heads, p.width, p.first, to_string(y.shape));
+           "head norm: expected {} heads of {} columns from column {} on within y, a weight of {} elements, "
+           "and x and rstd of {} and {} columns or undefined; got y {}, weight {}",
+           p.heads, p.width, p.first, p.width, all, p.heads, to_string(y.shape), to_string(weight.shape));
   if (s.meta()) {
     OpCost cost = op_cost("head_norm_forward", OpClass::elementwise, 4.0 * y.rows() * all, {}, {});
     cost.dtype = y.dtype;
@@ -26,8 +28,10 @@ void head_norm_backward(Stream& s, Tensor dy, Tensor dweight, Tensor x, Tensor r
                         const HeadNorm& p, bool accumulate) {
   LT_CHECK(p.first + p.heads * p.width <= dy.cols() && x.cols() == p.heads * p.width &&
                dweight.elements() == p.width,
-           "norm backward of {} heads of {} from column {} of {}", p.heads, p.width, p.first,
-           to_string(dy.shape));
+           "head norm backward: expected {} heads of {} columns from column {} on within dy, x of {} columns "
+           "and dweight of {} elements; got dy {}, x {}, dweight {}",
+           p.heads, p.width, p.first, p.heads * p.width, p.width, to_string(dy.shape), to_string(x.shape),
+           to_string(dweight.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("head_norm_backward", OpClass::elementwise, 10.0 * x.elements(), {x}, {x, x}));
     place_operand_gradient(s, "head_norm_backward", dweight, weight, {dy, x}, accumulate);

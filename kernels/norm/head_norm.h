@@ -1,4 +1,4 @@
-// RMSNorm over parts of a row: of each query or key head before its rotation, or of all of them as one.
+// RMSNorm over parts of a row: each query or key head before its rotation, or all heads as one.
 #pragma once
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
@@ -11,15 +11,15 @@ struct HeadNorm {
   double eps = 1e-5;
   double weight_offset = 0;  ///< added to every weight
   template <class F>
-  void sizes(F&& f) const {  // for messages
+  void sizes(F&& f) const {  // names for messages
     f("heads", heads), f("width", width);
   }
 };
-/// y, those columns, = y * rstd * (weight + weight_offset), rstd = 1 / sqrt(mean(y^2) + eps). y: (T, C) in
-/// place; x (T, heads * width): what it was taken of; rstd (T, heads), f32 (f64 for f64): both for the
-/// backward, and undefined without one. weight: (width).
+/// In those columns: y = y * rstd * (weight + weight_offset), rstd = 1 / sqrt(mean(y^2) + eps). y: (T, C), in
+/// place; x (T, heads * width), copy of the input, and rstd (T, heads), f32 (f64 for f64): saved for
+/// backward, undefined without one. weight: (width).
 void head_norm_forward(Stream& s, Tensor y, Tensor x, Tensor rstd, Tensor weight, const HeadNorm& part);
-/// dy, those columns, becomes the gradient of what was normed. dweight: (width) f32 (f64 for f64).
+/// In those columns dy becomes the gradient of the input. dweight: (width) f32 (f64 for f64).
 void head_norm_backward(Stream& s, Tensor dy, Tensor dweight, Tensor x, Tensor rstd, Tensor weight,
                         const HeadNorm& part, bool accumulate);
 

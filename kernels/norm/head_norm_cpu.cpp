@@ -8,8 +8,8 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// One head in place; its rstd. Compiled once: inlined, its sum has other bits where nothing is kept for a
-/// backward than where something is, and a forward that runs again must repeat the first.
+/// Norm of one head in place; returns its rstd. Compiled once: if inlined, the sum would have different bits
+/// with and without saving for backward, and recomputation must repeat the first forward.
 template <class T>
 __attribute__((noinline)) compute_t<T> norm_one(T* at, const T* w, const HeadNorm& p) {
   using A = compute_t<T>;
@@ -44,7 +44,7 @@ void head_norm_backward_cpu(DType t, void* dy, void* dweight, const void* x, con
                             const void* weight, int64_t rows, int64_t cols, HeadNorm p, bool accumulate) {
   dispatch_float(t, [&]<class T>() {
     using A = compute_t<T>;
-    constexpr int64_t kBlock = 64;  // rows summed first, whatever the threads
+    constexpr int64_t kBlock = 64;  // rows of a partial sum, independent of the number of threads
     const int64_t blocks = (rows + kBlock - 1) / kBlock;
     const T* w = static_cast<const T*>(weight);
     const A offset = A(p.weight_offset);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-/// A block a head of a row.
+/// One block for each head of a row.
 template <class T>
 __global__ void norm(T* y, T* x, compute_t<T>* rstd, const T* w, int64_t count, int64_t cols, HeadNorm p) {
   using A = compute_t<T>;
@@ -26,7 +26,7 @@ __global__ void norm(T* y, T* x, compute_t<T>* rstd, const T* w, int64_t count, 
   }
 }
 
-/// What head n of all rows adds to the weight's gradient.
+/// Term of head n of all rows in the gradient of the weight.
 template <class T>
 struct WeightTerm {
   const T *dy, *x;

@@ -5,7 +5,8 @@
 namespace ltrain {
 namespace {
 
-/// Random numbers take longer than the rest: a profile knows ops that make them apart.
+/// Op name: random numbers take longer than the rest, so that a profile has separate entries for ops with
+/// dropout.
 std::string_view forward_name(const NormForward& a) {
   return a.dropout.on() ? "norm_forward_dropout" : "norm_forward";
 }
@@ -25,8 +26,12 @@ void place_norm(Stream& s, const char* name, const NormForward& a, Tensor out) {
 
 void norm_forward(Stream& s, const NormForward& a) {
   LT_CHECK(a.y.shape == a.x.shape && a.weight.elements() == a.x.cols() && a.rstd.elements() == a.x.rows(),
-           "norm of {} with weight {}", to_string(a.x.shape), to_string(a.weight.shape));
-  LT_CHECK(a.delta.defined() == a.sum.defined(), "norm: delta and sum go together");
+           "norm: expected y {}, weight of {} elements and {} values of rstd, got y {}, weight {}, rstd {}",
+           to_string(a.x.shape), a.x.cols(), a.x.rows(), to_string(a.y.shape), to_string(a.weight.shape),
+           to_string(a.rstd.shape));
+  LT_CHECK(a.delta.defined() == a.sum.defined(),
+           "norm: expected delta and sum together or neither, got only {}",
+           a.delta.defined() ? "delta" : "sum");
   if (s.meta()) {
     OpCost cost = op_cost(forward_name(a), OpClass::elementwise, 6.0 * a.x.elements(), {a.y}, {a.x});
     if (a.delta.defined()) cost.bytes += 2.0 * a.delta.bytes();
@@ -42,8 +47,9 @@ void norm_forward(Stream& s, const NormForward& a) {
 }
 
 void residual_add(Stream& s, Tensor sum, Tensor x, Tensor delta, const Dropout& dropout) {
-  LT_CHECK(sum.shape == x.shape && delta.shape == x.shape, "residual add of {} to {}", to_string(delta.shape),
-           to_string(x.shape));
+  LT_CHECK(sum.shape == x.shape && delta.shape == x.shape,
+           "residual_add: expected sum and delta {}, got {} and {}", to_string(x.shape), to_string(sum.shape),
+           to_string(delta.shape));
   const char* name = dropout.on() ? "residual_add_dropout" : "residual_add";
   if (s.meta()) {
     s.meta()->add(s, op_cost(name, OpClass::elementwise, 1.0 * x.elements(), {sum}, {x, delta}));
@@ -57,7 +63,9 @@ void residual_add(Stream& s, Tensor sum, Tensor x, Tensor delta, const Dropout& 
 
 void norm_backward(Stream& s, const NormBackward& a) {
   LT_CHECK(a.dy.shape == a.x.shape && a.dx.shape == a.x.shape && a.dweight.elements() == a.x.cols(),
-           "norm backward of {} into {}", to_string(a.x.shape), to_string(a.dx.shape));
+           "norm backward: expected dy and dx {} and dweight of {} elements, got dy {}, dx {}, dweight {}",
+           to_string(a.x.shape), a.x.cols(), to_string(a.dy.shape), to_string(a.dx.shape),
+           to_string(a.dweight.shape));
   if (s.meta()) {
     OpCost cost = op_cost("norm_backward", OpClass::elementwise, 12.0 * a.x.elements(), {a.dx}, {a.dy, a.x});
     if (!a.first) cost.bytes += static_cast<double>(a.dx.bytes());

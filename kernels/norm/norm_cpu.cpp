@@ -20,7 +20,7 @@ inline void add_row(T* sum, const T* x, const T* delta, compute_t<T>* factor, in
   }
 }
 
-/// y: null: done(row, y of the row) has each while it is there.
+/// y null: calls done(row, y of the row) with each row in scratch.
 template <class T, class Done>
 void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd, const T* x,
              const T* delta, const T* weight, const T* bias, const DropoutArgs& dropout, Done&& done) {
@@ -35,7 +35,7 @@ void forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rs
       if (delta) {
         T* sr = sum + row * C;
         add_row(sr, xr, delta + row * C, factor, row, C, dropout);
-        xr = sr;  // the norm sees the sum as it was rounded, so that backward sees the same
+        xr = sr;  // the norm reads the rounded sum, so that backward sees the same
       }
       A total = 0, squares = 0;
       if (shape.kind == NormKind::layer) {

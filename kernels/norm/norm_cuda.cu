@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Rows of any length, one element at a time. The row is read three times, the last two from the caches.
+// Rows of any length, one element at a time. The row is read three times, twice from the caches.
 
 template <class T>
 __device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t cols, const DropoutArgs& d) {
@@ -19,7 +19,7 @@ __device__ void add_row(T* sum, const T* x, const T* delta, int64_t row, int64_t
   }
 }
 
-/// A block one row: give(index, value) for each element of the result.
+/// Norm of one row by one block: calls give(index, value) for each element of the result.
 template <class T, class Give>
 __device__ void norm_any_row(const NormShape& shape, T* sum, compute_t<T>* mean, compute_t<T>* rstd,
                              const T* x, const T* delta, const T* weight, const T* bias,
@@ -55,7 +55,7 @@ __device__ void norm_any_row(const NormShape& shape, T* sum, compute_t<T>* mean,
   }
 }
 
-/// A block a row.
+/// One block for each row.
 template <class T>
 __global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, compute_t<T>* rstd,
                              const T* x, const T* delta, const T* weight, const T* bias,
@@ -64,7 +64,7 @@ __global__ void norm_forward(NormShape shape, T* y, T* sum, compute_t<T>* mean, 
                [&](int64_t at, compute_t<T> v) { put(y, at, v); });
 }
 
-/// A block goes over rows.
+/// One block for several rows.
 template <class T>
 __global__ void norm_forward_fp8(NormShape shape, NormCodes out, T* sum, compute_t<T>* mean,
                                  compute_t<T>* rstd, const T* x, const T* delta, const T* weight,

@@ -5,8 +5,9 @@
 namespace ltrain {
 
 void norm_moments(Stream& s, Tensor moments, Tensor x, NormKind kind) {
-  LT_CHECK(moments.elements() == x.rows() * norm_moment_count(kind), "norm moments of {} into {}",
-           to_string(x.shape), to_string(moments.shape));
+  LT_CHECK(moments.elements() == x.rows() * norm_moment_count(kind),
+           "norm moments: expected {} moments, got {}", x.rows() * norm_moment_count(kind),
+           to_string(moments.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("norm_moments", OpClass::elementwise, 2.0 * x.elements(), {moments}, {x}));
     place(s, "norm_moments", Rule::elementwise, {moments}, {x});
@@ -20,8 +21,10 @@ void norm_apply(Stream& s, const NormApply& a) {
   const int64_t each = a.x.rows() * norm_moment_count(a.kind);
   LT_CHECK(a.y.shape == a.x.shape && a.weight.elements() == a.x.cols() && a.rstd.elements() == a.x.rows() &&
                a.moments.elements() % each == 0,
-           "norm of {} with weight {} and moments {}", to_string(a.x.shape), to_string(a.weight.shape),
-           to_string(a.moments.shape));
+           "norm: expected y {}, weight of {} elements, {} values of rstd and moments in multiples of {}; "
+           "got y {}, weight {}, rstd {}, moments {}",
+           to_string(a.x.shape), a.x.cols(), a.x.rows(), each, to_string(a.y.shape),
+           to_string(a.weight.shape), to_string(a.rstd.shape), to_string(a.moments.shape));
   if (s.meta()) {
     s.meta()->add(s, op_cost("norm_apply", OpClass::elementwise, 4.0 * a.x.elements(), {a.y}, {a.x}));
     place(s, "norm_apply", Rule::elementwise, {a.y}, {a.x, a.moments});
@@ -39,7 +42,9 @@ void norm_apply(Stream& s, const NormApply& a) {
 void norm_cut_dots(Stream& s, const NormCutBackward& a) {
   LT_CHECK(a.dy.shape == a.x.shape && a.dots.elements() == a.x.rows() * norm_moment_count(a.kind) &&
                a.dweight.elements() == a.x.cols(),
-           "norm sums of {} into {}", to_string(a.dy.shape), to_string(a.dots.shape));
+           "norm sums: expected dy {}, {} dots and dweight of {} elements, got dy {}, dots {}, dweight {}",
+           to_string(a.x.shape), a.x.rows() * norm_moment_count(a.kind), a.x.cols(), to_string(a.dy.shape),
+           to_string(a.dots.shape), to_string(a.dweight.shape));
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("norm_cut_dots", OpClass::elementwise, 6.0 * a.x.elements(), {a.dots}, {a.dy, a.x}));
@@ -54,8 +59,10 @@ void norm_cut_dots(Stream& s, const NormCutBackward& a) {
 }
 
 void norm_cut_backward(Stream& s, const NormCutBackward& a) {
-  LT_CHECK(a.dx.shape == a.x.shape && a.dy.shape == a.x.shape && a.all_cols >= a.x.cols(),
-           "norm backward of {} into {}", to_string(a.dy.shape), to_string(a.dx.shape));
+  LT_CHECK(
+      a.dx.shape == a.x.shape && a.dy.shape == a.x.shape && a.all_cols >= a.x.cols(),
+      "norm backward: expected dy and dx {} and at least {} columns in all, got dy {}, dx {}, {} columns",
+      to_string(a.x.shape), a.x.cols(), to_string(a.dy.shape), to_string(a.dx.shape), a.all_cols);
   if (s.meta()) {
     OpCost cost =
         op_cost("norm_cut_backward", OpClass::elementwise, 8.0 * a.x.elements(), {a.dx}, {a.dy, a.x});

@@ -1,6 +1,6 @@
-// RMSNorm and LayerNorm of rows whose columns several ranks share. Each rank takes the moments of its
-// columns; gathered, they give every rank the mean and the scale (Chan, Golub, LeVeque 1979); backward two
-// sums over the row go the same way. The communication between the halves is the caller's.
+// RMSNorm and LayerNorm of rows with columns sharded over ranks. Each rank computes the moments of its
+// columns. Gathered, they give every rank the mean and the scale (Chan, Golub, LeVeque 1979). Backward
+// gathers two sums over the row in the same way. The caller communicates between the halves.
 #pragma once
 #include "kernels/norm/norm.h"
 
@@ -9,28 +9,28 @@ namespace ltrain {
 /// Numbers for a row: rms {sum of squares}; layer {mean, sum of squared distances from it}.
 constexpr int64_t norm_moment_count(NormKind kind) { return kind == NormKind::layer ? 2 : 1; }
 
-/// moments (T, count) f32 (f64 for f64) of this rank's columns; x: (T, C).
+/// moments: (T, count) f32 (f64 for f64), over this rank's columns; x: (T, C).
 void norm_moments(Stream& s, Tensor moments, Tensor x, NormKind kind);
 
 struct NormApply {
   NormKind kind = NormKind::rms;
   Tensor x;             ///< (T, C) this rank's columns
-  Tensor moments;       ///< (ranks * T, count) of all ranks, each with C columns
+  Tensor moments;       ///< (ranks * T, count) from all ranks, each with C columns
   Tensor weight, bias;  ///< (C); bias: layer only
-  Tensor y;             ///< (T, C) out
-  Tensor mean, rstd;    ///< (T) out, of the whole row; mean: layer only
+  Tensor y;             ///< (T, C) output
+  Tensor mean, rstd;    ///< (T) output, over the full row; mean: layer only
   double eps = 1e-5;
-  double weight_offset = 0;  ///< NormForward's
+  double weight_offset = 0;  ///< NormForward::weight_offset
 };
 void norm_apply(Stream& s, const NormApply& args);
 
-struct NormCutBackward : NormBackward {  // of this rank's columns
-  Tensor dots;           ///< (T, count) as moments: sum of dxhat * xhat, and for layer of dxhat
-  int64_t all_cols = 0;  ///< of the whole row
+struct NormCutBackward : NormBackward {  // over this rank's columns
+  Tensor dots;           ///< (T, count) like moments: sum of dxhat * xhat, and for layer of dxhat
+  int64_t all_cols = 0;  ///< columns of the full row
 };
-/// Writes dots over this rank's columns (to be summed over the ranks), dweight and dbias.
+/// Writes dots over this rank's columns (the caller sums them over the ranks), dweight and dbias.
 void norm_cut_dots(Stream& s, const NormCutBackward& args);
-/// Then dx, with dots of the whole row.
+/// Second half: dx, with dots over the full row.
 void norm_cut_backward(Stream& s, const NormCutBackward& args);
 
 LT_KERNEL(norm_moments, DType t, NormShape shape, void* moments, const void* x)

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A block a row.
+/// One block for each row.
 template <class T>
 __global__ void norm_moments(NormShape shape, compute_t<T>* moments, const T* x) {
   using A = compute_t<T>;
@@ -37,7 +37,7 @@ __global__ void norm_apply(NormShape shape, int ranks, T* y, compute_t<T>* mean,
   const int64_t C = shape.cols, rows = shape.rows, row = blockIdx.x;
   const A offset = A(shape.weight_offset);
   const bool layer = shape.kind == NormKind::layer;
-  A m = 0, squares = 0;  // every thread, in the same order
+  A m = 0, squares = 0;  // all threads, in the same order
   if (layer) {
     for (int r = 0; r < ranks; ++r) m += moments[2 * (r * rows + row)];
     m /= ranks;
@@ -96,7 +96,7 @@ __global__ void norm_cut_backward(NormShape shape, int64_t all_cols, T* dx, cons
 
 dim3 row_blocks(const NormShape& shape) { return dim3(static_cast<unsigned>(shape.rows)); }
 
-/// Null where the kind of norm has none.
+/// Null for a norm without a mean.
 template <class A>
 const A* mean_of(const NormShape& shape, const void* mean) {
   return shape.kind == NormKind::layer ? static_cast<const A*>(mean) : nullptr;

@@ -8,7 +8,9 @@ void norm_forward_fp8(Stream& s, const NormForward& a, const RoundedOutput& out)
   check_rounded(out, a.x.shape);
   LT_CHECK(a.weight.elements() == a.x.cols() && a.rstd.elements() == a.x.rows() &&
                a.delta.defined() == a.sum.defined() && !a.y.defined(),
-           "norm of {} with weight {}", to_string(a.x.shape), to_string(a.weight.shape));
+           "FP8 norm: expected weight of {} elements, {} values of rstd, delta and sum together or neither, "
+           "and no y; got weight {}, rstd {}",
+           a.x.cols(), a.x.rows(), to_string(a.weight.shape), to_string(a.rstd.shape));
   const char* name = a.dropout.on() ? "norm_forward_fp8_dropout" : "norm_forward_fp8";
   if (s.meta()) {
     OpCost cost = op_cost(name, OpClass::elementwise, 7.0 * a.x.elements(), {out.codes}, {a.x});

@@ -1,11 +1,11 @@
-// A norm whose result is written in FP8, for products that read nothing else of it.
+// Norm with FP8 output, for matmuls that read only the codes.
 #pragma once
 #include "kernels/matmul/quantize.h"
 #include "kernels/norm/norm.h"
 
 namespace ltrain {
 
-/// norm_forward without y: the codes that quantize would make of y, which is not written.
+/// norm_forward without y: writes the codes that quantize would make of y.
 void norm_forward_fp8(Stream& s, const NormForward& args, const RoundedOutput& out);
 
 LT_KERNEL(norm_forward_fp8, DType t, NormShape shape, void* codes, const float* step, float* amax, void* sum,

@@ -1,4 +1,4 @@
-// The sums of a norm's backward, shared by the norm of whole rows and of cut ones. Only for *_cpu.cpp files.
+// Sums of a norm's backward, shared by norms of full and of sharded rows. Only for *_cpu.cpp files.
 #pragma once
 #include <algorithm>
 
@@ -9,15 +9,15 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// Of one row: sum of dxhat * xhat, sum of dxhat.
+/// Sums over one row: dxhat * xhat, and dxhat.
 template <class A>
 struct NormDots {
   A dot, total;
 };
 
-/// Goes over all rows: adds to dweight and dbias (or sets them), and hands each row's sums to
-/// `give(row, NormDots)`. Rows are cut into a fixed number of chunks, each with partial sums of its own, so
-/// that the result does not depend on the number of threads.
+/// Goes over all rows: adds to dweight and dbias (or sets them), and passes each row's sums to `give(row,
+/// NormDots)`. A fixed number of chunks of rows has partial sums, so that the result does not depend on the
+/// number of threads.
 template <class T, class A, class Give>
 void norm_backward_sums(const NormShape& shape, A* dweight, A* dbias, const T* dy, const T* x,
                         const T* weight, const A* mean, const A* rstd, Give&& give) {

@@ -1,5 +1,5 @@
-// Norms of rows that the registers of a block hold: every element is loaded and stored once, 16 bytes at a
-// time. Rows that packs do not divide, or longer ones, are norm_cuda.cu's own.
+// Norms of rows that fit the registers of a block: every element is loaded and stored once, 16 bytes at a
+// time. norm_cuda.cu handles longer rows, and rows that are not a multiple of a pack.
 #pragma once
 #include "kernels/cuda/column_sums_cuda.h"
 #include "kernels/cuda/fast_math_cuda.h"
@@ -32,13 +32,13 @@ struct NormForwardPointers {
 template <class T>
 struct NormBackwardPointers {
   T* dx;
-  compute_t<T>*dweight, *dbias;  // dbias: null where there is none
+  compute_t<T>*dweight, *dbias;  // dbias may be null
   const T *dy, *x, *weight;
   const compute_t<T>*mean, *rstd;  // mean: null for rms
 };
 
-/// Calls f<K>(threads) with the packs of a row that a thread has: one, or where that needs more threads than
-/// a block has kMost. False where even they do.
+/// Calls f<K>(threads) with K, the packs of a row for each thread: one, or kMost if one needs more threads
+/// than a block has. False if the row is too long even then.
 template <int kMost, class F>
 bool with_packs_a_thread(int64_t row_packs, F&& f) {
   const auto threads = [&](int k) {
@@ -53,7 +53,7 @@ bool with_packs_a_thread(int64_t row_packs, F&& f) {
   return true;
 }
 
-/// v = x + delta after dropout, rounded to T as `sum` keeps it.
+/// v = x + delta after dropout, rounded to T like `sum`.
 template <bool kDropout, int N, class T>
 __device__ __forceinline__ void add_delta(compute_t<T>* v, T* sum, const T* delta, int64_t at,
                                           const DropoutArgs& d, uint64_t call, int64_t col) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void add_delta(compute_t<T>* v, T* sum, const T* delt
   unpack(v, kept);
 }
 
-/// One row by a block; a thread has the packs threadIdx.x, threadIdx.x + blockDim.x, ... of it and calls
+/// Norm of one row by one block. A thread has the packs threadIdx.x, threadIdx.x + blockDim.x, ... and calls
 /// give(index, values) with each. share: 1 / cols.
 template <class T, int K, bool kLayer, bool kDropout, class Give>
 __device__ __forceinline__ void norm_row(const NormShape& shape, compute_t<T> share,
@@ -97,9 +97,9 @@ __device__ __forceinline__ void norm_row(const NormShape& shape, compute_t<T> sh
       for (int j = 0; j < N; ++j) m += v[k][j];
     m = block_reduce(m, Sum(), A(0), scratch) * share;
   }
+  // Without a mean, missing packs are zero and add nothing.
   for (int k = 0; k < K; ++k)
-    if (!kLayer ||
-        static_cast<int>(threadIdx.x + k * blockDim.x) < packs)  // zeros add nothing without a mean
+    if (!kLayer || static_cast<int>(threadIdx.x + k * blockDim.x) < packs)
       for (int j = 0; j < N; ++j) squares += (v[k][j] - m) * (v[k][j] - m);
   squares = block_reduce(squares, Sum(), A(0), scratch);
   const A r = inverse_root(squares * share + A(shape.eps)), offset = A(shape.weight_offset);
@@ -132,14 +132,14 @@ __global__ void __launch_bounds__(kMostRowThreads)
       [&](int64_t at, const compute_t<T>* v) { store_values<kPackOf<T>>(p.y, at, v); });
 }
 
-/// Output of a norm as FP8 codes, and the largest magnitude where it is asked for.
+/// FP8 output of a norm, and optionally the largest magnitude.
 struct NormCodes {
   uint8_t* codes;
   const float* step;
-  float* amax;  ///< null: nobody asks
+  float* amax;  ///< may be null
 };
 
-/// A block goes over rows.
+/// One block for several rows.
 template <class T, int K, bool kLayer, bool kDropout>
 __global__ void __launch_bounds__(kMostRowThreads)
     norm_forward_fp8_row(NormShape shape, compute_t<T> share,
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
   if (out.amax) keep_largest(out.amax, most, shared_memory<uint32_t>());
 }
 
-/// False, and nothing is done, where rows are not for it.
+/// Returns false, without work, if the rows do not fit.
 template <class T>
 bool norm_forward_in_registers(Stream& s, const NormShape& shape, const NormForwardPointers<T>& p,
                                const DropoutArgs& dropout) {
@@ -171,7 +171,7 @@ bool norm_forward_in_registers(Stream& s, const NormShape& shape, const NormForw
   });
 }
 
-/// Likewise of codes, by `blocks` blocks.
+/// norm_forward_in_registers with FP8 output, by `blocks` blocks.
 template <class T>
 bool norm_forward_fp8_in_registers(Stream& s, const NormShape& shape, const NormForwardPointers<T>& p,
                                    const DropoutArgs& dropout, const NormCodes& out, unsigned blocks) {
@@ -189,7 +189,7 @@ bool norm_forward_fp8_in_registers(Stream& s, const NormShape& shape, const Norm
   });
 }
 
-/// A block a run of the packs of row blockIdx.x (RowGrid).
+/// A block handles a run of packs of row blockIdx.x (RowGrid).
 template <class T, bool kDropout>
 __global__ void residual_add_row(T* sum, const T* x, const T* delta, int64_t cols,
                                  const __grid_constant__ DropoutArgs dropout) {
@@ -213,8 +213,8 @@ bool residual_add_packs(Stream& s, T* sum, const T* x, const T* delta, int64_t r
   return true;
 }
 
-/// The sums of n numbers over the threads of the block; every thread gets them. `scratch`: n kWarp elements
-/// of shared memory, other ones than in the call before.
+/// Sums of n numbers over the threads of the block; every thread gets them. `scratch`: n kWarp elements of
+/// shared memory, different from the previous call's.
 template <int n, class A>
 __device__ __forceinline__ void block_sums(A (&v)[n], A* scratch) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
@@ -226,21 +226,22 @@ __device__ __forceinline__ void block_sums(A (&v)[n], A* scratch) {
   for (int i = 0; i < n; ++i) v[i] = warp_reduce(lane < warps ? scratch[i * kWarp + lane] : A(0), Sum());
 }
 
-/// A block a chunk of the rows, whose part of the weight's and the bias's gradient it keeps: partial (chunks,
-/// cols), and behind it that of the bias. The loads of a row are under way while the one before it is summed.
+/// One block for each chunk of the rows. It writes the chunk's part of the gradients of weight and bias:
+/// partial (chunks, cols), with the bias behind the weight. Loads of a row overlap with the sums of the
+/// previous one.
 template <class T, int K, bool kLayer>
 __global__ void __launch_bounds__(kMostRowThreads)
     norm_backward_rows(NormShape shape, compute_t<T> share, const __grid_constant__ NormBackwardPointers<T> p,
                        compute_t<T>* partial) {
   using A = compute_t<T>;
   constexpr int N = kPackOf<T>, kSums = kLayer ? 2 : 1;
-  A* scratch = shared_memory<A>();  // two sets of sums, in turns
+  A* scratch = shared_memory<A>();  // two sets of sums, used alternately
   const int64_t chunk = blockIdx.x, chunks = gridDim.x;
   const int64_t begin = shape.rows * chunk / chunks, end = shape.rows * (chunk + 1) / chunks;
   const int cols = static_cast<int>(shape.cols), packs = cols / N;
   const auto has = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) < packs; };
   const auto col = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) * N; };
-  Raw<T> next_dy[K], next_x[K], next_dx[K];  // where a thread has no pack zeros, whose sums are zeros
+  Raw<T> next_dy[K], next_x[K], next_dx[K];  // zeros for missing packs
   A w[K][N] = {}, dw[K][N] = {}, db[K][N] = {};
   const auto fetch = [&](int64_t row) {
 #pragma unroll
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
   if (begin < end) fetch(begin);
   for (int64_t row = begin; row < end; ++row) {
     const A r = load_one(p.rstd, row), m = kLayer ? load_one(p.mean, row) : A(0);
-    A hat[K][N], g[K][N], sums[kSums] = {};  // of g hat; of g
+    A hat[K][N], g[K][N], sums[kSums] = {};  // sums of g hat, and of g
     Raw<T> before[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -300,14 +301,14 @@ __global__ void __launch_bounds__(kMostRowThreads)
     }
 }
 
-/// As norm_forward_in_registers, with the gradients of weight and bias.
+/// Backward of norm_forward_in_registers, with the gradients of weight and bias.
 template <class T>
 bool norm_backward_in_registers(Stream& s, const NormShape& shape, const NormBackwardPointers<T>& p) {
   using A = compute_t<T>;
   constexpr int N = kPackOf<T>;
   if (shape.cols % N || !aligned({p.dx, p.dy, p.x, p.weight})) return false;
   const int64_t bytes = shape.cols * static_cast<int64_t>(sizeof(A)) * (p.dbias ? 2 : 1);
-  // Blocks of short rows have few warps: more of them keep as many loads under way.
+  // Blocks of short rows have few warps: more blocks keep as many loads in flight.
   const int64_t chunks =
       row_chunks(shape.rows, bytes, shape.cols <= 1024 ? 2 * kMostRowChunks : kMostRowChunks);
   return with_packs_a_thread<2>(shape.cols / N, [&]<int K>(int threads) {

@@ -1,11 +1,11 @@
-// Gradients of a norm's weight and bias: sums over rows that norm_cuda.cu and norm_cut_cuda.cu share.
+// Gradients of a norm's weight and bias: sums over rows, shared by norm_cuda.cu and norm_cut_cuda.cu.
 #pragma once
 #include "kernels/cuda/column_sums_cuda.h"
 #include "kernels/norm/norm.h"
 
 namespace ltrain::cuda {
 
-/// What a row adds to the gradient of the weight.
+/// Term of a row in the gradient of the weight.
 template <class T>
 struct WeightTerm {
   const T *dy, *x;
@@ -23,7 +23,7 @@ struct BiasTerm {
   __device__ compute_t<T> operator()(int64_t row, int64_t col) const { return get(dy, row * cols + col); }
 };
 
-/// `mean`: null for rms; `dbias`: null where there is none.
+/// `mean`: null for rms; `dbias`: may be null.
 template <class T>
 void norm_weight_gradients(Stream& s, compute_t<T>* dweight, compute_t<T>* dbias, const T* dy, const T* x,
                            const compute_t<T>* mean, const compute_t<T>* rstd, const NormShape& shape) {

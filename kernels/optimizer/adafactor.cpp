@@ -5,8 +5,9 @@
 namespace ltrain {
 
 void factor_sums(Stream& s, Tensor sums, Tensor grad, const MatrixPart& part, int64_t rows, double scale) {
-  LT_CHECK(grad.elements() == part.count && sums.dtype == DType::f64, "{} elements of a part of {}",
-           grad.elements(), part.count);
+  LT_CHECK(grad.elements() == part.count && sums.dtype == DType::f64,
+           "factor_sums: expected grad of {} elements and f64 sums, got {} elements and {}", part.count,
+           grad.elements(), dtype_name(sums.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("factor_sums", OpClass::optimizer, 4.0 * part.count, {}, {grad}));
     place(s, "factor_sums", Rule::sum_rows, {sums}, {grad}, /*accumulate=*/true);
@@ -16,8 +17,9 @@ void factor_sums(Stream& s, Tensor sums, Tensor grad, const MatrixPart& part, in
 }
 
 void factor_moments(Stream& s, Tensor factors, Tensor sums, int64_t rows, int64_t cols, double beta) {
-  LT_CHECK(factors.elements() == rows + cols + 1 && sums.elements() == rows + cols, "{} factors of {} x {}",
-           factors.elements(), rows, cols);
+  LT_CHECK(factors.elements() == rows + cols + 1 && sums.elements() == rows + cols,
+           "factor_moments: expected {} factors and {} sums for a matrix of {} x {}, got {} and {}",
+           rows + cols + 1, rows + cols, rows, cols, factors.elements(), sums.elements());
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("factor_moments", OpClass::optimizer, 3.0 * (rows + cols), {factors}, {factors, sums}));
@@ -29,8 +31,9 @@ void factor_moments(Stream& s, Tensor factors, Tensor sums, int64_t rows, int64_
 
 void factor_direction(Stream& s, Tensor grad, Tensor factors, const MatrixPart& part, int64_t rows,
                       double scale, double eps) {
-  LT_CHECK(grad.elements() == part.count && grad.dtype == factors.dtype, "{} elements of a part of {}",
-           grad.elements(), part.count);
+  LT_CHECK(grad.elements() == part.count && grad.dtype == factors.dtype,
+           "factor_direction: expected grad of {} {} elements, got {} {}", part.count,
+           dtype_name(factors.dtype), grad.elements(), dtype_name(grad.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("factor_direction", OpClass::optimizer, 6.0 * part.count, {grad}, {grad}));
     place_update(s, "factor_direction", grad, grad, grad.record->place);
@@ -41,8 +44,9 @@ void factor_direction(Stream& s, Tensor grad, Tensor factors, const MatrixPart& 
 }
 
 void plain_direction(Stream& s, Tensor grad, Tensor v, double beta, double scale, double eps) {
-  LT_CHECK(grad.elements() == v.elements() && grad.dtype == v.dtype, "{} gradients, {} second moments",
-           grad.elements(), v.elements());
+  LT_CHECK(grad.elements() == v.elements() && grad.dtype == v.dtype,
+           "plain_direction: expected second moments of {} {} elements, got {} {}", grad.elements(),
+           dtype_name(grad.dtype), v.elements(), dtype_name(v.dtype));
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("plain_direction", OpClass::optimizer, 6.0 * grad.elements(), {grad, v}, {grad, v}));

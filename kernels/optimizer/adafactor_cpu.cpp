@@ -7,8 +7,8 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// Calls f(row of the matrix, first column of the matrix, first element of the part, elements) for every row
-/// of the part, or for rows [from, to) of them.
+/// Calls f(row of the matrix, first column, first element of the part, number of elements) for every row of
+/// the part, or for its rows [from, to).
 template <class F>
 void each_row(const MatrixPart& p, int64_t from, int64_t to, F f) {
   const int64_t first = p.begin / p.cols;
@@ -35,7 +35,7 @@ void sums_of(double* sums, const A* g, const MatrixPart& p, int64_t rows, double
       sums[row] += sum;
     });
   });
-  // Each thread has columns of its own, so that the order of the rows is the same for any number of threads.
+  // Each thread has its own columns, so that rows are summed in the same order for any number of threads.
   parallel_for(p.cols, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, n)), [=](int64_t from, int64_t to) {
     double* columns = sums + rows;
     each_row(p, 0, n, [&](int64_t, int64_t col, int64_t at, int64_t count) {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Rows and columns that a part touches.
+/// Number of rows and columns that a part touches.
 struct Extent {
   int64_t rows, cols;
 };
@@ -15,7 +15,7 @@ Extent extent_of(const MatrixPart& p) {
   return {p.count == 0 ? 0 : (p.begin + p.count - 1) / p.cols - p.begin / p.cols + 1, p.cols};
 }
 
-/// A block for a row: the order of the sum depends on the shape alone.
+/// One block for each row: the order of the sum depends on the shape alone.
 template <class A>
 __global__ void row_sums(double* sums, const A* g, MatrixPart p, int64_t rows, double scale) {
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {

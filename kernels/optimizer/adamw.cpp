@@ -9,23 +9,27 @@ void check(const AdamwPart& p, const AdamwPart& first) {
   const int64_t n = p.master.elements();
   int64_t end = 0;
   for (const AdamwRun& run : p.runs) {
-    LT_CHECK(run.end > end, "adamw: a run that ends at {} after one that ends at {}", run.end, end);
+    LT_CHECK(run.end > end, "adamw: expected ascending ends of runs, got {} after {}", run.end, end);
     end = run.end;
   }
-  LT_CHECK(end == n, "adamw of {} elements in runs of {}", n, end);
+  LT_CHECK(end == n, "adamw: expected runs that end at {} elements, got {}", n, end);
   const auto beside = [&](DType t) {
     return t == p.master.dtype || (t == DType::bf16 && p.master.dtype == DType::f32);
   };
   LT_CHECK(p.exp_avg.elements() == n && p.exp_avg_sq.elements() == n && p.grad.elements() == n &&
                beside(p.grad.dtype) && beside(p.exp_avg.dtype) && p.exp_avg.dtype == p.exp_avg_sq.dtype &&
                (!p.low.defined() || (p.low.elements() == n && is_half(p.low.dtype))),
-           "adamw of {} elements of {} with {} gradients of {} and moments of {}", n,
-           dtype_name(p.master.dtype), p.grad.elements(), dtype_name(p.grad.dtype),
+           "adamw: expected moments and gradients of {} elements in {} (or bf16 for f32) and a 16-bit copy "
+           "or none; got {} gradients in {} and {} moments in {}",
+           n, dtype_name(p.master.dtype), p.grad.elements(), dtype_name(p.grad.dtype), p.exp_avg.elements(),
            dtype_name(p.exp_avg.dtype));
   LT_CHECK(p.master.dtype == first.master.dtype && p.grad.dtype == first.grad.dtype &&
                p.exp_avg.dtype == first.exp_avg.dtype && p.low.defined() == first.low.defined() &&
                p.low.dtype == first.low.dtype,
-           "adamw of {} elements beside others of another type", n);
+           "adamw: expected all parts in the dtypes of the first one (weights {}, gradients {}, moments {}), "
+           "got {}, {}, {}",
+           dtype_name(first.master.dtype), dtype_name(first.grad.dtype), dtype_name(first.exp_avg.dtype),
+           dtype_name(p.master.dtype), dtype_name(p.grad.dtype), dtype_name(p.exp_avg.dtype));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// AdamW (arXiv:1711.05101) and Adam, fused: gradient scaling, moments, decay, update, and the low-precision
-// copy in one pass.
+// AdamW (arXiv:1711.05101) and Adam, fused: gradient scaling, moments, decay, update and low-precision copy
+// in one pass.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -10,15 +10,15 @@
 
 namespace ltrain {
 
-/// What is the same for every element of an update, on every device.
+/// Factors of an update, equal for all elements, on every device.
 template <class A>
 struct AdamwFactors {
   A beta1, one_minus1, beta2, one_minus2;
-  A keep;  ///< of a parameter, after its decay
-  A step;  ///< learning rate over the bias correction of the first moment
-  A root;  ///< 1 / sqrt of the bias correction of the second
+  A keep;  ///< factor of a parameter for its decay
+  A step;  ///< learning rate / bias correction of the first moment
+  A root;  ///< 1 / sqrt of the bias correction of the second moment
   A eps, scale;
-  A couple;  ///< of a parameter, added to its gradient
+  A couple;  ///< factor of a parameter added to its gradient
 
   AdamwFactors() = default;
   AdamwFactors(const AdamwArgs& args, bool decay)
@@ -34,40 +34,40 @@ struct AdamwFactors {
         couple(decay && args.coupled ? A(args.weight_decay) : A(0)) {}
 };
 
-/// Elements up to `end` from where the run before it ends: a parameter, or several that are updated alike.
+/// Elements from the end of the previous run up to `end`: one parameter, or several with the same settings.
 struct AdamwRun {
   int64_t end = 0;
-  bool decay = true;  ///< false leaves the weight decay out (norms, biases)
+  bool decay = true;  ///< false skips the weight decay (norms, biases)
   AdamwArgs args;
 };
 
-/// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, PyTorch's order of
-/// operations. master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64); beside an f32 master both
-/// moments may be bf16, and the gradients too: read as f32, and moments rounded to nearest as they are
-/// stored. low: (n) copy of master in a half, or undefined. `runs`: not empty, the last one ends at n.
+/// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, in PyTorch's order of
+/// operations. master, exp_avg, exp_avg_sq, grad: (n) f32 (all f64 for f64). With an f32 master both moments,
+/// and the gradients, may be bf16: read as f32, and moments rounded to nearest when stored. low: (n) 16-bit
+/// copy of master, or undefined. `runs`: not empty, the last one ends at n.
 void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,
            const std::vector<AdamwRun>& runs);
 
-/// One of several places whose elements are updated at once, as adamw has them.
+/// One of several ranges that are updated at once, with the arguments of adamw.
 struct AdamwPart {
   Tensor master, exp_avg, exp_avg_sq, grad, low;
   std::vector<AdamwRun> runs;
 };
-/// All parts, which are of the same types: on a GPU in one launch, or in a few where there are hundreds of
-/// runs. The bits do not depend on what else is updated.
+/// Updates all parts, which have the same dtypes: on a GPU in one launch, or in a few for hundreds of runs.
+/// The bits of a part do not depend on the other parts.
 void adamw(Stream& s, const std::vector<AdamwPart>& parts);
 
-/// A part without its types.
+/// A part without its dtypes.
 struct AdamwSpan {
   void *master, *exp_avg, *exp_avg_sq;
   const void* grad;
-  void* low;  ///< null: none
+  void* low;  ///< may be null
   std::vector<AdamwRun> runs;
 };
 struct AdamwTypes {
   DType master, low, moment, grad;
 };
-/// Calls f<T>() with the type of moments or gradients beside a master of A.
+/// Calls f<T>() with the type of moments or gradients of a master of type A.
 template <class A, class F>
 void dispatch_beside(DType t, F&& f) {
   if constexpr (sizeof(A) == 4)

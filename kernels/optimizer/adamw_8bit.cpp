@@ -9,13 +9,15 @@ void check(const CodedMoments& m, int64_t n) {
   LT_CHECK(n % kCodeBlock == 0 && m.first.elements() == n && m.second.elements() == n &&
                m.first.dtype == DType::u8 && m.second.dtype == DType::u8 && m.scales.dtype == DType::f32 &&
                m.scales.elements() == 2 * (n / kCodeBlock),
-           "8-bit moments of {} elements", n);
+           "8-bit moments: expected u8 codes of {} elements, a multiple of {}, and {} f32 scales; got {} and "
+           "{} codes and {} scales",
+           n, kCodeBlock, 2 * (n / kCodeBlock), m.first.elements(), m.second.elements(), m.scales.elements());
 }
 
 }  // namespace
 
 void adamw_8bit(Stream& s, const std::vector<CodedPart>& parts) {
-  LT_CHECK(!parts.empty(), "8-bit AdamW of nothing");
+  LT_CHECK(!parts.empty(), "8-bit AdamW: expected at least one part, got none");
   OpCost cost;
   std::vector<CodedSpan> spans;
   const DType low_type = parts[0].low.dtype;
@@ -27,7 +29,9 @@ void adamw_8bit(Stream& s, const std::vector<CodedPart>& parts) {
         p.master.dtype == DType::f32 && p.grad.dtype == DType::f32 && p.grad.elements() == n &&
             p.low.defined() == parts[0].low.defined() &&
             (!p.low.defined() || (p.low.elements() == n && is_half(p.low.dtype) && p.low.dtype == low_type)),
-        "8-bit AdamW of {} elements of {}", n, dtype_name(p.master.dtype));
+        "8-bit AdamW: expected f32 weights and gradients of {} elements, and 16-bit copies of one dtype or "
+        "none; got weights in {}, {} gradients in {}",
+        n, dtype_name(p.master.dtype), p.grad.elements(), dtype_name(p.grad.dtype));
     if (!s.meta()) {
       spans.push_back({p.master.data, m.first.data, m.second.data, m.scales.data, p.grad.data, p.low.data, n,
                        p.decay, p.args});
@@ -48,18 +52,20 @@ void adamw_8bit(Stream& s, const std::vector<CodedPart>& parts) {
 void decode_moments(Stream& s, Tensor values, const CodedMoments& m) {
   const int64_t n = m.first.elements();
   check(m, n);
-  LT_CHECK(values.dtype == DType::f32 && values.elements() == 2 * n, "{} values of {} codes",
-           values.elements(), n);
-  LT_CHECK(!s.meta(), "moments are decoded for checkpoints, which meta has none of");
+  LT_CHECK(values.dtype == DType::f32 && values.elements() == 2 * n,
+           "8-bit moments: expected {} f32 values, got {} {}", 2 * n, values.elements(),
+           dtype_name(values.dtype));
+  LT_CHECK(!s.meta(), "expected a device for decoding moments for a checkpoint, got meta");
   LT_LAUNCH(s, decode_moments, values.data, m.first.data, m.second.data, m.scales.data, n);
 }
 
 void encode_moments(Stream& s, const CodedMoments& m, Tensor values) {
   const int64_t n = m.first.elements();
   check(m, n);
-  LT_CHECK(values.dtype == DType::f32 && values.elements() == 2 * n, "{} values of {} codes",
-           values.elements(), n);
-  LT_CHECK(!s.meta(), "moments are encoded from checkpoints, which meta has none of");
+  LT_CHECK(values.dtype == DType::f32 && values.elements() == 2 * n,
+           "8-bit moments: expected {} f32 values, got {} {}", 2 * n, values.elements(),
+           dtype_name(values.dtype));
+  LT_CHECK(!s.meta(), "expected a device for encoding moments from a checkpoint, got meta");
   LT_LAUNCH(s, encode_moments, m.first.data, m.second.data, m.scales.data, values.data, n);
 }
 

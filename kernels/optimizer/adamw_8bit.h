@@ -1,7 +1,7 @@
-// AdamW whose moments take a byte each: a code and, for every block of 256 elements, a scale (blockwise
-// quantisation, arXiv:2110.02861). A code c stands for scale * (c / 127)^4 with the sign of the code for the
-// first moment, for scale * (c / 255)^4 for the second: fine near zero, and exact to compute anywhere, since
-// a code is the rounded square root of a square root.
+// AdamW with one byte for each moment: a code, and a scale for every block of 256 elements (blockwise
+// quantisation, arXiv:2110.02861). A code c means scale * (c / 127)^4 with the sign of the code for the first
+// moment, and scale * (c / 255)^4 for the second. Resolution is fine near zero, and codes are exact on every
+// device: a code is a rounded square root of a square root.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -14,7 +14,7 @@ namespace ltrain {
 
 inline constexpr int64_t kCodeBlock = 256;  ///< elements that share a scale
 
-/// The value of a code over its scale, and back. A second moment that is not zero never becomes zero.
+/// Value of a code relative to its scale, and the inverse. A nonzero second moment never becomes zero.
 LT_HD inline float first_value(uint8_t code) {
   const int c = static_cast<int>(code) - 128;
   const float x = static_cast<float>(c < 0 ? -c : c) * (1.0f / 127.0f), y = x * x * x * x;
@@ -35,14 +35,14 @@ LT_HD inline uint8_t second_code(float v) {
   return static_cast<uint8_t>(v > 0 && n == 0 ? 1 : n);
 }
 
-/// Codes and scales of both moments. `scales`: (2 * blocks) f32, first moments' then second moments'.
+/// Codes and scales of both moments. `scales`: (2 * blocks) f32, first moments, then second moments.
 struct CodedMoments {
   Tensor first, second;  ///< (n) u8, n a multiple of kCodeBlock
   Tensor scales;
 };
 
-/// What is updated alike: blocks of kCodeBlock from the first element. master, grad: (n) f32. low: (n) bf16
-/// or f16 copy of master, or undefined.
+/// One range with the same settings: blocks of kCodeBlock from its first element. master, grad: (n) f32. low:
+/// (n) bf16 or f16 copy of master, or undefined.
 struct CodedPart {
   Tensor master;
   CodedMoments moments;
@@ -50,18 +50,18 @@ struct CodedPart {
   bool decay = true;
   AdamwArgs args;
 };
-/// One AdamW step on all parts, whose copies are of one type: on a GPU in one launch, or in a few where there
-/// are dozens. The bits do not depend on what else is updated.
+/// One AdamW step on all parts, with copies of one dtype: on a GPU in one launch, or in a few for dozens of
+/// parts. The bits of a part do not depend on the other parts.
 void adamw_8bit(Stream& s, const std::vector<CodedPart>& parts);
-/// values (2 n) f32: first then second moments; or codes of such values.
+/// Decodes to values (2 n) f32, first then second moments; encodes such values.
 void decode_moments(Stream& s, Tensor values, const CodedMoments& moments);
 void encode_moments(Stream& s, const CodedMoments& moments, Tensor values);
 
-/// A part without its types.
+/// A part without its dtypes.
 struct CodedSpan {
   void *master, *first, *second, *scales;
   const void* grad;
-  void* low;  ///< null: none
+  void* low;  ///< may be null
   int64_t n;
   bool decay;
   AdamwArgs args;

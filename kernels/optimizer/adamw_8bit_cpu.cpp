@@ -7,7 +7,7 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// Codes of a block, and its scale: the largest magnitude.
+/// Encodes a block. Its scale is the largest magnitude.
 void encode(uint8_t* codes, float* scale, const float* values, bool first) {
   float most = 0;
   for (int64_t i = 0; i < kCodeBlock; ++i) most = std::max(most, std::abs(values[i]));

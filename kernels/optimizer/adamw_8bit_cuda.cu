@@ -5,8 +5,8 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = static_cast<int>(kCodeBlock);       // where a block of threads has a block of codes
-constexpr int kWarps = 8;                                    // of an update's block
+constexpr int kThreads = static_cast<int>(kCodeBlock);  // one thread for each element of a block of codes
+constexpr int kWarps = 8;                               // warps of an update's block
 constexpr int kLane = static_cast<int>(kCodeBlock) / kWarp;  // elements of a lane
 
 inline __device__ float scale_over(float most) { return most > 0 ? 1.0f / most : 0.0f; }
@@ -19,12 +19,12 @@ struct Segment {
   uint8_t *c1, *c2;
   const float* g;
   L* low;
-  int64_t blocks;  // of codes
-  int64_t block;   // its first one, of those of all segments
+  int64_t blocks;  // number of blocks of codes
+  int64_t block;   // index of its first block among those of all segments
   AdamwFactors<float> factors;
 };
 
-/// What one launch takes as arguments: any compiler has 4 KiB.
+/// Arguments of one launch: every compiler allows 4 KiB.
 template <class L>
 struct Segments {
   static constexpr int kMost = 4000 / static_cast<int>(sizeof(Segment<L>));
@@ -33,11 +33,11 @@ struct Segments {
   Segment<L> of[kMost];
 };
 
-/// A warp has a block of codes, and each lane kLane neighbouring elements of it.
+/// A warp handles a block of codes, and each lane kLane neighbouring elements of it.
 template <class L>
 __global__ void __launch_bounds__(kWarps* kWarp) adamw_8bit_kernel(const __grid_constant__ Segments<L> all) {
   const int64_t mine = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
-  if (mine >= all.blocks) return;  // the warp as a whole
+  if (mine >= all.blocks) return;  // uniform over the warp
   int at = 0;
   for (int end = all.count; end - at > 1;) {
     const int middle = (at + end) / 2;
@@ -88,7 +88,9 @@ void run(Stream& s, const std::vector<CodedSpan>& spans) {
     LT_CHECK(aligned({span.master, span.grad, span.low}) &&
                  reinterpret_cast<uintptr_t>(span.first) % kLane == 0 &&
                  reinterpret_cast<uintptr_t>(span.second) % kLane == 0,
-             "8-bit AdamW of elements that do not begin at 16 bytes");
+             "8-bit AdamW: expected weights, gradients and copies aligned to 16 bytes and codes to {}, got "
+             "weights at {}, codes at {}",
+             kLane, span.master, span.first);
     if (some.count == Segments<L>::kMost) flush();
     some.of[some.count++] = {static_cast<float*>(span.master),
                              static_cast<float*>(span.scales),

@@ -10,7 +10,7 @@ void update(A* __restrict w, M* __restrict m, M* __restrict v, const G* __restri
             int64_t n, bool decay, const AdamwArgs& args) {
   const AdamwFactors<A> f(args, decay);
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
-    // Pointers of its own: a captured one has lost __restrict, and with it the vector loop.
+    // Local pointers: a captured one loses __restrict, and with it the vector loop.
     A* __restrict wp = w;
     M* __restrict mp = m, * __restrict vp = v;
     const G* __restrict gp = g;

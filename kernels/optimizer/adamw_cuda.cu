@@ -8,8 +8,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kChunk = 64 * kThreads;  // elements of a block
 
-/// What a launch may take as arguments: 32764 bytes from CUDA 12.1 on. The emulated device copies them for
-/// each thread.
+/// Limit of a launch's arguments: 32764 bytes from CUDA 12.1 on. The emulated device copies them for each
+/// thread.
 #if defined(LTRAIN_CUDA_EMULATED) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1201
 constexpr size_t kArgumentBytes = 4000;
 #else
@@ -27,12 +27,12 @@ struct Segment {
   const G* g;
   L* low;
   int64_t n;
-  unsigned block;  // its first one
-  bool packs;      // elements begin where packs may
+  unsigned block;  // index of its first block
+  bool packs;      // elements are aligned for packs
   AdamwFactors<A> factors;
 };
 
-/// What one launch takes of them.
+/// Segments of one launch.
 template <class A, class L, class M, class G>
 struct Segments {
   static constexpr int kMost = static_cast<int>(kArgumentBytes / sizeof(Segment<A, L, M, G>));
@@ -62,7 +62,7 @@ __device__ __forceinline__ void update_pack(const Segment<A, L, M, G>& s, int64_
   if (kLow) store(s.low, i, lp);
 }
 
-/// A block a chunk of a segment.
+/// One block for each chunk of a segment.
 template <class A, class L, class M, class G, bool kLow>
 __global__ void update(const __grid_constant__ Segments<A, L, M, G> all) {
   constexpr int N = kPackOf<A>;

@@ -11,8 +11,10 @@ void check(const char* op, Code code, const Tensor& coded, const Tensor& values,
   LT_CHECK((values.dtype == DType::f32 || values.dtype == DType::f64) && n % code_block(code) == 0 &&
                coded.dtype == DType::u8 && coded.elements() == ranks * coded_bytes(code, values.dtype, n) &&
                (!where.defined() || (where.elements() == n && where.dtype == values.dtype)),
-           "{}: {} elements of {} and {} coded bytes of {} ranks", op, n, dtype_name(values.dtype),
-           coded.elements(), ranks);
+           "{}: expected f32 or f64 values in multiples of {} elements and {} coded bytes for {} ranks, got "
+           "{} {} values and {} bytes",
+           op, code_block(code), ranks * coded_bytes(code, values.dtype, n), ranks, n,
+           dtype_name(values.dtype), coded.elements());
 }
 
 OpCost cost(const char* op, TensorList outs, TensorList ins, const Tensor& where) {
@@ -25,8 +27,9 @@ OpCost cost(const char* op, TensorList outs, TensorList ins, const Tensor& where
 
 void compress(Stream& s, Code code, Tensor coded, Tensor values, Tensor error, Tensor where) {
   check("compress", code, coded, values, where);
-  LT_CHECK(error.elements() == values.elements() && error.dtype == values.dtype, "an error of {} for {}",
-           error.elements(), values.elements());
+  LT_CHECK(error.elements() == values.elements() && error.dtype == values.dtype,
+           "compress: expected an error of {} {} elements, got {} {}", values.elements(),
+           dtype_name(values.dtype), error.elements(), dtype_name(error.dtype));
   if (s.meta()) {
     s.meta()->add(s, cost("compress", {error, coded}, {error, values}, where));
     place(s, "compress", Rule::elementwise, {coded}, {values});
@@ -39,8 +42,9 @@ void compress(Stream& s, Code code, Tensor coded, Tensor values, Tensor error, T
 void compress_sum(Stream& s, Code code, Tensor out, Tensor coded, int ranks, double factor, Tensor error,
                   Tensor where) {
   check("compress_sum", code, coded, error, where, ranks);
-  LT_CHECK(out.dtype == DType::u8 && out.elements() * ranks == coded.elements(), "{} coded bytes of {}",
-           out.elements(), coded.elements());
+  LT_CHECK(out.dtype == DType::u8 && out.elements() * ranks == coded.elements(),
+           "compress_sum: expected {} coded bytes of output, got {}", coded.elements() / ranks,
+           out.elements());
   if (s.meta()) {
     s.meta()->add(s, cost("compress_sum", {error, out}, {error, coded}, where));
     place(s, "compress_sum", Rule::elementwise, {out}, {coded});

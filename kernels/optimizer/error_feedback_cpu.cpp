@@ -10,7 +10,7 @@ namespace ltrain::LT_ISA {
 namespace {
 
 constexpr int64_t kMost = code_block(Code::sign);
-constexpr int kLanes = 8;  // of sums, on every machine, so that their order is one
+constexpr int kLanes = 8;  // partial sums, the same number on every machine, so that their order is fixed
 
 template <class T>
 T scale_of(const uint8_t* block) {
@@ -19,7 +19,7 @@ T scale_of(const uint8_t* block) {
   return scale;
 }
 
-/// c becomes what its code leaves over.
+/// c becomes the rounding error of its code.
 template <class T>
 void encode_signs(uint8_t* to, T* __restrict c, const T* where) {
   constexpr int64_t n = code_block(Code::sign);
@@ -77,7 +77,7 @@ void encode(Code code, uint8_t* to, T* c, T* error, const T* where) {
     for (int64_t i = 0; i < n; ++i) error[i] = where[i] == T(0) ? T(0) : error[i];
 }
 
-/// sum += what a block stands for, or = of the first.
+/// sum += decoded block; sum = decoded block for the first.
 template <class T>
 void decode(Code code, T* __restrict sum, const uint8_t* block, bool first) {
   const T scale = scale_of<T>(block);
@@ -92,7 +92,7 @@ void decode(Code code, T* __restrict sum, const uint8_t* block, bool first) {
   }
 }
 
-/// f(index of a block, its first element, its first byte)
+/// Calls f(index of a block, its first element, its first byte).
 template <class T, class F>
 void each_block(Code code, int64_t n, F f) {
   const int64_t size = code_block(code);

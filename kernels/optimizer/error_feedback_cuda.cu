@@ -5,17 +5,18 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = static_cast<int>(kCodes);  // a block of threads for a coded block, a byte a thread
+// one thread block for each coded block, one thread for each byte of codes
+constexpr int kThreads = static_cast<int>(kCodes);
 
 template <Code code>
-constexpr int kEach = static_cast<int>(code_block(code) / kCodes);  // elements of a byte
+constexpr int kEach = static_cast<int>(code_block(code) / kCodes);  // elements in a byte
 
 template <class T>
 inline __device__ const T* scale_at(const uint8_t* block) {
   return reinterpret_cast<const T*>(block + kCodes);
 }
 
-/// The elements of this thread: c becomes what their code leaves over.
+/// Encodes the elements of this thread; c becomes the rounding error.
 template <class T, Code code>
 __device__ void encode(uint8_t* to, T* c, const bool* in) {
   constexpr int each = kEach<code>;
@@ -56,7 +57,7 @@ inline __device__ T decode(const uint8_t* block, int k) {
     return static_cast<T>(static_cast<int8_t>(block[threadIdx.x])) * scale;
 }
 
-/// out = factor * the sum of `ranks` coded parts, or the values, and the error, rounded.
+/// out = factor * sum of `ranks` coded parts (or the values) + error, rounded.
 template <class T, Code code>
 __global__ void compress_kernel(uint8_t* out, const T* values, const uint8_t* coded, int ranks, T factor,
                                 T* error, const T* where, int64_t blocks) {
@@ -94,7 +95,7 @@ __global__ void decompress_kernel(T* values, const uint8_t* coded, const T* wher
   }
 }
 
-/// f.operator()<T, code>()
+/// Calls f.operator()<T, code>().
 template <class F>
 void dispatch(DType t, Code code, F f) {
   dispatch_wide(t, [&]<class A>() {

@@ -1,4 +1,4 @@
-// The bounds of LAMB (arXiv:1904.00962) and 1-bit LAMB (arXiv:2104.06069): apart from the kernels, for
+// Limits of LAMB (arXiv:1904.00962) and 1-bit LAMB (arXiv:2104.06069), separate from the kernels, for
 // recipes.
 #pragma once
 #include <cmath>
@@ -7,12 +7,12 @@
 
 namespace ltrain {
 
-/// How far a tensor's step may be from its length, by DeepSpeed's names.
+/// Limits of a tensor's trust ratio, by DeepSpeed's names.
 struct LambLimits {
-  double max_coeff = 10, min_coeff = 0.01;  ///< of |w| / |u|, in the warm-up
-  double coeff_beta = 0.9;                  ///< decay of their average
-  double factor_max = 4, factor_min = 0.5;  ///< of what the average is multiplied by after it
-  double factor_threshold = 0.1;            ///< how much this may change in a step
+  double max_coeff = 10, min_coeff = 0.01;  ///< limits of |w| / |u| during warm-up
+  double coeff_beta = 0.9;                  ///< decay of the average of |w| / |u|
+  double factor_max = 4, factor_min = 0.5;  ///< limits of the factor of the average after warm-up
+  double factor_threshold = 0.1;            ///< largest relative change of the factor in a step
 
   LT_HD static double within(double x, double least, double most) {
     return x < least ? least : x > most ? most : x;

@@ -10,9 +10,12 @@ void momentum_update(Stream& s, Tensor master, Tensor moment, Tensor grad, Tenso
   LT_CHECK(moment.elements() == n && grad.elements() == n && grad.dtype == master.dtype &&
                moment.dtype == master.dtype &&
                (!low.defined() || (low.elements() == n && is_half(low.dtype))),
-           "momentum of {} elements with {} gradients", n, grad.elements());
+           "momentum: expected moments and gradients of {} {} elements and a 16-bit copy or none, got {} "
+           "moments in {} and {} gradients in {}",
+           n, dtype_name(master.dtype), moment.elements(), dtype_name(moment.dtype), grad.elements(),
+           dtype_name(grad.dtype));
   const bool moves = args.rule != MomentumRule::muon;
-  LT_CHECK(moves || !low.defined(), "a direction has no low-precision copy");
+  LT_CHECK(moves || !low.defined(), "momentum: expected no low-precision copy with Muon, got one");
   if (s.meta()) {
     const Tensor out = moves ? master : grad;
     OpCost cost = op_cost("momentum", OpClass::optimizer, 8.0 * n, {out, moment}, {out, moment, grad});

@@ -1,4 +1,4 @@
-// Updates that keep one moment, fused: SGD with momentum, Lion, and the direction that Muon makes orthogonal.
+// Fused updates with one moment: SGD with momentum, Lion, and the direction that Muon orthogonalizes.
 #pragma once
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
@@ -9,7 +9,7 @@ enum class MomentumRule : uint8_t {
   sgd,   ///< m = momentum m + g, with g + weight_decay w for g; w -= lr m (PyTorch's torch.optim.SGD)
   lion,  ///< w = (1 - lr weight_decay) w - lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g
          ///< (arXiv:2302.06675)
-  muon,  ///< m = momentum m + (1 - momentum) g; writes the direction into the place of g, w stays
+  muon,  ///< m = momentum m + (1 - momentum) g; writes the direction to g, w is unchanged
 };
 
 struct MomentumArgs {
@@ -17,11 +17,11 @@ struct MomentumArgs {
   double lr = 0, weight_decay = 0;
   double beta1 = 0.9, beta2 = 0.99;  ///< lion
   double momentum = 0.9;             ///< sgd, muon
-  bool nesterov = false;             ///< sgd, muon: look ahead by one gradient
+  bool nesterov = false;             ///< sgd, muon: Nesterov momentum
   double grad_scale = 1;
 };
 
-/// What is the same for every element, and the update of one; on every device.
+/// Factors of an update, equal for all elements, and the update of one element; on every device.
 template <class A>
 struct MomentumFactors {
   A scale, lr, decay, keep, beta1, one_minus1, beta2, one_minus2, ahead;
@@ -56,8 +56,8 @@ struct MomentumFactors {
   }
 };
 
-/// One step on n elements. master, moment, grad: f32 (all f64 for f64). low: copy of master in a half, or
-/// undefined. `decay` false leaves the weight decay out.
+/// One step on n elements. master, moment, grad: f32 (all f64 for f64). low: 16-bit copy of master, or
+/// undefined. `decay` false skips the weight decay.
 void momentum_update(Stream& s, Tensor master, Tensor moment, Tensor grad, Tensor low, bool decay,
                      const MomentumArgs& args);
 

@@ -14,7 +14,9 @@ void onebit_adam(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Te
   const int64_t n = master.elements();
   LT_CHECK(alike(exp_avg, master) && alike(exp_avg_sq, master) && alike(mean, master) &&
                (!low.defined() || (low.elements() == n && is_half(low.dtype))),
-           "1-bit Adam of {} elements with a mean of {}", n, mean.elements());
+           "1-bit Adam: expected moments and mean of {} {} elements and a 16-bit copy or none, got a mean of "
+           "{} {}",
+           n, dtype_name(master.dtype), mean.elements(), dtype_name(mean.dtype));
   if (s.meta()) {
     OpCost cost =
         op_cost("onebit_adam", OpClass::optimizer, 8.0 * n, {master, exp_avg}, {master, exp_avg_sq, mean});
@@ -32,7 +34,8 @@ void onebit_lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_
                            Tensor mean, bool decay, const OnebitArgs& args) {
   const int64_t n = master.elements();
   LT_CHECK(alike(exp_avg, master) && alike(exp_avg_sq, master) && alike(fresh, master) && alike(mean, master),
-           "direction of {} elements with a mean of {}", n, mean.elements());
+           "1-bit LAMB: expected moments and mean of {} {} elements, got a mean of {} {}", n,
+           dtype_name(master.dtype), mean.elements(), dtype_name(mean.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("onebit_lamb_direction", OpClass::optimizer, 16.0 * n, {exp_avg, fresh, mean},
                              {master, exp_avg, exp_avg_sq, fresh, mean}));
@@ -45,7 +48,8 @@ void onebit_lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_
 
 void onebit_ratio(Stream& s, Tensor most, Tensor exp_avg_sq, Tensor fresh, const OnebitArgs& args) {
   LT_CHECK(alike(exp_avg_sq, fresh) && most.elements() == 1 && most.dtype == DType::f64,
-           "ratio of {} and {} elements", exp_avg_sq.elements(), fresh.elements());
+           "1-bit LAMB: expected second moments of {} elements and one f64 ratio, got {} and {} {}",
+           fresh.elements(), exp_avg_sq.elements(), most.elements(), dtype_name(most.dtype));
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("onebit_ratio", OpClass::optimizer, 6.0 * fresh.elements(), {}, {exp_avg_sq, fresh}));
@@ -57,7 +61,8 @@ void onebit_ratio(Stream& s, Tensor most, Tensor exp_avg_sq, Tensor fresh, const
 
 void onebit_coefficients(Stream& s, Tensor state, Tensor sums, bool frozen, const LambLimits& limits) {
   LT_CHECK(alike(state, sums) && state.dtype == DType::f64 && state.elements() % 2 == 0,
-           "coefficients of {} tensors", sums.elements() / 2);
+           "1-bit LAMB: expected f64 state and sums of 2 numbers for each tensor, got {} and {}",
+           state.elements(), sums.elements());
   if (s.meta()) {
     s.meta()->add(s, op_cost("onebit_coefficients", OpClass::optimizer, 4.0 * sums.elements(), {state, sums},
                              {state, sums}));

@@ -73,7 +73,7 @@ void onebit_adam_cpu(DType t, void* master, void* exp_avg, const void* exp_avg_s
 void onebit_lamb_direction_cpu(DType t, const void* master, void* exp_avg, const void* exp_avg_sq,
                                void* fresh, void* mean, int64_t n, bool decay, OnebitArgs args) {
   OnebitArgs unit = args;
-  unit.adam.lr = 1;  // step is then the bias correction of the first moment
+  unit.adam.lr = 1;  // `step` is then 1 / bias correction of the first moment
   const auto run = [&]<class A>() {
     lamb(static_cast<const A*>(master), static_cast<A*>(exp_avg), static_cast<const A*>(exp_avg_sq),
          static_cast<A*>(fresh), static_cast<A*>(mean), n, OnebitFactors<A>(unit, decay),

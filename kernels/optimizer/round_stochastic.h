@@ -1,5 +1,5 @@
-// Rounding up or down by chance, so that the mean of what is stored is the number itself: what lets bf16
-// parameters train without an fp32 copy (arXiv:2010.06192).
+// Stochastic rounding up or down, with the number itself as the mean of the result: bf16 parameters train
+// without an fp32 copy (arXiv:2010.06192).
 #pragma once
 #include <cstring>
 
@@ -8,13 +8,13 @@
 
 namespace ltrain {
 
-/// Which elements of a named tensor an array has: those from `begin` of a box of it, in row-major order.
+/// Elements of a named tensor in an array: those of a box from `begin` on, in row-major order.
 struct BoxElements {
   int rank = 1;
   int64_t global[5] = {1}, offset[5] = {}, extent[5] = {1};
   int64_t begin = 0;
 
-  /// The index in the whole tensor of element i.
+  /// Index of element i in the full tensor.
   LT_HD int64_t index(int64_t i) const {
     int64_t local = begin + i, at = 0, stride = 1;
     for (int d = rank - 1; d >= 0; --d) {
@@ -26,8 +26,8 @@ struct BoxElements {
   }
 };
 
-/// The bits of bf16 for v: up with a probability of what is cut off, which `random` decides by its upper
-/// half.
+/// Bits of bf16 for v: rounded up with the probability of the truncated fraction, decided by the upper half
+/// of `random`.
 LT_HD inline uint16_t stochastic_bits(float v, uint32_t random) {
   uint32_t u;
   std::memcpy(&u, &v, 4);
@@ -35,8 +35,8 @@ LT_HD inline uint16_t stochastic_bits(float v, uint32_t random) {
   return static_cast<uint16_t>((u & 0x7f800000u) == 0x7f800000u ? special : moved);
 }
 
-/// out = in, rounded by chance: bf16 (n) from f32 (n). The chance of an element is a function of seed, stream
-/// and its index in the whole tensor.
+/// out = in, stochastically rounded: bf16 (n) from f32 (n). The random number of an element is a function of
+/// seed, stream and its index in the full tensor.
 void round_stochastic(Stream& s, Tensor out, Tensor in, uint64_t seed, uint64_t stream,
                       const BoxElements& elements);
 

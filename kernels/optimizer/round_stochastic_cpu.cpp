@@ -13,7 +13,8 @@ void round_stochastic_cpu(void* out, const void* in, int64_t n, uint64_t seed, u
   const float* from = static_cast<const float*>(in);
   const int64_t row = e.extent[e.rank - 1];
   parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin, next; i < end; i = next) {  // to the end of a row, where indices are consecutive
+    // up to the end of a row, within which indices are consecutive
+    for (int64_t i = begin, next; i < end; i = next) {
       next = std::min(end, i + row - (e.begin + i) % row);
       const uint64_t at = static_cast<uint64_t>(e.index(i));
       for (int64_t j = i; j < next; ++j)

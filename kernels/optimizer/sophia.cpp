@@ -6,7 +6,8 @@ namespace ltrain {
 
 void add_signs(Stream& s, Tensor y, double factor, uint64_t seed, uint64_t stream,
                const BoxElements& elements) {
-  LT_CHECK(y.dtype == DType::f32 || y.dtype == DType::f64, "signs added to {}", dtype_name(y.dtype));
+  LT_CHECK(y.dtype == DType::f32 || y.dtype == DType::f64, "add_signs: expected f32 or f64, got {}",
+           dtype_name(y.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("add_signs", OpClass::optimizer, 2.0 * y.elements(), {y}, {y}));
     return;
@@ -18,8 +19,9 @@ void hutchinson_estimate(Stream& s, Tensor hessian, Tensor grad, Tensor shifted,
                          uint64_t seed, uint64_t stream, const BoxElements& elements) {
   const int64_t n = hessian.elements();
   for (const Tensor& t : {grad, shifted})
-    LT_CHECK(t.elements() == n && t.dtype == hessian.dtype, "an estimate of {} elements of {} gradients", n,
-             t.elements());
+    LT_CHECK(t.elements() == n && t.dtype == hessian.dtype,
+             "hutchinson_estimate: expected gradients of {} {} elements, got {} {}", n,
+             dtype_name(hessian.dtype), t.elements(), dtype_name(t.dtype));
   if (s.meta()) {
     s.meta()->add(
         s, op_cost("hutchinson_estimate", OpClass::optimizer, 6.0 * n, {hessian}, {hessian, grad, shifted}));
@@ -33,8 +35,9 @@ void hutchinson_estimate(Stream& s, Tensor hessian, Tensor grad, Tensor shifted,
 
 void gauss_newton_estimate(Stream& s, Tensor hessian, Tensor grad, double beta2, double factor) {
   const int64_t n = hessian.elements();
-  LT_CHECK(grad.elements() == n && grad.dtype == hessian.dtype, "an estimate of {} elements of {} gradients",
-           n, grad.elements());
+  LT_CHECK(grad.elements() == n && grad.dtype == hessian.dtype,
+           "gauss_newton_estimate: expected gradients of {} {} elements, got {} {}", n,
+           dtype_name(hessian.dtype), grad.elements(), dtype_name(grad.dtype));
   if (s.meta()) {
     s.meta()->add(s,
                   op_cost("gauss_newton_estimate", OpClass::optimizer, 4.0 * n, {hessian}, {hessian, grad}));
@@ -48,9 +51,11 @@ void sophia(Stream& s, Tensor master, Tensor exp_avg, Tensor hessian, Tensor gra
             const AdamwArgs& args, double gamma) {
   const int64_t n = master.elements();
   for (const Tensor& t : {exp_avg, hessian, grad})
-    LT_CHECK(t.elements() == n && t.dtype == master.dtype, "Sophia of {} elements with {}", n, t.elements());
-  LT_CHECK(!low.defined() || (low.elements() == n && is_half(low.dtype)), "Sophia of {} elements into {}", n,
-           low.elements());
+    LT_CHECK(t.elements() == n && t.dtype == master.dtype, "sophia: expected {} {} elements, got {} {}", n,
+             dtype_name(master.dtype), t.elements(), dtype_name(t.dtype));
+  LT_CHECK(!low.defined() || (low.elements() == n && is_half(low.dtype)),
+           "sophia: expected a 16-bit copy of {} elements, got {} {}", n, low.elements(),
+           dtype_name(low.dtype));
   if (s.meta()) {
     OpCost cost =
         op_cost("sophia", OpClass::optimizer, 10.0 * n, {master, exp_avg}, {master, exp_avg, hessian, grad});

@@ -1,7 +1,7 @@
-// Sophia (arXiv:2305.14342): a step is the moment over the diagonal of the Hessian, each element of it cut to
-// one. The diagonal is an average of estimates, made once in a while: by Hutchinson, u * H u with u of random
-// signs, where H u is the difference of two gradients, at the weights and at weights that lie by radius * u
-// beside them; or by Gauss-Newton-Bartlett, squares of the gradient with labels that the model drew itself.
+// Sophia (arXiv:2305.14342): a step is the moment divided by the diagonal of the Hessian, clipped to 1
+// elementwise. The diagonal is an average of estimates, made every few steps. Hutchinson: u * H u with u of
+// random signs; H u is the difference of two gradients, at the weights and at weights shifted by radius * u.
+// Gauss-Newton-Bartlett: squares of the gradient for labels sampled from the model.
 #pragma once
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/round_stochastic.h"
@@ -11,26 +11,26 @@
 
 namespace ltrain {
 
-/// The sign of an element in an estimate, from its index in the whole tensor: 128 in a call of the generator.
+/// Sign of an element in an estimate, from its index in the full tensor: 128 signs from one Philox call.
 inline constexpr int64_t kSignsOfCall = 128;
 LT_HD inline bool sign_bit(const Philox4& r, int64_t index) {
   return (r.v[(index >> 5) & 3] >> (index & 31)) & 1;
 }
 
-/// An average that moves by (1 - beta) of `factor` times what an element gives; on every device.
+/// An average that moves by (1 - beta) towards `factor` times a value; on every device.
 template <class A>
 struct EstimateFactors {
   A beta, by;
   EstimateFactors(double beta, double factor) : beta(A(beta)), by(A((1.0 - beta) * factor)) {}
   LT_HD void add(A& h, A x) const { h = beta * h + by * x; }
-  /// The square of g, where it is finite.
+  /// Adds the square of g if it is finite.
   LT_HD void add_square(A& h, A g) const {
     const A square = g * g, to = beta * h + by * square;
     h = square - square == A(0) ? to : h;
   }
 };
 
-/// What is the same for every element, and the update of one; on every device.
+/// Factors of an update, equal for all elements, and the update of one element; on every device.
 template <class A>
 struct SophiaFactors {
   A scale, beta1, one_minus1, keep, lr, gamma, eps;
@@ -51,19 +51,19 @@ struct SophiaFactors {
   }
 };
 
-/// y += factor * u, of the elements of a named tensor that y (n), f32 or f64, has.
+/// y += factor * u. y: (n) f32 or f64, elements of a named tensor.
 void add_signs(Stream& s, Tensor y, double factor, uint64_t seed, uint64_t stream,
                const BoxElements& elements);
-/// hessian = beta2 * hessian + (1 - beta2) * u * (shifted - grad) / radius; shifted: the gradient of the
-/// weights to which radius * u was added. All (n) f32, or all f64.
+/// hessian = beta2 * hessian + (1 - beta2) * u * (shifted - grad) / radius; shifted: gradient at weights +
+/// radius * u. All (n) f32, or all f64.
 void hutchinson_estimate(Stream& s, Tensor hessian, Tensor grad, Tensor shifted, double beta2, double radius,
                          uint64_t seed, uint64_t stream, const BoxElements& elements);
-/// hessian = beta2 * hessian + (1 - beta2) * factor * grad^2, but where a gradient is not finite, as those of
-/// fp16 may be: there it stays. grad: of the mean loss with sampled labels, summed over ranks; factor: the
-/// number of labels, over the square of what the gradient is scaled by. Both (n) f32, or both f64.
+/// hessian = beta2 * hessian + (1 - beta2) * factor * grad^2; unchanged where a gradient is not finite, as
+/// can happen with fp16. grad: gradient of the mean loss with sampled labels, summed over ranks; factor:
+/// number of labels / (scale of the gradient)^2. Both (n) f32, or both f64.
 void gauss_newton_estimate(Stream& s, Tensor hessian, Tensor grad, double beta2, double factor);
-/// One step on n elements. master, exp_avg, hessian, grad: (n) f32, or all f64. low: copy of master in a
-/// half, or undefined. args: beta1 of the moment; eps: least of gamma * hessian.
+/// One step on n elements. master, exp_avg, hessian, grad: (n) f32, or all f64. low: 16-bit copy of master,
+/// or undefined. args: beta1 of the moment; eps: lower limit of gamma * hessian.
 void sophia(Stream& s, Tensor master, Tensor exp_avg, Tensor hessian, Tensor grad, Tensor low, bool decay,
             const AdamwArgs& args, double gamma);
 

@@ -7,7 +7,7 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// f(i, sign) for the elements of [begin, end): by rows, in which indices are consecutive.
+/// Calls f(i, sign) for the elements of [begin, end), by rows, within which indices are consecutive.
 template <class A, class F>
 void each_sign(const BoxElements& e, int64_t begin, int64_t end, uint64_t seed, uint64_t stream, F f) {
   const int64_t row = e.extent[e.rank - 1];

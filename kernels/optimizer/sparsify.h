@@ -1,20 +1,20 @@
-// Two of each four neighbours (arXiv:2104.08378, the pattern of sparse tensor cores): their choice by
-// magnitude, and the mask that the chosen weights are of themselves, as the others are zero.
+// 2:4 sparsity (arXiv:2104.08378, the pattern of sparse tensor cores): the choice of two of each four
+// neighbours by magnitude. The zeros of the weights are the mask.
 #pragma once
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
 
 namespace ltrain {
 
-/// x = 0 where w is not one of the two of largest magnitude of its four neighbours (of equal ones those that
-/// come first). Fours that have no more than two numbers other than zero are left alone, so that a second
-/// time changes nothing. x, w: (n) of any floating type, 4 divides n; x may be w, and is the last then.
+/// x = 0 where w is not one of the two largest magnitudes of its four neighbours (ties keep the first ones).
+/// Groups of four with at most two nonzero numbers are unchanged, so that pruning is idempotent. x, w: (n) of
+/// any floating dtypes, n a multiple of 4. x may alias w.
 void prune_2_4(Stream& s, Tensor x, Tensor w);
 
-/// x = 0 where w is zero, of either sign. x, w: (n) of any floating type.
+/// x = 0 where w is zero, of either sign. x, w: (n) of any floating dtypes.
 void mask_by_zeros(Stream& s, Tensor x, Tensor w);
 
-/// Which of the four at w stay, one bit each; w: float or double.
+/// Bit mask of the elements of the group of four at w to keep; w: float or double.
 template <class A>
 LT_HD inline unsigned largest_two_of_4(const A* w) {
   int others = 0, first = 0, second = -1;

@@ -8,7 +8,7 @@ void prune_2_4_cpu(DType tx, DType tw, void* x, const void* w, int64_t n) {
   dispatch_float(tw, [&]<class W>() {
     dispatch_float(tx, [&]<class X>() {
       parallel_for(n / 4, 4096, [=](int64_t begin, int64_t end) {
-        X* xp = static_cast<X*>(x);  // may be w
+        X* xp = static_cast<X*>(x);  // may alias w
         const W* wp = static_cast<const W*>(w);
         for (int64_t i = 4 * begin; i < 4 * end; i += 4) {
           compute_t<W> four[4];

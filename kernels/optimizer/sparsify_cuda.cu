@@ -5,7 +5,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-/// One thread has a four.
+/// One thread for each group of four.
 template <class X, class W>
 __global__ void keep_kernel(X* x, const W* w, int64_t fours) {
   for (int64_t i = grid_thread(); i < fours; i += grid_stride()) {

@@ -9,7 +9,8 @@ void lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
   const int64_t n = master.elements();
   LT_CHECK(exp_avg.elements() == n && exp_avg_sq.elements() == n && grad.elements() == n &&
                grad.dtype == master.dtype && exp_avg.dtype == master.dtype,
-           "direction of {} elements with {} gradients", n, grad.elements());
+           "lamb_direction: expected moments and gradients of {} {} elements, got {} gradients in {}", n,
+           dtype_name(master.dtype), grad.elements(), dtype_name(grad.dtype));
   if (s.meta()) {
     s.meta()->add(s, op_cost("lamb_direction", OpClass::optimizer, 14.0 * n, {grad, exp_avg, exp_avg_sq},
                              {master, exp_avg, exp_avg_sq, grad}));
@@ -27,7 +28,9 @@ void apply_direction(Stream& s, Tensor master, Tensor direction, Tensor low, Ten
                (!low.defined() || (low.elements() == n && is_half(low.dtype))) &&
                sums.defined() == (args.scale != DirectionScale::none) &&
                (!sums.defined() || (sums.elements() == 2 && sums.dtype == DType::f64)),
-           "{} elements along a direction of {}", n, direction.elements());
+           "apply_direction: expected a direction of {} {} elements, two f64 sums exactly if it is scaled, "
+           "and a 16-bit copy or none; got a direction of {} {}, sums {}",
+           n, dtype_name(master.dtype), direction.elements(), dtype_name(direction.dtype), sums.defined());
   if (s.meta()) {
     OpCost cost = op_cost("apply_direction", OpClass::optimizer, 3.0 * n, {master}, {master, direction});
     if (low.defined()) cost.bytes += static_cast<double>(low.bytes());
@@ -36,7 +39,7 @@ void apply_direction(Stream& s, Tensor master, Tensor direction, Tensor low, Ten
       for (int i = 0; i < kAxisCount; ++i)
         if (const Axis a = static_cast<Axis>(i); a != Axis::pipeline)
           place_require(s, "apply_direction", sums, a, Placement::R());
-    // The direction's placement was held against the shard's when it was made.
+    // The direction's placement was compared with the shard's when it was made.
     place_update(s, "apply_direction", master, direction, direction.record->place);
     if (low.defined()) place_update(s, "apply_direction", low, direction, direction.record->place);
     return;

@@ -1,6 +1,6 @@
-// Updates in two halves, for optimizers that scale a whole tensor by numbers of it: first a direction takes
-// the place of the gradient, then, when the numbers of the tensor are summed over all who have parts of it,
-// the parameter moves along it.
+// Updates in two halves, for optimizers that scale a full tensor by its norms. First a direction replaces the
+// gradient. After the norms are summed over all ranks with parts of the tensor, the parameter moves along the
+// direction.
 #pragma once
 #include <cmath>
 
@@ -10,8 +10,8 @@
 
 namespace ltrain {
 
-/// The direction of LAMB (arXiv:1904.00962): moments as in AdamW, then grad = mhat / (sqrt(vhat) + eps) +
-/// weight_decay master. master is read. All (n) f32, or all f64.
+/// Direction of LAMB (arXiv:1904.00962): moments as in AdamW, then grad = mhat / (sqrt(vhat) + eps) +
+/// weight_decay master. master is read only. All (n) f32, or all f64.
 void lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, bool decay,
                     const AdamwArgs& args);
 
@@ -20,7 +20,7 @@ LT_KERNEL(lamb_direction, DType t, const void* master, void* exp_avg, void* exp_
 
 enum class DirectionScale : uint8_t {
   none,   ///< lr
-  trust,  ///< LAMB: lr |w| / |u|; lr where one of them is zero
+  trust,  ///< LAMB: lr |w| / |u|; lr if one of them is zero
   given,  ///< 1-bit LAMB: lr sums[0]
   rms,    ///< Adafactor: lr max(eps, rms(w)) / max(1, rms(u) / threshold)
 };
@@ -28,12 +28,12 @@ enum class DirectionScale : uint8_t {
 struct DirectionArgs {
   DirectionScale scale = DirectionScale::none;
   double lr = 0;
-  double keep = 1;       ///< of a parameter, after a decay that is not in the direction
+  double keep = 1;       ///< factor of a parameter for a decay outside the direction
   double eps = 1e-3;     ///< rms
   double threshold = 1;  ///< rms
-  double elements = 1;   ///< rms: of the whole tensor
+  double elements = 1;   ///< rms: elements of the full tensor
 
-  /// What the direction is multiplied by; w2, u2: sums of squares of parameter and direction.
+  /// Factor of the direction. w2, u2: sums of squares of parameter and direction.
   LT_HD double factor(double w2, double u2) const {
     if (scale == DirectionScale::none) return lr;
     if (scale == DirectionScale::given) return lr * w2;
@@ -43,8 +43,8 @@ struct DirectionArgs {
   }
 };
 
-/// master = keep master - factor direction. sums: (2) f64, squares of the whole parameter and of the whole
-/// direction; undefined with DirectionScale::none. low: copy of master in a half, or undefined.
+/// master = keep master - factor direction. sums: (2) f64, squares of the full parameter and the full
+/// direction; undefined with DirectionScale::none. low: 16-bit copy of master, or undefined.
 void apply_direction(Stream& s, Tensor master, Tensor direction, Tensor low, Tensor sums,
                      const DirectionArgs& args);
 

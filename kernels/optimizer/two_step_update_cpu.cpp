@@ -7,7 +7,7 @@ namespace {
 template <class A>
 void direction(const A* w, A* m, A* v, A* g, int64_t n, bool decay, const AdamwArgs& args) {
   AdamwArgs unit = args;
-  unit.lr = 1;  // f.step is then the bias correction of the first moment
+  unit.lr = 1;  // f.step is then 1 / bias correction of the first moment
   const AdamwFactors<A> f(unit, decay);
   const A weight_decay = decay ? A(args.weight_decay) : A(0);
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {

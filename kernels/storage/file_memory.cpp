@@ -1,4 +1,4 @@
-// Offload memory in a file, for steps on the CPU and on a device with memory of its own.
+// Offload memory in a file, for the CPU and for a device with its own memory.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -16,7 +16,7 @@ class FileMemory final : public OffloadMemory {
  public:
   FileMemory(const std::string& folder, const OffloadUse& use)
       : file_(folder, use), stream_(make_worker_stream(use.key)) {}
-  ~FileMemory() override { stream_.reset(); }  // its work uses the file
+  ~FileMemory() override { stream_.reset(); }  // before file_: its work uses the file
 
   void reserve(int64_t bytes) override { file_.reserve(bytes); }
   void* at(int64_t offset) override { return file_.at(offset); }
@@ -37,8 +37,8 @@ class FileMemory final : public OffloadMemory {
   std::unique_ptr<Stream> stream_;
 };
 
-/// Bytes go between the file and a pinned slot on one stream, between the slot and the device on another. The
-/// file is read and written in the order of the calls.
+/// Bytes go between the file and a pinned slot on one stream, and between the slot and the device on another.
+/// The file is accessed in the order of the calls.
 class DeviceFileMemory final : public OffloadMemory {
  public:
   DeviceFileMemory(DeviceKind device, const std::string& folder, const OffloadUse& use)
@@ -61,8 +61,9 @@ class DeviceFileMemory final : public OffloadMemory {
 
   Tensor view(Stream& on, const Tensor& t) override {
     if (!file_.holds(t.data)) return t;
-    LT_CHECK(viewed_bytes_ + t.bytes() <= kOffloadTouch, "{} bytes of offload memory in views of {}",
-             viewed_bytes_ + t.bytes(), kOffloadTouch);
+    LT_CHECK(viewed_bytes_ + t.bytes() <= kOffloadTouch,
+             "expected at most {} bytes of offload memory in views, got {}", kOffloadTouch,
+             viewed_bytes_ + t.bytes());
     Tensor copy = t;
     copy.data = views_ + viewed_bytes_;
     std::memcpy(copy.data, t.data, static_cast<size_t>(t.bytes()));
@@ -82,7 +83,7 @@ class DeviceFileMemory final : public OffloadMemory {
   void fetch(const Tensor& t, int64_t offset) override {
     const OpRange range(*copies_, kFileFetch);
     failure_.check();
-    // Who asks has the copies wait until the tensor's memory is free; the file need not.
+    // The caller makes the copies stream wait for the tensor's memory. The file need not wait.
     for (int64_t done = 0; done < t.bytes(); done += kFileBuffers) {
       Slot& slot = next();
       const int64_t n = std::min(kFileBuffers, t.bytes() - done), from = offset + done;
@@ -106,7 +107,7 @@ class DeviceFileMemory final : public OffloadMemory {
       on_file([this, &slot, n, to] { file_.write(slot.data, n, to); });
       slot.free = files_->record();
     }
-    copies_->wait(files_->record());  // so that stream().synchronize() waits for the file
+    copies_->wait(files_->record());  // makes stream().synchronize() wait for the file
     tell_failure();
   }
   Stream& stream() override { return *copies_; }
@@ -118,7 +119,7 @@ class DeviceFileMemory final : public OffloadMemory {
   static_assert(kSlots * kFileBuffers + kOffloadTouch == kPinnedFileBuffers);
   struct Slot {
     char* data = nullptr;
-    Event free;  ///< when its bytes have gone on
+    Event free;  ///< happens after its bytes have moved on
   };
   struct Viewed {
     void *home, *copy;
@@ -126,13 +127,13 @@ class DeviceFileMemory final : public OffloadMemory {
   };
 
   Slot& next() { return slots_[at_++ % kSlots]; }
-  /// After a failure the file is left alone.
+  /// After a failure the file is not accessed.
   void on_file(std::function<void()> work) {
     cuda::run_on_host(*files_, [this, work = std::move(work)] {
       if (!failure_.kept()) failure_.keep(work);
     });
   }
-  /// Whoever waits for stream() is told.
+  /// Reports a failure to whoever waits for stream().
   void tell_failure() {
     cuda::run_on_host(*copies_, [this] { failure_.check(); });
   }

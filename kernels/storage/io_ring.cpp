@@ -17,7 +17,7 @@ namespace {
 
 class KernelRing final : public IoRing {
  public:
-  /// Throws nothing: `error()` is an errno where there is no ring.
+  /// Does not throw: `error()` is an errno if there is no ring.
   explicit KernelRing(unsigned entries) : error_(-io_uring_queue_init(entries, &ring_, 0)) {}
   ~KernelRing() override {
     if (error_ == 0) io_uring_queue_exit(&ring_);

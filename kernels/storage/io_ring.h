@@ -1,5 +1,4 @@
-// io_uring of the kernel, as far as reads and writes of files need it: several under way at once, from one
-// thread.
+// Subset of Linux io_uring for file reads and writes: several in flight at once, from one thread.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,16 +10,17 @@ class IoRing {
  public:
   struct Done {
     uint64_t tag = 0;
-    int64_t result = 0;  ///< bytes, or the negative of an errno
+    int64_t result = 0;  ///< bytes, or a negative errno
   };
   virtual ~IoRing() = default;
-  /// At most `entries` of make_io_ring() between this and their wait().
+  /// Queues a transfer. At most `entries` of make_io_ring() may be queued or in flight.
   virtual void queue(bool write, int fd, void* data, uint32_t bytes, int64_t offset, uint64_t tag) = 0;
-  /// Hands over what is queued, and waits for any that is under way.
+  /// Submits the queue and waits for any transfer in flight.
   virtual Done wait() = 0;
 };
 
-/// Null where the kernel has none, or refuses it (sandboxes do), or LTRAIN_IO=pread; `why` then says so.
+/// Null if the kernel lacks io_uring or refuses it (sandboxes do), or with LTRAIN_IO=pread; `why` is the
+/// reason.
 std::unique_ptr<IoRing> make_io_ring(unsigned entries, std::string& why);
 
 }  // namespace ltrain

@@ -17,12 +17,12 @@ namespace ltrain {
 namespace {
 
 constexpr int64_t kPart = 1 << 19;  // bytes of one request
-constexpr int kParts = 4;           // under way at once
+constexpr int kParts = 4;           // requests in flight
 static_assert(kParts * kPart == kFileBuffers);
 
 }  // namespace
 
-/// Whole blocks in memory that the kernel reads and writes by itself.
+/// Buffers of full blocks for direct I/O.
 struct OffloadFile::Buffers {
   Buffers() : data(static_cast<char*>(std::aligned_alloc(kOffloadBlock, kParts * kPart))) {
     if (!data) throw std::bad_alloc();
@@ -41,17 +41,17 @@ OffloadFile::~OffloadFile() {
 }
 
 void OffloadFile::reserve(int64_t bytes) {
-  LT_CHECK(!map_, "offload memory is laid out once");
+  LT_CHECK(!map_, "expected one reserve() of offload memory, got a second one");
   bytes_ = bytes;
   if (bytes == 0) return;
   fd_ = Fd(open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!fd_.valid() && (errno == EOPNOTSUPP || errno == EISDIR)) {  // a file system without O_TMPFILE
+  if (!fd_.valid() && (errno == EOPNOTSUPP || errno == EISDIR)) {  // the file system lacks O_TMPFILE
     std::string name = folder_ + "/.offload-XXXXXX";
     fd_ = Fd(mkostemp(name.data(), O_CLOEXEC));
     if (fd_.valid()) unlink(name.c_str());
   }
   if (!fd_.valid()) refuse("cannot be written", errno);
-  // Takes the blocks now, so that a disk that others fill stops no step.
+  // Allocates the blocks now, so that a disk that fills up later stops no step.
   if (const int error = posix_fallocate(fd_.get(), 0, bytes)) refuse("has no room", error);
   map_ = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (map_ == MAP_FAILED) {
@@ -66,7 +66,8 @@ void OffloadFile::reserve(int64_t bytes) {
 }
 
 void OffloadFile::release() const {
-  if (map_) madvise(map_, static_cast<size_t>(bytes_), MADV_DONTNEED);  // shared: the file has it all
+  // shared mapping: the file has all data
+  if (map_) madvise(map_, static_cast<size_t>(bytes_), MADV_DONTNEED);
 }
 
 void OffloadFile::write(char* data, int64_t bytes, int64_t offset) {
@@ -85,7 +86,7 @@ void OffloadFile::broken(bool write, int64_t offset, int error) const {
        error == 0 ? "the file ends there" : std::strerror(error));
 }
 
-/// The same file once more, past the cache, if a block can be read so.
+/// Opens the same file again without the page cache, if a test read succeeds.
 void OffloadFile::open_direct() {
   Fd fd(open(fmt::format("/proc/self/fd/{}", fd_.get()).c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   if (!fd.valid()) return;
@@ -97,7 +98,7 @@ void OffloadFile::open_direct() {
 }
 
 void OffloadFile::move(bool write, char* data, int64_t bytes, int64_t offset) {
-  // Whole blocks go past the cache; what is left of a window is less than one.
+  // Full blocks bypass the cache; the rest of a window is less than one block.
   const int64_t whole = buffers_ && offset % kOffloadBlock == 0 ? bytes / kOffloadBlock * kOffloadBlock : 0;
   if (ring_ && !buffers_) return by_ring(write, false, data, bytes, offset);
   if (ring_) {
@@ -124,13 +125,14 @@ void OffloadFile::by_calls(int fd, bool write, char* data, int64_t bytes, int64_
   }
 }
 
-/// Several parts at once; `direct`: past the cache, through the buffers where `data` is not at a block.
+/// Several requests at once. `direct`: bypasses the cache, through the buffers unless `data` is at a multiple
+/// of a block.
 void OffloadFile::by_ring(bool write, bool direct, char* data, int64_t bytes, int64_t offset) {
   const bool through = direct && reinterpret_cast<uintptr_t>(data) % kOffloadBlock != 0;
   int64_t begins[kParts] = {}, asked = 0;
   int under_way = 0, error = 0;
   int64_t wrong = 0;
-  std::vector<std::pair<int64_t, int64_t>> rest;  // of what came or went in part: from, to
+  std::vector<std::pair<int64_t, int64_t>> rest;  // missing ranges of partial transfers: from, to
   const auto buffer = [&](int slot) { return buffers_->data + slot * kPart; };
   const auto size = [&](int64_t begin) { return std::min(kPart, bytes - begin); };
   const auto ask = [&](int slot) {
@@ -144,7 +146,7 @@ void OffloadFile::by_ring(bool write, bool direct, char* data, int64_t bytes, in
     ++under_way;
   };
   for (int slot = 0; slot < kParts; ++slot) ask(slot);
-  while (under_way > 0) {  // all of them, failed or not: the kernel has the buffers until then
+  while (under_way > 0) {  // waits for all, failed or not: until then the kernel uses the buffers
     const IoRing::Done done = ring_->wait();
     --under_way;
     const int slot = static_cast<int>(done.tag);
@@ -160,7 +162,7 @@ void OffloadFile::by_ring(bool write, bool direct, char* data, int64_t bytes, in
     ask(slot);
   }
   if (error) broken(write, wrong, error);
-  for (const auto& [from, to] : rest)  // by calls, which say why
+  for (const auto& [from, to] : rest)  // plain calls give the reason of a failure
     by_calls(fd_.get(), write, data + from, to - from, offset + from);
 }
 

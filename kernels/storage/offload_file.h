@@ -1,6 +1,5 @@
-// The file that offload memory lies in, as blocking calls. Past the page cache where the file system can,
-// since what the cache takes is memory of the host that no plan has; by io_uring where the kernel has it,
-// else by pread and pwrite.
+// File of an offload memory, with blocking calls. Bypasses the page cache if the file system can, since
+// cached pages are host memory outside every plan. Uses io_uring if available, else pread and pwrite.
 #pragma once
 #include <memory>
 #include <string>
@@ -18,15 +17,15 @@ class OffloadFile {
   OffloadFile(const OffloadFile&) = delete;
   OffloadFile& operator=(const OffloadFile&) = delete;
 
-  /// As OffloadMemory has them.
+  /// Members of OffloadMemory.
   void reserve(int64_t bytes);
   char* at(int64_t offset) const { return static_cast<char*>(map_) + offset; }
   void release() const;
   const std::string& how() const { return how_; }
   bool holds(const void* p) const { return p >= map_ && p < at(bytes_); }
 
-  /// Bytes of the host from `offset` of the file, or to it, by one thread at a time. Straight where both lie
-  /// at multiples of kOffloadBlock, else through buffers. Error (storage), with the byte.
+  /// Transfers host bytes from `offset` of the file, or to it; one thread at a time. Direct if both are at
+  /// multiples of kOffloadBlock, else through buffers. Throws Error (storage), with the byte.
   void read(char* data, int64_t bytes, int64_t offset) { move(false, data, bytes, offset); }
   void write(char* data, int64_t bytes, int64_t offset);
 

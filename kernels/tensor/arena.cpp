@@ -8,7 +8,7 @@
 namespace ltrain {
 namespace {
 
-/// The first gap that does not begin below `offset`.
+/// The first gap that begins at or above `offset`.
 template <class Gaps>
 auto gap_from(Gaps& free, int64_t offset) {
   return std::lower_bound(free.begin(), free.end(), offset,
@@ -35,7 +35,7 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
 }
 
 int64_t Memory::take(MemoryKind kind, std::string_view name, int64_t bytes) {
-  // Best fit: the smallest gap that holds it, the lowest among equals; else on top.
+  // Best fit: the smallest gap that holds the bytes, the lowest among equals; else above the top.
   const auto best = std::lower_bound(free_by_size_.begin(), free_by_size_.end(), Gap{bytes, 0});
   int64_t offset;
   if (best != free_by_size_.end()) {
@@ -50,7 +50,7 @@ int64_t Memory::take(MemoryKind kind, std::string_view name, int64_t bytes) {
       free_by_size_.erase(best);
     }
   } else {
-    // A free block that ends at the top grows.
+    // A gap that ends at the top grows.
     const bool grows = !free_.empty() && free_.back().first + free_.back().second == top_;
     offset = grows ? free_.back().first : top_;
     if (bytes > capacity_ - offset) return -1;
@@ -74,11 +74,11 @@ void Memory::release(Tensor& t) {
 
 void Memory::give_back(int64_t offset) {
   Block block{};
-  LT_CHECK(live_.take(offset, block), "release of a tensor that is not live");
+  LT_CHECK(live_.take(offset, block), "expected a release of a live tensor, got offset {}", offset);
   const int64_t bytes = block.bytes;
   live_bytes_ -= bytes;
   kind_bytes_[static_cast<int>(block.kind)] -= bytes;
-  // One gap with those that lie next to it.
+  // Merges the gap with its neighbours.
   const auto next = gap_from(free_, offset);
   const bool after = next != free_.end() && offset + bytes == next->first;
   const bool before = next != free_.begin() && next[-1].first + next[-1].second == offset;
@@ -153,7 +153,7 @@ bool Memory::Live::take(int64_t offset, Block& block) {
   }
   block = slots_[at].block;
   --used_;
-  // Those behind it that were pushed past this slot move up, so that no search ends too early.
+  // Entries that were displaced past this slot move up, so that no search ends too early.
   const size_t mask = slots_.size() - 1;
   for (size_t from = next(at); slots_[from].offset >= 0; from = next(from)) {
     if (((from - home(slots_[from].offset)) & mask) < ((from - at) & mask)) continue;

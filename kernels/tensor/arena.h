@@ -1,8 +1,8 @@
-// Memory of a rank: one arena, carved by a deterministic allocator.
+// Memory of a rank: one arena with a deterministic allocator.
 //
-// The same allocator runs on `meta` (no memory behind it, unlimited) and on a device (one allocation of
-// exactly the size that the meta pass reached). Both see the same sequence of requests, so they place every
-// tensor at the same offset, and the peak of one is the size of the other.
+// The same allocator runs on `meta`, with no memory behind it and no limit, and on a device, with one
+// allocation of exactly the size that the meta pass reached. Both see the same sequence of requests. Every
+// tensor therefore gets the same offset in both, and the peak of the meta pass is the size on the device.
 #pragma once
 #include <array>
 #include <compare>
@@ -24,17 +24,17 @@ enum class MemoryKind : uint8_t {
   activations,
   temporaries,
   communication,
-  fp8_weights  ///< rounded for products, beside those that they were rounded from
+  fp8_weights  ///< quantized weights for FP8 matmuls, beside the original weights
 };
 inline constexpr int kMemoryKindCount = 7;
 std::string_view memory_kind_name(MemoryKind k);
 
-/// What an arena reached, by kind, at the time of its largest extent.
+/// Peak use of an arena, and the live bytes of each kind at the time of the peak.
 struct MemoryUse {
-  int64_t arena_bytes = 0;  ///< highest end of any tensor: what one allocation must hold
-  int64_t live_bytes = 0;   ///< sum of live tensors at that moment
-  std::array<int64_t, kMemoryKindCount> by_kind{};  ///< of live_bytes
-  /// The most of each kind that was live at any moment: not all at the same one.
+  int64_t arena_bytes = 0;                          ///< highest end of any tensor: the size of the allocation
+  int64_t live_bytes = 0;                           ///< sum of live tensors at the peak
+  std::array<int64_t, kMemoryKindCount> by_kind{};  ///< shares of live_bytes
+  /// Peak of each kind. The kinds may peak at different times.
   std::array<int64_t, kMemoryKindCount> most_by_kind{};
 };
 
@@ -47,9 +47,10 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// A tensor of undefined contents. Fails, with the table of what is live, if the arena cannot hold it.
+  /// Returns a tensor of undefined contents. Throws, with a table of live tensors, if the arena cannot hold
+  /// it.
   Tensor allocate(MemoryKind kind, std::string_view name, DType dtype, Shape shape);
-  /// Gives the memory back and clears `t`. Only tensors as allocate() returned them.
+  /// Frees the memory and clears `t`. `t` must be a tensor that allocate() returned.
   void release(Tensor& t);
 
   const MemoryUse& peak() const { return peak_; }
@@ -58,8 +59,8 @@ class Memory {
  protected:
   virtual Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) = 0;
   virtual int64_t offset_of(const Tensor& t) const = 0;
-  /// What allocate() and release() do for a tensor of so many bytes, without the tensor: its offset, and the
-  /// way back. `name` is interned. -1: the arena cannot hold it.
+  /// allocate() and release() by offset, without a tensor. take() returns the offset, or -1 if the arena
+  /// cannot hold the bytes. `name` is interned.
   static int64_t aligned(int64_t bytes);
   int64_t take(MemoryKind kind, std::string_view name, int64_t aligned_bytes);
   void give_back(int64_t offset);
@@ -73,11 +74,11 @@ class Memory {
   };
   [[noreturn]] void exhausted(std::string_view name, DType dtype, const Shape& shape, int64_t bytes) const;
   void note_peak();
-  /// What is live, by its offset: open addressing, since a plan asks for memory many million times.
+  /// Live blocks by offset. Open addressing, since a plan allocates many million times.
   class Live {
    public:
     void insert(int64_t offset, const Block& block);
-    bool take(int64_t offset, Block& block);  ///< out of it; false: there is none
+    bool take(int64_t offset, Block& block);  ///< removes the block; false if there is none
     template <class F>
     void each(const F& f) const {
       for (const Slot& s : slots_)
@@ -91,33 +92,33 @@ class Memory {
     };
     size_t home(int64_t offset) const;
     size_t next(size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
-    std::vector<Slot> slots_;  // a power of two, at most half of them used
+    std::vector<Slot> slots_;  // size is a power of two, at most half used
     size_t used_ = 0;
   };
-  struct Gap {  // moved as bytes, which a pair is not
+  struct Gap {  // trivially copyable, unlike std::pair
     int64_t first, second;
     auto operator<=>(const Gap&) const = default;
   };
-  using Gaps = std::vector<Gap>;  // in order; a few hundred at most
-  void add_size(Gap gap);         // to free_by_size_
+  using Gaps = std::vector<Gap>;  // sorted; a few hundred at most
+  void add_size(Gap gap);         // inserts into free_by_size_
   void erase_size(Gap gap);
-  void replace_size(Gaps::iterator old, Gap gap);  // each entry between the two moves once
+  void replace_size(Gaps::iterator old, Gap gap);  // moves each entry between the two once
 
   Live live_;
   Gaps free_;          // (offset, bytes), below top_, never adjacent
-  Gaps free_by_size_;  // the same as (bytes, offset)
+  Gaps free_by_size_;  // same gaps as (bytes, offset)
   int64_t top_ = 0;    // everything above is free
   int64_t live_bytes_ = 0;
   std::array<int64_t, kMemoryKindCount> kind_bytes_{};
   MemoryUse peak_;
 };
 
-/// On a device: one allocation of `bytes`, which may be host memory that copies to a GPU go through.
+/// Arena on a device: one allocation of `bytes`. It may be host memory for copies to a GPU.
 class Arena : public Memory {
  public:
   Arena(DeviceKind device, int64_t bytes);
   int64_t bytes() const { return capacity_; }
-  /// Host memory for copies to and from `device`: its tensors are the CPU's.
+  /// Host memory for copies to and from `device`. Its tensors are CPU tensors.
   static std::unique_ptr<Arena> staging(DeviceKind device, int64_t bytes);
 
  private:

@@ -19,7 +19,7 @@ std::shared_ptr<void> mapped(int64_t bytes) {
 }
 
 bool is_cuda(DeviceKind device) {
-  LT_CHECK(device != DeviceKind::meta, "streams or memory of the meta device");
+  LT_CHECK(device != DeviceKind::meta, "expected a CPU or CUDA device for streams and memory, got meta");
   return device == DeviceKind::cuda;
 }
 

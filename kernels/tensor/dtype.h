@@ -73,8 +73,8 @@ struct bf16 {
   LT_HD operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };
 
-/// The bits of a float rounded to half precision (to nearest, ties to even; beyond 65504 infinity; NaN stays
-/// NaN), and the float of such bits. Without branches, so that loops over them are vectorised.
+/// The bits of a float rounded to half precision (to nearest, ties to even; infinity beyond 65504; NaN stays
+/// NaN), and the float of such bits. Branch-free, so that loops over them are vectorised.
 LT_HD inline uint16_t f16_bits(float v) {
 #ifdef __CUDA_ARCH__
   uint16_t out;
@@ -87,7 +87,7 @@ LT_HD inline uint16_t f16_bits(float v) {
   const uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
   float magnitude;
   std::memcpy(&magnitude, &a, 4);
-  const float shifted = magnitude + 0.5f;  // its last bit is worth 2^-24, as that of a subnormal half
+  const float shifted = magnitude + 0.5f;  // last bit worth 2^-24, as in a subnormal half
   uint32_t subnormal;
   std::memcpy(&subnormal, &shifted, 4);
   subnormal -= 0x3f000000u;
@@ -122,7 +122,8 @@ struct f16 {
   LT_HD operator float() const { return f16_value(bits); }
 };
 
-/// x[i] in the arithmetic type, and back. GCC 12 vectorises a loop over these, but not one over bf16 objects.
+/// Loads x[i] in the arithmetic type, and stores it. GCC 12 vectorises a loop over these, but not a loop over
+/// bf16 objects.
 LT_HD inline float get(const float* x, int64_t i) { return x[i]; }
 LT_HD inline double get(const double* x, int64_t i) { return x[i]; }
 LT_HD inline float get(const bf16* x, int64_t i) {
@@ -195,18 +196,18 @@ struct compute_of<double> {
 template <class T>
 using compute_t = typename compute_of<T>::type;
 
-/// The types of 16 bits: stored so, computed in float.
+/// True for the 16-bit types, which compute in float.
 constexpr bool is_half(DType t) { return t == DType::bf16 || t == DType::f16; }
 template <class T>
 inline constexpr bool is_half_v = is_half(dtype_of<T>::value);
 
-/// Calls f.template operator()<T>() with the C++ type of a half.
+/// Calls f.template operator()<T>() with the C++ type of a 16-bit dtype.
 template <class F>
 decltype(auto) dispatch_half(DType t, F&& f) {
   return t == DType::f16 ? f.template operator()<f16>() : f.template operator()<bf16>();
 }
 
-/// Likewise double for f64, and float for what is computed in f32.
+/// Calls f.template operator()<T>() with double for f64, and with float for all other dtypes.
 template <class F>
 decltype(auto) dispatch_wide(DType t, F&& f) {
   return t == DType::f64 ? f.template operator()<double>() : f.template operator()<float>();

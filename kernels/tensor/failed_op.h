@@ -1,15 +1,15 @@
-// How an error of a GPU, which shows when the host next waits, names the op that made it.
+// Error texts of a GPU that name the failing op. Such an error shows at the host's next wait.
 #pragma once
 #include <string>
 
 namespace ltrain {
 
-/// LTRAIN_CUDA_SYNC=1: every op is waited for before its stream has the next one. (Not before other streams
-/// have theirs: a rank that waits for a transfer may have to send another one first.)
+/// True with LTRAIN_CUDA_SYNC=1: the host waits for every op before its stream gets the next one. Other
+/// streams go on meanwhile, because a rank that waits for a transfer may have to start another one first.
 bool waits_for_each_op();
 
-/// A line that follows an error's text: this thread's last op, and how to have the one that failed where that
-/// may be another; "" where there was none.
+/// A line to append to an error text: this thread's last op, and how to find the failing op if it may be
+/// another one. Empty if there was no op.
 std::string failed_op_text();
 
 }  // namespace ltrain

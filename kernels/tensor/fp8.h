@@ -1,5 +1,5 @@
-// The two formats of FP8 (arXiv:2209.05433): e4m3 without infinities, largest number 448, and e5m2,
-// largest number 57344. As their codes: rounding to them and their values, for every device.
+// The two FP8 formats (arXiv:2209.05433): e4m3, without infinities, largest number 448; e5m2, largest number
+// 57344. Functions convert between floats and codes, on every device.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,7 @@ namespace ltrain {
 
 constexpr bool is_fp8(DType t) { return t == DType::f8e4m3 || t == DType::f8e5m2; }
 
-/// Largest number of a format: 1.75 * 2^this.
+/// Exponent e of the largest number of a format, 1.75 * 2^e.
 constexpr int fp8_top_exponent(DType t) { return t == DType::f8e4m3 ? 8 : 15; }
 
 namespace fp8 {
@@ -27,19 +27,19 @@ LT_HD inline float float_of(uint32_t u) {
 }
 LT_HD inline bool finite(float v) { return (bits_of(v) & 0x7fffffffu) < 0x7f800000u; }
 
-/// To nearest, ties to even. Beyond the largest number: that number; what is not finite: NaN. Without
-/// branches, so that loops over it are vectorised.
+/// Rounds to nearest, ties to even. Saturates at the largest number; infinity and NaN become NaN.
+/// Branch-free, so that loops over it are vectorised.
 LT_HD inline uint8_t to_e4m3(float v) {
   const uint32_t u = bits_of(v), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
   const uint32_t normal = (a - 0x3c000000u + 0x7ffffu + ((a >> 20) & 1u)) >> 20;
-  // Below 2^-6 the last bit is worth 2^-9, as that of a float from 2^14 on.
+  // Below 2^-6 the last bit is worth 2^-9, like the last bit of a float in [2^14, 2^15).
   const uint32_t subnormal = bits_of(float_of(a) + 16384.0f) - 0x46800000u;
   const uint32_t large = a >= 0x7f800000u ? 0x7fu : 0x7eu;
   const uint32_t finite = a < 0x3c800000u ? subnormal : normal;
-  return static_cast<uint8_t>(sign |
-                              (a < 0x43e80000u ? finite : large));  // 464: half way to what is not there
+  // From 464 on, midway between 448 and the missing code above it, codes saturate.
+  return static_cast<uint8_t>(sign | (a < 0x43e80000u ? finite : large));
 }
-/// Likewise; what is infinite stays so.
+/// Rounds to nearest, ties to even. Saturates at the largest number; infinity stays infinite, NaN stays NaN.
 LT_HD inline uint8_t to_e5m2(float v) {
   const uint32_t u = bits_of(v), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
   const uint32_t normal = (a - 0x38000000u + 0xfffffu + ((a >> 21) & 1u)) >> 21;
@@ -63,21 +63,21 @@ LT_HD inline float from_e5m2(uint8_t code) {
   return float_of(sign | (a < 4u ? subnormal : normal));
 }
 
-/// The step of a tensor whose largest magnitude is `amax`: the smallest power of two (times 2^margin) with
-/// which no element is beyond the largest number of a format, so that x = code * step is exact. 1 of an amax
-/// that says nothing (0, not finite). `top`: fp8_top_exponent.
+/// Quantization step of a tensor with largest magnitude `amax`: the smallest power of two, times 2^margin,
+/// with which every element fits the format, so that x = code * step is exact. 1 if amax is 0 or not finite.
+/// `top`: fp8_top_exponent.
 LT_HD inline float step_of(float amax, int top, int margin) {
   const uint32_t a = bits_of(amax) & 0x7fffffffu;
   if (a == 0 || a >= 0x7f800000u) return 1.0f;
   const int exponent = static_cast<int>(a >> 23) - 127 + ((a & 0x7fffffu) > 0x600000u ? 1 : 0) - top + margin;
-  // In between 2^-126 and 2^126 the step and its inverse are ordinary numbers.
+  // Between 2^-126 and 2^126 the step and its inverse are normal numbers.
   const int kept = exponent < -126 ? -126 : exponent > 126 ? 126 : exponent;
   return float_of(static_cast<uint32_t>(kept + 127) << 23);
 }
 
 }  // namespace fp8
 
-/// The formats as types, for kernels.
+/// The formats as types for kernels.
 struct E4m3 {
   LT_HD static uint8_t to(float v) { return fp8::to_e4m3(v); }
   LT_HD static float from(uint8_t c) { return fp8::from_e4m3(c); }
@@ -90,7 +90,7 @@ struct E5m2 {
 /// Calls f.template operator()<E>() with the type of a format.
 template <class F>
 decltype(auto) dispatch_fp8(DType t, F&& f) {
-  LT_CHECK(is_fp8(t), "no format of FP8: {}", dtype_name(t));
+  LT_CHECK(is_fp8(t), "expected an FP8 dtype (f8e4m3, f8e5m2), got {}", dtype_name(t));
   return t == DType::f8e4m3 ? f.template operator()<E4m3>() : f.template operator()<E5m2>();
 }
 

@@ -1,4 +1,4 @@
-// For functions that CPU and CUDA kernels share.
+// Marker for functions that CPU and CUDA kernels share.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,4 +1,4 @@
-// Work of the host in the order of a GPU's stream.
+// Host work in the order of a GPU's stream.
 #pragma once
 #include <exception>
 #include <functional>
@@ -8,10 +8,10 @@
 
 namespace ltrain {
 
-/// What such work threw, on a thread that cannot let it through.
+/// First exception of host work, kept on a thread that cannot throw it.
 class HostFailure {
  public:
-  /// Runs `work`; what it throws is kept.
+  /// Runs `work` and keeps its exception.
   void keep(const std::function<void()>& work) noexcept {
     try {
       work();
@@ -24,7 +24,7 @@ class HostFailure {
     const std::lock_guard lock(mutex_);
     return static_cast<bool>(error_);
   }
-  /// Throws what was kept, each time.
+  /// Throws the kept exception, in each call.
   void check() const {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
@@ -37,9 +37,9 @@ class HostFailure {
 
 namespace cuda {
 
-/// Runs `work` on a thread of the host, after everything enqueued on the stream before and before everything
-/// enqueued later; it may not use a device. After it has thrown no more such work is run, and what it threw
-/// is thrown by synchronize() and by the next call.
+/// Runs `work` on a host thread, after everything enqueued on the stream before and before everything
+/// enqueued later. `work` may not use a device. After an exception no further host work runs; synchronize()
+/// and the next call throw it.
 void run_on_host(Stream& s, std::function<void()> work);
 
 }  // namespace cuda

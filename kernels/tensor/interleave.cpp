@@ -21,10 +21,10 @@
 namespace ltrain {
 namespace {
 
-/// As a thread's: kernels, oneDNN and OpenMP run on it. Pages that are not touched take no memory.
+/// Size of a thread's stack: kernels, oneDNN and OpenMP run on it. Untouched pages take no memory.
 constexpr size_t kStackBytes = 8 << 20;
 
-/// With a page below it that nothing may touch.
+/// A stack with an inaccessible guard page below it.
 class Stack {
  public:
   Stack() : guard_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
@@ -43,11 +43,11 @@ class Stack {
   void* memory_;
 };
 
-/// Thrown in a piece when the other has failed: it leaves its frames, and is caught where the piece began.
+/// Thrown in a piece after the other one has failed; caught at the base of the piece.
 struct OtherFailed {};
 
 thread_local Interleave* current = nullptr;
-thread_local std::unique_ptr<Stack> stack;  // of the thread, for all its runs
+thread_local std::unique_ptr<Stack> stack;  // one stack of the thread for all runs
 
 }  // namespace
 
@@ -58,7 +58,7 @@ struct Interleave::Sides {
     bool model_work = true;
     bool done = false;
     int64_t counted = 0;
-    const void* bottom = nullptr;  // of its stack, for sanitizers
+    const void* bottom = nullptr;  // bottom of its stack, for sanitizers
     size_t bytes = 0;
     void* fake = nullptr;
     void* fiber = nullptr;
@@ -70,7 +70,7 @@ struct Interleave::Sides {
   const std::function<void(bool)>* tell = nullptr;
   std::exception_ptr error;
 
-  /// The running side goes on where it was when the other passes.
+  /// Gives the thread to the other side, which resumes where it passed.
   void change(bool ends = false) {
     Side &from = side[running], &to = side[1 - running];
     running = 1 - running;
@@ -83,7 +83,7 @@ struct Interleave::Sides {
     swapcontext(&from.context, &to.context);
     arrived(from);
   }
-  /// `here` has the thread, and left the other side's stack.
+  /// `here` has the thread now and has left the other side's stack.
   void arrived([[maybe_unused]] Side& here) {
 #if defined(__SANITIZE_ADDRESS__)
     Side& other = &here == &side[0] ? side[1] : side[0];
@@ -117,7 +117,7 @@ void Interleave::run_second() {
 
 void Interleave::run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
                      int adds_last, const std::function<void(bool)>& model_work) {
-  LT_CHECK(!current, "pieces that take turns within others");
+  LT_CHECK(!current, "expected no nested Interleave::run on one thread, got a second one");
   if (!stack) stack = std::make_unique<Stack>();
   Interleave both(compute, adds_last);
   Sides& s = *both.sides_;
@@ -161,13 +161,13 @@ void Interleave::pass() {
   s.started = true;
   s.change();
   if (s.tell) (*s.tell)(mine.model_work);
-  // The other entered the layer that this one is in before it passed, unless it ended.
+  // The other piece entered this piece's layer before it passed, unless it ended.
   if (other.done && mine.layer != other.layer) name_layer(compute_, mine.layer);
   if (s.error && !mine.done) throw OtherFailed();
 }
 
 void Interleave::finish_other() {
-  LT_CHECK(kept_ == 0, "a piece that keeps its turn and waits for the other");
+  LT_CHECK(kept_ == 0, "expected no kept turn while a piece waits for the other, got {}", kept_);
   while (!sides_->side[1 - sides_->running].done) pass();
 }
 
@@ -178,7 +178,7 @@ void Interleave::after_other() {
 void Interleave::count() { ++sides_->side[sides_->running].counted; }
 
 void Interleave::wait_for_count(int64_t n) {
-  LT_CHECK(kept_ == 0, "a piece that keeps its turn and waits for the other");
+  LT_CHECK(kept_ == 0, "expected no kept turn while a piece waits for the other, got {}", kept_);
   const Sides::Side& other = sides_->side[1 - sides_->running];
   while (!other.done && other.counted < n) pass();
 }

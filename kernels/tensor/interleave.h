@@ -1,10 +1,9 @@
-// Two pieces of host code that give work to the same streams by turns, so that the one computes while the
-// other's collective travels.
+// Two pieces of host code that alternately enqueue work on the same streams, so that the compute of one
+// overlaps with the collectives of the other.
 //
-// Turns change where a piece says so, which is where its compute stream is about to wait for a collective
-// (AsyncHandle::wait), whether or not the collective has ended by then: the order of work is the same in
-// every run, on every rank and on meta, and streams need not know. What one piece reads the other may not
-// write.
+// Turns change where a piece's compute stream is about to wait for a collective (AsyncHandle::wait), even if
+// the collective has already ended. The order of work is therefore the same in every run, on every rank and
+// on meta, and streams need not know of turns. A piece may not write memory that the other one reads.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,26 +14,27 @@ namespace ltrain {
 
 class Interleave {
  public:
-  /// Runs both on the calling thread, `first` first; `second` on a stack of its own. Rethrows what one of
-  /// them throws; the other then ends at its next turn.
-  /// `adds_last`: the side (0: first) whose sums come second where both add to the same (after_other).
-  /// `model_work` (MetaTrace::set_model_work) is told at each turn what the piece has said last, first true.
+  /// Runs both pieces on the calling thread, `first` first; `second` has its own stack. Rethrows the
+  /// exception of a piece; the other piece ends at its next turn. `adds_last`: index of the piece (0: first)
+  /// that adds second if both add to the same tensor (after_other). `model_work` (MetaTrace::set_model_work)
+  /// is called at each turn with the piece's last value, initially true.
   static void run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
                   int adds_last = 1, const std::function<void(bool)>& model_work = {});
-  /// That the calling thread is in; null: none.
+  /// The calling thread's run; null if none.
   static Interleave* of_thread();
 
   Stream& compute() const { return compute_; }
-  /// Lets the other piece go on until it passes. Nothing when it has ended, or while this one keeps its turn.
+  /// Gives the turn to the other piece until it passes. No effect if the other has ended, or while this one
+  /// keeps its turn.
   void pass();
-  /// Lets it go on to its end.
+  /// Runs the other piece to its end.
   void finish_other();
-  /// The calling thread adds to what the other piece may add to, too: of a piece whose sums come second the
-  /// other ends first, so that the order of additions is that of one piece after the other. Nothing where
-  /// no pieces take turns.
+  /// Called before the calling thread adds to a tensor that the other piece may add to, too. If this piece
+  /// adds second, the other one runs to its end first, so that additions have the order of two sequential
+  /// runs. No effect outside a run.
   static void after_other();
-  /// While one lives the piece keeps its turn, whatever it waits for: so that work whose amount only a run
-  /// knows leaves turns, and with them the order of all ranks and the memory, as they are planned.
+  /// While an object lives, the piece keeps its turn at every wait. Needed for work with an amount known only
+  /// at run time: turns, and with them the order on all ranks and the memory, stay as planned.
   class KeptTurn {
    public:
     KeptTurn() : of_(of_thread()) {
@@ -49,13 +49,13 @@ class Interleave {
    private:
     Interleave* of_;
   };
-  /// Counts what the piece has given back, and lets the other go on until it has counted `n`, or ends: so
-  /// that one takes memory no faster than the other gives it.
+  /// count() counts a release of this piece; wait_for_count() lets the other piece run until it has counted
+  /// `n` or ends. A piece thereby takes memory no faster than the other frees it.
   void count();
   void wait_for_count(int64_t n);
-  /// Which of the two pieces the calling thread is in: 0, or 1 in the second; 0 in neither.
+  /// Index of the piece that the calling thread runs: 0 or 1; 0 outside a run.
   static int side();
-  /// The layer of the piece that runs, and whether it does the model's work: its next turn begins with them.
+  /// Sets the layer of the running piece, and if it does the model's work. Its next turn begins with them.
   void enter(std::string_view layer);
   void set_model_work(bool on);
 
@@ -70,10 +70,10 @@ class Interleave {
   Stream& compute_;
   int adds_last_;
   std::unique_ptr<Sides> sides_;
-  int kept_ = 0;  ///< turns that are kept
+  int kept_ = 0;  ///< number of live KeptTurns
 };
 
-/// Names the layer of what comes next on the stream, whoever has it done.
+/// Names the layer of the next work on the stream, without effect on turns.
 void name_layer(Stream& s, const std::string& layer);
 
 }  // namespace ltrain

@@ -15,7 +15,7 @@
 
 namespace ltrain {
 
-/// Fails: this build has no CUDA device, so that no stream of one can be.
+/// Throws: this build has no CUDA device, and thus no CUDA stream.
 [[noreturn]] void no_cuda_in_this_build(const char* what);
 
 #ifdef LTRAIN_CUDA
@@ -30,7 +30,7 @@ namespace ltrain {
   LT_CUDA_KERNEL(name, __VA_ARGS__)            \
   inline constexpr const char* name##_parameters = #__VA_ARGS__;
 
-/// What it is called with is kept for the message should it fail (last_op.h).
+/// Keeps the arguments for the message of a failure (last_op.h).
 template <class... P>
 void run_cuda_kernel(Stream& s, void (*kernel)(Stream&, P...), const char* parameters,
                      std::type_identity_t<P>... values) {
@@ -38,8 +38,8 @@ void run_cuda_kernel(Stream& s, void (*kernel)(Stream&, P...), const char* param
   kernel(s, std::move(values)...);
 }
 
-/// Runs a kernel on the stream's device; on the CPU with the instruction set that it has. The arguments are
-/// evaluated when the kernel runs, and are copies.
+/// Runs a kernel on the stream's device; on the CPU with the best instruction set of the machine. The
+/// arguments are copies, evaluated when the kernel runs.
 #define LT_LAUNCH(s, name, ...)                                                  \
   do {                                                                           \
     const ::ltrain::OpRange range_of_op(s, #name);                               \

@@ -28,7 +28,7 @@ double program_seconds = 60;
 constexpr const char* kFirstLine = "ltrain kernel trial 1";
 constexpr std::string_view kUsed = "used";
 
-/// The file of the program that runs, as a build that is made again has another.
+/// Identity of the running executable file. A rebuild changes it.
 std::string build_line() {
   struct stat file = {};
   ::stat("/proc/self/exe", &file);
@@ -36,7 +36,7 @@ std::string build_line() {
                      file.st_mtim.tv_nsec);
 }
 
-/// What a verdict is good for.
+/// Conditions under which a verdict is valid.
 std::string subject(const std::vector<std::string>& words) {
   const DeviceInfo card = device_info(DeviceKind::cuda);
   return fmt::format("{}, driver {}, {}, {}", printable(card.name), driver_version(DeviceKind::cuda),
@@ -48,7 +48,8 @@ std::string path_of(const std::string& what, const std::string& about) {
   return folder.empty() ? "" : fmt::format("{}/{}-{:016x}.txt", folder, what, hash_name(about));
 }
 
-/// Lines: what the file is, what it is about, the verdict. Nothing where it is any other file.
+/// Reads a verdict file: a line with the format, a line with the subject, the verdict. Returns nothing for
+/// any other file.
 std::optional<std::string> read_verdict(const std::string& path, const std::string& about) {
   std::ifstream in(path);
   std::string first, second, verdict, more;
@@ -58,7 +59,7 @@ std::optional<std::string> read_verdict(const std::string& path, const std::stri
   return verdict == kUsed ? "" : printable(verdict);
 }
 
-/// Where it cannot be kept, the next process tries again.
+/// Stores a verdict. If that fails, the next process tries again.
 void keep_verdict(const std::string& path, const std::string& about, const std::string& why) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
@@ -70,7 +71,7 @@ void keep_verdict(const std::string& path, const std::string& about, const std::
   if (!out || error) std::filesystem::remove(next, error);
 }
 
-/// Nothing where no program was set.
+/// Verdict of the trial program, or nothing if no program was set.
 std::optional<std::string> found_by_process(const TriedKernels& kernels) {
   std::vector<std::string> command;
   double seconds = 0;
@@ -92,7 +93,7 @@ std::optional<std::string> found_by_process(const TriedKernels& kernels) {
     why = fmt::format("they differ from {}: {}", kernels.against, said);
   else if (!exited || end.number != kTrialAgrees)
     why = fmt::format("the process that tried them {}{}{}", end.text, said.empty() ? "" : ": ", said);
-  // Other ends are no finding about the kernels: no memory on the GPU, no processes.
+  // Other ends say nothing about the kernels: no GPU memory, no processes.
   const bool finding = end.how == ChildEnd::How::too_long || end.how == ChildEnd::How::signalled ||
                        (exited && (end.number == kTrialAgrees || end.number == kTrialDiffers));
   if (!finding || path.empty()) return why;
@@ -129,7 +130,7 @@ std::string why_unusable(Stream& s, const TriedKernels& kernels, bool* news) {
   }
   if (s.recording())
     return fmt::format("they were not compared with {} before a graph was recorded", kernels.against);
-  // Not under the lock: what this stream waits for may need another rank of this process to go on.
+  // Runs without the lock: work that this stream waits for may need another rank of this process to go on.
   const std::string why = found_out(s, kernels);
   const std::lock_guard lock(known_mutex);
   const auto [at, added] = known.try_emplace(kernels.words, why);

@@ -1,6 +1,6 @@
-// Kernels that are compared with others before a GPU uses them, in a process of its own: one that hangs, or
-// that traps, which no process outlives that has a context on the GPU, costs a run a minute and not the run.
-// What was found is kept in the cache folder, by card, driver and program.
+// Kernels that are compared with other kernels before a GPU uses them. The comparison runs in its own
+// process: a kernel that hangs or traps kills every process with a context on the GPU, and then costs a
+// minute instead of the run. The cache folder keeps the result by card, driver and program.
 #pragma once
 #include <functional>
 #include <string>
@@ -10,25 +10,27 @@
 
 namespace ltrain {
 
-/// Exit codes of the program that tries them, beside those of errors.
+/// Exit codes of the trial program, beside the codes of errors.
 constexpr int kTrialAgrees = 0, kTrialDiffers = 3;
 
-/// How it is started; words of TriedKernels and the number of the GPU follow. Its output is the reason where
-/// it ends with kTrialDiffers. Without one, the process compares them itself. `seconds`: that it may take.
+/// Sets the trial program. TriedKernels::words and the GPU index are appended to `command`. Its output is the
+/// reason if it exits with kTrialDiffers. Without a program the process compares the kernels itself.
+/// `seconds`: time limit.
 void set_kernel_trial(std::vector<std::string> command, double seconds = 60);
 
 struct TriedKernels {
-  std::vector<std::string> words;                 ///< {"attention", "bf16", "64"}: what, and of which kind
-  std::string against;                            ///< "the mma kernels"
-  std::function<std::string(Stream& s)> compare;  ///< here; empty where they agree, else what does not
+  std::vector<std::string> words;  ///< kernel and kind: {"attention", "bf16", "64"}
+  std::string against;             ///< "the mma kernels"
+  /// compares in this process; empty if they agree, else the difference
+  std::function<std::string(Stream& s)> compare;
 };
 
-/// Why such kernels are not to be used on this thread's GPU; empty where they are. When first asked in a
-/// process for these words: what an earlier process has found, or what one that is started for it finds, in
-/// seconds; where no program was set, what `compare` says. A question while `s` records a graph, before any
-/// other, is answered by a reason that is not kept. `news`: whether nobody was given the answer before.
+/// Reason why such kernels are not used on this thread's GPU; empty if they are. The first call of a process
+/// for these words returns the kept result of an earlier process, or starts the trial program, which takes
+/// seconds; without a program it calls `compare`. A first call during graph capture on `s` returns a reason
+/// that is not kept. `news`: set to true if this answer is given for the first time.
 std::string why_unusable(Stream& s, const TriedKernels& kernels, bool* news = nullptr);
-/// For tests: the next question is the first one.
+/// For tests: the next call is a first call.
 void forget_kernel_trials();
 
 }  // namespace ltrain

@@ -15,10 +15,10 @@ void copy(char (&to)[N], std::string_view from) {
   to[n] = 0;
 }
 
-/// Of "DType t, const void* y, int64_t n": t, y, n.
+/// Parameter names of "DType t, const void* y, int64_t n": t, y, n.
 std::vector<std::string_view> names_of(std::string_view parameters) {
   std::vector<std::string_view> names;
-  int depth = 0;  // of <>
+  int depth = 0;  // depth of <>
   size_t begin = 0;
   for (size_t i = 0; i <= parameters.size(); ++i) {
     const char c = i < parameters.size() ? parameters[i] : ',';

@@ -1,4 +1,5 @@
-// What a thread last enqueued on a GPU: where an error that shows now was made, or not long before.
+// The op that a thread enqueued last on a GPU. An error that shows now was caused by it or by an op shortly
+// before.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,13 +11,13 @@
 
 namespace ltrain {
 
-/// The sizes, types and numbers that a kernel was called with. Kept as they are, since every launch keeps
-/// them; put into words when one has failed.
+/// Sizes, types and numbers of a kernel call. Every launch stores them unformatted; text() formats them after
+/// a failure.
 class OpArguments {
  public:
   OpArguments() = default;
-  /// `parameters`: the declarations of the values, as text that outlives this: "DType t, void* y, int64_t n".
-  /// Pointers are left out. A struct's are those that its sizes(f) gives to f(name, number).
+  /// `parameters`: declarations of the values, text that outlives the object: "DType t, void* y, int64_t n".
+  /// Pointers are skipped. A struct contributes the values that its sizes(f) passes to f(name, number).
   template <class... P>
   explicit OpArguments(const char* parameters, const P&... values) : parameters_(parameters) {
     int place = 0;
@@ -32,7 +33,7 @@ class OpArguments {
  private:
   enum class Kind : uint8_t { whole, real, dtype };
   struct Value {
-    const char* name = nullptr;  ///< null: that of the parameter
+    const char* name = nullptr;  ///< null: name of the parameter
     int place = 0;
     Kind kind = Kind::whole;
     int64_t whole = 0;
@@ -57,17 +58,17 @@ class OpArguments {
   std::array<Value, 16> values_;
 };
 
-/// Of a product of m x k and k x n.
+/// Arguments of a matmul m x k by k x n.
 OpArguments product_arguments(DType type, int64_t m, int64_t n, int64_t k);
 
 class LastOp {
  public:
   static LastOp& of_thread();
-  void open(std::string_view name, std::string_view stream);  ///< without arguments as yet
+  void open(std::string_view name, std::string_view stream);  ///< without arguments yet
   void enter_layer(std::string_view layer);
   void note(const OpArguments& arguments) { arguments_ = arguments; }
-  /// "matmul_nt (type = bf16, m = 4096, n = 768, k = 768) of layers.3.mlp on the stream compute"; "" where
-  /// there was none.
+  /// "matmul_nt (type = bf16, m = 4096, n = 768, k = 768) of layers.3.mlp on the stream compute"; "" if there
+  /// was no op.
   std::string text() const;
 
  private:

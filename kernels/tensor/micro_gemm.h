@@ -1,9 +1,10 @@
-// A register-blocked matrix product for tiles that live in cache: what attention and the fp64 matmul are made
-// of. Only for *_cpu.cpp files: it is compiled for the instruction set of its includer.
+// Register-blocked matmul for tiles in cache, used by attention and the fp64 matmul. Only for *_cpu.cpp
+// files: it is compiled for the instruction set of its includer.
 //
 //   C[m, n] (+)= sum_k A[m, k] * B[k, n]
 //
-// C and B have contiguous rows (strides ldc, ldb); A is read as a[m * a_row + k * a_col], so A or A^T alike.
+// C and B have contiguous rows (strides ldc, ldb). A is read as a[m * a_row + k * a_col], so that A and A^T
+// both work.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -15,10 +16,10 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
-constexpr int kTileRows = 6, kTileVectors = 4;  // 24 accumulators of 32 registers
+constexpr int kTileRows = 6, kTileVectors = 4;  // 24 accumulators in 32 registers
 #else
 constexpr int kVectorBytes = 32;
-constexpr int kTileRows = 6, kTileVectors = 2;  // 12 of 16
+constexpr int kTileRows = 6, kTileVectors = 2;  // 12 accumulators in 16 registers
 #endif
 
 template <class T>
@@ -28,7 +29,7 @@ struct Vec {
   static constexpr int width = kVectorBytes / static_cast<int>(sizeof(T));
 };
 
-/// One tile of R rows by V whole vectors.
+/// One tile of R rows by V full vectors.
 template <class T, int R, int V>
 inline void gemm_tile(int64_t k_count, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t ldb,
                       T* c, int64_t ldc, bool accumulate) {
@@ -51,7 +52,7 @@ inline void gemm_tile(int64_t k_count, const T* a, int64_t a_row, int64_t a_col,
     for (int v = 0; v < V; ++v) *reinterpret_cast<loose*>(c + r * ldc + v * W) = acc[r][v];
 }
 
-/// R rows by n < V*W columns: the ragged edge.
+/// Edge tile: R rows by n < V*W columns.
 template <class T, int R>
 inline void gemm_edge(int64_t k_count, int64_t n, const T* a, int64_t a_row, int64_t a_col, const T* b,
                       int64_t ldb, T* c, int64_t ldc, bool accumulate) {

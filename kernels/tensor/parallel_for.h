@@ -8,8 +8,8 @@
 
 namespace ltrain {
 
-/// Calls f(begin, end) for consecutive ranges that cover [0, n), in parallel when n exceeds `grain` items.
-/// The cut depends on the number of threads: f must not let a result depend on it.
+/// Calls f(begin, end) for consecutive ranges that cover [0, n), in parallel if n exceeds `grain` items. The
+/// ranges depend on the number of threads: the result of f must not depend on them.
 template <class F>
 void parallel_for(int64_t n, int64_t grain, F&& f) {
   const int64_t threads = std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / grain);
@@ -25,8 +25,8 @@ void parallel_for(int64_t n, int64_t grain, F&& f) {
   }
 }
 
-/// Calls f(i) for i in [0, n), handed out one by one: for tasks of unequal cost. `worth`: that they are worth
-/// more than one thread.
+/// Calls f(i) for i in [0, n), scheduled dynamically, for tasks of unequal cost. `worth`: false runs them on
+/// one thread.
 template <class F>
 void parallel_tasks(int64_t n, F&& f, bool worth = true) {
   if (!worth || n <= 1 || omp_get_max_threads() <= 1) {
@@ -37,10 +37,10 @@ void parallel_tasks(int64_t n, F&& f, bool worth = true) {
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-/// Scratch memory of the calling thread, grown when needed and kept; `slot` tells concurrent uses apart.
-/// Its size after the first step is part of the plan's "kernel scratch".
+/// Scratch memory of the calling thread, grown on demand and kept. `slot` separates concurrent uses. Its size
+/// after the first step is part of the plan's "kernel scratch".
 void* thread_scratch(int slot, int64_t bytes);
-int64_t scratch_bytes();  ///< of all threads
+int64_t scratch_bytes();  ///< sum over all threads
 
 template <class T>
 T* scratch(int slot, int64_t count) {

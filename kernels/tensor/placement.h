@@ -1,4 +1,4 @@
-// How a tensor lies on the axes of the mesh. Part of its type, checked on the meta device.
+// Layout of a tensor on the axes of the mesh. Part of its type, checked on the meta device.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace ltrain {
 
-/// Axes of the mesh. Replica is the outer part of data parallelism where it has two levels: ranks of one data
-/// group are near each other and shard or reduce first, those of one replica group hold the same and come
-/// second. Expert is the innermost part of data parallelism where experts are cut over it; everything else
-/// sees it as data. Tensor parallelism has one axis (tensor) or, in two and three dimensions, three: rows of
-/// activations (tokens) are cut over depth and row, their columns over column (parallel/mesh/mesh.h).
+/// Axes of the mesh. Replica is the outer part of two-level data parallelism: ranks of one data group are
+/// near each other and shard or reduce first; ranks of one replica group hold the same shards and reduce
+/// second. Expert is the innermost part of data parallelism if experts are sharded over it; all other code
+/// treats it as data. Tensor parallelism has one axis (tensor) or, in two and three dimensions, three: rows
+/// of activations (tokens) are sharded over depth and row, their columns over column (parallel/mesh/mesh.h).
 enum class Axis : uint8_t { data, pipeline, context, tensor, expert, replica, depth, row, column };
 inline constexpr int kAxisCount = 9;
 
@@ -21,7 +21,7 @@ constexpr std::string_view axis_name(Axis a) {
   return names[static_cast<int>(a)];
 }
 
-/// Some axes: those that a group of ranks spans, or on which something holds.
+/// A set of axes, such as the axes that a group of ranks spans.
 struct AxisSet {
   uint16_t bits = 0;
   constexpr AxisSet() = default;
@@ -40,16 +40,16 @@ struct AxisSet {
   bool operator==(const AxisSet&) const = default;
 };
 constexpr AxisSet operator|(Axis a, Axis b) { return AxisSet(a) | AxisSet(b); }
-/// Every axis: what the world spans.
+/// Every axis: the world.
 inline constexpr AxisSet kAllAxes = Axis::data | Axis::pipeline | Axis::context | Axis::tensor |
                                     Axis::expert | Axis::replica | Axis::depth | Axis::row | Axis::column;
-/// Those of a tensor-parallel matmul.
+/// Axes of a tensor-parallel matmul.
 inline constexpr std::array<Axis, 4> kTensorAxes{Axis::tensor, Axis::depth, Axis::row, Axis::column};
-/// Ranks that have different samples.
+/// Axes over which samples differ.
 inline constexpr AxisSet kDataAxes = Axis::data | Axis::replica | Axis::expert;
-/// What gradients are reduced over: ranks that hold the same parameters and see different tokens.
+/// Axes of the gradient reduction: ranks with the same parameters and different tokens.
 inline constexpr AxisSet kGradientAxes = kDataAxes | Axis::context;
-/// Those of `axes` that have more than one rank; `size(Axis)` gives the ranks of each.
+/// Subset of `axes` with more than one rank. `size(Axis)` returns the ranks of an axis.
 template <class Size>
 constexpr AxisSet long_axes(AxisSet axes, Size&& size) {
   AxisSet set;
@@ -57,11 +57,11 @@ constexpr AxisSet long_axes(AxisSet axes, Size&& size) {
     if (const Axis a = static_cast<Axis>(i); axes.has(a) && size(a) > 1) set = set | a;
   return set;
 }
-/// "data+context"; "world" for all.
+/// "data+context"; "world" for all axes.
 std::string_view axis_set_name(AxisSet axes);
 
-/// On one axis: every rank holds the same values (R), consecutive slices of dim `dim` (S), different values
-/// with no global dim behind them (V), or summands of which the sum is the value (P).
+/// Placement on one axis: all ranks hold the same values (R), consecutive slices of dim `dim` (S), different
+/// values without a global dim (V), or summands of the value (P).
 struct Placement {
   enum Kind : uint8_t { replicated, sharded, varying, partial };
   Kind kind = replicated;

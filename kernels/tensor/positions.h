@@ -1,6 +1,6 @@
-// Where the rows of a sample lie in its sequence. Plain training has all of them, in order; a rank of context
-// parallelism has one run of consecutive positions, or two (the zig-zag cut: a chunk from the front and its
-// mirror image from the back, so that causal attention costs every rank the same).
+// Positions of a sample's rows in its sequence. Without context parallelism a rank has all of them, in order.
+// With it, a rank has one run of consecutive positions, or two. Two runs are the zig-zag layout: a chunk from
+// the front and its mirror image from the back, so that causal attention costs every rank the same.
 #pragma once
 #include <cstdint>
 #include "kernels/tensor/host_device.h"
@@ -8,21 +8,21 @@
 namespace ltrain {
 
 struct Positions {
-  int64_t rows = 1;               ///< of a sample, on this rank
-  int64_t split = 1;              ///< rows of the first run, 1 .. rows
-  int64_t first = 0, second = 0;  ///< position of row 0; of row `split`, where there is one
-  int64_t seq = 1;                ///< length of the whole sequence
+  int64_t rows = 1;               ///< rows of a sample on this rank
+  int64_t split = 1;              ///< rows of the first run, 1 to rows
+  int64_t first = 0, second = 0;  ///< position of row 0, and of row `split` if there is a second run
+  int64_t seq = 1;                ///< length of the full sequence
 
   Positions() = default;
-  /// All of a sequence. Not explicit: a plain length is the usual case.
+  /// All positions of a sequence. Not explicit, since a plain length is the usual case.
   Positions(int64_t whole) : rows(whole), split(whole), seq(whole) {}
-  /// Consecutive rows.
+  /// One run of consecutive positions.
   static Positions run(int64_t first, int64_t rows, int64_t seq) {
     Positions p(rows);
     p.first = first, p.seq = seq;
     return p;
   }
-  /// Two runs of `each` rows, the later one second.
+  /// Two runs of `each` rows, in ascending order.
   static Positions two_runs(int64_t first, int64_t second, int64_t each, int64_t seq) {
     Positions p(2 * each);
     p.split = each, p.first = first, p.second = second, p.seq = seq;

@@ -38,7 +38,7 @@ LT_HD inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
   return {{c0, c1, c2, c3}};
 }
 
-/// The key of what is drawn anew in every step.
+/// Seed of values that are drawn anew in every step.
 inline uint64_t seed_of_step(uint64_t seed, int64_t step) {
   return seed + static_cast<uint64_t>(step) * 0x9e3779b97f4a7c15ull;
 }
@@ -46,13 +46,13 @@ inline uint64_t seed_of_step(uint64_t seed, int64_t step) {
 /// Uniform in [0, 1) with 24 bits.
 LT_HD inline float to_uniform(uint32_t v) { return static_cast<float>(v >> 8) * (1.0f / 16777216.0f); }
 
-/// Uniform in [0, 1) with 53 bits, of two of the values.
+/// Uniform in [0, 1) with 53 bits from two 32-bit values.
 LT_HD inline double to_uniform(uint32_t high, uint32_t low) {
   return static_cast<double>(uint64_t{high} << 32 >> 11 | low >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/// Is element `index` of dropout stream `stream` kept, when each is dropped with probability threshold /
-/// 2^32? Elements 4i..4i+3 come from one Philox call.
+/// True if element `index` of dropout stream `stream` is kept, at drop probability threshold / 2^32. Elements
+/// 4i to 4i+3 share one Philox call.
 LT_HD inline bool dropout_keep(uint64_t seed, uint64_t stream, uint64_t index, uint32_t threshold) {
   return philox(seed, stream, index >> 2).v[index & 3] >= threshold;
 }

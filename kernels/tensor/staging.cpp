@@ -20,8 +20,8 @@ void Staging::put(Tensor to, const void* from) {
   if (stream_.meta()) return;
   const int64_t bytes = to.bytes();
   if (!memory_.defined()) return stream_.copy(to.data, from, bytes);
-  LT_CHECK(used_ + room(bytes) <= slot_bytes_, "{} and {} bytes into a slot of {}", used_, bytes,
-           slot_bytes_);
+  LT_CHECK(used_ + room(bytes) <= slot_bytes_, "expected at most {} bytes in a staging slot, got {} after {}",
+           slot_bytes_, bytes, used_);
   char* host = slot() + used_;
   used_ += room(bytes);
   std::memcpy(host, from, static_cast<size_t>(bytes));
@@ -37,7 +37,8 @@ void Staging::get(void* to, Tensor from) {
   if (stream_.meta()) return;
   if (!memory_.defined()) return download(stream_, to, from);
   open();
-  LT_CHECK(from.bytes() <= slot_bytes_, "{} bytes through a slot of {}", from.bytes(), slot_bytes_);
+  LT_CHECK(from.bytes() <= slot_bytes_, "expected at most {} bytes in a staging slot, got {}", slot_bytes_,
+           from.bytes());
   stream_.copy(slot(), from.data, from.bytes());
   stream_.synchronize();
   std::memcpy(to, slot(), static_cast<size_t>(from.bytes()));

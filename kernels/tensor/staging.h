@@ -1,5 +1,5 @@
-// What a step gives to its device and gets back, through host memory that the device copies by itself. On the
-// CPU the host's memory is the device's, and nothing lies between.
+// Host memory through which a step's inputs and results are copied asynchronously to and from its device. On
+// the CPU no staging is needed.
 #pragma once
 #include <cstring>
 #include <vector>
@@ -11,20 +11,20 @@ namespace ltrain {
 
 class Staging {
  public:
-  /// Slots of `slot_bytes` each in `host`; without `host` there is nothing between, as on the CPU. On meta it
-  /// only sizes the host's memory. A slot is used again when its copies are done.
+  /// `host` gets `slots` slots of `slot_bytes` each; null on the CPU, where copies are direct. On meta only
+  /// the size of the host memory counts. A slot is reused after its copies are done.
   Staging(Stream& stream, Memory* host, int64_t slots, int64_t slot_bytes);
 
-  /// The bytes that one put() of `bytes` takes from a slot.
+  /// Bytes of a slot that one put() of `bytes` takes.
   static int64_t room(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
   /// Opens the next slot for put().
   void open();
-  /// Bytes of the host into `to`. `from` may change when it returns; `to` has them in the stream's order.
+  /// Copies host bytes into `to`, in the order of the stream. `from` may change after the return.
   void put(Tensor to, const void* from);
-  /// The slot's copies end with what was put.
+  /// Ends the copies of the slot.
   void close();
-  /// Waits for the stream; then `to` has the bytes of `from`, which must fit into a slot.
+  /// Waits for the stream and copies the bytes of `from`, at most slot_bytes, into `to`.
   void get(void* to, Tensor from);
 
  private:
@@ -32,15 +32,15 @@ class Staging {
   char* slot() const { return static_cast<char*>(memory_.data) + at_ * slot_bytes_; }
 
   Stream& stream_;
-  Tensor memory_;  // (slots * slot_bytes) u8 of the host
+  Tensor memory_;  // (slots * slot_bytes) u8 in host memory
   int64_t slots_, slot_bytes_;
-  std::vector<Event> done_;  // by slot
+  std::vector<Event> done_;  // one event for each slot
   int64_t at_ = 0, used_ = 0;
 };
 
-/// For set-up: puts bytes into a tensor and waits. `from` is any host memory.
+/// For set-up: copies bytes into a tensor and waits. `from` is any host memory.
 void upload(Stream& s, Tensor to, const void* from);
-/// For set-up and tests: the bytes of a tensor, on the host.
+/// For set-up and tests: copies the bytes of a tensor to the host and waits.
 void download(Stream& s, void* to, Tensor from);
 
 }  // namespace ltrain

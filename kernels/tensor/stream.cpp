@@ -16,12 +16,12 @@ namespace ltrain {
 
 namespace {
 
-/// Of a worker's queue.
+/// Event of a worker's queue.
 struct HostEvent final : Event::State {
   std::mutex mutex;
   std::condition_variable done_cv;
   bool done = false;
-  std::exception_ptr error;  // of the work before the event, for whoever waits
+  std::exception_ptr error;  // exception of earlier work, for waiters
 
   void finish(std::exception_ptr e) {
     std::lock_guard lock(mutex);
@@ -40,7 +40,7 @@ struct HostEvent final : Event::State {
   }
 };
 
-/// Of a stream whose work runs on the host.
+/// Timestamp of a stream with host work.
 struct HostTimestamp final : Timestamp {
   double at = 0;
   double seconds() override { return at; }
@@ -85,7 +85,7 @@ class WorkerStream final : public Stream {
 
   Event do_record() override {
     auto state = std::make_shared<HostEvent>();
-    // Not through launch(): an event must be finished even after a failure, so that nobody waits for ever.
+    // Not through launch(): an event must finish even after a failure, so that no waiter blocks forever.
     {
       std::lock_guard lock(mutex_);
       queue_.push_back(nullptr);
@@ -112,7 +112,7 @@ class WorkerStream final : public Stream {
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;  // stopping, and drained
+      if (queue_.empty()) return;  // stopping, queue drained
       std::function<void()> work = std::move(queue_.front());
       queue_.pop_front();
       std::shared_ptr<HostEvent> event;
@@ -142,12 +142,12 @@ class WorkerStream final : public Stream {
 
   std::mutex mutex_;
   std::condition_variable changed_, idle_;
-  std::deque<std::function<void()>> queue_;  // an empty function stands for the next entry of events_
+  std::deque<std::function<void()>> queue_;  // an empty function marks the next entry of events_
   std::deque<std::shared_ptr<HostEvent>> events_;
   int64_t pending_ = 0;
   bool stopping_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last: starts when everything above is ready
+  std::thread thread_;  // last: starts after all other members are ready
 };
 
 }  // namespace
@@ -178,19 +178,19 @@ void Stream::wait(const Event& event) {
   const Event::State* state = event.state().get();
   const std::shared_ptr<Recording> of = state ? state->recording : nullptr;
   if (of == recording_) return do_wait(event);
-  // Streams of captured work wait for each other before and after it: what it waits for of before, and what
-  // is waited for of it later, has been waited for.
+  // Streams of captured work wait for each other before and after it. Waits across its border need no event:
+  // earlier work is already waited for, and later waits see the end of the captured work.
   if (of)
-    LT_CHECK(of->has(this), "stream {} waits for a point in captured work that it is no part of", name());
+    LT_CHECK(of->has(this), "expected stream {} to be part of the captured work that it waits for", name());
   if (state && recording_)
-    LT_CHECK(recording_->has(state->stream), "captured work waits for stream {}, which is no part of it",
-             state->stream->name());
+    LT_CHECK(recording_->has(state->stream),
+             "expected captured work to wait only for its own streams, got stream {}", state->stream->name());
 }
 
 std::unique_ptr<Graph> Stream::capture(const std::function<void()>& work,
                                        const std::vector<Stream*>& others) {
   const TimelinePause pause;
-  LT_CHECK(!recording_, "a recording in what stream {} records", name());
+  LT_CHECK(!recording_, "expected no capture in progress on stream {}, got a nested one", name());
   const std::shared_ptr<Recording> recording = begin_recording();
   recording->streams = {this};
   recording->streams.insert(recording->streams.end(), others.begin(), others.end());

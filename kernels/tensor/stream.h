@@ -1,8 +1,8 @@
 // Streams and events: in-order queues of work on one device. Each rank has three: compute, comm and copy.
 //
-// On the CPU `compute` is inline (work runs on the calling thread, spread over threads inside the kernels)
-// and `comm` and `copy` are first-in-first-out workers, so overlap has the code and the races that it has on
-// a GPU. On `meta` a stream is a timeline: work advances its clock by what the cost model says.
+// On the CPU `compute` is inline: work runs on the calling thread, and kernels use several threads. `comm`
+// and `copy` are first-in-first-out worker threads, so that overlap has the same code and the same races as
+// on a GPU. On `meta` a stream is a timeline: work advances its clock by the cost model's time.
 #pragma once
 #include <functional>
 #include <map>
@@ -21,49 +21,50 @@ class OpArguments;
 struct Recording;
 class Stream;
 
-/// A point in a stream. Copies share the point. A default-constructed event has happened.
+/// A point in a stream. Copies share the point. A default-constructed event has already happened.
 class Event {
  public:
   struct State {
     virtual ~State() = default;
     virtual bool happened() = 0;  ///< never blocks
-    virtual void block() = 0;  ///< the caller, until it has happened; rethrows what the work before it threw
+    /// blocks the caller until it has happened; rethrows an exception of earlier work
+    virtual void block() = 0;
     const Stream* stream = nullptr;
-    std::shared_ptr<Recording> recording;  ///< that it is part of, where it is a point in captured work
+    std::shared_ptr<Recording> recording;  ///< recording that contains the event, if captured
   };
   Event() = default;
   explicit Event(std::shared_ptr<State> s) : state_(std::move(s)) {}
   const std::shared_ptr<State>& state() const { return state_; }
   bool happened() const { return !state_ || state_->happened(); }
   double meta_time = 0;  ///< on meta: seconds on the timeline
-  AxisSet axes;          ///< of the group whose collective came last before it; none: of no collective
+  AxisSet axes;  ///< axes of the last collective's group before the event; empty if it was no collective
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// When all work was done that a stream had been given until then.
+/// Time at which all work of a stream so far was done.
 class Timestamp {
  public:
   virtual ~Timestamp() = default;
-  virtual double seconds() = 0;  ///< of the steady clock; after the stream was synchronized
+  virtual double seconds() = 0;  ///< steady clock; valid after the stream was synchronized
 };
 
-/// What Stream::capture has seen so far.
+/// Progress of Stream::capture.
 struct Recording {
   virtual ~Recording() = default;
-  std::vector<Stream*> streams;  ///< the first one begins
+  std::vector<Stream*> streams;  ///< the first stream begins
   std::vector<std::function<void()>>
-      after;  ///< called on the host each time the work was given to its streams
+      after;  ///< called on the host each time the work is enqueued on its streams
   bool has(const Stream* s) const;
 };
 
-/// Work that was recorded once and is run as a whole, again and again: the same kernels and collectives on
-/// the same memory, with the arguments that they were recorded with.
+/// Work that was captured once and runs as one unit, any number of times: the same kernels and collectives on
+/// the same memory, with the captured arguments.
 class Graph {
  public:
   virtual ~Graph() = default;
-  /// After everything enqueued before on any of its streams, and before everything enqueued later.
+  /// Runs after everything enqueued before on any of its streams, and before everything enqueued later.
   void replay();
 
  protected:
@@ -74,8 +75,8 @@ class Graph {
   std::shared_ptr<Recording> recording_;
 };
 
-/// Who computes attention on a GPU, where a call can go to both: the kernels here, or cuDNN where it is
-/// (ops/attention_cudnn.h). `cudnn` fails where it cannot.
+/// Attention backend on a GPU, for calls that both support: the native kernels, or cuDNN if available
+/// (kernels/attention/attention_cudnn.h). `cudnn` fails if cuDNN cannot run a call.
 enum class AttentionBackend : uint8_t { own, automatic, cudnn };
 
 class Stream {
@@ -88,39 +89,39 @@ class Stream {
   const std::string& name() const { return name_; }
   MetaTrace* meta() const { return meta_; }  ///< null unless device() is meta
 
-  /// Runs `work` after everything enqueued before. What it throws is rethrown by the next wait or
-  /// synchronize.
+  /// Runs `work` after everything enqueued before. The next wait or synchronize rethrows its exception.
   virtual void launch(std::function<void()> work) = 0;
-  /// An event that happens when all work enqueued so far is done.
+  /// Returns an event that happens when all work enqueued so far is done.
   Event record();
-  /// Work enqueued later starts after `event`.
+  /// Makes work enqueued later start after `event`.
   void wait(const Event& event);
   /// Blocks the caller until the stream is empty.
   virtual void synchronize() = 0;
-  /// Bytes from one memory to another, whichever device they are on, after everything enqueued before. Host
-  /// memory may be touched until synchronize() returns.
+  /// Copies bytes between memories of any devices, after everything enqueued before. Host memory may be
+  /// accessed until synchronize() returns.
   virtual void copy(void* to, const void* from, int64_t bytes);
 
-  /// Records what `work` enqueues on this stream and on `others` instead of running it. What goes to further
-  /// streams, and what the host waits for, cannot be recorded. Only on the CUDA device.
+  /// Captures the work that `work` enqueues on this stream and on `others` instead of running it. Work on
+  /// further streams and host waits cannot be captured. CUDA only.
   std::unique_ptr<Graph> capture(const std::function<void()>& work, const std::vector<Stream*>& others = {});
-  Recording* recording() const { return recording_.get(); }  ///< that this stream is part of now; else null
+  /// recording in progress on this stream, or null
+  Recording* recording() const { return recording_.get(); }
 
-  // ---- for timelines (timeline.h) and a GPU's tools ----
+  // ---- for timelines (timeline.h) and GPU profilers ----
   virtual std::shared_ptr<Timestamp> timestamp();
   virtual void open_range(std::string_view name) {}
   virtual void close_range() {}
-  /// Of the op whose range is open, for the message should it fail.
+  /// Arguments of the op whose range is open, for a failure message.
   virtual void note_arguments(const OpArguments& arguments) {}
-  virtual void enter_layer(std::string_view layer) {}  ///< until the next one; empty: none
+  virtual void enter_layer(std::string_view layer) {}  ///< layer until the next call; empty: none
 
   AttentionBackend attention_backend = AttentionBackend::own;
-  bool tf32 = false;  ///< products of f32 round their operands to 10 bits after the point
-  double clock = 0;   ///< meta: the end of the last work on this timeline, seconds
-  AxisSet last_axes;  ///< of the group whose collective was enqueued last (Communicator sets it)
-  /// Seconds that work of this stream waited for other streams so far, by the axes of the group whose
-  /// collective it waited for: exposed communication; under no axes what was no collective (offloading). Of
-  /// streams that compute; on a GPU as far as is known without blocking.
+  bool tf32 = false;  ///< f32 matmuls round their operands to 10 mantissa bits
+  double clock = 0;   ///< meta: end of the last work on this timeline, in seconds
+  AxisSet last_axes;  ///< axes of the last enqueued collective's group (set by Communicator)
+  /// Exposed communication: seconds that this stream has waited for other streams, by the axes of the
+  /// collective's group. Waits for other work (offloading) have no axes. For compute streams; on a GPU only
+  /// the waits known without blocking.
   struct ByAxes {
     bool operator()(AxisSet a, AxisSet b) const { return a.bits < b.bits; }
   };
@@ -131,7 +132,7 @@ class Stream {
   virtual Event do_record() = 0;
   virtual void do_wait(const Event& event) = 0;
   virtual std::shared_ptr<Recording> begin_recording();
-  /// Of what begin_recording() gave. Null where the work has thrown: nothing is kept.
+  /// Ends begin_recording(). Returns null if the work has thrown (`keep` false).
   virtual std::unique_ptr<Graph> end_recording(bool keep) { return nullptr; }
   Stream(DeviceKind device, std::string name, MetaTrace* meta = nullptr)
       : device_(device), name_(std::move(name)), meta_(meta) {}
@@ -145,7 +146,7 @@ class Stream {
   Waits waits_;
 };
 
-std::unique_ptr<Stream> make_inline_stream(std::string name);  ///< CPU, runs in launch()
-std::unique_ptr<Stream> make_worker_stream(std::string name);  ///< CPU, FIFO thread
+std::unique_ptr<Stream> make_inline_stream(std::string name);  ///< CPU; work runs in launch()
+std::unique_ptr<Stream> make_worker_stream(std::string name);  ///< CPU; first-in-first-out thread
 
 }  // namespace ltrain

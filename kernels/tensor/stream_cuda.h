@@ -1,5 +1,5 @@
 // Streams and memory of the CUDA device: device_cuda.cpp, emulated_stream_cuda.cpp in tests without a GPU,
-// cuda_stub.cpp in builds without CUDA. What is above kernels/ asks device.h.
+// cuda_stub.cpp in builds without CUDA. Code above kernels/ uses device.h.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,35 +11,34 @@
 
 namespace ltrain::cuda {
 
-/// Device memory that each stream with kernels owns, for partial sums and matmul workspaces: made when first
-/// asked for. 32 MiB: what cuBLASLt asks for on Hopper.
+/// Device memory of each stream with kernels, for partial sums and matmul workspaces; allocated on first use.
+/// cuBLASLt asks for 32 MiB on Hopper.
 constexpr int64_t kScratchBytes = 32 << 20;
 
-/// Empty where there is a device that this build has kernels for, and the libraries that it needs; else why
-/// not.
+/// Empty if there is a device with kernels in this build, and the libraries that it needs; else the reason.
 std::string no_device_reason();
-/// That the driver shows to this process; fails where there is no driver.
+/// Devices that the driver shows to this process. Throws without a driver.
 int device_count();
 std::vector<std::string> device_places();       ///< PCI bus ids
-std::vector<std::vector<bool>> device_links();  ///< NVLink, as NVML says; without it none
-/// For the calling thread.
+std::vector<std::vector<bool>> device_links();  ///< NVLink according to NVML; none without NVML
+/// Device of the calling thread.
 void use_device(int index);
 int used_device();
 DeviceInfo device_info();
 int driver_version();
 int64_t free_device_bytes();
 
-/// Memory of the device; freed with the last reference. Where there is not enough, the error says who has it.
+/// Device memory, freed with the last reference. If there is not enough, the error says who holds it.
 std::shared_ptr<void> device_memory(int64_t bytes);
-/// Host memory that the device copies from and to by itself.
+/// Pinned host memory, for asynchronous copies.
 std::shared_ptr<void> pinned_memory(int64_t bytes);
 
-/// Throws Error when there is no driver or no device, with what the CUDA library says.
+/// Throws Error if there is no driver or no device, with the CUDA library's message.
 std::unique_ptr<Stream> make_cuda_stream(std::string name);
 
-/// The stream's scratch; the next kernel that asks for it gets the same memory.
+/// Scratch of the stream. The next kernel that asks for it gets the same memory.
 void* scratch(Stream& s, int64_t bytes);
-/// To zero.
+/// Fills with zeros.
 void fill_bytes(Stream& s, void* to, int64_t bytes);
 
 }  // namespace ltrain::cuda

@@ -13,9 +13,9 @@ std::string to_string(const Shape& shape) {
 }
 
 std::string_view axis_set_name(AxisSet axes) {
-  // By value of the bits: data 1, pipeline 2, context 4, ..., column 256.
+  // Names indexed by the bits: data 1, pipeline 2, context 4, ..., column 256.
   static const std::vector<std::string>* names = [] {
-    auto* all = new std::vector<std::string>;  // lives as long as the program: traces keep views of it
+    auto* all = new std::vector<std::string>;  // never destroyed: traces keep views of it
     for (int bits = 0; bits < 1 << kAxisCount; ++bits) {
       std::string name;
       for (int i = 0; i < kAxisCount; ++i)

@@ -18,7 +18,7 @@ struct Shape {
 
   Shape() = default;
   Shape(std::initializer_list<int64_t> d) {
-    LT_CHECK(d.size() <= 5, "a tensor has at most 5 dims, not {}", d.size());
+    LT_CHECK(d.size() <= 5, "expected a tensor of at most 5 dims, got {}", d.size());
     for (int64_t v : d) dims[rank++] = v;
   }
   int64_t operator[](int i) const { return dims[i < 0 ? rank + i : i]; }
@@ -37,7 +37,7 @@ struct Shape {
 
 std::string to_string(const Shape& shape);  ///< "[4, 256]"
 
-struct TensorRecord;  // kernels/meta/meta.h: what the meta device knows of a tensor
+struct TensorRecord;  // kernels/meta/meta.h: data of a tensor on the meta device
 
 struct Tensor {
   void* data = nullptr;  ///< null on meta
@@ -56,21 +56,23 @@ struct Tensor {
 
   template <class T>
   T* ptr() const {
-    LT_CHECK(dtype_of<T>::value == dtype, "tensor of {} read as {}", dtype_name(dtype),
-             dtype_name(dtype_of<T>::value));
+    LT_CHECK(dtype_of<T>::value == dtype, "expected a tensor of {}, got {}", dtype_name(dtype_of<T>::value),
+             dtype_name(dtype));
     return static_cast<T*>(data);
   }
-  /// The same elements under another shape of equally many.
+  /// The same elements under another shape.
   Tensor view(Shape s) const {
-    LT_CHECK(s.elements() == elements(), "view {} of {}", to_string(s), to_string(shape));
+    LT_CHECK(s.elements() == elements(), "expected a view of {} elements of {}, got shape {}", elements(),
+             to_string(shape), to_string(s));
     Tensor t = *this;
     t.shape = s;
     return t;
   }
   /// `count` consecutive elements from flat element `begin`, as shape `s`.
   Tensor flat(int64_t begin, Shape s) const {
-    LT_CHECK(begin >= 0 && begin + s.elements() <= elements(), "flat slice {}+{} of {}", begin, s.elements(),
-             to_string(shape));
+    LT_CHECK(begin >= 0 && begin + s.elements() <= elements(),
+             "expected a flat slice within the {} elements of {}, got {} elements from {} on", elements(),
+             to_string(shape), s.elements(), begin);
     Tensor t = *this;
     t.shape = s;
     if (data) t.data = static_cast<char*>(data) + begin * dtype_size(dtype);

@@ -18,7 +18,7 @@ double steady_seconds() {
 }
 
 Timeline::Timeline() {
-  LT_CHECK(!timeline, "two timelines of one thread");
+  LT_CHECK(!timeline, "expected one timeline for each thread, got a second one");
   timeline = this;
 }
 Timeline::~Timeline() { timeline = nullptr; }
@@ -62,7 +62,7 @@ OpRange::~OpRange() {
   if (!outermost_) return;
   try {
     timeline_->entries_[place_].end = stream_.timestamp();
-  } catch (...) {  // the stream is broken: whoever waits for it is told
+  } catch (...) {  // the stream is broken; its next waiter gets the error
   }
 }
 

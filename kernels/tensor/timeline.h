@@ -1,10 +1,9 @@
-// What ran when: every op and collective that a thread enqueues, with the times of its stream, under the
-// names that plans have for it.
+// Timeline of a run: every op and collective that a thread enqueues, with times on its stream, under the op
+// names of plans.
 //
-// Nothing is timed unless the calling thread has a Timeline. On the CPU times are those of the thread that
-// runs the work; on a GPU they come from timing events before and after it, so that launches wait for nobody
-// and gaps between kernels are a little longer than without. Apart from that a GPU's tools (NVTX) are always
-// told the names.
+// Only threads with a Timeline record times. On the CPU times come from the thread that runs the work. On a
+// GPU they come from timing events before and after it: launches do not block, and gaps between kernels are
+// slightly longer. GPU profilers (NVTX) get the names always.
 #pragma once
 #include <memory>
 #include <set>
@@ -19,24 +18,24 @@ namespace ltrain {
 /// Seconds of the steady clock.
 double steady_seconds();
 
-/// Of the thread that makes it, while it lives; one at a time.
+/// Timeline of the thread that creates it, during its lifetime; one at a time.
 class Timeline {
  public:
   struct Range {
     std::string_view name, layer, stream;  ///< valid as long as the timeline
-    double start = 0, seconds = 0;         ///< of the steady clock
-    int64_t wire_bytes = 0;                ///< collectives: that this rank sends
+    double start = 0, seconds = 0;         ///< seconds of the steady clock
+    int64_t wire_bytes = 0;                ///< collectives: bytes that this rank sends
   };
 
   Timeline();
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
-  static Timeline* of_thread();  ///< null: nothing is timed
+  static Timeline* of_thread();  ///< null: no timeline
 
-  /// Names the layer of what comes.
+  /// Names the layer of the next ops.
   void enter(const std::string& layer) { layer_ = kept(layer); }
-  /// In the order in which they were enqueued. Their streams have been synchronized.
+  /// All ranges in the order of enqueueing. Their streams must have been synchronized.
   std::vector<Range> ranges() const;
 
  private:
@@ -50,10 +49,10 @@ class Timeline {
   std::set<std::string, std::less<>> names_;
   std::string_view layer_;
   std::vector<Entry> entries_;
-  int open_ = 0;  // ranges
+  int open_ = 0;  // open ranges
 };
 
-/// Nothing is timed while it lives: for work that is recorded now and runs later.
+/// Suspends the timeline during its lifetime, for work that is captured now and runs later.
 class TimelinePause {
  public:
   TimelinePause();
@@ -65,8 +64,8 @@ class TimelinePause {
   Timeline* paused_;
 };
 
-/// The work that is enqueued on a stream while it lives is one range, called `name`. In a timeline an op that
-/// another calls is part of it.
+/// The work enqueued on a stream during its lifetime is one range called `name`. In a timeline, nested ops
+/// are part of the outer range.
 class OpRange {
  public:
   OpRange(Stream& s, std::string_view name, int64_t wire_bytes = 0);
@@ -81,7 +80,7 @@ class OpRange {
   size_t place_ = 0;
 };
 
-/// Names the layer of what is enqueued next: in plans, timelines and a GPU's tools.
+/// Names the layer of the next work: in plans, timelines and GPU profilers.
 void enter_layer(Stream& s, const std::string& layer);
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// exp and tanh that the compiler can vectorise. Only for *_cpu.cpp files.
+// Vectorisable exp and tanh. Only for *_cpu.cpp files.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether a schedule is complete and can run: what a file from outside may get wrong.
+// Checks that a schedule is complete and can run; a file from outside may be wrong.
 #include <algorithm>
 #include <map>
 
@@ -49,7 +49,7 @@ class Checker {
 
   void once_each() {
     const size_t n = static_cast<size_t>(s_.stages()) * s_.micros;
-    std::vector<uint8_t> seen(n);  // one bit a kind
+    std::vector<uint8_t> seen(n);  // one bit for each kind
     for (int r = 0; r < s_.ranks; ++r)
       for (size_t i = 0; i < s_.order[r].size(); ++i) {
         const Action& a = s_.order[r][i];
@@ -133,15 +133,16 @@ class Checker {
     for (int r = 0; r < s_.ranks && rank < 0; ++r)
       if (done[r] < static_cast<int>(s_.order[r].size())) rank = r;
     if (rank < 0) return;
-    // Each stuck rank waits for one other stuck rank: following them ends in a cycle.
-    std::map<int, int> met;  // rank -> its place in `chain`
+    // Each stuck rank waits for another stuck rank, so that following them ends in a cycle.
+    std::map<int, int> met;  // rank -> its index in `chain`
     std::vector<std::string> chain;
     std::vector<int> through;
     while (!met.count(rank)) {
       met[rank] = static_cast<int>(chain.size());
       const Action& a = s_.order[rank][done[rank]];
       const Place* needed = needs.waits_for(s_, rank, done);
-      LT_CHECK(needed, "{} waits for nothing and did not run", to_string(a));
+      LT_CHECK(needed, "expected {} to wait for an action of another stage, got none, and it did not run",
+               to_string(a));
       const Place from = *needed;
       const Action& giver = s_.order[from.rank][from.position];
       chain.push_back(

@@ -14,7 +14,7 @@ bool excluded(const ChoiceOptions& o, std::string_view name) {
   return std::find(o.without.begin(), o.without.end(), name) != o.without.end();
 }
 
-/// Of two figures that differ by rounding alone neither is less.
+/// True if a is less than b beyond rounding.
 bool clearly_less(double a, double b) { return a < b * (1 - 1e-9); }
 
 struct Tried {
@@ -64,7 +64,8 @@ StagedCosts stage_costs(const LayerCosts& m, const std::vector<int>& rank_of_sta
   const int stages = static_cast<int>(rank_of_stage.size());
   LT_CHECK(n > 0 && m.input.size() == n && m.weight.size() == n &&
                (m.activation.empty() || m.activation.size() == n),
-           "costs of {}, {} and {} layers", n, m.input.size(), m.weight.size());
+           "expected costs of forward, input and weight for the same layers, got {}, {} and {} layers", n,
+           m.input.size(), m.weight.size());
   StagedCosts s;
   s.layers = counts;
   if (s.layers.empty()) {
@@ -74,7 +75,8 @@ StagedCosts stage_costs(const LayerCosts& m, const std::vector<int>& rank_of_sta
     const double last = m.last_forward + m.last_input + m.last_weight;
     s.layers = balance_ranks(all, first, last, split_layers(all, first, last, stages), rank_of_stage);
   }
-  LT_CHECK(static_cast<int>(s.layers.size()) == stages, "{} counts for {} stages", s.layers.size(), stages);
+  LT_CHECK(static_cast<int>(s.layers.size()) == stages, "expected layer counts of {} stages, got {}", stages,
+           s.layers.size());
   s.costs.forward = stage_sums(m.forward, m.first_forward, m.last_forward, s.layers);
   s.costs.input = stage_sums(m.input, m.first_input, m.last_input, s.layers);
   if (!m.recompute.empty())
@@ -94,7 +96,7 @@ StagedCosts stage_costs(const LayerCosts& m, const std::vector<int>& rank_of_sta
 
 Choice choose_schedule(const LayerCosts& model, int ranks, int micros, const ChoiceOptions& options) {
   LT_CHECK(options.limit.empty() || static_cast<int>(options.limit.size()) == ranks,
-           "limits of {} ranks for {}", options.limit.size(), ranks);
+           "expected limits of {} ranks, got {}", ranks, options.limit.size());
   std::vector<Tried> tried;
   for (const ScheduleInfo& info : schedules()) {
     if (excluded(options, info.name)) continue;
@@ -109,7 +111,7 @@ Choice choose_schedule(const LayerCosts& model, int ranks, int micros, const Cho
     if (a.made.has_value() != b.made.has_value()) return a.made.has_value();
     return a.made && a.candidate.step < b.candidate.step;
   });
-  // Of those whose times differ by rounding alone, the one that keeps least.
+  // Among times that differ by rounding only, the one with the least activations.
   size_t best = 0;
   for (size_t i = 1;
        i < tried.size() && tried[i].made && !clearly_less(tried[0].candidate.step, tried[i].candidate.step);

@@ -1,4 +1,4 @@
-// What an action waits for, and an order in which a whole schedule can run.
+// Dependencies of actions, and an order in which a full schedule can run.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -7,15 +7,15 @@
 
 namespace ltrain::pipeline {
 
-/// Where each action stands in its rank's order; -1: nowhere. The schedule must have its sizes right: stages
-/// and micro-batches within range.
+/// Position of each action in its rank's order; -1: missing. Stages and micro-batches of the schedule must be
+/// within range.
 class Positions {
  public:
   explicit Positions(const Schedule& s);
   int forward(int stage, int micro) const { return forward_[index(stage, micro)]; }
-  /// Of B, or of I.
+  /// Position of B or I.
   int gradient(int stage, int micro) const { return gradient_[index(stage, micro)]; }
-  /// Of B, or of W: after it nothing of the micro-batch is kept on the stage.
+  /// Position of B or W, after which the stage has no activations of the micro-batch.
   int last(int stage, int micro) const { return last_[index(stage, micro)]; }
 
  private:
@@ -24,24 +24,24 @@ class Positions {
   std::vector<int> forward_, gradient_, last_;
 };
 
-/// The place of an action: s.order[rank][position].
+/// Location of an action: s.order[rank][position].
 struct Place {
   int rank = 0, position = 0;
 };
 
-/// Of each action, where that stands which it needs of another stage: F of the stage before, or B or I of the
-/// stage after. Looked up once: a schedule is followed many times.
+/// Location of each action's dependency on another stage: F of the stage before, or B or I of the stage
+/// after. Looked up once, since a schedule is traversed many times.
 class Needs {
  public:
   Needs(const Schedule& s, const Positions& p);
   explicit Needs(const Schedule& s) : Needs(s, Positions(s)) {}
-  /// Null: nothing of another stage. Its position is -1 where the schedule does not have it.
+  /// Null: no dependency on another stage. Its position is -1 if the schedule lacks it.
   const Place* of(int rank, int position) const {
     const Place& p = all_[first_[static_cast<size_t>(rank)] + static_cast<size_t>(position)];
     return p.rank < 0 ? nullptr : &p;
   }
-  /// What the rank waits for that has visited done[rank] actions: something that its next action needs, or
-  /// one of its next pair, and that is not among the visited ones. Null: nothing.
+  /// Dependency that blocks a rank after done[rank] actions: one that its next action, or its next pair,
+  /// needs, and that has not been visited. Null: none.
   const Place* waits_for(const Schedule& s, int rank, const std::vector<int>& done) const {
     const auto& order = s.order[static_cast<size_t>(rank)];
     const int at = done[static_cast<size_t>(rank)],
@@ -53,18 +53,18 @@ class Needs {
   }
 
  private:
-  std::vector<size_t> first_;  // of all_, by rank
-  std::vector<Place> all_;     // by rank and position
+  std::vector<size_t> first_;  // begin of each rank in all_
+  std::vector<Place> all_;     // indexed by rank and position
 };
 
-/// Visits every action once, each rank's in their order, each after what it needs; the two of a pair one
-/// after the other, after what both need: visit(action, rank, position). Returns, by rank, how many were
-/// visited: fewer than there are when ranks wait for each other forever.
+/// Visits every action once, in the order of its rank and after its dependencies: visit(action, rank,
+/// position). The actions of a pair follow each other, after the dependencies of both. Returns the number of
+/// visited actions by rank; fewer than all if ranks wait for each other forever.
 template <class Visit>
 std::vector<int> run_in_order(const Schedule& s, const Needs& needs, const Visit& visit) {
   std::vector<int> done(s.order.size());
-  // A rank runs until it must wait; whoever gives what it waits for wakes it.
-  std::vector<std::vector<int>> waiting(s.order.size());  // by the rank that is waited for
+  // A rank runs until it must wait; the rank that it waits for wakes it.
+  std::vector<std::vector<int>> waiting(s.order.size());  // indexed by the rank that is waited for
   std::vector<int> ready;
   for (int r = s.ranks - 1; r >= 0; --r) ready.push_back(r);
   while (!ready.empty()) {
@@ -82,7 +82,7 @@ std::vector<int> run_in_order(const Schedule& s, const Needs& needs, const Visit
         visit(order[static_cast<size_t>(at)], rank, at);
     }
     if (at == before) continue;
-    // Whoever waited for this rank looks again: it may now have gone far enough.
+    // Ranks that waited for this one check again: it may have gone far enough.
     std::vector<int>& woken = waiting[static_cast<size_t>(rank)];
     ready.insert(ready.end(), woken.begin(), woken.end());
     woken.clear();

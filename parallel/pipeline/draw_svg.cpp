@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kRow = 26, kGap = 6, kLeft = 70, kTop = 46;
 
-/// Light to dark, so that they differ in print too; the letter says which it is.
+/// Light to dark, so that actions differ in print, too; the letter is the label.
 const char* fill(ActionKind k) {
   switch (k) {
     case ActionKind::forward:
@@ -32,7 +32,7 @@ std::string draw_svg(const Schedule& s, const Timing& t, const std::string& cost
   for (int r = 0; r < s.ranks; ++r)
     for (size_t i = 0; i < s.order[r].size(); ++i)
       if (const double took = t.end[r][i] - t.start[r][i]; took > 0) shortest = std::min(shortest, took);
-  // The shortest action holds its label, within what viewers can show.
+  // The shortest action fits its label, within sizes that viewers can show.
   const double wanted = t.makespan > 0 ? t.makespan / shortest * Svg::text_width(5) : 0;
   const double drawn = std::clamp(wanted, 600.0, 30000.0), scale = t.makespan > 0 ? drawn / t.makespan : 0;
   const double bottom = kTop + s.ranks * (kRow + kGap);
@@ -55,7 +55,7 @@ std::string draw_svg(const Schedule& s, const Timing& t, const std::string& cost
     svg.box({kLeft, y, drawn, kRow}, "#f4f4f4", {}, 0);
     for (size_t i = 0; i < s.order[r].size(); ++i) {
       const Action& a = s.order[r][i];
-      // Of a pair each has half of the row.
+      // Each action of a pair has half of the row.
       const bool second = ends_pair(s.order[r], i);
       const double tall = second || a.with_next ? kRow / 2 : kRow, top = second ? y + tall : y;
       const double left = kLeft + t.start[r][i] * scale, wide = (t.end[r][i] - t.start[r][i]) * scale;

@@ -17,7 +17,7 @@ std::string label_of(const Schedule& s, const Action& a) {
   return text;
 }
 
-/// Of the action that begins at `at`, or of both of a pair: "F12aB3b".
+/// Label of the action that begins at `at`, or of both actions of a pair: "F12aB3b".
 std::string label(const Schedule& s, const std::vector<Action>& order, size_t at) {
   std::string text;
   for (size_t i = at; i < at + static_cast<size_t>(actions_at(order, at)); ++i) text += label_of(s, order[i]);
@@ -31,7 +31,7 @@ Columns columns(double start, double end, double scale) {
   return {static_cast<int>(std::lround(start * scale)), static_cast<int>(std::lround(end * scale))};
 }
 
-/// Calls f(length of its label, start, end) for every action or pair.
+/// Calls f(length of the label, start, end) for every action or pair.
 template <class F>
 void each(const Schedule& s, const Timing& t, F f) {
   for (int r = 0; r < s.ranks; ++r)
@@ -40,13 +40,13 @@ void each(const Schedule& s, const Timing& t, F f) {
         f(static_cast<int>(label(s, s.order[r], i).size()), t.start[r][i], t.end[r][i]);
 }
 
-/// Columns a second at which every label fits; 0 when no scale up to `most` does.
+/// Columns for a second at which every label fits; 0 if no scale up to `most` does.
 double fitting_scale(const Schedule& s, const Timing& t, double most) {
   double needed = 0;
   each(s, t, [&](int letters, double start, double end) {
     if (end > start) needed = std::max(needed, letters / (end - start));
   });
-  // Rounding to columns may take one from a cell.
+  // Rounding to columns may shorten a cell by one.
   for (double scale : {needed, 1.25 * needed, 1.5 * needed, 2 * needed}) {
     if (scale > most) break;
     bool fits = true;

@@ -10,7 +10,7 @@
 namespace ltrain::pipeline {
 namespace {
 
-/// The ranks' clocks while an order is made.
+/// Clocks of the ranks while an order is made.
 class Filler {
  public:
   Filler(const Schedule& s, const StageCosts& c, double limit, double share)
@@ -26,9 +26,9 @@ class Filler {
     for (auto& order : made_.order) order.clear();
   }
 
-  /// Runs the F, B, I or pair that begins at `at` of a rank's order, whose input is there at `ready`.
+  /// Runs the F, B, I or pair that begins at `at` of a rank's order, with its input available at `ready`.
   void begin(const std::vector<Action>& order, size_t at, int rank, double ready) {
-    double more = 0;  // that a forward keeps
+    double more = 0;  // activations that its forwards add
     for (size_t i = at; i < at + static_cast<size_t>(actions_at(order, at)); ++i)
       if (order[i].kind == ActionKind::forward) more += size(order[i].stage);
     while (!owed_[rank].empty() && (clock_[rank] + share_ * weight(rank) <= ready * (1 + 1e-9) ||
@@ -37,7 +37,7 @@ class Filler {
     clock_[rank] = std::max(clock_[rank], ready) + seconds_at(costs_, order, at);
   }
 
-  /// One of those that have begun; returns when its output is at the next stage's rank.
+  /// Ends a started action; returns the time when its output is at the next stage's rank.
   double end(const Action& a, int rank) {
     made_.order[rank].push_back(a);
     if (a.kind == ActionKind::forward) kept_[rank] += size(a.stage);
@@ -69,12 +69,12 @@ class Filler {
   }
 
   const StageCosts& costs_;
-  double limit_;  ///< the most that a rank keeps
-  double share_;  ///< of a W that must fit into a wait for the W to run there
+  double limit_;  ///< largest peak of a rank
+  double share_;  ///< share of a W's time that a wait must have for the W to run in it
   size_t ranks_;
   std::vector<double> clock_, link_;
   std::vector<double> kept_;
-  std::vector<std::deque<Action>> owed_;  ///< W's whose I has run, oldest first
+  std::vector<std::deque<Action>> owed_;  ///< W actions after their I, oldest first
   Schedule made_;
 };
 

@@ -11,27 +11,27 @@ namespace {
 constexpr ActionKind F = ActionKind::forward, B = ActionKind::backward, I = ActionKind::backward_input,
                      W = ActionKind::backward_weight;
 
-/// The order of a rank with two chunks: which kind on which chunk comes next is the schedule; the
-/// micro-batches of a kind and chunk count up by themselves.
+/// Order of a rank with two chunks. The schedule is the sequence of kinds and chunks; micro-batches of a kind
+/// and chunk count up automatically.
 class TwoChunks {
  public:
   TwoChunks(int rank, int ranks) : stage_{rank, 2 * ranks - 1 - rank} {}
 
   void forward(int chunk) { order_.push_back({F, stage_[chunk], forwards_[chunk]++}); }
   void backward(int chunk) { order_.push_back({B, stage_[chunk], backwards_[chunk]++}); }
-  /// A forward of one chunk and a backward of the other, by turns.
+  /// An interleaved forward of one chunk and backward of the other.
   void pair(int forward_chunk) {
     forward(forward_chunk);
     order_.back().with_next = true;
     backward(1 - forward_chunk);
   }
-  /// I now; its W waits in the queue.
+  /// Runs I now; its W waits in the queue.
   void input(int chunk) {
     owed_.push_back({W, stage_[chunk], backwards_[chunk]});
     order_.push_back({I, stage_[chunk], backwards_[chunk]++});
   }
   void input_or_backward(int chunk, bool split) { split ? input(chunk) : backward(chunk); }
-  /// The oldest owed W, when there is one.
+  /// Runs the oldest waiting W, if there is one.
   void weight() {
     if (owed_.empty()) return;
     order_.push_back(owed_.front());
@@ -83,7 +83,7 @@ Order one_f_one_b_order(int rank, int ranks, int micros) {
 
 Order interleaved_order(int rank, int ranks, int chunks, int micros) {
   // The i-th forward of a rank: groups of `ranks` micro-batches, chunk by chunk within a group; backward the
-  // same with the chunks reversed.
+  // same with reversed chunks.
   const int total = micros * chunks, group = ranks * chunks;
   const auto action = [&](ActionKind kind, int i) {
     const int in_group = i % group, chunk = in_group / ranks;
@@ -96,7 +96,7 @@ Order interleaved_order(int rank, int ranks, int chunks, int micros) {
   for (int i = 0; i < total; ++i) {
     order.push_back(action(B, i));
     if (lead + i >= total) continue;
-    order.back().with_next = true;  // Megatron-LM's overlap of experts' communication
+    order.back().with_next = true;  // Megatron-LM's overlap of expert communication
     order.push_back(action(F, lead + i));
   }
   return order;
@@ -116,8 +116,8 @@ Order zero_bubble_order(int rank, int micros, int lead, int lag) {
 }
 
 Order zbv_order(int rank, int ranks, int micros) {
-  // The phases need 2 * ranks - 1 micro-batches. With fewer, the ones that do not exist are left out of the
-  // order for that many: what remains waits for nothing that was left out.
+  // The phases need 2 * ranks - 1 micro-batches. With fewer, an order for that many is made and the missing
+  // ones are removed: no remaining action waits for a removed one.
   const int enough = std::max(micros, 2 * ranks - 1);
   TwoChunks o(rank, ranks);
   for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) o.forward(0);
@@ -142,8 +142,8 @@ Order dualpipev_order(int rank, int ranks, int micros) {
   for (int i = 0; i < 2 * after; ++i) o.forward(0);
   for (int i = 0; i <= rank; ++i) o.forward(0), o.forward(1);
   for (int i = 0; i < after; ++i) o.input(1), o.weight(), o.forward(1);
-  // The pairs F0 B1 and F1 B0, whose computation and communication DualPipe overlaps. At the bottom of the V
-  // the first F0 is handed on before B1, which nothing there has hidden yet (as DeepSeek's DualPipeV has it).
+  // Pairs F0 B1 and F1 B0: DualPipe overlaps their computation and communication. At the bottom of the V the
+  // first F0 is sent on before B1, with nothing to overlap yet (as in DeepSeek's DualPipeV).
   for (int i = 0; i < micros - 2 * ranks + rank + 1; ++i) {
     if (i == 0 && after == 0)
       o.forward(0), o.backward(1);
@@ -152,7 +152,7 @@ Order dualpipev_order(int rank, int ranks, int micros) {
     o.pair(1);
   }
   for (int i = 0; i < after; ++i) o.backward(1), o.pair(1);
-  // From the middle of the drain on backward is split, so that W fills the bubbles of the last phases.
+  // From the middle of the drain, backward is split so that W fills the bubbles of the last phases.
   bool split = false;
   for (int i = 0; i <= rank; ++i) {
     const bool middle = i == (rank + 1) / 2;

@@ -8,8 +8,8 @@ double least_makespan(const std::vector<int>& rank_of_stage, const StageCosts& c
                       bool splits_backward) {
   struct Rank {
     bool seen = false;
-    double before_forward = 0, before_input = 0, before_weight = 0;  // of the stages before its first
-    double forward = 0, input = 0, weight = 0;                       // of its own, a micro-batch
+    double before_forward = 0, before_input = 0, before_weight = 0;  // sums over stages before its first
+    double forward = 0, input = 0, weight = 0;                       // its own stages, for one micro-batch
   };
   std::vector<Rank> ranks(rank_of_stage.size());
   double forward = 0, input = 0, weight = 0;
@@ -24,7 +24,7 @@ double least_makespan(const std::vector<int>& rank_of_stage, const StageCosts& c
   double least = 0;
   for (const Rank& r : ranks) {
     const double n = micros, whole = r.before_forward + n * (r.forward + r.input + r.weight);
-    // The last action of a rank that another waits for is of its first stage.
+    // The last action of a rank that another rank waits for belongs to its first stage.
     const double returned = splits_backward ? r.before_forward + n * (r.forward + r.input) + r.before_input
                                             : whole + r.before_input + r.before_weight;
     least = std::max({least, whole, returned});

@@ -32,8 +32,8 @@ std::vector<Transfer> transfers_of(const Schedule& s, const Positions& p, int fr
   return out;
 }
 
-/// By rank and action: how many actions of each rank have ended for certain once it has (a vector clock:
-/// Fidge, Mattern 1988). Row i of a rank is what is known after its position i.
+/// Indexed by rank and action: number of actions of each rank that have certainly ended once this action has
+/// (a vector clock: Fidge, Mattern 1988). Row i of a rank is the state after its position i.
 std::vector<std::vector<int>> known_after(const Schedule& s, const Positions& p) {
   const Needs needs(s, p);
   const size_t ranks = static_cast<size_t>(s.ranks);
@@ -42,7 +42,7 @@ std::vector<std::vector<int>> known_after(const Schedule& s, const Positions& p)
   run_in_order(s, needs, [&](const Action&, int r, int at) {
     int* row = &rows[r][static_cast<size_t>(at) * ranks];
     if (at > 0) std::copy(row - ranks, row, row);
-    if (ends_pair(s.order[r], static_cast<size_t>(at))) return;  // what is known after its first
+    if (ends_pair(s.order[r], static_cast<size_t>(at))) return;  // same as after its first action
     const int n = actions_at(s.order[r], static_cast<size_t>(at));
     for (int i = at; i < at + n; ++i)
       if (const Place* from = needs.of(r, i)) {
@@ -54,10 +54,10 @@ std::vector<std::vector<int>> known_after(const Schedule& s, const Positions& p)
   return rows;
 }
 
-/// What the programs of all ranks are made from.
+/// Input of the programs of all ranks.
 struct Whole {
   const Schedule& schedule;
-  std::vector<std::vector<Transfer>> sent;  ///< by rank
+  std::vector<std::vector<Transfer>> sent;  ///< indexed by rank
   std::vector<std::vector<int>> known;
 
   explicit Whole(const Schedule& s) : schedule(s) {
@@ -68,14 +68,15 @@ struct Whole {
   }
 };
 
-/// Where the compute begins that is `before` computes before the one of position `at`, or the first.
+/// Position where the compute begins that is `before` computes before the one of position `at`, or the first
+/// one.
 int compute_before(const std::vector<Action>& order, int at, int before) {
   const auto begin = [&](int i) { return ends_pair(order, static_cast<size_t>(i)) ? i - 1 : i; };
   for (at = begin(at); before > 0 && at > 0; --before) at = begin(at - 1);
   return at;
 }
 
-/// The receives of `rank`, by the position of the compute that they stand before.
+/// Receives of `rank`, by the position of the compute that they precede.
 std::vector<std::vector<Transfer>> receives_of(const Whole& whole, int rank, int lookahead) {
   const Schedule& s = whole.schedule;
   std::vector<std::vector<Transfer>> before(s.order[rank].size());
@@ -85,8 +86,7 @@ std::vector<std::vector<Transfer>> receives_of(const Whole& whole, int rank, int
     std::vector<Transfer> link;
     for (const Transfer& t : whole.sent[from])
       if (t.peer == rank) link.push_back(t);
-    // From the last to the first: whatever a later transfer of the link needs, the earlier ones are posted by
-    // then.
+    // From last to first: an earlier transfer of the link is posted no later than a later one.
     int post = static_cast<int>(s.order[rank].size());
     for (size_t i = link.size(); i-- > 0;) {
       post = std::min(post, compute_before(s.order[rank], link[i].used, lookahead));
@@ -94,7 +94,7 @@ std::vector<std::vector<Transfer>> receives_of(const Whole& whole, int rank, int
       all.emplace_back(post, link[i]);
     }
   }
-  // Within a link in its order; among links by use.
+  // Within a link in its order; across links by use.
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
     if (a.first != b.first) return a.first < b.first;
     if (a.second.peer == b.second.peer) return a.second.made < b.second.made;
@@ -111,9 +111,10 @@ std::vector<PipelineStep> program_of(const Whole& whole, int rank, int lookahead
   const size_t ranks = static_cast<size_t>(whole.schedule.ranks);
 
   const std::vector<Transfer>& sends = whole.sent[rank];
-  std::vector<std::vector<Transfer>> releases(order.size() + 1);  // after a position; the last: at the end
+  // after each position; the last entry: at the end
+  std::vector<std::vector<Transfer>> releases(order.size() + 1);
   for (const Transfer& t : sends) {
-    // What is known grows with the position.
+    // Knowledge grows with the position: binary search.
     size_t low = static_cast<size_t>(t.made) + 1, high = order.size();
     while (low < high) {
       const size_t middle = (low + high) / 2;
@@ -176,7 +177,8 @@ TensorId given_by(const Schedule& s, const Action& a) {
 }
 
 std::vector<PipelineStep> lower(const Schedule& s, int rank, int lookahead) {
-  LT_CHECK(rank >= 0 && rank < s.ranks && lookahead >= 0, "rank {} of {}, lookahead {}", rank, s.ranks,
+  LT_CHECK(rank >= 0 && rank < s.ranks && lookahead >= 0,
+           "expected a rank below {} and lookahead >= 0, got rank {} and lookahead {}", s.ranks, rank,
            lookahead);
   return program_of(Whole(s), rank, lookahead);
 }

@@ -8,7 +8,7 @@
 namespace ltrain::pipeline {
 namespace {
 
-/// A rank's order is some 12 bytes an action; beyond this a schedule is a mistake, not a plan.
+/// A rank's order takes some 12 bytes for each action; a larger schedule is a mistake.
 constexpr int64_t kMaxActions = int64_t{1} << 25;
 
 std::string names() {

@@ -9,7 +9,7 @@
 namespace ltrain::pipeline {
 namespace {
 
-constexpr int kMaxNumber = 1 << 20;  // of stages, and of micro-batches
+constexpr int kMaxNumber = 1 << 20;  // limit of stages, and of micro-batches
 constexpr size_t kMaxRanks = 1 << 16;
 
 const char* const kPassedOver[] = {"SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
@@ -22,14 +22,14 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
-/// A cell of a hostile file as it may be shown: short, printable.
+/// A cell of an untrusted file in short, printable form.
 std::string shown(std::string_view cell) {
   std::string s;
   for (char c : cell.substr(0, 40)) s += c >= 0x20 && c < 0x7f ? c : '?';
   return cell.size() > 40 ? s + "..." : s;
 }
 
-/// The number at the front of `s`, which is cut off; -1: none, or too large.
+/// Removes and returns the number at the front of `s`; -1: none, or too large.
 int take_number(std::string_view& s) {
   int v = -1;
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), v);
@@ -71,7 +71,7 @@ class Reader {
     s.micros = most_micro_ + 1;
     const int64_t stages = int64_t{most_stage_} + 1;
     if (actions_ == 0) fail(ExitCode::usage, "{}: has no action", source_);
-    // Before anything of that size is made.
+    // Checked before anything of that size is allocated.
     if (2 * stages * s.micros > actions_)
       fail(ExitCode::usage,
            "{}: names {} stages and {} micro-batches, which take at least {} actions, and has {}", source_,

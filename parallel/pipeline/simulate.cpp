@@ -9,7 +9,7 @@
 namespace ltrain::pipeline {
 namespace {
 
-/// Of `c`, by rank and position: 0 where nothing is said.
+/// Entry of `c` by rank and position; 0 if missing.
 double at_position(const std::vector<std::vector<double>>& c, int rank, int at) {
   const size_t r = static_cast<size_t>(rank);
   return c.empty() || c[r].empty() ? 0 : c[r][static_cast<size_t>(at)];
@@ -38,13 +38,16 @@ void check_costs(const Schedule& s, const StageCosts& c) {
   LT_CHECK(good(c.forward, stages, false) && good(c.input, stages, false) && good(c.weight, stages, false) &&
                good(c.activation, stages, true) && good(c.transfer, ranks * ranks, true) &&
                good(c.optimizer, ranks, true) && good(c.hidden, stages * stages, true),
-           "costs of {} stages on {} ranks: a list is of another length, or has a negative cost", stages,
-           ranks);
+           "expected non-negative costs for {} stages on {} ranks, got a list of another length or a "
+           "negative cost",
+           stages, ranks);
   const auto check_actions = [&](const std::vector<std::vector<double>>& of, const char* what) {
-    LT_CHECK(of.empty() || of.size() == ranks, "{} of {} ranks, not of {}", what, of.size(), ranks);
+    LT_CHECK(of.empty() || of.size() == ranks, "{}: expected lists of {} ranks, got {}", what, ranks,
+             of.size());
     for (size_t r = 0; r < of.size(); ++r)
-      LT_CHECK(good(of[r], s.order[r].size(), true), "{} of rank {}: {} of {} actions, or one is negative",
-               what, r, of[r].size(), s.order[r].size());
+      LT_CHECK(good(of[r], s.order[r].size(), true),
+               "{} of rank {}: expected non-negative costs of {} actions, got {} numbers", what, r,
+               s.order[r].size(), of[r].size());
   };
   check_actions(c.least, "least costs");
   check_actions(c.pairs, "costs of pairs");
@@ -91,8 +94,8 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
   t.peak_kept.assign(ranks, 0);
   std::vector<int> kept(ranks);
   std::vector<double> kept_size(ranks), clock(ranks), link(ranks * ranks);
-  // When what an action gives to another rank is there, by rank and position; the action's end where nothing
-  // moves.
+  // Arrival time of the tensor that an action sends to another rank, by rank and position; its end if nothing
+  // is sent.
   std::vector<std::vector<double>> arrives(ranks);
   for (size_t r = 0; r < ranks; ++r) {
     t.start[r].resize(s.order[r].size());
@@ -135,7 +138,7 @@ Timing simulate_checked(const Schedule& s, const StageCosts& costs) {
     if (forward) {
       kept_size[rank] += size, ++kept[rank];
     } else if (a.kind != ActionKind::backward_input) {
-      // Of a pair whose backward comes first the forward keeps beside it.
+      // If the backward of a pair comes first, the forward's activations count beside it.
       const Action* beside = a.with_next ? &a + 1 : nullptr;
       const double more = !beside ? 0 : costs.activation.empty() ? 1 : costs.activation[beside->stage];
       t.peak_kept[rank] = std::max(t.peak_kept[rank], kept_size[rank] + more);

@@ -29,15 +29,15 @@ class Costs {
   std::vector<double> sum_;
 };
 
-/// The least possible cost of the most expensive stage.
+/// Least possible cost of the most expensive stage.
 double least_maximum(const Costs& c, int layers, int stages) {
-  // best[j]: of the first s + 1 stages over the first j layers.
+  // best[j]: cost of the first s + 1 stages over the first j layers.
   std::vector<double> best(layers + 1, kNever), next(layers + 1);
   for (int j = 1; j <= layers; ++j) best[j] = c.stage(0, 0, j);
   for (int s = 1; s < stages; ++s) {
     std::fill(next.begin(), next.end(), kNever);
-    // best[i] rises with i and the stage's cost falls: the maximum is least where they cross, which is never
-    // earlier for a later j. Each stage that follows needs a layer.
+    // best[i] rises with i and the stage's cost falls: the maximum is least where they cross, which never
+    // moves back for a later j. Each later stage needs a layer.
     for (int j = s + 1, cross = s; j <= layers - (stages - 1 - s); ++j) {
       while (cross < j - 1 && best[cross] < c.stage(s, cross, j)) ++cross;
       next[j] = std::max(best[cross], c.stage(s, cross, j));
@@ -55,14 +55,15 @@ std::vector<int> split_layers(const std::vector<double>& layer_costs, double fir
   if (stages < 1 || stages > layers)
     fail(ExitCode::usage, "{} layers make at least 1 and at most {} pipeline stages, and {} are asked for",
          layers, layers, stages);
-  for (double cost : layer_costs) LT_CHECK(cost >= 0 && cost < 1e300, "a layer costs {}", cost);
-  LT_CHECK(first >= 0 && last >= 0, "extra costs {} and {}", first, last);
+  for (double cost : layer_costs)
+    LT_CHECK(cost >= 0 && cost < 1e300, "expected finite layer costs >= 0, got {}", cost);
+  LT_CHECK(first >= 0 && last >= 0, "expected extra costs >= 0, got {} and {}", first, last);
   const Costs c(layer_costs, first, last, stages);
-  // Sums in another order round differently.
+  // Sums in a different order round differently.
   const double limit = least_maximum(c, layers, stages) * (1 + 1e-12);
 
-  // Again, for the least sum of squares under that limit. Stage s ends at s + 1 + k, for k below `width`, so
-  // that every stage has a layer; from[s][k]: where it begins.
+  // Second pass, for the least sum of squares under that limit. Stage s ends at s + 1 + k, for k below
+  // `width`, so that every stage has a layer; from[s][k]: begin of the stage.
   const int width = layers - stages + 1;
   std::vector<double> best(layers + 1, kNever), next(layers + 1);
   std::vector<std::vector<int>> from(stages, std::vector<int>(width, -1));
@@ -83,7 +84,9 @@ std::vector<int> split_layers(const std::vector<double>& layer_costs, double fir
     }
     best.swap(next);
   }
-  LT_CHECK(best[layers] < kNever, "no split of {} layers into {} stages under {}", layers, stages, limit);
+  LT_CHECK(best[layers] < kNever,
+           "expected a split of {} layers into {} stages with costs up to {}, got none", layers, stages,
+           limit);
   std::vector<int> counts(stages);
   for (int s = stages - 1, j = layers; s >= 0; --s) {
     const int i = from[s][j - s - 1];
@@ -96,14 +99,14 @@ std::vector<int> split_layers(const std::vector<double>& layer_costs, double fir
 std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double first, double last,
                                std::vector<int> counts, const std::vector<int>& rank_of_stage) {
   const int stages = static_cast<int>(counts.size());
-  LT_CHECK(rank_of_stage.size() == counts.size(), "{} stages are placed, {} are split", rank_of_stage.size(),
-           stages);
+  LT_CHECK(rank_of_stage.size() == counts.size(), "expected ranks for {} stages, got {}", stages,
+           rank_of_stage.size());
   const int ranks = *std::max_element(rank_of_stage.begin(), rank_of_stage.end()) + 1;
   if (ranks == stages) return counts;
   const Costs costs(layer_costs, first, last, stages);
   std::vector<double> of_rank(ranks);
   std::vector<int> begin(stages + 1);
-  /// Maximum over ranks, and the sum of squares, when stage `to` has a layer more and `from` one less: each
+  /// Maximum over ranks, and sum of squares, if stage `to` has a layer more and `from` one less: each
   /// boundary between them moves by one.
   const auto value = [&](int from, int to) {
     std::fill(of_rank.begin(), of_rank.end(), 0);
@@ -120,7 +123,7 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
     if (a.first < b.first * (1 - 1e-9)) return true;
     return a.first <= b.first * (1 + 1e-9) && a.second < b.second * (1 - 1e-9);
   };
-  // The first layer stays in the first stage and the last one in the last, so that they may cost otherwise.
+  // The first layer stays in the first stage and the last one in the last, so that their costs may differ.
   const bool few = layer_costs.size() < 3;
   const auto [cheapest, dearest] =
       std::minmax_element(layer_costs.begin() + (few ? 0 : 1), layer_costs.end() - (few ? 0 : 1));
@@ -135,15 +138,16 @@ std::vector<int> balance_ranks(const std::vector<double>& layer_costs, double fi
       if (better(v, best)) best = v, move = {from, to}, moved = true;
     };
     if (alike) {
-      // The fullest rank that may give a layer to the emptiest leaves the least maximum and the least squares
-      // of all moves. Which of a rank's stages they leave and join does not matter: the first ones.
+      // A move from the fullest rank that may give a layer to the emptiest leaves the least maximum and the
+      // least squares of all moves. The choice among a rank's stages does not matter: the first ones are
+      // used.
       int from = -1, to = -1;
       for (int s = 0; s < stages; ++s) {
         const double of = now[rank_of_stage[s]];
         if (counts[s] > 1 && (from < 0 || of > now[rank_of_stage[from]] * (1 + 1e-11))) from = s;
         if (to < 0 || of < now[rank_of_stage[to]] * (1 - 1e-11)) to = s;
       }
-      // One more must leave a rank below what the other one had, or nothing is gained.
+      // A move gains only if the receiving rank stays below the giving rank's old cost.
       if (from >= 0) {
         const int giver = rank_of_stage[from], taker = rank_of_stage[to];
         if (now[taker] + *dearest < now[giver] * (1 - 1e-11)) look(from, to, value(from, to));
@@ -183,7 +187,8 @@ std::vector<double> stage_sums(const std::vector<double>& layer_costs, double fi
     for (int i = 0; i < n; ++i) sum += layer_costs.at(at++);
     sums.push_back(sum);
   }
-  LT_CHECK(at == layer_costs.size() && !sums.empty(), "{} of {} layers have a stage", at, layer_costs.size());
+  LT_CHECK(at == layer_costs.size() && !sums.empty(),
+           "expected stages for all {} layers, got {} layers in stages", layer_costs.size(), at);
   sums.front() += first;
   sums.back() += last;
   return sums;

@@ -141,7 +141,8 @@ void BucketUpdates::publish_weights(UpdateRule r, std::string_view when) {
 }
 
 void BucketUpdates::average_moments(int bucket, Tensor values, double factor, Tensor where) {
-  LT_CHECK(!c_.sharding.shards_optimizer(), "moments of all elements on every rank");
+  LT_CHECK(!c_.sharding.shards_optimizer(),
+           "expected moments of all elements on every rank for an average, got sharded optimizer states");
   const Bucket& b = layout_.bucket(bucket);
   averaged_[static_cast<size_t>(bucket)] = layout_.shard_group(b).start(
       c_.compute, [&](Stream& on) { compressed_.run(on, b, values, factor, where, true); });

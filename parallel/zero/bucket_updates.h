@@ -1,4 +1,4 @@
-// The update of all buckets: each optimizer on what this rank has states of.
+// The update of all buckets: each optimizer updates the elements with states on this rank.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,14 +10,14 @@ namespace ltrain {
 
 class BucketUpdates final : public UpdateContext {
  public:
-  /// Allocates what optimizers need beside the states of elements. `seed`: of random signs.
+  /// Allocates memory of optimizers beside the states of elements. `seed`: seed of random signs.
   BucketUpdates(const StoreContext& context, const ParameterLayout& layout, const StepRules& rules,
                 Weights& weights, const OptimizerStates& states, GradientReducer& gradients,
                 CompressedAllReduce& compressed, ElementUpdates& elements, WeightAverage& average,
                 uint64_t seed);
 
   void update(const AdamwArgs& step);
-  /// TensorUpdate::add_own_squares, of the bucket's optimizer.
+  /// TensorUpdate::add_own_squares of the bucket's optimizer.
   void add_own_squares(const Bucket& b, const Tensor& total);
   void begin_estimate();
   void end_estimate(const AdamwArgs& step, double labels, double loss_scale);
@@ -60,8 +60,8 @@ class BucketUpdates final : public UpdateContext {
   uint64_t seed_;
   AdamwArgs step_;
   TensorSums sums_;
-  std::unique_ptr<TensorUpdate> updates_[kUpdateRules];  // of rules that parameters have
-  std::vector<AsyncHandle> averaged_;                    // by bucket: moments that are on their way
+  std::unique_ptr<TensorUpdate> updates_[kUpdateRules];  // one for each rule that parameters use
+  std::vector<AsyncHandle> averaged_;                    // moments in flight, by bucket
 };
 
 }  // namespace ltrain

@@ -23,7 +23,9 @@ bool CompressedAllReduce::applies(const Bucket& b) const {
 void CompressedAllReduce::allocate(const Bucket& b) {
   if (!applies(b)) return;
   LT_CHECK(!c_.sharding.shards_gradients() && layout_.replicate_group(b).size() == 1,
-           "compressed all-reduce of pieces of gradients");
+           "expected full gradients and one level of ranks for a compressed all-reduce, got {} replicas and "
+           "sharded gradients: {}",
+           layout_.replicate_group(b).size(), c_.sharding.shards_gradients());
   const auto make = [&](const char* what, int64_t n) {
     return c_.memory.allocate(MemoryKind::optimizer, fmt::format("{}, bucket {}", what, b.index),
                               c_.precision.grad, {n});
@@ -57,14 +59,14 @@ void CompressedAllReduce::run(Stream& s, const Bucket& b, Tensor values, double 
   const int64_t part = coded_bytes(code, values.dtype, b.piece), from = layout_.piece_begin(b);
   const auto piece_of = [&](const Tensor& t) { return t.defined() ? t.flat(from, {b.piece}) : t; };
   const Tensor sent = codes_.flat(0, {g.size() * part}), got = received_.flat(0, {g.size() * part});
-  if (s.meta())  // each rank's summand, of which it sends slices
+  if (s.meta())  // each rank has a summand, and sends slices of it
     for (int i = 0; i < kAxisCount; ++i)
       if (const Axis a = static_cast<Axis>(i); g.axes().has(a) && values.record->place[a] == Placement::P())
         place_as(s, "sum in a compressed all-reduce", a, values, Placement::P(), Placement::S(0));
   const Placements parts = s.meta() ? values.record->place : Placements{};
   compress(s, code, sent, values, errors.sent, where);
   const auto elsewhere =
-      [&](auto f) {  // axes that cut parameters: codes of one part say nothing of another's
+      [&](auto f) {  // axes that shard parameters: codes of one part are unrelated to another's
         for (int i = 0; s.meta() && i < kAxisCount; ++i)
           if (const Axis a = static_cast<Axis>(i); !g.axes().has(a) && parts[a].kind == Placement::sharded)
             f(a);

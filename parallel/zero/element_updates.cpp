@@ -47,19 +47,20 @@ Elements ElementUpdates::elements(const Bucket& b, int64_t from, int64_t n) cons
 
 AdamwArgs ElementUpdates::args_of(const ParameterRule& r, const AdamwArgs& step) const {
   AdamwArgs a = step;
-  if (!r.router) a.step = std::max<int64_t>(1, a.step - rules_.optimizer.router_warmup);  // its own first
+  // the first step after the routers' warm-up
+  if (!r.router) a.step = std::max<int64_t>(1, a.step - rules_.optimizer.router_warmup);
   a.lr *= r.lr_scale;
   if (r.weight_decay) a.weight_decay = *r.weight_decay;
   return a;
 }
 
-/// All of [from, from + n) has states as `all` says, in the type that is computed in: of them the elements of
-/// parameters.
+/// Elements of parameters in [from, from + n). `all` has the states of that range, in the type of the
+/// arithmetic.
 ElementPart ElementUpdates::part_of_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
                                           const AdamwArgs& step) const {
   const std::vector<int> ids = layout_.members(b);
   int64_t first = -1;
-  std::vector<ElementRun> runs;  // from `first` on
+  std::vector<ElementRun> runs;  // ends relative to `first`
   for (size_t i = 0, j; i < ids.size(); i = j) {
     const ParameterRule& rule = layout_.parameter(ids[i]).rule;
     for (j = i; j < ids.size() && layout_.parameter(ids[j]).rule == rule;) ++j;
@@ -81,7 +82,7 @@ void ElementUpdates::update_range(const Bucket& b, int64_t from, int64_t n, cons
   average_.follow(b, from, all.master, step.step);
 }
 
-/// Weights of 16 bits that are all there is of them.
+/// Stochastic rounding for 16-bit weights without fp32 master weights.
 void ElementUpdates::round_weights(const Bucket& b, int64_t from, int64_t n, const Tensor& to,
                                    const Tensor& wide, int64_t step) {
   const uint64_t seed = seed_of_step(seed_, step);
@@ -92,7 +93,7 @@ void ElementUpdates::round_weights(const Bucket& b, int64_t from, int64_t n, con
   });
 }
 
-/// As update_range, for states as they are stored.
+/// update_range for states as stored.
 void ElementUpdates::update_stored(const Bucket& b, int64_t from, int64_t n, const Elements& stored,
                                    const AdamwArgs& step) {
   if (takes_stored(b)) return update_range(b, from, n, stored, step);
@@ -121,7 +122,7 @@ void ElementUpdates::update_stored(const Bucket& b, int64_t from, int64_t n, con
 
 void ElementUpdates::update(const Bucket& b, const AdamwArgs& step) {
   const int64_t begin = layout_.stored_begin(b), n = layout_.stored_count(b);
-  if (states_.is_coded(b)) {  // one rule, so that blocks are of the bucket
+  if (states_.is_coded(b)) {  // one rule for the bucket, so that its blocks are uniform
     const ParameterRule& rule = b.kind.rule;
     const CodedMoments& coded = states_.coded(b);
     Elements e = elements(b, begin, n);

@@ -1,5 +1,5 @@
-// Updates of one element at a time, whatever keeps states from being used as they lie: those in offload
-// memory come by windows (state_windows.h), those of 16 bits are widened and rounded again.
+// Updates of optimizers that handle one element at a time, with states in any form: offloaded states come in
+// windows (state_windows.h), 16-bit states are widened and rounded again.
 #pragma once
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace ltrain {
 
 class ElementUpdates {
  public:
-  /// `seed`: of stochastic rounding; `window`: elements that are widened at once.
+  /// `seed`: seed of stochastic rounding; `window`: elements that are widened at once.
   ElementUpdates(const StoreContext& context, const ParameterLayout& layout, const StepRules& rules,
                  const OptimizerStates& states, const GradientReducer& gradients,
                  const OffloadedWeights& offloaded, StateWindows& windows, WeightAverage& average,
@@ -18,14 +18,15 @@ class ElementUpdates {
 
   void allocate();
 
-  /// Elements [from, from + n) of a bucket, of which this rank has states: those of them that the device has.
+  /// Elements [from, from + n) of a bucket, with states on this rank: the tensors that the device holds.
   Elements elements(const Bucket& b, int64_t from, int64_t n) const;
-  /// Settings of parameters with rule `r` in the update `step`.
+  /// Arguments of the update `step` for parameters with rule `r`.
   AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
 
-  /// All that this rank has states of in the bucket: now, or in finish() together with other buckets.
+  /// Updates all elements with states on this rank in the bucket: now, or in finish() together with other
+  /// buckets.
   void update(const Bucket& b, const AdamwArgs& step);
-  /// After the last bucket.
+  /// Called after the last bucket.
   void finish(const AdamwArgs& step);
   void pass(const Bucket& b) { windows_.pass(b); }
 
@@ -34,16 +35,16 @@ class ElementUpdates {
   bool widens_stored() const {
     return c_.precision.master != c_.precision.wide() || c_.precision.state != c_.precision.wide();
   }
-  /// True where the bucket's rule takes states and gradients as they are stored.
+  /// True if the bucket's optimizer accepts states and gradients as stored.
   bool takes_stored(const Bucket& b) const {
     return (!widens_stored() && !widens_gradients()) ||
            (c_.precision.master == c_.precision.wide() && optimizer_of(b.kind.rule.rule).takes_halves());
   }
-  /// What is updated at the end of a step, where nothing comes from offload memory meanwhile.
+  /// A range that is updated at the end of a step, if no states come from offload memory.
   struct Together {
     const Bucket* bucket;
     int64_t from;
-    Tensor master;  // of all elements, those of no parameter too
+    Tensor master;  // weights of all elements, padding included
     ElementPart part;
   };
   ElementPart part_of_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
@@ -64,7 +65,7 @@ class ElementUpdates {
   uint64_t seed_;
   int64_t window_;
   std::vector<Together> together_;
-  std::vector<Tensor> wide_;  // states in what is computed in, one window
+  std::vector<Tensor> wide_;  // widened states of one window
 };
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// Where a backward writes a gradient, and whether it adds to what is there.
+// Destination of a gradient in backward, and if it is added to the old contents.
 #pragma once
 #include "kernels/tensor/tensor.h"
 

@@ -8,7 +8,7 @@
 namespace ltrain {
 namespace {
 
-/// Reductions under way before the first is waited for, with ZeRO-2 and 3: what their buffers cost.
+/// Reductions in flight before the first is waited for, with ZeRO-2 and 3; limits their buffers.
 constexpr size_t kInFlight = 2;
 
 }  // namespace
@@ -78,14 +78,14 @@ void GradientReducer::begin_step() {
 Tensor GradientReducer::view(int id, int n) const {
   const auto& p = layout_.parameter(id);
   const Tensor& all = states_[static_cast<size_t>(p.bucket)].all;
-  LT_CHECK(all.defined(), "the gradient of {} is not held now", p.spec.name);
+  LT_CHECK(all.defined(), "expected a held gradient of {}, got none at this time", p.spec.name);
   return joined_view(layout_, all, units_[static_cast<size_t>(p.unit)].record, id, n);
 }
 
 GradBuffer GradientReducer::accumulate(int id, int n) {
   const auto& declared = layout_.unit_of(id);
-  LT_CHECK(declared.first == id && declared.count == n, "gradients are written by whole units, not {} of {}",
-           n, declared.count);
+  LT_CHECK(declared.first == id && declared.count == n,
+           "expected a gradient of a full unit of {} parameters, got {}", declared.count, n);
   const Bucket& b = layout_.bucket(declared.bucket);
   State& s = at(b);
   if (!s.all.defined()) {
@@ -105,7 +105,7 @@ GradBuffer GradientReducer::accumulate(int id, int n) {
   return {view(id, n), accumulate};
 }
 
-/// What is there is widened, added to, and rounded again when the micro-batch has made its last contribution.
+/// Widens the old gradient, adds to it, and rounds it again after the last contribution of the micro-batch.
 GradBuffer GradientReducer::accumulate_wide(UnitState& u, int id, int n) {
   const Tensor sum = view(id, n);
   bool accumulate = true;
@@ -126,7 +126,9 @@ void GradientReducer::ready(int id) {
   UnitState& u = unit(p.unit);
   const Bucket& b = layout_.bucket(p.bucket);
   State& s = at(b);
-  LT_CHECK(s.pending > 0, "gradient of {} completed twice", p.spec.name);
+  LT_CHECK(s.pending > 0,
+           "expected one completion of the gradient of {} for each micro-batch, got one too many",
+           p.spec.name);
   if (u.wide.defined()) {
     const auto& declared = layout_.unit_of(id);
     const Tensor sum = view(declared.first, declared.count);
@@ -140,12 +142,13 @@ void GradientReducer::ready(int id) {
   if (--s.pending == 0) reduce(b);
 }
 
-/// Padding between and after units takes part in the sums: keep it zero.
+/// Clears padding between and after units, which takes part in the sums.
 void GradientReducer::clear_padding(const Bucket& b) {
   if (c_.meta()) return;
   int64_t end = 0;
-  // A split backward contributes to norms and to matmuls at different times: the first contributions of one
-  // micro-batch and the last of another may complete a bucket before some unit has had any.
+  // Units without a contribution are cleared, too. They occur with a split backward, which contributes to
+  // norms and to matmuls at different times: first contributions of one micro-batch and last ones of another
+  // may complete a bucket before every unit has one.
   const auto clear = [&](int64_t from, int64_t to) {
     if (to > from) fill_zero(c_.compute, at(b).all.flat(from, {to - from}));
   };
@@ -160,7 +163,8 @@ void GradientReducer::clear_padding(const Bucket& b) {
   clear(end, b.padded);
 }
 
-/// On meta: the bucket's gradient lies as those of its units do, which must all lie as their kind says.
+/// On meta: gives the bucket's gradient the placement of its units, which must all have the placement of
+/// their kind.
 void GradientReducer::collect(const Bucket& b) {
   if (!c_.meta()) return;
   const Tensor& all = at(b).all;
@@ -193,7 +197,7 @@ void GradientReducer::collect(const Bucket& b) {
   if (b.kind.tied) place_set(c_.compute, all, Axis::pipeline, Placement::P());
 }
 
-/// On meta: summed over its copies, a part is one of the tensor axis again.
+/// On meta: after the sum over copies, a part is again a part of the tensor axis.
 void GradientReducer::place_as_part(const Bucket& b) {
   const Tensor& all = at(b).all;
   place_require(c_.compute, "sum over copies", all, Axis::tensor, Placement::R());
@@ -201,14 +205,14 @@ void GradientReducer::place_as_part(const Bucket& b) {
   all.record->copies = 0;
 }
 
-/// Nobody else has anything to add to the gradients of the bucket, nor are they moved.
+/// True if no other rank adds to the gradients of the bucket, and they are not moved.
 bool GradientReducer::alone(const Bucket& b) const {
   return !c_.sharding.shards_gradients() && layout_.shard_group(b).size() == 1 &&
          layout_.replicate_group(b).size() == 1 && !b.kind.sum.bits && !b.kind.copied;
 }
 
 void GradientReducer::replayed(int64_t micros) {
-  LT_CHECK(!c_.sharding.shards_gradients(), "captured work on pieces of gradients");
+  LT_CHECK(!c_.sharding.shards_gradients(), "expected full gradients for captured work, got sharded ones");
   for (UnitState& u : units_) u.touched = true;
   for (const Bucket& b : layout_.buckets())
     if (b.kind.rule.trains()) at(b).pending -= micros * static_cast<int64_t>(b.units.size());
@@ -223,15 +227,15 @@ void GradientReducer::reduce(const Bucket& b) {
     clear_padding(b);
   if (alone(b)) return;
   const bool waits =
-      !rules_.sums_gradients(b) || rounds_tied(b);     // its moment is what ranks sum, or stages sum first
-  const bool whole = !c_.sharding.shards_optimizer();  // every rank needs all of the sum
+      !rules_.sums_gradients(b) || rounds_tied(b);     // ranks sum its moment instead, or stages sum first
+  const bool whole = !c_.sharding.shards_optimizer();  // every rank needs the full sum
   const Tensor piece = s.all.flat(layout_.piece_begin(b), {b.piece});
   const bool two_levels = layout_.replicate_group(b).size() > 1;
   s.done = g.start(c_.compute, [&](Stream& on) {
     if (b.kind.sum.bits) c_.groups.spanning(b.kind.sum).start_all_reduce(c_.compute, s.all).wait(on);
     if (b.kind.copied) {
       c_.groups.copies.start_all_reduce(c_.compute, s.all).wait(on);
-      if (c_.meta())  // the same on the copies, another part on the others
+      if (c_.meta())  // equal on the copies, another part on the other ranks
         place_as_part(b);
     }
     if (waits) return;
@@ -251,7 +255,7 @@ void GradientReducer::reduce(const Bucket& b) {
   });
   if (waits) return;
   if (two_levels && !sharded) {
-    gather_reduced();  // the bucket before, whose second level had the time of this one's first
+    gather_reduced();  // Finish the previous bucket: its second level overlapped this bucket's first.
     sum_replicas(b, piece, s.done);
     if (whole) summed_ = b.index;
   }
@@ -261,7 +265,7 @@ void GradientReducer::reduce(const Bucket& b) {
   s.pending = static_cast<int64_t>(b.units.size());
 }
 
-/// The second level: sums a piece that `ready` says is summed inside.
+/// Second level: sums a piece over replicas after `ready`, its sum within the shard group.
 void GradientReducer::sum_replicas(const Bucket& b, Tensor piece, const AsyncHandle& ready) {
   const Group& g = layout_.replicate_group(b);
   if (g.size() == 1) return;
@@ -274,7 +278,7 @@ void GradientReducer::sum_replicas(const Bucket& b, Tensor piece, const AsyncHan
   });
 }
 
-/// Two levels without ZeRO: gathers the bucket that is summed.
+/// Two levels without ZeRO: gathers the summed bucket.
 void GradientReducer::gather_reduced() {
   if (summed_ < 0) return;
   const Bucket& b = layout_.bucket(summed_);
@@ -286,7 +290,7 @@ void GradientReducer::gather_reduced() {
   });
 }
 
-/// ZeRO-2 and 3: adds reduced gradients to this rank's pieces until `keep` reductions are under way.
+/// ZeRO-2 and 3: adds reduced gradients to this rank's pieces until `keep` reductions are in flight.
 void GradientReducer::settle(size_t keep) {
   while (pending_.size() > keep) {
     Pending p = pending_.front();
@@ -301,7 +305,7 @@ void GradientReducer::settle(size_t keep) {
       cast(c_.compute, s.piece, piece);
     }
     c_.memory.release(p.grad);
-    // Once a step: what goes between nodes does not grow with accumulation.
+    // Once a step, so that traffic between nodes does not grow with accumulation.
     if (++s.reductions == rules_.micros) sum_replicas(b, s.piece, AsyncHandle(c_.compute.record()));
   }
 }
@@ -316,11 +320,13 @@ void GradientReducer::finish() {
     State& s = at(b);
     const int64_t left = sharded ? static_cast<int64_t>(b.units.size()) - s.pending : s.pending;
     LT_CHECK(left == 0 && (!sharded || s.reductions == rules_.micros),
-             "a backward left gradients of a bucket incomplete");
+             "expected complete gradients of bucket {} after the last backward, got {} pending units and {} "
+             "of {} reductions",
+             b.index, left, s.reductions, rules_.micros);
     s.done.wait(c_.compute);
     s.summed.wait(c_.compute);
     if (!b.kind.tied) continue;
-    // After the sum over data: what crosses the pipeline is a piece, not the whole table.
+    // After the sum over data, so that only a piece of the table crosses the pipeline.
     const Tensor mine = rounds_tied(b) ? s.all : stored(b);
     tied.all_reduce(c_.compute, mine);
     if (!rounds_tied(b)) continue;
@@ -340,7 +346,7 @@ Tensor GradientReducer::part(const Bucket& b, int64_t from, int64_t n) const {
 Tensor GradientReducer::owned(const Bucket& b) const {
   Tensor own = part(b, layout_.own_begin(b), b.own);
   if (!c_.meta()) return own;
-  // A cut of what more have: equal, or the first has all of it.
+  // A slice of data that several ranks hold: equal on all, or full on the first.
   AxisSet cut;
   if (!c_.sharding.shards_optimizer() || c_.groups.replicate.size() > 1) cut = kGradientAxes;
   for (Axis a : kTensorAxes) cut = cut | a;

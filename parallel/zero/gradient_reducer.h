@@ -1,9 +1,10 @@
-// The gradient reducer: flat memory of gradients, and their sums over ranks, as backward completes them.
+// The gradient reducer: flat grad buffers, and their sums over ranks, as backward completes them.
 //
-// Gradients have one level or two. With one, `shard` has all ranks and the second level is a group of one.
-// With two, a piece is summed inside, then across (with sharded gradients once a step, else once a bucket),
-// and without ZeRO gathered inside: hybrid sharding (arXiv:2304.11277, 3.2.2) and the two-level all-reduce.
-// Always the gradient norm is summed over what a rank owns, so that all stages give the same bits.
+// Gradients are summed on one level or on two. On one level, `shard` has all ranks and the second level is a
+// group of one. On two levels, a piece is summed within the shard group, then over the replicate group (with
+// sharded gradients once a step, else once a bucket), and without ZeRO gathered within the shard group:
+// hybrid sharding (arXiv:2304.11277, 3.2.2) and the two-level all-reduce. The gradient norm is always summed
+// over the elements that a rank owns, so that all stages give the same bits.
 #pragma once
 #include <vector>
 
@@ -20,11 +21,11 @@ class GradientReducer {
   GradientReducer(const StoreContext& context, const ParameterLayout& layout, const StepRules& rules,
                   CompressedAllReduce& compressed);
 
-  /// Of a bucket, in their order.
+  /// Allocates a bucket; called in the order of buckets.
   void allocate(const Bucket& b);
-  /// Gradients are rounded to bf16 to be summed, on each level.
+  /// Allocates buffers for gradients rounded to bf16 before the sums of each level.
   void allocate_rounded();
-  /// On meta, for checks of placements: how units lie.
+  /// On meta, for placement checks: creates a record for each unit.
   void make_records();
 
   // ---- backward ----
@@ -37,18 +38,18 @@ class GradientReducer {
   /// Waits for the reductions.
   void finish();
 
-  // ---- after it ----
-  /// Elements [from, from + n) of a bucket, of those that this rank has states of.
+  // ---- after backward ----
+  /// Gradients of elements [from, from + n) of a bucket, with states on this rank.
   Tensor part(const Bucket& b, int64_t from, int64_t n) const;
   Tensor stored(const Bucket& b) const { return part(b, layout_.stored_begin(b), layout_.stored_count(b)); }
-  /// What this rank owns; on meta as one of the parts of a sum.
+  /// Gradients that this rank owns; on meta placed as a summand.
   Tensor owned(const Bucket& b) const;
-  /// Where gradients of this step are not summed: this rank's, of all of the bucket.
+  /// This rank's gradients of the full bucket in a step that does not sum them.
   const Tensor& unsummed(const Bucket& b) const { return at(b).all; }
-  /// All ranks' parts behind each other, and back: UpdateContext::gather_grads.
+  /// Gathers the parts of all ranks one after the other, and the inverse: UpdateContext::gather_grads.
   Tensor gather(const Bucket& b);
   void scatter(const Bucket& b, Tensor whole);
-  /// Tensors of gradients, for set-up.
+  /// Calls f with all gradient tensors, for set-up.
   void each_tensor(const std::function<void(const Tensor&)>& f) const;
 
  private:
@@ -56,16 +57,16 @@ class GradientReducer {
     Tensor all;                // padded; with ZeRO-2 and 3 only during a backward
     Tensor piece;              // ZeRO-2 and 3
     int64_t pending = 0;       // contributions until the next reduction
-    int64_t reductions = 0;    // ZeRO-2 and 3: into the piece, in this step
-    AsyncHandle done, summed;  // of the first level, of the second
+    int64_t reductions = 0;    // ZeRO-2 and 3: reductions into the piece in this step
+    AsyncHandle done, summed;  // first level, second level
   };
   struct UnitState {
-    bool touched = false;  // holds a contribution
-    bool adding = false;   // `wide` holds contributions
-    Tensor wide;           // gradients of 16-bit types: where those of a micro-batch are added up in f32
-    TensorRecord* record = nullptr;  // meta: how the unit lies
+    bool touched = false;            // has a contribution
+    bool adding = false;             // `wide` has contributions
+    Tensor wide;                     // 16-bit gradients: f32 sum of one micro-batch's contributions
+    TensorRecord* record = nullptr;  // meta: placement of the unit
   };
-  struct Pending {  // a reduction under way into a bucket's piece
+  struct Pending {  // a reduction in flight into a bucket's piece
     int bucket;
     Tensor grad;
     AsyncHandle done;
@@ -81,7 +82,7 @@ class GradientReducer {
   void place_as_part(const Bucket& b);
   void clear_padding(const Bucket& b);
   bool alone(const Bucket& b) const;
-  /// Gradients in 8 bits, which both stages have the same of, and the same errors.
+  /// True if gradients are in 8 bits and tied: both stages have the same gradients, and the same errors.
   bool rounds_tied(const Bucket& b) const { return b.kind.tied && compressed_.compresses_gradients(b); }
   void settle(size_t keep);
   void sum_replicas(const Bucket& b, Tensor piece, const AsyncHandle& ready);
@@ -91,12 +92,12 @@ class GradientReducer {
   const ParameterLayout& layout_;
   const StepRules& rules_;
   CompressedAllReduce& compressed_;
-  std::vector<State> states_;     // by bucket
-  std::vector<UnitState> units_;  // by unit
+  std::vector<State> states_;     // indexed by bucket
+  std::vector<UnitState> units_;  // indexed by unit
   std::vector<Pending> pending_;
-  Tensor rounded_;        // gradients of the bucket that is summed, in bf16; the stream of sums has it
-  Tensor rounded_piece_;  // likewise of the second level: the stream of replicas has it
-  int summed_ = -1;       // two levels without ZeRO: bucket whose sum is on its way and not gathered
+  Tensor rounded_;        // bf16 gradients of the bucket being summed; used by the stream of sums
+  Tensor rounded_piece_;  // bf16 piece of the second level; used by the stream of replicas
+  int summed_ = -1;       // two levels without ZeRO: bucket with a sum in flight, not gathered yet
 };
 
 }  // namespace ltrain

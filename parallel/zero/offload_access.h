@@ -1,5 +1,4 @@
-// What of a rank's parameters lies in offload memory, for whoever touches it beside the step: set-up,
-// checkpoints, the average of weights.
+// Access to offloaded parameters and states outside the step: set-up, checkpoints, the EMA.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -8,34 +7,34 @@
 
 namespace ltrain {
 
-/// What lies in offload memory (kernels/storage/offload.h).
+/// Settings of offloading (kernels/storage/offload.h).
 struct OffloadSettings {
-  double fraction = 0;                ///< of the elements of each bucket: their states
-  int64_t window = int64_t{1} << 18;  ///< elements that are on their way at once
-  double params = 0;                  ///< ZeRO-3: of the buckets, evenly among them: their values
+  double fraction = 0;                ///< fraction of each bucket's elements with offloaded states
+  int64_t window = int64_t{1} << 18;  ///< elements in transfer at once
+  double params = 0;                  ///< ZeRO-3: fraction of buckets with offloaded weights, spread evenly
 };
 
 struct OffloadAccess {
   OffloadMemory *states = nullptr, *params = nullptr;
-  int64_t state_bytes = 0, param_bytes = 0;  ///< 0: nothing lies there
+  int64_t state_bytes = 0, param_bytes = 0;  ///< 0: none offloaded
 
-  /// Waits until it is all there.
+  /// Waits for all transfers.
   void wait() const {
     if (state_bytes > 0) states->stream().synchronize();
     if (param_bytes > 0) params->stream().synchronize();
   }
-  /// Where kernels on `on` may touch what may be of offload memory, until release().
+  /// A view for kernels on `on` of a tensor that may be offloaded, valid until release().
   Tensor view(Stream& on, Tensor t) const {
     if (state_bytes > 0) t = states->view(on, t);
     if (param_bytes > 0) t = params->view(on, t);
     return t;
   }
-  /// After kOffloadTouch bytes of it were touched.
+  /// Called after kOffloadTouch bytes were touched.
   void release() const {
     if (state_bytes > 0) states->release();
     if (param_bytes > 0) params->release();
   }
-  /// f(from, n) for parts of `elements` that may be of offload memory.
+  /// Calls f(from, n) for parts of `elements` elements that may be offloaded, and releases each.
   template <class F>
   void in_parts(int64_t elements, F f) const {
     const int64_t most = state_bytes + param_bytes > 0 ? kOffloadTouch / 8 : elements;

@@ -26,7 +26,8 @@ bool OffloadedWeights::choose(const Bucket& b) {
 
 void OffloadedWeights::reserve() {
   if (access_.param_bytes == 0) return;
-  LT_CHECK(access_.params, "offloaded parameters without a place for them");
+  LT_CHECK(access_.params, "expected an offload memory for {} bytes of parameters, got none",
+           access_.param_bytes);
   access_.params->reserve(access_.param_bytes);
 }
 

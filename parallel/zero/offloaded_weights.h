@@ -1,6 +1,6 @@
-// Weights in offload memory between a gather and the next (ZeRO-Infinity, arXiv:2104.07857): a rank brings
-// its piece of a layer in before the layer's all-gather, as early as the gather is asked for, and writes it
-// back after the update.
+// Weights in offload memory between gathers (ZeRO-Infinity, arXiv:2104.07857). A rank fetches its piece of a
+// layer before the layer's all-gather, as early as the gather is requested, and writes it back after the
+// update.
 #pragma once
 #include <vector>
 
@@ -12,20 +12,20 @@ namespace ltrain {
 
 class OffloadedWeights {
  public:
-  /// `fraction`: of the buckets; `access` learns of the bytes.
+  /// `fraction`: share of the buckets; `access` gets the bytes.
   OffloadedWeights(const StoreContext& context, const ParameterLayout& layout, double fraction,
                    OffloadAccess& access);
 
-  /// Whether this bucket's weights leave, asked once of each in their order: as many so far as the fraction
-  /// says, evenly, so that transfers find compute to hide behind.
+  /// True if this bucket's weights are offloaded; called once for each bucket, in order. Chosen buckets are
+  /// spread evenly, so that transfers overlap with compute.
   bool choose(const Bucket& b);
-  /// When all have been asked.
+  /// Called after choose() of all buckets.
   void reserve();
   bool has(const Bucket& b) const { return offsets_[static_cast<size_t>(b.index)] >= 0; }
-  /// This rank's piece there: for set-up and checkpoints a tensor like others.
+  /// This rank's piece in offload memory, for set-up and checkpoints; used like any tensor.
   Tensor piece(const Bucket& b) const;
 
-  /// Enqueue on stream(): elements from `at` of the piece on, to `t` or from it.
+  /// Enqueue on stream() a transfer of elements from `at` of the piece on, to `t` or back.
   void fetch(const Bucket& b, int64_t at, const Tensor& t) const;
   void store(const Bucket& b, int64_t at, const Tensor& t) const;
   Stream& stream() const { return access_.params->stream(); }
@@ -39,7 +39,7 @@ class OffloadedWeights {
   const ParameterLayout& layout_;
   double fraction_;
   OffloadAccess& access_;
-  std::vector<int64_t> offsets_;    // by bucket: where its weights lie; -1: they do not
+  std::vector<int64_t> offsets_;    // for each bucket: offset of its weights; -1: not offloaded
   int64_t asked_ = 0, chosen_ = 0;  // elements
 };
 

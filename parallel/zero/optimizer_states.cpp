@@ -9,7 +9,7 @@
 namespace ltrain {
 namespace {
 
-/// What stays of n elements when a fraction leaves; never nothing, as no allocation is empty.
+/// Number of n elements that stay when a fraction leaves; at least one cache line, as no allocation is empty.
 int64_t resident_part(int64_t n, double fraction) {
   const double stays = std::floor((1 - fraction) * static_cast<double>(n) / kBucketAlign);
   return std::max<int64_t>(kBucketAlign, static_cast<int64_t>(stays) * kBucketAlign);
@@ -71,7 +71,8 @@ void OptimizerStates::reserve_offloaded() {
     }
   }
   if (access_.state_bytes == 0) return;
-  LT_CHECK(access_.states, "offloaded states without a place for them");
+  LT_CHECK(access_.states, "expected an offload memory for {} bytes of states, got none",
+           access_.state_bytes);
   access_.states->reserve(access_.state_bytes);
 }
 
@@ -88,7 +89,9 @@ Tensor OptimizerStates::state(const Bucket& b, int state, int64_t at, int64_t n)
   const State& s = of(b);
   const Tensor& resident = on_device(b, state);
   if (at < s.resident) return resident.flat(at, {n});
-  LT_CHECK(s.resident + n <= layout_.stored_count(b), "states of {} elements beyond a bucket", n);
+  LT_CHECK(s.resident + n <= layout_.stored_count(b),
+           "expected states within the {} elements of bucket {}, got {} beyond {} resident ones",
+           layout_.stored_count(b), b.index, n, s.resident);
   Tensor slow = resident;
   slow.shape = {n};
   slow.data = c_.meta() ? nullptr : access_.states->at(offset(b, state, at));
@@ -172,13 +175,13 @@ int64_t OptimizerStates::open_bytes(bool own_memory) const {
 
 namespace {
 
-/// A bucket's codes where the host's kernels may touch them: themselves, or a copy.
+/// A bucket's codes for host kernels: the codes themselves, or a copy.
 class HostCodes {
  public:
   HostCodes(Stream& stream, const CodedMoments& coded) : stream_(stream), coded_(coded), here_(coded) {
     if (stream.device() == DeviceKind::cpu) return;
     bytes_.resize(static_cast<size_t>(coded.first.bytes() + coded.second.bytes() + coded.scales.bytes()));
-    here_.scales.data = bytes_.data();  // of four bytes, so first
+    here_.scales.data = bytes_.data();  // first, because it needs 4-byte alignment
     here_.first.data = bytes_.data() + coded.scales.bytes();
     here_.second.data = bytes_.data() + coded.scales.bytes() + coded.first.bytes();
   }

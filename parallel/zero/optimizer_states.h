@@ -1,8 +1,8 @@
-// The states that an optimizer keeps of every element: master weights and moments, of what this rank stores
-// of each bucket. The device keeps the first elements of a bucket, offload memory those behind them.
+// Optimizer states of each element: master weights and moments, for this rank's part of each bucket. The
+// device keeps the first elements of a bucket, offload memory the rest.
 //
-// States of a bucket are counted master first, where there is one. `at` counts the elements that this rank
-// has states of in the bucket.
+// States of a bucket are numbered from 0, the master first if there is one. `at` counts this rank's elements
+// of the bucket.
 #pragma once
 #include <vector>
 
@@ -16,57 +16,58 @@ namespace ltrain {
 
 class OptimizerStates {
  public:
-  /// `fraction`: of the elements of each bucket whose updates look at one at a time, that leave the device.
+  /// `fraction`: share of the elements of a bucket that leave the device, for optimizers that update one
+  /// element at a time.
   OptimizerStates(const StoreContext& context, const ParameterLayout& layout, const Weights& weights,
                   const OptimizerSettings& optimizer, double fraction, OffloadAccess& access);
 
-  /// Of a bucket, in their order; when all have theirs, what lies in offload memory.
+  /// Allocate a bucket, in the order of buckets; reserve_offloaded() after the last one.
   void allocate_master(const Bucket& b);
   void allocate_moments(const Bucket& b);
   void reserve_offloaded();
 
   int count(const Bucket& b) const;
   int64_t resident(const Bucket& b) const { return of(b).resident; }
-  /// Where element `at` lies, `n` of them: all on the device, or none.
+  /// View of `n` elements of a state from `at` on: all on the device, or all offloaded.
   Tensor state(const Bucket& b, int state, int64_t at, int64_t n) const;
   DType type(const Bucket& b, int state) const { return on_device(b, state).dtype; }
   size_t moments(const Bucket& b) const { return of(b).moments.size(); }
   std::vector<NamedState> named(const Bucket& b, int64_t at, int64_t n) const;
-  /// The weights of the optimizer.
+  /// Weights that the optimizer updates.
   Tensor master(const Bucket& b, int64_t at, int64_t n) const;
   void copy_master(const Bucket& b, const Tensor& to) const;
-  /// Those on the device of elements [from, from + n) of the bucket: e.master, e.low, e.states.
+  /// Sets e.master, e.low and e.states to the resident states of elements [from, from + n) of the bucket.
   void show(const Bucket& b, int64_t from, int64_t n, Elements& e) const;
-  /// All of a bucket's, where they are coded: as kernels take them.
+  /// Coded moments of a bucket, for kernels.
   const CodedMoments& coded(const Bucket& b) const { return of(b).coded; }
   bool is_coded(const Bucket& b) const { return of(b).coded.first.defined(); }
   /// Optimizer::element_scratch.
   const Tensor& scratch(const Bucket& b) const { return of(b).scratch; }
 
-  /// Enqueue on the stream of offload memory: what lies there, to `t` or from it.
+  /// Enqueue on the stream of offload memory a transfer of offloaded states to `t` or back.
   void fetch(const Bucket& b, int state, int64_t at, const Tensor& t) const;
   void store(const Bucket& b, int state, int64_t at, const Tensor& t) const;
   Stream& stream() const { return access_.states->stream(); }
 
-  /// Moments of 8 bits as floats, in host memory outside the arena, from open to close, which takes them over
-  /// when `changed`.
+  /// 8-bit moments as floats, in host memory outside the arena, between open and close. close() encodes them
+  /// again if `changed`.
   void open();
   void close(bool changed);
-  /// `own_memory`: the device's is not the host's, so that the codes of a bucket lie there for a while, too.
+  /// `own_memory`: the device has memory of its own, so that a copy of a bucket's codes is counted, too.
   int64_t open_bytes(bool own_memory) const;
 
-  /// All of them, those in offload memory too: for set-up.
+  /// Calls f with all states, offloaded ones included; for set-up.
   void each_tensor(const std::function<void(const Tensor&)>& f) const;
 
  private:
   struct State {
     Tensor master;
-    std::vector<Tensor> moments;  // as Optimizer::element_states
+    std::vector<Tensor> moments;  // in the order of Optimizer::element_states
     Tensor scratch;
-    CodedMoments coded;         // in the place of moments
-    int64_t resident = 0;       // elements whose states the device keeps, the first ones
-    std::vector<int64_t> slow;  // where those of the others begin in offload memory, by state
-    std::vector<float> open;    // coded ones, between open and close
+    CodedMoments coded;         // instead of moments
+    int64_t resident = 0;       // number of first elements with states on the device
+    std::vector<int64_t> slow;  // for each state: offset of the others in offload memory
+    std::vector<float> open;    // decoded moments, between open and close
   };
   State& of(const Bucket& b) { return states_[static_cast<size_t>(b.index)]; }
   const State& of(const Bucket& b) const { return states_[static_cast<size_t>(b.index)]; }
@@ -80,7 +81,7 @@ class OptimizerStates {
   const OptimizerSettings& optimizer_;
   double fraction_;
   OffloadAccess& access_;
-  std::vector<State> states_;  // by bucket
+  std::vector<State> states_;  // indexed by bucket
 };
 
 }  // namespace ltrain

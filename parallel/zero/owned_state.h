@@ -1,4 +1,4 @@
-// What of a rank's parameters checkpoints write and read.
+// Parts of a rank's parameters that checkpoints write and read.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,33 +9,33 @@
 
 namespace ltrain {
 
-/// An optimizer state by the name that checkpoints have for it: "exp_avg".
+/// An optimizer state with its name in checkpoints: "exp_avg".
 struct NamedState {
   std::string_view name;
   Tensor tensor;
 };
 
-/// Consecutive elements of one parameter that a rank owns, and where its states lie.
+/// Consecutive elements of one parameter that a rank owns, with their states.
 struct OwnedPiece {
   int id = 0;
-  Slice slice;  ///< of the named tensor
+  Slice slice;  ///< position in the named tensor
   Tensor master;
   std::vector<NamedState>
-      moments;  ///< of every element; those of 8 bits only between open and offload_states
-  Tensor grad;  ///< after finish_gradients, until the next step; some optimizers leave their direction there
+      moments;  ///< all states of an element; 8-bit ones only between prefetch_states and offload_states
+  Tensor grad;  ///< after finish_gradients, until the next step; some optimizers leave their direction in it
 };
 
-/// What rounding has left over of the sums of a parameter in a compressed all-reduce, for the next time: of
-/// what this rank sends, or of what it sums for all.
+/// Rounding error of a parameter in a compressed all-reduce, for the next step: of the values that this rank
+/// sends, or of the sums that it computes for all.
 struct RoundingError {
   int id = 0;
-  Slice slice;  ///< of the named tensor
+  Slice slice;  ///< position in the named tensor
   bool sent = false;
-  int rank = 0, ranks = 1;  ///< sent: of the group that sums
+  int rank = 0, ranks = 1;  ///< sent: rank and size of the group that sums
   Tensor tensor;
 };
 
-/// A tensor of the model that is no parameter, whole on every rank: saved and loaded with them.
+/// A tensor of the model beside its parameters, full on every rank, saved and loaded with them.
 struct RegisteredBuffer {
   std::string name;
   Tensor tensor;

@@ -14,7 +14,7 @@ RuleTarget target_of(const ParameterSpec& s) {
 }  // namespace
 
 int ParameterLayout::add(std::vector<ParameterSpec> unit, int segment) {
-  LT_CHECK(!filled(), "parameters are declared before allocate()");
+  LT_CHECK(!filled(), "expected parameter declarations before allocate(), got one after it");
   Unit u;
   u.first = count();
   u.count = static_cast<int>(unit.size());
@@ -24,7 +24,7 @@ int ParameterLayout::add(std::vector<ParameterSpec> unit, int segment) {
     if (spec.matrix.rank == 0) spec.matrix = spec.slice.global;
     for (const Parameter& p : parameters_)
       LT_CHECK(p.spec.name != spec.name || common_elements(p.spec.slice, spec.slice) == 0,
-               "parameter {} declared twice", spec.name);
+               "expected one declaration of parameter {}, got a second one with common elements", spec.name);
     parameters_.push_back({std::move(spec), {}, static_cast<int>(units_.size())});
   }
   units_.push_back(u);
@@ -84,14 +84,15 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
   groups_ = &groups;
   sharding_ = sharding;
   choose_rules(optimizer);
-  // One bucket is open for each kind. It stays within a segment: stages 2 and 3 complete a bucket once a
-  // micro-batch, so its backward must run as one; and the norm is the same to the bit when all stages sum it
-  // by the same buckets.
+  // One bucket is open for each kind. A bucket stays within a segment for two reasons. ZeRO-2 and 3 complete
+  // a bucket once a micro-batch, so that its backward must run as one. And the norm is the same to the bit if
+  // all stages sum it by the same buckets.
   std::vector<int> open;
   for (int u = static_cast<int>(units_.size()) - 1; u >= 0; --u) {
     Kind kind = kind_of(parameters_[units_[u].first].spec);
     kind.rule = parameters_[units_[u].first].rule;
-    if (!optimizer_of(kind.rule.rule).coded_states())  // others may differ from run to run
+    // without coded states, runs of a bucket may differ in these
+    if (!optimizer_of(kind.rule.rule).coded_states())
       kind.rule.lr_scale = 1, kind.rule.decay = true, kind.rule.weight_decay.reset();
     const auto fits = [&](int i) {
       const Bucket& b = buckets_[i];

@@ -1,11 +1,10 @@
-// Where parameters lie: declaration, buckets, and the slices of a bucket that a rank keeps.
+// Layout of parameters: declaration, buckets, and the slices of a bucket that a rank keeps.
 //
 // Layers declare units: parameters that are contiguous in memory, so that q, k and v are three named tensors
 // and one matrix. Units fill buckets in the reverse of their declaration, the order in which backward
-// finishes them. A bucket of n elements is cut into one piece for each rank of the group `shard` (all that
-// have the same parameters, or those of them on a node), and every piece is cut again over the ranks of
-// `replicate`: that is what a rank owns. How a parameter lies on the other axes is a property of its
-// declaration (ParameterSpec).
+// finishes them. A bucket is divided into one piece for each rank of the group `shard` (all ranks with the
+// same parameters, or those of one node). Every piece is divided again over the ranks of `replicate`: a rank
+// owns one such part. The placement of a parameter on other axes is part of its declaration (ParameterSpec).
 #pragma once
 #include <algorithm>
 #include <string_view>
@@ -26,18 +25,18 @@ class ParameterLayout {
     ParameterSpec spec;
     ParameterRule rule;
     int unit = 0, bucket = 0;
-    int64_t offset = 0;  ///< in the bucket
+    int64_t offset = 0;  ///< offset in the bucket
   };
   struct Unit {
     int first = 0, count = 0;  ///< parameters
     int segment = 0, bucket = 0;
   };
-  /// What the units of a bucket have in common.
+  /// Common properties of the units of a bucket.
   struct Kind {
-    AxisSet cut, sum;  ///< of the axes that have several ranks
+    AxisSet cut, sum;  ///< only axes with several ranks
     bool copied = false, tied = false;
-    ParameterRule rule;   ///< what its units differ in within the bucket left out
-    bool expert = false;  ///< cut over ranks that see different tokens
+    ParameterRule rule;   ///< without settings in which units of a bucket may differ
+    bool expert = false;  ///< sharded over ranks with different tokens
     bool operator==(const Kind&) const = default;
   };
   struct Bucket {
@@ -46,16 +45,16 @@ class ParameterLayout {
     Kind kind;
     int segment = 0;
     int64_t used = 0, padded = 0;
-    int64_t piece = 0, own = 0;  ///< elements of a rank of `shard`; of it and one of `replicate`
+    int64_t piece = 0, own = 0;  ///< elements of a rank of `shard`, and of a rank of both groups
   };
 
-  /// Declares a unit; returns the id of its first parameter.
+  /// Declares a unit and returns the id of its first parameter.
   int add(std::vector<ParameterSpec> unit, int segment);
 
-  /// Chooses rules and fills buckets, each of which is closed when it reaches `bucket_elements`.
+  /// Chooses rules and fills buckets. A bucket is closed when it reaches `bucket_elements`.
   void fill(const Groups& groups, ShardingPolicy sharding, const OptimizerSettings& optimizer,
             int64_t bucket_elements);
-  /// Into pieces of whole blocks, of a bucket whose elements are coded in blocks of `block`.
+  /// Divides a bucket into pieces of full blocks, for elements coded in blocks of `block`.
   void cut(int bucket, int64_t block);
 
   bool filled() const { return !buckets_.empty(); }
@@ -68,40 +67,40 @@ class ParameterLayout {
   const Bucket& bucket(int i) const { return buckets_[static_cast<size_t>(i)]; }
   int64_t elements() const;
   int find(std::string_view name) const;
-  /// What a parameter would have with these settings.
+  /// Rule of a parameter under these settings.
   ParameterRule rule_with(int id, const OptimizerSettings& optimizer) const;
   bool trains(int id) const { return parameter(id).rule.trains(); }
 
   // ---- ranks ----
-  /// Ranks that have the same of a bucket as this one: of the first and of the second level.
+  /// Ranks with the same data of a bucket as this one: first level, second level.
   const Group& shard_group(const Bucket& b) const {
     return b.kind.expert ? groups_->expert_shard : groups_->shard;
   }
   const Group& replicate_group(const Bucket& b) const {
     return b.kind.expert ? groups_->expert_replicate : groups_->replicate;
   }
-  /// This rank's copy counts: in the norm and in checkpoints; in sums over whole tensors of its pipeline
-  /// rank.
+  /// True if this rank's copy counts: first_copy() for the norm and checkpoints, adds() for sums over full
+  /// tensors within its pipeline rank.
   bool first_copy(const Bucket& b) const;
   bool adds(const Bucket& b) const;
-  /// The first of the ranks of a pipeline rank.
+  /// True on the first of the ranks of a pipeline rank.
   bool first_of_all() const;
-  /// This rank writes states of the whole tensor.
+  /// True if this rank writes states of the full tensor.
   bool owns_whole(const ParameterSpec& spec) const;
 
   // ---- slices, in elements of a bucket ----
   int64_t piece_begin(const Bucket& b) const { return shard_group(b).rank() * b.piece; }
   int64_t own_begin(const Bucket& b) const { return piece_begin(b) + replicate_group(b).rank() * b.own; }
-  /// What a rank has states of.
+  /// Elements with states on this rank.
   int64_t stored_begin(const Bucket& b) const { return sharding_.shards_optimizer() ? piece_begin(b) : 0; }
   int64_t stored_count(const Bucket& b) const { return sharding_.shards_optimizer() ? b.piece : b.padded; }
-  /// What a rank has states of is less than the bucket.
+  /// True if a rank has states of only part of the bucket.
   bool stores_pieces(const Bucket& b) const {
     return sharding_.shards_optimizer() && shard_group(b).size() > 1;
   }
-  /// Parameters in the order of their elements.
+  /// Parameter ids in the order of their elements.
   std::vector<int> members(const Bucket& b) const;
-  /// Calls f(id, from, n) for what of each parameter lies in [begin, begin + count) of the bucket.
+  /// Calls f(id, from, n) for each parameter's part of [begin, begin + count) of the bucket.
   template <class F>
   void each_parameter(const Bucket& b, int64_t begin, int64_t count, F f) const {
     for (int id : members(b)) {
@@ -113,11 +112,11 @@ class ParameterLayout {
   }
 
   // ---- placements, on meta ----
-  /// Those that pieces are cut over.
+  /// Axes over which pieces are sharded.
   AxisSet sharding_axes(const Kind& kind) const { return groups_->mesh.shard.without(kind.cut); }
-  /// How a bucket's tensor lies. `sharded`: each rank of the first level has a piece.
+  /// Sets the placement of a bucket's tensor. `sharded`: each rank of the first level has a piece.
   void place_bucket(Stream& s, const Bucket& b, const Tensor& t, bool sharded) const;
-  /// On those of `axes` that have several ranks, as a record has one for each.
+  /// Sets a placement on those of `axes` that have several ranks.
   void place_unit(TensorRecord& unit, AxisSet axes, Placement p) const;
 
  private:
@@ -133,10 +132,11 @@ class ParameterLayout {
 
 using Bucket = ParameterLayout::Bucket;
 
-/// View of `n` parameters of a unit in the flat memory of their bucket as one matrix, lying as `record` says.
+/// View of `n` parameters of a unit in the flat memory of their bucket as one matrix, with the placement of
+/// `record`.
 Tensor joined_view(const ParameterLayout& layout, Tensor flat, TensorRecord* record, int id, int n);
 
-inline constexpr int64_t kBucketAlign = 16;  ///< elements: units start on a cache line or more
+inline constexpr int64_t kBucketAlign = 16;  ///< elements: units start at a cache line or more
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace ltrain

@@ -10,7 +10,7 @@
 namespace ltrain {
 namespace {
 
-/// Elements [begin, begin + to.elements()) of a rank's part of a parameter.
+/// Fills elements [begin, begin + to.elements()) of a rank's part of a parameter.
 void fill_initial(Stream& s, const ParameterSpec& spec, Tensor to, const Slice& slice, uint64_t seed) {
   if (spec.init != Init::normal) {
     fill_value(s, to, spec.init == Init::ones ? 1.0 : 0.0);
@@ -23,7 +23,7 @@ void fill_initial(Stream& s, const ParameterSpec& spec, Tensor to, const Slice& 
 
 }  // namespace
 
-/// What only training has, in the order in which the parts know of each other.
+/// Parts for training only, in the order of their dependencies.
 struct ParameterStore::Training {
   Training(const StoreContext& c, const ParameterLayout& p, const Layout& l, Weights& weights,
            const OffloadedWeights& offloaded, OffloadAccess& offload)
@@ -44,7 +44,7 @@ struct ParameterStore::Training {
   StateWindows windows;
   ElementUpdates elements;
   SparseMasks sparse;
-  std::unique_ptr<BucketUpdates> updates;  // when buckets are allocated
+  std::unique_ptr<BucketUpdates> updates;  // set after buckets are allocated
 };
 
 ParameterStore::ParameterStore() : parameters_(std::make_unique<ParameterLayout>()) {}
@@ -172,8 +172,8 @@ void ParameterStore::finish_gradients() {
 }
 
 void ParameterStore::add_grad_squares(Tensor squares) {
-  // Every rank sums what it owns, replicated gradients or not: the same bits with every stage of ZeRO. Those
-  // of one dtype go together, and segments are added to in the order of buckets.
+  // Every rank sums the elements that it owns, replicated gradients or not: the same bits with every ZeRO
+  // stage. Elements of one dtype are summed together, and segments are added in the order of buckets.
   std::vector<SquaresOf> parts;
   const auto add = [&] {
     if (!parts.empty()) sum_squares(context_->compute, squares, parts);
@@ -205,7 +205,7 @@ EstimatePass ParameterStore::estimate(int64_t step) const {
 void ParameterStore::begin_estimate(EstimatePass pass) {
   if (pass == EstimatePass::moved_weights) {
     if (settings_.sharding.gathers_updates()) weights_->begin_step();
-    weights_->complete();  // others read this rank's pieces until then
+    weights_->complete();  // until then others read this rank's pieces
   }
   training_->updates->begin_estimate();
 }
@@ -237,11 +237,11 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
   std::vector<OwnedPiece> out;
   const OptimizerStates& states = training_->states;
   for (const Bucket& b : parameters_->buckets()) {
-    // Copies are written once.
+    // One of several copies is written.
     if (owned && !parameters_->first_copy(b)) continue;
     const int64_t stored = parameters_->stored_begin(b), middle = stored + states.resident(b);
     const Tensor& average = training_->average.of(b);
-    const auto add = [&](int id, int64_t from, int64_t to) {  // all of it resident, or none
+    const auto add = [&](int id, int64_t from, int64_t to) {  // all resident, or all offloaded
       if (from >= to) return;
       const auto& p = parameters_->parameter(id);
       const int64_t at = from - stored, n = to - from;

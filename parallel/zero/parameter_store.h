@@ -1,17 +1,19 @@
-// The parameters of a rank, and what data parallelism and ZeRO do with them.
+// Parameters of a rank under data parallelism and ZeRO.
 //
-// The store owns its parts and passes on what they are asked:
+// The store owns these parts and delegates to them:
 //   parameter_layout.h       declaration, buckets, and the slices of a bucket that a rank keeps
-//   weights.h                weights of the step: gathered and released by layers, or whole
+//   weights.h                weights of the step: gathered and released by layers, or full
 //   gradient_reducer.h       gradients, summed as backward completes them
 //   compressed_all_reduce.h  sums in 8 bits or in one, with error feedback
 //   optimizer_states.h       master weights and moments, on the device or offloaded
 //   element_updates.h        updates of one element at a time, by windows (state_windows.h)
-//   bucket_updates.h         the update of all buckets, and what optimizers may ask (optim/update_context.h)
-//   weight_average.h         the average of weights
+//   bucket_updates.h         the update of all buckets, and the interface of optimizers
+//   (optim/update_context.h)
+//   weight_average.h         EMA of the weights
 //   sparse_masks.h           2:4 sparsity
-// What a rank keeps of the others' pieces of a bucket is a ShardingPolicy, a stage of ZeRO. The gradient norm
-// is summed over what a rank owns and a checkpoint is written from it, so that all stages give the same bits.
+// A ShardingPolicy, the ZeRO stage, says which pieces of a bucket a rank keeps. The gradient norm is summed
+// over the elements that a rank owns, and a checkpoint is written from them, so that all stages give the same
+// bits.
 #pragma once
 #include <memory>
 #include <string>
@@ -42,11 +44,12 @@ class ParameterStore {
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
-  /// Declares a unit; returns the id of its first parameter, the others follow. All have one number of
-  /// columns, and lie on the tensor axis in one way, when they are to be used as one matrix.
+  /// Declares a unit and returns the id of its first parameter; the others follow. To be used as one matrix,
+  /// all parameters must have the same number of columns and the same placement on the tensor axis.
   int add(std::vector<ParameterSpec> unit);
-  /// What is declared from here on is gathered as one by ZeRO-3 and completed apart from what came before.
-  /// `segment`: the same number for the same layer on every rank, however the model is cut into stages.
+  /// Starts a segment: parameters declared from here on are gathered together by ZeRO-3, and completed
+  /// separately from earlier ones. `segment`: the same number for the same layer on every rank, for any
+  /// division into stages.
   void begin_segment(int segment);
 
   struct Layout {
@@ -58,114 +61,118 @@ class ParameterStore {
     OffloadSettings offload = {};
     OffloadMemory* slow = nullptr;            ///< with offload.fraction above 0
     OffloadMemory* offload_params = nullptr;  ///< with offload.params above 0
-    bool reduce_bf16 = false;                 ///< gradients are rounded to bf16 to be summed, on each level
-    bool reduce_int8 = false;                 ///< likewise to 8 bits, with error feedback; ZeRO-0 and 1
-    double ema_decay = 0;                     ///< of an average of the weights; 0: none
-    uint64_t seed = 0;                        ///< of stochastic rounding
+    bool reduce_bf16 = false;                 ///< gradients are rounded to bf16 before the sums of each level
+    bool reduce_int8 = false;  ///< gradients are rounded to 8 bits, with error feedback; ZeRO-0 and 1
+    double ema_decay = 0;      ///< decay of the EMA of the weights; 0: none
+    uint64_t seed = 0;         ///< seed of stochastic rounding
   };
-  /// Carves everything out of `memory`.
+  /// Allocates everything from `memory`.
   void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);
 
-  /// That the parameters are worked on.
+  /// Stream on which parameters are updated.
   Stream& stream() const;
 
-  /// Everything to zero, padding included. On meta nothing.
+  /// Fills everything with zeros, padding included. No effect on meta.
   void clear();
-  /// Fills parameters and optimizer state from the counter generator: a function of (seed, name, element).
+  /// Initializes parameters and optimizer state: a function of (seed, name, element).
   void initialize(uint64_t seed);
 
   const OptimizerSettings& optimizer() const;
   int count() const;
   const ParameterSpec& spec(int id) const;
-  int64_t elements() const;               ///< of all that this rank has, without padding
-  int find(std::string_view name) const;  ///< the first of that name; -1 if there is none
+  int64_t elements() const;               ///< elements of this rank, without padding
+  int find(std::string_view name) const;  ///< first parameter with the name; -1: none
 
-  /// The parameter, or `n` of one unit as one matrix (sum of rows, columns). With ZeRO-3 only while its
-  /// segment is in use.
+  /// The parameter, or `n` parameters of one unit as one matrix (sum of rows, columns). With ZeRO-3 only
+  /// while its segment is gathered.
   Tensor value(int id, int n = 1) const;
-  /// The gradient as it lies in the bucket. With ZeRO-2 and 3 only between a contribution and its reduction.
+  /// View of the gradient in the bucket. With ZeRO-2 and 3 only between a contribution and its reduction.
   Tensor grad(int id, int n = 1) const;
 
   // ---- the step ----
-  /// `micros` backward passes of step `step`, from 1, follow; every unit that trains gets a contribution from
-  /// each.
+  /// Starts step `step`, numbered from 1, with `micros` backward passes; every unit that trains gets a
+  /// contribution from each.
   void begin_step(int64_t micros, int64_t step);
-  /// Before the first layer of a step, or of its second pass. ZeRO-1 and 2: what others updated in the step
-  /// before is on its way. ZeRO-3 that keeps what it gathers: all weights are, until finish_gradients. Each
-  /// layer waits for its own. `captured`: as the begin of captured work, which does so each time it is made
-  /// again.
+  /// Called before the first layer of a step, or of its second pass. Starts gathers of weights, and each
+  /// layer waits for its own: with ZeRO-1 and 2, of the pieces that others updated in the last step; with
+  /// ZeRO-3 that keeps gathered weights, of all weights until finish_gradients. `captured`: begins captured
+  /// work, which gathers again in each run.
   void gather_weights(bool captured = false);
-  /// Before what is no step reads weights: with ZeRO-1 and 2 those that others updated come.
+  /// Called before weights are read outside a step: with ZeRO-1 and 2, gathers the pieces that others
+  /// updated.
   void complete_weights();
-  /// It has gradients: it is not frozen.
+  /// True if it has gradients: it is not frozen.
   bool trains(int id) const;
   /// ZeRO-3: gathers a segment, waits for it, and starts to gather `next` (-1: none). After gather_weights:
-  /// waits for what that gathers of it. Else nothing.
+  /// waits for its part of that. Otherwise no effect.
   void gather_segment(int segment, int next = -1);
-  /// On meta: seconds waited so far for what gather_weights gathers.
+  /// On meta: seconds waited so far for gathers of gather_weights.
   double waited_for_updates() const;
-  /// ZeRO-3: gives a segment's values back, unless they are kept for the step. Else nothing.
+  /// ZeRO-3: releases a segment's weights, unless they are kept for the step. Otherwise no effect.
   void release_segment(int segment);
-  /// Where to write the next contribution to a unit's gradient.
+  /// Buffer for the next contribution to a unit's gradient.
   GradBuffer accumulate(int id, int n = 1);
-  /// A backward has made its last contribution of one micro-batch to the unit that begins with `id`.
+  /// Called when a backward has made its last contribution of one micro-batch to the unit that begins with
+  /// `id`.
   void grad_ready(int id);
-  /// In the place of all contributions of so many micro-batches and their grad_ready: captured work made
-  /// them, and the reductions after the last, again; `gathered`: and gather_weights. Not with ZeRO-2 and 3.
+  /// Replaces all contributions of `micros` micro-batches and their grad_ready, if captured work made them,
+  /// and the reductions after the last, again. `gathered`: captured work also did gather_weights. Not with
+  /// ZeRO-2 and 3.
   void replayed(int64_t micros, bool gathered = false);
-  /// At the end of work that is recorded, and has the last backward: what of reductions is not enqueued yet.
+  /// Called at the end of captured work with the last backward: enqueues the rest of the reductions.
   void end_reductions();
-  /// After the last backward: waits for the reductions.
+  /// Called after the last backward: waits for the reductions.
   void finish_gradients();
-  /// Adds the squares of the gradients that this rank owns to the element of their segment: (segments) f64.
-  /// What several ranks have the first of them adds. A sum for each segment, so that it does not matter which
-  /// rank has which.
+  /// Adds the squares of the gradients that this rank owns to the element of their segment: squares
+  /// (segments) f64. The first of several ranks with the same gradients adds them. With one sum for each
+  /// segment, the result does not depend on which rank has which segment.
   void add_grad_squares(Tensor squares);
-  /// The pass that the step has before its own (Sophia): after begin_step, begin_estimate, then
-  /// gather_weights; after finish_gradients, end_estimate, which puts moved weights back, bit for bit.
-  /// `labels`: whose mean loss the gradients are of, `loss_scale` times.
+  /// Extra pass before a step's own (Sophia): begin_step, begin_estimate, then gather_weights; after
+  /// finish_gradients, end_estimate, which restores moved weights, bit for bit. `labels`: number of labels of
+  /// the mean loss of the gradients, which are scaled by `loss_scale`.
   EstimatePass estimate(int64_t step) const;
   void begin_estimate(EstimatePass pass);
   void end_estimate(const AdamwArgs& step, double labels, double loss_scale);
-  /// One optimizer step on what this rank owns. What others own comes with the next step, or with
-  /// complete_weights.
+  /// One optimizer step on the elements that this rank owns. Pieces of others arrive with the next step, or
+  /// with complete_weights.
   void update(const AdamwArgs& args);
 
-  // ---- the average of weights ----
-  /// Puts the average in the place of the weights (for an evaluation), or them back, bit for bit.
+  // ---- EMA of the weights ----
+  /// Swaps the EMA in for the weights (for an evaluation), or the weights back, bit for bit.
   void use_ema_weights(bool shown);
-  /// The average begins with the weights as they are.
+  /// Initializes the EMA with the current weights.
   void start_average();
 
   // ---- state ----
-  /// Bytes in offload memory: of states, of parameters.
+  /// Bytes in offload memory: of states, and of parameters.
   int64_t offload_bytes() const;
   int64_t offloaded_bytes() const;
-  /// Waits until what lies in offload memory is all there.
+  /// Waits for all transfers to offload memory.
   void wait_offloaded();
-  /// After kOffloadTouch bytes of it were touched.
+  /// Called after kOffloadTouch bytes of it were touched.
   void release_offloaded();
-  std::vector<OwnedPiece> owned_pieces() const;   ///< what this rank writes to a checkpoint
-  std::vector<OwnedPiece> stored_pieces() const;  ///< what this rank keeps states of, and must read from one
-  /// What a parameter would have with these settings; asked before allocate().
+  std::vector<OwnedPiece> owned_pieces() const;  ///< pieces that this rank writes to a checkpoint
+  /// pieces with states on this rank, which it reads from a checkpoint
+  std::vector<OwnedPiece> stored_pieces() const;
+  /// Rule of a parameter under these settings; may be called before allocate().
   ParameterRule rule_with(int id, const OptimizerSettings& optimizer) const;
-  /// Of whole tensors: those that this rank writes, or all, which it must read.
+  /// States of full tensors: those that this rank writes, or all, which it reads.
   std::vector<WholeState> whole_states(bool owned) const;
-  /// Those that this rank writes, or all that it has.
+  /// Errors that this rank writes, or all that it has.
   std::vector<RoundingError> rounding_errors(bool owned) const;
   void keep(std::string name, Tensor t);
-  /// Likewise.
+  /// Registered buffers that this rank writes, or all that it has.
   std::vector<RegisteredBuffer> kept(bool owned) const;
-  /// Moments of 8 bits are written and read as floats: held, in host memory outside the arena, from open to
-  /// close, which takes them over when `changed`.
+  /// 8-bit moments are written and read as floats, in host memory outside the arena between these two calls.
+  /// offload_states() encodes them again if `changed`.
   void prefetch_states();
   void offload_states(bool changed);
-  /// Of the host, meanwhile; `own_memory`: the device has memory of its own.
+  /// Host bytes for that; `own_memory`: the device has memory of its own.
   int64_t open_state_bytes(bool own_memory) const;
-  /// The values as this rank holds them between steps, bucket by bucket: whole, or its pieces. Faults are put
-  /// there.
+  /// Weights as this rank holds them between steps, bucket by bucket: full, or its pieces. Fault points
+  /// corrupt them.
   std::vector<Tensor> held_values() const;
-  /// After stored_pieces were filled: low-precision copies, and the pieces of other ranks.
+  /// Called after stored_pieces were filled: updates low-precision copies, and pieces of other ranks.
   void publish_loaded();
 
  private:
@@ -177,11 +184,11 @@ class ParameterStore {
   Layout settings_;
   OffloadAccess offload_;
   std::vector<RegisteredBuffer> kept_;
-  // After allocate().
+  // Set by allocate().
   std::unique_ptr<StoreContext> context_;
   std::unique_ptr<OffloadedWeights> offloaded_;
   std::unique_ptr<Weights> weights_;
-  std::unique_ptr<Training> training_;  // Layout::for_training
+  std::unique_ptr<Training> training_;  // null unless Layout::for_training
 };
 
 }  // namespace ltrain

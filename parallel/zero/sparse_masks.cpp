@@ -20,25 +20,28 @@ SparseMasks::SparseMasks(const StoreContext& context, const ParameterLayout& lay
     if (const std::string_view why = optimizer_of(p.rule.rule).moves_zeros(rules.optimizer); !why.empty())
       fail(ExitCode::usage, "sparsity.match: {} has {}, and {}; nearest valid value: adamw", p.spec.name,
            update_rule_name(p.rule.rule), why);
-    LT_CHECK(!offloaded, "{} is sparse, and what lies in offload memory is not masked", p.spec.name);
+    LT_CHECK(!offloaded, "expected resident weights and states for sparse {}, got offloaded ones",
+             p.spec.name);
     LT_CHECK(p.spec.place[Axis::depth] == Placement::R() && p.spec.place[Axis::row] == Placement::R() &&
                  p.spec.place[Axis::column] == Placement::R(),
-             "{} is sparse, and cut by more than one axis", p.spec.name);
+             "expected sparse {} to be sharded by one axis at most, got tensor parallelism in 2D or 3D",
+             p.spec.name);
   }
 }
 
-/// What this rank has states of, of every sparse matrix: whole fours.
+/// Calls f for the elements of every sparse matrix with states on this rank, in full groups of four.
 template <class F>
 void SparseMasks::each(F f) {
   for (const Bucket& b : layout_.buckets())
-    layout_.each_parameter(
-        b, layout_.stored_begin(b), layout_.stored_count(b), [&](int id, int64_t from, int64_t n) {
-          if (!sparse_[static_cast<size_t>(id)]) return;
-          const auto& p = layout_.parameter(id);
-          LT_CHECK((from - p.offset) % 4 == 0 && n % 4 == 0, "{}: elements {} to {} are no whole fours",
-                   p.spec.name, from - p.offset, from - p.offset + n);
-          f(b, updates_.elements(b, from, n), from, n);
-        });
+    layout_.each_parameter(b, layout_.stored_begin(b), layout_.stored_count(b),
+                           [&](int id, int64_t from, int64_t n) {
+                             if (!sparse_[static_cast<size_t>(id)]) return;
+                             const auto& p = layout_.parameter(id);
+                             LT_CHECK((from - p.offset) % 4 == 0 && n % 4 == 0,
+                                      "{}: expected full groups of four elements, got elements {} to {}",
+                                      p.spec.name, from - p.offset, from - p.offset + n);
+                             f(b, updates_.elements(b, from, n), from, n);
+                           });
 }
 
 void SparseMasks::choose() {

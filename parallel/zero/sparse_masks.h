@@ -1,6 +1,6 @@
-// Matrices of which two of each four neighbours along the input dim are zero, from a step on. No mask is
-// kept: zeros are the mask. A weight whose moments and gradient are zero stays so under every rule that
-// looks at one element at a time, and so what is in a checkpoint is all that there is to resume from.
+// 2:4 sparsity: from a step on, matrices have two zeros in each four neighbours along the input dim. The
+// zeros are the mask; none is stored. A weight with zero moments and a zero gradient stays zero under every
+// rule that updates one element at a time. A checkpoint is therefore enough to resume.
 #pragma once
 #include <vector>
 
@@ -10,16 +10,16 @@ namespace ltrain {
 
 class SparseMasks {
  public:
-  /// Chooses the matrices. Error (usage): one of them cannot be sparse, or its optimizer moves zeros.
+  /// Chooses the matrices. Throws Error (usage) if one cannot be sparse, or if its optimizer moves zeros.
   SparseMasks(const StoreContext& context, const ParameterLayout& layout, const StepRules& rules,
               const ElementUpdates& updates, const WeightAverage& average, bool offloaded);
 
-  /// The choice of zeros is to be made, or found to be made: weights were initialized or loaded.
+  /// Called after weights were initialized or loaded: choose() must run again.
   void forget() { chosen_ = false; }
-  /// Of a step that is made: the choice, once, before the update, whose gather brings it to other ranks. In a
-  /// run that goes on it finds what it would choose, and changes nothing.
+  /// Chooses zeros, once, before the update of a step; the gather of the update brings them to other ranks.
+  /// After a resume it finds the same zeros and changes nothing.
   void choose();
-  /// After the step of the choice, before squares of gradients are taken. A plan is of such steps.
+  /// Masks gradients after the step of the choice, before their squares are summed. A plan is of such steps.
   void mask_gradients();
 
  private:
@@ -31,7 +31,7 @@ class SparseMasks {
   const StepRules& rules_;
   const ElementUpdates& updates_;
   const WeightAverage& average_;
-  std::vector<bool> sparse_;  // by parameter
+  std::vector<bool> sparse_;  // indexed by parameter
   bool chosen_ = false;
 };
 

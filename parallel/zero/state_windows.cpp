@@ -5,7 +5,7 @@
 namespace ltrain {
 namespace {
 
-constexpr int64_t kSlots = 3;  // of the ring: one computed on, one on its way in, one on its way out
+constexpr int64_t kSlots = 3;  // slots of the ring: one in use, one being fetched, one being written back
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void StateWindows::allocate() {
       slot.weights = slot_of("ring of offloaded parameters", c_.precision.compute, most_weights);
 }
 
-/// Weights that are away, states of elements that have slow ones.
+/// Lists windows of offloaded weights, and of elements with offloaded states.
 void StateWindows::list(const Bucket& b) {
   const auto add = [&](int64_t begin, int64_t end, bool states) {
     for (int64_t at = begin; at < end; at += elements_)
@@ -55,7 +55,7 @@ void StateWindows::list(const Bucket& b) {
   add(states_.resident(b), layout_.stored_count(b), true);
 }
 
-/// Asks for what a window has; its slot's last ones have left by then.
+/// Starts to fetch a window. The previous contents of its slot have been written back by then.
 void StateWindows::fetch(size_t index) {
   if (index >= windows_.size()) return;
   const Window& w = windows_[index];
@@ -78,7 +78,7 @@ void StateWindows::fetch(size_t index) {
 void StateWindows::fetch_ahead() {
   if (windows_.empty() || ahead_) return;
   ahead_ = true;
-  // Set-up, loading and averages write weights and states where they lie, on the compute stream.
+  // Set-up, loading and the EMA write weights and states directly, on the compute stream.
   const Event written = c_.compute.record();
   if (!ring_[0].states.empty()) states_.stream().wait(written);
   if (ring_[0].weights.defined()) offloaded_.stream().wait(written);

@@ -1,5 +1,6 @@
-// Windows: what of a bucket comes from offload memory for an update and goes back after it, through a ring of
-// buffers: states, or weights (ZeRO-3), or both. Windows do not change what an element becomes.
+// Windows: parts of a bucket that are fetched from offload memory for an update and written back after it,
+// through a ring of buffers. They have states, or weights (ZeRO-3), or both. The result of an element does
+// not depend on windows.
 #pragma once
 #include <vector>
 
@@ -11,22 +12,22 @@ namespace ltrain {
 
 class StateWindows {
  public:
-  /// `elements`: of a window.
+  /// `elements`: size of a window.
   StateWindows(const StoreContext& context, const ParameterLayout& layout, const Weights& weights,
                const OptimizerStates& states, const OffloadedWeights& offloaded, int64_t elements);
 
   /// Lists the windows of all buckets, in the order of updates, and allocates the ring.
   void allocate();
 
-  /// Starts to fetch the first windows, as early as their step begins.
+  /// Starts to fetch the first windows, at the begin of their step.
   void fetch_ahead();
-  /// Nothing of the ring is of use any more: weights or states were written where they lie.
+  /// Invalidates the ring, after weights or states were written directly.
   void forget() { ahead_ = false; }
   void begin_update() { next_ = 0; }
   bool any() const { return !windows_.empty(); }
 
-  /// Calls f(from, n, e) for the next windows, which are those of `b`: elements [from, from + n) of the
-  /// bucket, with all of `e` on the device but its gradients, which f adds. What f has written goes back.
+  /// Calls f(from, n, e) for the next windows, those of `b`: elements [from, from + n) of the bucket, with
+  /// all of `e` on the device except gradients, which f sets. Changes of f are written back.
   template <class F>
   void each(const Bucket& b, F f) {
     for (; is_of(b); ++next_) {
@@ -36,17 +37,17 @@ class StateWindows {
       leave(b, e);
     }
   }
-  /// Of a bucket that does not move.
+  /// Skips the windows of a bucket that is not updated.
   void pass(const Bucket& b);
 
  private:
   struct Window {
     int bucket;
-    int64_t from, n;  // in the bucket
-    bool states;      // they come; weights do where the bucket's are offloaded
+    int64_t from, n;  // range in the bucket
+    bool states;      // has states; has weights if the bucket's are offloaded
   };
-  struct Slot {                  // of the ring
-    std::vector<Tensor> states;  // master if there is one, moments
+  struct Slot {                  // slot of the ring
+    std::vector<Tensor> states;  // master (if any), then moments
     Tensor weights;
     Event fetched, weights_fetched;
   };

@@ -1,4 +1,4 @@
-// What becomes of a bucket in the step that runs.
+// Rules for buckets in the current step.
 #pragma once
 #include "parallel/optim/optimizer.h"
 #include "parallel/zero/parameter_layout.h"
@@ -8,10 +8,10 @@ namespace ltrain {
 struct StepRules {
   const OptimizerSettings& optimizer;
   bool planned = false;  ///< on meta: a plan is of the steps after the warm-up of routers
-  int64_t step = 1;      ///< from 1, counted with those that made no update
+  int64_t step = 1;      ///< numbered from 1, skipped steps included
   int64_t micros = 1;    ///< backward passes
 
-  /// Its weights are updated.
+  /// True if the bucket's weights are updated.
   bool moves(const Bucket& b) const {
     return b.kind.rule.trains() && (planned || step > optimizer.router_warmup || b.kind.rule.router);
   }

@@ -1,4 +1,4 @@
-// What the parts of a ParameterStore share: where they work, and how parameters are kept.
+// Shared context of the parts of a ParameterStore: streams, memory, groups, and the storage of parameters.
 #pragma once
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/stream.h"

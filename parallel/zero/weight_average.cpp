@@ -38,7 +38,7 @@ void WeightAverage::follow(const Bucket& b, int64_t from, const Tensor& master, 
             1 - decay);
 }
 
-/// a, which may be of offload memory, and b change places, and back.
+/// Swaps a, which may be offloaded, and b, in parts.
 void WeightAverage::swap_in_parts(const Tensor& a, const Tensor& b) {
   const int64_t n = a.elements(), most = std::min(n, kOffloadTouch / 16);
   Tensor between = c_.memory.allocate(MemoryKind::temporaries, "exchange of weights", a.dtype, {most});

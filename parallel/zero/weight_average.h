@@ -1,4 +1,4 @@
-// The exponential moving average of the weights (EMA), which evaluations see in their place.
+// Exponential moving average of the weights (EMA), which evaluation swaps in.
 #pragma once
 #include <vector>
 
@@ -8,20 +8,21 @@ namespace ltrain {
 
 class WeightAverage {
  public:
-  /// `decay` 0: there is none.
+  /// `decay` 0: off.
   WeightAverage(const StoreContext& context, const ParameterLayout& layout, Weights& weights,
                 const OptimizerStates& states, const OffloadAccess& access, double decay);
 
   bool on() const { return decay_ > 0; }
   void allocate(const Bucket& b);
-  /// Of what this rank has states of in the bucket; undefined where there is none.
+  /// EMA of this rank's elements of the bucket; undefined if off.
   const Tensor& of(const Bucket& b) const { return averages_[static_cast<size_t>(b.index)]; }
 
-  /// Begins with the weights as they are.
+  /// Initializes the EMA with the current weights.
   void start();
-  /// Update `step`, counted from 1, has made elements of the bucket from `from` on `master`.
+  /// Moves the EMA of the bucket's elements from `from` on towards `master`, after update `step`, numbered
+  /// from 1.
   void follow(const Bucket& b, int64_t from, const Tensor& master, int64_t step);
-  /// Puts it in the place of the weights, or them back, bit for bit.
+  /// Swaps the EMA in for the weights, or the weights back, bit for bit.
   void exchange(bool shown);
 
  private:
@@ -33,7 +34,7 @@ class WeightAverage {
   const OptimizerStates& states_;
   const OffloadAccess& access_;
   double decay_;
-  std::vector<Tensor> averages_;  // by bucket
+  std::vector<Tensor> averages_;  // indexed by bucket
 };
 
 }  // namespace ltrain

@@ -16,7 +16,7 @@ Weights::Weights(const StoreContext& context, const ParameterLayout& layout, Off
       records_(layout.units().size()) {}
 
 void Weights::allocate(const Bucket& b) {
-  if (offloaded_.choose(b)) return;  // laid out when all are chosen
+  if (offloaded_.choose(b)) return;  // laid out after all are chosen
   const bool sharded = c_.sharding.shards_weights();
   Tensor& t = sharded ? at(b).piece : at(b).whole;
   t = c_.memory.allocate(MemoryKind::parameters, fmt::format("parameters, bucket {}", b.index),
@@ -49,8 +49,8 @@ bool Weights::comes_later(const Bucket& b) const {
   return c_.sharding.gathers_updates() && b.kind.rule.trains() && layout_.shard_group(b).size() > 1;
 }
 
-/// How its parameters lie over the axes that pieces are cut over; whole: over all that gradients are summed
-/// over, but for those that cut the tensor itself.
+/// Sets the placement of the bucket's units on the axes of pieces; for full weights, on all axes of the
+/// gradient sum except those that shard the tensor itself.
 void Weights::place_units(const Bucket& b, Placement p) {
   if (!c_.meta()) return;
   const AxisSet axes =
@@ -61,7 +61,7 @@ void Weights::place_units(const Bucket& b, Placement p) {
 Tensor Weights::view(int id, int n) const {
   const auto& p = layout_.parameter(id);
   const Tensor& whole = states_[static_cast<size_t>(p.bucket)].whole;
-  LT_CHECK(whole.defined(), "{} is used while its segment is not gathered", p.spec.name);
+  LT_CHECK(whole.defined(), "expected a gathered segment for the use of {}, got a released one", p.spec.name);
   return joined_view(layout_, whole, records_[static_cast<size_t>(p.unit)], id, n);
 }
 
@@ -94,9 +94,9 @@ void Weights::gather(const Bucket& b) {
   s.gathering = true;
 }
 
-/// State::done: when they are there.
+/// State::done: the pieces have arrived.
 void Weights::fetch(const Bucket& b, const Tensor& to) {
-  offloaded_.stream().wait(c_.compute.record());  // which may have had the memory
+  offloaded_.stream().wait(c_.compute.record());  // the compute stream may have used the memory
   place_like_held(b, to);
   offloaded_.fetch(b, 0, to);
   at(b).done = AsyncHandle(offloaded_.stream().record());
@@ -108,7 +108,7 @@ void Weights::place_like_held(const Bucket& b, const Tensor& t) const {
   t.record->written = true;
 }
 
-/// In which a forward has use for them, which is that of segments.
+/// Buckets in the order of their use in a forward, the order of segments.
 std::vector<const Bucket*> Weights::in_order() const {
   std::vector<const Bucket*> all;
   for (const Bucket& b : layout_.buckets()) all.push_back(&b);
@@ -162,7 +162,7 @@ void Weights::wait_gathered(const Bucket& b) {
   State& s = at(b);
   if (!s.gathering) return;
   const double before = c_.compute.clock;
-  s.done.wait_hidden(c_.compute);  // it was started a layer ago, or with the step
+  s.done.wait_hidden(c_.compute);  // started a layer ago, or with the step
   s.gathering = false;
   if (c_.sharding.gathers_updates() || keeping_) waited_for_updates_ += c_.compute.clock - before;
   if (s.fetched.defined()) c_.memory.release(s.fetched);
@@ -204,7 +204,7 @@ void Weights::release_segment(int segment) {
     if (b.segment != segment || !s.whole.defined()) continue;
     s.users &= Interleave::of_thread() ? ~(1u << Interleave::side()) : 0;
     if (s.users) continue;
-    if (s.gathering) s.done.wait_hidden(c_.compute);  // fetched and not used
+    if (s.gathering) s.done.wait_hidden(c_.compute);  // gathered, but not used
     s.gathering = false;
     if (s.fetched.defined()) c_.memory.release(s.fetched);
     c_.memory.release(s.whole);
@@ -229,7 +229,7 @@ Tensor Weights::part(const Bucket& b, int64_t from, int64_t n) const {
 void Weights::begin_writing(const Bucket& b) {
   if (c_.meta() && c_.sharding.gathers_updates())
     place_set(c_.compute, at(b).whole, c_.groups.mesh.shard,
-              Placement::S(0));  // where a piece is padding, too
+              Placement::S(0));  // also for padding
 }
 
 void Weights::end_writing(const Bucket& b) {
@@ -246,7 +246,7 @@ void Weights::publish(const Bucket& b) {
 void Weights::wait_published() {
   const Group& g = c_.groups.shard;
   if (c_.sharding.gathers_updates() && g.size() > 1)
-    g.wait(c_.compute);  // that of experts runs on the same stream
+    g.wait(c_.compute);  // the expert group runs on the same stream
 }
 
 void Weights::require(std::string_view when, bool pieces) const {

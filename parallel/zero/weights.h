@@ -1,8 +1,8 @@
-// The weights that a step computes with, in flat buckets: whole on every rank, or gathered before a layer
-// runs and released after it (ZeRO-3). With ZeRO-1 and 2 a rank has updated its piece of whole weights: the
-// pieces of others come at the begin of the next step, all gathers at once, in the order in which layers run,
-// and a layer waits for its own alone. So they do with ZeRO-3 that keeps what it gathers, and go after the
-// step's last backward.
+// Weights of a step, in flat buckets: full on every rank, or gathered before a layer runs and released after
+// it (ZeRO-3). With ZeRO-1 and 2 a rank updates its piece of the full weights. The pieces of others are
+// gathered at the begin of the next step, all at once, in the order in which layers run; a layer waits for
+// its own gather only. ZeRO-3 that keeps gathered weights does the same, and releases them after the step's
+// last backward.
 #pragma once
 #include <vector>
 
@@ -16,67 +16,66 @@ class Weights {
  public:
   Weights(const StoreContext& context, const ParameterLayout& layout, OffloadedWeights& offloaded);
 
-  /// Of a bucket, in their order; when all have theirs, what lies in offload memory.
+  /// Allocates a bucket, in the order of buckets; lay_out_offloaded() after the last one.
   void allocate(const Bucket& b);
   void lay_out_offloaded();
-  /// On meta, for checks of placements: how units lie.
+  /// On meta, for placement checks: creates a record for each unit.
   void make_records();
 
   /// `n` parameters of one unit as one matrix. With ZeRO-3 only while their segment is gathered.
   Tensor view(int id, int n) const;
   void gather_segment(int segment, int next);
   void release_segment(int segment);
-  /// ZeRO-1 and 2, where an update was made since or `always`: starts to gather what others have updated.
-  /// ZeRO-3 that keeps it: starts to gather everything. gather_segment waits for its segment.
+  /// ZeRO-1 and 2, after an update or with `always`: starts to gather the pieces that others updated. ZeRO-3
+  /// that keeps gathered weights: starts to gather all. gather_segment waits for its segment.
   void begin_step(bool always = false);
-  /// In the place of begin_step, which captured work did again.
+  /// Replaces begin_step after captured work that did it.
   void begin_replayed_step();
-  /// ZeRO-1 and 2, for what is no pass of a step: gathers and waits, where others' pieces are those of
-  /// before.
+  /// ZeRO-1 and 2, outside a step: gathers pieces of others that are out of date, and waits.
   void complete();
-  /// After the last use in a step: waits for gathers that nothing has waited for, and releases what is kept.
+  /// Called after the last use in a step: waits for unused gathers, and releases kept weights.
   void end_step();
-  /// On meta: seconds that the compute stream has waited so far for what begin_step gathers.
+  /// On meta: seconds that the compute stream has waited so far for gathers of begin_step.
   double waited_for_updates() const { return waited_for_updates_; }
 
   // ---- between steps ----
-  /// As this rank holds them: whole, or its piece.
+  /// Weights as this rank holds them: full, or its piece.
   const Tensor& held(const Bucket& b) const;
-  /// Of these, those that this rank updates; and elements [from, from + n) of the bucket, of them.
+  /// The part of them that this rank updates; and its elements [from, from + n) of the bucket.
   Tensor updated(const Bucket& b) const;
   Tensor part(const Bucket& b, int64_t from, int64_t n) const;
-  /// On meta: `t` lies as held(b), where that is in offload memory and t is a part of it.
+  /// On meta: gives `t` the placement of held(b), for offloaded weights of which t is a part.
   void place_like_held(const Bucket& b, const Tensor& t) const;
 
   // ---- after this rank has written its part ----
-  /// On meta: elements of a bucket are being written by the ranks that have states of them.
+  /// On meta: marks elements of a bucket as being written by the ranks with their states.
   void begin_writing(const Bucket& b);
-  /// On meta: this rank's part lies again as updates leave it.
+  /// On meta: gives this rank's part the placement that updates leave.
   void end_writing(const Bucket& b);
-  /// ZeRO-1 and 2: what this rank has written, to the others, and theirs. Enqueued; wait_published waits for
-  /// all.
+  /// ZeRO-1 and 2: enqueues the exchange of written pieces with other ranks; wait_published waits for all.
   void publish(const Bucket& b);
   void wait_published();
-  /// After an update: with ZeRO-1 and 2 each rank has its own piece of it until the next step.
+  /// Called after an update: with ZeRO-1 and 2 each rank has only its own new piece until the next step.
   void end_update();
-  /// Others' pieces are here, by whatever way they came.
+  /// Called when others' pieces are up to date.
   void note_complete();
-  /// On meta: every rank has again what its stage of ZeRO leaves it; `pieces`: ZeRO-1 and 2 its piece alone.
-  /// `when`: for messages.
+  /// On meta: checks that every rank holds what its ZeRO stage requires; `pieces`: with ZeRO-1 and 2 only its
+  /// piece. `when`: for messages.
   void require(std::string_view when, bool pieces = false) const;
 
  private:
   struct State {
     Tensor whole;      // padded; with ZeRO-3 only while in use
-    Tensor piece;      // ZeRO-3; in offload memory when offloaded
-    Tensor fetched;    // from there, on its way to all ranks
-    AsyncHandle done;  // of the gather in flight
+    Tensor piece;      // ZeRO-3; in offload memory if offloaded
+    Tensor fetched;    // piece fetched from offload memory, for the all-gather
+    AsyncHandle done;  // gather in flight
     bool gathering = false;
-    unsigned users = 0;  // bits of the passes (Interleave::side) that gathered it and have not released it
+    // bit mask of the passes (Interleave::side) that gathered it and have not released it
+    unsigned users = 0;
   };
   State& at(const Bucket& b) { return states_[static_cast<size_t>(b.index)]; }
   const State& at(const Bucket& b) const { return states_[static_cast<size_t>(b.index)]; }
-  /// Its pieces come from others at the begin of a step.
+  /// True if pieces of other ranks are gathered at the begin of a step.
   bool comes_later(const Bucket& b) const;
   void gather(const Bucket& b);
   void fetch(const Bucket& b, const Tensor& to);
@@ -89,11 +88,11 @@ class Weights {
   StoreContext c_;
   const ParameterLayout& layout_;
   OffloadedWeights& offloaded_;
-  std::vector<State> states_;           // by bucket
-  std::vector<TensorRecord*> records_;  // by unit, on meta
-  bool stale_ = true;  // the next step begins with gathers: so that all steps have them, the first one too
+  std::vector<State> states_;           // indexed by bucket
+  std::vector<TensorRecord*> records_;  // indexed by unit, on meta
+  bool stale_ = true;      // the next step begins with gathers; initially true, so that all steps have them
   bool complete_ = false;  // others' pieces are as new as this rank's
-  bool keeping_ = false;   // what is gathered stays, until end_step
+  bool keeping_ = false;   // gathered weights stay until end_step
   double waited_for_updates_ = 0;
 };
 

@@ -400,9 +400,11 @@ TEST_CASE("an action takes no less than its rank says", "[pipeline]") {
   CHECK(simulate(s, c).makespan == makespan + 5);
   CHECK(simulate(s, c).busy[1] == Approx(3 + 2 * 2 + 7));
   c.least[1].pop_back();
-  CHECK_THROWS_WITH(simulate(s, c), Contains("least costs of rank 1: 5 of 6 actions"));
+  CHECK_THROWS_WITH(
+      simulate(s, c),
+      Contains("least costs of rank 1: expected non-negative costs of 6 actions, got 5 numbers"));
   c.least.pop_back();
-  CHECK_THROWS_WITH(simulate(s, c), Contains("least costs of 1 ranks, not of 2"));
+  CHECK_THROWS_WITH(simulate(s, c), Contains("least costs: expected lists of 2 ranks, got 1"));
 }
 
 TEST_CASE("what all ranks wait for from the begin on is hidden by the way to their stage", "[pipeline]") {

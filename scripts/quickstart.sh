@@ -19,8 +19,8 @@ echo "== data"
 run=runs/quickstart
 if [ ${#given[@]} -gt 0 ] || [ ! -e $run/data/text-train.idx ]; then
   text=("${given[@]}")
-  # Records of measurements are no text.
-  ((${#text[@]})) || text=(README.md docs app runtime models parallel kernels tests scripts --exclude '*.json' '*.jsonl')
+  # Records of measurements are left out.
+  ((${#text[@]})) || text=(README.md docs app planner runtime models parallel kernels base tests scripts --exclude '*.json' '*.jsonl')
   build/ltrain data build --tokenizer byte --split 95,5 --force --input "${text[@]}" --output $run/data/text
 fi
 echo "== train (Ctrl-C saves and stops; start again to go on)"

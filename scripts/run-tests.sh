@@ -29,7 +29,7 @@ case ${leave_out[0]:-} in
   -E) echo "not run: tests that take minutes each (scripts/run-tests.sh $build --slow runs them too)" ;;
   -I) echo "not run: tests that take more than half a second each (scripts/run-tests.sh $build runs most of them)" ;;
 esac
-# What every test printed, also those that passed.
+# Output of every test, also of passed ones.
 cp "$build/Testing/Temporary/LastTest.log" "$log" || exit 1
 if grep -q '^SKIPPED: ' "$log"; then
   echo "skipped here, with the reason:"

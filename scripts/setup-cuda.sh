@@ -24,7 +24,7 @@ frontend() {
   fi
   python3 -m pip --version >/dev/null 2>&1 || scripts/setup.sh python3-pip
   rm -rf $headers
-  mkdir -p $headers  # of that name: they find each other by it
+  mkdir -p $headers  # headers include each other by this name
   wheels=$(mktemp -d)
   if python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
     --platform manylinux_2_28_x86_64 --implementation cp --python-version 3.11 --abi cp311 --requirement $pins --dest "$wheels" &&
@@ -42,7 +42,7 @@ for name in z.namelist():
   rm -rf "$wheels"
 }
 
-# What scripts/gpu/kernel-code.py reads machine code with. `$1`: the toolkit's bin. Without it that check is skipped.
+# Gets the disassembler of scripts/gpu/kernel-code.py. `$1`: the toolkit's bin. Without it that check is skipped.
 disassembler() {
   local to=build-cuda/disassembler pins=scripts/package/cuda-disassembler.txt
   if [ -x "$1/cuobjdump" ] && [ -x "$1/nvdisasm" ] || cmp -s $pins $to/packages.txt; then return; fi

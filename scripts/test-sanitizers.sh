@@ -53,7 +53,7 @@ part() {
   return "$status"
 }
 
-# What a sanitizer covers is chosen by risk, and not all tests run under each:
+# Tests are chosen by risk, and not all run under each sanitizer:
 # AddressSanitizer and UndefinedBehaviorSanitizer: everything that reads files, sockets and arguments from outside
 # (runtime), that has pointers of its own (kernels, parallel), and every layer (models). Not parity, app and faults,
 # which run the same code under more layouts, and not the emulated GPU, which guards its memory itself.

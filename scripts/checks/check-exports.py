@@ -32,7 +32,7 @@ def deepspeed(path):
     given = json.loads(path.read_text())
     ranks = given["train_batch_size"] // given["train_micro_batch_size_per_gpu"]
 
-    class Ranks:  # of the launch
+    class Ranks:  # the launch's
         def get_data_parallel_world_size(self):
             return ranks
 

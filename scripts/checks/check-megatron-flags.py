@@ -44,7 +44,7 @@ def same(ours, theirs):
     if isinstance(value, list):
         value = value[0]
     if value is None:
-        return ours in ("none", "uniform", "1", "1.0", "0", "0.0")  # what Megatron-LM does without the flag
+        return ours in ("none", "uniform", "1", "1.0", "0", "0.0")  # Megatron-LM does this without the flag
     try:
         return float(value) == float(ours)
     except (TypeError, ValueError):

@@ -8,7 +8,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# What runs a lambda on another thread: a thread by name, a vector of threads, the ranks that are threads.
+# Calls that run a lambda on another thread: a named thread, a vector of threads, ranks as threads.
 RUNS = re.compile(r"std::j?thread(?:\s+\w+)?\s*[({]|std::async\(|threads\.emplace_back\(|\bon_threads\(")
 ASSERTION = re.compile(r"\b(?:CHECK|REQUIRE)(?:_\w+)?\(|\b(?:FAIL|FAIL_CHECK|SUCCEED)\(")
 

@@ -20,7 +20,7 @@ from gpu_cases import op_seconds
 PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "torch_attention.py")
 RECIPE = os.path.join(measure.REPOSITORY, "recipes", "gpt2-124m.yaml")
 HIDDEN, TOKENS = 2048, 16384
-# What the budget does not reach is listed as not run: the most telling first.
+# The most telling first. Shapes beyond the time budget are listed as not run.
 SHAPES = [dict(dim=dim, heads=HIDDEN // dim, seq=seq, batch=TOKENS // seq) for seq in (4096, 16384, 1024, 8192, 2048)
           for dim in (128, 64)]
 FIRST, STEPS = 4, 8  # step that is timed first, and one after the last

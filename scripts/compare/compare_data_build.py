@@ -22,7 +22,7 @@ import measure
 DOCUMENT = 20_000  # characters, at most
 NAMES = {"gpt2": "byte-level BPE, pattern of GPT-2", "llama3": "byte-level BPE, pattern of Llama-3",
          "llama2": "BPE of characters with byte fallback, as Llama-2's", "unigram": "SentencePiece model, unigram, nmt_nfkc"}
-PATTERNS = ("gpt2", "llama3")  # of training
+PATTERNS = ("gpt2", "llama3")  # split patterns in the training of tokenizers
 
 
 def documents(paths, megabytes, rng):

@@ -18,9 +18,9 @@ import time
 import measure
 
 SHAPES = {  # vocabulary, hidden, feed-forward, layers, heads, key-value heads
-    "1b": (128256, 2048, 8192, 16, 32, 8),  # of Llama-3.2-1B
+    "1b": (128256, 2048, 8192, 16, 32, 8),  # Llama-3.2-1B
     "10m": (257, 320, 864, 8, 5, 5),  # fits the last cache of a server
-    "quickstart": (257, 128, 352, 4, 4, 4),  # of recipes/quickstart.yaml: fits the second caches of two cores
+    "quickstart": (257, 128, 352, 4, 4, 4),  # recipes/quickstart.yaml: fits the second caches of two cores
 }
 TOKENS = {"1b": 24}  # 240 of others
 CONTEXT = 256

@@ -21,11 +21,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VOCAB, LONG, SHORT = 512, 48, 16
-BOUND = 1e-5  # of log-probabilities, in fp32; a wrong orientation, norm or rotation is 1e-2 and more
+BOUND = 1e-5  # log-probabilities in fp32; a wrong orientation, norm or rotation is 1e-2 and more
 # llama.cpp takes GELU and other activations from a table of 16 bits.
 ROUGH = 2e-3
 ROUGHLY = ("gpt2", "gemma", "gpt_oss")
-# What llama.cpp does not do as transformers does, whoever wrote the files: sequences end before it counts,
+# Differences between llama.cpp and transformers that no file changes: sequences end before they count,
 SHORTER = {"mistral": "it has no window for Mistral", "qwen2": "it has no window for Qwen2"}
 # the model has what llama.cpp takes for granted,
 CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
@@ -37,7 +37,7 @@ NOT_THERE = {"gemma2-plain": "its converter asks for both soft-caps",
              "phi3": "it does not load the vocabulary of a Phi-3 this small", "phi3-longrope": "likewise",
              "deepseek_v2-groups": "it has no groups of experts for DeepSeek-V2"}
 SENTENCEPIECE = ("gemma2", "gemma3", "gemma3-plain")
-# Tiny vocabularies are none of the converter's list of known ones, which it tells apart by the ids of a text.
+# The converter identifies known vocabularies by the ids of a text. Tiny vocabularies are unknown to it.
 CONVERT = ("import sys; sys.path.insert(0, {sources!r}); sys.path.insert(0, {sources!r} + '/gguf-py'); "
            "sys.argv = ['convert', {folder!r}, '--outtype', 'f32', '--outfile', {out!r}]; "
            "from conversion.base import TextModel; TextModel.get_vocab_base_pre = lambda self, tokenizer: 'gpt-2'; "

@@ -18,7 +18,7 @@ os.environ["HF_DATASETS_OFFLINE"] = os.environ["HF_HUB_OFFLINE"] = os.environ["T
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SEQ, QUESTIONS = 64, 200
-BOUND = 1e-4  # of log-likelihoods of tens, in fp32 with other orders of sums
+BOUND = 1e-4  # log-likelihoods of tens, in fp32 with another order of sums
 WORDS = "the a cat dog house tree runs sees likes and or not über été 東京 42 x_1 don't".split()
 RECIPE = """name: lm-eval
 output_dir: run
@@ -56,7 +56,7 @@ def harness(folder, file, bos):
     model = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=1, max_length=SEQ, add_bos_token=bos)
     done = lm_eval.evaluate(lm=model, task_dict={"questions": task}, bootstrap_iters=0)
     samples = sorted(done["samples"]["questions"], key=lambda s: s["doc_id"])
-    # What the harness truncates: the last token of a choice is not read.
+    # The harness truncates here: the last token of a choice is not read.
     asked = {}
     for s in done["samples"]["questions"]:
         asked[s["doc_id"]] = max(sum(map(len, model._encode_pair(*a))) if a[0] else 0 for a in s["arguments"]) > SEQ + 1

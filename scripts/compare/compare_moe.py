@@ -34,7 +34,7 @@ MOE = "moe: {{num_experts: 8, top_k: 2, intermediate_size: 1024, {}}}"
 MODELS = {"dense": "", "even": MOE.format("router: {selection: expert_choice}"),
           "learned": MOE.format("balance: {kind: switch, coeff: 0.01}")}
 ROUTINGS = {"even": "even, by expert choice", "learned": "as the router learns"}
-# What chooses and moves rows; the products with the gate's 8 columns are 0.1 % of a layer's matmuls.
+# Ops that choose and move rows. The gate's matmul has 8 columns: 0.1 % of a layer's matmuls.
 ROUTER = re.compile(r"route_|permute_rows|combine_rows|sort_choices|balance_loss|z_loss|router")
 
 # name, goal, ranks of experts, overrides of both, of the MoE model alone

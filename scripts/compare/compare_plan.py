@@ -132,7 +132,7 @@ def run_one(o, scratch, case):
     measure.write_tokens(tokens, 20000, 512)
     with open(recipe, "w") as f:
         f.write(case.recipe().replace("TOKENS", tokens).replace("SCRATCH", scratch).replace("STEPS", str(o.warmup + o.steps)))
-    # As many threads a rank as divide the cores among the ranks.
+    # The cores are divided among the ranks.
     lines = measure.run_ltrain(o.binary, recipe, run_dir, [f"launch.threads_per_rank={max(1, o.cores // case.ranks)}"],
                                environment={"LTRAIN_PROFILE": o.profile} if o.profile else None)
     with open(os.path.join(run_dir, "plan.json")) as f:
@@ -143,7 +143,7 @@ def run_one(o, scratch, case):
     planned = {p["rank"]: p for p in plan["ranks"]}
     steps = o.warmup + o.steps
     out = {"recipe": case.name, "ranks": []}
-    # What experts exchange depends on where tokens go: it stands apart, beside the plan's for even routing.
+    # Bytes between experts depend on the routing. They are listed separately, beside the plan for even routing.
     for rank, u in usage.items():
         p = planned.get(rank, planned[0])
         plan_routed = sum(c["wire_bytes"] for c in p["communication"] if c["group"] == "ep") * steps

@@ -25,7 +25,7 @@ spec.loader.exec_module(json_script)
 
 GOLDEN = ("bpe-bytes", "bpe-symbols", "unigram-rules", "unigram-bytes")  # --write
 SYMBOLS = ["<sep>", "New▁York", "the", "ab", "abc", "日本", "<x y>"]
-# What becomes what, by code points: for a golden file, as the library's own tables have a quarter of a megabyte.
+# Replacements by code points, for a golden file: the library's own tables have a quarter of a megabyte.
 RULES = [("½", "1/2"), ("Ａ", "A"), ("e\u0301", "é"), ("\u3000", " "), ("\u200b", ""), ("\t", " "), ("\n", " "), ("…", "..."),
          ("´", " \u0301"), ("aa", "b "), ("ﬁ", "fi"), ("Ⅷ", "VIII")]
 PLAIN = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}

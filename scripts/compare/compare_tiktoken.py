@@ -27,7 +27,7 @@ spec.loader.exec_module(json_script)
 END = "<|endoftext|>"
 OPENAI = {END: 1, "<|endofprompt|>": 20}  # distances from the last rank, as tiktoken's openai_public.py has them
 LLAMA3 = {"<|begin_of_text|>": 0, "<|end_of_text|>": 1, "<|start_header_id|>": 6, "<|end_header_id|>": 7, "<|eom_id|>": 8,
-          "<|eot_id|>": 9}  # of Llama's tokenizer.py
+          "<|eot_id|>": 9}  # from Llama's tokenizer.py
 OWN = r"\p{L}+|\p{N}{1,3}|[^\p{L}\p{N}]+?"
 PATTERNS = {  # name: pattern, special tokens, more options of the import
     "gpt2": (json_script.GPT2, {END: 0}),

@@ -92,7 +92,7 @@ def ltrain_steps(o, scratch, prefix, batch, seq, dtype, steps, extra=()):
 def compare(o, scratch, batch, seq, dtype):
     """One shape and type: the parity gate, the choice of the variant, then A B A B."""
     prefix = os.path.join(scratch, f"tokens-{batch}x{seq}")
-    measure.write_tokens(prefix, batch * seq + 1, 50257)  # as many samples as a batch: every step sees them all
+    measure.write_tokens(prefix, batch * seq + 1, 50257)  # one batch of samples: every step sees them all
     shape = ["--data", prefix, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype, "--vocab", str(VOCAB)]
     # Parity: ltrain's first loss against PyTorch's from the same weights (saved after a step that moves nothing).
     lines, run_dir = ltrain_steps(o, scratch, prefix, batch, seq, dtype, 1,

@@ -17,7 +17,7 @@ import measure
 
 def seconds_and_memory(*command):
     """Wall time and the most resident memory in bytes."""
-    os.sync()  # what others left to write is not this one's
+    os.sync()  # writes of earlier commands do not count
     begin = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     said = process.stderr.read().decode()

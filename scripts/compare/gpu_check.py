@@ -23,7 +23,7 @@ import gpu_measure
 import measure
 
 ROOT = measure.REPOSITORY
-PACKED = os.path.exists(os.path.join(ROOT, "bin", "ltrain"))  # as scripts/package/pack-gpu-check.sh lays it out
+PACKED = os.path.exists(os.path.join(ROOT, "bin", "ltrain"))  # a pack of scripts/package/pack-gpu-check.sh
 BUILD = os.path.join(ROOT, "bin") if PACKED else os.path.join(ROOT, "build-cuda")
 LTRAIN = os.path.join(BUILD, "ltrain")
 TEST_CUDA = os.path.join(BUILD, "test_cuda") if PACKED else os.path.join(BUILD, "tests", "test_cuda")
@@ -157,7 +157,7 @@ class Checks:
                         why += "; passed with synchronous launches"
                     except Failed as second:
                         why += f"; with synchronous launches: {second}"
-            except Exception as e:  # of the check itself: it must not end the others
+            except Exception as e:  # a defect of one check must not end the others
                 result, why = "failed", f"{type(e).__name__}: {e}"
         self.write({"name": check.name, "result": result, "seconds": round(time.monotonic() - began, 1), "why": why})
 
@@ -206,7 +206,7 @@ class Checks:
         print("gpu-check: " + text[4], flush=True)
         return counts
 
-    # What the checks are made of.
+    # Parts of checks.
 
     def tokens(self, log, limit, _):
         """Text for small models and random tokens for the 1B shape; a pack brings both."""
@@ -456,7 +456,7 @@ def smoke(c):
             return None
         with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as lines:
             last = [x["lm_loss"] for x in map(json.loads, lines) if x.get("step") == 100 and "lm_loss" in x]
-        # As scripts/smoke.sh: the CPU ends at 2.83, a model that knows only how often each byte comes stays at 3.9.
+        # The same bound as in scripts/smoke.sh: the CPU ends at 2.83, a model that knows only how often each byte comes stays at 3.9.
         return None if last and last[0] < 3.2 else f"loss {last} at step 100, not below 3.2"
     return [Check("smoke", 90, run), c.ends("a rank that is killed", "train.loss:1:2:kill", r"rank 1 .*SIGKILL"),
             c.ends("a rank that throws", "train.loss:1:2:error", r"rank 1 .*fault injected")]
@@ -495,7 +495,7 @@ def main():
                      "scripts/package/pack-gpu-check.sh packs it")
     o.out = os.path.abspath(o.out)
     os.makedirs(o.out, exist_ok=True)
-    for name in ("results.jsonl", "steps.jsonl"):  # what is added to
+    for name in ("results.jsonl", "steps.jsonl"):  # files that are appended to
         if os.path.exists(os.path.join(o.out, name)):
             os.remove(os.path.join(o.out, name))
     c = Checks(o)

@@ -16,7 +16,7 @@ def main():
     a.add_argument("--repeats", type=int, default=10)
     o = a.parse_args()
     backend = SDPBackend.FLASH_ATTENTION if o.attention == "flash" else SDPBackend.CUDNN_ATTENTION
-    # As a projection leaves them: heads beside each other in a row.
+    # The layout of a projection's output: heads next to each other in a row.
     rows = torch.randn(o.batch, o.seq, 3, o.heads, o.dim, device="cuda", dtype=torch.bfloat16).requires_grad_()
     dout = torch.randn(o.batch, o.heads, o.seq, o.dim, device="cuda", dtype=torch.bfloat16)
     times = []

@@ -117,7 +117,7 @@ def build(torch, c, device, o):
         x = model.norm(x).flatten(0, 1)
         return F.cross_entropy(F.linear(x, model.head.weight).float(), y.flatten(), reduction="sum")
 
-    def part(x, w, y):  # of one part of the rows: loss, gradient of the logits
+    def part(x, w, y):  # one chunk of rows: loss and gradient of the logits
         logits = F.linear(x, w).float()
         top = torch.logsumexp(logits, -1, keepdim=True)
         picked = logits.gather(-1, y[:, None])
@@ -188,7 +188,7 @@ class Flat:
         s.torch = torch
         params = sorted(model.parameters(), key=lambda p: p.dim() < 2)
         pad = lambda n: (n + 63) // 64 * 64
-        # What decays in pieces of one size, then the vectors: two static shapes, so that stores are 16 bytes wide.
+        # Decayed parameters in pieces of one size, then vectors: two static shapes, so that stores are 16 bytes wide.
         matrices, vectors = (sum(pad(p.numel()) for p in params if (p.dim() > 1) == m) for m in (True, False))
         s.pieces = -(-matrices // s.PIECE)
         s.piece = -(-matrices // s.pieces // 1024) * 1024

@@ -38,7 +38,7 @@ def rope(theta):
 # Fixture, its model_type and its config.json. Layers and windows are chosen so that every branch of a family is taken.
 CONFIGS = {
     "llama": ("llama", dict(COMMON, rope_parameters=LLAMA3, rms_norm_eps=1e-5)),
-    # As many positions as its sequences have: the longest ones that rotate as without the scaling.
+    # The longest sequences that rotate as without scaling: as many positions as a sequence has.
     "llama_dynamic": ("llama", dict(COMMON, max_position_embeddings=SEQ, rms_norm_eps=1e-5,
                                     rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=3.0))),
     "llama_linear": ("llama", dict(COMMON, rms_norm_eps=1e-5,
@@ -65,7 +65,7 @@ CONFIGS = {
                                rope_scaling=dict(LONGROPE))),
     "phi3_short": ("phi3", dict(COMMON, hidden_size=32, partial_rotary_factor=0.75,
                                 original_max_position_embeddings=12, rope_scaling=dict(LONGROPE))),
-    # A scale of its own, scores and logits near their soft-caps, and a width whose root is no whole number.
+    # A query scale, scores and logits near their soft-caps, and a width with an irrational root.
     "gemma2": ("gemma2", dict(COMMON, hidden_size=20, head_dim=6, query_pre_attn_scalar=9, sliding_window=5,
                               attn_logit_softcapping=2.0, final_logit_softcapping=3.0, tie_word_embeddings=True,
                               rope_parameters=rope(1e4))),

@@ -15,7 +15,7 @@ from tiktoken.load import load_tiktoken_bpe
 
 FOLDER = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "golden")
 PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-# By rank after the single bytes. "xyz" cannot be reached by merges ("xy" and "yz" are no tokens): only whole.
+# Ranked after the single bytes. Merges cannot reach "xyz" (neither "xy" nor "yz" is a token), only a whole match.
 MERGES = ["aa", " t", "he", "aaaa", "in", " the", "ab", "ba", "aba", "  ", "    ", "\n\n", "'l", "'ll", "11", "111",
           "é", "日", "日本", "..", "...", " a", "er", "ther", "other", "xyz", "aaa", "\u00a0", "!!", "1111"]
 TEXTS = [

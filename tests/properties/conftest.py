@@ -37,7 +37,7 @@ class Program:
         self.ok("data", "build", "--input", "text.txt", "--output", "text", "--split", "90,10", "--tokenizer", "byte")
         (folder / "lines.jsonl").write_text("".join(f'{{"text": "document {i} of {i * i}"}}\n' for i in range(400)))
         self.ok("data", "build", "--input", "lines.jsonl", "--output", "lines", "--tokenizer", "byte")
-        for suffix in ("bin", "idx"):  # as another program wrote it: without the sidecar
+        for suffix in ("bin", "idx"):  # files of another program, without the sidecar
             (folder / f"bare.{suffix}").write_bytes((folder / f"lines.{suffix}").read_bytes())
         (folder / "other").mkdir()
 

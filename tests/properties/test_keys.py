@@ -49,7 +49,7 @@ STOPS = {
     "train.stop_loss": 76,
     "train.exit_duration_in_mins": 75,
 }
-# Of these a resumed run sees nothing, and a fresh one another beginning.
+# Keys that change the beginning of a fresh run only.
 AT_THE_START = {"model.initializer_range", "model.output_layer_init_method"}
 # Keys with a test of their own below.
 BY_HAND = {

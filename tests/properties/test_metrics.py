@@ -102,7 +102,7 @@ def test_losses_are_those_of_another_command(dense, program):
     there = program.json("eval", "run/checkpoints/step-00000003", "--samples", str(BATCH), "--threads", "1")["sets"][0]
     assert evals[0]["eval_loss"] == close(there["loss"], 1e-6)
     assert evals[0]["eval_perplexity"] == close(math.exp(evals[0]["eval_loss"]))
-    # Of the byte tokenizer each target is a byte, but for the ends of documents: here there is one at most.
+    # Each target of the byte tokenizer is a byte, except ends of documents: at most one here.
     bits = evals[0]["eval_loss"] / math.log(2)
     assert evals[0]["eval_bits_per_byte"] in (close(bits), close(bits * there["tokens"] / (there["tokens"] - 1)))
 

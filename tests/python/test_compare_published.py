@@ -36,7 +36,7 @@ def test_trainers_of_rows_are_built_in():
     for stack, trainer in data["trainers"].items():
         assert stack in stacks
         assert (published.TRAINERS / (trainer + ".yaml")).exists()
-    # What rows without one are planned as fits no constant.
+    # The trainer that such rows are planned with has no fitted constant.
     assert "value" not in (published.TRAINERS / (published.AS_LTRAIN + ".yaml")).read_text()
 
 

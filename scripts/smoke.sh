@@ -11,7 +11,7 @@ fi
 [ -x "$ltrain" ] || { echo "smoke: $ltrain: not there; build it with scripts/build.sh cuda ltrain" >&2; exit 1; }
 run=runs/smoke-1gpu
 most=3.2  # the CPU ends at 2.83; a model that knows only how often each byte comes stays at 3.9
-"$ltrain" data build --tokenizer byte --split 95,5 --force --input README.md docs app runtime models parallel kernels tests \
+"$ltrain" data build --tokenizer byte --split 95,5 --force --input README.md docs app planner runtime models parallel kernels base tests \
   scripts --exclude '*.json' '*.jsonl' --output $run/data/text
 began=$SECONDS
 "$ltrain" run recipes/smoke-1gpu.yaml "output_dir=$run" checkpoint.resume=never "$@"

@@ -27,7 +27,8 @@ data: {{train: [{{path: {tokens}}}], tokenizer: {{kind: byte}}, seq_length: 512}
 train: {{micro_batch_size: 4, global_batch_size: 8}}
 launch: {{threads_per_rank: 2}}
 """
-TEXT = ["README.md", "docs", "app", "runtime", "models", "parallel", "kernels", "tests", "scripts"]
+TEXT = ["README.md", "docs", "app", "planner", "runtime", "models", "parallel", "kernels", "base",
+        "tests", "scripts"]
 GOAL_LOSS, GOAL_SPEED, LAST = 0.01, 1.6, 20
 
 

@@ -34,7 +34,7 @@ bool lists_only(const Catch::ConfigData& c) {
 
 int main(int argc, char** argv) {
   ltrain::test::collect_sanitizer_reports();
-  // What programs measure of this machine and keep is not the user's.
+  // Measurements that programs cache do not go into the user's folder.
   ::setenv("XDG_CACHE_HOME",
            (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cache").c_str(), 0);
   Catch::Session session;

@@ -61,7 +61,7 @@ def sentences(text):
 
 
 def opening(said):
-    return WORD.match(said).group(0).lower() in OPENINGS
+    return WORD.match(said).group(0).lower() in OPENINGS and not said.lower().startswith("by default")
 
 
 def folder(path):

@@ -1,5 +1,5 @@
-// What a run does with checkpoints that are in its place: pinned ones, broken ones, those of a branch that it
-// leaves; and with a state that is not finite.
+// Checkpoints that a run finds in its folder: pinned ones, broken ones, those of a branch that it leaves, and
+// one with a state that is not finite.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
@@ -61,7 +61,8 @@ TEST_CASE("a pinned checkpoint that the run would come to is refused before a pr
   CHECK(rank.code == 64);
   CHECK_THAT(rank.text, Contains("is pinned by its file KEEP"));
   CHECK(contents(t.at("step-00000006")).size() == 5);
-  // Negative controls: beyond the end of the run, and as what the run goes on from, it is no obstacle.
+  // Negative controls: neither a checkpoint beyond the end of the run nor the one that the run goes on from
+  // stops it. obstacle.
   CHECK(t.run(kResume4 + " train.train_steps=5").code == 0);
   const Outcome on = t.run("train.train_steps=8");
   CHECK(on.code == 0);
@@ -104,7 +105,7 @@ TEST_CASE("a folder without COMMIT gets another name when the run saves its step
     CHECK(damaged.code == 0);
     const std::string name = round == 1 ? "damaged-step-00000006" : "damaged-step-00000006-2";
     INFO(name);
-    // What the start says that it will be called is what it is called then.
+    // The run uses the name that its start announced.
     CHECK_THAT(damaged.text, Contains("the first save gives it another name, " + name + ", and") &&
                                  Contains("has another name now: " + name + "\n"));
     REQUIRE(fs::exists(t.at(name)));
@@ -112,7 +113,7 @@ TEST_CASE("a folder without COMMIT gets another name when the run saves its step
   }
   const Outcome verify = t.sh("checkpoint verify run");
   INFO(verify.text);
-  CHECK(verify.code == 0);  // what is set aside as damaged is no news
+  CHECK(verify.code == 0);  // a damaged checkpoint that was set aside is not reported again
   CHECK_THAT(verify.text, Contains("uncommitted-step-00000006: set aside; ") && Contains("no COMMIT record"));
   CHECK_THAT(verify.text, Contains("damaged-step-00000006-2: set aside; ") && Contains("its xxh3-128 is"));
 }
@@ -148,7 +149,7 @@ TEST_CASE("a run that goes back to an older checkpoint sets the newer ones aside
   CHECK(o.code == 0);
   CHECK(t.names() == Names{"step-00000004", "step-00000006", "superseded-step-00000005",
                            "superseded-step-00000006", "superseded-step-00000006-2"});
-  // By its name it can be gone on from.
+  // The run can go on from it by its name.
   o = t.run("checkpoint.resume=run/checkpoints/superseded-step-00000006 train.train_steps=8");
   INFO(o.text);
   CHECK(o.code == 0);

@@ -21,7 +21,7 @@ struct ShownCommand {
 inline std::vector<ShownCommand> shown_commands(const std::string& root, const std::string& document) {
   std::vector<ShownCommand> all;
   std::ifstream in(root + "/" + document);
-  bool inside = false, begins = true;  // of a block: no command of it came yet
+  bool inside = false, begins = true;  // first line of a block, before any command
   int number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;

@@ -1,4 +1,4 @@
-// What documents say can be done is done, and prints what they show; every recipe is planned and run.
+// Commands of documents run and print what the page shows. Every recipe is planned and run.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -184,7 +184,7 @@ TEST_CASE("every number of metrics.jsonl is defined in docs/metrics.md") {
 TEST_CASE("every environment variable that the program reads or sets is in docs/environment.md") {
   namespace fs = std::filesystem;
   const std::string root = std::string(LTRAIN_SOURCE_DIR) + "/";
-  // What sources name: the argument of getenv and setenv, and every string that is nothing but such a name.
+  // Names in sources: the argument of getenv and setenv, and every string that is only such a name.
   static const std::regex call(R"re((?:getenv|setenv)\("(\w+)")re");
   static const std::regex name(
       R"re("((?:LTRAIN|SLURM|SLURMD|NCCL|CUDA|OMP|GOMP|PET|PMI|PMIX|OMPI|MPI|XDG|TORCHELASTIC|MASTER|LOCAL|GROUP|JOB)_\w+|RANK|WORLD_SIZE|HOME)")re");
@@ -196,7 +196,7 @@ TEST_CASE("every environment variable that the program reads or sets is in docs/
     return names;
   };
   std::map<std::string, std::string> read;  // variable -> a file that names it
-  std::set<std::string> words;              // of all sources: rows may name what only a script's text has
+  std::set<std::string> words;  // words of all sources: rows may name variables that only a script has
   for (const char* folder : {"app", "planner", "runtime", "parallel", "models", "kernels", "base"})
     for (const auto& entry : fs::recursive_directory_iterator(root + folder)) {
       const std::string path = entry.path().string(), kind = entry.path().extension();

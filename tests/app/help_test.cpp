@@ -43,7 +43,7 @@ const char* kSmall =
 
 TEST_CASE("every command's help has an example, and every example runs") {
   TempRun t;
-  // What a user has who has run the quickstart, and a cluster's sbatch.
+  // The folder of a user who has run the quickstart, and a cluster's sbatch.
   REQUIRE(t.shell("mkdir -p bin corpus runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
                   " bin/ltrain && cp -r " + LTRAIN_SOURCE_DIR + "/recipes . && cp " + LTRAIN_SOURCE_DIR +
                   "/tests/golden/small.tiktoken gpt2.tiktoken && cp " + LTRAIN_SOURCE_DIR +
@@ -70,7 +70,7 @@ TEST_CASE("every command's help has an example, and every example runs") {
       if (!seen.insert(command).second) continue;  // shown by the command above as well
       ++examples;
       if (command.starts_with("ltrain run ")) command += kSmall;
-      // That of `ltrain` itself is that of run; of the others each is for the command that shows it.
+      // The example of `ltrain` itself belongs to run. Every other example is for the command that shows it.
       if (!help.command.empty()) CHECK_THAT(command, Contains("ltrain " + help.command));
       const Outcome o = t.shell("PATH=$PWD/bin:$PATH bash -o pipefail -c \"" + command + "\"");
       INFO(command << "\n" << o.text);
@@ -95,7 +95,7 @@ TEST_CASE("a word that is no command is named, with those that are") {
   refused("recipe chekc tiny.yaml",
           "chekc is not a command of ltrain recipe, which has show, check, keys; did you mean check?");
   refused("frobnicate", "frobnicate is not a command of ltrain");
-  refused("train tiny.yaml", "; did you mean run?");  // as others call it
+  refused("train tiny.yaml", "; did you mean run?");  // called by other programs
   refused("evaluate tiny.yaml", "; did you mean eval?");
   refused("help rnu", "rnu is not a command of ltrain");
   refused("help rnu", "; did you mean run?");

@@ -30,7 +30,7 @@ std::string start_rank(int rank, int port, const std::string& arguments, const s
       rank, rank, port, variables, LTRAIN_BINARY, arguments, name, name);
 }
 
-/// Of each: its exit code, as shell variables say it at the end.
+/// Exit code of each command, as shell variables at the end.
 std::string wait_for(const std::vector<std::string>& names) {
   std::string out;
   for (const std::string& n : names) out += fmt::format("wait ${}; echo \"{}=$?\"\n", n, n);
@@ -74,7 +74,7 @@ TEST_CASE("ranks of one job with different recipes: refused on all of them, with
     CHECK_FALSE(std::filesystem::exists(t.folder() + "/run/metrics.jsonl"));  // no step was made
     CHECK(seconds_since(begin) < 15 * ltrain::time_scale());
   }
-  // What a node does by itself may differ.
+  // Settings of one node may differ.
   const int port = free_port();
   const Outcome o = t.shell(start_rank(0, port, "", "zero") +
                             start_rank(1, port, "launch.threads_per_rank=2 launch.interface=lo", "one") +

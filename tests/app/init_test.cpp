@@ -42,7 +42,7 @@ TEST_CASE("init writes a recipe for a folder, and the two commands that it names
   INFO(run.text);
   CHECK(run.code == 0);
   CHECK(t.metric("lm_loss", "runs/my-notes").size() == 2);
-  // What is there stays.
+  // Existing files stay.
   const Outcome again = t.sh("init \"my notes\"");
   CHECK(again.code == 64);
   CHECK_THAT(again.text, Contains("my-notes.yaml: is there already"));

@@ -1,5 +1,5 @@
-// What surrounds a run and is not the run's: output that nobody reads, nohup, the limits of the shell. The
-// run ends when it is asked to, goes on when it is not, and names the limit that it ran into.
+// The surroundings of a run: output that nobody reads, nohup, limits of the shell. The run ends when asked
+// to, goes on otherwise, and names the limit that it ran into.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -67,7 +67,7 @@ TEST_CASE("a run goes on and saves whatever its standard input, output and error
 
 TEST_CASE("a folder of the user that cannot be read does not matter to a run that writes elsewhere") {
   TempRun t;
-  // As root, permissions are no obstacle: a file stands where the folder should be.
+  // Permissions do not stop root, so a file stands where the folder should be.
   const Outcome o = t.shell(
       fmt::format("touch nohome; HOME=$PWD/nohome/x XDG_CACHE_HOME= {} run tiny.yaml", LTRAIN_BINARY));
   INFO(o.text);

@@ -1,5 +1,5 @@
-// What a monitoring tool sees of a run that was killed, stopped or crashed and went on: the same as of one
-// that ran in one go.
+// A monitoring tool sees the same of a run that was killed, stopped or crashed and went on as of an unbroken
+// run.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -50,8 +50,8 @@ Field next_field(const std::string& m, size_t& at) {
   return f;
 }
 
-/// What TensorBoard shows of the tag `lm_loss`, by its rules: files in the order of their names; an event
-/// session_log START (field 7, status 1) takes away everything of its step and later ones.
+/// TensorBoard's values of the tag `lm_loss`, by its rules: files are read in the order of their names; an
+/// event session_log START (field 7, status 1) removes everything of its step and later ones.
 std::map<int64_t, float> tensorboard_losses(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& e : fs::directory_iterator(folder))

@@ -49,7 +49,7 @@ TEST_CASE("a dense run becomes an MoE model, trains, resumes, and is reported") 
   CHECK(has(t.sh("checkpoint show up --tensors"), "model.layers.1.mlp.gate.e_score_correction_bias"));
   CHECK(t.sh("eval up --threads 1").code == 0);
 
-  // What was sent between experts, whatever the routing, beside what even routing would have sent.
+  // Bytes sent between experts under the actual routing, beside those of even routing.
   const auto used = nlohmann::json::parse(read_text(t.folder() + "/up/logs/usage-00000.json"));
   const auto plan = nlohmann::json::parse(read_text(t.folder() + "/up/plan.json"));
   int64_t planned = 0, others = 0;

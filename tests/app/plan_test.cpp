@@ -39,7 +39,7 @@ TEST_CASE("a plan that does not fit says so in its last line, in JSON and by exi
   const Outcome j = t.sh("plan tiny.yaml device=cuda --profile h100 --json --trace t.json" + kTooLarge);
   CHECK(j.code == 78);
   CHECK(nlohmann::json::parse(j.text)["fits"] == false);
-  CHECK(std::filesystem::exists(t.folder() + "/t.json"));  // what was asked for is written all the same
+  CHECK(std::filesystem::exists(t.folder() + "/t.json"));  // requested files are written all the same
   // The drawing of a schedule says nothing about memory.
   CHECK(t.sh("plan tiny.yaml device=cuda --profile h100 --schedule" + kTooLarge).code == 0);
 
@@ -222,7 +222,7 @@ TEST_CASE("a cluster file lays out plan and slurm, by --cluster or by the recipe
     REQUIRE(o.code == 0);
     return nlohmann::json::parse(o.text);
   };
-  const auto all = plan("--cluster ours.yaml parallel.data=-1");  // as many ranks as it has cards
+  const auto all = plan("--cluster ours.yaml parallel.data=-1");  // one rank a card
   CHECK(all["world"] == 16);
   CHECK(all["node"] == nlohmann::json({{"cards", 4}, {"card", "H100"}, {"assumed", false}}));
   CHECK(all["network_given"] == true);

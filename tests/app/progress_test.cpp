@@ -1,5 +1,5 @@
-// What counts as a hang: a rank that gets nothing done, however long others wait for it; not a long step,
-// evaluation or load. And a stop request, which comes before an evaluation and ends one.
+// Hangs and stop requests. A rank that gets nothing done hangs, however long others wait for it; a long step,
+// evaluation or load does not count. A stop request comes before an evaluation and ends a running one.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -55,7 +55,7 @@ TEST_CASE("a rank that gets nothing done is found within the limit, and named, w
       fmt::format("run tiny.yaml launch.distributed_timeout_minutes={} train.train_steps=1000", minutes(1));
   struct Case {
     const char *fault, *told;
-    const char* without = "";  // what else would count, and does not happen at the same place each time
+    const char* without = "";  // other progress, which does not happen at the same place each time
   };
   for (const Case& c : {Case{"train.batch:1:9:hang", "rank 1 on host .* hangs, in section step 5"},
                         Case{"train.step:0:2:hang", "rank 0 on host .* hangs, in section step 2"},

@@ -33,7 +33,7 @@ TEST_CASE("a peak that was measured beside other work gives no MFU above 100 %, 
   for (int i = 0; i < 3; ++i) REQUIRE(t.sh("run tiny.yaml checkpoint.resume=never", here).code == 0);
   REQUIRE(peaks().size() == 1);
   CHECK(peaks().begin().value().at("measurements") == 3);
-  // As if each had been measured on a machine that had a thousandth of its time.
+  // Peaks of a machine with a thousandth of the time.
   nlohmann::json low = peaks();
   const double best = low.begin().value().at("flops");
   low.begin().value()["flops"] = best / 1000;

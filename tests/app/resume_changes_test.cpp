@@ -1,4 +1,4 @@
-// What a recipe may change between a checkpoint and the run that goes on from it: data, tokenizer, schedule.
+// Changes of a recipe between a checkpoint and the run that goes on from it: data, tokenizer, schedule.
 #include <catch2/catch.hpp>
 #include <filesystem>
 

@@ -1,5 +1,5 @@
-// What is refused is refused by every command in the same words, before a process is started, and leaves
-// nothing behind: recipe check, plan, a dry run, a run, and a run whose ranks something else started.
+// Every command refuses the same recipes in the same words, before a process is started, and leaves nothing
+// behind: recipe check, plan, a dry run, a run, and a run whose ranks were started by another launcher.
 #include <fmt/format.h>
 
 #include <algorithm>

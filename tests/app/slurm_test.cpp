@@ -119,7 +119,7 @@ TEST_CASE("slurm: threads, memory and time come from the plan, what is given win
     return ("\n" + o.text).find("\n" + line + "\n") != std::string::npos;
   };
   const auto mem = [&](int ranks, int threads = 1) {
-    // What a group keeps depends on whether its ranks share a node.
+    // The memory of a group depends on whether its ranks share a node.
     const auto plan = nlohmann::json::parse(
         t.sh(fmt::format("plan tiny.yaml --json launch.ranks_per_node={} launch.threads_per_rank={}", ranks,
                          threads))

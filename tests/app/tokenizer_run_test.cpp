@@ -10,7 +10,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 const std::string kGolden = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/";
-constexpr int kIds = 504;  // of llama3.tokenizer.json
+constexpr int kIds = 504;  // vocabulary of llama3.tokenizer.json
 
 /// tok: a tokenizer's folder; own-train and own-val: documents of some words in its tokens.
 void add_tokenizer_and_data(const TempRun& t) {
@@ -61,7 +61,7 @@ TEST_CASE("a run on tokens of a tokenizer.json is resumed, evaluated, sampled an
     ids += " " + std::to_string(id);
   }
   CHECK(made["tokens"].size() == 60);
-  // As text, and not in JSON, every byte is as it was made.
+  // Every byte is kept as text, but not in JSON.
   CHECK(t.sh("generate run --tokens 60 --ignore-end --temperature 100 --prompt 'line 1' 2>/dev/null").text ==
         "line 1" + t.sh("tokenize --tokenizer tok --decode" + ids).text);
   CHECK(sample("").at("tokens").size() == 60);  // from the start of a document

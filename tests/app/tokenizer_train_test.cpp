@@ -26,7 +26,7 @@ TEST_CASE("tokenizer train: a folder that data build and runs take") {
       "data.tokenizer.path=made model.vocab_size=400 --steps 2");
   INFO(o.text);
   CHECK(o.code == 0);
-  // Once more is no accident: the folder is kept.
+  // A second training refuses to overwrite the folder.
   o = t.sh("tokenizer train made --input text.txt --vocab-size 300");
   CHECK(o.code != 0);
   CHECK_THAT(o.text, Contains("made: exists, and is not an empty folder"));

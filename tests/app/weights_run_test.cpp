@@ -58,7 +58,7 @@ TEST_CASE("a run is exported, and another begins with the folder under any layou
   CHECK(has(more, "resuming from one/checkpoints/step-00000002"));
   CHECK_FALSE(has(more, "begins with the weights"));
 
-  // As a checkpoint: its loss is that of the run. The average is another.
+  // A checkpoint has the loss of the run. The average has another one.
   const Outcome in = t.sh("import hf imported --json");
   INFO(in.text);
   REQUIRE(in.code == 0);

@@ -21,7 +21,7 @@ namespace {
 
 const DType kNarrow[] = {DType::bf16, DType::f16};
 
-/// As long as it lives, these kernels run.
+/// These kernels run during its lifetime.
 struct Forced {
   explicit Forced(AttentionKernel k) {
     ::setenv("LTRAIN_ATTENTION", std::string(attention_name(k)).c_str(), 1);
@@ -413,7 +413,7 @@ struct HopperForward {
     stream->synchronize();
     return r;
   }
-  /// Of one block for each tile, which are more than there could be; whether each number was written.
+  /// One block for each tile, which is more than there could be, and a check that each number was written.
   void check() const {
     CAPTURE(batch, seq, heads, kv_heads, dim, documents, wide, window, q_at.rows);
     const Result one_each = run(1000);

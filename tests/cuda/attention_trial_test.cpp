@@ -16,7 +16,7 @@ using Catch::StartsWith;
 
 namespace {
 
-/// What a process finds that has not asked before.
+/// Answer of a process that has not asked before.
 struct AttentionTrial : Trial {
   using Trial::Trial;
   std::string found(DType t = DType::bf16, int64_t dim = 64) {
@@ -42,7 +42,7 @@ TEST_CASE("attention: a process that agrees is asked once for each type and head
   CHECK(trial.found() == "");
   for (const auto& file : std::filesystem::directory_iterator(trial.cache()))
     std::ofstream(file.path()) << "used\n";
-  CHECK_THAT(trial.found(), StartsWith("they differ"));  // a file that is none
+  CHECK_THAT(trial.found(), StartsWith("they differ"));  // a broken file
 }
 
 TEST_CASE(

@@ -350,12 +350,12 @@ TEST_CASE("rotary embedding and back") {
     map.seq = 7;
     w.check([&](Stream& s, const Twin::At& at) {
       rope(s, at(qkv), at(table), map, {heads, dim}, false);
-      rope(s, at(qkv), at(part), map, {heads, dim}, false);           // of 6 channels of 10
-      rope(s, at(qkv), at(part), map, {heads, dim, 4, true}, false);  // of the last 6, in pairs of neighbours
+      rope(s, at(qkv), at(part), map, {heads, dim}, false);           // 6 of 10 channels
+      rope(s, at(qkv), at(part), map, {heads, dim, 4, true}, false);  // the last 6, in pairs of neighbours
       rope(s, at(other), at(table), map, {heads, dim}, true);
     });
   }
-  // By packs: more heads than a thread turns, and some channels of a head, as halves and as neighbours.
+  // Packs: more heads than a thread rotates, and some channels of a head, as halves and as neighbours.
   for (DType t : kFloats) {
     CAPTURE(dtype_name(t));
     Twin w(t);

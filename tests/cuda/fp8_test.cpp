@@ -79,7 +79,7 @@ TEST_CASE("rounding to FP8 with a step for each block: the same bits as on the C
          {std::pair<int64_t, int64_t>{1, 1}, {3, 70}, {130, 33}, {48, 260}, {128, 256}, {144, 136}}) {
       CAPTURE(dtype_name(t), rows, cols);
       Twin w(t);
-      // Of many magnitudes, so that blocks have different steps; one is not finite, one line is zero.
+      // Values of many magnitudes, so that blocks have different steps; one is not finite, one line is zero.
       const auto x = w.of(t, {rows, cols}, [&, cols = cols](int64_t i) -> double {
         const int64_t row = i / cols, col = i % cols;
         if (row == 2) return 0;
@@ -114,7 +114,7 @@ TEST_CASE("products of FP8 with a step for each block: sums of the CPU's, in eve
   struct Case {
     int64_t m, n, k, b_rows;
     DType a, b;
-    bool spoilt;  ///< an element is no number
+    bool spoilt;  ///< one element is NaN
   };
   for (const Case& c : {Case{5, 7, 9, kFp8Block, DType::f8e4m3, DType::f8e4m3, false},
                         Case{130, 140, 300, kFp8Block, DType::f8e5m2, DType::f8e4m3, false},
@@ -165,7 +165,7 @@ TEST_CASE("steps of FP8 from a history: the same bits as on the CPU") {
       const auto amax = w.random(DType::f32, {n}),
                  steps = w.of(DType::f32, {n, kFp8StepStride}, [](int64_t) -> double { return 0; });
       const auto history = w.of(DType::f32, {n, std::max<int64_t>(length, 1)}, [&](int64_t i) -> double {
-        if (i < length) return i % 2 ? INFINITY : NAN;  // of the first element nothing is finite
+        if (i < length) return i % 2 ? INFINITY : NAN;  // nothing of the first element is finite
         return i % 7 == 0 ? INFINITY : i % 11 == 0 ? NAN : std::abs(random_value(5, i, 1000));
       });
       w.check(
@@ -191,7 +191,7 @@ TEST_CASE("norms and SwiGLU rounded to FP8: the bits of rounding their results")
     for (const auto& [rows, cols] :
          {std::pair<int64_t, int64_t>{1, 8}, {5, 70}, {32, 64}, {3, 8200}, {40, 144}}) {
       CAPTURE(dtype_name(t), rows, cols);
-      // What a device makes of its own results: the two sets of codes, as bytes, are equal on each.
+      // Codes that a device makes of its own results: both sets, as bytes, are equal on each device.
       for (const bool on_cuda : {false, true}) {
         const auto stream = on_cuda ? cuda::make_cuda_stream("cuda") : make_inline_stream("cpu");
         std::vector<std::shared_ptr<void>> memory;
@@ -290,7 +290,7 @@ TEST_CASE("training in FP8 and in TF32 on cuda equals the CPU") {
     many.tensor = 2;
     require_parity(cpu, train_tiny(many), 1e-11);
   }
-  // Experts: rows that are no multiple of 16, and ranks whose experts get none.
+  // Experts with rows that are not a multiple of 16, and ranks whose experts get none.
   TinyOptions experts = o;
   experts.architecture = "mixtral";
   experts.moe.num_experts = 4;

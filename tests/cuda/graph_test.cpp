@@ -112,7 +112,7 @@ TEST_CASE("captured micro-batches with weights of FP8: rounded in the first of e
   for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     CAPTURE(static_cast<int>(recipe));
     TinyOptions o = tiny("llama", "fp32");
-    o.intermediate = 32, o.seq = 16;  // as cuBLASLt takes operands of FP8: multiples of 16
+    o.intermediate = 32, o.seq = 16;  // multiples of 16, as cuBLASLt requires of FP8 operands
     o.fp8.emplace().recipe = recipe;
     o.fp8->history = 2;
     const TinyResult eager = train_tiny(o);

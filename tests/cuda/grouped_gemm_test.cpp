@@ -15,7 +15,7 @@ using namespace ltrain::test;
 
 namespace {
 
-/// As long as it lives, this kernel makes all grouped products.
+/// This kernel makes all grouped matmuls during its lifetime.
 struct Forced {
   explicit Forced(const std::string& name) { ::setenv("LTRAIN_GROUPED_GEMM", name.c_str(), 1); }
   explicit Forced(GroupedGemm kernel) : Forced(std::string(grouped_gemm_name(kernel))) {}

@@ -16,7 +16,7 @@ using Catch::StartsWith;
 
 namespace {
 
-/// What a process finds that has not asked before.
+/// Answer of a process that has not asked before.
 std::string found(Trial& trial, DType t) {
   forget_kernel_trials();
   return grouped_wgmma_unusable(trial.stream(), t);

@@ -15,7 +15,7 @@
 
 namespace ltrain::test {
 
-/// As long as it lives, a script is what tries the kernels, and the cache is a folder of its own.
+/// During its lifetime a script tries the kernels, and the cache is a temporary folder.
 class Trial {
  public:
   explicit Trial(const std::string& script, double seconds = 30) : script_(folder_.path() + "/trial") {

@@ -27,7 +27,7 @@ int NVTX_API pop(nvtxDomainHandle_t) {
   return 0;
 }
 
-/// What a tool does when the program first calls NVTX: puts itself into the table of functions.
+/// Does what a tool does when the program first calls NVTX: puts itself into the table of functions.
 int NVTX_API attach(NvtxGetExportTableFunc_t get) {
   const auto* callbacks = static_cast<const NvtxExportTableCallbacks*>(get(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable table = nullptr;

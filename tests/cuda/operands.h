@@ -11,7 +11,7 @@
 
 namespace ltrain::test {
 
-/// Where an op's operands come from: the emulated device, or meta.
+/// Device of an op's operands: the emulated device, or meta.
 class Operands {
  public:
   virtual ~Operands() = default;

@@ -139,7 +139,7 @@ TEST_CASE("8-bit AdamW of many parts: the bits of each alone, on both devices") 
         for (int i = 0; i < parts; ++i) adamw_8bit(s, {part(at, apart, i)});
         cast(s, at(difference), at(together.master));
         scale_add(s, at(difference), 1.0, at(apart.master), -1.0);
-        scale_add(s, at(difference), 1e30, {}, 0);  // what is not zero is beyond any bound
+        scale_add(s, at(difference), 1e30, {}, 0);  // a nonzero value is beyond any bound
       },
       4);
 }

@@ -57,7 +57,7 @@ TEST_CASE(
   CHECK(plan["ranks"][0]["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);
   CHECK(plan["ranks"][0]["memory_bytes"]["staging"].get<int64_t>() > 0);
 
-  // What one device saved the other goes on from, and both come to the same.
+  // A run on one device goes on from a checkpoint of the other, and both end with the same losses.
   train("device=cuda output_dir=there train.train_steps=2");
   train("device=cpu output_dir=there");
   require_close(losses(run, "cpu"), losses(run, "there"));
@@ -183,7 +183,7 @@ TEST_CASE("a rank takes the GPU of its place in the order, and runs on the cores
   const FakeSys sys;
   const Variable places("LTRAIN_EMULATED_PLACES", "0000:C3:00.0,0000:18:00.0");
   std::string first, second, more, free;
-  std::thread([&] {  // of its own, so that the test's other threads stay where they are
+  std::thread([&] {  // a thread of its own, so that the test's other threads keep their device
     first = take_device(DeviceKind::cuda, 0, sys.root());
   })
       .join();

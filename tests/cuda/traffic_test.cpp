@@ -22,7 +22,7 @@ struct Moved {
   int64_t bytes, wide, narrow;  ///< accesses of 16 bytes, and of fewer
 };
 
-/// What the kernels of `op` moved; its operands are made before.
+/// Bytes that the kernels of `op` moved. Its operands are made before.
 Moved moved_by(OnDevice& device, const std::function<void(Stream&)>& op) {
   auto& traffic = cuda::emulated_traffic;
   traffic.clear();

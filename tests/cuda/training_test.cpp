@@ -195,8 +195,7 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
   TinyOptions many = on_cuda(o);
   many.ranks = many.expert = 2, many.zero_stage = 1;
   many.micro_batch = o.micro_batch / 2;
-  if (o.moe.selection == Selection::expert_choice || o.moe.capacity_factor)
-    return;  // of the tokens of a rank
+  if (o.moe.selection == Selection::expert_choice || o.moe.capacity_factor) return;  // tokens of a rank
   require_parity(cpu, train_tiny(many), 1e-11);
 }
 
@@ -296,13 +295,13 @@ TEST_CASE("the host waits once for each layer of experts and micro-batch, on one
       };
       return waits(2) - waits(1);
     };
-    CHECK(waits_of_a_step(3) - waits_of_a_step(2) == o.global_batch / o.micro_batch);  // of all ranks
+    CHECK(waits_of_a_step(3) - waits_of_a_step(2) == o.global_batch / o.micro_batch);  // sum over all ranks
   }
 }
 
 namespace {
 
-/// What a child that runs `body` says on stderr, and the signal that ends it.
+/// Text on stderr of a child that runs `body`, and the signal that ends it.
 std::pair<std::string, int> in_child(const std::function<void()>& body) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
@@ -502,7 +501,7 @@ TEST_CASE("transfers between an emulated GPU and a file: as late as they may be,
   const TemporaryFolder folder;
   const auto m = make_file_memory(DeviceKind::cuda, folder.path(), {"offload.test", "numbers"});
   const auto compute = cuda::make_cuda_stream("compute");
-  const int64_t n = (int64_t{5} << 20) + 17;  // of several slots, and part of a block
+  const int64_t n = (int64_t{5} << 20) + 17;  // several slots, and a part of a block
   m->reserve(4 * (n + kOffloadBlock));
   const auto memory = cuda::device_memory(n);
   Tensor t;

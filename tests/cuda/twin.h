@@ -153,7 +153,7 @@ class Twin {
     double largest = 0;
     for (int64_t i = 0; i < n; ++i)
       if (const double v = std::abs(value(id, a, i)); v > largest && std::isfinite(v)) largest = v;
-    // Of many values it is said whether all are near, and which is the first that is not.
+    // Compares many values, and names the first that is not near.
     const double most = part * loosen * largest;
     for (int64_t i = 0; i < n; ++i) {
       const double x = value(id, a, i), y = value(id, b, i);

@@ -23,7 +23,7 @@ const CardKind kCards[] = {{80, 108, 166912, int64_t{80} << 30},     // A100
                            {90, 132, 232448, int64_t{80} << 30},     // H100
                            {100, 148, 232448, int64_t{180} << 30}};  // B200
 
-/// As cuDNN 9.19 writes a device.
+/// Description of a device in the form of cuDNN 9.19.
 nlohmann::json described(const CardKind& c) {
   return {{"deviceName", "described"},
           {"cudaDeviceId", 0},
@@ -77,7 +77,7 @@ const Case kCases[] = {
     {"head dim 256", 1, 2048, 8, 4, 256},
 };
 
-/// As attention_cudnn.cpp asks for packed queries, keys and values.
+/// The same request as attention_cudnn.cpp makes for packed queries, keys and values.
 CudnnAttention description(const Case& c, bool backward) {
   CudnnAttention a;
   a.backward = backward;
@@ -129,7 +129,7 @@ TEST_CASE("cuDNN has plans for attention, forward and backward, within the bound
         CHECK(p.workspace <= a.workspace);
         most = std::max(most, p.workspace);
       }
-      // The bound is no mere large number; short lengths it rounds up.
+      // The bound is not merely a large number. Short lengths are rounded up.
       if (backward && c.dim <= 128 && c.seq >= 1000)
         CHECK(static_cast<double>(most) > 0.8 * static_cast<double>(a.workspace));
     }

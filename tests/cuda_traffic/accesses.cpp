@@ -13,10 +13,10 @@ constexpr uint8_t kLoaded = 1, kStored = 2;
 
 struct Region {
   uintptr_t begin, end;
-  std::vector<uint8_t> seen;  ///< of operands: what was done with each byte
+  std::vector<uint8_t> seen;  ///< operands, and how each byte was accessed
 };
 
-/// Of the op that is counted. Its kernels run on one thread, the stream's.
+/// The op that is counted. Its kernels run on one thread, the stream's.
 struct Count {
   std::vector<Region> regions;
   Bytes bytes;
@@ -79,7 +79,7 @@ void check_bytes(const Made& made, const Expected& expected) {
 
 }  // namespace ltrain::test
 
-// What instrumented code calls; the tools' own library is not linked. NOLINTBEGIN
+// Functions that instrumented code calls; the tools' own library is not linked. NOLINTBEGIN
 extern "C" {
 using ltrain::test::count;
 
@@ -101,7 +101,7 @@ LT_COUNT(4)
 LT_COUNT(8)
 LT_COUNT(16)
 #undef LT_COUNT
-// Of host code in the same sources.
+// Accesses of host code in the same sources.
 unsigned char __tsan_atomic8_load(const volatile unsigned char* p, int) {
   return __atomic_load_n(p, __ATOMIC_SEQ_CST);
 }

@@ -10,19 +10,19 @@ namespace ltrain::test {
 /// Bytes that an op moves. A card's memory has to move `once`, at least; `repeated` comes from the caches
 /// where these hold what is between.
 struct Bytes {
-  int64_t once = 0;      ///< of operands: different ones that are loaded, and different ones that are stored
-  int64_t repeated = 0;  ///< of operands: the other accesses
-  int64_t scratch = 0;   ///< of the stream's own memory: all accesses
+  int64_t once = 0;      ///< distinct bytes of operands that are loaded, and that are stored
+  int64_t repeated = 0;  ///< repeated accesses to operands
+  int64_t scratch = 0;   ///< all accesses to the stream's own memory
 };
 Bytes count_bytes(OnDevice& device, const std::function<void(Stream&)>& op);
 
-/// What an op is expected to move.
+/// Expected bytes of an op.
 struct Expected {
-  int64_t floor = 0;     ///< what the plan prices it by
-  int64_t unpriced = 0;  ///< what it must move beside that, small operands that the plan leaves out
+  int64_t floor = 0;     ///< bytes that the plan prices
+  int64_t unpriced = 0;  ///< bytes of small operands that the plan leaves out
   int64_t repeated = 0;  ///< Bytes::repeated
   int64_t scratch = 0;   ///< Bytes::scratch
-  int64_t more = 0;      ///< that `repeated` may be larger, where it hangs on the numbers
+  int64_t more = 0;      ///< `repeated` may be larger, where it depends on the values
   bool planned = true;   ///< false: no plan has the op
 };
 void check_bytes(const Made& made, const Expected& expected);

@@ -123,8 +123,8 @@ TEST_CASE("bytes: the router and its losses") {
         a.experts = kExperts, a.tokens = kTokens, a.coeff = 0.01;
         return [=](Stream& s) { balance_loss(s, table, total, local, all, a); };
       },
-      // Of both statistics the half that this loss has no use for is not read; total is read and written. All
-      // of an expert's threads read the choices of all experts.
+      // Half of both statistics is not read, because this loss does not use it; total is read and written.
+      // All of an expert's threads read the choices of all experts.
       {.floor = 5 * kExperts * 8,
        .unpriced = 16 - 2 * kExperts * 8,
        .repeated = (kExperts - 1) * kExperts * 8});

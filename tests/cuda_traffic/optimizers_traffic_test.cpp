@@ -162,7 +162,7 @@ TEST_CASE("bytes: updates with a second moment that stays") {
         const Tensor state = o.make(kF64, {64, 2}), sums = o.make(kF64, {64, 2});
         return [=](Stream& s) { onebit_coefficients(s, state, sums, true, {}); };
       },
-      // Of a tensor's four numbers three are read and two written.
+      // Three of a tensor's four numbers are read, two are written.
       {.floor = 64 * 2 * 8 * 4, .unpriced = -64 * 8 * 3});
 }
 
@@ -206,7 +206,7 @@ TEST_CASE("bytes: Adafactor's factors and directions") {
 TEST_CASE("bytes: coded gradients and what is left over") {
   for (const Code code : {Code::sign, Code::int8}) {
     const int64_t coded = coded_bytes(code, kF32, kCount), ranks = 4;
-    // Of coded elements a thread loads the byte and the scale for each.
+    // A thread loads the byte and the scale of each coded element.
     const int64_t again = kCount * 5 - coded;
     check_bytes(
         [=](Operands& o) {

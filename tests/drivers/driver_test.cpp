@@ -1,5 +1,5 @@
-// What a start on a driver says that is too old, or shows no card, before anything is launched. One process a
-// case: CUDA asks for the driver once.
+// Messages of a start with a driver that is too old, or that shows no card, before anything is launched. One
+// process per case: CUDA asks for the driver once.
 #include <dlfcn.h>
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Which of several files of a library is opened: folders of LTRAIN_CUDA_LIBS win over the loader's.
+// Choice between several files of a library: folders of LTRAIN_CUDA_LIBS win over the loader's.
 #include "kernels/cuda/library.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// What is told of cards from NVIDIA's management library, over what stands in for it.
+// Facts about cards from NVIDIA's management library, by a stand-in for it.
 #include <dlfcn.h>
 
 #include <catch2/catch.hpp>

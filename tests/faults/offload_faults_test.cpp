@@ -12,7 +12,7 @@ using Catch::Contains;
 TEST_CASE("a disk that is full under what is offloaded: exit 73, named, and the last checkpoint goes on") {
   struct Case {
     const char *section, *more;
-    int store;  ///< of rank 1, in step 4 of 6: that of step 2 is saved
+    int store;  ///< fails on rank 1 in step 4 of 6; step 2 is saved
   };
   // Activations: 9 tensors of 3 layers in each of 2 micro-batches. Weights: a window of each bucket.
   const Case c = GENERATE(Case{"activations", "", 200}, Case{"params", "parallel.zero_stage=3", 21});

@@ -135,7 +135,7 @@ TEST_CASE("garbage, silence and wrong tokens on the port do not disturb the run 
   const auto send = [](const Fd& fd, const std::string& bytes) {
     ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   };
-  const auto hear = [](const Fd& fd, size_t count) {  // what comes within 5 s
+  const auto hear = [](const Fd& fd, size_t count) {  // output of 5 s
     std::string bytes;
     pollfd p{fd.get(), POLLIN, 0};
     while (bytes.size() < count && ::poll(&p, 1, 5000) > 0) {

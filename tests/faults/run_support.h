@@ -130,8 +130,8 @@ class Program {
   bool waited_ = false;
 };
 
-/// Whether the process is ltrain and has a handler for the signal, so that it can be sent: a rank has it
-/// before it joins. Before its exec a child has the handlers of the test program.
+/// Returns whether the process is ltrain and has a handler for the signal, so that it can be sent. A rank has
+/// it before it joins. Before its exec a child has the handlers of the test program.
 inline bool handles(int pid, int signal) {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
@@ -149,7 +149,7 @@ inline bool ended(int pid) {
          info.si_pid == pid;
 }
 
-/// Whether SIGSTOP or its like holds the process.
+/// Returns whether the process is stopped, by SIGSTOP or the like.
 inline bool stopped(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;

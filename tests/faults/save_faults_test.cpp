@@ -36,7 +36,7 @@ std::vector<int> whole_checkpoints(const TempRun& t) {
 struct Kill {
   const char* point;
   int rank;
-  int saves;  ///< that are whole afterwards, of those at steps 2, 4 and 6
+  int saves;  ///< checkpoints that are whole afterwards, out of those at steps 2, 4 and 6
 };
 
 }  // namespace

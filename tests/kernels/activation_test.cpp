@@ -18,7 +18,7 @@ double gelu_slope(double x) {
 
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1}, {1, 37}, {7, 8}, {130, 19}, {64, 64}};
 
-/// Of a gate and of what it lets through: the result, and its slopes with respect to both.
+/// Result of a gated activation, and its slopes with respect to gate and input.
 struct Gated {
   double value, of_gate, of_up;
 };
@@ -26,7 +26,7 @@ using Gate = Gated (*)(double gate, double up);
 
 Gated swiglu(double g, double u) { return {silu(g) * u, silu_slope(g) * u, silu(g)}; }
 Gated geglu(double g, double u) { return {gelu(g) * u, gelu_slope(g) * u, gelu(g)}; }
-/// As transformers' GptOssExperts has it.
+/// The formula of transformers' GptOssExperts.
 Gated clamped_swiglu(double gate, double up) {
   const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0), share = sigmoid(1.702 * g);
   return {(u + 1) * g * share, gate > 7 ? 0 : (u + 1) * (share + g * 1.702 * share * (1 - share)),

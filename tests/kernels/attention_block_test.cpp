@@ -264,7 +264,7 @@ TEST_CASE("merged blocks equal attention over the whole, backward included") {
           const int64_t q_width = shape.heads * shape.head_dim, kv_width = shape.kv_heads * shape.head_dim;
           std::vector<double> dq, dk, dv;
           w.backward(dq, dk, dv);
-          std::vector<Guarded<double>> dkv;  // of each part, summed over the queries of all
+          std::vector<Guarded<double>> dkv;  // gradients of each part, summed over the queries of all
           for (auto& part : parts) {
             dkv.emplace_back(part.kv.size());
             for (int64_t i = 0; i < part.kv.size(); ++i) dkv.back()[i] = 0;

@@ -1,5 +1,5 @@
-// What attention over a cut sequence says of placements: gathered keys get partial gradients, travelling ones
-// do not, and what was not brought together is refused.
+// Placements of attention over a sharded sequence: gathered keys get partial gradients, travelling keys do
+// not, and operands that were not brought together are refused.
 #include <catch2/catch.hpp>
 
 #include "kernels/attention/attention.h"

@@ -26,11 +26,11 @@ struct Row {
 
 struct Reference {
   SinkShape shape;
-  std::vector<Row> rows;                                     // by row and head
-  std::vector<double> before, lse_before, after, lse_after;  // as the op has them
+  std::vector<Row> rows;                                     // indexed by row and head
+  std::vector<double> before, lse_before, after, lse_after;  // the op's results
   std::vector<double> dsinks;
 
-  /// Of all keys in the softmax with the sink, at element `i` of the output.
+  /// Softmax over all keys and the sink, at element `i` of the output.
   double share(size_t i) const {
     const int64_t n = static_cast<int64_t>(i) / shape.head_dim, row = n / shape.heads, h = n % shape.heads,
                   at = (row / shape.rows * shape.heads + h) * shape.rows + row % shape.rows;
@@ -93,7 +93,7 @@ TEST_CASE("sinks make of attention without them the softmax that has them, and t
             auto lse = array_of<A>(want.lse_before);
             forward(dtype_of<T>::value, out.data(), lse.data(), sinks.data(), p);
             CHECK((out.intact() && lse.intact()));
-            // Of what came in, which is rounded; in double that is the definition.
+            // Reference on the rounded input; in double this is the definition.
             std::vector<double> after(want.after.size());
             const auto before = array_of<T>(want.before);
             for (size_t i = 0; i < after.size(); ++i) after[i] = as_double(before[i]) * want.share(i);

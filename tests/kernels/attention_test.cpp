@@ -43,7 +43,7 @@ struct Reference {
   double scale() const {
     return c.shape.scale > 0 ? c.shape.scale : 1 / std::sqrt(static_cast<double>(c.shape.head_dim));
   }
-  /// Of the soft-cap, at the score of a query and a key.
+  /// Slope of the soft-cap at the score of a query and a key.
   double slope(int64_t b, int64_t h, int64_t t, int64_t k) const {
     if (c.shape.soft_cap == 0) return 1;
     double score = 0;
@@ -110,7 +110,7 @@ struct Reference {
   }
 };
 
-/// Where the three gradients go in a fused dqkv.
+/// Offsets of the three gradients in a fused dqkv.
 template <class T>
 std::array<AttentionSink, 3> sinks(Guarded<T>& dqkv, const AttentionShape& a) {
   const auto at = [&](int64_t head) {

@@ -1,4 +1,4 @@
-// Which tiles attention walks over, against looking at each tile.
+// Tiles that attention visits, compared with a look at each tile.
 #include "kernels/attention/attention_tiles.h"
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ std::vector<int> listed(const TileRange& r) {
   return v;
 }
 
-/// Those of `tiles` that the mask leaves of `other`.
+/// Subset of `tiles` that the mask leaves of `other`.
 std::vector<int> looked_at(const Tiles& tiles, const Mask& mask, const Tile& other, bool tiles_are_keys) {
   std::vector<int> v;
   for (int i = 0; i < tiles.total; ++i)

@@ -113,7 +113,7 @@ TEST_CASE("a soft-cap in float: value and slope are right from tiny logits to on
     CHECK(worst < 5e-7);
     CHECK(worst > 0);
   }
-  // Of two logits (x, 0) the gradient of the first is p times the slope.
+  // For two logits (x, 0), the gradient of the first is p times the slope.
   for (const auto& [isa, f] : BOTH_ISAS(cross_entropy_cpu)) {
     INFO(isa);
     f(DType::f32, DType::f32, &loss, grad.data(), pair.data(), targets.data(), n, 2, 1.0, kCap);

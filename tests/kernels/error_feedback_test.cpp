@@ -57,7 +57,7 @@ TEMPLATE_TEST_CASE("codes and what they leave over are what was put in, and erro
         worst = std::max(worst, std::abs(given[i] - sent[i] - error.values[i]));
       }
       CHECK(worst < 20 * tiny);
-      // What is left over is at most half a step of 127, or as long as what came in.
+      // The rounding error is at most half a step of 127, or as large as the input.
       if (code == Code::int8)
         for (int64_t b = 0; b < n; b += code_block(code))
           for (int64_t i = b; i < b + code_block(code); ++i) CHECK(std::abs(error.values[i]) <= 5.1 / 127);

@@ -265,7 +265,7 @@ void check_product(int64_t m, int64_t n, int64_t k, bool blocks, bool accumulate
   matmul_fp8(*stream, tensor_of(out, {m, n}), oa, ob, args);
   CHECK(out.intact());
   CHECK(worst_error(out, want) < allowed);
-  if (k > 8) CHECK(worst_error(out, unrounded) > 3 * allowed);  // of operands that were not rounded
+  if (k > 8) CHECK(worst_error(out, unrounded) > 3 * allowed);  // result with operands that were not rounded
 }
 
 }  // namespace
@@ -313,7 +313,7 @@ TEST_CASE("tf32: products of operands rounded to 10 bits, to nearest even") {
           CHECK(worst_error(out, want) < 1e-5);
           if (k > 8) CHECK(worst_error(out, plain) > 3e-5);
         }
-  // A tie, on either side of an even number, and what is no number.
+  // A tie, on either side of an even number, and NaN.
   Guarded<float> x(4), one(1), y(4);
   x[0] = 1 + 0x1p-11f, x[1] = 1 + 3 * 0x1p-11f, x[2] = INFINITY, x[3] = NAN, one[0] = 1;
   matmul(*stream, tensor_of(y, {4, 1}), tensor_of(x, {4, 1}), tensor_of(one, {1, 1}));

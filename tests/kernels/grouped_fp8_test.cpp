@@ -13,7 +13,7 @@ namespace {
 
 using Matrix = std::vector<std::vector<double>>;
 
-/// What FP8 makes of a matrix, by blocks of `down` x `across`, each of its own step, or of the step given.
+/// FP8 rounding of a matrix, by blocks of `down` x `across`, each with its own step or the given one.
 Matrix rounded(const Matrix& x, DType format, int64_t down, int64_t across, float step = 0) {
   Matrix out = x;
   const int64_t rows = static_cast<int64_t>(x.size()), cols = rows ? static_cast<int64_t>(x[0].size()) : 0;

@@ -56,7 +56,7 @@ TEST_CASE("a piece that keeps its turn does not pass") {
   said.clear();
   Interleave::run(*stream, piece(said, 'b', 3), keeps);
   CHECK(said == "babkkba");
-  const Interleave::KeptTurn outside;  // where nothing takes turns it says nothing
+  const Interleave::KeptTurn outside;  // without overlap it reports nothing
 }
 
 TEST_CASE("of two pieces that add to the same the later one waits for the end of the other") {
@@ -77,7 +77,7 @@ TEST_CASE("of two pieces that add to the same the later one waits for the end of
   said.clear();
   Interleave::run(*stream, adds('a'), adds('b'), 0);
   CHECK(said == "ab+b.+a.");
-  Interleave::after_other();  // of one piece alone: nothing
+  Interleave::after_other();  // one piece alone: nothing
 }
 
 TEST_CASE("a piece can wait for the end of the other") {

@@ -1,4 +1,4 @@
-// What a message says of the op that was enqueued last.
+// The op that was enqueued last, in messages.
 #include "kernels/tensor/last_op.h"
 
 #include <catch2/catch.hpp>

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kRows = 7;
 constexpr LatentHeads kShapes[] = {{1, 1, 2, 1}, {3, 6, 4, 5}, {2, 4, 2, 6}, {5, 16, 8, 16}, {2, 3, 2, 9}};
 
-/// Where channel c of head h of part `part` (queries, keys, values) of a row of qkv lies.
+/// Offset of channel c of head h of part `part` (queries, keys, values) in a row of qkv.
 int64_t in_qkv(const LatentHeads& p, int64_t row, int64_t part, int64_t h, int64_t c) {
   const int64_t first = row * p.heads * (2 * p.width() + p.value);
   return first + part * p.heads * p.width() + h * (part == 2 ? p.value : p.width()) + c;

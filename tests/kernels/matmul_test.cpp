@@ -224,5 +224,5 @@ void check_panels() {
 
 TEST_CASE("the panels of packed products are what the plan counts") {
   check_panels<f16>();
-  if (packs(DType::bf16)) check_panels<bf16>();  // by oneDNN none
+  if (packs(DType::bf16)) check_panels<bf16>();  // no op of oneDNN
 }

@@ -9,7 +9,7 @@ namespace {
 
 struct Case {
   NormKind kind;
-  int64_t rows, cols;  ///< of one rank
+  int64_t rows, cols;  ///< rows of one rank
   int ranks;
 };
 

@@ -1,4 +1,4 @@
-// What the kernel tests share: guarded buffers, random values, both instruction sets, 1 and 2 threads.
+// Shared code of the kernel tests: guarded buffers, random values, both instruction sets, 1 and 2 threads.
 #pragma once
 #include <omp.h>
 
@@ -90,7 +90,7 @@ double worst_error(const Guarded<T>& got, const std::vector<double>& want) {
   return worst;
 }
 
-/// What a kernel that computes in compute_t<T> and rounds once to T may be off by.
+/// Error bound of a kernel that computes in compute_t<T> and rounds once to T.
 template <class T>
 constexpr double tolerance() {
   if constexpr (std::is_same_v<T, double>) return 1e-12;

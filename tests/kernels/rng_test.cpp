@@ -127,7 +127,7 @@ TEST_CASE("f16 rounds to nearest, ties to even, on every pattern") {
     wrong += f16(static_cast<float>(exact)).bits != h;
     wrong += f16(static_cast<float>(-exact)).bits != (h | 0x8000u);
     wrong += f16(below).bits != h;
-    wrong += f16(tie).bits != ((h & 1) ? h + 1 : h);  // of 65520: infinity
+    wrong += f16(tie).bits != ((h & 1) ? h + 1 : h);  // 65520 becomes infinity
     wrong += f16(above).bits != h + 1;
     wrong += f16(-above).bits != ((h + 1) | 0x8000u);
   }

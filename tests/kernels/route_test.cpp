@@ -25,7 +25,7 @@ struct Routed {
   Guarded<int64_t> counts;
   std::unique_ptr<Stream> stream = make_inline_stream("compute");
   bool biased = false;
-  std::vector<int64_t> samples{3, 900};  // of two samples of half of the tokens each
+  std::vector<int64_t> samples{3, 900};  // two samples, each with half of the tokens
 
   Routed(int64_t t, const RouteArgs& a, int64_t run_count = 1)
       : tokens(t),
@@ -220,7 +220,7 @@ TEST_CASE("router: groups are kept by their best one or two experts") {
   std::copy(logits, logits + 6, &r.logits[0]);
   r.run();
   CHECK((r.experts[0] == 0 && r.experts[1] == 1));
-  r.args.sigmoid = true;  // by the sum of two: 0.95 + 0.0001 against 0.88 + 0.88
+  r.args.sigmoid = true;  // groups are ranked by the sum of two: 0.95 + 0.0001 against 0.88 + 0.88
   r.run();
   CHECK((r.experts[0] == 2 && r.experts[1] == 3));
   CHECK(r.weights[0] == Approx(0.5).epsilon(1e-12));
@@ -303,7 +303,7 @@ TEST_CASE("router: expert choice take equally many tokens, those of the best sco
 }
 
 TEST_CASE("the bias of a router: three steps by hand, and the sum of its signs") {
-  // Loads of two layers of four experts, and a column that is none of theirs.
+  // Loads of two layers of four experts, and a column beside them.
   const double loads[3][2][5] = {{{4, 0, 3, 1, 9}, {0, 0, 0, 0, 9}},
                                  {{2, 2, 2, 2, 9}, {8, 0, 0, 0, 9}},
                                  {{1, 0, 7, 0, 9}, {3, 2, 2, 1, 9}}};
@@ -384,7 +384,7 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
   Guarded<double> z(1);
   r.run();
   for (int64_t i = 0; i < kTokens * k; ++i)
-    if (r.slots[i] < 0) dweights[i] = 0;  // what is not taken weighs nothing
+    if (r.slots[i] < 0) dweights[i] = 0;  // dropped tokens have no weight
   const auto value = [&] {
     r.run();
     z[0] = 0;

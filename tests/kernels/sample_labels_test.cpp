@@ -134,7 +134,7 @@ TEST_CASE("labels come as often as the model says, and others with another seed"
     else
       CHECK(got == 0);
   }
-  CHECK(chi < 18.5);  // of four degrees of freedom, exceeded once in a thousand
+  CHECK(chi < 18.5);  // chi-squared with four degrees of freedom, exceeded once in a thousand
   int64_t same = 0;
   const auto others = draw(x, targets, vocab, 2, numbers(samples, 8));
   for (size_t i = 0; i < labels.size(); ++i) same += labels[i] == others[i];

@@ -85,7 +85,7 @@ TEST_CASE("an inline stream counts the time that it waited, by what it waited fo
   comm->launch([] { nap(30); });
   compute->wait(comm->record());
   CHECK(compute->waited().at(Axis::tensor) >= 0.025);
-  copy->launch([] { nap(20); });  // of no group: offloading
+  copy->launch([] { nap(20); });  // a stream without a group: offloading
   compute->wait(copy->record());
   CHECK(compute->waited().at({}) >= 0.015);
   const Stream::Waits before = compute->waited();
@@ -174,7 +174,7 @@ TEST_CASE("on meta a stream is a timeline") {
   MetaTrace trace(&cost);
   auto compute = make_meta_stream("compute", trace), comm = make_meta_stream("comm", trace);
   const AxisSet tensor = Axis::tensor;
-  comm->last_axes = tensor;  // as a collective of a tensor-parallel group leaves it
+  comm->last_axes = tensor;  // placements after a collective of a tensor-parallel group
   trace.add(*compute, work("a"));
   comm->wait(compute->record());
   trace.add(*comm, work("b"));

@@ -30,7 +30,7 @@ TEST_CASE("cast converts between all float types") {
 }
 
 TEST_CASE("scale_by multiplies by the factor as the type of the tensor has it") {
-  constexpr double kFactor = 48.9;  // of the root of a hidden size
+  constexpr double kFactor = 48.9;  // root of a hidden size
   each_float([&]<class T>() {
     const T rounded = T(static_cast<compute_t<T>>(kFactor));
     const auto x = random_array<T>(1001, 1, 4);

@@ -23,7 +23,7 @@ struct Job {
   int ranks = 1;
   std::string comm = "p2p";
   int inner = 2;
-  std::function<void(std::vector<double>& qkv)> change;  ///< of the whole input
+  std::function<void(std::vector<double>& qkv)> change;  ///< gradient of the full input
 };
 
 /// Whole tensors: (batch, seq, width).

@@ -15,13 +15,13 @@ namespace {
 
 constexpr int64_t kSteps = 20, kBatch = 2, kSeq = 12;
 
-/// Of the largest value of a tensor; losses relative.
+/// Relative to the largest value of a tensor; losses are relative to themselves.
 struct Differences {
   double logits = 0, gradient = 0, loss = 0, mtp_loss = 0;
-  std::string worst;  ///< of gradients
+  std::string worst;  ///< bound of gradients
 };
 
-/// Of a tensor of the file, the elements that a parameter holds: all, or rows of a fused one.
+/// Elements of a file's tensor that a parameter holds: all, or rows of a fused tensor.
 template <class T>
 std::vector<T> part_of(const ParameterSpec& spec, std::vector<T> tensor) {
   if (spec.slice.global.elements() <= spec.shape.elements()) return tensor;
@@ -87,7 +87,7 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
   for (int64_t sample = 0; sample < kBatch;
        ++sample) {  // token by token, beside the keys and values of those before
     cache.clear();
-    cache.text_length = kSeq;  // by which longrope chooses its angles
+    cache.text_length = kSeq;  // longrope chooses its angles by this length
     for (const int32_t token : row(tokens, 0, sample)) {
       const auto next = program.extend({{&cache, {token}}});
       logits.insert(logits.end(), next[0].begin(), next[0].end());
@@ -251,7 +251,7 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   });
   differs("qwen3", [](ModelConfig& m, Family&) { m.rope_theta *= 1.05; });
   differs("llama", [](ModelConfig& m, Family&) { m.rope_scaling.factor = 7; });
-  // As transformers would rotate twice as many tokens: the base times (3 * 2 - 2)^(4 / 2).
+  // The angles that transformers uses for twice as many tokens: the base times (3 * 2 - 2)^(4 / 2).
   differs("llama_linear", [](ModelConfig& m, Family&) { m.rope_scaling.type = RopeType::none; });
   differs("llama_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.truncate = true; });
   differs("llama_yarn", [](ModelConfig& m, Family&) { m.rope_scaling.mscale.reset(); });

@@ -49,8 +49,7 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
   return most;
 }
 
-/// What is wrong with a model: the largest of all differences. `forget` rows of the cache, for the negative
-/// control.
+/// Largest difference of a model's logits. `forget`: rows dropped from the cache, for the negative control.
 double worst(TinyOptions o, int64_t forget = 0) {
   o.global_batch = o.micro_batch = 1;
   Rank rank(o);
@@ -101,7 +100,7 @@ TEST_CASE("generation beside a cache has the loss of an evaluation, in whatever 
   o.architecture = GENERATE(as<std::string>(), "llama", "gpt2", "qwen2", "qwen3", "olmo2", "smollm3", "phi3",
                             "gemma2", "gemma3_text");
   INFO(o.architecture);
-  CHECK(worst(o) < 1e-6);  // of fp32 logits of about 1
+  CHECK(worst(o) < 1e-6);  // fp32 logits of about 1
 }
 
 TEST_CASE("generation of a family with any one trait other than llama's has the loss of an evaluation") {

@@ -55,7 +55,7 @@ struct Golden {
   }
 };
 
-/// Where a parameter begins in its named tensor: gpt2's q, k and v are runs of its rows.
+/// Begin of a parameter in its named tensor: gpt2's q, k and v are runs of its rows.
 inline int64_t first_element(const ParameterStore& store, int id) {
   return Runs(store.spec(id).slice).next().global;
 }

@@ -15,7 +15,7 @@ constexpr int64_t kSteps = 20, kBatch = kGoldenBatch, kSeq = kGoldenSeq, kMicroB
 
 struct Trained {
   double worst_loss = 0, worst_norm = 0;      ///< relative
-  double worst_cosine = 1, worst_length = 0;  ///< of first gradients, by tensor
+  double worst_cosine = 1, worst_length = 0;  ///< first gradients, by tensor
 };
 
 Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const AdamwArgs& settings) {

@@ -123,7 +123,7 @@ TEST_CASE("gradients of MoE models, with every loss for balance, equal central d
   o.architecture = "llama";
   o.moe.num_experts = 4;
   o.moe.z_loss_coeff = 0.02;
-  o.moe.balance_coeff = 0.3;  // of the size of the rest, so that an error of it is seen
+  o.moe.balance_coeff = 0.3;  // comparable to the rest, so that an error is seen
   SECTION("mixtral, Switch loss") { o.architecture = "mixtral", o.moe.balance = BalanceLoss::switch_loss; }
   SECTION("qwen3_moe, loss of sequences") {
     o.architecture = "qwen3_moe", o.moe.balance = BalanceLoss::sequence;

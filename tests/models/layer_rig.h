@@ -21,13 +21,13 @@ struct LayerLayout {
   int64_t batch = 2, seq = 6, hidden = 8, key_value_heads = 0;
 };
 
-/// What a layer has on one rank.
+/// State of a layer on one rank.
 struct LayerRank {
   Step& step;
   MicroBatch& mb;
   Tensor x, dy;            ///< (stream rows, hidden): input, and gradient of the output
-  Tensor y, dx;            ///< of the same shape, to be filled
-  double* loss = nullptr;  ///< of layers that end in one
+  Tensor y, dx;            ///< tensors of the same shape, to be filled
+  double* loss = nullptr;  ///< only for layers that end in a loss
 };
 
 /// A layer of one rank: declares its parameters; then forward and backward, which fill y and dx.

@@ -89,7 +89,7 @@ LayerCase attention_case(const std::string& architecture) {
           }};
 }
 
-/// Of the loss: y stays zero.
+/// For a layer with a loss, y stays zero.
 LayerCase head_case() {
   auto layer = std::make_shared<Head>();
   return {[=](ParameterStore& s, const Groups& g, bool sp) {
@@ -124,7 +124,7 @@ std::vector<Named> all_layers() {
           {"head", head_case}};
 }
 
-/// What the layer's gradients are of: the outputs weighed by dy, and the loss as the micro-batch scales it.
+/// Objective of the layer's gradients: the outputs weighted by dy, and the loss as the micro-batch scales it.
 double objective(const MakeLayer& layer, const Moved& moved) {
   const LayerResult r = run_layer(layer, {}, moved);
   double sum = 0.25 * r.loss;
@@ -145,7 +145,7 @@ double largest(const std::vector<double>& values) {
   return most;
 }
 
-/// Of five elements of each gradient, relative to its largest; `spoil` scales the layer's, for the control.
+/// Five elements of each gradient, relative to its largest; `spoil` scales the layer's, for the control.
 double worst_gradient(const MakeLayer& layer, double spoil = 1) {
   const LayerResult base = run_layer(layer, {});
   std::map<std::string, std::vector<double>> gradients = base.gradients;

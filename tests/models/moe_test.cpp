@@ -227,7 +227,7 @@ TEST_CASE("frozen routers have no gradient, no state and no update, and the rest
   CHECK(frozen.plan_bytes[0] < free.plan_bytes[0]);
   CHECK(frozen.losses[0] == free.losses[0]);
   CHECK(frozen.parameters.at("lm_head.weight") !=
-        free.parameters.at("lm_head.weight"));  // by the clipped norm
+        free.parameters.at("lm_head.weight"));  // weights are normalised by the clipped norm
   o.steps = 0;
   const TinyResult before = train_tiny(o);
   CHECK(frozen.parameters.at(gate) == before.parameters.at(gate));
@@ -278,7 +278,7 @@ TEST_CASE("what exceeds the capacity is dropped and counted, and the rest trains
   }
   CHECK(chosen == 192);
   CHECK(kept < chosen);
-  o.moe.capacity_factor = 4;  // of all tokens
+  o.moe.capacity_factor = 4;  // sum over all tokens
   const StepResult all = Rank(o).step();
   o.moe.capacity_factor.reset();
   CHECK(Rank(o).step().loss == all.loss);

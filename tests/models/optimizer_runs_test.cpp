@@ -23,7 +23,7 @@ struct TrainedModel {
   std::map<std::string, std::pair<double, double>> tensors;
 };
 
-using TrainedModels = std::map<std::string, TrainedModel>;  // by "gpt2 muon"
+using TrainedModels = std::map<std::string, TrainedModel>;  // keyed by "gpt2 muon"
 
 TrainedModels read_runs() {
   TrainedModels runs;

@@ -222,7 +222,7 @@ TEST_CASE("negative control: two threads in calls of one rank") {
   Call split([&] { return p.opened[0]->split(child, p.comm[0], 0, 0, 0); });
   CHECK(split.blocks());
   CHECK(p.sum(0).text == "a call while another thread is in one");
-  CHECK(!p.opened[0]->state(p.comm[0]).failed);  // which any thread may ask
+  CHECK(!p.opened[0]->state(p.comm[0]).failed);  // any thread may query the state
   p.end(0);
   CHECK(split.status().text == "aborted");
   p.comm[0] = nullptr;

@@ -64,7 +64,7 @@ void round_trip(OffloadMemory& m) {
     const char* mapped = static_cast<const char*>(m.at(at[i]));
     CHECK(std::equal(all[i].begin(), all[i].end(), mapped));
   }
-  // What the host writes is what comes, too.
+  // Bytes that the host writes arrive, too.
   static_cast<char*>(m.at(at[6]))[9] ^= 1;
   m.release();
   all[6][9] ^= 1;

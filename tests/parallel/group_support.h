@@ -16,7 +16,7 @@ inline const char* kind_name(Kind k) {
   return k == Kind::gloo ? "gloo" : k == Kind::shm ? "shm" : "in-process";
 }
 
-/// What each rank threw; empty where it returned.
+/// Error of each rank; empty if it returned.
 inline std::vector<std::string> try_ranks(Kind kind, int size,
                                           const std::function<void(Communicator&, Stream&)>& body,
                                           double timeout = 20) {

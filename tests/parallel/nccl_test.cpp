@@ -50,7 +50,7 @@ void must(bool ok, const std::string& what) {
   if (!ok) throw std::runtime_error("not so: " + what);
 }
 
-/// What a call throws.
+/// Text of the error that a call throws.
 std::string thrown(const std::function<void()>& f) {
   try {
     f();
@@ -200,8 +200,8 @@ TEST_CASE("all groups of a mesh are split from the world of NCCL, whichever rank
       });
   for (const auto& e : errors) CHECK(e == "");
   CHECK(network.alive() == 0);
-  // Of a rank each: the world, for numbers alone; links, by two ends each; the tied embedding of the first
-  // and the last stage is a tensor, though its group is as small and over the same axis as a link.
+  // Groups of a rank: the world, for numbers alone; links, by two ends each. The tied embedding of the first
+  // and the last stage is a tensor, although its group is as small and over the same axis as a link.
   CHECK(network.channels_of(world_size) == std::vector<int>(12, 1));
   std::map<int, int> pairs;
   for (const int channels : network.channels_of(2)) ++pairs[channels];
@@ -280,7 +280,7 @@ TEST_CASE("what the network says of a lost rank ends the call before its deadlin
     c->check();
   });
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(10 * time_scale()));
-  // Of the world, of the group, or of the call, whichever asks first.
+  // The first error of the world, of the group, or of the call.
   CHECK_THAT(errors[0], Contains("remote process exited"));
 }
 
@@ -311,7 +311,7 @@ TEST_CASE("NCCL reads what the recipe says, and a user's variables stay but on a
     if (std::string(name) != "NCCL_LAUNCH_ORDER_IMPLICIT") CHECK(is(name, nullptr));
   nccl::set_environment({.deterministic = true, .interface = "ib0"});
   CHECK(is("NCCL_NVLS_ENABLE", "0"));
-  CHECK(is("NCCL_SOCKET_IFNAME", "=ib0"));  // of this name, not one that begins so
+  CHECK(is("NCCL_SOCKET_IFNAME", "=ib0"));  // exactly this name, not a longer one
   clear();
   for (const char* name : {"NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_NVLS_ENABLE", "NCCL_SOCKET_IFNAME"})
     ::setenv(name, "given", 1);
@@ -348,7 +348,7 @@ std::vector<std::string> run_transfers(const pipeline::Schedule& schedule, bool 
   NcclOptions options;
   options.wait_before_calls = wait;
   options.timeout_seconds = connected ? 60 * time_scale() : 0.3 * time_scale();
-  // Of each transfer its own: links are streams of their own.
+  // Each transfer has a stream of its own, because links are streams.
   std::vector<std::deque<std::vector<float>>> memory(static_cast<size_t>(schedule.ranks));
   return on_world(network, schedule.ranks, options, [&](std::shared_ptr<NcclWorld> world, int rank, Stream&) {
     std::map<std::pair<int, int>, std::pair<std::unique_ptr<Communicator>, std::unique_ptr<Stream>>> links;
@@ -415,7 +415,7 @@ TEST_CASE("what waits for others ends when its rank says that it fails") {
     if (rank == 0) return;
     link->recv(*stream, tensor(memory[1]), 0);  // and rank 0 never sends
     abort_nccl_world(*world, "rank 1 fails: no more data");
-    stream.reset();  // which waits for what is enqueued
+    stream.reset();  // waits for enqueued work
     link->check();
   });
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(10 * time_scale()));

@@ -40,9 +40,9 @@ AdamwArgs step_args(int step) {
 
 struct Outcome {
   std::map<std::string, Values> values;
-  std::vector<std::vector<int64_t>> wire;            // by rank and step
-  std::vector<std::map<std::string, Values>> whole;  // by rank: what each has of the values
-  std::vector<Values> norms;  // by rank and step: squares, summed over ranks by the test
+  std::vector<std::vector<int64_t>> wire;            // indexed by rank and step
+  std::vector<std::map<std::string, Values>> whole;  // values of each rank
+  std::vector<Values> norms;  // squares by rank and step, summed over ranks by the test
 };
 
 Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forget = false) {

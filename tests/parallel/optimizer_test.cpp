@@ -208,7 +208,7 @@ TEST_CASE("every optimizer equals its double reference over 20 steps, however te
     const Values want = reference(o), one = train({}, o, DType::f64);
     INFO(update_rule_name(rule));
     CHECK(worst(want, one) < 1e-12);
-    Values level;  // of one level and no tensor axis: the stages agree to the bit
+    Values level;  // one level and no tensor axis: the stages agree to the bit
     for (const Cut& c : cuts()) {
       INFO("data " << c.data << " ZeRO " << c.zero << " inside " << c.shard << " tensor " << c.tensor);
       const Values got = train(c, o, DType::f64);

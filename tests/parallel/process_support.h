@@ -33,7 +33,7 @@ class WithTransport {
   bool had_ = false;
 };
 
-/// Of this process and of those that it forks: false until one of them says it.
+/// Flag of this process and its forks: false until one of them sets it.
 class SharedFlag {
  public:
   SharedFlag() {

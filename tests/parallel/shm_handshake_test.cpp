@@ -23,7 +23,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// What rank 0 leaves in the store.
+/// Entry that rank 0 leaves in the store.
 struct Published {
   std::string name, client_secret, server_secret;
   explicit Published(const std::string& text) {

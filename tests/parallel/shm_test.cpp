@@ -1,4 +1,4 @@
-// What is special about groups in shared memory: their size, their links, their ends, and who may join them.
+// Properties of groups in shared memory alone: their size, links, ends, and who may join them.
 #include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -85,7 +85,7 @@ TEST_CASE("a group maps exactly the bytes that the plan counts, and an unused on
   CHECK(m.resident <= 2 * 64 << 10);
   CHECK(shm_segment_bytes(2) < 1 << 20);
   CHECK(shm_segment_bytes(1) == 0);
-  CHECK(open_descriptors() - descriptors <= 4);  // of each rank: its own life and the other's
+  CHECK(open_descriptors() - descriptors <= 4);  // pipes of each rank: its own life and the other's
   groups.clear();
   CHECK(mapped_segments().count == 0);
   CHECK(open_descriptors() == descriptors);
@@ -175,7 +175,7 @@ TEST_CASE("the processor is left alone while a rank waits", "[shm]") {
 }
 
 TEST_CASE("a sleeper is woken by whom it waits for", "[shm]") {
-  std::vector<double> late[2];  // of those that wait for one rank, for two
+  std::vector<double> late[2];  // waits for one rank, and for two
   on_ranks(Kind::shm, 3, [&](Communicator& c, Stream& s) {
     std::vector<int64_t> t(1);
     for (int i = 0; i < 41; ++i) {

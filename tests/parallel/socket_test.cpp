@@ -32,8 +32,8 @@ class NoDescriptors {
   rlimit before_{};
 };
 
-/// Whether rank `rank` connected to `listener`, and whether it was accepted. Checks stay with the caller:
-/// those of Catch2 may not run on two threads at once.
+/// Returns whether rank `rank` connected to `listener`, and whether it was accepted. Checks stay with the
+/// caller, because those of Catch2 may not run on two threads at once.
 std::pair<bool, bool> connect_both(PeerListener& listener, int rank) {
   bool connected = false;
   std::thread comes([&] {

@@ -225,7 +225,7 @@ TEST_CASE("Sophia by Hutchinson equals its double reference over 20 steps, under
   for (const Layouts& l :
        {Layouts{}, Layouts{2, 0}, Layouts{2, 1}, Layouts{2, 2}, Layouts{2, 3, 0.5}, Layouts{3, 3}}) {
     INFO(l.ranks << " ranks, ZeRO " << l.zero);
-    // Of the rounding of a difference over the radius.
+    // Bound from rounding a difference over the radius.
     CHECK(worst(want, train(kHutchinson, l, DType::f64)) < 1e-9);
   }
   CHECK(worst(want, train(kHutchinson, {2, 1}, DType::f32)) < 2e-2);
@@ -240,7 +240,7 @@ TEST_CASE("Sophia by Gauss-Newton-Bartlett equals its double reference over 20 s
     INFO(l.ranks << " ranks, ZeRO " << l.zero);
     CHECK(worst(want, train(kGaussNewton, l, DType::f64)) < 1e-12);
     CHECK(worst(want, train(kGaussNewton, l, DType::f32)) < 1e-5);
-    CHECK(worst(want, train(kGaussNewton, l, DType::bf16)) < 2e-2);  // of gradients at rounded weights
+    CHECK(worst(want, train(kGaussNewton, l, DType::bf16)) < 2e-2);  // bound for gradients at rounded weights
   }
   CHECK(worst(want, reference(kHutchinson)) > 0.05);  // negative control: the other estimate
 }

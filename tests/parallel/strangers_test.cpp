@@ -17,7 +17,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// Of "ADDRESS PORT SECRET".
+/// Fields of "ADDRESS PORT SECRET".
 int port_of(const std::string& published) {
   const size_t a = published.find(' '), b = published.find(' ', a + 1);
   return std::stoi(published.substr(a + 1, b - a - 1));
@@ -133,7 +133,7 @@ TEST_CASE("a rank's port: who shows the secret is connected, and only for what h
   CHECK(::poll(&p, 1, 5000) == 1);
   CHECK((::recv(far.get(), &byte, 1, 0) == 1 && byte == 'x'));
 
-  // Another program at the port, a port where nobody is, and what is no address.
+  // Another program at the port, a port without a listener, and a broken address.
   int port = 0;
   std::string error;
   const Fd other = listen_on("127.0.0.1", {0}, &port, &error);

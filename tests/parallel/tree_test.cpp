@@ -22,7 +22,7 @@ namespace {
 
 using Body = std::function<void(Communicator&, Stream&)>;
 
-/// What each rank threw, ranks being threads.
+/// Error of each rank; ranks are threads.
 std::vector<std::string> try_tree(const std::vector<int>& hosts, const Body& body, double timeout = 20) {
   const int size = static_cast<int>(hosts.size());
   auto store = make_memory_store();

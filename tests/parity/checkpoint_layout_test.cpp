@@ -262,7 +262,7 @@ TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
     const std::string gate = "model.layers.3.mlp.gate.";
     CHECK(saved.count("optimizer/exp_avg/" + gate + "weight") == (model.optimizer.freeze_routers ? 0 : 1));
     if (model.moe.bias_update_rate > 0) {
-      double sum = 0;  // of a bias that has moved: two steps of 0.05, or none
+      double sum = 0;  // a bias that has moved: two steps of 0.05, or none
       for (double b : saved.at(gate + "e_score_correction_bias")) {
         CHECK(std::abs(b / 0.05 - std::round(b / 0.05)) < 1e-12);
         sum += std::abs(b);

@@ -1,5 +1,5 @@
-// What a search composes of layouts (costs of layers that they share, ranks of their first micro-batches)
-// against whole plans, over the covering array: bytes are equal, seconds within a thousandth.
+// Plans that a search composes (shared costs of layers, first micro-batches of ranks) compared with full
+// plans, over the covering array: bytes are equal, seconds within a thousandth.
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -15,7 +15,7 @@ using namespace ltrain::test;
 
 namespace {
 
-/// Of a resolved recipe.
+/// Plan of a resolved recipe.
 Layout layout_of(const Recipe& r) {
   const Parallel& p = r.parallel;
   Layout l;
@@ -32,7 +32,7 @@ Layout layout_of(const Recipe& r) {
   return l;
 }
 
-/// What a layout has none of.
+/// Parts that a layout does not have.
 bool is_of_model(const std::string& setting) {
   for (const char* key : {"parallel.expert_dispatch=", "parallel.expert_chunks=",
                           "parallel.hierarchical_reduction=", "parallel.async_tensor_parallel="})

@@ -34,7 +34,7 @@ TEST_CASE("slow: every composition that the table calls supported trains like on
   for (const CompositionCell& c : table().cells) {
     if (c.state != CompositionCell::supported) continue;
     const Recipe r = composition_recipe(c.overrides);
-    if (r.cuda_graphs == OverlapChoice::on) continue;  // of a GPU: cuda/graph_test.cpp
+    if (r.cuda_graphs == OverlapChoice::on) continue;  // GPU only: cuda/graph_test.cpp
     // fp32 is the table's default and stands for any: fp64 then.
     bool default_precision = true;
     for (const std::string& o : c.overrides) default_precision &= o.rfind("precision=", 0) != 0;

@@ -141,7 +141,7 @@ TEST_CASE(
     CHECK_FALSE(begins_with_zero());
     CHECK(train_tiny(o, {}, goes_on(o, true)).parameters != unbroken.parameters);  // negative control
     TinyOptions other = o;
-    other.tensor = 2;  // as many ranks sum: each has the errors of its own part
+    other.tensor = 2;  // the same number of ranks sum: each has the errors of its own part
     const TinyResult cut = train_tiny(other, {}, goes_on(other));
     CHECK_FALSE(begins_with_zero());
     CHECK(std::abs(cut.eval_loss - unbroken.eval_loss) <= 0.05 * unbroken.eval_loss);

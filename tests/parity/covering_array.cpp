@@ -161,7 +161,7 @@ class Cover {
     }
     return t;
   }
-  /// Whether factors from `from` on, with these levels, do not contradict the triple.
+  /// Returns whether factors from `from` on, with these levels, do not contradict the triple.
   static bool agrees(const Row& part, size_t from, const Triple& wanted) {
     return std::all_of(wanted.begin(), wanted.end(), [&](const Wanted& w) {
       return w.factor < from || w.factor >= from + part.size() || part[w.factor - from] == w.level;
@@ -171,7 +171,7 @@ class Cover {
   const std::vector<Factor>& factors_;
   const std::vector<Row>& allowed_;
   size_t bound_, levels_ = 0, left_ = 0;
-  std::vector<size_t> first_;  // of each factor, among the levels of all; then their number
+  std::vector<size_t> first_;  // first level of each factor among all levels; then their number
   std::vector<Row> tails_;
   std::vector<char> open_;  // triples that can be and are not covered
 };

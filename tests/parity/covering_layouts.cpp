@@ -41,10 +41,10 @@ const std::vector<Factor>& factors() {
 
 namespace {
 
-/// By level of the tensor factor.
+/// Indexed by level of the tensor factor.
 constexpr const char* kTensorModes[] = {"1d", "1d", "1d", "1d", "2d", "2.5d", "3d"};
 
-/// By level of the model factor.
+/// Indexed by level of the model factor.
 constexpr const char* kArchitectures[] = {"gpt2",        "llama",   "llama",      "qwen3_moe", "qwen3_moe",
                                           "olmoe",       "olmo2",   "smollm3",    "phi3",      "gemma2",
                                           "gemma3_text", "gpt_oss", "deepseek_v3"};
@@ -129,7 +129,7 @@ std::vector<std::string> settings(const Row& row) {
     s.push_back(fmt::format("parallel.{}={}", at(row, At::zero) ? "shard_group" : "hierarchical_reduction",
                             number(row, At::data) * context_ranks(row) / 2));
   if (row.size() <= kBound) return s;
-  // Where no micro-batches run by turns; rows of more have those.
+  // Only rows without overlapped micro-batches; rows with more of them have those.
   if (at(row, At::tensor) >= 1 && at(row, At::tensor) <= 3 && number(row, At::micros) == 1)
     s.push_back("parallel.async_tensor_parallel=on");
   s.push_back("model.tie_word_embeddings=" + level(At::tied));

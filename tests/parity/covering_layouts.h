@@ -11,7 +11,7 @@ namespace ltrain::test {
 
 constexpr int kMostRanks = 8;
 
-/// Those before `tied` are what rules relate; the others are free.
+/// Factors before `tied` are related by rules; the others are free.
 enum class At {
   data,
   tensor,

@@ -37,7 +37,7 @@ class Triples {
           has_[(at[a] * levels_.size() + at[b]) * levels_.size() + at[c]] = true;
   }
   size_t count() const { return static_cast<size_t>(std::count(has_.begin(), has_.end(), true)); }
-  /// Of these, what `others` have not.
+  /// Elements that `others` does not have.
   std::vector<std::string> missing_in(const Triples& others) const {
     std::vector<std::string> missing;
     for (size_t i = 0; i < has_.size(); ++i)

@@ -82,7 +82,7 @@ TEST_CASE("experts choose from a whole micro-batch whose parts travel apart, als
       CHECK(result.plan_bytes[0] < train_tiny(many, {}, hooks).plan_bytes[0]);
     } else if (many.dispatch.replicas == 0 && many.context == 1 && many.expert_tensor &&
                many.recompute.run == 0) {
-      const int64_t steps = one.steps - (first_tokens ? 1 : 0);  // of the run; however uneven the parts are
+      const int64_t steps = one.steps - (first_tokens ? 1 : 0);  // ranks of the run, however uneven the parts
       CHECK(result.plan_groups.at("expert") * steps == result.used_groups.at("expert") * one.steps);
     }
   }

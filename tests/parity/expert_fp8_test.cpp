@@ -31,7 +31,7 @@ TinyOptions moe(Fp8Recipe recipe) {
 
 void require_exact_memory(const TinyResult& r) { CHECK(r.used_bytes == r.plan_bytes); }
 
-/// What all micro-batches of a step add up to, whatever their size: losses that depend on it are off.
+/// Settings whose losses add up over micro-batches of any size; other losses are off.
 TinyOptions by_tokens(TinyOptions o) {
   o.moe.balance_coeff = o.moe.z_loss_coeff = 0;
   o.moe.balance = BalanceLoss::none;
@@ -169,7 +169,7 @@ TEST_CASE(
     if (recipe == Fp8Recipe::delayed) once.expert = 2;
     once.moe.intermediate_size = 40;
     TinyOptions each = once;
-    once.zero_stage = 2, each.zero_stage = 3;  // which releases them
+    once.zero_stage = 2, each.zero_stage = 3;  // releases the weights
     check_same_bits(train_tiny(once), train_tiny(each));
     const auto rounded_bytes = [](const TinyOptions& of) {
       MetaJob meta(of, 0);

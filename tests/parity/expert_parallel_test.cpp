@@ -88,7 +88,7 @@ TEST_CASE("expert parallelism equals one process to 1e-12 in fp64", "[expert]") 
     require_parity(base, result, 1e-12);
     CHECK(difference(base, result) == 0);
     CHECK(std::abs(base.balance_losses[0] - result.balance_losses[0]) <= 1e-12 * base.balance_losses[0]);
-    CHECK(result.plan_bytes == result.used_bytes);  // of the worst that can come
+    CHECK(result.plan_bytes == result.used_bytes);  // worst case of received rows
     if (l.expert > 1) CHECK(result.used_groups.at("expert") > 0);
   }
 }
@@ -217,7 +217,7 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
       if (crowd) CHECK(result.used_groups.at("expert") > without);
       continue;
     }
-    // By the bytes over a rank's link; with two ranks these are all bytes.
+    // Bytes over a rank's link; with two ranks these are all bytes.
     if (l.expert == 2 && l.zero == 0) CHECK(result.used_groups.at("expert") <= without);
     if (l.expert == 2 && crowd) CHECK(result.used_groups.at("expert") < without);
   }
@@ -324,7 +324,7 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
       one.moe.selection = Selection::expert_choice;
       one.moe.norm_topk_prob = false;
   }
-  one.micro_batch = 2;  // what experts choose from is the micro-batch of a rank
+  one.micro_batch = 2;  // experts choose from the micro-batch of a rank
   one.steps = 3;
   one.layers = 4;
   one.packed = way == 0;

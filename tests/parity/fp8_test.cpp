@@ -67,14 +67,14 @@ TEST_CASE(
       return meta.memory.peak().by_kind[static_cast<int>(MemoryKind::fp8_weights)];
     };
     TinyOptions once = o, each = o;
-    once.zero_stage = 2, each.zero_stage = 3;  // which releases them
+    once.zero_stage = 2, each.zero_stage = 3;  // releases the weights
     for (const int64_t recomputed : {0, 1}) {
       once.recompute.run = each.recompute.run = recomputed;
       const TinyResult a = train_tiny(once), b = train_tiny(each);
       check_same_bits(a, b);
       require_exact_memory(a);
     }
-    // Of q, k and v, the way out, gate and up, and down, as they are and turned.
+    // Weights of q, k and v, output, gate and up, and down, plain and transposed.
     const int64_t weights = 64 * 32 + 32 * 32 + 2 * 40 * 32 + 32 * 40;
     const int64_t steps = recipe == Fp8Recipe::blockwise    ? 8 * 64
                           : recipe == Fp8Recipe::tensorwise ? 4 * 64
@@ -213,7 +213,7 @@ TEST_CASE("gradients of bf16: every stage of ZeRO and accumulation, in planned m
   for (size_t i = 0; i < one.losses.size(); ++i) CHECK(std::abs(one.losses[i] / wide.losses[i] - 1) < 2e-2);
   for (const auto& [name, values] : one.gradients)
     for (double v : values) REQUIRE(static_cast<double>(bf16(static_cast<float>(v))) == v);
-  // Of one micro-batch there is one rounding, so that all that is lost is seen.
+  // One micro-batch is rounded once, so that every loss of a rounding shows.
   TinyOptions single = o;
   single.micro_batch = single.global_batch;
   TinyOptions exact = single;

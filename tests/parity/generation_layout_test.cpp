@@ -10,7 +10,7 @@ using namespace ltrain::test;
 
 namespace {
 
-/// What a rank is told by the model: logits, and log-likelihoods of the text that was scored.
+/// Results of the model on a rank: logits, and log-likelihoods of the scored text.
 using Said = std::vector<std::vector<double>>;
 
 ProgramOptions options_of(const TinyOptions& o) {
@@ -39,7 +39,7 @@ Said ask(TrainProgram& p, const std::vector<int32_t>& text) {
   return said;
 }
 
-/// By rank. Each one's memory is what its plan on meta says.
+/// Results by rank. Each rank's memory is what its plan on meta says.
 std::vector<Said> ask_all(TinyOptions o) {
   o.global_batch = o.micro_batch * o.ranks;
   o.schedule = "gpipe";
@@ -116,7 +116,7 @@ TEST_CASE("generation over tensor and pipeline ranks has one process's logits, o
       TinyOptions o = tiny(tensor, pipeline);
       o.architecture = architecture;
       INFO(architecture << ", tensor " << tensor << ", pipeline " << pipeline);
-      CHECK(worst(o) < 1e-6);  // of fp32 logits of about 1, computed in fp64
+      CHECK(worst(o) < 1e-6);  // fp32 logits of about 1, computed in fp64
     }
 }
 

@@ -44,7 +44,7 @@ TEST_CASE("logits take the memory of as many tokens as are asked for", "[parity]
   const int64_t all = train_tiny(o).plan_bytes[0];
   o.logits_chunk.rows = 32;
   CHECK(all - train_tiny(o).plan_bytes[0] == (128 - 32) * 4096 * 8);
-  // As many as 64 MiB hold are more tokens than there are.
+  // 64 MiB hold more tokens than there are.
   o.logits_chunk = {};
   CHECK(train_tiny(o).plan_bytes[0] == all);
   o.vocab = 1 << 18;

@@ -1,5 +1,5 @@
-// What a layout may change: settings that are defined over the tokens of a micro-batch. numerics.md and
-// README name them; everything else has the losses of one process under every layout.
+// Results that a layout may change: settings that are defined over the tokens of a micro-batch. numerics.md
+// and README name them; everything else has the losses of one process under every layout.
 #include "tests/parity/moe_jobs.h"
 #include "tests/parity/parity.h"
 
@@ -40,7 +40,7 @@ TEST_CASE("balance by micro-batch follows the sequences of a micro-batch over al
   const BalanceLoss kind = GENERATE(BalanceLoss::switch_loss, BalanceLoss::global, BalanceLoss::uniform);
   const TinyOptions one = balanced_by(kind);
   const TinyResult base = train_tiny(one);
-  // As many sequences over all ranks: the same sets, whatever the layout.
+  // The same number of sequences over all ranks: the same sets, whatever the layout.
   CHECK(apart(base, train_tiny(on_two(one, 2))) < kEqual);
   TinyOptions experts = on_two(one, 2);
   experts.expert = 2;

@@ -40,7 +40,7 @@ inline int64_t equal_scores(const TinyRank& at) {
   return begin_with_zeros(at, [](const ParameterSpec& p) { return p.router; });
 }
 
-/// What routers and experts take is zero, in every step: all tokens go to the first experts.
+/// Inputs of routers and experts are zero in every step: all tokens go to the first experts.
 inline int64_t crowded(const TinyRank& at) {
   return begin_with_zeros(at, [](const ParameterSpec& p) {
     return p.name.find("post_attention_layernorm") != std::string::npos;

@@ -16,7 +16,7 @@ class MutantGroup final : public Communicator {
   MutantGroup(std::unique_ptr<Communicator> inner, Mutation mutation, int64_t target,
               std::unique_ptr<Communicator> other = nullptr);
   int64_t calls() const { return calls_; }
-  /// What call number `target` was: "reduce_scatter".
+  /// Name of call number `target`: "reduce_scatter".
   const std::string& target_name() const { return target_name_; }
 
   std::unique_ptr<Communicator> split(int, int, std::string, AxisSet) override;

@@ -287,7 +287,7 @@ std::vector<Layout> layouts(int data) {
 }
 
 struct MetaRun {
-  std::map<std::string, int64_t> train_calls, calls;  ///< by group: of a train step; with the eval step
+  std::map<std::string, int64_t> train_calls, calls;  ///< calls by group: in a train step; with the eval step
   std::string target, refusal;
 };
 

@@ -148,8 +148,8 @@ inline void check_full_disk(const TinyOptions& o, int nth, const std::string& ke
   CHECK_NOTHROW(train_tiny(o));
 }
 
-/// Where lists of ops (TinyResult::plan_ops) first differ; empty: nowhere. Some numbers and paddings are
-/// zeroed without a plan.
+/// First difference of two lists of ops (TinyResult::plan_ops); empty if they are equal. Some numbers and
+/// paddings are zeroed without a plan.
 inline std::string op_difference(std::vector<std::string> plan, std::vector<std::string> used) {
   for (auto* list : {&plan, &used})
     std::erase_if(*list, [](const std::string& op) { return op.ends_with(" fill_zero"); });

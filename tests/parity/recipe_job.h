@@ -6,13 +6,14 @@
 
 namespace ltrain::test {
 
-/// Of a resolved recipe; two steps of it.
+/// Job of a resolved recipe, with two steps.
 TinyOptions job_of(const Recipe& recipe, const std::string& precision);
-/// What a training state asks of a recipe: of the job, in `folder`, without threads.
+/// Parts of a recipe that a training state needs: of the job, in `folder`, without threads.
 Recipe recipe_of(const TinyOptions& options, const std::string& folder, const std::string& resume);
 TinyOptions one_rank(TinyOptions options);
 
-/// Of the rank, all ranks call them: a checkpoint after `step` in `output_dir`; the newest below `path`.
+/// Collective calls of all ranks: save a checkpoint after `step` in `output_dir`; load the newest below
+/// `path`.
 void save_rank(const TinyOptions& options, const TinyRank& at, const std::string& output_dir, int64_t step);
 TrainingState::Resumed resume_rank(const TinyOptions& options, const TinyRank& at, const std::string& path);
 /// A job that saves when it ends; one that goes on from there.

@@ -91,7 +91,8 @@ TEST_CASE("a budget of rows trains as one process does, also with all tokens to 
       const TinyResult result = train_tiny(many, {}, hooks);
       require_parity(base, result, 1e-12);
       CHECK(result.plan_bytes == result.used_bytes);
-      CHECK(result.plan_bytes[0] <= worst.plan_bytes[0]);  // of so small a model another layer may need most
+      CHECK(result.plan_bytes[0] <=
+            worst.plan_bytes[0]);  // in so small a model, another layer may have the peak
       if (budget == 1.0) CHECK(result.plan_bytes[0] < worst.plan_bytes[0]);
       const ExpertStatistics& s = result.experts.at(0);
       REQUIRE(s.beyond_slices.size() == static_cast<size_t>(kLayers));
@@ -99,7 +100,7 @@ TEST_CASE("a budget of rows trains as one process does, also with all tokens to 
       CHECK(sum(s.beyond_rows) >= 0);
       CHECK(s.beyond_rows[0] <= rows);
       if (crowd && many.dispatch.replicas == 0) {
-        const double shares = busiest(s.chosen[0], l.expert);  // of 8 ranks two have an expert of the two
+        const double shares = busiest(s.chosen[0], l.expert);  // two of 8 ranks have one of the two experts
         CHECK(shares == Approx(std::min(l.expert, 4)));
         CHECK(s.beyond_slices[0] >=
               std::ceil(shares / budget) - 1);  // more where parts of a batch are uneven

@@ -149,7 +149,7 @@ TEST_CASE("Sophia's estimate is of the tokens' losses, each as it weighs in the 
   TinyOptions other = o;
   other.moe.balance_coeff = 0.5, other.moe.z_loss_coeff = 0.1;
   CHECK(hessians(other) == want);
-  // What a module alone has: linear in its weight, as the Hessian of the objective is.
+  // An objective of one module, linear in its weight, like the Hessian of the full objective.
   other = o;
   other.modules_scale = 4 * o.modules_scale;
   const NamedTensors more = hessians(other);
@@ -194,7 +194,7 @@ TEST_CASE("Sophia with drawn labels trains in 16 bits as it does in fp32, whatev
   o.steps = 1, o.dropout = 0;
   o.precision = "fp32";
   const NamedTensors want = hessians(o);
-  const auto far = [&](const NamedTensors& got) {  // of the sums over tensors
+  const auto far = [&](const NamedTensors& got) {  // bound of the sums over tensors
     double most = 0;
     for (const auto& [name, h] : want) {
       const double a = std::accumulate(h.begin(), h.end(), 0.0);

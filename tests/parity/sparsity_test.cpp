@@ -33,7 +33,7 @@ std::pair<int64_t, int64_t> dense_fours(const std::vector<double>& w) {
   return {dense, full};
 }
 
-/// Of the chosen ones every four is sparse, and no more is zero; of the others none is.
+/// Every group of four in chosen weights is sparse, with no further zeros. Other weights have none.
 void check_sparse(const NamedTensors& parameters) {
   int tensors = 0;
   for (const auto& [name, w] : parameters) {
@@ -71,7 +71,7 @@ TEST_CASE("2:4 sparse: not before the step, all of them from it on, and training
   check_sparse(sparse.parameters);
   for (size_t i = 0; i < 3; ++i) CHECK(sparse.losses[i] == whole.losses[i]);  // the third is of dense weights
   CHECK(sparse.losses[3] != whole.losses[3]);
-  CHECK(sparse.norms[3] < whole.norms[3]);  // what is zero has no gradient
+  CHECK(sparse.norms[3] < whole.norms[3]);  // zeros have no gradient
   CHECK(sparse.plan_bytes == whole.plan_bytes);
   CHECK(sparse.plan_bytes == sparse.used_bytes);
   CHECK(sparse.plan_wire == sparse.used_wire);

@@ -37,7 +37,7 @@ TEST_CASE("offloaded states give the bits of resident ones, and take their plann
         const TinyResult away = train_tiny(o);
         check_same_bits(resident, away);
         CHECK(away.plan_bytes == away.used_bytes);
-        // What left, in whole blocks, and what the ring took.
+        // Offloaded bytes in whole blocks, and bytes of the ring.
         const int64_t states = precision == "bf16" ? 3 : 2, ring = 3 * states * 160 * 4;
         CHECK(away.offload_bytes[0] > 0);
         CHECK(resident.used_bytes[0] - away.used_bytes[0] ==
@@ -183,7 +183,7 @@ TEST_CASE(
   CHECK(worst_relative(wide.gradients, base.gradients) < 1e-2);
   for (size_t i = 0; i < base.losses.size(); ++i)
     CHECK(base.losses[i] == Approx(wide.losses[i]).epsilon(5e-3));
-  // What is not gradients (norms, losses, counts) is the same in both and small.
+  // Other collectives (norms, losses, counts) are the same in both and small.
   CHECK(static_cast<double>(base.used_wire[0]) / static_cast<double>(wide.used_wire[0]) ==
         Approx(0.5).epsilon(0.03));
   for (int stage : {1, 2, 3}) {

@@ -118,7 +118,7 @@ TEST_CASE("a linear layer receives the elements that the papers count", "[tensor
     const int64_t M = l == 3 ? m : 64, K = l == 3 ? 108 : 128, N = l == 3 ? 216 : 256;
     const int64_t forward = (l - 1) * (M * K + K * N + M * N) / (l * l * l);
     CHECK(run.forward == forward);
-    // As much again, and the operands once more, which a forward does not keep gathered.
+    // Twice the bytes, and the operands once more, which a forward does not keep gathered.
     CHECK(run.backward == forward + (l - 1) * (M * K + K * N) / (l * l * l));
   }
 }
@@ -161,7 +161,7 @@ TEST_CASE("a 3 by 3 grid equals one process to 1e-12 in fp64", "[tensor_modes]")
   check(base, many);
   many.micro_batch = 3;
   check(base, many);
-  many.interleaved = true;  // where a turn ends may not depend on the row
+  many.interleaved = true;  // a turn may not end at another place on another row
   check(base, many);
 }
 

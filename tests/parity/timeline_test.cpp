@@ -1,5 +1,4 @@
-// What is timed of a step is what was planned of it: the same ops in the same order under the same names, on
-// every stream and in every layout.
+// Measured ops of a step are the planned ones: the same order and names, on every stream and in every layout.
 #include "kernels/tensor/timeline.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "tests/parity/parity.h"

@@ -146,7 +146,7 @@ std::vector<Reader> readers(const std::string& folder) {
   return all;
 }
 
-/// Texts that stand for a value and are no JSON that people write.
+/// Texts that parse as a value, but that people do not write.
 std::vector<std::string> hostile() {
   std::vector<std::string> all{"8171e4001",
                                "-8171e4001",
@@ -197,7 +197,7 @@ std::vector<std::string> hostile() {
   return all;
 }
 
-/// Where values begin and end in a good text: scalars, lists and objects, found by the parser itself.
+/// Begins and ends of values in a good text: scalars, lists and objects, found by the parser itself.
 std::vector<std::pair<size_t, size_t>> values_of(const std::string& text) {
   std::vector<std::pair<size_t, size_t>> found;
   for (size_t at = 0; at < text.size(); ++at) {

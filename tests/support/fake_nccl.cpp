@@ -21,7 +21,7 @@ using nccl::UniqueId;
 namespace {
 
 struct FakeComm {
-  std::string id;  // of the group, the same on its ranks
+  std::string id;  // id of the group, the same on its ranks
   int rank = -1, size = 0;
   std::vector<int> members;  // world ranks
   int splits = 0;
@@ -37,15 +37,15 @@ struct FakeNetwork::State {
   std::condition_variable changed;
   int ids = 0, alive = 0;
   bool closed = false;
-  std::map<std::string, std::map<int, int>> joined;  // by group: rank of it -> world rank
+  std::map<std::string, std::map<int, int>> joined;  // for each group: rank in it -> world rank
   struct Split {
     int color, key, world;
   };
-  std::map<std::string, std::map<int, Split>> splits;  // by split: rank of the parent
-  std::map<std::string, std::set<int>> meeting;        // by what is connected: ranks that have come
+  std::map<std::string, std::map<int, Split>> splits;  // for each split: rank of the parent
+  std::map<std::string, std::set<int>> meeting;        // for each connection: ranks that have come
   std::map<std::string, std::deque<std::vector<char>>> messages;
   std::set<int> lost;
-  std::map<int, std::vector<int>> channels;  // by size of the group
+  std::map<int, std::vector<int>> channels;  // indexed by size of the group
 };
 
 namespace {
@@ -314,7 +314,7 @@ class FakeLibrary final : public nccl::Library {
     queue.pop_front();
     return true;
   }
-  /// By rank; empty when this rank has aborted.
+  /// Results by rank; empty when this rank has aborted.
   std::vector<std::vector<char>> from_all(const FakeComm& c, const void* data, int64_t bytes) {
     std::vector<std::vector<char>> all(c.size);
     for (int r = 0; r < c.size; ++r) put(c, r, data, bytes);
@@ -335,8 +335,8 @@ class FakeLibrary final : public nccl::Library {
   bool calling_ = false;
   std::vector<Split> begun_;
   bool grouped_ = false;
-  std::vector<Meeting> meetings_;                 // of a group of calls
-  std::vector<Work> first_, second_;              // of it: sends, and what waits
+  std::vector<Meeting> meetings_;                 // depth of a group of calls
+  std::vector<Work> first_, second_;              // calls in it: sends, and receives that wait
   std::vector<std::unique_ptr<FakeComm>> comms_;  // until the end: what is enqueued looks at them
 };
 

@@ -10,7 +10,7 @@
 
 namespace ltrain::test {
 
-/// What the ranks of one test share. Outlives their streams: work that was aborted still looks at it.
+/// State that the ranks of one test share. Outlives their streams, because aborted work still reads it.
 class FakeNetwork {
  public:
   FakeNetwork();

@@ -51,7 +51,7 @@ Matrix newton_schulz(Matrix x, int steps) {
   return tall ? transpose(x) : x;
 }
 
-/// What blocks of 256 elements become in 8 bits.
+/// Rounding of blocks of 256 elements to 8 bits.
 void quantize(std::vector<double>& x, bool first) {
   for (size_t b = 0; b < x.size(); b += kCodeBlock) {
     const size_t end = std::min(x.size(), b + kCodeBlock);

@@ -1,4 +1,4 @@
-// What each optimizer does to whole tensors, in double, written from the papers and from PyTorch's
+// Reference of each optimizer on full tensors, in double, written from the papers and from PyTorch's
 // definitions.
 #pragma once
 #include <map>

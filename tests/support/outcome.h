@@ -1,5 +1,5 @@
-// What a test program says of itself beside Catch2's assertions: tests that could not be made here, and what
-// a sanitizer found in the programs that a test started.
+// Outcome of a test program beside Catch2's assertions: tests that could not be made here, and findings of a
+// sanitizer in programs that a test started.
 #pragma once
 #include <string>
 
@@ -14,7 +14,7 @@ int skipped_tests();
 /// Under a sanitizer: makes programs that are started from now on write what it finds to files of a folder of
 /// this process. They may be killed, or expected to fail, or have their stderr elsewhere: nothing is lost.
 void collect_sanitizer_reports();
-/// What it has found in them since the last call; empty without a sanitizer.
+/// Findings since the last call; empty without a sanitizer.
 std::string take_sanitizer_reports();
 /// Removes the folder.
 void end_sanitizer_reports();

@@ -37,7 +37,7 @@ ModelConfig tiny_model(const TinyOptions& o) {
   }
   if (o.window) c.sliding_window = o.window;
   if (o.window && c.family->local_rotation) c.rope_local_base_freq = 50.0;
-  if (c.family->soft_caps) {  // which most scores and logits come near
+  if (c.family->soft_caps) {  // bound that most scores and logits come near
     c.query_pre_attn_scalar = 1.7;
     c.attn_logit_softcapping = 0.6;
     c.final_logit_softcapping = 0.9;

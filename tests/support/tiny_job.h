@@ -35,17 +35,17 @@ struct TinyOptions {
   int chunks = 1;
   int64_t layers = 2;
   int64_t window = 0;              ///< keys that a query sees in layers 0, 2, ..; 0: all before it
-  bool no_query_latent = false;    ///< of latent attention
+  bool no_query_latent = false;    ///< latent attention without a latent of queries
   bool without_positions = false;  ///< layers 0, 2, .. do not rotate
-  int64_t modules = 0;             ///< of multi-token prediction
-  double modules_scale = 0.3;      ///< of their loss
+  int64_t modules = 0;             ///< modules of multi-token prediction
+  double modules_scale = 0.3;      ///< factor of their loss
   MoeConfig moe;                   ///< num_experts 0: dense
   int expert = 1;
   bool expert_tensor = true;
   DispatchOptions dispatch;
   int intra_node_experts = 0;
   int zero_stage = 0;
-  bool reshard = true;  ///< of ZeRO-3, after forward
+  bool reshard = true;  ///< ZeRO-3 only, after forward
   int shard = 0;        ///< ranks of the first level of gradients, where there are two; else 0
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
   int64_t hidden = 32, intermediate = 0;  ///< intermediate 0: 4 * hidden (gpt2), or 40
@@ -54,19 +54,20 @@ struct TinyOptions {
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
   double skip_grad_norm = 0;
-  LossScaleSettings loss_scale;           ///< of fp16
-  std::optional<Fp8Settings> fp8;         ///< linear layers of FP8, in whatever precision is around them
-  std::vector<MatmulPrecision> products;  ///< of each step, where it changes; empty: all alike
-  bool read_gradients = true;             ///< false: those of the first step may overflow
+  LossScaleSettings loss_scale;    ///< fp16 only
+  std::optional<Fp8Settings> fp8;  ///< linear layers of FP8, in whatever precision is around them
+  std::vector<MatmulPrecision>
+      products;                ///< precision of each step, where it changes; empty: always the same
+  bool read_gradients = true;  ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
   OffloadSettings offload;
-  bool offload_to_files = false;  ///< of a GPU too; of the CPU what leaves always goes there
+  bool offload_to_files = false;  ///< on a GPU too; on the CPU, offloaded tensors always go there
   double ema_decay = 0;
   bool reduce_bf16 = false, reduce_int8 = false;
-  int64_t micros = 0;        ///< of each step, fewer than the batch has; 0: all
+  int64_t micros = 0;        ///< micro-batches of each step, fewer than the batch has; 0: all
   bool bf16_states = false;  ///< moments
   bool bf16_gradients = false;
-  bool master_weights = true;  ///< of 16-bit types
+  bool master_weights = true;  ///< 16-bit types only
   RecomputeOptions recompute;
   ActivationOffloadOptions activations;
   DeviceKind device = DeviceKind::cpu;
@@ -86,14 +87,14 @@ using NamedTensors = std::map<std::string, std::vector<double>>;
 
 struct TinyResult {
   std::vector<double> losses, norms, balance_losses, mtp_losses;
-  std::vector<double> loss_scales;              ///< by step, and that after the last; fp16 alone
-  std::vector<ExpertStatistics> experts;        ///< by step
-  NamedTensors parameters;                      ///< after all steps, put together from what the ranks own
-  NamedTensors averages;                        ///< of weights, likewise
-  NamedTensors gradients;                       ///< of the first step, before clipping, likewise
+  std::vector<double> loss_scales;        ///< loss scale by step, and after the last; fp16 only
+  std::vector<ExpertStatistics> experts;  ///< indexed by step
+  NamedTensors parameters;                ///< after all steps, put together from what the ranks own
+  NamedTensors averages;                  ///< averages of weights, put together likewise
+  NamedTensors gradients;  ///< gradients of the first step, before clipping, put together likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
   std::vector<int64_t> plan_host, used_host;    ///< host memory that copies go through, likewise
-  std::vector<int64_t> offload_bytes;           ///< of offloaded states, by rank
+  std::vector<int64_t> offload_bytes;           ///< bytes of offloaded states, by rank
   std::vector<OffloadedBytes> plan_offloaded,
       used_offloaded;                         ///< all that is offloaded, by rank: planned; reached
   std::vector<int64_t> plan_wire, used_wire;  ///< bytes sent by rank
@@ -124,9 +125,9 @@ using GroupWrapper =
 struct TinyRank {
   int rank;
   TrainProgram& program;
-  Communicator& control;  ///< of all ranks, used by nobody else
+  Communicator& control;  ///< group of all ranks, used by nobody else
 };
-/// What a test does on each rank beside training.
+/// Work of a test on each rank beside training.
 struct TinyHooks {
   std::function<int64_t(const TinyRank&)> begin;  ///< loads a state; returns the steps that it has done
   std::function<void(const TinyRank&)> end;

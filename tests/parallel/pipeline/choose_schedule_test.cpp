@@ -1,4 +1,4 @@
-// Which layers make a stage, and which schedule `auto` takes.
+// Layers of each stage, and the schedule that `auto` chooses.
 #include "parallel/pipeline/choose_schedule.h"
 
 #include <catch2/catch.hpp>
@@ -178,8 +178,7 @@ TEST_CASE("ranks that hold several stages are made to cost alike", "[pipeline]")
   const std::vector<double> costs(12, 1);
   // A heavy output layer lies on the rank that has the first stage too.
   const std::vector<int> split = split_layers(costs, 0, 4, 4);
-  CHECK(split ==
-        std::vector<int>{3, 4, 4, 1});  // of stages: at most 5 (4 and the output layer are one stage)
+  CHECK(split == std::vector<int>{3, 4, 4, 1});  // at most 5 stages (4 and the output layer are one stage)
   const std::vector<int> balanced = balance_ranks(costs, 0, 4, split, v);
   const std::vector<double> sums = stage_sums(costs, 0, 4, balanced);
   CHECK(sums[0] + sums[3] == Approx(8));
@@ -201,7 +200,7 @@ TEST_CASE("like layers are balanced as well as by trying every move of one", "[p
     for (int more = pick(0, 3 * stages); more > 0; --more, ++layers)
       ++counts[static_cast<size_t>(pick(0, stages - 1))];
     std::vector<double> costs(static_cast<size_t>(layers), 0.7);
-    if (round % 3 > 0) costs.front() = 0.6;  // which lacks what comes before a layer
+    if (round % 3 > 0) costs.front() = 0.6;  // costs without the part before a layer
     if (round % 3 > 1) costs.back() = 0.85;
     const double first = 0.1 * pick(0, 9), last = 0.3 * pick(0, 9);
     const auto value = [&](const std::vector<int>& split) {

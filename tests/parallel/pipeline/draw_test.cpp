@@ -85,7 +85,7 @@ TEST_CASE("the table has bubble and peak by rank", "[pipeline]") {
 TEST_CASE("the SVG has one box an action, and escapes names", "[pipeline]") {
   Schedule s = make_schedule("zbv", 2, 2, 3);
   const std::string svg = draw_svg(s, simulate(s, StageCosts::uniform(4)), "a < b & \"c\"");
-  CHECK(count(svg, "<title>") == 1 + 2 * 2 * 3 * 3);  // that of the drawing, and one an action
+  CHECK(count(svg, "<title>") == 1 + 2 * 2 * 3 * 3);  // one title for the drawing, and one per action
   CHECK_THAT(svg, Contains("a &lt; b &amp; &quot;c&quot;") && Contains("<title>0F0: 0 to 1</title>"));
   CHECK(svg.rfind("<svg ", 0) == 0);
   CHECK(svg.find("</svg>\n") == svg.size() - 7);

@@ -97,7 +97,7 @@ class Machine {
         return wrong(rank, to_string(p.tensor) + " is released twice"), false;
       --held_[rank];
     } else {
-      // Of a pair both begin when what both take is there.
+      // Both actions of a pair begin when the inputs of both are there.
       if (!ready(rank, p.action) || (p.second && !ready(rank, *p.second))) return false;
       compute(rank, p.action);
       if (p.second) compute(rank, *p.second);

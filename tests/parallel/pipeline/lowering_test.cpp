@@ -49,12 +49,12 @@ size_t place(const Program& p, StepKind kind, const TensorId& t) {
   return p.size();
 }
 
-/// What an action waits for, as (rank, position): a second reading of the rules, to compare with.
+/// Actions that an action waits for, as (rank, position): a second reading of the rules, to compare with.
 std::vector<std::pair<int, int>> direct_causes(const Schedule& s, int rank, int position) {
   std::vector<std::pair<int, int>> out;
   if (position > 0) out.push_back({rank, position - 1});
   const Action& a = s.order[rank][position];
-  if (a.with_next) {  // what the other of the pair waits for, but for this one
+  if (a.with_next) {  // inputs of the pair's other action, except this one
     out = direct_causes(s, rank, position + 1);
     std::erase(out, std::pair(rank, position));
     if (position > 0) out.push_back({rank, position - 1});
@@ -71,7 +71,7 @@ std::vector<std::pair<int, int>> direct_causes(const Schedule& s, int rank, int 
   return out;
 }
 
-/// Whether `later` cannot begin before `earlier` has run.
+/// Returns whether `later` cannot begin before `earlier` has run.
 bool follows(const Schedule& s, std::pair<int, int> earlier, std::pair<int, int> later) {
   std::set<std::pair<int, int>> seen;
   std::vector<std::pair<int, int>> open{later};
@@ -79,7 +79,7 @@ bool follows(const Schedule& s, std::pair<int, int> earlier, std::pair<int, int>
     const auto at = open.back();
     open.pop_back();
     if (!seen.insert(at).second) continue;
-    // Of a pair both have run when either's tensor is there.
+    // Both actions of a pair have run when the output of either is there.
     const bool with_it =
         s.order[at.first][at.second].with_next && earlier == std::pair(at.first, at.second + 1);
     if (at == earlier || (with_it && at != later)) return true;
@@ -118,7 +118,7 @@ TEST_CASE("a receive is posted at most `lookahead` computes early, unless its li
         std::vector<int> computes_before(program.size());
         for (size_t i = 1; i < program.size(); ++i)
           computes_before[i] = computes_before[i - 1] + (program[i - 1].kind == StepKind::compute);
-        std::vector<int> use(program.size(), -1);  // of a receive: how many computes come before its use
+        std::vector<int> use(program.size(), -1);  // number of computes between a receive and its use
         for (size_t i = 0; i < program.size(); ++i)
           for (size_t j = i + 1; program[i].kind == StepKind::receive && j < program.size() && use[i] < 0;
                ++j)

@@ -67,7 +67,7 @@ TEST_CASE("a file as PyTorch writes it: empty cells, line ends of DOS, split bac
   CHECK_THAT(
       refusal("0F0,1F0,(0F1;0B0)OVERLAP_F_B,1B0,1F1,1B1,0B1\n"),
       Contains("the order never ends") && Contains("before 0F1, for 1B0, which rank 0 runs at position 4"));
-  // What PyTorch writes with its transfers and its sharding.
+  // A file as PyTorch writes it with transfers and sharding.
   notes.clear();
   const Schedule with = read_schedule_csv(
       "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n1RECV_F0,1F0,1B0,1SEND_B0\n", "s.csv",

@@ -107,7 +107,7 @@ TEST_CASE("zb-h2 and zbv: no idle time within a rank, F = I = W", "[pipeline]") 
         REQUIRE(v.inner_bubble[r] == Approx(0).margin(1e-9));
       }
       if (m < 2 * p - 1) continue;
-      // What remains is the skew of the start: p - 1 forwards of a stage, or of half a one.
+      // The rest is the skew of the start: p - 1 forwards of a stage, or of half a stage.
       REQUIRE(h2.makespan == Approx(3 * m + p - 1));
       REQUIRE(v.makespan == Approx(6 * m + p - 1));
       REQUIRE(*std::max_element(h2.peak_activations.begin(), h2.peak_activations.end()) == 2 * p - 1);
@@ -134,7 +134,7 @@ TEST_CASE("dualpipev's pairs: all of the steady phase, within the published bubb
   for (const Costs& c : kCosts)
     for (int p = 2; p <= 16; ++p)
       for (int m = 2 * p; m <= 64; ++m)
-        for (const double hidden : {0.0, 0.5, 1.0}) {  // of the shorter one of a pair
+        for (const double hidden : {0.0, 0.5, 1.0}) {  // the shorter action of a pair
           const Schedule s = make_schedule("dualpipev", p, 2, m, true);
           StageCosts costs = StageCosts::uniform(s.stages(), c.f, c.i, c.w);
           const double b = c.i + c.w, saved = hidden * std::min(c.f, b), pair = c.f + b - saved;
@@ -214,7 +214,7 @@ TEST_CASE("a pair is one action: it begins with both and ends both, and takes wh
   CHECK(ends()[3] == 6.25);
   costs.hidden.assign(4, 5);  // no less than the longer one
   CHECK(ends()[3] == 6);
-  costs.pairs = {{0, 0, 2.5, 0, 0, 0}, {}};  // what a pass knows of it
+  costs.pairs = {{0, 0, 2.5, 0, 0, 0}, {}};  // the pass knows this part
   CHECK(ends()[3] == 6.5);
   CHECK(simulate(s, costs).busy[0] == 1 + 1 + 2.5 + 2 + 2);
   costs.pairs.clear(), costs.hidden.clear();
@@ -396,7 +396,7 @@ TEST_CASE("an action takes no less than its rank says", "[pipeline]") {
   c.least.assign(p, {});
   c.least[1].assign(s.order[1].size(), 0.5);
   CHECK(simulate(s, c).makespan == makespan);
-  c.least[1].back() = 7;  // of a backward, of 2
+  c.least[1].back() = 7;  // backward of 2 seconds
   CHECK(simulate(s, c).makespan == makespan + 5);
   CHECK(simulate(s, c).busy[1] == Approx(3 + 2 * 2 + 7));
   c.least[1].pop_back();
@@ -424,7 +424,7 @@ TEST_CASE("what all ranks wait for from the begin on is hidden by the way to the
   StageCosts longer = StageCosts::uniform(2, 1, 1, 1);
   longer.least = {{1.5, 0, 0, 0}, {1.75, 0, 0, 0}};
   CHECK(simulate(s, longer).makespan == Approx(10.25));
-  // What comes later than the first micro-batch is waited for beyond that.
+  // Weights that arrive after the first micro-batch add waiting time.
   c.earliest_end[1][0] = 4;
   const Timing late = simulate(s, c);
   CHECK(late.end[1][0] == Approx(4));
@@ -479,7 +479,7 @@ TEST_CASE("no schedule ends before the least that its stages come to", "[pipelin
         const double took = simulate(s, costs).makespan;
         CHECK(least <= took * (1 + 1e-12));
         CHECK(least > 0.4 * took);
-        // Of like stages 1F1B has no bubble but that of the first and the last micro-batch.
+        // With equal stages, 1F1B has only the bubble of the first and the last micro-batch.
         const StageCosts like = StageCosts::uniform(s.stages());
         if (info.name == "1f1b")
           CHECK(least_makespan(s.rank_of_stage, like, micros, false) == Approx(simulate(s, like).makespan));

@@ -62,7 +62,7 @@ TEST_CASE("a recipe written as Megatron-LM's flags and read again is the same wh
     const Exported written = to_megatron(recipe);
     INFO(written.text);
     Recipe back = read(written.text);
-    back.parallel.data = recipe.parallel.data;  // of the launch
+    back.parallel.data = recipe.parallel.data;  // flags of the launch
     if (!written.unsaid.empty()) continue;
     ++same;
     CHECK(settings(back) == settings(recipe));

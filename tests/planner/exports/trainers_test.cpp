@@ -91,7 +91,7 @@ TEST_CASE("a recipe is written as overrides of NeMo's fields, also what has a de
   const Exported moe = to_nemo(recipe("moe"));
   CHECK_THAT(moe.text, Contains("moe_layer_freq: [1, 1"));
 
-  // What a preset of precision fixes otherwise than the recipe is named.
+  // Differences between a precision preset and the recipe are named.
   const Exported half = to_nemo(recipe("quickstart", {"precision=fp16"}));
   CHECK(half.unsaid == std::vector<std::string>{"loss_scale.initial = 65536: fp16_mixed has 4294967296"});
   CHECK_THAT(to_nemo(recipe("quickstart", {"precision=fp8", "fp8.margin=2"})).unsaid,

@@ -63,7 +63,7 @@ TEST_CASE("bars of memory add up to the bytes of the plan") {
     for (const RankPlan& r : d.plan.ranks) bytes += r.total_bytes + r.host_bytes;
     const std::string svg = memory_svg(d.plan);
     CHECK(static_cast<int64_t>(sum(values(svg, "data-bytes"))) == bytes);
-    CHECK(count(svg, "#c00000") >= d.plan.ranks.size());  // what a card has
+    CHECK(count(svg, "#c00000") >= d.plan.ranks.size());  // memory of a card
   }
 }
 

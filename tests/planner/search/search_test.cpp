@@ -104,7 +104,7 @@ TEST_CASE("what reducing gradients takes from a pipeline's last micro-batch is k
     const double seconds = make_plan(with(of.load, l, of.limits), of.profile).action_seconds;
     CHECK(of.parts.begin_trial(l, (1 + 1e-9) * seconds)->size() > 0);
     CHECK(of.parts.begin_trial(l, 0.992 * seconds)->size() == 0);
-    seen += of.parts.actions(l).step_seconds < 0.992 * seconds;  // which costs of layers alone do not say
+    seen += of.parts.actions(l).step_seconds < 0.992 * seconds;  // unknown from costs of layers alone
   }
   CHECK(seen >= 3);
 }
@@ -178,12 +178,12 @@ TEST_CASE("layouts of experts that do not fit are tried with a budget of rows", 
     return most;
   };
   const std::vector<Layout> all = layouts(load({}), limits);
-  std::vector<int64_t> sizes;  // of layouts that budgets are for, without
+  std::vector<int64_t> sizes;  // layouts that take budgets, without one
   for (const Layout& l : all)
     if (l.expert > 1) sizes.push_back(bytes_of(make_plan(with(load, l, limits), h100)));
   std::sort(sizes.begin(), sizes.end());
   limits.keep_free = h100.device_bytes - sizes[sizes.size() / 10];
-  std::vector<std::pair<double, int64_t>> plans;  // of each layout with the largest budget that fits
+  std::vector<std::pair<double, int64_t>> plans;  // each layout with the largest budget that fits
   std::map<double, int> with_budget;
   for (Layout l : all)
     for (const double budget : {0.0, 1.5, 1.25}) {
@@ -214,7 +214,7 @@ TEST_CASE("layouts of experts that do not fit are tried with a budget of rows", 
   }
   CHECK(found == with_budget);
   CHECK_THAT(search_text(s, load({}), limits), Contains("row budget 1.5"));
-  // What the recipe says of it stays.
+  // Values in the recipe stay.
   std::vector<std::string> none = fixed;
   none.emplace_back("model.moe.row_budget=null");
   for (const FoundLayout& f : search_layouts(reader(kMoe, none), h100, limits, 100).found)
@@ -362,7 +362,7 @@ TEST_CASE("a search in which nothing fits says what takes least and how many ran
   const Setting host{"offload.optimizer.device", "cpu"};
   const auto& settings = away.found[0].settings;
   CHECK(std::find(settings.begin(), settings.end(), host) != settings.end());
-  // What the recipe says of it stays.
+  // Values in the recipe stay.
   const LoadRecipe fixed =
       reader(kDense, {"parallel.tensor=1", "parallel.pipeline=1", "parallel.context=1",
                       "parallel.zero_stage=3", "parallel.shard_group=all", "train.micro_batch_size=1",
@@ -419,7 +419,7 @@ TEST_CASE("of layouts that are about as fast a search puts the one of least memo
   const auto speed = [](const FoundLayout& f) { return f.tokens_per_second_per_rank(); };
   const auto bytes = [](const FoundLayout& f) { return f.largest().total_bytes; };
   REQUIRE(by_speed.found.size() == 5);
-  // As wide as the second and third are apart from the first: what counts as equal is then known.
+  // The second and third differ from the first by this much, so that the range of near-ties is known.
   limits.tie = 1 - 0.999 * speed(by_speed.found[2]) / speed(by_speed.found[0]);
   const SearchResult tied = search_layouts(load, find_profile("h100"), limits, 5);
   REQUIRE(tied.found.size() == 5);

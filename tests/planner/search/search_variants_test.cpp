@@ -141,7 +141,7 @@ TEST_CASE("a search tries FP8 where it is allowed and the recipe says no precisi
   CHECK(with8.found[0].plan.step_seconds() < without.found[0].plan.step_seconds());
   CHECK_THAT(search_text(with8, load({}), limits),
              Contains(", precision: fp8\n") && Contains("not tried: precision: fp16, "));
-  // What the recipe sets stays.
+  // Values in the recipe stay.
   const LoadRecipe fixed = reader(kDense, {"parallel.tensor=1", "parallel.context=1",
                                            "train.micro_batch_size=4", "recompute.granularity=full"});
   CHECK(fp8(search_layouts(fixed, h100, limits, 5)) == 0);
@@ -182,7 +182,7 @@ TEST_CASE("where nothing else fits a search tries activations and weights in hos
   }
   limits.keep_free = h100.device_bytes - (more - 1);
   CHECK(search_layouts(load, h100, limits, 3).found.empty());
-  // What the recipe says of it stays.
+  // Values in the recipe stay.
   limits.keep_free = h100.device_bytes - (some - 1);
   std::vector<std::string> none = layout;
   none.insert(none.end(), {"offload.params.device=none", "offload.activations.device=none"});

@@ -1,4 +1,4 @@
-// What `ltrain bench` times beside whole models, and how plans use it.
+// Timings of `ltrain bench` beside full models, and their use in plans.
 #include "runtime/bench/bench.h"
 
 #include <catch2/catch.hpp>
@@ -83,7 +83,7 @@ TEST_CASE("a plan prices attention under context parallelism as attention, not a
     for (auto it = rank.ops.begin(); it != rank.ops.end();)
       it = it->first.starts_with("attention_block_") ? rank.ops.erase(it) : std::next(it);
   CHECK(make_plan(r, old).step_seconds() == Approx(plain.step_seconds()));
-  // By a card's figures a block has the rate of attention.
+  // A card's figures price a block at the rate of attention.
   const Plan card = make_plan(r, card_profile("h100"));
   CHECK(seconds_of(card, "attention_block_backward") > seconds_of(card, "attention_block_forward"));
 }

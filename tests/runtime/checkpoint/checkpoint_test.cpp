@@ -206,13 +206,13 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
   std::vector<std::string> notes;
   CHECK(load_and_check(folder.path, notes) == 3);
   CHECK_THAT(notes.at(0), Contains("step-00000006: its loss or gradient norm is not finite"));
-  CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000006") == 6);  // by name it is taken
+  CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000006") == 6);  // a path by name is taken
   save(7, 1.0);
   CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000007"});
   write_file(folder.path + "/step-00000003/KEEP", "");
   for (int64_t step : {8, 9, 10}) save(step, 1.0);
   CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010"});
-  // What cannot be read is neither counted nor deleted.
+  // Unreadable entries are neither counted nor deleted.
   flip_bit(folder.path + "/step-00000010/manifest.json", 20);
   save(11, 1.0);
   CHECK(names(folder.path) ==

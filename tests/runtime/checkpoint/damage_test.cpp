@@ -56,7 +56,7 @@ void edit_manifest(const std::string& checkpoint, const std::function<void(nlohm
   edit(manifest);
   const std::string text = manifest.dump(1) + "\n";
   write_file(checkpoint + "/manifest.json", text);
-  write_file(checkpoint + "/COMMIT", commit_record(text));  // as if it had been written so
+  write_file(checkpoint + "/COMMIT", commit_record(text));  // the damage looks like a written file
 }
 
 }  // namespace
@@ -249,7 +249,7 @@ TEST_CASE("killed at any point of a save, the loader finds the checkpoint before
   for (std::string_view point : kFaultPoints) {
     if (point.compare(0, 11, "checkpoint.") != 0) continue;
     ++points;
-    // What another run has left has the names of the saves, so that each of them sets something aside.
+    // Files of another run have the names of the saves, so that each save sets something aside.
     const bool occupied = point.ends_with("set_aside");
     for (int occurrence : {1, 2, 3}) {
       const TemporaryFolder folder;

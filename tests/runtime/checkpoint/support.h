@@ -60,7 +60,7 @@ void save_steps(const std::string& folder, int world, Slicing cut, const std::ve
 int64_t load_and_check(const std::string& folder, std::vector<std::string>& notes,
                        const std::string& resume = "auto");
 
-/// what() of the Error that `body` throws, or "" when it throws none.
+/// Text of the Error that `body` throws, or "" when it throws none.
 std::string error_of(const std::function<void()>& body);
 
 }  // namespace ltrain::test

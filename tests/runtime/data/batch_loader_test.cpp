@@ -104,7 +104,7 @@ TEST_CASE("loader: tokens beyond the next end with the sample, and with the docu
             bool counted = t + k < 8;
             ends += !counted;
             if (counted && apart && b.documents[row + k] != b.documents[row]) counted = false, ++crossing;
-            // Of what a mask leaves out, nothing on the way may be: each is another document's first token.
+            // Masked targets may not appear: each is the first token of another document.
             for (size_t on = 0; counted && mask && on <= k; ++on) counted = b.targets[row + on] >= 0;
             CHECK(b.mtp_targets[i] == (counted ? token + 1 : -1));
           }

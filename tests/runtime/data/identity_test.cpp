@@ -1,4 +1,4 @@
-// The identity of data: what it sees, what it does not mind; and files that are none.
+// The identity of data: changes that it sees, changes that it ignores, and broken files.
 #include "runtime/data/identity.h"
 
 #include <sys/mount.h>
@@ -53,8 +53,8 @@ TEST_CASE("the identity of content follows the bytes, and neither names nor plac
   CHECK(identity("deep/c", small, large) == one);
   CHECK(identity("d", small, large + "x") != one);
   CHECK(identity("d", small.substr(1), large) != one);
-  CHECK(identity("d", large, small) != one);  // which is which matters
-  // Of a file up to 1 MiB every byte counts; of a larger one the first, the last, and what is sampled.
+  CHECK(identity("d", large, small) != one);  // the order of sources matters
+  // Every byte of a file up to 1 MiB counts. A larger file counts by its first, last and sampled bytes.
   for (const size_t at : {size_t{0}, size_t{499}, size_t{999}}) {
     std::string changed = small;
     changed[at] ^= 1;

@@ -1,4 +1,4 @@
-// Which files are read, as what, and what is said of the others.
+// Files that are read, their formats, and messages about the others.
 #include "runtime/data/input_list.h"
 
 #include <sys/stat.h>

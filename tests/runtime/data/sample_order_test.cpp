@@ -42,7 +42,7 @@ TEST_CASE("permutation: a bijection for every size", "[data]") {
 }
 
 TEST_CASE("permutation: keys give unrelated orders", "[data]") {
-  // Where each of n indices lands over many keys is close to uniform: chi-square with n-1 degrees of freedom.
+  // The positions of n indices over many keys are close to uniform: chi-square with n-1 degrees of freedom.
   const int n = 50, keys = 20000;
   for (int index : {0, 1, 25, 49}) {
     std::vector<int> count(n);

@@ -23,7 +23,7 @@ class TempFolder {
 void write_file(const std::string& path, const std::string& bytes);  ///< makes the folders above it
 std::string read_file(const std::string& path);
 
-/// What the Error says that `f` throws, with "EXITCODE: " before it; "" if it throws none.
+/// Text of the Error that `f` throws, with "EXITCODE: " before it; "" if it throws none.
 std::string error_of(const std::function<void()>& f);
 
 struct Ran {

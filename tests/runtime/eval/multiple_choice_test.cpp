@@ -22,7 +22,7 @@ std::vector<Question> read(const std::string& text) {
   return read_questions(path);
 }
 
-/// What a file is refused with, without its folder.
+/// Text of the refusal of a file, without its folder.
 std::string refusal(const std::string& text) {
   try {
     read(text);
@@ -174,7 +174,7 @@ TEST_CASE("scores of choices are the losses of an evaluation, and the greatest i
         CHECK(a.chosen_by_length == best_by_length);
         chosen.push_back(a.chosen), by_length.push_back(a.chosen_by_length);
       });
-  CHECK(most < 1e-6);  // of fp32 logits
+  CHECK(most < 1e-6);  // bound for fp32 logits
   CHECK(result.questions == 3);
   CHECK(result.shortened == 1);
   int64_t right = 0, right_by_length = 0;

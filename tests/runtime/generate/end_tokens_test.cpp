@@ -54,7 +54,7 @@ TEST_CASE("end tokens come from every file of a folder that names one, each once
   write("special_tokens_map.json", R"({"eos_token": 3})");
   CHECK_THROWS_WITH(ends(), Contains("special_tokens_map.json: eos_token: expected a token's text, got 3"));
   write("special_tokens_map.json", "");
-  // A turn end that the tokenizer has, in both places of a chat template; <|im_end|> is no token here.
+  // A turn end that the tokenizer has, in both places of a chat template; <|im_end|> is unknown to it.
   const std::string text = "{{ '<s>' + message['content'] + '<|im_end|>' + '<|end|>' }}";
   write("chat_template.jinja", text);
   CHECK(ends() == Found{{500, "the turn end of the chat template in chat_template.jinja"}});

@@ -81,7 +81,7 @@ TEST_CASE("top-k keeps the k likeliest, top-p the fewest that reach p, after tem
   CHECK(seen(draws(options(1, 0, 0.97))) == std::set<int32_t>{0, 1, 3, 4});
   CHECK(seen(draws(options(1, 0, 0.6))) == std::set<int32_t>{1, 4});
   CHECK(seen(draws(options(4, 0, 0.6))) == std::set<int32_t>{1, 3, 4});  // flatter: more are needed
-  // Of what top-k leaves: 1 and 4 are all of it, so 0.45 is reached by one.
+  // Top-k leaves only 1 and 4, so one of them reaches 0.45.
   CHECK(seen(draws(options(1, 2, 0.45))) == std::set<int32_t>{1});
   CHECK(seen(draws(options(1, 2, 0.55))) == std::set<int32_t>{1, 4});
 }

@@ -5,7 +5,7 @@
 using namespace ltrain;
 
 namespace {
-/// What is shown when the text grows by one byte at a time, with "|" between what came at once.
+/// Text shown when it grows by one byte at a time, with "|" between parts that came at once.
 std::string shown(const std::string& text, std::vector<std::string> stops, bool* stopped = nullptr) {
   StopText t(std::move(stops));
   std::string out;
@@ -31,7 +31,7 @@ TEST_CASE("nothing from a stop string on is shown, and nothing that may be its b
   CHECK_FALSE(stopped);
   CHECK(shown("aab", {"ab"}) == "a|");
   CHECK(shown("stop here", {"", "here", "p h"}) ==
-        "s|t|o|");  // the one that begins first; an empty one is none
+        "s|t|o|");  // the one that begins first wins; an empty one is ignored
   CHECK(shown("x END", {"END"}) == "x| |");
   CHECK(shown("x EN", {"END"}, &stopped) == "x| |EN");
   CHECK_FALSE(stopped);

@@ -146,7 +146,7 @@ TEST_CASE("a Slurm step") {
                                  {"SLURM_NODEID", "0"},
                                  {"SLURM_LOCALID", "5"}});
   CHECK(detect_environment(one).coordinator_host == "127.0.0.1");
-  // What the user says wins.
+  // The user's value wins.
   e = detect_environment(with(kSlurm, {{"LTRAIN_COORDINATOR", "10.0.0.1:7000"}, {"LTRAIN_TOKEN", "secret"}}));
   CHECK((e.coordinator_host == "10.0.0.1" && e.coordinator_ports == std::vector<int>{7000} &&
          e.token == "secret"));
@@ -204,7 +204,7 @@ TEST_CASE("order and ambiguity") {
   // right one.
   CHECK(detect_environment(with(kSlurm, kOpenMpi)).source == "Open MPI");
   CHECK(detect_environment(with(kSlurm, kOpenMpi)).rank == 3);
-  // Half a set is no set.
+  // An incomplete set of variables is ignored.
   CHECK(detect_environment(without(kTorchrun, "WORLD_SIZE")).kind == Kind::single);
   CHECK(detect_environment(with(kSlurm, {{"RANK", "1"}})).source == "Slurm");
 }
@@ -260,7 +260,7 @@ std::vector<Described> every_environment() {
           {"MPICH", mpich, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MASTER_PORT"}}};
 }
 
-/// What every caller relies on.
+/// Guarantees that every caller relies on.
 void check_sane(const LaunchEnvironment& e) {
   CHECK((e.world_size >= 1 && e.world_size <= kMaxRanks && e.rank >= 0 && e.rank < e.world_size));
   CHECK((e.local_size >= 1 && e.local_size <= e.world_size && e.local_rank >= 0 &&

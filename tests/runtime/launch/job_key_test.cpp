@@ -39,7 +39,7 @@ TEST_CASE("a handshake that was overheard, turned around or changed in one bit p
   // On another connection, whose numbers are others.
   CHECK(key.judge(proofs, c, JobKey::greeting(kServerMagic)) == Kinship::none);
   CHECK(key.read_answer(answer, JobKey::greeting(kClientMagic), s) == Kinship::none);
-  // What a rank shows is not what a coordinator shows.
+  // A rank's proof differs from a coordinator's.
   CHECK(key.read_answer("S" + proofs.substr(0, 32), c, s) == Kinship::none);
   CHECK(key.judge(answer.substr(1) + answer.substr(1), c, s) == Kinship::none);
   // "same" does not follow from "same job".

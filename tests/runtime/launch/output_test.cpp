@@ -1,4 +1,4 @@
-// What the launcher keeps of the output of its ranks.
+// Output of ranks that the launcher keeps.
 #include "runtime/launch/output.h"
 
 #include <catch2/catch.hpp>

@@ -130,13 +130,13 @@ TEST_CASE("who hangs: a rank that does nothing and waits for nobody, or all, whe
   // It does not get on any more.
   ranks[1] = idle(10, false);
   CHECK(hung_rank(ranks) == 1);
-  // Bytes still come in at rank 2: a slow network is no hang.
+  // Bytes still arrive at rank 2: a slow network does not count as a hang.
   ranks = {idle(9999, true), idle(9999, true), idle(1, true)};
   CHECK(hung_rank(ranks) == -1);
   // All wait and nothing comes: a collective is lost.
   ranks[2] = idle(10, true);
   CHECK(hung_rank(ranks) == 0);
-  // Those that have ended do not count, and when all have there is none.
+  // Ended ranks do not count, and when all have ended there is no hang.
   ranks = {std::nullopt, idle(9999, true), idle(0, false)};
   CHECK(hung_rank(ranks) == -1);
   ranks[2] = std::nullopt;

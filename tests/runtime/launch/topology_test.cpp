@@ -1,4 +1,4 @@
-// What sits where in a host: a /sys of a test's own, with two sides of a machine.
+// Layout of a host, from a /sys that the test writes, with two sockets.
 #include <sched.h>
 
 #include <catch2/catch.hpp>
@@ -70,7 +70,7 @@ TEST_CASE("lists of cores as the kernel writes them, and back") {
   CHECK(cores_of("5") == Numbers{5});
   CHECK(cores_of("").empty());
   for (const char* text : {"0-3,8,10-11", "5", "0-127"}) CHECK(cores_text(cores_of(text)) == text);
-  // What is no such list ends where it goes wrong, and has no cores without bound.
+  // A malformed list ends at its first error, and never has an unbounded number of cores.
   CHECK(cores_of("1,x") == Numbers{1});
   CHECK(cores_of("0-4000000000").empty());
   CHECK(cores_of("7-3").empty());
@@ -118,7 +118,7 @@ TEST_CASE("a thread is bound to those of the cores that it may use, and what it 
   cpu_set_t may, same;
   int asked = -1, core = 0, seen = -1;
   Numbers of_none, of_unknown, of_one;
-  std::thread([&] {  // of its own, so that the test's other threads stay where they are
+  std::thread([&] {  // a thread of its own, so that the test's other threads keep their cores
     asked = sched_getaffinity(0, sizeof may, &may);
     while (core < CPU_SETSIZE - 1 && !CPU_ISSET(core, &may)) ++core;
     of_none = bind_to_cores({});

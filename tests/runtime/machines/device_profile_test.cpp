@@ -32,7 +32,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-/// What parse() says of `text`; "accepted" where it says nothing.
+/// Error text of parse() for `text`; "" if it accepts it.
 std::string refusal(const std::function<void()>& parse) {
   try {
     parse();
@@ -185,7 +185,7 @@ TEST_CASE("collectives are priced by the levels that their group spans", "[plan]
         Approx(bytes * 63 / 64 / (8 * nic)).epsilon(0.05));
   CHECK(cost.collective_seconds(collective("all_gather", rail, bytes)) ==
         Approx(bytes * 7 / 8 / nic).epsilon(0.01));
-  // Of an exchange seven of 63 parts stay inside; the rest go through the rank's own adapter.
+  // Seven of 63 parts of an exchange stay inside the node; the rest go through the rank's own adapter.
   OpCost exchange = collective("all_to_all", nodes, bytes);
   CHECK(cost.collective_seconds(exchange) == Approx(exchange.wire_bytes * 56 / 63 / nic).epsilon(0.01));
   OpCost send = collective("send", pair, bytes);

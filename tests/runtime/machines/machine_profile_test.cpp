@@ -1,5 +1,4 @@
-// Machine profiles: written and read back; what is no profile is refused with the path and the reason;
-// prices.
+// Machine profiles: written and read back; broken files are refused with path and reason; prices.
 #include "runtime/machines/machine_profile.h"
 
 #include <sys/stat.h>

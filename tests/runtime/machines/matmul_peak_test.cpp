@@ -60,7 +60,7 @@ TEST_CASE("a file of peaks that is damaged, or of numbers alone, is read as far 
   std::string text((std::istreambuf_iterator<char>(in)), {});
   const size_t open = text.find('{', 1), close = text.find('}');
   REQUIRE(close < text.size());
-  // As earlier versions wrote it.
+  // The format of earlier versions.
   std::ofstream(file.path) << text.substr(0, open) << "4e10" << text.substr(close + 1);
   CHECK(file.peaks().find(DType::f32, 2, 1).flops == 4e10);
   CHECK_FALSE(file.peaks().find(DType::f32, 2, 1).enough());
@@ -78,7 +78,7 @@ TEST_CASE("MFU is never above one, and a peak that was too low is said once", "[
   const std::string note = share.note(2, false);
   CHECK_THAT(note, Contains("step 2: computes 104.0 % of the fastest matmul that was measured here") &&
                        Contains("the next runs measure again"));
-  CHECK(share.of(52e9) == 0.5);  // of the step's rate from here on
+  CHECK(share.of(52e9) == 0.5);  // share of the step's rate from here on
   CHECK(share.of(110e9) == 1);
   CHECK(share.note(4, false).empty());
   PeakShare benched;

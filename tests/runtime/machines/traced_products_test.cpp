@@ -36,7 +36,7 @@ struct Trace {
                                    {"dur", us},
                                    {"args", std::move(args)}});
   }
-  /// Of thread `tid`, with kernels of so many microseconds, one after the other.
+  /// Trace of thread `tid`, with kernels of the given microseconds, one after the other.
   void op(const std::string& name, const json& dims, const json& types, const std::vector<double>& kernels,
           int tid = 1, const std::string& kernel = "gemm", bool launches = true) {
     json args = {{"External id", 100 + correlation}};
@@ -59,7 +59,7 @@ struct Trace {
 
 const json kBf16 = {"c10::BFloat16", "c10::BFloat16", "c10::BFloat16"};
 
-/// What a card of that share of its peak takes, in microseconds.
+/// Microseconds on a card at this share of its peak.
 double microseconds(double sustained, int64_t m, int64_t n, int64_t k, const std::string& type = "bf16") {
   DeviceProfile d = *find_builtin_device("h100");
   d.matmul.sustained.value = sustained;
@@ -88,10 +88,10 @@ TEST_CASE("a trace of PyTorch has the products that launched kernels, with their
   t.op("aten::bmm", {{4, 64, 32}, {4, 32, 16}}, {"float", "float"}, {3}, 2);
   t.op("aten::mm", {{64, 32}, {32, 16}}, {"float", "float"}, {2}, 2, "cutlass_80_tensorop_s1688gemm_64x64");
   t.op("aten::_scaled_mm", {{64, 32}, {32, 16}}, {"c10::Float8_e4m3fn", "c10::Float8_e4m3fn"}, {1}, 1, "x",
-       false);                                          // by its external id
+       false);                                          // matched by its external id
   t.op("aten::mm", nullptr, nullptr, {9});              // without shapes
   t.op("aten::mm", {{64, 32}, {32, 16}}, kBf16, {});    // launched nothing
-  t.op("aten::mul", {{64, 32}, {32, 16}}, kBf16, {5});  // is no product
+  t.op("aten::mul", {{64, 32}, {32, 16}}, kBf16, {5});  // not a matmul
   t.event("kernel", "other", 20, t.now, 50, {{"correlation", 9999}});
   TracedProducts p = products_of_pytorch_trace(t.text(), "trace");
   CHECK(p.card == "NVIDIA H100 80GB HBM3");
@@ -119,7 +119,7 @@ TEST_CASE("the rate of large products is taken from a trace, small ones are list
   CHECK_THAT(report, Contains("- bf16  1 x 64 x 4096 x 4096") &&
                          Contains("\n  bf16  1 x 8192 x 14336 x 4096                      5    84.7 %") &&
                          Contains("matmul.sustained = 0.700 (built in: 0.803)"));
-  // Of another card, by its name here or on the command line.
+  // A trace of another card, by its name here or on the command line.
   CHECK(imported(t.text(), {"h200", ""}).name == "h200-measured");
   CHECK_THAT(refused(t.text(), {"h300", ""}),
              Contains("no profile of the card h300 is built in; --card must be"));

@@ -1,4 +1,4 @@
-// What a plan prices attention's backward at: by whose kernels it is.
+// Prices of attention's backward in a plan, by the kernels that run it.
 #include <catch2/catch.hpp>
 
 #include "kernels/attention/attention.h"
@@ -48,7 +48,7 @@ TEST_CASE("ltrain's backward of attention is priced at seven products where the 
   price_as(theirs, find_trainer("published-kernels"));
   const double own = backward_seconds(ours, "attention_backward");
   CHECK(own / backward_seconds(theirs, "attention_backward") == Approx(7.0 / 5));
-  // What a card was measured at is of five products, forward of two, by rates of their own.
+  // Measured rates are those of five matmuls, and of two forward, each with its own rate.
   const Sum five = sum_of(ours, "attention_backward", {}), two = sum_of(ours, "attention_forward", {});
   CHECK(five.flops / two.flops == Approx(5.0 / 2));
   CHECK(backward_seconds(ours, "attention_forward") == backward_seconds(theirs, "attention_forward"));
@@ -79,7 +79,7 @@ TEST_CASE("a plan prices cuDNN's backward by its own rate, deterministic or not"
   const double own = backward_seconds(h200, "attention_backward");
   const double fast = backward_seconds(h200, std::string(kBackwardByCudnn), any_order);
   CHECK(own / fast == Approx(7.0 / 5));
-  // As published: 404 TFLOP/s at 4 Ki tokens.
+  // The published rate: 404 TFLOP/s at 4 Ki tokens.
   const double rate = sum_of(h200, name, asked).flops / backward_seconds(h200, name, asked);
   CHECK(rate / h200.device->under_load.value == Approx(404e12).epsilon(0.02));
   CHECK(backward_seconds(h200, name, asked) < own);

@@ -1,4 +1,4 @@
-// What a plan says beside its figures: changes that are enough where it does not fit, and MFU.
+// Advice of a plan: changes that are enough where it does not fit, and MFU.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -34,9 +34,9 @@ Recipe llama(const std::vector<std::string>& more, int ranks = 8) {
 }
 
 struct Shares {
-  double exposed = 0;  ///< of the time of all collectives of the tensor axis
+  double exposed = 0;  ///< share of the time of all collectives of the tensor axis
   int64_t arena = 0;
-  double seconds = 0;  ///< of a step
+  double seconds = 0;  ///< time of a step
 };
 
 Shares shares(std::vector<std::string> overrides, int ranks = 8) {
@@ -103,7 +103,7 @@ TEST_CASE("a plan with tensor-parallel products in parts exposes less than half 
   const Recipe turns = llama({"train.global_batch_size=4"});
   CHECK_FALSE(recipe::overlap_text(turns, true).empty());
   CHECK(recipe::overlap_text(turns, false).empty());
-  // Where micro-batches run by turns they hide more, and products are whole.
+  // Overlapped micro-batches hide more, and matmuls are not chunked.
   CHECK(of("parallel.pipeline=1", "auto").exposed == of("parallel.pipeline=1", "off").exposed);
   CHECK(of("parallel.pipeline=1", "on").exposed > of("parallel.pipeline=1", "off").exposed);
 }
@@ -183,7 +183,7 @@ TEST_CASE("a pair of a plan takes what its rank's pass took, and before that wha
       if (!schedule.order[r][i].with_next) continue;
       ++pairs;
       const auto took = [&](const pipeline::Timing& t) { return t.end[r][i] - t.start[r][i]; };
-      double pass = 0;  // of the slowest rank there
+      double pass = 0;  // the slowest rank
       for (const RankPlan& rank : ranks)
         if (mesh_of(recipe, rank.rank).coordinate(Axis::pipeline) == static_cast<int>(r)) {
           pass = std::max(pass, rank.actions[i].seconds);
@@ -215,7 +215,7 @@ TEST_CASE("a plan of ZeRO-1 and 2 gathers what others have updated beside the ne
     for (const CollectivePlan& c : p->ranks[0].collectives)
       if (c.op == "all_gather") gathers += c.seconds;
     for (const auto& [axis, seconds] : p->ranks[0].exposed) exposed += seconds;
-    double sums = 0;  // of gradients, of which a part is exposed whatever becomes of the gathers
+    double sums = 0;  // gradients, a part of which is exposed whatever becomes of the gathers
     for (const auto& [axis, seconds] : none.ranks[0].exposed) sums += seconds;
     REQUIRE(gathers > 0.01);
     CHECK(exposed < sums + 0.25 * gathers);  // the embedding's, which the first op needs

@@ -437,7 +437,7 @@ TEST_CASE("what no layout makes fit is refused with its arithmetic in two lines"
                                         std::ceil(parameters * plan.state_bytes / 32e9))) &&
                        Contains("256 cards at their peak of 125.0 TFLOP/s train at most"));
   CHECK_THAT(plan_text(plan, dense), Contains(text));
-  // What does not fit by its activations may fit in another layout.
+  // A model that does not fit by its activations may fit in another layout.
   const Plan smaller = make_plan(model("16"), card_profile("v100"));
   CHECK(impossible_text(smaller).empty());
 }

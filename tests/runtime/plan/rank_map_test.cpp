@@ -1,4 +1,4 @@
-// Where ranks are said to be.
+// Locations of ranks in the map.
 #include "runtime/plan/rank_map.h"
 
 #include <catch2/catch.hpp>

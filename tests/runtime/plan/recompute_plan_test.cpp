@@ -1,4 +1,4 @@
-// What recompute.granularity: auto chooses, and what a recipe's words come to.
+// The choice of recompute.granularity: auto, and the policies that a recipe's words mean.
 #include <catch2/catch.hpp>
 
 #include "runtime/plan/plan.h"

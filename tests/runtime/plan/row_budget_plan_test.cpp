@@ -79,7 +79,7 @@ TEST_CASE("a budget of rows: even routing costs no time, what is beyond is compu
   for (const int skew : {2, 4}) {
     INFO("skew " << skew);
     const Plan free = plan({}, skew), p = plan({"model.moe.row_budget=1"}, skew);
-    // Of an expert's products up to its activation, two of three are made again, of all slices but one.
+    // Two of three matmuls of an expert up to its activation are made again, in all slices but one.
     CHECK(flops(p, "grouped_matmul") ==
           Approx(flops(without, "grouped_matmul") * (skew + 2.0 / 3 * (skew - 1))));
     for (const char* op : {"grouped_matmul_dx", "grouped_matmul_dw"})

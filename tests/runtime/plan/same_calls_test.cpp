@@ -1,4 +1,4 @@
-// What ranks of a group call, compared before a run.
+// Calls of the ranks of a group, compared before a run.
 #include "runtime/plan/same_calls.h"
 
 #include <catch2/catch.hpp>

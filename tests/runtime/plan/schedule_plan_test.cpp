@@ -101,7 +101,7 @@ TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[
   Recipe stages = r;
   stages.parallel.pipeline = 2;
   const double one = seconds(r), two = seconds(stages);
-  // By the timeline of one stage: from the embedding's forward to its backward.
+  // Time on the timeline of one stage: from the embedding's forward to its backward.
   double begin = 1e9, end = 0, ops = 0;
   for (const TraceEntry& e : step_entries(r, h100, 0)) {
     if (e.stream != "compute" ||
@@ -206,7 +206,7 @@ TEST_CASE("what a pipeline's backward computes again is in the time of its actio
   const double nothing = step({}), all = step(RecomputeOptions{1, -1, {}}),
                half = step(RecomputeOptions{1, 2, {}});
   const double forward = sum(layer_costs(r, builtin_profile(2)).forward);
-  CHECK(all > nothing + forward / 2);  // of a stage's layers, for each of its micro-batches
+  CHECK(all > nothing + forward / 2);  // bytes of a stage's layers, for each of its micro-batches
   CHECK((half - nothing) / (all - nothing) == Approx(0.5).epsilon(0.15));  // two of a stage's four layers
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("recompute: auto on a pipeline asks what fits a stage, not the whole m
   r.recompute.budget = fmt::format("{} MiB", stored.ranks[0].total_bytes / (1 << 20) + 1);
   const Plan fits = make_plan(r, builtin_profile(2));
   CHECK(fits.ranks[0].total_bytes == stored.ranks[0].total_bytes);  // the whole model on one rank would not
-  Recipe whole = r;                                                 // which does not fit
+  Recipe whole = r;                                                 // does not fit
   whole.parallel.pipeline = 1;
   CHECK_THROWS_WITH(make_plan(whole, builtin_profile(2)), Contains("recompute.budget"));
 }

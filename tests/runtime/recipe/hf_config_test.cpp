@@ -12,7 +12,7 @@ using Catch::Contains;
 
 namespace {
 
-/// What a key of the recipe has, as JSON.
+/// Value of a key of the recipe, as JSON.
 json setting(const Recipe& r, const std::string& path) {
   const Key* key = find_key(path);
   REQUIRE(key);
@@ -158,7 +158,7 @@ TEST_CASE("a changed key changes the model, is refused, or is harmless", "[recip
           CHECK_FALSE(differs);
           CHECK(std::count(key.accepted.begin(), key.accepted.end(), value) == 1);
         } else {
-          // What is taken is what is computed: the value, or the derived one for null.
+          // The accepted value is the one that is computed: given, or derived for null.
           CHECK((value.is_null() || same(setting(*with.recipe, key.path), value)));
           seen = seen || differs;
         }
@@ -201,7 +201,7 @@ TEST_CASE("a key of a config.json that nobody knows is refused, unless the recip
   json plain = small("llama");
   plain["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
   json extra = plain;
-  extra["rope_scaling"]["attn_factor"] = 0.878;  // of a published config.json; transformers warns
+  extra["rope_scaling"]["attn_factor"] = 0.878;  // from a published config.json; transformers warns
   CHECK_THAT(load(extra).refusal,
              Contains("F: rope_scaling.attn_factor = 0.878: is not a key of llama that ltrain knows") &&
                  Contains("set model.from_ignore: [rope_scaling.attn_factor], or --from-ignore "
@@ -260,7 +260,7 @@ TEST_CASE("a sliding window that hides no token is none", "[recipe]") {
              Contains("layer_types: has \"linear_attention\""));
   json config = small("mixtral");
   config["sliding_window"] = 256;
-  CHECK(load(config, ", max_position_embeddings: 256").recipe);  // as the recipe has it
+  CHECK(load(config, ", max_position_embeddings: 256").recipe);  // the recipe's form
 }
 
 TEST_CASE("windows are of the layers that transformers' class gives them to", "[recipe]") {
@@ -387,7 +387,7 @@ TEST_CASE("the shape can come from a Hugging Face config.json", "[recipe]") {
   CHECK(g.notes.empty());
   CHECK(parse(dump_yaml(g)).model.hidden_size == 768);  // the dump needs the file no more
 
-  // What the file leaves out has the default of Hugging Face's class, not of ltrain.
+  // A key that the file leaves out has the default of Hugging Face's class, not of ltrain.
   const TemporaryFile bare(R"({"model_type": "llama"})");
   const Recipe b = parse("model:\n  from: " + bare.path + "\n");
   CHECK(b.model.hidden_size == 4096);

@@ -1,4 +1,4 @@
-// What becomes of a config.json of DeepSeek-V2 and V3: latents, dense first layers, groups of experts.
+// Reading a config.json of DeepSeek-V2 and V3: latents, dense first layers, groups of experts.
 #include <catch2/catch.hpp>
 
 #include "tests/runtime/recipe/hf_config_support.h"
@@ -43,7 +43,7 @@ TEST_CASE("a config.json of DeepSeek-V3 sets latents, dense layers, groups and t
   CHECK(m.moe.routed_scaling_factor == 2.5);
   CHECK(m.moe.bias_update_rate == 0.001);
   CHECK(m.moe.shared_experts == 1);
-  const double scale = 0.1 * 0.5 * std::log(40.0) + 1;  // of queries and of keys
+  const double scale = 0.1 * 0.5 * std::log(40.0) + 1;  // width of queries and of keys
   CHECK(m.attention_scale() == Approx(scale * scale / std::sqrt(24.0)));
 }
 

@@ -77,7 +77,7 @@ TEST_CASE("longrope is read as transformers reads it, under its older names in p
     CHECK(l.recipe->model.rotary_dim() == 12);
     CHECK(s.type == RopeType::longrope);
     CHECK(s.original_max_position_embeddings == 128);
-    CHECK(s.factor == 4);  // of 512 positions
+    CHECK(s.factor == 4);  // 512 positions
     CHECK((s.short_factor.back() == 6 && s.long_factor.front() == 1.5));
     CHECK_FALSE(s.attention_factor);
   }
@@ -106,7 +106,7 @@ TEST_CASE("longrope is read as transformers reads it, under its older names in p
              Contains("number 3 must be above 0"));
   CHECK_THAT(phi3("longrope", json::object(), {{"long_factor", 3}}).refusal,
              Contains("needs a list of numbers"));
-  // Of the other families the length is inside, or all positions.
+  // The other families have the length inside, or use all positions.
   json llama = small("llama");
   llama["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 3.0}};
   CHECK_THAT(load(llama).refusal,
@@ -174,7 +174,7 @@ TEST_CASE("Gemma 3's rotations by kind of layer, as both generations write them"
   config["layer_types"] = {"full_attention", "full_attention"};
   const Loaded ignored = load(config, ", from_ignore: [layer_types]");
   REQUIRE(ignored.recipe);
-  CHECK(ignored.recipe->model.window(0) == 128);  // as without the key
+  CHECK(ignored.recipe->model.window(0) == 128);  // the same without the key
   CHECK_THAT(load({{"model_type", "gemma3"}, {"text_config", small("gemma3_text")}}).refusal,
              Contains("F: text_config: is a part of a model of more than texts"));
 }

@@ -1,4 +1,4 @@
-// What recipes say of numbers: phases, eight bits, and the plan of a run that changes between them.
+// Precision in recipes: phases, eight bits, and the plan of a run that changes between them.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"

@@ -232,7 +232,7 @@ TEST_CASE("the resolved dump reads back to itself", "[recipe]") {
 }
 
 TEST_CASE("nothing of a recipe reaches a terminal as it is", "[recipe]") {
-  // ESC, a C1 control, a mark of writing direction, bytes that are no UTF-8, an overlong ESC.
+  // ESC, a C1 control, a mark of writing direction, invalid UTF-8, an overlong ESC.
   const std::vector<std::string> hostile = {"\x1b[31mred",
                                             "\xc2\x9b"
                                             "31m",

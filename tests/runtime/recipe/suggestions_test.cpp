@@ -26,7 +26,7 @@ void try_advice(const BadRecipe& bad, Counts& counts) {
   std::string text = refusal(bad);
   if (text == "(accepted)") return;
   ++counts.refused;
-  if (bad.ranks > 0) {  // what is wrong whatever the number of ranks is told without looking at them
+  if (bad.ranks > 0) {  // errors for any number of ranks are found without looking at the ranks
     BadRecipe alone = bad;
     alone.ranks = 0;
     if (refusal(alone) != "(accepted)") return try_advice(alone, counts);

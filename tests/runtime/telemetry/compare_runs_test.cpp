@@ -36,7 +36,7 @@ TEST_CASE("runs are compared at steps that all have", "[telemetry]") {
   INFO(text);
   CHECK_THAT(text, Contains("runs/a") && Contains("runs/b") && Contains("loss at the same steps"));
   CHECK_THAT(text, Contains("         2            3.0000            3.5000\n"));
-  CHECK_THAT(text, !Contains("\n         4  "));               // of the first alone
+  CHECK_THAT(text, !Contains("\n         4  "));               // only in the first run
   CHECK_THAT(text, Contains("1.7500") && Contains("3.7500"));  // held out
   std::vector<RunReport> apart{run("a", {1, 2}), run("b", {1, 2})};
   apart[1].first_step = 10, apart[1].last_step = 11;

@@ -73,7 +73,7 @@ class Variables {
   std::vector<std::pair<std::string, std::optional<std::string>>> old_;
 };
 
-/// What `write` puts on stderr, which is a pipe, or a terminal of `columns`.
+/// Output of `write` on stderr, which is a pipe, or a terminal of `columns`.
 std::string stderr_of(bool terminal, const std::function<void()>& write, int columns = 120) {
   int read_end = -1, write_end = -1;
   if (terminal) {
@@ -294,7 +294,7 @@ TEST_CASE("a terminal keeps a whole line of each interval, and shows the steps b
         for (int64_t s : {1, 2, 3, 4, 100}) p.step(metrics(s));
       },
       80);
-  // What a terminal still shows: a carriage return and an erasure take away what is left of them in the line.
+  // Text that a terminal still shows: a carriage return and an erasure remove the rest of the line.
   std::vector<std::string> kept;
   std::stringstream in(text);
   for (std::string line; std::getline(in, line);) {

@@ -22,7 +22,7 @@ class Metrics : public TemporaryFolder {
 
 std::string step(int64_t n, const std::string& more) { return fmt::format("{{\"step\":{}{}}}\n", n, more); }
 
-/// What a trainer writes, of 300 steps of two layers of four experts, the first of which is dense.
+/// Files of a trainer with 300 steps of two layers of four experts, the first of which is dense.
 std::string run_of_moe(const std::string& folder, bool budgeted = false) {
   MetricsWriter writer(folder, false, 0);
   for (int64_t i = 1; i <= 300; ++i) {

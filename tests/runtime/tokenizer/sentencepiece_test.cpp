@@ -104,7 +104,7 @@ TEST_CASE("SentencePiece: each part of a model decides ids", "[data][tokenizer]"
     CHECK(t->hash() != before->hash());
     return differences(*t, cases_of(name));
   };
-  CHECK(changed("bpe-bytes", number(99, 1)) == 0);  // of no meaning
+  CHECK(changed("bpe-bytes", number(99, 1)) == 0);  // without a meaning
   CHECK(changed("bpe-bytes", trainer(number(3, 1))) > 0);
   CHECK(changed("unigram-bytes", trainer(number(3, 2))) > 0);
   CHECK(changed("bpe-bytes", normalizer(number(3, 0))) > 0);
@@ -123,7 +123,7 @@ TEST_CASE("SentencePiece: merges go by score, the leftmost of equals first", "[d
   CHECK(t->encode("xyabz") == std::vector<int32_t>{0, 1, 0});  // a run of unknown characters is one
   CHECK(t->decode({1, 0, 5}) == "ab \xE2\x81\x87 c");
   CHECK(made(kSmall + piece("bcz", -0.5))->encode("abcz") == std::vector<int32_t>{1, 5, 0});
-  // A character that is no piece of its own is in one all the same.
+  // A character without a piece of its own is part of another piece.
   CHECK(made(kSmall + piece("cz", -0.5))->encode("abcz") == std::vector<int32_t>{1, 6});
 }
 

@@ -44,7 +44,7 @@ int differences(Tokenizer& t, const std::vector<json>& cases) {
   return wrong;
 }
 
-/// What is said of llama3's file after `change`.
+/// Error text for llama3's file after `change`.
 std::string refusal(const std::function<void(json&)>& change, const std::string& name = "llama3") {
   json j = golden(name);
   change(j);
@@ -154,7 +154,7 @@ TEST_CASE("tokenizer.json: tokens around a text and at the end of documents", "[
   CHECK(named->bos() == begin);
   CHECK(named->eot() == end);
   CHECK(named->hash() == bare->hash());
-  CHECK(make_huggingface_tokenizer(f.path(), {"", "<s>"})->eot() == begin);  // what is given goes first
+  CHECK(make_huggingface_tokenizer(f.path(), {"", "<s>"})->eot() == begin);  // given values win
   CHECK_THAT(error_of([&] {
                make_huggingface_tokenizer(f.path(), {"", "<no>"});
              }),
@@ -245,7 +245,7 @@ TEST_CASE("regex: constructs mean what they mean to the engines they are written
     return r.next(text, 0, m) && m.begin == 0 && m.end == text.size();
   };
   CHECK(whole("\\s", "\xc2\x85"));
-  CHECK_FALSE(whole("\\s", "\xe1\xa0\x8e"));  // U+180E is no White_Space, though PCRE2's \s has it
+  CHECK_FALSE(whole("\\s", "\xe1\xa0\x8e"));  // PCRE2's \s has U+180E, which is outside White_Space
   CHECK(whole("\\w", "\xcd\x85"));            // U+0345: Alphabetic, not in PCRE2's \w
   CHECK(whole("(?i:'s)", "'\xc5\xbf"));
   CHECK(whole("[^\\s\\p{L}]+",

@@ -66,7 +66,7 @@ TEST_CASE("a recipe for several nodes is planned on one machine", "[train]") {
   };
   CHECK(equal(planned({"parallel.data=16", "launch.ranks_per_node=8"}), 16, 8));
   CHECK(equal(planned({"parallel.data=16"}), 16, 16));
-  CHECK(equal(planned({"parallel.tensor=2"}), 2, 2));  // as `run` starts them
+  CHECK(equal(planned({"parallel.tensor=2"}), 2, 2));  // the same number as `run` starts
   CHECK(equal(planned({}, 8), 8, 8));
   CHECK(equal(planned({"launch.ranks_per_node=8"}, 0, 64), 64, 8));
 }
@@ -84,7 +84,7 @@ TEST_CASE("ranks on cards that nothing lays out on nodes are on nodes of eight",
   CHECK(equal(planned(64, "h100", {"launch.ranks_per_node=4"}), 64, 4));
   CHECK(planned(64, "h100", {"launch.ranks_per_node=64"}).node.cards == 0);
   CHECK(equal(planned(0, "h100", {"parallel.data=48"}), 48, 8));
-  // What the environment says of nodes is no assumption.
+  // Nodes from the environment are not an assumption.
   LaunchEnvironment nodes;
   nodes.kind = Kind::node;
   nodes.nodes = 4;

@@ -134,7 +134,7 @@ TEST_CASE("schedules of a recipe: lengths are filled in from train_steps", "[tra
 
 TEST_CASE("cycles decay from lr again, each to min_lr") {
   LrSchedule s = schedule(LrDecayStyle::cosine, 10, 110);
-  s.lr_num_cycles = 4;  // of 25 steps
+  s.lr_num_cycles = 4;  // 25 steps
   const LrSchedule one = schedule(LrDecayStyle::cosine, 10, 35);
   for (int64_t t = 11; t <= 110; ++t)
     CHECK(learning_rate(optimizer(), s, t) == Approx(learning_rate(optimizer(), one, 11 + (t - 11) % 25)));
@@ -144,7 +144,7 @@ TEST_CASE("cycles decay from lr again, each to min_lr") {
 }
 
 TEST_CASE("every key of every schedule changes learning rates, or the recipe is told that it does not") {
-  // Of each key a value that is not what a recipe without it gets.
+  // A value of each key that differs from the default.
   const std::vector<std::pair<std::string, std::string>> keys{
       {"optimizer.min_lr", "2.0e-4"},       {"schedule.lr_warmup_steps", "3"},
       {"schedule.lr_decay_steps", "12"},    {"schedule.lr_num_cycles", "2"},

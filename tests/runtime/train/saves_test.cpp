@@ -15,7 +15,7 @@ TEST_CASE("saves to come equal those that a loop over the steps makes", "[train]
           r.checkpoint.save_interval = every;
           r.checkpoint.save_at_end = at_end;
           int64_t made = 0;
-          for (int64_t step = from + 1; step <= steps; ++step)  // as Trainer::run
+          for (int64_t step = from + 1; step <= steps; ++step)  // the same rule as Trainer::run
             made += (every > 0 && step % every == 0) || (step == steps && at_end);
           INFO(steps << " steps, every " << every << ", at end " << at_end << ", from " << from);
           // An early stop makes one where none was left, unless there is nothing to do or saving is off.

@@ -1,4 +1,4 @@
-// Which tensors of a Hugging Face folder are read, and which weights an export refuses.
+// Tensors of a Hugging Face folder that are read, and weights that an export refuses.
 #include <catch2/catch.hpp>
 
 #include <cstring>

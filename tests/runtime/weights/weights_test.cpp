@@ -42,7 +42,7 @@ TEST_CASE("folders as transformers writes them come in and go out bit for bit", 
       const ExportReport out = export_to(at + "-checkpoint", at + "-out");
       CHECK(out.dtype == DType::bf16);
       CHECK((read_tensors(at + "-out") == tensors));
-      // What transformers reads of the new config.json is what it reads of its own.
+      // transformers reads the same from the new config.json as from its own.
       const json config = read_json(at + "-out/config.json");
       CHECK(config["architectures"] == model["config"]["architectures"]);
       CHECK(config["torch_dtype"] == "bfloat16");
@@ -79,7 +79,7 @@ TEST_CASE("an export of several files has an index, and comes in again", "[weigh
   export_to(t.path + "/again", t.path + "/out2");
   CHECK((read_tensors(t.path + "/out2") == tensors));
 
-  // As another type: rounded to nearest, as a float is.
+  // Conversion to another type rounds to nearest.
   const ExportReport wide =
       export_to(t.path + "/again", t.path + "/fp32", [](ExportOptions& o) { o.dtype = DType::f32; });
   CHECK(wide.dtype == DType::f32);
@@ -265,7 +265,7 @@ TEST_CASE("modules that predict more tokens come in and go out bit for bit", "[w
   CHECK_THAT(open("/checkpoint", 0), Contains("model.num_nextn_predict_layers is 1 there and 0 here"));
   CHECK_THAT(open("/checkpoint", 1), !Contains("there and"));
   CHECK_THAT(error_of([&] { open("/in", 2); }), Contains("model.layers.4.enorm.weight"));
-  // What is no copy is refused: it would be lost.
+  // A tensor that differs from its copy is refused, because it would be lost.
   for (const char* copy : {"embed_tokens", "shared_head.head"}) {
     Tensors other = tensors;
     other.at(fmt::format("model.layers.3.{}.weight", copy)).bytes[5000] ^= 1;
@@ -353,7 +353,7 @@ TEST_CASE("a folder that is not whole, or of another model, is refused by name, 
         write_file(f + "/config.json", "{\"model_type\": \"llama\", \"odd\": 1}");
       },
       "odd");
-  // What is there is not replaced.
+  // Existing files are not replaced.
   write_folder(t.path + "/good", model["config"], whole);
   make_folders(t.path + "/mine");
   write_file(t.path + "/mine/file", "x");
@@ -435,7 +435,7 @@ TEST_CASE("what is put into the folder while it is written is not removed") {
     write_text_file(path + "/mine", "text");
     CHECK_THAT(error_of([&] { folder.commit(); }), Contains("nothing of it is replaced"));
   }
-  CHECK(list_folder(t.path) == std::vector<std::string>{"out"});  // what was written is gone
+  CHECK(list_folder(t.path) == std::vector<std::string>{"out"});  // written files are gone
   CHECK(list_folder(path) == std::vector<std::string>{"mine"});
   std::filesystem::remove(path + "/mine");
   NewFolder folder(path);

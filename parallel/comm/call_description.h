@@ -1,4 +1,4 @@
-// What ranks tell each other about a call before its data, and the message slots that keep calls apart.
+// Notes that ranks exchange about a call before its data, and the message slots that separate calls.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -7,12 +7,13 @@
 
 namespace ltrain {
 
-/// What a rank is about to do, sent to every other rank before the data. Same layout everywhere: ranks of one
-/// job run one binary.
+/// Description of a rank's next call, sent to every other rank before the data. The layout is the same
+/// everywhere: ranks of one job run one binary.
 struct Note {
   uint64_t sequence = 0;
   int64_t elements = 0;
-  int64_t pair_elements = 0;  // all_to_all: what the sender of the note sends to its reader; send: all of it
+  // all_to_all: elements from the sender to the reader of the note; send: all elements
+  int64_t pair_elements = 0;
   int32_t peer = -1;
   uint8_t op = 0, dtype = 0, reduce = 0, unused = 0;
   uint64_t unused2 = 0;
@@ -44,8 +45,8 @@ inline uint64_t mix(uint64_t h, uint64_t v) {  // splitmix64 of a running hash
   return h ^ (h >> 31);
 }
 
-// Message slots. Data travels in slots made from the call's own description, so that ranks that disagree
-// never write into each other's tensors, whatever they do next.
+// Message slots. The slot of data is a hash of the call's description: ranks that disagree never write into
+// each other's tensors.
 inline constexpr uint64_t kNoteSlot = 1, kTransferNoteSlot = 2;
 inline uint64_t data_slot(const CollectiveInfo& i, int64_t pair_bytes) {
   uint64_t h = mix(mix(0, i.sequence), static_cast<uint64_t>(i.elements));

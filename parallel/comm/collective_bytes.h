@@ -1,4 +1,4 @@
-// How many bytes one rank sends in a collective: one formula, for counting, for the plan and for its prices.
+// Bytes that one rank sends in a collective: one formula for counting, for the plan and for its prices.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -26,8 +26,8 @@ constexpr const char* collective_name(CollectiveOp op) {
   return names[static_cast<int>(op)];
 }
 
-/// Rank r's part of `elements` cut into n parts: [begin, begin + count). All parts are ceil(elements / n)
-/// long but the last ones, which may be shorter or empty.
+/// Rank r's part of `elements` divided into n parts: [begin, begin + count). All parts have ceil(elements /
+/// n) elements except the last ones, which may be shorter or empty.
 struct PartRange {
   int64_t begin = 0, count = 0;
 };
@@ -38,12 +38,12 @@ constexpr PartRange part_of(int64_t elements, int n, int r) {
 }
 
 /// Bytes that `rank` of `n` sends. `bytes` is the size of
-///   all_reduce: the tensor (whole elements of `element_size`); reduce-scatter phase plus all-gather phase;
-///   all_gather: the gathered output;  reduce_scatter: the whole input;
+///   all_reduce: the tensor (full elements of `element_size`); reduce-scatter phase plus all-gather phase;
+///   all_gather: the gathered output;  reduce_scatter: the full input;
 ///   all_to_all: the input;
 ///   broadcast: the tensor (the root sends it n-1 times);  reduce: the tensor (all but the root send it);
-///   send, send_recv: what is sent;  recv, barrier: nothing.
-/// `own_bytes` (all_to_all only): the part that stays here; -1 means an n-th.
+///   send, send_recv: the sent tensor;  recv, barrier: 0.
+/// `own_bytes` (all_to_all only): the part that stays on the rank; -1: one n-th.
 constexpr int64_t collective_wire_bytes(CollectiveOp op, int64_t bytes, int n, int rank,
                                         int64_t element_size = 1, int root = 0, int64_t own_bytes = -1) {
   if (n <= 1) return 0;

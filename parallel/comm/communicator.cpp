@@ -57,23 +57,27 @@ Communicator::Communicator(int rank, int size, std::string name, AxisSet axes)
       axes_(axes),
       name_(std::move(name)),
       flight_(std::make_shared<FlightRecord>(name_)) {
-  LT_CHECK(size >= 1 && rank >= 0 && rank < size, "rank {} of a group of {}", rank, size);
+  LT_CHECK(size >= 1 && rank >= 0 && rank < size, "expected a rank of a group of {}, got rank {}", size,
+           rank);
 }
 
 void Communicator::record_meta(Stream&, const CollectiveCall& call) {
-  LT_CHECK(false, "group \"{}\": {} on a meta stream needs a recording group", name_, to_string(call.info));
+  LT_CHECK(false, "group \"{}\": expected a recording group for {} on a meta stream, got another one", name_,
+           to_string(call.info));
 }
 
 void Communicator::check_tensor(const Stream& s, CollectiveOp op, const Tensor& t) const {
-  LT_CHECK(t.device == s.device(), "group \"{}\": {} of a tensor on another device than stream \"{}\"", name_,
-           collective_name(op), s.name());
-  LT_CHECK(t.defined() || t.elements() == 0, "group \"{}\": {} of an undefined tensor", name_,
+  LT_CHECK(t.device == s.device(),
+           "group \"{}\": expected a tensor on the device of stream \"{}\" for {}, got one on another device",
+           name_, s.name(), collective_name(op));
+  LT_CHECK(t.defined() || t.elements() == 0,
+           "group \"{}\": expected a defined tensor for {}, got an undefined one", name_,
            collective_name(op));
 }
 
 void Communicator::check_peer(CollectiveOp op, int peer) const {
-  LT_CHECK(peer >= 0 && peer < size_, "group \"{}\": {} with rank {} of {}", name_, collective_name(op), peer,
-           size_);
+  LT_CHECK(peer >= 0 && peer < size_, "group \"{}\": expected a peer from 0 to {} for {}, got rank {}", name_,
+           size_ - 1, collective_name(op), peer);
 }
 
 namespace {
@@ -84,7 +88,7 @@ bool is_transfer(CollectiveOp op) {
 
 }  // namespace
 
-/// Calls of one recording, in their order.
+/// Calls of one capture, in order.
 struct Communicator::Recorded {
   const Recording* recording = nullptr;
   std::vector<CollectiveInfo> calls;
@@ -119,7 +123,7 @@ void Communicator::count_recorded(Stream& s, const Recorded& recorded) {
 void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> body) {
   const CollectiveOp op = call.info.op;
   const bool transfer = is_transfer(op);
-  // Fault injection: one rank leaves out a collective, or makes it with another size.
+  // Fault injection: one rank skips a collective, or changes its size.
   const FaultAction fault = transfer ? FaultAction::none : LT_FAULT_POINT("collective.enter");
   if (fault == FaultAction::skip) return;
   if (fault == FaultAction::corrupt) call.info.elements += 1;
@@ -160,7 +164,8 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
 void Communicator::all_reduce(Stream& s, Tensor t, ReduceOp reduce) {
   const CollectiveOp op = CollectiveOp::all_reduce;
   check_tensor(s, op, t);
-  LT_CHECK(reducible(t.dtype), "group \"{}\": all_reduce of {}", name_, dtype_name(t.dtype));
+  LT_CHECK(reducible(t.dtype), "group \"{}\": expected a reducible dtype for all_reduce, got {}", name_,
+           dtype_name(t.dtype));
   const int64_t wire = collective_wire_bytes(op, t.bytes(), size_, rank_, dtype_size(t.dtype));
   run(s, {{op, 0, t.elements(), t.dtype, reduce}, t, t, wire},
       [this, t, reduce] { do_all_reduce(t, reduce); });
@@ -170,10 +175,11 @@ void Communicator::all_gather(Stream& s, Tensor out, Tensor in) {
   const CollectiveOp op = CollectiveOp::all_gather;
   check_tensor(s, op, out);
   check_tensor(s, op, in);
-  LT_CHECK(out.dtype == in.dtype, "group \"{}\": all_gather of {} into {}", name_, dtype_name(in.dtype),
-           dtype_name(out.dtype));
-  LT_CHECK(out.elements() == size_ * in.elements(), "group \"{}\": all_gather of {} from {} ranks into {}",
-           name_, to_string(in.shape), size_, to_string(out.shape));
+  LT_CHECK(out.dtype == in.dtype, "group \"{}\": expected out of {} for all_gather, got {}", name_,
+           dtype_name(in.dtype), dtype_name(out.dtype));
+  LT_CHECK(out.elements() == size_ * in.elements(),
+           "group \"{}\": expected out of {} times the elements of in for all_gather, got in {} and out {}",
+           name_, size_, to_string(in.shape), to_string(out.shape));
   const int64_t wire = collective_wire_bytes(op, out.bytes(), size_, rank_);
   run(s, {{op, 0, out.elements(), out.dtype}, out, in, wire}, [this, out, in] { do_all_gather(out, in); });
 }
@@ -182,12 +188,14 @@ void Communicator::reduce_scatter(Stream& s, Tensor out, Tensor in) {
   const CollectiveOp op = CollectiveOp::reduce_scatter;
   check_tensor(s, op, out);
   check_tensor(s, op, in);
-  LT_CHECK(out.dtype == in.dtype, "group \"{}\": reduce_scatter of {} into {}", name_, dtype_name(in.dtype),
-           dtype_name(out.dtype));
-  LT_CHECK(reducible(in.dtype), "group \"{}\": reduce_scatter of {}", name_, dtype_name(in.dtype));
-  LT_CHECK(in.elements() == size_ * out.elements(),
-           "group \"{}\": reduce_scatter of {} over {} ranks into {}", name_, to_string(in.shape), size_,
-           to_string(out.shape));
+  LT_CHECK(out.dtype == in.dtype, "group \"{}\": expected out of {} for reduce_scatter, got {}", name_,
+           dtype_name(in.dtype), dtype_name(out.dtype));
+  LT_CHECK(reducible(in.dtype), "group \"{}\": expected a reducible dtype for reduce_scatter, got {}", name_,
+           dtype_name(in.dtype));
+  LT_CHECK(
+      in.elements() == size_ * out.elements(),
+      "group \"{}\": expected in of {} times the elements of out for reduce_scatter, got in {} and out {}",
+      name_, size_, to_string(in.shape), to_string(out.shape));
   const int64_t wire = collective_wire_bytes(op, in.bytes(), size_, rank_);
   run(s, {{op, 0, in.elements(), in.dtype}, out, in, wire}, [this, out, in] { do_reduce_scatter(out, in); });
 }
@@ -197,10 +205,12 @@ void Communicator::all_to_all(Stream& s, Tensor out, Tensor in) {
   check_tensor(s, op, out);
   check_tensor(s, op, in);
   LT_CHECK(out.dtype == in.dtype && out.elements() == in.elements(),
-           "group \"{}\": all_to_all of {} {} into {} {}", name_, to_string(in.shape), dtype_name(in.dtype),
-           to_string(out.shape), dtype_name(out.dtype));
-  LT_CHECK(in.elements() % size_ == 0, "group \"{}\": all_to_all of {} elements over {} ranks: must divide",
-           name_, in.elements(), size_);
+           "group \"{}\": expected in and out of the same dtype and elements for all_to_all, got in {} {} "
+           "and out {} {}",
+           name_, to_string(in.shape), dtype_name(in.dtype), to_string(out.shape), dtype_name(out.dtype));
+  LT_CHECK(in.elements() % size_ == 0,
+           "group \"{}\": expected a multiple of {} elements for all_to_all, got {}", name_, size_,
+           in.elements());
   const int64_t wire = collective_wire_bytes(op, in.bytes(), size_, rank_);
   std::vector<int64_t> parts(static_cast<size_t>(size_), in.elements() / size_);
   run(s, {{op, 0, in.elements(), in.dtype}, out, in, wire},
@@ -212,11 +222,11 @@ void Communicator::all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t
   const CollectiveOp op = CollectiveOp::all_to_all;
   check_tensor(s, op, out);
   check_tensor(s, op, in);
-  LT_CHECK(out.dtype == in.dtype, "group \"{}\": all_to_all_v of {} into {}", name_, dtype_name(in.dtype),
-           dtype_name(out.dtype));
+  LT_CHECK(out.dtype == in.dtype, "group \"{}\": expected out of {} for all_to_all_v, got {}", name_,
+           dtype_name(in.dtype), dtype_name(out.dtype));
   LT_CHECK(static_cast<int>(out_rows.size()) == size_ && static_cast<int>(in_rows.size()) == size_,
-           "group \"{}\": all_to_all_v with {} and {} row counts for {} ranks", name_, in_rows.size(),
-           out_rows.size(), size_);
+           "group \"{}\": expected {} row counts for all_to_all_v, got {} of in and {} of out", name_, size_,
+           in_rows.size(), out_rows.size());
   auto row_elements = [](const Tensor& t) {
     int64_t n = 1;
     for (int i = 1; i < t.shape.rank; ++i) n *= t.shape[i];
@@ -224,26 +234,31 @@ void Communicator::all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t
   };
   const int64_t row = row_elements(in);
   LT_CHECK(in.shape.rank >= 1 && out.shape.rank >= 1 && row == row_elements(out),
-           "group \"{}\": all_to_all_v of {} into {}: rows differ", name_, to_string(in.shape),
-           to_string(out.shape));
+           "group \"{}\": expected rows of equal length for all_to_all_v, got in {} and out {}", name_,
+           to_string(in.shape), to_string(out.shape));
   std::vector<int64_t> out_parts, in_parts;
   int64_t out_sum = 0, in_sum = 0;
   for (int r = 0; r < size_; ++r) {
-    LT_CHECK(out_rows[r] >= 0 && in_rows[r] >= 0, "group \"{}\": all_to_all_v with a negative row count",
-             name_);
+    LT_CHECK(
+        out_rows[r] >= 0 && in_rows[r] >= 0,
+        "group \"{}\": expected row counts >= 0 for all_to_all_v, got {} of out and {} of in for rank {}",
+        name_, out_rows[r], in_rows[r], r);
     out_sum += out_rows[r], in_sum += in_rows[r];
     out_parts.push_back(out_rows[r] * row);
     in_parts.push_back(in_rows[r] * row);
   }
-  LT_CHECK(out_sum <= out.shape[0] && in_sum <= in.shape[0],
-           "group \"{}\": all_to_all_v of {} rows of {} into {} rows of {}", name_, in_sum,
-           to_string(in.shape), out_sum, to_string(out.shape));
-  LT_CHECK(in_rows[rank_] == out_rows[rank_], "group \"{}\": all_to_all_v keeps {} rows but expects {}",
-           name_, in_rows[rank_], out_rows[rank_]);
+  LT_CHECK(
+      out_sum <= out.shape[0] && in_sum <= in.shape[0],
+      "group \"{}\": expected at least {} rows of in and {} of out for all_to_all_v, got in {} and out {}",
+      name_, in_sum, out_sum, to_string(in.shape), to_string(out.shape));
+  LT_CHECK(in_rows[rank_] == out_rows[rank_],
+           "group \"{}\": expected equal counts of rows that stay on rank {} for all_to_all_v, got {} of in "
+           "and {} of out",
+           name_, rank_, in_rows[rank_], out_rows[rank_]);
   const int64_t size = dtype_size(in.dtype);
   const int64_t wire =
       collective_wire_bytes(op, in_sum * row * size, size_, rank_, size, 0, in_parts[rank_] * size);
-  // What all ranks agree on is the length of a row; counts are compared pair by pair.
+  // All ranks agree on the length of a row; counts are compared for each pair.
   const int64_t received = (out_sum * row - out_parts[rank_]) * size;
   run(s, {{op, 0, row, in.dtype}, out, in, wire, received},
       [this, out, in, a = std::move(out_parts), b = std::move(in_parts)] { do_all_to_all_v(out, a, in, b); });
@@ -256,8 +271,9 @@ void Communicator::broadcast(Stream& s, Tensor out, Tensor own, int root) {
   check_peer(op, root);
   LT_CHECK(
       out.dtype == own.dtype && out.elements() == own.elements() && (rank_ != root || out.data == own.data),
-      "group \"{}\": broadcast of {} {} into {} {}", name_, to_string(own.shape), dtype_name(own.dtype),
-      to_string(out.shape), dtype_name(out.dtype));
+      "group \"{}\": expected out and own of the same dtype and elements for broadcast, and the same memory "
+      "on the root; got own {} {} and out {} {}",
+      name_, to_string(own.shape), dtype_name(own.dtype), to_string(out.shape), dtype_name(out.dtype));
   const int64_t wire = collective_wire_bytes(op, out.bytes(), size_, rank_, 1, root);
   run(s, {{op, 0, out.elements(), out.dtype, ReduceOp::sum, root}, out, own, wire},
       [this, out, root] { do_broadcast(out, root); });
@@ -267,7 +283,8 @@ void Communicator::reduce(Stream& s, Tensor t, int root) {
   const CollectiveOp op = CollectiveOp::reduce;
   check_tensor(s, op, t);
   check_peer(op, root);
-  LT_CHECK(reducible(t.dtype), "group \"{}\": reduce of {}", name_, dtype_name(t.dtype));
+  LT_CHECK(reducible(t.dtype), "group \"{}\": expected a reducible dtype for reduce, got {}", name_,
+           dtype_name(t.dtype));
   const int64_t wire = collective_wire_bytes(op, t.bytes(), size_, rank_, 1, root);
   run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, root}, t, t, wire},
       [this, t, root] { do_reduce(t, root); });
@@ -277,7 +294,7 @@ void Communicator::send(Stream& s, Tensor t, int peer) {
   const CollectiveOp op = CollectiveOp::send;
   check_tensor(s, op, t);
   check_peer(op, peer);
-  LT_CHECK(peer != rank_, "group \"{}\": rank {} sends to itself", name_, rank_);
+  LT_CHECK(peer != rank_, "group \"{}\": expected another rank than {} to send to, got itself", name_, rank_);
   run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, peer}, {}, t, t.bytes()},
       [this, t, peer] { do_send(t, peer); });
 }
@@ -286,7 +303,8 @@ void Communicator::recv(Stream& s, Tensor t, int peer) {
   const CollectiveOp op = CollectiveOp::recv;
   check_tensor(s, op, t);
   check_peer(op, peer);
-  LT_CHECK(peer != rank_, "group \"{}\": rank {} receives from itself", name_, rank_);
+  LT_CHECK(peer != rank_, "group \"{}\": expected another rank than {} to receive from, got itself", name_,
+           rank_);
   run(s, {{op, 0, t.elements(), t.dtype, ReduceOp::sum, peer}, t, {}, 0},
       [this, t, peer] { do_recv(t, peer); });
 }
@@ -297,7 +315,9 @@ void Communicator::send_recv(Stream& s, Tensor out, int to, Tensor in, int from)
   check_tensor(s, op, in);
   check_peer(op, to);
   check_peer(op, from);
-  LT_CHECK(to != rank_ && from != rank_, "group \"{}\": rank {} exchanges with itself", name_, rank_);
+  LT_CHECK(to != rank_ && from != rank_,
+           "group \"{}\": expected other ranks than {} to exchange with, got to {} and from {}", name_, rank_,
+           to, from);
   run(s, {{op, 0, out.elements(), out.dtype, ReduceOp::sum, to}, in, out, out.bytes()},
       [this, out, to, in, from] { do_send_recv(out, to, in, from); });
 }

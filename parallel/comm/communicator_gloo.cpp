@@ -47,7 +47,7 @@ class GlooTransport {
 
  private:
   std::mutex mutex_;
-  std::vector<const std::vector<GlooConnections::Socket>*> sockets_;  // of its groups
+  std::vector<const std::vector<GlooConnections::Socket>*> sockets_;  // sockets of its groups
   uint64_t bytes_ = 0;
 };
 
@@ -55,9 +55,9 @@ void note_progress_of(GlooTransport& transport) { transport.note_bytes(); }
 
 namespace {
 
-/// Gloo writes to its sockets with writev(), which has no MSG_NOSIGNAL: a peer that leaves while bytes are
-/// under way would end this process by SIGPIPE, before the error that names the peer is raised. A handler
-/// that somebody set is left alone.
+/// Gloo writes to its sockets with writev(), without MSG_NOSIGNAL: if a peer leaves during a transfer,
+/// SIGPIPE would end this process before the error with the peer's name is raised. An existing handler is
+/// kept.
 void take_broken_pipes_as_errors() {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
@@ -87,14 +87,14 @@ using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 constexpr int64_t kMaxChunkBytes = 1 << 20;
 constexpr int64_t kMinChunkBytes = 4 << 10;
 constexpr int kWindow = 2;               // chunks in flight to each peer
-constexpr double kVerdictSeconds = 0.2;  // a lost rank that gave up on another has said so before it left
+constexpr double kVerdictSeconds = 0.2;  // a lost rank that gave up on another one has said so before it left
 
 int64_t chunk_bytes(int size, const GlooOptions& options) {
   const int64_t share = options.scratch_bytes / (kWindow * std::max(1, size - 1));
   return std::clamp(share, kMinChunkBytes, kMaxChunkBytes) / 64 * 64;
 }
 
-std::string plain(const std::string& text) {  // Gloo puts "[file:line] " in front
+std::string plain(const std::string& text) {  // removes Gloo's prefix "[file:line] "
   const size_t end = text.find("] ");
   return text.starts_with('[') && end != std::string::npos ? text.substr(end + 2) : text;
 }
@@ -122,14 +122,13 @@ class GlooGroup final : public Communicator {
       }
       peer.transfer_send = buffer(&peer.transfer_sent, sizeof(Note));
       peer.transfer_recv = buffer(&peer.transfer_received, sizeof(Note));
-      peer.note_recv[1]->recv(p, kNoteSlot, 0, sizeof(Note));  // of call 1
+      peer.note_recv[1]->recv(p, kNoteSlot, 0, sizeof(Note));  // for call 1
     }
     transport_->add(connections_.sockets);
   }
 
-  /// Without its buffers, Gloo's thread writes nothing more into peers_ and scratch_. What it wrote before is
-  /// ordered before a visit to it: Gloo's own counts, by which it lets go of a buffer, ThreadSanitizer does
-  /// not see.
+  /// Without its buffers, Gloo's thread writes no more to peers_ and scratch_. The visit orders earlier
+  /// writes before the end: ThreadSanitizer does not see Gloo's own counts, by which it releases a buffer.
   ~GlooGroup() override {
     transport_->remove(connections_.sockets);
     for (Peer& peer : peers_) peer.drop_buffers();
@@ -152,8 +151,8 @@ class GlooGroup final : public Communicator {
     Buffer note_send[2], note_recv[2], transfer_send, transfer_recv;
     bool note_in_flight[2] = {false, false};
     uint64_t transfers_sent = 0, transfers_received = 0;
-    int64_t pair_elements = 0;  // this call: sent to the peer
-    int64_t expected = 0;       // this call: expected from the peer
+    int64_t pair_elements = 0;  // this call: elements sent to the peer
+    int64_t expected = 0;       // this call: elements expected from the peer
 
     void drop_buffers() {
       for (Buffer* b :
@@ -172,7 +171,7 @@ class GlooGroup final : public Communicator {
       });
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& e) {  // Gloo's own, which has no number
+    } catch (const std::exception& e) {  // Gloo's exception, without an exit code
       const std::string text = fmt::format("group \"{}\": rank {} of {} cannot connect to the others: {}",
                                            name(), rank(), size(), plain(e.what()));
       const Fd probe(::eventfd(0, EFD_CLOEXEC));
@@ -185,10 +184,10 @@ class GlooGroup final : public Communicator {
     return connections_.context->createUnboundBuffer(p, static_cast<size_t>(bytes));
   }
 
-  // ---- who is to blame ----
+  // ---- the rank to blame ----
 
-  /// A rank that gives up closes its connections, and the others may see that before they see the rank that
-  /// it gave up on. So it first leaves in the store whom it lost, and one that loses it looks there.
+  /// A rank that gives up closes its connections, and others may see that before they see the lost rank. It
+  /// therefore first writes the lost rank to the store, and a rank that loses it looks there.
   [[noreturn]] void fail_lost(int peer, bool timed_out, const std::string& why) {
     const int behind = timed_out ? -1 : lost_by(peer);
     say_lost(behind < 0 ? peer : behind);
@@ -208,11 +207,11 @@ class GlooGroup final : public Communicator {
     try {
       store_->set(lost_key(rank()), std::to_string(culprit));
     } catch (
-        const std::exception&) {  // the store may be gone with the culprit; what follows is thrown anyway
+        const std::exception&) {  // the store may be gone with the culprit; the error below is thrown anyway
     }
   }
 
-  /// The rank that `peer` gave up on, or -1 when it says none within kVerdictSeconds: then it is itself gone.
+  /// Rank that `peer` gave up on, or -1 if it reports none within kVerdictSeconds: then it is itself gone.
   int lost_by(int peer) {
     try {
       return std::stoi(store_->get(lost_key(peer), kVerdictSeconds));
@@ -221,11 +220,11 @@ class GlooGroup final : public Communicator {
     }
   }
 
-  // ---- waiting, with the deadline of the call and the peer's name in what is thrown ----
+  // ---- waits with the deadline of the call; errors name the peer ----
 
   enum class Way { send, recv };
   void wait(const Buffer& b, Way way, int peer) {
-    // Not rounded down: a wait that ends before the deadline would be taken for a lost connection.
+    // Rounded up: a wait that ends before the deadline would count as a lost connection.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - steady_now());
     const auto limit = std::max(left, std::chrono::milliseconds(1));
     try {
@@ -247,7 +246,7 @@ class GlooGroup final : public Communicator {
     }
   }
 
-  // ---- the note exchange ----
+  // ---- exchange of notes ----
 
   void check_same(const CollectiveInfo& info) override {
     info_ = info;
@@ -255,9 +254,9 @@ class GlooGroup final : public Communicator {
     for (Peer& p : peers_) p.pair_elements = p.expected = 0;
   }
 
-  /// Tells all ranks what this one is about to do. The receive of the *next* note is posted first: whatever
-  /// this rank writes for the next call thus precedes this call's note, and a rank that finishes a call and
-  /// leaves has read everything that was sent to it.
+  /// Sends this rank's note to all ranks. The receive of the *next* note is posted first. Everything that
+  /// this rank writes for the next call thus follows the posted receive, and a rank that finishes a call and
+  /// leaves has read everything sent to it.
   void send_notes() {
     const int now = static_cast<int>(info_.sequence % 2), next = 1 - now;
     for (int p : order_) {
@@ -271,11 +270,11 @@ class GlooGroup final : public Communicator {
     }
   }
 
-  /// Waits for all notes, then compares: every rank has all notes by then, so every rank throws.
+  /// Waits for all notes, then compares. Every rank has all notes by then, so that every rank throws.
   void compare_notes() {
     const int now = static_cast<int>(info_.sequence % 2);
     for (int p : order_) wait(peers_[p].note_recv[now], Way::recv, p);
-    // All compare with rank 0, so that all say the same.
+    // All compare with rank 0, so that all report the same.
     auto call_of = [&](int r) { return r == rank() ? info_ : read_note(peers_[r].received[now]); };
     int wrong = -1, wrong_pair = -1;
     for (int r = 1; r < size() && wrong < 0; ++r)
@@ -283,7 +282,7 @@ class GlooGroup final : public Communicator {
     for (int p = 0; p < size() && wrong_pair < 0; ++p)
       if (p != rank() && peers_[p].received[now].pair_elements != peers_[p].expected) wrong_pair = p;
     if (wrong < 0 && wrong_pair < 0) return;
-    for (int p : order_) {  // the others need this rank's note to say the same
+    for (int p : order_) {  // the others need this rank's note to report the same
       wait(peers_[p].note_send[now], Way::send, p);
       peers_[p].note_in_flight[now] = false;
     }
@@ -296,8 +295,8 @@ class GlooGroup final : public Communicator {
          peers_[wrong_pair].expected);
   }
 
-  /// Starts the data on its way while the notes travel. A peer that has found a difference may have left
-  /// already; then its note says more than its closed connection.
+  /// Starts the data while the notes are in flight. A peer that has found a difference may have left already;
+  /// its note then says more than its closed connection.
   template <class F>
   void compare_notes_after(F&& start_data) {
     std::exception_ptr failure;
@@ -312,11 +311,11 @@ class GlooGroup final : public Communicator {
 
   // ---- reductions ----
 
-  /// Sums this rank's part of `in` over all ranks into `out`, chunk by chunk through the scratch buffer; with
+  /// Sums this rank's part of `in` over all ranks into `out`, chunk by chunk through the scratch buffer. With
   /// `gather` (all-reduce: out is this rank's part of `in`) each finished chunk goes to all ranks at once.
-  /// Two chunks are on their way to each peer at any time. A peer sends back part p's sum only after it has
-  /// received this rank's summand of that chunk whole, so receiving over it is safe.
-  /// With `root` >= 0 its part is everything and the others' are empty.
+  /// Two chunks are in flight to each peer at any time. A peer sends back the sum of a chunk only after it
+  /// has received this rank's full summand, so that receiving over it is safe. With `root` >= 0 the root's
+  /// part is the full tensor, and the others' are empty.
   void reduce_parts(char* in, int64_t elements, char* out, DType dtype, ReduceOp op, bool gather,
                     int root = -1) {
     const int64_t width = dtype_size(dtype), chunk = chunk_bytes_ / width;
@@ -409,7 +408,7 @@ class GlooGroup final : public Communicator {
     reduce_parts(data, t.elements(), data, t.dtype, ReduceOp::sum, false, root);
   }
 
-  // ---- moving ----
+  // ---- moves ----
 
   struct Move {
     char* send = nullptr;
@@ -418,7 +417,7 @@ class GlooGroup final : public Communicator {
     int64_t recv_bytes = 0;
     Buffer out, in;
   };
-  /// One message to and from each peer, between the notes. `moves` has an entry for each rank.
+  /// One message to and from each peer, together with the notes. `moves` has an entry for each rank.
   void exchange(std::vector<Move>& moves) {
     send_notes();
     compare_notes_after([&] {
@@ -558,9 +557,9 @@ class GlooGroup final : public Communicator {
   int64_t chunk_bytes_;
   std::vector<char> scratch_;
   GlooConnections connections_;
-  std::vector<Peer> peers_;  // after connections_: its buffers go first
+  std::vector<Peer> peers_;  // after connections_: its buffers are destroyed first
   std::vector<int>
-      order_;  // the other ranks, starting with the next one, so that not all begin with the same
+      order_;  // the other ranks, starting with the next one, so that ranks start with different peers
   std::vector<const void*> sources_;
   CollectiveInfo info_;
   SteadyTime deadline_;

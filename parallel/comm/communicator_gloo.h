@@ -1,9 +1,9 @@
 // Collectives between processes over TCP, on Gloo's transport.
 //
-// Gloo gives connections, framing and flow control; the collectives are ltrain's own, because the packaged
-// Gloo has neither bf16 nor a reduce-scatter that sums in a fixed order. Every call starts with a 40-byte
-// note to every other rank that says what this rank is about to do; ranks that differ throw instead of mixing
-// up their data.
+// Gloo provides connections, framing and flow control. The collectives are ltrain's, because the packaged
+// Gloo has neither bf16 nor a reduce-scatter with a fixed order of sums. Every call starts with a 40-byte
+// note to every other rank that describes the call; ranks with different calls throw instead of mixing up
+// their data.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,23 +15,23 @@
 namespace ltrain {
 
 struct GlooOptions {
-  double timeout_seconds = 600;         ///< the longest that one call waits for another rank
-  double connect_timeout_seconds = 60;  ///< until the others come to build the group
-  double reach_seconds = 60;            ///< until one that is there answers
+  double timeout_seconds = 600;         ///< longest wait of one call for another rank
+  double connect_timeout_seconds = 60;  ///< wait for the others when the group is built
+  double reach_seconds = 60;            ///< wait for an answer of a rank that is there
   int64_t scratch_bytes =
-      4 << 20;  ///< for parts of other ranks on their way into a sum; see gloo_scratch_bytes
+      4 << 20;  ///< memory for other ranks' parts on their way into a sum; see gloo_scratch_bytes
 };
 
-/// Host memory that one group of `size` ranks keeps: exactly what it allocates for parts in flight.
+/// Host memory of one group of `size` ranks: exactly its allocation for parts in flight.
 int64_t gloo_scratch_bytes(int size, const GlooOptions& options = {});
 
-/// The side of this process: where it listens, and one I/O thread, shared by its groups.
+/// Transport of this process: its listening port and one I/O thread, shared by its groups.
 class GlooTransport;
 std::shared_ptr<GlooTransport> make_gloo_transport(std::shared_ptr<PeerListener> listener);
-/// Bytes that have moved since the last call are progress (base/progress.h). Safe from any thread.
+/// Reports bytes moved since the last call as progress (base/progress.h). Safe from any thread.
 void note_progress_of(GlooTransport& transport);
-/// `address`: numeric address or host name to listen on, e.g. "127.0.0.1"; `interface` ("eth0") wins when not
-/// empty.
+/// `address`: numeric address or host name to listen on, e.g. "127.0.0.1"; `interface` ("eth0") takes
+/// precedence unless empty.
 std::shared_ptr<GlooTransport> make_gloo_transport(const std::string& address,
                                                    const std::string& interface = "");
 

@@ -1,5 +1,5 @@
-// A group of threads of one process. Each rank shows its pointers, all meet at a barrier, each copies or sums
-// what it needs straight from the others' memory, and all meet again before anyone goes on.
+// A group of threads of one process. Each rank publishes its pointers, and all meet at a barrier. Each then
+// copies or sums directly from the others' memory, and all meet again before any continues.
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -11,10 +11,10 @@
 namespace ltrain {
 namespace {
 
-/// What one rank shows to the others during a call.
+/// Data that one rank publishes to the others during a call.
 struct Slot {
   CollectiveInfo info;
-  char* data = nullptr;           // of the tensor that others read
+  char* data = nullptr;           // tensor that others read
   std::vector<int64_t> parts;     // all_to_all_v: elements for each rank
   std::vector<int64_t> expected;  // all_to_all_v: elements from each rank
 };
@@ -32,13 +32,14 @@ struct Shared {
   const InProcessOptions options;
   std::vector<Slot> slots;
   std::vector<SplitKey> splits;
-  std::map<int, std::vector<std::unique_ptr<Communicator>>> split_groups;  // by colour, filled by rank 0
+  // for each colour, filled by rank 0
+  std::map<int, std::vector<std::unique_ptr<Communicator>>> split_groups;
 
   std::mutex mutex;
   std::condition_variable changed;
   int waiting = 0;
   uint64_t generation = 0;
-  std::string broken;                                                  // why nobody can go on
+  std::string broken;                                                  // reason why the group cannot continue
   std::map<std::pair<int, int>, std::vector<std::vector<char>>> mail;  // (from, to) -> messages, oldest first
 
   SteadyTime deadline() const { return after(options.timeout_seconds); }
@@ -113,14 +114,14 @@ class InProcessGroup final : public Communicator {
     shared_->slots[rank()].info = info;
   }
 
-  /// Shows `data` and waits for all; then everyone compares everyone's call.
+  /// Publishes `data` and waits for all; then every rank compares all calls.
   void meet(void* data, const std::vector<int64_t>& parts = {}, const std::vector<int64_t>& expected = {}) {
     Slot& mine = shared_->slots[rank()];
     mine.data = static_cast<char*>(data);
     mine.parts = parts;
     mine.expected = expected;
     shared_->barrier(rank(), info_);
-    // Every rank looks at the same slots, so all come to the same verdict and none waits for the others.
+    // Every rank compares the same slots, so that all reach the same verdict.
     for (int r = 1; r < size(); ++r)
       if (!same_call(shared_->slots[0].info, shared_->slots[r].info))
         throw Error(ExitCode::internal,
@@ -140,7 +141,7 @@ class InProcessGroup final : public Communicator {
   void do_all_reduce(Tensor t, ReduceOp op) override {
     meet(t.data);
     const int64_t width = dtype_size(t.dtype);
-    // This rank sums its part of everybody's tensor into its own, where nobody else reads.
+    // This rank sums its part of all tensors into its own, where no other rank reads.
     const PartRange mine = part_of(t.elements(), size(), rank());
     reduce_part(static_cast<char*>(t.data) + mine.begin * width, mine.begin, mine.count, t.dtype, op);
     part_ways();
@@ -206,7 +207,7 @@ class InProcessGroup final : public Communicator {
 
   void do_barrier() override {
     meet(nullptr);
-    part_ways();  // nobody shows the next call while another still compares this one
+    part_ways();  // no rank publishes the next call while another still compares this one
   }
 
   void do_send(Tensor t, int peer) override {
@@ -248,7 +249,7 @@ class InProcessGroup final : public Communicator {
 
 std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, std::string name, AxisSet axes,
                                                                  InProcessOptions options) {
-  LT_CHECK(size >= 1, "a group of {} ranks", size);
+  LT_CHECK(size >= 1, "expected a group of at least 1 rank, got {}", size);
   auto shared = std::make_shared<Shared>(size, std::move(name), options);
   std::vector<std::unique_ptr<Communicator>> group;
   for (int r = 0; r < size; ++r) group.push_back(std::make_unique<InProcessGroup>(shared, r, axes));

@@ -1,4 +1,4 @@
-// The meta device's group: checks placements, records bytes and order, moves nothing.
+// Group of the meta device: checks placements, records bytes and order, moves nothing.
 #include <cstdlib>
 
 #include "kernels/meta/placement_rules.h"
@@ -37,7 +37,7 @@ class RecordingGroup final : public Communicator {
     cost.cls = OpClass::collective;
     cost.dtype = call.info.dtype;
     cost.bytes = static_cast<double>(call.info.elements * dtype_size(call.info.dtype));
-    // There `elements` is what all ranks agree on, the length of a row.
+    // In an all_to_all, `elements` is the length of a row, on which all ranks agree.
     if (call.info.op == CollectiveOp::all_to_all) cost.bytes = static_cast<double>(call.in.bytes());
     cost.wire_bytes = static_cast<double>(call.wire_bytes);
     cost.received_bytes = static_cast<double>(call.received_bytes);
@@ -45,7 +45,7 @@ class RecordingGroup final : public Communicator {
     cost.network_bytes = cost.wire_bytes * network_share_;
     if (!recorded_.members.empty()) cost.ranks = &recorded_.members;
     s.meta()->add(s, cost);
-    if (whole_ && size() != span)  // a collective over a part of the axis is not one over the axis
+    if (whole_ && size() != span)  // a collective over some ranks of an axis is not one over the axis
       fail(ExitCode::internal,
            "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  fix: use "
            "the mesh's group of the axis",
@@ -68,7 +68,7 @@ class RecordingGroup final : public Communicator {
     const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
     switch (call.info.op) {
       case CollectiveOp::all_reduce:
-        // A maximum or minimum of varying values is the same on all ranks; only sums are owed by P.
+        // A maximum or minimum of varying values becomes equal on all ranks; only sums need P.
         place_collective(s, op, axes(), call.out, call.in,
                          call.info.reduce == ReduceOp::sum ? Placement::P() : Placement::V(), Placement::R());
         break;
@@ -80,14 +80,15 @@ class RecordingGroup final : public Communicator {
         break;
       case CollectiveOp::all_to_all:
       case CollectiveOp::send_recv:
-        // Each rank's own before and after. Values that vary are to be claimed as slices first (place_as), so
-        // that a call on another axis, on which they vary too, is refused.
+        // Each rank's own values before and after. Varying values must first be declared slices (place_as),
+        // so that a call on another axis on which they also vary is an error.
         place_collective(s, op, axes(), call.out, call.in, Placement::S(0), Placement::S(0));
         break;
       case CollectiveOp::broadcast:
         place_broadcast(s, op, axes(), call.out, call.in);
         break;
-      case CollectiveOp::reduce:  // each rank is the root of one of as many, and has a block of its own then
+      // each rank is the root of one of several calls, and ends with a block of its own
+      case CollectiveOp::reduce:
         place_collective(s, op, axes(), call.out, call.in, Placement::P(), Placement::V());
         break;
       default:
@@ -95,7 +96,7 @@ class RecordingGroup final : public Communicator {
     }
   }
 
-  static void none() { LT_CHECK(false, "a recording group runs on meta streams only"); }
+  static void none() { LT_CHECK(false, "expected a meta stream for a recording group, got another one"); }
   void do_all_reduce(Tensor, ReduceOp) override { none(); }
   void do_all_gather(Tensor, Tensor) override { none(); }
   void do_reduce_scatter(Tensor, Tensor) override { none(); }

@@ -12,7 +12,7 @@ class SingleGroup final : public Communicator {
   }
 
  private:
-  bool enqueues() const override { return true; }  // copies of the device
+  bool enqueues() const override { return true; }  // copies on the device
   void move(const Tensor& out, const Tensor& in, int64_t bytes) {
     if (bytes > 0 && out.data != in.data) stream()->copy(out.data, in.data, bytes);
     complete();
@@ -26,7 +26,7 @@ class SingleGroup final : public Communicator {
   }
   void do_broadcast(Tensor, int) override { complete(); }
   void do_reduce(Tensor, int) override { complete(); }
-  // A group of one has nobody to send to: the public functions refuse before these are reached.
+  // A group of one has no peer: the public functions throw before these are reached.
   void do_send(Tensor, int) override {}
   void do_recv(Tensor, int) override {}
   void do_send_recv(Tensor, int, Tensor, int) override {}

@@ -14,16 +14,16 @@
 namespace ltrain {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 40;  // of a message: more is none of ours
-constexpr int64_t kPiece = 1 << 20;               // of one read or write call
+constexpr int64_t kMostBytes = int64_t{1} << 40;  // limit of a message; a larger one is not ours
+constexpr int64_t kPiece = 1 << 20;               // bytes of one read or write call
 
-/// What one rank brings to a call. On its way up: this, then the payload.
+/// Header of one rank's contribution to a call, followed by the payload.
 struct Contribution {
   int64_t rank = 0, bytes = 0;
   Note note;
 };
 
-/// Of the result, on its way down: this, then the result, or the text of the error that all throw.
+/// Header of the result, followed by the result, or by the text of the error that all throw.
 struct Outcome {
   int64_t failed = 0, bytes = 0;
 };
@@ -122,19 +122,19 @@ class TreeGroup final : public Communicator {
 
   // ---- a call ----
 
-  /// What all ranks bring, by rank, on rank 0.
+  /// Contributions of all ranks, in rank order, on rank 0.
   struct Gathered {
     std::vector<Note> notes;
     std::vector<std::string> data;
   };
 
-  /// Brings `data` up and the result down; `make` makes it, on rank 0. When the call fails the connections
-  /// are closed: whoever waits for this rank hears of it.
+  /// Sends `data` up and the result down; `make` computes the result on rank 0. If the call fails,
+  /// connections are closed, so that ranks that wait for this one notice.
   std::string call(const void* data, int64_t bytes, const std::function<std::string(const Gathered&)>& make) {
     try {
       if (rank() == 0) return lead(data, bytes, make);
       send_message(above_, place_.above, Contribution{rank(), bytes, make_note(info_)}, data);
-      for (size_t i = 0; i < below_.size(); ++i) {  // of a host: one message each
+      for (size_t i = 0; i < below_.size(); ++i) {  // for each rank of a host
         Contribution c;
         const std::string theirs = receive_message(below_[i], place_.below[i], &c);
         send_message(above_, place_.above, c, theirs.data());
@@ -159,7 +159,8 @@ class TreeGroup final : public Communicator {
       for (int n = 0; n < messages_[i]; ++n) {
         Contribution c;
         std::string theirs = receive_message(below_[i], place_.below[i], &c);
-        LT_CHECK(c.rank > 0 && c.rank < size(), "rank {} in a group of {}", c.rank, size());
+        LT_CHECK(c.rank > 0 && c.rank < size(), "expected a rank from 1 to {} in the message, got {}",
+                 size() - 1, c.rank);
         g.notes[static_cast<size_t>(c.rank)] = c.note;
         g.data[static_cast<size_t>(c.rank)] = std::move(theirs);
       }
@@ -176,7 +177,7 @@ class TreeGroup final : public Communicator {
     return result;
   }
 
-  /// To those below; then what all ranks throw is thrown here too.
+  /// Sends the outcome to the ranks below, then throws the common error here, too.
   void spread(Outcome outcome, const std::string& result) {
     outcome.bytes = static_cast<int64_t>(result.size());
     for (size_t i = 0; i < below_.size(); ++i)
@@ -194,7 +195,8 @@ class TreeGroup final : public Communicator {
     std::string out(g.data[0].size(), '\0');
     std::vector<const void*> sources;
     for (const std::string& d : g.data) {
-      LT_CHECK(d.size() == out.size(), "{} bytes and {} in one sum", d.size(), out.size());
+      LT_CHECK(d.size() == out.size(), "expected {} bytes from every rank of a sum, got {}", out.size(),
+               d.size());
       sources.push_back(d.data());
     }
     reduce_ordered(out.data(), sources.data(), size(), static_cast<int64_t>(out.size()) / dtype_size(dtype),
@@ -203,7 +205,8 @@ class TreeGroup final : public Communicator {
   }
 
   static void take(void* to, const std::string& result, int64_t begin, int64_t bytes) {
-    LT_CHECK(begin + bytes <= static_cast<int64_t>(result.size()), "a result of {} bytes", result.size());
+    LT_CHECK(begin + bytes <= static_cast<int64_t>(result.size()),
+             "expected a result of at least {} bytes, got {}", begin + bytes, result.size());
     if (bytes > 0) std::memcpy(to, result.data() + begin, static_cast<size_t>(bytes));
   }
 
@@ -250,8 +253,8 @@ class TreeGroup final : public Communicator {
   const TreeOptions options_;
   const TreePlace place_;
   Fd above_;
-  std::vector<Fd> below_;      // as place_.below
-  std::vector<int> messages_;  // that come up from each: its own, and those of its host
+  std::vector<Fd> below_;      // in the order of place_.below
+  std::vector<int> messages_;  // messages that come up from each: its own, and those of its host
   CollectiveInfo info_;
 };
 
@@ -274,7 +277,8 @@ std::unique_ptr<Communicator> make_tree_group(std::shared_ptr<PeerListener> list
                                               std::shared_ptr<KeyValueStore> store, const std::string& key,
                                               int rank, int size, const std::vector<int>& hosts,
                                               std::string name, AxisSet axes, const TreeOptions& options) {
-  LT_CHECK(static_cast<int>(hosts.size()) == size, "{} hosts of {} ranks", hosts.size(), size);
+  LT_CHECK(static_cast<int>(hosts.size()) == size, "expected host numbers of {} ranks, got {}", size,
+           hosts.size());
   if (size == 1) return make_single_group(std::move(name), axes);
   return std::make_unique<TreeGroup>(*listener, *store, key, rank, size, hosts, std::move(name), axes,
                                      options);

@@ -23,7 +23,7 @@ namespace ltrain {
 
 namespace tcp = gloo::transport::tcp;
 
-/// An event of the loop's own.
+/// Event of the loop itself.
 class GlooLoop::Task final : public tcp::Handler {
  public:
   Task() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -66,7 +66,7 @@ class GlooLoop::Task final : public tcp::Handler {
 
 namespace {
 
-/// Gloo's own sockets are met by this process alone (below).
+/// Gloo's own sockets are reached by this process only (below).
 tcp::attr loopback() {
   tcp::attr attr;
   attr.hostname = "127.0.0.1";
@@ -86,7 +86,7 @@ bool connects_to(int fd, const Name& peer) {
   return ::getpeername(fd, reinterpret_cast<sockaddr*>(&name.storage), &name.size) == 0 && name == peer;
 }
 
-/// This process's descriptor of the connection to `peer`, which may be `guess`; -1: none.
+/// Descriptor of this process's connection to `peer`, tried first at `guess`; -1: none.
 int descriptor_of_connection_to(const Name& peer, int guess) {
   if (connects_to(guess, peer)) return guess;
   DIR* dir = ::opendir("/proc/self/fd");
@@ -97,13 +97,13 @@ int descriptor_of_connection_to(const Name& peer, int guess) {
   return found;
 }
 
-/// The number that the next descriptor will probably have.
+/// Probable number of the next descriptor.
 int next_descriptor(const Fd& any) {
   const Fd probe(::fcntl(any.get(), F_DUPFD_CLOEXEC, 0));
   return probe.get();
 }
 
-/// Quick, or not at all: the queue of who wants to connect has one place.
+/// Connects at once or fails: the accept queue has one place.
 bool connect_quickly(const Fd& socket, const sockaddr* to) {
   if (::connect(socket.get(), to, sizeof(sockaddr_in)) == 0) return true;
   if (errno != EINPROGRESS) return false;
@@ -118,15 +118,15 @@ bool connect_quickly(const Fd& socket, const sockaddr* to) {
   fail_system(fmt::format("connecting Gloo to a rank: {}", what), errno, ExitCode::rank_lost);
 }
 
-/// Puts `connected` in the place of what a new pair listens with. On the loop's thread, so that nothing is
-/// read from any socket meanwhile.
+/// Replaces the connection of a new pair by `connected`. Runs on the loop's thread, so that nothing is read
+/// from any socket meanwhile.
 ///
-/// A pair takes a connection from the socket that it listens with, and no other. So it is given one, from
-/// here; then the descriptor gets another socket beneath it. Should somebody else have been quicker, his
-/// connection was never read: the caller tries again with a new pair.
+/// A pair accepts a connection only from its listening socket. It is therefore given one from here; then
+/// another socket is placed under the descriptor. If another process connects first, its connection is never
+/// read: the caller tries again with a new pair.
 int replace_socket(tcp::Device& device, gloo::transport::Pair& pair, const Fd& connected) {
   auto* handler = dynamic_cast<tcp::Handler*>(&pair);
-  LT_CHECK(handler, "a pair of Gloo that handles no events");
+  LT_CHECK(handler, "expected a Gloo pair that handles events, got another type");
   const tcp::Address listens(pair.address().bytes());
   const Fd decoy(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!decoy.valid()) fail_connecting("socket");
@@ -162,7 +162,7 @@ GlooConnections connect_gloo(GlooLoop& loop, int rank, int size,
   GlooConnections c;
   c.context = loop.device()->createContext(rank, size);
   c.context->setTimeout(
-      std::chrono::hours(24));  // of what nobody here uses: waits have deadlines of their own
+      std::chrono::hours(24));  // timeout of unused functions; waits have their own deadlines
   for (int r = 0; r < size; ++r) {
     if (r == rank) continue;
     const Fd fd = connected(r);
@@ -185,7 +185,7 @@ uint64_t bytes_moved(const std::vector<GlooConnections::Socket>& sockets) {
   uint64_t sum = 0;
   for (const auto& socket : sockets) {
     struct stat s {};
-    // Gloo closes the socket of a connection that has failed, and the number is another file's then.
+    // Gloo closes the socket of a failed connection, and its number may then belong to another file.
     if (::fstat(socket.fd, &s) != 0 || s.st_ino != socket.inode) continue;
     tcp_info info{};
     socklen_t size = sizeof(info);

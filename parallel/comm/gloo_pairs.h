@@ -1,6 +1,6 @@
-// Gloo's connections, over sockets that are connected here. Gloo itself takes whoever connects first to a
-// port for one of its peers, and believes what he sends; here both sides have shown that they are of the job
-// (peer_listener.h) before Gloo sees the socket.
+// Gloo's connections, over sockets that are connected here. Gloo itself accepts the first connection to a
+// peer's port and trusts it. Here both sides have proved that they belong to the job (peer_listener.h) before
+// Gloo gets the socket.
 #pragma once
 #include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
@@ -15,38 +15,39 @@
 
 namespace ltrain {
 
-/// Gloo's I/O thread, with a way in.
+/// Gloo's I/O thread, with a way to run work on it.
 class GlooLoop {
  public:
   GlooLoop();
   ~GlooLoop();
   GlooLoop(const GlooLoop&) = delete;
   const std::shared_ptr<gloo::transport::tcp::Device>& device() const { return device_; }
-  /// Runs `work` on the thread, which looks at no socket meanwhile, and waits for it. Rethrows.
+  /// Runs `work` on the thread, which polls no socket meanwhile, and waits for it. Rethrows.
   void run(const std::function<void()>& work);
 
  private:
   class Task;
   std::unique_ptr<Task> task_;
-  std::mutex mutex_;                                      // one piece of work at a time
-  std::shared_ptr<gloo::transport::tcp::Device> device_;  // goes before task_, and its thread with it
+  std::mutex mutex_;                                      // one task at a time
+  std::shared_ptr<gloo::transport::tcp::Device> device_;  // destroyed before task_, together with its thread
 };
 
-/// The connections of one rank to the others of a group.
+/// Connections of one rank to the others of a group.
 struct GlooConnections {
   struct Socket {
     int fd = -1;
     ino_t inode = 0;
   };
   std::shared_ptr<gloo::transport::Context> context;
-  std::vector<Socket> sockets;  ///< that Gloo owns
+  std::vector<Socket> sockets;  ///< owned by Gloo
 };
 
-/// With each other rank over the socket that `connected(rank)` gives, called in ascending order of ranks.
+/// Connects to each other rank over the socket that `connected(rank)` returns, called in ascending order of
+/// ranks.
 GlooConnections connect_gloo(GlooLoop& loop, int rank, int size,
                              const std::function<Fd(int rank)>& connected);
 
-/// Bytes that have moved over these, both ways, as the kernel has counted.
+/// Bytes moved over these sockets, in both directions, counted by the kernel.
 uint64_t bytes_moved(const std::vector<GlooConnections::Socket>& sockets);
 
 }  // namespace ltrain

@@ -1,6 +1,5 @@
-// Numbers and short texts of the host among the ranks of a group, outside a step: what ranks agree on before
-// they train, and what checkpoints have to tell each other. Every function is collective, and blocks until it
-// is done. `stream` is one of the CPU.
+// Host collectives of numbers and short texts, outside a step: agreements before training, and messages of
+// checkpoints. Every function is collective, and blocks until it is done. `stream` is a CPU stream.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,9 +8,9 @@
 
 namespace ltrain {
 
-/// Every rank's text, by rank.
+/// Every rank's text, in rank order.
 std::vector<std::string> gather_texts(Communicator& group, Stream& stream, const std::string& mine);
-/// Every rank's numbers, one rank's after the other's; each rank has as many.
+/// Every rank's numbers, one rank after the other; all ranks have the same count.
 std::vector<int64_t> gather_numbers(Communicator& group, Stream& stream, std::vector<int64_t> mine);
 /// Rank 0's text on every rank.
 std::string broadcast_text(Communicator& group, Stream& stream, const std::string& mine);

@@ -27,18 +27,19 @@ namespace ltrain {
 namespace {
 
 constexpr size_t kMaxKeyBytes = 4096;
-constexpr double kStrangerSeconds = 5;  // a connection that does not show the secret for so long is dropped
+// a connection that does not show the secret within this time is dropped
+constexpr double kStrangerSeconds = 5;
 constexpr size_t kMaxStrangers = 256;
 constexpr char kHelloMagic[8] = {'L', 'T', 'p', 'e', 'e', 'r', '1', 'c'};
 constexpr char kWelcomeMagic[8] = {'L', 'T', 'p', 'e', 'e', 'r', '1', 's'};
 
-/// What a rank that connects shows; the key follows.
+/// Greeting of a connecting rank, followed by the key.
 struct Hello {
   char magic[8];
   char secret[kSecretBytes];
   uint32_t from, key_bytes;
 };
-/// The answer. Data follows, of both sides.
+/// Answer to the greeting. Data of both sides follow.
 struct Welcome {
   char magic[8];
   char secret[kSecretBytes];
@@ -136,7 +137,7 @@ class PeerListener::Impl {
     while (true) {
       Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd.valid()) {
-        // No descriptor is left: the connection stays in the queue, and poll() would not wait.
+        // No descriptor is left: the connection stays in the queue, and poll() would not block.
         if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         return;
       }
@@ -146,8 +147,8 @@ class PeerListener::Impl {
     }
   }
 
-  /// False when the connection is done with: it belongs to a rank now, or to nobody. Not one byte more is
-  /// read than the greeting: what follows is for others.
+  /// Returns false after the connection was handed to a rank, or dropped. Reads exactly the greeting: later
+  /// bytes belong to the rank.
   bool hear(Stranger& s) {
     while (true) {
       size_t want = sizeof(Hello);
@@ -180,7 +181,7 @@ class PeerListener::Impl {
     note_progress();
     std::lock_guard lock(mutex_);
     arrived_.insert_or_assign({std::move(key), from},
-                              std::move(fd));  // a rank that tries again means the last
+                              std::move(fd));  // if a rank tries again, the last connection counts
     changed_.notify_all();
   }
 
@@ -212,7 +213,7 @@ Fd PeerListener::accept(const std::string& key, int from, double seconds) {
 
 namespace {
 
-/// One attempt. `retry`: another one may go better.
+/// One attempt. `retry`: true if another attempt may succeed.
 Fd try_peer(const SocketAddress& address, const std::string& hello, const SecretPair& secrets,
             SteadyTime deadline, std::string* why, bool* retry) {
   Fd fd = open_socket(address);

@@ -1,4 +1,4 @@
-// Calls of a recording group in their order, so that those of its ranks can be compared.
+// Calls of a recording group in order, for comparison between its ranks.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -9,7 +9,7 @@ namespace ltrain {
 
 struct RecordedCall {
   CollectiveInfo info;
-  std::string_view layer;  ///< that made it; interned
+  std::string_view layer;  ///< layer that made the call; interned
 };
 
 struct RecordedCalls {

@@ -3,7 +3,8 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <linux/tcp.h>  // that of netinet does not go with it in one unit, and lacks what gloo_pairs.cpp reads
+// Not <netinet/tcp.h>: it conflicts with this header, and lacks fields that gloo_pairs.cpp reads.
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -33,7 +34,7 @@ std::optional<SocketAddress> SocketAddress::parse(const std::string& text, int p
   } else if (::inet_pton(AF_INET6, text.c_str(), &v6.sin6_addr) == 1) {
     v6.sin6_family = AF_INET6;
     address.emplace(reinterpret_cast<const sockaddr*>(&v6), sizeof(v6));
-  } else if (text.find('%') != std::string::npos) {  // inet_pton knows no interfaces
+  } else if (text.find('%') != std::string::npos) {  // inet_pton does not parse interfaces
     addrinfo hints{}, *list = nullptr;
     hints.ai_family = AF_INET6, hints.ai_socktype = SOCK_STREAM, hints.ai_flags = AI_NUMERICHOST;
     if (::getaddrinfo(text.c_str(), nullptr, &hints, &list) != 0) return {};
@@ -58,7 +59,7 @@ void SocketAddress::set_port(int port) {
 std::string SocketAddress::text() const {
   char text[INET6_ADDRSTRLEN + 32] = "?";
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage_);
-  if (family() == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr))  // on a socket that serves both
+  if (family() == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr))  // on a socket for both families
     ::inet_ntop(AF_INET, v6.sin6_addr.s6_addr + 12, text, sizeof(text));
   else
     ::getnameinfo(get(), size_, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
@@ -111,7 +112,7 @@ Fd listen_at(const SocketAddress& address, int* port) {
   Fd fd = open_socket(address);
   if (!fd.valid()) return {};
   const int one = 1, zero = 0;
-  // A port that is asked for may still have connections of the job before.
+  // A fixed port may still have connections of an earlier job.
   if (address.port() != 0) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   if (address.family() == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
   if (::bind(fd.get(), address.get(), address.size()) != 0 || ::listen(fd.get(), 4096) != 0) {
@@ -186,7 +187,7 @@ void send_at_once(const Fd& socket) {
 
 namespace {
 
-/// What getpeername or getsockname says.
+/// Address that getpeername or getsockname returns.
 template <class F>
 std::string address_of(int fd, F&& name) {
   sockaddr_storage a{};

@@ -17,7 +17,9 @@ int64_t ContextSharding::unit() const {
 }
 
 Positions ContextSharding::rows_of(int r) const {
-  LT_CHECK(seq % unit() == 0 && r >= 0 && r < ranks, "a sequence of {} over {} context ranks", seq, ranks);
+  LT_CHECK(seq % unit() == 0 && r >= 0 && r < ranks,
+           "expected a sequence of a multiple of {} and a rank below {}, got {} and rank {}", unit(), ranks,
+           seq, r);
   if (!zig_zag()) return Positions::run(r * (seq / ranks), seq / ranks, seq);
   const int64_t each = seq / (2 * ranks);
   return Positions::two_runs(r * each, (2 * ranks - 1 - r) * each, each, seq);
@@ -26,7 +28,7 @@ Positions ContextSharding::rows_of(int r) const {
 Positions ContextSharding::exchanged_rows_of(int r) const {
   const int together = exchange();
   ContextSharding outer = *this;
-  // Neighbours' chunks are neighbours, so that a group's rows are again two runs, cut as over `rings` ranks.
+  // Neighbours have neighbouring chunks, so that a group's rows are again two runs, as with `rings` ranks.
   outer.ranks = rings();
   outer.comm = comm == ContextComm::a2a_p2p ? ContextComm::p2p : comm;
   outer.inner_ranks = 1;
@@ -43,8 +45,9 @@ std::vector<CopyRectangle> rows_in_order(const std::vector<Positions>& pieces, c
                                        std::pair<int64_t, int64_t>{piece.split, piece.rows - piece.split}}) {
         if (count == 0) continue;
         const int64_t first = whole.row_of(piece.at(row)), last = whole.row_of(piece.at(row + count - 1));
-        LT_CHECK(first >= 0 && last == first + count - 1, "positions {}+{} are not together", piece.at(row),
-                 count);
+        LT_CHECK(first >= 0 && last == first + count - 1,
+                 "expected consecutive rows for {} positions from {} on, got rows {} to {}", count,
+                 piece.at(row), first, last);
         parts.push_back({count, cols, begin + row, 0, b * whole.rows + first, 0});
       }
   return parts;
@@ -55,7 +58,7 @@ std::vector<CopyRectangle> columns_in_pieces(int pieces, int64_t rows, const std
   for (int piece = 0; piece < pieces; ++piece) {
     int64_t col = 0;
     for (const ColumnRun& run : runs) {
-      LT_CHECK(run.width % pieces == 0, "{} columns over {} ranks", run.width, pieces);
+      LT_CHECK(run.width % pieces == 0, "expected a multiple of {} columns, got {}", pieces, run.width);
       const int64_t share = run.width / pieces;
       parts.push_back({rows, share, 0, run.from + piece * share, piece * rows, col});
       col += share;

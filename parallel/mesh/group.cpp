@@ -82,7 +82,7 @@ void Group::all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t>& out_
 
 void Group::reduce(Stream& s, Tensor t, int root, VaryingRows rows) const {
   start_reduce(s, t, root).wait(s);
-  claim(rows, s, t, Placement::V(), Placement::S(0));  // on every rank, so that none can leave it out
+  claim(rows, s, t, Placement::V(), Placement::S(0));  // on every rank, so that no rank can omit it
 }
 
 }  // namespace ltrain

@@ -1,10 +1,9 @@
-// One group of the mesh as a step uses it: collectives as ops on tensors, whose order is taken care of here.
+// A group of the mesh in a step: collectives as ops on tensors, with automatic ordering.
 //
 // A collective runs on the group's own stream, so that it overlaps with compute. `s` is the stream that made
-// its operands and that reads its result, as an op's is: a collective comes after all that `s` was given
-// before, and all that `s` is given after it comes after the collective. The start_ form leaves that second
-// half to AsyncHandle::wait; until then nothing that `s` is given may touch the operands, and their memory
-// must live.
+// its operands and reads its result. A collective runs after all earlier work of `s`, and later work of `s`
+// runs after the collective. The start_ form leaves the second half to AsyncHandle::wait; until then no work
+// of `s` may touch the operands, and their memory must live.
 #pragma once
 #include <string_view>
 #include <utility>
@@ -15,15 +14,15 @@
 
 namespace ltrain {
 
-/// A collective, or several in order, under way on a group's stream. Copies are of the same.
+/// A collective, or several in order, in flight on a group's stream. Copies refer to the same one.
 class [[nodiscard]] AsyncHandle {
  public:
-  AsyncHandle() = default;  ///< of nothing: there is nothing to wait for
+  AsyncHandle() = default;  ///< empty: no wait needed
   explicit AsyncHandle(Event done) : done_(std::move(done)), under_way_(true) {}
-  /// What `s` is given from here on comes after it. Of two pieces of work by turns (interleave.h) the other
-  /// has its turn first.
+  /// Makes later work of `s` run after it. In an interleaved run (interleave.h) the other piece has its turn
+  /// first.
   void wait(Stream& s) const;
-  /// The same, and the turn stays: other work has been given to `s` since, which hides it.
+  /// wait() that keeps the turn: other work of `s` already hides the collective.
   void wait_hidden(Stream& s) const { s.wait(done_); }
 
  private:
@@ -31,10 +30,9 @@ class [[nodiscard]] AsyncHandle {
   bool under_way_ = false;
 };
 
-/// How a collective's operands lie where each rank has rows of its own tokens: they vary (V) over those axes
-/// of the group on which tokens differ. To the collective they are slices, S(0), of the rows of all ranks;
-/// what it gives each rank for itself varies again. `op` names it in a refusal. Without a name operands lie
-/// as Communicator says.
+/// Placement of operands whose rows belong to each rank's own tokens: they vary (V) over the axes of the
+/// group with different tokens. For the collective they are slices, S(0), of the rows of all ranks; results
+/// for one rank vary again. `op` is the name in errors. Empty: operands are placed as in Communicator.
 struct VaryingRows {
   std::string_view op;
 };
@@ -45,13 +43,13 @@ class Group {
   Group(Communicator* comm, Stream* stream) : comm_(comm), stream_(stream) {}
   int size() const { return comm_->size(); }
   int rank() const { return comm_->rank(); }
-  AxisSet axes() const { return comm_->axes(); }  ///< of the mesh, that it spans
-  /// For work outside a step, on a stream of one's own.
+  AxisSet axes() const { return comm_->axes(); }  ///< mesh axes that it spans
+  /// For work outside a step, on another stream.
   Communicator& communicator() const { return *comm_; }
 
-  // Operands, aliasing and placements are those of Communicator's functions of the same names.
+  // Operands, aliasing and placements are those of the Communicator functions with the same names.
 
-  /// Nothing in a group of one.
+  /// No effect in a group of one.
   void all_reduce(Stream& s, Tensor t, ReduceOp op = ReduceOp::sum) const;
   AsyncHandle start_all_reduce(Stream& s, Tensor t, ReduceOp op = ReduceOp::sum) const;
   void all_gather(Stream& s, Tensor out, Tensor in, VaryingRows rows = {}) const;
@@ -62,7 +60,7 @@ class Group {
   void all_to_all_v(Stream& s, Tensor out, const std::vector<int64_t>& out_rows, Tensor in,
                     const std::vector<int64_t>& in_rows, VaryingRows rows = {}) const;
   AsyncHandle start_broadcast(Stream& s, Tensor out, Tensor own, int root) const;
-  /// The root's block of the sum is, with `rows`, a slice of the blocks of all roots.
+  /// With `rows`, the root's block of the sum is a slice of the blocks of all roots.
   void reduce(Stream& s, Tensor t, int root, VaryingRows rows = {}) const;
   AsyncHandle start_reduce(Stream& s, Tensor t, int root) const;
   AsyncHandle start_send(Stream& s, Tensor t, int peer) const;
@@ -70,12 +68,11 @@ class Group {
   AsyncHandle start_send_recv(Stream& s, Tensor out, int to, Tensor in, int from,
                               VaryingRows rows = {}) const;
 
-  /// Several collectives with work between them: work(on) gives the group's stream, `on`, all of it, after
-  /// what `s` was given before. Collectives of this group, and of others on the same stream, then take `on`
-  /// as theirs.
+  /// Several collectives with work between them: work(on) gets the group's stream `on`, after all earlier
+  /// work of `s`. Collectives of this group, and of others on the same stream, then use `on` as their stream.
   template <class F>
   AsyncHandle start(Stream& s, F&& work) const {
-    if (&s == stream_) {  // in its order
+    if (&s == stream_) {  // same stream: already in order
       work(s);
       return {};
     }
@@ -83,14 +80,14 @@ class Group {
     work(*stream_);
     return AsyncHandle(stream_->record());
   }
-  /// The same after what `before` stands for, in the place of what a stream was given.
+  /// start() after `before` instead of a stream's work.
   template <class F>
   AsyncHandle start(const AsyncHandle& before, F&& work) const {
     before.wait(*stream_);
     work(*stream_);
     return AsyncHandle(stream_->record());
   }
-  /// `s` goes on after all that the group's stream was given.
+  /// Makes `s` wait for all work of the group's stream.
   void wait(Stream& s) const { s.wait(stream_->record()); }
 
  private:

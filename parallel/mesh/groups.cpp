@@ -111,7 +111,7 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
             : make(make_group, {"turned rows", Axis::depth | Axis::column, {mesh.rank}, false}, comm, false);
   groups_.gradient = over("gradient", kGradientAxes, comm);
   groups_.shard = mesh.two_levels() ? over("shard", mesh.shard, comm) : groups_.gradient;
-  // On a stream of its own: it sums one bucket while the first level has the next.
+  // Own stream: it sums one bucket while the first level has the next.
   groups_.replicate =
       over("replicate", mesh.replicate(), mesh.two_levels() ? stream(make_stream, "replicate") : comm);
   const AxisSet experts = mesh.expert_axes;
@@ -121,11 +121,11 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.expert_replicate =
       cut ? over("expert replicate", mesh.replicate().without(experts), groups_.replicate.stream_)
           : groups_.replicate;
-  // On the stream of the whole: an exchange is one after the other.
+  // On the stream of the full expert group: the levels of an exchange run one after the other.
   const std::vector<int> of_experts = mesh.group(experts);
   const int total = static_cast<int>(of_experts.size()), place = mesh.place_in(experts),
             near = options.intra_node_experts > 0 ? options.intra_node_experts : 1;
-  LT_CHECK(total % near == 0, "neighbours of {} among {} ranks of experts", near, total);
+  LT_CHECK(total % near == 0, "expected neighbours that divide {} expert ranks, got {}", total, near);
   std::vector<int> intra_node_ranks, inter_node_ranks;
   for (int i = 0; i < total; ++i) {
     if (i / near == place / near) intra_node_ranks.push_back(of_experts[i]);
@@ -135,7 +135,7 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
                                    groups_.expert.stream_, near > 1);
   groups_.expert_inter_node = make(make_group, {"expert inter-node", experts, inter_node_ranks, false},
                                    groups_.expert.stream_, near > 1);
-  // With one group of all ranks gradients and agreements go the same way.
+  // If one group has all ranks, gradients and agreements share it.
   const bool flat = mesh.world() == mesh.size(kGradientAxes);
   groups_.world =
       flat ? groups_.gradient
@@ -147,7 +147,7 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   if (ties && (stage == 0 || stage == last))
     tied = {mesh.at(Axis::pipeline, 0), mesh.at(Axis::pipeline, last)};
   groups_.tied = make(make_group, {"tied", Axis::pipeline, tied, false}, comm, ties);
-  // Neighbours on the tensor axis, on its stream: their sums go between the others'.
+  // Neighbours on the tensor axis, on its stream: their sums come between the others'.
   std::vector<int> copies = mesh.group(Axis::tensor);
   const int n = kv_replication(options.key_value_heads, groups_.tensor.size());
   const int first = groups_.tensor.rank() / n * n;
@@ -185,7 +185,7 @@ void GroupSet::synchronize() {
 
 std::unique_ptr<Communicator> make_recording_group(const GroupRequest& r, int world_rank, int ranks_on_host) {
   const auto place = std::find(r.ranks.begin(), r.ranks.end(), world_rank) - r.ranks.begin();
-  int others = 0;  // on other hosts
+  int others = 0;  // ranks on other hosts
   for (int rank : r.ranks) others += ranks_on_host > 0 && rank / ranks_on_host != world_rank / ranks_on_host;
   const double share = r.ranks.size() > 1 ? others / static_cast<double>(r.ranks.size() - 1) : 0;
   return make_recording_group(static_cast<int>(place), static_cast<int>(r.ranks.size()), r.name, r.axes,

@@ -7,7 +7,7 @@
 namespace ltrain {
 namespace {
 
-/// Ranks between neighbours on the axis.
+/// Distance in ranks between neighbours on the axis.
 int stride(const Mesh& m, Axis a) {
   int s = 1;
   for (Axis inner : m.order) {
@@ -51,7 +51,7 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
     seen = seen | name->second;
     if (name->second == Axis::data) order[n++] = Axis::expert;
     order[n++] = name->second;
-    if (word == "tp")  // and what it is in two and three dimensions
+    if (word == "tp")  // plus its axes in two and three dimensions
       for (Axis a : {Axis::column, Axis::row, Axis::depth}) order[n++] = a;
     if (name->second == Axis::data) order[n++] = Axis::replica;
   }
@@ -65,7 +65,7 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
 TensorMode tensor_mode(std::string_view name) {
   if (name == "1d") return TensorMode::one_d;
   if (name == "3d") return TensorMode::three_d;
-  LT_CHECK(name == "2d" || name == "2.5d", "tensor mode {}", name);
+  LT_CHECK(name == "expected a tensor mode of 1d, 2d, 2.5d or 3d, got {}", name);
   return TensorMode::two_d;
 }
 
@@ -73,7 +73,8 @@ void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
   const auto root = [&](int n, auto power) {
     int q = 1;
     while (power(q + 1) <= n) ++q;
-    LT_CHECK(power(q) == n, "{} tensor-parallel ranks with depth {}: no square or cube", ranks, depth);
+    LT_CHECK(power(q) == n, "expected a square or cube of tensor-parallel ranks, got {} with depth {}", ranks,
+             depth);
     return q;
   };
   const auto set = [&](Axis a, int n) { degree[static_cast<int>(a)] = n; };
@@ -82,13 +83,14 @@ void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
   if (mode == TensorMode::one_d) {
     set(Axis::tensor, ranks);
   } else if (mode == TensorMode::two_d) {
-    LT_CHECK(ranks % depth == 0, "{} tensor-parallel ranks with depth {}", ranks, depth);
+    LT_CHECK(ranks % depth == 0, "expected a multiple of depth {} tensor-parallel ranks, got {}", depth,
+             ranks);
     const int q = root(ranks / depth, [](int64_t n) { return n * n; });
     set(Axis::row, q), set(Axis::column, q), set(Axis::depth, depth);
   } else {
     const int l = root(ranks, [](int64_t n) { return n * n * n; });
     set(Axis::row, l), set(Axis::column, l), set(Axis::depth, l);
-    // What gathers weights are neighbours.
+    // Ranks that gather weights are neighbours.
     std::swap(*std::find(order.begin(), order.end(), Axis::column),
               *std::find(order.begin(), order.end(), Axis::depth));
   }
@@ -114,12 +116,12 @@ int Mesh::size(AxisSet axes) const {
 }
 
 std::string Mesh::split_levels(int64_t ranks) {
-  LT_CHECK(size(Axis::replica) == 1, "a mesh that has two levels already");
+  LT_CHECK(size(Axis::replica) == 1, "expected a mesh with one level, got {} replicas", size(Axis::replica));
   const int data = size(Axis::data), context = size(Axis::context), all = data * context;
   if (ranks < 1 || all % ranks != 0)
     return fmt::format("must divide the {} ranks that gradients are summed over", all);
   if (ranks == all) return "";
-  // Replica is cut from the data axis; sequences are not cut anew.
+  // Replica is taken from the data axis; sequences keep their sharding.
   const bool context_first = std::find(order.begin(), order.end(), Axis::context) <
                              std::find(order.begin(), order.end(), Axis::data);
   const int64_t near = context_first ? ranks / context : ranks;
@@ -135,7 +137,8 @@ std::string Mesh::split_levels(int64_t ranks) {
 }
 
 std::string Mesh::cut_experts(int ranks, bool over_tensor) {
-  LT_CHECK(size(Axis::expert) == 1, "a mesh whose experts are cut already");
+  LT_CHECK(size(Axis::expert) == 1, "expected a mesh without sharded experts, got {} expert ranks",
+           size(Axis::expert));
   if (ranks == 1) return "";
   int left = ranks;
   const auto fold = [&](Axis a) {
@@ -162,7 +165,7 @@ int Mesh::coordinate(Axis a) const { return rank / stride(*this, a) % size(a); }
 
 std::vector<int> Mesh::group(AxisSet axes) const {
   int first = rank, ranks_inside = 1;
-  std::vector<int> ranks{0};  // ahead of the first
+  std::vector<int> ranks{0};  // offsets from the first
   for (const Axis a : order) {
     if (axes.has(a)) {
       first -= coordinate(a) * ranks_inside;

@@ -13,13 +13,14 @@ Slice Slice::whole(const Shape& shape) {
 Slice Slice::box(const Shape& shape, const Shape& offset, const Shape& extent) {
   const Slice s{shape, offset, extent, 0, extent.elements()};
   const std::string wrong = invalid_slice(s);
-  LT_CHECK(wrong.empty(), "{}", wrong);
+  LT_CHECK(wrong.empty(), "expected a valid slice, got: {}", wrong);
   return s;
 }
 
 Slice Slice::shard(const Shape& shape, int dim, int index, int parts) {
   LT_CHECK(dim >= 0 && dim < shape.rank && parts >= 1 && index >= 0 && index < parts,
-           "part {} of {} along dim {} of {}", index, parts, dim, to_string(shape));
+           "expected a part below {} along a dim below {} of {}, got part {} along dim {}", parts, shape.rank,
+           to_string(shape), index, dim);
   Slice s = whole(shape);
   const int64_t n = shape[dim], base = n / parts, extra = n % parts;
   s.offset.dims[dim] = index * base + std::min<int64_t>(index, extra);
@@ -31,8 +32,8 @@ Slice Slice::shard(const Shape& shape, int dim, int index, int parts) {
 Slice Slice::flat(const Shape& shape, int64_t begin, int64_t end) { return whole(shape).range(begin, end); }
 
 Slice Slice::range(int64_t from, int64_t to) const {
-  LT_CHECK(from >= 0 && from <= to && to <= elements(), "elements {} to {} of {}", from, to,
-           to_string(*this));
+  LT_CHECK(from >= 0 && from <= to && to <= elements(),
+           "expected a range within the elements of {}, got {} to {}", to_string(*this), from, to);
   Slice s = *this;
   s.begin = begin + from;
   s.end = begin + to;
@@ -63,7 +64,7 @@ int64_t checked_elements(const Shape& shape) {
       zero = true;
       continue;
     }
-    if (n > kMost / shape[i]) return -1;  // also when another dim is 0: strides must not overflow either
+    if (n > kMost / shape[i]) return -1;  // also if another dim is 0: strides must not overflow either
     n *= shape[i];
   }
   return zero ? 0 : n;
@@ -88,7 +89,7 @@ std::string invalid_slice(const Slice& s) {
 }
 
 Runs::Runs(const Slice& slice) : slice_(slice), at_(slice.begin) {
-  // Trailing dims that the box spans whole are one run together with the dim before them.
+  // Trailing dims that the box spans fully form one run with the dim before them.
   outer_ = slice_.global.rank;
   length_ = 1;
   while (outer_ > 0) {
@@ -104,7 +105,7 @@ Run Runs::next() {
   Run run;
   run.local = at_ - slice_.begin;
   run.count = std::min(length_ - within, slice_.end - at_);
-  // Index of the run's first element in the whole tensor: outer dims from `which`, the others from the box's
+  // Index of the run's first element in the full tensor: outer dims from `which`, the others from the box's
   // offset.
   int64_t stride = 1, rest = which, index = within;
   for (int i = slice_.global.rank - 1; i >= 0; --i) {

@@ -1,9 +1,8 @@
-// What ranks that have the same parameters keep of each other's shards: the stages of ZeRO
-// (arXiv:1910.02054).
+// Sharding over ranks with the same parameters: the stages of ZeRO (arXiv:1910.02054).
 //
-// A stage shards what the stage before it shards, and one thing more. Over which ranks is a matter of the
-// mesh (Mesh::split_levels): all of them, or those of a shard group (hybrid sharding,
-// arXiv:2304.11277, 3.2.2), with the same shards in every replicate group.
+// Each stage shards one thing more than the stage before. The mesh chooses the ranks (Mesh::split_levels):
+// all of them, or a shard group (hybrid sharding, arXiv:2304.11277, 3.2.2), with the same shards in every
+// replicate group.
 #pragma once
 #include <cstdint>
 
@@ -11,9 +10,9 @@ namespace ltrain {
 
 class ShardingPolicy {
  public:
-  /// Every rank has everything: ZeRO-0.
+  /// ZeRO-0: every rank has everything.
   constexpr ShardingPolicy() = default;
-  /// ZeRO-`stage`, of 0 to 3. `reshards`: of stage 3, weights are released after forward; else once a step.
+  /// ZeRO-`stage`, 0 to 3. `reshards`: stage 3 releases weights after forward; otherwise once a step.
   static constexpr ShardingPolicy zero(int64_t stage, bool reshards = true) {
     ShardingPolicy p;
     p.sharded_ = stage <= 0   ? Sharded::nothing
@@ -24,16 +23,17 @@ class ShardingPolicy {
     return p;
   }
 
-  /// A rank has optimizer states of its shard alone, and updates no other.
+  /// True if a rank has optimizer states of its shard only, and updates only that.
   constexpr bool shards_optimizer() const { return sharded_ >= Sharded::optimizer; }
-  /// Gradients are reduced into a rank's shard after every micro-batch; else once a step, where they lie.
+  /// True if gradients are reduced into a rank's shard after every micro-batch; otherwise once a step, in
+  /// place.
   constexpr bool shards_gradients() const { return sharded_ >= Sharded::gradients; }
-  /// A rank has weights of its shard alone between steps, and gathers those of others for a step.
+  /// True if a rank has weights of its shard only between steps, and gathers the others for a step.
   constexpr bool shards_weights() const { return sharded_ >= Sharded::weights; }
-  /// All are gathered when the step begins, and stay until its last backward; else each layer's before it
-  /// runs, and released after it.
+  /// True if all weights are gathered at the begin of a step, and stay until its last backward; otherwise
+  /// each layer's are gathered before it runs, and released after it.
   constexpr bool keeps_gathered() const { return keeps_gathered_; }
-  /// Weights are whole on every rank, and each has updated its shard of them: gathered after the update.
+  /// True if every rank has full weights and updates its shard of them, so that updates are gathered.
   constexpr bool gathers_updates() const { return shards_optimizer() && !shards_weights(); }
 
   constexpr int stage() const { return static_cast<int>(sharded_); }

@@ -35,7 +35,7 @@ class NcclGroup final : public Communicator {
       return rank() == from ? n.send(c, s, memory.get(), 1, DType::u8, to)
                             : n.recv(c, s, memory.get(), 1, DType::u8, from);
     };
-    world_->enqueue(*watched_, info, s, body, false);  // no call of the step, and none of its bytes
+    world_->enqueue(*watched_, info, s, body, false);  // not a call of the step; its bytes are not counted
     s.synchronize();
     check();
   }
@@ -44,7 +44,7 @@ class NcclGroup final : public Communicator {
   bool enqueues() const override { return true; }
   void check_same(const CollectiveInfo& info) override { info_ = info; }
 
-  /// Enqueues what `body(library, comm, stream)` says, and has it watched.
+  /// Enqueues the calls of `body(library, comm, stream)`, and watches them.
   template <class F>
   void call(F&& body) {
     Stream& s = *stream();
@@ -96,7 +96,7 @@ class NcclGroup final : public Communicator {
     call([&](auto& n, auto c, auto& s) {
       return together(n, [&](auto&& add) {
         for (int r = 0; r < size(); ++r) {
-          // NCCL waits for a message of no elements as for any other: both sides leave it out.
+          // NCCL waits for an empty message like for any other: both sides skip it.
           if (in_elements[r] > 0 && r == rank()) s.copy(to, from, in_elements[r] * width);
           if (in_elements[r] > 0 && r != rank()) add(n.send(c, s, from, in_elements[r], in.dtype, r));
           if (out_elements[r] > 0 && r != rank()) add(n.recv(c, s, to, out_elements[r], in.dtype, r));
@@ -111,7 +111,7 @@ class NcclGroup final : public Communicator {
          name());
   }
 
-  /// The first failure of calls that go together, else what ends them.
+  /// First failure of grouped calls, else the result of their end.
   template <class F>
   static Status together(nccl::Library& n, F&& calls) {
     Status failed = n.group_start();
@@ -149,7 +149,7 @@ int most_nccl_channels(GroupMessages messages) {
       // meanwhile.
       return 4;
     case GroupMessages::numbers:
-      // Some KiB, which one channel moves in the time that a message takes anyway.
+      // Some KiB, which one channel moves within the latency of a message.
       return 1;
   }
   fail(ExitCode::internal, "a group of {} messages", static_cast<int>(messages));
@@ -158,7 +158,8 @@ int most_nccl_channels(GroupMessages messages) {
 std::unique_ptr<Communicator> make_nccl_group(std::shared_ptr<NcclWorld> world, const std::vector<int>& ranks,
                                               std::string name, AxisSet axes, GroupMessages messages) {
   const auto here = std::find(ranks.begin(), ranks.end(), world->rank());
-  LT_CHECK(ranks.empty() || here != ranks.end(), "rank {} makes the group \"{}\" of others", world->rank(),
+  LT_CHECK(ranks.empty() || here != ranks.end(),
+           "expected world rank {} among the ranks of its group \"{}\", got a list without it", world->rank(),
            name);
   const int size = static_cast<int>(ranks.size()), place = static_cast<int>(here - ranks.begin());
   auto watched = world->split(size > 1 ? *std::min_element(ranks.begin(), ranks.end()) : -1, place, name,

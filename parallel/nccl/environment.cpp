@@ -6,9 +6,9 @@
 namespace ltrain::nccl {
 namespace {
 
-/// NCCL takes a second rank with the same host and the same GPU for a mistake; NCCL_HOSTID is read once, when
-/// it is opened. The others: ways that would lead past the sockets, or take more of the card than a rank's
-/// share.
+/// NCCL treats a second rank with the same host and the same GPU as a mistake; NCCL_HOSTID is read once, when
+/// it is opened. The other variables disable transports that bypass the sockets, or take more of the card
+/// than a rank's share.
 void share_gpu(int rank) {
   ::setenv("NCCL_HOSTID", fmt::format("ltrain-rank-{}", rank).c_str(), 1);
   for (const auto& [name, value] : {std::pair{"NCCL_NET", "Socket"},
@@ -27,10 +27,10 @@ void share_gpu(int rank) {
 }  // namespace
 
 void set_environment(const Environment& e) {
-  // Kernels of two groups may each wait for the other's ranks when GPUs start them in different orders, in
-  // captured work most of all: NCCL 2.26 and newer start them in the order of calls.
+  // Kernels of two groups may each wait for the other's ranks if GPUs start them in different orders,
+  // especially in captured work. NCCL 2.26 and newer start them in the order of calls.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  // Sums in the switches of NVLink differ from call to call (NVIDIA/nccl#1497).
+  // Sums in NVLink switches differ from call to call (NVIDIA/nccl#1497).
   if (e.deterministic) ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   if (!e.interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", ("=" + e.interface).c_str(), 0);
   if (e.share_gpu_as >= 0) share_gpu(e.share_gpu_as);

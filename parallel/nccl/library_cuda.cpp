@@ -1,4 +1,4 @@
-// NCCL, opened where the first group of several GPUs is made.
+// NCCL, opened when the first group of several GPUs is made.
 #include <nccl.h>
 
 #include <cstring>
@@ -12,8 +12,8 @@
 namespace ltrain::nccl {
 namespace {
 
-/// Has all that is used here (ncclCommSplit, the latest, came with 2.18). Versions before the one that this
-/// was compiled with have not been tried.
+/// Oldest version with all functions used here (ncclCommSplit, the latest, came with 2.18). Versions before
+/// the compiled one are untested.
 constexpr int kOldestVersion = 22000;
 
 ncclDataType_t type_of(DType t) {
@@ -105,7 +105,7 @@ class RealLibrary final : public Library {
     return status_of(init_(&comm, size, native, rank, &config), nullptr);
   }
 
-  /// Nothing is shared with the parent: kernels of communicators that share wait for each other's end.
+  /// Shares nothing with the parent: kernels of communicators that share resources wait for each other's end.
   Status split(Comm& child, Comm parent, int color, int key, int most_channels) override {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
@@ -120,12 +120,12 @@ class RealLibrary final : public Library {
   }
 
   /// An abort sets its communicator's flag and then waits for its kernels, which may wait behind those of
-  /// another: on threads of their own all flags are set, whatever waits.
+  /// another. With one thread each, all flags are set.
   void abort(const std::vector<Comm>& comms) override {
     std::vector<std::thread> threads;
     for (const Comm comm : comms)
       threads.emplace_back([this, comm] {
-        cudaSetDevice(device_);  // else the thread would take memory of GPU 0
+        cudaSetDevice(device_);  // otherwise the thread would take memory of GPU 0
         abort_(comm);
       });
     for (std::thread& t : threads) t.join();
@@ -166,7 +166,7 @@ class RealLibrary final : public Library {
     function = library_.function<F>(name);
   }
   Status status_of(ncclResult_t r, ncclComm_t comm) const {
-    if (r == ncclSuccess || r == ncclInProgress) return {};  // a call of another thread may be under way
+    if (r == ncclSuccess || r == ncclInProgress) return {};  // a call of another thread may be in progress
     const char* last = get_last_error_(comm);
     return {true, fmt::format("NCCL {}: {}{}{}", version_, get_error_string_(r), last && *last ? ": " : "",
                               last ? last : "")};
@@ -174,7 +174,7 @@ class RealLibrary final : public Library {
 
   cuda::Library library_;
   std::string version_;
-  int device_ = 0;  // of the communicators
+  int device_ = 0;  // GPU of the communicators
   decltype(ncclGetVersion)* get_version_ = nullptr;
   decltype(ncclGetErrorString)* get_error_string_ = nullptr;
   decltype(ncclGetLastError)* get_last_error_ = nullptr;

@@ -1,4 +1,4 @@
-// In builds without CUDA.
+// Stub for builds without CUDA.
 #include "base/error.h"
 #include "parallel/nccl/library.h"
 

@@ -11,11 +11,11 @@ namespace {
 
 using nccl::Status;
 
-constexpr auto kPoll = std::chrono::milliseconds(20);  // of errors and ages
+constexpr auto kPoll = std::chrono::milliseconds(20);  // interval of checks of errors and ages
 
 }  // namespace
 
-/// Outlives the world where its call does not return.
+/// Outlives the world if its call does not return.
 struct NcclWorld::Making {
   std::mutex mutex;
   std::condition_variable changed;
@@ -45,7 +45,8 @@ void NcclWorld::connect(KeyValueStore& store, const std::string& key, int size) 
     store.set(where, std::string(id.begin(), id.end()));
   } else {
     const std::string text = store.get(where, options_.connect_timeout_seconds);
-    LT_CHECK(text.size() == id.size(), "an NCCL address of {} bytes", text.size());
+    LT_CHECK(text.size() == id.size(), "expected an NCCL address of {} bytes, got {}", id.size(),
+             text.size());
     std::copy(text.begin(), text.end(), id.begin());
   }
   auto own = std::make_shared<Watched>();
@@ -71,7 +72,7 @@ std::shared_ptr<NcclWorld::Watched> NcclWorld::split(int color, int key, const s
       fmt::format("rank {} makes the group \"{}\" with the others", rank_, name),
       [=](nccl::Library& n, nccl::Comm& comm) { return n.split(comm, parent, color, key, most_channels); });
   if (color < 0) return nullptr;
-  LT_CHECK(child, "NCCL has made the group \"{}\", and gives no communicator of it", name);
+  LT_CHECK(child, "expected a communicator of the group \"{}\" from NCCL, got none", name);
   auto group = std::make_shared<Watched>();
   group->comm = child;
   group->name = name;
@@ -111,7 +112,7 @@ nccl::Comm NcclWorld::make(const std::string& what,
   if (!why.empty()) {
     {
       std::lock_guard lock(mutex_);
-      note_failure(why);  // what is aborted with the parent ends
+      note_failure(why);  // ends work that is aborted with the parent
     }
     changed_.notify_all();
     if (const nccl::Comm begun = std::atomic_ref(making->comm).load()) library_->abort({begun});
@@ -201,7 +202,7 @@ void NcclWorld::leave(Watched& group) {
       failure_ = fmt::format("rank {} fails, and leaves the group \"{}\"", rank_, group.name);
     std::swap(comm, group.comm);
     failed = !failure_.empty();
-    if (comm && failed && !aborted_) {  // with the others, by the thread
+    if (comm && failed && !aborted_) {  // the thread aborts it together with the others
       auto last = std::make_shared<Watched>();
       last->comm = comm;
       last->name = group.name;
@@ -258,7 +259,7 @@ std::string NcclWorld::what_is_wrong(Watched& w) {
   return "";
 }
 
-/// Kernels that wait for a rank that does not come end, and with them whoever waits for the stream.
+/// Aborting ends kernels that wait for a lost rank, and with them every wait for the stream.
 void NcclWorld::abort_all(std::unique_lock<std::mutex>& lock) {
   std::vector<nccl::Comm> comms;
   for (const auto& w : watched_)

@@ -72,7 +72,7 @@ class AdafactorUpdate final : public TensorUpdate {
   }
 
  private:
-  /// Of a tensor that is one: where its factors and their sums lie.
+  /// For a tensor that is a matrix: offsets of its factors and their sums.
   struct Matrix {
     int64_t rows = 0, cols = 0, factor = -1, sum = -1;
   };
@@ -100,8 +100,8 @@ class AdafactorUpdate final : public TensorUpdate {
   }
 
   UpdateContext& c_;
-  std::vector<Matrix> matrices_;  // as TensorSums::tensors
-  Tensor factors_;                // rows, columns and the rows' mean of each matrix
+  std::vector<Matrix> matrices_;  // in the order of TensorSums::tensors
+  Tensor factors_;                // for each matrix: rows, columns, and the mean of the rows
   Tensor sums_;                   // f64, rows and columns
 };
 

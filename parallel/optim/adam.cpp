@@ -1,4 +1,4 @@
-// Adam (arXiv:1412.6980), whose weight decay is part of the gradient.
+// Adam (arXiv:1412.6980), with weight decay added to the gradient.
 #include "parallel/optim/adamw_elements.h"
 
 namespace ltrain {

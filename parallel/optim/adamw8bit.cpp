@@ -1,4 +1,4 @@
-// AdamW whose moments take a byte each (arXiv:2110.02861).
+// AdamW with one byte for each moment (arXiv:2110.02861).
 #include "kernels/optimizer/adamw_8bit.h"
 #include "parallel/optim/optimizer.h"
 
@@ -24,7 +24,7 @@ class Adamw8bit final : public Optimizer {
                     const OptimizerSettings&) const override {
     std::vector<CodedPart> list;
     for (const auto& [e, runs] : parts) {
-      LT_CHECK(runs.size() == 1, "blocks of a bucket with {} settings", runs.size());
+      LT_CHECK(runs.size() == 1, "8-bit AdamW: expected one setting for a bucket, got {}", runs.size());
       list.push_back(
           {e.master, {e.states[0], e.states[1], e.states[2]}, e.grad, e.low, runs[0].decay, runs[0].args});
     }

@@ -1,4 +1,4 @@
-// LAMB (arXiv:1904.00962): a tensor's step is as long as the tensor is.
+// LAMB (arXiv:1904.00962): the length of a tensor's step follows the length of the tensor.
 #include "parallel/optim/lamb_directions.h"
 
 namespace ltrain {

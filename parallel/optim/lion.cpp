@@ -1,4 +1,4 @@
-// Lion (arXiv:2302.06675): the sign of a moment that the gradient has moved.
+// Lion (arXiv:2302.06675): the step is the sign of a moment.
 #include "kernels/optimizer/momentum.h"
 #include "parallel/optim/optimizer.h"
 

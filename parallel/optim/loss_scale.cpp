@@ -15,7 +15,7 @@ void LossScaler::note(bool overflow) {
   if (++state_.good_steps < settings_.window) return;
   state_.good_steps = 0;
   state_.hysteresis = settings_.hysteresis;
-  state_.scale = std::min(state_.scale * settings_.growth_factor, 0x1p60);  // far above any that is of use
+  state_.scale = std::min(state_.scale * settings_.growth_factor, 0x1p60);  // far above any useful scale
 }
 
 }  // namespace ltrain

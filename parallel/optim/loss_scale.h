@@ -1,5 +1,5 @@
-// Dynamic loss scaling (arXiv:1710.03740): the gradient of fp16 runs is multiplied by a number that keeps
-// small values above 2^-24 and large ones below 65504, found by trying.
+// Dynamic loss scaling (arXiv:1710.03740): gradients of fp16 runs are multiplied by a scale that keeps small
+// values above 2^-24 and large ones below 65504, found by trial.
 #pragma once
 #include <cstdint>
 
@@ -11,14 +11,14 @@ struct LossScaleSettings {
   double backoff_factor = 0.5;
   double minimum = 1;
   int64_t window = 1000;
-  int64_t hysteresis = 2;  ///< overflows since the last growth, from which on the scale backs off
+  int64_t hysteresis = 2;  ///< overflows since the last growth that make the scale back off
 };
 
-/// What of it a checkpoint keeps.
+/// State for checkpoints.
 struct LossScaleState {
   double scale = 0;
-  int64_t good_steps = 0;  ///< in a row
-  int64_t hysteresis = 0;  ///< overflows that are still let pass, and one
+  int64_t good_steps = 0;  ///< steps in a row without overflow
+  int64_t hysteresis = 0;  ///< overflows left until the scale backs off
   bool operator==(const LossScaleState&) const = default;
 };
 
@@ -28,7 +28,7 @@ class LossScaler {
       : settings_(settings), state_{settings.initial, 0, settings.hysteresis} {}
 
   double scale() const { return state_.scale; }
-  /// After a step: whether some gradient was not finite, on all ranks alike.
+  /// Called after a step. `overflow`: some gradient was not finite, the same value on all ranks.
   void note(bool overflow);
 
   const LossScaleState& state() const { return state_; }

@@ -1,10 +1,10 @@
 // Muon (Jordan et al., 2024): the direction of a matrix is its momentum, made nearly orthogonal by a
 // Newton-Schulz iteration.
 //
-// The iteration needs the whole matrix. The ranks that share a bucket gather its momentum and each works on
-// some of its matrices, zeros standing for the others; the sum is the whole again. A matrix that the tensor
-// axis cuts stays cut: with rows cut, X^T X is a sum over the parts, and X (X^T X) needs no more than that
-// sum; with columns cut, X X^T is.
+// The iteration needs the full matrix. Ranks that share a bucket gather its momentum, and each works on some
+// of its matrices, with zeros for the others; the sum is the full bucket again. A matrix that the tensor axis
+// shards stays sharded. With sharded rows, X^T X is a sum over the parts, and X (X^T X) needs only that sum.
+// With sharded columns, X X^T is.
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +18,7 @@
 namespace ltrain {
 namespace {
 
-// Coefficients of the quintic that Jordan et al. chose: it lifts small singular values fast.
+// Coefficients of the quintic of Jordan et al., which lifts small singular values fast.
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 
 class MuonUpdate final : public TensorUpdate {
@@ -32,7 +32,7 @@ class MuonUpdate final : public TensorUpdate {
     m.momentum = c_.settings().muon_momentum;
     m.nesterov = true;
     m.grad_scale = c_.step().grad_scale;
-    std::vector<double> load(static_cast<size_t>(c_.groups().shard.size()));  // the same on all ranks
+    std::vector<double> load(static_cast<size_t>(c_.groups().shard.size()));  // equal on all ranks
     for (int b : c_.buckets(UpdateRule::muon)) {
       const Elements e = c_.stored(b);
       momentum_update(c_.compute(), e.master, e.states[0], e.grad, {}, false, m);
@@ -52,8 +52,8 @@ class MuonUpdate final : public TensorUpdate {
   }
 
  private:
-  /// Makes this rank's matrices of a bucket orthogonal, and zeroes those of other ranks. `load`: work of each
-  /// rank so far; a matrix goes to whoever has least.
+  /// Orthogonalizes this rank's matrices of a bucket, and zeroes those of other ranks. `load`: work of each
+  /// rank so far; a matrix goes to the rank with the least.
   void share(int bucket, const Tensor& whole, std::vector<double>& load) {
     for (const BucketMember& member : c_.members(bucket)) {
       const ParameterSpec& spec = member.spec;
@@ -116,7 +116,7 @@ class MuonUpdate final : public TensorUpdate {
   }
 
   UpdateContext& c_;
-  Tensor length_;  // (1) f64, of the matrix that is worked on
+  Tensor length_;  // (1) f64, for the current matrix
 };
 
 class Muon final : public Optimizer {

@@ -29,7 +29,8 @@ void OnebitUpdate::average(UpdateRule rule, const std::function<void(const Eleme
   for (int b : c_.buckets(rule)) {
     const Group& g = c_.group(b);
     const Elements e = c_.stored(b);
-    // The first moment that would be, were this rank's gradient that of all: their mean is the average.
+    // The first moment as if this rank's gradient were the average: the mean of these moments is the new
+    // moment.
     if (s.meta())
       for (int i = 0; i < kAxisCount; ++i)
         if (const Axis a = static_cast<Axis>(i); g.axes().has(a) && e.grad.record->place[a] == Placement::P())

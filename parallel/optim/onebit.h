@@ -1,6 +1,6 @@
-// What 1-bit Adam (arXiv:2102.02888) and 1-bit LAMB (arXiv:2104.06069) share: after a warm-up the second
-// moment stays, and ranks average the first moments that each makes of its own gradient, in one bit an
-// element, in the place of gradients.
+// Common part of 1-bit Adam (arXiv:2102.02888) and 1-bit LAMB (arXiv:2104.06069). After a warm-up the second
+// moment is frozen. Each rank updates the first moment by its own gradient, and ranks average these moments,
+// in one bit for each element, instead of gradients.
 #pragma once
 #include "kernels/optimizer/onebit.h"
 #include "parallel/optim/tensor_sums.h"
@@ -22,25 +22,25 @@ class OnebitOptimizer : public Optimizer {
   }
 };
 
-/// After the warm-up. The optimizer averages moments with average(), and moves weights in update().
+/// Steps after the warm-up. The optimizer averages moments with average(), and moves weights in update().
 class OnebitUpdate : public TensorUpdate {
  public:
   explicit OnebitUpdate(UpdateContext& c);
-  /// The mean over ranks of the squares of each rank's own gradients, times the number of ranks.
+  /// Adds the mean over ranks of the squares of each rank's own gradients, times the number of ranks.
   void add_own_squares(const Tensor& own, int ranks, const Tensor& total) override;
 
  protected:
   bool frozen() { return c_.step_number() > c_.settings().freeze_step; }
   bool first_frozen() { return c_.step_number() == c_.settings().freeze_step + 1; }
-  /// Starts the averages: first moments, in the place of gradients. `before`: called with what each bucket
-  /// has, before its average.
+  /// Starts the averages of first moments, which replace gradients. `before`: called with the elements of
+  /// each bucket before its average.
   void average(UpdateRule rule, const std::function<void(const Elements&)>& before);
   OnebitArgs args(const ParameterPart& p) { return {p.args, c_.settings().freeze_step}; }
 
   UpdateContext& c_;
 
  private:
-  Tensor own_squares_;  // (1) f64, of a bucket whose gradients are not summed
+  Tensor own_squares_;  // (1) f64, for a bucket without a gradient sum
 };
 
 }  // namespace ltrain

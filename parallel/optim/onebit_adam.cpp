@@ -1,4 +1,4 @@
-// 1-bit Adam: AdamW in its warm-up.
+// 1-bit Adam, with AdamW as its warm-up.
 #include "parallel/optim/adamw_elements.h"
 #include "parallel/optim/onebit.h"
 

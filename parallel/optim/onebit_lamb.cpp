@@ -1,5 +1,5 @@
-// 1-bit LAMB: LAMB in its warm-up, with the average of each tensor's trust ratios. After it this average,
-// times a factor that follows a second moment of the averaged gradients, is the trust ratio.
+// 1-bit LAMB. Its warm-up is LAMB, with an average of each tensor's trust ratios. After it, the trust ratio
+// is this average times a factor from a second moment of the averaged gradients.
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "parallel/optim/lamb_directions.h"
@@ -43,7 +43,7 @@ class OnebitLambUpdate final : public OnebitUpdate {
   }
 
  private:
-  /// Directions in the place of gradients, and each tensor's largest ratio of second moments in its sums.
+  /// Replaces gradients by directions, and writes each tensor's largest ratio of second moments to its sums.
   void frozen_directions() {
     Stream& s = c_.compute();
     const Tensor sums = c_.sums().all();
@@ -57,7 +57,7 @@ class OnebitLambUpdate final : public OnebitUpdate {
                             args(p));
       onebit_ratio(s, c_.sums().of(p.id).flat(0, {1}), e.states[1], e.states[2], args(p));
     });
-    // The parts of a tensor that other ranks have, experts among them.
+    // Parts of a tensor on other ranks, experts included.
     for (const Group* g : groups_of_parts(c_.groups())) {
       place_set(s, sums, g->axes(), Placement::V());
       g->all_reduce(s, sums, ReduceOp::max);

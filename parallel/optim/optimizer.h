@@ -1,9 +1,10 @@
-// What an optimizer is: it declares the states that it keeps, and updates elements or whole tensors. One file
-// an optimizer in this folder.
+// Interface of optimizers: declaration of states, and updates of elements or full tensors. Each optimizer has
+// a file in this folder.
 //
-// Most look at one element at a time: they override element_states and update_elements, and run under every
-// stage of ZeRO, with states offloaded or of 16 bits, on sparse matrices, without knowing of them. Others
-// need numbers of a whole tensor or of all ranks, and make a TensorUpdate, which may ask for sums over ranks.
+// Most optimizers update one element at a time: they override element_states and update_elements. They then
+// work under every ZeRO stage, with offloaded or 16-bit states, and on sparse matrices, without code for it.
+// Others need norms of a full tensor or data of all ranks; they make a TensorUpdate, which can ask for sums
+// over ranks.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,23 +20,23 @@ namespace ltrain {
 
 class UpdateContext;
 
-/// Consecutive elements of a bucket, all of the same length. Types of 16 bits are widened before an update
-/// sees them, so that master, grad and states are of one type, f32 or f64.
+/// Consecutive elements of a bucket; all tensors have the same length. 16-bit types are widened before an
+/// update, so that master, grad and states share a dtype, f32 or f64.
 struct Elements {
   Tensor master;               ///< the weights
-  Tensor low;                  ///< a copy of them in a 16-bit type, which the update writes; or undefined
-  Tensor grad;                 ///< summed over ranks, and not yet multiplied by AdamwArgs::grad_scale
-  std::vector<Tensor> states;  ///< as element_states names them; coded ones: both codes, and scales
+  Tensor low;                  ///< 16-bit copy that the update writes, or undefined
+  Tensor grad;                 ///< summed over ranks, before multiplication by AdamwArgs::grad_scale
+  std::vector<Tensor> states;  ///< in the order of element_states; coded moments: both codes, and scales
 };
 
-/// Elements up to `end` from where the run before it ends: a parameter, or several that are updated alike.
+/// Elements from the end of the previous run up to `end`: one parameter, or several with the same settings.
 struct ElementRun {
   int64_t end = 0;
-  bool decay = true;  ///< false leaves the weight decay out (norms, biases)
-  AdamwArgs args;     ///< of this step, with the parameters' own learning rate and weight decay
+  bool decay = true;  ///< false skips the weight decay (norms, biases)
+  AdamwArgs args;     ///< arguments of this step, with the parameter's own learning rate and weight decay
 };
 
-/// Elements of one place, and how they are updated.
+/// A range of elements, and the settings of its update.
 struct ElementPart {
   Elements elements;
   std::vector<ElementRun> runs;
@@ -44,7 +45,7 @@ struct ElementPart {
 /// `n` of the elements, from `at` on.
 Elements part_of(const Elements& e, int64_t at, int64_t n);
 
-/// f(elements of the run, run), for kernels that take one setting.
+/// Calls f(elements of the run, run), for kernels with one setting.
 template <class F>
 void each_run(const Elements& e, const std::vector<ElementRun>& runs, F f) {
   int64_t at = 0;
@@ -54,120 +55,121 @@ void each_run(const Elements& e, const std::vector<ElementRun>& runs, F f) {
   }
 }
 
-/// Steps of a run are of one kind or of two, which differ in what they compute and send.
+/// Steps of a run are of one kind or two, which differ in computation and communication.
 struct StepKinds {
-  const char* other = "";    ///< what the second kind is: "warm-up"; empty where there is one kind
-  int64_t usual_step = 1;    ///< one of the first kind, counted as updates are, from 1
-  int64_t other_step = 0;    ///< of the second
-  int64_t first_others = 0;  ///< so many first steps are of the second kind,
-  int64_t every = 0;         ///< or the first and every N-th after it
+  const char* other = "";    ///< name of the second kind: "warm-up"; empty if there is one kind
+  int64_t usual_step = 1;    ///< a step of the first kind, counted like updates, from 1
+  int64_t other_step = 0;    ///< a step of the second kind
+  int64_t first_others = 0;  ///< number of first steps that are of the second kind,
+  int64_t every = 0;         ///< or: the first step and every N-th after it are
   bool is_other(int64_t step) const { return step <= first_others || (every > 0 && (step - 1) % every == 0); }
-  int64_t others(int64_t steps) const;  ///< of the first so many steps
+  int64_t others(int64_t steps) const;  ///< number of the second kind among the first `steps`
 };
 
-/// A forward and backward over the step's micro-batches, for what an optimizer estimates by it.
+/// A forward and backward over the step's micro-batches for an optimizer's estimate.
 enum class EstimatePass : uint8_t {
   none,
-  moved_weights,   ///< with other weights than the step's
-  sampled_labels,  ///< with labels that the model draws from its own logits
+  moved_weights,   ///< with moved weights
+  sampled_labels,  ///< with labels sampled from the model's logits
 };
 
-/// A state of a whole tensor, which every rank has: Adafactor's rows and columns.
+/// A state of a full tensor, present on every rank: Adafactor's rows and columns.
 struct WholeState {
-  int id = 0;  ///< a parameter of the tensor
+  int id = 0;  ///< one parameter of the tensor
   std::string_view name;
   Tensor tensor;
 };
 
-/// The part of an optimizer that sees more than one element at a time. One for each rank that has parameters
-/// of it, with the memory that it needs beside the states of elements.
+/// Part of an optimizer that handles more than one element at a time. Each rank with parameters of the
+/// optimizer has one, with its memory beside the states of elements.
 class TensorUpdate {
  public:
   virtual ~TensorUpdate() = default;
-  /// Of all parameters with the optimizer, in steps whose elements are not updated one by one.
+  /// Updates all parameters of the optimizer, in steps without update_elements().
   virtual void update() = 0;
-  /// States begin with zero again.
+  /// Resets states to zero.
   virtual void clear() {}
-  /// What checkpoints keep of it.
+  /// States for checkpoints.
   virtual std::vector<WholeState> states() const { return {}; }
-  /// Where Optimizer::sums_gradients is false: adds to `total` (1) f64 what stands for the squares of the
-  /// gradient that a bucket would have, of this rank's own gradients of all of it, (n).
+  /// If Optimizer::sums_gradients is false: adds to `total` (1) f64 an estimate of the squares of the
+  /// bucket's gradient, from this rank's own gradients of the full bucket, (n).
   virtual void add_own_squares(const Tensor& own, int ranks, const Tensor& total) {}
-  /// Around the pass of Optimizer::estimate. With moved_weights: puts other values in the place of the
-  /// weights; then keeps its gradients and puts the weights back, bit for bit. `labels`: whose mean loss the
-  /// gradients are of, `loss_scale` times.
+  /// Called around the pass of Optimizer::estimate. With moved_weights: begin moves the weights; end keeps
+  /// the gradients and restores the weights, bit for bit. `labels`: number of labels of the mean loss of the
+  /// gradients, which are scaled by `loss_scale`.
   virtual void begin_estimate() {}
   virtual void end_estimate(double labels, double loss_scale) {}
 };
 
-/// Stateless. Functions of the settings are asked by recipes and plans, too, which have no parameters.
+/// Stateless. Recipes and plans, which have no parameters, also call the functions of the settings.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
   // ---- declarations ----
-  /// The states of every element, by the names that checkpoints have for them.
+  /// States of every element, by their names in checkpoints.
   virtual std::vector<std::string_view> element_states(const ParameterRule& rule) const = 0;
-  /// Those of whole tensors.
+  /// States of full tensors.
   virtual std::vector<std::string_view> tensor_states(const ParameterRule& rule) const { return {}; }
-  /// Updates look at one element at a time, and may be of any elements at a time: states may be offloaded or
-  /// of 16 bits.
+  /// True if updates handle one element at a time, and any elements at a time: states may be offloaded or
+  /// 16-bit.
   virtual bool by_element() const { return true; }
-  /// True where update_elements() takes moments and gradients of bf16 beside masters of f32 as they are; else
-  /// they are widened by windows first.
+  /// True if update_elements() accepts bf16 moments and gradients with f32 masters; otherwise they are first
+  /// widened, in windows.
   virtual bool takes_halves() const { return false; }
-  /// States are codes of 8 bits with a scale for each block (CodedMoments, two states of an element): a
-  /// bucket's parameters have the same settings, and are updated at once.
+  /// True if states are 8-bit codes with a scale for each block (CodedMoments, two states for each element):
+  /// a bucket's parameters have the same settings, and are updated at once.
   virtual bool coded_states() const { return false; }
-  /// update() reads sums over whole tensors (TensorSums).
+  /// True if update() reads sums over full tensors (TensorSums).
   virtual bool needs_tensor_sums() const { return false; }
-  /// Name of a tensor in a rank's memory that has as many elements as a bucket has states of, with the type
-  /// of gradients; empty: none. Checkpoints do not keep it.
+  /// Name of a scratch tensor with one element for each of a bucket's states, in the dtype of gradients;
+  /// empty: none. Not in checkpoints.
   virtual std::string_view element_scratch(const OptimizerSettings& o) const { return {}; }
-  /// "" or why zeros do not stay zeros where gradients and states are zero, and what would work.
+  /// Empty, or the reason why zeros with zero gradients and states do not stay zero, and a setting that
+  /// works.
   virtual std::string_view moves_zeros(const OptimizerHyperparameters& o) const { return {}; }
-  /// Ranks average their moments in a compressed all-reduce, in the place of gradients, after a warm-up.
+  /// True if ranks average their moments in a compressed all-reduce after a warm-up, instead of gradients.
   virtual bool averages_moments() const { return false; }
 
   // ---- choices ----
-  /// false: such a parameter has AdamW. `named`: a group with a kind of its own matches it.
+  /// False: such a parameter uses AdamW. `named`: a group with its own kind matches it.
   virtual bool takes(const RuleTarget& target, bool named) const { return true; }
-  /// Completes the rule of a parameter that it takes.
+  /// Completes the rule of a parameter of this optimizer.
   virtual void adjust(ParameterRule& rule, const RuleTarget& target, const OptimizerSettings& o) const {}
   virtual StepKinds step_kinds(const OptimizerSettings& o) const { return {}; }
-  /// Gradients of step `step`, from 1, are summed over ranks.
+  /// True if gradients of step `step`, from 1, are summed over ranks.
   virtual bool sums_gradients(const OptimizerSettings& o, int64_t step) const { return true; }
-  /// The pass that the step has before its own.
+  /// Extra pass before the step's own.
   virtual EstimatePass estimate(const OptimizerSettings& o, int64_t step) const { return EstimatePass::none; }
-  /// In step `step` update_elements is called, bucket by bucket; else TensorUpdate::update.
+  /// True if step `step` calls update_elements, bucket by bucket; otherwise TensorUpdate::update.
   virtual bool updates_elements(const OptimizerSettings& o, int64_t step) const { return true; }
 
   // ---- updates ----
   /// `runs`: not empty, the last one ends with the elements.
   virtual void update_elements(Stream& s, const Elements& e, const std::vector<ElementRun>& runs,
                                const OptimizerSettings& o) const {}
-  /// Of several places: what is launched once, where the kernel can.
+  /// Updates several ranges, in one launch if the kernel can.
   virtual void update_parts(Stream& s, const std::vector<ElementPart>& parts,
                             const OptimizerSettings& o) const {
     for (const ElementPart& p : parts) update_elements(s, p.elements, p.runs, o);
   }
-  /// Null where updates_elements is always true. Allocates from the context's memory.
+  /// Null if updates_elements is always true. Allocates from the context's memory.
   virtual std::unique_ptr<TensorUpdate> make_tensor_update(UpdateContext& context) const { return nullptr; }
 };
 
-/// `still` has one that keeps and updates nothing.
+/// `still` has an optimizer without states or updates.
 const Optimizer& optimizer_of(UpdateRule r);
 
-/// Its moments are averaged over ranks in a compressed all-reduce after a warm-up.
+/// True if its moments are averaged over ranks in a compressed all-reduce after a warm-up.
 inline bool is_onebit(UpdateRule r) { return optimizer_of(r).averages_moments(); }
-/// Of all rules that parameters may have.
+/// Union over all rules that parameters may have.
 StepKinds step_kinds(const OptimizerSettings& settings);
-/// "adamw, adam, sgd and lion": the optimizers whose updates look at one element at a time.
+/// "adamw, adam, sgd and lion": the optimizers that update one element at a time.
 std::string by_element_names();
-/// Every name of a state that some optimizer keeps of elements or of whole tensors, each once.
+/// All names of states of elements or full tensors, without duplicates.
 std::vector<std::string_view> all_state_names();
 
-/// The average of weights, which every rule keeps where there is one.
+/// Name of the EMA, a state of every rule if it is on.
 inline constexpr std::string_view kAverage = "ema";
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// The optimizers that a recipe can ask for, and what it can set of them.
+// Optimizers and their settings in recipes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace ltrain {
 
-/// One row an optimizer: the name that recipes have for it, an enumerator of UpdateRule, and
+/// One row for each optimizer: its name in recipes, an enumerator of UpdateRule, and the prefix of
 /// NAME_optimizer(), which its file in this folder defines.
 #define LT_OPTIMIZERS(ROW) \
   ROW(adamw)               \
@@ -27,13 +27,13 @@ namespace ltrain {
   ROW(onebit_lamb)         \
   ROW(sophia)
 
-/// `still`: frozen, without gradients; no recipe asks for it by name.
+/// `still`: frozen, without gradients; not a name in recipes.
 #define LT_ENUMERATOR(name) name,
 enum class UpdateRule : uint8_t { LT_OPTIMIZERS(LT_ENUMERATOR) still };
 #undef LT_ENUMERATOR
 constexpr int kUpdateRules = static_cast<int>(UpdateRule::still);
 std::string_view update_rule_name(UpdateRule r);
-/// The rule of that name, or nothing.
+/// Rule with that name, or nothing.
 std::optional<UpdateRule> update_rule(std::string_view name);
 
 enum class MuonScale : uint8_t {
@@ -42,48 +42,48 @@ enum class MuonScale : uint8_t {
 };
 LT_ENUM_NAMES(MuonScale, {MuonScale::spectral, "spectral"}, {MuonScale::match_rms_adamw, "match_rms_adamw"});
 
-/// How Sophia estimates the diagonal of the Hessian (parallel/optim/sophia.cpp).
+/// Sophia's estimate of the diagonal of the Hessian (parallel/optim/sophia.cpp).
 enum class HessianEstimator : uint8_t { gauss_newton, hutchinson };
 LT_ENUM_NAMES(HessianEstimator, {HessianEstimator::gauss_newton, "gauss_newton"},
               {HessianEstimator::hutchinson, "hutchinson"});
 
-/// What optimizers have of their own, as keys of recipes name it. What all have is in AdamwArgs.
+/// Optimizer-specific settings, named like the keys of recipes. Common ones are in AdamwArgs.
 struct OptimizerHyperparameters {
   double sgd_momentum = 0.9;
   bool sgd_nesterov = false;
   double lion_beta1 = 0.9, lion_beta2 = 0.99;
   double muon_momentum = 0.95;
-  int64_t muon_num_ns_steps = 5;  ///< of the Newton-Schulz iteration
+  int64_t muon_num_ns_steps = 5;  ///< steps of the Newton-Schulz iteration
   MuonScale muon_scale = MuonScale::spectral;
-  double adafactor_decay_rate = 0.8;  ///< of the second moment: 1 - step^-this
-  double adafactor_eps = 1e-3;        ///< least root mean square of a parameter that its step is a part of
+  double adafactor_decay_rate = 0.8;  ///< decay of the second moment: 1 - step^-rate
+  double adafactor_eps = 1e-3;  ///< lower limit of the root mean square of a parameter that scales its step
   double adafactor_clip_threshold = 1.0;  ///< largest root mean square of an update
-  int64_t freeze_step = 1;                ///< 1-bit rules: the last step of their warm-up
+  int64_t freeze_step = 1;                ///< 1-bit rules: last step of their warm-up
   LambLimits lamb_limits;                 ///< 1-bit LAMB
   HessianEstimator hessian_estimator = HessianEstimator::gauss_newton;  ///< Sophia
-  int64_t hessian_interval = 10;  ///< steps from one estimate to the next, the first step has one
-  double sophia_gamma = 0.05;     ///< of the diagonal that the moment is divided by
-  double hessian_radius = 1e-4;   ///< hutchinson: of the difference that estimates it
+  int64_t hessian_interval = 10;  ///< steps from one estimate to the next; the first step has one
+  double sophia_gamma = 0.05;     ///< factor of the diagonal that divides the moment
+  double hessian_radius = 1e-4;   ///< hutchinson: radius of the finite difference
 };
 
-/// A group of parameters with settings of its own. The first group whose pattern matches a name counts.
+/// Settings of a group of parameters. The first group with a matching pattern applies.
 struct OptimizerGroup {
-  std::string match;  ///< of whole names; * stands for any characters, ? for one
+  std::string match;  ///< pattern of full names; * stands for any characters, ? for one
   std::optional<UpdateRule> rule;
-  double lr_scale = 1;                 ///< of the schedule's learning rate
-  std::optional<double> weight_decay;  ///< also of norms and biases, when given
+  double lr_scale = 1;                 ///< factor of the schedule's learning rate
+  std::optional<double> weight_decay;  ///< if given, also applies to norms and biases
 };
 
-/// What stays the same from step to step. AdamwArgs has what may change.
+/// Settings that do not change from step to step. AdamwArgs has the others.
 struct OptimizerSettings : OptimizerHyperparameters {
   UpdateRule rule = UpdateRule::adamw;
-  double muon_lr_scale = 1;  ///< learning rate of Muon's matrices over that of the others
+  double muon_lr_scale = 1;  ///< learning rate of Muon's matrices relative to the others
   std::vector<OptimizerGroup> groups;
   SparsitySettings sparsity;
   bool freeze_routers = false;
-  int64_t router_warmup = 0;  ///< first steps in which routers move alone
+  int64_t router_warmup = 0;  ///< first steps in which only routers move
 
-  bool uses(UpdateRule r) const;  ///< some parameters may have it
+  bool uses(UpdateRule r) const;  ///< true if some parameters may have it
 };
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// Which update rule a parameter has: chosen by the recipe, by the parameter's name and by its shape.
+// Update rule of a parameter, chosen from the recipe, the parameter's name and its shape.
 #pragma once
 #include <optional>
 #include <string_view>
@@ -9,23 +9,23 @@ namespace ltrain {
 
 bool name_matches(std::string_view pattern, std::string_view name);
 
-/// What is known of a parameter when its rule is chosen.
+/// Facts about a parameter for the choice of its rule.
 struct RuleTarget {
   std::string_view name;
   bool matrix = false;     ///< has two dims
   bool embedding = false;  ///< token or position table, or the projection to the vocabulary
-  bool decay = true;       ///< weight decay applies unless a group says so
-  bool router = false;     ///< of an MoE model
+  bool decay = true;       ///< weight decay applies unless a group says otherwise
+  bool router = false;     ///< router of an MoE model
 };
 
-/// A parameter's rule. What an optimizer does not take (Optimizer::takes) has AdamW.
+/// A parameter's rule. A parameter that its optimizer does not take (Optimizer::takes) has AdamW.
 struct ParameterRule {
   UpdateRule rule = UpdateRule::adamw;
   bool factored = false;  ///< Adafactor: a matrix
   double lr_scale = 1;
   bool decay = true;
-  std::optional<double> weight_decay;  ///< in the place of the step's
-  bool router = false;                 ///< moves in the warm-up of routers; set where there is one
+  std::optional<double> weight_decay;  ///< overrides the step's
+  bool router = false;                 ///< moves in the warm-up of routers; set only with a warm-up
 
   bool trains() const { return rule != UpdateRule::still; }
   bool operator==(const ParameterRule&) const = default;

@@ -7,8 +7,8 @@ namespace ltrain {
 ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int parts) {
   if (parts == 1) return whole;
   const int64_t n = whole.shape[dim], each = (n + parts - 1) / parts;
-  LT_CHECK(dim == 0 || n % parts == 0, "{} {}: dim {} does not divide over {} ranks", whole.name,
-           to_string(whole.shape), dim, parts);
+  LT_CHECK(dim == 0 || n % parts == 0, "expected dim {} of {} {} to be a multiple of {} ranks, got {}", dim,
+           whole.name, to_string(whole.shape), parts, n);
   const Slice before = whole.slice.global.rank ? whole.slice : Slice::whole(whole.shape);
   Shape offset = before.offset, extent = before.extent;
   const int64_t first = std::min(extent[dim], rank * each);  // padding comes last

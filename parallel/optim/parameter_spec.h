@@ -1,4 +1,4 @@
-// The declaration of a parameter, and the types of its forms.
+// Declaration of a parameter, and the dtypes of its forms.
 #pragma once
 #include <string>
 
@@ -12,46 +12,48 @@ enum class Init : uint8_t { normal, zeros, ones };
 
 struct ParameterSpec {
   std::string name;  ///< Hugging Face's name; several specs may have one name and disjoint slices
-  Shape shape;       ///< of this rank's part, padding rows included
+  Shape shape;       ///< shape of this rank's part, padding rows included
   Init init = Init::normal;
   double std = 0.02;
   bool decay = true;       ///< weight decay applies
   bool embedding = false;  ///< a table of tokens or positions, or the projection to the vocabulary
   bool router = false;     ///< chooses experts: may be frozen, or move alone at first
-  /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
-  /// beyond them is padding that stays zero. Undefined: the whole tensor.
+  /// This rank's part of the named tensor: a box. Its elements are the first ones of `shape`; the rest is
+  /// padding that stays zero. Undefined: the full tensor.
   Slice slice = {};
-  /// The matrix that Muon makes orthogonal, before tensor-parallel ranks cut it. Undefined: the named tensor;
-  /// given where that holds several matrices behind each other (gpt2's q, k and v).
+  /// Matrix that Muon orthogonalizes, before tensor-parallel sharding. Undefined: the named tensor; set if
+  /// that holds several matrices one after the other (gpt2's q, k and v).
   Shape matrix = {};
-  /// How it lies on the tensor-parallel axes (kTensorAxes) and, of an expert, on those that experts are cut
-  /// over: cut, S(dim), or every rank of the axis has the whole, R.
+  /// Placement on the tensor-parallel axes (kTensorAxes) and, for an expert, on the axes over which experts
+  /// are sharded: sharded, S(dim), or the full tensor on every rank of the axis, R.
   Placements place = {};
-  bool copied = false;  ///< cut, but each part is held by a group of neighbours: gradients summed over it
-  AxisSet sum = {};  ///< axes whose ranks have the whole, and gradients of it from different tokens: summed
-  bool vectors = false;      ///< a stack of vectors: two dims of it are no matrix
-  bool tied_stages = false;  ///< the first and the last stage have a copy each: gradients summed over both
+  bool copied = false;  ///< sharded, with each part on a group of neighbours: gradients are summed over it
+  /// axes with the full tensor on every rank, but different tokens: gradients are summed over them
+  AxisSet sum = {};
+  bool vectors = false;  ///< a stack of vectors: two of its dims are not a matrix
+  /// the first and the last stage have a copy each: gradients are summed over both
+  bool tied_stages = false;
 
   bool is_matrix() const { return slice.global.rank == 2 && !vectors; }
 };
 
-/// The part of rank `rank` of `parts` when `axis` cuts dim `dim`: ceil(n / parts) rows or columns each, the
-/// last ones padded where it does not divide (dim 0 only). Of what another axis has cut, part of that part.
+/// Part of rank `rank` of `parts` if `axis` shards dim `dim`: ceil(n / parts) rows or columns each, the last
+/// ones padded if it does not divide (dim 0 only). If another axis shards it already, a part of that part.
 ParameterSpec cut_over(Axis axis, ParameterSpec whole, int dim, int rank, int parts);
 
-/// Which elements of the named tensor lie from element `begin` of this rank's part on.
+/// Elements of the named tensor from element `begin` of this rank's part on.
 BoxElements elements_of(const ParameterSpec& spec, int64_t begin);
 
-/// Element types of a parameter's forms. f32: all f32; bf16: {bf16, f32, f32, f32}, and without
-/// master weights {bf16, bf16, f32, f32}; f64: all f64.
+/// Dtypes of a parameter's forms. f32: all f32; bf16: {bf16, f32, f32, f32}, and without master weights
+/// {bf16, bf16, f32, f32}; f64: all f64.
 struct PrecisionPolicy {
   DType compute = DType::f32;  ///< weights and activations in the step
   DType master = DType::f32;   ///< weights in the optimizer
   DType grad = DType::f32;     ///< accumulated and reduced gradients; bf16: rounded after each micro-batch
   DType state = DType::f32;    ///< moments, between updates
-  /// The weights of the optimizer are others than those of the step.
+  /// True if the optimizer has separate weights from the step's.
   bool has_master() const { return compute != master; }
-  /// What updates compute in.
+  /// Dtype of the arithmetic of updates.
   DType wide() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
 };
 

@@ -1,4 +1,4 @@
-// SGD with momentum, as PyTorch's torch.optim.SGD has it.
+// SGD with momentum, like PyTorch's torch.optim.SGD.
 #include "kernels/optimizer/momentum.h"
 #include "parallel/optim/optimizer.h"
 

@@ -1,7 +1,7 @@
-// Sophia: once in a while a step has a second pass before its own, whose gradients estimate the diagonal of
-// the Hessian (kernels/optimizer/sophia.h). Hutchinson's pass is at weights that are moved a little along
-// random signs, and is kept until the step has its own gradients; Gauss-Newton-Bartlett's is at the weights,
-// with labels that the model draws itself, and goes into the average at once.
+// Sophia: some steps have an extra pass before their own, with gradients for an estimate of the diagonal of
+// the Hessian (kernels/optimizer/sophia.h). Hutchinson's pass runs at weights moved slightly along random
+// signs; its gradients are kept until the step has its own. Gauss-Newton-Bartlett's pass runs at the weights,
+// with labels sampled from the model; its gradients go into the average at once.
 #include "kernels/optimizer/sophia.h"
 
 #include "kernels/elementwise/tensor_ops.h"
@@ -50,7 +50,7 @@ class SophiaUpdate final : public TensorUpdate {
     }
     for (int b : c_.buckets(kSophia)) {
       const Tensor kept = c_.scratch(b);
-      cast(c_.compute(), c_.weights(b), kept);  // as they were, bit for bit
+      cast(c_.compute(), c_.weights(b), kept);  // restores the weights, bit for bit
       cast(c_.compute(), kept, c_.stored(b).grad);
       c_.require_gradients(b, kept, "gradients of swapped weights");
     }

@@ -1,4 +1,4 @@
-// Which matrices are kept 2:4 sparse: chosen by the recipe, by the parameter's name and by what it is.
+// Matrices with 2:4 sparsity, chosen from the recipe, the parameter's name and its kind.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,19 +9,20 @@ namespace ltrain {
 
 struct ParameterSpec;
 
-/// From update `at_step` (from 1) on, of each four neighbours along the input dim of the matrices whose names
-/// a pattern matches two are zero.
+/// From update `at_step` (from 1) on, two of each four neighbours along the input dim are zero, in matrices
+/// with a matching name.
 struct SparsitySettings {
   std::vector<std::string> match;  ///< patterns as in OptimizerGroup; empty: none
   int64_t at_step = 1;
   bool on() const { return !match.empty(); }
 };
 
-/// A matrix of a linear layer: two dims, and neither a table, the projection to the vocabulary nor a router.
+/// True for a matrix of a linear layer: two dims, and neither a table, the projection to the vocabulary nor a
+/// router.
 bool can_be_sparse(const ParameterSpec& spec);
-/// Chosen by some pattern.
+/// True if a pattern matches.
 bool is_sparse(const SparsitySettings& settings, const ParameterSpec& spec);
-/// Error (usage): fours along the input dim of a rank's part are not whole.
+/// Throws Error (usage) unless a rank's part has full groups of four along the input dim.
 void require_fours(const ParameterSpec& spec);
 
 }  // namespace ltrain

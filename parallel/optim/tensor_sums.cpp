@@ -10,7 +10,7 @@ void TensorSums::add(int id, const ParameterSpec& spec, const ParameterRule& rul
   int& at = of_parameter_.back();
   for (size_t t = 0; t < tensors_.size() && at < 0; ++t)
     if (tensors_[t].spec->name == spec.name) at = static_cast<int>(t);
-  if (at >= 0) return;  // another part of the same
+  if (at >= 0) return;  // another part of the same tensor
   at = static_cast<int>(tensors_.size());
   tensors_.push_back({id, &spec, &rule});
 }
@@ -53,7 +53,7 @@ std::vector<const Group*> groups_of_parts(const Groups& g) {
 }
 
 void reduce_sums(UpdateContext& c, Tensor sums) {
-  if (c.compute().meta())  // whoever has nothing to add has added zero
+  if (c.compute().meta())  // ranks without a summand have added zero
     for (int i = 0; i < kAxisCount; ++i)
       if (const Axis a = static_cast<Axis>(i); a != Axis::pipeline)
         place_set(c.compute(), sums, a, Placement::P());

@@ -1,5 +1,5 @@
-// What a TensorUpdate may ask of whoever holds the buckets: views of the parameters that have its optimizer,
-// sums over ranks, the weights of other ranks.
+// Services for a TensorUpdate: views of its parameters in the buckets, sums over ranks, weights of other
+// ranks.
 #pragma once
 #include <functional>
 
@@ -17,16 +17,16 @@ struct ParameterPart {
   int id = 0, bucket = 0;
   const ParameterSpec& spec;
   const ParameterRule& rule;
-  int64_t begin = 0;  ///< elements of this rank's part of the parameter that come before them
-  int64_t at = 0;     ///< elements that this rank has states of in the bucket and that come before them
+  int64_t begin = 0;  ///< elements of this rank's part of the parameter before them
+  int64_t at = 0;     ///< elements with states on this rank in the bucket before them
   Elements elements;
-  AdamwArgs args;  ///< of this step, with the parameter's own settings
+  AdamwArgs args;  ///< arguments of this step, with the parameter's own settings
 };
 
-/// A whole parameter of a bucket, as this rank has it.
+/// A full parameter of a bucket on this rank.
 struct BucketMember {
   const ParameterSpec& spec;
-  int64_t offset = 0;  ///< in the bucket
+  int64_t offset = 0;  ///< offset in the bucket
 };
 
 class UpdateContext {
@@ -39,8 +39,8 @@ class UpdateContext {
   virtual const OptimizerSettings& settings() = 0;
   virtual DType master_type() = 0;
   virtual uint64_t seed() = 0;
-  /// The update that runs. Its step counts updates that were made, for bias corrections; step_number() counts
-  /// steps from 1, those without an update as well.
+  /// The current update. step().step counts updates, for bias corrections; step_number() counts steps from 1,
+  /// skipped ones included.
   virtual const AdamwArgs& step() = 0;
   virtual int64_t step_number() = 0;
   virtual TensorSums& sums() = 0;
@@ -50,10 +50,11 @@ class UpdateContext {
   virtual std::vector<int> buckets(UpdateRule r) = 0;
   using EachPart = std::function<void(const ParameterPart&)>;
   enum class Extent : uint8_t {
-    stored,   ///< what this rank has states of
-    updated,  ///< the same, where weights are given their new values
-    owned,  ///< what this rank adds to sums over whole tensors: an element is one rank's under every stage of
-            ///< ZeRO
+    stored,   ///< elements with states on this rank
+    updated,  ///< the same elements, for writing new weights
+    /// elements that this rank adds to sums over full tensors: each element belongs to one rank under every
+    /// ZeRO stage
+    owned,
   };
   virtual void each_part(int bucket, Extent extent, const EachPart& f) = 0;
   void each_stored(UpdateRule r, const EachPart& f) { each_of(r, Extent::stored, f); }
@@ -61,25 +62,26 @@ class UpdateContext {
   void each_owned(UpdateRule r, const EachPart& f) { each_of(r, Extent::owned, f); }
 
   // ---- by buckets ----
-  /// The ranks that have the same parameters, on one level.
+  /// Ranks with the same parameters, on one level.
   virtual const Group& group(int bucket) = 0;
   virtual std::vector<BucketMember> members(int bucket) = 0;
-  /// All that this rank has states of.
+  /// All elements with states on this rank.
   virtual Elements stored(int bucket) = 0;
-  /// Of Optimizer::element_scratch.
+  /// Scratch of Optimizer::element_scratch.
   virtual Tensor scratch(int bucket) = 0;
-  /// On meta: `t` lies as the gradients of what this rank has states of, summed. `when`: for messages.
+  /// On meta: checks that `t` has the placement of summed gradients with states on this rank. `when`: for
+  /// messages.
   virtual void require_gradients(int bucket, Tensor t, std::string_view when) = 0;
-  /// The weights of the step that this rank updates: its part of those of the bucket.
+  /// This rank's part of the step's weights, to be updated.
   virtual Tensor weights(int bucket) = 0;
-  /// After weights were written: to the other ranks. `when`: for messages of the placement check.
+  /// Sends written weights to the other ranks. `when`: for messages of the placement check.
   virtual void publish_weights(UpdateRule r, std::string_view when) = 0;
-  /// The gradients of all ranks' parts behind each other. sum_grads frees that memory, when each rank has
-  /// worked on some of it and zeroed the others: every rank has its part of the sum as its gradients again.
+  /// Gathers the gradients of all ranks' parts, one after the other. Each rank then works on some of them and
+  /// zeroes the others. sum_grads sums: every rank has its part as its gradients again. It frees the memory.
   virtual Tensor gather_grads(int bucket) = 0;
   virtual void sum_grads(int bucket, Tensor whole) = 0;
-  /// Of a bucket whose optimizer averages moments: values (of all of it) = factor times their sum over ranks,
-  /// but where `where` is zero. Enqueued: the next each_part of the bucket waits for it.
+  /// For a bucket with averaged moments: values (full bucket) = factor * their sum over ranks, except where
+  /// `where` is zero. Enqueued; the next each_part of the bucket waits for it.
   virtual void average_moments(int bucket, Tensor values, double factor, Tensor where) = 0;
 
  private:

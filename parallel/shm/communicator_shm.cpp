@@ -18,20 +18,21 @@ using shm::Blocked;
 using shm::kWindows;
 using shm::RankControl;
 
-/// Up to so many bytes every rank sums all of a tensor itself; above, each sums a part and the others copy
-/// it. Two ranks always sum all: that moves no more bytes between them and saves a turn.
+/// Up to this size every rank sums the full tensor itself; above, each rank sums a part and the others copy
+/// it. Two ranks always sum everything: that moves no more bytes and saves a round.
 constexpr int64_t kSumAllBytes = 16 << 10;
 
 shm::Layout layout_of(int size, const ShmOptions& o) {
   LT_CHECK(
       o.slot_bytes > 0 && o.slot_bytes % 4096 == 0 && o.transfer_bytes > 0 && o.transfer_bytes % 4096 == 0,
-      "shared slots of {} and {} bytes", o.slot_bytes, o.transfer_bytes);
+      "expected shared slots in multiples of 4096 bytes, got {} for collectives and {} for transfers",
+      o.slot_bytes, o.transfer_bytes);
   return {size, o.slot_bytes, o.transfer_bytes};
 }
 
 double spin_seconds(int size, const ShmOptions& o) {
   if (o.spin_seconds >= 0) return o.spin_seconds;
-  // With more ranks than cores the one that is waited for cannot run while this one spins.
+  // With more ranks than cores, the awaited rank cannot run while this one spins.
   return size <= static_cast<int>(std::thread::hardware_concurrency()) ? 20e-6 : 1e-6;
 }
 
@@ -70,7 +71,7 @@ class ShmGroup final : public Communicator {
  private:
   RankControl& control(int r) const { return segment_.control(r); }
 
-  // ---- waiting ----
+  // ---- waits ----
 
   template <class F>
   void wait(F&& blocked) {
@@ -96,11 +97,11 @@ class ShmGroup final : public Communicator {
              lost.rank, to_string(info_),
              lost.culprit >= 0 ? fmt::format(" waiting for rank {}", lost.culprit) : "");
     }
-    LT_CHECK(false, "a wait that ended in no known way");
+    LT_CHECK(false, "expected a known end of a wait, got another one");
     std::abort();
   }
 
-  /// Runs a call. When it throws, the others are told that this rank goes no further.
+  /// Runs a call. If it throws, the others learn that this rank stops.
   template <class F>
   void call(F&& body) {
     try {
@@ -113,16 +114,16 @@ class ShmGroup final : public Communicator {
     }
   }
 
-  // ---- the beginning of a collective: all ranks say what they are about to do, and compare ----
+  // ---- begin of a collective: all ranks publish their call, and compare ----
 
   void check_same(const CollectiveInfo& info) override { info_ = info; }
 
-  /// Enters the collective and returns when all have. `fill(0)` puts this rank's first piece into the slot
-  /// that chunk 0 gets, if this rank `posts` any: before the others are told when that slot is free by then,
-  /// so that a small call takes one turn.
+  /// Enters the collective and returns after all ranks have. `fill(0)` puts this rank's first piece into the
+  /// slot of chunk 0, if this rank `posts` any. If that slot is already free, this happens before the others
+  /// are woken, so that a small call takes one round.
   ///
-  /// Which slots are free: all ranks have entered the previous collective, so all have done with the ones
-  /// before it; and once all have entered this one, with the previous too.
+  /// Free slots: all ranks have entered the previous collective, so that all have finished the ones before
+  /// it; after all have entered this one, they have also finished the previous.
   template <class Fill>
   void begin(bool posts, Fill&& fill) {
     RankControl& me = control(rank());
@@ -146,7 +147,7 @@ class ShmGroup final : public Communicator {
       signals_.publish(me.posted, first_ + 1);
     }
   }
-  /// All ranks agree on the number of chunks.
+  /// Sets the number of chunks, on which all ranks agree.
   void set_chunks(int64_t chunks) {
     previous_ = first_;
     next_ = first_ + static_cast<uint64_t>(chunks);
@@ -156,7 +157,7 @@ class ShmGroup final : public Communicator {
     return r == rank() ? info_ : read_note(control(r).notes[info_.sequence % 2].note);
   }
 
-  /// Every rank has all notes by now, so all say the same; all compare with rank 0.
+  /// Every rank has all notes by now, and all compare with rank 0, so that all report the same.
   void compare() {
     const CollectiveInfo first = call_of(0);
     for (int r = 1; r < size(); ++r)
@@ -176,11 +177,11 @@ class ShmGroup final : public Communicator {
                name(), to_string(info_), from, sent, to, wanted);
   }
 
-  // ---- chunks on their way through the slots ----
+  // ---- chunks in the slots ----
 
   char* slot(int r, int64_t k) const { return segment_.slot(r, first_ + static_cast<uint64_t>(k)); }
 
-  /// Waits until `counter` of all (or of `only`) is past chunk k.
+  /// Waits until `counter` of all ranks (or of `only`) is past chunk k.
   void wait_past(std::atomic<uint64_t> RankControl::*counter, int64_t k, int only = -1) {
     const uint64_t wanted = first_ + static_cast<uint64_t>(k) + 1;
     wait([&] {
@@ -200,13 +201,12 @@ class ShmGroup final : public Communicator {
     fill(k);
     publish(&RankControl::posted, k);
   }
-  /// Said only where somebody waits for it: the others' beginning of the next call says it for the last
-  /// chunks.
+  /// Published only if a rank waits for it: entering the next call implies it for the last chunks.
   void consumed(int64_t k, int64_t chunks) {
     if (k + kWindows < chunks) publish(&RankControl::consumed, k);
   }
 
-  /// One turn a chunk: each rank (or `root` alone) fills its slot, then takes what it needs from the others'.
+  /// One round for each chunk: each rank (or only `root`) fills its slot, then reads the others'.
   template <class Fill, class Take>
   void exchange(int64_t chunks, Fill&& fill, Take&& take, int root = -1) {
     const bool posts = chunks > 0 && (root < 0 || root == rank());
@@ -226,7 +226,7 @@ class ShmGroup final : public Communicator {
     }
   }
 
-  /// A slot that is cut into one lane for each of the other ranks.
+  /// A slot divided into one lane for each other rank.
   int64_t lane_bytes() const { return options_.slot_bytes / (size() - 1) / 64 * 64; }
   char* lane(int from, int to, int64_t k) const {
     return slot(from, k) + (to - from - 1 + size()) % size() * lane_bytes();
@@ -268,13 +268,13 @@ class ShmGroup final : public Communicator {
         });
   }
 
-  /// Chunk by chunk: a rank sums its part of the chunk from all slots and leaves the sum in its own slot,
-  /// where its own summand need not be; then all copy each other's sums.
+  /// Chunk by chunk: a rank sums its part of the chunk from all slots and writes the sum to its own slot,
+  /// which need not hold its own summand; then all copy each other's sums.
   void sum_parts(const Tensor& t, ReduceOp op) {
     char* data = static_cast<char*>(t.data);
     const int64_t width = dtype_size(t.dtype), chunk = options_.slot_bytes;
     const int64_t bytes = t.bytes(), chunks = chunks_of(bytes, chunk);
-    auto part = [&](int64_t k, int r) {  // of chunk k, in bytes
+    auto part = [&](int64_t k, int r) {  // part of rank r in chunk k, in bytes
       const PartRange p = part_of(piece(bytes, chunk, k) / width, size(), r);
       return PartRange{p.begin * width, p.count * width};
     };
@@ -341,12 +341,12 @@ class ShmGroup final : public Communicator {
           char* at = data + k * chunk;
           reduce(at, at, piece(bytes, chunk, k), t.dtype, ReduceOp::sum, [&](int p) { return slot(p, k); });
         }
-        consumed(k, chunks);  // by all but the root without having looked: nobody waits for them
+        consumed(k, chunks);  // all except the root have not read it, and no rank waits for them
       }
     });
   }
 
-  // ---- moving ----
+  // ---- moves ----
 
   void do_all_gather(Tensor out, Tensor in) override {
     call([&] {
@@ -397,7 +397,7 @@ class ShmGroup final : public Communicator {
           copy(to[p] + k * chunk, lane(p, rank(), k), piece(out_elements[p] * width, chunk, k));
       };
       begin(true, fill);
-      int64_t chunks = 1;  // chunk 0 is there in any case
+      int64_t chunks = 1;  // chunk 0 always exists
       for (int a = 0; a < size(); ++a)
         for (int b = 0; b < size(); ++b)
           if (a != b) chunks = std::max(chunks, chunks_of(sends(a, b) * width, chunk));
@@ -416,8 +416,8 @@ class ShmGroup final : public Communicator {
 
   // ---- between two ranks ----
   //
-  // A rank sends one message at a time and leaves it only when all of it is taken. So it needs one row of
-  // slots, whoever the receiver is, and its offer stands until the receiver has seen it.
+  // A rank sends one message at a time and continues after all of it is taken. One row of slots is therefore
+  // enough for any receiver, and the offer stands until the receiver has seen it.
 
   struct Sending {
     const char* data = nullptr;
@@ -430,12 +430,12 @@ class ShmGroup final : public Communicator {
     int64_t bytes = 0, chunks = 0, k = 0;
     int from = -1;
     bool seen = false;
-    uint64_t first = 0;  // slot of the sender in which the message begins
+    uint64_t first = 0;  // first slot of the message on the sender
     Tensor tensor;
   };
 
   static int64_t transfer_chunks(int64_t bytes, int64_t chunk) {
-    return std::max<int64_t>(1, chunks_of(bytes, chunk));  // an empty message takes a slot too
+    return std::max<int64_t>(1, chunks_of(bytes, chunk));  // an empty message takes a slot, too
   }
   Sending start_send(const Tensor& t, int to) {
     RankControl& me = control(rank());
@@ -550,7 +550,7 @@ class ShmGroup final : public Communicator {
   const std::string key_;
   const ShmOptions options_;
   shm::Segment segment_;
-  shm::Signals signals_;    // after segment_: it says goodbye there
+  shm::Signals signals_;    // after segment_: its destructor writes there
   std::vector<int> order_;  // the other ranks, starting with the next one
   std::vector<const void*> sources_;
   CollectiveInfo info_;
@@ -559,7 +559,7 @@ class ShmGroup final : public Communicator {
   uint64_t first_ = 0, next_ = 0;  // chunks before this call, and before the next
   uint64_t previous_ = 0;          // chunks before the previous call
   uint64_t sent_slots_ = 0, offers_ = 0;
-  std::vector<uint64_t> last_offer_, messages_to_, messages_from_;  // by rank
+  std::vector<uint64_t> last_offer_, messages_to_, messages_from_;  // indexed by rank
   int splits_ = 0;
 };
 
@@ -575,8 +575,8 @@ std::unique_ptr<Communicator> make_shm_group(std::shared_ptr<KeyValueStore> stor
                                              int rank, int size, std::string name, AxisSet axes,
                                              const ShmOptions& options) {
   if (size == 1) return make_single_group(std::move(name), axes);
-  LT_CHECK(size <= shm::kMaxRanks, "group \"{}\": {} ranks cannot share memory, at most {}", name, size,
-           shm::kMaxRanks);
+  LT_CHECK(size <= shm::kMaxRanks, "group \"{}\": expected at most {} ranks for shared memory, got {}", name,
+           shm::kMaxRanks, size);
   shm::Membership members =
       shm::meet(*store, key, name, rank, layout_of(size, options), options.connect_timeout_seconds);
   return std::make_unique<ShmGroup>(std::move(store), key, std::move(members), rank, size, std::move(name),

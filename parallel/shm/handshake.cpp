@@ -21,16 +21,16 @@ namespace ltrain::shm {
 namespace {
 
 constexpr int kMaxDescriptors = 2 * kMaxRanks;
-constexpr double kStrangerSeconds = 5;  // a connection that says nothing for so long is dropped
+constexpr double kStrangerSeconds = 5;  // a silent connection is dropped after this time
 constexpr size_t kMaxStrangers = 64;
 
-/// What a rank shows, together with the reading end of its pipe.
+/// Greeting of a rank, together with the reading end of its pipe.
 struct Hello {
   char magic[8];
   char secret[kSecretBytes];
   uint32_t rank, ranks;
 };
-/// The answer of rank 0, together with the memory file and all other ranks' reading ends, by rank.
+/// Answer of rank 0, together with the memory file and all other ranks' reading ends, in rank order.
 struct Welcome {
   char magic[8];
   char secret[kSecretBytes];
@@ -59,7 +59,7 @@ bool send_with(int socket, const T& message, const std::vector<int>& descriptors
   return ::sendmsg(socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(sizeof(message));
 }
 
-/// One message of exactly the size of T. All descriptors that came are closed when it is none.
+/// Receives one message of exactly the size of T. If it is invalid, all received descriptors are closed.
 template <class T>
 bool receive_with(int socket, T* message, std::vector<Fd>* descriptors) {
   iovec part{message, sizeof(*message)};
@@ -111,7 +111,7 @@ class Host {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     socklen_t size = sizeof(name);
-    // Bound to no name, the kernel chooses a free abstract one.
+    // Without a name, the kernel chooses a free abstract one.
     if (!listener_.valid() ||
         ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&name), sizeof(sa_family_t)) != 0 ||
         ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&name), &size) != 0 ||
@@ -183,7 +183,7 @@ class Host {
     }
   }
 
-  /// 1 when it is a rank that was missing; whoever is none is dropped without an answer.
+  /// Returns 1 for a missing rank; a stranger is dropped without an answer.
   int hear(Stranger& s) {
     Hello hello{};
     std::vector<Fd> descriptors;
@@ -221,7 +221,7 @@ class Host {
   std::vector<Stranger> strangers_;
 };
 
-/// The other ranks' side.
+/// Side of the other ranks.
 class Guest {
  public:
   Guest(const std::string& group, int rank, const Layout& layout, double timeout)

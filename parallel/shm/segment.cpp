@@ -80,8 +80,9 @@ Fd create_memory(const Layout& layout) {
 }
 
 Segment::Segment(const Fd& memory, const Layout& layout, const std::string& whence) : layout_(layout) {
-  LT_CHECK(layout.ranks >= 2 && layout.ranks <= kMaxRanks, "a shared segment for {} ranks", layout.ranks);
-  // A memory file that could still shrink would end this process with SIGBUS whenever its sender likes.
+  LT_CHECK(layout.ranks >= 2 && layout.ranks <= kMaxRanks,
+           "expected a shared segment of 2 to {} ranks, got {}", kMaxRanks, layout.ranks);
+  // A memory file that can still shrink would let its sender end this process by SIGBUS.
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
   struct stat s {};
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(memory.get(), &s) != 0)

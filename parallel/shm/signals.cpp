@@ -14,7 +14,7 @@
 namespace ltrain::shm {
 namespace {
 
-constexpr double kSliceSeconds = 0.02;  // between looks at whether the others still live
+constexpr double kSliceSeconds = 0.02;  // interval of checks that others are alive
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, double seconds) {
   timespec t{};
@@ -108,7 +108,7 @@ Lost Signals::sleep(const std::function<Blocked()>& blocked, double timeout_seco
     const bool look = static_cast<double>(now - looked) >= kSliceSeconds * 1e9;
     if (look) looked = now;
     if (lost = save_policy(on, look); lost.rank >= 0) {
-      // It may have done its part before it went.
+      // The rank may have done its part before it ended.
       if (blocked().nobody()) lost = {};
       break;
     }

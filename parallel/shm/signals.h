@@ -1,9 +1,9 @@
-// Waiting for other ranks of a shared segment, and waking them.
+// Waits for other ranks of a shared segment, and wake-ups.
 //
-// A wait spins for a moment and then sleeps on the rank's own doorbell, after saying for whom it waits;
-// whoever moves a counter rings only those who wait for it. Both sides use sequentially consistent
-// operations: either the sleeper sees the new counter, or the other sees the sleeper. A sleeper wakes now and
-// then to see whether the process that it waits for is still there.
+// A wait spins for a moment and then sleeps on the rank's own doorbell, after announcing the rank that it
+// waits for. A rank that changes a counter rings only the ranks that wait for it. Both sides use sequentially
+// consistent operations: either the sleeper sees the new counter, or the other sees the sleeper. A sleeper
+// wakes periodically to check that the awaited process is alive.
 #pragma once
 #include <functional>
 #include <string>
@@ -15,17 +15,17 @@
 
 namespace ltrain::shm {
 
-/// For whom a wait waits: nobody any more, one rank, or either of two.
+/// Ranks that a wait waits for: none, one, or either of two.
 struct Blocked {
   int a = -1, b = -1;
   bool nobody() const { return a < 0; }
   bool operator==(const Blocked&) const = default;
 };
 
-/// Why a wait ended before its time.
+/// Reason for the early end of a wait.
 struct Lost {
-  int rank = -1;     ///< that was waited for; -1: the wait went well
-  int culprit = -1;  ///< the rank that `rank` had lost, if it gave up because of one
+  int rank = -1;     ///< awaited rank; -1: the wait succeeded
+  int culprit = -1;  ///< rank that `rank` had lost, if it gave up for that reason
   enum class How { timed_out, died, left, gave_up } how = How::timed_out;
 };
 
@@ -34,24 +34,24 @@ class Signals {
   Signals(const Segment& segment, int rank, Fd own_life, std::vector<Fd> others_life, double spin_seconds);
   ~Signals();  ///< tells the others that this rank has left
 
-  /// Sets a counter of this rank, after everything written before, and wakes who waits for this rank.
+  /// Sets a counter of this rank, after all earlier writes, and wakes ranks that wait for this rank.
   void publish(std::atomic<uint64_t>& counter, uint64_t value) {
     note_progress();
     counter.store(value, std::memory_order_seq_cst);
     for (int r = 0; r < segment_.layout().ranks; ++r) ring_if_waiting(r);
   }
-  /// The same for a counter that only `peer` waits for.
+  /// publish() for a counter that only `peer` waits for.
   void publish_to(int peer, std::atomic<uint64_t>& counter, uint64_t value) {
     note_progress();
     counter.store(value, std::memory_order_seq_cst);
     ring_if_waiting(peer);
   }
-  /// This rank goes no further than collective `sequence`, because of `culprit` (-1: nobody else).
+  /// Announces that this rank stops at collective `sequence`, because of `culprit` (-1: none).
   void give_up(uint64_t sequence, int culprit);
-  /// The rank and its culprit when another rank gave up in collective `sequence` or before.
+  /// Rank and culprit if another rank gave up in collective `sequence` or before.
   Lost gave_up(uint64_t sequence) const;
 
-  /// Until `blocked()` names nobody. It must look at counters with sequentially consistent loads.
+  /// Waits until `blocked()` names no rank. It must read counters with sequentially consistent loads.
   template <class F>
   Lost wait(F&& blocked, double timeout_seconds) {
     const Blocked on = spin(blocked);

@@ -17,7 +17,7 @@ class ModelFlops {
   void begin(const Recipe& recipe, const MachineProfile& profile, const Plan& plan, int world, bool lead,
              const std::function<double(double)>& sum);
 
-  double per_step() const { return step_flops_; }  ///< of a step with the full global batch, on all ranks
+  double per_step() const { return step_flops_; }  ///< all ranks, for a step with the full global batch
   /// MFU of step `step` at `rate` model FLOP/s of all ranks. Sets `note` once, if the measured peak is too
   /// low.
   double mfu(int64_t step, double rate, std::string& note);

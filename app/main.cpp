@@ -12,10 +12,10 @@
 #include "app/commands.h"
 #include "base/fault_point.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "base/version.h"
 #include "kernels/tensor/kernel_trial.h"
-#include "runtime/launch/output.h"
 #include "runtime/recipe/diagnostics.h"
 
 namespace {
@@ -116,6 +116,7 @@ int main(int argc, char** argv) {
   app::add_slurm(app);
   app::add_selftest(app);
   try {
+    read_log_level();
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);
     std::vector<std::string> words = with_help_behind(argc, argv);
     check_command(app, words);
@@ -128,7 +129,7 @@ int main(int argc, char** argv) {
     return code == 0 ? 0 : static_cast<int>(ExitCode::usage);
   } catch (const std::exception& e) {
     const Error error = as_error(e);
-    print_lines(std::string("ltrain: ") + error.what());
+    log_lines(LogLevel::error, std::string("ltrain: ") + error.what());
     return static_cast<int>(error.code());
   }
   return 0;

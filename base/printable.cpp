@@ -67,4 +67,15 @@ std::string printable(std::string_view text, size_t most) {
   return out;
 }
 
+std::string printable_lines(std::string_view text) {
+  constexpr size_t kMostLineBytes = 8192;
+  std::string out;
+  do {
+    const size_t end = std::min(text.find('\n'), text.size());
+    out += printable(text.substr(0, end), kMostLineBytes) + "\n";
+    text.remove_prefix(std::min(end + 1, text.size()));
+  } while (!text.empty());
+  return out;
+}
+
 }  // namespace ltrain

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/log.h"
 #include "kernels/tensor/device.h"
 #include "kernels/tensor/rng.h"
 
@@ -102,7 +103,7 @@ std::set<std::string> said;  // reasons already printed
 
 void say_once(const std::string& why) {
   const std::lock_guard lock(said_mutex);
-  if (said.insert(why).second) std::fprintf(stderr, "ltrain: attention: native kernels: %s\n", why.c_str());
+  if (said.insert(why).second) log_lines(LogLevel::info, "ltrain: attention: native kernels: " + why);
 }
 
 // ---- comparison ----

@@ -15,7 +15,8 @@ SplitPlace agree_on_split(KeyValueStore& store, const std::string& base, int ran
   for (int r = 0; r < size; ++r) {
     int c = -1, k = 0;
     const std::string text = store.get(base + std::to_string(r), timeout_seconds);
-    LT_CHECK(std::sscanf(text.c_str(), "expected a split record of colour and key, got \"{}\"", text);
+    LT_CHECK(std::sscanf(text.c_str(), "%d %d", &c, &k) == 2,
+             "expected a split record of colour and key, got \"{}\"", text);
     if (c == color) members.emplace_back(k, r);
   }
   SplitPlace s;

@@ -13,6 +13,7 @@
 
 #include "base/fault_point.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "base/progress.h"
 #include "parallel/comm/communicator_gloo.h"
@@ -24,7 +25,6 @@
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/hostlist.h"
-#include "runtime/launch/output.h"
 #include "runtime/launch/slurm_node.h"
 
 namespace ltrain {
@@ -54,7 +54,7 @@ void on_stack_signal(int) {
 void print_stack_of(pthread_t thread) {
   void* frame[1];
   ::backtrace(frame, 1);
-  print_lines("ltrain: this rank does not come back from:");
+  log_lines(LogLevel::error, "ltrain: this rank does not come back from:");
   struct sigaction action {};
   action.sa_handler = on_stack_signal;
   ::sigaction(SIGUSR2, &action, nullptr);
@@ -100,7 +100,7 @@ class Job::Impl {
       c.settings = options_.settings;
       c.world_size = e.world_size;
       c.join_seconds = options_.join_seconds;
-      c.log = [](const std::string& line) { print_lines("ltrain: " + line); };
+      c.log = [](const std::string& line) { log_lines(LogLevel::info, "ltrain: " + line); };
       coordinator_ = std::make_unique<Coordinator>(std::move(c));
       e.coordinator_host = is_loopback(e.coordinator_host) ? e.coordinator_host : "127.0.0.1";
       e.coordinator_ports = {coordinator_->port()};
@@ -192,7 +192,8 @@ class Job::Impl {
       print_verdict();
     } else if (!(launched_ &&
                  info_.rank == 0)) {  // rank 0's stderr is the terminal, and the launcher reports there
-      print_lines(fmt::format("ltrain: rank {} on host {} ends: {}", info_.rank, info_.host, reason));
+      log_lines(LogLevel::error,
+                fmt::format("ltrain: rank {} on host {} ends: {}", info_.rank, info_.host, reason));
     }
     const SteadyTime limit = after(liveness_bounds().end_grace);
     {
@@ -225,8 +226,8 @@ class Job::Impl {
     }
     const Verdict v = coordinator_->verdict();
     for (size_t i = 0; i < v.lines.size(); ++i)
-      print_lines((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
-    if (v.failed) print_lines("ltrain: " + exit_code_text(static_cast<int>(v.code)));
+      log_lines(LogLevel::error, (i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
+    if (v.failed) log_lines(LogLevel::error, "ltrain: " + exit_code_text(static_cast<int>(v.code)));
   }
 
   /// Index of this rank in `ranks`, and a key of the store that no other group uses.

@@ -1,7 +1,6 @@
 #include "runtime/launch/output.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,17 +13,6 @@
 #include "base/printable.h"
 
 namespace ltrain {
-
-std::string printable_lines(std::string_view text) {
-  constexpr size_t kMostLineBytes = 8192;
-  std::string out;
-  do {
-    const size_t end = std::min(text.find('\n'), text.size());
-    out += printable(text.substr(0, end), kMostLineBytes) + "\n";
-    text.remove_prefix(std::min(end + 1, text.size()));
-  } while (!text.empty());
-  return out;
-}
 
 std::string PlainText::add(std::string_view bytes) {
   std::string out;
@@ -56,20 +44,6 @@ std::string PlainText::finish() {
   std::string rest = std::move(line_);
   *this = {};
   return rest;
-}
-
-void print_lines(std::string_view text) {
-  const std::string lines = printable_lines(text);
-  for (size_t at = 0; at < lines.size();) {
-    pollfd p{2, POLLOUT, 0};
-    const int ready = ::poll(&p, 1, 1000);
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return;
-    const ssize_t n =
-        ::write(2, lines.data() + at, std::min<size_t>(lines.size() - at, 4096));  // fits in a pipe
-    if (n < 0 && errno != EINTR) return;
-    if (n > 0) at += static_cast<size_t>(n);
-  }
 }
 
 struct OutputRelay::State {

@@ -8,9 +8,6 @@
 
 namespace ltrain {
 
-/// Text for people: each line printable (base/printable.h) and terminated.
-std::string printable_lines(std::string_view text);
-
 /// Converts terminal output to text for a file. Drops escape sequences, and keeps only the last state of a
 /// line that is redrawn.
 class PlainText {
@@ -24,9 +21,6 @@ class PlainText {
   std::string line_, escape_;  // text since the last line end; an unfinished escape sequence
   bool returned_ = false;      // the last character was a carriage return
 };
-
-/// Writes printable lines to stderr. Drops text that cannot be written within a second.
-void print_lines(std::string_view text);
 
 /// Sends bytes to a descriptor from its own thread. If the queue is full, whole lines are dropped and
 /// counted: "ltrain: 12 lines left out: nobody read them". After a write error everything is dropped.

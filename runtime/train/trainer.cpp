@@ -11,6 +11,7 @@
 #include "base/cpu_isa.h"
 #include "base/fault_point.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/tensor/device.h"
 #include "parallel/comm/host_collectives.h"
@@ -21,7 +22,6 @@
 #include "runtime/checkpoint/upcycle.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/files/write_file.h"
-#include "runtime/launch/output.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
 #include "runtime/program/lr_schedule.h"
@@ -486,7 +486,7 @@ class Trainer {
       usage_.write(recipe_.output_dir, job_.info().rank, steps, groups_->groups(), *arena_, card_, device_,
                    plan_);
     } catch (const Error& e) {
-      print_lines(fmt::format("warning: {}", e.what()));
+      log_lines(LogLevel::warning, fmt::format("warning: {}", e.what()));
     }
     if (steps > 0) say({usage_.text(steps, plan_, recipe_.parallel.expert > 1, job_.transports())});
   }

@@ -35,25 +35,26 @@ std::string by_family(int64_t FamilyDefaults::*value, int64_t otherwise) {
 void add_router_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(choice("model.moe.router.selection", LT_MEMBER(model.moe.selection), {"base"},
-             "top_k: each token goes to its best experts. gshard: to the best, and in training to the second "
-             "with a probability that grows with its weight. expert_choice: each expert takes its best "
-             "tokens, equally many, and looks at tokens that follow."));
+             "top_k: each token chooses its best experts. gshard: the best, and in training the second with "
+             "a probability that grows with its weight. expert_choice: each expert chooses its best tokens, "
+             "the same number for all; it sees later tokens."));
   add(number("model.moe.router.second_threshold", LT_MEMBER(model.moe.second_threshold),
-             "Weight of the second expert from which it is always taken.")
+             "Weight of the second expert above which it is always chosen.")
           .resumes(OnResume::any)
           .between(1e-6, 1)
           .when("model.moe.router.selection: gshard", true, [](const Recipe& r) {
             return is_moe(r) && r.model.moe.selection == Selection::gshard_top2;
           }));
   add(number("model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
-             "In training every number that the router reads is multiplied by one of its own between 1 - "
-             "this and 1 + this; 0: none.")
+             "In training, each input of the router is multiplied by a random number between 1 - this and 1 "
+             "+ this; 0: none.")
           .resumes(OnResume::any)
           .between(0, 0.99)
           .alias({"router_jitter_noise", "moe_input_jitter_eps"}));
   add(number("model.moe.router.bias_update_rate", LT_MEMBER(model.moe.bias_update_rate),
-             "Balance without a loss: experts are chosen by score + bias, which after each step moves by "
-             "this towards those that got less than an even share; 0: no bias.")
+             "Balance without a loss: experts are chosen by score + bias. After each step this amount is "
+             "added to the bias of experts with less than an even share and subtracted from that of experts "
+             "with more; 0: no bias.")
           .resumes(OnResume::both_or_no)
           .between(0, 1)
           .derived(
@@ -61,17 +62,17 @@ void add_router_keys(std::vector<Key>& t) {
               [](Recipe& r) { r.model.moe.bias_update_rate = r.model.family->defaults.bias_update_rate; })
           .alias({"moe_router_bias_update_rate"}));
   add(choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"sinkhorn"},
-             "Scores of experts, from logits, in fp32.")
+             "Function from router logits to scores, in fp32.")
           .alias({"router_score_function"})
           .derived("deepseek_v3 sigmoid, else softmax", [](Recipe& r) {
             r.model.moe.score =
                 r.model.family->defaults.sigmoid_scores ? RouterScore::sigmoid : RouterScore::softmax;
           }));
   add(choice("model.moe.router.order", LT_MEMBER(model.moe.order), {},
-             "topk_last: scores of all experts, of which the best are taken; topk_first: the best logits, "
-             "and scores among these."));
+             "topk_last: scores of all experts, then the best ones. topk_first: the best logits, then scores "
+             "among these."));
   add(truth("model.moe.router.norm_topk_prob", LT_MEMBER(model.moe.norm_topk_prob),
-            "The weights of a token's experts are divided by their sum.")
+            "Divides the weights of a token's experts by their sum.")
           .derived("true; " + join(family_names([](const Family& f) { return !f.defaults.norm_topk_prob; })) +
                        ", top_k: 1 and selection: expert_choice: false",
                    [](Recipe& r) {
@@ -81,36 +82,36 @@ void add_router_keys(std::vector<Key>& t) {
                                                   m.selection != Selection::expert_choice;
                    }));
   add(number("model.moe.router.routed_scaling_factor", LT_MEMBER(model.moe.routed_scaling_factor),
-             "Of the weights, after that.")
+             "Factor on the weights, after norm_topk_prob.")
           .above(0)
           .alias({"router_topk_scaling_factor"})
           .derived("deepseek_v3 2.5, else 1", [](Recipe& r) {
             r.model.moe.routed_scaling_factor = r.model.family->defaults.routed_scaling_factor;
           }));
   add(integer("model.moe.router.n_group", LT_MEMBER(model.moe.n_group),
-              "Groups of neighbouring experts, of which a token's are chosen from topk_group.")
+              "Groups of neighbouring experts. A token chooses experts only from topk_group of them.")
           .between(1, 64)
           .alias({"router_num_groups"}));
   add(integer("model.moe.router.topk_group", LT_MEMBER(model.moe.topk_group),
-              "Groups that a token chooses from.")
+              "Groups from which a token chooses experts.")
           .between(1, 64)
           .alias({"router_group_topk"})
           .derived("n_group", [](Recipe& r) { r.model.moe.topk_group = r.model.moe.n_group; }));
   add(choice("model.moe.balance.kind", LT_MEMBER(model.moe.balance), {},
-             "Loss that asks for balance: of each micro-batch over all ranks (switch), of each sequence, "
-             "with the choices of the whole batch so far (global), or the divergence of the mean scores from "
-             "uniform ones; hf: transformers' load_balancing_loss_func, over the tokens of all layers "
-             "together. docs/moe.md defines them.")
+             "Balance loss. switch: over each micro-batch on all ranks. sequence: over each sequence. "
+             "global: with the choices of the whole batch so far. uniform: divergence of the mean scores "
+             "from uniform ones. hf: transformers' load_balancing_loss_func, over the tokens of all layers "
+             "together. docs/moe.md defines all of them.")
           .resumes(OnResume::any)
           .alias({"router_load_balancing_type"}));
-  add(number("model.moe.balance.coeff", LT_MEMBER(model.moe.balance_coeff), "Its weight.")
+  add(number("model.moe.balance.coeff", LT_MEMBER(model.moe.balance_coeff), "Weight of the balance loss.")
           .resumes(OnResume::any)
           .at_least(0)
           .alias({"aux_loss_coeff"})
           .when("a model.moe.balance.kind other than none", true,
                 [](const Recipe& r) { return is_moe(r) && r.model.moe.balance != BalanceLoss::none; }));
   add(number("model.moe.z_loss_coeff", LT_MEMBER(model.moe.z_loss_coeff),
-             "Weight of the mean square of the logits' logsumexp.")
+             "Weight of the mean squared logsumexp of the router logits.")
           .resumes(OnResume::any)
           .at_least(0)
           .alias({"moe_z_loss_coeff"}));
@@ -118,10 +119,9 @@ void add_router_keys(std::vector<Key>& t) {
 
 void add_capacity_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
-  add(number(
-          "model.moe.capacity_factor", LT_MEMBER(model.moe.capacity_factor),
-          "An expert takes at most this times an even share of a micro-batch, over all ranks that have parts "
-          "of its samples; what is beyond it is dropped. null: it takes all that come.")
+  add(number("model.moe.capacity_factor", LT_MEMBER(model.moe.capacity_factor),
+             "Capacity of an expert relative to an even share of a micro-batch, over all ranks that have "
+             "parts of its samples. Tokens beyond it are dropped. null: no limit.")
           .resumes(OnResume::any)
           .above(0)
           .alias({"moe_expert_capacity_factor"}));
@@ -131,16 +131,16 @@ void add_capacity_keys(std::vector<Key>& t) {
           .derived("capacity_factor",
                    [](Recipe& r) { r.model.moe.eval_capacity_factor = r.model.moe.capacity_factor; }));
   add(number("model.moe.row_budget", LT_MEMBER(model.moe.row_budget),
-             "Rows that a rank's experts have memory for, in even shares (1.5: half as many again as even "
-             "routing brings). What a micro-batch routes to a rank beyond them is computed in further "
-             "slices, again in backward; nothing is dropped. null: memory for all rows of all ranks of "
-             "parallel.expert. On one rank there is nothing to bound.")
+             "Memory for the token rows of a rank's experts, in even shares (1.5: 50 % more than with even "
+             "routing). Rows beyond it are computed in further slices, again in backward, and nothing is "
+             "dropped. null: memory for all rows of all ranks of parallel.expert. On one rank there is "
+             "nothing to limit.")
           .changes(Effect::speed)
           .resumes(OnResume::any)
           .at_least(1));
   add(choice("model.moe.drop_policy", LT_MEMBER(model.moe.drop_policy), {},
-             "What is dropped: the assignments of least weight, of the last tokens, or second choices before "
-             "first ones.")
+             "Order of dropping beyond the capacity: by least weight, by position from the last token, or "
+             "second choices before first ones.")
           .resumes(OnResume::any)
           .alias({"token_drop_policy"})
           .when("model.moe.capacity_factor", true, [](const Recipe& r) {
@@ -154,11 +154,11 @@ void add_capacity_keys(std::vector<Key>& t) {
 void add_moe_training_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(integer("train.router_warmup_steps", LT_MEMBER(train.router_warmup_steps),
-              "First steps in which the routers of an MoE model move alone.")
+              "Number of first steps that update only the routers of a MoE model.")
           .changes(Effect::schedule)
           .between(0, 1e12));
   add(truth("train.freeze_router", LT_MEMBER(train.freeze_router),
-            "For fine-tuning: routers of an MoE model, and their biases, stay as they are.")
+            "For fine-tuning: freezes the routers of a MoE model and their biases.")
           .changes(Effect::function)
           .alias({"freeze_moe_router"}));
 }
@@ -167,13 +167,13 @@ void add_moe_keys(std::vector<Key>& t) {
   constexpr double kMost = 1 << 20;
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(integer("model.moe.num_experts", LT_MEMBER(model.moe.num_experts),
-              "Experts of a layer, in the place of its feed-forward; 0: a dense model.")
+              "Experts per layer, which replace its feed-forward; 0: a dense model.")
           .between(0, 65536)
           .alias({"num_local_experts"})
           .when("a value above 0", false, is_moe)
           .derived(by_family(&FamilyDefaults::num_experts, 0),
                    [](Recipe& r) { r.model.moe.num_experts = r.model.family->defaults.num_experts; }));
-  add(integer("model.moe.top_k", LT_MEMBER(model.moe.top_k), "Experts that a token goes to.")
+  add(integer("model.moe.top_k", LT_MEMBER(model.moe.top_k), "Experts per token.")
           .between(1, 65536)
           .alias({"num_experts_per_tok", "moe_router_topk", "topk"})
           .derived(by_family(&FamilyDefaults::top_k, 2),
@@ -184,22 +184,22 @@ void add_moe_keys(std::vector<Key>& t) {
           .derived("model.intermediate_size",
                    [](Recipe& r) { r.model.moe.intermediate_size = r.model.intermediate_size; }));
   add(integer("model.moe.layer_step", LT_MEMBER(model.moe.layer_step),
-              "Every N-th layer has experts: the last of each run.")
+              "MoE layer frequency: every N-th layer has experts, the last of each group.")
           .between(1, 10000)
           .alias({"decoder_sparse_step"}));
   add(integers(
           "model.moe.dense_layers",
           [](Recipe& r) -> std::vector<int64_t>& { return r.model.moe.dense_layers; },
-          "Layers that have none, from 0.", 0)
+          "Layers without experts, counted from 0.", 0)
           .alias({"mlp_only_layers"}));
   add(integer("model.moe.shared_experts", LT_MEMBER(model.moe.shared_experts),
-              "Every token goes to a feed-forward of the width of so many experts too.")
+              "Width of shared experts, in experts: a feed-forward that all tokens use too.")
           .between(0, 65536)
           .alias({"n_shared_experts"})
           .derived(by_family(&FamilyDefaults::shared_experts, 0),
                    [](Recipe& r) { r.model.moe.shared_experts = r.model.family->defaults.shared_experts; }));
   add(truth("model.moe.shared_expert_gate", LT_MEMBER(model.moe.shared_expert_gate),
-            "What it makes is multiplied by the sigmoid of a projection to one number.")
+            "Multiplies the output of shared experts by the sigmoid of a projection to one number.")
           .when("model.moe.shared_experts above 0", true,
                 [](const Recipe& r) { return is_moe(r) && r.model.moe.shared_experts > 0; }));
   add_router_keys(t);

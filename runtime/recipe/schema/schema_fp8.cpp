@@ -12,33 +12,34 @@ void add_fp8_keys(std::vector<Key>& t) {
   };
   const auto delayed = [](const Fp8Settings& s) { return s.recipe == Fp8Recipe::delayed; };
   add(choice<bool>("fp8.format", LT_MEMBER(fp8.hybrid), {{"hybrid", true}, {"e4m3", false}}, {},
-                   "hybrid: gradients are e5m2, inputs and weights e4m3; e4m3: all are.")
+                   "hybrid: gradients in e5m2, inputs and weights in e4m3. e4m3: all in e4m3.")
           .alias({"fp8_format"}));
   add(choice("fp8.recipe", LT_MEMBER(fp8.recipe), {"mxfp8"},
-             "What a scale follows from: the largest magnitudes of the steps before; that of the tensor "
-             "itself; that of each block of 1 x 128 (weights 128 x 128).")
+             "Source of the scales. delayed: the largest magnitudes of earlier steps. tensorwise: the "
+             "largest magnitude of the tensor. blockwise: that of each block of 1 x 128 (weights 128 x 128).")
           .alias({"fp8_recipe"}));
-  add(integer("fp8.amax_history_len", LT_MEMBER(fp8.history), "Steps that delayed scaling remembers.")
+  add(integer("fp8.amax_history_len", LT_MEMBER(fp8.history), "Steps in the history of delayed scaling.")
           .between(1, 65536)
           .alias({"fp8_amax_history_len"}),
       "fp8.recipe: delayed", delayed);
   add(choice<bool>("fp8.amax_compute_algo", LT_MEMBER(fp8.most_recent),
                    {{"max", false}, {"most_recent", true}}, {},
-                   "What of them counts: the largest, or the last.")
+                   "Value of the history that sets the scale: the maximum, or the most recent.")
           .alias({"fp8_amax_compute_algo"}),
       "fp8.recipe: delayed", delayed);
-  add(integer("fp8.margin", LT_MEMBER(fp8.margin), "Scales leave room for numbers 2^margin larger.")
+  add(integer("fp8.margin", LT_MEMBER(fp8.margin), "Scales leave room for values 2^margin times larger.")
           .between(0, 16)
           .alias({"fp8_margin"}),
       "fp8.recipe: delayed or tensorwise",
       [](const Fp8Settings& s) { return s.recipe != Fp8Recipe::blockwise; });
   add(texts(
       "fp8.keep", LT_MEMBER(fp8.keep), "pattern", "[\"model.layers.0.*\", \"*.mlp.down_proj.weight\"]",
-      "Weights whose linear layers stay bf16: patterns of whole names, * for any characters, ? for one."));
-  add(integer("fp8.first_layers_bf16", LT_MEMBER(fp8.first_layers), "First layers that stay bf16.")
+      "Weights whose linear layers stay in bf16: patterns of full names, * for any characters, ? for one."));
+  add(integer("fp8.first_layers_bf16", LT_MEMBER(fp8.first_layers),
+              "Number of first layers that stay in bf16.")
           .between(0, 4096)
           .alias({"num_layers_at_start_in_bf16"}));
-  add(integer("fp8.last_layers_bf16", LT_MEMBER(fp8.last_layers), "Last layers that stay bf16.")
+  add(integer("fp8.last_layers_bf16", LT_MEMBER(fp8.last_layers), "Number of last layers that stay in bf16.")
           .between(0, 4096)
           .alias({"num_layers_at_end_in_bf16"}));
 }

@@ -36,9 +36,9 @@ Key of_rope_types(Key key, std::vector<RopeType> types) {
 void add_rope_scaling_keys(std::vector<Key>& t) {
   t.push_back(rotary_only(choice("model.rope_scaling.rope_type", LT_MEMBER(model.rope_scaling.type),
                                  {"dynamic", "proportional"},
-                                 "default: none. linear: all frequencies are divided by factor. llama3: low "
-                                 "frequencies are. yarn: low ones are, and attention is scaled. longrope: "
-                                 "each is divided by a factor of its own, and attention is scaled.")
+                                 "default: none. linear: divides all frequencies by factor. llama3: divides "
+                                 "low frequencies. yarn: divides low frequencies and scales attention. "
+                                 "longrope: divides each frequency by its own factor and scales attention.")
                               .loads_with_any()
                               .say({{"su", "longrope"}})
                               .alias({"type"})
@@ -58,44 +58,43 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
                    })));
   t.push_back(
       rotary_only(number("model.rope_scaling.low_freq_factor", LT_MEMBER(model.rope_scaling.low_freq_factor),
-                         "llama3: wavelengths longer than original / this are stretched whole.")
+                         "llama3: wavelengths longer than original / this are stretched fully.")
                       .above(0)
                       .loads_with_any()));
   t.push_back(rotary_only(number("model.rope_scaling.high_freq_factor",
                                  LT_MEMBER(model.rope_scaling.high_freq_factor),
-                                 "llama3: wavelengths shorter than original / this are kept.")
+                                 "llama3: wavelengths shorter than original / this are not changed.")
                               .above(0)
                               .loads_with_any()));
   t.push_back(rotary_only(integer("model.rope_scaling.original_max_position_embeddings",
                                   LT_MEMBER(model.rope_scaling.original_max_position_embeddings),
-                                  "llama3, yarn, longrope: sequence length that the model was first trained "
-                                  "for.")
+                                  "llama3, yarn, longrope: sequence length of the original training.")
                               .between(1, kMaxIds)
                               .loads_with_any()));
   const auto yarn = [&](Key key) {
     t.push_back(of_rope_types(std::move(key.loads_with_any()), {RopeType::yarn}));
   };
   yarn(number("model.rope_scaling.beta_fast", LT_MEMBER(model.rope_scaling.beta_fast),
-              "Channels that turn more often than this within the original length are kept.")
+              "yarn: channels that turn more often than this within the original length are not changed.")
            .above(0));
   yarn(number("model.rope_scaling.beta_slow", LT_MEMBER(model.rope_scaling.beta_slow),
-              "Channels that turn less often than this within the original length are stretched whole.")
+              "yarn: channels that turn less often than this within the original length are stretched fully.")
            .above(0));
   yarn(truth("model.rope_scaling.truncate", LT_MEMBER(model.rope_scaling.truncate),
-             "The range between the two is of whole channels."));
+             "yarn: rounds the range between the two to full channels."));
   t.push_back(of_rope_types(
       number("model.rope_scaling.attention_factor", LT_MEMBER(model.rope_scaling.attention_factor),
-             "Queries and keys are multiplied by it as they rotate; null: yarn: 0.1 ln(factor) + 1, or by "
-             "mscale; longrope: sqrt(1 + ln(factor) / ln(original_max_position_embeddings)).")
+             "Factor on queries and keys when they rotate; null: yarn: 0.1 ln(factor) + 1, or from mscale; "
+             "longrope: sqrt(1 + ln(factor) / ln(original_max_position_embeddings)).")
           .above(0)
           .loads_with_any(),
       {RopeType::yarn, RopeType::longrope}));
   yarn(number("model.rope_scaling.mscale", LT_MEMBER(model.rope_scaling.mscale),
-              "With mscale_all_dim: attention_factor is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim "
+              "With mscale_all_dim, attention_factor is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim "
               "ln(factor) + 1).")
            .at_least(0));
   yarn(number("model.rope_scaling.mscale_all_dim", LT_MEMBER(model.rope_scaling.mscale_all_dim),
-              "With mscale, as there.")
+              "With mscale; see there.")
            .at_least(0));
   const auto longrope = [&](Key key) {
     t.push_back(of_rope_types(std::move(key.loads_with_any()), {RopeType::longrope}));
@@ -103,12 +102,13 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
   longrope(numbers(
       "model.rope_scaling.short_factor",
       [](Recipe& r) -> std::vector<double>& { return r.model.rope_scaling.short_factor; },
-      "What each frequency is divided by, fastest first, where data.seq_length is at most "
+      "Divisors of the frequencies, fastest first, if data.seq_length is at most "
       "original_max_position_embeddings."));
   longrope(numbers(
       "model.rope_scaling.long_factor",
       [](Recipe& r) -> std::vector<double>& { return r.model.rope_scaling.long_factor; },
-      "The same where data.seq_length is above original_max_position_embeddings."));
+      "Divisors of the frequencies, fastest first, if data.seq_length is above "
+      "original_max_position_embeddings."));
 }
 
 /// Adds the keys of latent attention.
@@ -116,19 +116,17 @@ void add_latent_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) {
     t.push_back(in_families(std::move(key), [](const Family& f) { return f.traits.latent_attention; }));
   };
-  add(integer(
-          "model.q_lora_rank", LT_MEMBER(model.latent.q_lora_rank),
-          "Width of the latent that queries are projections of; null: they are projections of the layer's "
-          "input.")
+  add(integer("model.q_lora_rank", LT_MEMBER(model.latent.q_lora_rank),
+              "Width of the latent from which queries are projected; null: from the layer's input.")
           .between(1, kMaxDim));
   add(integer("model.kv_lora_rank", LT_MEMBER(model.latent.kv_lora_rank),
-              "Width of the latent that keys and values are projections of.")
+              "Width of the latent from which keys and values are projected.")
           .between(1, kMaxDim));
   add(integer("model.qk_nope_head_dim", LT_MEMBER(model.latent.qk_nope_head_dim),
-              "Channels of a query and a key that do not rotate.")
+              "Channels of a query and a key without rotation.")
           .between(1, 65536));
   add(integer("model.qk_rope_head_dim", LT_MEMBER(model.latent.qk_rope_head_dim),
-              "Channels of a query and a key that rotate; those of the keys are one for all heads.")
+              "Channels of a query and a key with rotation. All heads share those of the keys.")
           .between(2, 65536));
   add(integer("model.v_head_dim", LT_MEMBER(model.latent.v_head_dim), "Channels of a value.")
           .between(1, 65536));
@@ -138,16 +136,15 @@ void add_latent_keys(std::vector<Key>& t) {
 void add_module_keys(std::vector<Key>& t) {
   const auto predicts = [](const Family& f) { return f.traits.multi_token_prediction; };
   t.push_back(in_families(
-      integer(
-          "model.num_nextn_predict_layers", LT_MEMBER(model.num_nextn_predict_layers),
-          "Modules of multi-token prediction behind the last layer: each is a layer that predicts one more "
-          "token. A config.json's own number is not taken: without this key its modules are passed over.")
+      integer("model.num_nextn_predict_layers", LT_MEMBER(model.num_nextn_predict_layers),
+              "Modules of multi-token prediction after the last layer. Each is a layer that predicts one "
+              "more token. The value of a config.json is not used: without this key its modules are ignored.")
           .between(0, 16)
           .alias({"mtp_num_layers"})
           .loads_with_any(),
       predicts));
   t.push_back(number("model.mtp_loss_scaling_factor", LT_MEMBER(model.mtp_loss_scaling_factor),
-                     "What the mean of the modules' losses is multiplied by in the objective.")
+                     "Weight of the mean loss of the modules in the objective.")
                   .at_least(0)
                   .resumes(OnResume::any)
                   .when("model.architecture: deepseek_v3 and model.num_nextn_predict_layers above 0", true,
@@ -161,7 +158,7 @@ void add_layer_keys(std::vector<Key>& t) {
   const auto windows = [](const Family& f) { return f.windows != WindowLayers::none; };
   const auto without = [](const Family& f) { return f.layers_without_positions; };
   t.push_back(in_families(integer("model.no_rope_layer_interval", LT_MEMBER(model.no_rope_layer_interval),
-                                  "Every so-many-th layer does not rotate; 0: all do.")
+                                  "Every N-th layer does not rotate; 0: all rotate.")
                               .between(0, 10000)
                               .derived("4",
                                        [](Recipe& r) {
@@ -172,7 +169,7 @@ void add_layer_keys(std::vector<Key>& t) {
   t.push_back(in_families(
       integers(
           "model.no_rope_layers", [](Recipe& r) -> std::vector<int64_t>& { return r.model.no_rope_layers; },
-          "By layer, as transformers has it: 1 rotates queries and keys, 0 does not.", 0)
+          "By layer, as in transformers: 1 rotates queries and keys, 0 does not.", 0)
           .derived("0 in every no_rope_layer_interval-th layer, 1 in the others",
                    [](Recipe& r) {
                      ModelConfig& m = r.model;
@@ -183,13 +180,13 @@ void add_layer_keys(std::vector<Key>& t) {
                    }),
       without));
   t.push_back(in_families(integer("model.sliding_window", LT_MEMBER(model.sliding_window),
-                                  "Keys that a query sees, its own among them; null: all before it.")
+                                  "Number of keys that a query sees, including its own; null: all before it.")
                               .between(1, kMaxIds),
                           windows));
   t.push_back(in_families(
       words<LayerType>(
           "model.layer_types", [](Recipe& r) -> std::vector<LayerType>& { return r.model.layer_types; },
-          "By layer: whether it has the sliding_window. []: all have.")
+          "By layer: sliding_attention uses the sliding_window. []: all do.")
           .derived(
               "with a window gemma2, gpt_oss: full_attention in every 2nd layer, gemma3_text: in every 6th, "
               "sliding_attention in the others; other families: []",
@@ -209,7 +206,7 @@ void add_layer_keys(std::vector<Key>& t) {
 void add_score_keys(std::vector<Key>& t) {
   const auto capped = [](const Family& f) { return f.soft_caps; };
   t.push_back(in_families(number("model.query_pre_attn_scalar", LT_MEMBER(model.query_pre_attn_scalar),
-                                 "Attention divides scores by the square root of this.")
+                                 "Attention scores are divided by the square root of this.")
                               .above(0)
                               .derived("head_dim",
                                        [](Recipe& r) {
@@ -219,7 +216,7 @@ void add_score_keys(std::vector<Key>& t) {
                                        }),
                           capped));
   t.push_back(in_families(number("model.attn_logit_softcapping", LT_MEMBER(model.attn_logit_softcapping),
-                                 "Scores become this times tanh(score / this); null: they stay.")
+                                 "Scores become this times tanh(score / this); null: not changed.")
                               .above(0)
                               .derived("gemma2: 50; others: null",
                                        [](Recipe& r) {
@@ -228,7 +225,7 @@ void add_score_keys(std::vector<Key>& t) {
                                        }),
                           capped));
   t.push_back(in_families(number("model.final_logit_softcapping", LT_MEMBER(model.final_logit_softcapping),
-                                 "Logits become this times tanh(logit / this); null: they stay.")
+                                 "Logits become this times tanh(logit / this); null: not changed.")
                               .above(0)
                               .derived("gemma2: 30; others: null",
                                        [](Recipe& r) {
@@ -259,8 +256,8 @@ void add_model_keys(std::vector<Key>& t) {
   from.path = "model.from";
   from.type = "text";
   from.help =
-      "A Hugging Face config.json to take the shape from; keys given here win over it. Or a Hugging Face "
-      "folder, which checkpoint.load.path is then, too: the run begins with its weights.";
+      "A Hugging Face config.json for the shape of the model; keys in the recipe override it. A Hugging Face "
+      "folder also becomes checkpoint.load.path, so the run starts with its weights.";
   from.dumped = false;
   from.set = [](const Key&, Recipe&, const Node& node) -> std::string {
     std::string path;
@@ -269,9 +266,9 @@ void add_model_keys(std::vector<Key>& t) {
   from.write = [](const Key&, const Recipe&, bool) { return std::string("null"); };
   t.push_back(std::move(from));
   Key ignore = texts("model.from_ignore", LT_MEMBER(from_ignore), "key", "[my_note]",
-                     "Keys of that config.json that do not change what the model computes, or are to be "
-                     "passed over all the same; rope_scaling.KEY is one inside an object. Without it a key "
-                     "that ltrain does not know is refused.");
+                     "Keys of that config.json to ignore, because they do not change the computation or on "
+                     "the user's responsibility; rope_scaling.KEY is a key inside an object. An unknown key "
+                     "that is not listed is an error.");
   ignore.dumped = false;
   t.push_back(std::move(ignore));
   t.push_back(architecture());
@@ -319,7 +316,7 @@ void add_model_keys(std::vector<Key>& t) {
                          r.model.family->default_intermediate_size(r.model.hidden_size);
                    }));
   t.push_back(integer("model.max_position_embeddings", LT_MEMBER(model.max_position_embeddings),
-                      "Longest sequence; with learned positions the rows of their embedding.")
+                      "Maximum sequence length; with learned positions the rows of their embedding.")
                   .between(1, kMaxIds)
                   .loads_with_any()
                   .alias({"n_positions"}));
@@ -333,7 +330,8 @@ void add_model_keys(std::vector<Key>& t) {
   const auto local = [](const Family& f) { return f.local_rotation; };
   t.push_back(
       number("model.rope_local_base_freq", LT_MEMBER(model.rope_local_base_freq),
-             "Base of the rotary angles of layers with the sliding window, which rope_scaling leaves alone.")
+             "Base of the rotary angles of layers with the sliding window, to which rope_scaling does not "
+             "apply.")
           .at_least(1)
           .loads_with_any()
           .derived(
@@ -365,14 +363,15 @@ void add_model_keys(std::vector<Key>& t) {
                   .changes(Effect::nothing)
                   .above(0)
                   .alias({"init_method_std"}));
-  t.push_back(choice<bool>("model.output_layer_init_method", LT_MEMBER(model.scaled_init),
-                           {{"scaled_normal", true}, {"normal", false}}, {},
-                           "Initial weights of the projections into the residual stream (attention's, the "
-                           "feed-forward's, experts'). scaled_normal: standard deviation initializer_range / "
-                           "sqrt(2 num_hidden_layers), as Megatron-LM has by default and transformers' gpt2; "
-                           "normal: initializer_range, as transformers' llama, mixtral, qwen3_moe and olmoe.")
-                  .resumes(OnResume::any)
-                  .changes(Effect::nothing));
+  t.push_back(
+      choice<bool>("model.output_layer_init_method", LT_MEMBER(model.scaled_init),
+                   {{"scaled_normal", true}, {"normal", false}}, {},
+                   "Initial weights of the projections into the residual stream (attention, feed-forward, "
+                   "experts). scaled_normal: standard deviation initializer_range / sqrt(2 "
+                   "num_hidden_layers), the default of Megatron-LM and of transformers' gpt2. normal: "
+                   "initializer_range, as in transformers' llama, mixtral, qwen3_moe and olmoe.")
+          .resumes(OnResume::any)
+          .changes(Effect::nothing));
   t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
                   .resumes(OnResume::any)
                   .between(0, 0.99));

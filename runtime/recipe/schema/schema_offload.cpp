@@ -20,8 +20,7 @@ void add_place(std::vector<Key>& t, const std::string& section, Get get, const W
           section + ".fraction", [get](Recipe & r) -> auto& { return get(r).fraction; }, words.fraction)
           .between(0, 1));
   Key path = text(
-      section + ".path", [get](Recipe & r) -> auto& { return get(r).path; },
-      "nvme: a folder of the file system that takes the files.");
+      section + ".path", [get](Recipe & r) -> auto& { return get(r).path; }, "nvme: folder for the files.");
   path.alias(std::move(aliases));
   path.when(section + ".device: nvme", true,
             [get](const Recipe& r) { return get(const_cast<Recipe&>(r)).device == OffloadDevice::nvme; });
@@ -32,18 +31,18 @@ void add_place(std::vector<Key>& t, const std::string& section, Get get, const W
 
 void add_offload_keys(std::vector<Key>& t) {
   add_place(t, "offload.optimizer", LT_MEMBER(offload.optimizer),
-            {"Where states of the optimizer (moments, master weights) lie between updates. cpu: in the "
-             "host's memory, of steps on a GPU. nvme: in files, of steps on either.",
-             "Part of them that lies there."},
+            {"Storage of optimizer state (moments, master weights) between updates. cpu: host memory, for a "
+             "GPU. nvme: files, for a GPU or the CPU.",
+             "Share of the state that is offloaded."},
             {"nvme_path"});
   add_place(t, "offload.params", LT_MEMBER(offload.params),
-            {"parallel.zero_stage: 3: where a rank's pieces of the weights lie between gathers. cpu, nvme: "
-             "as of the optimizer.",
-             "Part of the buckets whose weights lie there."});
+            {"parallel.zero_stage: 3: storage of a rank's weight shards between gathers. cpu, nvme: as for "
+             "the optimizer.",
+             "Share of the buckets whose weights are offloaded."});
   add_place(t, "offload.activations", LT_MEMBER(offload.activations),
-            {"Where what layers keep for their backward lies meanwhile: all of it, or what recompute.tensors "
-             "names. cpu, nvme: as of the optimizer.",
-             "Part of a stage's layers whose activations leave, the first ones."});
+            {"Storage of saved activations until the backward: all of them, or those named by "
+             "recompute.tensors. cpu, nvme: as for the optimizer.",
+             "Share of a stage's layers whose activations are offloaded, starting with the first layer."});
 }
 
 }  // namespace ltrain::recipe

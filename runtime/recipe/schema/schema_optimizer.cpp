@@ -63,8 +63,8 @@ Key groups_key() {
   key.path = "optimizer.groups";
   key.type = "list of {match, kind, lr, weight_decay}";
   key.help =
-      "Parameters with settings of their own. match: a pattern of whole names, * for any characters, ? for "
-      "one; the first group that matches counts. weight_decay then also decays norms and biases.";
+      "Parameters with their own settings. match: a pattern of full names, * for any characters, ? for one; "
+      "the first matching group counts. weight_decay then also applies to norms and biases.";
   key.set = [](const Key&, Recipe& r, const Node& node) -> ValueError {
     if (node.kind != Node::list) return "needs a list: [{match: PATTERN, lr: 1.0e-4}]";
     std::vector<ParameterGroup> list;
@@ -129,28 +129,29 @@ void muon_keys(std::vector<Key>& t) {
                                  .between(1, 100)));
   t.push_back(
       only(UpdateRule::muon, number("optimizer.muon_lr", LT_MEMBER(optimizer.muon_lr),
-                                    "Learning rate of Muon's matrices; scheduled as lr is.")
+                                    "Learning rate of Muon's matrices, with the same schedule as lr.")
                                  .changes(Effect::schedule)
                                  .above(0)
                                  .derived("lr", [](Recipe& r) { r.optimizer.muon_lr = r.optimizer.lr; })));
-  t.push_back(
-      only(UpdateRule::muon, choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale), {},
-                                    "Of the direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
-                                    "columns)), with which AdamW's learning rates fit.")));
+  t.push_back(only(UpdateRule::muon,
+                   choice("optimizer.muon_scale", LT_MEMBER(optimizer.muon_scale), {},
+                          "Scale of Muon's direction: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, "
+                          "columns)), for which AdamW's learning rates are suitable.")));
 }
 
 void adafactor_keys(std::vector<Key>& t) {
   t.push_back(only(UpdateRule::adafactor,
                    number("optimizer.adafactor_decay_rate", LT_MEMBER(optimizer.adafactor_decay_rate),
-                          "The second moment moves by step^-this.")
+                          "Adafactor: exponent of the second moment's decay, which moves by step^-this.")
                        .inside(0, 1)));
   t.push_back(
-      only(UpdateRule::adafactor, number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
-                                         "Least root mean square of a parameter that its step is a part of.")
-                                      .above(0)));
+      only(UpdateRule::adafactor,
+           number("optimizer.adafactor_eps", LT_MEMBER(optimizer.adafactor_eps),
+                  "Adafactor: lower bound on a parameter's root mean square, to which its step is relative.")
+               .above(0)));
   t.push_back(only(UpdateRule::adafactor,
                    number("optimizer.adafactor_clip_threshold", LT_MEMBER(optimizer.adafactor_clip_threshold),
-                          "Largest root mean square of an update.")
+                          "Adafactor: maximum root mean square of an update.")
                        .above(0)));
 }
 
@@ -164,8 +165,8 @@ void onebit_keys(std::vector<Key>& t) {
   };
   t.push_back(only("optimizer.kind: onebit_adam or onebit_lamb",
                    integer("optimizer.freeze_step", LT_MEMBER(optimizer.freeze_step),
-                           "Steps of warm-up, after which the second moment stays and ranks average first "
-                           "moments in one bit an element in the place of gradients.")
+                           "Steps of warm-up. After it the second moment is fixed, and ranks average first "
+                           "moments with one bit per element instead of gradients.")
                        .changes(Effect::schedule)
                        .between(1, kMaxSteps)
                        .derived("a fifth of train_steps",
@@ -175,44 +176,44 @@ void onebit_keys(std::vector<Key>& t) {
                    false));
   const char* lamb = "optimizer.kind: onebit_lamb";
   t.push_back(only(lamb, number("optimizer.max_coeff", LT_MEMBER(optimizer.lamb_limits.max_coeff),
-                                "Largest trust ratio of a tensor in the warm-up.")
+                                "Largest trust ratio of a tensor during warm-up.")
                              .above(0)));
   t.push_back(only(lamb, number("optimizer.min_coeff", LT_MEMBER(optimizer.lamb_limits.min_coeff),
-                                "Smallest trust ratio of a tensor in the warm-up.")
+                                "Smallest trust ratio of a tensor during warm-up.")
                              .above(0)));
   t.push_back(only(lamb, number("optimizer.coeff_beta", LT_MEMBER(optimizer.lamb_limits.coeff_beta),
-                                "Decay of the average of trust ratios that stays after the warm-up.")
+                                "Decay of the average of trust ratios, which is used after warm-up.")
                              .between(0, 0.999999)));
   t.push_back(only(lamb, number("optimizer.factor_max", LT_MEMBER(optimizer.lamb_limits.factor_max),
-                                "Largest factor of that average after the warm-up.")
+                                "Largest factor on that average after warm-up.")
                              .above(0)));
   t.push_back(only(lamb, number("optimizer.factor_min", LT_MEMBER(optimizer.lamb_limits.factor_min),
-                                "Smallest factor of that average after the warm-up.")
+                                "Smallest factor on that average after warm-up.")
                              .above(0)));
   t.push_back(
       only(lamb, number("optimizer.factor_threshold", LT_MEMBER(optimizer.lamb_limits.factor_threshold),
-                        "How much the factor may change in a step, of itself.")
+                        "Largest relative change of the factor per step.")
                      .inside(0, 1)));
 }
 
 void sophia_keys(std::vector<Key>& t) {
   const auto sophia = [](Key key) { return only(UpdateRule::sophia, std::move(key)); };
-  t.push_back(sophia(choice("optimizer.hessian_estimator", LT_MEMBER(optimizer.hessian_estimator), {},
-                            "How the Hessian's diagonal is estimated. gauss_newton: from squares of the "
-                            "gradient with labels drawn from the model's own logits. hutchinson: from the "
-                            "difference of two gradients, in fp32 or fp64.")));
+  t.push_back(sophia(
+      choice("optimizer.hessian_estimator", LT_MEMBER(optimizer.hessian_estimator), {},
+             "Estimator of the Hessian's diagonal. gauss_newton: squares of the gradient with labels sampled "
+             "from the model's logits. hutchinson: difference of two gradients, in fp32 or fp64.")));
   t.push_back(sophia(integer("optimizer.hessian_interval", LT_MEMBER(optimizer.hessian_interval),
-                             "Steps from one estimate of the Hessian's diagonal to the next.")
+                             "Steps between two estimates of the Hessian's diagonal.")
                          .between(1, kMaxSteps)));
   t.push_back(sophia(number("optimizer.sophia_gamma", LT_MEMBER(optimizer.sophia_gamma),
-                            "The moment is divided by this part of the diagonal, and cut to 1.")
+                            "The moment is divided by this multiple of the diagonal and clipped to 1.")
                          .above(0)
                          .derived("gauss_newton 0.05, hutchinson 0.01", [](Recipe& r) {
                            const bool gauss = r.optimizer.hessian_estimator == HessianEstimator::gauss_newton;
                            r.optimizer.sophia_gamma = gauss ? 0.05 : 0.01;
                          })));
   Key radius = number("optimizer.hessian_radius", LT_MEMBER(optimizer.hessian_radius),
-                      "How far each weight is moved for the gradient that the diagonal is estimated from.")
+                      "Distance by which each weight is moved for the second gradient of the estimate.")
                    .inside(0, 1);
   radius.when("optimizer.hessian_estimator: hutchinson", true, [](const Recipe& r) {
     return r.optimizer.uses(UpdateRule::sophia) &&
@@ -225,8 +226,8 @@ void sophia_keys(std::vector<Key>& t) {
 
 void add_optimizer_keys(std::vector<Key>& t) {
   t.push_back(choice<UpdateRule>("optimizer.kind", LT_MEMBER(optimizer.kind), rules(), {},
-                                 "The update rule. muon: matrices but embeddings; adamw8bit: matrices; their "
-                                 "others have adamw. optimizers.md says what each does.")
+                                 "Update rule. muon: matrices except embeddings. adamw8bit: matrices. Other "
+                                 "parameters of these use adamw. optimizers.md describes each rule.")
                   .alias({"optimizer_type"}));
   t.push_back(number("optimizer.lr", LT_MEMBER(optimizer.lr), "Highest learning rate.")
                   .changes(Effect::schedule)
@@ -237,10 +238,10 @@ void add_optimizer_keys(std::vector<Key>& t) {
           .changes(Effect::schedule)
           .at_least(0)));
   t.push_back(number("optimizer.weight_decay", LT_MEMBER(optimizer.weight_decay),
-                     "Of matmul weights; never norms and biases.")
+                     "Weight decay of matmul weights; not applied to norms and biases.")
                   .at_least(0));
-  t.push_back(
-      truth("optimizer.decay_embeddings", LT_MEMBER(optimizer.decay_embeddings), "Embeddings decay too."));
+  t.push_back(truth("optimizer.decay_embeddings", LT_MEMBER(optimizer.decay_embeddings),
+                    "Applies weight decay to embeddings too."));
   t.push_back(number("optimizer.adam_beta1", LT_MEMBER(optimizer.adam_beta1), "Decay of the first moment.")
                   .between(0, 0.999999));
   t.push_back(number("optimizer.adam_beta2", LT_MEMBER(optimizer.adam_beta2), "Decay of the second moment.")
@@ -251,17 +252,17 @@ void add_optimizer_keys(std::vector<Key>& t) {
           .alias({"adam_epsilon"}));
   for (const auto& keys : {sgd_keys, lion_keys, muon_keys, adafactor_keys, onebit_keys, sophia_keys}) keys(t);
   t.push_back(choice("optimizer.state_dtype", LT_MEMBER(optimizer.state_dtype), {},
-                     "What moments are stored in between updates, which compute in fp32."));
+                     "Storage type of moments between updates. Updates compute in fp32."));
   Key gradients = choice("optimizer.grad_dtype", LT_MEMBER(optimizer.grad_dtype), {},
-                         "What gradients are kept and summed in. bf16: those of a micro-batch are added up "
-                         "in fp32 and rounded.");
+                         "Type in which gradients are stored and summed. bf16: the gradients of a "
+                         "micro-batch are added in fp32 and rounded.");
   gradients.when("precision: bf16 or fp8", true, [](const Recipe& r) {
     return r.precision == Precision::bf16 || r.precision == Precision::fp8;
   });
   t.push_back(std::move(gradients));
   Key masters = truth("optimizer.master_weights", LT_MEMBER(optimizer.master_weights),
-                      "fp32 weights beside those of the step. false: the bf16 weights are all there is of "
-                      "them, and updates round them stochastically.");
+                      "Keeps fp32 master weights. false: only the bf16 weights exist, and updates round them "
+                      "stochastically.");
   masters.when("precision: bf16 or fp8", true, [](const Recipe& r) {
     return r.precision == Precision::bf16 || r.precision == Precision::fp8;
   });
@@ -271,7 +272,7 @@ void add_optimizer_keys(std::vector<Key>& t) {
 
 void add_schedule_keys(std::vector<Key>& t) {
   t.push_back(choice("schedule.lr_decay_style", LT_MEMBER(schedule.lr_decay_style), {},
-                     "Shape of the learning rate after the warm-up.")
+                     "Shape of the learning rate after warm-up.")
                   .alias({"lr_scheduler_type"}));
   t.push_back(integer("schedule.lr_warmup_steps", LT_MEMBER(schedule.lr_warmup_steps),
                       "Updates of linear warm-up from 0.")
@@ -279,12 +280,12 @@ void add_schedule_keys(std::vector<Key>& t) {
                   .alias({"lr_warmup_iters", "warmup_steps"}));
   t.push_back(decaying_only(
       integer("schedule.lr_decay_steps", LT_MEMBER(schedule.lr_decay_steps),
-              "Update at which the decay ends, warm-up included; min_lr after it.")
+              "Update at which the decay ends, including warm-up; then min_lr.")
           .between(0, kMaxSteps)
           .alias({"lr_decay_iters"})
           .derived("train_steps", [](Recipe& r) { r.schedule.lr_decay_steps = r.train.train_steps; })));
   Key cycles = integer("schedule.lr_num_cycles", LT_MEMBER(schedule.lr_num_cycles),
-                       "Decays from lr, one after the other, between the warm-up and lr_decay_steps.")
+                       "Number of consecutive decays from lr between warm-up and lr_decay_steps.")
                    .between(1, kMaxSteps)
                    .alias({"num_cycles"});
   cycles.when("schedule.lr_decay_style: cosine or linear", true, [](const Recipe& r) {
@@ -299,7 +300,7 @@ void add_schedule_keys(std::vector<Key>& t) {
     return key;
   };
   t.push_back(choice("schedule.weight_decay_incr_style", LT_MEMBER(schedule.weight_decay_incr_style), {},
-                     "How the weight decay goes from start_weight_decay to end_weight_decay over the run."));
+                     "Course of the weight decay from start_weight_decay to end_weight_decay over the run."));
   t.push_back(moving(number("schedule.start_weight_decay", LT_MEMBER(schedule.start_weight_decay),
                             "Weight decay of the first step; null: optimizer.weight_decay.")
                          .at_least(0)));
@@ -307,7 +308,7 @@ void add_schedule_keys(std::vector<Key>& t) {
                             "Weight decay of the last step; null: optimizer.weight_decay.")
                          .at_least(0)));
   t.push_back(wsd_only(integer("schedule.lr_wsd_decay_steps", LT_MEMBER(schedule.lr_wsd_decay_steps),
-                               "WSD: steps of the final decay.")
+                               "WSD: number of steps of the final decay.")
                            .between(0, kMaxSteps)
                            .alias({"lr_wsd_decay_iters"})
                            .derived("a tenth of lr_decay_steps", [](Recipe& r) {

@@ -33,10 +33,9 @@ Key modules_key() {
   key.path = "recompute.modules";
   key.type = "list of " + join(module_names());
   key.help =
-      "selective: parts of a layer that are computed again. core_attn: attention without its projections; "
-      "layernorm: both norms; mlp: up to the last projection; mlp_act: its activation; moe, moe_act: the "
-      "same "
-      "of an MoE model, whose experts begin with the rows that they got.";
+      "selective: parts of a layer to recompute. core_attn: attention without its projections. layernorm: "
+      "both norms. mlp: up to the last projection. mlp_act: its activation. moe, moe_act: the same for "
+      "experts, from their dispatched token rows.";
   key.aliases = {"recompute_modules"};
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::list) return "needs a list: [core_attn, layernorm]";
@@ -64,8 +63,9 @@ Key tensors_key() {
   Key key;
   key.path = "recompute.tensors";
   key.type = "map of tensor to keep, recompute or offload";
-  key.help = "selective: tensors of a layer, over what modules says: " + join(tensor_names()) +
-             ". offload: to where offload.activations says; it then moves these alone.";
+  key.help = "selective: save policy of single tensors of a layer, which overrides modules: " +
+             join(tensor_names()) +
+             ". offload: to the target of offload.activations, which then moves only these tensors.";
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::map) return "needs a map: {mlp_norm: recompute, qkv: keep}";
     std::vector<std::pair<BlockTensor, SavePolicy>> list;
@@ -116,20 +116,20 @@ void add_recompute_keys(std::vector<Key>& t) {
   const auto full = [](RecomputeGranularity g) { return g == RecomputeGranularity::full; };
   const auto selective = [](RecomputeGranularity g) { return g == RecomputeGranularity::selective; };
   t.push_back(choice("recompute.granularity", LT_MEMBER(recompute.granularity), {},
-                     "Activations that the backward pass computes again. full: whole layers from their "
-                     "input. selective: parts of a layer. auto: what costs least time within the budget.")
+                     "Activations that the backward recomputes. full: full layers from their input. "
+                     "selective: parts of a layer. auto: the fastest policy within the budget.")
                   .alias({"recompute_granularity"}));
   t.push_back(only("recompute.granularity: full",
                    choice("recompute.method", LT_MEMBER(recompute.method), {},
-                          "full: uniform keeps the input of every num_layers layers; block computes the "
-                          "first num_layers layers of a stage again and keeps the others.")
+                          "full: uniform saves the input of every num_layers layers. block recomputes the "
+                          "first num_layers layers of a stage and saves the others.")
                        .alias({"recompute_method"}),
                    full));
   t.push_back(only(
       "recompute.granularity: full or selective",
       integer("recompute.num_layers", LT_MEMBER(recompute.num_layers),
-              "uniform: layers between kept inputs (null: 1; sqrt: the root of a stage's layers). block, "
-              "selective: the first layers of each stage that are computed again (selective: null: all).")
+              "uniform: layers between saved inputs (null: 1; sqrt: the square root of a stage's layers). "
+              "block, selective: number of first layers of each stage to recompute (selective: null: all).")
           .or_word("sqrt", 0)
           .between(1, 10000)
           .alias({"recompute_num_layers"}),
@@ -137,8 +137,8 @@ void add_recompute_keys(std::vector<Key>& t) {
   t.push_back(only("recompute.granularity: selective", modules_key(), selective));
   t.push_back(only("recompute.granularity: selective", tensors_key(), selective));
   Key budget = text("recompute.budget", LT_MEMBER(recompute.budget),
-                    "auto: memory that a rank may take in all, such as 12 GiB; null: its share of the "
-                    "host's, or the card's.");
+                    "auto: total memory that a rank may use, such as 12 GiB; null: its share of the host's "
+                    "memory, or the card's.");
   const auto read = budget.set;
   budget.set = [read](const Key& k, Recipe& r, const Node& node) -> ValueError {
     if (ValueError wrong = read(k, r, node); !wrong.empty()) return wrong;

@@ -36,7 +36,7 @@ constexpr Section kSections[] = {
     {"checkpoint", "Saving and resuming.", Effect::nothing},
     {"checkpoint.load", "Initial weights from another run or model."},
     {"launch", "Processes.", Effect::speed},
-    {"log", "What is printed.", Effect::nothing},
+    {"log", "Log output and progress lines.", Effect::nothing},
     {"profile", "Profiling of steps: [profiling.md](profiling.md). Traces of some steps on some ranks.",
      Effect::nothing},
     {"debug", "Settings for tests of ltrain.", Effect::nothing},

@@ -48,7 +48,8 @@ spdlog::level::level_enum level_of(LogLevel level) {
 spdlog::logger& logger() {
   static spdlog::logger* const log = [] {  // never destroyed: threads may log until the process ends
     auto* made = new spdlog::logger("ltrain", std::make_shared<StderrSink>());
-    made->set_formatter(std::make_unique<spdlog::pattern_formatter>("%v", spdlog::pattern_time_type::local, ""));
+    made->set_formatter(
+        std::make_unique<spdlog::pattern_formatter>("%v", spdlog::pattern_time_type::local, ""));
     made->set_level(spdlog::level::info);
     return made;
   }();

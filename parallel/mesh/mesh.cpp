@@ -65,7 +65,7 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
 TensorMode tensor_mode(std::string_view name) {
   if (name == "1d") return TensorMode::one_d;
   if (name == "3d") return TensorMode::three_d;
-  LT_CHECK(name == "expected a tensor mode of 1d, 2d, 2.5d or 3d, got {}", name);
+  LT_CHECK(name == "2d" || name == "2.5d", "expected a tensor mode of 1d, 2d, 2.5d or 3d, got {}", name);
   return TensorMode::two_d;
 }
 

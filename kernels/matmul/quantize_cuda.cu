@@ -361,7 +361,8 @@ void quantize_blocks_cuda(Stream& s, DType to, DType from, void* codes, float* s
                           int64_t rows, int64_t cols, bool turn, int64_t block_rows) {
   if (rows * cols == 0) return;
   const int64_t tiles = (rows + kSide - 1) / kSide * ((cols + kSide - 1) / kSide);
-  LT_CHECK(tiles < int64_t{1} << 31, "{} blocks of a matrix", tiles);
+  LT_CHECK(tiles < int64_t{1} << 31, "quantize_blocks: expected fewer than 2^31 blocks of a matrix, got {}",
+           tiles);
   const bool packs = aligned({codes, x}) && cols % kLaneCols == 0 && (!turn || rows % kPack == 0);
   constexpr int64_t kShared = std::max<int64_t>(kSide * kTurnedLine, kBlockThreads / kWarp * kSide * 4);
   dispatch_fp8(to, [&]<class E>() {

@@ -81,7 +81,8 @@ void Block::declare(ParameterStore& store, const Groups& groups, const ModelConf
                     bool expert_tensor, const DispatchOptions& dispatch, int64_t i) {
   place_ = c.place(i);
   dropout_ = c.resid_pdrop;
-  // Of projections into the residual stream (GPT-2; Megatron-LM's scaled_init_method_normal).
+  // Standard deviation of projections into the residual stream (GPT-2; Megatron-LM's
+  // scaled_init_method_normal).
   const double out_std = c.initializer_range / (c.scaled_init ? std::sqrt(2.0 * c.num_hidden_layers) : 1.0);
   const ParameterNames& names = c.names();
   const std::string p = names.layer(i) + ".";
@@ -107,7 +108,7 @@ void Block::quantize_operands(const ParameterStore& store, const Fp8Settings& se
                               std::vector<Fp8Weight>& weights) {
   attention_.quantize_operands(store, settings, first_slot, weights);
   norm1_.feeds(attention_.input_slot());
-  // Before experts there is a router, which reads what no step has been applied to.
+  // Before experts there is a router, which reads unquantized input.
   if (is_moe_) return moe_.quantize_operands(store, settings, first_slot, weights);
   mlp_.quantize_operands(store, settings, first_slot, weights);
   norm2_.feeds(mlp_.input_slot());
@@ -126,7 +127,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   norm_output(step, after1_, r.delta, saved.after1);
   if (step.groups.context.size() > 1 &&
       (keep.without.has(BlockTensor::qkv) || keep.without.has(BlockTensor::attention)))
-    for (BlockTensor which : {BlockTensor::qkv, BlockTensor::attention})  // which ranks exchanged together
+    for (BlockTensor which : {BlockTensor::qkv, BlockTensor::attention})  // ranks exchanged both together
       for (Tensor* t : saved.tensors(which)) step.release(*t);
   drop(BlockTensor::qkv);
   drop(BlockTensor::attention);
@@ -136,7 +137,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
 
   step.enter(place_ + ".mlp");
   norm2_.forward(step, r, saved.norm2);
-  // A norm of the output has a backward that reads it.
+  // The backward of a norm of the output reads it.
   if (keep.output || norms_after_) r.delta = sublayer_output(step, "mlp output", saved.norm2.x.shape);
   if (is_moe_) {
     moe_.forward(step, mb, r.delta, norm2_.output(saved.norm2), saved.moe, keep.recompute);
@@ -149,7 +150,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   drop(BlockTensor::mlp_activation);
   drop(BlockTensor::mlp_norm);
   if (!step.keeps()) step.release(saved.norm2.y);
-  if (keep.without.has(BlockTensor::residual)) {  // given back when the next norm has added to it
+  if (keep.without.has(BlockTensor::residual)) {  // released when the next norm has added to it
     r.kept = false;
     saved.norm2.x = Tensor();
   }
@@ -191,7 +192,7 @@ void Block::recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved
 
 Tensor Block::through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const {
   const Dropout d = step.dropout(dropout_, place_ + which, mb);
-  const bool copied = step.deferred && !step.cuts_rows();  // rows that are gathered are a copy anyway
+  const bool copied = step.deferred && !step.cuts_rows();  // gathered rows are a copy anyway
   if (!d.on() && !copied) return dx;
   Tensor t = step.temporary("d dropout", dx.shape);
   if (d.on()) {
@@ -226,8 +227,8 @@ Tensor Block::norm_output_backward(Step& step, const NormLayer& norm, Tensor dou
 }
 
 void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const {
-  // Gradients of the weights that lead out of both sublayers: the sum that ends attention's backward has too
-  // little beside it, the feed-forward's has enough.
+  // Weight gradients of the projections out of both sublayers. The sum at the end of attention's backward has
+  // too little compute to overlap with, the feed-forward's has enough.
   WeightGradients hiding;
   if (!step.deferred) step.hiding = &hiding;
   step.enter(place_ + ".mlp");

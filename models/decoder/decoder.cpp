@@ -152,7 +152,8 @@ void Decoder::look_up(Step& step, const MicroBatch& mb, Tensor x, int table, Ten
 }
 
 void Decoder::look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const {
-  const Group& g = step.groups.row;  // each rank looks up its part of the vocabulary for the rows of all
+  // each rank looks up its part of the vocabulary for the rows of all ranks
+  const Group& g = step.groups.row;
   Tensor partial = summand_rows(step, g, x, "partial embedding");
   const auto forward = [&](Tensor table) {
     embedding_forward(step.compute, partial, mb.tokens, table, {}, RowMap(), vocab_);
@@ -170,7 +171,7 @@ void Decoder::look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const {
 
 void Decoder::look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
   Gathered whole = gather_start(step, step.groups.row, dx, "gathered gradient");
-  const GradBuffer to = step.params.accumulate(tokens_);  // a tied head has written there before
+  const GradBuffer to = step.params.accumulate(tokens_);  // a tied head has already written to it
   const auto backward = [&](Tensor table, bool accumulate) {
     embedding_backward(step.compute, table, whole.wait(step), mb.tokens, vocab_, accumulate);
   };
@@ -202,7 +203,7 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
 
 void Decoder::look_up_backward(Step& step, const MicroBatch& mb, Tensor dx, int table) const {
   Tensor whole = gather_rows(step, dx, "gathered gradient");
-  const GradBuffer to = step.params.accumulate(table);  // a tied head has written there before
+  const GradBuffer to = step.params.accumulate(table);  // a tied head has already written to it
   embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);
   release_whole(step, whole, dx);
 }
@@ -210,7 +211,7 @@ void Decoder::look_up_backward(Step& step, const MicroBatch& mb, Tensor dx, int 
 void Decoder::predict_more(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
   const int64_t modules = static_cast<int64_t>(modules_.size());
   std::vector<PredictionModule::Saved> saved(modules_.size());
-  std::vector<Tensor> gradients{dy};  // of what each module reads, and of the last one's result
+  std::vector<Tensor> gradients{dy};  // gradients of each module's input, and of the last one's result
   const auto place = [&](int64_t k) { return config_.place(config_.num_hidden_layers + k); };
   const auto segment = [&](int64_t k) { return layer_segment(config_.num_hidden_layers + k); };
   const auto dropped = [&](int64_t k) {
@@ -237,7 +238,7 @@ void Decoder::predict_more(Step& step, const MicroBatch& mb, Tensor y, Tensor dy
     look_up_backward(step, mb.of_module(k, modules, modules_scale_), dx, modules_tokens_);
     step.release(dx);
   }
-  // Shared with the output layer or the embedding, it is theirs to say.
+  // If it is shared with the output layer or the embedding, they report it.
   if (modules_tokens_ != tokens_ && modules_tokens_ != head_.weight())
     step.params.grad_ready(modules_tokens_);
 }
@@ -253,7 +254,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
     for (int64_t i = run.first; i < run.first + run.count; ++i) {
       const int64_t layer = s.first + i;
       const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
-      // No further than a layer beyond what the backward before it has given back.
+      // At most one layer beyond those that the other backward has released.
       if (Interleave* turns = Interleave::of_thread()) turns->wait_for_count(i - 1);
       step.params.gather_segment(layer_segment(layer), next);
       Block::Keep keep;
@@ -262,7 +263,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
       blocks_[layer].forward(step, mb, r, rope_table(layer), saved.blocks[i], keep);
       if (run.recompute && !keep.input) saved.blocks[i].norm1.x = Tensor();
       if (run.recompute) saved.blocks[i].norm2.x = Tensor();
-      const bool leaves = i < away && i == run.first;  // of layers that run again the first has an input
+      const bool leaves = i < away && i == run.first;  // the first of recomputed layers has a saved input
       if (leaves) blocks_[layer].offload(step, saved.blocks[i], offload_);
       if (step.offloaded) step.offloaded->reclaim(leaves ? &saved.blocks[i].offloaded : nullptr);
       step.params.release_segment(layer_segment(layer));
@@ -284,7 +285,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
     step.params.gather_segment(layer_segment(layer), last ? -1 : layer_segment(layer + 1));
     if (run.recompute) {
       Block::Saved before;
-      before.moe = std::move(saved.blocks[i].moe);  // tokens go where they went, and are not counted again
+      before.moe = std::move(saved.blocks[i].moe);  // tokens keep their routing, and are not counted again
       saved.blocks[i] = std::move(before);
       Block::Keep keep;
       keep.output = !last;
@@ -309,7 +310,7 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   }
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
-    Interleave::after_other();  // its backward is here, and a tied table has the gradient of both ends
+    Interleave::after_other();  // its backward runs here, and a tied table has the gradients of both ends
     step.params.gather_segment(head_segment());
     const bool embedding = config_.shares_embedding() && has_embedding_;
     if (embedding) step.params.gather_segment(kEmbedding);
@@ -344,7 +345,7 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
     if (run.recompute || run.tensors.bits) recompute_run(step, mb, s, run, saved);
     for (int64_t i = run.first + run.count; i-- > run.first;) {
       const int64_t layer = s.first + i;
-      // The layer before, or where a run of several begins again.
+      // The layer before, or the first layer of the previous run if that is recomputed.
       const int64_t next = i > run.first ? i - 1 : k > 0 ? runs[k - 1].first : -1;
       step.params.gather_segment(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
       blocks_[layer].backward(step, mb, dx, rope_table(layer), saved.blocks[i]);

@@ -5,7 +5,7 @@
 namespace ltrain {
 namespace {
 
-/// Columns [at, at + those of `half`) of `joined`.
+/// Columns of `joined` from `at` on, as many as `half` has.
 CopyRectangle half_of(const Tensor& half, int64_t at) { return {half.shape[0], half.shape[1], 0, 0, 0, at}; }
 
 }  // namespace
@@ -13,7 +13,8 @@ CopyRectangle half_of(const Tensor& half, int64_t at) { return {half.shape[0], h
 void PredictionModule::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                                bool sequence_parallel, bool expert_tensor, const DispatchOptions& dispatch,
                                int64_t layer) {
-  LT_CHECK(groups.one_d(), "multi-token prediction over {} tensor-parallel ranks that are no line",
+  LT_CHECK(groups.one_d(),
+           "multi-token prediction: expected tensor parallelism in 1D, got {} ranks in another mode",
            groups.inner().size());
   place_ = c.place(layer);
   const ParameterNames& n = c.names();

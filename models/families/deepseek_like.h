@@ -1,4 +1,4 @@
-// What DeepSeek-V2 and V3 have in common: latent attention and experts beside shared ones.
+// Common part of DeepSeek-V2 and V3: latent attention, and experts with shared ones.
 #pragma once
 #include "models/families/llama_like.h"
 

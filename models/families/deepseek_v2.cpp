@@ -18,7 +18,7 @@ std::vector<HfKey> deepseek_v2_keys() {
   rows.push_back(hf_fixed("norm_topk_prob", "moe.router.norm_topk_prob", false,
                           "weights that are divided by their sum"));
   for (HfKey& key : rows) {
-    if (key.name != "num_experts_per_tok") continue;  // its class has no number
+    if (key.name != "num_experts_per_tok") continue;  // its class has no default
     key.missing = nullptr;
     key.null_derives = true;
   }

@@ -1,7 +1,7 @@
 #include "base/error.h"
 #include "models/families/family.h"
 
-/// Every family of this build: NAME.cpp defines NAME_family().
+/// All families of this build: NAME.cpp defines NAME_family().
 #define LT_FAMILIES(family)                                                                            \
   family(gpt2) family(llama) family(mistral) family(qwen2) family(qwen3) family(olmo2) family(smollm3) \
       family(phi3) family(mixtral) family(qwen3_moe) family(olmoe) family(gemma2) family(gemma3_text)  \
@@ -15,41 +15,56 @@ LT_FAMILIES(LT_DECLARE_FAMILY)
 
 namespace {
 
-/// What a family must say for layers and recipes to be able to obey it.
+/// Checks that a family is consistent, so that layers and recipes can obey it.
 const Family& checked(const Family& f) {
   const ModelTraits& t = f.traits;
-  LT_CHECK(!f.name.empty() && f.hf_keys, "a family without a name, or keys of a config.json");
+  LT_CHECK(!f.name.empty() && f.hf_keys,
+           "expected a family with a name and keys of a config.json, got name \"{}\"", f.name);
   LT_CHECK((t.positions == PositionEmbedding::learned) == !f.names.positions.empty(),
-           "{}: a name for positions goes with learned positions", f.name);
+           "{}: expected a name for positions exactly with learned positions, got \"{}\"", f.name,
+           f.names.positions);
   LT_CHECK(has_gate(t.feed_forward) == !f.names.gate.empty(),
-           "{}: a name for the gate goes with a feed-forward that has one", f.name);
+           "{}: expected a name for the gate exactly with a gated feed-forward, got \"{}\"", f.name,
+           f.names.gate);
   LT_CHECK(f.names.fused_gate_up.empty() || !f.names.gate.empty(),
-           "{}: gate and up in one tensor, and no gate", f.name);
-  LT_CHECK(f.experts == Experts::never || has_gate(t.feed_forward), "{}: experts have a gate", f.name);
+           "{}: expected a gate with gate and up in one tensor, got none", f.name);
+  LT_CHECK(f.experts == Experts::never || has_gate(t.feed_forward),
+           "{}: expected a gated feed-forward with experts, got one without a gate", f.name);
   LT_CHECK(t.latent_attention == !f.names.key_value_down.empty(),
-           "{}: names for latents go with latent attention", f.name);
+           "{}: expected names for latents exactly with latent attention, got \"{}\"", f.name,
+           f.names.key_value_down);
   LT_CHECK(!t.latent_attention || (!t.qkv_bias && !t.attention_output_bias && !t.attention_sinks &&
                                    t.query_key_norm == QueryKeyNorm::none && !f.grouped_queries),
-           "{}: biases, sinks, norms or groups of heads beside latent attention", f.name);
+           "{}: expected latent attention without biases, sinks, norms or grouped heads, got one of them",
+           f.name);
   LT_CHECK(t.multi_token_prediction == !f.names.mtp_projection.empty(),
-           "{}: names of its modules go with multi-token prediction", f.name);
+           "{}: expected names of modules exactly with multi-token prediction, got \"{}\"", f.name,
+           f.names.mtp_projection);
   LT_CHECK(!t.multi_token_prediction || (t.positions == PositionEmbedding::rotary && !t.scaled_embedding &&
                                          f.windows == WindowLayers::none && !f.layers_without_positions),
-           "{}: multi-token prediction with layers that differ", f.name);
-  LT_CHECK(t.attention_sinks == !f.names.sinks.empty(), "{}: a name for sinks goes with sinks", f.name);
+           "{}: expected equal rotary layers with multi-token prediction, got other ones", f.name);
+  LT_CHECK(t.attention_sinks == !f.names.sinks.empty(),
+           "{}: expected a name for sinks exactly with sinks, got \"{}\"", f.name, f.names.sinks);
   LT_CHECK((f.defaults.no_rope_layer_interval == 0) || f.layers_without_positions,
-           "{}: layers without positions that a recipe cannot name", f.name);
+           "{}: expected layers_without_positions with defaults.no_rope_layer_interval {}, got false", f.name,
+           f.defaults.no_rope_layer_interval);
   LT_CHECK((f.experts == Experts::always) == (f.defaults.num_experts > 0),
-           "{}: defaults.num_experts goes with Experts::always", f.name);
-  LT_CHECK((t.norm_placement == NormPlacement::both) == !f.names.attention_output_norm.empty() &&
-               f.names.attention_output_norm.empty() == f.names.feed_forward_output_norm.empty(),
-           "{}: names for norms after sublayers go with norms before and after", f.name);
+           "{}: expected defaults.num_experts above 0 exactly with Experts::always, got {}", f.name,
+           f.defaults.num_experts);
+  LT_CHECK(
+      (t.norm_placement == NormPlacement::both) == !f.names.attention_output_norm.empty() &&
+          f.names.attention_output_norm.empty() == f.names.feed_forward_output_norm.empty(),
+      "{}: expected names for norms after sublayers exactly with NormPlacement::both, got \"{}\" and \"{}\"",
+      f.name, f.names.attention_output_norm, f.names.feed_forward_output_norm);
   LT_CHECK(f.soft_caps || (!f.defaults.attn_logit_softcapping && !f.defaults.final_logit_softcapping),
-           "{}: soft-caps that a recipe cannot name", f.name);
+           "{}: expected soft_caps with defaults for soft-caps, got false", f.name);
   LT_CHECK((f.windows == WindowLayers::but_every_nth) == (f.defaults.full_attention_interval > 0),
-           "{}: defaults.full_attention_interval goes with WindowLayers::but_every_nth", f.name);
+           "{}: expected defaults.full_attention_interval above 0 exactly with WindowLayers::but_every_nth, "
+           "got {}",
+           f.name, f.defaults.full_attention_interval);
   LT_CHECK(f.local_rotation == (f.defaults.rope_local_base_freq > 0),
-           "{}: defaults.rope_local_base_freq goes with local_rotation", f.name);
+           "{}: expected defaults.rope_local_base_freq above 0 exactly with local_rotation, got {}", f.name,
+           f.defaults.rope_local_base_freq);
   return f;
 }
 
@@ -76,7 +91,7 @@ const Family* find_family(std::string_view name) {
 
 const Family& family_of(std::string_view name) {
   const Family* f = find_family(name);
-  LT_CHECK(f, "no family of models is called {}", name);
+  LT_CHECK(f, "expected the name of a family of models, got {}", name);
   return *f;
 }
 

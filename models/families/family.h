@@ -1,6 +1,6 @@
-// A family of models as data: what it computes, what its parameters are called, what a recipe that leaves a
-// key out gets, and its Hugging Face config.json and tensors. A family is one file of this folder, which
-// defines NAME_family(), and its name in LT_FAMILIES (families.cpp).
+// A family of models as data: its computation, its parameter names, defaults of recipe keys, and its Hugging
+// Face config.json and tensors. A family is one file of this folder, which defines NAME_family(), and its
+// name in LT_FAMILIES (families.cpp).
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,82 +15,84 @@ namespace ltrain {
 
 struct HfKey;  // models/families/hf_keys.h
 
-/// Names of parameters without the ".weight" and ".bias" at their end; those of a layer within it, as
-/// "model.layers.3" + "." + "self_attn" + "." + "q_proj". They are Hugging Face's, but for experts, which are
-/// one tensor of each kind: "experts.gate_up_proj" (experts, 2, F, H), "experts.down_proj" (experts, H, F),
-/// and with expert_bias "experts.gate_up_proj_bias" (experts, 2, F), "experts.down_proj_bias" (experts, H).
+/// Names of parameters without the final ".weight" or ".bias". Names of a layer are relative to it, as in
+/// "model.layers.3" + "." + "self_attn" + "." + "q_proj". They are Hugging Face's, except for experts, which
+/// are one tensor of each kind: "experts.gate_up_proj" (experts, 2, F, H), "experts.down_proj" (experts, H,
+/// F), and with expert_bias "experts.gate_up_proj_bias" (experts, 2, F), "experts.down_proj_bias" (experts,
+/// H).
 struct ParameterNames {
   std::string tokens = "model.embed_tokens";
-  std::string positions;  ///< of PositionEmbedding::learned
+  std::string positions;  ///< with PositionEmbedding::learned
   std::string layers = "model.layers";
   std::string final_norm = "model.norm";
-  std::string output = "lm_head";  ///< where it is not the embedding
-  // Of a layer.
+  std::string output = "lm_head";  ///< unless tied to the embedding
+  // Names of a layer.
   std::string attention_norm =
-      "input_layernorm";              ///< before or after it, as norm_placement says; both: before
-  std::string attention_output_norm;  ///< of NormPlacement::both
+      "input_layernorm";              ///< before or after attention, by norm_placement; both: before
+  std::string attention_output_norm;  ///< with NormPlacement::both
   std::string attention = "self_attn";
   std::string feed_forward_norm = "post_attention_layernorm";
-  std::string feed_forward_output_norm;  ///< of NormPlacement::both
+  std::string feed_forward_output_norm;  ///< with NormPlacement::both
   std::string feed_forward = "mlp";
-  std::string moe = "mlp";                       ///< in the place of the feed-forward
-  std::string router = "gate";                   ///< of an MoE layer
-  std::string shared_experts = "shared_expert";  ///< of an MoE layer
-  // Of attention.
-  std::string fused_qkv;  ///< rows of queries, keys and values in one tensor; empty: three tensors
+  std::string moe = "mlp";                       ///< instead of the feed-forward
+  std::string router = "gate";                   ///< in an MoE layer
+  std::string shared_experts = "shared_expert";  ///< in an MoE layer
+  // Names within attention.
+  std::string fused_qkv;  ///< queries, keys and values in one tensor, by rows; empty: three tensors
   std::string query = "q_proj", key = "k_proj", value = "v_proj";
   std::string attention_output = "o_proj";
   std::string query_norm = "q_norm", key_norm = "k_norm";
-  std::string sinks;  ///< of attention_sinks; a name without ".weight"
-  // Of latent_attention: into and out of the latents, and their norms. `query` is where there is no latent.
+  std::string sinks;  ///< with attention_sinks; a name without ".weight"
+  // Names with latent_attention: projections into and out of the latents, and their norms. `query` is used
+  // without a latent of queries.
   std::string query_down, query_latent_norm, query_up;
   std::string key_value_down, key_value_latent_norm, key_value_up;
-  // Of multi_token_prediction, within a layer behind the last: norms of what it reads, their projection, the
-  // norm of what it gives; and what files have once more, which is the model's own in memory.
+  // Names with multi_token_prediction, within a layer behind the last: norms of its inputs, their projection,
+  // the norm of its output; and copies of the model's own tensors that files contain.
   std::string mtp_embedding_norm, mtp_hidden_norm, mtp_projection, mtp_output_norm;
   std::string mtp_tokens_copy, mtp_output_copy;
-  // Of a feed-forward.
-  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< gate: empty where there is none
-  std::string fused_gate_up;  ///< rows of gate and up in one tensor; empty: two tensors
+  // Names within a feed-forward.
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< gate: empty without a gate
+  std::string fused_gate_up;  ///< gate and up in one tensor, by rows; empty: two tensors
 
-  /// Of ModelTraits::correction_bias, within a layer.
+  /// Name with ModelTraits::correction_bias, within a layer.
   std::string correction_bias() const { return moe + ".gate.e_score_correction_bias"; }
   std::string layer(int64_t i) const { return layers + "." + std::to_string(i); }
 };
 
-/// Where Hugging Face's tensors differ from ltrain's (hf_tensors.h).
+/// Differences of Hugging Face's tensors to ltrain's (hf_tensors.h).
 struct HfTensorLayout {
-  /// Weights of linear layers are (in, out): GPT-2's Conv1D. ltrain's are (out, in).
+  /// Weights of linear layers are (in, out), as in GPT-2's Conv1D. ltrain's are (out, in).
   bool transposed_linear = false;
-  /// Ends of names of tensors that files may have and that are no parameters: masks that are computed.
+  /// Name endings of tensors that files may contain and that are computed here, such as masks.
   std::vector<std::string> buffers;
-  /// All experts in one tensor of each kind, as TensorName::stacked has them.
+  /// All experts in one tensor of each kind, as in TensorName::stacked.
   bool stacked_experts = false;
-  /// Of an expert: "experts.7." + this + ".weight".
+  /// Names of an expert: "experts.7." + this + ".weight".
   std::string expert_gate = "gate_proj", expert_up = "up_proj", expert_down = "down_proj";
 };
 
-/// A rope_type of a config.json that transformers' class reads as another.
+/// A rope_type of a config.json that transformers' class treats as another.
 struct RopeTypeName {
   std::string written;
   RopeType read_as;
 };
 
-/// Whether layers may have experts.
+/// Presence of experts.
 enum class Experts : uint8_t { never, allowed, always };
 
-/// Which layers have the sliding_window of a config.json that does not list layer_types: none may have one;
-/// all; those from max_window_layers on; those without positions; all but every full_attention_interval-th.
+/// Layers with the sliding_window of a config.json without layer_types: none may have one; all; those from
+/// max_window_layers on; those without positions; all except every full_attention_interval-th.
 enum class WindowLayers : uint8_t { none, all, last, without_positions, but_every_nth };
 
-/// What a recipe that leaves the key out gets.
+/// Defaults of recipe keys.
 struct FamilyDefaults {
-  int64_t no_rope_layer_interval = 0;  ///< every so-many-th layer has no positions; 0: all have
+  int64_t no_rope_layer_interval = 0;  ///< every N-th layer has no positions; 0: all have
   bool tie_word_embeddings = false;
-  int64_t full_attention_interval = 0;  ///< of WindowLayers::but_every_nth
+  int64_t full_attention_interval = 0;  ///< with WindowLayers::but_every_nth
   double rope_theta = 10000.0, rope_local_base_freq = 0;
   int64_t shared_experts = 0;
-  bool sigmoid_scores = false;  ///< of experts
+  bool sigmoid_scores = false;  ///< experts' scores are sigmoids
   double routed_scaling_factor = 1, bias_update_rate = 0;
   int64_t num_experts = 0;  ///< always above 0 with Experts::always
   int64_t top_k = 2;
@@ -104,33 +106,33 @@ struct Family {
   std::string summary;   ///< for the reference: "learned positions, LayerNorm, biases, GELU."
   ModelTraits traits;
   ParameterNames names;
-  /// What a recipe may say beside the traits.
+  /// Settings that a recipe may choose besides the traits.
   bool grouped_queries = true;  ///< fewer key-value heads than query heads
   bool free_head_dim = true;    ///< head_dim other than hidden_size / num_attention_heads
   WindowLayers windows = WindowLayers::none;
   bool layers_without_positions = false;
-  bool local_rotation = false;       ///< layers with a window may have a rope_theta of their own
-  bool partial_rotary = false;       ///< a part of each head's channels may rotate
-  std::vector<RopeType> rope_types;  ///< that transformers' class takes; empty: all
-  bool soft_caps = false;            ///< and a scale of the scores other than 1 / sqrt(head_dim)
+  bool local_rotation = false;       ///< layers with a window may have their own rope_theta
+  bool partial_rotary = false;       ///< only some of each head's channels may rotate
+  std::vector<RopeType> rope_types;  ///< accepted by transformers' class; empty: all
+  bool soft_caps = false;            ///< soft-caps, and a scale of the scores other than 1 / sqrt(head_dim)
   Experts experts = Experts::never;
   FamilyDefaults defaults;
   HfTensorLayout hf_layout;
   std::vector<RopeTypeName> hf_rope_types;
-  /// rope_scaling of a config.json that has neither it nor rope_parameters; as JSON, empty: none.
+  /// rope_scaling for a config.json with neither it nor rope_parameters; JSON, empty: none.
   std::string hf_default_rope;
-  std::shared_ptr<const std::vector<HfKey>> hf_keys;  ///< what becomes of each key of a config.json
+  std::shared_ptr<const std::vector<HfKey>> hf_keys;  ///< use of each key of a config.json
 
-  /// Width of the feed-forward that a recipe without one gets: 4 hidden_size without a gate, else about as
-  /// many weights, 8/3 hidden_size, in whole 256s.
+  /// Width of the feed-forward for a recipe without one: 4 hidden_size without a gate, otherwise about as
+  /// many weights, 8/3 hidden_size, rounded to multiples of 256.
   int64_t default_intermediate_size(int64_t hidden_size) const;
 };
 
-/// In the order of LT_FAMILIES, which is that of messages and pages.
+/// All families in the order of LT_FAMILIES, the order of messages and pages.
 const std::vector<const Family*>& families();
-const Family* find_family(std::string_view name);  ///< null where there is none
-const Family& family_of(std::string_view name);    ///< Error (internal) where there is none
-/// Names of those of which `which` is true.
+const Family* find_family(std::string_view name);  ///< null if unknown
+const Family& family_of(std::string_view name);    ///< throws Error (internal) if unknown
+/// Names of the families for which `which` is true.
 std::vector<std::string> family_names(const std::function<bool(const Family&)>& which);
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// What Gemma 2 and 3 have in common.
+// Common part of Gemma 2 and 3.
 #pragma once
 #include "models/families/llama_like.h"
 

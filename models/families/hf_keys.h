@@ -1,5 +1,5 @@
-// The keys of a Hugging Face config.json: what ltrain makes of each, a table a family. A key that is in no
-// row may change the function that the model computes, and is refused.
+// Keys of a Hugging Face config.json and their use in ltrain, one table for each family. A key without a row
+// may change the model's function, and is an error.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,41 +9,41 @@ namespace ltrain {
 
 enum class HfUse : uint8_t {
   obeyed,    ///< sets a key of the recipe
-  required,  ///< changes the function: only the values that ltrain computes are taken; `path` gets the first
+  required,  ///< changes the function: only values that ltrain computes are accepted; `path` gets the first
   special,   ///< depends on other keys: read by name in hf_config.cpp
-  harmless   ///< does not change the function that is trained
+  harmless   ///< does not change the trained function
 };
 
 struct HfKey {
   std::string name;
   HfUse use = HfUse::harmless;
-  std::string path;        ///< obeyed, required: the key of the recipe; harmless: the one it repeats; or none
-  nlohmann::json missing;  ///< default of transformers' class; obeyed, null: the recipe derives it
-  bool alias = false;      ///< obeyed: another spelling, whose default stands under the first
-  bool null_derives = false;             ///< obeyed: null has a meaning, that the recipe derives it
-  bool null_sets = false;                ///< obeyed: null is a value of the recipe's key
-  std::vector<nlohmann::json> accepted;  ///< required: the first is the one to name
-  std::string reason;                    ///< why it is harmless, or what it changes
+  std::string path;  ///< obeyed, required: key of the recipe; harmless: the key that it repeats, or empty
+  nlohmann::json missing;     ///< default of transformers' class; obeyed and null: the recipe derives it
+  bool alias = false;         ///< obeyed: another spelling; the first one has the default
+  bool null_derives = false;  ///< obeyed: null means that the recipe derives it
+  bool null_sets = false;     ///< obeyed: null is a value of the recipe's key
+  std::vector<nlohmann::json> accepted;  ///< required: the first one appears in messages
+  std::string reason;                    ///< why it is harmless, or its effect
 };
 
-/// Of Family::hf_keys; keys of rope_parameters and rope_scaling are named "rope_parameters.rope_theta". Null
-/// where there is none.
+/// Row of Family::hf_keys; keys of rope_parameters and rope_scaling are named "rope_parameters.rope_theta".
+/// Null if there is none.
 const HfKey* find_hf_key(const std::vector<HfKey>& keys, const std::string& name);
 
-// Rows, for the files of families. `path`: the key of the recipe without "model.".
+// Rows for the files of families. `path`: key of the recipe without "model.".
 HfKey hf_obeyed(std::string name, const std::string& path, nlohmann::json missing, bool null_derives = false);
-/// Whose null is a value: what is numbered there is off.
+/// A number or null; null turns the feature off.
 HfKey hf_number_or_null(std::string name, const std::string& path, nlohmann::json missing);
 /// Another spelling of a row that has the default.
 HfKey hf_alias(std::string name, const std::string& path);
 HfKey hf_required(std::string name, std::vector<nlohmann::json> accepted, std::string reason);
-/// Trait of a family that a recipe can change: the class computes `value` whatever a config.json says.
+/// A family trait that a recipe can change: the class computes `value` for any config.json.
 HfKey hf_fixed(std::string name, const std::string& path, nlohmann::json value, std::string reason);
 HfKey hf_special(std::string name, std::string reason, nlohmann::json missing = nullptr);
-/// A key that repeats another one and is not read here, but by others: it is written.
+/// A key that repeats another one. It is not read here, but written for other readers.
 HfKey hf_repeated(std::string name, const std::string& path, std::string reason);
 void add_harmless(std::vector<HfKey>& rows, const std::string& reason, const std::vector<const char*>& names);
-/// Of every family: none of these is read where the logits of a training step are computed.
+/// Adds rows of every family: none of these keys affects the logits of a training step.
 void add_common(std::vector<HfKey>& rows);
 
 }  // namespace ltrain

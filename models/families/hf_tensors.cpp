@@ -5,12 +5,12 @@
 namespace ltrain {
 namespace {
 
-/// A name of ltrain and one of Hugging Face that goes with it; of experts without their number: `hf` is what
-/// comes before it and `hf_end` what comes behind.
+/// A name in ltrain and the matching one in Hugging Face's files. For experts, `hf` is the part before the
+/// number and `hf_end` the part after it.
 struct Row {
   std::string ours, hf, hf_end;
   bool transposed = false;
-  int64_t matrix = -1;  ///< 0 or above: of an expert
+  int64_t matrix = -1;  ///< 0 or above: matrix of an expert
   bool stacked = false;
 };
 
@@ -98,7 +98,7 @@ Rows rows_of(const Family& f) {
   return all;
 }
 
-/// The number that `text` begins with, as it is written in a name, and moves `text` behind it; -1: none.
+/// Parses the number at the front of `text` and moves `text` past it; -1: none.
 int64_t take_number(std::string_view& text) {
   int64_t number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -108,7 +108,7 @@ int64_t take_number(std::string_view& text) {
   return number;
 }
 
-/// A name as the part that is "model.layers.3.", or nothing, and the rest.
+/// Splits a name into "model.layers.3.", or nothing, and the rest.
 std::pair<std::string, std::string> split_layer(const Family& f, const std::string& name) {
   const std::string prefix = f.names.layers + ".";
   if (!name.starts_with(prefix)) return {"", name};

@@ -1,5 +1,5 @@
-// Names of a family's tensors both ways: ltrain's, and those of Hugging Face's files. They differ in experts,
-// which ltrain has in one tensor of each kind, and in weights that GPT-2's Conv1D has transposed.
+// Conversion of tensor names between ltrain and Hugging Face's files, both ways. They differ in experts,
+// which are one tensor of each kind in ltrain, and in the transposed weights of GPT-2's Conv1D.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,18 +12,18 @@ namespace ltrain {
 /// A tensor, or with `expert` one matrix of a stack of experts.
 struct TensorName {
   std::string name;
-  bool transposed = false;  ///< rows on one side are columns on the other, of each matrix of a stack
-  /// One tensor of all experts on both sides. Hugging Face's has (experts, H, 2 F) and (experts, F, H) with
-  /// `transposed`, and gate and up of a hidden unit beside each other: of biases (experts, 2 F).
+  bool transposed = false;  ///< rows of one side are columns of the other, in each matrix of a stack
+  /// One tensor of all experts on both sides. Hugging Face's is (experts, H, 2 F) and (experts, F, H) with
+  /// `transposed`, with gate and up of a hidden unit interleaved; biases are (experts, 2 F).
   bool stacked = false;
   int64_t expert = -1;  ///< ltrain's side: name[expert] of down_proj, name[expert][matrix] of gate_up_proj
   int64_t matrix = 0;   ///< gate 0, up 1
 };
 
-/// Hugging Face's tensors that ltrain's `name` is made of, with their places in it; one but for a stack of
-/// `experts`. Empty: the family has none of that name in Hugging Face's files, such as experts of a llama.
+/// Hugging Face's tensors for ltrain's `name`, with their positions in it; one, except for a stack of
+/// `experts`. Empty if the family has none in Hugging Face's files, such as experts of a llama.
 std::vector<TensorName> hf_tensors(const Family& family, const std::string& name, int64_t experts);
-/// Where Hugging Face's `name` goes; none where no tensor of ltrain has a place for it.
+/// Tensor of ltrain for Hugging Face's `name`; none if there is no such tensor.
 std::optional<TensorName> ltrain_tensor(const Family& family, const std::string& name);
 
 }  // namespace ltrain

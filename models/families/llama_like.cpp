@@ -32,7 +32,7 @@ std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& d) {
     for (const char* key : {"beta_fast", "beta_slow", "truncate", "attention_factor", "mscale",
                             "mscale_all_dim", "short_factor", "long_factor"}) {
       rows.push_back(hf_alias(s + "." + key, std::string("rope_scaling.") + key));
-      rows.back().null_derives = true;  // as without the key
+      rows.back().null_derives = true;  // same as without the key
     }
   }
   rows.push_back(hf_required("partial_rotary_factor", {1.0, nullptr}, "rotation of a part of each head"));

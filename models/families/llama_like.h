@@ -1,4 +1,4 @@
-// What llama and the families that came of it have in common.
+// Common part of llama and the families derived from it.
 #pragma once
 #include "models/families/family.h"
 #include "models/families/hf_keys.h"
@@ -14,17 +14,17 @@ struct LlamaLikeKeys {
 };
 std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& defaults);
 
-/// Defaults of transformers' class; null where it has no such key.
+/// Defaults of transformers' class; null if it lacks the key.
 void set_window_defaults(std::vector<HfKey>& rows, nlohmann::json sliding_window,
                          nlohmann::json use_sliding_window = nullptr,
                          nlohmann::json max_window_layers = nullptr);
 
 struct ExpertKeys {
   int64_t experts, top_k;
-  std::string name, other_name;  ///< of the number of experts
+  std::string name, other_name;  ///< names of the number of experts
   double aux_loss_coef = 0.001;
 };
-/// The same with experts.
+/// llama_like_keys with experts.
 std::vector<HfKey> moe_like_keys(const LlamaLikeKeys& defaults, const ExpertKeys& experts);
 
 }  // namespace ltrain

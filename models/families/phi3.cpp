@@ -1,4 +1,4 @@
-// Phi-3 and Phi-4 (arXiv:2404.14219, 2412.08905), which have one model_type.
+// Phi-3 and Phi-4 (arXiv:2404.14219, 2412.08905), with the same model_type.
 #include "models/families/llama_like.h"
 
 namespace ltrain {
@@ -10,7 +10,7 @@ std::vector<HfKey> phi3_keys() {
   for (HfKey& key : rows)
     if (key.name.ends_with(".partial_rotary_factor")) key = hf_alias(key.name, "partial_rotary_factor");
   rows.push_back(hf_obeyed("partial_rotary_factor", "partial_rotary_factor", 1.0));
-  // transformers prefers it to that of rope_scaling.
+  // transformers prefers it to the key of rope_scaling.
   rows.push_back(
       hf_obeyed("original_max_position_embeddings", "rope_scaling.original_max_position_embeddings", 4096));
   rows.push_back(hf_obeyed("resid_pdrop", "resid_pdrop", 0.0));

@@ -1,4 +1,4 @@
-// Qwen2 and Qwen2.5 (arXiv:2407.10671, 2412.15115), which have one model_type.
+// Qwen2 and Qwen2.5 (arXiv:2407.10671, 2412.15115), with the same model_type.
 #include "models/families/llama_like.h"
 
 namespace ltrain {

@@ -10,7 +10,8 @@ std::vector<HfKey> qwen3_moe_keys() {
   rows.push_back(hf_obeyed("norm_topk_prob", "moe.router.norm_topk_prob", false));
   set_window_defaults(rows, 4096, false);
   for (HfKey& key : rows) {
-    if (key.name == "num_key_value_heads") key.null_derives = false;  // its class keeps null, its model fails
+    // its class keeps null, and its model then fails
+    if (key.name == "num_key_value_heads") key.null_derives = false;
   }
   rows.push_back(hf_obeyed("moe_intermediate_size", "moe.intermediate_size", 768));
   rows.push_back(hf_obeyed("decoder_sparse_step", "moe.layer_step", 1));

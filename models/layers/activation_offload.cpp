@@ -13,11 +13,11 @@ int64_t layers_offloaded(const ActivationOffloadOptions& o, int64_t layers, bool
   return std::min(n, whole ? layers - 1 : layers);
 }
 
-/// Where in offload memory what lies: the arena's allocator over offsets.
+/// Allocation of offload memory: the arena's allocator over offsets.
 class ActivationOffload::Space final : public Memory {
  public:
   explicit Space(int64_t bytes) { capacity_ = bytes; }
-  /// Whole blocks, so that files can be read and written past the page cache.
+  /// Allocates full blocks, so that files can be accessed without the page cache.
   Tensor take(const Tensor& t) {
     return allocate(MemoryKind::activations, "offloaded activation", DType::u8,
                     {(t.bytes() + kOffloadBlock - 1) / kOffloadBlock * kOffloadBlock});
@@ -25,7 +25,7 @@ class ActivationOffload::Space final : public Memory {
   int64_t offset(const Tensor& t) const { return offset_of(t); }
 
  private:
-  // A tensor without data would be undefined: offsets are counted from one alignment on.
+  // A tensor with null data would be undefined: offsets start at one alignment.
   Tensor make(int64_t offset, std::string_view, DType dtype, Shape shape) override {
     Tensor t;
     t.data = reinterpret_cast<void*>(offset + kAlignment);
@@ -47,7 +47,8 @@ ActivationOffload::~ActivationOffload() = default;
 int64_t ActivationOffload::peak_bytes() const { return space_->peak().arena_bytes; }
 
 void ActivationOffload::offload(OffloadedTensors& a, const std::vector<Tensor*>& tensors) {
-  LT_CHECK(a.state == OffloadedTensors::here, "activations leave twice");
+  LT_CHECK(a.state == OffloadedTensors::here, "expected activations in memory for an offload, got state {}",
+           static_cast<int>(a.state));
   a.items.clear();
   for (Tensor* t : tensors)
     if (t->defined()) a.items.push_back({t, *t, space_->take(*t)});
@@ -62,7 +63,7 @@ void ActivationOffload::offload(OffloadedTensors& a, const std::vector<Tensor*>&
 void ActivationOffload::reclaim(const OffloadedTensors* but) {
   std::erase_if(leaving_, [&](OffloadedTensors* a) {
     if (a == but) return false;
-    compute_.wait(a->done);  // whoever gets the memory comes after
+    compute_.wait(a->done);  // the next user of the memory comes after it
     for (const OffloadedTensors::Item& i : a->items) memory_.release(*i.tensor);
     a->state = OffloadedTensors::offloaded;
     return true;
@@ -70,7 +71,7 @@ void ActivationOffload::reclaim(const OffloadedTensors* but) {
 }
 
 void ActivationOffload::prefetch(OffloadedTensors& a) {
-  if (a.state == OffloadedTensors::leaving) {  // still there
+  if (a.state == OffloadedTensors::leaving) {  // still in memory
     compute_.wait(a.done);                     // backward writes to some of them
     std::erase(leaving_, &a);
     for (OffloadedTensors::Item& i : a.items) space_->release(i.place);
@@ -81,7 +82,7 @@ void ActivationOffload::prefetch(OffloadedTensors& a) {
   for (const OffloadedTensors::Item& i : a.items) {
     *i.tensor = memory_.allocate(MemoryKind::activations, "offloaded activation", i.was.dtype, i.was.shape);
     if (!compute_.meta()) continue;
-    TensorRecord& now = *i.tensor->record;  // in another place, but for that as it was
+    TensorRecord& now = *i.tensor->record;  // same record as before, except for its location
     const void* memory = now.memory;
     const int64_t offset = now.offset;
     now = *i.was.record;
@@ -91,7 +92,7 @@ void ActivationOffload::prefetch(OffloadedTensors& a) {
   offload_memory_.stream().wait(compute_.record());
   for (OffloadedTensors::Item& i : a.items) {
     offload_memory_.fetch(*i.tensor, space_->offset(i.place));
-    space_->release(i.place);  // what is stored there next comes later on the stream
+    space_->release(i.place);  // the next store there comes later on the stream
   }
   a.done = offload_memory_.stream().record();
   a.state = OffloadedTensors::coming;

@@ -1,8 +1,8 @@
-// What layers keep for their backward, in offload memory meanwhile: written out after the forward of a layer,
-// asked for one layer before its backward (ZeRO-Infinity, arXiv:2104.07857, 5.1.2).
+// Activation offloading: tensors that layers save for backward are written to offload memory after the
+// forward of a layer, and prefetched one layer before its backward (ZeRO-Infinity, arXiv:2104.07857, 5.1.2).
 //
-// Memory of the device is given back when the layer after has run, so that what is in use stays, and what
-// was used least recently leaves. Both sides follow from the order of calls alone: a plan has their bytes.
+// Device memory is reclaimed after the next layer has run, so that tensors in use stay, and the least
+// recently used ones leave. Both follow from the order of calls alone, so that a plan has their bytes.
 #pragma once
 #include <vector>
 
@@ -13,44 +13,44 @@
 namespace ltrain {
 
 struct ActivationOffloadOptions {
-  double fraction = 0;     ///< of the layers of a stage, the first ones; 0: none leave
-  BlockTensorSet tensors;  ///< of a layer, where it keeps them
-  bool input = false;      ///< and what it was given
+  double fraction = 0;     ///< fraction of a stage's layers, the first ones; 0: off
+  BlockTensorSet tensors;  ///< tensors of a layer to offload, if it keeps them
+  bool input = false;      ///< also offload the layer's input
   bool any() const { return fraction > 0; }
 };
 
-/// Layers of a stage whose activations leave. `whole`: the stage is the whole model, and the backward of its
-/// last layer follows on the forward: it stays.
+/// Number of a stage's layers with offloaded activations. `whole`: the stage is the full model; its last
+/// layer then keeps its activations, because its backward follows at once.
 int64_t layers_offloaded(const ActivationOffloadOptions& options, int64_t layers, bool whole);
 
-/// Of one layer and micro-batch. Stays where it is while anything of it is away.
+/// Offloaded tensors of one layer and micro-batch. Must not move while any of them is offloaded.
 struct OffloadedTensors {
   enum State : uint8_t { here, leaving, offloaded, coming } state = here;
   struct Item {
-    Tensor* tensor;  ///< the layer's
-    Tensor was;      ///< as it left
-    Tensor place;    ///< in offload memory
+    Tensor* tensor;  ///< tensor of the layer
+    Tensor was;      ///< copy of the tensor from before
+    Tensor place;    ///< location in offload memory
   };
   std::vector<Item> items;
-  Event done;  ///< of the transfer under way
+  Event done;  ///< transfer in flight
 };
 
 class ActivationOffload {
  public:
-  /// `bytes`: of offload memory that is taken now; no more is used. On meta as much as is needed.
+  /// `bytes`: size of offload memory, allocated now and never exceeded. Unlimited on meta.
   ActivationOffload(Stream& compute, Memory& memory, OffloadMemory& slow, int64_t bytes);
   ~ActivationOffload();
 
-  /// Writes out those of `tensors` that are defined, which nobody writes to before need(). They are still
-  /// there until reclaim() without `a`.
+  /// Writes out the defined ones of `tensors`, which must not be written before need(). They stay in memory
+  /// until reclaim() without `a`.
   void offload(OffloadedTensors& a, const std::vector<Tensor*>& tensors);
-  /// Frees the memory of what has been written, but for `but`.
+  /// Frees the memory of written tensors, except those of `but`.
   void reclaim(const OffloadedTensors* but = nullptr);
-  /// Begins to bring it back.
+  /// Starts to bring the tensors back.
   void prefetch(OffloadedTensors& a);
-  /// Afterwards its tensors are there.
+  /// Waits until the tensors are back.
   void need(OffloadedTensors& a);
-  /// Bytes of offload memory at most so far.
+  /// Peak bytes of offload memory so far.
   int64_t peak_bytes() const;
 
  private:

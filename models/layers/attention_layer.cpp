@@ -23,7 +23,9 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   kv_heads_ = c.num_key_value_heads * copies_ / ranks;
   first_head_ = groups.inner().rank() * heads_;
   LT_CHECK(heads_ * ranks == all_heads_ && kv_heads_ * ranks == c.num_key_value_heads * copies_,
-           "{} and {} heads over {} tensor-parallel ranks", all_heads_, c.num_key_value_heads, ranks);
+           "attention: expected heads divisible over {} tensor-parallel ranks, got {} heads and {} key-value "
+           "heads",
+           ranks, all_heads_, c.num_key_value_heads);
   const int64_t q = all_heads_ * head_dim_, kv = c.num_key_value_heads * head_dim_, h = c.hidden_size;
   const ModelTraits& t = c.traits();
   const ParameterNames& names = c.names();
@@ -51,7 +53,7 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
     linear.declare(store, groups, sequence_parallel, parts, h, t.qkv_bias, c.initializer_range,
                    LinearSharding::column);
   };
-  if (copies_ > 1) {  // whose gradients go another way than the queries'
+  if (copies_ > 1) {  // gradients of keys and values take another path than the queries'
     declare(kv_, key_value);
   } else {
     query.insert(query.end(), key_value.begin(), key_value.end());
@@ -66,7 +68,8 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
 void AttentionLayer::declare_sinks(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                                    const std::string& prefix) {
   if (!c.traits().attention_sinks) return;
-  LT_CHECK(groups.one_d(), "attention sinks that {} tensor-parallel ranks share", groups.inner().size());
+  LT_CHECK(groups.one_d(), "attention sinks: expected tensor parallelism in 1D, got {} ranks in another mode",
+           groups.inner().size());
   ParameterSpec spec{prefix + "." + c.names().sinks, {all_heads_}, Init::normal, c.initializer_range, false};
   spec = cut_over(Axis::tensor, std::move(spec), 0, groups.tensor.rank(), groups.tensor.size());
   sinks_ = store.add({spec});
@@ -117,14 +120,14 @@ void AttentionLayer::extend(Step& step, const MicroBatch& mb, Saved& saved) cons
   const int64_t q_width = whole.q_width(), out_width = whole.out_width(), width = whole.qkv_width();
   const int64_t kv_width = width - q_width;
   saved.out = step.activation("attention", {mb.rows(), out_width});
-  saved.lse = step.statistic("lse", {mb.rows(), heads_});  // of each text (heads, rows)
+  saved.lse = step.statistic("lse", {mb.rows(), heads_});  // for each text (heads, rows)
   int64_t first = 0;
   for (const auto& [cache, count] : step.generation->texts) {
     const Tensor kept = cache->layers[static_cast<size_t>(layer_)];
     copy_rectangles(step.compute, kept, saved.qkv, {{count, kv_width, first, q_width, cache->length, 0}});
     const int64_t end = cache->length + count;
     const int64_t begin =
-        window_ ? std::max<int64_t>(0, cache->length + 1 - window_) : 0;  // that row `first` sees
+        window_ ? std::max<int64_t>(0, cache->length + 1 - window_) : 0;  // first key that row `first` sees
     const Tensor seen = kept.flat(begin * kv_width, {end - begin, kv_width});
     AttentionBlock b;
     b.shape = whole;
@@ -141,7 +144,7 @@ void AttentionLayer::extend(Step& step, const MicroBatch& mb, Saved& saved) cons
       attention_sinks_forward(step.compute, out, lse.flat(0, {1, heads_, count}), sinks(step), 0);
     first += count;
   }
-  LT_CHECK(first == mb.rows(), "{} rows of texts in a forward of {}", first, mb.rows());
+  LT_CHECK(first == mb.rows(), "expected {} rows of texts in the forward, got {}", mb.rows(), first);
 }
 
 void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Tensor dy, Tensor x,
@@ -149,7 +152,7 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
   const MicroBatch mb = batch.inside();
   Tensor dout = step.temporary("d attention", saved.out.shape);
   out_.backward(step, dout, dy, saved.out);
-  // Attention's own backward hides it; where there are two projections, each gathers for itself.
+  // Attention's own backward overlaps it; with two projections, each gathers for itself.
   const Gathered ahead = latent_ || copies_ > 1 ? Gathered() : qkv_.gather_ahead(step, x);
   Tensor dqkv = step.temporary("d qkv", {mb.rows(), shape(mb).qkv_width()});
   const Dropout drop = step.dropout(dropout_, place_ + ".probabilities", mb);
@@ -179,7 +182,10 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
 
 void AttentionLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings,
                                        int first_slot, std::vector<Fp8Weight>& weights) {
-  LT_CHECK(copies_ == 1 && !latent_, "{}: key-value heads of several ranks, or latents, in FP8", place_);
+  LT_CHECK(copies_ == 1 && !latent_,
+           "{}: expected one rank for each key-value head and no latents in FP8, got {} ranks and latent "
+           "attention {}",
+           place_, copies_, latent_);
   qkv_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::qkv), weights);
   out_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::output), weights);
 }

@@ -1,5 +1,5 @@
-// Norms of queries and keys before their rotation: of each head, or of the whole projection, which tensor
-// ranks then share.
+// Norms of queries and keys before their rotation: of each head, or of the full projection, with columns
+// sharded over tensor ranks.
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/norm/norm_cut.h"
 #include "models/layers/attention_layer.h"
@@ -14,7 +14,8 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
   norm_offset_ = c.traits().norm_scales_by_one_more ? 1 : 0;
   if (norm_kind_ == QueryKeyNorm::none) return;
   const Group& t = groups.tensor;
-  LT_CHECK(groups.one_d(), "norms of queries and keys that {} tensor-parallel ranks share",
+  LT_CHECK(groups.one_d(),
+           "norms of queries and keys: expected tensor parallelism in 1D, got {} ranks in another mode",
            groups.inner().size());
   norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.size() > 1;
   const auto add = [&](const std::string& name, int64_t heads, int copies) {
@@ -22,7 +23,7 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
     ParameterSpec spec{
         prefix + "." + name + ".weight", {width}, norm_offset_ > 0 ? Init::zeros : Init::ones, 0, false};
     if (!norm_cut_) {
-      spec.sum = Axis::tensor;  // each rank norms heads of its own
+      spec.sum = Axis::tensor;  // each rank normalizes its own heads
       return store.add({spec});
     }
     spec = cut_over(Axis::tensor, std::move(spec), 0, t.rank() / copies, t.size() / copies);
@@ -62,8 +63,8 @@ void AttentionLayer::norm(Step& step, Tensor qkv, Saved& saved) const {
   one(keys(), key_norm_, saved.key, saved.key_rstd);
 }
 
-/// Of columns that tensor ranks share. Where several hold one key-value head, each counts its copy: the mean
-/// of the squares is the same.
+/// Norm with columns sharded over tensor ranks. If several ranks hold one key-value head, each counts its
+/// copy: the mean of the squares is the same.
 void AttentionLayer::cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int weight, Tensor x,
                               Tensor rstd) const {
   const int64_t rows = x.shape[0];
@@ -89,8 +90,8 @@ void AttentionLayer::cut_norm(Step& step, Tensor qkv, const HeadNorm& part, int 
   step.release(y);
 }
 
-/// Of a key-value head with copies, dots sum what each has of its gradient, and each takes its share of what
-/// the norm subtracts: all_cols counts the copies.
+/// Backward of cut_norm. For a key-value head with copies, dots sum each copy's part of the gradient, and
+/// each copy subtracts its share of the norm's terms: all_cols counts the copies.
 void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& part, int weight, Tensor x,
                                        Tensor rstd) const {
   const Group& g = step.groups.tensor;

@@ -1,12 +1,12 @@
-// Memory that cuDNN's backward of attention needs beside its tensors (kernels/attention/attention_cudnn.h).
+// Workspace of cuDNN's backward of attention (kernels/attention/attention_cudnn.h).
 #pragma once
 #include "kernels/attention/attention_cudnn.h"
 #include "models/layers/step.h"
 
 namespace ltrain {
 
-/// Undefined where the step does not let it run, or it would not take the call. By the recipe alone, so that
-/// every plan has it: it is taken, and stays unused, where there is no cuDNN.
+/// Undefined if the step does not allow it, or if cuDNN would not take the call. Decided from the recipe
+/// alone, so that every plan has it: without cuDNN it is allocated and unused.
 inline CudnnWorkspace attention_workspace(Step& step, const AttentionShape& shape, const Dropout& drop,
                                           const Tensor& documents) {
   if (step.cudnn_backward == CudnnBackward::none ||

@@ -15,7 +15,7 @@ namespace {
 
 constexpr VaryingRows kRows{"context attention"};
 
-/// One attention of one micro-batch, on either way.
+/// Attention of one micro-batch, forward or backward.
 class Attention {
  public:
   Attention(Step& step, const MicroBatch& mb, const AttentionShape& shape, const Dropout& drop)
@@ -32,8 +32,9 @@ class Attention {
     const int share = cut_.exchange();
     LT_CHECK(group_.size() == cut_.ranks && group_.rank() == cut_.rank && shape.heads % share == 0 &&
                  shape.kv_heads % share == 0,
-             "attention of {} and {} heads over {} context ranks, {} exchanging", shape.heads, shape.kv_heads,
-             cut_.ranks, share);
+             "context parallelism: expected a group of {} ranks and heads that are multiples of {} "
+             "exchanging ranks, got {} ranks, {} heads and {} key-value heads",
+             cut_.ranks, share, group_.size(), shape.heads, shape.kv_heads);
     mine_.all_heads = shape.all_heads ? shape.all_heads : shape.heads;
     mine_.heads /= share;
     mine_.kv_heads /= share;
@@ -94,7 +95,7 @@ class Attention {
 
  private:
   int64_t local_rows() const { return whole_.batch * local_.rows; }
-  /// Of the heads after an exchange, among those before it.
+  /// First head after an exchange, relative to the heads before it.
   int64_t first_head() const { return mine_.first_head - whole_.first_head; }
   int64_t group_rows() const { return mine_.batch * rows_.rows; }
   int64_t q_width() const { return mine_.q_width(); }
@@ -117,9 +118,9 @@ class Attention {
     place_as(compute_, kRows.op, Axis::context, t, from, to);
   }
 
-  // ---- sequence to heads and back, among neighbours ----
+  // ---- exchange of sequence for heads and back, among neighbours ----
 
-  /// Equal parts with the neighbours, over the whole axis: the others get none.
+  /// Equal parts with the neighbours, over the full axis: other ranks get none.
   void exchange(Tensor to, Tensor from) {
     const int share = cut_.exchange(), first = cut_.ring() * share;
     std::vector<int64_t> rows(static_cast<size_t>(cut_.ranks), 0);
@@ -146,13 +147,13 @@ class Attention {
     Tensor to = travelling("heads exchanged", in.dtype, pieces);
     copy_rectangles(compute_, from, in, columns_in_pieces(share, local_rows(), runs));
     exchange(to, from);
-    // Where all ranks exchange, rows that were each rank's own have become slices of the heads.
+    // If all ranks exchange, each rank's own rows have become slices of the heads.
     if (cut_.rings() == 1) claim(to, Placement::V(), Placement::S(1));
     copy_rectangles(compute_, out, to, group_order(pieces[1]));
     step_.release(to);
     step_.release(from);
   }
-  /// The inverse.
+  /// Inverse of to_heads.
   void to_sequence(Tensor out, Tensor in, const std::vector<ColumnRun>& runs) {
     const int share = cut_.exchange();
     const Shape pieces{share * local_rows(), total(runs) / share};
@@ -180,7 +181,7 @@ class Attention {
     b.drop = drop_;
     return b;
   }
-  /// k and v of this rank's rows, apart from q.
+  /// k and v of this rank's rows, without q.
   void copy_kv(Tensor kv, Tensor qkv) {
     copy_rectangles(compute_, kv, qkv, {{group_rows(), kv_width(), 0, q_width(), 0, 0}});
   }
@@ -192,11 +193,11 @@ class Attention {
 
   int next() const { return (cut_.rank + cut_.exchange()) % cut_.ranks; }
   int previous() const { return (cut_.rank + cut_.ranks - cut_.exchange()) % cut_.ranks; }
-  /// Whose keys are here after `hops`.
+  /// Positions of the keys that are here after `hops`.
   Positions keys_after(int hops) const {
     return cut_.exchanged_rows_of((cut_.ring() + cut_.rings() - hops) % cut_.rings() * cut_.exchange());
   }
-  /// Starts to pass `from` on while `to` comes in.
+  /// Starts to pass `from` on while `to` arrives.
   AsyncHandle hop(Tensor from, Tensor to) {
     return group_.start_send_recv(compute_, from, next(), to, previous(), kRows);
   }
@@ -226,7 +227,7 @@ class Attention {
     if (narrow) step_.release(sum);
   }
 
-  /// The gradients of keys and values travel with them, one hop behind, and take one more hop home.
+  /// Gradients of keys and values travel with them, one hop behind, and need one more hop home.
   void ring_backward(Tensor dqkv, Tensor dout, Tensor out, const AttentionSaved& saved) {
     const int rings = cut_.rings();
     const Shape kv_shape{group_rows(), kv_width()};
@@ -267,7 +268,7 @@ class Attention {
 
   // ---- all keys and values on every rank ----
 
-  /// Keys and values of the whole sequence, in its order.
+  /// Keys and values of the full sequence, in its order.
   Tensor gather(Tensor qkv) {
     const int64_t cols = kv_width();
     Tensor pieces =
@@ -317,7 +318,7 @@ class Attention {
   const Group& group_;
   const ContextSharding& cut_;
   const Positions local_;  ///< this rank's rows of a sample
-  const Positions rows_;   ///< those that it attends from: of all that exchange with it
+  const Positions rows_;   ///< rows that it attends from: those of all ranks in its exchange
   Tensor documents_;
   const Dropout& drop_;
   const AttentionShape whole_;  ///< before an exchange

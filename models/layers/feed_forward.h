@@ -1,4 +1,4 @@
-// The non-linearity of a feed-forward, or of an expert, by the family's trait.
+// Activation function of a feed-forward, or of an expert, by the family's trait.
 #pragma once
 #include "kernels/tensor/stream.h"
 #include "models/families/traits.h"
@@ -7,7 +7,7 @@ namespace ltrain {
 
 /// y: (T, F); hidden: (T, 2F), gate first, or (T, F) without a gate.
 void feed_forward_activation(Stream& s, FeedForward kind, Tensor y, Tensor hidden);
-/// dhidden may alias hidden.
+/// Gradient of feed_forward_activation. dhidden may alias hidden.
 void feed_forward_activation_backward(Stream& s, FeedForward kind, Tensor dhidden, Tensor dy, Tensor hidden);
 
 }  // namespace ltrain

@@ -132,7 +132,7 @@ Fp8Operand Fp8State::operand(Memory& memory, MemoryKind kind, Fp8Role role, int6
   return out;
 }
 
-/// `current`: its step by tensorwise scaling. With `note` delayed scaling remembers what it sees.
+/// `current`: quantization step with tensorwise scaling. With `note`, delayed scaling notes the magnitude.
 void Fp8State::round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
                      bool note) const {
   out.of = source.of;
@@ -151,7 +151,8 @@ void Fp8State::round(Step& step, int slot, const Fp8Source& source, Tensor curre
 
 void Fp8State::expect_both(int slot, Tensor dy) {
   if (settings_.recipe != Fp8Recipe::delayed) return;
-  LT_CHECK(both_.slot < 0, "slot {} rounds a gradient both ways while slot {} has not used its own", slot,
+  LT_CHECK(both_.slot < 0,
+           "expected one announced gradient at a time, got slot {} while slot {} has not used its own", slot,
            both_.slot);
   both_ = {slot, dy, {}};
 }
@@ -166,7 +167,8 @@ Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Te
   const bool both = both_.slot == slot && source.role == Fp8Role::gradient &&
                     both_.of.data == source.of.data && both_.of.record == source.of.record;
   if (both && source.turned) {
-    LT_CHECK(both_.turned.codes.defined(), "slot {}: expected codes of the transposed gradient", slot);
+    LT_CHECK(both_.turned.codes.defined(), "slot {}: expected codes of the transposed gradient, got none",
+             slot);
     return std::exchange(both_, {}).turned;
   }
   const int64_t matrices = source.of.shape.rank > 2 ? source.of.shape[0] : 1, cols = source.of.cols(),

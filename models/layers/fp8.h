@@ -1,16 +1,16 @@
-// Linear layers in FP8: their operands are rounded just before a product, and nothing else is.
+// Linear layers in FP8: only operands of matmuls are quantized, just before the matmul.
 //
-// Every linear layer of the model has a slot with three roles: what comes in, the weight, the gradient of
-// what goes out. With delayed scaling the largest magnitude of each role is noted during a step over all
-// micro-batches, and at its end agreed on by all ranks in one all-reduce: steps are then the same under every
-// layout. With tensorwise scaling it is that of the micro-batch at hand, agreed on by the ranks that have
-// parts of it (tensor, context): the same under every layout with the same micro-batches. Blocks are found
-// where they are.
+// Every linear layer of the model has a slot with three roles: input, weight, and gradient of the output.
+// With delayed scaling the largest magnitude of each role is noted during a step over all micro-batches, and
+// all ranks agree on it in one all-reduce at the end of the step: quantization steps are then the same under
+// every layout. Tensorwise scaling uses the magnitude of the current micro-batch, on which the ranks with
+// parts of it agree (tensor, context): the same under every layout with the same micro-batches. Blockwise
+// scaling needs no agreement.
 //
-// Micro-batches of a step have the same weights: where a weight's codes are stored, it is quantized once.
+// Micro-batches of a step have the same weights: a weight with stored codes is quantized once.
 //
 // The experts of a layer are one linear layer with a stack of weights: a role has one step for all of them,
-// so that it does not matter on which ranks they are, nor in which parts their rows come.
+// so that it does not depend on their ranks, nor on the division of their rows.
 #pragma once
 #include <initializer_list>
 #include <vector>
@@ -24,70 +24,71 @@ namespace ltrain {
 
 struct Step;
 
-/// Whether fp8.keep names this weight: products with it stay of the compute type.
+/// True if fp8.keep names this weight: its matmuls stay in the compute type.
 bool keeps_type(const Fp8Settings& settings, std::string_view weight);
 
 enum class Fp8Role : uint8_t { input, weight, gradient };
 inline constexpr int kFp8Roles = 3;
-/// The linear layers of a block that have slots, one after the other; those of experts in MoE models alone.
+/// Linear layers of a block with slots, in order; the last two exist only in MoE models.
 enum class Fp8Linear : uint8_t { qkv, output, up, down, experts_up, experts_down };
 constexpr int fp8_slots(bool experts) { return experts ? 6 : 4; }
-/// `first`: of the block.
+/// `first`: first slot of the block.
 constexpr int fp8_slot(int first, Fp8Linear which) { return first + static_cast<int>(which); }
 
-/// The name that checkpoints have for what delayed scaling remembers.
+/// Name of delayed scaling's history in checkpoints.
 inline constexpr const char* kFp8History = "optimizer/fp8/amax_history";
 
-/// A weight of this rank whose products are of FP8: (rows, cols), or a stack of so many.
+/// A weight of this rank with FP8 matmuls: (rows, cols), or a stack of `matrices`.
 struct Fp8Weight {
   int slot = 0;
   int64_t rows = 0, cols = 0;
   int64_t matrices = 1;
 };
 
-/// One operand of a product, before it is rounded, or an input that is. `turned`: the product takes its
+/// An operand of a matmul before quantization, or an already quantized input. `turned`: the matmul uses its
 /// transpose.
 struct Fp8Source {
   Tensor of;
   bool turned = false;
   Fp8Role role = Fp8Role::input;
-  bool copied = false;  ///< a weight that has its own place elsewhere: neither kept nor noted
+  /// a copy of another rank's weight: its codes are not kept, and its magnitude is not noted
+  bool copied = false;
 };
 
-/// What a rank keeps for it.
+/// FP8 state of a rank.
 class Fp8State {
  public:
   Fp8State(const Fp8Settings& settings, Stream& compute, Memory& memory, int64_t slots);
-  /// From now on these are rounded once between two calls of forget_weights, in training: allocates what
-  /// their codes, and those of their transposes, lie in.
+  /// From now on these weights are quantized once between two calls of forget_weights, in training. Allocates
+  /// memory for their codes, and for those of their transposes.
   void keep_weights(Stream& compute, Memory& memory, const std::vector<Fp8Weight>& weights);
-  /// Weights have changed.
+  /// Called after weights have changed.
   void forget_weights();
-  /// What a slot's products read as input may be rounded by whoever makes it: its step is known before. Then
-  /// the codes (input) are what the layer is handed.
+  /// True if the op that makes a slot's input may quantize it, because its step is known before. The layer
+  /// then gets the codes (input).
   bool rounds_inputs(const Step& step, int slot) const;
   Tensor input(Step& step, std::string_view name, Shape shape) const;
   RoundedOutput output(const Step& step, int slot, Tensor codes) const;
-  /// Announces that the gradient `dy` of this slot is the left operand of two products in a row: of the
-  /// input's gradient, then transposed of the weight's. Both roundings are then made from one reading of it,
-  /// and the second lives from the first product to the end of the other.
+  /// Announces that the gradient `dy` of this slot is the left operand of two matmuls in a row: for the
+  /// input's gradient, then transposed for the weight's. One read of it then makes both codes; the transposed
+  /// ones live from the first matmul to the end of the other.
   void expect_both(int slot, Tensor dy);
-  /// out = a b^T of the rounded operands, as matmul_fp8. An input may be rounded already.
+  /// out = a b^T of the quantized operands, as in matmul_fp8. An input may be quantized already.
   void multiply(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                 const MatmulArgs& args);
-  /// Of groups of rows, each with its matrix of a stack: a b_g^T (b turned: a b_g) into rows; or, of two that
-  /// are turned, into a stack, to which it is added with `accumulate`. Rows beyond the groups' are left
-  /// alone.
+  /// Matmuls of groups of rows, each with its matrix of a stack: a b_g^T (b turned: a b_g) into rows; or,
+  /// with both turned, into a stack, added with `accumulate`. Rows beyond the groups are unchanged.
   void multiply_groups(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                        const GroupRows& rows, bool accumulate = false);
-  /// Before the first product of a step, and after a state was loaded.
+  /// Called before the first matmul of a step, and after a state was loaded.
   void begin_step(Stream& compute);
-  /// All ranks agree on what was noted, and the next step's steps follow from it.
+  /// All ranks agree on the noted magnitudes, from which the quantization steps of the next step follow.
   void finish_step(Stream& compute, const Group& world);
-  Tensor history() const { return history_; }  ///< (slots * roles, length) f32; undefined unless delayed
+  /// (slots * roles, length) f32; undefined except with delayed scaling
+  Tensor history() const { return history_; }
 
  private:
-  /// A weight's codes as they are (0) and turned (1).
+  /// Codes of a weight, plain (0) and transposed (1).
   struct KeptWeight {
     Fp8Operand operand[2];
     bool rounded[2] = {};
@@ -97,11 +98,11 @@ class Fp8State {
   DType format(Fp8Role role) const;
   Tensor element(Tensor table, int slot, Fp8Role role) const;
   KeptWeight* kept(const Step& step, int slot, const Fp8Source& source);
-  /// Steps of operands, from what they hold: one each.
+  /// Quantization steps of operands from their current values, one each.
   Tensor current_steps(Step& step, std::initializer_list<const Fp8Source*> sources) const;
-  /// The same of a product's, by tensorwise scaling: a kept weight has its own.
+  /// Steps of a matmul's operands with tensorwise scaling; a kept weight has its own.
   Tensor current_steps(Step& step, const Fp8Source& a, const Fp8Source& b, KeptWeight* kept) const;
-  /// Memory for one, without its step where it has one.
+  /// Memory for an operand; excludes a step that exists elsewhere.
   Fp8Operand operand(Memory& memory, MemoryKind kind, Fp8Role role, int64_t rows, int64_t k,
                      int64_t matrices = 1) const;
   void round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
@@ -116,9 +117,10 @@ class Fp8State {
   Fp8Operand rounded_weight(Step& step, int slot, const Fp8Source& source, KeptWeight& kept) const;
   Fp8StepArgs step_args() const;
   Fp8Settings settings_;
-  Tensor steps_, amax_, history_;  // of every slot and role, the same on all ranks
-  std::vector<KeptWeight> kept_;   // by slot
-  /// A gradient that is rounded both ways at once: announced; then its transposed codes, until they are used.
+  Tensor steps_, amax_, history_;  // for every slot and role, the same on all ranks
+  std::vector<KeptWeight> kept_;   // indexed by slot
+  /// A gradient that is quantized in both orientations at once: announced; then its transposed codes, until
+  /// they are used.
   struct BothWays {
     int slot = -1;
     Tensor of;

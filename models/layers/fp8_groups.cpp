@@ -1,11 +1,11 @@
-// Products of groups of rows in FP8.
+// Grouped matmuls in FP8.
 #include "models/layers/fp8.h"
 #include "models/layers/step.h"
 
 namespace ltrain {
 namespace {
 
-/// Of memory for all rows that can come, those that came.
+/// The received rows, out of memory for all possible rows.
 Fp8Source that_came(Fp8Source source, const GroupRows& rows) {
   if (source.role != Fp8Role::weight) source.of = source.of.narrow(0, total_rows(rows));
   return source;
@@ -29,7 +29,7 @@ Fp8Operand Fp8State::temporary_rows(Step& step, int slot, const Fp8Source& sourc
   return all;
 }
 
-/// What was noted of it was noted before.
+/// Magnitudes were noted when it was first quantized.
 Fp8Operand Fp8State::temporary_turned(Step& step, int slot, const Fp8Source& source, Tensor current,
                                       const GroupRows& rows) const {
   const int64_t most = source.of.shape[0], k = source.of.cols(), groups = static_cast<int64_t>(rows.size());

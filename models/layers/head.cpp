@@ -13,7 +13,7 @@ namespace ltrain {
 
 namespace {
 
-/// Rank `rank`'s columns of `ranks` that share the vocabulary.
+/// Columns of rank `rank` of `ranks` that share the vocabulary.
 VocabColumns share(int64_t vocab, int rank, int ranks) {
   const int64_t each = (vocab + ranks - 1) / ranks, first = std::min(vocab, rank * each);
   return {first, std::min(each, vocab - first)};
@@ -69,9 +69,9 @@ void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfi
 }
 
 int64_t Head::chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab) {
-  // Each chunk reads and writes the weight's gradient once, 8 V H bytes in fp32, beside 6 R V H operations. A
-  // CPU, which does some 20 operations in the time of a byte, hides that behind 64 MiB of logits; a GPU,
-  // which does some 300, needs thousands of rows (schema: train.logits_chunk_size).
+  // Each chunk reads and writes the weight's gradient once, 8 V H bytes in fp32, in addition to 6 R V H
+  // FLOPs. A CPU, with some 20 FLOPs in the time of a byte, hides that behind 64 MiB of logits; a GPU, with
+  // some 300, needs thousands of rows (schema: train.logits_chunk_size).
   const int64_t fit =
       chunk.rows > 0 ? chunk.rows : std::max(chunk.least, (int64_t{16} << 20) / vocab / 64 * 64);
   const int64_t chunks = (rows + fit - 1) / fit;
@@ -193,7 +193,9 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
 }
 
 void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
-  LT_CHECK(step.groups.one_d() && !step.cuts_rows(), "logits of rows, or of a vocabulary, in a grid");
+  LT_CHECK(step.groups.one_d() && !step.cuts_rows(),
+           "logits: expected tensor parallelism in 1D without sharded rows, got {} ranks and sharded rows {}",
+           step.groups.inner().size(), step.cuts_rows());
   step.enter("head");
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);

@@ -1,6 +1,6 @@
-// The final norm, the output projection and the cross-entropy, in chunks of rows: logits of the whole batch
-// are never held. When training, a chunk's gradient is taken while its logits are at hand. The vocabulary is
-// cut over the inner tensor-parallel axis; its logits never travel, three numbers a row do.
+// The final norm, the output projection and the cross-entropy, in chunks of rows: logits of the full batch
+// are never held. In training, a chunk's gradient is computed while its logits exist. The vocabulary is
+// sharded over the inner tensor-parallel axis; ranks exchange three numbers for each row instead of logits.
 #pragma once
 #include <functional>
 
@@ -13,32 +13,32 @@ namespace ltrain {
 
 class Head {
  public:
-  /// `embedding`: id of the token embedding, which is the projection too when tied; -1 when this stage has no
-  /// embedding: a tied projection is then a copy, which decays as the embedding does.
+  /// `embedding`: id of the token embedding, which is also the projection if tied; -1 if this stage has no
+  /// embedding: a tied projection is then a copy, with the embedding's weight decay.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool decay_embeddings, int embedding);
-  /// What reads y, the final norm's result, beside the output layer: adds to dy, and gives y back.
+  /// Another reader of y, the final norm's result: adds to dy, and releases y.
   using AlsoReads = std::function<void(Tensor y, Tensor dy)>;
-  /// Adds the token losses to mb.loss. When training returns dx, the gradient of the residual stream;
-  /// undefined else. `also`: in training, on one-dimensional tensor parallelism.
+  /// Adds the token losses to mb.loss. In training returns dx, the gradient of the residual stream; otherwise
+  /// undefined. `also`: only in training, with 1D tensor parallelism.
   Tensor loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads& also = {}) const;
-  /// Of what is projected from y: adds token losses to mb.loss; dy := gradient of y. Within `also`.
+  /// Adds token losses of the projection of y to mb.loss; dy = gradient of y. Called within `also`.
   void loss_of(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const { line_loss(step, mb, y, dy); }
   /// Id of the output layer's weight.
   int weight() const { return weight_; }
-  /// out: (n, V) f32 or f64, logits of rows first_row.. of the residual stream. Where the tensor axis cuts
-  /// the vocabulary they are the rank's own, and zero elsewhere: summands. One-dimensional tensor
-  /// parallelism.
+  /// out: (n, V) f32 or f64, logits of rows from first_row on of the residual stream. If the tensor axis
+  /// shards the vocabulary, they are the rank's own, and zero elsewhere: summands. 1D tensor parallelism
+  /// only.
   void logits(Step& step, Residual& r, Tensor out, int64_t first_row) const;
-  /// Rows of logits held at a time, of `rows` with `vocab` columns here; rows are cut evenly.
+  /// Rows of logits held at a time, for `rows` rows with `vocab` columns on this rank; chunks are equal.
   static int64_t chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab);
 
  private:
-  /// Losses of all rows of y, the norm's result; when training also dy and the weight's gradient.
+  /// Losses of all rows of y, the norm's result; in training also dy and the weight's gradient.
   void line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   void loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   void loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
-  /// Of one chunk, and their gradient, which may be the same tensor.
+  /// Logits of one chunk, and their gradient, which may be the same tensor.
   struct Logits {
     Tensor values, gradient;
   };
@@ -47,22 +47,22 @@ class Head {
   void weight_done(Step& step) const {
     if (!shares_embedding_) step.params.grad_ready(weight_);
   }
-  /// Loss of one chunk; with `grad` its gradient by the logits too. first_row: of mb.targets.
+  /// Loss of one chunk; with `grad` also the gradient of the logits. first_row: row in mb.targets.
   void chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
                   Tensor grad) const;
 
   NormLayer norm_;
   int weight_ = -1;
-  bool shares_embedding_ = false;  // the gradient is completed by the embedding's backward
+  bool shares_embedding_ = false;  // the embedding's backward completes the gradient
   int64_t vocab_ = 0;              // columns on this rank, padding included
   VocabColumns part_;
-  double soft_cap_ = 0;  ///< of the logits; 0: none
+  double soft_cap_ = 0;  ///< soft-cap of the logits; 0: none
 };
 
-/// Token embedding or output projection, (V, H): by rows of the vocabulary over the tensor axis; grid: over
-/// row, and columns over column; cube: over row and then depth, and columns over column.
+/// Token embedding or output projection, (V, H). 1D: rows of the vocabulary over the tensor axis. 2D: rows
+/// over row, columns over column. 3D: rows over row and then depth, columns over column.
 ParameterSpec vocabulary_weight(const Groups& groups, const ModelConfig& config, const std::string& name);
-/// Tokens whose rows this rank looks up.
+/// Tokens whose rows are on this rank.
 VocabPart vocabulary_part(const Groups& groups, const ModelConfig& config);
 
 }  // namespace ltrain

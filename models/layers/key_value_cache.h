@@ -1,4 +1,4 @@
-// Keys and values of the tokens that a model has read: the next token then costs its own row alone.
+// Cache of the keys and values of a text's tokens: the next token then costs only its own row.
 #pragma once
 #include <vector>
 
@@ -6,32 +6,32 @@
 
 namespace ltrain {
 
-/// Of one text.
+/// Cache of one text.
 struct KeyValueCache {
-  int64_t length = 0;    ///< tokens whose keys and values are there
-  int64_t capacity = 0;  ///< tokens that there is room for
-  /// Tokens that the whole text will have, as far as known: longrope chooses its angles by the longer of this
-  /// and `length`. Kept up to date by TrainProgram; set it before the first rows where it is known earlier.
+  int64_t length = 0;    ///< number of tokens in the cache
+  int64_t capacity = 0;  ///< most tokens
+  /// Length of the full text, as far as known: longrope chooses its angles by the larger of this and
+  /// `length`. TrainProgram updates it; set it before the first rows if it is known earlier.
   int64_t text_length = 0;
-  /// (capacity, kv_heads * (head_dim + value_dim)): keys, rotated, and values, of the heads of this rank.
-  /// Undefined for layers that another stage has.
+  /// (capacity, kv_heads * (head_dim + value_dim)): rotated keys, and values, of this rank's heads. Undefined
+  /// for layers of another stage.
   std::vector<Tensor> layers;
 
-  /// Makes room for another text.
+  /// Empties the cache for another text.
   void clear() { length = text_length = 0; }
 };
 
-/// Consecutive rows of a forward, which go on with one text.
+/// Consecutive rows of a forward that continue one text.
 struct TextRows {
   KeyValueCache* cache = nullptr;
   int64_t count = 0;
 };
 
-/// A forward that goes on with texts, in the place of one with a loss.
+/// A forward that continues texts, instead of one with a loss.
 struct TextForward {
-  std::vector<TextRows> texts;  ///< its rows, one text after the other
-  /// (n, V) f32 or f64: of rows first_row.. With tensor parallelism the tokens of this rank's part of the
-  /// vocabulary, zero elsewhere: summands. Not written where the stage has no head.
+  std::vector<TextRows> texts;  ///< rows of the forward, one text after the other
+  /// (n, V) f32 or f64: logits of rows from first_row on. With tensor parallelism, tokens of this rank's part
+  /// of the vocabulary, zero elsewhere: summands. Not written if the stage has no head.
   Tensor logits;
   int64_t first_row = 0;
 };

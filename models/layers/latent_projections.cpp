@@ -5,11 +5,12 @@
 
 namespace ltrain {
 
-constexpr double kLatentEps = 1e-6;  // whatever rms_norm_eps is, as in transformers' classes
+constexpr double kLatentEps = 1e-6;  // independent of rms_norm_eps, as in transformers' classes
 
 void LatentProjections::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                                 bool sequence_parallel, const std::string& prefix) {
-  LT_CHECK(groups.one_d(), "latent attention over {} tensor-parallel ranks that are no line",
+  LT_CHECK(groups.one_d(),
+           "latent attention: expected tensor parallelism in 1D, got {} ranks in another mode",
            groups.inner().size());
   const LatentAttention& l = c.latent;
   const ParameterNames& n = c.names();

@@ -13,8 +13,8 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
   std::vector<ParameterSpec> weights, biases;
   cut_ = cut;
   out_ = 0;
-  LT_CHECK(!bias || cut != LinearSharding::whole, "{}: a bias of a linear layer that is whole",
-           parts.front().name);
+  LT_CHECK(!bias || cut != LinearSharding::whole,
+           "{}: expected no bias in an unsharded linear layer, got one", parts.front().name);
   for (const LinearPart& p : parts) {
     ParameterSpec w{p.name + ".weight", {p.rows, in}, Init::normal, std, true};
     ParameterSpec b{p.name + ".bias", {p.rows}, Init::zeros, 0, false};
@@ -34,8 +34,10 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
 
 ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies, bool sequence_parallel) const {
   if (cut_ == LinearSharding::whole) {
-    LT_CHECK(g.one_d(), "{}: whole on {} tensor-parallel ranks that are no line", w.name, g.inner().size());
-    if (sequence_parallel) w.sum = Axis::tensor;  // each rank has rows of its own
+    LT_CHECK(g.one_d(),
+             "{}: expected tensor parallelism in 1D for an unsharded weight, got {} ranks in another mode",
+             w.name, g.inner().size());
+    if (sequence_parallel) w.sum = Axis::tensor;  // each rank has its own rows
     return w;
   }
   const auto cut = [&](Axis a, int dim) {
@@ -46,7 +48,7 @@ ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies, b
       w = cut_over(Axis::tensor, std::move(w), cut_ == LinearSharding::column ? 0 : 1,
                    g.tensor.rank() / copies, g.tensor.size() / copies);
       if (copies > 1) {
-        w.place[Axis::tensor] = Placement::S(0);  // also when there is one part, which all have
+        w.place[Axis::tensor] = Placement::S(0);  // also for a single part, which all ranks have
         w.copied = true;
       }
       break;
@@ -75,7 +77,7 @@ ParameterSpec Linear::cut_bias(ParameterSpec b, const Groups& g, int copies, boo
     if (cut_ == LinearSharding::row && sequence_parallel) b.sum = Axis::tensor;
     return b;
   }
-  // As the columns of y; the ranks of the other two axes have other rows of it.
+  // Sharded like the columns of y; ranks of the other two axes have other rows.
   const bool turns = g.mesh.tensor_mode == TensorMode::three_d && cut_ == LinearSharding::column;
   const Axis columns = turns ? Axis::row : Axis::column;
   b.sum = Axis::depth | (turns ? Axis::column : Axis::row);
@@ -160,7 +162,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
       if (dx.defined()) product(step, dx, whole, weight);
     }
     bias_backward(step, dy);
-    // Where rows are cut it waits for the next sum over the tensor axis, which it hides.
+    // If rows are sharded, it waits for the next sum over the tensor axis and overlaps with it.
     if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.hiding : nullptr) {
       until->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
     } else {
@@ -169,11 +171,11 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     release_whole(step, whole, dy);
     return;
   }
-  // What is gathered for the weight's gradient travels during the product before it, whose result travels
-  // during that gradient: in this order on the one stream that both have.
+  // The gather for the weight gradient overlaps with the matmul before it, whose sum overlaps with the weight
+  // gradient: in this order on their common stream.
   if (!later && !rows.whole.defined()) rows = gather_rows_start(step, x, "gathered rows");
   RowSum sum;
-  // A gradient that waits for later hides nothing.
+  // A deferred gradient overlaps with nothing here.
   const bool in_parts = later && !step.cuts_rows() && runs_in_parts(step);
   if (dx.defined() && in_parts) {
     summed_product(step, dx, dy, weight, {});
@@ -181,8 +183,8 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
     if (!later) expect_both(step, dy);
     product(step, partial, dy, weight);
-    sum = sum_rows_start(step, dx, partial);  // runs while the weight gradient is computed
-    // The other micro-batch may start a collective of its own first, which that gradient hides as well.
+    sum = sum_rows_start(step, dx, partial);  // overlaps with the weight gradient
+    // The other micro-batch may first start its own collective, which that gradient also overlaps with.
     if (Interleave* turns = Interleave::of_thread(); turns && step.groups.tensor.size() > 1) turns->pass();
   }
   bias_backward(step, dy);

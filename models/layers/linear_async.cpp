@@ -1,5 +1,5 @@
-// Products of a tensor-parallel linear layer in parts, each beside the collective of another part
-// (asynchronous tensor parallelism; Wang et al., "Overlap Communication with Dependent Computation via
+// Asynchronous tensor parallelism: matmuls of a tensor-parallel linear layer in chunks, each overlapping with
+// the collective of another chunk (Wang et al., "Overlap Communication with Dependent Computation via
 // Decomposition", ASPLOS 2023, doi:10.1145/3567955.3567959).
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -9,13 +9,13 @@
 namespace ltrain {
 namespace {
 
-/// Parts of a product whose result is summed: of its time on the links one in so many is exposed. All-reduces
-/// of fewer bytes take longer for each of them than a product hides.
+/// Chunks of a matmul with a summed result: 1 / chunks of its communication is exposed. All-reduces of fewer
+/// bytes are less efficient than a matmul can hide.
 constexpr int64_t kColumnParts = 4, kRowParts = 2;
-/// Columns of a part are a multiple of it: 16 bytes of 16-bit elements, as tensor cores want their operands.
+/// Columns of a chunk are a multiple of this: 16 bytes of 16-bit elements, as tensor cores need.
 constexpr int64_t kColumns = 8;
 
-/// The most parts up to `most` that are equal multiples of `unit`.
+/// Largest number of chunks up to `most` that are equal multiples of `unit`.
 int64_t parts_of(int64_t n, int64_t most, int64_t unit) {
   for (int64_t parts = most; parts > 1; --parts)
     if (n % (parts * unit) == 0) return parts;
@@ -25,7 +25,7 @@ int64_t parts_of(int64_t n, int64_t most, int64_t unit) {
 }  // namespace
 
 bool Linear::runs_in_parts(const Step& step) const {
-  // In FP8 an operand is rounded with each product; texts that grow have a few rows.
+  // In FP8 every matmul quantizes its operand again; generation has only a few rows.
   return step.async_tensor_parallel && step.groups.tensor.size() > 1 && !(step.fp8 && slot_ >= 0) &&
          !step.generation;
 }
@@ -37,7 +37,7 @@ void Linear::ring_product(Step& step, Tensor y, Tensor own, Tensor weight, const
   const int ranks = g.size(), rank = g.rank();
   const int64_t rows = own.shape[0];
   const auto owner_after = [&](int hops) { return (rank + ranks - hops) % ranks; };
-  // A piece is overwritten two hops later: its product was given to compute before that hop.
+  // A buffer is overwritten two hops later: its matmul was enqueued before that hop.
   Tensor buffers[2];
   if (!whole.defined())
     for (int i = 0; i < std::min(2, ranks - 1); ++i)
@@ -54,7 +54,7 @@ void Linear::ring_product(Step& step, Tensor y, Tensor own, Tensor weight, const
                              : buffers[t % 2];
       arrived = g.start_send_recv(step.compute, here, (rank + 1) % ranks, next, owner_after(1));
     }
-    // Each rank has another rank's rows now; when all hops are made, all have had all.
+    // Each rank now has another rank's rows; after all hops, all ranks have had all rows.
     const Tensor piece = place_apart(step.compute, here);
     place_as(step.compute, kOp, Axis::tensor, piece, Placement::S(0), Placement::R());
     product(step, y.narrow(owner_after(t) * rows, rows), piece, weight, args);
@@ -82,11 +82,10 @@ void Linear::summed_product(Step& step, Tensor y, Tensor a, Tensor weight, const
       product(step, done.back(), a.narrow(i * rows, rows), weight, args);
       last = g.start_all_reduce(step.compute, done.back());
     }
-    last.wait(step.compute);  // of one stream: all before it are done
+    last.wait(step.compute);  // on one stream: all earlier ones are done
     return place_joined(step.compute, "sums of parts", y, done);
   }
-  // Parts of columns: a rank's rows of each are summed by one collective, which rows of all ranks would not
-  // be.
+  // Chunks of columns: one collective sums a rank's rows of each. Chunks of rows would not allow that.
   const int64_t parts = parts_of(y.shape[1], kColumnParts, kColumns), cols = y.shape[1] / parts;
   struct Part {
     Tensor partial, sum;

@@ -1,4 +1,4 @@
-// The products of a linear layer, in FP8 where it has a slot.
+// Matmuls of a linear layer, in FP8 if it has a slot.
 #include "models/layers/linear.h"
 
 namespace ltrain {

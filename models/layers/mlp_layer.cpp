@@ -12,8 +12,9 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
   const ParameterNames& names = c.names();
   const bool bias = c.traits().feed_forward_bias;
   const int64_t f = c.intermediate_size, h = c.hidden_size;
-  LT_CHECK(intermediate_ * groups.inner().size() == f, "intermediate_size {} over {} tensor-parallel ranks",
-           f, groups.inner().size());
+  LT_CHECK(intermediate_ * groups.inner().size() == f,
+           "expected intermediate_size divisible over {} tensor-parallel ranks, got {}",
+           groups.inner().size(), f);
   std::vector<LinearPart> up;
   const auto add = [&](const std::string& name, int64_t first) {
     if (names.fused_gate_up.empty())
@@ -59,7 +60,7 @@ void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved
   Tensor dact = step.temporary("d mlp activation", saved.act.shape);
   down_.backward(step, dact, dy, saved.act);
   step.release(saved.act);
-  // The gradient of the hidden tensor takes its place.
+  // The gradient overwrites the hidden tensor.
   feed_forward_activation_backward(step.compute, kind_, saved.hidden, dact, saved.hidden);
   step.release(dact);
   up_.backward(step, dx, saved.hidden, x);

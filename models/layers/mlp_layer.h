@@ -8,20 +8,20 @@ namespace ltrain {
 class MlpLayer {
  public:
   struct Saved {
-    Tensor hidden, act;  ///< before and after the non-linearity
+    Tensor hidden, act;  ///< before and after the activation function
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, double out_std);
-  /// As Linear::quantize_operands. `first_slot`: of the block.
+  /// Linear::quantize_operands for the layer. `first_slot`: first slot of the block.
   void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                          std::vector<Fp8Weight>& weights);
-  int input_slot() const { return up_.slot(); }  ///< of FP8; -1: none
-  /// `rows`: of the micro-batch, all of which every tensor rank computes its columns of.
-  /// y undefined: only for what backward needs.
+  int input_slot() const { return up_.slot(); }  ///< FP8 slot; -1: none
+  /// `rows`: rows of the micro-batch; every tensor rank computes its columns for all of them. y undefined:
+  /// computes only the tensors for backward.
   void forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const;
-  /// Fills of saved what is not there.
+  /// Recomputes the missing tensors of `saved`.
   void recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const;
-  /// dx = gradient of x. Releases saved.
+  /// dx = gradient of x. Releases `saved`.
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
 
  private:

@@ -16,7 +16,7 @@ void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::
   ParameterSpec weight{name + ".weight", {cols}, offset_ > 0 ? Init::zeros : Init::ones, 0, false};
   ParameterSpec bias{name + ".bias", {cols}, Init::zeros, 0, false};
   for (ParameterSpec* p : {&weight, &bias}) {
-    if (sequence_parallel) p->sum = Axis::tensor;  // each rank norms rows of its own
+    if (sequence_parallel) p->sum = Axis::tensor;  // each rank normalizes its own rows
     if (groups.one_d()) continue;
     *p = cut_over(Axis::column, std::move(*p), 0, groups.column.rank(), groups.column.size());
     p->sum = Axis::depth | Axis::row;
@@ -42,7 +42,7 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) co
     saved.x =
         step.memory.allocate(step.keeps() || keep_sum ? MemoryKind::activations : MemoryKind::temporaries,
                              "residual", step.dtype, shape);
-  // Ranks that cut rows gather them as they are.
+  // Ranks with sharded rows gather them unquantized.
   const bool rounds = step.fp8 && declared() && !step.cuts_rows() && step.fp8->rounds_inputs(step, slot_);
   if (declared()) {
     saved.y = rounds ? step.fp8->input(step, "norm", shape) : step.activation("norm", shape);
@@ -125,7 +125,9 @@ void NormLayer::cut_backward(Step& step, const NormBackward& whole) const {
 
 void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first) const {
   if (!declared()) {
-    LT_CHECK(!first, "the gradient of a residual stream that nothing has written");
+    LT_CHECK(
+        !first,
+        "expected an initialized gradient of the residual stream for an addition without a norm, got first");
     add_to(step.compute, dx, dy);
     return step.release(saved.x);
   }

@@ -1,5 +1,5 @@
-// What a backward computes again instead of keeping it: named tensors of a layer, or whole runs of layers
-// from the input of the first (arXiv:1604.06174).
+// Activation recomputation: named tensors of a layer, or full runs of layers from the input of the first
+// (arXiv:1604.06174).
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -9,9 +9,9 @@
 
 namespace ltrain {
 
-/// The tensors of a block that its backward reads, in the order in which forward makes them. A block always
-/// keeps its input and the statistics of its norms. Those of experts are of the rows that came to the rank's
-/// experts, and of what came back for its tokens: they are kept, or leave.
+/// Tensors of a block that its backward reads, in the order in which forward makes them. A block always keeps
+/// its input and the statistics of its norms. Tensors of experts have the rows dispatched to the rank's
+/// experts, and the outputs for its own tokens: they are kept or offloaded.
 enum class BlockTensor : uint8_t {
   attention_norm,
   qkv,
@@ -24,7 +24,7 @@ enum class BlockTensor : uint8_t {
   expert_output
 };
 inline constexpr int kBlockTensors = 9;
-/// Backward can make it again without other ranks' tokens.
+/// True if backward can recompute it without other ranks' tokens.
 inline bool can_recompute(BlockTensor t) {
   return t != BlockTensor::permuted_tokens && t != BlockTensor::expert_output;
 }
@@ -44,18 +44,18 @@ inline BlockTensorSet set_of(std::initializer_list<BlockTensor> tensors) {
 }
 
 struct RecomputeOptions {
-  int64_t run = 0;         ///< layers that are computed again from the input of the first of them; 0: none
-  int64_t layers = -1;     ///< the first layers of every stage that this is about; -1: all
-  BlockTensorSet tensors;  ///< of other layers, and of all with run 0: those that are computed again
+  int64_t run = 0;         ///< layers recomputed from the input of the first; 0: none
+  int64_t layers = -1;     ///< number of first layers of every stage that this applies to; -1: all
+  BlockTensorSet tensors;  ///< recomputed tensors of other layers, and with run 0 of all layers
   bool any() const { return run > 0 || tensors.bits != 0; }
   bool operator==(const RecomputeOptions&) const = default;
 };
 
-/// Consecutive layers of a stage that are treated alike.
+/// Consecutive layers of a stage with the same treatment.
 struct LayerRun {
-  int64_t first = 0, count = 1;  ///< in the stage
-  bool recompute = false;        ///< computed again from the input of the first
-  BlockTensorSet tensors;        ///< of one layer that is kept: computed again
+  int64_t first = 0, count = 1;  ///< indices in the stage
+  bool recompute = false;        ///< recomputed from the input of the first
+  BlockTensorSet tensors;        ///< recomputed tensors of a single kept layer
 };
 /// "runs of 3 layers", "attention_norm, mlp_norm of the first 4 layers of a stage".
 std::string describe(const RecomputeOptions& options);

@@ -15,8 +15,8 @@ double llama3(const RopeScaling& r, double f) {
   return (1 - smooth) * f / r.factor + smooth * f;
 }
 
-/// Channels that turn more than beta_fast times within the original positions keep their frequency, those
-/// that turn less than beta_slow times are stretched whole, and a ramp lies between them.
+/// Channels with more than beta_fast rotations within the original positions keep their frequency. Channels
+/// with fewer than beta_slow rotations are stretched fully. A ramp lies between them.
 struct YarnRange {
   double low = 0, high = 0;
 
@@ -35,7 +35,7 @@ struct YarnRange {
     }
     low = std::max(low, 0.0);
     high = std::min(high, dim - 1);
-    if (low == high) high += 0.001;  // as transformers avoids the division by zero
+    if (low == high) high += 0.001;  // avoids a division by zero, like transformers
   }
   double stretched(int64_t i) const {
     return std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
@@ -94,7 +94,7 @@ double rope_attention_factor(const ModelConfig& c) {
                : std::sqrt(1 + std::log(r.factor) /
                                    std::log(static_cast<double>(r.original_max_position_embeddings)));
   const auto of = [&](double mscale) { return yarn_mscale(r.factor, mscale); };
-  // transformers takes a 0 of the two for none.
+  // transformers treats a 0 of either as none.
   if (r.mscale.value_or(0) != 0 && r.mscale_all_dim.value_or(0) != 0)
     return of(*r.mscale) / of(*r.mscale_all_dim);
   return of(1.0);

@@ -1,4 +1,4 @@
-// Angles of rotary position embeddings, by transformers' rope_type: linear (arXiv:2306.15595), llama3
+// Angles of rotary position embeddings for transformers' rope_types: linear (arXiv:2306.15595), llama3
 // (arXiv:2407.21783), YaRN (arXiv:2309.00071) and LongRoPE (arXiv:2402.13753).
 #pragma once
 #include <cstdint>
@@ -8,20 +8,20 @@
 
 namespace ltrain {
 
-/// Of each pair of channels that rotate, in radians a position: rotary_dim / 2. `seq`: tokens of the longest
-/// sequence, by which longrope takes its short factors or its long ones.
+/// Frequency of each rotary pair of channels, in radians for each position: rotary_dim / 2. `seq`: length of
+/// the longest sequence, which selects longrope's short or long factors.
 std::vector<double> rope_frequencies(const ModelConfig& config, int64_t seq);
 
-/// Tokens of the longest sequence that has other angles than one of `seq` tokens; 0: there is none.
+/// Longest sequence, in tokens, with other angles than a sequence of `seq` tokens; 0: none.
 int64_t rope_switch(const ModelConfig& config, int64_t seq);
 
-/// What rope_scaling.factor is where longrope is not given one: positions for each of the original ones.
+/// Default of rope_scaling.factor for longrope: max positions / original positions.
 double longrope_factor(const ModelConfig& config);
 
-/// What cosine and sine are multiplied by.
+/// Factor of cosine and sine.
 double rope_attention_factor(const ModelConfig& config);
 
-/// Of layers that rotate by rope_local_base_freq: as others by that base, without scaling.
+/// Configuration of layers that rotate by rope_local_base_freq: that base, without scaling.
 ModelConfig local_rotation(const ModelConfig& config);
 
 /// (seq, rotary_dim / 2, 2): cosine, sine.

@@ -1,4 +1,4 @@
-// What a layer is handed: the streams, memory, groups and parameters of this rank, and one micro-batch.
+// Layer context: streams, memory, groups and parameters of this rank, and one micro-batch.
 #pragma once
 #include <cmath>
 #include <optional>
@@ -19,49 +19,52 @@ namespace ltrain {
 class ActivationOffload;
 class Staging;
 
-/// The samples of some rows of activations.
+/// Samples of the rows of an activation.
 struct RowSamples {
   Tensor sample_index;  ///< (B) i64, global
-  Tensor documents;     ///< (B, whole sample) i32: where the document of each position begins; optional
+  Tensor documents;     ///< (B, full sample) i32: begin of each position's document; optional
   Tensor position_ids;  ///< (B * seq) i32: positions in documents; optional
 };
 
-/// One micro-batch; with a 2D or 3D tensor parallelism, this rank's sequences of it.
+/// One micro-batch; with 2D or 3D tensor parallelism, this rank's sequences of it.
 struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
-  Tensor tokens;               ///< (B * seq) i32; grid, cube: of all ranks that share the vocabulary
-  Tensor targets;         ///< (B * seq) i32, negative = not counted; cube: of the ranks that tokens is of
+  Tensor tokens;               ///< (B * seq) i32; 2D, 3D: of all ranks that share the vocabulary
+  Tensor targets;         ///< (B * seq) i32, negative = not counted; 3D: targets of the ranks of `tokens`
   Tensor target_samples;  ///< (samples of targets) i64: their global indices
-  RowSamples turned;      ///< cube: of the rows that this rank has inside a sublayer
-  ContextSharding cut;    ///< of each sample over the context ranks, when there are several
-  Tensor positions;       ///< (seq) i32: where this rank's rows lie in a sample; undefined: 0, 1, ...
+  RowSamples turned;      ///< 3D: rows of this rank inside a sublayer
+  ContextSharding cut;    ///< sharding of each sample over the context ranks, if there are several
+  Tensor positions;       ///< (seq) i32: positions of this rank's rows in a sample; undefined: 0, 1, ...
   int64_t micros = 1;     ///< micro-batches of a step
-  Tensor experts;  ///< (layers, moe_sums(E)) f64: what routers add up in training (models/moe/router.h)
+  Tensor experts;  ///< (layers, moe_sums(E)) f64: sums of the routers in training (models/moe/router.h)
   /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,
-  /// the gradient of the loss with respect to a token's scores in any of them.
+  /// gradient of the loss with respect to a token's scores in any of them.
   Tensor balance_sums, balance_table;
-  Tensor router_bias;     ///< (layers, E) as logits: added to scores where experts are chosen; optional
-  double grad_scale = 1;  ///< loss_scale / counted tokens of the whole global batch
-  Tensor grad_scale_at;   ///< (1) f64: the same on the device, for work that is recorded; else undefined
-  double loss_scale = 1;  ///< that gradients of losses beside the tokens' are multiplied by
-  /// Set where each counted target is replaced by a label that the model draws from its own logits: random
-  /// numbers of the samples of `targets`, their rows left open (kernels/elementwise/sample_labels.h).
+  /// (layers, E), dtype of the logits: added to scores for the choice of experts; optional
+  Tensor router_bias;
+  double grad_scale = 1;  ///< loss_scale / counted tokens of the full global batch
+  Tensor grad_scale_at;   ///< (1) f64: grad_scale on the device, for captured work; otherwise undefined
+  double loss_scale = 1;  ///< factor of gradients of losses other than the tokens'
+  /// Set if the label of each counted target is sampled from the model's logits: random numbers of the
+  /// samples of `targets`, with rows set later (kernels/elementwise/sample_labels.h).
   std::optional<RowRandom> drawn;
-  Tensor loss;  ///< (1) f64: the sum of token losses is added
+  Tensor loss;  ///< (1) f64: sum of token losses; added to
   int64_t rows() const { return batch * seq; }
-  /// Of multi-token prediction, in training: (modules, B * seq) i32, what module k - 1 embeds, token i + k,
-  /// and what it predicts, token i + k + 1, where that is counted; and (1) f64, where their losses are added
-  /// up.
+  /// Multi-token prediction in training: (modules, B * seq) i32, the tokens that module k - 1 embeds, token i
+  /// + k, and its targets, token i + k + 1, negative if not counted; and (1) f64, sum of their losses.
   Tensor mtp_tokens, mtp_targets, mtp_loss;
-  /// As module `k` of `modules` sees it, from 0; `scale`: of the modules' mean loss in the objective.
+  /// The micro-batch for module `k` of `modules`, from 0; `scale`: weight of the modules' mean loss in the
+  /// objective.
   MicroBatch of_module(int64_t k, int64_t modules, double scale) const {
-    LT_CHECK(!grad_scale_at.defined(), "captured work of multi-token prediction");
+    LT_CHECK(!grad_scale_at.defined(),
+             "expected no captured work with multi-token prediction, got a gradient scale on the device");
     MicroBatch mb = *this;
     mb.tokens = mtp_tokens.flat(k * rows(), {rows()});
     mb.targets = mtp_targets.flat(k * rows(), {rows()});
     mb.loss = mtp_loss;
     const double weight = scale / static_cast<double>(modules);
-    // Squares are taken of gradients with drawn labels; those of the modules are to weigh as their losses do.
+    // Gradients with sampled labels are squared. The squares of the modules' gradients get the weight of
+    // their losses.
     mb.grad_scale *= drawn ? std::sqrt(weight) : weight;
     if (drawn) mb.drawn->stream += static_cast<uint64_t>(k) + 1;
     return mb;
@@ -69,7 +72,7 @@ struct MicroBatch : RowSamples {
   GradientScale gradient_scale() const {
     return grad_scale_at.defined() ? GradientScale(grad_scale_at.ptr<double>()) : GradientScale(grad_scale);
   }
-  /// As the inside of a sublayer sees it.
+  /// The micro-batch inside a sublayer.
   MicroBatch inside() const {
     MicroBatch mb = *this;
     if (turned.sample_index.defined()) static_cast<RowSamples&>(mb) = turned;
@@ -79,14 +82,14 @@ struct MicroBatch : RowSamples {
 
 class Fp8State;
 
-/// Tokens whose logits the head holds at once.
+/// Number of rows whose logits the head holds at once.
 struct LogitsChunk {
-  int64_t rows = 0;    ///< at most so many; 0: as many as 64 MiB of fp32 logits hold, but
-  int64_t least = 64;  ///< no fewer than these
+  int64_t rows = 0;    ///< most rows; 0: as many as fit 64 MiB of fp32 logits, but
+  int64_t least = 64;  ///< at least this many
   bool operator==(const LogitsChunk&) const = default;
 };
 
-/// The backward of attention that cuDNN may take: in no order, in which two runs differ, or deterministic.
+/// cuDNN's backward of attention: with sums in no fixed order (runs differ), or deterministic.
 enum class CudnnBackward : uint8_t { none, any_order, deterministic };
 
 struct Step {
@@ -94,25 +97,26 @@ struct Step {
   Memory& memory;
   ParameterStore& params;
   const Groups& groups;
-  DType dtype = DType::f32;  ///< of activations
+  DType dtype = DType::f32;  ///< dtype of activations
   uint64_t seed = 0;
   bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
-  bool training = true;            ///< dropout on, gradients follow
-  /// Products of tensor-parallel linear layers run in parts, each beside the collective of another.
+  bool training = true;            ///< dropout on, a backward follows
+  /// Matmuls of tensor-parallel linear layers run in chunks, each overlapping with the collective of another
+  /// chunk.
   bool async_tensor_parallel = false;
   LogitsChunk logits_chunk = {};
-  CudnnBackward cudnn_backward = CudnnBackward::none;  ///< whether attention's may be cuDNN's
-  bool saving = true;  ///< when training: activations are kept for the backward
-  /// Set while a backward leaves its weight gradients for later (zero-bubble schedules).
+  CudnnBackward cudnn_backward = CudnnBackward::none;  ///< use of cuDNN in attention's backward
+  bool saving = true;                                  ///< in training: activations are kept for the backward
+  /// Set during a backward that defers its weight gradients (zero-bubble schedules).
   WeightGradients* deferred = nullptr;
-  /// Set while a layer's backward runs whose weight gradients may wait for a collective that they can hide.
+  /// Set during a layer's backward: its weight gradients may wait for a collective to overlap with.
   WeightGradients* hiding = nullptr;
-  Fp8State* fp8 = nullptr;                 ///< products of linear layers are of FP8
-  ActivationOffload* offloaded = nullptr;  ///< where activations leave
-  /// Generation: the rows of the one sample are of its texts; MicroBatch::positions has where each row lies
-  /// in its text.
+  Fp8State* fp8 = nullptr;                 ///< FP8 matmuls in linear layers
+  ActivationOffload* offloaded = nullptr;  ///< activation offloading; null: off
+  /// Generation: the rows of the one sample belong to its texts; MicroBatch::positions has each row's
+  /// position in its text.
   const TextForward* generation = nullptr;
-  Staging* staging = nullptr;  ///< what the host reads goes through; null: straight
+  Staging* staging = nullptr;  ///< staging of copies to the host; null: direct copies
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
@@ -136,18 +140,18 @@ struct Step {
       memory.release(t);
     }
   }
-  /// Names what runs now in plans, messages and traces.
+  /// Names the running layer in plans, messages and traces.
   void enter(const std::string& layer) { enter_layer(compute, layer); }
 
   // ---- rows of the residual stream ----
   bool cuts_rows() const { return sequence_parallel && groups.tensor.size() > 1; }
-  /// Rows that this rank has between the matmuls.
+  /// Rows of this rank between the matmuls.
   int64_t stream_rows(const MicroBatch& mb) const {
     return cuts_rows() ? mb.rows() / groups.tensor.size() : mb.rows();
   }
-  /// Columns of it, of `hidden`.
+  /// Columns of the stream on this rank, out of `hidden`.
   int64_t stream_cols(int64_t hidden) const { return hidden / groups.column.size(); }
-  /// Rows between matmuls; all rows of the micro-batch where a layer has gathered them.
+  /// Rows between matmuls; whole_rows(): all rows of the micro-batch, after a gather.
   RowMap row_map(const MicroBatch& mb) const {
     RowMap map = whole_rows(mb);
     if (cuts_rows()) map.first_row = groups.tensor.rank() * stream_rows(mb);
@@ -161,7 +165,7 @@ struct Step {
     map.ids = mb.position_ids;
     return map;
   }
-  /// Random numbers for rows, at a place that has no other.
+  /// Random numbers for rows; `place` is a unique name.
   RowRandom random(const std::string& place, const MicroBatch& mb, const RowMap& rows) const {
     RowRandom r;
     r.seed = seed;
@@ -170,7 +174,7 @@ struct Step {
     r.rows = rows;
     return r;
   }
-  /// Of the residual stream.
+  /// Dropout on the residual stream.
   Dropout dropout(double p, const std::string& place, const MicroBatch& mb) const {
     Dropout d;
     if (!training || p <= 0) return d;

@@ -1,6 +1,5 @@
-// Weight gradients that a backward leaves for later, so that a pipeline can fill its bubbles with them
-// (zero-bubble schedules, arXiv:2401.10241), or a layer the time that a collective travels: what to run, and
-// the tensors that must live until then.
+// Deferred weight gradients: the work to run, and the tensors that must live until then. A pipeline fills its
+// bubbles with them (zero-bubble schedules, arXiv:2401.10241), or a layer overlaps a collective with them.
 #pragma once
 #include <functional>
 #include <vector>
@@ -13,8 +12,8 @@ struct Step;
 
 class WeightGradients {
  public:
-  /// `work` runs at run(); `inputs` stay allocated until then, whoever releases them. `fetch` starts a
-  /// collective that `work` waits for: it runs before the work ahead, which hides it.
+  /// `work` runs at run(); `inputs` stay allocated until then, even after a release. `fetch` starts a
+  /// collective that `work` waits for: it runs before the previous work, which overlaps it.
   void add(std::function<void(Step&)> work, std::initializer_list<Tensor> inputs,
            std::function<void(Step&)> fetch = {}) {
     work_.push_back({std::move(fetch), std::move(work)});
@@ -26,14 +25,14 @@ class WeightGradients {
       if (k.data == t.data && k.record == t.record) return true;
     return false;
   }
-  /// In place of a release before run().
+  /// Replaces a release before run().
   void release_after(Tensor& t) {
     released_.push_back(t);
     t = Tensor();
   }
   bool empty() const { return work_.empty(); }
-  bool due = false;  ///< of a layer: the next collective is to be hidden by it
-  /// Runs everything in the order it was added, then gives the tensors back.
+  bool due = false;  ///< in a layer: should overlap with the next collective
+  /// Runs everything in the order of add(), then releases the tensors.
   void run(Step& step);
 
  private:

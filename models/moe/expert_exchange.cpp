@@ -15,7 +15,7 @@ namespace {
 
 int64_t sum(const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t{0}); }
 
-/// The host's one wait of a layer.
+/// The only host wait of a layer.
 std::vector<int64_t> host_copy(Step& step, const Tensor& t) {
   std::vector<int64_t> out(t.elements());
   step.staging ? step.staging->get(out.data(), t) : download(step.compute, out.data(), t);
@@ -56,11 +56,11 @@ std::vector<int64_t> ExpertExchange::planned_counts(int64_t tokens, int64_t capa
   const auto part = [](int64_t rows, int64_t i, int64_t n) { return rows * (i + 1) / n - rows * i / n; };
   const int64_t local = local_experts(), first = groups_.expert.rank() * local, choices = tokens * rows_each_;
   const bool even = skew_ <= 1 || local == experts_;
-  // Rows of this rank's experts: a token chooses an expert once.
+  // Rows of this rank's experts: a token chooses an expert at most once.
   const double wanted = skew_ * static_cast<double>(choices * local) / static_cast<double>(experts_);
   const int64_t here = std::min({choices, local * tokens, int64_t{std::llround(wanted)}});
   std::vector<int64_t> counts(experts_);
-  const int64_t share = capacity / ranks_of_samples(kAllAxes);  // rounded down: there is memory for no more
+  const int64_t share = capacity / ranks_of_samples(kAllAxes);  // rounded down: there is no memory for more
   for (int64_t e = 0; e < experts_; ++e) {
     if (even)
       counts[e] = part(choices, e, experts_);
@@ -102,7 +102,8 @@ std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& 
                                                      const std::string& name) const {
   const Group& g = groups_.expert;
   const int64_t ranks = g.size();
-  LT_CHECK(r.counts.elements() == experts_ + 1, "{} counts of {} experts", r.counts.elements(), experts_);
+  LT_CHECK(r.counts.elements() == experts_ + 1, "expected {} counts of experts, got {}", experts_ + 1,
+           r.counts.elements());
   Tensor all = r.counts;
   if (ranks > 1) {
     all = step.memory.allocate(MemoryKind::temporaries, "rows of all ranks to experts", DType::i64,
@@ -122,11 +123,10 @@ std::vector<int64_t> ExpertExchange::counts_of_ranks(Step& step, const Routing& 
     const auto of = [&](int64_t rank) { return read.begin() + rank * (experts_ + 1); };
     check_finite(of(g.rank())[experts_], name);
     for (int64_t rank = 0; rank < ranks; ++rank) known.insert(known.end(), of(rank), of(rank) + experts_);
-    // A token is at an expert once at most: what says otherwise would be laid out in memory that is not
-    // there.
+    // A token chooses an expert at most once. Other counts would index outside the memory.
     for (const int64_t rows : known)
-      LT_CHECK(rows >= 0 && rows <= r.slots.shape[0], "{}: {} rows for an expert, of {} tokens of a rank",
-               name, rows, r.slots.shape[0]);
+      LT_CHECK(rows >= 0 && rows <= r.slots.shape[0],
+               "{}: expected at most {} rows of a rank for an expert, got {}", name, r.slots.shape[0], rows);
   }
   if (ranks > 1) step.release(all);
   return known;
@@ -163,7 +163,7 @@ std::vector<ExpertRowCounts> ExpertExchange::lay_out(const std::vector<int64_t>&
   const std::vector<std::vector<int64_t>> slices = cut_rows(all, groups_.expert.size(), most);
   if (slices.size() == 1) return {lay_out(all)};
   const int64_t local = local_experts(), mine = groups_.expert.rank() * experts_;
-  std::vector<int64_t> next(experts_);  // where this rank's sorted rows of an expert go on
+  std::vector<int64_t> next(experts_);  // next of this rank's sorted rows of each expert
   for (int64_t e = 1; e < experts_; ++e) next[e] = next[e - 1] + all[mine + e - 1];
   std::vector<ExpertRowCounts> out;
   for (const std::vector<int64_t>& slice : slices) {
@@ -174,7 +174,9 @@ std::vector<ExpertRowCounts> ExpertExchange::lay_out(const std::vector<int64_t>&
       for (int64_t e = rank * local; e < (rank + 1) * local; ++e) {
         if (slice[mine + e] == 0) continue;
         if (p.rows == 0) p.from_row = next[e];
-        LT_CHECK(next[e] == p.from_row + p.rows, "rows of a slice that do not follow each other");
+        LT_CHECK(next[e] == p.from_row + p.rows,
+                 "expected consecutive rows of a slice, got row {} after {} rows from {} on", next[e], p.rows,
+                 p.from_row);
         p.rows += slice[mine + e];
         next[e] += slice[mine + e];
       }
@@ -198,7 +200,7 @@ void ExpertExchange::lay_out_levels(ExpertRowCounts& c, const std::vector<int64_
   int64_t to = 0;
   std::vector<int64_t> from(near * far);
   for (int64_t rank = 1; rank < near * far; ++rank) from[rank] = from[rank - 1] + c.send[rank - 1];
-  for (int64_t j = 0; j < near; ++j) {  // in the order of the neighbours that they leave to
+  for (int64_t j = 0; j < near; ++j) {  // in the order of the neighbours that they go to
     const int64_t begin = to;
     for (int64_t b = 0; b < far; ++b) {
       const int64_t rank = b * near + j, rows = c.send[rank];
@@ -207,7 +209,7 @@ void ExpertExchange::lay_out_levels(ExpertRowCounts& c, const std::vector<int64_
     }
     c.near.send.push_back(to - begin);
   }
-  std::vector<int64_t> arrived(near * far);  // (i, b): where the rows of neighbour i for (b, place) begin
+  std::vector<int64_t> arrived(near * far);  // (i, b): begin of the rows of neighbour i for (b, place)
   int64_t at = 0;
   for (int64_t i = 0; i < near; ++i) {
     const int64_t begin = at;

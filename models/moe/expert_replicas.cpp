@@ -69,14 +69,14 @@ void ExpertReplicas::fetch_start(Step& step, std::vector<Copy>& copies, ExpertSt
       *to[i] = step.activation(kNames[i], one);
     }
     if (c.expert < 0) continue;
-    for (size_t i = 0; i < to.size(); ++i)  // the last has arrived when all have, in the group's order
+    for (size_t i = 0; i < to.size(); ++i)  // waiting for the last is enough: the group keeps its order
       c.arrived = fetch_start(step, c, *to[i], *from[i]);
   }
 }
 
 AsyncHandle ExpertReplicas::fetch_start(Step& step, const Copy& c, Tensor to, Tensor stack) const {
   const Group& g = groups_.expert;
-  Tensor own = stack.narrow(0, 1);  // elsewhere it only says how the owner's lies
+  Tensor own = stack.narrow(0, 1);  // on other ranks it only gives the owner's placement
   if (owner(c) == g.rank()) {
     cast(step.compute, to, stack.narrow(c.expert % exchange_.local_experts(), 1));
     own = to;

@@ -1,4 +1,4 @@
-// What a layer of experts does with copies of hot ones.
+// Replicas of hot experts in an MoE layer.
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/grouped_bias.h"
 #include "kernels/meta/placement_rules.h"
@@ -8,8 +8,8 @@
 namespace ltrain {
 namespace {
 
-/// Where tensor ranks have rows of their own, which are slices of all: to a copy they vary, as those of data
-/// ranks do.
+/// If tensor ranks have their own rows, these are slices of all rows: for a replica they vary, like those of
+/// data ranks.
 void claim(Step& step, Tensor t, Placement from, Placement to) {
   if (step.groups.mesh.expert_axes.has(Axis::tensor))
     place_as(step.compute, ExpertExchange::kRows.op, Axis::tensor, t, from, to);

@@ -13,7 +13,7 @@
 namespace ltrain {
 namespace {
 
-/// A rank's experts of a stack of all of them, in the order of the expert group.
+/// This rank's experts in a stack of all experts, in the order of the expert group.
 ParameterSpec cut_experts_of(const Groups& g, ParameterSpec spec) {
   const Slice all = Slice::whole(spec.shape);
   const int64_t each = spec.shape[0] / g.expert.size();
@@ -54,7 +54,9 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   const int parts = expert_tensor ? g.tensor.size() : 1;
   LT_CHECK(g.one_d() && experts_ % g.expert.size() == 0 && f % parts == 0 &&
                (expert_tensor || g.tensor.size() == 1 || sequence_parallel),
-           "{} experts of {} units over {} ranks of {}", experts_, f, g.expert.size(), parts);
+           "MoE layer: expected experts divisible over {} expert ranks and units over {} tensor ranks in 1D, "
+           "and sequence parallelism with whole experts; got {} experts of {} units",
+           g.expert.size(), parts, experts_, f);
   intermediate_ = f / parts;
   router_.declare(store, g, c, prefix + "." + c.names().router, layer, g.tensor.size() > 1 && !expert_tensor);
   const auto add = [&](const std::string& name, Shape shape, int dim, double std) {
@@ -89,8 +91,8 @@ ExpertStacks MoeLayer::stacks(const Step& step) const {
   return s;
 }
 
-/// Where tensor ranks share each expert, their results are summed: the first of them adds the bias of the
-/// last layer.
+/// If tensor ranks share each expert, their results are summed: the first of them adds the bias of the last
+/// layer.
 MoeLayer::Weights MoeLayer::weights_of(const Step& step, const ExpertStacks& s, bool copy) const {
   Weights w{{s.gate_up, gate_up_slot_, copy}, {s.down, down_slot_, copy}, s.gate_up_bias, {}};
   if (gate_up_bias_ < 0) return w;
@@ -134,7 +136,7 @@ void MoeLayer::quantize_operands(const ParameterStore& store, const Fp8Settings&
   if (has_shared_) shared_.quantize_operands(store, settings, first_slot, weights);
 }
 
-/// The rows that the router sees: those of all tensor ranks where they share each expert.
+/// The router's rows: those of all tensor ranks if they share each expert.
 Tensor MoeLayer::whole(Step& step, Tensor x) const {
   return cut_experts(step) ? gather_rows(step, x, "gathered rows") : x;
 }
@@ -180,7 +182,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
     dispatch_->start(step, c.dispatched, c.dispatched.slices() - 1, of(i), c.rows);
   };
   start(0);
-  if (has_shared_) shared_forward(step, mb, y, x, saved);  // while rows travel
+  if (has_shared_) shared_forward(step, mb, y, x, saved);  // overlaps with the exchange
   copies_forward(step, tokens, saved);
   for (size_t i = 0; i < ranges.size(); ++i) {
     Chunk& c = saved.chunks[i];
@@ -188,8 +190,8 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
     const int64_t most = c.rows.shape[0];
     if (i + 1 < ranges.size()) start(i + 1);
     Tensor made;
-    std::optional<Interleave::KeptTurn> turn;        // of the slices that follow the first to be computed
-    for (size_t slice = d.slices(); slice-- > 0;) {  // the last of them, the first slice, is what is kept
+    std::optional<Interleave::KeptTurn> turn;        // for slices after the first computed one
+    for (size_t slice = d.slices(); slice-- > 0;) {  // the first slice, computed last, is kept
       if (slice + 1 < d.slices()) dispatch_->start(step, d, slice, of(i), c.rows);
       dispatch_->finish(step, d, slice, c.rows);
       if (slice > 0 && !turn) turn.emplace();
@@ -198,7 +200,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
       dispatch_->give_back_start(step, d, slice, made);
       if (slice > 0) dispatch_->give_back_finish(step, d, slice);
     }
-    // Where slices may follow, after memory for the rows that go back is taken: also where none does.
+    // If slices are possible, even if none follows: after memory for the returning rows is allocated.
     if (!step.keeps() && d.budgeted)
       for (Tensor* t : {&c.rows, &c.hidden, &c.act}) step.release(*t);
   }
@@ -207,8 +209,8 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   if (!step.keeps()) give_back(step, saved);
 }
 
-/// y: (tokens of this rank, H) := what the experts of each of the `n` tokens made, weighted; added to what
-/// shared ones have put there.
+/// y: (tokens of this rank, H) = weighted outputs of the experts of each of the `n` tokens, added to the
+/// output of shared experts.
 void MoeLayer::combine(Step& step, Tensor y, int64_t n, const std::vector<TokenRange>& ranges,
                        Saved& saved) const {
   Tensor routed = y;
@@ -280,17 +282,17 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
   Tensor& dact = chunk.dact;
   if (!dact.defined()) dact = step.temporary("d activation of experts", chunk.act.shape);
   experts_dx(step, dact, dout, weights.down, c.groups);
-  const Tensor hidden = chunk.hidden.narrow(0, c.received);  // its gradient takes its place
+  const Tensor hidden = chunk.hidden.narrow(0, c.received);  // overwritten by its gradient
   feed_forward_activation_backward(step.compute, kind_, hidden, dact.narrow(0, c.received), hidden);
-  // Between slices memory for gradients may be taken: there it stays.
+  // Between slices, memory for gradients may be allocated: it stays there.
   if (!chunk.dispatched.budgeted) step.release(dact);
   experts_dx(step, drows, chunk.hidden, weights.gate_up, c.groups);
 }
 
-/// drows (most rows, H) := gradient of what came to the experts, dout: of what they made. After the last
-/// slice releases rows, hidden and act. `last`: of the chunks; nothing else adds to the weights' gradients.
-/// With a budget these do not wait: what they are made of would have to stay, of every slice; nor beside
-/// copies, whose gradients the owners add to theirs.
+/// drows (most rows, H) = gradient of the experts' input, dout: gradient of their output. Releases rows,
+/// hidden and act after the last slice. `last`: last chunk, after which no more is added to the weights'
+/// gradients. Weight gradients are not deferred with a budget, which would keep their inputs for every slice,
+/// nor beside replicas, whose gradients the owners add to theirs.
 void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice,
                                 bool last) const {
   const ExpertRowCounts& c = chunk.dispatched.slice(slice);
@@ -319,13 +321,13 @@ void MoeLayer::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& save
   router_.add_up_beyond(step, mb, saved.router, rows, slices);
 }
 
-/// `at_once`: memory for all gradients is taken before the first of them is complete, as it is between
-/// slices; so what is there does not depend on how many slices there are.
+/// `at_once`: allocates memory for all gradients before the first is complete, as needed between slices, so
+/// that memory does not depend on the number of slices.
 void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
                                 Tensor dout, bool last, bool at_once) const {
   struct Part {
     int id, slot;
-    Tensor dy, x;  ///< of a bias without x
+    Tensor dy, x;  ///< a bias has no x
     GradBuffer to = {};
   };
   std::vector<Part> parts{{down_, down_slot_, dout, act}, {gate_up_, gate_up_slot_, dhidden, rows}};

@@ -1,4 +1,4 @@
-// An MoE layer in the place of the feed-forward: router, experts, experts that are shared.
+// An MoE layer instead of the feed-forward: router, experts, shared experts.
 #pragma once
 #include "models/layers/mlp_layer.h"
 #include "models/moe/expert_products.h"
@@ -8,29 +8,29 @@
 
 namespace ltrain {
 
-/// Of the names of a layer's router and experts.
+/// Prefix of the names of a layer's router and experts.
 std::string moe_prefix(const ModelConfig& config, int64_t layer);
-/// Of ModelConfig::has_correction_bias.
+/// Name for ModelConfig::has_correction_bias.
 std::string correction_bias_name(const ModelConfig& config, int64_t layer);
 
 class MoeLayer {
  public:
-  /// Of a part of the tokens, which travels while experts work on another.
+  /// A chunk of the tokens, which is exchanged while experts compute another.
   struct Chunk {
     Dispatched dispatched;
-    Tensor rows;         ///< (most rows, H) of this rank's experts, sorted by them, of the first slice
-    Tensor hidden, act;  ///< (most rows, 2F) and (most rows, F): before and after the non-linearity
-    Tensor dact;         ///< (most rows, F) gradient of the latter, in backward
+    Tensor rows;         ///< (most rows, H) rows of this rank's experts, sorted by expert, of the first slice
+    Tensor hidden, act;  ///< (most rows, 2F) and (most rows, F): before and after the activation function
+    Tensor dact;         ///< (most rows, F) gradient of `act`, in backward
   };
   struct Saved {
     Router::Saved router;
     std::vector<Chunk> chunks;
     std::vector<ExpertReplicas::Copy> copies;
-    std::vector<Chunk> copied;  ///< what each copy works on: rows of this rank's tokens
+    std::vector<Chunk> copied;  ///< work of each replica: rows of this rank's tokens
     MlpLayer::Saved shared;
     Tensor shared_out;          ///< (tokens, H) before its gate
-    Router::Saved shared_gate;  ///< of one expert, whose score is the gate
-    /// Pointers to the same tensor of each part of the tokens; of each copy.
+    Router::Saved shared_gate;  ///< a router of one expert, whose score is the gate
+    /// Pointers to the same tensor of each chunk, or of each replica.
     template <class F>
     std::vector<Tensor*> of_chunks(F&& tensor) {
       return each(chunks, tensor);
@@ -48,36 +48,36 @@ class MoeLayer {
       return out;
     }
   };
-  /// Names are those of Hugging Face but for the experts, which are one tensor of each kind: gate_up_proj
+  /// Names are Hugging Face's, except for the experts, which are one tensor of each kind: gate_up_proj
   /// (experts, 2, F, H) and down_proj (experts, H, F).
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool expert_tensor, const DispatchOptions& dispatch, const std::string& prefix, int64_t layer,
                double out_std);
-  /// As Linear::quantize_operands, of experts and shared experts. `first_slot`: of the block.
+  /// Linear::quantize_operands for experts and shared experts. `first_slot`: first slot of the block.
   void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                          std::vector<Fp8Weight>& weights);
-  /// `recompute`: what a forward of a step that keeps nothing left in `saved`, which is how tokens were
-  /// routed, is there, and not counted a second time. y: undefined where nobody needs it.
+  /// `recompute`: `saved` has the routing of an earlier forward, of a step that keeps nothing else, and
+  /// tokens are not counted again. y: undefined if not needed.
   void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved, bool recompute) const;
-  /// dx = gradient of x. Releases saved.
+  /// dx = gradient of x. Releases `saved`.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
 
  private:
-  /// Tensor ranks share each expert: every one has all rows and a part of the hidden units.
+  /// True if tensor ranks share each expert: every rank has all rows and a part of the hidden units.
   bool cut_experts(const Step& step) const { return expert_tensor_ && step.groups.tensor.size() > 1; }
   Tensor whole(Step& step, Tensor x) const;
-  /// Routes the tokens, and counts what comes of it.
+  /// Routes the tokens and counts their rows.
   void route(Step& step, const MicroBatch& mb, Tensor tokens, const std::vector<TokenRange>& ranges,
              int64_t capacity, Saved& saved) const;
   void combine(Step& step, Tensor y, int64_t n, const std::vector<TokenRange>& ranges, Saved& saved) const;
-  /// After a forward that keeps nothing: of a training step the routing stays.
+  /// Called after a forward that keeps nothing; in training the routing stays.
   void give_back(Step& step, Saved& saved) const;
-  /// Parts that `tokens` tokens go in.
+  /// Chunks of `tokens` tokens.
   std::vector<TokenRange> chunks(int64_t tokens) const;
-  /// Experts' weights, or their gradients: a rank's own stacks, or those of one copy.
+  /// Experts' weights, or their gradients: a rank's own stacks, or those of one replica.
   struct Weights {
     ExpertMatrices gate_up, down;
-    Tensor gate_up_bias, down_bias;  ///< with expert_bias; the latter where this rank adds it
+    Tensor gate_up_bias, down_bias;  ///< with expert_bias; the latter only if this rank adds it
   };
   ExpertStacks stacks(const Step& step) const;
   Weights weights_of(const Step& step, const ExpertStacks& s, bool copy) const;
@@ -85,21 +85,21 @@ class MoeLayer {
   Weights copied(const Step& step, const ExpertReplicas::Copy& copy) const {
     return weights_of(step, copy.stacks, true);
   }
-  /// The chunk's hidden and act := those of its rows, of one of its slices.
+  /// Computes the chunk's hidden and act for the rows of one of its slices.
   void run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights& weights) const;
   void run_activation(Step& step, Chunk& chunk, size_t slice) const;
   void run_experts(Step& step, Chunk& chunk, size_t slice, Tensor out, const Weights& weights) const;
-  /// drows := gradient of the rows; the chunk's hidden := that of the hidden units.
+  /// drows = gradient of the rows; the chunk's hidden = gradient of the hidden units.
   void rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice,
                      const Weights& weights) const;
   void experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice, bool last) const;
-  /// Before backward: what forward made of a slice and did not keep.
+  /// Called before backward: recomputes a slice's dropped tensors.
   void run_again(Step& step, Chunk& chunk, size_t slice, Tensor tokens) const;
-  /// What came beyond the budget adds to what routers count.
+  /// Adds rows beyond the budget to the routers' sums.
   void add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved) const;
   void copies_forward(Step& step, Tensor tokens, Saved& saved) const;
   void copies_combine(Step& step, Tensor y, Saved& saved) const;
-  /// Adds to dweights; returns the gradients of rows, by copy.
+  /// Adds to dweights; returns the gradients of rows, one tensor for each replica.
   std::vector<Tensor> copies_backward(Step& step, Tensor dweights, Tensor dy, Saved& saved) const;
   void copies_permute_backward(Step& step, Tensor dx, std::vector<Tensor>& drows, Saved& saved) const;
   void weights_backward(Step& step, const ExpertRowCounts& counts, Tensor rows, Tensor dhidden, Tensor act,
@@ -114,7 +114,7 @@ class MoeLayer {
   Router router_, shared_gate_;
   MlpLayer shared_;
   int gate_up_ = -1, down_ = -1, gate_up_bias_ = -1, down_bias_ = -1;
-  int gate_up_slot_ = -1, down_slot_ = -1;  // of FP8
+  int gate_up_slot_ = -1, down_slot_ = -1;  // FP8 slots
   FeedForward kind_ = FeedForward::swiglu;
   int64_t experts_ = 0, top_k_ = 0, intermediate_ = 0;
   std::unique_ptr<TokenDispatch> dispatch_;

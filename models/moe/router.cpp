@@ -66,7 +66,7 @@ RouteArgs Router::args(const Step& step, int64_t tokens) const {
   if (alone) a.capacity = capacity(step.groups, tokens, step.training);
   if (!step.training) a.threshold = 0;  // evaluation takes both
   if (a.selection == Selection::expert_choice) {
-    if (!alone) a.capacity = tokens;  // all are candidates until those of other ranks are known
+    if (!alone) a.capacity = tokens;  // all are candidates until the choices of other ranks are known
     a.top_k = a.experts;
     a.renormalize = a.top_k_first = false;
     a.drop = Drop::least_weight;
@@ -203,7 +203,7 @@ void Router::balance_layers(Step& step, const MicroBatch& mb, const Routing& r) 
   BalanceArgs a;
   a.experts = args_.experts;
   a.tokens = all_tokens(step, r.logits.shape[0]) * static_cast<double>(layers_);
-  // Its f counts choices by token, which add up to top_k and not to 1.
+  // hf's f counts choices for each token, which sum to top_k instead of 1.
   a.coeff = coeff_ * static_cast<double>(args_.top_k) / static_cast<double>(mb.micros);
   a.loss_scale = mb.loss_scale;
   balance_loss(step.compute, mb.balance_table, sums(mb, 2 * args_.experts, 1), mb.balance_sums, all, a);
@@ -217,13 +217,13 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
   const bool by_sequence = balance_ == BalanceLoss::sequence;
   const Tensor local = r.statistics.narrow(0, 2 * runs);
   Tensor mine = local;
-  if (by_sequence) {  // the sums of its own sequences, not summands of common ones
+  if (by_sequence) {  // sums of its own sequences, not summands of common ones
     mine = place_apart(step.compute, local, "router statistics of sequences");
     place_set(step.compute, mine, kDataAxes, Placement::V());
   }
   Tensor all = step.memory.allocate(MemoryKind::temporaries, "balance of all", DType::f64, {2 * runs, e});
   cast(step.compute, all, mine);
-  if (balance_ == BalanceLoss::global)  // choices of this step so far, of all micro-batches
+  if (balance_ == BalanceLoss::global)  // choices of this step so far, over all micro-batches
     cast(step.compute, all.narrow(0, 1), sums(mb, 0, e));
   sum_statistics(step, all, by_sequence);
   BalanceArgs a;
@@ -245,7 +245,8 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
 void Router::add_up(Step& step, const MicroBatch& mb, const Saved& saved) const {
   const Routing& r = saved.routing;
   const int64_t runs = (r.statistics.shape[0] - 1) / 2, e = args_.experts;
-  if (args_.selection == Selection::expert_choice) {  // all tokens are candidates; chosen is what is kept
+  // all tokens are candidates; kept choices count as chosen
+  if (args_.selection == Selection::expert_choice) {
     add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(2 * runs, 1));
   } else {
     for (int64_t g = 0; g < runs; ++g) add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(g, 1));

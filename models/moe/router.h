@@ -1,4 +1,4 @@
-// The router of one layer of experts: logits, choices, losses for balance, and their gradients.
+// Router of one MoE layer: logits, choices, balance losses, and their gradients.
 #pragma once
 #include "kernels/moe/balance.h"
 #include "kernels/moe/token_rows.h"
@@ -7,9 +7,9 @@
 
 namespace ltrain {
 
-/// Numbers that a router adds up over a step: choices of each expert, rows of each (less what was dropped),
-/// the balance loss, the z-loss, rows beyond the budget of their rank, slices that these went in: the mean
-/// over a step's micro-batches and their ranks.
+/// Number of a router's sums over a step: choices of each expert, rows of each (without dropped ones), the
+/// balance loss, the z-loss, rows beyond the row budget of their rank, and slices for these: mean over a
+/// step's micro-batches and their ranks.
 inline int64_t moe_sums(int64_t experts) { return 2 * experts + 4; }
 
 class Router {
@@ -18,24 +18,24 @@ class Router {
     Routing routing;
     Tensor table;  ///< (G, E) f64: gradient of the balance loss with respect to a token's scores
   };
-  /// `rows_cut`: tensor ranks have rows of their own. `layer`: of the whole model, for MicroBatch::experts.
+  /// `rows_cut`: tensor ranks have their own rows. `layer`: index in the full model, for MicroBatch::experts.
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                const std::string& name, int64_t layer, bool rows_cut);
-  /// Most rows that one expert takes of a micro-batch, of which this rank has `tokens` tokens, in training or
-  /// not; 0: all that come.
+  /// Most rows of one expert in a micro-batch of which this rank has `tokens` tokens, in training or not; 0:
+  /// unlimited.
   int64_t capacity(const Groups& groups, int64_t tokens, bool training) const;
-  /// Of what came to this rank's experts of a micro-batch beyond the budget.
+  /// Adds rows for this rank's experts beyond the budget, in a micro-batch, to the sums.
   void add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved, int64_t rows,
                      int64_t slices) const;
-  /// x: (tokens, H). Fills saved; the host may read nothing of it yet.
+  /// x: (tokens, H). Fills `saved`; the host may not read it yet.
   void forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const;
-  /// Of a router of one expert: only the scores, which balance nothing.
+  /// For a router of one expert: only the scores, without balance.
   void forward_gate(Step& step, Tensor x, Saved& saved) const {
     score(step, x, saved);
     choose(step, {}, {}, x.shape[0], {}, saved);
   }
-  /// dx: (some of the rows, H) = what the router adds to them, of `first_row` on; adds to its weight's
-  /// gradient. dweights: whole, not a summand.
+  /// dx: (some of the rows, H), from row `first_row` on, = the router's part of their gradient; adds to its
+  /// weight's gradient. dweights: full, not a summand.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first_row, Tensor dweights, Tensor x,
                 Saved& saved) const;
   static void release(Step& step, Saved& saved);
@@ -44,24 +44,24 @@ class Router {
   void score(Step& step, Tensor x, Saved& saved) const;
   void choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, const RowRandom& random,
               Saved& saved) const;
-  /// Drops what exceeds a capacity that tokens of other ranks share.
+  /// Drops choices beyond a capacity that is shared with other ranks' tokens.
   void drop_beyond(Step& step, const MicroBatch& mb, const RouteArgs& args, Routing& r) const;
-  /// Of the kernel, which has this rank's tokens.
+  /// Arguments of the kernel for this rank's tokens.
   RouteArgs args(const Step& step, int64_t tokens) const;
   bool jitters(const Step& step) const { return jitter_ > 0 && step.training; }
-  /// Of the rows that the router reads, or some of them.
+  /// Random numbers for the router's input rows, or some of them.
   RowRandom random(const Step& step, const MicroBatch& mb, int64_t rows, const char* what) const;
   bool balances() const { return balance_ != BalanceLoss::none && coeff_ > 0; }
-  /// Ranks that have different tokens of this rank's samples.
+  /// Ranks with different tokens of this rank's samples.
   int64_t ranks_of_samples(const Groups& groups) const {
     return groups.context.size() * (rows_cut_ ? groups.tensor.size() : 1);
   }
-  /// Tokens of the micro-batch over all ranks that have different ones.
+  /// Tokens of the micro-batch over all ranks with different ones.
   double all_tokens(const Step& step, int64_t tokens) const;
   void balance(Step& step, const MicroBatch& mb, Saved& saved) const;
-  /// kind hf: of the tokens of all layers together. The loss is added where the last one's come.
+  /// kind hf: balance over the tokens of all layers together. The loss is added in the last layer.
   void balance_layers(Step& step, const MicroBatch& mb, const Routing& r) const;
-  /// `all`: this rank's statistics, over all ranks in place.
+  /// `all`: this rank's statistics, summed over ranks in place.
   void sum_statistics(Step& step, Tensor all, bool by_sequence) const;
   bool of_all_layers() const { return balance_ == BalanceLoss::hf; }
   void weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const;
@@ -73,7 +73,8 @@ class Router {
   std::string place_;
   double coeff_ = 0, z_coeff_ = 0, capacity_factor_ = 0, eval_capacity_factor_ = 0, jitter_ = 0;
   int64_t layer_ = 0;
-  int64_t first_layer_ = -1, last_layer_ = -1, layers_ = 0;  ///< of those that have experts
+  /// indices of layers with experts, and their number
+  int64_t first_layer_ = -1, last_layer_ = -1, layers_ = 0;
   bool rows_cut_ = false;
 };
 

@@ -8,7 +8,10 @@ namespace ltrain {
 
 std::vector<std::vector<int64_t>> cut_rows(const std::vector<int64_t>& all, int64_t ranks, int64_t most) {
   const int64_t experts = static_cast<int64_t>(all.size()) / ranks, local = experts / ranks;
-  LT_CHECK(most > 0 && local > 0, "slices of {} rows for {} experts on {} ranks", most, experts, ranks);
+  LT_CHECK(most > 0 && local > 0,
+           "expected slices of at least 1 row and at least 1 expert for each rank, got {} rows and {} "
+           "experts on {} ranks",
+           most, experts, ranks);
   std::vector<std::vector<int64_t>> slices(1, std::vector<int64_t>(all.size()));
   for (int64_t to = 0; to < ranks; ++to) {
     size_t slice = 0;

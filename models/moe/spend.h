@@ -1,10 +1,10 @@
-// Memory that serves several slices or flights.
+// Reuse of memory for several slices or flights.
 #pragma once
 #include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 
-/// On meta: what `t` holds is done with, and what comes next may lie in another way.
+/// On meta: marks `t` as consumed; the next contents may have another placement.
 inline void spend(Stream& s, const Tensor& t) {
   if (!s.meta() || !t.defined()) return;
   place_spent(s, t);

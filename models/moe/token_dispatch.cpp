@@ -10,14 +10,14 @@
 namespace ltrain {
 namespace {
 
-/// d.travelling := gradients of the rows in d.out, which is done with.
+/// d.travelling = gradients of the rows in d.out, which is consumed.
 void combine_backward_here(Step& step, Dispatched& d, Tensor dweights, Tensor dy) {
   d.travelling = step.temporary("d rows from experts", d.out.shape);
   combine_rows_backward(step.compute, d.travelling, dweights, dy, d.out, d.routing);
   step.release(d.out);
 }
 
-/// All experts are this rank's.
+/// All experts are on this rank.
 class LocalDispatch final : public TokenDispatch {
  public:
   using TokenDispatch::TokenDispatch;
@@ -48,8 +48,8 @@ class LocalDispatch final : public TokenDispatch {
   }
 };
 
-/// Rows travel to the ranks of their experts. With a budget the memory that a slice passes through serves all
-/// slices, so that it is the same however many there are.
+/// Rows are sent to the ranks of their experts. With a budget, all slices share the memory that rows pass
+/// through, so that it does not depend on their number.
 class ExchangeDispatch final : public TokenDispatch {
  public:
   using TokenDispatch::TokenDispatch;
@@ -57,7 +57,8 @@ class ExchangeDispatch final : public TokenDispatch {
   void start(Step& step, Dispatched& d, size_t slice, Tensor tokens, Tensor rows) const override {
     if (!d.leaving.defined()) d.leaving = step.temporary("rows by expert", {d.most_sent, tokens.cols()});
     const ExpertRowCounts& c = d.slice(slice);
-    if (c.own.empty()) permute_rows(step.compute, d.leaving, tokens, d.routing, c.sorted);  // all, or none
+    // all slices or none
+    if (c.own.empty()) permute_rows(step.compute, d.leaving, tokens, d.routing, c.sorted);
     for (const CopyRectangle& p : c.own) {
       Routing some = d.routing;
       some.sources = d.routing.sources.flat(p.from_row, {p.rows});
@@ -117,8 +118,8 @@ class ExchangeDispatch final : public TokenDispatch {
     if (!d.budgeted) return step.release(d.travelling);
     spend(step.compute, d.slices() > 1 ? d.leaving : d.travelling);
   }
-  /// With a budget gradients of rows come to where those of what the rows became have left: d.out is this
-  /// memory again, as it lies then.
+  /// With a budget, gradients of rows arrive in the memory of the sent gradients of outputs: d.out is this
+  /// memory again, with its layout.
   void permute_backward_start(Step& step, Dispatched& d, size_t slice, Tensor drows) const override {
     if (!d.budgeted) d.travelling = step.temporary("d rows by expert", {d.most_sent, drows.cols()});
     if (slice == 0 && d.slices() > 1) {
@@ -142,7 +143,7 @@ class ExchangeDispatch final : public TokenDispatch {
   }
 
  private:
-  /// rows := what give_back_start() set out with, where it lies among this rank's rows.
+  /// rows = the rows of give_back_start(), at their positions among this rank's rows.
   void take_back(Step& step, Dispatched& d, size_t slice, Tensor rows) const {
     exchange_.give_back_finish(step, d.slices() > 1 ? d.leaving : rows, d.flight);
     if (d.slices() == 1) return;
@@ -155,8 +156,8 @@ class ExchangeDispatch final : public TokenDispatch {
   }
 };
 
-/// Every rank gets the tokens of all, and makes a summand of the result of each: for small groups, whose
-/// tokens choose experts of most ranks.
+/// Every rank gets all tokens, and computes a summand of each result: for small groups, whose tokens choose
+/// experts of most ranks.
 class GatherDispatch final : public TokenDispatch {
  public:
   using TokenDispatch::TokenDispatch;
@@ -167,7 +168,9 @@ class GatherDispatch final : public TokenDispatch {
   }
   void count_some(Step& step, Dispatched& d, const Routing& r, TokenRange range, int64_t capacity,
                   const std::string& name, const ChosenExperts& which, std::vector<int64_t>) const override {
-    LT_CHECK(range.first == 0 && range.tokens == r.slots.shape[0], "a gather of a part of the tokens");
+    LT_CHECK(range.first == 0 && range.tokens == r.slots.shape[0],
+             "expected a gather of all {} tokens, got {} from {} on", r.slots.shape[0], range.tokens,
+             range.first);
     const Group& g = groups_.expert;
     const auto of_all = [&](const char* name, const Tensor& own) {
       const MemoryKind kind = step.training ? MemoryKind::activations : MemoryKind::temporaries;
@@ -187,7 +190,7 @@ class GatherDispatch final : public TokenDispatch {
     step.release(kept);
     step.release(experts);
     for (const Tensor& t : {d.routing.slots, d.routing.sources, d.routing.counts})
-      claim(step, t, Placement::R(), Placement::S(0));  // of the rank's experts
+      claim(step, t, Placement::R(), Placement::S(0));  // slices for the rank's experts
     d.counts = exchange_.count_here(step, d.routing, capacity, name, here);
   }
   void start(Step& step, Dispatched& d, size_t, Tensor tokens, Tensor) const override {
@@ -228,7 +231,7 @@ class GatherDispatch final : public TokenDispatch {
   }
 
  private:
-  /// On all axes that experts are cut over.
+  /// Reinterprets `t` on all axes over which experts are sharded.
   void claim(Step& step, Tensor t, Placement from, Placement to) const {
     for (int i = 0; i < kAxisCount; ++i)
       if (const Axis a = static_cast<Axis>(i); groups_.mesh.expert_axes.has(a))
@@ -243,7 +246,7 @@ class GatherDispatch final : public TokenDispatch {
     gather(step, all, own);
     return all;
   }
-  /// own := this rank's part of the sum of `all`, whose rows vary by the experts that made them.
+  /// own = this rank's part of the sum of `all`, whose rows vary by the experts that made them.
   void scatter(Step& step, Tensor own, Tensor all) const {
     claim(step, all, Placement::S(0), Placement::P());
     groups_.expert.reduce_scatter(step.compute, own, all, ExpertExchange::kRows);
@@ -269,7 +272,8 @@ std::unique_ptr<TokenDispatch> TokenDispatch::make(const Groups& groups, int64_t
     d = std::make_unique<ExchangeDispatch>(groups, experts, top_k, rows_each);
   }
   d->balanced_ = options.balanced;
-  LT_CHECK(options.row_budget == 0 || !options.gather, "a budget of rows for gathered tokens");
+  LT_CHECK(options.row_budget == 0 || !options.gather, "expected no row budget with gathered tokens, got {}",
+           options.row_budget);
   d->row_budget_ = options.row_budget;
   d->exchange_.plan_at(options.skew);
   return d;

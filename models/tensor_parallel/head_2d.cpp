@@ -1,5 +1,5 @@
-// The loss on a tensor-parallel grid: logits have their rows over row and the vocabulary over column. The
-// weight lies as an embedding needs it, (V over row, H over column), so that it can be one.
+// Loss with 2D tensor parallelism: rows of logits are sharded over row, the vocabulary over column. The
+// weight has the layout of an embedding, (V over row, H over column), so that it can be tied.
 #include <algorithm>
 
 #include "models/layers/head.h"

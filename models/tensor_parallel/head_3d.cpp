@@ -1,5 +1,6 @@
-// The loss on a tensor-parallel cube: the projection is a linear layer inwards, so that logits have their
-// rows over depth and column and the vocabulary over row. A chunk's rows are gathered ones, dealt out again.
+// Loss with 3D tensor parallelism: the projection is a linear layer inwards, so that rows of logits are
+// sharded over depth and column, and the vocabulary over row. A chunk's rows are gathered, then scattered
+// again.
 #include <algorithm>
 #include <optional>
 
@@ -12,7 +13,7 @@ namespace ltrain {
 
 void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
   const Way3d way = way_3d(step.groups, true);
-  const int64_t ranks = way.rows.size(), rows = y.shape[0];  // of logits here
+  const int64_t ranks = way.rows.size(), rows = y.shape[0];  // rows of logits on this rank
   const int64_t chunk = std::max<int64_t>(1, chunk_rows(step.logits_chunk, rows * ranks, vocab_) / ranks);
   Gathered ys = gather_start(step, way.rows, y, "gathered rows");
   GatheredWeight weights = gather_weight_start(step, weight_, 1);

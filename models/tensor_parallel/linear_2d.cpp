@@ -1,4 +1,4 @@
-// Two dimensions, and as many grids of them as the depth has ranks: SUMMA.
+// 2D tensor parallelism, and 2.5D with several grids over depth: SUMMA.
 #include "models/layers/linear.h"
 #include "models/tensor_parallel/summa.h"
 

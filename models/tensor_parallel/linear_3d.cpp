@@ -1,6 +1,6 @@
-// Three dimensions (arXiv:2105.14450): each of the three matrices of a product is cut over all axes, gathered
-// over one (x, W) or reduce-scattered over one (y). What is gathered is given back at once and gathered again
-// by the backward: a little more on the wire, and no rank ever keeps more than its part of anything.
+// 3D tensor parallelism (arXiv:2105.14450): each of the three matrices of a matmul is sharded over all axes,
+// and gathered over one (x, W) or reduce-scattered over one (y). Gathered matrices are released at once, and
+// gathered again by backward: more communication, but no rank ever keeps more than its part.
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
@@ -35,7 +35,7 @@ void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     GatheredWeight w = gather_weight_start(step, weight_, parts_);
     partial = summand_rows(step, way.rows, dx, "partial gradient");
     matmul(step.compute, partial, dys.wait(step), w.wait(step));
-    summed = scatter_sum_start(step, way.rows, dx, partial);  // runs while the weight gradient is computed
+    summed = scatter_sum_start(step, way.rows, dx, partial);  // overlaps with the weight gradient
     w.release(step);
   }
   bias_backward(step, dy);

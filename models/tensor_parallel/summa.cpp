@@ -8,7 +8,7 @@
 namespace ltrain {
 namespace {
 
-/// Blocks of a group's ranks, one after the other, each broadcast to all while the one before is in use.
+/// Blocks of a group's ranks, one after the other, each broadcast to all while the previous one is used.
 class Panels {
  public:
   Panels(Step& step, const Group& group, Tensor own, const char* name)
@@ -17,7 +17,7 @@ class Panels {
     for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
     start(0);
   }
-  /// Rank t's block, for compute; t one larger at each call. Begins to fetch the next.
+  /// Rank t's block, for compute; t increases by 1 with each call. Starts to fetch the next.
   Tensor take(int t) {
     if (group_.size() == 1) return own_;
     const size_t at = static_cast<size_t>(t % 2);
@@ -51,29 +51,30 @@ class Panels {
   std::array<AsyncHandle, 2> done_;
 };
 
-/// Matmuls of which each rank of a group is to have the sum of one.
+/// Matmuls whose sums go to one rank of a group each.
 class Sums {
  public:
-  /// `own`: where this rank's sum is to be made. `dim`: of the whole, of which it is a slice.
+  /// `own`: destination of this rank's sum. `dim`: dim of the full tensor of which it is a slice.
   Sums(Step& step, const Group& group, Axis axis, Tensor own, int dim, const char* name)
       : step_(step), group_(group), axis_(axis), own_(own), dim_(dim) {
     if (group.size() == 1) return;
     for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
   }
-  /// Memory for this rank's summand of rank t's sum. The rank waits in its own round too, which needs no
-  /// buffer: a turn ends at a wait (interleave.h), and must end at the same place on all ranks.
+  /// Memory for this rank's summand of rank t's sum. The rank waits in its own round, too, which needs no
+  /// buffer: an interleaved turn ends at a wait (interleave.h), and must end at the same point on all ranks.
   Tensor summand(int t) {
     const size_t at = static_cast<size_t>(t % 2);
     done_[at].wait(step_.compute);
     return t == group_.rank() ? own_ : buffers_[at];
   }
-  /// It is written: begins to sum.
+  /// Called when the summand is written: starts the sum.
   void sum(int t) {
     if (group_.size() == 1) return;
     const size_t at = static_cast<size_t>(t % 2);
     const Tensor product = t == group_.rank() ? own_ : buffers_[at];
     done_[at] = group_.start_reduce(step_.compute, product, t);
-    // On every rank, so that each reduction is missed somewhere: it has a block of the sum, or nothing now.
+    // On every rank, so that a missing reduction is noticed: the tensor has a block of the sum, or nothing
+    // now.
     place_as(step_.compute, "the block of a sum", axis_, product, Placement::V(), Placement::S(dim_));
     if (t != group_.rank()) place_spent(step_.compute, product);
   }
@@ -98,7 +99,7 @@ class Sums {
 void summa_outer(Step& step, Tensor y, Tensor x, Tensor b, const MatmulArgs& args) {
   const Groups& g = step.groups;
   Panels xs(step, g.column, x, "block of activations"), bs(step, g.row, b, "block of weights");
-  // In low precision steps add up in f32, so that there is one rounding.
+  // 16-bit types accumulate steps in f32, so that there is one rounding.
   const bool wide = g.column.size() > 1 && is_half(y.dtype);
   Tensor sum = y;
   if (wide) sum = step.memory.allocate(MemoryKind::temporaries, "sum of products", DType::f32, y.shape);

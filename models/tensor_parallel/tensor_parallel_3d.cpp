@@ -6,14 +6,14 @@
 namespace ltrain {
 namespace {
 
-/// `n` rows of t from `first` on, with a record of their own that says that nothing is there yet.
+/// `n` rows of t from `first` on, with their own record, marked as empty.
 Tensor empty_rows(Step& step, Tensor t, int64_t first, int64_t n) {
   const Tensor rows = place_apart(step.compute, t.narrow(first, n));
   place_spent(step.compute, rows);
   return rows;
 }
 
-/// `whole` lies as its parts do.
+/// Gives `whole` the placement of its parts.
 void join(Step& step, Tensor whole, const std::vector<Tensor>& parts) {
   for (size_t i = 0; i < parts.size(); ++i)
     place(step.compute, "parts of a weight", Rule::linear, {whole}, {parts[i]}, /*accumulate=*/i > 0);

@@ -1,15 +1,16 @@
-// What layers of a tensor-parallel cube have in common: which axes a product gathers and sums over, and how a
-// weight that is cut over depth comes together and its gradient apart.
+// Common code of layers with 3D tensor parallelism: the axes over which a matmul gathers and sums, the gather
+// of a weight sharded over depth, and the sum of its gradient.
 #pragma once
 #include "models/layers/tensor_parallel.h"
 
 namespace ltrain {
 
-/// Rows of the operand are gathered over one axis, rows of the result are reduce-scattered over another.
+/// Axes of a matmul: the operand's rows are gathered over `rows`, the result's rows are reduce-scattered over
+/// `sum`.
 struct Way3d {
   const Group &rows, &sum;
 };
-/// `inwards`: from the residual stream into a sublayer; else back.
+/// `inwards`: from the residual stream into a sublayer; otherwise back.
 inline Way3d way_3d(const Groups& g, bool inwards) {
   return inwards ? Way3d{g.row, g.column} : Way3d{g.column, g.row};
 }
@@ -18,8 +19,8 @@ inline Way3d way_3d(const Groups& g, bool inwards) {
 struct GatheredWeight {
   Tensor whole;
   AsyncHandle done;
-  bool own = false;              ///< `whole` is the parameter itself: there is one rank
-  std::vector<Tensor> gathered;  ///< its parts, as collectives left them
+  bool own = false;              ///< `whole` is the parameter itself: depth has one rank
+  std::vector<Tensor> gathered;  ///< its parts as collectives left them
   Tensor wait(Step& step);
   void release(Step& step) {
     if (!own) step.release(whole);
@@ -27,14 +28,14 @@ struct GatheredWeight {
 };
 GatheredWeight gather_weight_start(Step& step, int weight, int parts);
 
-/// The sum over depth of the gradient of such a unit.
+/// Sum over depth of the gradient of such a unit.
 class WeightSum3d {
  public:
   WeightSum3d(Step& step, const GradBuffer& to, int weight, int parts);
-  /// Where to write this rank's summand; whether to add to what is there.
+  /// Destination of this rank's summand, and if it is added to.
   Tensor summand() const { return whole_; }
   bool accumulate() const { return group_.size() == 1 && to_.accumulate; }
-  /// Sums it, and adds the result to the target.
+  /// Sums, and adds the result to the target.
   void finish();
 
  private:

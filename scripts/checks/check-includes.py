@@ -50,7 +50,7 @@ FOLDERS = {
     "runtime/bench": "`ltrain bench`: what this machine does",
     "runtime/plan": "the plan of one recipe: memory, communication and time, from one step on the meta device",
     "runtime/train": "the loop around the step: schedule, saves, resume",
-    "runtime/check": "`ltrain check`: what a recipe, its files and its folder allow, before a launch",
+    "runtime/check": "`ltrain recipe check`: what a recipe, its files and its folder allow, before a launch",
     "runtime/generate": "text from a model",
     "planner/search": "`plan --search`: the fastest layouts that fit",
     "planner/campaign": "`plan --campaign`: weeks of training with failures",

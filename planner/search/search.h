@@ -1,4 +1,6 @@
-// ltrain plan --search: the fastest layouts of a recipe that fit.
+// ltrain plan --search: the fastest layouts of a recipe that fit. Branch and bound, best bound first:
+// enumerate (search_space.h), bound (search_parts.h), try, refine by variants, report. docs/search.md
+// explains each step.
 #pragma once
 #include <functional>
 #include <string>

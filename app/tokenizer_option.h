@@ -17,6 +17,11 @@ inline std::string rank_file_or_environment(const std::string& tokenizer, const 
   return env ? env : "";
 }
 
+inline void add_split_special_tokens(CLI::App& command, bool& split) {
+  command.add_flag("--split-special-tokens", split,
+                   "special tokens in text are text, as with transformers' split_special_tokens");
+}
+
 /// --tokenizer, --ranks, --bos-token and --eos-token.
 struct TokenizerOption {
   std::string name = "byte", ranks;  ///< name: byte, gpt2, or a path

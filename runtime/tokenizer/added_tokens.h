@@ -27,6 +27,9 @@ class AddedTokenSearch {
   /// `content` is what is looked for; it may differ from the token's own (it is normalized, for instance).
   void add(const AddedToken& token, const std::string& content);
   bool empty() const { return tokens_.empty(); }
+  /// True: a special token that is found is text. The search still goes on behind it, so tokens inside it are
+  /// not found.
+  void set_split_special_tokens(bool split) { split_special_tokens_ = split; }
 
   struct Part {
     size_t begin, end;  ///< bytes of the text
@@ -47,6 +50,7 @@ class AddedTokenSearch {
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;
   int32_t first_[256];  // nodes of the first bytes, or -1
+  bool split_special_tokens_ = false;
   Regex word_;
 };
 

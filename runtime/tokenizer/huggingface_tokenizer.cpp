@@ -31,6 +31,18 @@ HuggingfaceTokenizer::HuggingfaceTokenizer(std::shared_ptr<const HuggingfaceTabl
     }
 }
 
+std::unique_ptr<Tokenizer> HuggingfaceTokenizer::clone() const {
+  auto copy = std::make_unique<HuggingfaceTokenizer>(tables_);
+  copy->set_split_special_tokens(split_special_tokens_);
+  return copy;
+}
+
+void HuggingfaceTokenizer::set_split_special_tokens(bool split) {
+  split_special_tokens_ = split;
+  raw_.set_split_special_tokens(split);
+  normalized_.set_split_special_tokens(split);
+}
+
 int32_t HuggingfaceTokenizer::find(std::string_view token) const {
   const auto it = std::find(tables_->contents.begin(), tables_->contents.end(), token);
   return token.empty() || it == tables_->contents.end()

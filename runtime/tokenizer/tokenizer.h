@@ -26,6 +26,10 @@ class Tokenizer {
   virtual int32_t find(std::string_view token) const { return -1; }  ///< id of a token by its text; -1: none
   virtual std::string hash() const = 0;  ///< of everything that decides the ids; 16 hex digits
   virtual std::unique_ptr<Tokenizer> clone() const = 0;
+  /// True: encode() treats special tokens in text as text, as `split_special_tokens` of transformers and
+  /// `disallowed_special=()` of tiktoken do. Tokenizers whose encode() never looks for special tokens ignore
+  /// it.
+  virtual void set_split_special_tokens(bool split) {}
 
   virtual void encode(std::string_view text, std::vector<int32_t>& out) = 0;  ///< appends
   /// Appends; Error on a bad id. `begin`: the ids begin a text; else they go on in one.

@@ -29,8 +29,9 @@ struct TokenizerOption {
 
   void add_to(CLI::App& command) {
     command
-        .add_option("--tokenizer", name,
-                    "byte, gpt2, or a tokenizer.json or tokenizer.model, or the folder that has it")
+        .add_option(
+            "--tokenizer", name,
+            "byte, gpt2, or a tokenizer.json, tokenizer.model or tekken.json, or the folder that has it")
         ->capture_default_str();
     command.add_option("--ranks", ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
     command.add_option(

@@ -23,7 +23,7 @@ HuggingfaceTokenizer::HuggingfaceTokenizer(std::shared_ptr<const HuggingfaceTabl
   for (const bool special :
        {true, false})  // of two that are alike after normalization, the special one counts
     for (const AddedToken& token : tables_->added) {
-      if (token.special != special) continue;
+      if (token.special != special || (special && !tables_->specials_in_text)) continue;
       std::string content = token.content;
       if (token.normalized) normalizer_.apply(content);
       (token.normalized ? normalized_ : raw_).add(token, content);

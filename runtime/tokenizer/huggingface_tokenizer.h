@@ -30,6 +30,7 @@ struct HuggingfaceTables {
   std::vector<int32_t> byte_tokens;  ///< byte_fallback: ids of <0x00> to <0xFF>, -1 where there is none
   // Before the model.
   std::vector<AddedToken> added;
+  bool specials_in_text = true;  ///< false: special tokens are never found in text
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   // After it.

@@ -70,8 +70,9 @@ struct DocumentTokens {
   std::string bos, eos;
 };
 
-/// Of a tokenizer.json or a SentencePiece model (*.model), or of the folder that has one; where it has both,
-/// the tokenizer.json. Error (data) that names what is wrong or not supported.
+/// Of a tokenizer.json, a SentencePiece model (*.model) or Mistral's tekken.json, or of the folder that has
+/// one; where it has several, the first of them in this order. Error (data) that names what is wrong or not
+/// supported.
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& path,
                                                       const DocumentTokens& tokens = {});
 

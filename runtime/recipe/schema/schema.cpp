@@ -251,7 +251,8 @@ void add_data_keys(std::vector<Key>& t) {
   t.push_back(
       text(
           "data.tokenizer.path", LT_MEMBER(data.tokenizer.path),
-          "gpt2: the rank file. huggingface: a tokenizer.json or tokenizer.model, or the folder that has it.")
+          "gpt2: the rank file. huggingface: a tokenizer.json, tokenizer.model or tekken.json, or the folder "
+          "that has it.")
           .alias({"tokenizer_model"})
           .when("data.tokenizer.kind: gpt2 or huggingface", false,
                 [](const Recipe& r) { return r.data.tokenizer.kind != TokenizerKind::byte; }));

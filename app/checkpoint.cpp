@@ -39,7 +39,8 @@ Found find(std::string path) {
   fail(ExitCode::storage, "{}: no checkpoints, here or in checkpoints/", path);
 }
 
-ordered_json summary(const Candidate& c) {
+/// `best`: it has the lowest held-out loss of its folder.
+ordered_json summary(const Candidate& c, bool best = false) {
   ordered_json aside = c.aside == Aside::none ? ordered_json(nullptr) : ordered_json(to_string(c.aside));
   if (!c.error.empty())
     return {{"name", c.name}, {"path", c.path}, {"valid", false}, {"error", c.error}, {"set_aside", aside}};
@@ -52,6 +53,8 @@ ordered_json summary(const Candidate& c) {
           {"healthy", i.healthy},
           {"loss", number(i.loss)},
           {"grad_norm", number(i.grad_norm)},
+          {"eval_loss", i.eval_loss ? number(*i.eval_loss) : ordered_json(nullptr)},
+          {"best", best},
           {"consumed_samples", i.consumed_samples},
           {"consumed_tokens", i.consumed_tokens},
           {"data_cursor", i.data_cursor},
@@ -70,21 +73,23 @@ void print_json(ordered_json checkpoints, ordered_json aside) {
 }
 
 /// What the last column of the list says.
-std::string state_of(const Candidate& c) {
+std::string state_of(const Candidate& c, bool best) {
   std::string state = !c.error.empty()          ? "not usable: " + c.error
                       : c.manifest.info.healthy ? std::string("committed")
                                                 : std::string("committed, not healthy");
   if (c.aside != Aside::none) state = "set aside; " + state;
   if (c.pinned) state += ", kept";
+  if (best) state += fmt::format(", best: held-out loss {:.4f}", *c.manifest.info.eval_loss);
   if (!c.note.empty()) state += "; " + c.note;
   return state;
 }
 
 void list(const Options& o) {
   const Found found = find(o.folder);
+  const Candidate* best = best_checkpoint(found.checkpoints);
   if (o.json) {
     ordered_json all = ordered_json::array(), aside = ordered_json::array();
-    for (const Candidate& c : found.checkpoints) all.push_back(summary(c));
+    for (const Candidate& c : found.checkpoints) all.push_back(summary(c, &c == best));
     for (const Candidate& c : found.aside) aside.push_back(summary(c));
     return print_json(all, aside);
   }
@@ -96,7 +101,7 @@ void list(const Options& o) {
               "state");
   for (const auto* group : {&found.checkpoints, &found.aside})
     for (const Candidate& c : *group) {
-      const std::string state = state_of(c);
+      const std::string state = state_of(c, &c == best);
       if (!c.error.empty()) {
         std::printf("%-*s %10s %6s %10s %10s %10s  %s\n", w, c.name.c_str(), "-", "-", "-", "-", "-",
                     state.c_str());
@@ -181,6 +186,7 @@ void show(const Options& o) {
               c.path.c_str(), static_cast<long long>(i.step), static_cast<long long>(i.data_cursor),
               static_cast<long long>(i.consumed_tokens), static_cast<long long>(i.seed), i.loss, i.grad_norm,
               i.healthy ? "" : ", NOT HEALTHY");
+  if (i.eval_loss) std::printf("held-out loss %.6f\n", *i.eval_loss);
   std::printf("%zu files, %s, %zu tensors\n\ndata\n", c.manifest.files.size(),
               bytes_text(c.manifest.bytes()).c_str(), c.manifest.tensors.size());
   if (!i.data) std::printf("  not recorded: the checkpoint is of format version 1\n");

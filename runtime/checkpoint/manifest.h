@@ -26,6 +26,7 @@ struct CheckpointInfo {
   std::optional<LossScaleState> loss_scale;  ///< of runs that scale the loss
   double loss = 0;                           ///< of the last step
   double grad_norm = 0;                      ///< of the last step
+  std::optional<double> eval_loss;           ///< of an evaluation at `step`: mean over the held-out sets
   bool healthy =
       true;  ///< loss, gradient norm and state are finite; a save sets it false when the first two are not
   std::vector<std::pair<std::string, std::string>> model;  ///< model_settings() of the recipe

@@ -15,7 +15,8 @@ namespace ltrain {
 std::string checkpoint_name(int64_t step);  ///< "step-00000100"
 inline const char* kManifestFile = "manifest.json";
 inline const char* kCommitFile = "COMMIT";
-inline const char* kPinFile = "KEEP";  ///< put there by a user: rotation leaves the checkpoint alone
+inline const char* kBestLink = "best";  ///< symbolic link to the checkpoint of the lowest held-out loss
+inline const char* kPinFile = "KEEP";   ///< put there by a user: rotation leaves the checkpoint alone
 
 /// What COMMIT says of a manifest's text.
 std::string commit_record(const std::string& manifest_text);
@@ -75,8 +76,15 @@ int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun);
 /// Removes what saves and deletions that died have left; returns their names. The caller holds the folder's
 /// lock.
 std::vector<std::string> sweep_debris(const std::string& folder);
+/// Healthy checkpoint with the lowest held-out loss, the earliest of equal ones; null: none was evaluated.
+const Candidate* best_checkpoint(const std::vector<Candidate>& found);
+
 /// Removes, oldest first, what rotation does not keep: beyond `keep` healthy ones (at least 2; 0: all), and
-/// unhealthy ones older than the newest. Never pinned ones, nor what it cannot read. Returns their names.
-std::vector<std::string> rotate(const std::string& folder, int64_t keep);
+/// unhealthy ones older than the newest. Never pinned ones, nor what it cannot read, nor with `keep_best` the
+/// best one. Returns their names.
+std::vector<std::string> rotate(const std::string& folder, int64_t keep, bool keep_best = false);
+/// With `keep_best` points the link `best` in the folder to the best checkpoint. A link whose checkpoint is
+/// gone is removed. Returns the name of the checkpoint that the link is new to point to, or "".
+std::string link_best(const std::string& folder, bool keep_best);
 
 }  // namespace ltrain

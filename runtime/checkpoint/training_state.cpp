@@ -262,6 +262,7 @@ std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, M
   o.planned_saves = saves_to_come(recipe_, step, end);
   o.folder = checkpoint_folder(recipe_);
   o.keep_latest = recipe_.checkpoint.keep_latest;
+  o.keep_best = recipe_.checkpoint.keep_best;
   o.async_save = recipe_.checkpoint.async_save;
   o.begun = begun_;
   o.last_step = end;
@@ -280,6 +281,11 @@ void TrainingState::note_health(double loss, double grad_norm) {
   grad_norm_ = grad_norm;
 }
 
+void TrainingState::note_evaluation(int64_t step, double loss) {
+  evaluated_step_ = step;
+  eval_loss_ = loss;
+}
+
 void TrainingState::note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale) {
   skipped_steps_ = skipped_steps;
   loss_scale_ = loss_scale;
@@ -295,6 +301,7 @@ void TrainingState::save(int64_t step, const DataPosition& position) {
   info.seed = recipe_.seed;
   info.loss = loss_;
   info.grad_norm = grad_norm_;
+  if (evaluated_step_ == step) info.eval_loss = eval_loss_;
   info.skipped_steps = skipped_steps_;
   info.earlier_updates = earlier_updates_;
   info.loss_scale = loss_scale_;

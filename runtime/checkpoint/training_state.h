@@ -73,6 +73,8 @@ class TrainingState {
 
   /// Of the last step: only finite states are saved.
   void note_health(double loss, double grad_norm);
+  /// Mean loss of the held-out sets at `step`: a save of that step records it.
+  void note_evaluation(int64_t step, double loss);
   /// What saves have of steps that made no update.
   void note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale);
   /// Saves the state after `step`: in the background, or before it returns with async_save: false. Error
@@ -99,6 +101,8 @@ class TrainingState {
   Stream& stream_;
   int rank_;
   double loss_ = 0, grad_norm_ = 0;
+  int64_t evaluated_step_ = -1;
+  double eval_loss_ = 0;
   int64_t skipped_steps_ = 0, earlier_updates_ = 0;
   std::optional<LossScaleState> loss_scale_;
   int64_t last_committed_ = 0, begun_ = 0;

@@ -193,6 +193,7 @@ struct LrSchedule {
 struct CheckpointSettings {
   int64_t save_interval = 1000;  ///< steps; 0: never
   int64_t keep_latest = 2;       ///< 0: all
+  bool keep_best = false;        ///< and the one of the lowest held-out loss
   bool async_save = true;
   std::string resume = "auto";  ///< auto | never | the path of a checkpoint or of a folder of them
   ResumeData resume_data = ResumeData::same;

@@ -537,6 +537,9 @@ class Trainer {
     job_.section("eval", step_);
     const auto results = evaluator_->evaluate(*program_, [this] { return asked_to_stop(); });
     if (!results) return false;
+    double sum = 0;
+    for (const SetResult& set : *results) sum += set.result.loss;
+    state_->note_evaluation(step_, sum / static_cast<double>(results->size()));
     if (!lead_) return true;
     for (const SetResult& set : *results) {
       metrics_->eval(step_, set.name, set.result.loss, set.result.bytes > 0 ? set.result.bits_per_byte() : 0);

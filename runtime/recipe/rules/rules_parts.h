@@ -44,6 +44,7 @@ void batch_ramp_rules(const Recipe& recipe, int64_t data, const BrokenRule& brok
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
 /// What an optimizer leaves to AdamW, and a warm-up of 1-bit optimizers that is short.
 void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::vector<std::string>& notes);
+void checkpoint_rules(const Recipe& recipe, const BrokenRule& broken);
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void onebit_rules(const Recipe& recipe, const BrokenRule& broken);
 void sophia_rules(const Recipe& recipe, const BrokenRule& broken);

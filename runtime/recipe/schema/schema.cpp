@@ -370,6 +370,10 @@ void add_job_keys(std::vector<Key>& t) {
                       "Healthy checkpoints that rotation keeps, at least 2; 0: all.")
                   .between(0, 1e9)
                   .alias({"save_total_limit", "keep_latest_k"}));
+  t.push_back(
+      truth("checkpoint.keep_best", LT_MEMBER(checkpoint.keep_best),
+            "Rotation also keeps the checkpoint of the lowest held-out loss (the mean over the sets of "
+            "data.eval), which the link checkpoints/best points to."));
   t.push_back(truth("checkpoint.async_save", LT_MEMBER(checkpoint.async_save),
                     "Write in the background while training goes on."));
   t.push_back(text("checkpoint.resume", LT_MEMBER(checkpoint.resume),

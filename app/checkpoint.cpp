@@ -2,14 +2,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/print_notes.h"
+#include "app/progress_line.h"
 #include "kernels/base/bytes_text.h"
 #include "kernels/base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"
+#include "runtime/weights/resize_vocab.h"
 
 namespace ltrain::app {
 
@@ -209,10 +213,67 @@ void show(const Options& o) {
                 to_string(t.shape).c_str(), t.pieces.size());
 }
 
+struct ResizeCommand {
+  ResizeVocabOptions o;
+  std::string rows = "mean";
+  bool json = false, quiet = false;
+
+  void run() {
+    o.rows = enum_value<NewRows>(rows).value();
+    ProgressLine line(quiet);
+    o.progress = [&](int64_t done, int64_t all) { line.update(done, all); };
+    const ResizeVocabReport r = resize_vocab(o);
+    if (json) {
+      std::printf("%s\n", ordered_json{{"schema", "ltrain.resize-vocab.v1"},
+                                       {"checkpoint", r.checkpoint},
+                                       {"step", r.step},
+                                       {"vocab_size_before", r.before},
+                                       {"vocab_size", r.after},
+                                       {"tensors", r.tensors},
+                                       {"states_left_out", r.states_left_out},
+                                       {"notes", r.notes}}
+                              .dump()
+                              .c_str());
+      return;
+    }
+    print_notes(r.notes);
+    std::printf("%s: %lld rows for tokens where %s, step %lld, has %lld, in %s%s\n", r.checkpoint.c_str(),
+                static_cast<long long>(r.after), o.checkpoint.c_str(), static_cast<long long>(r.step),
+                static_cast<long long>(r.before), fmt::format("{}", fmt::join(r.tensors, " and ")).c_str(),
+                r.states_left_out > 0 ? "; weights alone, without the optimizer's states" : "");
+  }
+};
+
+void add_resize_vocab(CLI::App& checkpoint) {
+  auto c = std::make_shared<ResizeCommand>();
+  CLI::App* s = checkpoint.add_subcommand(
+      "resize-vocab", "Write the weights of a checkpoint with rows for more or fewer tokens");
+  s->add_option("checkpoint", c->o.checkpoint, "A checkpoint, a folder of them, or the output_dir of a run")
+      ->required();
+  s->add_option("made", c->o.made, "The checkpoint to make")->required();
+  s->add_option("--vocab-size", c->o.vocab_size, "Rows that the result has, one for each token")
+      ->required()
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
+  s->add_option(
+       "--rows", c->rows,
+       "What new rows begin with. mean: the mean of the old ones. normal: what a new model of the same "
+       "seed has there. zero")
+      ->check(CLI::IsMember({"mean", "normal", "zero"}))
+      ->capture_default_str();
+  s->add_flag("--force", c->o.force, "Lose rows that tokens of the run's data may have");
+  s->add_flag("--json", c->json, "For programs");
+  s->add_flag("-q,--quiet", c->quiet, "No progress");
+  s->footer(
+      "Example: ltrain checkpoint resize-vocab runs/quickstart larger --vocab-size 320\n"
+      "A run begins with the result by checkpoint.load.path: larger and model.vocab_size: 320.");
+  s->callback([c] { c->run(); });
+}
+
 }  // namespace
 
 void add_checkpoint(CLI::App& app) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "List checkpoints, check them, look into one");
+  CLI::App* checkpoint =
+      app.add_subcommand("checkpoint", "List checkpoints, check them, look into one, resize a vocabulary");
   checkpoint->require_subcommand(1);
   static Options options;
   const auto add = [&](const char* name, const char* help, void (*run)(const Options&)) {
@@ -231,6 +292,7 @@ void add_checkpoint(CLI::App& app) {
       verify);
   add("show", "State, model and tensors of one (of a folder: the newest)", show)
       ->add_flag("--tensors", options.tensors, "List the tensors too");
+  add_resize_vocab(*checkpoint);
 }
 
 }  // namespace ltrain::app

@@ -78,6 +78,7 @@ class Job {
   /// This rank failed: tells the coordinator, which ends the others. Throws after that (2 s at most) what was
   /// caught, with the exit code of the run's cause where that is another: a rank that lost its peers because
   /// one of them has no data must not say "start again". Call it where the exception was caught.
+  /// The Error that it throws has no text where the run's verdict, which is printed, has it.
   [[noreturn]] void fail(const std::exception& e);
   /// This rank ends on purpose (done, or preempted after a save). On the rank that hosts the coordinator it
   /// waits for the others' goodbyes, and throws rank_lost when one of them fails instead.

@@ -23,6 +23,10 @@ struct Verdict {
   ExitCode code = ExitCode::done;
   int rank = -1;                   ///< the first to fail
   std::vector<std::string> lines;  ///< for the user; the first names rank, host, what and where
+  std::string text;                ///< of an error: its own text, which the first line ends with
+
+  /// The same where the user has read `text` before: the first line refers to it.
+  std::vector<std::string> lines_after(bool text_was_shown) const;
 };
 
 /// `failures` in the order in which they were heard of, at least one. `host` and `where` describe a rank;

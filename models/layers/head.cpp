@@ -81,8 +81,10 @@ int64_t Head::chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab) 
 void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
                       Tensor grad) const {
   const Group& g = step.groups.inner();
+  // Drawn labels are for squares of the token losses' gradients alone.
+  const OutputZLoss z_loss = step.training && !mb.drawn ? mb.z_loss : OutputZLoss{};
   if (g.size() == 1 && !mb.drawn) {
-    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale(), soft_cap_);
+    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale(), soft_cap_, z_loss);
     return;
   }
   Tensor own =
@@ -103,7 +105,7 @@ void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor ta
     sample_labels(step.compute, labels, logits, targets, all, g.rank(), part_, random, soft_cap_);
   }
   cross_entropy_sharded(step.compute, mb.loss, grad, logits, labels, all, part_, mb.gradient_scale(),
-                        soft_cap_);
+                        soft_cap_, z_loss);
   if (mb.drawn) step.memory.release(labels);
   if (g.size() > 1) step.memory.release(all);
   step.memory.release(own);

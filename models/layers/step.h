@@ -47,7 +47,8 @@ struct MicroBatch : RowSamples {
   /// Set where each counted target is replaced by a label that the model draws from its own logits: random
   /// numbers of the samples of `targets`, their rows left open (kernels/elementwise/sample_labels.h).
   std::optional<RowRandom> drawn;
-  Tensor loss;  ///< (1) f64: the sum of token losses is added
+  Tensor loss;         ///< (1) f64: the sum of token losses is added
+  OutputZLoss z_loss;  ///< of the model's own logits in training
   int64_t rows() const { return batch * seq; }
   /// Of multi-token prediction, in training: (modules, B * seq) i32, what module k - 1 embeds, token i + k,
   /// and what it predicts, token i + k + 1, where that is counted; and (1) f64, where their losses are added
@@ -60,6 +61,7 @@ struct MicroBatch : RowSamples {
     mb.tokens = mtp_tokens.flat(k * rows(), {rows()});
     mb.targets = mtp_targets.flat(k * rows(), {rows()});
     mb.loss = mtp_loss;
+    mb.z_loss = {};
     const double weight = scale / static_cast<double>(modules);
     // Squares are taken of gradients with drawn labels; those of the modules are to weigh as their losses do.
     mb.grad_scale *= drawn ? std::sqrt(weight) : weight;

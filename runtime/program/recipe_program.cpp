@@ -165,6 +165,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.seed = static_cast<uint64_t>(r.seed);
   o.clip_grad = r.train.clip_grad;
   o.skip_grad_norm = r.train.skip_grad_norm;
+  o.z_loss_coeff = r.train.z_loss_coeff;
   o.stop_loss = r.train.stop_loss;
   if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
   o.products = matmul_precision_at(r, 1);

@@ -35,6 +35,7 @@ struct ProgramOptions {
   double clip_grad = 1.0;                       ///< 0: no clipping
   double skip_grad_norm = 0;                    ///< no update above it; 0: none
   std::optional<LossScaleSettings> loss_scale;  ///< dynamic, of fp16
+  double z_loss_coeff = 0;                      ///< of the z-loss on output logits
   double stop_loss = 0;                         ///< no update above it, the loss diverges; 0: none
   bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
   OptimizerSettings optimizer;
@@ -108,6 +109,7 @@ struct ExpertStatistics {
 struct StepResult {
   double loss = 0;       ///< mean over counted tokens of the global batch
   double mtp_loss = 0;   ///< of multi-token prediction: mean over its modules, of the same tokens
+  double z_loss = 0;     ///< on output logits: mean over the same tokens, coefficient included
   double grad_norm = 0;  ///< before clipping
   ExpertStatistics experts;
   int64_t tokens = 0;           ///< counted, global
@@ -263,11 +265,12 @@ class TrainProgram {
   bool fp8_begun_ = false;
   MatmulPrecision matmul_precision_ = MatmulPrecision::plain;
   Staging staging_;
-  Tensor sums_;      // f64: loss, ranks that ask to stop, squares by segment, sums of routers
-  Tensor loss_;      // sum of token losses
-  Tensor mtp_loss_;  // of those of multi-token prediction
-  Tensor squares_;   // (segments), of gradients
-  Tensor experts_;   // (layers, moe_sums), of MoE models
+  Tensor sums_;                          // f64: see sum_count
+  Tensor loss_;                          // sum of token losses
+  Tensor mtp_loss_;                      // of those of multi-token prediction
+  Tensor z_loss_;                        // sum of z-losses of output logits
+  Tensor squares_;                       // (segments), of gradients
+  Tensor experts_;                       // (layers, moe_sums), of MoE models
   Tensor balance_sums_, balance_table_;  // MicroBatch's
   Tensor router_bias_;                   // (layers, E), of MoE models that have it
   Tensor count_;                         // (2) i64

@@ -142,6 +142,7 @@ struct Train {
   double clip_grad = 1.0;               ///< 0: no clipping
   double skip_grad_norm = 0;            ///< no update above it; 0: none
   int64_t max_skipped_steps = 10;       ///< in a row
+  double z_loss_coeff = 0;              ///< of the z-loss on output logits; 0: none
   double stop_loss = 0;                 ///< the run ends above it; 0: none
   double ema_decay = 0;                 ///< of an average of the weights; 0: none
   int64_t eval_interval = 0;            ///< steps; 0: never

@@ -499,6 +499,7 @@ class Trainer {
     m.consumed_tokens = position_.tokens;
     m.lm_loss = r.loss;
     if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
+    if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
     m.grad_norm = r.grad_norm;
     m.lr = lr;
     m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;

@@ -335,6 +335,13 @@ void add_train_keys(std::vector<Key>& t) {
                      "step) / (10 + step)) of the difference in each update; 0: none.")
                   .changes(Effect::function)
                   .between(0, 0.9999999));
+  t.push_back(
+      number("train.z_loss_coeff", LT_MEMBER(train.z_loss_coeff),
+             "Coefficient of the z-loss on output logits, log(Z)^2 of each counted token with Z the sum "
+             "of exp(logits) (PaLM: 1e-4); 0: none.")
+          .changes(Effect::function)
+          .at_least(0)
+          .alias({"z_loss", "z_loss_weight"}));
   t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
                      "A larger loss ends the run with exit code 76 before its update; 0: none does.")
                   .at_least(0));

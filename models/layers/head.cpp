@@ -169,10 +169,9 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
   Logits logits = make_logits(step, chunk);
   Tensor partial;
   GradBuffer to;
-  if (step.training) {
-    partial = partial_rows(step, dy, rows, "partial gradient");
-    to = step.params.accumulate(weight_);
-  }
+  const bool trains = step.training && step.params.trains(weight_);
+  if (step.training) partial = partial_rows(step, dy, rows, "partial gradient");
+  if (trains) to = step.params.accumulate(weight_);
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t n = std::min(chunk, rows - first);
     const Tensor x = whole.narrow(first, n), out = logits.values.narrow(0, n);
@@ -183,6 +182,7 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
     chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
     if (!step.training) continue;
     matmul(step.compute, partial.narrow(first, n), grad, weight);
+    if (!trains) continue;
     MatmulArgs outer;
     outer.trans_a = true;
     outer.accumulate = to.accumulate || first > 0;

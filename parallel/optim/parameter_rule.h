@@ -27,6 +27,7 @@ struct ParameterRule {
   std::optional<double> weight_decay;  ///< in the place of the step's
   bool router = false;                 ///< moves in the warm-up of routers; set where there is one
 
+  /// False: frozen, by its name or as a router.
   bool trains() const { return rule != UpdateRule::still; }
   bool operator==(const ParameterRule&) const = default;
 };

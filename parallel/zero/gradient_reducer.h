@@ -62,7 +62,8 @@ class GradientReducer {
   struct UnitState {
     bool touched = false;  // holds a contribution
     bool adding = false;   // `wide` holds contributions
-    Tensor wide;           // gradients of 16-bit types: where those of a micro-batch are added up in f32
+    Tensor wide;           // gradients of 16-bit types: where those of a micro-batch are added up in f32;
+                           // of frozen units: what a backward cannot leave out, until it is ready
     TensorRecord* record = nullptr;  // meta: how the unit lies
   };
   struct Pending {  // a reduction under way into a bucket's piece
@@ -76,6 +77,7 @@ class GradientReducer {
 
   bool widens() const { return c_.precision.grad != c_.precision.wide(); }
   GradBuffer accumulate_wide(UnitState& u, int id, int n);
+  GradBuffer accumulate_frozen(UnitState& u, int id, int n);
   void reduce(const Bucket& b);
   void collect(const Bucket& b);
   void place_as_part(const Bucket& b);

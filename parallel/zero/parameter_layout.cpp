@@ -56,10 +56,11 @@ void ParameterLayout::choose_rules(const OptimizerSettings& optimizer) {
       const bool coded = optimizer_of(a.rule).coded_states();
       if (a.rule != b.rule || (coded && !(a == b)))
         fail(ExitCode::usage,
-             "optimizer.groups: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
+             "{}: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
              "have one "
              "rule; match both",
-             first.spec.name, update_rule_name(a.rule), parameter(id).spec.name, update_rule_name(b.rule),
+             a.trains() && b.trains() ? "optimizer.groups" : "optimizer.frozen", first.spec.name,
+             update_rule_name(a.rule), parameter(id).spec.name, update_rule_name(b.rule),
              coded ? " of other settings" : "");
     }
   }

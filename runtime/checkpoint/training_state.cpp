@@ -73,7 +73,8 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
                      const OptimizerSettings& optimizer) {
   const auto refuse = [&](const std::string& what) {
     fail(ExitCode::usage,
-         "{}: {}: it was saved with another optimizer.kind or optimizer.groups; make the recipe agree, or "
+         "{}: {}: it was saved with another optimizer.kind, optimizer.groups or optimizer.frozen; make the "
+         "recipe agree, or "
          "take its weights alone, by checkpoint.load.path, in another output_dir",
          reader.path(), what);
   };
@@ -184,7 +185,8 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   parameters_.offload_states(true);
   const std::string averages = state_name(kAverage, "");
   reader.finish(control_, stream_, [&](const std::string& name) {
-    return !of_frozen_router(name) && !name.starts_with(averages) && !is_error(name) && name != kFp8History;
+    return !of_frozen_parameter(name) && !name.starts_with(averages) && !is_error(name) &&
+           name != kFp8History;
   });
   parameters_.publish_loaded();
   if (no_average) {
@@ -229,8 +231,14 @@ bool TrainingState::resume_errors(const CheckpointReader& reader, TensorReader& 
 }
 
 /// A state that this run keeps no more.
-bool TrainingState::of_frozen_router(const std::string& name) const {
-  if (!recipe_.train.freeze_router || !name.starts_with("optimizer/")) return false;
+bool TrainingState::of_frozen_parameter(const std::string& name) const {
+  constexpr std::string_view kStates = "optimizer/";
+  if (!name.starts_with(kStates)) return false;
+  const size_t parameter = name.find('/', kStates.size());  // optimizer/STATE/PARAMETER
+  if (parameter != name.npos)
+    for (const std::string& pattern : recipe_.optimizer.frozen)
+      if (name_matches(pattern, std::string_view(name).substr(parameter + 1))) return true;
+  if (!recipe_.train.freeze_router) return false;
   for (int64_t i = 0; i < recipe_.model.all_layers(); ++i)
     if (name.ends_with("/" + moe_prefix(recipe_.model, i) + ".gate.weight")) return true;
   return false;

@@ -94,7 +94,7 @@ class TrainingState {
   const data::DataIdentity& identity();
   Resumed read(CheckpointReader& reader);
   bool resume_errors(const CheckpointReader& reader, TensorReader& tensors);
-  bool of_frozen_router(const std::string& name) const;
+  bool of_frozen_parameter(const std::string& name) const;
   const Recipe& recipe_;
   ParameterStore& parameters_;
   Communicator& control_;

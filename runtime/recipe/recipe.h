@@ -176,6 +176,7 @@ struct OptimizerKeys : OptimizerHyperparameters {
   StorageDtype state_dtype = StorageDtype::fp32;  ///< of moments; fp64 in runs of it
   bool master_weights = true;                     ///< bf16
   std::vector<ParameterGroup> groups;
+  std::vector<std::string> frozen;  ///< patterns of parameters that stay as they are
   /// Some parameters may have this rule.
   bool uses(UpdateRule rule) const;
 };

@@ -16,6 +16,7 @@ struct RuleTarget {
   bool embedding = false;  ///< token or position table, or the projection to the vocabulary
   bool decay = true;       ///< weight decay applies unless a group says so
   bool router = false;     ///< of an MoE model
+  bool stack = false;      ///< of matrices, its last two dims: experts
 };
 
 /// A parameter's rule. What an optimizer does not take (Optimizer::takes) has AdamW.

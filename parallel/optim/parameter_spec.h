@@ -21,8 +21,9 @@ struct ParameterSpec {
   /// This rank's part of the named tensor: a box, whose elements are the first ones of `shape`; what is
   /// beyond them is padding that stays zero. Undefined: the whole tensor.
   Slice slice = {};
-  /// The matrix that Muon makes orthogonal, before tensor-parallel ranks cut it. Undefined: the named tensor;
-  /// given where that holds several matrices behind each other (gpt2's q, k and v).
+  /// The matrix that Muon makes orthogonal, before tensor-parallel ranks cut it. Undefined: the named tensor,
+  /// of a stack its last two dims; given where that holds several matrices behind each other (gpt2's q, k and
+  /// v).
   Shape matrix = {};
   /// How it lies on the tensor-parallel axes (kTensorAxes) and, of an expert, on those that experts are cut
   /// over: cut, S(dim), or every rank of the axis has the whole, R.
@@ -32,6 +33,7 @@ struct ParameterSpec {
   bool vectors = false;      ///< a stack of vectors: two dims of it are no matrix
   bool tied_stages = false;  ///< the first and the last stage have a copy each: gradients summed over both
 
+  bool is_stack() const { return slice.global.rank > 2 && !vectors; }
   bool is_matrix() const { return slice.global.rank == 2 && !vectors; }
 };
 

@@ -2,14 +2,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/print_notes.h"
+#include "app/progress_line.h"
 #include "base/bytes_text.h"
 #include "base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"
+#include "runtime/weights/resize_vocab.h"
 
 namespace ltrain::app {
 
@@ -39,7 +43,8 @@ Found find(std::string path) {
   fail(ExitCode::storage, "{}: no checkpoints, here or in checkpoints/", path);
 }
 
-ordered_json summary(const Candidate& c) {
+/// `best`: it has the lowest held-out loss of its folder.
+ordered_json summary(const Candidate& c, bool best = false) {
   ordered_json aside = c.aside == Aside::none ? ordered_json(nullptr) : ordered_json(to_string(c.aside));
   if (!c.error.empty())
     return {{"name", c.name}, {"path", c.path}, {"valid", false}, {"error", c.error}, {"set_aside", aside}};
@@ -52,6 +57,8 @@ ordered_json summary(const Candidate& c) {
           {"healthy", i.healthy},
           {"loss", number(i.loss)},
           {"grad_norm", number(i.grad_norm)},
+          {"eval_loss", i.eval_loss ? number(*i.eval_loss) : ordered_json(nullptr)},
+          {"best", best},
           {"consumed_samples", i.consumed_samples},
           {"consumed_tokens", i.consumed_tokens},
           {"data_cursor", i.data_cursor},
@@ -70,21 +77,23 @@ void print_json(ordered_json checkpoints, ordered_json aside) {
 }
 
 /// Text of the last column of the list.
-std::string state_of(const Candidate& c) {
+std::string state_of(const Candidate& c, bool best) {
   std::string state = !c.error.empty()          ? "not usable: " + c.error
                       : c.manifest.info.healthy ? std::string("committed")
                                                 : std::string("committed, not healthy");
   if (c.aside != Aside::none) state = "set aside; " + state;
   if (c.pinned) state += ", kept";
+  if (best) state += fmt::format(", best: held-out loss {:.4f}", *c.manifest.info.eval_loss);
   if (!c.note.empty()) state += "; " + c.note;
   return state;
 }
 
 void list(const Options& o) {
   const Found found = find(o.folder);
+  const Candidate* best = best_checkpoint(found.checkpoints);
   if (o.json) {
     ordered_json all = ordered_json::array(), aside = ordered_json::array();
-    for (const Candidate& c : found.checkpoints) all.push_back(summary(c));
+    for (const Candidate& c : found.checkpoints) all.push_back(summary(c, &c == best));
     for (const Candidate& c : found.aside) aside.push_back(summary(c));
     return print_json(all, aside);
   }
@@ -96,7 +105,7 @@ void list(const Options& o) {
               "state");
   for (const auto* group : {&found.checkpoints, &found.aside})
     for (const Candidate& c : *group) {
-      const std::string state = state_of(c);
+      const std::string state = state_of(c, &c == best);
       if (!c.error.empty()) {
         std::printf("%-*s %10s %6s %10s %10s %10s  %s\n", w, c.name.c_str(), "-", "-", "-", "-", "-",
                     state.c_str());
@@ -182,6 +191,7 @@ void show(const Options& o) {
               c.path.c_str(), static_cast<long long>(i.step), static_cast<long long>(i.data_cursor),
               static_cast<long long>(i.consumed_tokens), static_cast<long long>(i.seed), i.loss, i.grad_norm,
               i.healthy ? "" : ", NOT HEALTHY");
+  if (i.eval_loss) std::printf("held-out loss %.6f\n", *i.eval_loss);
   std::printf("%zu files, %s, %zu tensors\n\ndata\n", c.manifest.files.size(),
               bytes_text(c.manifest.bytes()).c_str(), c.manifest.tensors.size());
   if (!i.data) std::printf("  not recorded: the checkpoint is of format version 1\n");
@@ -204,10 +214,67 @@ void show(const Options& o) {
                 to_string(t.shape).c_str(), t.pieces.size());
 }
 
+struct ResizeCommand {
+  ResizeVocabOptions o;
+  std::string rows = "mean";
+  bool json = false, quiet = false;
+
+  void run() {
+    o.rows = enum_value<NewRows>(rows).value();
+    ProgressLine line(quiet);
+    o.progress = [&](int64_t done, int64_t all) { line.update(done, all); };
+    const ResizeVocabReport r = resize_vocab(o);
+    if (json) {
+      std::printf("%s\n", ordered_json{{"schema", "ltrain.resize-vocab.v1"},
+                                       {"checkpoint", r.checkpoint},
+                                       {"step", r.step},
+                                       {"vocab_size_before", r.before},
+                                       {"vocab_size", r.after},
+                                       {"tensors", r.tensors},
+                                       {"states_left_out", r.states_left_out},
+                                       {"notes", r.notes}}
+                              .dump()
+                              .c_str());
+      return;
+    }
+    print_notes(r.notes);
+    std::printf("%s: %lld rows for tokens where %s, step %lld, has %lld, in %s%s\n", r.checkpoint.c_str(),
+                static_cast<long long>(r.after), o.checkpoint.c_str(), static_cast<long long>(r.step),
+                static_cast<long long>(r.before), fmt::format("{}", fmt::join(r.tensors, " and ")).c_str(),
+                r.states_left_out > 0 ? "; weights alone, without the optimizer's states" : "");
+  }
+};
+
+void add_resize_vocab(CLI::App& checkpoint) {
+  auto c = std::make_shared<ResizeCommand>();
+  CLI::App* s = checkpoint.add_subcommand(
+      "resize-vocab", "Write the weights of a checkpoint with rows for more or fewer tokens");
+  s->add_option("checkpoint", c->o.checkpoint, "A checkpoint, a folder of them, or the output_dir of a run")
+      ->required();
+  s->add_option("made", c->o.made, "The checkpoint to make")->required();
+  s->add_option("--vocab-size", c->o.vocab_size, "Rows that the result has, one for each token")
+      ->required()
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
+  s->add_option(
+       "--rows", c->rows,
+       "What new rows begin with. mean: the mean of the old ones. normal: what a new model of the same "
+       "seed has there. zero")
+      ->check(CLI::IsMember({"mean", "normal", "zero"}))
+      ->capture_default_str();
+  s->add_flag("--force", c->o.force, "Lose rows that tokens of the run's data may have");
+  s->add_flag("--json", c->json, "For programs");
+  s->add_flag("-q,--quiet", c->quiet, "No progress");
+  s->footer(
+      "Example: ltrain checkpoint resize-vocab runs/quickstart larger --vocab-size 320\n"
+      "A run begins with the result by checkpoint.load.path: larger and model.vocab_size: 320.");
+  s->callback([c] { c->run(); });
+}
+
 }  // namespace
 
 void add_checkpoint(CLI::App& app) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "List checkpoints, check them, look into one");
+  CLI::App* checkpoint =
+      app.add_subcommand("checkpoint", "List checkpoints, check them, look into one, resize a vocabulary");
   checkpoint->require_subcommand(1);
   static Options options;
   const auto add = [&](const char* name, const char* help, void (*run)(const Options&)) {
@@ -226,6 +293,7 @@ void add_checkpoint(CLI::App& app) {
       verify);
   add("show", "State, model and tensors of one (of a folder: the newest)", show)
       ->add_flag("--tensors", options.tensors, "List the tensors too");
+  add_resize_vocab(*checkpoint);
 }
 
 }  // namespace ltrain::app

@@ -34,6 +34,7 @@ nlohmann::ordered_json describe(const SourceInfo& s) {
   j["vocab_size"] = s.vocab_size;
   j["eot"] = s.eot;
   j["bos"] = s.bos;
+  j["split_special_tokens"] = s.split_special_tokens;
   return j;
 }
 
@@ -169,8 +170,8 @@ struct InspectCommand {
     if (s.has_sidecar)
       std::printf("  tokenizer  %s, vocabulary %lld, end of text %lld, hash %s\n", s.tokenizer.c_str(),
                   n(s.vocab_size), n(s.eot), s.tokenizer_hash.c_str());
-    else
-      std::printf("  tokenizer  unknown (no %s.json)\n", s.prefix.c_str());
+    if (s.split_special_tokens) std::printf("  special tokens in text were read as text\n");
+    if (!s.has_sidecar) std::printf("  tokenizer  unknown (no %s.json)\n", s.prefix.c_str());
     if (verify)
       std::printf("  verified   %s\n", s.has_sidecar ? "index, hash of .bin, max token" : "index, token ids");
     std::printf("  lengths    %lld to %lld tokens a document\n", n(lengths.shortest), n(lengths.longest));
@@ -229,6 +230,7 @@ void add_build(CLI::App& data) {
   s->add_flag("--append-eot,!--no-append-eot", c->options.append_eot,
               "end each document with the end-of-text token (default)");
   s->add_flag("--prepend-bos", c->options.prepend_bos, "begin each document with the begin-of-text token");
+  add_split_special_tokens(*s, c->options.split_special_tokens);
   s->add_option("--split", c->options.split,
                 "shares of PREFIX-train, PREFIX-val and PREFIX-test: 95,5 or 90,5,5")
       ->delimiter(',');

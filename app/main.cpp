@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
     return code == 0 ? 0 : static_cast<int>(ExitCode::usage);
   } catch (const std::exception& e) {
     const Error error = as_error(e);
-    log_lines(LogLevel::error, std::string("ltrain: ") + error.what());
+    if (*error.what()) log_lines(LogLevel::error, std::string("ltrain: ") + error.what());
     return static_cast<int>(error.code());
   }
   return 0;

@@ -18,10 +18,11 @@ struct TokenizeCommand {
   TokenizerOption tokenizer;
   std::vector<std::string> texts;
   std::string cases;
-  bool decode = false, json = false, count = false, special = false;
+  bool decode = false, json = false, count = false, special = false, split_special = false;
 
   void run() const {
     const auto t = tokenizer.make();
+    t->set_split_special_tokens(split_special);
     if (!cases.empty()) return run_cases(*t);
     if (decode) return texts.empty() ? run_decode(*t) : decode_arguments(*t);
     if (!texts.empty()) return encode_arguments(*t);
@@ -228,6 +229,8 @@ void add_tokenize(CLI::App& app) {
   s->add_flag("--count", c->count, "only how many ids")->excludes(decode);
   s->add_flag("--special-tokens", c->special, "with what the tokenizer's post-processor puts around a text")
       ->excludes(decode);
+  add_split_special_tokens(*s, c->split_special);
+  s->get_option("--split-special-tokens")->excludes(decode);
   s->add_option("--cases", c->cases,
                 "JSONL of {\"text\", \"ids\"}: compare, end with the first difference (exit code 65)")
       ->excludes(decode);

@@ -17,6 +17,11 @@ inline std::string rank_file_or_environment(const std::string& tokenizer, const 
   return env ? env : "";
 }
 
+inline void add_split_special_tokens(CLI::App& command, bool& split) {
+  command.add_flag("--split-special-tokens", split,
+                   "special tokens in text are text, as with transformers' split_special_tokens");
+}
+
 /// --tokenizer, --ranks, --bos-token and --eos-token.
 struct TokenizerOption {
   std::string name = "byte", ranks;  ///< name: byte, gpt2, or a path
@@ -24,8 +29,9 @@ struct TokenizerOption {
 
   void add_to(CLI::App& command) {
     command
-        .add_option("--tokenizer", name,
-                    "byte, gpt2, or a tokenizer.json or tokenizer.model, or the folder that has it")
+        .add_option(
+            "--tokenizer", name,
+            "byte, gpt2, or a tokenizer.json, tokenizer.model or tekken.json, or the folder that has it")
         ->capture_default_str();
     command.add_option("--ranks", ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
     command.add_option(

@@ -3,26 +3,41 @@
 #include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
+namespace {
+
+void check_z_loss(const OutputZLoss& z) {
+  const bool sum = z.sum.defined() && z.sum.elements() == 1 && z.sum.dtype == DType::f64;
+  LT_CHECK(z.coeff == 0 || (z.coeff > 0 && sum),
+           "z-loss: expected a coefficient of at least 0 and a sum of one f64, got {} and {}", z.coeff,
+           z.sum.defined() ? to_string(z.sum.shape) : "no sum");
+}
+
+double* z_sum(const OutputZLoss& z) { return z.coeff > 0 ? z.sum.ptr<double>() : nullptr; }
+
+}  // namespace
 
 void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, GradientScale scale,
-                   double soft_cap) {
+                   double soft_cap, const OutputZLoss& z_loss) {
   LT_CHECK(
       targets.elements() == logits.rows() && loss.elements() == 1 && loss.dtype == DType::f64 &&
           (!dlogits.defined() || dlogits.shape == logits.shape),
       "cross entropy: expected {} targets, one f64 loss and dlogits {}, got {} targets and {} losses of {}",
       logits.rows(), to_string(logits.shape), targets.elements(), loss.elements(), dtype_name(loss.dtype));
+  check_z_loss(z_loss);
   if (s.meta()) {
     OpCost cost = op_cost("cross_entropy", OpClass::cross_entropy, 8.0 * logits.elements(), {}, {logits});
     // The gradient needs the sum over the full row, so that its logits are read again.
     if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes() + logits.bytes());
     s.meta()->add(s, cost);
     place(s, "cross_entropy", Rule::sum_rows, {loss}, {logits, targets}, /*accumulate=*/true);
+    if (z_loss.coeff > 0)
+      place(s, "cross_entropy", Rule::sum_rows, {z_loss.sum}, {logits, targets}, /*accumulate=*/true);
     if (dlogits.defined()) place(s, "cross_entropy", Rule::elementwise, {dlogits}, {logits, targets});
     return;
   }
   LT_LAUNCH(s, cross_entropy, logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype,
             loss.ptr<double>(), dlogits.data, logits.data, targets.ptr<int32_t>(), logits.rows(),
-            logits.cols(), scale, soft_cap);
+            logits.cols(), scale, soft_cap, z_loss.coeff, z_sum(z_loss));
 }
 
 void soft_cap_logits(Stream& s, Tensor logits, double soft_cap) {
@@ -56,13 +71,15 @@ void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets,
 }
 
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
-                           Tensor stats, const VocabColumns& part, GradientScale scale, double soft_cap) {
+                           Tensor stats, const VocabColumns& part, GradientScale scale, double soft_cap,
+                           const OutputZLoss& z_loss) {
   LT_CHECK(stats.elements() % (3 * logits.rows()) == 0 && stats.dtype == logits.dtype &&
                targets.elements() == logits.rows(),
            "cross entropy: expected {} targets and statistics (ranks * {}, 3) {}, got {} targets and "
            "statistics {} {}",
            logits.rows(), logits.rows(), dtype_name(logits.dtype), targets.elements(), to_string(stats.shape),
            dtype_name(stats.dtype));
+  check_z_loss(z_loss);
   if (s.meta()) {
     // The loss follows from the statistics; the gradient reads the logits once more.
     OpCost cost = op_cost("cross_entropy_sharded", OpClass::cross_entropy, 0, {}, {stats});
@@ -72,6 +89,8 @@ void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits
     }
     s.meta()->add(s, cost);
     place(s, "cross_entropy_sharded", Rule::sum_rows, {loss}, {stats, targets}, /*accumulate=*/true);
+    if (z_loss.coeff > 0)
+      place(s, "cross_entropy_sharded", Rule::sum_rows, {z_loss.sum}, {stats, targets}, /*accumulate=*/true);
     if (dlogits.defined())
       place(s, "cross_entropy_sharded", Rule::elementwise, {dlogits}, {logits, targets, stats});
     return;
@@ -79,7 +98,8 @@ void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits
   const int64_t rows = logits.rows();
   LT_LAUNCH(s, cross_entropy_sharded, logits.dtype, dlogits.defined() ? dlogits.dtype : logits.dtype,
             loss.ptr<double>(), dlogits.data, logits.data, targets.ptr<int32_t>(), stats.data,
-            static_cast<int>(stats.elements() / 3 / rows), rows, logits.cols(), part, scale, soft_cap);
+            static_cast<int>(stats.elements() / 3 / rows), rows, logits.cols(), part, scale, soft_cap,
+            z_loss.coeff, z_sum(z_loss));
 }
 
 }  // namespace ltrain

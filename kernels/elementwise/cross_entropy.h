@@ -16,6 +16,14 @@ struct GradientScale {
   LT_HD double get() const { return at ? *at : number; }
 };
 
+/// Z-loss on output logits (PaLM, arXiv:2204.02311): coeff * log(Z)^2 of each counted row, where Z is the sum
+/// of exp(logits), after the soft-cap if there is one. `sum`: (1) f64, the z-loss is added to it. The
+/// gradient is added to dlogits, with the same scale. coeff 0: no z-loss, and `sum` stays undefined.
+struct OutputZLoss {
+  double coeff = 0;
+  Tensor sum;
+};
+
 /// loss[0] += sum over rows with target >= 0 of (log sum exp(logits) - logits[target]). With dlogits:
 /// dlogits[r, v] = scale * (softmax(logits[r])[v] - [v == target]), zero rows for target < 0. logits: (R, V)
 /// f32 or f64; dlogits: (R, V), f32, f64 or bf16, may alias logits of the same dtype; loss: (1) f64, summed
@@ -23,7 +31,7 @@ struct GradientScale {
 /// soft_cap > 0 the loss is that of soft_cap * tanh(logits / soft_cap) (arXiv:2408.00118), and the gradient
 /// is still with respect to the logits, here and below.
 void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets, GradientScale scale,
-                   double soft_cap = 0);
+                   double soft_cap = 0, const OutputZLoss& z_loss = {});
 /// logits = soft_cap * tanh(logits / soft_cap), f32 or f64.
 void soft_cap_logits(Stream& s, Tensor logits, double soft_cap);
 
@@ -38,16 +46,19 @@ void cross_entropy_stats(Stream& s, Tensor stats, Tensor logits, Tensor targets,
                          double soft_cap = 0);
 /// cross_entropy with the stats of all ranks: (ranks * R, 3). Padding columns get gradient zero.
 void cross_entropy_sharded(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor targets,
-                           Tensor stats, const VocabColumns& part, GradientScale scale, double soft_cap = 0);
+                           Tensor stats, const VocabColumns& part, GradientScale scale, double soft_cap = 0,
+                           const OutputZLoss& z_loss = {});
 
 LT_KERNEL(cross_entropy_stats, DType t, void* stats, const void* logits, const int32_t* targets, int64_t rows,
           int64_t vocab, VocabColumns part, double soft_cap)
 LT_KERNEL(cross_entropy_sharded, DType logits_type, DType grad_type, double* loss, void* dlogits,
           const void* logits, const int32_t* targets, const void* stats, int ranks, int64_t rows,
-          int64_t vocab, VocabColumns part, GradientScale scale, double soft_cap)
+          int64_t vocab, VocabColumns part, GradientScale scale, double soft_cap, double z_coeff,
+          double* z_loss)
 
 LT_KERNEL(cross_entropy, DType logits_type, DType grad_type, double* loss, void* dlogits, const void* logits,
-          const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale, double soft_cap)
+          const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale, double soft_cap,
+          double z_coeff, double* z_loss)
 
 LT_KERNEL(soft_cap_logits, DType t, void* logits, int64_t n, double soft_cap)
 

@@ -31,14 +31,31 @@ struct SeenRow {
   }
 };
 
+/// The z-loss of rows, and its part in their gradient.
+struct RowZLoss {
+  double coeff;
+  double* of_rows;  ///< (rows), scratch
+  /// Factor of the softmax in the gradient: 1 + d/dlog(Z) of coeff * log(Z)^2.
+  double slope(double log_z) const { return 1 + 2 * coeff * log_z; }
+  void put(int64_t row, double log_z) const {
+    if (coeff > 0) of_rows[row] = coeff * log_z * log_z;
+  }
+  void add_to(double* sum, int64_t rows) const {
+    if (coeff > 0)
+      for (int64_t row = 0; row < rows; ++row) *sum += of_rows[row];
+  }
+};
+
 template <class T, class G>
 void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-         double scale, double soft_cap) {
-  double* row_loss = scratch<double>(3, rows);
+         double scale, double soft_cap, double z_coeff, double* z_loss) {
+  double* row_loss = scratch<double>(3, 2 * rows);
+  const RowZLoss z{z_coeff, row_loss + rows};
   parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int32_t target = targets[row];
       row_loss[row] = 0;
+      z.put(row, 0);
       if (target < 0) {
         if (dlogits)
           for (int64_t v = 0; v < vocab; ++v) put(dlogits, row * vocab + v, T(0));
@@ -61,23 +78,25 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
             d[v] = e;
             sum += e;
           }
-          const T factor = T(scale) / sum;
+          const double log_z = std::log(static_cast<double>(sum)) + static_cast<double>(top);
+          z.put(row, log_z);
+          const T factor = T(scale * z.slope(log_z)) / sum;
           for (int64_t v = 0; v < vocab; ++v) d[v] *= factor;
           d[target] -= T(scale);
           if (slope)
             for (int64_t v = 0; v < vocab; ++v) d[v] *= slope[v];
-          row_loss[row] =
-              std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
+          row_loss[row] = log_z - static_cast<double>(at_target);
           continue;
         }
       }
 #pragma omp simd reduction(+ : sum)
       for (int64_t v = 0; v < vocab; ++v) sum += fast_exp(x[v] - top);
-      row_loss[row] =
-          std::log(static_cast<double>(sum)) + static_cast<double>(top) - static_cast<double>(at_target);
+      const double log_z = std::log(static_cast<double>(sum)) + static_cast<double>(top);
+      z.put(row, log_z);
+      row_loss[row] = log_z - static_cast<double>(at_target);
       if (dlogits) {
         G* d = dlogits + row * vocab;
-        const T factor = T(scale) / sum;
+        const T factor = T(scale * z.slope(log_z)) / sum;
         if (slope) {
 #pragma omp simd
           for (int64_t v = 0; v < vocab; ++v) put(d, v, fast_exp(x[v] - top) * factor * slope[v]);
@@ -91,6 +110,7 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
     }
   });
   for (int64_t row = 0; row < rows; ++row) *loss += row_loss[row];
+  z.add_to(z_loss, rows);
 }
 
 template <class T>
@@ -114,11 +134,14 @@ void stats_of(T* stats, const T* logits, const int32_t* targets, int64_t rows, i
 
 template <class T, class G>
 void run_sharded(double* loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats, int ranks,
-                 int64_t rows, int64_t vocab, VocabColumns part, double scale, double soft_cap) {
-  double* row_loss = scratch<double>(3, rows);
+                 int64_t rows, int64_t vocab, VocabColumns part, double scale, double soft_cap,
+                 double z_coeff, double* z_loss) {
+  double* row_loss = scratch<double>(3, 2 * rows);
+  const RowZLoss z{z_coeff, row_loss + rows};
   parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       row_loss[row] = 0;
+      z.put(row, 0);
       if (targets[row] < 0) {
         if (dlogits)
           for (int64_t v = 0; v < vocab; ++v) put(dlogits, row * vocab + v, T(0));
@@ -133,12 +156,14 @@ void run_sharded(double* loss, G* dlogits, const T* logits, const int32_t* targe
         sum += stat(r, 1) * std::exp(stat(r, 0) - top);
         at_target += stat(r, 2);
       }
-      row_loss[row] = std::log(sum) + top - at_target;
+      const double log_z = std::log(sum) + top;
+      z.put(row, log_z);
+      row_loss[row] = log_z - at_target;
       if (!dlogits) continue;
       const SeenRow<T> seen(logits + row * vocab, part.columns, T(soft_cap));
       const T *x = seen.x, *slope = seen.slope;
       G* d = dlogits + row * vocab;
-      const T high = static_cast<T>(top), factor = static_cast<T>(scale / sum);
+      const T high = static_cast<T>(top), factor = static_cast<T>(scale * z.slope(log_z) / sum);
       const int64_t target = targets[row] - part.first;
       const bool here = target >= 0 && target < part.columns;
       const T own = here ? fast_exp(x[target] - high) * factor - static_cast<T>(scale) : T(0);
@@ -154,6 +179,7 @@ void run_sharded(double* loss, G* dlogits, const T* logits, const int32_t* targe
     }
   });
   for (int64_t row = 0; row < rows; ++row) *loss += row_loss[row];
+  z.add_to(z_loss, rows);
 }
 
 }  // namespace
@@ -172,37 +198,38 @@ void cross_entropy_stats_cpu(DType t, void* stats, const void* logits, const int
 void cross_entropy_sharded_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits,
                                const void* logits, const int32_t* targets, const void* stats, int ranks,
                                int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale,
-                               double soft_cap) {
+                               double soft_cap, double z_coeff, double* z_loss) {
   const float* x = static_cast<const float*>(logits);
   const float* f = static_cast<const float*>(stats);
   if (logits_type == DType::f64) {
     run_sharded(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets,
-                static_cast<const double*>(stats), ranks, rows, vocab, part, scale.get(), soft_cap);
+                static_cast<const double*>(stats), ranks, rows, vocab, part, scale.get(), soft_cap, z_coeff,
+                z_loss);
   } else if (is_half(grad_type)) {
     dispatch_half(grad_type, [&]<class G>() {
       run_sharded(loss, static_cast<G*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get(),
-                  soft_cap);
+                  soft_cap, z_coeff, z_loss);
     });
   } else {
     run_sharded(loss, static_cast<float*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get(),
-                soft_cap);
+                soft_cap, z_coeff, z_loss);
   }
 }
 
 void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* dlogits, const void* logits,
                        const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale,
-                       double soft_cap) {
+                       double soft_cap, double z_coeff, double* z_loss) {
   if (logits_type == DType::f64) {
     run(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets, rows, vocab,
-        scale.get(), soft_cap);
+        scale.get(), soft_cap, z_coeff, z_loss);
   } else if (is_half(grad_type)) {
     dispatch_half(grad_type, [&]<class G>() {
       run(loss, static_cast<G*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
-          scale.get(), soft_cap);
+          scale.get(), soft_cap, z_coeff, z_loss);
     });
   } else {
     run(loss, static_cast<float*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
-        scale.get(), soft_cap);
+        scale.get(), soft_cap, z_coeff, z_loss);
   }
 }
 

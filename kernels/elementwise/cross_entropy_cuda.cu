@@ -125,27 +125,34 @@ __device__ void zero_columns(G* dlogits, const RowChunks<N>& row) {
   });
 }
 
-/// One block for each row. `row_loss`: (rows).
+/// One block for each row. `row_loss`: (rows); with z_coeff above 0, followed by (rows) of the z-loss.
 template <int N, class T, class G, bool kCap>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, int64_t vocab, T cap,
-                  GradientScale by) {
+                  GradientScale by, double z_coeff) {
   const RowChunks<N> row(blockIdx.x, vocab, vocab);
   const int32_t target = load_one(targets, blockIdx.x);
   if (target < 0) {
     if (dlogits) zero_columns(dlogits, row);
-    if (threadIdx.x == 0) store_one(row_loss, blockIdx.x, 0.0);
+    if (threadIdx.x == 0) {
+      store_one(row_loss, blockIdx.x, 0.0);
+      if (z_coeff > 0) store_one(row_loss, gridDim.x + blockIdx.x, 0.0);
+    }
     return;
   }
   const T at_target = capped<kCap>(load_one(logits, row.first + target), cap);
   // The barriers in top_and_sum separate this read from the writes below.
   const TopSum<T> t = top_and_sum<N, kCap>(logits, row, cap, shared_memory<T>());
-  if (threadIdx.x == 0)
-    store_one(row_loss, blockIdx.x,
-              log(static_cast<double>(t.sum)) + static_cast<double>(t.top) - static_cast<double>(at_target));
+  double log_z = 0, slope = 1;  // logarithms in double are for one thread, but where the z-loss asks for them
+  if (threadIdx.x == 0 || z_coeff > 0) log_z = log(static_cast<double>(t.sum)) + static_cast<double>(t.top);
+  if (z_coeff > 0) slope += 2 * z_coeff * log_z;
+  if (threadIdx.x == 0) {
+    store_one(row_loss, blockIdx.x, log_z - static_cast<double>(at_target));
+    if (z_coeff > 0) store_one(row_loss, gridDim.x + blockIdx.x, z_coeff * log_z * log_z);
+  }
   if (!dlogits) return;
-  const T scale = T(by.get());
-  row_gradient<N, kCap>(dlogits, logits, row, cap, t.top, scale / t.sum, target, scale);
+  const double scale = by.get();
+  row_gradient<N, kCap>(dlogits, logits, row, cap, t.top, T(scale * slope) / t.sum, target, T(scale));
 }
 
 template <int N, class T, bool kCap>
@@ -166,7 +173,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int N, class T, class G, bool kCap>
 __global__ void __launch_bounds__(kThreads)
     sharded(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats, int ranks,
-            int64_t vocab, T cap, VocabColumns part, GradientScale by) {
+            int64_t vocab, T cap, VocabColumns part, GradientScale by, double z_coeff) {
   const int64_t row = blockIdx.x, rows = gridDim.x;
   const int32_t token = load_one(targets, row);
   double top = -INFINITY, sum = 0, at_target = 0;
@@ -179,11 +186,17 @@ __global__ void __launch_bounds__(kThreads)
     sum += of[1] * exp(static_cast<double>(of[0]) - top);
     at_target += of[2];
   }
-  if (threadIdx.x == 0) store_one(row_loss, row, token >= 0 ? log(sum) + top - at_target : 0);
+  double log_z = 0, slope = 1;
+  if (threadIdx.x == 0 || z_coeff > 0) log_z = log(sum) + top;
+  if (z_coeff > 0) slope += 2 * z_coeff * log_z;
+  if (threadIdx.x == 0) {
+    store_one(row_loss, row, token >= 0 ? log_z - at_target : 0);
+    if (z_coeff > 0) store_one(row_loss, rows + row, token >= 0 ? z_coeff * log_z * log_z : 0);
+  }
   if (!dlogits) return;
   if (token < 0) return zero_columns(dlogits, RowChunks<N>(row, vocab, vocab));
   row_gradient<N, kCap>(dlogits, logits, RowChunks<N>(row, vocab, part.columns), cap, static_cast<T>(top),
-                        static_cast<T>(by.get() / sum), token - part.first, static_cast<T>(by.get()));
+                        static_cast<T>(by.get() * slope / sum), token - part.first, static_cast<T>(by.get()));
   for (int64_t v = part.columns + threadIdx.x; v < vocab; v += blockDim.x)  // padding
     put(dlogits, row * vocab + v, compute_t<G>(0));
 }
@@ -235,7 +248,10 @@ void with_chunks(double soft_cap, std::initializer_list<const void*> pointers, F
   });
 }
 
-double* row_losses(Stream& s, int64_t rows) { return static_cast<double*>(scratch(s, rows * 8)); }
+/// Room for the losses of rows, and for their z-losses behind them.
+double* row_losses(Stream& s, int64_t rows, double z_coeff) {
+  return static_cast<double*>(scratch(s, (z_coeff > 0 ? 2 : 1) * rows * 8));
+}
 
 }  // namespace
 }  // namespace cuda
@@ -257,30 +273,32 @@ void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logit
 void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                                 const void* logits, const int32_t* targets, const void* stats, int ranks,
                                 int64_t rows, int64_t vocab, VocabColumns part, GradientScale scale,
-                                double soft_cap) {
-  double* row_loss = row_losses(s, rows);
+                                double soft_cap, double z_coeff, double* z_loss) {
+  double* row_loss = row_losses(s, rows, z_coeff);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     with_chunks<T>(soft_cap, {logits, dlogits}, [&]<int N, bool kCap>() {
       launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<N, T, G, kCap>, row_loss,
              static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, static_cast<const T*>(stats),
-             ranks, vocab, static_cast<T>(soft_cap), part, scale);
+             ranks, vocab, static_cast<T>(soft_cap), part, scale, z_coeff);
     });
   });
   add_losses(s, loss, row_loss, rows);
+  if (z_coeff > 0) add_losses(s, z_loss, row_loss + rows, rows);
 }
 
 void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* loss, void* dlogits,
                         const void* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-                        GradientScale scale, double soft_cap) {
-  double* row_loss = row_losses(s, rows);
+                        GradientScale scale, double soft_cap, double z_coeff, double* z_loss) {
+  double* row_loss = row_losses(s, rows, z_coeff);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     with_chunks<T>(soft_cap, {logits, dlogits}, [&]<int N, bool kCap>() {
       launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T),
              cuda::cross_entropy<N, T, G, kCap>, row_loss, static_cast<G*>(dlogits),
-             static_cast<const T*>(logits), targets, vocab, static_cast<T>(soft_cap), scale);
+             static_cast<const T*>(logits), targets, vocab, static_cast<T>(soft_cap), scale, z_coeff);
     });
   });
   add_losses(s, loss, row_loss, rows);
+  if (z_coeff > 0) add_losses(s, z_loss, row_loss + rows, rows);
 }
 
 void soft_cap_logits_cuda(Stream& s, DType t, void* logits, int64_t n, double soft_cap) {

@@ -170,6 +170,7 @@ void Decoder::look_up_cut(Step& step, const MicroBatch& mb, Tensor x) const {
 }
 
 void Decoder::look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
+  if (!step.params.trains(tokens_)) return;
   Gathered whole = gather_start(step, step.groups.row, dx, "gathered gradient");
   const GradBuffer to = step.params.accumulate(tokens_);  // a tied head has already written to it
   const auto backward = [&](Tensor table, bool accumulate) {
@@ -191,7 +192,7 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, dx, dx, d);
   if (config_.traits().scaled_embedding) scale_by(step.compute, dx, embedding_scale());
-  if (positions_ >= 0) {
+  if (positions_ >= 0 && step.params.trains(positions_)) {
     const GradBuffer to = step.params.accumulate(positions_);
     position_backward(step.compute, to.tensor, dx, step.row_map(mb), to.accumulate);
     step.params.grad_ready(positions_);
@@ -202,6 +203,7 @@ void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const 
 }
 
 void Decoder::look_up_backward(Step& step, const MicroBatch& mb, Tensor dx, int table) const {
+  if (!step.params.trains(table)) return;
   Tensor whole = gather_rows(step, dx, "gathered gradient");
   const GradBuffer to = step.params.accumulate(table);  // a tied head has already written to it
   embedding_backward(step.compute, to.tensor, whole, mb.tokens, vocab_, to.accumulate);

@@ -81,8 +81,10 @@ int64_t Head::chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab) 
 void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
                       Tensor grad) const {
   const Group& g = step.groups.inner();
+  // Drawn labels are for squares of the token losses' gradients alone.
+  const OutputZLoss z_loss = step.training && !mb.drawn ? mb.z_loss : OutputZLoss{};
   if (g.size() == 1 && !mb.drawn) {
-    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale(), soft_cap_);
+    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale(), soft_cap_, z_loss);
     return;
   }
   Tensor own =
@@ -103,7 +105,7 @@ void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor ta
     sample_labels(step.compute, labels, logits, targets, all, g.rank(), part_, random, soft_cap_);
   }
   cross_entropy_sharded(step.compute, mb.loss, grad, logits, labels, all, part_, mb.gradient_scale(),
-                        soft_cap_);
+                        soft_cap_, z_loss);
   if (mb.drawn) step.memory.release(labels);
   if (g.size() > 1) step.memory.release(all);
   step.memory.release(own);
@@ -167,10 +169,9 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
   Logits logits = make_logits(step, chunk);
   Tensor partial;
   GradBuffer to;
-  if (step.training) {
-    partial = partial_rows(step, dy, rows, "partial gradient");
-    to = step.params.accumulate(weight_);
-  }
+  const bool trains = step.training && step.params.trains(weight_);
+  if (step.training) partial = partial_rows(step, dy, rows, "partial gradient");
+  if (trains) to = step.params.accumulate(weight_);
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t n = std::min(chunk, rows - first);
     const Tensor x = whole.narrow(first, n), out = logits.values.narrow(0, n);
@@ -181,6 +182,7 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
     chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
     if (!step.training) continue;
     matmul(step.compute, partial.narrow(first, n), grad, weight);
+    if (!trains) continue;
     MatmulArgs outer;
     outer.trans_a = true;
     outer.accumulate = to.accumulate || first > 0;

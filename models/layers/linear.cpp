@@ -209,6 +209,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
 }
 
 void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {
+  if (!step.params.trains(weight_)) return;
   MatmulArgs args;
   args.trans_a = true;
   const GradBuffer to = step.params.accumulate(weight_, parts_);
@@ -218,7 +219,7 @@ void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {
 }
 
 void Linear::bias_backward(Step& step, Tensor dy) const {
-  if (bias_ < 0) return;
+  if (bias_ < 0 || !step.params.trains(bias_)) return;
   const GradBuffer to = step.params.accumulate(bias_, parts_);
   sum_rows(step.compute, to.tensor, dy, to.accumulate);
   step.params.grad_ready(bias_);

@@ -20,7 +20,7 @@ void Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& s
 }
 
 void Linear::expect_both(Step& step, Tensor dy) const {
-  if (step.fp8 && slot_ >= 0) step.fp8->expect_both(slot_, dy);
+  if (step.fp8 && slot_ >= 0 && step.params.trains(weight_)) step.fp8->expect_both(slot_, dy);
 }
 
 void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) const {

@@ -143,7 +143,14 @@ void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool fi
   const GradBuffer weight = step.params.accumulate(weight_);
   b.dweight = weight.tensor;
   b.accumulate = weight.accumulate;
-  if (bias_ >= 0) b.dbias = step.params.accumulate(bias_).tensor;
+  if (bias_ >= 0) {
+    const GradBuffer bias = step.params.accumulate(bias_);
+    b.dbias = bias.tensor;
+    if (bias.accumulate != weight.accumulate) {  // one of them is frozen: it follows the other
+      fill_zero(step.compute, bias.accumulate ? weight.tensor : bias.tensor);
+      b.accumulate = true;
+    }
+  }
   b.first = first;
   if (step.groups.column.size() > 1)
     cut_backward(step, b);

@@ -48,7 +48,8 @@ struct MicroBatch : RowSamples {
   /// Set if the label of each counted target is sampled from the model's logits: random numbers of the
   /// samples of `targets`, with rows set later (kernels/elementwise/sample_labels.h).
   std::optional<RowRandom> drawn;
-  Tensor loss;  ///< (1) f64: sum of token losses; added to
+  Tensor loss;         ///< (1) f64: sum of token losses; added to
+  OutputZLoss z_loss;  ///< z-loss on the model's output logits, in training
   int64_t rows() const { return batch * seq; }
   /// Multi-token prediction in training: (modules, B * seq) i32, the tokens that module k - 1 embeds, token i
   /// + k, and its targets, token i + k + 1, negative if not counted; and (1) f64, sum of their losses.
@@ -62,6 +63,7 @@ struct MicroBatch : RowSamples {
     mb.tokens = mtp_tokens.flat(k * rows(), {rows()});
     mb.targets = mtp_targets.flat(k * rows(), {rows()});
     mb.loss = mtp_loss;
+    mb.z_loss = {};
     const double weight = scale / static_cast<double>(modules);
     // Gradients with sampled labels are squared. The squares of the modules' gradients get the weight of
     // their losses.

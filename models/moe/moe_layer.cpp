@@ -336,8 +336,10 @@ void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor row
     parts.push_back({gate_up_bias_, -1, dhidden, {}});
   }
   if (at_once)
-    for (Part& p : parts) p.to = step.params.accumulate(p.id);
+    for (Part& p : parts)
+      if (step.params.trains(p.id)) p.to = step.params.accumulate(p.id);
   for (Part& p : parts) {
+    if (!step.params.trains(p.id)) continue;
     if (!at_once) p.to = step.params.accumulate(p.id);
     if (p.x.defined())
       experts_dw(step, p.to.tensor, p.slot, p.dy, p.x, c.groups, p.to.accumulate);

@@ -12,7 +12,8 @@ void Head::loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
   const Tensor weight = step.params.value(weight_);
   Logits logits = make_logits(step, chunk);
   GradBuffer to;
-  if (step.training) to = step.params.accumulate(weight_);
+  const bool trains = step.training && step.params.trains(weight_);
+  if (trains) to = step.params.accumulate(weight_);
   MatmulArgs project;
   project.trans_b = true;
   for (int64_t first = 0; first < rows; first += chunk) {
@@ -23,7 +24,7 @@ void Head::loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
     chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
     if (!step.training) continue;
     summa_outer(step, dy.narrow(first, n), grad, weight);
-    summa_weight(step, {to.tensor, to.accumulate || first > 0}, grad, x, /*swapped=*/false);
+    if (trains) summa_weight(step, {to.tensor, to.accumulate || first > 0}, grad, x, /*swapped=*/false);
   }
   release_logits(step, logits);
   if (step.training) weight_done(step);

@@ -22,7 +22,7 @@ void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
   std::optional<WeightSum3d> sum;
   if (step.training) {
     dpartial = summand_rows(step, way.rows, dy, "partial gradient");
-    sum.emplace(step, step.params.accumulate(weight_), weight_, 1);
+    if (step.params.trains(weight_)) sum.emplace(step, step.params.accumulate(weight_), weight_, 1);
   }
   const Tensor whole = ys.wait(step), weight = weights.wait(step);
   for (int64_t first = 0; first < rows; first += chunk) {
@@ -42,10 +42,12 @@ void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
     if (!step.training) continue;
     Gathered grads = gather_start(step, way.sum, grad, "gathered d logits");
     matmul(step.compute, dpartial.narrow(first * ranks, n * ranks), grads.wait(step), weight);
-    MatmulArgs outer;
-    outer.trans_a = true;
-    outer.accumulate = sum->accumulate() || first > 0;
-    matmul(step.compute, sum->summand(), grads.whole, x, outer);
+    if (sum) {
+      MatmulArgs outer;
+      outer.trans_a = true;
+      outer.accumulate = sum->accumulate() || first > 0;
+      matmul(step.compute, sum->summand(), grads.whole, x, outer);
+    }
     release_whole(step, grads.whole, grad);
   }
   release_whole(step, partial, logits.values);
@@ -53,7 +55,7 @@ void Head::loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const 
   release_whole(step, ys.whole, y);
   weights.release(step);
   if (!step.training) return;
-  sum->finish();
+  if (sum) sum->finish();
   weight_done(step);
   scatter_sum_start(step, way.rows, dy, dpartial).wait(step.compute);
   release_whole(step, dpartial, dy);

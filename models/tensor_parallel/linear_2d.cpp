@@ -14,6 +14,7 @@ void Linear::forward_2d(Step& step, Tensor y, Tensor x) const {
 void Linear::backward_2d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
   if (dx.defined()) summa_inner(step, dx, dy, weight(step));
   bias_backward(step, dy);
+  if (!step.params.trains(weight_)) return;
   const auto work = [this, dy, x](Step& s) {
     summa_weight(s, s.params.accumulate(weight_, parts_), x, dy, /*swapped=*/true);
     s.params.grad_ready(weight_);

@@ -39,7 +39,8 @@ void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
     w.release(step);
   }
   bias_backward(step, dy);
-  if (step.deferred) {
+  const bool trains = step.params.trains(weight_);
+  if (trains && step.deferred) {
     step.deferred->add(
         [this, dy, x](Step& s) {
           Gathered again =
@@ -48,7 +49,7 @@ void Linear::backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const {
           release_whole(s, again.whole, dy);
         },
         {dy, x});
-  } else {
+  } else if (trains) {
     weight_backward_3d(step, dys.wait(step), x);
   }
   dys.done.wait(step.compute);

@@ -79,6 +79,8 @@ struct OptimizerSettings : OptimizerHyperparameters {
   UpdateRule rule = UpdateRule::adamw;
   double muon_lr_scale = 1;  ///< learning rate of Muon's matrices relative to the others
   std::vector<OptimizerGroup> groups;
+  std::vector<std::string>
+      frozen;  ///< patterns of whole names: parameters without gradient, state and update
   SparsitySettings sparsity;
   bool freeze_routers = false;
   int64_t router_warmup = 0;  ///< first steps in which only routers move

@@ -1,5 +1,7 @@
 #include "parallel/optim/parameter_rule.h"
 
+#include <algorithm>
+
 #include "parallel/optim/optimizer.h"
 
 namespace ltrain {
@@ -25,7 +27,8 @@ bool name_matches(std::string_view pattern, std::string_view name) {
 
 ParameterRule rule_of(const OptimizerSettings& o, const RuleTarget& t) {
   ParameterRule r;
-  if (t.router && o.freeze_routers) {
+  const auto frozen = [&](const std::string& pattern) { return name_matches(pattern, t.name); };
+  if ((t.router && o.freeze_routers) || std::any_of(o.frozen.begin(), o.frozen.end(), frozen)) {
     r.rule = UpdateRule::still;
     r.decay = false;
     return r;

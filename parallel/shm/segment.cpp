@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 namespace ltrain::shm {
 namespace {
@@ -40,7 +41,7 @@ Fd new_memory_file(std::string* error) {
 
 std::string size_and_seal(const Fd& memory, int64_t bytes) {
   if (::ftruncate(memory.get(), bytes) != 0)
-    return fmt::format("ftruncate to {} bytes: {}", bytes, std::strerror(errno));
+    return fmt::format("ftruncate to {} bytes: {}{}", bytes, std::strerror(errno), limit_hint(errno));
   if (::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0)
     return fmt::format("F_ADD_SEALS: {}", std::strerror(errno));
   return "";

@@ -87,6 +87,7 @@ GradBuffer GradientReducer::accumulate(int id, int n) {
   LT_CHECK(declared.first == id && declared.count == n,
            "expected a gradient of a full unit of {} parameters, got {}", declared.count, n);
   const Bucket& b = layout_.bucket(declared.bucket);
+  if (!b.kind.rule.trains()) return accumulate_frozen(unit(layout_.parameter(id).unit), id, n);
   State& s = at(b);
   if (!s.all.defined()) {
     if (pending_.size() >= kInFlight) settle(kInFlight - 1);
@@ -121,10 +122,28 @@ GradBuffer GradientReducer::accumulate_wide(UnitState& u, int id, int n) {
   return {to, accumulate};
 }
 
+/// Kernels of norms and biases compute a gradient beside what goes on to the layers before: it goes to memory
+/// that nobody reads.
+GradBuffer GradientReducer::accumulate_frozen(UnitState& u, int id, int n) {
+  const bool accumulate = u.wide.defined();
+  if (!accumulate) {
+    Shape shape = layout_.parameter(id).spec.shape;
+    for (int i = id + 1; i < id + n; ++i) shape.dims[0] += layout_.parameter(i).spec.shape[0];
+    u.wide = c_.memory.allocate(MemoryKind::temporaries, "gradient of a frozen parameter",
+                                c_.precision.wide(), shape);
+  }
+  return {u.wide, accumulate};
+}
+
 void GradientReducer::ready(int id) {
   const auto& p = layout_.parameter(id);
   UnitState& u = unit(p.unit);
   const Bucket& b = layout_.bucket(p.bucket);
+  if (!b.kind.rule.trains()) {
+    if (u.wide.defined()) c_.memory.release(u.wide);
+    u.wide = Tensor();
+    return;
+  }
   State& s = at(b);
   LT_CHECK(s.pending > 0,
            "expected one completion of the gradient of {} for each micro-batch, got one too many",

@@ -61,9 +61,11 @@ class GradientReducer {
     AsyncHandle done, summed;  // first level, second level
   };
   struct UnitState {
-    bool touched = false;            // has a contribution
-    bool adding = false;             // `wide` has contributions
-    Tensor wide;                     // 16-bit gradients: f32 sum of one micro-batch's contributions
+    bool touched = false;  // has a contribution
+    bool adding = false;   // `wide` has contributions
+    /// 16-bit gradients: f32 sum of one micro-batch's contributions. Frozen units: gradients that a backward
+    /// cannot leave out, until the unit is ready.
+    Tensor wide;
     TensorRecord* record = nullptr;  // meta: placement of the unit
   };
   struct Pending {  // a reduction in flight into a bucket's piece
@@ -77,6 +79,7 @@ class GradientReducer {
 
   bool widens() const { return c_.precision.grad != c_.precision.wide(); }
   GradBuffer accumulate_wide(UnitState& u, int id, int n);
+  GradBuffer accumulate_frozen(UnitState& u, int id, int n);
   void reduce(const Bucket& b);
   void collect(const Bucket& b);
   void place_as_part(const Bucket& b);

@@ -8,7 +8,7 @@ namespace ltrain {
 namespace {
 
 RuleTarget target_of(const ParameterSpec& s) {
-  return {s.name, s.is_matrix(), s.embedding, s.decay, s.router};
+  return {s.name, s.is_matrix(), s.embedding, s.decay, s.router, s.is_stack()};
 }
 
 }  // namespace
@@ -22,6 +22,8 @@ int ParameterLayout::add(std::vector<ParameterSpec> unit, int segment) {
   for (ParameterSpec& spec : unit) {
     if (spec.slice.global.rank == 0) spec.slice = Slice::whole(spec.shape);
     if (spec.matrix.rank == 0) spec.matrix = spec.slice.global;
+    if (spec.matrix.rank > 2)
+      spec.matrix = {spec.matrix[spec.matrix.rank - 2], spec.matrix[spec.matrix.rank - 1]};
     for (const Parameter& p : parameters_)
       LT_CHECK(p.spec.name != spec.name || common_elements(p.spec.slice, spec.slice) == 0,
                "expected one declaration of parameter {}, got a second one with common elements", spec.name);
@@ -56,10 +58,11 @@ void ParameterLayout::choose_rules(const OptimizerSettings& optimizer) {
       const bool coded = optimizer_of(a.rule).coded_states();
       if (a.rule != b.rule || (coded && !(a == b)))
         fail(ExitCode::usage,
-             "optimizer.groups: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
+             "{}: {} has {} and {} has {}{}, and they are parts of one matrix, whose parts "
              "have one "
              "rule; match both",
-             first.spec.name, update_rule_name(a.rule), parameter(id).spec.name, update_rule_name(b.rule),
+             a.trains() && b.trains() ? "optimizer.groups" : "optimizer.frozen", first.spec.name,
+             update_rule_name(a.rule), parameter(id).spec.name, update_rule_name(b.rule),
              coded ? " of other settings" : "");
     }
   }

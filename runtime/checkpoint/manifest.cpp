@@ -236,6 +236,7 @@ std::string manifest_to_json(const Manifest& m) {
     root["loss_scale"] = {{"scale", i.loss_scale->scale},
                           {"good_steps", i.loss_scale->good_steps},
                           {"hysteresis", i.loss_scale->hysteresis}};
+  if (i.eval_loss) root["eval_loss"] = number_json(*i.eval_loss);
   if (i.earlier_updates > 0) root["earlier_updates"] = i.earlier_updates;
   if (i.data) root["data"] = identity_json(*i.data);
   if (!i.written_by.empty()) root["written_by"] = i.written_by;
@@ -278,6 +279,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   if (root.contains("written_by")) i.written_by = o.text("written_by");
   i.loss = o.number("loss");
   i.grad_norm = o.number("grad_norm");
+  if (root.contains("eval_loss")) i.eval_loss = o.number("eval_loss");
   i.healthy = o.truth("healthy");
   i.recipe = o.text("recipe");
   const json& model = o.get("model");

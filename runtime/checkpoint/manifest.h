@@ -27,6 +27,7 @@ struct CheckpointInfo {
   std::optional<LossScaleState> loss_scale;  ///< for runs with loss scaling
   double loss = 0;                           ///< loss of the last step
   double grad_norm = 0;                      ///< gradient norm of the last step
+  std::optional<double> eval_loss;           ///< mean over the held-out sets of an evaluation at `step`
   bool healthy =
       /// Loss, gradient norm and state are finite; a save sets it false if the loss or gradient norm is not.
       true;

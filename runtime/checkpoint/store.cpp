@@ -3,7 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/fault_point.h"
@@ -192,11 +196,50 @@ std::vector<std::string> sweep_debris(const std::string& folder) {
   return removed;
 }
 
-std::vector<std::string> rotate(const std::string& folder, int64_t keep) {
+const Candidate* best_checkpoint(const std::vector<Candidate>& found) {
+  const Candidate* best = nullptr;
+  for (const Candidate& c : found) {
+    if (!c.error.empty() || !c.manifest.info.healthy || !c.manifest.info.eval_loss) continue;
+    const double loss = *c.manifest.info.eval_loss;
+    if (!std::isfinite(loss)) continue;
+    if (best && (loss > *best->manifest.info.eval_loss ||
+                 (loss == *best->manifest.info.eval_loss && c.step() > best->step())))
+      continue;
+    best = &c;
+  }
+  return best;
+}
+
+std::string link_best(const std::string& folder, bool keep_best) {
+  const std::string link = folder + "/" + kBestLink;
+  std::error_code error;
+  const std::string before = std::filesystem::read_symlink(link, error);
+  const bool is_link = !error;
+  if (!keep_best) {
+    if (is_link && !path_exists(link)) ::unlink(link.c_str());
+    return "";
+  }
+  const std::vector<Candidate> all = list_checkpoints(folder);
+  const Candidate* best = best_checkpoint(all);
+  if (!best) {
+    if (is_link && !path_exists(link)) ::unlink(link.c_str());
+    return "";
+  }
+  if (before == best->name) return "";
+  const std::string fresh = fmt::format("{}.tmp-{}", link, getpid());
+  ::unlink(fresh.c_str());
+  if (::symlink(best->name.c_str(), fresh.c_str()) != 0 || ::rename(fresh.c_str(), link.c_str()) != 0)
+    fail(ExitCode::storage, "{}: cannot be linked to {}: {}", link, best->name, std::strerror(errno));
+  sync_folder(folder);
+  return best->name;
+}
+
+std::vector<std::string> rotate(const std::string& folder, int64_t keep, bool keep_best) {
   if (keep <= 0) return {};
   keep = std::max<int64_t>(keep, 2);
   std::vector<const Candidate*> old;
   const std::vector<Candidate> all = list_checkpoints(folder);
+  const Candidate* best = keep_best ? best_checkpoint(all) : nullptr;
   int64_t healthy = 0;
   bool newest = true;
   for (const Candidate& c : all) {
@@ -205,7 +248,7 @@ std::vector<std::string> rotate(const std::string& folder, int64_t keep) {
     const bool kept = newest || (counts && healthy < keep);
     healthy += counts;
     newest = false;
-    if (!kept && !c.pinned) old.push_back(&c);
+    if (!kept && !c.pinned && &c != best) old.push_back(&c);
   }
   std::reverse(old.begin(), old.end());
   std::vector<std::string> removed;

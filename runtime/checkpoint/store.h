@@ -16,7 +16,8 @@ namespace ltrain {
 std::string checkpoint_name(int64_t step);  ///< "step-00000100"
 inline const char* kManifestFile = "manifest.json";
 inline const char* kCommitFile = "COMMIT";
-inline const char* kPinFile = "KEEP";  ///< created by a user to protect the checkpoint from rotation
+inline const char* kBestLink = "best";  ///< symbolic link to the checkpoint with the lowest held-out loss
+inline const char* kPinFile = "KEEP";   ///< created by a user to protect the checkpoint from rotation
 
 /// Contents of COMMIT for a manifest's text.
 std::string commit_record(const std::string& manifest_text);
@@ -76,8 +77,15 @@ int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun);
 /// Removes remains of interrupted saves and deletions, and returns their names. The caller must hold the
 /// folder's lock.
 std::vector<std::string> sweep_debris(const std::string& folder);
+/// Healthy checkpoint with the lowest held-out loss, the earliest of equal ones; null: none was evaluated.
+const Candidate* best_checkpoint(const std::vector<Candidate>& found);
+
 /// Removes old checkpoints, oldest first: healthy ones beyond `keep` (at least 2; 0: all), and unhealthy ones
-/// older than the newest. Never removes pinned or unreadable ones. Returns their names.
-std::vector<std::string> rotate(const std::string& folder, int64_t keep);
+/// older than the newest. Never removes pinned or unreadable ones, nor with `keep_best` the best one. Returns
+/// their names.
+std::vector<std::string> rotate(const std::string& folder, int64_t keep, bool keep_best = false);
+/// With `keep_best`, points the link `best` in the folder to the best checkpoint. Removes a link whose
+/// checkpoint is gone. Returns the name of the checkpoint if the link changed, else "".
+std::string link_best(const std::string& folder, bool keep_best);
 
 }  // namespace ltrain

@@ -73,7 +73,8 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
                      const OptimizerSettings& optimizer) {
   const auto refuse = [&](const std::string& what) {
     fail(ExitCode::usage,
-         "{}: {}: it was saved with another optimizer.kind or optimizer.groups; make the recipe agree, or "
+         "{}: {}: it was saved with another optimizer.kind, optimizer.groups or optimizer.frozen; make the "
+         "recipe agree, or "
          "take its weights alone, by checkpoint.load.path, in another output_dir",
          reader.path(), what);
   };
@@ -184,7 +185,8 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   parameters_.offload_states(true);
   const std::string averages = state_name(kAverage, "");
   reader.finish(control_, stream_, [&](const std::string& name) {
-    return !of_frozen_router(name) && !name.starts_with(averages) && !is_error(name) && name != kFp8History;
+    return !of_frozen_parameter(name) && !name.starts_with(averages) && !is_error(name) &&
+           name != kFp8History;
   });
   parameters_.publish_loaded();
   if (no_average) {
@@ -229,9 +231,15 @@ bool TrainingState::resume_errors(const CheckpointReader& reader, TensorReader& 
   return none;
 }
 
-/// Returns whether `name` is a router state that this run does not keep.
-bool TrainingState::of_frozen_router(const std::string& name) const {
-  if (!recipe_.train.freeze_router || !name.starts_with("optimizer/")) return false;
+/// Returns whether `name` is a state that this run does not keep.
+bool TrainingState::of_frozen_parameter(const std::string& name) const {
+  constexpr std::string_view kStates = "optimizer/";
+  if (!name.starts_with(kStates)) return false;
+  const size_t parameter = name.find('/', kStates.size());  // optimizer/STATE/PARAMETER
+  if (parameter != name.npos)
+    for (const std::string& pattern : recipe_.optimizer.frozen)
+      if (name_matches(pattern, std::string_view(name).substr(parameter + 1))) return true;
+  if (!recipe_.train.freeze_router) return false;
   for (int64_t i = 0; i < recipe_.model.all_layers(); ++i)
     if (name.ends_with("/" + moe_prefix(recipe_.model, i) + ".gate.weight")) return true;
   return false;
@@ -263,6 +271,7 @@ std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, M
   o.planned_saves = saves_to_come(recipe_, step, end);
   o.folder = checkpoint_folder(recipe_);
   o.keep_latest = recipe_.checkpoint.keep_latest;
+  o.keep_best = recipe_.checkpoint.keep_best;
   o.async_save = recipe_.checkpoint.async_save;
   o.begun = begun_;
   o.last_step = end;
@@ -281,6 +290,11 @@ void TrainingState::note_health(double loss, double grad_norm) {
   grad_norm_ = grad_norm;
 }
 
+void TrainingState::note_evaluation(int64_t step, double loss) {
+  evaluated_step_ = step;
+  eval_loss_ = loss;
+}
+
 void TrainingState::note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale) {
   skipped_steps_ = skipped_steps;
   loss_scale_ = loss_scale;
@@ -296,6 +310,7 @@ void TrainingState::save(int64_t step, const DataPosition& position) {
   info.seed = recipe_.seed;
   info.loss = loss_;
   info.grad_norm = grad_norm_;
+  if (evaluated_step_ == step) info.eval_loss = eval_loss_;
   info.skipped_steps = skipped_steps_;
   info.earlier_updates = earlier_updates_;
   info.loss_scale = loss_scale_;

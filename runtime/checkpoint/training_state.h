@@ -72,6 +72,8 @@ class TrainingState {
 
   /// Sets the health of the last step. Only finite states are saved.
   void note_health(double loss, double grad_norm);
+  /// Mean loss of the held-out sets at `step`. A save of that step records it.
+  void note_evaluation(int64_t step, double loss);
   /// Sets the number of steps without an update and the loss scale for later saves.
   void note_skips(int64_t skipped_steps, const std::optional<LossScaleState>& loss_scale);
   /// Saves the state after `step`, in the background unless async_save is false. If an element is not finite,
@@ -92,13 +94,15 @@ class TrainingState {
   const data::DataIdentity& identity();
   Resumed read(CheckpointReader& reader);
   bool resume_errors(const CheckpointReader& reader, TensorReader& tensors);
-  bool of_frozen_router(const std::string& name) const;
+  bool of_frozen_parameter(const std::string& name) const;
   const Recipe& recipe_;
   ParameterStore& parameters_;
   Communicator& control_;
   Stream& stream_;
   int rank_;
   double loss_ = 0, grad_norm_ = 0;
+  int64_t evaluated_step_ = -1;
+  double eval_loss_ = 0;
   int64_t skipped_steps_ = 0, earlier_updates_ = 0;
   std::optional<LossScaleState> loss_scale_;
   int64_t last_committed_ = 0, begun_ = 0;

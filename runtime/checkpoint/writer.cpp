@@ -149,6 +149,7 @@ void CheckpointWriter::prepare() {
             fmt::format("{}: removed {}, left by a save that did not finish", options_.folder, name));
       // Rotation needs room for the checkpoints it keeps and the one being written.
       int64_t count = options_.keep_latest > 0 ? std::max<int64_t>(options_.keep_latest, 2) + 1 : 1;
+      if (options_.keep_latest > 0 && options_.keep_best) ++count;
       if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
       const int64_t have = free_bytes(options_.folder),
                     old = options_.keep_latest > 0 ? removable_bytes(there, options_.begun) : 0;
@@ -370,8 +371,11 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   // 4. Older checkpoints may be removed only now that a newer one is committed.
   if (rank == 0 && report.ok) {
     try {
-      for (const std::string& name : rotate(options_.folder, options_.keep_latest))
+      for (const std::string& name : rotate(options_.folder, options_.keep_latest, options_.keep_best))
         report.notes.push_back("rotation removed " + name);
+      if (const std::string best = link_best(options_.folder, options_.keep_best); !best.empty())
+        report.notes.push_back(
+            fmt::format("{} has the lowest held-out loss: the link {} points to it", best, kBestLink));
     } catch (const Error& e) {
       report.notes.push_back(std::string("rotation failed: ") + e.what());
     }

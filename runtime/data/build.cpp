@@ -93,7 +93,7 @@ class Sink {
   Sink(const BuildOptions& options, const Tokenizer& tokenizer) : split_(options.split) {
     for (const std::string& prefix : output_prefixes(options))
       parts_.push_back(std::make_unique<DatasetWriter>(prefix, tokenizer, options.append_eot, options.force,
-                                                       options.prepend_bos));
+                                                       options.prepend_bos, options.split_special_tokens));
   }
 
   void put(const Encoded& encoded) {
@@ -181,6 +181,7 @@ std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options) {
          options.path.empty() || options.tokenizer != "huggingface"
              ? "The tokenizer " + options.tokenizer + " has none"
              : options.path + " has no tokenizer_config.json beside it that says bos_token");
+  tokenizer->set_split_special_tokens(options.split_special_tokens);
   return tokenizer;
 }
 

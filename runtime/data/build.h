@@ -22,7 +22,8 @@ struct BuildOptions {
   int workers = 0;  ///< 0: one per core
   RecordOptions records;
   bool append_eot = true, prepend_bos = false;
-  std::vector<double> split;  ///< shares of train, val and optionally test; empty: one dataset
+  bool split_special_tokens = false;  ///< special tokens in text are text
+  std::vector<double> split;          ///< shares of train, val and optionally test; empty: one dataset
   bool force = false;
   int64_t chunk_bytes = 1 << 20;
   std::function<void(const BuildProgress&)> progress;  ///< called after each chunk

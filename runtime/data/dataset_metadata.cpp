@@ -58,6 +58,7 @@ std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
   j["eot"] = info.eot;
   j["append_eot"] = append_eot;
   if (info.bos >= 0) j["bos"] = info.bos;  // begins each document
+  if (info.split_special_tokens) j["split_special_tokens"] = true;
   j["type"] = token_type_name(info.type);
   j["documents"] = info.documents;
   j["sequences"] = info.sequences;
@@ -96,6 +97,12 @@ void read_sidecar(SourceInfo& info) {
   info.eot = integer(j, path, "eot", -1, info.vocab_size - 1);
   info.max_token = integer(j, path, "max_token", -1, info.vocab_size - 1);
   if (j.contains("bos")) info.bos = integer(j, path, "bos", 0, info.vocab_size - 1);
+  if (const auto it = j.find("split_special_tokens"); it != j.end()) {
+    if (!it->is_boolean())
+      fail(ExitCode::data, "{}: split_special_tokens is {}, expected true or false", path,
+           printable(it->dump(), 60));
+    info.split_special_tokens = it->get<bool>();
+  }
   info.has_sidecar = true;
 }
 

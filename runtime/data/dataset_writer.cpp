@@ -51,7 +51,7 @@ void refuse_overwrite(const std::string& prefix, bool force) {
 }
 
 DatasetWriter::DatasetWriter(std::string prefix, const Tokenizer& tokenizer, bool append_eot, bool force,
-                             bool prepend_bos)
+                             bool prepend_bos, bool split_special_tokens)
     : append_eot_(append_eot),
       prepend_bos_(prepend_bos),
       force_(force),
@@ -64,6 +64,7 @@ DatasetWriter::DatasetWriter(std::string prefix, const Tokenizer& tokenizer, boo
   info_.vocab_size = tokenizer.vocab_size();
   info_.eot = tokenizer.eot();
   info_.bos = prepend_bos ? tokenizer.bos() : -1;
+  info_.split_special_tokens = split_special_tokens;
   info_.type = info_.vocab_size < kMegatronU16Limit ? TokenType::u16 : TokenType::i32;
   XXH3_64bits_reset(hash_.get());
 }

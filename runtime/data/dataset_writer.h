@@ -18,7 +18,7 @@ class DatasetWriter {
  public:
   /// Element type: u16 for a vocabulary below 65500 (Megatron's rule), else i32.
   DatasetWriter(std::string prefix, const Tokenizer& tokenizer, bool append_eot, bool force,
-                bool prepend_bos = false);
+                bool prepend_bos = false, bool split_special_tokens = false);
 
   /// Adds tokens to the current document.
   void add(const int32_t* tokens, int64_t count);

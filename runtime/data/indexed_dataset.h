@@ -28,7 +28,8 @@ struct SourceInfo {
   bool has_sidecar = false;
   std::string tokenizer, tokenizer_hash, bin_hash;
   int64_t vocab_size = -1, eot = -1, max_token = -1;
-  int64_t bos = -1;  ///< token that begins each document; -1: none
+  int64_t bos = -1;                   ///< token that begins each document; -1: none
+  bool split_special_tokens = false;  ///< the build treated special tokens in text as text
 
   /// Number of samples of seq_length + 1 tokens, each starting seq_length after the previous one.
   int64_t samples(int64_t seq_length) const { return tokens < 1 ? 0 : (tokens - 1) / seq_length; }

@@ -353,8 +353,9 @@ class Job::Impl {
     return stop_ ? stop_ : signal;
   }
 
-  /// Returns the exit code of the run's cause if it is known, else that of the exception.
-  ExitCode fail(const std::exception& e) {
+  /// Returns the exit code of the run's cause if it is known, else that of the exception. `said`: set if the
+  /// printed verdict has the text of the exception.
+  ExitCode fail(const std::exception& e, bool& said) {
     if (!client_) return exit_code_of(e);
     if (!std::exchange(told_, true)) client_->send_error(exit_code_of(e), as_error(e).what());
     if (coordinator_) {
@@ -368,6 +369,7 @@ class Job::Impl {
       while (!end_said() && steady_now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     const Verdict v = coordinator_ ? coordinator_->verdict() : Verdict{};
+    said = v.failed && v.text == as_error(e).what();
     std::lock_guard lock(mutex_);
     leaving_ = true;
     return v.failed ? v.code : end_said_ ? end_code_ : exit_code_of(e);
@@ -466,7 +468,9 @@ void Job::section(const std::string& name, int64_t step) { impl_->section(name, 
 StopRequest Job::stop_requested() const { return impl_->stop_requested(); }
 void Job::abandon(const std::exception& e) { impl_->abandon(e); }
 void Job::fail(const std::exception& e) {
-  const ExitCode code = impl_->fail(e);
+  bool said = false;
+  const ExitCode code = impl_->fail(e, said);
+  if (said) throw Error(code, "");
   if (code != exit_code_of(e)) throw Error(code, as_error(e).what());
   throw;
 }

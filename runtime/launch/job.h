@@ -78,6 +78,7 @@ class Job {
   /// Reports the failure of this rank to the coordinator, which ends the others. Then, after at most 2 s,
   /// rethrows the exception, with the exit code of the run's cause if that differs: a rank that lost its
   /// peers because one of them has no data must not say "start again". Call it inside the catch block.
+  /// The rethrown Error has no text if the printed verdict of the run has it.
   [[noreturn]] void fail(const std::exception& e);
   /// Ends this rank on purpose (done, or preempted after a save). The rank that hosts the coordinator waits
   /// for the goodbyes of the others. Throws rank_lost if one of them fails instead.

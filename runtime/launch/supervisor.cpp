@@ -408,14 +408,23 @@ class Supervisor {
       if (code != ExitCode::done) print_line("ltrain: " + exit_code_text(static_cast<int>(code)));
       return static_cast<int>(code);
     }
-    for (size_t i = 0; i < v.lines.size(); ++i)
-      print_line((i == 0 ? "ltrain: run failed: " : "  ") + v.lines[i]);
+    const std::vector<std::string> lines = v.lines_after(shown_by_rank_0(v.text));
+    for (size_t i = 0; i < lines.size(); ++i) print_line((i == 0 ? "ltrain: run failed: " : "  ") + lines[i]);
     std::string last = "ltrain: " + exit_code_text(static_cast<int>(v.code));
     const int local = v.rank - o_.node * o_.ranks;
     if (local >= 0 && local < o_.ranks && !children_[static_cast<size_t>(local)].log_path.empty())
       last += "; log of the rank: " + children_[static_cast<size_t>(local)].log_path;
     print_line(last);
     return static_cast<int>(v.code);
+  }
+
+  /// Rank 0's stderr is the terminal: what it ended with was read there.
+  bool shown_by_rank_0(const std::string& text) const {
+    for (int i = 0; i < o_.ranks; ++i)
+      if (rank_of(i) == 0)
+        return !text.empty() &&
+               children_[static_cast<size_t>(i)].tail.find(printable_lines(text)) != std::string::npos;
+    return false;
   }
 
   bool all_said_goodbye() const {

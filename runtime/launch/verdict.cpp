@@ -57,6 +57,13 @@ std::string hosts(const std::vector<int>& list, const std::function<std::string(
 
 }  // namespace
 
+std::vector<std::string> Verdict::lines_after(bool text_was_shown) const {
+  std::vector<std::string> out = lines;
+  if (text_was_shown && !text.empty() && !out.empty() && out[0].ends_with(text))
+    out[0].replace(out[0].size() - text.size(), text.size(), "its error is above");
+  return out;
+}
+
 Verdict make_verdict(const std::vector<Failure>& failures, const std::function<std::string(int)>& host,
                      const std::function<std::string(int)>& where) {
   const Failure* root = nullptr;
@@ -70,8 +77,8 @@ Verdict make_verdict(const std::vector<Failure>& failures, const std::function<s
   if (root->kind == Failure::Kind::missing)
     v.lines.push_back("rendezvous failed: " + root->text);
   else if (root->kind == Failure::Kind::error)
-    v.lines.push_back(
-        fmt::format("rank {} on host {} failed{}: {}", root->rank, host(root->rank), at, root->text));
+    v.lines.push_back(fmt::format("rank {} on host {} failed{}: {}", root->rank, host(root->rank), at,
+                                  v.text = root->text));
   else
     v.lines.push_back(fmt::format("rank {} on host {} {}{}", root->rank, host(root->rank), root->text,
                                   root->kind == Failure::Kind::overrun ? "" : at));

@@ -23,6 +23,10 @@ struct Verdict {
   ExitCode code = ExitCode::done;
   int rank = -1;                   ///< first rank that failed
   std::vector<std::string> lines;  ///< for the user; the first names rank, host, error and location
+  std::string text;                ///< text of the error, with which the first line ends
+
+  /// The same lines for a user who has read `text` before: the first line refers to it.
+  std::vector<std::string> lines_after(bool text_was_shown) const;
 };
 
 /// `failures`: at least one, in the order of arrival. `host` and `where` describe a rank. `where` returns an

@@ -106,24 +106,31 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
     group.rule = g.kind;
     o.groups.push_back(std::move(group));
   }
+  o.frozen = from.frozen;
   o.sparsity = r.sparsity;
   return o;
 }
 
 void check_optimizer_of(const Recipe& r) {
-  if (r.optimizer.groups.empty()) return;
+  if (r.optimizer.groups.empty() && r.optimizer.frozen.empty()) return;
   const GroupSet alone;
   ParameterStore store;
   const Decoder decoder(r.model, store, alone.groups(), {});
-  for (const ParameterGroup& g : r.optimizer.groups) {
-    bool found = false;
-    for (int id = 0; id < store.count(); ++id) found = found || name_matches(g.match, store.spec(id).name);
-    if (found) continue;
+  const auto require_match = [&](const std::string& pattern, const char* key) {
+    for (int id = 0; id < store.count(); ++id)
+      if (name_matches(pattern, store.spec(id).name)) return;
     fail(ExitCode::usage,
-         "optimizer.groups: match: {} matches no parameter; names are such as {}, {} and {}, and * stands "
-         "for any characters",
-         g.match, store.spec(0).name, store.spec(store.count() / 2).name, store.spec(store.count() - 1).name);
-  }
+         "{}{} matches no parameter; names are such as {}, {} and {}, and * stands for any characters", key,
+         pattern, store.spec(0).name, store.spec(store.count() / 2).name, store.spec(store.count() - 1).name);
+  };
+  for (const ParameterGroup& g : r.optimizer.groups) require_match(g.match, "optimizer.groups: match: ");
+  for (const std::string& pattern : r.optimizer.frozen) require_match(pattern, "optimizer.frozen: ");
+  const OptimizerSettings settings = optimizer_settings(r);
+  for (int id = 0; id < store.count(); ++id)
+    if (store.rule_with(id, settings).trains()) return;
+  fail(ExitCode::usage,
+       "optimizer.frozen: its {} pattern{} match all {} parameters, and nothing is left to train",
+       r.optimizer.frozen.size(), r.optimizer.frozen.size() == 1 ? "" : "s", store.count());
 }
 
 DispatchOptions dispatch_options(const Recipe& r) {
@@ -165,6 +172,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.seed = static_cast<uint64_t>(r.seed);
   o.clip_grad = r.train.clip_grad;
   o.skip_grad_norm = r.train.skip_grad_norm;
+  o.z_loss_coeff = r.train.z_loss_coeff;
   o.stop_loss = r.train.stop_loss;
   if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
   o.products = matmul_precision_at(r, 1);

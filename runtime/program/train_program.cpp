@@ -51,9 +51,10 @@ namespace {
 int64_t router_layers(const ModelConfig& m) { return m.moe.num_experts > 0 ? m.all_layers() : 0; }
 
 /// Number of values that a step sums over all ranks: the loss, ranks that ask to stop, squared gradients by
-/// segment, router sums, and the loss of multi-token prediction.
-int64_t sum_count(const ModelConfig& m) {
-  return 2 + Decoder::segments(m) + router_layers(m) * moe_sums(m.moe.num_experts) +
+/// segment, router sums, the z-loss, and the loss of multi-token prediction.
+int64_t sum_count(const ProgramOptions& o) {
+  const ModelConfig& m = o.model;
+  return 2 + Decoder::segments(m) + router_layers(m) * moe_sums(m.moe.num_experts) + (o.z_loss_coeff > 0) +
          (m.num_nextn_predict_layers > 0);
 }
 
@@ -71,7 +72,7 @@ int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut, int64_t 
   const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
   const int64_t experts = o.model.moe.num_experts,
                 counts = experts > 0 ? expert_ranks * (experts + 1) * 8 : 0;
-  return std::max<int64_t>({batch, logits, counts, sum_count(o.model) * 8});
+  return std::max<int64_t>({batch, logits, counts, sum_count(o) * 8});
 }
 
 /// Number of staging slots: one per micro-batch on the device, and at least two, so that the host prepares
@@ -142,12 +143,15 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   if (options.position_ids) position_ids_ = constant("position ids", DType::i32, {places_, rows});
   const int64_t segments = Decoder::segments(options.model);
   const int64_t routers = router_layers(options.model), router_sums = moe_sums(options.model.moe.num_experts);
-  sums_ = constant("loss and norm", DType::f64, {sum_count(options.model)});
+  sums_ = constant("loss and norm", DType::f64, {sum_count(options)});
   loss_ = place_apart(device_.compute, sums_.flat(0, {1}), "loss");
   squares_ = place_apart(device_.compute, sums_.flat(2, {segments}), "squares of gradients");
   if (routers > 0)
     experts_ =
         place_apart(device_.compute, sums_.flat(2 + segments, {routers, router_sums}), "sums of routers");
+  if (options.z_loss_coeff > 0)
+    z_loss_ = place_apart(
+        device_.compute, sums_.flat(2 + segments + (routers > 0 ? routers * router_sums : 0), {1}), "z-loss");
   if (options.model.num_nextn_predict_layers > 0)
     mtp_loss_ = place_apart(device_.compute, sums_.flat(sums_.elements() - 1, {1}), "loss of later tokens");
   if (routers > 0 && options.for_training && options.model.moe.balance == BalanceLoss::hf) {
@@ -251,6 +255,7 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.target_samples = mb.sample_index;
   mb.loss = loss_;
+  mb.z_loss = {options_.z_loss_coeff, z_loss_};
   if (const int64_t n = modules_of(options_) * rows; n > 0) {
     mb.mtp_tokens = mtp_tokens_.flat(place * n, {n});
     mb.mtp_targets = mtp_targets_.flat(place * n, {n});
@@ -337,20 +342,21 @@ void TrainProgram::reduce_sums(const char* reading) {
   if (s.meta()) {
     // A stage without a head adds 0 to the loss. Each stage has its own gradients.
     if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
-    for (const Tensor& t : {loss_, squares_, experts_, mtp_loss_}) {
+    for (const Tensor& t : {loss_, squares_, experts_, z_loss_, mtp_loss_}) {
       if (!t.defined()) continue;
       if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
       place_set(s, t, Axis::pipeline, Placement::P());
     }
     // Every rank of the inner axis has the full value, so only one adds it.
     const Axis inner = g.mesh.inner_axis();
-    for (const Tensor& t : {loss_, experts_, mtp_loss_})
+    for (const Tensor& t : {loss_, experts_, z_loss_, mtp_loss_})
       if (t.defined() && t.record->place[inner] == Placement::R()) place_set(s, t, inner, Placement::P());
     place(s, "sums", Rule::linear, {sums_}, {loss_, squares_});
-    if (experts_.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, experts_});
-    if (mtp_loss_.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, mtp_loss_});
+    for (const Tensor& t : {experts_, z_loss_, mtp_loss_})
+      if (t.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, t});
   } else if (g.inner().rank() != 0) {
     fill_zero(s, loss_);
+    if (z_loss_.defined()) fill_zero(s, z_loss_);
     if (mtp_loss_.defined()) fill_zero(s, mtp_loss_);
     if (experts_.defined() && options_.expert_tensor) fill_zero(s, experts_);
   }
@@ -402,7 +408,7 @@ std::vector<double> TrainProgram::read_sums() {
 void TrainProgram::clear_sums() {
   fill_zero(device_.compute, sums_);
   if (device_.compute.meta())
-    for (const Tensor& t : {loss_, squares_, experts_, mtp_loss_})
+    for (const Tensor& t : {loss_, squares_, experts_, z_loss_, mtp_loss_})
       if (t.defined()) place_zero(t);
 }
 
@@ -519,6 +525,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     for (int64_t i = 0; i < squares_.elements(); ++i) squares += sums[static_cast<size_t>(2 + i)];
     result.experts = expert_statistics(sums);
     result.loss = result.tokens > 0 ? sums[0] / static_cast<double>(result.tokens) : 0;
+    if (z_loss_.defined() && result.tokens > 0)
+      result.z_loss = sums[sums.size() - 1 - mtp_loss_.defined()] / static_cast<double>(result.tokens);
     if (mtp_loss_.defined() && result.tokens > 0)
       result.mtp_loss = sums.back() / static_cast<double>(result.tokens * modules_of(options_));
     result.grad_norm = std::sqrt(squares) / result.loss_scale;

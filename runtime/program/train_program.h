@@ -35,6 +35,7 @@ struct ProgramOptions {
   double clip_grad = 1.0;                       ///< 0: no clipping
   double skip_grad_norm = 0;                    ///< skip updates above this gradient norm; 0: no limit
   std::optional<LossScaleSettings> loss_scale;  ///< dynamic loss scaling, for fp16
+  double z_loss_coeff = 0;                      ///< coefficient of the z-loss on output logits; 0: none
   double stop_loss = 0;                         ///< training has diverged above this loss; 0: no limit
   bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
   OptimizerSettings optimizer;
@@ -109,6 +110,7 @@ struct ExpertStatistics {
 struct StepResult {
   double loss = 0;       ///< mean over counted tokens of the global batch
   double mtp_loss = 0;   ///< loss of multi-token prediction: mean over its modules and the same tokens
+  double z_loss = 0;     ///< z-loss on output logits: mean over the same tokens, coefficient included
   double grad_norm = 0;  ///< before clipping
   ExpertStatistics experts;
   int64_t tokens = 0;    ///< counted, global
@@ -270,11 +272,12 @@ class TrainProgram {
   bool fp8_begun_ = false;
   MatmulPrecision matmul_precision_ = MatmulPrecision::plain;
   Staging staging_;
-  Tensor sums_;      // f64: loss, ranks that ask to stop, squared gradients by segment, router sums
-  Tensor loss_;      // sum of token losses
-  Tensor mtp_loss_;  // sum of token losses of multi-token prediction
-  Tensor squares_;   // (segments), squared gradients
-  Tensor experts_;   // (layers, moe_sums), router sums of MoE models
+  Tensor sums_;                          // f64: see sum_count
+  Tensor loss_;                          // sum of token losses
+  Tensor mtp_loss_;                      // sum of token losses of multi-token prediction
+  Tensor z_loss_;                        // sum of z-losses on output logits
+  Tensor squares_;                       // (segments), squared gradients
+  Tensor experts_;                       // (layers, moe_sums), router sums of MoE models
   Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
   Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
   Tensor count_;                         // (2) i64

@@ -101,7 +101,8 @@ void add_tokenizer_of_folder(const std::string& folder, const RawValue& from, Ra
   std::error_code error;
   if (given.values.count("data.tokenizer.kind") || given.values.count("data.tokenizer.path") ||
       (!std::filesystem::exists(folder + "/tokenizer.json", error) &&
-       !std::filesystem::exists(folder + "/tokenizer.model", error)))
+       !std::filesystem::exists(folder + "/tokenizer.model", error) &&
+       !std::filesystem::exists(folder + "/tekken.json", error)))
     return;
   RawValue value = from;
   value.written_as = "data.tokenizer.kind (of model.from)";

@@ -146,6 +146,7 @@ struct Train {
   double clip_grad = 1.0;               ///< 0: no clipping
   double skip_grad_norm = 0;            ///< gradient norm above which the update is skipped; 0: no limit
   int64_t max_skipped_steps = 10;       ///< in a row
+  double z_loss_coeff = 0;              ///< coefficient of the z-loss on output logits; 0: none
   double stop_loss = 0;                 ///< loss above which the run ends; 0: no limit
   double ema_decay = 0;                 ///< decay of the EMA of the weights; 0: no EMA
   int64_t eval_interval = 0;            ///< steps; 0: never
@@ -179,6 +180,7 @@ struct OptimizerKeys : OptimizerHyperparameters {
   StorageDtype state_dtype = StorageDtype::fp32;  ///< storage type of moments; fp64 in fp64 runs
   bool master_weights = true;                     ///< for bf16
   std::vector<ParameterGroup> groups;
+  std::vector<std::string> frozen;  ///< patterns of parameters that are not updated
   /// Returns whether any parameter may use this rule.
   bool uses(UpdateRule rule) const;
 };
@@ -197,6 +199,7 @@ struct LrSchedule {
 struct CheckpointSettings {
   int64_t save_interval = 1000;  ///< steps; 0: never
   int64_t keep_latest = 2;       ///< 0: all
+  bool keep_best = false;        ///< and the one of the lowest held-out loss
   bool async_save = true;
   std::string resume = "auto";  ///< auto | never | path of a checkpoint or of a folder with checkpoints
   ResumeData resume_data = ResumeData::same;

@@ -94,6 +94,7 @@ void MetricsWriter::step(const StepMetrics& m) {
   for (const auto& [axis, ms] : m.exposed_comm_ms) j["exposed_comm_ms/" + axis] = number(ms);
   if (m.exposed_offload_ms >= 0) j["exposed_offload_ms"] = number(m.exposed_offload_ms);
   if (m.mtp_loss) j["mtp_loss"] = number(*m.mtp_loss);
+  if (m.z_loss) j["z_loss"] = number(*m.z_loss);
   if (m.loss_scale > 0) j["loss_scale"] = number(m.loss_scale);
   if (!m.expert_tokens.empty()) {
     j["balance_loss"] = number(m.balance_loss);

@@ -96,6 +96,7 @@ void AddedTokenSearch::split(std::string_view text, std::vector<Part>& parts) {
     const AddedToken& token = tokens_[found];
     size_t begin = at;
     at = end;  // the search continues here even if the match includes more text
+    if (split_special_tokens_ && token.special) continue;
     if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
     if (token.lstrip)
       while (begin > done) {

@@ -28,6 +28,9 @@ class AddedTokenSearch {
   /// normalized).
   void add(const AddedToken& token, const std::string& content);
   bool empty() const { return tokens_.empty(); }
+  /// True: a special token that is found is text. The search still goes on behind it, so tokens inside it are
+  /// not found.
+  void set_split_special_tokens(bool split) { split_special_tokens_ = split; }
 
   struct Part {
     size_t begin, end;  ///< bytes of the text
@@ -48,6 +51,7 @@ class AddedTokenSearch {
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;
   int32_t first_[256];  // node of each first byte, or -1
+  bool split_special_tokens_ = false;
   Regex word_;
 };
 

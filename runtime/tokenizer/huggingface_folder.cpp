@@ -7,6 +7,7 @@
 #include "runtime/files/strict_json.h"
 #include "runtime/tokenizer/json_fields.h"
 #include "runtime/tokenizer/sentencepiece_tokenizer.h"
+#include "runtime/tokenizer/tekken.h"
 #include "runtime/tokenizer/tokenizer_json.h"
 
 namespace ltrain::data {
@@ -52,24 +53,29 @@ std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& path, c
   std::string file = path;
   if (folder) {
     file = (fs::path(path) / "tokenizer.json").string();
-    const std::string model = (fs::path(path) / "tokenizer.model").string();
-    if (!file_exists(file) && file_exists(model)) file = model;
+    for (const char* other : {"tokenizer.model", "tekken.json"})
+      if (const std::string model = (fs::path(path) / other).string();
+          !file_exists(file) && file_exists(model))
+        file = model;
   }
   if (fs::path(file).extension() == ".model")
     return make_sentencepiece_tokenizer(read_whole(file), file, tokens);
-  const std::shared_ptr<HuggingfaceTables> tables = read_tokenizer_json(read_whole(file), file);
+  const std::shared_ptr<HuggingfaceTables> tables = is_tekken_file(file)
+                                                        ? read_tekken(read_whole(file), file)
+                                                        : read_tokenizer_json(read_whole(file), file);
   const std::string config = (fs::path(file).parent_path() / "tokenizer_config.json").string();
   const DocumentTokens named = tokens_of_config(config);
-  const auto id_of = [&](const char* what, const std::string& given, const std::string& of_config) {
+  const auto id_of = [&](const char* what, const std::string& given, const std::string& of_config,
+                         int32_t of_file) -> int32_t {
     const std::string& token = given.empty() ? of_config : given;
-    if (token.empty()) return -1;
+    if (token.empty()) return of_file;
     for (size_t id = 0; id < tables->contents.size(); ++id)
-      if (tables->contents[id] == token) return static_cast<int>(id);
+      if (tables->contents[id] == token) return static_cast<int32_t>(id);
     fail(given.empty() ? ExitCode::data : ExitCode::usage, "{}: {} \"{}\" is no token of {}",
          given.empty() ? config : std::string("tokenizer"), what, printable(token, 80), file);
   };
-  tables->bos = id_of("bos_token", tokens.bos, named.bos);
-  tables->eot = id_of("eos_token", tokens.eos, named.eos);
+  tables->bos = id_of("bos_token", tokens.bos, named.bos, tables->bos);
+  tables->eot = id_of("eos_token", tokens.eos, named.eos, tables->eot);
   return std::make_unique<HuggingfaceTokenizer>(tables);
 }
 

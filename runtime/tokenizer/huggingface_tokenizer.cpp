@@ -23,12 +23,24 @@ HuggingfaceTokenizer::HuggingfaceTokenizer(std::shared_ptr<const HuggingfaceTabl
   for (const bool special :
        {true, false})  // if two tokens are equal after normalization, the special one counts
     for (const AddedToken& token : tables_->added) {
-      if (token.special != special) continue;
+      if (token.special != special || (special && !tables_->specials_in_text)) continue;
       std::string content = token.content;
       if (token.normalized) normalizer_.apply(content);
       (token.normalized ? normalized_ : raw_).add(token, content);
       if (token.rstrip || has_inner_space(content) || has_inner_space(token.content)) by_words_ = false;
     }
+}
+
+std::unique_ptr<Tokenizer> HuggingfaceTokenizer::clone() const {
+  auto copy = std::make_unique<HuggingfaceTokenizer>(tables_);
+  copy->set_split_special_tokens(split_special_tokens_);
+  return copy;
+}
+
+void HuggingfaceTokenizer::set_split_special_tokens(bool split) {
+  split_special_tokens_ = split;
+  raw_.set_split_special_tokens(split);
+  normalized_.set_split_special_tokens(split);
 }
 
 int32_t HuggingfaceTokenizer::find(std::string_view token) const {

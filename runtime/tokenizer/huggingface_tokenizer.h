@@ -30,6 +30,7 @@ struct HuggingfaceTables {
   std::vector<int32_t> byte_tokens;  ///< byte_fallback: ids of <0x00> to <0xFF>; -1: missing
   // Steps before the model.
   std::vector<AddedToken> added;
+  bool specials_in_text = true;  ///< false: special tokens are never found in text
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   // Steps after the model.
@@ -56,9 +57,8 @@ class HuggingfaceTokenizer final : public Tokenizer {
   int32_t bos() const override { return tables_->bos; }
   int32_t find(std::string_view token) const override;
   std::string hash() const override { return tables_->hash; }
-  std::unique_ptr<Tokenizer> clone() const override {
-    return std::make_unique<HuggingfaceTokenizer>(tables_);
-  }
+  std::unique_ptr<Tokenizer> clone() const override;
+  void set_split_special_tokens(bool split) override;
   void encode(std::string_view text, std::vector<int32_t>& out) override;
   void decode(const int32_t* ids, int64_t count, std::string& out, bool begin) const override;
   int64_t text_bytes(int32_t id) const override;
@@ -76,7 +76,7 @@ class HuggingfaceTokenizer final : public Tokenizer {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   PieceCache cache_;
-  bool by_words_ = true;
+  bool by_words_ = true, split_special_tokens_ = false;
   std::vector<AddedTokenSearch::Part> raw_parts_, parts_;
   std::vector<PreTokenizer::Piece> pieces_;
   std::string work_, segment_;

@@ -19,11 +19,17 @@ inline constexpr std::string_view kO200kPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+/// Mistral's Tekken.
+inline constexpr std::string_view kTekkenPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 /// Returns whether no piece spans or looks past a position between a non-space character and an ASCII space.
 /// In these patterns a piece has a space only at its start.
 inline bool splits_by_words(std::string_view pattern) {
   return pattern == kGpt2Pattern || pattern == kLlama3Pattern || pattern == kQwen2Pattern ||
-         pattern == kO200kPattern;
+         pattern == kO200kPattern || pattern == kTekkenPattern;
 }
 
 }  // namespace ltrain::data

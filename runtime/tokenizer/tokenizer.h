@@ -27,6 +27,10 @@ class Tokenizer {
   virtual int32_t find(std::string_view token) const { return -1; }
   virtual std::string hash() const = 0;  ///< hash of everything that determines the ids; 16 hex digits
   virtual std::unique_ptr<Tokenizer> clone() const = 0;
+  /// True: encode() treats special tokens in text as text, as `split_special_tokens` of transformers and
+  /// `disallowed_special=()` of tiktoken do. Tokenizers whose encode() never looks for special tokens ignore
+  /// it.
+  virtual void set_split_special_tokens(bool split) {}
 
   virtual void encode(std::string_view text, std::vector<int32_t>& out) = 0;  ///< appends to `out`
   /// Appends the text of the ids. Throws Error for an invalid id. `begin`: the ids are at the start of a
@@ -68,8 +72,9 @@ struct DocumentTokens {
   std::string bos, eos;
 };
 
-/// Makes a tokenizer from a tokenizer.json or a SentencePiece model (*.model), or from the folder with one.
-/// If a folder has both, tokenizer.json is used. Throws Error (data) with the invalid or unsupported part.
+/// Makes a tokenizer from a tokenizer.json, a SentencePiece model (*.model) or Mistral's tekken.json, or from
+/// the folder with one. If a folder has several, the first in this order is used. Throws Error (data) with
+/// the invalid or unsupported part.
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& path,
                                                       const DocumentTokens& tokens = {});
 

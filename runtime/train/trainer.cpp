@@ -419,6 +419,7 @@ class Trainer {
     m.consumed_tokens = position_.tokens;
     m.lm_loss = r.loss;
     if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
+    if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
     m.grad_norm = r.grad_norm;
     m.lr = lr;
     m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;
@@ -459,6 +460,9 @@ class Trainer {
     job_.section("eval", step_);
     const auto results = evaluator_->evaluate(*program_, [this] { return asked_to_stop(); });
     if (!results) return false;
+    double sum = 0;
+    for (const SetResult& set : *results) sum += set.result.loss;
+    state_->note_evaluation(step_, sum / static_cast<double>(results->size()));
     if (!lead_) return true;
     for (const SetResult& set : *results) {
       metrics_->eval(step_, set.name, set.result.loss, set.result.bytes > 0 ? set.result.bits_per_byte() : 0);

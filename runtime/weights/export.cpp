@@ -133,7 +133,8 @@ std::string tokenizer_folder(const Recipe& recipe, const std::string& begun_with
   const std::filesystem::path path = *recipe.data.tokenizer.path;
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return path.string();
-  if (path.filename() != "tokenizer.json" && path.filename() != "tokenizer.model")
+  if (path.filename() != "tokenizer.json" && path.filename() != "tokenizer.model" &&
+      path.filename() != "tekken.json")
     return begun_with;  // readers do not find a file of another name
   return path.has_parent_path() ? path.parent_path().string() : ".";
 }
@@ -141,9 +142,9 @@ std::string tokenizer_folder(const Recipe& recipe, const std::string& begun_with
 /// Copies the other files of a model.
 std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to) {
   std::vector<std::string> copied;
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
-        "tokenizer.model", "added_tokens.json", "chat_template.jinja", "generation_config.json"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+                           "merges.txt", "tokenizer.model", "tekken.json", "added_tokens.json",
+                           "chat_template.jinja", "generation_config.json"}) {
     if (!path_exists(from + "/" + name)) continue;
     std::error_code error;
     std::filesystem::copy_file(from + "/" + name, to + "/" + name, error);

@@ -3,8 +3,8 @@
 
 Usage: scripts/compare/compare_tokenizer_json.py LTRAIN TEXT_FILE [--count N] [--only NAME] [--write FOLDER]
 Trains small tokenizers of each supported kind on the text, and compares ids and decoded text of N (100,000) random and
-hostile strings for each. --write FOLDER: leaves GOLDEN's tokenizers there with few strings instead, as
-tests/golden/tokenizers has them. Needs `pip install tokenizers`. Exits with 1 at a difference.
+hostile strings for each, and again with special tokens as text. --write FOLDER: leaves GOLDEN's tokenizers there with few
+strings instead, as tests/golden/tokenizers has them; a tokenizer that is there is not trained again. Needs `pip install tokenizers`. Exits with 1 at a difference.
 """
 import argparse
 import json
@@ -17,7 +17,8 @@ import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-GOLDEN = ("gpt2", "llama3", "qwen2", "lowercase-added", "llama2", "metaspace-first")  # --write
+GOLDEN = ("gpt2", "llama3", "qwen2", "lowercase-added", "llama2", "metaspace-first", "added-inside")  # --write
+SPLIT_GOLDEN = ("llama3", "lowercase-added", "added-inside")  # --write, special tokens as text
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -127,6 +128,8 @@ def tokenizers_of(text):
              AddedToken(" s", rstrip=True, lstrip=True, normalized=True), AddedToken("É", normalized=True)]
     yield "lowercase-added", train(text, byte_level(), added=words, normalizer=normalizers.Sequence(
         [normalizers.NFD(), normalizers.Lowercase()]))
+    inside = [*SPECIALS, AddedToken("end", normalized=False), AddedToken("|>", normalized=True), AddedToken("<mask>s", normalized=False)]
+    yield "added-inside", train(text, byte_level(LLAMA3), added=inside)
     yield "nfkc", train(text, byte_level(LLAMA3), normalizer=normalizers.NFKC())
     yield "nfkd-strip", train(text, byte_level(), normalizer=normalizers.Sequence(
         [normalizers.NFKD(), normalizers.Strip(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Replace("!", "?!")]))
@@ -183,16 +186,27 @@ def main():
                 continue
             where = o.write or folder
             path, case_file = os.path.join(where, name + ".tokenizer.json"), os.path.join(where, name + ".cases.jsonl")
-            j = legacy_merges(t) if name == "gpt2" else json.loads(t.to_str())
-            with open(path, "w", encoding="utf-8") as f:
-                json.dump(j, f, ensure_ascii=False, separators=(",", ":"))
-            for special in (False, True) if name == "llama3" and not o.write else (False,):
+            if o.write and os.path.exists(path):
+                t = Tokenizer.from_file(path)
+            else:
+                j = legacy_merges(t) if name == "gpt2" else json.loads(t.to_str())
+                with open(path, "w", encoding="utf-8") as f:
+                    json.dump(j, f, ensure_ascii=False, separators=(",", ":"))
+            kinds = [(False, False)]
+            if name == "llama3" and not o.write:
+                kinds.append((True, False))
+            if not o.write or name in SPLIT_GOLDEN:
+                kinds.append((False, True))
+            for special, split_special in kinds:
+                if split_special:
+                    case_file = os.path.join(where, name + ".split.cases.jsonl")
+                t.encode_special_tokens = split_special
                 with open(case_file, "w", encoding="utf-8") as f:
                     f.writelines(cases(t, texts, special))
                 command = [o.ltrain, "tokenize", "--tokenizer", path, "--cases", case_file]
-                done = subprocess.run(command + ["--special-tokens"] * special, capture_output=True, text=True)
-                print(f"{name}{' with special tokens' if special else ''}: "
-                      f"{(done.stdout or done.stderr).strip().replace(where, '')}", flush=True)
+                options = ["--special-tokens"] * special + ["--split-special-tokens"] * split_special
+                done = subprocess.run(command + options, capture_output=True, text=True)
+                print(f"{' '.join([name, *options])}: {(done.stdout or done.stderr).strip().replace(where, '')}", flush=True)
                 if done.returncode:
                     failed.append(name)
     print(f"{len(failed)} tokenizers differ{': ' if failed else ''}{', '.join(failed)}")

@@ -70,6 +70,30 @@ TEST_CASE("a pinned checkpoint that the run would come to is refused before a pr
   CHECK(fs::exists(t.at("step-00000006/KEEP")));
 }
 
+TEST_CASE("keep_best: the checkpoint of the lowest held-out loss stays across a resume, by name") {
+  CheckpointRun t;
+  const std::string best = "checkpoint.keep_best=true train.eval_interval=2 checkpoint.keep_latest=2 ";
+  // A learning rate that ruins the model after step 4, which therefore stays the best.
+  REQUIRE(t.run(best + "train.train_steps=4").code == 0);
+  const Outcome o = t.run(best + "train.train_steps=12 optimizer.lr=3 schedule.lr_decay_style=constant");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.text, Contains("resuming from run/checkpoints/step-00000004"));
+  CHECK(t.names() == Names{"best", "step-00000004", "step-00000010", "step-00000012"});
+  CHECK(fs::read_symlink(t.at("best")) == "step-00000004");
+  const Outcome listed = t.sh("checkpoint list run");
+  CHECK_THAT(listed.text, Contains("committed, best: held-out loss "));
+  const auto json = nlohmann::json::parse(t.sh("checkpoint list run --json").text);
+  for (const auto& c : json["checkpoints"]) {
+    CHECK(c["best"] == (c["step"] == 4));
+    CHECK(c["eval_loss"].is_number());
+  }
+  CHECK(t.sh("eval run/checkpoints/best --data text-val").code == 0);
+  CHECK_THAT(t.run(best + "train.eval_interval=4").text,
+             Contains("checkpoint.keep_best") && Contains("nearest valid value: false, or "
+                                                          "checkpoint.save_interval: 4"));
+}
+
 TEST_CASE("a checkpoint and --version name the program's version and its commit") {
   CheckpointRun t;
   REQUIRE(t.run().code == 0);

@@ -99,6 +99,21 @@ TEST_CASE("ltrain eval takes several sets, and says why there are no bits per by
   CHECK(twice.text.find("a is given twice") != std::string::npos);
 }
 
+TEST_CASE("ltrain eval says that the shortest of several sources without names ends the set") {
+  TempRun t;
+  REQUIRE(t.shell("head -c 2000 text.txt > few.txt").code == 0);
+  REQUIRE(t.sh("data build --input few.txt --output few --quiet").code == 0);
+  REQUIRE(t.sh("run tiny.yaml train.train_steps=2 'data.eval=[{path: text-val},{path: few}]'").code == 0);
+  const Outcome o = t.sh("eval run --threads 1");
+  INFO(o.text);
+  CHECK(o.code == 0);
+  CHECK(o.text.find(
+            "data.eval: few ends after 62 samples, and the set with it: 125 of 317 samples are evaluated") !=
+        std::string::npos);
+  // Neither with weights in proportion, nor where fewer samples are asked for than the shorter one has.
+  CHECK(t.sh("eval run --threads 1 --samples 20").text.find("ends after") == std::string::npos);
+}
+
 TEST_CASE("names of held-out sets are refused where they mean nothing") {
   TempRun t;
   const auto refused = [&](const std::string& setting) {

@@ -103,6 +103,55 @@ TEST_CASE("a limit of the shell is named, with what raises it, and is no defect 
   CHECK_THAT(o.text, !Contains("internal error") && !Contains("start again"));
 }
 
+TEST_CASE(
+    "a file that outgrows the shell's limit in the middle of a run: training goes on, and the limit is "
+    "named") {
+  TempRun t;
+  const auto run = [&](const char* transport) {
+    return t.shell(fmt::format("bash -c 'ulimit -f 200; LTRAIN_TRANSPORT={} {} run tiny.yaml'", transport,
+                               LTRAIN_BINARY));
+  };
+  // A shard of a checkpoint is larger than 200 KiB; no other file of the run is.
+  const Outcome gloo = run("gloo");
+  INFO(gloo.text);
+  CHECK(gloo.code == 73);
+  CHECK(t.metric("lm_loss").size() == 6);
+  CHECK_THAT(gloo.text, Contains("WARNING: the checkpoint of step 2 was not saved; training goes on") ||
+                            Contains("WARNING: the checkpoint of step 4 was not saved; training goes on"));
+  CHECK_THAT(gloo.text, Contains("the last checkpoint could not be saved") && Contains("File too large") &&
+                            Contains("a file may have 204800 bytes (ulimit -f unlimited raises it)"));
+  CHECK_THAT(gloo.text, !Contains("internal error") && !Contains("start again"));
+  // Memory that ranks share is a file too: it is refused before a step, with what raises the limit.
+  const Outcome shared = run("shm");
+  INFO(shared.text);
+  CHECK(shared.code == 64);
+  CHECK_THAT(shared.text, Contains("no shared memory of") && Contains("(ulimit -f unlimited raises it)") &&
+                              Contains("LTRAIN_TRANSPORT=gloo does without"));
+}
+
+TEST_CASE("more ranks than this host can start are refused before a process is started") {
+  TempRun t;
+  const auto with = [&](const std::string& command, int ranks, const char* more = "") {
+    return t.shell(
+        fmt::format("ulimit -n 1024; {} {} tiny.yaml parallel.data={} train.global_batch_size={} {}",
+                    LTRAIN_BINARY, command, ranks, 2 * ranks, more));
+  };
+  for (const char* command : {"recipe check", "run"}) {
+    const Outcome o = with(command, 1024);
+    INFO(command << "\n" << o.text);
+    CHECK(o.code == 64);
+    CHECK_THAT(o.text,
+               Contains("parallel.data = 1024: 1024 ranks on one host: this one can start at most 336: a "
+                        "launcher opens 3 files for each and may open 1024 (ulimit -n)") &&
+                   Contains("Set launch.ranks_per_node"));
+    CHECK(!std::filesystem::exists(t.folder() + "/run"));
+  }
+  CHECK(with("recipe check", 336).code == 0);
+  CHECK(with("recipe check", 337).code == 64);
+  // On a cluster, the ranks of a node count.
+  CHECK(with("recipe check", 1024, "launch.ranks_per_node=8").code == 0);
+}
+
 TEST_CASE("however few files a process may open, the run ends well or names the limit") {
   TempRun t;
   int named = 0;

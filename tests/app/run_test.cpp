@@ -270,6 +270,11 @@ TEST_CASE("a NaN never reaches a checkpoint, and ends the run with 76") {
   CHECK(o.code == 76);
   CHECK(has(o, "step 3"));
   CHECK(has(o, "not finite"));
+  // Said once: rank 0 prints it, and the launcher names the rank that was first.
+  CHECK(o.text.find("not finite") == o.text.rfind("not finite"));
+  CHECK(o.text.find("go on from it with") == o.text.rfind("go on from it with"));
+  CHECK(has(o, "ltrain: run failed: rank "));
+  CHECK(has(o, "failed, in section step 3: its error is above\n"));
   CHECK(has(o, "lower optimizer.lr, or check the data around sample"));
   CHECK_FALSE(has(o, "precision"));  // fp32 already
   const auto list = nlohmann::json::parse(t.sh("checkpoint list run --json").text);

@@ -106,6 +106,30 @@ TEST_CASE("data build: a tokenizer.json, with the tokens that begin and end docu
   CHECK(ids.front() == sidecar["bos"]);
   CHECK(ids.back() == sidecar["eot"]);
   CHECK(shown["document"]["text"] == "<s>second<|end|>");
+  CHECK(!sidecar.contains("split_special_tokens"));
+  CHECK(shown["split_special_tokens"] == false);
+  // A special token in the text is text under --split-special-tokens, here and in `ltrain tokenize`.
+  REQUIRE(t.shell("printf 'a<|end|>b' > mark.txt").code == 0);
+  const auto tokens_of_mark = [&](const std::string& option) {
+    REQUIRE(
+        t.sh("data build --input mark.txt --force --quiet --tokenizer tok --output mark " + option).code ==
+        0);
+    const Outcome inspected = t.sh("data inspect mark --json --tokenizer tok");
+    INFO(inspected.text);
+    REQUIRE(inspected.code == 0);
+    return nlohmann::json::parse(inspected.text);
+  };
+  const auto found = tokens_of_mark(""), split = tokens_of_mark("--split-special-tokens");
+  CHECK(found["document"]["tokens"].size() == 4);
+  CHECK(split["document"]["tokens"].size() > 6);
+  CHECK(found["document"]["text"] == "a<|end|>b<|end|>");
+  CHECK(split["document"]["text"] == found["document"]["text"]);
+  CHECK(split["split_special_tokens"] == true);
+  CHECK(split["tokenizer_hash"] == found["tokenizer_hash"]);
+  std::vector<int> text_ids = split["document"]["tokens"];
+  text_ids.pop_back();
+  CHECK(t.sh("tokenize --tokenizer tok --json --split-special-tokens 'a<|end|>b'").text ==
+        nlohmann::json(text_ids).dump() + "\n");
   // Another tokenizer is not taken for this one, and a run under the recipe's tokenizer is refused.
   o = t.sh("data inspect out --tokenizer " + kGolden + "gpt2.tokenizer.json");
   CHECK(o.code == 65);

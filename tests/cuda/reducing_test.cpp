@@ -23,9 +23,12 @@ TEST_CASE("cross-entropy with its gradient, in place and narrower, some rows not
           w.of(DType::i32, {rows}, [&, vocab = vocab](int64_t i) { return i == 2 ? -1 : (i * 7) % vocab; });
       const auto d = w.blank(grad, {rows, vocab});
       const auto loss = w.of(DType::f64, {1}, [](int64_t) { return 0.5; });
+      const auto z = w.of(DType::f64, {1}, [](int64_t) { return 0.25; }),
+                 with_z = w.blank(grad, {rows, vocab});
       w.check(
           [&, cap = cap](Stream& s, const Twin::At& at) {
             cross_entropy(s, at(loss), at(d), at(logits), at(targets), 0.125, cap);
+            cross_entropy(s, at(loss), at(with_z), at(logits), at(targets), 0.125, cap, {0.02, at(z)});
             cross_entropy(s, at(loss), {}, at(logits), at(targets), 0.125, cap);
             cross_entropy(s, at(loss), at(in_place), at(in_place), at(targets), 0.125, cap);
             if (cap > 0) soft_cap_logits(s, at(logits), cap);
@@ -45,11 +48,14 @@ TEST_CASE("cross-entropy over a vocabulary that ranks share, with padding") {
     const auto targets = w.of(DType::i32, {rows}, [](int64_t i) { return i == 1 ? -1 : i * 17; });
     const auto stats = w.blank(t, {2 * rows, 3}), d = w.blank(t, {rows, width});
     const auto loss = w.of(DType::f64, {1}, [](int64_t) { return 0; });
+    const auto z = w.of(DType::f64, {1}, [](int64_t) { return 0; }), with_z = w.blank(t, {rows, width});
     const VocabColumns first{0, 40}, second{40, 33};
     w.check([&, cap = cap](Stream& s, const Twin::At& at) {
       cross_entropy_stats(s, at(stats).narrow(0, rows), at(a), at(targets), first, cap);
       cross_entropy_stats(s, at(stats).narrow(rows, rows), at(b), at(targets), second, cap);
       cross_entropy_sharded(s, at(loss), at(d), at(b), at(targets), at(stats), second, 0.5, cap);
+      cross_entropy_sharded(s, at(loss), at(with_z), at(b), at(targets), at(stats), second, 0.5, cap,
+                            {0.02, at(z)});
     });
   }
 }

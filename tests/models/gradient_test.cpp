@@ -49,7 +49,7 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
       const auto loss_at = [&](double v) {
         *w = v;
         const StepResult r = rank.program.train_step(batches, still);
-        return r.loss + o.modules_scale * r.mtp_loss + r.experts.balance_loss + r.experts.z_loss;
+        return r.loss + r.z_loss + o.modules_scale * r.mtp_loss + r.experts.balance_loss + r.experts.z_loss;
       };
       // Four points: the error of the difference itself is far below the tolerance. What is left is the
       // loss's own rounding over h, which norms after sublayers make largest: 1e-8 of the gradient.
@@ -79,6 +79,7 @@ TEST_CASE("gradients of whole models equal central differences") {
     o.micro_batch = 1;
   }
   SECTION("with dropout") { o.dropout = 0.3; }
+  SECTION("with a z-loss on output logits") { o.z_loss_coeff = 0.1; }
   SECTION("attention over several tiles") { o.seq = 100, o.dropout = 0.1; }
   SECTION("packed documents") { o.seq = 70, o.dropout = 0.1, o.packed = true; }
   CHECK(worst_error(o, 3) < 1e-7);

@@ -278,6 +278,32 @@ TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
   }
 }
 
+TEST_CASE("frozen parameters go on under another layout, freeze later, and do not thaw without a state") {
+  TinyOptions model;
+  model.architecture = "llama";
+  model.optimizer.frozen = {"model.embed_tokens.weight", "*layers.1.mlp.*"};
+  const std::string table = "model.embed_tokens.weight";
+  const Layout alone{"one rank"}, spread{"data 2, ZeRO-3", 2, 1, false, 3};
+  Folder folder;
+  const TinyResult unbroken = train_tiny(job(alone, model));
+  write_checkpoint(job(alone, model), folder / "a");
+  const auto saved = read_whole(folder / "a/checkpoints");
+  CHECK(saved.count("optimizer/exp_avg/" + table) == 0);
+  CHECK(saved.count("optimizer/exp_avg/lm_head.weight") == 1);
+  const TinyResult r = train_on(job(spread, model), folder / "a/checkpoints", folder / "b", false);
+  CHECK(worst_relative(unbroken.parameters, r.parameters) <= 1e-10);
+  CHECK(r.parameters.at(table) == saved.at(table));
+  // Thawed they would begin without a moment: refused. More may freeze, whose states are left behind.
+  TinyOptions other = model;
+  other.optimizer.frozen = {"*layers.1.mlp.*"};
+  CHECK_THROWS_WITH(train_on(job(alone, other), folder / "a/checkpoints", folder / "c", false),
+                    Catch::Contains("has no exp_avg of " + table) && Catch::Contains("optimizer.frozen"));
+  other.optimizer.frozen = {table, "*layers.1.mlp.*", "lm_head.weight"};
+  const TinyResult more = train_on(job(alone, other), folder / "a/checkpoints", folder / "d", false);
+  CHECK(more.parameters.at("lm_head.weight") == saved.at("lm_head.weight"));
+  CHECK(read_whole(folder / "d/checkpoints").count("optimizer/exp_avg/lm_head.weight") == 0);
+}
+
 TEST_CASE("frozen routers begin with the weights of a run that trained them") {
   TinyOptions model;
   model.architecture = "mixtral";

@@ -67,6 +67,7 @@ Recipe recipe_of(const TinyOptions& o, const std::string& folder, const std::str
   r.data.seq_length = o.seq;
   r.train.train_steps = o.steps;
   r.train.freeze_router = o.optimizer.freeze_routers;
+  r.optimizer.frozen = o.optimizer.frozen;
   r.checkpoint.async_save = false;
   r.checkpoint.resume = resume;
   return r;

@@ -146,6 +146,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.accumulation = o.global_batch / (o.micro_batch * o.ranks);
   p.clip_grad = o.clip;
   p.skip_grad_norm = o.skip_grad_norm;
+  p.z_loss_coeff = o.z_loss_coeff;
   if (o.precision == "fp16") p.loss_scale = o.loss_scale;
   p.fp8 = o.fp8;
   p.products = !o.products.empty()     ? o.products[0]
@@ -347,6 +348,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     if (program.loss_scaler()) result.loss_scales.push_back(r.loss_scale);
     result.losses.push_back(r.loss);
     result.mtp_losses.push_back(r.mtp_loss);
+    result.z_losses.push_back(r.z_loss);
     result.norms.push_back(r.grad_norm);
     result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss);
     result.experts.push_back(r.experts);

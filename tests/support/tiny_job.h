@@ -53,6 +53,7 @@ struct TinyOptions {
   int64_t bucket_elements = 3000;  ///< several buckets even for a tiny model
   bool padded_targets = false;     ///< some targets do not count
   double clip = 0.5;
+  double z_loss_coeff = 0;
   double skip_grad_norm = 0;
   LossScaleSettings loss_scale;    ///< fp16 only
   std::optional<Fp8Settings> fp8;  ///< linear layers of FP8, in whatever precision is around them
@@ -86,7 +87,7 @@ struct TinyOptions {
 using NamedTensors = std::map<std::string, std::vector<double>>;
 
 struct TinyResult {
-  std::vector<double> losses, norms, balance_losses, mtp_losses;
+  std::vector<double> losses, norms, balance_losses, mtp_losses, z_losses;
   std::vector<double> loss_scales;        ///< loss scale by step, and after the last; fp16 only
   std::vector<ExpertStatistics> experts;  ///< indexed by step
   NamedTensors parameters;                ///< after all steps, put together from what the ranks own

@@ -543,6 +543,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   precision_rules(recipe, broken);
   fp8_rules(recipe, broken);
   optimizer_rules(recipe, broken);
+  checkpoint_rules(recipe, broken);
   sparsity_rules(recipe, broken);
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);

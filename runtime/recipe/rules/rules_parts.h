@@ -48,6 +48,7 @@ void pipeline_batch_rules(const Recipe& recipe, int64_t micros, int64_t unit, co
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
 /// Notes on parameters that an optimizer leaves to AdamW, and on a short warm-up of 1-bit optimizers.
 void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::vector<std::string>& notes);
+void checkpoint_rules(const Recipe& recipe, const BrokenRule& broken);
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void onebit_rules(const Recipe& recipe, const BrokenRule& broken);
 void sophia_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -250,8 +250,10 @@ void add_data_keys(std::vector<Key>& t) {
                      "model.from names a folder with one.")
                   .say({{"sentencepiece", "huggingface"}, {"spm", "huggingface"}}));
   t.push_back(
-      text("data.tokenizer.path", LT_MEMBER(data.tokenizer.path),
-           "gpt2: the rank file. huggingface: a tokenizer.json or tokenizer.model, or the folder with one.")
+      text(
+          "data.tokenizer.path", LT_MEMBER(data.tokenizer.path),
+          "gpt2: the rank file. huggingface: a tokenizer.json, tokenizer.model or tekken.json, or the folder "
+          "with one.")
           .alias({"tokenizer_model"})
           .when("data.tokenizer.kind: gpt2 or huggingface", false,
                 [](const Recipe& r) { return r.data.tokenizer.kind != TokenizerKind::byte; }));
@@ -336,6 +338,13 @@ void add_train_keys(std::vector<Key>& t) {
                      "min(this, (1 + step) / (10 + step)) of the difference; 0: no EMA.")
                   .changes(Effect::function)
                   .between(0, 0.9999999));
+  t.push_back(
+      number("train.z_loss_coeff", LT_MEMBER(train.z_loss_coeff),
+             "Coefficient of the z-loss on output logits, log(Z)^2 of each counted token with Z the sum "
+             "of exp(logits) (PaLM: 1e-4); 0: none.")
+          .changes(Effect::function)
+          .at_least(0)
+          .alias({"z_loss", "z_loss_weight"}));
   t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
                      "Ends the run with exit code 76 if the loss is above this, before the update; 0: never.")
                   .at_least(0));
@@ -370,6 +379,10 @@ void add_job_keys(std::vector<Key>& t) {
                       "Number of healthy checkpoints to keep, at least 2; 0: all.")
                   .between(0, 1e9)
                   .alias({"save_total_limit", "keep_latest_k"}));
+  t.push_back(
+      truth("checkpoint.keep_best", LT_MEMBER(checkpoint.keep_best),
+            "Rotation also keeps the checkpoint of the lowest held-out loss (the mean over the sets of "
+            "data.eval), which the link checkpoints/best points to."));
   t.push_back(truth("checkpoint.async_save", LT_MEMBER(checkpoint.async_save),
                     "Writes checkpoints in the background while training continues."));
   t.push_back(text("checkpoint.resume", LT_MEMBER(checkpoint.resume),

@@ -268,6 +268,10 @@ void add_optimizer_keys(std::vector<Key>& t) {
   });
   t.push_back(std::move(masters));
   t.push_back(groups_key());
+  t.push_back(
+      texts("optimizer.frozen", LT_MEMBER(optimizer.frozen), "pattern", "[\"model.embed_tokens.*\"]",
+            "Parameters that stay as they are, without gradient, optimizer state and weight decay, and "
+            "outside of the gradient norm: patterns of whole names, * for any characters, ? for one."));
 }
 
 void add_schedule_keys(std::vector<Key>& t) {

@@ -219,6 +219,48 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
         std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010", "step-00000011"});
 }
 
+TEST_CASE("rotation keeps the checkpoint of the lowest held-out loss, and a link names it", "[checkpoint]") {
+  const TemporaryFolder folder;
+  auto group = make_single_group("checkpoint", Axis::data);
+  auto stream = make_inline_stream("checkpoint");
+  const auto save = [&](bool keep_best,
+                        const std::vector<std::pair<int64_t, std::optional<double>>>& losses) {
+    State state(0, 1, Slicing::rows);
+    CheckpointOptions options = sync_options(folder.path, 2);
+    options.begun = losses.front().first - 1;
+    options.keep_best = keep_best;
+    CheckpointWriter writer(options, state.slices(), *group, *stream);
+    for (const auto& [step, loss] : losses) {
+      state.fill(step);
+      CheckpointInfo info = make_info(step);
+      info.eval_loss = loss;
+      writer.save(info, state.slices());
+      for (const SaveReport& report : writer.take_reports()) REQUIRE(report.ok);
+    }
+  };
+  const auto there = [&] {
+    std::vector<int64_t> steps;
+    for (const Candidate& c : list_checkpoints(folder.path)) steps.push_back(c.step());
+    return steps;  // newest first
+  };
+  const auto linked = [&] { return read_checkpoint(folder.path + "/" + kBestLink); };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  save(true, {{1, 3.0}, {2, 2.0}, {3, 2.5}, {4, std::nullopt}, {5, 2.0}, {6, nan}});
+  CHECK(there() == std::vector<int64_t>{6, 5, 2});  // the earlier one of equal losses
+  CHECK(linked().step() == 2);
+  CHECK(linked().manifest.info.eval_loss == 2.0);
+  // A later run knows it by the manifests, and a lower loss takes its place.
+  save(true, {{7, 2.25}});
+  CHECK(there() == std::vector<int64_t>{7, 6, 2});
+  save(true, {{8, 1.5}, {9, 1.75}, {10, 1.75}});
+  CHECK(there() == std::vector<int64_t>{10, 9, 8});
+  CHECK(linked().step() == 8);
+  // Without the key rotation goes by age, and leaves no link to what is gone.
+  save(false, {{11, 1.75}});
+  CHECK(there() == std::vector<int64_t>{11, 10});
+  CHECK(!std::filesystem::is_symlink(folder.path + "/" + kBestLink));
+}
+
 TEST_CASE("what has the name of a save gets another one, and nothing is lost", "[checkpoint]") {
   const TemporaryFolder folder;
   save_steps(folder.path, 2, Slicing::rows, {1, 2});

@@ -41,6 +41,18 @@ TEST_CASE("the first of several causes gives the exit code, equal ones are folde
   CHECK_THAT(v.lines[2], Contains("then rank 1 on host a: disk full"));
 }
 
+TEST_CASE("an error that was read before is referred to, not said again") {
+  const Verdict v = verdict({{Kind::error, 1, ExitCode::no_progress, "loss nan.\nLower the rate.", 1},
+                             {Kind::error, 0, ExitCode::no_progress, "loss nan.\nLower the rate.", 2}});
+  CHECK(v.lines_after(false) == v.lines);
+  CHECK(v.lines[0] == "rank 1 on host a failed, in section step 1: loss nan.\nLower the rate.");
+  CHECK(v.lines_after(true)[0] == "rank 1 on host a failed, in section step 1: its error is above");
+  CHECK_THAT(v.lines_after(true)[1], Contains("the same on rank 0 on host a"));
+  const Verdict killed =
+      verdict({{Kind::dead, 3, ExitCode::rank_lost, "was killed by signal 9 (SIGKILL)", 3}});
+  CHECK(killed.lines_after(true) == killed.lines);
+}
+
 TEST_CASE("a frozen host is one line, not one for each of its ranks") {
   const Verdict v = verdict({{Kind::silent, 2, ExitCode::rank_lost, "sent no heartbeat for 8 s", 1},
                              {Kind::silent, 3, ExitCode::rank_lost, "sent no heartbeat for 8 s", 1}});

@@ -18,8 +18,8 @@ using nlohmann::json;
 namespace {
 
 const std::string kFolder = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/";
-const std::vector<std::string> kNames = {"gpt2",   "llama3",         "qwen2", "lowercase-added",
-                                         "llama2", "metaspace-first"};
+const std::vector<std::string> kNames = {"gpt2",   "llama3",          "qwen2",       "lowercase-added",
+                                         "llama2", "metaspace-first", "added-inside"};
 
 json golden(const std::string& name) { return json::parse(read_file(kFolder + name + ".tokenizer.json")); }
 
@@ -64,6 +64,23 @@ TEST_CASE("tokenizer.json: ids and text of Hugging Face's tokenizers", "[data][t
     CHECK(differences(*t->clone(), cases) == 0);
     cases[5]["ids"].push_back(0);
     CHECK(differences(*t, cases) == 1);  // the check can fail
+  }
+}
+
+TEST_CASE("tokenizer.json: special tokens in text as text, as Hugging Face's tokenizers split them",
+          "[data][tokenizer]") {
+  for (const std::string name : {"llama3", "lowercase-added", "added-inside"}) {
+    INFO(name);
+    const auto t = make_huggingface_tokenizer(kFolder + name + ".tokenizer.json");
+    const auto split_cases = cases_of(name + ".split"), cases = cases_of(name);
+    REQUIRE(split_cases.size() >= 150);
+    CHECK(differences(*t, split_cases) > 10);  // the default finds special tokens
+    t->set_split_special_tokens(true);
+    CHECK(differences(*t, split_cases) == 0);
+    CHECK(differences(*t->clone(), split_cases) == 0);
+    CHECK(differences(*t, cases) > 10);
+    t->set_split_special_tokens(false);
+    CHECK(differences(*t, cases) == 0);
   }
 }
 

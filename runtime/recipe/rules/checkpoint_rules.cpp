@@ -1,0 +1,27 @@
+// Rules of the checkpoints that a run keeps.
+#include "base/error.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+
+void checkpoint_rules(const Recipe& r, const BrokenRule& broken) {
+  const std::string key = "checkpoint.keep_best";
+  if (!r.checkpoint.keep_best) return;
+  const int64_t every = r.train.eval_interval, save = r.checkpoint.save_interval;
+  if (r.data.eval.empty() || every == 0)
+    return broken(
+        key,
+        "compares checkpoints by their loss on data.eval, and nothing evaluates: give data.eval and "
+        "train.eval_interval; nearest valid value: false",
+        {"data.eval", "train.eval_interval"});
+  if (save % every == 0) return;
+  broken(
+      key,
+      fmt::format("compares checkpoints by their held-out loss, and some of those that "
+                  "checkpoint.save_interval: {} makes have none, with train.eval_interval: {}; nearest valid "
+                  "value: false, or checkpoint.save_interval: {}",
+                  save, every, (save / every + 1) * every),
+      {"checkpoint.save_interval", "train.eval_interval"});
+}
+
+}  // namespace ltrain::recipe

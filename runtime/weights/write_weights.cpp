@@ -1,0 +1,61 @@
+#include "runtime/weights/write_weights.h"
+
+#include "base/version.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/store.h"
+#include "runtime/weights/hf_folder.h"
+#include "runtime/weights/new_folder.h"
+
+namespace ltrain {
+namespace {
+
+constexpr int64_t kShardBytes = int64_t{10} << 30;
+
+}  // namespace
+
+int64_t write_weights(const std::string& checkpoint, const std::vector<WrittenTensor>& tensors,
+                      CheckpointInfo info, const CopyProgress& progress) {
+  int64_t all = 0, written = 0, in_shard = 0;
+  for (const WrittenTensor& t : tensors) all += t.shape.elements() * dtype_size(t.dtype);
+  NewFolder made(checkpoint);
+  made.need(all);
+  std::vector<std::vector<SafetensorsItem>> shards(1);
+  for (const WrittenTensor& t : tensors) {
+    SafetensorsItem item{t.name, t.dtype, dims_of(t.shape), nullptr};
+    if (!shards.back().empty() && in_shard + item.bytes() > kShardBytes) {
+      shards.emplace_back();
+      in_shard = 0;
+    }
+    in_shard += item.bytes();
+    shards.back().push_back(std::move(item));
+  }
+  Manifest manifest;
+  manifest.info = std::move(info);
+  manifest.info.written_by = version();
+  std::map<std::string, const WrittenTensor*> by_name;
+  for (const WrittenTensor& t : tensors) by_name[t.name] = &t;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name = shard_name(static_cast<int>(i), static_cast<int>(shards.size()));
+    NewFile file(made.work() + "/" + name);
+    SafetensorsWriter writer(file, shards[i]);
+    for (const SafetensorsItem& item : writer.items()) {
+      const WrittenTensor& t = *by_name.at(item.name);
+      t.elements([&](const void* data, int64_t bytes) {
+        writer.write(data, bytes);
+        written += bytes;
+        if (progress) progress(written, all);
+      });
+      manifest.tensors[t.name] = {t.dtype, t.shape, {{static_cast<int>(i), t.name, Slice::whole(t.shape)}}};
+    }
+    writer.finish();
+    manifest.files.push_back({name, file.bytes(), file.hash()});
+  }
+  const std::string text = manifest_to_json(manifest);
+  write_text_file(made.work() + "/" + kManifestFile, text);
+  sync_folder(made.work());
+  write_text_file(made.work() + "/" + kCommitFile, commit_record(text));
+  made.commit();
+  return written;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,25 @@
+// A checkpoint of step 0 with weights alone, tensor by tensor.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/weights/export.h"
+#include "runtime/weights/stream_tensor.h"
+
+namespace ltrain {
+
+/// A tensor that is written: `elements` hands its elements to the writer, in order, as `dtype`.
+struct WrittenTensor {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::function<void(const WriteBytes&)> elements;
+};
+
+/// Error when `checkpoint` exists. Returns the bytes of all tensors.
+int64_t write_weights(const std::string& checkpoint, const std::vector<WrittenTensor>& tensors,
+                      CheckpointInfo info, const CopyProgress& progress = {});
+
+}  // namespace ltrain

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "models/families/hf_keys.h"
+#include "runtime/files/strict_json.h"
 #include "runtime/recipe/hub_name.h"
 #include "runtime/recipe/raw_values.h"
 #include "runtime/recipe/read_file.h"
@@ -582,21 +582,11 @@ void add_hf_config(const std::string& path, const Place& from, RawValues& given,
   if (const std::string wrong = read_small_file(path, text); !wrong.empty())
     return diagnostics.add(
         from, fmt::format("model.from = {}: {}{}", printable(path), wrong, download_first(path)));
-  bool too_deep = false;
-  std::optional<std::string> twice;
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    too_deep = too_deep || depth > kMaxDepth;
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second && !twice)
-      twice = parsed.get<std::string>();
-    return !too_deep;
-  };
-  const json root = json::parse(text, watch, /*allow_exceptions=*/false);
-  if (root.is_discarded() || !root.is_object() || too_deep)
+  std::string wrong;
+  const json root = data::parse_strict(text, kMaxDepth, wrong);
+  if (!wrong.empty()) return diagnostics.add({path, 0, 0}, wrong);
+  if (!root.is_object())
     return diagnostics.add(from, fmt::format("model.from = {}: not a JSON object", printable(path)));
-  if (twice) return diagnostics.add({path, 0, 0}, fmt::format("{}: given twice", printable(*twice)));
   ConfigReader(path, given, diagnostics).read(root);
 }
 

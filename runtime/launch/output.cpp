@@ -1,6 +1,7 @@
 #include "runtime/launch/output.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>

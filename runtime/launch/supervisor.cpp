@@ -18,6 +18,7 @@
 #include <set>
 
 #include "base/limits.h"
+#include "base/printable.h"
 #include "base/secret.h"
 #include "base/time_scale.h"
 #include "runtime/launch/caught_signals.h"

@@ -33,7 +33,7 @@ nlohmann::json parse_strict(const std::string& text, int depth, std::string& err
     if (const size_t end = why.find("] "); end != std::string::npos) why = why.substr(end + 2);
     error = "not JSON: " + printable(why, 200);
   }
-  if (error.empty() && deep) error = fmt::format("not what it is for: nested deeper than {} levels", depth);
+  if (deep) error = fmt::format("not what it is for: nested deeper than {} levels", depth);
   if (error.empty() && !twice.empty())
     error = fmt::format("the key \"{}\" stands twice in one object", printable(twice, 80));
   return error.empty() ? value : json();

@@ -433,7 +433,9 @@ TEST_CASE("what all ranks wait for from the begin on is hidden by the way to the
   c.earliest_end[1].clear();
   CHECK(simulate(s, c).makespan == Approx(9.5));
   c.earliest_end[1] = {1, 2};
-  CHECK_THROWS_WITH(simulate(s, c), Contains("earliest ends of rank 1: 2 of 4 actions"));
+  CHECK_THROWS_WITH(
+      simulate(s, c),
+      Contains("earliest ends of rank 1: expected non-negative costs of 4 actions, got 2 numbers"));
 }
 
 TEST_CASE("every schedule ends as much later as its first action does", "[pipeline]") {

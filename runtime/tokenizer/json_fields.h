@@ -7,6 +7,9 @@
 
 namespace ltrain::data {
 
+/// Upper limit on the tokens of a tokenizer.json or tekken.json.
+inline constexpr int64_t kMostJsonTokens = int64_t{1} << 20;
+
 /// Errors (data) give `where`, the key, its value and the expected value.
 class JsonFields {
  public:

@@ -20,7 +20,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxTokens = int64_t{1} << 20;
 constexpr size_t kMaxTokenBytes = 512, kMaxSpecialBytes = 1000;
 
 /// Special tokens of a file that lists none: mistral-common's, up to its version v7.
@@ -52,7 +51,7 @@ std::vector<std::string> special_tokens(JsonFields& root, int64_t count) {
     if (!given->is_array()) fail(ExitCode::data, "{}: not a list", where);
     for (size_t i = 0; i < given->size(); ++i) {
       JsonFields f((*given)[i], fmt::format("{}[{}]", where, i));
-      if (const int64_t rank = f.integer("rank", 0, kMaxTokens - 1); rank != static_cast<int64_t>(i))
+      if (const int64_t rank = f.integer("rank", 0, kMostJsonTokens - 1); rank != static_cast<int64_t>(i))
         fail(ExitCode::data, "{}: {}, expected {}: special tokens follow each other", f.where("rank"), rank,
              i);
       tokens.push_back(f.text("token_str"));
@@ -89,7 +88,7 @@ std::vector<std::string> ranked_tokens(JsonFields& root, int64_t count) {
   std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < tokens.size(); ++i) {
     JsonFields f(vocab[i], fmt::format("{}[{}]", where, i));
-    if (const int64_t rank = f.integer("rank", 0, kMaxTokens - 1); rank != static_cast<int64_t>(i))
+    if (const int64_t rank = f.integer("rank", 0, kMostJsonTokens - 1); rank != static_cast<int64_t>(i))
       fail(ExitCode::data, "{}: {}, expected {}: tokens stand in the order of their ranks", f.where("rank"),
            rank, i);
     const std::string bytes = f.text("token_bytes");
@@ -121,8 +120,8 @@ std::shared_ptr<HuggingfaceTables> read_tekken(const std::string& text, const st
   JsonFields root(json, name);
   JsonFields config(root.get("config"), root.where("config"));
   const std::string pattern = config.text("pattern");
-  const int64_t special = config.integer("default_num_special_tokens", 0, kMaxTokens - 1);
-  const int64_t all = config.integer("default_vocab_size", special + 256, kMaxTokens);
+  const int64_t special = config.integer("default_num_special_tokens", 0, kMostJsonTokens - 1);
+  const int64_t all = config.integer("default_vocab_size", special + 256, kMostJsonTokens);
   for (const char* key : {"num_vocab_tokens", "version"}) config.pass_over(key);
   config.done();
   auto t = std::make_shared<HuggingfaceTables>();

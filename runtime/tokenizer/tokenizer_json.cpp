@@ -21,7 +21,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 32;
-constexpr int64_t kMaxTokens = int64_t{1} << 20;
 // Limits far above real tokenizers, and small enough to make a hostile file cheap.
 constexpr size_t kMaxSteps = 100, kMaxContent = 1000, kMaxAround = 1000, kMaxAddedBytes = size_t{4} << 20;
 
@@ -256,10 +255,10 @@ class Reader {
       const std::string at = where + "." + printable(token, 80);
       if (token.empty()) fail(ExitCode::data, "{}: an empty token", where);
       const bool fits =
-          value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(kMaxTokens);
+          value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(kMostJsonTokens);
       if (!fits)
         fail(ExitCode::data, "{}: {}, not an id from 0 to {}", at, printable(value.dump(), 40),
-             kMaxTokens - 1);
+             kMostJsonTokens - 1);
       put_token(value.get<int32_t>(), token, at);
     }
   }
@@ -400,7 +399,7 @@ class Reader {
       JsonFields f(list[i], fmt::format("{}[{}]", where, i));
       AddedToken a;
       a.content = f.text("content");
-      a.id = static_cast<int32_t>(f.integer("id", 0, kMaxTokens - 1));
+      a.id = static_cast<int32_t>(f.integer("id", 0, kMostJsonTokens - 1));
       a.single_word = f.truth("single_word", false);
       a.lstrip = f.truth("lstrip", false);
       a.rstrip = f.truth("rstrip", false);

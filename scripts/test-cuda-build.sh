@@ -9,7 +9,7 @@ scripts/build.sh cpu ltrain # compiles what both builds have
 LTRAIN_HOST_BUILD=$PWD/build scripts/build.sh cuda ltrain test_cuda test_cuda_plans test_drivers
 for check in kernel-resources kernel-code kernel-products; do
   code=0
-  "scripts/$check.py" build-cuda || code=$?
+  "scripts/gpu/$check.py" build-cuda || code=$?
   ((code == 0 || code == 77)) || exit "$code"
 done
 

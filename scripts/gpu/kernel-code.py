@@ -135,7 +135,7 @@ def write_or_compare(tool, path, now, version, kernels, write):
         sys.exit(77)
     if now != before:
         sys.stderr.writelines(difflib.unified_diff(before.splitlines(True), now.splitlines(True), "the page", "this build"))
-        sys.exit(f"{tool}: other than the page; if that is meant: scripts/{tool}.py BUILD --write")
+        sys.exit(f"{tool}: other than the page; if that is meant: scripts/gpu/{tool}.py BUILD --write")
     print(f"{tool}: {kernels} kernels, as the page says")
 
 

@@ -23,7 +23,7 @@ class MatmulChoices {
   /// Null if nothing was measured. `product`: letters, digits, `_` and `-`.
   const MatmulChoice* find(const std::string& product) const;
   /// Stores a choice, merged with choices that other processes have stored since. The file is replaced
-  /// atomically. A failed write is no error; note() has the reason.
+  /// atomically. After a failed write, note() has the reason, and the choice stays in memory.
   void add(const std::string& product, const MatmulChoice& choice);
 
   const std::string& path() const { return path_; }

@@ -1,8 +1,8 @@
 // The emulated device: streams, and its matmul. Only in builds with LTRAIN_CUDA_EMULATED.
 //
-// As late as a GPU may be: kernels and copies are held until a wait needs them, and then run on a thread of
-// the stream. An early read by the host, or a change during a copy, is therefore wrong every time. Work of
-// communicators is not held: other ranks wait for it.
+// Work runs as late as on a GPU at worst: kernels and copies are held until a wait needs them, and then run
+// on a thread of the stream. An early read by the host, or a change during a copy, is therefore wrong every
+// time. Work of communicators is not held: other ranks wait for it.
 #include <omp.h>
 #include <unistd.h>
 

@@ -125,9 +125,9 @@ void NormLayer::cut_backward(Step& step, const NormBackward& whole) const {
 
 void NormLayer::backward(Step& step, Tensor dx, Tensor dy, Saved& saved, bool first) const {
   if (!declared()) {
-    LT_CHECK(
-        !first,
-        "expected an initialized gradient of the residual stream for an addition without a norm, got first");
+    LT_CHECK(!first,
+             "expected an initialized gradient of the residual stream for an addition without a norm, got "
+             "the first contribution to it");
     add_to(step.compute, dx, dy);
     return step.release(saved.x);
   }

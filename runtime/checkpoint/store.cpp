@@ -215,11 +215,7 @@ std::string link_best(const std::string& folder, bool keep_best) {
   std::error_code error;
   const std::string before = std::filesystem::read_symlink(link, error);
   const bool is_link = !error;
-  if (!keep_best) {
-    if (is_link && !path_exists(link)) ::unlink(link.c_str());
-    return "";
-  }
-  const std::vector<Candidate> all = list_checkpoints(folder);
+  const std::vector<Candidate> all = keep_best ? list_checkpoints(folder) : std::vector<Candidate>();
   const Candidate* best = best_checkpoint(all);
   if (!best) {
     if (is_link && !path_exists(link)) ::unlink(link.c_str());

@@ -6,32 +6,45 @@
 namespace ltrain {
 namespace {
 
-/// The same job without model parallelism, sharding and offload, on `data` ranks.
-Recipe data_parallel_job(const Recipe& resolved, int64_t data) {
+/// The same job without sharding of dense layers and optimizer states, and without offload.
+Recipe unsharded(const Recipe& resolved) {
   Recipe job = resolved;
-  const GradReduceDtype reduced = job.parallel.grad_reduce_dtype;
   job.parallel = {};
-  job.parallel.data = data;
-  job.parallel.grad_reduce_dtype = data > 1 ? reduced : GradReduceDtype::fp32;
+  job.parallel.data = 1;
   job.offload = {};
   return job;
+}
+
+/// Bytes of rounding errors of compressed sums on all ranks.
+int64_t rounding_error_bytes(const Recipe& resolved, const MachineProfile& profile) {
+  // Only the axes whose ranks sum gradients matter. Tensor and pipeline ranks divide the same elements.
+  const Parallel& given = resolved.parallel;
+  Recipe job = unsharded(resolved);
+  job.parallel.data = given.data;
+  job.parallel.context = given.context;
+  job.parallel.context_comm = given.context_comm;
+  job.parallel.context_inner = given.context_inner;
+  job.parallel.expert = given.expert;
+  job.parallel.grad_reduce_dtype = given.grad_reduce_dtype;
+  MetaRank rank(job, profile, PipelineLayout{}, mesh_of(job, 0), 1);
+  int64_t bytes = 0;
+  for (const RoundingError& e : rank.program.parameters().rounding_errors(false)) {
+    if (!e.sent) continue;
+    // Each rank of a sum saves errors of all that it sends. Errors of the sum itself are saved once.
+    const int64_t parts = e.slice.global.elements() / e.slice.elements();  // expert ranks have other parts
+    bytes += (e.ranks + 1) * parts * e.tensor.bytes();
+  }
+  return bytes;
 }
 
 }  // namespace
 
 int64_t checkpoint_bytes(const Recipe& resolved, const MachineProfile& profile) {
-  const auto rank_of = [&](const Recipe& job) {
-    return std::make_unique<MetaRank>(job, profile, PipelineLayout{}, mesh_of(job, 0), 1);
-  };
-  int64_t bytes = 0;
-  for (const StateSlice& s : state_slices(rank_of(data_parallel_job(resolved, 1))->program.parameters()))
+  const Recipe job = unsharded(resolved);
+  MetaRank rank(job, profile, PipelineLayout{}, mesh_of(job, 0), 1);
+  int64_t bytes = rounding_error_bytes(resolved, profile);
+  for (const StateSlice& s : state_slices(rank.program.parameters()))
     bytes += s.slice.elements() * dtype_size(s.dtype);
-  if (const int64_t data = resolved.parallel.data; data > 1) {
-    // Every rank of a compressed sum saves the errors of all that it sends. Errors of sums are saved once.
-    const auto rank = rank_of(data_parallel_job(resolved, data));
-    for (const RoundingError& e : rank->program.parameters().rounding_errors(false))
-      if (e.sent) bytes += (data + 1) * e.tensor.bytes();
-  }
   return bytes;
 }
 

@@ -70,8 +70,7 @@ void check_loss(const ResizeVocabOptions& o, const CheckpointReader& reader, int
   if (tokens > o.vocab_size)
     fail(ExitCode::usage,
          "{}: the tokenizer of its data has {} tokens, and those from {} on would lose their rows; nearest "
-         "valid "
-         "value: {}, or --force where none of them is used",
+         "valid value: {}, or --force where none of them is used",
          reader.path(), tokens, o.vocab_size, tokens);
 }
 

@@ -20,18 +20,21 @@ FORMS = re.compile(r"(?<!there )\b(is|are) (no|none)\b(?! (longer|more|later|ear
 SUBJECT = 72
 CODE = (".h", ".cpp", ".cu", ".cuh")
 SLASHES = re.compile(r"(?:^|\s)//[/!]?<?\s*(.*)")
-HASH = re.compile(r"(?:^|\s)#(?!!)\s+(.*)")
+HASH = re.compile(r"(?:^|\s)#(?!!)(?:\s+(.*)|$)")
 STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 WORD = re.compile(r"[A-Za-z']+")
 
 
 def comments(path, text):
-    """(line number, text) of each comment; lines of comments below each other are one."""
+    """(line number, text) of each paragraph of a comment; lines of comments below each other are one paragraph."""
     pattern = SLASHES if path.endswith(CODE) else HASH
     found, alone = [], False
     for number, line in enumerate(text.splitlines(), 1):
         m = pattern.search(STRING.sub('""', line))
         if not m:
+            alone = False
+            continue
+        if not m.group(1):  # the end of a paragraph
             alone = False
             continue
         starts_line = not line[:m.start(1)].strip(" /!<#\t")

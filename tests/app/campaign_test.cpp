@@ -48,9 +48,14 @@ TEST_CASE("plan --campaign counts the bytes that a checkpoint of each optimizer 
       GENERATE(as<std::string>(), "", "optimizer.state_dtype=bf16", "optimizer.kind=adafactor",
                "optimizer.kind=muon", "optimizer.kind=sgd", "optimizer.kind=lion", "train.ema_decay=0.9",
                "optimizer.kind=onebit_lamb optimizer.freeze_step=1 parallel.zero_stage=0",
-               "parallel.grad_reduce_dtype=int8 parallel.zero_stage=0");
+               "parallel.grad_reduce_dtype=int8 parallel.zero_stage=0",
+               "parallel.grad_reduce_dtype=int8 parallel.zero_stage=0 parallel.data=1 parallel.context=2",
+               "parallel.grad_reduce_dtype=int8 parallel.zero_stage=0 parallel.tensor=2",
+               "parallel.grad_reduce_dtype=int8 parallel.zero_stage=0 parallel.data=4 parallel.expert=2 "
+               "'model.moe={num_experts: 4}'",
+               "optimizer.kind=muon parallel.expert=2 'model.moe={num_experts: 4}'");
   CAPTURE(settings);
-  const Outcome planned = t.sh("plan tiny.yaml --campaign --json " + settings);
+  const Outcome planned = t.sh("plan tiny.yaml --campaign --json " + settings + " 2>/dev/null");
   INFO(planned.text);
   REQUIRE(planned.code == 0);
   const Outcome run = t.sh("run tiny.yaml train.train_steps=2 train.eval_interval=0 " + settings);

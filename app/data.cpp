@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/input_options.h"
+#include "app/inspect_records.h"
 #include "app/progress_line.h"
 #include "app/tokenizer_option.h"
 #include "base/error.h"
@@ -69,7 +71,9 @@ struct BuildCommand {
     if (dry_run) {
       for (const TextFile& f : r.inputs.files)
         std::printf("would read %s%s\n", f.path.c_str(),
-                    f.form == RecordForm::none ? "" : " as JSON records");
+                    f.format                     ? fmt::format(" as records of {}", f.format->name).c_str()
+                    : f.form == RecordForm::none ? ""
+                                                 : " as JSON records");
       for (const std::string& p : output_prefixes(options))
         std::printf("would write %s.{bin,idx,json}\n", p.c_str());
       return;
@@ -112,7 +116,8 @@ struct InspectCommand {
   std::string prefix;
   TokenizerOption tokenizer{"", "", {}};
   int64_t document = -1, show = 200;
-  bool json = false, verify = false;
+  bool json = false, verify = false, all = false;
+  RecordOptions records;
 
   std::unique_ptr<Tokenizer> tokenizer_for(const SourceInfo& info) const {
     const bool asked = !tokenizer.name.empty();
@@ -132,6 +137,9 @@ struct InspectCommand {
   }
 
   void run() {
+    const std::string index = dataset_prefix(prefix) + ".idx";
+    if (std::filesystem::exists(prefix) && !file_exists(index))
+      return inspect_records({prefix, records, 3, show, all, json});
     IndexedDataset data(prefix);
     const SourceInfo& info = data.info();
     TokenScan scan;
@@ -244,8 +252,12 @@ void add_build(CLI::App& data) {
 void add_inspect(CLI::App& data) {
   auto c = std::make_shared<InspectCommand>();
   CLI::App* s = data.add_subcommand("inspect",
-                                    "what is in token files\nExample: ltrain data inspect data/corpus-train");
-  s->add_option("prefix", c->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
+                                    "what is in token files, or in files of text and records\n"
+                                    "Example: ltrain data inspect data/corpus-train");
+  s->add_option("path", c->prefix, "PREFIX of PREFIX.bin and PREFIX.idx, or a file or folder of records")
+      ->required();
+  add_record_options(*s, c->records);
+  s->add_flag("--all", c->all, "Records: read all of them, not only the first 10,000");
   s->add_option("--document", c->document, "show this whole document (counted from 0)")
       ->check(CLI::NonNegativeNumber);
   s->add_option("--tokenizer", c->tokenizer.name,

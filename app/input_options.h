@@ -8,15 +8,44 @@
 
 #include "base/printable.h"
 #include "runtime/data/input_list.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::app {
 
-/// --input, --input-format, --json-key, --on-bad-record, --include and --exclude. All arguments must outlive
+/// --input-format, --field, --dataset-split and --dataset-config.
+inline void add_record_options(CLI::App& command, data::RecordOptions& options) {
+  using data::InputFormat;
+  std::vector<std::string> formats{"auto", "text", "json"};
+  for (const records::Format& f : records::formats()) formats.emplace_back(f.name);
+  command
+      .add_option_function<std::string>(
+          "--input-format",
+          [&options](const std::string& name) {
+            options.format = name == "text"   ? InputFormat::text
+                             : name == "json" ? InputFormat::json
+                                              : InputFormat::automatic;
+            options.record_format = records::format_named(name);
+          },
+          "How files are read: auto: by their content; text: each is one document; json and the others: "
+          "records of that format, and other files are refused")
+      ->check(CLI::IsMember(formats));
+  command.add_option_function<std::string>(
+      "--field,--json-key", [&options](const std::string& field) { options.field = field; },
+      "Field of the text in a record: the key of JSON, the column of a table; text by default, txt for tar; "
+      "given, all inputs are records");
+  command.add_option("--dataset-split", options.dataset.split,
+                     "Split to read of folders of Hugging Face datasets; default: train");
+  command.add_option("--dataset-config", options.dataset.config,
+                     "Configuration to read of such folders; default: the one that their README.md marks");
+}
+
+/// --input, --input-format, --field, --dataset-split, --dataset-config, --on-bad-record, --include and
+/// --exclude. All arguments must outlive
 /// the parsing.
 inline void add_input_options(CLI::App& command, std::vector<std::string>& inputs,
                               std::vector<std::string>& include, std::vector<std::string>& exclude,
-                              data::RecordOptions& records) {
-  using data::InputFormat, data::OnBadRecord;
+                              data::RecordOptions& options) {
+  using data::OnBadRecord;
   const auto choice = [&command](const std::string& name, auto& to, const auto& choices,
                                  const std::string& help) {
     using Choice = typename std::decay_t<decltype(choices)>::mapped_type;
@@ -30,21 +59,14 @@ inline void add_input_options(CLI::App& command, std::vector<std::string>& input
   };
   command
       .add_option("--input", inputs,
-                  "text files, JSON files (JSONL under any name, or a .json of one array), folders with all "
-                  "that is in them, or - for standard input")
+                  "files of text or records, folders with all that is in them, or - for standard input; "
+                  "formats: docs/data.md")
       ->required();
-  choice("--input-format", records.format,
-         std::map<std::string, InputFormat>{
-             {"auto", InputFormat::automatic}, {"text", InputFormat::text}, {"json", InputFormat::json}},
-         "How files are read: auto: by their content; text: each is one document; json: records, and other "
-         "files are refused");
-  command.add_option_function<std::string>(
-      "--json-key", [&records](const std::string& key) { records.json_key = key; },
-      "Key of the text in a JSON record, text by default; given, all inputs are JSON records");
-  choice("--on-bad-record", records.on_bad,
+  add_record_options(command, options);
+  choice("--on-bad-record", options.on_bad,
          std::map<std::string, OnBadRecord>{
              {"stop", OnBadRecord::stop}, {"skip", OnBadRecord::skip}, {"replace", OnBadRecord::replace}},
-         "Bad JSON records: stop at the first one (default), skip all, or replace invalid characters by "
+         "Bad records: stop at the first one (default), skip all, or replace invalid characters by "
          "U+FFFD and skip the others");
   command.add_option("--include", include, "Take of folders only the files that match GLOB");
   command.add_option("--exclude", exclude, "Leave out of folders the files and folders that match GLOB");

@@ -7,8 +7,13 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/print_notes.h"
+#include "app/progress_line.h"
+#include "base/printable.h"
 #include "kernels/tensor/device.h"
 #include "runtime/check/check_job.h"
+#include "runtime/check/data_sources.h"
+#include "runtime/check/tokenized_sources.h"
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/job.h"
@@ -63,11 +68,33 @@ std::optional<FolderLock> lock_if_there(const std::string& folder) {
   return lock_output(folder);
 }
 
+/// Makes the token files of sources that lack them, with a progress line.
+void tokenize(const Recipe& recipe) {
+  std::string path;
+  std::optional<ProgressLine> line;
+  const auto progress = [&](const std::string& source, const data::ShardProgress& p) {
+    if (source != path) {
+      line.reset();
+      path = source;
+      std::fprintf(stderr, "tokenising %s\n", printable(path).c_str());
+      line.emplace(false);
+    }
+    line->update(p.input_bytes, p.total_bytes,
+                 p.elsewhere.empty() ? fmt::format(", {} tokens", p.tokens)
+                                     : ", waiting for another process at " + p.elsewhere);
+  };
+  const std::vector<std::string> notes = tokenize_sources(recipe, progress);
+  line.reset();
+  print_notes(notes);
+}
+
 void run_rank(const RunOptions& o) {
   // A launcher has read and checked the file, which may have changed since.
   const std::optional<std::string> handed =
       handed_text(process_variables(), kRecipeVariable, recipe::kMaxFileBytes);
   Recipe recipe = handed ? parse_recipe(*handed, o.recipe, o.overrides) : load_recipe(o.recipe, o.overrides);
+  // Started by another launcher, which does not know of data. The ranks share the work, before they meet.
+  if (!handed && has_text_sources(recipe)) tokenize(recipe);
   JobOptions options;
   options.settings = job_settings(recipe);
   if (recipe.launch.interface) options.interface = *recipe.launch.interface;
@@ -108,11 +135,16 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   if (e.node == 0 && !o.dry_run) lock = lock_if_there(given.output_dir);
   JobChecks checks;
   checks.memory = !o.force;
-  const CheckedJob job = check_job(given, size, checks);
+  CheckedJob job = check_job(given, size, checks);
   const Recipe& recipe = job.recipe;
   if (o.dry_run) {
     print_notes(recipe.notes);
     return dry_run(job, size.world / size.ranks_per_node);
+  }
+  // Everything else was checked before the data is tokenised, which may take long.
+  if (has_pending_sources(recipe)) {
+    tokenize(recipe);
+    job = check_job(given, size, checks);
   }
   SuperviseOptions s;
   s.ranks = size.ranks_per_node;

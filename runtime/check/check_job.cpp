@@ -138,7 +138,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   CheckedJob job{resolve(given, size.world, size.ranks_per_node), {}, {}};
   const Recipe& recipe = job.recipe;
   if (checks.data) check_data_given(recipe);
-  expand_patterns(job.recipe, checks.part != Part::recipe);
+  resolve_sources(job.recipe, checks.part != Part::recipe);
   if (checks.part != Part::recipe) {
     check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);
     check_data(recipe);
@@ -155,7 +155,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   if (checks.part == Part::recipe) return job;
   if (checks.part == Part::job) {
     if (checks.memory) check_memory(job.plan);
-    check_resume(recipe, job.plan);
+    if (!has_pending_sources(recipe)) check_resume(recipe, job.plan);
   }
   check_offload(recipe, job.plan, size.ranks_per_node);
   return job;

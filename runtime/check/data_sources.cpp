@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/printable.h"
+#include "runtime/check/tokenized_sources.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/sample_order.h"
 #include "runtime/files/file.h"
@@ -34,16 +35,9 @@ std::vector<std::string> matching(const std::string& pattern) {
   return prefixes;
 }
 
-std::vector<DataSource> shards_of(const DataSource& source, const char* key, int64_t seq_length,
-                                  bool must_match) {
-  const std::vector<std::string> prefixes = matching(source.path);
-  if (prefixes.empty() && must_match)
-    fail(
-        ExitCode::data,
-        "{}: path {}: no token files match; a pattern stands for PREFIX of PREFIX.bin and PREFIX.idx, and {} "
-        "is what was looked for",
-        key, printable(source.path), printable(source.path + ".idx"));
-  if (prefixes.empty()) return {source};
+/// Token files in the place of `source`, which share its weight in proportion to their samples.
+std::vector<DataSource> in_proportion(const DataSource& source, const std::vector<std::string>& prefixes,
+                                      int64_t seq_length) {
   std::vector<double> samples;
   double all = 0;
   for (const std::string& prefix : prefixes) {
@@ -51,33 +45,71 @@ std::vector<DataSource> shards_of(const DataSource& source, const char* key, int
         static_cast<double>(std::max<int64_t>(data::inspect_source(prefix).samples(seq_length), 1)));
     all += samples.back();
   }
-  std::vector<DataSource> shards;
+  std::vector<DataSource> files;
   for (size_t i = 0; i < prefixes.size(); ++i)
-    shards.push_back({prefixes[i], source.weight * samples[i] / all, source.name});
-  return shards;
+    files.push_back({prefixes[i], source.weight * samples[i] / all, source.name});
+  return files;
 }
 
-std::vector<DataSource> expanded(const std::vector<DataSource>& sources, const char* key, int64_t seq_length,
-                                 bool must_match) {
+std::vector<DataSource> matching_files(const DataSource& source, const char* key, int64_t seq_length,
+                                       bool here) {
+  const std::vector<std::string> prefixes = matching(source.path);
+  if (prefixes.empty() && here)
+    fail(ExitCode::data,
+         "{}: path {}: nothing matches; a pattern stands for files of text or records, or for PREFIX of "
+         "PREFIX.bin "
+         "and PREFIX.idx, and {} was looked for too",
+         key, printable(source.path), printable(source.path + ".idx"));
+  if (prefixes.empty()) return {source};
+  return in_proportion(source, prefixes, seq_length);
+}
+
+/// Token files of a source of text or records; the source itself, pending, if they do not exist yet.
+std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, const char* key) {
+  std::vector<std::string> prefixes;
+  int64_t bytes = 0, files = 0, missing = 0;
+  for (const data::Shard& shard : source_shards(r, source, key)) {
+    prefixes.push_back(shard.prefix);
+    bytes += shard.inputs.bytes;
+    files += static_cast<int64_t>(shard.inputs.files.size());
+    missing += !data::is_built(shard);
+  }
+  if (missing == 0) return in_proportion(source, prefixes, r.data.seq_length);
+  r.notes.push_back(fmt::format("{}: {}: {} files, {:.1f} MB, are tokenised before the run trains", key,
+                                printable(source.path), files, static_cast<double>(bytes) * 1e-6));
+  DataSource pending = source;
+  pending.pending = true;
+  return {pending};
+}
+
+std::vector<DataSource> expanded(Recipe& r, const std::vector<DataSource>& sources, const char* key,
+                                 bool here) {
   std::vector<DataSource> all;
   for (const DataSource& source : sources) {
-    if (!is_pattern(source.path)) {
+    const bool text = here && is_tokenized_by_run(source);
+    if (!text && !is_pattern(source.path)) {
       all.push_back(source);
       continue;
     }
-    for (DataSource& shard : shards_of(source, key, seq_length, must_match)) {
-      const bool twice = std::any_of(all.begin(), all.end(),
-                                     [&](const DataSource& other) { return other.path == shard.path; });
+    for (DataSource& file :
+         text ? tokenized_files(r, source, key) : matching_files(source, key, r.data.seq_length, here)) {
+      const bool twice = std::any_of(all.begin(), all.end(), [&](const DataSource& other) {
+        return other.path == file.path && !file.pending;
+      });
       if (twice)
         fail(ExitCode::usage, "{}: path {}: {} is a source already; give it once", key,
-             printable(source.path), printable(shard.path));
-      all.push_back(std::move(shard));
+             printable(source.path), printable(file.path));
+      all.push_back(std::move(file));
     }
   }
   if (all.size() > data::kMaxSources)
     fail(ExitCode::usage, "{}: {} token files; a mix has at most {}: build fewer, larger ones", key,
          all.size(), data::kMaxSources);
   return all;
+}
+
+bool any_pending(const std::vector<DataSource>& sources) {
+  return std::any_of(sources.begin(), sources.end(), [](const DataSource& s) { return s.pending; });
 }
 
 data::SampleOrder order_of(const std::vector<data::SourceSpec>& sources, int64_t seq_length,
@@ -116,10 +148,12 @@ void note_repeats(const Recipe& r, std::vector<std::string>& notes) {
 
 }  // namespace
 
-void expand_patterns(Recipe& r, bool must_match) {
-  r.data.train = expanded(r.data.train, "data.train", r.data.seq_length, must_match);
-  r.data.eval = expanded(r.data.eval, "data.eval", r.data.seq_length, must_match);
+void resolve_sources(Recipe& r, bool here) {
+  r.data.train = expanded(r, r.data.train, "data.train", here);
+  r.data.eval = expanded(r, r.data.eval, "data.eval", here);
 }
+
+bool has_pending_sources(const Recipe& r) { return any_pending(r.data.train) || any_pending(r.data.eval); }
 
 std::string cut_note(const EvalSet& set, int64_t seq_length, int64_t wanted) {
   if (set.sources.size() < 2) return "";
@@ -146,8 +180,8 @@ std::string cut_note(const EvalSet& set, int64_t seq_length, int64_t wanted) {
 
 std::vector<std::string> data_notes(const Recipe& r) {
   std::vector<std::string> notes;
-  note_repeats(r, notes);
-  if (r.train.eval_interval == 0) return notes;
+  if (!any_pending(r.data.train)) note_repeats(r, notes);
+  if (r.train.eval_interval == 0 || any_pending(r.data.eval)) return notes;
   for (const EvalSet& set : eval_sets(r))
     if (std::string note = cut_note(set, r.data.seq_length, r.train.eval_steps * r.train.global_batch_size);
         !note.empty())

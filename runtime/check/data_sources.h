@@ -8,11 +8,15 @@
 
 namespace ltrain {
 
-/// Replaces each source whose path is a pattern (*, ? or [) by the matching token files, sorted by name. They
-/// share its weight in proportion to their samples, so that all of them end together. Throws Error (data) if
-/// no file matches and `must_match` is set, because the files may be on another machine. Throws Error (usage)
-/// for more sources than a mix can have.
-void expand_patterns(Recipe& recipe, bool must_match);
+/// Replaces each source whose path is a pattern (*, ? or [) by the matching token files, sorted by name, and
+/// each source of text or records by its token files. They share its weight in proportion to their samples,
+/// so that all of them end together. A source that is not tokenised yet becomes DataSource::pending, with a
+/// note. Throws Error (data) if no file matches a pattern and `here` is set; else the files may be on another
+/// machine. Throws Error (usage) for more sources than a mix can have.
+void resolve_sources(Recipe& recipe, bool here);
+
+/// Returns whether a resolved recipe has sources that are not tokenised yet.
+bool has_pending_sources(const Recipe& recipe);
 
 /// A note on a set that ends with its smallest source before `wanted` samples are evaluated; else "". The
 /// files must exist.

@@ -138,6 +138,7 @@ void check_data(const Recipe& r) {
   };
   for (const bool eval : {false, true})
     for (const DataSource& s : eval ? r.data.eval : r.data.train) {
+      if (s.pending) continue;  // checked when its token files are there
       const data::SourceInfo info = data::inspect_source(s.path);
       if (info.has_sidecar) {
         check_kind(r, info);

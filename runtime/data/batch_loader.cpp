@@ -74,6 +74,7 @@ struct BatchLoader::State {
     std::vector<int32_t> tokens;     // length + 1
     std::vector<int32_t> documents;  // start of the document at each position; length + 1
     std::vector<int64_t> starts;     // starts of documents from the index
+    std::vector<uint8_t> counted;    // 1 for a token that counts in the loss; length + 1
   };
 
   LoaderOptions options;
@@ -111,8 +112,15 @@ struct BatchLoader::State {
     const SampleRef ref = order(index);
     const IndexedDataset& source = *sources[ref.source];
     source.read(ref.sample * length, length + 1, options.vocab_size, s.tokens.data());
+    if (source.info().loss_mask)
+      source.read_mask(ref.sample * length, length + 1, s.counted.data());
+    else
+      std::fill(s.counted.begin(), s.counted.end(), uint8_t{1});
     if (!options.packing.on()) return;
-    const int64_t eod = source.info().eot >= 0 ? source.info().eot : options.packing.eod;
+    // In conversations the token also ends turns, and documents end where the index says.
+    const int64_t eod = source.info().loss_mask  ? -1
+                        : source.info().eot >= 0 ? source.info().eot
+                                                 : options.packing.eod;
     source.document_starts(ref.sample * length, length + 1, s.starts);
     auto next = s.starts.begin();
     int64_t start = 0;
@@ -134,6 +142,7 @@ struct BatchLoader::State {
     for (auto* later : {&batch.mtp_tokens, &batch.mtp_targets})
       later->resize(options.mtp_tokens * samples * rows.rows);
     sample.tokens.resize(length + 1);
+    sample.counted.resize(length + 1);
     if (packing.on()) sample.documents.resize(length + 1);
     const int64_t step = index / micro_steps, k = index % micro_steps;
     const int64_t base =
@@ -150,7 +159,8 @@ struct BatchLoader::State {
       const auto& documents = sample.documents;
       for (int64_t r = 0; r < rows.rows; ++r) {
         const int64_t t = rows.at(r), to = b * rows.rows + r;
-        const bool counted = !padding && !(packing.mask_loss && documents[t + 1] == t + 1);
+        const bool counted =
+            !padding && sample.counted[t + 1] && !(packing.mask_loss && documents[t + 1] == t + 1);
         batch.tokens[to] = sample.tokens[t];
         batch.targets[to] = counted ? sample.tokens[t + 1] : -1;
         if (packing.position_ids) batch.position_ids[to] = static_cast<int32_t>(t) - documents[t];
@@ -170,6 +180,7 @@ struct BatchLoader::State {
         const int64_t t = rows.at(r), at = t + k, to = (k - 1) * all + b * rows.rows + r;
         bool counted = !padding && at < length;
         if (counted && apart) counted = sample.documents[at] == sample.documents[t];
+        if (counted) counted = sample.counted[at + 1] != 0;
         if (counted && packing.mask_loss) counted = sample.documents[at + 1] != at + 1;
         batch.mtp_tokens[to] = at <= length ? sample.tokens[at] : 0;
         batch.mtp_targets[to] = counted ? sample.tokens[at + 1] : -1;
@@ -263,7 +274,7 @@ int64_t loader_buffer_bytes(const LoaderOptions& o) {
   const int64_t batch = o.micro_batch * (4 * (2 + o.packing.position_ids + 2 * o.mtp_tokens) * rows + 8 +
                                          (o.packing.attention_mask ? 4 * o.seq_length : 0));
   // The ring, the caller's batch, one sample.
-  return (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 8 : 4);
+  return (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 9 : 5);
 }
 
 }  // namespace ltrain::data

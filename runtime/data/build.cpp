@@ -28,8 +28,8 @@ struct Encoded {
 };
 
 void check_options(const BuildOptions& o) {
-  if (o.inputs.empty())
-    fail(ExitCode::usage, "no --input: name text files, JSON files or folders, or - for standard input");
+  if (o.inputs.empty() && !o.listed)
+    fail(ExitCode::usage, "no --input: name files, folders, or - for standard input");
   if (o.workers < 0 || o.workers > 256)
     fail(ExitCode::usage, "--workers {}: 1 to 256, or 0 for one per core", o.workers);
   if (o.split.size() == 1 || o.split.size() > 3)
@@ -51,13 +51,17 @@ class Encoder {
     Encoded out;
     out.input_bytes = chunk.input_bytes;
     for (const Piece& piece : chunk.pieces) {
-      const std::string_view raw = std::string_view(chunk.text).substr(piece.begin, piece.end - piece.begin);
+      const std::string& path = list_.files[piece.file].path;
       if (piece.kind == Piece::text) {
-        encode(raw, piece.ends_document, piece.part, out);
+        encode(std::string_view(chunk.text).substr(piece.begin, piece.end - piece.begin), piece.ends_document,
+               piece.part, out);
         continue;
       }
-      const std::string& path = list_.files[piece.file].path;
-      const auto text = read_record(raw, options_.records, path, piece.line, out.bad);
+      if (piece.kind == Piece::tokens) {
+        copy_ids(chunk, piece, path, out);
+        continue;
+      }
+      const auto text = record_text(chunk, piece, options_.records, path, out.bad);
       if (!text) continue;
       if (!piece.cut) {
         encode(*text, true, -1, out);
@@ -76,6 +80,26 @@ class Encoder {
   }
 
  private:
+  void copy_ids(const Chunk& chunk, const Piece& piece, const std::string& path, Encoded& out) {
+    if (piece.cut)
+      fail(ExitCode::data,
+           "{}: {}: the only document is token ids, which --split does not cut; leave out --split", path,
+           piece.position);
+    std::string problem = piece.problem;
+    for (int64_t i = piece.begin; i < piece.end && problem.empty(); ++i)
+      if (chunk.tokens[i] < 0 || chunk.tokens[i] >= tokenizer_->vocab_size())
+        problem = fmt::format("token id {}; the tokenizer {} has {} tokens: choose the one that made the ids",
+                              chunk.tokens[i], tokenizer_->name(), tokenizer_->vocab_size());
+    if (!problem.empty())
+      return skip_record(fmt::format("{}: {}: {}", path, piece.position, problem), options_.records, out.bad);
+    int64_t count = piece.end - piece.begin;
+    // The writer appends this token.
+    if (options_.append_eot && count > 0 && chunk.tokens[piece.end - 1] == tokenizer_->eot()) --count;
+    out.tokens.insert(out.tokens.end(), chunk.tokens.begin() + piece.begin,
+                      chunk.tokens.begin() + piece.begin + count);
+    out.runs.push_back({count, true, -1});
+  }
+
   void encode(std::string_view text, bool ends_document, int part, Encoded& out) {
     const size_t before = out.tokens.size();
     tokenizer_->encode(text, out.tokens);
@@ -189,7 +213,9 @@ BuildResult plan_build(const BuildOptions& options) {
   check_options(options);
   for (const std::string& prefix : output_prefixes(options)) refuse_overwrite(prefix, options.force);
   BuildResult result;
-  result.inputs = list_inputs(options.inputs, options.include, options.exclude, options.records);
+  result.inputs = options.listed
+                      ? *options.listed
+                      : list_inputs(options.inputs, options.include, options.exclude, options.records);
   return result;
 }
 
@@ -198,7 +224,7 @@ BuildResult build_dataset(const BuildOptions& options) {
   const std::unique_ptr<Tokenizer> tokenizer = make_build_tokenizer(options);
   BuildResult result = plan_build(options);
   Sink sink(options, *tokenizer);
-  ChunkReader reader(result.inputs, *tokenizer, options.chunk_bytes, options.split);
+  ChunkReader reader(result.inputs, options.records, *tokenizer, options.chunk_bytes, options.split);
   const int workers =
       options.workers > 0 ? options.workers : std::clamp<int>(std::thread::hardware_concurrency(), 1, 256);
   BuildProgress progress;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct BuildProgress {
 
 struct BuildOptions {
   std::vector<std::string> inputs, include, exclude;
+  std::optional<InputList> listed;       ///< files to read in the place of `inputs`
   std::string output;                    ///< PREFIX
   std::string tokenizer = "byte", path;  ///< arguments of make_tokenizer()
   DocumentTokens tokens;

@@ -37,6 +37,15 @@ std::string text(const nlohmann::json& j, const std::string& path, const char* k
   return value;
 }
 
+/// An optional key; false if it is missing.
+bool truth(const nlohmann::json& j, const std::string& path, const char* key) {
+  const auto it = j.find(key);
+  if (it == j.end()) return false;
+  if (!it->is_boolean())
+    fail(ExitCode::data, "{}: {} is {}, expected true or false", path, key, printable(it->dump(), 60));
+  return it->get<bool>();
+}
+
 void same(const std::string& path, const char* key, int64_t sidecar, int64_t index,
           const std::string& prefix) {
   if (sidecar != index)
@@ -59,6 +68,8 @@ std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
   j["append_eot"] = append_eot;
   if (info.bos >= 0) j["bos"] = info.bos;  // begins each document
   if (info.split_special_tokens) j["split_special_tokens"] = true;
+  if (info.loss_mask) j["loss_mask"] = true;
+  if (info.packed_length > 0) j["packed_length"] = info.packed_length;
   j["type"] = token_type_name(info.type);
   j["documents"] = info.documents;
   j["sequences"] = info.sequences;
@@ -97,12 +108,9 @@ void read_sidecar(SourceInfo& info) {
   info.eot = integer(j, path, "eot", -1, info.vocab_size - 1);
   info.max_token = integer(j, path, "max_token", -1, info.vocab_size - 1);
   if (j.contains("bos")) info.bos = integer(j, path, "bos", 0, info.vocab_size - 1);
-  if (const auto it = j.find("split_special_tokens"); it != j.end()) {
-    if (!it->is_boolean())
-      fail(ExitCode::data, "{}: split_special_tokens is {}, expected true or false", path,
-           printable(it->dump(), 60));
-    info.split_special_tokens = it->get<bool>();
-  }
+  info.split_special_tokens = truth(j, path, "split_special_tokens");
+  info.loss_mask = truth(j, path, "loss_mask");
+  if (j.contains("packed_length")) info.packed_length = integer(j, path, "packed_length", 1, INT32_MAX);
   info.has_sidecar = true;
 }
 

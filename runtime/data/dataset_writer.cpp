@@ -44,7 +44,7 @@ void refuse_overwrite(const std::string& prefix, bool force) {
   if (prefix.empty() || prefix.back() == '/')
     fail(ExitCode::usage, "output {}: a prefix of file names is needed, such as data/corpus", prefix);
   if (force) return;
-  for (const char* end : {".bin", ".idx", ".json"})
+  for (const char* end : {".bin", ".idx", ".json", ".mask"})
     if (file_exists(prefix + end))
       fail(ExitCode::data, "{}{}: exists; choose another --output or give --force to replace it", prefix,
            end);
@@ -90,7 +90,23 @@ void DatasetWriter::put(const int32_t* tokens, int64_t count) {
   info_.tokens += count;
 }
 
-void DatasetWriter::add(const int32_t* tokens, int64_t count) {
+void DatasetWriter::keep_mask(int64_t packed_length) {
+  LT_CHECK(info_.tokens == 0, "expected a loss mask before the first token, got {} tokens", info_.tokens);
+  info_.loss_mask = true;
+  info_.packed_length = packed_length;
+  mask_.emplace(info_.prefix + ".mask");
+}
+
+void DatasetWriter::put_mask(int64_t count, const uint8_t* counted) {
+  for (int64_t i = 0; i < count; ++i) {
+    mask_byte_ |= static_cast<uint8_t>((counted ? counted[i] & 1 : 1) << (mask_bits_ % 8));
+    if (++mask_bits_ % 8) continue;
+    mask_->write(&mask_byte_, 1);
+    mask_byte_ = 0;
+  }
+}
+
+void DatasetWriter::add(const int32_t* tokens, int64_t count, const uint8_t* counted) {
   if (prepend_bos_ && !in_document_ && count > 0) {
     in_document_ = true;
     const int32_t bos = static_cast<int32_t>(info_.bos);
@@ -100,6 +116,8 @@ void DatasetWriter::add(const int32_t* tokens, int64_t count) {
     if (in_sequence_ == max_sequence) end_sequence(false);
     const int64_t n = std::min({count, max_sequence - in_sequence_, int64_t{1} << 18});
     put(tokens, n);
+    if (mask_) put_mask(n, counted);
+    if (counted) counted += n;
     in_document_ = true;
     in_sequence_ += n;
     tokens += n;
@@ -165,6 +183,10 @@ SourceInfo DatasetWriter::finish() {
   index.sync();
   sidecar.sync();
   if (force_) ::unlink((info_.prefix + ".idx").c_str());
+  if (mask_) {
+    if (mask_bits_ % 8) mask_->write(&mask_byte_, 1);
+    mask_->commit();
+  }
   bin_.commit();
   sidecar.commit();
   index.commit();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/data/indexed_dataset.h"
@@ -20,8 +21,12 @@ class DatasetWriter {
   DatasetWriter(std::string prefix, const Tokenizer& tokenizer, bool append_eot, bool force,
                 bool prepend_bos = false, bool split_special_tokens = false);
 
-  /// Adds tokens to the current document.
-  void add(const int32_t* tokens, int64_t count);
+  /// Adds a loss mask, PREFIX.mask, to the dataset. `packed_length`: SourceInfo's. Call it before the first
+  /// token.
+  void keep_mask(int64_t packed_length);
+
+  /// Adds tokens to the current document. `counted`: whether each counts in the loss (1 or 0); null: all do.
+  void add(const int32_t* tokens, int64_t count, const uint8_t* counted = nullptr);
   /// Ends the document, with the end-of-text id if requested. Returns false for a document without tokens,
   /// which is omitted.
   bool end_document();
@@ -37,6 +42,7 @@ class DatasetWriter {
 
  private:
   void put(const int32_t* tokens, int64_t count);
+  void put_mask(int64_t count, const uint8_t* counted);
   void end_sequence(bool ends_document);
 
   SourceInfo info_;
@@ -47,6 +53,9 @@ class DatasetWriter {
   int64_t in_sequence_ = 0;
   bool in_document_ = false;
   std::vector<char> packed_;
+  std::optional<OutputFile> mask_;
+  uint8_t mask_byte_ = 0;  // bits of the last tokens, fewer than eight
+  int64_t mask_bits_ = 0;  // bits of the mask so far
 };
 
 /// Throws Error (data) if a file of the dataset exists and `force` is false.

@@ -56,6 +56,7 @@ std::string content_identity(const std::string& path) {
   XXH3_128bits_reset(hash.get());
   add_blocks(hash.get(), prefix + ".idx");
   add_blocks(hash.get(), prefix + ".bin");
+  if (file_exists(prefix + ".mask")) add_blocks(hash.get(), prefix + ".mask");
   const XXH128_hash_t h = XXH3_128bits_digest(hash.get());
   return fmt::format("{:016x}{:016x}", h.high64, h.low64);
 }

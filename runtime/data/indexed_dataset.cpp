@@ -281,11 +281,37 @@ void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length
          "{}: {} tokens are shorter than one sample of seq_length + 1 = {}; use a seq_length of at most {} "
          "or more data",
          info.prefix, info.tokens, seq_length + 1, std::max<int64_t>(0, info.tokens - 1));
+  if (info.packed_length > 0 && info.packed_length != seq_length)
+    fail(ExitCode::data,
+         "{}: documents are packed into samples of {} tokens; expected data.seq_length = {}, got {}. Build "
+         "it again "
+         "with --pack {}",
+         info.prefix, info.packed_length, info.packed_length, seq_length, seq_length);
 }
 
 IndexedDataset::IndexedDataset(const std::string& path)
     : info_(inspect_source(path)), index_(info_.prefix + ".idx"), bin_(info_.prefix + ".bin") {
   check_index();
+  if (!info_.loss_mask) return;
+  mask_ = std::make_unique<InputFile>(info_.prefix + ".mask");
+  const int64_t bytes = (info_.tokens + 7) / 8;
+  if (mask_->size() != bytes || !contiguous_)
+    fail(ExitCode::data,
+         "{}: expected {} bytes for the {} tokens of {}, got {}: they are not of the same build. Build the "
+         "data again",
+         mask_->path(), bytes, info_.tokens, bin_.path(), mask_->size());
+}
+
+void IndexedDataset::read_mask(int64_t first, int64_t count, uint8_t* out) const {
+  LT_CHECK(mask_ && first >= 0 && count >= 0 && first <= info_.tokens - count,
+           "expected a token range within {} tokens with a loss mask, got {} tokens from {}", info_.tokens,
+           count, first);
+  if (count == 0) return;
+  const int64_t from = first / 8, to = (first + count - 1) / 8;
+  std::vector<uint8_t> bytes(static_cast<size_t>(to - from + 1));
+  mask_->read(bytes.data(), from, static_cast<int64_t>(bytes.size()));
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = bytes[static_cast<size_t>((first + i) / 8 - from)] >> ((first + i) % 8) & 1;
 }
 
 void IndexedDataset::check_index() {

@@ -1,5 +1,6 @@
 // Token files: Megatron's indexed dataset, PREFIX.bin (tokens) and PREFIX.idx (lengths, byte offsets,
-// documents), and ltrain's optional sidecar PREFIX.json (tokenizer, vocabulary size, largest token).
+// documents), ltrain's optional sidecar PREFIX.json (tokenizer, vocabulary size, largest token), and for
+// fine-tuning PREFIX.mask: one bit a token, lowest bit first, set where the token counts in the loss.
 //
 // .idx, little-endian, unpadded: "MMIDIDX\0\0", u64 version 1, u8 type code, u64 sequences S, u64 documents +
 // 1 = D, i32[S] lengths in tokens, i64[S] byte offsets into .bin, i64[D] first sequence of each document, and
@@ -30,6 +31,9 @@ struct SourceInfo {
   int64_t vocab_size = -1, eot = -1, max_token = -1;
   int64_t bos = -1;                   ///< token that begins each document; -1: none
   bool split_special_tokens = false;  ///< the build treated special tokens in text as text
+  bool loss_mask = false;             ///< PREFIX.mask exists
+  /// Documents are packed whole into samples of so many tokens, with padding; 0: they are not.
+  int64_t packed_length = 0;
 
   /// Number of samples of seq_length + 1 tokens, each starting seq_length after the previous one.
   int64_t samples(int64_t seq_length) const { return tokens < 1 ? 0 : (tokens - 1) / seq_length; }
@@ -66,6 +70,9 @@ class IndexedDataset {
   /// outside [0, vocab_limit).
   void read(int64_t first, int64_t count, int64_t vocab_limit, int32_t* out) const;
 
+  /// Reads for the same tokens whether they count in the loss: 1 or 0. Only with SourceInfo::loss_mask.
+  void read_mask(int64_t first, int64_t count, uint8_t* out) const;
+
   struct Range {
     int64_t first = 0, count = 0;  ///< token positions in the stream
   };
@@ -85,6 +92,7 @@ class IndexedDataset {
 
   SourceInfo info_;
   InputFile index_, bin_;
+  std::unique_ptr<InputFile> mask_;
   bool contiguous_ = true;           // sequences are stored in .bin in index order without gaps
   std::vector<int64_t> cumulative_;  // tokens before sequence 4096*i
 };

@@ -1,61 +1,24 @@
 #include "runtime/data/input_list.h"
 
-#include <fcntl.h>
 #include <fnmatch.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <set>
 
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/printable.h"
+#include "runtime/data/dataset_folder.h"
+#include "runtime/data/input_form.h"
+#include "runtime/data/temporary_copy.h"
 
 namespace fs = std::filesystem;
 
 namespace ltrain::data {
 namespace {
-
-constexpr int64_t kSniffBytes = 1 << 16;
-
-/// First bytes of compressed files, and the program that decompresses them.
-struct Magic {
-  std::string_view bytes;
-  const char *kind, *reader;
-};
-constexpr Magic kCompressed[] = {
-    {"\x1F\x8B", "gzip", "gzip -dc"},
-    {"\x28\xB5\x2F\xFD", "zstd", "zstd -dc"},
-    {"\xFD"
-     "7zXZ",
-     "xz", "xz -dc"},
-    {"BZh9", "bzip2", "bzip2 -dc"},
-    {"PK\x03\x04", "zip", "unzip -p"},
-};
-
-const Magic* compressed(std::string_view head) {
-  for (const Magic& m : kCompressed)
-    if (head.starts_with(m.bytes)) return &m;
-  return nullptr;
-}
-
-std::string beginning(const InputFile& file) {
-  std::string head(static_cast<size_t>(std::min(file.size(), kSniffBytes)), '\0');
-  head.resize(static_cast<size_t>(file.read_some(head.data(), 0, static_cast<int64_t>(head.size()))));
-  return head;
-}
-
-std::string extension(const fs::path& path) {
-  std::string e = path.extension().string();
-  for (char& c : e) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return e;
-}
 
 bool matches(const std::vector<std::string>& globs, const fs::path& below) {
   return std::any_of(globs.begin(), globs.end(), [&](const std::string& g) {
@@ -151,121 +114,79 @@ class FolderWalk {
   std::set<std::pair<dev_t, ino_t>> seen_;
 };
 
-/// Copies a pipe, a terminal or standard input to an unnamed file, because inputs are read at any offset.
-std::shared_ptr<InputFile> copy_stream(const std::string& path, const std::string& name) {
-  const char* folder = std::getenv("TMPDIR");
-  std::string copy = std::string(folder && *folder ? folder : "/tmp") + "/ltrain-input-XXXXXX";
-  const int to = ::mkostemp(copy.data(), O_CLOEXEC);
-  if (to < 0) fail_system(copy + ": cannot be created for a copy of " + name, errno, ExitCode::storage);
-  ::unlink(copy.c_str());
-  const int from = path == "-" ? 0 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (from < 0) {
-    ::close(to);
-    fail_system(path + ": cannot be opened", errno, ExitCode::data);
-  }
-  std::vector<char> block(1 << 20);
-  int error = 0;
-  bool writing = false;
-  for (ssize_t n; error == 0 && (n = ::read(from, block.data(), block.size())) != 0;) {
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) error = errno;
-    for (ssize_t done = 0; error == 0 && done < n;) {
-      const ssize_t m = ::write(to, block.data() + done, static_cast<size_t>(n - done));
-      if (m >= 0) done += m;
-      if (m < 0 && errno != EINTR) error = errno, writing = true;
-    }
-  }
-  if (from != 0) ::close(from);
-  std::shared_ptr<InputFile> file;
-  if (error == 0) file = std::make_shared<InputFile>(fmt::format("/proc/self/fd/{}", to));
-  ::close(to);
-  if (error && writing)
-    fail_system(copy + ": a copy of " + name + " cannot be written; set TMPDIR to a folder with room", error,
-                ExitCode::storage);
-  if (error) fail_system(name + ": cannot be read", error, ExitCode::data);
-  return file;
+/// Opens a file and finds its compression.
+TextFile open_file(const std::string& name, std::shared_ptr<InputFile> file, bool copied) {
+  std::string magic(4, '\0');
+  magic.resize(static_cast<size_t>(file->read_some(magic.data(), 0, 4)));
+  TextFile f;
+  f.path = name;
+  f.bytes = file->size();
+  f.compression = records::compression_of(magic);
+  if (copied) f.copied = std::move(file);
+  return f;
 }
 
-constexpr const char* kReadAsText = "--input-format text reads it as text, whatever it holds";
+/// Adds a file of a known form, or counts the reason why it is left out.
+void add(TextFile f, const InputForm& form, InputList& list) {
+  if (form.json_as_text) list.json_as_text.add(f.path);
+  f.form = form.json_form;
+  f.format = form.format;
+  NamedCount* left_out = form.kind == InputForm::empty         ? &list.empty
+                         : form.kind == InputForm::binary      ? &list.binary
+                         : form.kind == InputForm::unsupported ? &list.compressed
+                                                               : nullptr;
+  left_out ? left_out->add(f.path) : list.files.push_back(std::move(f));
+}
 
-/// Form in which the file is read. Throws Error (data) if it has no form that `options` allows. `given`:
-/// named explicitly, not found in a folder.
-RecordForm form_of(const InputFile& file, const std::string& path, bool given, const RecordOptions& options,
-                   InputList& list) {
-  if (options.format == InputFormat::text) return RecordForm::none;
-  const std::string name = extension(path), key = options.key();
-  const bool named_lines = name == ".jsonl" || name == ".ndjson" || name == ".jl",
-             named_json = name == ".json";
-  const RecordSniff sniff = sniff_records(file, path, key);
-  // A broken first line of a file named as JSONL is an error of that line.
-  if (named_lines) return sniff.form == RecordForm::array ? RecordForm::array : RecordForm::lines;
-  if (options.must_be_json()) {
-    if (sniff.form != RecordForm::none) return sniff.form;
-    fail(ExitCode::data,
-         "{}: {} says that inputs hold JSON records, an object a line or one array of objects, but {}. Leave "
-         "the file out{}, or build it apart",
-         path, options.json_key ? "--json-key " + printable(key, 60) : "--input-format json", sniff.why,
-         given ? "" : " with --exclude");
+/// Adds files of a folder. Text beside record files describes the dataset and is left out, such as a
+/// README.md or an index.json.
+void add_found(std::vector<std::pair<TextFile, InputForm>> found, const RecordOptions& options,
+               InputList& list) {
+  const bool records = std::any_of(found.begin(), found.end(),
+                                   [](const auto& f) { return f.second.kind == InputForm::records; });
+  for (auto& [f, form] : found) {
+    if (form.kind == InputForm::text && options.format != InputFormat::text) {
+      const records::Source source = f.source();
+      if (form.describes || (records && !named_as_lines(source))) {
+        list.descriptions.add(f.path);
+        continue;
+      }
+      form = json_or_text(source, false, options);
+    }
+    add(std::move(f), form, list);
   }
-  if (sniff.form == RecordForm::none) {
-    if (given && named_json)
-      fail(ExitCode::data,
-           "{}: a .json file holds one JSON object a line (JSONL) or one array of objects, but {}. {}", path,
-           sniff.why, kReadAsText);
-    if (named_json) list.json_as_text.add(path);
-    return RecordForm::none;
-  }
-  if (!sniff.first_is_object && !named_json) return RecordForm::none;
-  if (sniff.has_key) return sniff.form;
-  if (given || sniff.more)
-    fail(
-        ExitCode::data,
-        "{}: holds JSON records without the key \"{}\"; the first one has: {}. Name the key of the text with "
-        "--json-key; {}{}",
-        path, key, sniff.keys.empty() ? "no key" : sniff.keys, kReadAsText,
-        given ? "" : "; --exclude leaves it out");
-  // A single object in a folder is one document, for example settings of a program.
-  if (named_json) list.json_as_text.add(path);
-  return RecordForm::none;
 }
 
 void list_folder(const fs::path& folder, const std::vector<std::string>& include,
-                 const std::vector<std::string>& exclude, const RecordOptions& records, InputList& list) {
-  for (const fs::path& p : FolderWalk(list)(folder)) {
+                 const std::vector<std::string>& exclude, const RecordOptions& options, InputList& list) {
+  DatasetFiles dataset = select_dataset(FolderWalk(list)(folder), folder, options.dataset);
+  for (const fs::path& p : dataset.others) list.other_splits.add(p.string());
+  std::vector<std::pair<TextFile, InputForm>> found;
+  for (const fs::path& p : dataset.files) {
     const fs::path below = p.lexically_relative(folder);
     if ((!include.empty() && !matches(include, below)) || matches_on_the_way(exclude, below)) {
       list.filtered.add(p.string());
-      continue;
-    }
-    const InputFile file(p.string());
-    const std::string head = beginning(file);
-    if (is_token_file(p))
+    } else if (is_token_file(p)) {
       list.token_files.add(p.string());
-    else if (compressed(head))
-      list.compressed.add(p.string());
-    else if (head.find('\0') != head.npos)
-      list.binary.add(p.string());
-    else if (head.empty())
-      list.empty.add(p.string());
-    else
-      list.files.push_back(
-          {p.string(), file.size(), form_of(file, p.string(), false, records, list), nullptr});
+    } else {
+      TextFile f = open_file(p.string(), std::make_shared<InputFile>(p.string()), false);
+      const InputForm form = form_by_head(f.source(), options);
+      found.emplace_back(std::move(f), form);
+    }
   }
+  add_found(std::move(found), options, list);
 }
 
-void list_file(const std::string& input, const std::string& name, bool regular, const RecordOptions& records,
+void list_file(const std::string& input, const std::string& name, bool regular, const RecordOptions& options,
                InputList& list) {
-  const auto file = regular ? std::make_shared<InputFile>(input) : copy_stream(input, name);
-  const std::string head = beginning(*file);
-  if (head.empty()) return list.empty.add(name);
-  if (const Magic* m = compressed(head))
-    fail(ExitCode::data, "{}: compressed by {}. Inputs are text or JSON: {} {} | ltrain data build --input -",
-         name, m->kind, m->reader, regular ? name : "FILE");
-  if (const size_t nul = head.find('\0'); nul != head.npos)
-    fail(ExitCode::data,
-         "{}: byte offset {}: a NUL: not a text file. Inputs are text or JSONL, not compressed", name, nul);
-  list.files.push_back(
-      {name, file->size(), form_of(*file, name, true, records, list), regular ? nullptr : file});
+  auto file = regular ? std::make_shared<InputFile>(input) : copy_stream(input, name);
+  TextFile f = open_file(name, std::move(file), !regular);
+  InputForm form = form_by_head(f.source(), options);
+  if (form.kind == InputForm::binary || form.kind == InputForm::unsupported)
+    fail(ExitCode::data, "{}: {}", name, form.why);
+  if (form.kind == InputForm::text && options.format != InputFormat::text)
+    form = json_or_text(f.source(), true, options);
+  add(std::move(f), form, list);
 }
 
 }  // namespace
@@ -286,7 +207,9 @@ std::vector<std::string> InputList::left_out() const {
   if (filtered.count > 0) phrases.push_back(fmt::format("{} by --include and --exclude", filtered.count));
   for (const auto& [what, counted] : std::initializer_list<std::pair<const char*, const NamedCount*>>{
            {"binary", &binary},
-           {"compressed", &compressed},
+           {"compressed by programs other than gzip and zstd", &compressed},
+           {"of other splits or configurations", &other_splits},
+           {"text beside record files", &descriptions},
            {"empty", &empty},
            {"links that are broken or lead to what is read already", &links},
            {"devices, pipes and sockets", &special},

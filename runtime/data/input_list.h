@@ -9,16 +9,20 @@
 #include "runtime/data/jsonl.h"
 #include "runtime/data/record_file.h"
 #include "runtime/files/file.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::data {
 
 struct TextFile {
   std::string path;  ///< name in messages
   int64_t bytes = 0;
-  RecordForm form = RecordForm::none;  ///< none: text, one document
-  std::shared_ptr<InputFile> copied;   ///< for a pipe or standard input: an unnamed temporary copy
+  RecordForm form = RecordForm::none;       ///< none and no format: text, one document
+  const records::Format* format = nullptr;  ///< format of records other than JSON
+  records::Compression compression = records::Compression::none;
+  std::shared_ptr<InputFile> copied;  ///< for a pipe or standard input: an unnamed temporary copy
 
   std::shared_ptr<InputFile> open() const { return copied ? copied : std::make_shared<InputFile>(path); }
+  records::Source source() const { return {open(), path, compression}; }
 };
 
 struct NamedCount {
@@ -34,6 +38,7 @@ struct InputList {
   std::vector<TextFile> files;
   int64_t bytes = 0;
   NamedCount binary, compressed, empty, filtered, links, special, token_files, version_control;
+  NamedCount other_splits, descriptions;
   /// Files in folders that are named .json but contain no records, and are read as text.
   NamedCount json_as_text;
 
@@ -43,9 +48,10 @@ struct InputList {
 
 /// Lists the given files, `-` for standard input, and folders with everything below them in sorted order,
 /// including hidden files and linked folders. Skipped in folders, counted and named: files excluded by the
-/// globs, empty, binary (a NUL in the first 64 KiB) and compressed files, token files of an earlier build,
-/// version control (.git, .hg, .svn), links that are broken or lead to files already listed, devices and
-/// sockets. Globs match the name or the path below the folder. `exclude` also matches folders on the path.
+/// globs, empty files, binary files of no known format, files compressed by other programs than gzip and
+/// zstd, token files of an earlier build, version control (.git, .hg, .svn), links that are broken or lead to
+/// files already listed, devices and sockets, files of other splits of a dataset, and text beside record
+/// files. Globs match the name or the path below the folder. `exclude` also matches folders on the path.
 /// Throws Error (data) for an explicitly named file that cannot be read as requested in `records`.
 InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<std::string>& include,
                       const std::vector<std::string>& exclude, const RecordOptions& records = {});

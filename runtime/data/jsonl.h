@@ -6,6 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/data/dataset_folder.h"
+#include "runtime/data/on_bad_record.h"
+#include "runtime/records/format.h"
+
 namespace ltrain::data {
 
 enum class InputFormat : uint8_t {
@@ -14,22 +18,18 @@ enum class InputFormat : uint8_t {
   json,       ///< each file must contain JSON records
 };
 
-enum class OnBadRecord : uint8_t {
-  stop,     ///< the first bad record ends the command
-  skip,     ///< bad records are skipped, counted and named
-  replace,  ///< invalid UTF-8 and unpaired surrogates become U+FFFD; other bad records are skipped
-};
-
 struct RecordOptions {
-  std::optional<std::string> json_key;  ///< if set, every input contains JSON records
+  std::optional<std::string> field;  ///< field of the text; if set, every input contains records
   InputFormat format = InputFormat::automatic;
+  const records::Format* record_format = nullptr;  ///< if set, every input is of this format
   OnBadRecord on_bad = OnBadRecord::stop;
+  DatasetPart dataset;  ///< part of a folder to read
 
-  std::string key() const { return json_key.value_or("text"); }
-  bool must_be_json() const { return json_key || format == InputFormat::json; }
+  std::string key() const { return field.value_or("text"); }
+  bool must_be_records() const { return field || format == InputFormat::json; }
 };
 
-/// Throws Error (usage) for an empty key, and for a key together with the format text.
+/// Throws Error (usage) for an empty field, and for a field together with the format text.
 void check_record_options(const RecordOptions& options);
 
 struct BadRecords {
@@ -50,6 +50,14 @@ std::string json_text(std::string_view line, const std::string& key, const std::
 /// Like json_text(), but returns nullopt for a bad record that `options` skips, and counts it in `bad`.
 std::optional<std::string> read_record(std::string_view line, const RecordOptions& options,
                                        const std::string& path, int64_t line_number, BadRecords& bad);
+
+/// `text` of a record at `position` in `path`. Invalid UTF-8 is treated as read_record() treats it.
+std::optional<std::string> read_text_record(std::string_view text, const RecordOptions& options,
+                                            const std::string& path, const std::string& position,
+                                            BadRecords& bad);
+
+/// Stops at a bad record, or counts it as skipped, as `options` say.
+void skip_record(const std::string& message, const RecordOptions& options, BadRecords& bad);
 
 /// `line` with invalid UTF-8 bytes and unpaired surrogate escapes replaced by U+FFFD.
 std::string repair_record(std::string_view line);

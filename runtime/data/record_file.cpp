@@ -15,20 +15,27 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
 
-RecordReader::RecordReader(const InputFile& file, std::string name, RecordForm form, int64_t block_bytes)
-    : file_(file), name_(std::move(name)), form_(form), block_bytes_(block_bytes) {
+int64_t block_for(const records::Source& source, int64_t block_bytes) {
+  const int64_t most = std::max<int64_t>(block_bytes, 4096);
+  if (source.compression != records::Compression::none) return most;
+  return std::clamp<int64_t>(source.file->size() + 1, 4096, most);
+}
+
+RecordReader::RecordReader(const records::Source& source, RecordForm form, int64_t block_bytes)
+    : stream_(records::open_stream(source.file, source.name, source.compression)),
+      name_(source.name),
+      form_(form),
+      block_bytes_(block_for(source, block_bytes)) {
   LT_CHECK(form != RecordForm::none, "expected a form of records for {}, got none", name_);
 }
 
 bool RecordReader::fill() {
-  const int64_t want =
-      std::clamp<int64_t>(file_.size() - at_ + 1, 4096, std::max<int64_t>(block_bytes_, 4096));
   const size_t old = buffer_.size();
-  buffer_.resize(old + static_cast<size_t>(want));
-  const int64_t n = file_.read_some(buffer_.data() + old, at_, want);
+  buffer_.resize(old + static_cast<size_t>(block_bytes_));
+  const int64_t n = stream_->read_some(buffer_.data() + old, block_bytes_);
   buffer_.resize(old + static_cast<size_t>(n));
-  if (at_ == 0 && buffer_.starts_with(kByteOrderMark)) buffer_at_ = kByteOrderMark.size();
-  at_ += n;
+  if (first_block_ && buffer_.starts_with(kByteOrderMark)) buffer_at_ = kByteOrderMark.size();
+  first_block_ = false;
   return n > 0;
 }
 
@@ -139,10 +146,9 @@ void RecordReader::take_element(std::string& record) {
   }
 }
 
-RecordSniff sniff_records(const InputFile& file, const std::string& name, const std::string& key) {
+RecordSniff sniff_records(const records::Source& source, const std::string& key) {
   RecordSniff sniff;
-  std::string head(static_cast<size_t>(std::min<int64_t>(file.size(), 4096)), '\0');
-  head.resize(static_cast<size_t>(file.read_some(head.data(), 0, static_cast<int64_t>(head.size()))));
+  const std::string head = records::beginning(source.file, source.name, source.compression, 4096);
   const size_t first =
       head.find_first_not_of(" \t\r\n", head.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
   if (first == head.npos || (head[first] != '{' && head[first] != '[')) {
@@ -152,7 +158,7 @@ RecordSniff sniff_records(const InputFile& file, const std::string& name, const 
   }
   const RecordForm form = head[first] == '{' ? RecordForm::lines : RecordForm::array;
   try {
-    RecordReader reader(file, name, form, 1 << 16);
+    RecordReader reader(source, form, 1 << 16);
     std::string record;
     for (int i = 0; i < kSniffedLines && reader.next(record); ++i) {
       const RecordShape shape = record_shape(record, key);

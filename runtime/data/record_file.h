@@ -1,10 +1,11 @@
 // JSON records of one file: one object per line (JSONL), or the elements of one array.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "runtime/data/jsonl.h"
-#include "runtime/files/file.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::data {
 
@@ -14,13 +15,13 @@ enum class RecordForm : uint8_t { none, lines, array };
 /// above 256 MiB and for an invalid array.
 class RecordReader {
  public:
-  /// `file` must outlive the reader. `name`: for messages. Reads about `block_bytes` at a time.
-  RecordReader(const InputFile& file, std::string name, RecordForm form, int64_t block_bytes);
+  /// Reads about `block_bytes` at a time.
+  RecordReader(const records::Source& source, RecordForm form, int64_t block_bytes);
 
   bool next(std::string& record);  ///< false after the last record; blank lines are skipped
   /// Line on which the last record begins, counted from 1.
   int64_t line_number() const { return record_line_; }
-  int64_t consumed() const { return at_ - static_cast<int64_t>(buffer_.size() - buffer_at_); }  ///< bytes
+  int64_t consumed() const { return stream_->consumed(); }  ///< bytes of the file
 
  private:
   bool fill();
@@ -31,15 +32,14 @@ class RecordReader {
   void take_element(std::string& record);
   [[noreturn]] void broken(const std::string& why) const;
 
-  const InputFile& file_;
+  std::unique_ptr<records::ByteStream> stream_;
   std::string name_;
   RecordForm form_;
   int64_t block_bytes_;
-  int64_t at_ = 0;  // bytes read from the file
   std::string buffer_;
   size_t buffer_at_ = 0;
   int64_t line_ = 1, record_line_ = 0;
-  bool begun_ = false, ended_ = false;
+  bool begun_ = false, ended_ = false, first_block_ = true;
 };
 
 /// Properties of the records of a file, from its content.
@@ -54,6 +54,9 @@ struct RecordSniff {
 
 /// Detects the form. Lines: one of the first 100 lines is a complete JSON object and the first one begins
 /// with {. Array: the first element of an array is an object.
-RecordSniff sniff_records(const InputFile& file, const std::string& name, const std::string& key);
+RecordSniff sniff_records(const records::Source& source, const std::string& key);
+
+/// Bytes to read at a time from a file: `block_bytes`, or less for a small file.
+int64_t block_for(const records::Source& source, int64_t block_bytes);
 
 }  // namespace ltrain::data

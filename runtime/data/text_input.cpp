@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "runtime/data/temporary_copy.h"
 
 namespace ltrain::data {
 namespace {
@@ -30,62 +31,117 @@ void too_short_to_cut(const std::string& name, int64_t size, size_t parts) {
        name, size, parts);
 }
 
-ChunkReader::ChunkReader(const InputList& list, const Tokenizer& tokenizer, int64_t chunk_bytes,
-                         std::vector<double> shares)
-    : list_(list), tokenizer_(tokenizer.clone()), chunk_bytes_(chunk_bytes), shares_(std::move(shares)) {}
+std::optional<std::string> record_text(const Chunk& chunk, const Piece& piece, const RecordOptions& options,
+                                       const std::string& path, BadRecords& bad) {
+  const auto raw =
+      std::string_view(chunk.text)
+          .substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
+  if (piece.kind == Piece::json) return read_record(raw, options, path, piece.line, bad);
+  if (piece.problem.empty()) return read_text_record(raw, options, path, piece.position, bad);
+  skip_record(fmt::format("{}: {}: {}", path, piece.position, piece.problem), options, bad);
+  return std::nullopt;
+}
+
+ChunkReader::ChunkReader(const InputList& list, const RecordOptions& options, const Tokenizer& tokenizer,
+                         int64_t chunk_bytes, std::vector<double> shares)
+    : list_(list),
+      options_(options),
+      tokenizer_(tokenizer.clone()),
+      chunk_bytes_(chunk_bytes),
+      shares_(std::move(shares)) {}
 
 void ChunkReader::open_next() {
   const TextFile& f = list_.files[file_];
-  open_ = f.open();
+  const bool cut = shares_.size() > 1 && list_.files.size() == 1;
+  only_record_ = false;
+  if (f.format) {
+    records_ = open_records(f);
+    records::Record record;
+    if (const auto ahead = cut ? open_records(f) : nullptr)
+      only_record_ = ahead->next(record) && !ahead->next(record);
+  } else if (f.form != RecordForm::none) {
+    json_.emplace(f.source(), f.form, chunk_bytes_);
+    if (cut) {
+      RecordReader ahead(f.source(), f.form, chunk_bytes_);
+      std::string record;
+      only_record_ = ahead.next(record) && !ahead.next(record);
+    }
+  } else {
+    open_text(f, cut);
+  }
+}
+
+std::unique_ptr<records::RecordSource> ChunkReader::open_records(const TextFile& f) const {
+  return f.format->open(f.source(), {{options_.field.value_or(f.format->default_field)}, false});
+}
+
+void ChunkReader::open_text(const TextFile& f, bool cut) {
+  records::Source source = f.source();
   at_ = 0;
   buffer_.clear();
   cut_ = 0;
   cuts_.clear();
-  records_.reset();
-  only_record_ = false;
-  const bool cut = shares_.size() > 1 && list_.files.size() == 1;
-  if (f.form == RecordForm::none) {
-    if (!cut) return;
-    cuts_ = cut_points(open_->size(), shares_, f.path, [&](int64_t begin, int64_t end) {
+  if (cut) {
+    if (source.compression != records::Compression::none) {  // cuts are looked for at any offset
+      const auto stream = records::open_stream(source.file, source.name, source.compression);
+      source.file = temporary_copy(f.path, [&](void* to, int64_t n) { return stream->read_some(to, n); });
+      source.compression = records::Compression::none;
+    }
+    cuts_ = cut_points(source.file->size(), shares_, f.path, [&](int64_t begin, int64_t end) {
       std::string window(static_cast<size_t>(end - begin), '\0');
-      open_->read(window.data(), begin, end - begin);
+      source.file->read(window.data(), begin, end - begin);
       return window;
     });
-    return;
   }
-  if (cut) {
-    RecordReader ahead(*open_, f.path, f.form, chunk_bytes_);
-    std::string record;
-    only_record_ = ahead.next(record) && !ahead.next(record);
-  }
-  records_.emplace(*open_, f.path, f.form, chunk_bytes_);
+  block_ = block_for(source, chunk_bytes_);
+  text_ = records::open_stream(source.file, source.name, source.compression);
 }
 
 bool ChunkReader::fill() {
-  const int64_t want =
-      std::clamp<int64_t>(open_->size() - at_ + 1, 4096, std::max<int64_t>(chunk_bytes_, 4096));
   const size_t old = buffer_.size();
-  buffer_.resize(old + want);
-  const int64_t n = open_->read_some(buffer_.data() + old, at_, want);
-  buffer_.resize(old + n);
+  buffer_.resize(old + static_cast<size_t>(block_));
+  const int64_t n = text_->read_some(buffer_.data() + old, block_);
+  buffer_.resize(old + static_cast<size_t>(n));
   at_ += n;
   return n > 0;
 }
 
-/// Adds records to the chunk until it is full. Returns false at the end of the file.
-bool ChunkReader::read_records(Chunk& chunk) {
+/// Adds JSON records to the chunk until it is full. Returns false at the end of the file.
+bool ChunkReader::read_json(Chunk& chunk) {
   std::string record;
-  while (static_cast<int64_t>(chunk.text.size()) < chunk_bytes_) {
-    if (!records_->next(record)) return false;
+  while (chunk.bytes() < chunk_bytes_) {
+    if (!json_->next(record)) return false;
     Piece piece;
     piece.kind = Piece::json;
     piece.begin = static_cast<int64_t>(chunk.text.size());
     chunk.text += record;
     piece.end = static_cast<int64_t>(chunk.text.size());
     piece.file = static_cast<int>(file_);
-    piece.line = records_->line_number();
+    piece.line = json_->line_number();
     piece.cut = only_record_;
-    chunk.pieces.push_back(piece);
+    chunk.pieces.push_back(std::move(piece));
+  }
+  return true;
+}
+
+/// Adds records of another format to the chunk until it is full. Returns false at the end of the file.
+bool ChunkReader::read_records(Chunk& chunk) {
+  records::Record record;
+  while (chunk.bytes() < chunk_bytes_) {
+    if (!records_->next(record)) return false;
+    Piece piece;
+    piece.kind = record.has_tokens ? Piece::tokens : Piece::record;
+    piece.file = static_cast<int>(file_);
+    piece.position = records_->position();
+    piece.problem = std::move(record.problem);
+    piece.cut = only_record_;
+    const auto append = [&](auto& to, const auto& from) {
+      piece.begin = static_cast<int64_t>(to.size());
+      to.insert(to.end(), from.begin(), from.end());
+      piece.end = static_cast<int64_t>(to.size());
+    };
+    record.has_tokens ? append(chunk.tokens, record.tokens) : append(chunk.text, record.text);
+    chunk.pieces.push_back(std::move(piece));
   }
   return true;
 }
@@ -115,7 +171,7 @@ bool ChunkReader::read_text(Chunk& chunk) {
     piece.file = static_cast<int>(file_);
     piece.ends_document = ends;
     piece.part = cuts_.empty() ? -1 : static_cast<int>(cut_);
-    chunk.pieces.push_back(piece);
+    chunk.pieces.push_back(std::move(piece));
     buffer_.erase(0, take);
     if (ends && ++cut_ >= cuts_.size()) return false;
   }
@@ -123,19 +179,22 @@ bool ChunkReader::read_text(Chunk& chunk) {
 }
 
 int64_t ChunkReader::consumed() const {
-  return records_ ? records_->consumed() : at_ - static_cast<int64_t>(buffer_.size());
+  return records_ ? records_->consumed() : json_ ? json_->consumed() : text_->consumed();
 }
 
 std::optional<Chunk> ChunkReader::next() {
   Chunk chunk;
-  while (static_cast<int64_t>(chunk.text.size()) < chunk_bytes_ && file_ < list_.files.size()) {
-    if (!open_) open_next();
-    const int64_t before = consumed();
-    const bool more = records_ ? read_records(chunk) : read_text(chunk);
-    chunk.input_bytes += consumed() - before;
+  while (chunk.bytes() < chunk_bytes_ && file_ < list_.files.size()) {
+    if (!text_ && !json_ && !records_) open_next();
+    const bool more = records_ ? read_records(chunk) : json_ ? read_json(chunk) : read_text(chunk);
+    const int64_t now = consumed();
+    chunk.input_bytes += now - counted_;
+    counted_ = now;
     if (more) continue;
+    text_.reset();
+    json_.reset();
     records_.reset();
-    open_.reset();
+    counted_ = 0;
     ++file_;
   }
   if (chunk.pieces.empty()) return std::nullopt;

@@ -18,49 +18,68 @@
 namespace ltrain::data {
 
 struct Piece {
-  enum Kind : uint8_t { text, json };
+  /// text: bytes of a document. json: a JSON record. record: the text of a record in another format. tokens:
+  /// ids of a document.
+  enum Kind : uint8_t { text, json, record, tokens };
   Kind kind = text;
-  int64_t begin = 0, end = 0;  ///< byte range in Chunk::text
+  int64_t begin = 0, end = 0;  ///< range in Chunk::text, or in Chunk::tokens
   bool ends_document = true;
-  int part = -1;     ///< part of the split for the document; -1: chosen by its index
-  bool cut = false;  ///< the only document, which must be cut into the parts
-  int file = 0;      ///< index in InputList::files
-  int64_t line = 0;  ///< json: counted from 1
+  int part = -1;         ///< part of the split for the document; -1: chosen by its index
+  bool cut = false;      ///< the only document, which must be cut into the parts
+  int file = 0;          ///< index in InputList::files
+  int64_t line = 0;      ///< json: counted from 1
+  std::string position;  ///< record and tokens: position in the file
+  std::string problem;   ///< record: reason why it cannot be read
 };
 
 struct Chunk {
   std::string text;
+  std::vector<int32_t> tokens;
   std::vector<Piece> pieces;
   int64_t input_bytes = 0;
+  /// Bytes of the content, which bound a chunk.
+  int64_t bytes() const { return static_cast<int64_t>(text.size() + tokens.size() * 4); }
 };
 
 /// Reads chunks. `shares`: of the split, may be empty; used only if a single document has to be cut.
 class ChunkReader {
  public:
-  ChunkReader(const InputList& list, const Tokenizer& tokenizer, int64_t chunk_bytes,
-              std::vector<double> shares);
+  ChunkReader(const InputList& list, const RecordOptions& options, const Tokenizer& tokenizer,
+              int64_t chunk_bytes, std::vector<double> shares);
   std::optional<Chunk> next();
 
  private:
   void open_next();
+  void open_text(const TextFile& f, bool cut);
+  std::unique_ptr<records::RecordSource> open_records(const TextFile& f) const;
   bool read_text(Chunk& chunk);
+  bool read_json(Chunk& chunk);
   bool read_records(Chunk& chunk);
   bool fill();
   int64_t consumed() const;
 
   const InputList& list_;
+  const RecordOptions& options_;
   std::unique_ptr<Tokenizer> tokenizer_;
   int64_t chunk_bytes_;
   std::vector<double> shares_;
   size_t file_ = 0;
-  std::shared_ptr<InputFile> open_;
-  std::optional<RecordReader> records_;  // reader of the open file, if it contains records
-  int64_t at_ = 0;                       // bytes read from the open file
-  std::vector<int64_t> cuts_;            // ends of the parts of a single document, in bytes
+  // Reader of the open file: of its text, of its JSON records, or of its records in another format.
+  std::unique_ptr<records::ByteStream> text_;
+  std::optional<RecordReader> json_;
+  std::unique_ptr<records::RecordSource> records_;
+  int64_t block_ = 0, at_ = 0;  // text: bytes to read at a time, and bytes read
+  std::vector<int64_t> cuts_;   // ends of the parts of a single document, in bytes
   size_t cut_ = 0;
   std::string buffer_;  // bytes read but not yet returned
   bool only_record_ = false;
+  int64_t counted_ = 0;  // bytes of the open file that are in a chunk's input_bytes
 };
+
+/// Text of a piece of kind json or record. Returns nullopt for a bad record that `options` skips, and counts
+/// it in `bad`. Throws Error (data) for a bad one otherwise. `path`: of the piece's file.
+std::optional<std::string> record_text(const Chunk& chunk, const Piece& piece, const RecordOptions& options,
+                                       const std::string& path, BadRecords& bad);
 
 /// Positions at which to cut a text of `size` bytes into parts of about the given shares: at line ends, else
 /// between characters. `window(begin, end)` returns those bytes. Throws Error (data) if the text is too

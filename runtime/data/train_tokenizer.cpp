@@ -18,8 +18,7 @@ using Json = nlohmann::json;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // limit for a tokenizer.json
 
 void check(const TrainTokenizerOptions& o) {
-  if (o.inputs.empty())
-    fail(ExitCode::usage, "no --input: name text files, JSON files or folders, or - for standard input");
+  if (o.inputs.empty()) fail(ExitCode::usage, "no --input: name files, folders, or - for standard input");
   if (o.workers < 0 || o.workers > 256)
     fail(ExitCode::usage, "--workers {}: 1 to 256, or 0 for one per core", o.workers);
   const auto least = static_cast<int64_t>(256 + o.special_tokens.size());
@@ -71,14 +70,14 @@ class Counter {
     Counted counted;
     counted.input_bytes = chunk.input_bytes;
     for (const Piece& piece : chunk.pieces) {
-      const auto raw =
-          std::string_view(chunk.text)
-              .substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
+      const std::string& path = list_.files[static_cast<size_t>(piece.file)].path;
+      if (piece.kind == Piece::tokens)
+        fail(ExitCode::data, "{}: {}: token ids; a tokenizer is trained on text", path, piece.position);
       if (piece.kind == Piece::text) {
-        text_.assign(raw);
+        text_.assign(chunk.text, static_cast<size_t>(piece.begin),
+                     static_cast<size_t>(piece.end - piece.begin));
       } else {
-        auto text = read_record(raw, options_.records, list_.files[static_cast<size_t>(piece.file)].path,
-                                piece.line, counted.bad);
+        auto text = record_text(chunk, piece, options_.records, path, counted.bad);
         if (!text) continue;
         text_ = std::move(*text);
       }
@@ -107,7 +106,7 @@ TrainedTokenizer train_tokenizer(const TrainTokenizerOptions& options) {
   TrainedTokenizer trained;
   trained.inputs = list_inputs(options.inputs, options.include, options.exclude, options.records);
   const HuggingfaceTokenizer splitter(bytes.tables);
-  ChunkReader reader(trained.inputs, splitter, options.chunk_bytes, {});
+  ChunkReader reader(trained.inputs, options.records, splitter, options.chunk_bytes, {});
   const int workers = options.workers > 0
                           ? options.workers
                           : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 256);

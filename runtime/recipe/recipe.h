@@ -19,6 +19,7 @@
 #include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/loss_scale.h"
 #include "parallel/optim/optimizer_settings.h"
+#include "runtime/data/on_bad_record.h"
 #include "runtime/recipe/choices.h"
 
 namespace ltrain {
@@ -106,6 +107,9 @@ struct DataSource {
   std::string path;
   double weight = 1.0;
   std::string name;  ///< data.eval: set that this source belongs to; "": not given
+  /// Field of the text, and part of a dataset folder, for data that the run tokenises; "": default.
+  std::string text = {}, split = {}, config = {};
+  bool pending = false;  ///< not tokenised yet; set by resolve_sources()
   bool operator==(const DataSource&) const = default;
 };
 
@@ -126,6 +130,10 @@ struct Data {
   bool reset_attention_mask = false;  ///< tokens attend only within their document
   bool reset_position_ids = false;    ///< positions restart in each document
   bool eod_mask_loss = false;         ///< no loss for predicting the first token of a document
+  /// Folder of the token files that runs make; not given: `data` in the cache folder.
+  std::optional<std::string> cache;
+  data::OnBadRecord on_bad_record = data::OnBadRecord::stop;
+  int64_t workers = 0;  ///< threads that tokenise; 0: one per core
 };
 
 /// The global batch grows from `start` to train.global_batch_size.

@@ -3,27 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 
 namespace ltrain {
 namespace {
-
-std::array<uint32_t, 256> crc_table() {
-  std::array<uint32_t, 256> t{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t c = i;
-    for (int bit = 0; bit < 8; ++bit) c = c & 1 ? (c >> 1) ^ 0x82F63B78u : c >> 1;
-    t[i] = c;
-  }
-  return t;
-}
 
 template <class T>
 void append(std::string& s, T v) {
@@ -78,19 +68,6 @@ double wall_clock() {
 }
 
 }  // namespace
-
-uint32_t crc32c(const void* data, size_t size) {
-  static const std::array<uint32_t, 256> table = crc_table();
-  uint32_t c = 0xFFFFFFFFu;
-  const auto* p = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < size; ++i) c = table[(c ^ p[i]) & 0xFF] ^ (c >> 8);
-  return c ^ 0xFFFFFFFFu;
-}
-
-uint32_t masked_crc32c(const void* data, size_t size) {
-  const uint32_t c = crc32c(data, size);
-  return ((c >> 15) | (c << 17)) + 0xa282ead8u;
-}
 
 std::string tensorboard_version_record(double wall_time) {
   std::string e = event_start(wall_time);

@@ -20,9 +20,6 @@ class TensorBoardWriter {
   std::unique_ptr<AppendFile> file_;
 };
 
-/// CRC-32C (Castagnoli), and TFRecord's masked form of it.
-uint32_t crc32c(const void* data, size_t size);
-uint32_t masked_crc32c(const void* data, size_t size);
 /// First record of a file written at `wall_time`.
 std::string tensorboard_version_record(double wall_time);
 

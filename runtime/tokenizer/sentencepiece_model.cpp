@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "runtime/tokenizer/protobuf.h"
+#include "runtime/files/protobuf.h"
 
 namespace ltrain::data {
 namespace {
@@ -144,7 +144,7 @@ SentencepieceModel read_sentencepiece_model(std::string_view file, const std::st
          "it",
          name);
   SentencepieceModel m;
-  ProtobufFields f(file, name);
+  ProtobufFields f(file, name, "a SentencePiece model");
   while (f.next()) {
     switch (f.number()) {
       case 1:

@@ -16,4 +16,28 @@ const uint8_t* char_classes() {
   return table.data();
 }
 
+size_t valid_utf8(std::string_view text) {
+  const char *p = text.data(), *end = p + text.size();
+  while (p < end) {
+    if (static_cast<unsigned char>(*p) < 0x80) {
+      ++p;
+      continue;
+    }
+    const Char c = next_char(p, end);
+    if (!c.valid) break;
+    p += c.bytes;
+  }
+  return static_cast<size_t>(p - text.data());
+}
+
+std::string replaced_utf8(std::string_view text) {
+  std::string out;
+  for (const char *p = text.data(), *end = p + text.size(); p < end;) {
+    const Char c = next_char(p, end);
+    c.valid ? out.append(p, static_cast<size_t>(c.bytes)) : out.append("\xEF\xBF\xBD");
+    p += c.bytes;
+  }
+  return out;
+}
+
 }  // namespace ltrain::data

@@ -1,6 +1,9 @@
 // Classes of code points, and UTF-8, for GPT-2's pattern.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace ltrain::data {
 
@@ -41,5 +44,10 @@ inline Char next_char(const char* p, const char* end) {
   }
   return {1, 0, false};
 }
+
+/// Number of bytes before the first one that is not valid UTF-8.
+size_t valid_utf8(std::string_view text);
+/// `text` with each invalid byte replaced by U+FFFD.
+std::string replaced_utf8(std::string_view text);
 
 }  // namespace ltrain::data

@@ -30,7 +30,8 @@ TEST_CASE("what documents show on a console is what the program does") {
                   "--split 90,10 --tokenizer byte && mkdir -p tokenizers/small && cp " +
                   source +
                   "/tests/golden/tokenizers/llama3.tokenizer.json tokenizers/small/tokenizer.json && printf "
-                  "'{\"eos_token\": \"<|end|>\"}' > tokenizers/small/tokenizer_config.json")
+                  "'{\"eos_token\": \"<|end|>\"}' > tokenizers/small/tokenizer_config.json && cp -r " +
+                  source + "/tests/golden/records shards")
               .code == 0);
   std::vector<std::string> documents{"README.md"};
   for (const auto& entry : std::filesystem::directory_iterator(source + "/docs"))

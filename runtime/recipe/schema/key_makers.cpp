@@ -15,15 +15,19 @@ std::string unknown_source_key(const std::string& word, const std::vector<std::s
   const std::string near = nearest_word(word, keys);
   return fmt::format(
       "has an unknown key `{}`; {}", word,
-      near.empty() ? keys.size() == 3 ? "a source has path, weight and name" : "a source has path and weight"
-                   : "did you mean `" + near + "`?");
+      near.empty() ? "the keys of a source are " + join(keys) : "did you mean `" + near + "`?");
 }
+
+/// Keys of a source that are optional texts.
+constexpr std::pair<const char*, std::string DataSource::*> kSourceTexts[] = {
+    {"text", &DataSource::text}, {"split", &DataSource::split}, {"config", &DataSource::config}};
 
 ValueError read_source(const Node& node, bool named, DataSource& out) {
   if (node.kind == Node::scalar) return {read_text(node, out.path), node.place};
   if (node.kind != Node::map) return {"needs {path: PREFIX, weight: 1.0}", node.place};
   std::vector<std::string> keys{"path", "weight"}, seen;
   if (named) keys.push_back("name");
+  for (const auto& [key, member] : kSourceTexts) keys.emplace_back(key);
   for (const Node::Entry& e : node.entries) {
     if (std::find(keys.begin(), keys.end(), e.key) == keys.end())
       return {unknown_source_key(e.key, keys), e.place};
@@ -37,9 +41,12 @@ ValueError read_source(const Node& node, bool named, DataSource& out) {
       wrong = read_text(e.value, out.name);
       if (wrong.empty() && !is_set_name(out.name))
         wrong = "must be of letters, digits, `-`, `_` and `.`, 64 at most";
-    } else {
+    } else if (e.key == "weight") {
       wrong = read_number(e.value, out.weight);
       if (wrong.empty() && out.weight <= 0) wrong = "must be above 0; leave the source out to give it none";
+    } else {
+      for (const auto& [key, member] : kSourceTexts)
+        if (e.key == key) wrong = read_text(e.value, out.*member);
     }
     if (!wrong.empty()) return {e.key + " " + wrong, e.value.place};
   }
@@ -202,7 +209,8 @@ Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help)
 Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool named, std::string help) {
   Key key;
   key.path = std::move(path);
-  key.type = named ? "list of {path, weight, name}" : "list of {path, weight}";
+  key.type = named ? "list of {path, weight, name, text, split, config}"
+                   : "list of {path, weight, text, split, config}";
   key.help = std::move(help);
   key.set = [get, named](const Key&, Recipe& r, const Node& node) -> ValueError {
     std::vector<DataSource> list;
@@ -217,7 +225,7 @@ Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool nam
       if (ValueError wrong = read_source(node.items[i], named, source); !wrong.empty())
         return {fmt::format("source {} {}", i + 1, wrong.text), wrong.place};
       for (const DataSource& other : list)
-        if (other.path == source.path)
+        if (other.path == source.path && other.split == source.split && other.config == source.config)
           return {
               fmt::format(
                   "source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
@@ -237,7 +245,12 @@ Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool nam
     for (const DataSource& d : get(const_cast<Recipe&>(r))) {
       s += fmt::format("{}{{{}: {}, {}: {}", s.empty() ? "" : ", ", json ? "\"path\"" : "path",
                        write_text(d.path, json), json ? "\"weight\"" : "weight", write_number(d.weight));
-      if (!d.name.empty()) s += fmt::format(", {}: {}", json ? "\"name\"" : "name", write_text(d.name, json));
+      const auto add = [&](const char* name, const std::string& value) {
+        if (value.empty()) return;
+        s += fmt::format(", {0}{1}{0}: {2}", json ? "\"" : "", name, write_text(value, json));
+      };
+      add("name", d.name);
+      for (const auto& [name, member] : kSourceTexts) add(name, d.*member);
       s += "}";
     }
     return "[" + s + "]";

@@ -237,11 +237,15 @@ void add_parallel_keys(std::vector<Key>& t) {
 void add_data_keys(std::vector<Key>& t) {
   t.push_back(sources(
       "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; }, false,
-      "Token files (`ltrain data build`), mixed by weight. A path may be a pattern, shard-*: matching files "
-      "share its weight in proportion to their samples."));
+      "Training data, mixed by weight: token files (`ltrain data build`), or text and records (Parquet, "
+      "Arrow, "
+      "JSONL, CSV, tar and others; docs/data.md), which the run tokenises first. A path may be a pattern, "
+      "shard-*: matching token files share its weight in proportion to their samples. text: the field of the "
+      "text. split, config: part of a dataset folder."));
   t.push_back(sources(
                   "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; }, true,
-                  "Held-out token files. Files with the same name form a set with its own loss. Without "
+                  "Held-out data, given like data.train. Files with the same name form a set with its own "
+                  "loss. Without "
                   "names all files form one set.")
                   .changes(Effect::nothing));
   t.push_back(choice("data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken"},
@@ -263,6 +267,19 @@ void add_data_keys(std::vector<Key>& t) {
                   .or_word("none", -1)
                   .between(0, kMaxIds - 1)
                   .alias({"eod_id", "eos_token_id"}));
+  t.push_back(
+      text("data.cache", LT_MEMBER(data.cache),
+           "Folder for the token files that runs make of text and records. A later run with the same "
+           "data and tokenizer finds them. Nodes must see the same folder, or each makes its own. null: "
+           "`data` in the cache folder ($LTRAIN_CACHE_DIR).")
+          .changes(Effect::nothing));
+  t.push_back(choice("data.on_bad_record", LT_MEMBER(data.on_bad_record), {},
+                     "Records that cannot be read. stop: the first one ends the run before it trains. skip: "
+                     "they are left out, counted and named. replace: invalid characters become U+FFFD, and "
+                     "other bad records are left out."));
+  t.push_back(integer("data.workers", LT_MEMBER(data.workers), "Threads that tokenise. 0: one per core.")
+                  .between(0, 256)
+                  .changes(Effect::speed));
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Sequence length in tokens.")
                   .between(1, kMaxIds)
                   .alias({"sequence_length", "max_seq_length"}));

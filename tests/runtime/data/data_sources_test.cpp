@@ -44,7 +44,7 @@ TEST_CASE("a pattern names token files, which share its weight by their samples"
   write_source(f / "odd[1]", 5);
   Recipe r = recipe("train: [{path: " + (f / "shard-*") + ", weight: 2}, {path: " + (f / "other") + "}, \"" +
                     (f / "odd[1]") + "\"], eval: [{path: \"" + (f / "shard-?") + "\", name: a}]");
-  expand_patterns(r, true);
+  resolve_sources(r, true);
   CHECK(paths(r.data.train) ==
         std::vector<std::string>{f / "shard-10", f / "shard-2", f / "other", f / "odd[1]"});
   CHECK(r.data.train[0].weight == 1.5);
@@ -54,17 +54,17 @@ TEST_CASE("a pattern names token files, which share its weight by their samples"
   CHECK(r.data.eval[0].name == "a");
   // All shards of a pattern end together: 40 draws are each sample of both, once.
   Recipe only = recipe("train: [" + (f / "shard-*") + "]");
-  expand_patterns(only, true);
+  resolve_sources(only, true);
   const data::SampleOrder order({30, 10}, {only.data.train[0].weight, only.data.train[1].weight}, 1);
   CHECK(order.before_first_repeat() == 40);
 
   Recipe none = recipe("train: [" + (f / "nothing-*") + "]");
-  CHECK_THAT(error_of([&] { expand_patterns(none, true); }),
-             Contains("65: data.train: path " + (f / "nothing-*")) && Contains("no token files match"));
-  expand_patterns(none, false);  // the files may be on another machine
+  CHECK_THAT(error_of([&] { resolve_sources(none, true); }),
+             Contains("65: data.train: path " + (f / "nothing-*")) && Contains("nothing matches"));
+  resolve_sources(none, false);  // the files may be on another machine
   CHECK(paths(none.data.train) == std::vector<std::string>{f / "nothing-*"});
   Recipe twice = recipe("train: [" + (f / "shard-2") + ", " + (f / "shard-*") + "]");
-  CHECK_THAT(error_of([&] { expand_patterns(twice, true); }), Contains("64: ") && Contains("source already"));
+  CHECK_THAT(error_of([&] { resolve_sources(twice, true); }), Contains("64: ") && Contains("source already"));
 }
 
 TEST_CASE("more sources than a mix can have are refused by the recipe, and by a pattern", "[data]") {
@@ -83,7 +83,7 @@ TEST_CASE("more sources than a mix can have are refused by the recipe, and by a 
   TempFolder f;
   for (size_t i = 0; i <= data::kMaxSources; ++i) write_source(f / ("s" + std::to_string(i)), 1);
   Recipe r = recipe("train: [" + (f / "s*") + "]");
-  CHECK_THAT(error_of([&] { expand_patterns(r, true); }), Contains("64: ") && Contains("at most 1024"));
+  CHECK_THAT(error_of([&] { resolve_sources(r, true); }), Contains("64: ") && Contains("at most 1024"));
 }
 
 TEST_CASE("a source that is read many times is named, with the number of passes", "[data]") {

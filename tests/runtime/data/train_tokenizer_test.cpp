@@ -125,5 +125,5 @@ TEST_CASE("a tokenizer that cannot be learned is refused by name", "[data][token
   CHECK_THAT(refusal([](auto& o) { o.special_tokens[1] = o.special_tokens[0]; }), Contains("comes twice"));
   CHECK_THAT(refusal([](auto& o) { o.eos_token = "<no>"; }), Contains("64: eos token <no>: is none of the"));
   CHECK_THAT(refusal([](auto& o) { o.inputs = {"/nowhere"}; }), Contains("65: /nowhere: not found"));
-  CHECK_THAT(refusal([](auto& o) { o.records.json_key = "none"; }), Contains("training.jsonl:1"));
+  CHECK_THAT(refusal([](auto& o) { o.records.field = "none"; }), Contains("training.jsonl:1"));
 }

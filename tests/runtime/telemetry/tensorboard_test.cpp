@@ -11,6 +11,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "tests/runtime/checkpoint/support.h"
 

@@ -15,10 +15,10 @@ class ProtobufFields {
  public:
   enum Type : uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
-  /// `name`: file and message, for errors; must outlive this object. `offset`: position of `message` in the
-  /// file.
-  ProtobufFields(std::string_view message, const std::string& name, size_t offset = 0)
-      : text_(message), name_(name), offset_(offset) {}
+  /// `name`: file and message, and `kind`: what the file should be, for errors; both must outlive this
+  /// object. `offset`: position of `message` in the file.
+  ProtobufFields(std::string_view message, const std::string& name, const char* kind, size_t offset = 0)
+      : text_(message), name_(name), kind_(kind), offset_(offset) {}
 
   /// Moves to the next field; false at the end.
   bool next() {
@@ -53,6 +53,7 @@ class ProtobufFields {
   }
 
   int number() const { return number_; }
+  Type type() const { return type_; }
   // Value of the field. The type must match.
   uint64_t integer() const { return require(varint), value_; }
   bool truth() const { return integer() != 0; }
@@ -63,9 +64,20 @@ class ProtobufFields {
     return f;
   }
   std::string_view text() const { return require(bytes), bytes_; }
-  ProtobufFields message() const { return {text(), name_, offset_ + begin_}; }
+  ProtobufFields message() const { return {text(), name_, kind_, offset_ + begin_}; }
+  bool more() const { return at_ < text_.size(); }
+  /// Next integer of a packed list, which has no tags.
+  uint64_t read_varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<unsigned char>(take(1)[0]);
+      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    fail_at("an integer of more than 64 bits");
+  }
   [[noreturn]] void fail_at(const char* why) const {
-    fail(ExitCode::data, "{}: byte {}: {}; not a SentencePiece model, or damaged", name_, offset_ + at_, why);
+    fail(ExitCode::data, "{}: byte {}: {}; not {}, or damaged", name_, offset_ + at_, why, kind_);
   }
 
  private:
@@ -77,18 +89,9 @@ class ProtobufFields {
     at_ += count;
     return text_.substr(at_ - count, count);
   }
-  uint64_t read_varint() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(take(1)[0]);
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
-    }
-    fail_at("an integer of more than 64 bits");
-  }
-
   std::string_view text_;
   const std::string& name_;
+  const char* kind_;
   size_t offset_, at_ = 0, begin_ = 0;
   int number_ = 0;
   Type type_ = varint;

@@ -1,0 +1,28 @@
+// Sources of a recipe that are text or records: their token files, which the run makes before it trains.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/data/shards.h"
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+/// Returns whether a source is text or records, and not token files: its path, or what matches it as a
+/// pattern, exists, and there is no PATH.idx.
+bool is_tokenized_by_run(const DataSource& source);
+
+bool has_text_sources(const Recipe& recipe);  ///< one of its sources is tokenised by the run
+
+/// Shards of such a source. `key`: data.train or data.eval, for messages. Throws Error (usage) if the recipe's
+/// tokenizer has no token that ends a document; Error (data) if the files cannot be read.
+std::vector<data::Shard> source_shards(const Recipe& recipe, const DataSource& source, const char* key);
+
+/// Builds the token files of all sources that lack them. `progress`: of one source, with its path. Returns
+/// notes, such as the number of records left out.
+std::vector<std::string> tokenize_sources(
+    const Recipe& recipe,
+    const std::function<void(const std::string& path, const data::ShardProgress&)>& progress);
+
+}  // namespace ltrain

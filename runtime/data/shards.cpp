@@ -1,0 +1,171 @@
+#include "runtime/data/shards.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/printable.h"
+
+namespace fs = std::filesystem;
+
+namespace ltrain::data {
+namespace {
+
+constexpr int64_t kShardBytes = int64_t{256} << 20;
+constexpr int64_t kMaxShards = 512;
+constexpr int64_t kSampleBytes = 16 << 10;
+constexpr int kFormatVersion = 1;  // raised when the same inputs give other token files
+
+/// Hash of texts and numbers, each with its length.
+class Fingerprint {
+ public:
+  Fingerprint() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
+  void add(std::string_view text) {
+    add(static_cast<int64_t>(text.size()));
+    XXH3_128bits_update(state_.get(), text.data(), text.size());
+  }
+  void add(int64_t number) { XXH3_128bits_update(state_.get(), &number, sizeof number); }
+  std::string text() const {
+    const XXH128_hash_t h = XXH3_128bits_digest(state_.get());
+    return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+  }
+
+ private:
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+};
+
+void add_options(Fingerprint& f, const BuildOptions& o, const Tokenizer& tokenizer) {
+  f.add(kFormatVersion);
+  f.add(tokenizer.name());
+  f.add(tokenizer.hash());
+  f.add(tokenizer.eot());
+  f.add(o.prepend_bos ? tokenizer.bos() : -1);
+  f.add(o.append_eot);
+  f.add(o.split_special_tokens);
+  f.add(o.records.field.value_or(""));
+  f.add(static_cast<int64_t>(o.records.format));
+  f.add(static_cast<int64_t>(o.records.on_bad));
+}
+
+/// Name, size, form, and three samples of a file: its begin, middle and end.
+void add_file(Fingerprint& f, const TextFile& file) {
+  f.add(fs::path(file.path).filename().string());
+  f.add(file.bytes);
+  f.add(static_cast<int64_t>(file.form));
+  f.add(file.format ? file.format->name : "");
+  const auto open = file.open();
+  std::string sample;
+  for (const int64_t at : {int64_t{0}, file.bytes / 2, file.bytes - kSampleBytes}) {
+    if (at < 0) continue;
+    sample.resize(static_cast<size_t>(kSampleBytes));
+    sample.resize(static_cast<size_t>(open->read_some(sample.data(), at, kSampleBytes)));
+    f.add(sample);
+  }
+}
+
+Shard make_shard(std::vector<TextFile> files, const BuildOptions& options, const Tokenizer& tokenizer) {
+  Shard shard;
+  Fingerprint f;
+  add_options(f, options, tokenizer);
+  for (const TextFile& file : files) {
+    add_file(f, file);
+    shard.inputs.bytes += file.bytes;
+  }
+  shard.inputs.files = std::move(files);
+  shard.prefix = (fs::path(options.output) / f.text()).string();
+  return shard;
+}
+
+/// The lock of a shard; nothing if another process has it.
+Fd lock_shard(const Shard& shard) {
+  const std::string path = shard.prefix + ".lock";
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!fd.valid()) fail_system(path + ": cannot be opened", errno, ExitCode::storage);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno == EWOULDBLOCK) return {};
+  fail_system(path + ": cannot be locked; data.cache must be a folder whose file system has locks", errno,
+              ExitCode::storage);
+}
+
+}  // namespace
+
+std::vector<Shard> shards_of(const BuildOptions& options, const Tokenizer& tokenizer) {
+  InputList list = list_inputs(options.inputs, options.include, options.exclude, options.records);
+  const int64_t size = std::max(kShardBytes, list.bytes / kMaxShards + 1);
+  std::vector<Shard> shards;
+  std::vector<TextFile> group;
+  int64_t bytes = 0, left = list.bytes;
+  for (TextFile& f : list.files) {
+    bytes += f.bytes;
+    left -= f.bytes;
+    group.push_back(std::move(f));
+    // A small rest joins the last shard, which would else be too short for a sample.
+    if (bytes < size || left < size / 4) continue;
+    shards.push_back(make_shard(std::exchange(group, {}), options, tokenizer));
+    bytes = 0;
+  }
+  if (!group.empty()) shards.push_back(make_shard(std::move(group), options, tokenizer));
+  return shards;
+}
+
+bool is_built(const Shard& shard) { return file_exists(shard.prefix + ".idx"); }
+
+BadRecords build_shards(const std::vector<Shard>& shards, const BuildOptions& options,
+                        const std::function<void(const ShardProgress&)>& progress) {
+  std::error_code error;
+  fs::create_directories(options.output, error);
+  if (error)
+    fail(ExitCode::storage, "data.cache {}: the folder cannot be made: {}", options.output, error.message());
+  BadRecords bad;
+  ShardProgress p;
+  for (const Shard& s : shards) p.total_bytes += s.inputs.bytes;
+  for (;;) {
+    const Shard* taken = nullptr;  // by another process
+    p.input_bytes = 0;
+    for (const Shard& shard : shards) {
+      if (!is_built(shard)) {
+        const Fd lock = lock_shard(shard);
+        if (!lock.valid()) {
+          taken = &shard;
+          continue;
+        }
+        if (!is_built(shard)) {
+          BuildOptions one = options;
+          one.listed = shard.inputs;
+          one.output = shard.prefix;
+          one.force = true;
+          one.split.clear();
+          const int64_t before = p.input_bytes, tokens = p.tokens;
+          one.progress = [&](const BuildProgress& b) {
+            p.input_bytes = before + b.input_bytes;
+            p.tokens = tokens + b.tokens;
+            if (progress) progress(p);
+          };
+          bad.add(build_dataset(one).bad_records);
+          p.input_bytes = before;
+        }
+        std::error_code ignored;
+        fs::remove(shard.prefix + ".lock", ignored);
+      }
+      p.input_bytes += shard.inputs.bytes;
+    }
+    if (!taken) return bad;
+    p.elsewhere = printable(taken->inputs.files[0].path, 200);
+    if (progress) progress(p);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    p.elsewhere.clear();
+  }
+}
+
+}  // namespace ltrain::data

@@ -101,7 +101,9 @@ void check_record_size(size_t text, size_t tokens) {
   if (tokens > kMostTokens) damaged("the record has more than {} tokens", kMostTokens);
 }
 
-int32_t token_of(int64_t id) {
+int32_t token_of(int64_t id, bool is_signed) {
+  if (!is_signed && id < 0)
+    damaged("a token is {}, expected an id of at most 32 bits", static_cast<uint64_t>(id));
   if (id != static_cast<int32_t>(id)) damaged("a token is {}, expected an id of at most 32 bits", id);
   return static_cast<int32_t>(id);
 }

@@ -27,7 +27,7 @@ void append_json_decimal(std::string& to, Bytes big_endian, int scale);
 void append_json_decimal(std::string& to, int64_t unscaled, int scale);
 /// Throws Damage for a record that grew too large.
 void check_record_size(size_t text, size_t tokens);
-/// Throws Damage for an id of more than 32 bits.
-int32_t token_of(int64_t id);
+/// Throws Damage for an id of more than 32 bits. An unsigned one is read as 64 bits without a sign.
+int32_t token_of(int64_t id, bool is_signed);
 
 }  // namespace ltrain::records

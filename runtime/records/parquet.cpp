@@ -18,7 +18,7 @@ using data::InputFile;
 using Kind = Node::Kind;
 
 constexpr int64_t kMostFooter = int64_t{1} << 28;
-
+constexpr size_t kMostColumns = 10'000;
 struct File {
   std::shared_ptr<const InputFile> file;
   std::string name;
@@ -126,6 +126,9 @@ class ParquetSource final : public RecordSource {
       for (int leaf = node.leaf_begin; leaf < node.leaf_end; ++leaf) wanted.insert(leaf);
     }
     wanted_.assign(wanted.begin(), wanted.end());
+    if (wanted_.size() > kMostColumns)
+      fail(ExitCode::data, "{}: {} columns are selected, expected at most {}; choose fewer fields", f_.name,
+           wanted_.size(), kMostColumns);
     columns_.resize(f_.schema.leaves.size());
     for (const Node* node : fields_) make_columns(*node, node->name);
   }
@@ -182,10 +185,13 @@ class ParquetSource final : public RecordSource {
   void make_columns(const Node& node, const std::string& path) {
     if (node.kind == Kind::leaf) {
       auto& slot = columns_[static_cast<size_t>(node.leaf_begin)];
-      if (!slot) slot = std::make_unique<ColumnReader>(f_.file, f_.name, path, leaf_of(node), f_.data_end);
+      if (!slot)
+        slot = std::make_unique<ColumnReader>(f_.file, f_.name, path.substr(0, 1000), leaf_of(node),
+                                              f_.data_end, memory_);
       return;
     }
-    for (const Node& child : node.children) make_columns(child, path + "." + child.name);
+    for (const Node& child : node.children)
+      make_columns(child, path.substr(0, 1000) + "." + child.name.substr(0, 1000));
   }
 
   void open_row_group() {
@@ -247,11 +253,12 @@ class ParquetSource final : public RecordSource {
   void read_tokens(const Node& node, ColumnReader& c, Record& record) {
     record.has_tokens = true;
     if (c.def() < node.element_def) return c.advance();  // an empty list
-    const bool is_unsigned = c.leaf().form == Form::unsigned_integer && c.leaf().type == Physical::int32;
+    const bool is_signed = c.leaf().form != Form::unsigned_integer, narrow = c.leaf().type == Physical::int32;
     do {
       if (!c.has_value()) damaged("a token is null");
       const int64_t number = c.value().number;
-      record.tokens.push_back(token_of(is_unsigned ? static_cast<uint32_t>(number) : number));
+      record.tokens.push_back(
+          token_of(!is_signed && narrow ? static_cast<uint32_t>(number) : number, is_signed));
       c.advance();
       if (record.tokens.size() % 4096 == 0) check_record_size(0, record.tokens.size());
     } while (c.next_rep() == node.rep);
@@ -356,6 +363,7 @@ class ParquetSource final : public RecordSource {
   bool as_json_;
   std::vector<const Node*> fields_;  // in f_.schema
   std::vector<int> wanted_;          // leaves, rising
+  std::shared_ptr<int64_t> memory_ = std::make_shared<int64_t>(0);
   std::vector<std::unique_ptr<ColumnReader>> columns_;
   size_t row_group_ = 0;  // the next
   int64_t row_ = 0, rows_ = 0, done_ = 0;

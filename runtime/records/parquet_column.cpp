@@ -11,6 +11,7 @@
 namespace ltrain::records::parquet {
 namespace {
 
+constexpr int64_t kMostMemory = int64_t{1} << 32;
 constexpr int64_t kWindow = 1 << 20;      // bytes of a read
 constexpr int64_t kHeader = 1 << 12;      // first guess of the size of a page header
 constexpr int64_t kMostHeader = 1 << 26;  // its statistics contain whole values
@@ -18,12 +19,13 @@ constexpr int64_t kMostHeader = 1 << 26;  // its statistics contain whole values
 }  // namespace
 
 ColumnReader::ColumnReader(std::shared_ptr<const data::InputFile> file, std::string path, std::string name,
-                           const Leaf& leaf, int64_t data_end)
+                           const Leaf& leaf, int64_t data_end, std::shared_ptr<int64_t> memory)
     : file_(std::move(file)),
       path_(std::move(path)),
       name_(std::move(name)),
       leaf_(leaf),
       data_end_(data_end),
+      memory_(std::move(memory)),
       def_(kBatch),
       rep_(kBatch),
       values_(kBatch) {}
@@ -74,6 +76,14 @@ void ColumnReader::open(const ColumnChunk& chunk, size_t row_group) {
   decoder_ = nullptr;
 }
 
+/// Counts `bytes` instead of `held`.
+void ColumnReader::take_memory(int64_t& held, int64_t bytes) {
+  if (*memory_ - held + bytes > kMostMemory)
+    damaged("the pages of all columns need more than {} bytes; choose fewer fields", kMostMemory);
+  *memory_ += bytes - held;
+  held = bytes;
+}
+
 /// Bytes of the file. Valid until the next call.
 Bytes ColumnReader::view(int64_t offset, int64_t bytes) {
   if (bytes > end_ - offset)
@@ -121,6 +131,7 @@ void ColumnReader::read_dictionary(const PageHeader& page, Bytes body) {
   if (page.encoding != static_cast<int>(Encoding::plain) &&
       page.encoding != static_cast<int>(Encoding::plain_dictionary))
     damaged("the dictionary has the encoding {}, expected PLAIN", encoding_name(page.encoding));
+  take_memory(dictionary_memory_, page.bytes + int64_t{page.values} * static_cast<int64_t>(sizeof(Value)));
   Bytes bytes = decompress_to(dictionary_page_, codec_, body, page.bytes, where());
   if (codec_ == Codec::none) {  // the window moves on
     const auto copy = dictionary_page_.reset(static_cast<int64_t>(bytes.size()));
@@ -167,6 +178,7 @@ Bytes ColumnReader::take_levels(Bytes& bytes, int32_t encoding, int most, int64_
 }
 
 void ColumnReader::read_data(const PageHeader& page, Bytes body) {
+  take_memory(page_memory_, std::max<int64_t>(page_memory_, page.bytes));  // the buffer does not shrink
   Bytes bytes = decompress_to(page_, codec_, body, page.bytes, where());
   const Bytes rep = take_levels(bytes, page.level_encoding_rep, leaf_.max_rep, page.values, rep_packed_);
   const Bytes def = take_levels(bytes, page.level_encoding_def, leaf_.max_def, page.values, def_packed_);
@@ -190,6 +202,7 @@ void ColumnReader::read_data_v2(const PageHeader& page, Bytes body) {
   def_runs_ = RunReader(body.subspan(rep, def), bits_for(static_cast<uint32_t>(leaf_.max_def)));
   const int64_t size = page.bytes - levels;
   Bytes bytes = body.subspan(rep + def);
+  take_memory(page_memory_, std::max(page_memory_, size));
   if (size == 0)
     bytes = {};
   else if (page.is_compressed)

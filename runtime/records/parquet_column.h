@@ -15,8 +15,9 @@ namespace ltrain::records::parquet {
 class ColumnReader {
  public:
   /// `name`: "messages.content", for messages. `data_end`: position of the footer.
+  /// `memory`: bytes of the pages of all columns of the file, which is bounded.
   ColumnReader(std::shared_ptr<const data::InputFile> file, std::string path, std::string name,
-               const Leaf& leaf, int64_t data_end);
+               const Leaf& leaf, int64_t data_end, std::shared_ptr<int64_t> memory);
 
   /// Starts a column chunk. Nothing is read.
   void open(const ColumnChunk& chunk, size_t row_group);
@@ -62,6 +63,7 @@ class ColumnReader {
                      size_t n) const;
   void start_values(const PageHeader& page, Bytes bytes);
   Bytes view(int64_t offset, int64_t bytes);
+  void take_memory(int64_t& held, int64_t bytes);
   std::string where() const;
   template <class Action>
   auto guarded(Action&& action);
@@ -70,6 +72,8 @@ class ColumnReader {
   std::string path_, name_;
   Leaf leaf_;
   int64_t data_end_;
+  std::shared_ptr<int64_t> memory_;
+  int64_t page_memory_ = 0, dictionary_memory_ = 0;  // shares of this column
 
   ColumnChunk chunk_;
   Codec codec_ = Codec::none;

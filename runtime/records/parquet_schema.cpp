@@ -201,7 +201,8 @@ std::string type_name(const Schema& schema, const Node& node) {
   std::string inner;
   for (const Node& child : node.children) {
     if (inner.size() > 1000) return fmt::format("struct<{}, ...>", inner);
-    inner += fmt::format("{}{}: {}", inner.empty() ? "" : ", ", child.name, type_name(schema, child));
+    inner += fmt::format("{}{}: {}", inner.empty() ? "" : ", ", child.name.substr(0, 100),
+                         type_name(schema, child));
   }
   return fmt::format("struct<{}>", inner);
 }

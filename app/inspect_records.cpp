@@ -52,8 +52,9 @@ void add(Seen& seen, const std::string& text, const std::string& field) {
   }
   seen.has_field = true;
   seen.tokens = found->is_array();
-  const auto length = static_cast<int64_t>(found->is_string() ? found->get_ref<const std::string&>().size()
-                                           : found->is_array() ? found->size() : 0);
+  const auto length = static_cast<int64_t>(found->is_string()  ? found->get_ref<const std::string&>().size()
+                                           : found->is_array() ? found->size()
+                                                               : 0);
   seen.shortest = std::min(seen.shortest, length);
   seen.longest = std::max(seen.longest, length);
 }
@@ -96,12 +97,14 @@ void print(const TextFile& f, const Seen& s, const InspectRecordsOptions& o) {
   const auto n = [](int64_t v) { return static_cast<long long>(v); };
   std::printf("%s: %s, %lld bytes%s\n", f.path.c_str(), s.format.c_str(), n(f.bytes),
               f.compression == records::Compression::none ? "" : " compressed");
-  std::printf("  records    %lld (%s)\n", n(s.records), s.complete ? "all of them" : "the first; --all reads all");
+  std::printf("  records    %lld (%s)\n", n(s.records),
+              s.complete ? "all of them" : "the first; --all reads all");
   std::string fields;
   for (const std::string& name : s.fields) fields += (fields.empty() ? "" : ", ") + printable(name, 60);
   std::printf("  fields     %s\n", fields.c_str());
   if (s.has_field)
-    std::printf("  lengths    %lld to %lld %s\n", n(s.shortest), n(s.longest), s.tokens ? "tokens" : "bytes of text");
+    std::printf("  lengths    %lld to %lld %s\n", n(s.shortest), n(s.longest),
+                s.tokens ? "tokens" : "bytes of text");
   if (s.nulls > 0) std::printf("  null       %lld records have no such field or value\n", n(s.nulls));
   if (s.bad > 0) std::printf("  bad        %lld records, the first: %s\n", n(s.bad), s.first_problem.c_str());
   for (size_t i = 0; i < s.first.size(); ++i)
@@ -109,8 +112,8 @@ void print(const TextFile& f, const Seen& s, const InspectRecordsOptions& o) {
 }
 
 Json json_of(const TextFile& f, const Seen& s) {
-  Json j{{"path", f.path}, {"format", s.format}, {"bytes", f.bytes}, {"records", s.records},
-         {"complete", s.complete}, {"fields", s.fields}, {"null", s.nulls}, {"bad", s.bad}};
+  Json j{{"path", f.path},         {"format", s.format}, {"bytes", f.bytes}, {"records", s.records},
+         {"complete", s.complete}, {"fields", s.fields}, {"null", s.nulls},  {"bad", s.bad}};
   if (s.has_field) j["lengths"] = {{"shortest", s.shortest}, {"longest", s.longest}};
   j["first"] = Json::array();
   for (const std::string& r : s.first) j["first"].push_back(Json::parse(r, nullptr, false));
@@ -133,14 +136,18 @@ void inspect_records(const InspectRecordsOptions& o) {
     o.json ? void(all.push_back(json_of(f, seen))) : print(f, seen, o);
   }
   if (o.json) {
-    std::printf("%s\n", Json{{"schema", "ltrain.records.v1"}, {"files", list.files.size()}, {"bytes", list.bytes},
-                             {"texts", texts}, {"records", all}}
+    std::printf("%s\n", Json{{"schema", "ltrain.records.v1"},
+                             {"files", list.files.size()},
+                             {"bytes", list.bytes},
+                             {"texts", texts},
+                             {"records", all}}
                             .dump(2, ' ', false, Json::error_handler_t::replace)
                             .c_str());
     return;
   }
-  std::printf("%zu file%s in all, %.1f MB, %lld of text\n", list.files.size(), list.files.size() == 1 ? "" : "s",
-              static_cast<double>(list.bytes) * 1e-6, static_cast<long long>(texts));
+  std::printf("%zu file%s in all, %.1f MB, %lld of text\n", list.files.size(),
+              list.files.size() == 1 ? "" : "s", static_cast<double>(list.bytes) * 1e-6,
+              static_cast<long long>(texts));
 }
 
 }  // namespace ltrain::app

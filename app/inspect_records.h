@@ -9,9 +9,9 @@ namespace ltrain::app {
 struct InspectRecordsOptions {
   std::string path;
   data::RecordOptions records;
-  int64_t show = 3;          ///< records to print
-  int64_t shown_bytes = 200; ///< of each
-  bool all = false;          ///< read all records, and not only the first kRecords
+  int64_t show = 3;           ///< records to print
+  int64_t shown_bytes = 200;  ///< of each
+  bool all = false;           ///< read all records, and not only the first kRecords
   bool json = false;
 };
 

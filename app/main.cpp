@@ -13,10 +13,10 @@
 #include "base/fault_point.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/nearest_word.h"
 #include "base/printable.h"
 #include "base/version.h"
 #include "kernels/tensor/kernel_trial.h"
-#include "runtime/recipe/diagnostics.h"
 
 namespace {
 
@@ -71,7 +71,7 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
     }
     if (!next) {
       std::string near = at == &app ? called_elsewhere(words[i]) : "";
-      if (near.empty()) near = ltrain::recipe::nearest_word(words[i], names);
+      if (near.empty()) near = ltrain::nearest_word(words[i], names);
       ltrain::fail(ltrain::ExitCode::usage, "{} is not a command of {}, which has {}{}",
                    ltrain::printable(words[i], 100), name, fmt::join(names, ", "),
                    near.empty() ? "" : fmt::format("; did you mean {}?", near));

@@ -3,7 +3,8 @@
 # nothing when all are there. Usage: scripts/setup.sh [more packages ...]
 set -euo pipefail
 packages=(g++ cmake ninja-build ccache pkg-config libdnnl-dev libgloo-dev libcli11-dev libyaml-cpp-dev
-  libfmt-dev libspdlog-dev nlohmann-json3-dev catch2 libxxhash-dev liburing-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev clang-format python3 python3-pytest "$@")
+  libfmt-dev libspdlog-dev nlohmann-json3-dev catch2 libxxhash-dev liburing-dev libpcre2-dev libutf8proc-dev
+  zlib1g-dev libzstd-dev libsnappy-dev liblz4-dev libbrotli-dev clang-format python3 python3-pytest "$@")
 
 missing=()
 for p in "${packages[@]}"; do

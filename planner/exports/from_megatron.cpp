@@ -9,11 +9,11 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "base/printable.h"
 #include "planner/exports/command_words.h"
 #include "planner/exports/megatron.h"
 #include "planner/exports/megatron_flags.h"
-#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::exports {
@@ -81,7 +81,7 @@ class Reader {
         values.push_back(words[i++]);
       }
       if (!f) {
-        const std::string near = recipe::nearest_word(word, names);
+        const std::string near = nearest_word(word, names);
         problem(fmt::format("{}: unknown flag{}", printable(word),
                             near.empty() ? "" : "; nearest known one: " + near));
       } else if (f->arguments >= 0 && static_cast<int>(values.size()) != f->arguments) {

@@ -21,7 +21,8 @@ std::vector<std::string> paths_of(const std::string& path) {
   if (std::filesystem::exists(path, error)) return {path};
   std::vector<std::string> paths;
   glob_t found{};
-  if (::glob(path.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  if (::glob(path.c_str(), 0, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   return paths;
 }
@@ -31,7 +32,8 @@ std::string cache_of(const Recipe& r) {
   const std::string folder = cache_folder();
   if (folder.empty())
     fail(ExitCode::usage,
-         "data.cache = null: no folder for token files, because neither LTRAIN_CACHE_DIR nor HOME is set; name "
+         "data.cache = null: no folder for token files, because neither LTRAIN_CACHE_DIR nor HOME is set; "
+         "name "
          "one in the recipe");
   return folder + "/data";
 }
@@ -49,10 +51,11 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
   o.records.on_bad = r.data.on_bad_record;
   o.records.dataset = {source.config, source.split};
   if (load_tokenizer(r)->eot() < 0)
-    fail(ExitCode::usage,
-         "{}: {}: which token ends a document? {} has no tokenizer_config.json beside it that says eos_token. "
-         "Tokenise with ltrain data build --eos-token TOKEN, and give its output as the path",
-         key, printable(source.path), printable(o.path));
+    fail(
+        ExitCode::usage,
+        "{}: {}: which token ends a document? {} has no tokenizer_config.json beside it that says eos_token. "
+        "Tokenise with ltrain data build --eos-token TOKEN, and give its output as the path",
+        key, printable(source.path), printable(o.path));
   return o;
 }
 
@@ -61,7 +64,8 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
 bool is_tokenized_by_run(const DataSource& source) {
   const std::string& path = source.path;
   const auto is_tokens = [](const std::string& p) {
-    return p.ends_with(".idx") || (p.ends_with(".bin") && data::file_exists(p.substr(0, p.size() - 4) + ".idx"));
+    return p.ends_with(".idx") ||
+           (p.ends_with(".bin") && data::file_exists(p.substr(0, p.size() - 4) + ".idx"));
   };
   if (is_tokens(path) || !paths_of(path + ".idx").empty()) return false;
   const std::vector<std::string> paths = paths_of(path);
@@ -80,7 +84,8 @@ std::vector<data::Shard> source_shards(const Recipe& r, const DataSource& source
 }
 
 std::vector<std::string> tokenize_sources(
-    const Recipe& r, const std::function<void(const std::string& path, const data::ShardProgress&)>& progress) {
+    const Recipe& r,
+    const std::function<void(const std::string& path, const data::ShardProgress&)>& progress) {
   std::vector<std::string> notes;
   for (const bool eval : {false, true})
     for (const DataSource& source : eval ? r.data.eval : r.data.train) {
@@ -90,8 +95,8 @@ std::vector<std::string> tokenize_sources(
           data::build_shards(source_shards(r, source, key), build_options(r, source, key),
                              [&](const data::ShardProgress& p) { progress(source.path, p); });
       if (bad.skipped + bad.replaced > 0)
-        notes.push_back(fmt::format("{}: {}: {} bad records left out, {} read with U+FFFD; the first: {}", key,
-                                    printable(source.path), bad.skipped, bad.replaced, bad.first[0]));
+        notes.push_back(fmt::format("{}: {}: {} bad records left out, {} read with U+FFFD; the first: {}",
+                                    key, printable(source.path), bad.skipped, bad.replaced, bad.first[0]));
     }
   return notes;
 }

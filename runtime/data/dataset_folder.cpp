@@ -92,8 +92,10 @@ std::vector<Config> read_configs(const std::string& front, const std::string& pa
     for (const YAML::Node& node : root["configs"])
       if (node.IsMap()) configs.push_back(read_config(node));
   } catch (const YAML::Exception& e) {
-    fail(ExitCode::data, "{}: the settings between the lines --- are not readable: {}. Mend them, or name the "
-         "files instead of the folder", path, e.what());
+    fail(ExitCode::data,
+         "{}: the settings between the lines --- are not readable: {}. Mend them, or name the "
+         "files instead of the folder",
+         path, e.what());
   }
   std::erase_if(configs, [](const Config& c) { return c.splits.empty(); });
   return configs;
@@ -106,25 +108,32 @@ std::string listed(const Names& names) {
   return text;
 }
 
-const Config& choose_config(const std::vector<Config>& configs, const std::string& name, const fs::path& folder) {
+const Config& choose_config(const std::vector<Config>& configs, const std::string& name,
+                            const fs::path& folder) {
   std::vector<std::string> names;
   for (const Config& c : configs) {
     if (!name.empty() ? c.name == name : c.is_default || configs.size() == 1) return c;
     names.push_back(c.name);
   }
-  fail(ExitCode::data, "{}: {}; its README.md has the configurations: {}. Choose one with --dataset-config (in a "
-       "recipe: config)", folder.string(),
-       name.empty() ? "no configuration is the default" : "no configuration " + printable(name, 60), listed(names));
+  fail(ExitCode::data,
+       "{}: {}; its README.md has the configurations: {}. Choose one with --dataset-config (in a "
+       "recipe: config)",
+       folder.string(),
+       name.empty() ? "no configuration is the default" : "no configuration " + printable(name, 60),
+       listed(names));
 }
 
 const Patterns& choose_split(const Config& config, const std::string& split, const fs::path& folder) {
-  const std::string wanted = !split.empty() ? split : config.splits.contains("train") ? "train"
-                                                    : config.splits.begin()->first;
+  const std::string wanted = !split.empty()                    ? split
+                             : config.splits.contains("train") ? "train"
+                                                               : config.splits.begin()->first;
   if (const auto found = config.splits.find(wanted); found != config.splits.end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [name, patterns] : config.splits) names.push_back(name);
-  fail(ExitCode::data, "{}: no split {}; the configuration {} has: {}. Choose one with --dataset-split (in a "
-       "recipe: split)", folder.string(), printable(split, 60), printable(config.name, 60), listed(names));
+  fail(ExitCode::data,
+       "{}: no split {}; the configuration {} has: {}. Choose one with --dataset-split (in a "
+       "recipe: split)",
+       folder.string(), printable(split, 60), printable(config.name, 60), listed(names));
 }
 
 /// Keeps the files for which `keep` holds.
@@ -154,7 +163,8 @@ bool is_dataset(const std::vector<fs::path>& files, const std::string& front) {
          });
 }
 
-DatasetFiles by_name(std::vector<fs::path> files, const fs::path& folder, const std::string& split, bool given) {
+DatasetFiles by_name(std::vector<fs::path> files, const fs::path& folder, const std::string& split,
+                     bool given) {
   std::map<std::string, int64_t> found;
   for (const fs::path& f : files)
     if (const std::string s = split_of(below(f, folder)); !s.empty()) ++found[s];
@@ -162,9 +172,10 @@ DatasetFiles by_name(std::vector<fs::path> files, const fs::path& folder, const 
     if (!given) return {std::move(files), {}};
     std::vector<std::string> names;
     for (const auto& [name, count] : found) names.push_back(name);
-    fail(ExitCode::data, "{}: no file is of the split {}; names of its files say: {}. Choose one with "
-         "--dataset-split (in a recipe: split), or name files", folder.string(), printable(split, 60),
-         names.empty() ? "no split" : listed(names));
+    fail(ExitCode::data,
+         "{}: no file is of the split {}; names of its files say: {}. Choose one with "
+         "--dataset-split (in a recipe: split), or name files",
+         folder.string(), printable(split, 60), names.empty() ? "no split" : listed(names));
   }
   return parted(files, [&](const fs::path& f) { return split_of(below(f, folder)) == split; });
 }
@@ -195,8 +206,10 @@ DatasetFiles select_dataset(std::vector<fs::path> files, const fs::path& folder,
                          [&](const std::string& p) { return matches(p, below(f, folder)); });
     });
     if (d.files.empty())
-      fail(ExitCode::data, "{}: no file matches {}, which README.md names for the configuration {}: is the download "
-           "complete?", folder.string(), listed(patterns), printable(config.name, 60));
+      fail(ExitCode::data,
+           "{}: no file matches {}, which README.md names for the configuration {}: is the download "
+           "complete?",
+           folder.string(), listed(patterns), printable(config.name, 60));
     return d;
   }
   if (!part.config.empty())

@@ -63,11 +63,13 @@ InputForm json_or_text(const records::Source& source, bool given, const RecordOp
   const auto json = [](RecordForm form) { return InputForm{.kind = InputForm::json, .json_form = form}; };
   const InputForm text{.json_as_text = named_json};
   // A broken first line of a file named as JSONL is an error of that line.
-  if (named_as_lines(source)) return json(sniff.form == RecordForm::array ? RecordForm::array : RecordForm::lines);
+  if (named_as_lines(source))
+    return json(sniff.form == RecordForm::array ? RecordForm::array : RecordForm::lines);
   if (options.must_be_records()) {
     if (sniff.form != RecordForm::none) return json(sniff.form);
     fail(ExitCode::data,
-         "{}: {} says that inputs hold records, for JSON an object a line or one array of objects, but {}. Leave "
+         "{}: {} says that inputs hold records, for JSON an object a line or one array of objects, but {}. "
+         "Leave "
          "the file out{}, or build it apart",
          path, options.field ? "--field " + printable(*options.field, 60) : "--input-format json", sniff.why,
          given ? "" : " with --exclude");
@@ -82,11 +84,12 @@ InputForm json_or_text(const records::Source& source, bool given, const RecordOp
   if (!sniff.first_is_object && !named_json) return text;
   if (sniff.has_key) return json(sniff.form);
   if (given || sniff.more)
-    fail(ExitCode::data,
-         "{}: holds JSON records without the key \"{}\"; the first one has: {}. Name the key of the text with "
-         "--field; {}{}",
-         path, key, sniff.keys.empty() ? "no key" : sniff.keys, kReadAsText,
-         given ? "" : "; --exclude leaves it out");
+    fail(
+        ExitCode::data,
+        "{}: holds JSON records without the key \"{}\"; the first one has: {}. Name the key of the text with "
+        "--field; {}{}",
+        path, key, sniff.keys.empty() ? "no key" : sniff.keys, kReadAsText,
+        given ? "" : "; --exclude leaves it out");
   // A single object in a folder is one document, for example settings of a program.
   return text;
 }
@@ -96,10 +99,11 @@ InputForm form_by_head(const records::Source& source, const RecordOptions& optio
   if (head.empty()) return {.kind = InputForm::empty};
   for (const Magic& m : kUnsupported)
     if (head.starts_with(m.bytes))
-      return {.kind = InputForm::unsupported,
-              .why = fmt::format("compressed by {}; gzip and zstd are read. For this one: {} {} | ltrain data "
-                                 "build --input -",
-                                 m.kind, m.reader, source.name)};
+      return {
+          .kind = InputForm::unsupported,
+          .why = fmt::format("compressed by {}; gzip and zstd are read. For this one: {} {} | ltrain data "
+                             "build --input -",
+                             m.kind, m.reader, source.name)};
   if (options.format != InputFormat::text) {
     const records::Format* format = options.record_format;
     if (!format) format = records::recognise(head, plain_name(source));

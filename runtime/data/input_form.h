@@ -10,11 +10,11 @@ namespace ltrain::data {
 struct InputForm {
   enum Kind : uint8_t { text, json, records, empty, binary, unsupported };
   Kind kind = text;
-  RecordForm json_form = RecordForm::none;   ///< kind json
-  const records::Format* format = nullptr;   ///< kind records
-  bool json_as_text = false;                 ///< named .json, but without records
-  bool describes = false;                    ///< text that describes a dataset: a README.md with its settings
-  std::string why = {};                      ///< binary, unsupported: the reason, and what would work
+  RecordForm json_form = RecordForm::none;  ///< kind json
+  const records::Format* format = nullptr;  ///< kind records
+  bool json_as_text = false;                ///< named .json, but without records
+  bool describes = false;                   ///< text that describes a dataset: a README.md with its settings
+  std::string why = {};                     ///< binary, unsupported: the reason, and what would work
 };
 
 /// Form of `source` by its first bytes. Kind text: text or JSON, which json_or_text() tells apart.

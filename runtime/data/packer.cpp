@@ -10,7 +10,8 @@
 namespace ltrain::data {
 
 bool Packer::add(int64_t tokens) {
-  LT_CHECK(tokens >= 1 && tokens <= length_, "expected a document of 1 to {} tokens, got {}", length_, tokens);
+  LT_CHECK(tokens >= 1 && tokens <= length_, "expected a document of 1 to {} tokens, got {}", length_,
+           tokens);
   sizes_.push_back(tokens);
   return documents() >= window_;
 }

@@ -27,7 +27,7 @@ bool is_built(const Shard& shard);
 struct ShardProgress {
   int64_t input_bytes = 0, total_bytes = 0;  ///< of all shards
   int64_t tokens = 0;                        ///< made by this process
-  std::string elsewhere;                       ///< name of a shard that another process builds; "": none
+  std::string elsewhere;                     ///< name of a shard that another process builds; "": none
 };
 
 /// Builds the shards that do not exist. Several processes, also on several nodes with the same folder, share

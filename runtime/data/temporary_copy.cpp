@@ -27,8 +27,8 @@ std::shared_ptr<InputFile> temporary_copy(const std::string& name,
       if (m >= 0)
         done += m;
       else if (errno != EINTR)
-        fail_system(copy + ": a copy of " + name + " cannot be written; set TMPDIR to a folder with room", errno,
-                    ExitCode::storage);
+        fail_system(copy + ": a copy of " + name + " cannot be written; set TMPDIR to a folder with room",
+                    errno, ExitCode::storage);
     }
   }
   return std::make_shared<InputFile>(fmt::format("/proc/self/fd/{}", to.get()));

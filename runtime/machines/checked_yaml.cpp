@@ -27,7 +27,7 @@ std::string limit(double value) {
 }
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& words) {
-  const std::string near = recipe::nearest_word(word, words);
+  const std::string near = nearest_word(word, words);
   return near.empty() ? "" : fmt::format("; nearest valid value: {}", near);
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "runtime/machines/checked_yaml.h"
 #include "runtime/machines/profile_file.h"
 
@@ -36,7 +37,7 @@ void read_network(CheckedMap& m, MachineProfile& p, const std::string& file) {
   } else if (const NetworkProfile* network = find_builtin_network(name)) {
     set_network(p, network->levels, fmt::format("{}, by {}", network->text, file));
   } else {
-    const std::string near = recipe::nearest_word(name, builtin_network_names());
+    const std::string near = nearest_word(name, builtin_network_names());
     m.wrong("network", fmt::format("must be one of {}{}", fmt::join(builtin_network_names(), ", "),
                                    near.empty() ? "" : "; nearest valid value: " + near));
   }

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "base/printable.h"
 #include "kernels/storage/offload.h"
 #include "kernels/tensor/device.h"
@@ -21,7 +22,6 @@
 #include "runtime/launch/cgroup.h"
 #include "runtime/machines/cluster.h"
 #include "runtime/machines/profile_file.h"
-#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/read_file.h"
 
 namespace ltrain {
@@ -256,7 +256,7 @@ MachineProfile named_profile(const std::string& path_or_card) {
     return p;
   }
   const std::vector<std::string> cards = built_in_cards();
-  const std::string near = recipe::nearest_word(lower, cards);
+  const std::string near = nearest_word(lower, cards);
   fail(ExitCode::usage,
        "profile {}: there is no such file, and the cards built in are {}{}; `ltrain bench` writes a profile "
        "of this machine",

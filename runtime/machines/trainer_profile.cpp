@@ -6,10 +6,10 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/nearest_word.h"
 #include "base/printable.h"
 #include "runtime/machines/builtin_profiles.h"
 #include "runtime/machines/profile_file.h"
-#include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/read_file.h"
 
 namespace ltrain {
@@ -72,7 +72,7 @@ TrainerProfile find_trainer(const std::string& path_or_name) {
   for (const TrainerProfile& t : builtin_trainers())
     if (t.name == path_or_name) return t;
   const std::vector<std::string> names = names_of(builtin_trainers());
-  const std::string near = recipe::nearest_word(path_or_name, names);
+  const std::string near = nearest_word(path_or_name, names);
   fail(ExitCode::usage, "trainer {}: there is no such file, and the trainers built in are {}{}",
        printable(path_or_name), fmt::join(names, ", "),
        near.empty() ? "" : fmt::format("; did you mean {}?", near));

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/nearest_word.h"
 #include "runtime/recipe/yaml_tree.h"
 
 namespace ltrain {
@@ -59,11 +60,6 @@ class Diagnostics {
  private:
   std::vector<Diagnostic> found_;
 };
-
-/// The text in lower case, without _ and -.
-std::string folded(const std::string& s);
-/// The candidate nearest to `word`; "" if none is near.
-std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace recipe
 }  // namespace ltrain

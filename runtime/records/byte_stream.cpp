@@ -66,7 +66,8 @@ class GzipStream final : public CompressedStream {
  public:
   GzipStream(std::shared_ptr<const data::InputFile> file, std::string name)
       : CompressedStream(std::move(file), std::move(name)) {
-    LT_CHECK(::inflateInit2(&z_, kGzipWindow) == Z_OK, "expected zlib {} to start, got an error", ZLIB_VERSION);
+    LT_CHECK(::inflateInit2(&z_, kGzipWindow) == Z_OK, "expected zlib {} to start, got an error",
+             ZLIB_VERSION);
   }
   ~GzipStream() override { ::inflateEnd(&z_); }
 
@@ -156,10 +157,8 @@ Compression compression_of(std::string_view head) {
 
 std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const data::InputFile> file, std::string name,
                                         Compression compression) {
-  if (compression == Compression::gzip)
-    return std::make_unique<GzipStream>(std::move(file), std::move(name));
-  if (compression == Compression::zstd)
-    return std::make_unique<ZstdStream>(std::move(file), std::move(name));
+  if (compression == Compression::gzip) return std::make_unique<GzipStream>(std::move(file), std::move(name));
+  if (compression == Compression::zstd) return std::make_unique<ZstdStream>(std::move(file), std::move(name));
   return std::make_unique<FileStream>(std::move(file));
 }
 
@@ -214,7 +213,8 @@ void StreamReader::skip(int64_t bytes, const char* what) {
 
 void StreamReader::ends_within(int64_t missing, const char* what) const {
   fail(ExitCode::data,
-       "{}: the file ends within {} at byte offset {}; {} more bytes are needed. It is truncated: copy it again",
+       "{}: the file ends within {} at byte offset {}; {} more bytes are needed. It is truncated: copy it "
+       "again",
        name_, what, offset_, missing);
 }
 

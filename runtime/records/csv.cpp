@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "runtime/records/field_names.h"
+#include "runtime/records/fields.h"
 
 namespace ltrain::records {
 namespace {
@@ -17,11 +17,12 @@ class CsvSource final : public RecordSource {
  public:
   CsvSource(std::unique_ptr<ByteStream> stream, std::string name, char separator, const Selection& selection)
       : stream_(std::move(stream)), name_(std::move(name)), separator_(separator), selection_(selection) {
-    if (!row(header_)) fail(ExitCode::data, "{}: expected a first line with the names of columns, got none", name_);
+    if (!row(header_))
+      fail(ExitCode::data, "{}: expected a first line with the names of columns, got none", name_);
     if (!header_[0].compare(0, 3, "\xEF\xBB\xBF")) header_[0].erase(0, 3);
-    for (const std::string& field : selection_.fields) columns_.push_back(column_of(field));
-    if (selection_.fields.empty())
-      for (size_t i = 0; i < header_.size(); ++i) columns_.push_back(i);
+    std::vector<FieldInfo> fields;
+    for (const std::string& column : header_) fields.push_back({column, ""});
+    columns_ = select_fields(fields, selection_, name_);
   }
 
   bool next(Record& record) override {
@@ -30,7 +31,8 @@ class CsvSource final : public RecordSource {
     } while (fields_.size() == 1 && fields_[0].empty() && header_.size() > 1);  // a blank line
     record = {};
     if (fields_.size() != header_.size()) {
-      record.problem = fmt::format("expected {} columns as in the first line, got {}", header_.size(), fields_.size());
+      record.problem =
+          fmt::format("expected {} columns as in the first line, got {}", header_.size(), fields_.size());
     } else if (!selection_.as_json) {
       record.text = std::move(fields_[columns_[0]]);
     } else {
@@ -45,12 +47,6 @@ class CsvSource final : public RecordSource {
   int64_t consumed() const override { return stream_->consumed(); }
 
  private:
-  size_t column_of(const std::string& field) const {
-    const auto found = std::find(header_.begin(), header_.end(), field);
-    if (found == header_.end()) no_such_field(name_, field, header_);
-    return static_cast<size_t>(found - header_.begin());
-  }
-
   int get() {
     if (at_ == block_.size()) {
       block_.resize(kBlock);

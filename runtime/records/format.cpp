@@ -1,7 +1,10 @@
 #include "runtime/records/format.h"
 
+#include "base/error.h"
+#include "runtime/records/arrow.h"
 #include "runtime/records/csv.h"
 #include "runtime/records/mds.h"
+#include "runtime/records/parquet.h"
 #include "runtime/records/tar.h"
 #include "runtime/records/tfrecord.h"
 #include "runtime/records/token_file.h"
@@ -17,6 +20,16 @@ std::unique_ptr<RecordSource> streamed(const Source& source, const Selection& se
   return open(stream_of(source), source.name, selection);
 }
 
+/// Opens a format that is read at any offset.
+template <auto open>
+std::unique_ptr<RecordSource> at_any_offset(const Source& source, const Selection& selection) {
+  if (source.compression != Compression::none)
+    fail(ExitCode::data,
+         "{}: the whole file is compressed, and its format is read at any offset: decompress it first",
+         source.name);
+  return open(source.file, source.name, selection);
+}
+
 template <char separator>
 std::unique_ptr<RecordSource> separated(const Source& source, const Selection& selection) {
   return open_csv(stream_of(source), source.name, separator, selection);
@@ -26,6 +39,8 @@ std::unique_ptr<RecordSource> separated(const Source& source, const Selection& s
 
 const std::vector<Format>& formats() {
   static const std::vector<Format> table{
+      {"parquet", "text", &is_parquet, nullptr, &at_any_offset<&open_parquet>},
+      {"arrow", "text", &is_arrow, nullptr, &at_any_offset<&open_arrow>},
       {"tar", "txt", &is_tar, nullptr, &streamed<&open_tar>},
       {"tfrecord", "text", &is_tfrecord, nullptr, &streamed<&open_tfrecord>},
       {"mds", "text", &is_mds, nullptr, &streamed<&open_mds>},

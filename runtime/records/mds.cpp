@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "runtime/records/field_names.h"
+#include "runtime/records/fields.h"
 
 namespace ltrain::records {
 namespace {
@@ -89,10 +89,9 @@ std::pair<const Element*, std::string_view> read_array(const std::string& encodi
   const size_t colon = encoding.find(':');
   const size_t second = colon == encoding.npos ? encoding.npos : encoding.find(':', colon + 1);
   const Element* element =
-      colon == encoding.npos
-          ? element_of_code(static_cast<int>(front.number(1)))
-          : element_named(std::string_view(encoding).substr(
-                colon + 1, second == encoding.npos ? encoding.npos : second - colon - 1));
+      colon == encoding.npos ? element_of_code(static_cast<int>(front.number(1)))
+                             : element_named(std::string_view(encoding).substr(
+                                   colon + 1, second == encoding.npos ? encoding.npos : second - colon - 1));
   if (!element) fail(ExitCode::data, "an array of an unknown type, encoding {}", printable(encoding, 60));
   if (second == encoding.npos) {
     const auto shape = static_cast<unsigned>(front.number(1));
@@ -100,8 +99,10 @@ std::pair<const Element*, std::string_view> read_array(const std::string& encodi
     if (dims > kMaxDims) fail(ExitCode::data, "an array of {} dims", dims);
     uint64_t count = 1;
     for (size_t i = 0; i < dims; ++i)
-      if (__builtin_mul_overflow(count, front.number(dim_bytes), &count)) fail(ExitCode::data, "an array too large");
-    if (count != front.rest().size() / element->bytes) fail(ExitCode::data, "an array that is not as long as its shape");
+      if (__builtin_mul_overflow(count, front.number(dim_bytes), &count))
+        fail(ExitCode::data, "an array too large");
+    if (count != front.rest().size() / element->bytes)
+      fail(ExitCode::data, "an array that is not as long as its shape");
   }
   if (front.rest().size() % element->bytes) fail(ExitCode::data, "an array that ends inside a value");
   return {element, front.rest()};
@@ -112,14 +113,11 @@ class MdsSource final : public RecordSource {
   MdsSource(std::unique_ptr<ByteStream> stream, std::string name, const Selection& selection)
       : in_(std::move(stream), std::move(name)), selection_(selection) {
     read_header();
-    std::vector<std::string> names;
-    for (const Column& c : columns_) names.push_back(c.name);
-    for (const std::string& field : selection_.fields)
-      if (std::find(names.begin(), names.end(), field) == names.end()) no_such_field(in_.name(), field, names);
-    for (Column& c : columns_) {
-      c.wanted = selection_.fields.empty() ||
-                 std::find(selection_.fields.begin(), selection_.fields.end(), c.name) != selection_.fields.end();
-      if (c.wanted) check_encoding(c);
+    std::vector<FieldInfo> fields;
+    for (const Column& c : columns_) fields.push_back({c.name, c.encoding});
+    for (const size_t i : select_fields(fields, selection_, in_.name())) {
+      columns_[i].wanted = true;
+      check_encoding(columns_[i]);
     }
   }
 
@@ -152,7 +150,8 @@ class MdsSource final : public RecordSource {
         record.problem = fmt::format("column {}: {}", printable(c.name, 60), e.what());
       }
     }
-    if (size != lengths_[static_cast<size_t>(sample_ - 1)]) broken("a sample that is not as long as the index says");
+    if (size != lengths_[static_cast<size_t>(sample_ - 1)])
+      broken("a sample that is not as long as the index says");
     if (selection_.as_json) record.text = object.dump(-1, ' ', false, Json::error_handler_t::replace);
     return true;
   }
@@ -191,24 +190,30 @@ class MdsSource final : public RecordSource {
       const auto found = config.is_object() ? config.find(key) : config.end();
       return config.is_object() && found != config.end() && found->is_array() ? *found : none;
     };
-    const Json &names = list("column_names"), &encodings = list("column_encodings"), &sizes = list("column_sizes");
+    const Json &names = list("column_names"), &encodings = list("column_encodings"),
+               &sizes = list("column_sizes");
     if (names.empty() || names.size() != encodings.size() || names.size() != sizes.size())
       broken("settings of the shard without column_names, column_encodings and column_sizes of one length");
     for (size_t i = 0; i < names.size(); ++i) {
-      if (!names[i].is_string() || !encodings[i].is_string()) broken("settings of the shard with names that are no text");
+      if (!names[i].is_string() || !encodings[i].is_string())
+        broken("settings of the shard with names that are no text");
       Column c{names[i].get<std::string>(), encodings[i].get<std::string>()};
       if (sizes[i].is_number_integer()) c.size = sizes[i].get<int64_t>();
-      if (c.size < -1 || c.size > kMaxRecordBytes) broken("settings of the shard with an impossible column_sizes");
+      if (c.size < -1 || c.size > kMaxRecordBytes)
+        broken("settings of the shard with an impossible column_sizes");
       columns_.push_back(std::move(c));
     }
   }
 
   void check_encoding(const Column& c) const {
     const std::string kind = c.encoding.substr(0, c.encoding.find(':'));
-    if (kind == "str" || kind == "bytes" || kind == "json" || kind == "ndarray" || element_named(kind)) return;
+    if (kind == "str" || kind == "bytes" || kind == "json" || kind == "ndarray" || element_named(kind))
+      return;
     fail(ExitCode::data,
-         "{}: column {} has the encoding {}; str, bytes, json, ndarray and numbers are read. Choose another field, "
-         "of: {}", in_.name(), printable(c.name, 60), printable(c.encoding, 60), names_text());
+         "{}: column {} has the encoding {}; str, bytes, json, ndarray and numbers are read. Choose another "
+         "field, "
+         "of: {}",
+         in_.name(), printable(c.name, 60), printable(c.encoding, 60), names_text());
   }
 
   std::string names_text() const {
@@ -222,7 +227,8 @@ class MdsSource final : public RecordSource {
       record.text = value_;
       return;
     }
-    if (!c.encoding.starts_with("ndarray")) fail(ExitCode::data, "expected text or token ids, got {}", c.encoding);
+    if (!c.encoding.starts_with("ndarray"))
+      fail(ExitCode::data, "expected text or token ids, got {}", c.encoding);
     const auto [element, values] = read_array(c.encoding, value_);
     if (!element->integer) fail(ExitCode::data, "expected token ids, got {}", element->name);
     record.has_tokens = true;
@@ -239,7 +245,8 @@ class MdsSource final : public RecordSource {
     if (c.encoding == "str" || c.encoding == "bytes") return value_;
     if (c.encoding == "json") return Json::parse(value_);
     if (const Element* e = element_named(c.encoding)) {
-      if (value_.size() != e->bytes) fail(ExitCode::data, "expected {} bytes, got {}", e->bytes, value_.size());
+      if (value_.size() != e->bytes)
+        fail(ExitCode::data, "expected {} bytes, got {}", e->bytes, value_.size());
       return e->read(value_);
     }
     const auto [element, values] = read_array(c.encoding, value_);
@@ -250,7 +257,8 @@ class MdsSource final : public RecordSource {
   }
 
   [[noreturn]] void broken(const char* what) const {
-    fail(ExitCode::data, "{}: byte offset {}: {}: not an MDS shard, or damaged", in_.name(), in_.offset(), what);
+    fail(ExitCode::data, "{}: byte offset {}: {}: not an MDS shard, or damaged", in_.name(), in_.offset(),
+         what);
   }
   [[noreturn]] void ended() const { broken("the end of the file"); }
 

@@ -71,8 +71,8 @@ class TarSource final : public RecordSource {
     while (ahead_ && ahead_->sample == sample_) {
       bytes += static_cast<int64_t>(ahead_->content.size());
       if (bytes > kMaxRecordBytes || members.size() == kMaxMembers)
-        fail(ExitCode::data, "{}: sample {}: more than {} MiB or {} files", in_.name(), printable(sample_, 100),
-             kMaxRecordBytes >> 20, kMaxMembers);
+        fail(ExitCode::data, "{}: sample {}: more than {} MiB or {} files", in_.name(),
+             printable(sample_, 100), kMaxRecordBytes >> 20, kMaxMembers);
       members.push_back(std::move(*ahead_));
       ahead_ = next_member();
     }
@@ -115,7 +115,8 @@ class TarSource final : public RecordSource {
     for (const Member& m : members) {
       const auto& wanted = selection_.fields;
       if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), m.field) == wanted.end()) continue;
-      Json parsed = m.field == "json" ? Json::parse(m.content, nullptr, false) : Json(Json::value_t::discarded);
+      Json parsed =
+          m.field == "json" ? Json::parse(m.content, nullptr, false) : Json(Json::value_t::discarded);
       object[m.field] = parsed.is_discarded() ? Json(m.content) : std::move(parsed);
     }
     record.text = object.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -194,7 +195,8 @@ class TarSource final : public RecordSource {
       char* end = nullptr;
       const std::string digits(text.substr(0, text.find(' ')));
       const unsigned long long length = std::strtoull(digits.c_str(), &end, 10);
-      if (digits.empty() || *end || length <= digits.size() + 2 || length > text.size()) broken("a broken pax header");
+      if (digits.empty() || *end || length <= digits.size() + 2 || length > text.size())
+        broken("a broken pax header");
       const std::string_view record = text.substr(digits.size() + 1, length - digits.size() - 2);
       const size_t equal = record.find('=');
       if (equal == record.npos) broken("a broken pax header");

@@ -103,18 +103,19 @@ class TfrecordSource final : public RecordSource {
     const int64_t offset = in_.offset();
     if (!in_.read(head, kHeadBytes, "the length of a record")) return false;
     if (!is_tfrecord({head, kHeadBytes}))
-      fail(ExitCode::data, "{}: byte offset {}: the length of record {} has a wrong checksum: the file is damaged",
+      fail(ExitCode::data,
+           "{}: byte offset {}: the length of record {} has a wrong checksum: the file is damaged",
            in_.name(), offset, record_ + 1);
     int64_t length = 0;
     std::memcpy(&length, head, 8);
     if (length < 0 || length > kMaxRecordBytes)
-      fail(ExitCode::data, "{}: byte offset {}: a record of {} bytes; at most {} MiB are read", in_.name(), offset,
-           static_cast<uint64_t>(length), kMaxRecordBytes >> 20);
+      fail(ExitCode::data, "{}: byte offset {}: a record of {} bytes; at most {} MiB are read", in_.name(),
+           offset, static_cast<uint64_t>(length), kMaxRecordBytes >> 20);
     in_.read_text(data_, length, "a record");
     uint32_t sum = 0;
     if (!in_.read(&sum, 4, "the checksum of a record") || sum != masked_crc32c(data_.data(), data_.size()))
-      fail(ExitCode::data, "{}: byte offset {}: record {} has a wrong checksum: the file is damaged", in_.name(),
-           offset, record_ + 1);
+      fail(ExitCode::data, "{}: byte offset {}: record {} has a wrong checksum: the file is damaged",
+           in_.name(), offset, record_ + 1);
     return true;
   }
 

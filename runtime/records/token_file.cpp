@@ -59,11 +59,13 @@ class TokenSource final : public RecordSource {
     uint32_t raw = 0;
     if (!in_.read(&raw, bytes_, "a token")) {
       if (count_ != kUntilEnd)
-        fail(ExitCode::data, "{}: the file ends after {} tokens; its header says {}. It is truncated: copy it again",
+        fail(ExitCode::data,
+             "{}: the file ends after {} tokens; its header says {}. It is truncated: copy it again",
              in_.name(), read_, count_);
       return false;
     }
-    if (raw > INT32_MAX) fail(ExitCode::data, "{}: token {}: id {}; ids are below 2^31", in_.name(), read_, raw);
+    if (raw > INT32_MAX)
+      fail(ExitCode::data, "{}: token {}: id {}; ids are below 2^31", in_.name(), read_, raw);
     ++read_;
     id = static_cast<int32_t>(raw);
     return true;
@@ -84,19 +86,23 @@ bool is_llmc(std::string_view head) {
   return llmc_of(header) != nullptr;
 }
 
-std::unique_ptr<RecordSource> open_llmc(std::unique_ptr<ByteStream> stream, std::string name, const Selection&) {
+std::unique_ptr<RecordSource> open_llmc(std::unique_ptr<ByteStream> stream, std::string name,
+                                        const Selection&) {
   StreamReader in(std::move(stream), std::move(name));
   std::array<int32_t, kHeaderInts> header{};
   const bool any = in.read(header.data(), sizeof header, "the header");
   const Llmc* form = any ? llmc_of(header.data()) : nullptr;
   if (!form || header[2] < 0)
-    fail(ExitCode::data, "{}: expected a header of llm.c for GPT-2 or Llama 3, got magic {}, version {}, {} tokens",
+    fail(ExitCode::data,
+         "{}: expected a header of llm.c for GPT-2 or Llama 3, got magic {}, version {}, {} tokens",
          in.name(), header[0], header[1], header[2]);
   return std::make_unique<TokenSource>(std::move(in), form->bytes, form->separator, header[2]);
 }
 
-std::unique_ptr<RecordSource> open_nanogpt(std::unique_ptr<ByteStream> stream, std::string name, const Selection&) {
-  return std::make_unique<TokenSource>(StreamReader(std::move(stream), std::move(name)), 2, kGpt2EndOfText, kUntilEnd);
+std::unique_ptr<RecordSource> open_nanogpt(std::unique_ptr<ByteStream> stream, std::string name,
+                                           const Selection&) {
+  return std::make_unique<TokenSource>(StreamReader(std::move(stream), std::move(name)), 2, kGpt2EndOfText,
+                                       kUntilEnd);
 }
 
 }  // namespace ltrain::records

@@ -39,17 +39,21 @@ TEST_CASE("dataset folders: a split is a word of the path between separators", "
 
 TEST_CASE("dataset folders: configs: of the README choose the files", "[data]") {
   TempFolder f;
-  write_file(f / "README.md",
-             "---\nconfigs:\n- config_name: en\n  data_files:\n  - split: train\n    path: [en/*.csv, more.csv]\n"
-             "  - split: test\n    path: en_test.csv\n- config_name: de\n  default: true\n  data_files: "
-             "\"de/**/*.csv\"\n---\n# text\n");
+  write_file(
+      f / "README.md",
+      "---\nconfigs:\n- config_name: en\n  data_files:\n  - split: train\n    path: [en/*.csv, more.csv]\n"
+      "  - split: test\n    path: en_test.csv\n- config_name: de\n  default: true\n  data_files: "
+      "\"de/**/*.csv\"\n---\n# text\n");
   for (const char* name : {"en/a.csv", "en/b.csv", "more.csv", "en_test.csv", "de/c.csv", "de/x/d.csv"})
     write_file(f / name, "text\nx\n");
   CHECK(chosen(f, {}) == Names{"de/c.csv", "de/x/d.csv"});
   CHECK(chosen(f, {"en", ""}) == Names{"en/a.csv", "en/b.csv", "more.csv"});
   CHECK(chosen(f, {"en", "test"}) == Names{"en_test.csv"});
-  CHECK_THAT(error_of([&] { chosen(f, {"fr", ""}); }),
-             Contains("65: ") && Contains("no configuration fr; its README.md has the configurations: en, de"));
+  CHECK_THAT(
+      error_of([&] {
+        chosen(f, {"fr", ""});
+      }),
+      Contains("65: ") && Contains("no configuration fr; its README.md has the configurations: en, de"));
   CHECK_THAT(error_of([&] { chosen(f, {"en", "dev"}); }), Contains("the configuration en has: test, train"));
   write_file(f / "README.md", "---\nconfigs: [\n---\n");
   CHECK_THAT(error_of([&] { chosen(f, {}); }), Contains("65: ") && Contains("are not readable"));
@@ -60,7 +64,9 @@ TEST_CASE("dataset folders: Parquet files by the names of their splits, other fo
   for (const char* name : {"train/a.txt", "test/b.txt", "notes.txt"}) write_file(f / name, "text\n");
   CHECK(chosen(f, {}).size() == 3);
   CHECK(chosen(f, {"", "test"}) == Names{"test/b.txt"});
-  CHECK_THAT(error_of([&] { chosen(f, {"", "dev"}); }),
+  CHECK_THAT(error_of([&] {
+               chosen(f, {"", "dev"});
+             }),
              Contains("no file is of the split dev; names of its files say: test, train"));
   write_file(f / "data/train-0.parquet", "x");
   write_file(f / "data/validation-0.parquet", "x");
@@ -75,6 +81,5 @@ TEST_CASE("dataset folders: text beside record files is left out and named", "[d
   write_file(f / "in/b.jsonl", "{\"text\": \"two\"}\n");
   const InputList list = list_inputs({f / "in"}, {}, {});
   REQUIRE(list.files.size() == 2);
-  CHECK(list.descriptions.text("x") ==
-        "2 x (" + (f / "in/README.md") + ", " + (f / "in/index.json") + ")");
+  CHECK(list.descriptions.text("x") == "2 x (" + (f / "in/README.md") + ", " + (f / "in/index.json") + ")");
 }

@@ -1,8 +1,8 @@
 // Best-fit packing of whole documents.
 #include "runtime/data/packer.h"
 
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <random>
 
 using ltrain::data::Packer;

@@ -4,17 +4,17 @@
 #include <random>
 
 #include "base/error.h"
-#include "tests/runtime/records/support.h"
+#include "tests/runtime/records/record_files_support.h"
 
 using namespace ltrain;
 using namespace ltrain::records;
 using namespace ltrain::records::test;
+using Catch::Contains;
 using data::test::bytes_of;
 using data::test::error_of;
 using data::test::read_file;
 using data::test::TempFolder;
 using data::test::write_file;
-using Catch::Contains;
 using nlohmann::json;
 
 namespace {
@@ -26,7 +26,8 @@ const json& expected() {
 
 }  // namespace
 
-TEST_CASE("records: files of streaming, tfrecord and webdataset have the texts that were written", "[records]") {
+TEST_CASE("records: files of streaming, tfrecord and webdataset have the texts that were written",
+          "[records]") {
   const Texts texts = expected()["texts"];
   CHECK(texts_of(golden("shard.mds"), "text") == texts);
   CHECK(texts_of(golden("shard.mds.zstd"), "text") == texts);
@@ -50,13 +51,15 @@ TEST_CASE("records: a whole record is one JSON object", "[records]") {
   REQUIRE(open(golden("examples.tfrecord"), {{"text", "weights"}, true})->next(record));
   CHECK(json::parse(record.text) == json::parse(R"({"text":"first","weights":[0.5,1.5]})"));
   REQUIRE(open(golden("samples.tar.gz"), {{}, true})->next(record));
-  CHECK(json::parse(record.text) == json::parse(R"({"__key__":"sample0","txt":"first","json":{"body":"first"}})"));
+  CHECK(json::parse(record.text) ==
+        json::parse(R"({"__key__":"sample0","txt":"first","json":{"body":"first"}})"));
 }
 
 TEST_CASE("records: a field that does not exist is refused, or null where records have fields of their own",
           "[records]") {
   CHECK_THAT(error_of([] { texts_of(golden("shard.mds"), "body"); }),
-             Contains("65: ") && Contains("no field \"body\"; the file has: any, ids, meta, n, text"));
+             Contains("65: ") && Contains("no field \"body\"; the fields are any (ndarray), ids "
+                                          "(ndarray:int32), meta (json), n (int), text (str)"));
   CHECK(texts_of(golden("examples.tfrecord"), "body") == Texts(6, "NULL"));
   CHECK(texts_of(golden("samples.tar.gz"), "cls") == Texts(6, "NULL"));
   CHECK(texts_of(golden("examples.tfrecord"), "weights")[0] ==
@@ -65,7 +68,8 @@ TEST_CASE("records: a field that does not exist is refused, or null where record
 
 TEST_CASE("records: CSV has quotes, line ends within them, and rows of other lengths", "[records]") {
   TempFolder f;
-  write_file(f / "a.csv", "\xEF\xBB\xBFlang,text\r\nen,plain\r\n\r\nde,\"two\nlines, \"\"quoted\"\"\"\nfr\nit,\n");
+  write_file(f / "a.csv",
+             "\xEF\xBB\xBFlang,text\r\nen,plain\r\n\r\nde,\"two\nlines, \"\"quoted\"\"\"\nfr\nit,\n");
   CHECK(texts_of(f / "a.csv", "text") ==
         Texts{"plain", "two\nlines, \"quoted\"", "!expected 2 columns as in the first line, got 1", ""});
   CHECK(texts_of(f / "a.csv", "lang")[1] == "de");
@@ -75,7 +79,7 @@ TEST_CASE("records: CSV has quotes, line ends within them, and rows of other len
   Record r;
   for (int i = 0; i < 3; ++i) REQUIRE(source->next(r));
   CHECK(source->position() == "line 6");
-  CHECK_THAT(error_of([&] { texts_of(f / "a.csv", "body"); }), Contains("the file has: lang, text"));
+  CHECK_THAT(error_of([&] { texts_of(f / "a.csv", "body"); }), Contains("the fields are lang, text"));
   write_file(f / "b.csv", "text\n\"open\n");
   CHECK_THAT(error_of([&] { texts_of(f / "b.csv", "text"); }), Contains(":2: the file ends within quotes"));
 }
@@ -106,7 +110,8 @@ TEST_CASE("records: gzip members follow one another, and a truncated file is an 
   TempFolder f;
   for (const size_t size : {one.size() - 1, one.size() / 2, size_t{20}}) {
     write_file(f / "cut.tar.gz", one.substr(0, size));
-    CHECK_THAT(error_of([&] { texts_of(f / "cut.tar.gz", "txt"); }), Contains("65: ") && Contains("truncated"));
+    CHECK_THAT(error_of([&] { texts_of(f / "cut.tar.gz", "txt"); }),
+               Contains("65: ") && Contains("truncated"));
   }
   // Zeros after the last member, as tape programs leave them.
   write_file(f / "padded.tar.gz", one + std::string(1000, '\0'));
@@ -116,16 +121,19 @@ TEST_CASE("records: gzip members follow one another, and a truncated file is an 
   CHECK_THAT(error_of([&] { texts_of(f / "cut.mds.zstd", "text"); }), Contains("truncated"));
 }
 
-TEST_CASE("records: a wrong checksum of a TFRecord or a tar header is an error with the record", "[records]") {
+TEST_CASE("records: a wrong checksum of a TFRecord or a tar header is an error with the record",
+          "[records]") {
   TempFolder f;
   std::string bytes = read_file(golden("examples.tfrecord"));
   bytes[bytes.size() - 6] ^= 1;
   write_file(f / "a.tfrecord", bytes);
-  CHECK_THAT(error_of([&] { texts_of(f / "a.tfrecord", "text"); }), Contains("record 6 has a wrong checksum"));
+  CHECK_THAT(error_of([&] { texts_of(f / "a.tfrecord", "text"); }),
+             Contains("record 6 has a wrong checksum"));
   std::string tar(1024, '\0');
   tar[0] = 'x';
   write_file(f / "a.tar", tar);
-  CHECK_THAT(error_of([&] { texts_of(f / "a.tar", "txt", "tar"); }), Contains("a header with a wrong checksum"));
+  CHECK_THAT(error_of([&] { texts_of(f / "a.tar", "txt", "tar"); }),
+             Contains("a header with a wrong checksum"));
 }
 
 TEST_CASE("records: mutated files end in records or in an error, never otherwise", "[records]") {
@@ -135,8 +143,7 @@ TEST_CASE("records: mutated files end in records or in an error, never otherwise
   for (const char* name : {"shard.mds", "shard.mds.zstd", "examples.tfrecord", "samples.tar.gz"}) {
     const std::string bytes = read_file(golden(name));
     const auto file = std::make_shared<data::InputFile>(golden(name));
-    const std::string plain_head =
-        beginning(file, name, compression_of(bytes.substr(0, 4)), 1 << 16);
+    const std::string plain_head = beginning(file, name, compression_of(bytes.substr(0, 4)), 1 << 16);
     const Format* format = recognise(plain_head, name);
     REQUIRE(format);
     for (int i = 0; i < 600; ++i) {

@@ -22,7 +22,7 @@ struct Seen {
   int64_t records = 0, nulls = 0, bad = 0;
   bool complete = false;  // all records were read
   std::vector<std::string> fields;
-  int64_t shortest = INT64_MAX, longest = 0;  // of the field, in bytes or tokens
+  int64_t shortest = INT64_MAX, longest = 0;  // length of the field, in bytes or tokens
   bool tokens = false, has_field = false;
   std::vector<std::string> first;  // records as JSON
   std::string first_problem;

@@ -10,7 +10,7 @@ struct InspectRecordsOptions {
   std::string path;
   data::RecordOptions records;
   int64_t show = 3;           ///< records to print
-  int64_t shown_bytes = 200;  ///< of each
+  int64_t shown_bytes = 200;  ///< bytes printed of a record
   bool all = false;           ///< read all records, and not only the first kRecords
   bool json = false;
 };

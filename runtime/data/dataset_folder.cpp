@@ -93,7 +93,7 @@ std::vector<Config> read_configs(const std::string& front, const std::string& pa
       if (node.IsMap()) configs.push_back(read_config(node));
   } catch (const YAML::Exception& e) {
     fail(ExitCode::data,
-         "{}: the settings between the lines --- are not readable: {}. Mend them, or name the "
+         "{}: the settings between the lines --- are not readable: {}: correct them, or name the "
          "files instead of the folder",
          path, e.what());
   }

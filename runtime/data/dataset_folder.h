@@ -13,7 +13,7 @@ struct DatasetPart {
 
 struct DatasetFiles {
   std::vector<std::filesystem::path> files;   ///< in the order of `files` given
-  std::vector<std::filesystem::path> others;  ///< of other splits and configurations
+  std::vector<std::filesystem::path> others;  ///< files of other splits and configurations
 };
 
 /// Chooses among the sorted `files` below `folder`. With `configs:` in the front matter of README.md, the

@@ -131,7 +131,7 @@ BadRecords build_shards(const std::vector<Shard>& shards, const BuildOptions& op
   ShardProgress p;
   for (const Shard& s : shards) p.total_bytes += s.inputs.bytes;
   for (;;) {
-    const Shard* taken = nullptr;  // by another process
+    const Shard* taken = nullptr;  // shard that another process builds
     p.input_bytes = 0;
     for (const Shard& shard : shards) {
       if (!is_built(shard)) {

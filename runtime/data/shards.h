@@ -25,7 +25,7 @@ std::vector<Shard> shards_of(const BuildOptions& options, const Tokenizer& token
 bool is_built(const Shard& shard);
 
 struct ShardProgress {
-  int64_t input_bytes = 0, total_bytes = 0;  ///< of all shards
+  int64_t input_bytes = 0, total_bytes = 0;  ///< sums over all shards
   int64_t tokens = 0;                        ///< made by this process
   std::string elsewhere;                     ///< name of a shard that another process builds; "": none
 };

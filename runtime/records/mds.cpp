@@ -265,7 +265,7 @@ class MdsSource final : public RecordSource {
   StreamReader in_;
   Selection selection_;
   std::vector<Column> columns_;
-  std::vector<uint32_t> lengths_;  // of samples, from the index
+  std::vector<uint32_t> lengths_;  // bytes of each sample, from the index
   std::map<std::string, uint32_t> sizes_;
   std::string value_;
   uint32_t first_ = 0;

@@ -15,7 +15,7 @@ constexpr int64_t kUntilEnd = -1;
 
 struct Llmc {
   int32_t magic, version;
-  int64_t bytes;  // of a token
+  int64_t bytes;  // bytes of a token
   int32_t separator;
 };
 constexpr Llmc kLlmc[] = {{20240520, 1, 2, kGpt2EndOfText}, {20240801, 7, 4, kLlama3BeginOfText}};

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "base/error.h"
-#include "runtime/data/dataset_writer.h"
 #include "runtime/data/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
+#include "runtime/data/part_writer.h"
 #include "runtime/data/sample_order.h"
 
 namespace ltrain::data {
@@ -22,6 +22,7 @@ struct Encoded {
     int part;
   };
   std::vector<int32_t> tokens;
+  std::vector<uint8_t> counted;  // with BuildOptions::chat: 1 for each token that counts in the loss
   std::vector<Run> runs;
   int64_t input_bytes = 0;
   BadRecords bad;
@@ -44,14 +45,21 @@ void check_options(const BuildOptions& o) {
 /// Encodes the chunks of one worker.
 class Encoder {
  public:
-  Encoder(const BuildOptions& options, const InputList& list, const Tokenizer& tokenizer)
-      : options_(options), list_(list), tokenizer_(tokenizer.clone()) {}
+  Encoder(const BuildOptions& options, const InputList& list, const Tokenizer& tokenizer,
+          std::shared_ptr<const chat::ChatTemplate> chat_template)
+      : options_(options), list_(list), tokenizer_(tokenizer.clone()) {
+    if (options.chat) chat_.emplace(*options.chat, std::move(chat_template));
+  }
 
   Encoded operator()(const Chunk& chunk) {
     Encoded out;
     out.input_bytes = chunk.input_bytes;
     for (const Piece& piece : chunk.pieces) {
       const std::string& path = list_.files[piece.file].path;
+      if (chat_) {
+        encode_chat(chunk, piece, path, out);
+        continue;
+      }
       if (piece.kind == Piece::text) {
         encode(std::string_view(chunk.text).substr(piece.begin, piece.end - piece.begin), piece.ends_document,
                piece.part, out);
@@ -80,6 +88,26 @@ class Encoder {
   }
 
  private:
+  void encode_chat(const Chunk& chunk, const Piece& piece, const std::string& path, Encoded& out) {
+    const std::string where =
+        piece.kind == Piece::json ? fmt::format("{}:{}", path, piece.line) : path + ": " + piece.position;
+    if (piece.kind == Piece::text || piece.kind == Piece::tokens)
+      fail(ExitCode::data, "{}: expected records of conversations, got {}", path,
+           piece.kind == Piece::text ? "text" : "token ids");
+    if (!piece.problem.empty())
+      return skip_record(where + ": " + piece.problem, options_.records, out.bad);
+    try {
+      const auto row = chunk.text.substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
+      const chat::ChatTokens chat = (*chat_)(row, *tokenizer_, where);
+      out.tokens.insert(out.tokens.end(), chat.ids.begin(), chat.ids.end());
+      out.counted.insert(out.counted.end(), chat.trained.begin(), chat.trained.end());
+      out.runs.push_back({static_cast<int64_t>(chat.ids.size()), true, -1});
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::data) throw;
+      skip_record(e.what(), options_.records, out.bad);
+    }
+  }
+
   void copy_ids(const Chunk& chunk, const Piece& piece, const std::string& path, Encoded& out) {
     if (piece.cut)
       fail(ExitCode::data,
@@ -109,6 +137,7 @@ class Encoder {
   const BuildOptions& options_;
   const InputList& list_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatEncoder> chat_;
 };
 
 /// Writes documents to the parts of the split, in order.
@@ -116,19 +145,20 @@ class Sink {
  public:
   Sink(const BuildOptions& options, const Tokenizer& tokenizer) : split_(options.split) {
     for (const std::string& prefix : output_prefixes(options))
-      parts_.push_back(std::make_unique<DatasetWriter>(prefix, tokenizer, options.append_eot, options.force,
-                                                       options.prepend_bos, options.split_special_tokens));
+      parts_.push_back(std::make_unique<PartWriter>(prefix, options, tokenizer));
   }
 
   void put(const Encoded& encoded) {
     const int32_t* tokens = encoded.tokens.data();
+    const uint8_t* counted = encoded.counted.empty() ? nullptr : encoded.counted.data();
     for (const Encoded::Run& run : encoded.runs) {
       if (run.count > 0) {
         if (!open_) part_ = run.part >= 0 ? run.part : part_of(documents_);
         open_ = true;
-        parts_[part_]->add(tokens, run.count);
+        parts_[part_]->add(tokens, run.count, counted);
       }
       tokens += run.count;
+      if (counted) counted += run.count;
       if (!run.ends_document) continue;
       if (open_) {
         parts_[part_]->end_document();
@@ -155,6 +185,12 @@ class Sink {
     return infos;
   }
 
+  PackCounts conversations() const {
+    PackCounts all;
+    for (const auto& p : parts_) all.add(p->counts());
+    return all;
+  }
+
   int64_t documents() const { return documents_; }
   int64_t empty() const { return empty_; }
   int64_t tokens() const {
@@ -176,7 +212,7 @@ class Sink {
   }
 
   std::vector<double> split_;
-  std::vector<std::unique_ptr<DatasetWriter>> parts_;
+  std::vector<std::unique_ptr<PartWriter>> parts_;
   int part_ = 0;
   bool open_ = false;
   int64_t documents_ = 0, empty_ = 0;
@@ -193,7 +229,7 @@ std::vector<std::string> output_prefixes(const BuildOptions& options) {
 
 std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options) {
   auto tokenizer = make_tokenizer(options.tokenizer, options.path, options.tokens);
-  if (options.append_eot && tokenizer->eot() < 0)
+  if (options.append_eot && !options.chat && tokenizer->eot() < 0)
     fail(ExitCode::usage,
          "{}: which token ends a document? No tokenizer_config.json beside it says eos_token. Give "
          "--eos-token TOKEN, or --no-append-eot",
@@ -223,6 +259,7 @@ BuildResult build_dataset(const BuildOptions& options) {
   check_options(options);
   const std::unique_ptr<Tokenizer> tokenizer = make_build_tokenizer(options);
   BuildResult result = plan_build(options);
+  const auto chat_template = options.chat ? load_template(*options.chat, options.path) : nullptr;
   Sink sink(options, *tokenizer);
   ChunkReader reader(result.inputs, options.records, *tokenizer, options.chunk_bytes, options.split);
   const int workers =
@@ -232,7 +269,8 @@ BuildResult build_dataset(const BuildOptions& options) {
   run_ordered<Chunk, Encoded>(
       workers, [&] { return reader.next(); },
       [&] {
-        return [encoder = std::make_shared<Encoder>(options, result.inputs, *tokenizer)](Chunk&& chunk) {
+        return [encoder = std::make_shared<Encoder>(options, result.inputs, *tokenizer,
+                                                    chat_template)](Chunk&& chunk) {
           return (*encoder)(chunk);
         };
       },
@@ -247,6 +285,7 @@ BuildResult build_dataset(const BuildOptions& options) {
       });
   result.outputs = sink.finish(result.bad_records);
   result.empty_documents = sink.empty();
+  result.conversations = sink.conversations();
   return result;
 }
 

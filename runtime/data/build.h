@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/chat_build.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/text_input.h"
 
@@ -23,6 +24,7 @@ struct BuildOptions {
   DocumentTokens tokens;
   int workers = 0;  ///< 0: one per core
   RecordOptions records;
+  std::optional<ChatBuild> chat;         ///< inputs are records of conversations
   bool append_eot = true, prepend_bos = false;
   bool split_special_tokens = false;  ///< special tokens in text are text
   std::vector<double> split;          ///< shares of train, val and optionally test; empty: one dataset
@@ -31,11 +33,23 @@ struct BuildOptions {
   std::function<void(const BuildProgress&)> progress;  ///< called after each chunk
 };
 
+/// Conversations of a build with BuildOptions::chat.
+struct PackCounts {
+  int64_t documents = 0, samples = 0;  ///< samples: 0 if they are not packed
+  int64_t padding = 0, trained = 0;    ///< tokens
+
+  void add(const PackCounts& other) {
+    documents += other.documents, samples += other.samples;
+    padding += other.padding, trained += other.trained;
+  }
+};
+
 struct BuildResult {
   InputList inputs;
   std::vector<SourceInfo> outputs;
   int64_t empty_documents = 0;  ///< documents without tokens, which are omitted
   BadRecords bad_records;
+  PackCounts conversations;
 };
 
 /// PREFIX, or PREFIX-train, PREFIX-val, PREFIX-test with a split.

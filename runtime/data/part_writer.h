@@ -1,0 +1,45 @@
+// One part of a build's split: its documents as token files, packed into samples where the build packs.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/data/dataset_writer.h"
+#include "runtime/data/packer.h"
+#include "runtime/data/build.h"
+
+namespace ltrain::data {
+
+class PartWriter {
+ public:
+  PartWriter(const std::string& prefix, const BuildOptions& options, const Tokenizer& tokenizer);
+
+  /// Adds tokens to the current document. `counted`: 1 for a token that counts in the loss, else 0; null
+  /// without a loss mask.
+  void add(const int32_t* tokens, int64_t count, const uint8_t* counted);
+  void end_document();
+  SourceInfo finish();
+
+  int64_t tokens() const { return writer_.tokens(); }
+  const PackCounts& counts() const { return counts_; }
+
+ private:
+  struct Document {
+    std::vector<int32_t> tokens;
+    std::vector<uint8_t> counted;
+  };
+  void write_samples();
+  void write_padding(int64_t count);
+
+  DatasetWriter writer_;
+  int64_t length_;   // tokens of a sample; 0: documents are not packed
+  int32_t padding_;  // token
+  Packer packer_;
+  Document open_;
+  std::vector<Document> window_;
+  int64_t window_tokens_ = 0;
+  PackCounts counts_;
+};
+
+}  // namespace ltrain::data

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/nearest_word.h"
 #include "runtime/recipe/yaml_tree.h"
 
 namespace ltrain {
@@ -60,10 +61,8 @@ class Diagnostics {
   std::vector<Diagnostic> found_;
 };
 
-/// The text in lower case, without _ and -.
-std::string folded(const std::string& s);
-/// The candidate nearest to `word`; "" if none is near.
-std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates);
+using ltrain::folded;
+using ltrain::nearest_word;
 
 }  // namespace recipe
 }  // namespace ltrain

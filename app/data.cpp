@@ -14,6 +14,7 @@
 #include "app/progress_line.h"
 #include "app/tokenizer_option.h"
 #include "base/error.h"
+#include "runtime/check/tokenized_sources.h"
 #include "runtime/data/build.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -44,8 +45,18 @@ struct BuildCommand {
   BuildOptions options;
   TokenizerOption tokenizer;
   bool dry_run = false, json = false, quiet = false;
+  bool has_chat = false;
+  ChatBuild chat;
+  TrainOn train_on = TrainOn::assistant;
 
   void run() {
+    if (has_chat) {
+      chat.mask = mask_options(train_on);
+      options.chat = chat;
+      options.records.whole = true;
+    } else if (chat.pack > 0 || !chat.chat_template.empty() || train_on != TrainOn::assistant) {
+      fail(ExitCode::usage, "--pack, --chat-template and --train-on are for conversations: add --chat");
+    }
     options.tokenizer = tokenizer.kind();
     options.path = tokenizer.path();
     options.tokens = tokenizer.tokens;
@@ -80,6 +91,15 @@ struct BuildCommand {
     }
     if (r.empty_documents)
       std::printf("%lld empty documents left out\n", static_cast<long long>(r.empty_documents));
+    if (has_chat) {
+      const PackCounts& c = r.conversations;
+      std::printf("%lld conversations, %lld tokens count in the loss", static_cast<long long>(c.documents),
+                  static_cast<long long>(c.trained));
+      if (c.samples > 0)
+        std::printf(", packed into %lld samples with %.1f%% padding", static_cast<long long>(c.samples),
+                    100.0 * static_cast<double>(c.padding) / static_cast<double>(c.samples * chat.pack));
+      std::printf("\n");
+    }
     for (const SourceInfo& s : r.outputs)
       std::printf("%s: %lld tokens, %lld documents, %s, largest token %lld of vocabulary %lld (%s)\n",
                   s.prefix.c_str(), static_cast<long long>(s.tokens), static_cast<long long>(s.documents),
@@ -224,6 +244,22 @@ struct InspectCommand {
   }
 };
 
+/// --chat, --chat-template, --train-on, --pack.
+void add_chat_options(CLI::App& s, BuildCommand& c) {
+  s.add_flag("--chat", c.has_chat,
+             "Inputs are conversations (messages, ShareGPT, Alpaca, prompt and completion): makes PREFIX.mask, with "
+             "the tokens that count in the loss");
+  s.add_option("--chat-template", c.chat.chat_template,
+               "Chat template: a file, or the name of a built-in one; default: that of the tokenizer's folder");
+  s.add_option_function<std::string>(
+       "--train-on", [&c](const std::string& text) { c.train_on = *enum_value<TrainOn>(text); },
+       "Messages that count in the loss: assistant (default), last_turn of the assistant, or all")
+      ->check(CLI::IsMember({"assistant", "last_turn", "all"}));
+  s.add_option("--pack", c.chat.pack,
+               "Pack whole conversations into samples of so many tokens, the run's data.seq_length")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+}
+
 void add_build(CLI::App& data) {
   auto c = std::make_shared<BuildCommand>();
   CLI::App* s = data.add_subcommand(
@@ -239,6 +275,7 @@ void add_build(CLI::App& data) {
               "end each document with the end-of-text token (default)");
   s->add_flag("--prepend-bos", c->options.prepend_bos, "begin each document with the begin-of-text token");
   add_split_special_tokens(*s, c->options.split_special_tokens);
+  add_chat_options(*s, *c);
   s->add_option("--split", c->options.split,
                 "shares of PREFIX-train, PREFIX-val and PREFIX-test: 95,5 or 90,5,5")
       ->delimiter(',');

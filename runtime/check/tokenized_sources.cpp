@@ -50,7 +50,14 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
   if (!source.text.empty()) o.records.field = source.text;
   o.records.on_bad = r.data.on_bad_record;
   o.records.dataset = {source.config, source.split};
-  if (load_tokenizer(r)->eot() < 0)
+  if (r.task == Task::sft) {
+    o.chat.emplace();
+    o.chat->chat_template = r.data.chat_template.value_or("");
+    o.chat->pack = r.data.seq_length;
+    o.chat->mask = mask_options(r.data.train_on);
+    o.records.whole = true;
+    o.records.field.reset();
+  } else if (load_tokenizer(r)->eot() < 0)
     fail(
         ExitCode::usage,
         "{}: {}: which token ends a document? {} has no tokenizer_config.json beside it that says eos_token. "
@@ -60,6 +67,13 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
 }
 
 }  // namespace
+
+chat::MaskOptions mask_options(TrainOn train_on) {
+  chat::MaskOptions mask;
+  mask.last_turn = train_on == TrainOn::last_turn;
+  if (train_on == TrainOn::all) mask.roles = {"system", "user", "assistant", "tool"};
+  return mask;
+}
 
 bool is_tokenized_by_run(const DataSource& source) {
   const std::string& path = source.path;

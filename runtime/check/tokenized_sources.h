@@ -9,6 +9,9 @@
 
 namespace ltrain {
 
+/// Messages that count in the loss.
+chat::MaskOptions mask_options(TrainOn train_on);
+
 /// Returns whether a source is text or records, and not token files: its path, or what matches it as a
 /// pattern, exists, and there is no PATH.idx.
 bool is_tokenized_by_run(const DataSource& source);

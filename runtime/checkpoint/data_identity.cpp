@@ -140,6 +140,11 @@ void check_data(const Recipe& r) {
     for (const DataSource& s : eval ? r.data.eval : r.data.train) {
       if (s.pending) continue;  // checked when its token files are there
       const data::SourceInfo info = data::inspect_source(s.path);
+      if (r.task == Task::sft && !info.loss_mask)
+        fail(ExitCode::usage,
+             "{}task = sft: {} has no loss mask, so every token would count. Name the files of the conversations "
+             "themselves, or build them with ltrain data build --chat",
+             place(r, "task"), printable(s.path));
       if (info.has_sidecar) {
         check_kind(r, info);
         check_tokenizer(r, tokenizer_of_recipe(), info);

@@ -30,7 +30,7 @@ std::string chat_identity(const ChatBuild& o, const std::string& tokenizer_path)
   for (const std::string& path :
        {o.chat_template, folder + "/chat_template.jinja", folder + "/tokenizer_config.json"}) {
     std::error_code error;
-    if (fs::is_regular_file(path, error)) text += "|" + read_file(path, kMaxTemplateBytes);
+    if (fs::is_regular_file(path, error)) text += "|" + read_whole(path, kMaxTemplateBytes);
   }
   return text;
 }

@@ -71,7 +71,11 @@ InputForm json_or_text(const records::Source& source, bool given, const RecordOp
          "{}: {} says that inputs hold records, for JSON an object a line or one array of objects, but {}. "
          "Leave "
          "the file out{}, or build it apart",
-         path, options.field ? "--field " + printable(*options.field, 60) : "--input-format json", sniff.why,
+         path,
+         options.whole   ? "--chat"
+         : options.field ? "--field " + printable(*options.field, 60)
+                         : "--input-format json",
+         sniff.why,
          given ? "" : " with --exclude");
   }
   if (sniff.form == RecordForm::none) {

@@ -23,10 +23,11 @@ struct RecordOptions {
   InputFormat format = InputFormat::automatic;
   const records::Format* record_format = nullptr;  ///< if set, every input is of this format
   OnBadRecord on_bad = OnBadRecord::stop;
+  bool whole = false;   ///< a record is read whole, as JSON, and not one field of it
   DatasetPart dataset;  ///< part of a folder to read
 
   std::string key() const { return field.value_or("text"); }
-  bool must_be_records() const { return field || format == InputFormat::json; }
+  bool must_be_records() const { return field || whole || format == InputFormat::json; }
 };
 
 /// Throws Error (usage) for an empty field, and for a field together with the format text.

@@ -56,6 +56,7 @@ void add_options(Fingerprint& f, const BuildOptions& o, const Tokenizer& tokeniz
   f.add(o.records.field.value_or(""));
   f.add(static_cast<int64_t>(o.records.format));
   f.add(static_cast<int64_t>(o.records.on_bad));
+  f.add(o.chat ? chat_identity(*o.chat, o.path) : "");
 }
 
 /// Name, size, form, and three samples of a file: its begin, middle and end.

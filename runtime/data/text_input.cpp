@@ -72,6 +72,7 @@ void ChunkReader::open_next() {
 }
 
 std::unique_ptr<records::RecordSource> ChunkReader::open_records(const TextFile& f) const {
+  if (options_.whole) return f.format->open(f.source(), {{}, true});
   return f.format->open(f.source(), {{options_.field.value_or(f.format->default_field)}, false});
 }
 

@@ -27,6 +27,15 @@ enum class TokenizerKind : uint8_t { byte, gpt2, huggingface };
 LT_ENUM_NAMES(TokenizerKind, {TokenizerKind::byte, "byte"}, {TokenizerKind::gpt2, "gpt2"},
               {TokenizerKind::huggingface, "huggingface"});
 
+/// sft: supervised fine-tuning on conversations, where only some tokens count in the loss.
+enum class Task : uint8_t { pretrain, sft };
+LT_ENUM_NAMES(Task, {Task::pretrain, "pretrain"}, {Task::sft, "sft"});
+
+/// Messages whose tokens count in the loss.
+enum class TrainOn : uint8_t { assistant, last_turn, all };
+LT_ENUM_NAMES(TrainOn, {TrainOn::assistant, "assistant"}, {TrainOn::last_turn, "last_turn"},
+              {TrainOn::all, "all"});
+
 enum class LogFormat : uint8_t { text, megatron };
 LT_ENUM_NAMES(LogFormat, {LogFormat::text, "text"}, {LogFormat::megatron, "megatron"});
 

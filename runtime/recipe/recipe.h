@@ -134,6 +134,9 @@ struct Data {
   std::optional<std::string> cache;
   data::OnBadRecord on_bad_record = data::OnBadRecord::stop;
   int64_t workers = 0;  ///< threads that tokenise; 0: one per core
+  /// task: sft: name of a built-in chat template, or a file; not given: that of the tokenizer's folder.
+  std::optional<std::string> chat_template;
+  TrainOn train_on = TrainOn::assistant;
 };
 
 /// The global batch grows from `start` to train.global_batch_size.
@@ -248,6 +251,7 @@ struct Recipe {
   std::string name = "run";
   std::string output_dir;  ///< default: runs/<name>
   int64_t seed = 1234;
+  Task task = Task::pretrain;
   DeviceChoice device = DeviceChoice::automatic;
   std::vector<std::string> from_ignore;  ///< ignored keys in the config.json of model.from
   ModelConfig model;

@@ -38,6 +38,7 @@ FOLDERS = {
     "models/decoder": "the decoder: embedding, blocks, output layer, loss",
     "runtime/files": "whole files and JSON from outside",
     "runtime/tokenizer": "text to token ids and back, training of tokenizers",
+    "runtime/chat": "chat templates, conversations, and their token ids with a loss mask",
     "runtime/records": "records of files that other programs wrote: Parquet, Arrow, tar, TFRecord, CSV and the like",
     "runtime/data": "token files, sample order, packing, building data from text",
     "runtime/launch": "processes, rendezvous, heartbeat, the verdict on a failure",

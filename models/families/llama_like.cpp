@@ -36,7 +36,7 @@ std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& d) {
     }
   }
   rows.push_back(hf_required("partial_rotary_factor", {1.0, nullptr}, "rotation of a part of each head"));
-  rows.push_back(hf_required("hidden_act", {"silu", "swish"}, "the feed-forward's activation"));
+  rows.push_back(hf_activation("hidden_act", "silu"));
   rows.push_back(hf_required("attention_bias", {false, nullptr}, "biases of attention's projections"));
   rows.push_back(hf_required("mlp_bias", {false, nullptr}, "biases of the feed-forward"));
   rows.push_back(hf_special("sliding_window", "attention to the last tokens alone"));

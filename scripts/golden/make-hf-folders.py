@@ -25,6 +25,8 @@ LATENT = dict(LLAMA, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=8,
               n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, n_shared_experts=1)
 MODELS = {
     "gpt2": ("gpt2", dict(vocab_size=272, n_embd=32, n_layer=2, n_head=4, n_positions=64)),
+    "gpt2-gelu": ("gpt2", dict(vocab_size=272, n_embd=32, n_layer=2, n_head=4, n_positions=64,
+                               activation_function="gelu")),
     "llama": ("llama", LLAMA),
     "llama-3.2": ("llama", dict(LLAMA, tie_word_embeddings=True, rope_theta=500000.0, rope_scaling=LLAMA3, head_dim=16)),
     "llama-linear": ("llama", dict(LLAMA, rope_scaling=dict(rope_type="linear", factor=2.5))),

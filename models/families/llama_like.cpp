@@ -48,6 +48,11 @@ std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& d) {
   return rows;
 }
 
+void allow_attention_bias(std::vector<HfKey>& rows) {
+  for (HfKey& key : rows)
+    if (key.name == "attention_bias") key = hf_obeyed("attention_bias", "attention_bias", false, true);
+}
+
 void set_window_defaults(std::vector<HfKey>& rows, nlohmann::json sliding_window,
                          nlohmann::json use_sliding_window, nlohmann::json max_window_layers) {
   for (HfKey& key : rows) {

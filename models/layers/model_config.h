@@ -127,6 +127,7 @@ struct ModelConfig {
   std::optional<double> attn_logit_softcapping, final_logit_softcapping;
   double norm_eps = 1e-5;                ///< rms_norm_eps or layer_norm_epsilon
   std::optional<Activation> hidden_act;  ///< activation function; none: the family's
+  bool attention_bias = false;           ///< biases of attention's projections, besides the family's
   bool tie_word_embeddings = false;
   MoeConfig moe;
   int64_t num_nextn_predict_layers = 0;  ///< modules behind the last layer, each predicting one more token
@@ -192,6 +193,8 @@ struct ModelConfig {
   ModelTraits traits() const {
     ModelTraits t = family->traits;
     if (hidden_act) t.feed_forward = with_activation(t.feed_forward, *hidden_act);
+    t.qkv_bias = t.qkv_bias || attention_bias;
+    t.attention_output_bias = t.attention_output_bias || attention_bias;
     return t;
   }
   const ParameterNames& names() const { return family->names; }

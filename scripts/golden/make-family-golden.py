@@ -50,10 +50,14 @@ CONFIGS = {
     "llama_yarn": ("llama", dict(COMMON, head_dim=12, rope_parameters=dict(
         rope_type="yarn", rope_theta=64.0, factor=4.0, original_max_position_embeddings=16, beta_fast=2.0,
         beta_slow=0.25, truncate=False, mscale=0.7, mscale_all_dim=1.5))),
-    # The exact GELU.
+    # The exact GELU, with and without a gate.
     "gpt2_gelu": ("gpt2", dict(vocab_size=37, n_embd=16, n_layer=3, n_head=4, n_positions=32, n_inner=24,
                                activation_function="gelu", attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
                                tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)),
+    # Biases of attention's projections: alone, beside norms of heads, beside norms of full projections.
+    "llama_bias": ("llama", dict(COMMON, attention_bias=True, hidden_act="gelu", rope_parameters=rope(1e4))),
+    "qwen3_bias": ("qwen3", dict(COMMON, attention_bias=True, head_dim=6, rope_parameters=rope(1e6))),
+    "olmo2_bias": ("olmo2", dict(COMMON, attention_bias=True, num_hidden_layers=2, rope_parameters=rope(5e5))),
     "mistral": ("mistral", dict(COMMON, sliding_window=5, head_dim=6, rope_parameters=rope(1e4))),
     "mistral_full": ("mistral", dict(COMMON, sliding_window=None, head_dim=4, rope_parameters=rope(1e6))),
     "qwen2": ("qwen2", dict(COMMON, tie_word_embeddings=True, rope_parameters=rope(1e6))),

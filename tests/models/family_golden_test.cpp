@@ -153,6 +153,9 @@ const char* const kFixtures[] = {"llama",
                                  "llama_yarn",
                                  "qwen3_yarn",
                                  "gpt2_gelu",
+                                 "llama_bias",
+                                 "qwen3_bias",
+                                 "olmo2_bias",
                                  "mistral",
                                  "mistral_full",
                                  "qwen2",
@@ -219,7 +222,10 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   differs("gemma2", [](ModelConfig&, Family& f) { f.traits.scaled_embedding = false; });
   differs("gemma2", [](ModelConfig&, Family& f) { f.traits.norm_scales_by_one_more = false; });
   differs("gemma2", [](ModelConfig& m, Family&) { m.hidden_act = Activation::silu; });
-  differs("gpt2_gelu", [](ModelConfig& m, Family&) { m.hidden_act = Activation::gelu_tanh; });
+  for (const char* exact : {"gpt2_gelu", "llama_bias"})
+    differs(exact, [](ModelConfig& m, Family&) { m.hidden_act = Activation::gelu_tanh; });
+  for (const char* biased : {"llama_bias", "qwen3_bias", "olmo2_bias"})
+    differs(biased, [](ModelConfig& m, Family&) { m.attention_bias = false; });
   differs("gemma3_text", [](ModelConfig& m, Family&) { m.rope_local_base_freq = m.rope_theta; });
   differs("gemma3_text", [](ModelConfig& m, Family&) { std::swap(m.rope_local_base_freq, m.rope_theta); });
   differs("gemma3_text", [](ModelConfig&, Family& f) { f.traits.norm_scales_by_one_more = false; });

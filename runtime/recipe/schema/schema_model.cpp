@@ -235,7 +235,7 @@ void add_score_keys(std::vector<Key>& t) {
                           capped));
 }
 
-/// Adds the feed-forward's activation function.
+/// Adds the feed-forward's activation function and the biases of attention.
 void add_function_keys(std::vector<Key>& t) {
   const auto own = [](const Family& f) { return activation_of(f.traits.feed_forward); };
   Key act = choice<Activation>(
@@ -257,6 +257,11 @@ void add_function_keys(std::vector<Key>& t) {
       .was([own](const Family& f) { return own(f) ? std::string(to_string(*own(f))) : ""; });
   t.push_back(in_families(std::move(act),
                           [](const Family& f) { return activation_of(f.traits.feed_forward).has_value(); }));
+  t.push_back(
+      in_families(truth("model.attention_bias", LT_MEMBER(model.attention_bias),
+                        "The projections of queries, keys, values and attention's output have biases.")
+                      .was([](const Family& f) { return f.attention_biases ? "false" : ""; }),
+                  [](const Family& f) { return f.attention_biases; }));
 }
 
 Key architecture() {

@@ -139,7 +139,7 @@ struct InspectCommand {
   bool json = false, verify = false, all = false;
   RecordOptions records;
 
-  std::unique_ptr<Tokenizer> tokenizer_for(const SourceInfo& info) const {
+  std::unique_ptr<data::Tokenizer> tokenizer_for(const SourceInfo& info) const {
     const bool asked = !tokenizer.name.empty();
     TokenizerOption option = tokenizer;
     if (!asked) option.name = info.tokenizer;

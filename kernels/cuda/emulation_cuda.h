@@ -30,7 +30,8 @@ struct dim3 {
 namespace ltrain::cuda {
 
 // Overloads by type, as on the device; the C library's functions take doubles only.
-using std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::log2, std::sqrt, std::tanh;
+using std::erf, std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::log2, std::sqrt,
+    std::tanh;
 
 /// Bytes moved by load() and store() of pack_cuda.h, and the number of 16-byte and of smaller accesses.
 struct EmulatedAccesses {

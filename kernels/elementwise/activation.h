@@ -17,17 +17,23 @@ void clamped_swiglu_forward(Stream& s, Tensor y, Tensor gate_up);
 /// Gradient of clamped_swiglu_forward. dgate_up may alias gate_up.
 void clamped_swiglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
-/// GeGLU (arXiv:2002.05202) with the tanh form of GELU: y = gelu(gate) * up. Shapes as in swiglu_forward.
-void geglu_forward(Stream& s, Tensor y, Tensor gate_up);
-/// Gradient of geglu_forward. dgate_up may alias gate_up.
-void geglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up);
-
+/// GELU (arXiv:1606.08415): x times the normal distribution's integral up to x. erf: exact, Hugging Face's
+/// gelu. tanh: the paper's approximation, Hugging Face's gelu_new.
+enum class GeluForm : uint8_t { tanh, erf };
 constexpr double kGeluScale = 0.7978845608028654;  // sqrt(2 / pi)
 constexpr double kGeluCubic = 0.044715;
-/// GELU by its tanh form (arXiv:1606.08415; Hugging Face's gelu_new). x, y: (T, F).
-void gelu_forward(Stream& s, Tensor y, Tensor x);
+constexpr double kSqrtHalf = 0.7071067811865476;          // sqrt(1 / 2)
+constexpr double kNormalDensityAt0 = 0.3989422804014327;  // 1 / sqrt(2 pi)
+
+/// GeGLU (arXiv:2002.05202): y = gelu(gate) * up. Shapes as in swiglu_forward.
+void geglu_forward(Stream& s, Tensor y, Tensor gate_up, GeluForm form = GeluForm::tanh);
+/// Gradient of geglu_forward. dgate_up may alias gate_up.
+void geglu_backward(Stream& s, Tensor dgate_up, Tensor dy, Tensor gate_up, GeluForm form = GeluForm::tanh);
+
+/// x, y: (T, F).
+void gelu_forward(Stream& s, Tensor y, Tensor x, GeluForm form = GeluForm::tanh);
 /// Gradient of gelu_forward. dx may alias dy or x.
-void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x);
+void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x, GeluForm form = GeluForm::tanh);
 
 LT_KERNEL(swiglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
 LT_KERNEL(swiglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
@@ -35,10 +41,10 @@ LT_KERNEL(swiglu_backward, DType t, void* dgate_up, const void* dy, const void* 
 LT_KERNEL(clamped_swiglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
 LT_KERNEL(clamped_swiglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
           int64_t cols)
-LT_KERNEL(geglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
+LT_KERNEL(geglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols, GeluForm form)
 LT_KERNEL(geglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
-          int64_t cols)
-LT_KERNEL(gelu_forward, DType t, void* y, const void* x, int64_t n)
-LT_KERNEL(gelu_backward, DType t, void* dx, const void* dy, const void* x, int64_t n)
+          int64_t cols, GeluForm form)
+LT_KERNEL(gelu_forward, DType t, void* y, const void* x, int64_t n, GeluForm form)
+LT_KERNEL(gelu_backward, DType t, void* dx, const void* dy, const void* x, int64_t n, GeluForm form)
 
 }  // namespace ltrain

@@ -8,8 +8,11 @@ namespace ltrain::LT_ISA {
 namespace {
 
 /// gelu(x) = x * share(x), and its slope.
+template <class A, GeluForm form>
+struct Gelu;
+
 template <class A>
-struct Gelu {
+struct Gelu<A, GeluForm::tanh> {
   A share, slope;
   explicit Gelu(A x) {
     const A th = fast_tanh(A(kGeluScale) * (x + A(kGeluCubic) * x * x * x));
@@ -17,6 +20,26 @@ struct Gelu {
     slope = share + A(0.5) * x * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * x * x);
   }
 };
+
+template <class A>
+struct Gelu<A, GeluForm::erf> {
+  A share, slope;
+  explicit Gelu(A x) {
+    const A bell = fast_exp(A(-0.5) * x * x);
+    const A tail = normal_tail(x < 0 ? -x : x, bell);
+    share = x < 0 ? tail : A(1) - tail;
+    slope = share + x * A(kNormalDensityAt0) * bell;
+  }
+};
+
+/// Calls `f` with the form as a template argument.
+template <class F>
+void with_form(GeluForm form, F&& f) {
+  if (form == GeluForm::erf)
+    f.template operator()<GeluForm::erf>();
+  else
+    f.template operator()<GeluForm::tanh>();
+}
 
 /// y = gate * sigmoid(alpha gate) * (up + 1) of clamped values.
 template <class A>
@@ -108,77 +131,79 @@ void clamped_swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const 
   });
 }
 
-void geglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
+void geglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int64_t cols, GeluForm form) {
   dispatch_float(t, [&]<class T>() {
-    using A = compute_t<T>;
-    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
-        const T* up = gate + cols;
-        T* out = static_cast<T*>(y) + row * cols;
+    with_form(form, [&]<GeluForm kForm>() {
+      using A = compute_t<T>;
+      parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
+          const T* up = gate + cols;
+          T* out = static_cast<T*>(y) + row * cols;
 #pragma omp simd
-        for (int64_t c = 0; c < cols; ++c) {
-          const A g = get(gate, c);
-          put(out, c, g * Gelu<A>(g).share * get(up, c));
+          for (int64_t c = 0; c < cols; ++c) {
+            const A g = get(gate, c);
+            put(out, c, g * Gelu<A, kForm>(g).share * get(up, c));
+          }
         }
-      }
+      });
     });
   });
 }
 
 void geglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
-                        int64_t cols) {
+                        int64_t cols, GeluForm form) {
   dispatch_float(t, [&]<class T>() {
-    using A = compute_t<T>;
-    parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
-        const T* up = gate + cols;
-        const T* grad = static_cast<const T*>(dy) + row * cols;
-        T* dgate = static_cast<T*>(dgate_up) + row * 2 * cols;
-        T* dup = dgate + cols;
+    with_form(form, [&]<GeluForm kForm>() {
+      using A = compute_t<T>;
+      parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
+          const T* up = gate + cols;
+          const T* grad = static_cast<const T*>(dy) + row * cols;
+          T* dgate = static_cast<T*>(dgate_up) + row * 2 * cols;
+          T* dup = dgate + cols;
 #pragma omp simd
-        for (int64_t c = 0; c < cols; ++c) {
-          const A g = get(gate, c), u = get(up, c), d = get(grad, c);
-          const Gelu<A> gelu(g);
-          put(dgate, c, d * u * gelu.slope);
-          put(dup, c, d * g * gelu.share);
+          for (int64_t c = 0; c < cols; ++c) {
+            const A g = get(gate, c), u = get(up, c), d = get(grad, c);
+            const Gelu<A, kForm> gelu(g);
+            put(dgate, c, d * u * gelu.slope);
+            put(dup, c, d * g * gelu.share);
+          }
         }
-      }
+      });
     });
   });
 }
 
-void gelu_forward_cpu(DType t, void* y, const void* x, int64_t n) {
+void gelu_forward_cpu(DType t, void* y, const void* x, int64_t n, GeluForm form) {
   dispatch_float(t, [&]<class T>() {
-    using A = compute_t<T>;
-    const T* in = static_cast<const T*>(x);
-    T* out = static_cast<T*>(y);
-    parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
+    with_form(form, [&]<GeluForm kForm>() {
+      using A = compute_t<T>;
+      const T* in = static_cast<const T*>(x);
+      T* out = static_cast<T*>(y);
+      parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) {
-        const A v = get(in, i);
-        put(out, i, A(0.5) * v * (A(1) + fast_tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v))));
-      }
+        for (int64_t i = begin; i < end; ++i) {
+          const A v = get(in, i);
+          put(out, i, v * Gelu<A, kForm>(v).share);
+        }
+      });
     });
   });
 }
 
-void gelu_backward_cpu(DType t, void* dx, const void* dy, const void* x, int64_t n) {
+void gelu_backward_cpu(DType t, void* dx, const void* dy, const void* x, int64_t n, GeluForm form) {
   dispatch_float(t, [&]<class T>() {
-    using A = compute_t<T>;
-    const T* in = static_cast<const T*>(x);
-    const T* grad = static_cast<const T*>(dy);
-    T* out = static_cast<T*>(dx);
-    parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
+    with_form(form, [&]<GeluForm kForm>() {
+      using A = compute_t<T>;
+      const T* in = static_cast<const T*>(x);
+      const T* grad = static_cast<const T*>(dy);
+      T* out = static_cast<T*>(dx);
+      parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) {
-        const A v = get(in, i);
-        const A th = fast_tanh(A(kGeluScale) * (v + A(kGeluCubic) * v * v * v));
-        const A slope = A(0.5) * (A(1) + th) +
-                        A(0.5) * v * (A(1) - th * th) * A(kGeluScale) * (A(1) + A(3 * kGeluCubic) * v * v);
-        put(out, i, get(grad, i) * slope);
-      }
+        for (int64_t i = begin; i < end; ++i) put(out, i, get(grad, i) * Gelu<A, kForm>(get(in, i)).slope);
+      });
     });
   });
 }

@@ -29,6 +29,27 @@ struct Gelu {
   }
 };
 
+/// The exact form.
+template <class T>
+struct GeluErf {
+  using A = compute_t<T>;
+  A share, slope;
+  __device__ explicit GeluErf(A x) {
+    share = A(0.5) * (A(1) + erf(A(kSqrtHalf) * x));
+    slope = share + x * A(kNormalDensityAt0) * bell(x);
+  }
+
+ private:
+  /// exp(-x^2 / 2).
+  static __device__ A bell(A x) {
+    if constexpr (is_half_v<T>) {
+      return fast_exp2(-0.5f * kLog2E * x * x);
+    } else {
+      return exp(A(-0.5) * x * x);
+    }
+  }
+};
+
 // Gated activations: y of a gate and an up element, and the gradients, for elements of type T.
 
 /// y = gate * sigmoid(alpha gate) * (up + 1) of clamped values.
@@ -53,15 +74,23 @@ struct ClampedSwiglu {
   __device__ A to_up(A dy) const { return up_free ? dy * gate * share : A(0); }
 };
 
-template <class T>
-struct Geglu {
+template <class T, class G>
+struct GatedGelu {
   using A = compute_t<T>;
   A gate, up;
-  Gelu<T> gelu;
-  __device__ Geglu(A g, A u) : gate(g), up(u), gelu(g) {}
+  G gelu;
+  __device__ GatedGelu(A g, A u) : gate(g), up(u), gelu(g) {}
   __device__ A value() const { return gate * gelu.share * up; }
   __device__ A to_gate(A dy) const { return dy * up * gelu.slope; }
   __device__ A to_up(A dy) const { return dy * gate * gelu.share; }
+};
+template <class T>
+struct Geglu : GatedGelu<T, Gelu<T>> {
+  using GatedGelu<T, Gelu<T>>::GatedGelu;
+};
+template <class T>
+struct GegluErf : GatedGelu<T, GeluErf<T>> {
+  using GatedGelu<T, GeluErf<T>>::GatedGelu;
 };
 
 /// A block handles a run of packs of row blockIdx.x of y (RowGrid); rows of gate_up are twice as long.
@@ -95,25 +124,45 @@ __global__ void gated_backward(T* dgate_up, const T* dy, const T* gate_up, int64
   store_values<N>(dgate_up, (2 * row + 1) * cols + col, u);
 }
 
-template <class T, int P>
-__global__ void gelu_forward(T* y, const T* x, int64_t n) {
+template <class G, int P, class T>
+__device__ __forceinline__ void gelu_elements(T* y, const T* x, int64_t n) {
   over_packs<P>(n, [&]<int N>(int64_t i) {
     compute_t<T> v[N];
     load_values<N>(v, x, i);
-    for (int j = 0; j < N; ++j) v[j] *= Gelu<T>(v[j]).share;
+    for (int j = 0; j < N; ++j) v[j] *= G(v[j]).share;
     store_values<N>(y, i, v);
   });
 }
 
-template <class T, int P>
-__global__ void gelu_backward(T* dx, const T* dy, const T* x, int64_t n) {
+template <class G, int P, class T>
+__device__ __forceinline__ void gelu_gradients(T* dx, const T* dy, const T* x, int64_t n) {
   over_packs<P>(n, [&]<int N>(int64_t i) {
     compute_t<T> v[N], d[N];
     load_values<N>(v, x, i);
     load_values<N>(d, dy, i);
-    for (int j = 0; j < N; ++j) d[j] *= Gelu<T>(v[j]).slope;
+    for (int j = 0; j < N; ++j) d[j] *= G(v[j]).slope;
     store_values<N>(dx, i, d);
   });
+}
+
+template <class T, int P>
+__global__ void gelu_forward(T* y, const T* x, int64_t n) {
+  gelu_elements<Gelu<T>, P>(y, x, n);
+}
+
+template <class T, int P>
+__global__ void gelu_backward(T* dx, const T* dy, const T* x, int64_t n) {
+  gelu_gradients<Gelu<T>, P>(dx, dy, x, n);
+}
+
+template <class T, int P>
+__global__ void gelu_erf_forward(T* y, const T* x, int64_t n) {
+  gelu_elements<GeluErf<T>, P>(y, x, n);
+}
+
+template <class T, int P>
+__global__ void gelu_erf_backward(T* dx, const T* dy, const T* x, int64_t n) {
+  gelu_gradients<GeluErf<T>, P>(dx, dy, x, n);
 }
 
 template <template <class> class Gated>
@@ -163,28 +212,34 @@ void clamped_swiglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void
   backward<ClampedSwiglu>(s, t, dgate_up, dy, gate_up, rows, cols);
 }
 
-void geglu_forward_cuda(Stream& s, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
+void geglu_forward_cuda(Stream& s, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols,
+                        GeluForm form) {
+  if (form == GeluForm::erf) return forward<GegluErf>(s, t, y, gate_up, rows, cols);
   forward<Geglu>(s, t, y, gate_up, rows, cols);
 }
 
 void geglu_backward_cuda(Stream& s, DType t, void* dgate_up, const void* dy, const void* gate_up,
-                         int64_t rows, int64_t cols) {
+                         int64_t rows, int64_t cols, GeluForm form) {
+  if (form == GeluForm::erf) return backward<GegluErf>(s, t, dgate_up, dy, gate_up, rows, cols);
   backward<Geglu>(s, t, dgate_up, dy, gate_up, rows, cols);
 }
 
-void gelu_forward_cuda(Stream& s, DType t, void* y, const void* x, int64_t n) {
+void gelu_forward_cuda(Stream& s, DType t, void* y, const void* x, int64_t n, GeluForm form) {
   dispatch_float(t, [&]<class T>() {
     with_alignment<T>({y, x}, [&]<int N>() {
-      launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::gelu_forward<T, N>, static_cast<T*>(y),
+      const auto kernel = form == GeluForm::erf ? cuda::gelu_erf_forward<T, N> : cuda::gelu_forward<T, N>;
+      launch(s, blocks_for(n / N, kThreads), kThreads, 0, kernel, static_cast<T*>(y),
              static_cast<const T*>(x), n);
     });
   });
 }
 
-void gelu_backward_cuda(Stream& s, DType t, void* dx, const void* dy, const void* x, int64_t n) {
+void gelu_backward_cuda(Stream& s, DType t, void* dx, const void* dy, const void* x, int64_t n,
+                        GeluForm form) {
   dispatch_float(t, [&]<class T>() {
     with_alignment<T>({dx, dy, x}, [&]<int N>() {
-      launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::gelu_backward<T, N>, static_cast<T*>(dx),
+      const auto kernel = form == GeluForm::erf ? cuda::gelu_erf_backward<T, N> : cuda::gelu_backward<T, N>;
+      launch(s, blocks_for(n / N, kThreads), kThreads, 0, kernel, static_cast<T*>(dx),
              static_cast<const T*>(dy), static_cast<const T*>(x), n);
     });
   });

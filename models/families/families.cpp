@@ -33,8 +33,9 @@ const Family& checked(const Family& f) {
   LT_CHECK(t.latent_attention == !f.names.key_value_down.empty(),
            "{}: expected names for latents exactly with latent attention, got \"{}\"", f.name,
            f.names.key_value_down);
-  LT_CHECK(!t.latent_attention || (!t.qkv_bias && !t.attention_output_bias && !t.attention_sinks &&
-                                   t.query_key_norm == QueryKeyNorm::none && !f.grouped_queries),
+  LT_CHECK(!t.latent_attention ||
+               (!t.qkv_bias && !t.attention_output_bias && !f.attention_biases && !t.attention_sinks &&
+                t.query_key_norm == QueryKeyNorm::none && !f.grouped_queries),
            "{}: expected latent attention without biases, sinks, norms or grouped heads, got one of them",
            f.name);
   LT_CHECK(t.multi_token_prediction == !f.names.mtp_projection.empty(),

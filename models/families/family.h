@@ -114,6 +114,7 @@ struct Family {
   bool local_rotation = false;       ///< layers with a window may have their own rope_theta
   bool partial_rotary = false;       ///< only some of each head's channels may rotate
   std::vector<RopeType> rope_types;  ///< accepted by transformers' class; empty: all
+  bool attention_biases = false;     ///< a model may have biases of queries, keys, values and output
   bool soft_caps = false;            ///< soft-caps, and a scale of the scores other than 1 / sqrt(head_dim)
   Experts experts = Experts::never;
   FamilyDefaults defaults;

@@ -13,6 +13,7 @@ std::vector<HfKey> gemma3_text_keys() {
   rows.push_back(hf_required("attn_logit_softcapping", {nullptr},
                              "a soft-cap of scores, which transformers' class reads and does not apply"));
   rows.push_back(hf_number_or_null("final_logit_softcapping", "final_logit_softcapping", nullptr));
+  allow_attention_bias(rows);
   return rows;
 }
 
@@ -31,6 +32,7 @@ Family gemma3_text_family() {
   f.defaults.full_attention_interval = 6;
   f.defaults.rope_theta = 1e6;
   f.defaults.rope_local_base_freq = 1e4;
+  f.attention_biases = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(gemma3_text_keys());
   return f;
 }

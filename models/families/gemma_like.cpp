@@ -6,8 +6,7 @@ std::vector<HfKey> gemma_like_keys(const LlamaLikeKeys& defaults, int64_t slidin
   std::vector<HfKey> rows = llama_like_keys(defaults);
   set_window_defaults(rows, sliding_window);
   std::erase_if(rows, [](const HfKey& key) { return key.name == "hidden_act"; });
-  rows.push_back(
-      hf_required("hidden_activation", {"gelu_pytorch_tanh", "gelu_new"}, "the feed-forward's activation"));
+  rows.push_back(hf_activation("hidden_activation", "gelu_pytorch_tanh"));
   add_harmless(rows, "transformers' class reads hidden_activation in its place", {"hidden_act"});
   add_harmless(rows, "of generation", {"cache_implementation"});
   rows.push_back(hf_required("use_bidirectional_attention", {nullptr, false}, "attention to later tokens"));

@@ -22,8 +22,7 @@ std::vector<HfKey> gpt2_keys() {
   for (const char* name :
        {"hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"})
     rows.push_back(hf_alias(name, name));
-  rows.push_back(
-      hf_required("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "the feed-forward's activation"));
+  rows.push_back(hf_activation("activation_function", "gelu_new"));
   rows.push_back(hf_required("scale_attn_weights", {true}, "attention without 1/sqrt(head_dim)"));
   rows.push_back(hf_required("scale_attn_by_inverse_layer_idx", {false}, "attention divided by the layer"));
   add_harmless(rows, "the order in which transformers computes attention scores",

@@ -8,7 +8,9 @@ std::vector<HfKey> gpt_oss_keys() {
   std::vector<HfKey> rows = moe_like_keys({201088, 2880, 2880, 36, 64, 8, 131072, 1e-5, 1.5e5},
                                           {128, 4, "num_local_experts", "num_experts"});
   set_window_defaults(rows, 128);
-  std::erase_if(rows, [](const HfKey& key) { return key.name == "attention_bias"; });
+  std::erase_if(rows,
+                [](const HfKey& key) { return key.name == "attention_bias" || key.name == "hidden_act"; });
+  rows.push_back(hf_required("hidden_act", {"silu", "swish"}, "the feed-forward's activation"));
   rows.push_back(hf_required("attention_bias", {true}, "biases of attention's projections"));
   rows.push_back(hf_alias("experts_per_token", "moe.top_k"));
   rows.push_back(hf_fixed("norm_topk_prob", "moe.router.norm_topk_prob", true,

@@ -41,6 +41,15 @@ HfKey hf_fixed(std::string name, const std::string& path, json value, std::strin
   return key;
 }
 
+HfKey hf_activation(std::string name, json missing) {
+  HfKey key = hf_obeyed(std::move(name), "hidden_act", std::move(missing));
+  key.words = {{"swish", "silu"},
+               {"gelu_new", "gelu_pytorch_tanh"},
+               {"gelu_python_tanh", "gelu_pytorch_tanh"},
+               {"gelu_python", "gelu"}};
+  return key;
+}
+
 HfKey hf_special(std::string name, std::string reason, json missing) {
   HfKey key;
   key.name = std::move(name);
@@ -122,6 +131,16 @@ void add_common(std::vector<HfKey>& rows) {
   rows.push_back(hf_required("pruned_heads", {json::object(), nullptr}, "heads that are left out"));
   rows.push_back(hf_special("quantization_config", "weights that are stored in fewer bits"));
   rows.push_back(hf_special("model_type", "model.architecture"));
+}
+
+json in_recipe(const HfKey& key, const json& value) {
+  for (const auto& [word, ours] : key.words)
+    if (value == word) return ours;
+  return value;
+}
+
+json in_config(const HfKey& key, const json& value) {
+  return in_recipe(key, key.missing) == value ? key.missing : value;
 }
 
 const HfKey* find_hf_key(const std::vector<HfKey>& keys, const std::string& name) {

@@ -22,6 +22,8 @@ struct HfKey {
   bool alias = false;         ///< obeyed: another spelling; the first one has the default
   bool null_derives = false;  ///< obeyed: null means that the recipe derives it
   bool null_sets = false;     ///< obeyed: null is a value of the recipe's key
+  /// obeyed: other words of transformers for values of the recipe's key
+  std::vector<std::pair<std::string, std::string>> words;
   std::vector<nlohmann::json> accepted;  ///< required: the first one appears in messages
   std::string reason;                    ///< why it is harmless, or its effect
 };
@@ -29,6 +31,11 @@ struct HfKey {
 /// Row of Family::hf_keys; keys of rope_parameters and rope_scaling are named "rope_parameters.rope_theta".
 /// Null if there is none.
 const HfKey* find_hf_key(const std::vector<HfKey>& keys, const std::string& name);
+
+/// Value of the recipe's key for a value of an obeyed row, and the value to write for the recipe's: the
+/// class's default if it means the same.
+nlohmann::json in_recipe(const HfKey& key, const nlohmann::json& value);
+nlohmann::json in_config(const HfKey& key, const nlohmann::json& value);
 
 // Rows for the files of families. `path`: key of the recipe without "model.".
 HfKey hf_obeyed(std::string name, const std::string& path, nlohmann::json missing, bool null_derives = false);
@@ -39,6 +46,8 @@ HfKey hf_alias(std::string name, const std::string& path);
 HfKey hf_required(std::string name, std::vector<nlohmann::json> accepted, std::string reason);
 /// A family trait that a recipe can change: the class computes `value` for any config.json.
 HfKey hf_fixed(std::string name, const std::string& path, nlohmann::json value, std::string reason);
+/// The feed-forward's activation function; ModelConfig::hidden_act.
+HfKey hf_activation(std::string name, nlohmann::json missing);
 HfKey hf_special(std::string name, std::string reason, nlohmann::json missing = nullptr);
 /// A key that repeats another one. It is not read here, but written for other readers.
 HfKey hf_repeated(std::string name, const std::string& path, std::string reason);

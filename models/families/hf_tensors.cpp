@@ -43,15 +43,17 @@ Rows rows_of(const Family& f) {
     for (const std::string& name : {n.attention_output_norm, n.feed_forward_output_norm})
       norm(all.layer, name);
   const std::string attention = n.attention + ".";
+  const bool qkv_bias = t.qkv_bias || f.attention_biases,
+             output_bias = t.attention_output_bias || f.attention_biases;
   if (t.latent_attention)
     for (const std::string& name : {n.query, n.query_down, n.query_latent_norm, n.query_up, n.key_value_down,
                                     n.key_value_latent_norm, n.key_value_up})
       linear(attention + name, false);
   else if (n.fused_qkv.empty())
-    for (const std::string& name : {n.query, n.key, n.value}) linear(attention + name, t.qkv_bias);
+    for (const std::string& name : {n.query, n.key, n.value}) linear(attention + name, qkv_bias);
   else
-    linear(attention + n.fused_qkv, t.qkv_bias);
-  linear(attention + n.attention_output, t.attention_output_bias);
+    linear(attention + n.fused_qkv, qkv_bias);
+  linear(attention + n.attention_output, output_bias);
   if (t.attention_sinks) same(all.layer, attention + n.sinks);
   if (t.query_key_norm != QueryKeyNorm::none)
     for (const std::string& name : {n.query_norm, n.key_norm}) same(all.layer, attention + name + ".weight");

@@ -5,7 +5,9 @@ namespace ltrain {
 namespace {
 
 std::vector<HfKey> llama_keys() {
-  return llama_like_keys({32000, 4096, 11008, 32, 32, nullptr, 2048, 1e-6, 1e4});
+  std::vector<HfKey> rows = llama_like_keys({32000, 4096, 11008, 32, 32, nullptr, 2048, 1e-6, 1e4});
+  allow_attention_bias(rows);
+  return rows;
 }
 
 }  // namespace
@@ -16,6 +18,7 @@ Family llama_family() {
   f.hf_class = "LlamaForCausalLM";
   f.summary = "RoPE, RMSNorm, grouped queries, SwiGLU.";
   f.experts = Experts::allowed;
+  f.attention_biases = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(llama_keys());
   return f;
 }

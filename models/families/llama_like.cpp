@@ -36,7 +36,7 @@ std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& d) {
     }
   }
   rows.push_back(hf_required("partial_rotary_factor", {1.0, nullptr}, "rotation of a part of each head"));
-  rows.push_back(hf_required("hidden_act", {"silu", "swish"}, "the feed-forward's activation"));
+  rows.push_back(hf_activation("hidden_act", "silu"));
   rows.push_back(hf_required("attention_bias", {false, nullptr}, "biases of attention's projections"));
   rows.push_back(hf_required("mlp_bias", {false, nullptr}, "biases of the feed-forward"));
   rows.push_back(hf_special("sliding_window", "attention to the last tokens alone"));
@@ -46,6 +46,11 @@ std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& d) {
   add_harmless(rows, "the order in which a matmul is added up", {"pretraining_tp"});
   add_common(rows);
   return rows;
+}
+
+void allow_attention_bias(std::vector<HfKey>& rows) {
+  for (HfKey& key : rows)
+    if (key.name == "attention_bias") key = hf_obeyed("attention_bias", "attention_bias", false, true);
 }
 
 void set_window_defaults(std::vector<HfKey>& rows, nlohmann::json sliding_window,

@@ -14,6 +14,9 @@ struct LlamaLikeKeys {
 };
 std::vector<HfKey> llama_like_keys(const LlamaLikeKeys& defaults);
 
+/// For Family::attention_biases.
+void allow_attention_bias(std::vector<HfKey>& rows);
+
 /// Defaults of transformers' class; null if it lacks the key.
 void set_window_defaults(std::vector<HfKey>& rows, nlohmann::json sliding_window,
                          nlohmann::json use_sliding_window = nullptr,

@@ -5,7 +5,9 @@ namespace ltrain {
 namespace {
 
 std::vector<HfKey> olmo2_keys() {
-  return llama_like_keys({50304, 4096, 11008, 32, 32, nullptr, 2048, 1e-5, 1e4});
+  std::vector<HfKey> rows = llama_like_keys({50304, 4096, 11008, 32, 32, nullptr, 2048, 1e-5, 1e4});
+  allow_attention_bias(rows);
+  return rows;
 }
 
 }  // namespace
@@ -19,6 +21,7 @@ Family olmo2_family() {
   f.traits.query_key_norm = QueryKeyNorm::projection;
   f.names.attention_norm = "post_attention_layernorm";
   f.names.feed_forward_norm = "post_feedforward_layernorm";
+  f.attention_biases = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(olmo2_keys());
   return f;
 }

@@ -8,6 +8,7 @@ std::vector<HfKey> olmoe_keys() {
   std::vector<HfKey> rows = moe_like_keys({50304, 2048, 2048, 16, 16, nullptr, 4096, 1e-5, 1e4},
                                           {64, 8, "num_experts", "num_local_experts", 0.01});
   rows.push_back(hf_obeyed("norm_topk_prob", "moe.router.norm_topk_prob", false));
+  allow_attention_bias(rows);
   return rows;
 }
 
@@ -23,6 +24,7 @@ Family olmoe_family() {
   f.defaults.num_experts = 64;
   f.defaults.top_k = 8;
   f.defaults.norm_topk_prob = false;
+  f.attention_biases = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(olmoe_keys());
   return f;
 }

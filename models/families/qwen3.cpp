@@ -12,6 +12,7 @@ std::vector<HfKey> qwen3_keys() {
       key.missing = 128;
       key.null_derives = false;
     }
+  allow_attention_bias(rows);
   return rows;
 }
 
@@ -24,6 +25,7 @@ Family qwen3_family() {
   f.summary = "llama with norms of each head's queries and keys, and windows.";
   f.traits.query_key_norm = QueryKeyNorm::head;
   f.windows = WindowLayers::last;
+  f.attention_biases = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(qwen3_keys());
   return f;
 }

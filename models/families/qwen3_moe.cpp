@@ -16,6 +16,7 @@ std::vector<HfKey> qwen3_moe_keys() {
   rows.push_back(hf_obeyed("moe_intermediate_size", "moe.intermediate_size", 768));
   rows.push_back(hf_obeyed("decoder_sparse_step", "moe.layer_step", 1));
   rows.push_back(hf_obeyed("mlp_only_layers", "moe.dense_layers", nullptr));
+  allow_attention_bias(rows);
   return rows;
 }
 
@@ -31,6 +32,7 @@ Family qwen3_moe_family() {
   f.experts = Experts::always;
   f.defaults.num_experts = 128;
   f.defaults.top_k = 8;
+  f.attention_biases = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(qwen3_moe_keys());
   return f;
 }

@@ -11,6 +11,7 @@ std::vector<HfKey> smollm3_keys() {
   rows.push_back(hf_obeyed("no_rope_layers", "no_rope_layers", nullptr));
   for (HfKey& key : rows)
     if (key.name == "tie_word_embeddings") key.missing = true;
+  allow_attention_bias(rows);
   return rows;
 }
 
@@ -25,6 +26,7 @@ Family smollm3_family() {
   f.layers_without_positions = true;
   f.defaults.no_rope_layer_interval = 4;
   f.defaults.tie_word_embeddings = true;
+  f.attention_biases = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(smollm3_keys());
   return f;
 }

@@ -5,6 +5,7 @@
 // for single layers (windows, layers without positions) or numbers (soft-caps) are in ModelConfig.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "base/enum_names.h"
 #include "kernels/norm/norm.h"
@@ -12,9 +13,40 @@
 namespace ltrain {
 
 /// gelu: down(gelu_tanh(up x)). swiglu: down(silu(gate x) * up x). geglu: down(gelu_tanh(gate x) * up x).
-/// clamped_swiglu: kernels/elementwise/activation.h.
-enum class FeedForward : uint8_t { gelu, swiglu, geglu, clamped_swiglu };
-constexpr bool has_gate(FeedForward f) { return f != FeedForward::gelu; }
+/// gelu_erf, geglu_erf: with the exact GELU. clamped_swiglu: kernels/elementwise/activation.h.
+enum class FeedForward : uint8_t { gelu, gelu_erf, swiglu, geglu, geglu_erf, clamped_swiglu };
+constexpr bool has_gate(FeedForward f) { return f != FeedForward::gelu && f != FeedForward::gelu_erf; }
+
+/// Activation function of a feed-forward, by transformers' names. gelu: the exact form, by erf.
+enum class Activation : uint8_t { silu, gelu_tanh, gelu };
+LT_ENUM_NAMES(Activation, {Activation::silu, "silu"}, {Activation::gelu_tanh, "gelu_pytorch_tanh"},
+              {Activation::gelu, "gelu"});
+
+/// None for a feed-forward with an activation function of its own.
+constexpr std::optional<Activation> activation_of(FeedForward f) {
+  switch (f) {
+    case FeedForward::swiglu:
+      return Activation::silu;
+    case FeedForward::gelu:
+    case FeedForward::geglu:
+      return Activation::gelu_tanh;
+    case FeedForward::gelu_erf:
+    case FeedForward::geglu_erf:
+      return Activation::gelu;
+    case FeedForward::clamped_swiglu:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+/// `f` with another activation function; `f` itself if there is no such feed-forward.
+constexpr FeedForward with_activation(FeedForward f, Activation a) {
+  if (!activation_of(f) || (a == Activation::silu && !has_gate(f))) return f;
+  if (!has_gate(f)) return a == Activation::gelu ? FeedForward::gelu_erf : FeedForward::gelu;
+  return a == Activation::silu   ? FeedForward::swiglu
+         : a == Activation::gelu ? FeedForward::geglu_erf
+                                 : FeedForward::geglu;
+}
 
 /// learned: a table added to the embedding. rotary: queries and keys of every layer are rotated (RoPE).
 enum class PositionEmbedding : uint8_t { learned, rotary };

@@ -10,10 +10,14 @@ void feed_forward_activation(Stream& s, FeedForward kind, Tensor y, Tensor hidde
       return swiglu_forward(s, y, hidden);
     case FeedForward::geglu:
       return geglu_forward(s, y, hidden);
+    case FeedForward::geglu_erf:
+      return geglu_forward(s, y, hidden, GeluForm::erf);
     case FeedForward::clamped_swiglu:
       return clamped_swiglu_forward(s, y, hidden);
     case FeedForward::gelu:
       return gelu_forward(s, y, hidden);
+    case FeedForward::gelu_erf:
+      return gelu_forward(s, y, hidden, GeluForm::erf);
   }
 }
 
@@ -23,10 +27,14 @@ void feed_forward_activation_backward(Stream& s, FeedForward kind, Tensor dhidde
       return swiglu_backward(s, dhidden, dy, hidden);
     case FeedForward::geglu:
       return geglu_backward(s, dhidden, dy, hidden);
+    case FeedForward::geglu_erf:
+      return geglu_backward(s, dhidden, dy, hidden, GeluForm::erf);
     case FeedForward::clamped_swiglu:
       return clamped_swiglu_backward(s, dhidden, dy, hidden);
     case FeedForward::gelu:
       return gelu_backward(s, dhidden, dy, hidden);
+    case FeedForward::gelu_erf:
+      return gelu_backward(s, dhidden, dy, hidden, GeluForm::erf);
   }
 }
 

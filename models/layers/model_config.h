@@ -125,7 +125,9 @@ struct ModelConfig {
   double query_pre_attn_scalar = 0;       ///< scores are divided by its square root; 0: head_dim
   /// soft-caps of scores and of logits
   std::optional<double> attn_logit_softcapping, final_logit_softcapping;
-  double norm_eps = 1e-5;  ///< rms_norm_eps or layer_norm_epsilon
+  double norm_eps = 1e-5;                ///< rms_norm_eps or layer_norm_epsilon
+  std::optional<Activation> hidden_act;  ///< activation function; none: the family's
+  bool attention_bias = false;           ///< biases of attention's projections, besides the family's
   bool tie_word_embeddings = false;
   MoeConfig moe;
   int64_t num_nextn_predict_layers = 0;  ///< modules behind the last layer, each predicting one more token
@@ -187,7 +189,14 @@ struct ModelConfig {
     return moe.num_experts > 0 && (moe.bias_update_rate > 0 || traits().correction_bias);
   }
 
-  const ModelTraits& traits() const { return family->traits; }
+  /// The family's traits with this model's settings.
+  ModelTraits traits() const {
+    ModelTraits t = family->traits;
+    if (hidden_act) t.feed_forward = with_activation(t.feed_forward, *hidden_act);
+    t.qkv_bias = t.qkv_bias || attention_bias;
+    t.attention_output_bias = t.attention_output_bias || attention_bias;
+    return t;
+  }
   const ParameterNames& names() const { return family->names; }
 };
 

@@ -107,6 +107,18 @@ bool dense(const std::vector<std::pair<std::string, std::string>>& model) {
   return true;  // a dense model has no such key
 }
 
+/// Adds the settings that a checkpoint of an older ltrain lacks, with what it computed.
+void add_younger_settings(std::vector<std::pair<std::string, std::string>>& model) {
+  const std::map<std::string, std::string> there(model.begin(), model.end());
+  const auto architecture = there.find("architecture");
+  const Family* family = architecture == there.end() ? nullptr : find_family(architecture->second);
+  if (!family) return;
+  for (const recipe::Key& key : recipe::schema()) {
+    if (!key.before || there.count(key.leaf())) continue;
+    if (std::string value = key.before(*family); !value.empty()) model.emplace_back(key.leaf(), value);
+  }
+}
+
 }  // namespace
 
 bool says_nothing(const std::string& value) { return value == "null" || value == "[]"; }
@@ -195,6 +207,7 @@ std::unique_ptr<CheckpointReader> CheckpointReader::find(const ResumeOptions& op
     std::string objection;
     try {
       manifest = read_committed(proposal.text);
+      add_younger_settings(manifest.info.model);
       if (options.verify_hashes) objection = verify_share(proposal.text, manifest, rank, world);
     } catch (const Error& e) {
       objection = e.what();

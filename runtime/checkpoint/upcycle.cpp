@@ -73,7 +73,7 @@ std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_h
   const std::string experts = setting(model, "moe.num_experts", "0"),
                     architecture = setting(model, "architecture", "an unknown architecture");
   const Family* family = find_family(architecture);
-  if (experts != "0" || !family || family->traits != recipe.model.traits())
+  if (experts != "0" || !family || family->traits != recipe.model.family->traits)
     fail(ExitCode::usage,
          "checkpoint.upcycle = {}: {} is of {} with {} experts, and a dense llama is wanted; "
          "checkpoint.resume goes on from an MoE model",

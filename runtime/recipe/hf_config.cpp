@@ -75,7 +75,7 @@ class ConfigReader {
       const json& value = fixed ? key.accepted.front() : key.missing;
       if ((!fixed && key.use != HfUse::obeyed) || key.alias || value.is_null() || derived_.count(key.path))
         continue;
-      given_.values.emplace(key.path, RawValue{scalar(value), {path_, 0, 0}, key.name});
+      given_.values.emplace(key.path, RawValue{scalar(in_recipe(key, value)), {path_, 0, 0}, key.name});
     }
   }
 
@@ -225,7 +225,7 @@ class ConfigReader {
         wrong(key.name, fmt::format("= {} ({}): this build computes {} only", value_text(value), key.reason,
                                     key.accepted.front().dump()));
     } else if (key.use == HfUse::obeyed) {
-      if (!value.is_null() || key.null_sets) return set(key.path, key.name, value);
+      if (!value.is_null() || key.null_sets) return set(key.path, key.name, in_recipe(key, value));
       if (key.null_derives)
         derived_.insert(key.path);
       else

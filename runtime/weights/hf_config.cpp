@@ -100,7 +100,7 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       if (json value = value_of(recipe, key.path); !value.is_null()) rope[leaf] = std::move(value);
     } else if (key.use == HfUse::obeyed && !key.alias) {
       if (json value = value_of(recipe, key.path); !value.is_null() || key.null_sets)
-        out[key.name] = typed_as(key, std::move(value));
+        out[key.name] = typed_as(key, in_config(key, value));
     } else if (key.use == HfUse::harmless && !key.path.empty()) {
       out[key.name] = value_of(recipe, key.path);
     } else if (key.use == HfUse::required && !key.accepted.front().is_null() && !is_common(key.name)) {

@@ -50,6 +50,14 @@ CONFIGS = {
     "llama_yarn": ("llama", dict(COMMON, head_dim=12, rope_parameters=dict(
         rope_type="yarn", rope_theta=64.0, factor=4.0, original_max_position_embeddings=16, beta_fast=2.0,
         beta_slow=0.25, truncate=False, mscale=0.7, mscale_all_dim=1.5))),
+    # The exact GELU, with and without a gate.
+    "gpt2_gelu": ("gpt2", dict(vocab_size=37, n_embd=16, n_layer=3, n_head=4, n_positions=32, n_inner=24,
+                               activation_function="gelu", attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+                               tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)),
+    # Biases of attention's projections: alone, beside norms of heads, beside norms of full projections.
+    "llama_bias": ("llama", dict(COMMON, attention_bias=True, hidden_act="gelu", rope_parameters=rope(1e4))),
+    "qwen3_bias": ("qwen3", dict(COMMON, attention_bias=True, head_dim=6, rope_parameters=rope(1e6))),
+    "olmo2_bias": ("olmo2", dict(COMMON, attention_bias=True, num_hidden_layers=2, rope_parameters=rope(5e5))),
     "mistral": ("mistral", dict(COMMON, sliding_window=5, head_dim=6, rope_parameters=rope(1e4))),
     "mistral_full": ("mistral", dict(COMMON, sliding_window=None, head_dim=4, rope_parameters=rope(1e6))),
     "qwen2": ("qwen2", dict(COMMON, tie_word_embeddings=True, rope_parameters=rope(1e6))),
@@ -194,7 +202,10 @@ def exact_rotary(rotary, real_float):
 
 
 def in_our_order(kind, name, t):
-    """gpt_oss's experts have (in, out), gate and up of a hidden unit beside each other; ltrain's (2, out, in)."""
+    """gpt_oss's experts have (in, out), gate and up of a hidden unit beside each other; ltrain's (2, out, in). gpt2's
+    linear layers have (in, out)."""
+    if kind == "gpt2" and name.startswith("transformer.h.") and t.dim() == 2:
+        return t.transpose(0, 1).contiguous()
     if kind != "gpt_oss" or ".experts." not in name or name.endswith("down_proj_bias"):
         return t
     if not name.endswith("_bias"):
@@ -227,7 +238,8 @@ def make(fixture):
                     value *= 5  # about as large as scores
                 if "gate_up_proj_bias" in n:
                     value += 6.5 * torch.sign(value)  # some beyond the limits of the clamped SwiGLU, some within
-                if "norm" in n and not kind.startswith("gemma"):  # whose norms scale by 1 + weight
+                if ("norm" in n and not kind.startswith("gemma")  # whose norms scale by 1 + weight
+                        or ".ln_" in n and n.endswith(".weight")):
                     value += 1
                 if n.endswith("mlp.gate.weight"):
                     value *= 4  # a router that has made up its mind
@@ -235,7 +247,8 @@ def make(fixture):
             biases = {n: b for n, b in model.named_buffers() if n.endswith(".e_score_correction_bias")}
             for n, b in sorted(biases.items()):  # about as large as scores differ
                 b.copy_(0.3 * torch.randn(b.shape, generator=generator, dtype=torch.float64).to(torch.float32))
-        exact_rotary(model.model.rotary_emb, real_float)
+        if kind != "gpt2":  # whose positions are learned
+            exact_rotary(model.model.rotary_emb, real_float)
 
         def ours(n):
             return n.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else n

@@ -25,7 +25,10 @@ LATENT = dict(LLAMA, num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=8,
               n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, n_shared_experts=1)
 MODELS = {
     "gpt2": ("gpt2", dict(vocab_size=272, n_embd=32, n_layer=2, n_head=4, n_positions=64)),
+    "gpt2-gelu": ("gpt2", dict(vocab_size=272, n_embd=32, n_layer=2, n_head=4, n_positions=64,
+                               activation_function="gelu")),
     "llama": ("llama", LLAMA),
+    "llama-bias": ("llama", dict(LLAMA, attention_bias=True, hidden_act="gelu")),
     "llama-3.2": ("llama", dict(LLAMA, tie_word_embeddings=True, rope_theta=500000.0, rope_scaling=LLAMA3, head_dim=16)),
     "llama-linear": ("llama", dict(LLAMA, rope_scaling=dict(rope_type="linear", factor=2.5))),
     "llama-yarn": ("llama", dict(LLAMA, rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=4.0,
@@ -33,6 +36,7 @@ MODELS = {
     "mistral": ("mistral", dict(LLAMA, sliding_window=20)),
     "qwen2": ("qwen2", dict(LLAMA, use_sliding_window=True, sliding_window=20, max_window_layers=1)),
     "qwen3": ("qwen3", dict(LLAMA, head_dim=16, tie_word_embeddings=True)),
+    "qwen3-bias": ("qwen3", dict(LLAMA, head_dim=16, attention_bias=True)),
     "olmo2": ("olmo2", LLAMA),
     "smollm3": ("smollm3", dict(LLAMA, num_hidden_layers=4, pad_token_id=None)),
     "phi3": ("phi3", dict(LLAMA, sliding_window=20, pad_token_id=None)),
@@ -61,6 +65,7 @@ MODELS = {
     "mixtral": ("mixtral", dict(LLAMA, num_local_experts=4, num_experts_per_tok=2)),
     "qwen3_moe": ("qwen3_moe", dict(LLAMA, **EXPERTS, moe_intermediate_size=24, head_dim=16, decoder_sparse_step=2)),
     "olmoe": ("olmoe", dict(LLAMA, **EXPERTS)),
+    "olmoe-bias": ("olmoe", dict(LLAMA, **EXPERTS, attention_bias=True, hidden_act="gelu_new")),
 }
 
 

@@ -33,6 +33,8 @@ TEST_CASE("activations") {
       const auto gg = w.blank(t, {rows, cols}), dgg = w.blank(t, {rows, 2 * cols});
       const auto wide = w.random(t, {rows, 2 * cols}, 10);  // beyond the limits
       const auto c = w.blank(t, {rows, cols}), dc = w.blank(t, {rows, 2 * cols});
+      const auto e = w.blank(t, {rows, cols}), de = w.blank(t, {rows, cols});
+      const auto ge = w.blank(t, {rows, cols}), dge = w.blank(t, {rows, 2 * cols});
       w.check([&](Stream& s, const Twin::At& at) {
         swiglu_forward(s, at(y), at(gate_up));
         swiglu_backward(s, at(d), at(dy), at(gate_up));
@@ -42,6 +44,10 @@ TEST_CASE("activations") {
         clamped_swiglu_backward(s, at(dc), at(dy), at(wide));
         gelu_forward(s, at(g), at(x));
         gelu_backward(s, at(dg), at(dy), at(x));
+        gelu_forward(s, at(e), at(x), GeluForm::erf);
+        gelu_backward(s, at(de), at(dy), at(x), GeluForm::erf);
+        geglu_forward(s, at(ge), at(gate_up), GeluForm::erf);
+        geglu_backward(s, at(dge), at(dy), at(gate_up), GeluForm::erf);
       });
     }
 }

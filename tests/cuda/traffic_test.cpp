@@ -106,23 +106,24 @@ TEST_CASE("SwiGLU moves gate, up and their gradients once") {
       5 * matrix, 0, 0);
 }
 
-TEST_CASE("GELU moves its input, output and gradients once, rows of odd lengths too") {
-  for (const int64_t n : {int64_t{16} * 6400, int64_t{16} * 6400 + 3}) {
-    CAPTURE(n);
-    const int64_t ends = n % 8;
-    check_traffic(
-        [&](Operands& o) {
-          const Tensor y = o.make(kBf16, {n}), x = o.make(kBf16, {n});
-          return [=](Stream& s) { gelu_forward(s, y, x); };
-        },
-        2 * n * 2, 0, 2 * ends);
-    check_traffic(
-        [&](Operands& o) {
-          const Tensor dx = o.make(kBf16, {n}), dy = o.make(kBf16, {n}), x = o.make(kBf16, {n});
-          return [=](Stream& s) { gelu_backward(s, dx, dy, x); };
-        },
-        3 * n * 2, 0, 3 * ends);
-  }
+TEST_CASE("GELU moves its input, output and gradients once in both forms, rows of odd lengths too") {
+  for (const GeluForm form : {GeluForm::tanh, GeluForm::erf})
+    for (const int64_t n : {int64_t{16} * 6400, int64_t{16} * 6400 + 3}) {
+      CAPTURE(n, form == GeluForm::erf);
+      const int64_t ends = n % 8;
+      check_traffic(
+          [&](Operands& o) {
+            const Tensor y = o.make(kBf16, {n}), x = o.make(kBf16, {n});
+            return [=](Stream& s) { gelu_forward(s, y, x, form); };
+          },
+          2 * n * 2, 0, 2 * ends);
+      check_traffic(
+          [&](Operands& o) {
+            const Tensor dx = o.make(kBf16, {n}), dy = o.make(kBf16, {n}), x = o.make(kBf16, {n});
+            return [=](Stream& s) { gelu_backward(s, dx, dy, x, form); };
+          },
+          3 * n * 2, 0, 3 * ends);
+    }
 }
 
 TEST_CASE("looking up tokens and positions moves a row of each once, and their sum") {

@@ -103,12 +103,17 @@ TEST_CASE("modules that predict more tokens have the names of DeepSeek-V3's file
 }
 
 TEST_CASE("what a family does not have has no name") {
-  const Family &llama = family_of("llama"), &olmoe = family_of("olmoe");
+  const Family &llama = family_of("llama"), &olmoe = family_of("olmoe"), &mistral = family_of("mistral");
+  for (const char* bias : {"model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.o_proj.bias"}) {
+    CHECK(hf_tensors(mistral, bias, kExperts).empty());
+    CHECK_FALSE(ltrain_tensor(mistral, bias));
+    CHECK(names_of(hf_tensors(llama, bias, kExperts)) == std::vector<std::string>{bias});  // it may have them
+  }
   for (const char* name :
-       {"model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.q_norm.weight", "model.norm.bias",
-        "model.layers.x.mlp.up_proj.weight", "model.layers.00.mlp.up_proj.weight",
-        "model.layers.-1.mlp.up_proj.weight", "model.layers.0mlp.up_proj.weight", "model.layers.0.",
-        "transformer.wte.weight", "model.layers.0.mlp.experts.0.up_proj.weight", "mlp.up_proj.weight", ""}) {
+       {"model.layers.0.self_attn.q_norm.weight", "model.norm.bias", "model.layers.x.mlp.up_proj.weight",
+        "model.layers.00.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight",
+        "model.layers.0mlp.up_proj.weight", "model.layers.0.", "transformer.wte.weight",
+        "model.layers.0.mlp.experts.0.up_proj.weight", "mlp.up_proj.weight", ""}) {
     INFO(name);
     CHECK(hf_tensors(llama, name, kExperts).empty());
     CHECK_FALSE(ltrain_tensor(llama, name));

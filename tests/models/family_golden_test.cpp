@@ -29,13 +29,14 @@ std::vector<T> part_of(const ParameterSpec& spec, std::vector<T> tensor) {
   return {tensor.begin() + first, tensor.begin() + first + spec.shape.elements()};
 }
 
-double apart(const std::vector<double>& got, const std::vector<float>& want) {
+/// `tensor`: all of the file's tensor, of which `want` is a part. The gradient of a key's bias is zero where
+/// positions are learned, and noise beside those of queries and values in one tensor.
+double apart(const std::vector<double>& got, const std::vector<float>& want,
+             const std::vector<float>& tensor) {
   REQUIRE(got.size() == want.size());
   double largest = 0, difference = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
-    difference = std::max(difference, std::abs(got[i] - want[i]));
-  }
+  for (const float v : tensor) largest = std::max(largest, std::abs(static_cast<double>(v)));
+  for (size_t i = 0; i < want.size(); ++i) difference = std::max(difference, std::abs(got[i] - want[i]));
   REQUIRE(largest > 0);
   return difference / largest;
 }
@@ -93,7 +94,8 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
       logits.insert(logits.end(), next[0].begin(), next[0].end());
     }
   }
-  d.logits = apart(logits, g.read<float>("logits"));
+  const auto wanted = g.read<float>("logits");
+  d.logits = apart(logits, wanted, wanted);
   const auto losses = g.read<double>("loss");
   REQUIRE(losses.size() == kSteps);
   const int64_t modules = model.num_nextn_predict_layers;
@@ -131,8 +133,8 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
     for (int id = 0; id < store.count(); ++id) {
       const Tensor grad = store.grad(id);
       const std::vector<double> got(grad.ptr<T>(), grad.ptr<T>() + grad.elements());
-      const double difference =
-          apart(got, part_of(store.spec(id), g.read<float>("grad." + store.spec(id).name)));
+      const auto tensor = g.read<float>("grad." + store.spec(id).name);
+      const double difference = apart(got, part_of(store.spec(id), tensor), tensor);
       if (difference <= d.gradient) continue;
       d.gradient = difference;
       d.worst = store.spec(id).name;
@@ -150,6 +152,10 @@ const char* const kFixtures[] = {"llama",
                                  "llama_linear",
                                  "llama_yarn",
                                  "qwen3_yarn",
+                                 "gpt2_gelu",
+                                 "llama_bias",
+                                 "qwen3_bias",
+                                 "olmo2_bias",
                                  "mistral",
                                  "mistral_full",
                                  "qwen2",
@@ -215,7 +221,11 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   differs("gemma2", [](ModelConfig& m, Family&) { m.layer_types.clear(); });
   differs("gemma2", [](ModelConfig&, Family& f) { f.traits.scaled_embedding = false; });
   differs("gemma2", [](ModelConfig&, Family& f) { f.traits.norm_scales_by_one_more = false; });
-  differs("gemma2", [](ModelConfig&, Family& f) { f.traits.feed_forward = FeedForward::swiglu; });
+  differs("gemma2", [](ModelConfig& m, Family&) { m.hidden_act = Activation::silu; });
+  for (const char* exact : {"gpt2_gelu", "llama_bias"})
+    differs(exact, [](ModelConfig& m, Family&) { m.hidden_act = Activation::gelu_tanh; });
+  for (const char* biased : {"llama_bias", "qwen3_bias", "olmo2_bias"})
+    differs(biased, [](ModelConfig& m, Family&) { m.attention_bias = false; });
   differs("gemma3_text", [](ModelConfig& m, Family&) { m.rope_local_base_freq = m.rope_theta; });
   differs("gemma3_text", [](ModelConfig& m, Family&) { std::swap(m.rope_local_base_freq, m.rope_theta); });
   differs("gemma3_text", [](ModelConfig&, Family& f) { f.traits.norm_scales_by_one_more = false; });

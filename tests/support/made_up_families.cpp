@@ -22,6 +22,11 @@ const std::vector<Family>& made_up_families() {
     };
     add("layer norm", [](Family& f) { f.traits.norm = NormKind::layer; });
     add("learned positions", learned);
+    add("exact geglu", [](Family& f) { f.traits.feed_forward = FeedForward::geglu_erf; });
+    add("exact gelu", [&](Family& f) {
+      gelu(f);
+      f.traits.feed_forward = FeedForward::gelu_erf;
+    });
     add("biases of q, k and v", [](Family& f) { f.traits.qkv_bias = true; });
     add("bias of attention's output", [](Family& f) { f.traits.attention_output_bias = true; });
     add("fused q, k and v", [](Family& f) { f.names.fused_qkv = "qkv_proj"; });

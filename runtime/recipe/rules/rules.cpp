@@ -539,6 +539,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   check_dispatch(recipe, broken);
   graph_rules(recipe, broken);
   overlap_rules(recipe, broken);
+  feed_forward_rules(recipe, broken);
   attention_rules(recipe, broken);
   precision_rules(recipe, broken);
   fp8_rules(recipe, broken);

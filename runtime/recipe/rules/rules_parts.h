@@ -29,6 +29,7 @@ std::string overlap_text(const Recipe& resolved, bool beside);
 /// The same recipe without overlapped micro-batches and chunked matmuls. Overlapped pairs are priced against
 /// it.
 Recipe micro_batches_apart(Recipe resolved);
+void feed_forward_rules(const Recipe& recipe, const BrokenRule& broken);
 void attention_rules(const Recipe& recipe, const BrokenRule& broken);
 void fp8_rules(const Recipe& recipe, const BrokenRule& broken);
 void precision_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -70,6 +70,8 @@ struct Key {
 
   OnResume on_resume = OnResume::same;  ///< used for model.* keys
   bool on_load_any = false;             ///< model.* key: weights do not depend on its value
+  /// model.* key that is younger than checkpoints: what ltrain computed before, as in YAML; "": no meaning
+  std::function<std::string(const Family&)> before;
 
   /// Sets the value from a node. Returns "" or the error ("must be at least 1; ...").
   std::function<ValueError(const Key&, Recipe&, const Node&)> set;
@@ -104,6 +106,10 @@ struct Key {
   }
   Key& loads_with_any() {
     on_load_any = true;
+    return *this;
+  }
+  Key& was(std::function<std::string(const Family&)> f) {
+    before = std::move(f);
     return *this;
   }
   Key& alias(std::vector<std::string> names) {

@@ -235,6 +235,35 @@ void add_score_keys(std::vector<Key>& t) {
                           capped));
 }
 
+/// Adds the feed-forward's activation function and the biases of attention.
+void add_function_keys(std::vector<Key>& t) {
+  const auto own = [](const Family& f) { return activation_of(f.traits.feed_forward); };
+  Key act = choice<Activation>(
+      "model.hidden_act", LT_MEMBER(model.hidden_act),
+      {{"silu", Activation::silu}, {"gelu_pytorch_tanh", Activation::gelu_tanh}, {"gelu", Activation::gelu}},
+      {"relu", "relu2", "quick_gelu"},
+      "Activation function of feed-forward and experts. silu: x sigmoid(x). gelu: x times the normal "
+      "distribution's integral up to x, by erf. gelu_pytorch_tanh: its approximation by tanh.");
+  const auto set = act.set;
+  act.set = [set, own](const Key& k, Recipe& r, const Node& node) {
+    const ValueError wrong = set(k, r, node);
+    if (!r.model.hidden_act) r.model.hidden_act = own(*r.model.family);
+    return wrong;
+  };
+  act.say({{"swish", "silu"}, {"gelu_new", "gelu_pytorch_tanh"}})
+      .alias({"activation_function", "hidden_activation"})
+      .derived("gpt2, gemma2, gemma3_text: gelu_pytorch_tanh; others: silu",
+               [own](Recipe& r) { r.model.hidden_act = own(*r.model.family); })
+      .was([own](const Family& f) { return own(f) ? std::string(to_string(*own(f))) : ""; });
+  t.push_back(in_families(std::move(act),
+                          [](const Family& f) { return activation_of(f.traits.feed_forward).has_value(); }));
+  t.push_back(
+      in_families(truth("model.attention_bias", LT_MEMBER(model.attention_bias),
+                        "The projections of queries, keys, values and attention's output have biases.")
+                      .was([](const Family& f) { return f.attention_biases ? "false" : ""; }),
+                  [](const Family& f) { return f.attention_biases; }));
+}
+
 Key architecture() {
   std::vector<std::pair<std::string, const Family*>> built;
   std::string help;
@@ -344,6 +373,7 @@ void add_model_keys(std::vector<Key>& t) {
              "Share of each head's channels that rotate: the first head_dim times this, rounded down.")
           .above(0),
       [](const Family& f) { return f.partial_rotary; }));
+  add_function_keys(t);
   add_layer_keys(t);
   add_score_keys(t);
   add_rope_scaling_keys(t);

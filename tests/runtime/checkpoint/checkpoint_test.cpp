@@ -173,13 +173,23 @@ TEST_CASE("a checkpoint of another model is refused by key", "[checkpoint]") {
   auto stream = make_inline_stream("checkpoint");
   ResumeOptions options;
   options.folder = folder.path;
-  options.model = {{"hidden_size", "128"}, {"attn_pdrop", "0.5"}};
+  // The checkpoint has no hidden_act and no attention_bias, as those from before these keys.
+  options.model = {{"hidden_size", "128"},
+                   {"attn_pdrop", "0.5"},
+                   {"architecture", "llama"},
+                   {"hidden_act", "silu"},
+                   {"attention_bias", "false"}};
   std::vector<std::string> notes;
   CHECK_THAT(error_of([&] { CheckpointReader::open(options, *group, *stream, notes); }),
              Contains("is of another model: hidden_size is 64 in the checkpoint and 128 in the recipe; make "
                       "the recipe agree"));
   options.model[0].second = "64";
   CHECK(CheckpointReader::open(options, *group, *stream, notes));
+  options.model[3].second = "gelu";
+  options.model[4].second = "true";
+  CHECK_THAT(error_of([&] { CheckpointReader::open(options, *group, *stream, notes); }),
+             Contains("attention_bias is false in the checkpoint and true in the recipe") &&
+                 Contains("hidden_act is silu in the checkpoint and gelu in the recipe"));
 }
 
 TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") {

@@ -105,7 +105,7 @@ CheckpointInfo make_info(int64_t step) {
   info.seed = 1234;
   info.loss = 1.0 / static_cast<double>(step + 3);
   info.grad_norm = 0.1 * static_cast<double>(step);
-  info.model = {{"hidden_size", "64"}, {"attn_pdrop", "0.0"}};
+  info.model = {{"hidden_size", "64"}, {"attn_pdrop", "0.0"}, {"architecture", "llama"}};
   info.recipe = "name: \"\xc3\xa9\"\n";
   info.consumed_samples = step * 9;
   info.data = data::DataIdentity{};

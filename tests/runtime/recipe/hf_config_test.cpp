@@ -43,7 +43,7 @@ TEST_CASE("every key of transformers' config classes is in the tables, with its 
         REQUIRE(key);
         ++keys;
         if (key->use == HfUse::obeyed && !value.is_null())
-          CHECK(same(setting(*bare.recipe, key->path), value));
+          CHECK(same(setting(*bare.recipe, key->path), in_recipe(*key, value)));
         if (name == "rope_parameters")
           CHECK(same(setting(*bare.recipe, "model.rope_theta"),
                      (value.contains("full_attention") ? value["full_attention"] : value)["rope_theta"]));
@@ -88,7 +88,9 @@ TEST_CASE("null means what transformers' class makes of it, or is refused", "[re
       }
       // qwen3_moe, olmoe and llama before 4.48 have head_dim in their models alone, as the width over the
       // heads.
-      CHECK((agrees || key.name == "head_dim"));
+      // Its layers take null for no biases.
+      const bool no_biases = key.name == "attention_bias" && !with.recipe->model.attention_bias;
+      CHECK((agrees || key.name == "head_dim" || no_biases));
     }
   CHECK(derived >= 8);
   CHECK(refused >= 40);
@@ -119,6 +121,7 @@ TEST_CASE("a changed key changes the model, is refused, or is harmless", "[recip
                                     1024,
                                     "relu",
                                     "silu",
+                                    "gelu",
                                     "x",
                                     nullptr,
                                     json::array({0}),
@@ -509,11 +512,18 @@ TEST_CASE("a config.json that this build cannot compute is refused", "[recipe]")
     return std::string("(accepted)");
   };
   CHECK(refused(R"({"model_type": "llama", "hidden_size": 64})") == "(accepted)");  // negative control
-  CHECK(refused(R"({"model_type": "llama", "attention_bias": true})") ==
+  CHECK(refused(R"({"model_type": "llama", "mlp_bias": true})") ==
+        "F: mlp_bias = true (biases of the feed-forward): this build computes false only");
+  CHECK(refused(R"({"model_type": "mistral", "attention_bias": true})") ==
         "F: attention_bias = true (biases of attention's projections): this build computes false only");
   CHECK(refused(R"({"model_type": "gpt2", "activation_function": "relu"})") ==
-        "F: activation_function = \"relu\" (the feed-forward's activation): this build computes \"gelu_new\" "
-        "only");
+        "F: activation_function = \"relu\": is not in this build, which supports silu, gelu_pytorch_tanh, "
+        "gelu");
+  CHECK(refused(R"({"model_type": "gpt2", "activation_function": "silu"})") ==
+        "F: model.hidden_act = silu: gpt2 has a feed-forward without a gate, which this build computes with "
+        "gelu and gelu_pytorch_tanh; nearest valid value: gelu");
+  CHECK(refused(R"({"model_type": "gpt_oss", "hidden_act": "gelu"})") ==
+        "F: hidden_act = \"gelu\" (the feed-forward's activation): this build computes \"silu\" only");
   CHECK(refused(R"({"model_type": "qwen2_moe"})") ==
         "F: model_type = \"qwen2_moe\": is not in this build, which supports gpt2, llama, mistral, qwen2, "
         "qwen3, olmo2, smollm3, phi3, mixtral, qwen3_moe, olmoe, gemma2, gemma3_text, gpt_oss, deepseek_v2, "

@@ -144,4 +144,13 @@ bool file_exists(const std::string& path) {
   return ::stat(path.c_str(), &st) == 0;
 }
 
+std::string read_whole(const std::string& path, int64_t most_bytes) {
+  InputFile file(path);
+  if (file.size() > most_bytes)
+    fail(ExitCode::data, "{}: {} bytes, expected at most {}", path, file.size(), most_bytes);
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read(text.data(), 0, file.size());
+  return text;
+}
+
 }  // namespace ltrain::data

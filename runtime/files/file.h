@@ -56,5 +56,7 @@ class OutputFile {
 };
 
 bool file_exists(const std::string& path);
+/// Reads a whole file. Throws Error (data) if it has more than `most_bytes` bytes.
+std::string read_whole(const std::string& path, int64_t most_bytes);
 
 }  // namespace ltrain::data

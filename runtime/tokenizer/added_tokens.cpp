@@ -84,7 +84,7 @@ bool AddedTokenSearch::word_after(std::string_view text, size_t at) {
   return word_.next(text.substr(at, static_cast<size_t>(c.bytes)), 0, m);
 }
 
-void AddedTokenSearch::split(std::string_view text, std::vector<Part>& parts) {
+void AddedTokenSearch::split(std::string_view text, std::vector<Part>& parts, const Allowed& allowed) {
   parts.clear();
   size_t done = 0, end = 0, bytes = 0;
   for (size_t at = 0; at < text.size();) {
@@ -96,7 +96,7 @@ void AddedTokenSearch::split(std::string_view text, std::vector<Part>& parts) {
     const AddedToken& token = tokens_[found];
     size_t begin = at;
     at = end;  // the search continues here even if the match includes more text
-    if (split_special_tokens_ && token.special) continue;
+    if (token.special && (split_special_tokens_ || (allowed && !allowed(begin, end)))) continue;
     if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
     if (token.lstrip)
       while (begin > done) {
@@ -106,11 +106,11 @@ void AddedTokenSearch::split(std::string_view text, std::vector<Part>& parts) {
       }
     if (token.rstrip)
       while (end < text.size() && is_space(text, end, text.size(), bytes)) end += bytes;
-    if (done < begin) parts.push_back({done, begin, -1});
-    parts.push_back({begin, end, token.id});
+    if (done < begin) parts.push_back({done, begin, -1, false});
+    parts.push_back({begin, end, token.id, token.special});
     done = end;
   }
-  if (done < text.size()) parts.push_back({done, text.size(), -1});
+  if (done < text.size()) parts.push_back({done, text.size(), -1, false});
 }
 
 }  // namespace ltrain::data

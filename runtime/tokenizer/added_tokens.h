@@ -1,6 +1,7 @@
 // Search for tokens that are matched verbatim in the text before it is split or merged ("added_tokens").
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,9 +36,13 @@ class AddedTokenSearch {
   struct Part {
     size_t begin, end;  ///< bytes of the text
     int32_t id;         ///< -1: text
+    bool special;       ///< a special token
   };
-  /// Splits the text into parts, in order. Text parts are never empty.
-  void split(std::string_view text, std::vector<Part>& parts);
+  /// Says whether bytes [begin, end) of the text may be a special token.
+  using Allowed = std::function<bool(size_t begin, size_t end)>;
+  /// Splits the text into parts, in order. Text parts are never empty. Special tokens that `allowed` refuses
+  /// are text; empty: all are allowed.
+  void split(std::string_view text, std::vector<Part>& parts, const Allowed& allowed = {});
 
  private:
   struct Node {

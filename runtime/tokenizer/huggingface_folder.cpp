@@ -15,15 +15,7 @@ namespace {
 
 constexpr int64_t kMaxTokenizerBytes = int64_t{64} << 20;
 
-std::string read_whole(const std::string& path) {
-  InputFile file(path);
-  if (file.size() > kMaxTokenizerBytes)
-    fail(ExitCode::data, "{}: {} bytes; a file of a tokenizer has at most {}", path, file.size(),
-         kMaxTokenizerBytes);
-  std::string text(static_cast<size_t>(file.size()), '\0');
-  file.read(text.data(), 0, file.size());
-  return text;
-}
+std::string read_whole(const std::string& path) { return data::read_whole(path, kMaxTokenizerBytes); }
 
 /// bos_token or eos_token of a tokenizer_config.json; "": none. Its other keys are for other programs.
 std::string token_of(const nlohmann::json& config, const char* key, const std::string& path) {

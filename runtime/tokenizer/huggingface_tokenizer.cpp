@@ -20,6 +20,9 @@ bool has_inner_space(std::string_view text) {
 HuggingfaceTokenizer::HuggingfaceTokenizer(std::shared_ptr<const HuggingfaceTables> tables)
     : tables_(std::move(tables)), normalizer_(tables_->normalizer), pre_tokenizer_(tables_->pre_tokenizer) {
   by_words_ = normalizer_.by_words() && pre_tokenizer_.by_words();
+  specials_.resize(tables_->contents.size());
+  for (const AddedToken& token : tables_->added)
+    if (token.special) specials_[static_cast<size_t>(token.id)] = true;
   for (const bool special :
        {true, false})  // if two tokens are equal after normalization, the special one counts
     for (const AddedToken& token : tables_->added) {
@@ -61,6 +64,38 @@ void HuggingfaceTokenizer::encode(std::string_view text, std::vector<int32_t>& o
     else
       encode_part(text.substr(part.begin, part.end - part.begin), part.begin == 0, out);
   }
+}
+
+bool HuggingfaceTokenizer::encode_marked(std::string_view text, const AddedTokenSearch::Allowed& allowed,
+                                         std::vector<int32_t>& ids, std::vector<EncodedPart>& parts) {
+  if (!marked_) {
+    marked_ = std::make_unique<AddedTokenSearch>();
+    for (const bool special : {true, false})
+      for (const AddedToken& token : tables_->added)
+        if (token.special == special && !token.normalized) marked_->add(token, token.content);
+  }
+  // In normalized text bytes have other positions, so special tokens there must not occur in text from
+  // outside.
+  for (const AddedToken& token : tables_->added)
+    if (token.special && token.normalized)
+      for (size_t at = 0; (at = text.find(token.content, at)) != std::string_view::npos; ++at)
+        if (!allowed(at, at + token.content.size()))
+          fail(ExitCode::data,
+               "the text has the special token \"{}\", which this tokenizer finds in normalized text only",
+               token.content);
+  marked_->split(text, raw_parts_, allowed);
+  const bool split = split_special_tokens_;
+  set_split_special_tokens(false);
+  for (const auto& part : raw_parts_) {
+    const size_t from = ids.size();
+    if (part.id >= 0)
+      ids.push_back(part.id);
+    else
+      encode_part(text.substr(part.begin, part.end - part.begin), part.begin == 0, ids);
+    parts.push_back({part.begin, part.end, from, ids.size(), part.special});
+  }
+  set_split_special_tokens(split);
+  return true;
 }
 
 void HuggingfaceTokenizer::encode_part(std::string_view part, bool first, std::vector<int32_t>& out) {

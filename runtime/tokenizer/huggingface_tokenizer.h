@@ -60,6 +60,11 @@ class HuggingfaceTokenizer final : public Tokenizer {
   std::unique_ptr<Tokenizer> clone() const override;
   void set_split_special_tokens(bool split) override;
   void encode(std::string_view text, std::vector<int32_t>& out) override;
+  bool encode_marked(std::string_view text, const AddedTokenSearch::Allowed& allowed,
+                     std::vector<int32_t>& ids, std::vector<EncodedPart>& parts) override;
+  bool special(int32_t id) const override {
+    return id >= 0 && id < vocab_size() && specials_[static_cast<size_t>(id)];
+  }
   void decode(const int32_t* ids, int64_t count, std::string& out, bool begin) const override;
   int64_t text_bytes(int32_t id) const override;
   std::vector<int32_t> before_text() const override { return tables_->before; }
@@ -73,6 +78,8 @@ class HuggingfaceTokenizer final : public Tokenizer {
 
   std::shared_ptr<const HuggingfaceTables> tables_;
   AddedTokenSearch raw_, normalized_;
+  std::vector<bool> specials_;                // special ids
+  std::unique_ptr<AddedTokenSearch> marked_;  // raw_ for encode_marked(), with all special tokens
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   PieceCache cache_;

@@ -5,6 +5,7 @@
 // are added only by the caller.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +14,13 @@
 namespace ltrain::data {
 
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";  ///< decoded text of the end-of-text id
+
+/// A part of a text that encode_marked() encoded: an added token, or the text between added tokens.
+struct EncodedPart {
+  size_t begin = 0, end = 0;  ///< bytes of the text
+  size_t ids_begin = 0, ids_end = 0;
+  bool special = false;  ///< a special token
+};
 
 /// Not thread-safe, because it caches. Each thread needs a clone(), which shares the tables.
 class Tokenizer {
@@ -33,6 +41,15 @@ class Tokenizer {
   virtual void set_split_special_tokens(bool split) {}
 
   virtual void encode(std::string_view text, std::vector<int32_t>& out) = 0;  ///< appends to `out`
+  /// Encodes a text whose special tokens are found only in bytes [begin, end) for which `allowed` is true,
+  /// even if split_special_tokens is set. Appends ids and parts. Returns false for a tokenizer that finds no
+  /// special tokens.
+  virtual bool encode_marked(std::string_view text,
+                             const std::function<bool(size_t begin, size_t end)>& allowed,
+                             std::vector<int32_t>& ids, std::vector<EncodedPart>& parts) {
+    return false;
+  }
+  virtual bool special(int32_t id) const { return id >= 0 && (id == eot() || id == bos()); }
   /// Appends the text of the ids. Throws Error for an invalid id. `begin`: the ids are at the start of a
   /// text; else they continue one.
   virtual void decode(const int32_t* ids, int64_t count, std::string& out, bool begin = true) const = 0;

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <set>
 
 #include "base/error.h"
 #include "runtime/tokenizer/huggingface_tokenizer.h"

@@ -1,6 +1,7 @@
 // ltrain data build, ltrain data inspect.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -156,6 +157,20 @@ struct InspectCommand {
     return t;
   }
 
+  /// Text in which the tokens that count in the loss are green on a terminal, else between brackets.
+  static std::string marked_text(const data::Tokenizer& t, const std::vector<int32_t>& ids,
+                                 const std::vector<uint8_t>& counted) {
+    const bool colour = ::isatty(STDOUT_FILENO) != 0;
+    std::string out;
+    for (size_t i = 0, end = 0; i < ids.size(); i = end) {
+      while (end < ids.size() && counted[end] == counted[i]) ++end;
+      std::string part;
+      t.decode(ids.data() + i, static_cast<int64_t>(end - i), part, i == 0);
+      out += !counted[i] ? part : colour ? "\033[32m" + part + "\033[0m" : "⟦" + part + "⟧";
+    }
+    return out;
+  }
+
   void run() {
     const std::string index = dataset_prefix(prefix) + ".idx";
     if (std::filesystem::exists(prefix) && !file_exists(index))
@@ -174,6 +189,7 @@ struct InspectCommand {
 
     const int64_t shown = document >= 0 ? document : 0;
     std::vector<int32_t> ids;
+    std::vector<uint8_t> counted;
     std::string text;
     bool cut = false;
     const auto t = tokenizer_for(info);
@@ -182,8 +198,14 @@ struct InspectCommand {
       cut = document < 0 && r.count > show;
       ids.resize(cut ? show : r.count);
       data.read(r.first, static_cast<int64_t>(ids.size()), int64_t{1} << 31, ids.data());
-      if (t) text = t->decode(ids);
+      counted.resize(info.loss_mask ? ids.size() : 0);
+      if (info.loss_mask) data.read_mask(r.first, static_cast<int64_t>(ids.size()), counted.data());
+      if (t) text = json || counted.empty() ? t->decode(ids) : marked_text(*t, ids, counted);
     }
+    if (!json && info.loss_mask)
+      std::printf("loss mask: %lld of the %zu tokens shown of document %lld count\n",
+                  static_cast<long long>(std::count(counted.begin(), counted.end(), 1)), ids.size(),
+                  static_cast<long long>(shown));
     json ? print_json(info, max_token, lengths, shown, ids, t ? &text : nullptr, cut)
          : print(info, max_token, lengths, shown, ids, t ? &text : nullptr, cut);
   }
@@ -246,11 +268,13 @@ struct InspectCommand {
 
 /// --chat, --chat-template, --train-on, --pack.
 void add_chat_options(CLI::App& s, BuildCommand& c) {
-  s.add_flag("--chat", c.has_chat,
-             "Inputs are conversations (messages, ShareGPT, Alpaca, prompt and completion): makes PREFIX.mask, with "
-             "the tokens that count in the loss");
-  s.add_option("--chat-template", c.chat.chat_template,
-               "Chat template: a file, or the name of a built-in one; default: that of the tokenizer's folder");
+  s.add_flag(
+      "--chat", c.has_chat,
+      "Inputs are conversations (messages, ShareGPT, Alpaca, prompt and completion): makes PREFIX.mask, with "
+      "the tokens that count in the loss");
+  s.add_option(
+      "--chat-template", c.chat.chat_template,
+      "Chat template: a file, or the name of a built-in one; default: that of the tokenizer's folder");
   s.add_option_function<std::string>(
        "--train-on", [&c](const std::string& text) { c.train_on = *enum_value<TrainOn>(text); },
        "Messages that count in the loss: assistant (default), last_turn of the assistant, or all")

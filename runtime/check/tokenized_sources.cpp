@@ -71,7 +71,10 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
 chat::MaskOptions mask_options(TrainOn train_on) {
   chat::MaskOptions mask;
   mask.last_turn = train_on == TrainOn::last_turn;
-  if (train_on == TrainOn::all) mask.roles = {"system", "user", "assistant", "tool"};
+  if (train_on == TrainOn::all) {
+    mask.roles = {"system", "user", "assistant", "tool"};
+    mask.stop_token = false;  // not every role ends its turn with a special token
+  }
   return mask;
 }
 

@@ -142,7 +142,8 @@ void check_data(const Recipe& r) {
       const data::SourceInfo info = data::inspect_source(s.path);
       if (r.task == Task::sft && !info.loss_mask)
         fail(ExitCode::usage,
-             "{}task = sft: {} has no loss mask, so every token would count. Name the files of the conversations "
+             "{}task = sft: {} has no loss mask, so every token would count. Name the files of the "
+             "conversations "
              "themselves, or build them with ltrain data build --chat",
              place(r, "task"), printable(s.path));
       if (info.has_sidecar) {

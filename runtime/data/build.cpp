@@ -94,10 +94,10 @@ class Encoder {
     if (piece.kind == Piece::text || piece.kind == Piece::tokens)
       fail(ExitCode::data, "{}: expected records of conversations, got {}", path,
            piece.kind == Piece::text ? "text" : "token ids");
-    if (!piece.problem.empty())
-      return skip_record(where + ": " + piece.problem, options_.records, out.bad);
+    if (!piece.problem.empty()) return skip_record(where + ": " + piece.problem, options_.records, out.bad);
     try {
-      const auto row = chunk.text.substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
+      const auto row =
+          chunk.text.substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
       const chat::ChatTokens chat = (*chat_)(row, *tokenizer_, where);
       out.tokens.insert(out.tokens.end(), chat.ids.begin(), chat.ids.end());
       out.counted.insert(out.counted.end(), chat.trained.begin(), chat.trained.end());
@@ -269,10 +269,8 @@ BuildResult build_dataset(const BuildOptions& options) {
   run_ordered<Chunk, Encoded>(
       workers, [&] { return reader.next(); },
       [&] {
-        return [encoder = std::make_shared<Encoder>(options, result.inputs, *tokenizer,
-                                                    chat_template)](Chunk&& chunk) {
-          return (*encoder)(chunk);
-        };
+        return [encoder = std::make_shared<Encoder>(options, result.inputs, *tokenizer, chat_template)](
+                   Chunk&& chunk) { return (*encoder)(chunk); };
       },
       [&](Encoded&& encoded) {
         sink.put(encoded);

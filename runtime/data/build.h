@@ -24,7 +24,7 @@ struct BuildOptions {
   DocumentTokens tokens;
   int workers = 0;  ///< 0: one per core
   RecordOptions records;
-  std::optional<ChatBuild> chat;         ///< inputs are records of conversations
+  std::optional<ChatBuild> chat;  ///< inputs are records of conversations
   bool append_eot = true, prepend_bos = false;
   bool split_special_tokens = false;  ///< special tokens in text are text
   std::vector<double> split;          ///< shares of train, val and optionally test; empty: one dataset

@@ -35,7 +35,8 @@ std::string chat_identity(const ChatBuild& o, const std::string& tokenizer_path)
   return text;
 }
 
-std::shared_ptr<const chat::ChatTemplate> load_template(const ChatBuild& o, const std::string& tokenizer_path) {
+std::shared_ptr<const chat::ChatTemplate> load_template(const ChatBuild& o,
+                                                        const std::string& tokenizer_path) {
   const std::string folder = tokenizer_folder(tokenizer_path);
   if (o.chat_template.empty() && folder.empty()) return nullptr;
   return std::make_shared<chat::ChatTemplate>(chat::load_chat_template(o.chat_template, folder));
@@ -46,7 +47,8 @@ chat::ChatTokens ChatEncoder::operator()(const std::string& row, Tokenizer& toke
   const chat::ChatRow chat = chat::read_chat_row(chat::parse_row(row, where), options_.rows, where);
   if (!chat.plain && !template_)
     fail(ExitCode::usage,
-         "{}: a conversation needs a chat template, and the tokenizer has no folder with one: name a built-in one, "
+         "{}: a conversation needs a chat template, and the tokenizer has no folder with one: name a "
+         "built-in one, "
          "such as chatml, with --chat-template (in a recipe: data.chat_template)",
          where);
   chat::ChatTokens tokens =
@@ -54,7 +56,8 @@ chat::ChatTokens ChatEncoder::operator()(const std::string& row, Tokenizer& toke
                  : chat::tokenize_chat(tokenizer, *template_, chat, options_.mask, options_.date, where);
   if (options_.pack > 0 && static_cast<int64_t>(tokens.ids.size()) > options_.pack)
     fail(ExitCode::data,
-         "{}: a conversation of {} tokens; samples have {}: raise the sequence length, or leave such rows out with "
+         "{}: a conversation of {} tokens; samples have {}: raise the sequence length, or leave such rows "
+         "out with "
          "on_bad_record: skip",
          where, tokens.ids.size(), options_.pack);
   return tokens;

@@ -75,8 +75,7 @@ InputForm json_or_text(const records::Source& source, bool given, const RecordOp
          options.whole   ? "--chat"
          : options.field ? "--field " + printable(*options.field, 60)
                          : "--input-format json",
-         sniff.why,
-         given ? "" : " with --exclude");
+         sniff.why, given ? "" : " with --exclude");
   }
   if (sniff.form == RecordForm::none) {
     if (given && named_json)

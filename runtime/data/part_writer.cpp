@@ -6,12 +6,14 @@
 namespace ltrain::data {
 namespace {
 
-constexpr int64_t kWindowTokens = int64_t{8} << 20;  // bounds the memory of the documents that are packed together
+constexpr int64_t kWindowTokens = int64_t{8}
+                                  << 20;  // bounds the memory of the documents that are packed together
 
 }  // namespace
 
 PartWriter::PartWriter(const std::string& prefix, const BuildOptions& o, const Tokenizer& tokenizer)
-    : writer_(prefix, tokenizer, o.append_eot && !o.chat, o.force, o.prepend_bos && !o.chat, o.split_special_tokens),
+    : writer_(prefix, tokenizer, o.append_eot && !o.chat, o.force, o.prepend_bos && !o.chat,
+              o.split_special_tokens),
       length_(o.chat ? o.chat->pack : 0),
       padding_(std::max(tokenizer.eot(), 0)),
       packer_(std::max<int64_t>(length_, 1)) {

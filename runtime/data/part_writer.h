@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/build.h"
 #include "runtime/data/dataset_writer.h"
 #include "runtime/data/packer.h"
-#include "runtime/data/build.h"
 
 namespace ltrain::data {
 

@@ -285,14 +285,16 @@ void add_data_keys(std::vector<Key>& t) {
   t.push_back(integer("data.workers", LT_MEMBER(data.workers), "Threads that tokenise. 0: one per core.")
                   .between(0, 256)
                   .changes(Effect::speed));
-  t.push_back(text("data.chat_template", LT_MEMBER(data.chat_template),
-                   "Chat template: a file, or the name of a built-in one: chatml, llama3, gemma, mistral, phi. null: "
-                   "that of the tokenizer's folder.")
-                  .when("task: sft", false, [](const Recipe& r) { return r.task == Task::sft; }));
-  t.push_back(choice("data.train_on", LT_MEMBER(data.train_on), {},
-                     "Messages that count in the loss. assistant: all of the assistant's. last_turn: its last one. "
-                     "all: every message.")
-                  .when("task: sft", false, [](const Recipe& r) { return r.task == Task::sft; }));
+  t.push_back(
+      text("data.chat_template", LT_MEMBER(data.chat_template),
+           "Chat template: a file, or the name of a built-in one: chatml, llama3, gemma, mistral, phi. null: "
+           "that of the tokenizer's folder.")
+          .when("task: sft", false, [](const Recipe& r) { return r.task == Task::sft; }));
+  t.push_back(
+      choice("data.train_on", LT_MEMBER(data.train_on), {},
+             "Messages that count in the loss. assistant: all of the assistant's. last_turn: its last one. "
+             "all: every message.")
+          .when("task: sft", false, [](const Recipe& r) { return r.task == Task::sft; }));
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Sequence length in tokens.")
                   .between(1, kMaxIds)
                   .alias({"sequence_length", "max_seq_length"}));

@@ -1,0 +1,113 @@
+// Supervised fine-tuning: `task: sft` on conversations, through the real program.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+void write_chats(const TempRun& t) {
+  // The byte tokenizer has one special token, which ends a turn here.
+  std::ofstream(t.folder() + "/chat.jinja")
+      << "{% for m in messages %}{% if m.role == 'assistant' %}A: {% generation %}{{ m.content + '<|endoftext|>' }}"
+         "{% endgeneration %}{% else %}{{ m.role + ': ' + m.content }}{% endif %}\n{% endfor %}";
+  std::ofstream chats(t.folder() + "/chats.jsonl");
+  for (int i = 0; i < 160; ++i) {
+    nlohmann::json messages = nlohmann::json::array();
+    for (int turn = 0; turn <= i % 3; ++turn) {
+      const int n = (i * 7 + turn * 3) % 20;
+      messages.push_back({{"role", "user"}, {"content", "What follows " + std::to_string(n) + "?"}});
+      messages.push_back({{"role", "assistant"}, {"content", std::to_string(n + 1)}});
+    }
+    chats << nlohmann::json{{"messages", messages}}.dump() << "\n";
+  }
+}
+
+const std::string kSft =
+    "run tiny.yaml task=sft 'data.train=[{path: chats.jsonl}]' data.eval=[] train.eval_interval=0 data.cache=cache "
+    "data.chat_template=chat.jinja data.seq_length=256 model.max_position_embeddings=256 checkpoint.save_interval=0 "
+    "precision=fp64 train.train_steps=4 ";
+
+std::vector<double> losses(const TempRun& t, const std::string& run) {
+  std::vector<double> all;
+  for (const std::string& row : t.metric("lm_loss", run)) all.push_back(std::stod(row.substr(row.find(':') + 1)));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("sft: the loss does not depend on micro-batch, accumulation or layout") {
+  TempRun t;
+  write_chats(t);
+  const Outcome one = t.sh(kSft + "output_dir=one parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  const std::vector<double> expected = losses(t, "one");
+  REQUIRE(expected.size() == 4);
+  int run = 0;
+  for (const char* layout :
+       {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=1", "parallel.data=2 train.micro_batch_size=1",
+        "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=4",
+        "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2", "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
+        "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
+    const std::string name = "layout" + std::to_string(run++);
+    const Outcome o = t.sh(kSft + "output_dir=" + name + " " + layout);
+    INFO(layout << "\n" << o.text);
+    REQUIRE(o.code == 0);
+    const std::vector<double> got = losses(t, name);
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
+  }
+}
+
+TEST_CASE("sft: only the assistant's tokens count, and what a user writes never does") {
+  TempRun t;
+  write_chats(t);
+  const Outcome built = t.sh(
+      "data build --chat --chat-template chat.jinja --pack 256 --input chats.jsonl --output chats --tokenizer byte");
+  INFO(built.text);
+  REQUIRE(built.code == 0);
+  CHECK_THAT(built.text, Contains("160 conversations") && Contains("tokens count in the loss, packed into"));
+  const Outcome shown = t.sh("data inspect chats --document 0");
+  INFO(shown.text);
+  CHECK_THAT(shown.text, Contains("loss mask"));
+  // The same folder of token files gives the losses of the run that makes them.
+  REQUIRE(t.sh(kSft + "output_dir=own").code == 0);
+  REQUIRE(t.sh(kSft + "'data.train=[chats]' output_dir=built").code == 0);
+  CHECK(t.metric("lm_loss", "built") == t.metric("lm_loss", "own"));
+  // All messages: another loss. The last turn: fewer tokens.
+  REQUIRE(t.sh(kSft + "data.train_on=all output_dir=all").code == 0);
+  CHECK(t.metric("lm_loss", "all") != t.metric("lm_loss", "own"));
+  const Outcome wrong = t.sh(kSft + "'data.train=[chats]' data.seq_length=128 output_dir=w");
+  CHECK(wrong.code == 65);
+  CHECK_THAT(wrong.text, Contains("packed into samples of 256 tokens"));
+  const Outcome plain = t.sh(kSft + "'data.train=[text-train]' output_dir=w");
+  CHECK(plain.code == 64);
+  CHECK_THAT(plain.text, Contains("text-train has no loss mask"));
+}
+
+TEST_CASE("sft: rows that cannot be trained on stop the run with file, line and rule, or are left out") {
+  TempRun t;
+  write_chats(t);
+  for (const char* row : {R"({"messages": [{"role": "user", "content": "alone"}]})",
+                          R"({"messages": [{"role": "robot", "content": "x"}]})", R"({"messages": 5})"}) {
+    REQUIRE(t.shell("head -n 20 chats.jsonl > bad.jsonl").code == 0);
+    std::ofstream(t.folder() + "/bad.jsonl", std::ios::app) << row << "\n";
+    const std::string run = kSft + "'data.train=[{path: bad.jsonl}]' output_dir=bad ";
+    const Outcome stopped = t.sh(run);
+    INFO(stopped.text);
+    CHECK(stopped.code == 65);
+    CHECK_THAT(stopped.text, Contains("bad.jsonl:21: "));
+    const Outcome skipped = t.sh(run + "data.on_bad_record=skip data.cache=skip train.train_steps=1");
+    INFO(skipped.text);
+    CHECK(skipped.code == 0);
+    CHECK_THAT(skipped.text, Contains("1 bad records left out"));
+  }
+  const Outcome none = t.sh(kSft + "data.chat_template=chatlm output_dir=bad");
+  INFO(none.text);
+  CHECK(none.code == 64);
+  CHECK_THAT(none.text, Contains("chatml"));
+}

@@ -88,8 +88,9 @@ class Messages {
  private:
   /// Reads the message at offset_ and goes behind it; nullopt at the end of the stream.
   std::optional<Message> read_message() {
-    const int64_t left = file_.size() - offset_;
-    if (left == 0) return std::nullopt;
+    if (offset_ < 0 || offset_ > file_.size())
+      damaged("the footer points to byte {}, and the file has {}", offset_, file_.size());
+    if (offset_ == file_.size()) return std::nullopt;
     int64_t at = offset_;
     auto bytes = read_at<int32_t>(file_, at);
     at += 4;
@@ -213,7 +214,7 @@ class ArrowSource final : public RecordSource {
     try {
       return action();
     } catch (const Damage& damage) {
-      if (!messages_) fail(ExitCode::data, "{}: {}", name_, damage.what());
+      if (batch_ < 0) fail(ExitCode::data, "{}: {}", name_, damage.what());
       fail(ExitCode::data, "{}: {}: {}", name_, position(), damage.what());
     }
   }

@@ -203,12 +203,12 @@ void ColumnReader::read_data_v2(const PageHeader& page, Bytes body) {
   const int64_t size = page.bytes - levels;
   Bytes bytes = body.subspan(rep + def);
   take_memory(page_memory_, std::max(page_memory_, size));
+  // pyarrow before 3.0 compressed values and said that they are not.
+  const bool compressed = page.is_compressed || static_cast<int64_t>(bytes.size()) != size;
   if (size == 0)
     bytes = {};
-  else if (page.is_compressed)
+  else if (compressed)
     bytes = decompress_to(page_, codec_, bytes, size, where());
-  else if (static_cast<int64_t>(bytes.size()) != size)
-    damaged("values have {} bytes, expected {}", bytes.size(), size);
   start_values(page, bytes);
 }
 

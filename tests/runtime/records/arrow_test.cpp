@@ -1,6 +1,8 @@
 // Arrow IPC files. The oracle is pyarrow: tests/golden/records, by scripts/golden/make-records-golden.py.
 #include "runtime/records/arrow.h"
 
+#include <cstring>
+
 #include "tests/runtime/records/support.h"
 
 using namespace ltrain;
@@ -101,6 +103,21 @@ TEST_CASE("an offset of Arrow text that goes back is an error with record batch 
   bytes[at + 8] = 0;
   CHECK(refused(bytes, field("text")) == "65: x.arrow: record batch 0, row 1: a value goes from 1 to 0");
   CHECK(refused(bytes, field("tokens")).empty());
+}
+
+TEST_CASE("a position in an Arrow footer that is outside the file is an error") {
+  std::string bytes = read_file(kFolder + "file-lz4.arrow");
+  int32_t schema = 0;
+  std::memcpy(&schema, bytes.data() + 12, 4);  // behind ARROW1 and a marker
+  const int64_t first = 16 + schema;
+  for (const int64_t to : {INT64_MIN, int64_t{-1}, int64_t{1} << 40}) {
+    std::string damaged = bytes;
+    const size_t at = bytes.rfind(std::string(reinterpret_cast<const char*>(&first), 8));
+    REQUIRE(at > bytes.size() / 2);
+    std::memcpy(damaged.data() + at, &to, 8);
+    CHECK(refused(damaged) ==
+          fmt::format("65: x.arrow: the footer points to byte {}, and the file has {}", to, bytes.size()));
+  }
 }
 
 TEST_CASE("damaged Arrow files end in an error or in records, never in a crash") {

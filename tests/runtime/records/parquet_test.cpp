@@ -134,6 +134,19 @@ TEST_CASE("a changed byte in a Parquet page with a checksum is found, and names 
   CHECK(refused(bytes, field("tokens")).empty());
 }
 
+TEST_CASE("a Parquet page of version 2 that is said to be uncompressed is read, as old pyarrow wrote it") {
+  std::string bytes = golden("v2-split-gzip");
+  // 3 bytes of definition levels, 0 of repetition levels, compressed, statistics.
+  const size_t at = bytes.find(std::string("\x15\x06\x15\x00\x11\x1c", 6));
+  REQUIRE(at != std::string::npos);
+  bytes[at + 4] = 0x12;  // false
+  MemoryFile file;
+  const auto records = read_all(*open_parquet(file.with(bytes), "x.parquet", field("text")));
+  const auto good = read_all(*open_golden("v2-split-gzip.parquet", field("text")));
+  REQUIRE(records.size() == good.size());
+  for (size_t i = 0; i < good.size(); ++i) CHECK(records[i].text == good[i].text);
+}
+
 TEST_CASE("a Parquet schema names lists of two and three levels, and lists without an annotation") {
   using parquet::Logical;
   using enum parquet::Repetition;

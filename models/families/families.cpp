@@ -57,6 +57,8 @@ const Family& checked(const Family& f) {
           f.names.attention_output_norm.empty() == f.names.feed_forward_output_norm.empty(),
       "{}: expected names for norms after sublayers exactly with NormPlacement::both, got \"{}\" and \"{}\"",
       f.name, f.names.attention_output_norm, f.names.feed_forward_output_norm);
+  LT_CHECK(!f.clips_qkv || t.query_key_norm != QueryKeyNorm::none,
+           "{}: expected norms of queries and keys with clips_qkv, got none", f.name);
   LT_CHECK(f.soft_caps || (!f.defaults.attn_logit_softcapping && !f.defaults.final_logit_softcapping),
            "{}: expected soft_caps with defaults for soft-caps, got false", f.name);
   LT_CHECK((f.windows == WindowLayers::but_every_nth) == (f.defaults.full_attention_interval > 0),

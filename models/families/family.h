@@ -115,6 +115,7 @@ struct Family {
   bool partial_rotary = false;       ///< only some of each head's channels may rotate
   std::vector<RopeType> rope_types;  ///< accepted by transformers' class; empty: all
   bool attention_biases = false;     ///< a model may have biases of queries, keys, values and output
+  bool clips_qkv = false;            ///< queries, keys and values may be clamped, after their norms
   bool soft_caps = false;            ///< soft-caps, and a scale of the scores other than 1 / sqrt(head_dim)
   Experts experts = Experts::never;
   FamilyDefaults defaults;

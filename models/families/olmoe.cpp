@@ -9,6 +9,8 @@ std::vector<HfKey> olmoe_keys() {
                                           {64, 8, "num_experts", "num_local_experts", 0.01});
   rows.push_back(hf_obeyed("norm_topk_prob", "moe.router.norm_topk_prob", false));
   allow_attention_bias(rows);
+  for (HfKey& key : rows)
+    if (key.name == "clip_qkv") key = hf_number_or_null("clip_qkv", "clip_qkv", nullptr);
   return rows;
 }
 
@@ -24,7 +26,7 @@ Family olmoe_family() {
   f.defaults.num_experts = 64;
   f.defaults.top_k = 8;
   f.defaults.norm_topk_prob = false;
-  f.attention_biases = true;
+  f.attention_biases = f.clips_qkv = true;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(olmoe_keys());
   return f;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_sinks.h"
+#include "kernels/attention/clip_qkv.h"
 #include "kernels/attention/rope.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -38,6 +39,9 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   window_ = c.window(layer);
   scale_ = c.attention_scale();
   soft_cap_ = c.attn_logit_softcapping.value_or(0);
+  clip_ = c.clip_qkv.value_or(0);
+  LT_CHECK(clip_ == 0 || t.query_key_norm != QueryKeyNorm::none,
+           "{}: expected norms of queries and keys where these are clamped, got none", place_);
   latent_ = t.latent_attention;
   interleaved_ = t.interleaved_rotation;
   value_dim_ = c.value_dim();
@@ -99,6 +103,7 @@ void AttentionLayer::recompute(Step& step, const MicroBatch& batch, Tensor x, Te
     saved.qkv = step.activation("qkv", {mb.rows(), shape(mb).qkv_width()});
     project(step, saved.qkv, x, saved);
     norm(step, saved.qkv, saved);
+    if (clip_ > 0) clip_qkv_forward(step.compute, saved.qkv, clip_);
     rotate(step, mb, saved.qkv, rope_table, false);
   }
   if (saved.out.defined()) return;
@@ -162,7 +167,7 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
     grads = {sinks(step), to.tensor, to.accumulate};
   }
   if (step.groups.context.size() > 1) {
-    context_attention_backward(step, mb, shape(mb), drop, grads, dqkv, dout, saved);
+    context_attention_backward(step, mb, shape(mb), drop, grads, dqkv, dout, saved, clip_);
   } else {
     if (sinks_ >= 0)
       attention_sinks_backward(step.compute, grads.gradient, dout, saved.out, saved.lse, grads.value, 0,
@@ -171,10 +176,13 @@ void AttentionLayer::backward(Step& step, const MicroBatch& batch, Tensor dx, Te
     attention_backward(step.compute, dqkv, dout, saved.qkv, saved.out, saved.lse, shape(mb), drop,
                        mb.documents, workspace);
     step.release(workspace.memory);
+    if (clip_ > 0)
+      clip_values_backward(step.compute, dqkv, saved.qkv, (heads_ + kv_heads_) * head_dim_, clip_);
   }
   if (sinks_ >= 0) step.params.grad_ready(sinks_);
   for (Tensor* t : {&dout, &saved.qkv, &saved.out, &saved.lse, &saved.exchanged_out}) step.release(*t);
   rotate(step, mb, dqkv, rope_table, true);
+  clip_heads(step, dqkv, saved);
   norm_backward(step, dqkv, saved);
   project_backward(step, dx, dqkv, x, saved, ahead);
   step.release(dqkv);

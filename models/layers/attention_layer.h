@@ -53,6 +53,8 @@ class AttentionLayer {
                      const std::string& prefix);
   /// Undefined without sinks.
   Tensor sinks(const Step& step) const { return sinks_ < 0 ? Tensor() : step.params.value(sinks_); }
+  /// Gradients of queries and keys become 0 where these were clamped.
+  void clip_heads(Step& step, Tensor dqkv, const Saved& saved) const;
   HeadNorm queries() const;
   HeadNorm keys() const;
   Linear qkv_, out_;
@@ -67,6 +69,7 @@ class AttentionLayer {
   bool rope_ = false;
   int64_t window_ = 0;  // AttentionShape values, also the next two
   double scale_ = 0, soft_cap_ = 0;
+  double clip_ = 0;  // 0: none
   int64_t layer_ = 0;
   QueryKeyNorm norm_kind_ = QueryKeyNorm::none;
   bool norm_cut_ = false;  // tensor ranks share the columns of the norm

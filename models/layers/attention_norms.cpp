@@ -1,5 +1,6 @@
 // Norms of queries and keys before their rotation: of each head, or of the full projection, with columns
 // sharded over tensor ranks.
+#include "kernels/attention/clip_qkv.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/norm/norm_cut.h"
 #include "models/layers/attention_layer.h"
@@ -121,6 +122,14 @@ void AttentionLayer::cut_norm_backward(Step& step, Tensor dqkv, const HeadNorm& 
   step.release(b.dots);
   step.release(dy);
   step.release(dx);
+}
+
+void AttentionLayer::clip_heads(Step& step, Tensor dqkv, const Saved& saved) const {
+  if (clip_ == 0) return;
+  clip_heads_backward(step.compute, dqkv, saved.query, saved.query_rstd, step.params.value(query_norm_),
+                      queries(), clip_);
+  clip_heads_backward(step.compute, dqkv, saved.key, saved.key_rstd, step.params.value(key_norm_), keys(),
+                      clip_);
 }
 
 void AttentionLayer::norm_backward(Step& step, Tensor dqkv, Saved& saved) const {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/attention/attention_sinks.h"
+#include "kernels/attention/clip_qkv.h"
 #include "kernels/attention/merge_attention.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -64,7 +65,8 @@ class Attention {
     if (exchanges) to_sequence(saved.out, out, {{0, whole_.out_width()}});
   }
 
-  void backward(const AttentionSinks& sinks, Tensor dqkv, Tensor dout, const AttentionSaved& saved) {
+  void backward(const AttentionSinks& sinks, Tensor dqkv, Tensor dout, const AttentionSaved& saved,
+                double clip) {
     const bool exchanges = cut_.exchange() > 1;
     Tensor out = saved.out, grad = dqkv;
     if (exchanges) {
@@ -87,6 +89,7 @@ class Attention {
                          workspace);
       step_.release(workspace.memory);
     }
+    if (clip > 0) clip_values_backward(compute_, grad, saved.qkv, q_width() + mine_.k_width(), clip);
     if (!exchanges) return;
     step_.release(dout);
     to_sequence(dqkv, grad, qkv_runs());
@@ -334,8 +337,8 @@ void context_attention_forward(Step& step, const MicroBatch& mb, const Attention
 
 void context_attention_backward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
                                 const Dropout& drop, const AttentionSinks& sinks, Tensor dqkv, Tensor dout,
-                                const AttentionSaved& saved) {
-  Attention(step, mb, shape, drop).backward(sinks, dqkv, dout, saved);
+                                const AttentionSaved& saved, double clip) {
+  Attention(step, mb, shape, drop).backward(sinks, dqkv, dout, saved, clip);
 }
 
 }  // namespace ltrain

@@ -24,9 +24,10 @@ struct AttentionSinks {
 void context_attention_forward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
                                const Dropout& drop, Tensor sinks, AttentionSaved& saved);
 
-/// dqkv: (batch * rows, qkv_width), fully overwritten. dout: shape of saved.out.
+/// dqkv: (batch * rows, qkv_width), fully overwritten. dout: shape of saved.out. `clip`: limit at which
+/// values were clamped, where their gradient is 0 (clip_values_backward); 0: none.
 void context_attention_backward(Step& step, const MicroBatch& mb, const AttentionShape& shape,
                                 const Dropout& drop, const AttentionSinks& sinks, Tensor dqkv, Tensor dout,
-                                const AttentionSaved& saved);
+                                const AttentionSaved& saved, double clip = 0);
 
 }  // namespace ltrain

@@ -128,6 +128,8 @@ struct ModelConfig {
   double norm_eps = 1e-5;                ///< rms_norm_eps or layer_norm_epsilon
   std::optional<Activation> hidden_act;  ///< activation function; none: the family's
   bool attention_bias = false;           ///< biases of attention's projections, besides the family's
+  /// limit of the absolute values of queries, keys and values, before their rotation
+  std::optional<double> clip_qkv;
   bool tie_word_embeddings = false;
   MoeConfig moe;
   int64_t num_nextn_predict_layers = 0;  ///< modules behind the last layer, each predicting one more token

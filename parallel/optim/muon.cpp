@@ -4,9 +4,11 @@
 // The iteration needs the full matrix. Ranks that share a bucket gather its momentum, and each works on some
 // of its matrices, with zeros for the others; the sum is the full bucket again. A matrix that the tensor axis
 // shards stays sharded. With sharded rows, X^T X is a sum over the parts, and X (X^T X) needs only that sum.
-// With sharded columns, X X^T is.
+// With sharded columns, X X^T is. A stack of matrices (experts) is processed matrix by matrix. Ranks that
+// shard the stack have full matrices of their own.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -32,12 +34,12 @@ class MuonUpdate final : public TensorUpdate {
     m.momentum = c_.settings().muon_momentum;
     m.nesterov = true;
     m.grad_scale = c_.step().grad_scale;
-    std::vector<double> load(static_cast<size_t>(c_.groups().shard.size()));  // equal on all ranks
+    for (auto& [group, work] : load_) std::fill(work.begin(), work.end(), 0.0);
     for (int b : c_.buckets(UpdateRule::muon)) {
       const Elements e = c_.stored(b);
       momentum_update(c_.compute(), e.master, e.states[0], e.grad, {}, false, m);
       const Tensor whole = c_.gather_grads(b);
-      share(b, whole, load);
+      share(b, whole);
       c_.sum_grads(b, whole);
     }
     move_along(c_, UpdateRule::muon, [&](const ParameterPart& p) {
@@ -52,29 +54,49 @@ class MuonUpdate final : public TensorUpdate {
   }
 
  private:
-  /// Orthogonalizes this rank's matrices of a bucket, and zeroes those of other ranks. `load`: work of each
-  /// rank so far; a matrix goes to the rank with the least.
-  void share(int bucket, const Tensor& whole, std::vector<double>& load) {
+  /// Placement of a parameter's matrix on an axis. Ranks that shard a stack have different full matrices, so
+  /// their results do not depend on each other.
+  static Placement matrix_placement(const ParameterSpec& spec, Axis a) {
+    const int stacked = spec.shape.rank - 2;
+    for (int dim = 0; dim < spec.shape.rank; ++dim)
+      if (spec.place[a] == Placement::S(dim))
+        return dim < stacked ? Placement::R() : Placement::S(dim - stacked);
+    return spec.place[a];
+  }
+
+  /// Orthogonalizes this rank's matrices of a bucket, and zeroes those of other ranks. A matrix goes to the
+  /// rank with the least work so far, which all ranks compute alike.
+  void share(int bucket, const Tensor& whole) {
+    const Group& group = c_.group(bucket);
+    std::vector<double>& load = load_[&group];
+    load.resize(static_cast<size_t>(group.size()));
     for (const BucketMember& member : c_.members(bucket)) {
       const ParameterSpec& spec = member.spec;
-      const auto owner = std::min_element(load.begin(), load.end());
-      *owner += static_cast<double>(spec.shape.elements()) *
-                static_cast<double>(std::min(spec.shape[0], spec.shape[1]));
-      const Tensor x = place_apart(c_.compute(), whole.flat(member.offset, spec.shape), spec.name);
-      if (owner - load.begin() != c_.groups().shard.rank()) {
-        fill_zero(c_.compute(), x);
-        continue;
+      const Shape one{spec.shape[spec.shape.rank - 2], spec.shape[spec.shape.rank - 1]};
+      for (int64_t at = 0; at < spec.shape.elements(); at += one.elements()) {
+        const auto owner = std::min_element(load.begin(), load.end());
+        *owner += static_cast<double>(one.elements()) * static_cast<double>(std::min(one[0], one[1]));
+        const Tensor x = place_apart(c_.compute(), whole.flat(member.offset + at, one), spec.name);
+        if (owner - load.begin() != group.rank()) {
+          fill_zero(c_.compute(), x);
+          continue;
+        }
+        if (c_.compute().meta())
+          for (int i = 0; i < kAxisCount; ++i) {
+            const Axis a = static_cast<Axis>(i);
+            const bool of_tensor =
+                std::find(std::begin(kTensorAxes), std::end(kTensorAxes), a) != std::end(kTensorAxes);
+            if (c_.groups().size(a) > 1 && (of_tensor || !(spec.place[a] == Placement::R())))
+              place_set(c_.compute(), x, a, matrix_placement(spec, a));
+          }
+        orthogonalize(spec, x);
       }
-      if (c_.compute().meta())
-        for (Axis a : kTensorAxes)
-          if (c_.groups().size(a) > 1) place_set(c_.compute(), x, a, spec.place[a]);
-      orthogonalize(spec, x);
     }
   }
 
   void orthogonalize(const ParameterSpec& spec, Tensor x) {
     Stream& s = c_.compute();
-    const Placement lies = spec.place[Axis::tensor];
+    const Placement lies = matrix_placement(spec, Axis::tensor);
     const Group& t = c_.groups().tensor;
     const int copies = c_.groups().copies.size();
     const bool cut = t.size() > 1 && !(lies == Placement::R());
@@ -117,6 +139,8 @@ class MuonUpdate final : public TensorUpdate {
 
   UpdateContext& c_;
   Tensor length_;  // (1) f64, for the current matrix
+  std::map<const Group*, std::vector<double>>
+      load_;  // work of each rank that shares a bucket, in this update
 };
 
 class Muon final : public Optimizer {
@@ -128,7 +152,9 @@ class Muon final : public Optimizer {
   std::string_view moves_zeros(const OptimizerHyperparameters&) const override {
     return "muon's direction is of the whole matrix and moves what is zero";
   }
-  bool takes(const RuleTarget& t, bool named) const override { return t.matrix && (!t.embedding || named); }
+  bool takes(const RuleTarget& t, bool named) const override {
+    return t.stack || (t.matrix && (!t.embedding || named));
+  }
   void adjust(ParameterRule& r, const RuleTarget&, const OptimizerSettings& o) const override {
     r.lr_scale *= o.muon_lr_scale;
   }

@@ -16,6 +16,7 @@ struct RuleTarget {
   bool embedding = false;  ///< token or position table, or the projection to the vocabulary
   bool decay = true;       ///< weight decay applies unless a group says otherwise
   bool router = false;     ///< router of an MoE model
+  bool stack = false;      ///< stack of matrices, which are its last two dims: experts
 };
 
 /// A parameter's rule. A parameter that its optimizer does not take (Optimizer::takes) has AdamW.

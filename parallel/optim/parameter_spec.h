@@ -21,8 +21,9 @@ struct ParameterSpec {
   /// This rank's part of the named tensor: a box. Its elements are the first ones of `shape`; the rest is
   /// padding that stays zero. Undefined: the full tensor.
   Slice slice = {};
-  /// Matrix that Muon orthogonalizes, before tensor-parallel sharding. Undefined: the named tensor; set if
-  /// that holds several matrices one after the other (gpt2's q, k and v).
+  /// Matrix that Muon orthogonalizes, before tensor-parallel sharding. Undefined: the named tensor, or the
+  /// last two dims of a stack. Set if the tensor holds several matrices one after the other (gpt2's q, k and
+  /// v).
   Shape matrix = {};
   /// Placement on the tensor-parallel axes (kTensorAxes) and, for an expert, on the axes over which experts
   /// are sharded: sharded, S(dim), or the full tensor on every rank of the axis, R.
@@ -34,6 +35,7 @@ struct ParameterSpec {
   /// the first and the last stage have a copy each: gradients are summed over both
   bool tied_stages = false;
 
+  bool is_stack() const { return slice.global.rank > 2 && !vectors; }
   bool is_matrix() const { return slice.global.rank == 2 && !vectors; }
 };
 

@@ -8,7 +8,7 @@ namespace ltrain {
 namespace {
 
 RuleTarget target_of(const ParameterSpec& s) {
-  return {s.name, s.is_matrix(), s.embedding, s.decay, s.router};
+  return {s.name, s.is_matrix(), s.embedding, s.decay, s.router, s.is_stack()};
 }
 
 }  // namespace
@@ -22,6 +22,8 @@ int ParameterLayout::add(std::vector<ParameterSpec> unit, int segment) {
   for (ParameterSpec& spec : unit) {
     if (spec.slice.global.rank == 0) spec.slice = Slice::whole(spec.shape);
     if (spec.matrix.rank == 0) spec.matrix = spec.slice.global;
+    if (spec.matrix.rank > 2)
+      spec.matrix = {spec.matrix[spec.matrix.rank - 2], spec.matrix[spec.matrix.rank - 1]};
     for (const Parameter& p : parameters_)
       LT_CHECK(p.spec.name != spec.name || common_elements(p.spec.slice, spec.slice) == 0,
                "expected one declaration of parameter {}, got a second one with common elements", spec.name);

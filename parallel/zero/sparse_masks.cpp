@@ -17,6 +17,11 @@ SparseMasks::SparseMasks(const StoreContext& context, const ParameterLayout& lay
     if (!is_sparse(rules.optimizer.sparsity, p.spec)) continue;
     sparse_[static_cast<size_t>(id)] = true;
     require_fours(p.spec);
+    if (!p.rule.trains())
+      fail(ExitCode::usage,
+           "sparsity.match: {} is frozen, and to set half of it to zero changes it; leave it out of "
+           "sparsity.match, or of optimizer.frozen",
+           p.spec.name);
     if (const std::string_view why = optimizer_of(p.rule.rule).moves_zeros(rules.optimizer); !why.empty())
       fail(ExitCode::usage, "sparsity.match: {} has {}, and {}; nearest valid value: adamw", p.spec.name,
            update_rule_name(p.rule.rule), why);

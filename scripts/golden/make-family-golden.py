@@ -120,6 +120,9 @@ CONFIGS = {
     "deepseek_v3_mtp": ("deepseek_v3", dict(COMMON, **LATENT, q_lora_rank=6, n_group=2, topk_group=1,
                                             first_k_dense_replace=1, n_shared_experts=1, routed_scaling_factor=2.5,
                                             num_nextn_predict_layers=2, rope_parameters=rope(1e4))),
+    # About a third of queries, keys and values are clamped.
+    "olmoe_clip": ("olmoe", dict(COMMON, num_key_value_heads=4, num_experts=6, num_experts_per_tok=3, clip_qkv=0.5,
+                                 rope_parameters=rope(1e4))),
     "olmoe": ("olmoe", dict(COMMON, num_key_value_heads=4, num_experts=6, num_experts_per_tok=3,
                             output_router_logits=True, router_aux_loss_coef=0.02, rope_parameters=rope(1e4))),
 }

@@ -65,7 +65,7 @@ MODELS = {
     "mixtral": ("mixtral", dict(LLAMA, num_local_experts=4, num_experts_per_tok=2)),
     "qwen3_moe": ("qwen3_moe", dict(LLAMA, **EXPERTS, moe_intermediate_size=24, head_dim=16, decoder_sparse_step=2)),
     "olmoe": ("olmoe", dict(LLAMA, **EXPERTS)),
-    "olmoe-bias": ("olmoe", dict(LLAMA, **EXPERTS, attention_bias=True, hidden_act="gelu_new")),
+    "olmoe-bias": ("olmoe", dict(LLAMA, **EXPERTS, attention_bias=True, hidden_act="gelu_new", clip_qkv=8.0)),
 }
 
 

@@ -100,4 +100,6 @@ TEST_CASE(
           "down_proj.weight has 66 columns, and two of each four");
   refused("'sparsity.match=[\"*.mlp.*\"]' 'optimizer.groups=[{match: \"*.mlp.*\", kind: muon}]'",
           "has muon, and");
+  refused("'sparsity.match=[\"*.mlp.*\"]' 'optimizer.frozen=[\"*.mlp.down*\"]'",
+          "down_proj.weight is frozen, and to set half of it to zero changes it");
 }

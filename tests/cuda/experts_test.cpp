@@ -1,4 +1,5 @@
 #include "kernels/attention/attention_sinks.h"
+#include "kernels/attention/clip_qkv.h"
 #include "kernels/attention/latent_heads.h"
 #include "kernels/matmul/grouped_bias.h"
 #include "kernels/moe/balance.h"
@@ -165,7 +166,10 @@ TEST_CASE("norms of heads") {
       w.check([&](Stream& s, const Twin::At& at) {
         head_norm_forward(s, at(y), at(x), at(rstd), at(weight), part);
         head_norm_backward(s, at(dy), at(dweight), at(x), at(rstd), at(weight), part, false);
+        clip_heads_backward(s, at(dy), at(x), at(rstd), at(weight), part, 0.7);
         head_norm_forward(s, at(y), {}, {}, at(weight), part);
+        clip_qkv_forward(s, at(y), 0.7);
+        clip_values_backward(s, at(dy), at(y), 1, 0.7);
       });
     }
   }

@@ -147,37 +147,17 @@ bool agrees(const Differences& d) {
   return d.logits < 1e-5 && d.gradient < 1e-4 && d.loss < 1e-4 && d.mtp_loss < 1e-4;
 }
 
-const char* const kFixtures[] = {"llama",
-                                 "llama_dynamic",
-                                 "llama_linear",
-                                 "llama_yarn",
-                                 "qwen3_yarn",
-                                 "gpt2_gelu",
-                                 "llama_bias",
-                                 "qwen3_bias",
-                                 "olmo2_bias",
-                                 "mistral",
-                                 "mistral_full",
-                                 "qwen2",
-                                 "qwen2_window",
-                                 "qwen3",
-                                 "olmo2",
-                                 "smollm3",
-                                 "phi3",
-                                 "phi3_long",
-                                 "phi3_short",
-                                 "mixtral",
-                                 "qwen3_moe",
-                                 "olmoe",
-                                 "gemma2",
-                                 "gemma2_plain",
-                                 "gemma3_text",
-                                 "gemma3_text_linear",
-                                 "gpt_oss",
-                                 "deepseek_v2",
-                                 "deepseek_v2_groups",
-                                 "deepseek_v3",
-                                 "deepseek_v3_mtp"};
+const char* const kFixtures[] = {"llama",        "llama_dynamic",  "llama_linear",
+                                 "llama_yarn",   "qwen3_yarn",     "gpt2_gelu",
+                                 "llama_bias",   "qwen3_bias",     "olmo2_bias",
+                                 "mistral",      "mistral_full",   "qwen2",
+                                 "qwen2_window", "qwen3",          "olmo2",
+                                 "smollm3",      "phi3",           "phi3_long",
+                                 "phi3_short",   "mixtral",        "qwen3_moe",
+                                 "olmoe",        "olmoe_clip",     "gemma2",
+                                 "gemma2_plain", "gemma3_text",    "gemma3_text_linear",
+                                 "gpt_oss",      "deepseek_v2",    "deepseek_v2_groups",
+                                 "deepseek_v3",  "deepseek_v3_mtp"};
 
 }  // namespace
 
@@ -279,6 +259,8 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
   });
   differs("mixtral", [](ModelConfig& m, Family&) { m.sliding_window.reset(); });
   differs("qwen3_moe", [](ModelConfig& m, Family&) { m.sliding_window.reset(); });
+  differs("olmoe_clip", [](ModelConfig& m, Family&) { m.clip_qkv.reset(); });
+  differs("olmoe_clip", [](ModelConfig& m, Family&) { m.clip_qkv = 0.51; });
   differs("olmoe", [](ModelConfig& m, Family&) { m.moe.balance_coeff *= 2; });
   differs("llama_dynamic", [](ModelConfig& m, Family&) { m.rope_theta *= 16; });
 }

@@ -53,6 +53,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.offload = program_options(r).offload;
   o.optimizer = optimizer_settings(r);
   o.ema_decay = r.train.ema_decay;
+  o.z_loss_coeff = r.train.z_loss_coeff;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
   o.reduce_int8 = r.parallel.grad_reduce_dtype == GradReduceDtype::int8;
   if (r.train.batch_ramp.start > 0)

@@ -33,6 +33,10 @@ const std::vector<Family>& made_up_families() {
     add("fused gate and up", [](Family& f) { f.names.fused_gate_up = "gate_up_proj"; });
     add("norms of heads", [](Family& f) { f.traits.query_key_norm = QueryKeyNorm::head; });
     add("norms of projections", [](Family& f) { f.traits.query_key_norm = QueryKeyNorm::projection; });
+    add("clamped queries, keys and values", [](Family& f) {
+      f.traits.query_key_norm = QueryKeyNorm::projection;
+      f.clips_qkv = true;
+    });
     add("norms after sublayers", [](Family& f) { f.traits.norm_placement = NormPlacement::after; });
     add("gelu", gelu);
     add("biases of the feed-forward", [](Family& f) { f.traits.feed_forward_bias = true; });

@@ -42,6 +42,7 @@ ModelConfig tiny_model(const TinyOptions& o) {
     c.attn_logit_softcapping = 0.6;
     c.final_logit_softcapping = 0.9;
   }
+  if (o.family && o.family->clips_qkv) c.clip_qkv = 0.8;  // a part of all values
   if (c.traits().latent_attention) {
     c.latent = {7, 6, 4, 4, 5};
     if (o.no_query_latent) c.latent.q_lora_rank.reset();

@@ -68,9 +68,10 @@ void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
 void optimizer_notes(const Recipe& r, const RecipeOrigins& origins, std::vector<std::string>& notes) {
   const OptimizerKeys& o = r.optimizer;
   const std::string_view name = update_rule_name(o.kind);
-  // A stack of experts has three dims, so it is neither a vector nor a matrix.
+  // A stack of experts has three or four dims.
   RuleTarget experts;
   experts.name = "experts";
+  experts.stack = true;
   if (r.model.moe.num_experts > 0 && !optimizer_of(o.kind).takes(experts, false))
     notes.push_back(fmt::format(
         "optimizer.kind: {}: experts are stacks of matrices, which {} does not take: they have adamw, by "

@@ -235,7 +235,7 @@ void add_score_keys(std::vector<Key>& t) {
                           capped));
 }
 
-/// Adds the feed-forward's activation function and the biases of attention.
+/// Adds the feed-forward's activation function, and the biases and limits of attention's projections.
 void add_function_keys(std::vector<Key>& t) {
   const auto own = [](const Family& f) { return activation_of(f.traits.feed_forward); };
   Key act = choice<Activation>(
@@ -262,6 +262,11 @@ void add_function_keys(std::vector<Key>& t) {
                         "The projections of queries, keys, values and attention's output have biases.")
                       .was([](const Family& f) { return f.attention_biases ? "false" : ""; }),
                   [](const Family& f) { return f.attention_biases; }));
+  t.push_back(in_families(number("model.clip_qkv", LT_MEMBER(model.clip_qkv),
+                                 "Queries, keys and values are clamped to this and its negative, after their "
+                                 "norms and before their rotation; null: not changed.")
+                              .above(0),
+                          [](const Family& f) { return f.clips_qkv; }));
 }
 
 Key architecture() {

@@ -436,13 +436,12 @@ TEST_CASE("a recipe says what its optimizer leaves to another, and that a defaul
     a.insert(a.end(), b.begin(), b.end());
     return a;
   };
-  for (const char* kind : {"muon", "adamw8bit"})
-    CHECK_THAT(
-        notes(with(moe, {std::string("optimizer.kind=") + kind})),
-        Contains(fmt::format("optimizer.kind: {}: experts are stacks of matrices, which {} does not take: "
-                             "they have adamw",
-                             kind, kind)));
-  CHECK_THAT(notes(with(moe, {"optimizer.kind=lion"})), !Contains("experts are stacks"));
+  CHECK_THAT(
+      notes(with(moe, {"optimizer.kind=adamw8bit"})),
+      Contains("optimizer.kind: adamw8bit: experts are stacks of matrices, which adamw8bit does not take: "
+               "they have adamw"));
+  for (const char* kind : {"lion", "muon"})
+    CHECK_THAT(notes(with(moe, {std::string("optimizer.kind=") + kind})), !Contains("experts are stacks"));
   CHECK_THAT(notes({"optimizer.kind=muon"}), !Contains("experts are stacks"));
   const std::vector<std::string> onebit{"optimizer.kind=onebit_adam", "train.train_steps=100"};
   CHECK_THAT(notes(onebit), Contains("optimizer.freeze_step: 20, a fifth of train.train_steps") &&

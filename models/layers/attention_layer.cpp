@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_sinks.h"
-#include "kernels/attention/clip_qkv.h"
 #include "kernels/attention/rope.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/norm/clip_qkv.h"
 #include "models/layers/attention_workspace.h"
 
 namespace ltrain {

@@ -1,7 +1,7 @@
 // Norms of queries and keys before their rotation: of each head, or of the full projection, with columns
 // sharded over tensor ranks.
-#include "kernels/attention/clip_qkv.h"
 #include "kernels/elementwise/copy_rectangles.h"
+#include "kernels/norm/clip_qkv.h"
 #include "kernels/norm/norm_cut.h"
 #include "models/layers/attention_layer.h"
 #include "models/layers/tensor_parallel.h"

@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "kernels/attention/attention_sinks.h"
-#include "kernels/attention/clip_qkv.h"
 #include "kernels/attention/merge_attention.h"
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/norm/clip_qkv.h"
 #include "models/layers/attention_workspace.h"
 #include "parallel/mesh/context_sharding.h"
 

@@ -12,7 +12,8 @@ namespace {
 void write_chats(const TempRun& t) {
   // The byte tokenizer has one special token, which ends a turn here.
   std::ofstream(t.folder() + "/chat.jinja")
-      << "{% for m in messages %}{% if m.role == 'assistant' %}A: {% generation %}{{ m.content + '<|endoftext|>' }}"
+      << "{% for m in messages %}{% if m.role == 'assistant' %}A: {% generation %}{{ m.content + "
+         "'<|endoftext|>' }}"
          "{% endgeneration %}{% else %}{{ m.role + ': ' + m.content }}{% endif %}\n{% endfor %}";
   std::ofstream chats(t.folder() + "/chats.jsonl");
   for (int i = 0; i < 160; ++i) {
@@ -27,13 +28,16 @@ void write_chats(const TempRun& t) {
 }
 
 const std::string kSft =
-    "run tiny.yaml task=sft 'data.train=[{path: chats.jsonl}]' data.eval=[] train.eval_interval=0 data.cache=cache "
-    "data.chat_template=chat.jinja data.seq_length=256 model.max_position_embeddings=256 checkpoint.save_interval=0 "
+    "run tiny.yaml task=sft 'data.train=[{path: chats.jsonl}]' data.eval=[] train.eval_interval=0 "
+    "data.cache=cache "
+    "data.chat_template=chat.jinja data.seq_length=256 model.max_position_embeddings=256 "
+    "checkpoint.save_interval=0 "
     "precision=fp64 train.train_steps=4 ";
 
 std::vector<double> losses(const TempRun& t, const std::string& run) {
   std::vector<double> all;
-  for (const std::string& row : t.metric("lm_loss", run)) all.push_back(std::stod(row.substr(row.find(':') + 1)));
+  for (const std::string& row : t.metric("lm_loss", run))
+    all.push_back(std::stod(row.substr(row.find(':') + 1)));
   return all;
 }
 
@@ -42,17 +46,19 @@ std::vector<double> losses(const TempRun& t, const std::string& run) {
 TEST_CASE("sft: the loss does not depend on micro-batch, accumulation or layout") {
   TempRun t;
   write_chats(t);
-  const Outcome one = t.sh(kSft + "output_dir=one parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8");
+  const Outcome one =
+      t.sh(kSft + "output_dir=one parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8");
   INFO(one.text);
   REQUIRE(one.code == 0);
   const std::vector<double> expected = losses(t, "one");
   REQUIRE(expected.size() == 4);
   int run = 0;
-  for (const char* layout :
-       {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=1", "parallel.data=2 train.micro_batch_size=1",
-        "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=4",
-        "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2", "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
-        "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
+  for (const char* layout : {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=1",
+                             "parallel.data=2 train.micro_batch_size=1",
+                             "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=4",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
     const std::string name = "layout" + std::to_string(run++);
     const Outcome o = t.sh(kSft + "output_dir=" + name + " " + layout);
     INFO(layout << "\n" << o.text);
@@ -67,7 +73,8 @@ TEST_CASE("sft: only the assistant's tokens count, and what a user writes never 
   TempRun t;
   write_chats(t);
   const Outcome built = t.sh(
-      "data build --chat --chat-template chat.jinja --pack 256 --input chats.jsonl --output chats --tokenizer byte");
+      "data build --chat --chat-template chat.jinja --pack 256 --input chats.jsonl --output chats "
+      "--tokenizer byte");
   INFO(built.text);
   REQUIRE(built.code == 0);
   CHECK_THAT(built.text, Contains("160 conversations") && Contains("tokens count in the loss, packed into"));

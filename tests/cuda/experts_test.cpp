@@ -1,5 +1,4 @@
 #include "kernels/attention/attention_sinks.h"
-#include "kernels/attention/clip_qkv.h"
 #include "kernels/attention/latent_heads.h"
 #include "kernels/matmul/grouped_bias.h"
 #include "kernels/moe/balance.h"
@@ -9,6 +8,7 @@
 #include "kernels/moe/shared_capacity.h"
 #include "kernels/moe/sort_choices.h"
 #include "kernels/moe/token_rows.h"
+#include "kernels/norm/clip_qkv.h"
 #include "kernels/norm/head_norm.h"
 #include "tests/cuda/twin.h"
 

@@ -1,5 +1,5 @@
 // Clamps of queries, keys and values against what PyTorch's clamp and its gradient are, in double.
-#include "kernels/attention/clip_qkv.h"
+#include "kernels/norm/clip_qkv.h"
 
 #include "tests/kernels/op_support.h"
 
@@ -9,7 +9,7 @@ using namespace ltrain::test;
 namespace {
 
 constexpr int64_t kRows = 13;
-constexpr double kLimit = 0.8;  // which no 16-bit type has
+constexpr double kLimit = 0.8;  // not a value of any 16-bit type
 
 /// The limit as type T has it.
 template <class T>
@@ -51,9 +51,7 @@ TEST_CASE("clip_qkv lets gradients of values pass that are below the limit, and 
     for (const auto& [isa, backward] : BOTH_ISAS(clip_values_backward_cpu)) {
       INFO(isa);
       Guarded<T> d = dy;
-      with_threads(2, [&] {
-        backward(dtype_of<T>::value, d.data(), y.data(), kRows, cols, first, kLimit);
-      });
+      with_threads(2, [&] { backward(dtype_of<T>::value, d.data(), y.data(), kRows, cols, first, kLimit); });
       CHECK(d.intact());
       int clamped = 0, wrong = 0;
       for (int64_t i = 0; i < kRows * cols; ++i) {

@@ -1,5 +1,5 @@
-#include "kernels/attention/clip_qkv.h"
 #include "kernels/cuda/pack_cuda.h"
+#include "kernels/norm/clip_qkv.h"
 
 namespace ltrain {
 namespace cuda {

@@ -1,4 +1,4 @@
-#include "kernels/attention/clip_qkv.h"
+#include "kernels/norm/clip_qkv.h"
 
 #include "kernels/meta/placement_rules.h"
 

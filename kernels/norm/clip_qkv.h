@@ -1,6 +1,6 @@
-// Clamps of queries, keys and values before the rotation (OLMoE's clip_qkv). The backward needs no mask of its
-// own: what was clamped is seen in the saved values, and in the saved inputs of the norms of queries and keys.
-// The limit is rounded to the tensor's type.
+// Clamps of queries, keys and values before the rotation (OLMoE's clip_qkv). The backward needs no mask of
+// its own: what was clamped is seen in the saved values, and in the saved inputs of the norms of queries and
+// keys. The limit is rounded to the tensor's type.
 #pragma once
 #include "kernels/norm/head_norm.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/attention/clip_qkv.h"
+#include "kernels/norm/clip_qkv.h"
 #include "kernels/tensor/parallel_for.h"
 
 namespace ltrain::LT_ISA {

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kWindow = 1 << 17;
 constexpr int64_t kMostRows = int64_t{1} << 31;
 constexpr int64_t kMostValues = int64_t{1} << 48;  // positions of numbers then fit 64 bits
-constexpr int kMostDepth = 128;                    // a dictionary's values may have dictionaries
+constexpr int kMostDictionaryDepth = 128;          // a dictionary's values may have dictionaries
 
 /// Begin and end of element `i` with `size` units.
 std::pair<int64_t, int64_t> span_of(int64_t i, int64_t size) {
@@ -194,7 +194,8 @@ std::string_view Array::text(int64_t i) {
 }
 
 void Array::append_json(std::string& to, int64_t i, Dictionaries& dictionaries, int depth) {
-  if (depth > kMostDepth) damaged("dictionaries are nested deeper than {} levels", kMostDepth);
+  if (depth > kMostDictionaryDepth)
+    damaged("dictionaries are nested deeper than {} levels", kMostDictionaryDepth);
   if (is_null(i)) {
     to += "null";
     return;
@@ -318,7 +319,8 @@ std::pair<Array*, int64_t> Dictionaries::find(int64_t id, int64_t index) {
 std::pair<Array*, int64_t> resolve(Array& array, int64_t i, Dictionaries& dictionaries) {
   Array* at = &array;
   for (int depth = 0; !at->is_null(i) && at->field().has_dictionary; ++depth) {
-    if (depth > kMostDepth) damaged("dictionaries are nested deeper than {} levels", kMostDepth);
+    if (depth > kMostDictionaryDepth)
+      damaged("dictionaries are nested deeper than {} levels", kMostDictionaryDepth);
     std::tie(at, i) = dictionaries.find(at->field().dictionary, at->index(i));
   }
   return {at, i};

@@ -5,7 +5,7 @@
 namespace ltrain::records::arrow {
 namespace {
 
-constexpr int kMostDepth = 64;
+constexpr int kMostSchemaDepth = 64;
 // Tables of a flatbuffer may be shared, so that a small one can have very many fields.
 constexpr size_t kMostFields = 20'000, kMostNames = size_t{1} << 26;
 
@@ -51,7 +51,7 @@ class Reader {
   explicit Reader(int version) : version_(version) {}
 
   std::vector<Field> fields(const FlatTable& parent, int slot, int depth) {
-    if (depth > kMostDepth) damaged("the schema is nested deeper than {} levels", kMostDepth);
+    if (depth > kMostSchemaDepth) damaged("the schema is nested deeper than {} levels", kMostSchemaDepth);
     const FlatVector children = parent.vector(slot, 4);
     std::vector<Field> all;
     for (size_t i = 0; i < children.size; ++i) all.push_back(field(parent.element(children, i), depth));

@@ -5,7 +5,7 @@
 namespace ltrain::records::parquet {
 namespace {
 
-constexpr int kMostDepth = 64;
+constexpr int kMostGroupDepth = 64;
 
 Form form_of(const SchemaElement& e) {
   switch (*e.type) {
@@ -64,7 +64,7 @@ class Builder {
   /// Takes one element and everything below it.
   Node field(int def, int rep, int depth) {
     const SchemaElement& e = take();
-    if (depth > kMostDepth) damaged("the schema is nested deeper than {} levels", kMostDepth);
+    if (depth > kMostGroupDepth) damaged("the schema is nested deeper than {} levels", kMostGroupDepth);
     if (e.repetition != Repetition::repeated) {
       const bool nullable = e.repetition == Repetition::optional;
       return body(e, def, nullable, rep, depth);

@@ -5,7 +5,7 @@
 namespace ltrain::records {
 namespace {
 
-constexpr int kMostDepth = 32;  // Parquet's metadata has 8 levels
+constexpr int kMostMetadataDepth = 32;  // Parquet's metadata has 8 levels
 
 }  // namespace
 
@@ -39,7 +39,7 @@ ThriftReader::Type ThriftReader::checked(int type) const {
 }
 
 void ThriftReader::enter() {
-  if (++depth_ > kMostDepth) damaged("metadata is nested deeper than {} levels", kMostDepth);
+  if (++depth_ > kMostMetadataDepth) damaged("metadata is nested deeper than {} levels", kMostMetadataDepth);
 }
 
 void ThriftReader::expect(Type type, Type expected) const {

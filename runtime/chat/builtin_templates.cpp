@@ -56,7 +56,7 @@ constexpr const char* kGemma = R"jinja({%- macro text(content) -%}
 {%- for message in messages -%}
   {%- if message.role == "system" or message.role == "developer" -%}
     {#- Gemma has no such role: the text stands before that of the first user. -#}
-    {%- set ns.system = text(message.content) + "\n\n" -%}
+    {%- set ns.system = (message.content if message.content is string else text(message.content)) + "\n\n" -%}
   {%- elif message.role == "user" -%}
     {{ "<start_of_turn>user\n" + ns.system + text(message.content) + "<end_of_turn>\n" }}
     {%- set ns.system = "" -%}
@@ -82,7 +82,7 @@ constexpr const char* kMistral = R"jinja({%- macro text(content) -%}
     {#- Mistral has no such role: the text stands before that of the first user. -#}
     {%- set ns.system = text(message.content) + "\n\n" -%}
   {%- elif message.role == "user" -%}
-    {{ "[INST] " + ns.system + text(message.content) + " [/INST]" }}
+    {{ "[INST] " + ns.system + text(message.content) + "[/INST]" }}
     {%- set ns.system = "" -%}
   {%- elif message.role == "assistant" and not message.tool_calls -%}
     {%- generation -%}{{ " " + text(message.content) + eos_token | default("</s>") }}{%- endgeneration -%}

@@ -110,7 +110,7 @@ TEST_CASE("each built-in template trains the assistant's text and its stop token
         "there<end_of_turn>}\n"
         "<start_of_turn>user\nAnd now<end_of_turn>\n<start_of_turn>model\n{the end<end_of_turn>}\n");
   CHECK(marked(tokens(builtin("mistral"), chat)) ==
-        "<|begin_of_text|>[INST] Be kind\n\nHello you [/INST]{ Hi there</s>}[INST] And now [/INST]{ the "
+        "<|begin_of_text|>[INST] Be kind\n\nHello you[/INST]{ Hi there</s>}[INST] And now[/INST]{ the "
         "end</s>}");
   CHECK(marked(tokens(builtin("phi"), chat)) ==
         "<|system|>\nBe kind<|end|>\n<|user|>\nHello you<|end|>\n<|assistant|>\n{Hi "

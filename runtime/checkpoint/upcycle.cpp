@@ -11,11 +11,13 @@ namespace {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-/// Settings that a dense model shares with a MoE model of the same shape.
+/// Settings that a dense model shares with a MoE model of the same shape. MoE families without biases of
+/// attention lack their key.
 Settings shared_settings(const Settings& all) {
   Settings kept;
   for (const auto& [key, value] : all)
-    if (key != "architecture" && !key.starts_with("moe.")) kept.push_back({key, value});
+    if (key != "architecture" && !key.starts_with("moe.") && !(key == "attention_bias" && value == "false"))
+      kept.push_back({key, value});
   return kept;
 }
 

@@ -172,10 +172,16 @@ ColumnChunk read_chunk(ThriftReader& in) {
 }  // namespace
 
 std::string encoding_name(int32_t encoding) {
-  constexpr std::array kNames{
-      "PLAIN",          "GROUP_VAR_INT",       "PLAIN_DICTIONARY",        "RLE",
-      "BIT_PACKED",     "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY",
-      "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"};
+  constexpr std::array kNames{"PLAIN",
+                              "number 1",
+                              "PLAIN_DICTIONARY",
+                              "RLE",
+                              "BIT_PACKED",
+                              "DELTA_BINARY_PACKED",
+                              "DELTA_LENGTH_BYTE_ARRAY",
+                              "DELTA_BYTE_ARRAY",
+                              "RLE_DICTIONARY",
+                              "BYTE_STREAM_SPLIT"};
   if (encoding < 0 || encoding >= static_cast<int32_t>(kNames.size()))
     return fmt::format("number {}", encoding);
   return kNames[static_cast<size_t>(encoding)];

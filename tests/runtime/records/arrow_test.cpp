@@ -76,7 +76,8 @@ TEST_CASE("Arrow fields that are missing or of another type are refused with wha
   CHECK(error_of([] { open_golden("stream.arrow", field("token")); }) ==
         "65: stream.arrow: no field \"token\"; the fields are text (string), tokens (list<int32>), score "
         "(float64), messages "
-        "(list<struct<role: string, content: string>>); the nearest is \"tokens\"");
+        "(list<struct<role: string, content: string>>); the nearest is \"tokens\". Name one with --field, in "
+        "a recipe: text");
   CHECK_THAT(
       error_of([] { open_golden("stream.arrow", field("score")); }),
       Catch::StartsWith("65: stream.arrow: field \"score\" has the type float64; expected string or binary"));

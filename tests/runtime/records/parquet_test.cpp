@@ -99,7 +99,8 @@ TEST_CASE("Parquet fields that are missing, twice or of another type are refused
   CHECK(error_of([] { open_golden("v1-plain-none.parquet", field("texts")); }) ==
         "65: v1-plain-none.parquet: no field \"texts\"; the fields are text (string), tokens (list<int32>), "
         "score "
-        "(float64), messages (list<struct<role: string, content: string>>); the nearest is \"text\"");
+        "(float64), messages (list<struct<role: string, content: string>>); the nearest is \"text\". Name "
+        "one with --field, in a recipe: text");
   CHECK(error_of([] { open_golden("v1-plain-none.parquet", field("score")); }) ==
         "65: v1-plain-none.parquet: field \"score\" has the type float64; expected string or binary for "
         "text, or a list of "

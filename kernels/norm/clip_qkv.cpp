@@ -5,7 +5,7 @@
 namespace ltrain {
 namespace {
 
-/// Cost of an op over n elements that reads `reads` tensors of them and writes one.
+/// Cost of an op over n elements that reads `reads` tensors of them and writes at most one.
 OpCost cost_of(const char* name, Tensor t, int64_t n, int reads) {
   OpCost cost = op_cost(name, OpClass::elementwise, 2.0 * static_cast<double>(n), {}, {});
   cost.dtype = t.dtype;
@@ -35,7 +35,7 @@ void clip_heads_backward(Stream& s, Tensor dy, Tensor x, Tensor rstd, Tensor wei
            p.heads, p.width, p.first, all, p.heads, p.width, to_string(dy.shape), to_string(x.shape),
            to_string(rstd.shape), to_string(weight.shape));
   if (s.meta()) {
-    s.meta()->add(s, cost_of("clip_heads_backward", dy, x.elements(), 2));
+    s.meta()->add(s, cost_of("clip_heads_backward", dy, x.elements(), 1));
     place(s, "clip_heads_backward", Rule::elementwise, {dy}, {dy, x});
     return;
   }
@@ -48,7 +48,7 @@ void clip_values_backward(Stream& s, Tensor dy, Tensor y, int64_t first, double 
            "clip_qkv backward: expected y of shape {} and a first column within it, got {} and {}",
            to_string(dy.shape), to_string(y.shape), first);
   if (s.meta()) {
-    s.meta()->add(s, cost_of("clip_values_backward", dy, dy.rows() * (dy.cols() - first), 2));
+    s.meta()->add(s, cost_of("clip_values_backward", dy, dy.rows() * (dy.cols() - first), 1));
     place(s, "clip_values_backward", Rule::elementwise, {dy}, {dy, y});
     return;
   }

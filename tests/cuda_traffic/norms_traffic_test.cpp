@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/elementwise/dropout.h"
+#include "kernels/norm/clip_qkv.h"
 #include "kernels/norm/head_norm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/norm/norm_cut.h"
@@ -46,6 +47,34 @@ TEST_CASE("bytes: norms of heads") {
        .unpriced = width * (2 + 4) + count * 4,
        .repeated = 2 * 2 * n * 2 + (2 * n * 2 - width * 2) + (2 * n * 4 - count * 4),
        .scratch = count / 16 * width * 4 * 2});
+}
+
+TEST_CASE("bytes: clamps of queries, keys and values, where every value is clamped") {
+  const int64_t rows = 32, width = 128, heads = 6, cols = 10 * width, count = rows * heads, n = count * width;
+  const double limit = 1e-9;
+  HeadNorm part;
+  part.first = width, part.heads = heads, part.width = width;
+  check_bytes(
+      [&](Operands& o) {
+        const Tensor y = o.make(kBf16, {rows, cols});
+        return [=](Stream& s) { clip_qkv_forward(s, y, limit); };
+      },
+      {.floor = 2 * rows * cols * 2});
+  check_bytes(
+      [&](Operands& o) {
+        const Tensor dy = o.make(kBf16, {rows, cols}), x = o.make(kBf16, {rows, heads * width}),
+                     rstd = o.make(kF32, {rows, heads}), weight = o.make(kBf16, {width});
+        return [=](Stream& s) { clip_heads_backward(s, dy, x, rstd, weight, part, limit); };
+      },
+      // The weight and rstd for each element.
+      {.floor = 2 * n * 2, .unpriced = width * 2 + count * 4, .repeated = (n - width) * 2 + (n - count) * 4});
+  check_bytes(
+      [&](Operands& o) {
+        const Tensor dy = o.make(kBf16, {rows, cols}), y = o.make(kBf16, {rows, cols});
+        return [=](Stream& s) { clip_values_backward(s, dy, y, width, limit); };
+      },
+      // A negative value is compared with both limits.
+      {.floor = 2 * rows * (cols - width) * 2, .more = rows * (cols - width) * 2});
 }
 
 TEST_CASE("bytes: norms of rows whose columns ranks share") {

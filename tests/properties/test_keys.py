@@ -54,7 +54,8 @@ AT_THE_START = {"model.initializer_range", "model.output_layer_init_method"}
 # Keys with a test of their own below.
 BY_HAND = {
     "output_dir", "model.from", "model.from_ignore", "checkpoint.resume_data", "data.tokenizer.path",
-    "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node"
+    "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node",
+    "data.cache", "data.on_bad_record", "data.workers", "task", "data.chat_template", "data.train_on",
 }
 
 
@@ -241,6 +242,37 @@ def test_tokenizer_path(program):
     other = ("data.tokenizer.kind=gpt2", f"data.tokenizer.path={ranks}")
     done = program.run("run", "tiny.yaml", *other, "output_dir=tokenizer")
     assert done.returncode == 64 and "tokenizer" in done.stderr
+
+
+def test_data_that_the_run_tokenises(program):
+    """data.cache holds the token files, data.workers changes nothing else, data.on_bad_record leaves a record out."""
+    source = 'data.train=[{"path":lines.jsonl}]'
+    for workers in (1, 3):
+        program.ok("run", "tiny.yaml", source, f"data.cache=cache-{workers}", f"data.workers={workers}", f"output_dir=tokens-{workers}")
+    one, three = (sorted(p.read_bytes() for p in (program.folder / f"cache-{n}").iterdir()) for n in (1, 3))
+    assert one and one == three
+    assert program.metrics("tokens-1")[0][0]["lm_loss"] == program.metrics("tokens-3")[0][0]["lm_loss"]
+    (program.folder / "bad.jsonl").write_text((program.folder / "lines.jsonl").read_text() + '{"text": 5}\n')
+    bad = ("run", "tiny.yaml", 'data.train=[{"path":bad.jsonl}]', "data.cache=cache-bad", "output_dir=bad")
+    assert program.run(*bad).returncode == 65
+    program.ok(*bad, "data.on_bad_record=skip")
+
+
+def test_fine_tuning(program):
+    """task: sft counts what data.train_on and the template of data.chat_template say."""
+    chats = ('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", '
+             f'"content": "c"}}, {{"role": "assistant", "content": "{i}"}}]}}\n' for i in range(40))
+    (program.folder / "chats.jsonl").write_text("".join(chats))
+    template = ("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|endoftext|>"
+                "{% endgeneration %}{% else %}{{ m.content }}: {% endif %}{% endfor %}")
+    (program.folder / "one.jinja").write_text(template)
+    (program.folder / "two.jinja").write_text(template.replace(": ", "? "))
+    losses = set()
+    for i, (name, train_on) in enumerate([("one", "assistant"), ("two", "assistant"), ("one", "last_turn"), ("one", "all")]):
+        program.ok("run", "tiny.yaml", "task=sft", 'data.train=[{"path":chats.jsonl}]', "~data.eval", "train.eval_interval=0",
+                   "data.cache=chat", f"data.chat_template={name}.jinja", f"data.train_on={train_on}", f"output_dir=sft-{i}")
+        losses.add(program.metrics(f"sft-{i}")[0][0]["lm_loss"])
+    assert len(losses) == 4
 
 
 def test_ranks_per_node(program):

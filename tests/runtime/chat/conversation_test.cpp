@@ -193,7 +193,7 @@ TEST_CASE("a row with hostile JSON is refused") {
   CHECK_THROWS_WITH(parse_row("{\"a\": }", "d:1"), Contains("d:1: expected JSON"));
   CHECK_THROWS_WITH(parse_row("{\"a\": \"\xff\"}", "d:1"), Contains("expected JSON"));
   Json nested = "x";
-  for (int i = 0; i < 5'000; ++i) nested = Json::array({std::move(nested)});
+  for (int i = 0; i < 300; ++i) nested = Json::array({std::move(nested)});
   CHECK_THROWS_WITH(read_chat_row({{"messages", nested}}, {}, "d:1"),
                     Contains("expected at most 100 levels"));
   std::string arguments;

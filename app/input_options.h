@@ -39,9 +39,8 @@ inline void add_record_options(CLI::App& command, data::RecordOptions& options) 
                      "Configuration to read of such folders; default: the one that their README.md marks");
 }
 
-/// --input, --input-format, --field, --dataset-split, --dataset-config, --on-bad-record, --include and
-/// --exclude. All arguments must outlive
-/// the parsing.
+/// --input, --on-bad-record, --include, --exclude, and those of add_record_options(). All arguments must
+/// outlive the parsing.
 inline void add_input_options(CLI::App& command, std::vector<std::string>& inputs,
                               std::vector<std::string>& include, std::vector<std::string>& exclude,
                               data::RecordOptions& options) {

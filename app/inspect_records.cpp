@@ -145,7 +145,7 @@ void inspect_records(const InspectRecordsOptions& o) {
                             .c_str());
     return;
   }
-  std::printf("%zu file%s in all, %.1f MB, %lld of text\n", list.files.size(),
+  std::printf("%zu file%s, %.1f MB; %lld of them text\n", list.files.size(),
               list.files.size() == 1 ? "" : "s", static_cast<double>(list.bytes) * 1e-6,
               static_cast<long long>(texts));
 }

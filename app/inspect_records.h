@@ -11,7 +11,7 @@ struct InspectRecordsOptions {
   data::RecordOptions records;
   int64_t show = 3;           ///< records to print
   int64_t shown_bytes = 200;  ///< bytes printed of a record
-  bool all = false;           ///< read all records, and not only the first kRecords
+  bool all = false;           ///< read all records, and not only the first 10,000
   bool json = false;
 };
 

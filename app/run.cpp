@@ -1,4 +1,5 @@
 // ltrain run: checks everything that can be checked, then starts the ranks, or is one of them.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "runtime/check/check_job.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/check/tokenized_sources.h"
+#include "runtime/launch/cgroup.h"
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/job.h"
@@ -68,16 +70,16 @@ std::optional<FolderLock> lock_if_there(const std::string& folder) {
   return lock_output(folder);
 }
 
-/// Makes the token files of sources that lack them, with a progress line.
-void tokenize(const Recipe& recipe) {
+/// Makes the token files of sources that lack them, with a progress line unless `quiet`.
+void tokenize(const Recipe& recipe, bool quiet) {
   std::string path;
   std::optional<ProgressLine> line;
   const auto progress = [&](const std::string& source, const data::ShardProgress& p) {
     if (source != path) {
       line.reset();
       path = source;
-      std::fprintf(stderr, "tokenising %s\n", printable(path).c_str());
-      line.emplace(false);
+      if (!quiet) std::fprintf(stderr, "tokenising %s\n", printable(path).c_str());
+      line.emplace(quiet);
     }
     line->update(p.input_bytes, p.total_bytes,
                  p.elsewhere.empty() ? fmt::format(", {} tokens", p.tokens)
@@ -88,13 +90,21 @@ void tokenize(const Recipe& recipe) {
   print_notes(notes);
 }
 
+/// Tokenises in a rank that another launcher started, which does not know of data. All ranks share the
+/// shards, and the ranks of a node its cores. Called before the ranks meet, since it may take long.
+void tokenize_as_rank(Recipe recipe) {
+  if (!has_text_sources(recipe)) return;
+  const LaunchEnvironment e = detect_environment(process_variables());
+  if (recipe.data.workers == 0) recipe.data.workers = std::max(1, usable_cores() / std::max(1, e.local_size));
+  tokenize(recipe, e.local_rank > 0);
+}
+
 void run_rank(const RunOptions& o) {
   // A launcher has read and checked the file, which may have changed since.
   const std::optional<std::string> handed =
       handed_text(process_variables(), kRecipeVariable, recipe::kMaxFileBytes);
   Recipe recipe = handed ? parse_recipe(*handed, o.recipe, o.overrides) : load_recipe(o.recipe, o.overrides);
-  // Started by another launcher, which does not know of data. The ranks share the work, before they meet.
-  if (!handed && has_text_sources(recipe)) tokenize(recipe);
+  if (!handed) tokenize_as_rank(recipe);
   JobOptions options;
   options.settings = job_settings(recipe);
   if (recipe.launch.interface) options.interface = *recipe.launch.interface;
@@ -143,7 +153,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   }
   // Everything else was checked before the data is tokenised, which may take long.
   if (has_pending_sources(recipe)) {
-    tokenize(recipe);
+    tokenize(recipe, false);
     job = check_job(given, size, checks);
   }
   SuperviseOptions s;

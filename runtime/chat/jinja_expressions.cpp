@@ -284,32 +284,30 @@ ExprPtr ExpressionParser::primary() {
   unexpected("an expression");
 }
 
-ExprPtr ExpressionParser::list_literal() {
+template <class Part>
+ExprPtr ExpressionParser::literal(ExprKind kind, std::string_view close, Part part) {
   const int line = now().line;
   skip();
   std::vector<ExprPtr> parts;
-  while (!now().is("]")) {
+  while (!now().is(close)) {
     if (!parts.empty()) expect_op(",");
-    if (now().is("]")) break;
-    parts.push_back(expression());
+    if (now().is(close)) break;
+    part(parts);
   }
-  expect_op("]");
-  return make(ExprKind::list, line, std::move(parts));
+  expect_op(close);
+  return make(kind, line, std::move(parts));
+}
+
+ExprPtr ExpressionParser::list_literal() {
+  return literal(ExprKind::list, "]", [&](std::vector<ExprPtr>& parts) { parts.push_back(expression()); });
 }
 
 ExprPtr ExpressionParser::dict_literal() {
-  const int line = now().line;
-  skip();
-  std::vector<ExprPtr> parts;
-  while (!now().is("}")) {
-    if (!parts.empty()) expect_op(",");
-    if (now().is("}")) break;
+  return literal(ExprKind::dict, "}", [&](std::vector<ExprPtr>& parts) {
     parts.push_back(expression());
     expect_op(":");
     parts.push_back(expression());
-  }
-  expect_op("}");
-  return make(ExprKind::dict, line, std::move(parts));
+  });
 }
 
 bool ExpressionParser::ends_tuple(std::string_view end_name) const {
@@ -317,17 +315,22 @@ bool ExpressionParser::ends_tuple(std::string_view end_name) const {
          (!end_name.empty() && now().named(end_name));
 }
 
-ExprPtr ExpressionParser::tuple(bool with_choice, bool parenthesised, std::string_view end_name) {
-  const int line = now().line;
+template <class Part>
+std::vector<ExprPtr> ExpressionParser::tuple_parts(std::string_view end_name, bool& several, Part part) {
   std::vector<ExprPtr> parts;
-  bool several = false;
   for (;;) {
     if (!parts.empty()) expect_op(",");
-    if (ends_tuple(end_name)) break;
-    parts.push_back(expression(with_choice));
-    if (!now().is(",")) break;
+    if (ends_tuple(end_name)) return parts;
+    parts.push_back(part());
+    if (!now().is(",")) return parts;
     several = true;
   }
+}
+
+ExprPtr ExpressionParser::tuple(bool with_choice, bool parenthesised, std::string_view end_name) {
+  const int line = now().line;
+  bool several = false;
+  std::vector<ExprPtr> parts = tuple_parts(end_name, several, [&] { return expression(with_choice); });
   if (!several && !parts.empty()) return std::move(parts[0]);
   if (parts.empty() && !parenthesised) unexpected("an expression");
   return make(ExprKind::tuple, line, std::move(parts));
@@ -537,15 +540,8 @@ ExprPtr ExpressionParser::target_part(bool with_space) {
 
 ExprPtr ExpressionParser::target(bool with_space, std::string_view end_name) {
   const int line = now().line;
-  std::vector<ExprPtr> parts;
   bool several = false;
-  for (;;) {
-    if (!parts.empty()) expect_op(",");
-    if (ends_tuple(end_name)) break;
-    parts.push_back(target_part(with_space));
-    if (!now().is(",")) break;
-    several = true;
-  }
+  std::vector<ExprPtr> parts = tuple_parts(end_name, several, [&] { return target_part(with_space); });
   if (parts.empty()) unexpected("a name");
   return several ? make(ExprKind::tuple, line, std::move(parts)) : std::move(parts[0]);
 }

@@ -80,8 +80,14 @@ class ExpressionParser {
   ExprPtr subscript(ExprPtr e);
   ExprPtr call(ExprPtr e);
   ExprPtr test(ExprPtr e);
+  /// A literal up to `close`, a comma between its parts and perhaps behind the last. `part` adds one.
+  template <class Part>
+  ExprPtr literal(ExprKind kind, std::string_view close, Part part);
   ExprPtr list_literal();
   ExprPtr dict_literal();
+  /// Parts between commas up to the end of a tuple. `several`: set if there is a comma.
+  template <class Part>
+  std::vector<ExprPtr> tuple_parts(std::string_view end_name, bool& several, Part part);
   ExprPtr target_part(bool with_space);
   void check_test_argument(const Expr& e) const;
   bool ends_tuple(std::string_view end_name) const;

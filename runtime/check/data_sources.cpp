@@ -57,8 +57,7 @@ std::vector<DataSource> matching_files(const DataSource& source, const char* key
   if (prefixes.empty() && here)
     fail(ExitCode::data,
          "{}: path {}: nothing matches; a pattern stands for files of text or records, or for PREFIX of "
-         "PREFIX.bin "
-         "and PREFIX.idx, and {} was looked for too",
+         "PREFIX.bin and PREFIX.idx, and {} was looked for too",
          key, printable(source.path), printable(source.path + ".idx"));
   if (prefixes.empty()) return {source};
   return in_proportion(source, prefixes, seq_length);
@@ -68,7 +67,7 @@ std::vector<DataSource> matching_files(const DataSource& source, const char* key
 std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, const char* key) {
   std::vector<std::string> prefixes;
   int64_t bytes = 0, files = 0, missing = 0;
-  for (const data::Shard& shard : source_shards(r, source, key)) {
+  for (const data::Shard& shard : tokenized_source(r, source, key).shards) {
     prefixes.push_back(shard.prefix);
     bytes += shard.inputs.bytes;
     files += static_cast<int64_t>(shard.inputs.files.size());

@@ -32,37 +32,46 @@ std::string cache_of(const Recipe& r) {
   const std::string folder = cache_folder();
   if (folder.empty())
     fail(ExitCode::usage,
-         "data.cache = null: no folder for token files, because neither LTRAIN_CACHE_DIR nor HOME is set; "
+         "data.cache = null: no folder for token files, because neither LTRAIN_CACHE_DIR nor HOME is set;  "
          "name "
          "one in the recipe");
   return folder + "/data";
 }
 
-std::string label(const Recipe& r) { return std::string(to_string(r.data.tokenizer.kind)); }
+/// Options of the chat template and the mask. Throws Error (usage) for a field, since rows are read whole.
+data::ChatBuild chat_options(const Recipe& r, const DataSource& source, const char* key) {
+  if (!source.text.empty())
+    fail(ExitCode::usage,
+         "{}: {}: text = {}: with task: sft a record is read whole, as a conversation; leave text out", key,
+         printable(source.path), printable(source.text, 60));
+  data::ChatBuild chat;
+  chat.chat_template = r.data.chat_template.value_or("");
+  chat.pack = r.data.seq_length;
+  chat.mask = mask_options(r.data.train_on);
+  return chat;
+}
+
+void check_end_token(const data::BuildOptions& o, const data::Tokenizer& tokenizer, const DataSource& source,
+                     const char* key) {
+  if (o.chat || tokenizer.eot() >= 0) return;
+  fail(ExitCode::usage,
+       "{}: {}: which token ends a document? {} has no tokenizer_config.json beside it that says eos_token. "
+       "Tokenise with ltrain data build --eos-token TOKEN, and give its output as the path",
+       key, printable(source.path), printable(o.path));
+}
 
 data::BuildOptions build_options(const Recipe& r, const DataSource& source, const char* key) {
   data::BuildOptions o;
   o.inputs = paths_of(source.path);
   o.output = cache_of(r);
-  o.tokenizer = label(r);
+  o.tokenizer = to_string(r.data.tokenizer.kind);
   if (r.data.tokenizer.kind != TokenizerKind::byte) o.path = r.data.tokenizer.path.value_or("");
   o.workers = static_cast<int>(r.data.workers);
-  if (!source.text.empty()) o.records.field = source.text;
   o.records.on_bad = r.data.on_bad_record;
   o.records.dataset = {source.config, source.split};
-  if (r.task == Task::sft) {
-    o.chat.emplace();
-    o.chat->chat_template = r.data.chat_template.value_or("");
-    o.chat->pack = r.data.seq_length;
-    o.chat->mask = mask_options(r.data.train_on);
-    o.records.whole = true;
-    o.records.field.reset();
-  } else if (load_tokenizer(r)->eot() < 0)
-    fail(
-        ExitCode::usage,
-        "{}: {}: which token ends a document? {} has no tokenizer_config.json beside it that says eos_token. "
-        "Tokenise with ltrain data build --eos-token TOKEN, and give its output as the path",
-        key, printable(source.path), printable(o.path));
+  o.records.whole = r.task == Task::sft;
+  if (r.task == Task::sft) o.chat = chat_options(r, source, key);
+  if (!source.text.empty()) o.records.field = source.text;
   return o;
 }
 
@@ -96,8 +105,13 @@ bool has_text_sources(const Recipe& r) {
   return any(r.data.train) || any(r.data.eval);
 }
 
-std::vector<data::Shard> source_shards(const Recipe& r, const DataSource& source, const char* key) {
-  return data::shards_of(build_options(r, source, key), *load_tokenizer(r));
+TokenizedSource tokenized_source(const Recipe& r, const DataSource& source, const char* key) {
+  TokenizedSource t;
+  t.options = build_options(r, source, key);
+  const auto tokenizer = load_tokenizer(r);
+  check_end_token(t.options, *tokenizer, source, key);
+  t.shards = data::shards_of(t.options, *tokenizer);
+  return t;
 }
 
 std::vector<std::string> tokenize_sources(
@@ -108,9 +122,9 @@ std::vector<std::string> tokenize_sources(
     for (const DataSource& source : eval ? r.data.eval : r.data.train) {
       const char* key = eval ? "data.eval" : "data.train";
       if (!is_tokenized_by_run(source)) continue;
-      const data::BadRecords bad =
-          data::build_shards(source_shards(r, source, key), build_options(r, source, key),
-                             [&](const data::ShardProgress& p) { progress(source.path, p); });
+      const TokenizedSource t = tokenized_source(r, source, key);
+      const data::BadRecords bad = data::build_shards(
+          t.shards, t.options, [&](const data::ShardProgress& p) { progress(source.path, p); });
       if (bad.skipped + bad.replaced > 0)
         notes.push_back(fmt::format("{}: {}: {} bad records left out, {} read with U+FFFD; the first: {}",
                                     key, printable(source.path), bad.skipped, bad.replaced, bad.first[0]));

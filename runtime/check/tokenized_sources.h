@@ -18,9 +18,14 @@ bool is_tokenized_by_run(const DataSource& source);
 
 bool has_text_sources(const Recipe& recipe);  ///< one of its sources is tokenised by the run
 
+struct TokenizedSource {
+  data::BuildOptions options;
+  std::vector<data::Shard> shards;
+};
 /// Shards of such a source. `key`: data.train or data.eval, for messages. Throws Error (usage) if the
-/// recipe's tokenizer has no token that ends a document; Error (data) if the files cannot be read.
-std::vector<data::Shard> source_shards(const Recipe& recipe, const DataSource& source, const char* key);
+/// recipe's tokenizer has no token that ends a document, or for a field with task: sft; Error (data) if the
+/// files cannot be read.
+TokenizedSource tokenized_source(const Recipe& recipe, const DataSource& source, const char* key);
 
 /// Builds the token files of all sources that lack them. `progress`: of one source, with its path. Returns
 /// notes, such as the number of records left out.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "runtime/files/file.h"
+#include "runtime/tokenizer/huggingface_tokenizer.h"
 
 namespace fs = std::filesystem;
 
@@ -13,14 +14,6 @@ namespace {
 constexpr int64_t kMaxTemplateBytes = 16 << 20;
 
 }  // namespace
-
-std::string tokenizer_folder(const std::string& path) {
-  if (path.empty()) return "";
-  std::error_code error;
-  if (fs::is_directory(path, error)) return path;
-  const fs::path parent = fs::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
 
 std::string chat_identity(const ChatBuild& o, const std::string& tokenizer_path) {
   std::string text = fmt::format("{}|{}|{}|{}|{}|{}|{}", o.chat_template, fmt::join(o.mask.roles, ","),

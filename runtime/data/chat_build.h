@@ -17,9 +17,6 @@ struct ChatBuild {
   int64_t pack = 0;  ///< tokens of a sample that holds whole conversations; 0: they are not packed
 };
 
-/// Folder of a tokenizer's files, "" if it has none. `path`: as for make_tokenizer().
-std::string tokenizer_folder(const std::string& path);
-
 /// Text that differs where two builds could render conversations differently: options, and content of the
 /// template's files.
 std::string chat_identity(const ChatBuild& options, const std::string& tokenizer_path);

@@ -14,17 +14,29 @@ namespace {
 
 constexpr int64_t kBlocks = 64, kBlockBytes = 16 << 10;
 
-void add_blocks(XXH3_state_t* hash, const std::string& path) {
-  const InputFile file(path);
+using Hash = std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)>;
+
+Hash new_hash() {
+  Hash hash(XXH3_createState(), &XXH3_freeState);
+  XXH3_128bits_reset(hash.get());
+  return hash;
+}
+
+std::string digest(const Hash& hash) {
+  const XXH128_hash_t h = XXH3_128bits_digest(hash.get());
+  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+}
+
+void add_blocks(XXH3_state_t* hash, const InputFile& file, int64_t blocks) {
   const int64_t size = file.size();
   XXH3_128bits_update(hash, &size, sizeof size);
   std::vector<char> block(kBlockBytes);
-  const bool whole = size <= kBlocks * kBlockBytes;
-  for (int64_t i = 0; i < kBlocks; ++i) {
-    // 128 bits: size - kBlockBytes is below 2^63 and multiplied by 63.
+  const bool whole = size <= blocks * kBlockBytes;
+  for (int64_t i = 0; i < blocks; ++i) {
+    // 128 bits: size - kBlockBytes is below 2^63 and multiplied by the number of a block.
     const int64_t at =
         whole ? i * kBlockBytes
-              : static_cast<int64_t>(static_cast<__int128>(size - kBlockBytes) * i / (kBlocks - 1));
+              : static_cast<int64_t>(static_cast<__int128>(size - kBlockBytes) * i / (blocks - 1));
     const int64_t n = std::min(kBlockBytes, size - at);
     if (n <= 0) return;
     file.read(block.data(), at, n);
@@ -50,15 +62,19 @@ double share(const DataIdentity& d, size_t source) {
 
 }  // namespace
 
+std::string sample_hash(const InputFile& file, int64_t blocks) {
+  LT_CHECK(blocks >= 2, "expected at least 2 blocks, got {}", blocks);
+  const Hash hash = new_hash();
+  add_blocks(hash.get(), file, blocks);
+  return digest(hash);
+}
+
 std::string content_identity(const std::string& path) {
   const std::string prefix = dataset_prefix(path);
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
-  XXH3_128bits_reset(hash.get());
-  add_blocks(hash.get(), prefix + ".idx");
-  add_blocks(hash.get(), prefix + ".bin");
-  if (file_exists(prefix + ".mask")) add_blocks(hash.get(), prefix + ".mask");
-  const XXH128_hash_t h = XXH3_128bits_digest(hash.get());
-  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+  const Hash hash = new_hash();
+  for (const char* end : {".idx", ".bin"}) add_blocks(hash.get(), InputFile(prefix + end), kBlocks);
+  if (file_exists(prefix + ".mask")) add_blocks(hash.get(), InputFile(prefix + ".mask"), kBlocks);
+  return digest(hash);
 }
 
 std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now) {

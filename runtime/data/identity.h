@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/data/indexed_dataset.h"
+#include "runtime/files/file.h"
 
 namespace ltrain::data {
 
@@ -37,6 +38,10 @@ struct DataIdentity {
 /// KiB of each (the full file up to 1 MiB). Path and name do not matter. The cost does not depend on the size
 /// of the files. Changes of a few tokens between blocks are not detected.
 std::string content_identity(const std::string& path);
+
+/// Hash of 32 hex digits of a file's size and of `blocks` evenly spaced blocks of 16 KiB; of the full file if
+/// it has no more.
+std::string sample_hash(const InputFile& file, int64_t blocks);
 
 /// Differences, each as "key old -> new" with the recipe's keys. Different paths alone do not count.
 std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now);

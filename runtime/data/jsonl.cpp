@@ -130,24 +130,6 @@ std::string parse_problem(const std::string& error, std::string_view record, int
 
 }  // namespace
 
-void check_record_options(const RecordOptions& options) {
-  if (options.field && options.field->empty()) fail(ExitCode::usage, "--field is empty");
-  if (options.field && options.format == InputFormat::text)
-    fail(ExitCode::usage,
-         "--field {} and --input-format text: the field is that of records; leave one of the two out",
-         printable(*options.field, 60));
-}
-
-void BadRecords::add(std::string message) {
-  if (first.size() < kNamed) first.push_back(std::move(message));
-}
-
-void BadRecords::add(const BadRecords& later) {
-  skipped += later.skipped;
-  replaced += later.replaced;
-  for (const std::string& message : later.first) add(message);
-}
-
 std::string json_text(std::string_view line, const std::string& key, const std::string& path,
                       int64_t line_number) {
   TextFinder finder(key);
@@ -186,30 +168,6 @@ std::optional<std::string> read_record(std::string_view line, const RecordOption
         // The record has another defect too, and the first one is reported.
       }
   ++bad.skipped;
-  return std::nullopt;
-}
-
-void skip_record(const std::string& message, const RecordOptions& options, BadRecords& bad) {
-  if (options.on_bad == OnBadRecord::stop) fail(ExitCode::data, "{}", message);
-  bad.add(message);
-  ++bad.skipped;
-}
-
-std::optional<std::string> read_text_record(std::string_view text, const RecordOptions& options,
-                                            const std::string& path, const std::string& position,
-                                            BadRecords& bad) {
-  const size_t valid = valid_utf8(text);
-  if (valid == text.size()) return std::string(text);
-  const std::string message = fmt::format(
-      "{}: {}: byte {} of the text is not UTF-8; --on-bad-record skip or "
-      "replace goes on",
-      path, position, valid);
-  if (options.on_bad == OnBadRecord::replace) {
-    bad.add(message);
-    ++bad.replaced;
-    return replaced_utf8(text);
-  }
-  skip_record(message, options, bad);
   return std::nullopt;
 }
 

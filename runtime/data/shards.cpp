@@ -16,75 +16,49 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/printable.h"
+#include "runtime/data/identity.h"
 
 namespace fs = std::filesystem;
 
 namespace ltrain::data {
 namespace {
 
-constexpr int64_t kShardBytes = int64_t{256} << 20;
 constexpr int64_t kMaxShards = 512;
-constexpr int64_t kSampleBytes = 16 << 10;
-constexpr int kFormatVersion = 1;  // raised when the same inputs give other token files
+constexpr int64_t kSampleBlocks = 16;  // 256 KiB of a file
+constexpr int kFormatVersion = 1;      // raised when the same inputs give other token files
 
-/// Hash of texts and numbers, each with its length.
-class Fingerprint {
- public:
-  Fingerprint() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
-  void add(std::string_view text) {
-    add(static_cast<int64_t>(text.size()));
-    XXH3_128bits_update(state_.get(), text.data(), text.size());
-  }
-  void add(int64_t number) { XXH3_128bits_update(state_.get(), &number, sizeof number); }
-  std::string text() const {
-    const XXH128_hash_t h = XXH3_128bits_digest(state_.get());
-    return fmt::format("{:016x}{:016x}", h.high64, h.low64);
-  }
-
- private:
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
-};
-
-void add_options(Fingerprint& f, const BuildOptions& o, const Tokenizer& tokenizer) {
-  f.add(kFormatVersion);
-  f.add(tokenizer.name());
-  f.add(tokenizer.hash());
-  f.add(tokenizer.eot());
-  f.add(o.prepend_bos ? tokenizer.bos() : -1);
-  f.add(o.append_eot);
-  f.add(o.split_special_tokens);
-  f.add(o.records.field.value_or(""));
-  f.add(static_cast<int64_t>(o.records.format));
-  f.add(static_cast<int64_t>(o.records.on_bad));
-  f.add(o.chat ? chat_identity(*o.chat, o.path) : "");
+/// Parts of a text with their lengths, so that no two lists of parts give the same text.
+template <class... Parts>
+std::string joined(const Parts&... parts) {
+  std::string text;
+  for (const std::string& part : {fmt::format("{}", parts)...})
+    text += fmt::format("{}:{},", part.size(), part);
+  return text;
 }
 
-/// Name, size, form, and three samples of a file: its begin, middle and end.
-void add_file(Fingerprint& f, const TextFile& file) {
-  f.add(fs::path(file.path).filename().string());
-  f.add(file.bytes);
-  f.add(static_cast<int64_t>(file.form));
-  f.add(file.format ? file.format->name : "");
-  const auto open = file.open();
-  std::string sample;
-  for (const int64_t at : {int64_t{0}, file.bytes / 2, file.bytes - kSampleBytes}) {
-    if (at < 0) continue;
-    sample.resize(static_cast<size_t>(kSampleBytes));
-    sample.resize(static_cast<size_t>(open->read_some(sample.data(), at, kSampleBytes)));
-    f.add(sample);
-  }
+/// What determines the token files of a shard beside its files.
+std::string options_text(const BuildOptions& o, const Tokenizer& tokenizer) {
+  return joined(kFormatVersion, tokenizer.name(), tokenizer.hash(), tokenizer.eot(),
+                o.prepend_bos ? tokenizer.bos() : -1, o.append_eot, o.split_special_tokens,
+                o.records.field.value_or(""), static_cast<int>(o.records.format), to_string(o.records.on_bad),
+                o.chat ? chat_identity(*o.chat, o.path) : "");
+}
+
+std::string file_text(const TextFile& file) {
+  return joined(fs::path(file.path).filename().string(), static_cast<int>(file.form),
+                file.format ? file.format->name : "", sample_hash(*file.open(), kSampleBlocks));
 }
 
 Shard make_shard(std::vector<TextFile> files, const BuildOptions& options, const Tokenizer& tokenizer) {
   Shard shard;
-  Fingerprint f;
-  add_options(f, options, tokenizer);
+  std::string text = options_text(options, tokenizer);
   for (const TextFile& file : files) {
-    add_file(f, file);
+    text += file_text(file);
     shard.inputs.bytes += file.bytes;
   }
   shard.inputs.files = std::move(files);
-  shard.prefix = (fs::path(options.output) / f.text()).string();
+  const XXH128_hash_t h = XXH3_128bits(text.data(), text.size());
+  shard.prefix = (fs::path(options.output) / fmt::format("{:016x}{:016x}", h.high64, h.low64)).string();
   return shard;
 }
 
@@ -103,7 +77,7 @@ Fd lock_shard(const Shard& shard) {
 
 std::vector<Shard> shards_of(const BuildOptions& options, const Tokenizer& tokenizer) {
   InputList list = list_inputs(options.inputs, options.include, options.exclude, options.records);
-  const int64_t size = std::max(kShardBytes, list.bytes / kMaxShards + 1);
+  const int64_t size = std::max(options.shard_bytes, list.bytes / kMaxShards + 1);
   std::vector<Shard> shards;
   std::vector<TextFile> group;
   int64_t bytes = 0, left = list.bytes;

@@ -1,9 +1,10 @@
 // Shards of a source that a run tokenises: groups of its files, each with token files in a cache folder.
 //
-// The names of the token files are a function of what determines their bytes: the tokenizer, the options, and
-// the names below the source, sizes and content of the group's files. So a later run, or another run on the
-// same data, finds them, an interrupted build goes on where it stopped, and new files leave the shards of
-// others as they are.
+// The names of the token files are a function of the tokenizer, the options, and of each file of the group
+// its name, its size and 16 evenly spaced blocks of 16 KiB (the full file up to 256 KiB). So a later run, or
+// another run on the same data, finds them, an interrupted build goes on at the missing shard, and a file
+// that changed leaves the shards of others as they are. A change of the same length between the blocks is not
+// seen.
 #pragma once
 #include <functional>
 #include <string>
@@ -18,8 +19,8 @@ struct Shard {
   InputList inputs;
 };
 
-/// Groups the inputs of `options` into shards, in their order: about 256 MiB of files each, at most 512
-/// shards. Lists and samples the files; writes nothing. `options.output` is the folder.
+/// Groups the inputs of `options` into shards, in their order: files of about options.shard_bytes each, at
+/// most 512 shards. Lists and samples the files; writes nothing. `options.output` is the folder.
 std::vector<Shard> shards_of(const BuildOptions& options, const Tokenizer& tokenizer);
 
 bool is_built(const Shard& shard);

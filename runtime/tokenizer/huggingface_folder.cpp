@@ -5,6 +5,7 @@
 #include "base/printable.h"
 #include "runtime/files/file.h"
 #include "runtime/files/strict_json.h"
+#include "runtime/tokenizer/huggingface_tokenizer.h"
 #include "runtime/tokenizer/json_fields.h"
 #include "runtime/tokenizer/sentencepiece_tokenizer.h"
 #include "runtime/tokenizer/tekken.h"
@@ -69,6 +70,14 @@ std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& path, c
   tables->bos = id_of("bos_token", tokens.bos, named.bos, tables->bos);
   tables->eot = id_of("eos_token", tokens.eos, named.eos, tables->eot);
   return std::make_unique<HuggingfaceTokenizer>(tables);
+}
+
+std::string tokenizer_folder(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (path.empty() || fs::is_directory(path, error)) return path;
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
 }
 
 }  // namespace ltrain::data

@@ -89,4 +89,7 @@ class HuggingfaceTokenizer final : public Tokenizer {
   std::string work_, segment_;
 };
 
+/// Folder of a tokenizer's files: `path` itself, or the folder that it is in; "" for no path.
+std::string tokenizer_folder(const std::string& path);
+
 }  // namespace ltrain::data

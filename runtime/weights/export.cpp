@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/finite.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/tokenizer/huggingface_tokenizer.h"
 #include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/new_folder.h"
@@ -132,11 +133,10 @@ std::string tokenizer_folder(const Recipe& recipe, const std::string& begun_with
   if (recipe.data.tokenizer.kind != TokenizerKind::huggingface) return begun_with;
   const std::filesystem::path path = *recipe.data.tokenizer.path;
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return path.string();
-  if (path.filename() != "tokenizer.json" && path.filename() != "tokenizer.model" &&
-      path.filename() != "tekken.json")
+  if (!std::filesystem::is_directory(path, error) && path.filename() != "tokenizer.json" &&
+      path.filename() != "tokenizer.model" && path.filename() != "tekken.json")
     return begun_with;  // readers do not find a file of another name
-  return path.has_parent_path() ? path.parent_path().string() : ".";
+  return data::tokenizer_folder(path.string());
 }
 
 /// Copies the other files of a model.

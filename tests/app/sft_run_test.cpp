@@ -69,7 +69,7 @@ TEST_CASE("sft: the loss does not depend on micro-batch, accumulation or layout"
   }
 }
 
-TEST_CASE("sft: only the assistant's tokens count, and what a user writes never does") {
+TEST_CASE("sft: the assistant's tokens count, and a build ahead of time gives the losses of the run's own") {
   TempRun t;
   write_chats(t);
   const Outcome built = t.sh(
@@ -80,7 +80,8 @@ TEST_CASE("sft: only the assistant's tokens count, and what a user writes never 
   CHECK_THAT(built.text, Contains("160 conversations") && Contains("tokens count in the loss, packed into"));
   const Outcome shown = t.sh("data inspect chats --document 0");
   INFO(shown.text);
-  CHECK_THAT(shown.text, Contains("loss mask"));
+  CHECK_THAT(shown.text, Contains("loss mask: ") && Contains("user: What follows 10?") &&
+                             Contains("A: ⟦11<|endoftext|>⟧"));
   // The same folder of token files gives the losses of the run that makes them.
   REQUIRE(t.sh(kSft + "output_dir=own").code == 0);
   REQUIRE(t.sh(kSft + "'data.train=[chats]' output_dir=built").code == 0);
@@ -94,6 +95,25 @@ TEST_CASE("sft: only the assistant's tokens count, and what a user writes never 
   const Outcome plain = t.sh(kSft + "'data.train=[text-train]' output_dir=w");
   CHECK(plain.code == 64);
   CHECK_THAT(plain.text, Contains("text-train has no loss mask"));
+}
+
+TEST_CASE("sft: the held-out loss does not depend on how conversations are packed") {
+  TempRun t;
+  write_chats(t);
+  std::vector<double> evals;
+  for (const char* length : {"160", "256", "512"}) {
+    const std::string run = std::string("packed") + length;
+    const Outcome o =
+        t.sh(kSft + "data.seq_length=" + length + " model.max_position_embeddings=512 output_dir=" + run +
+             " 'data.eval=[{path: chats.jsonl}]' train.eval_interval=1 train.eval_steps=100 "
+             "train.train_steps=1 optimizer.lr=1e-30");
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    const std::vector<std::string> rows = t.metric("eval_loss", run);
+    REQUIRE(rows.size() == 1);
+    evals.push_back(std::stod(rows[0].substr(rows[0].find(':') + 1)));
+  }
+  for (const double loss : evals) CHECK(std::abs(loss - evals[0]) <= 1e-12 * evals[0]);
 }
 
 TEST_CASE("sft: rows that cannot be trained on stop the run with file, line and rule, or are left out") {
@@ -113,6 +133,10 @@ TEST_CASE("sft: rows that cannot be trained on stop the run with file, line and 
     CHECK(skipped.code == 0);
     CHECK_THAT(skipped.text, Contains("1 bad records left out"));
   }
+  const Outcome field =
+      t.sh(kSft + "'data.train=[{path: chats.jsonl, text: messages}]' output_dir=bad --dry-run");
+  CHECK(field.code == 64);
+  CHECK_THAT(field.text, Contains("leave text out"));
   const Outcome none = t.sh(kSft + "data.chat_template=chatlm output_dir=bad");
   INFO(none.text);
   CHECK(none.code == 64);

@@ -89,10 +89,33 @@ TEST_CASE("run: a bad record stops the run before it trains, or is left out and 
   CHECK(stopped.code == 65);
   CHECK_THAT(stopped.text, Contains("train-1.jsonl.gz:201: \"body\" is not a string"));
   CHECK(t.metric("lm_loss").empty());
+  const Outcome wrong = t.sh(kRun + "'data.train=[{path: docs, text: bodies}]'");
+  CHECK(wrong.code == 65);
+  CHECK_THAT(wrong.text, Contains("train-0.jsonl.gz:1: no key \"bodies\""));
   const Outcome skipped = t.sh(run + "data.on_bad_record=skip");
   INFO(skipped.text);
   CHECK(skipped.code == 0);
   CHECK_THAT(skipped.text, Contains("docs: 1 bad records left out"));
+}
+
+TEST_CASE(
+    "run: ranks of another launcher tokenise together before they meet, and train as one launcher's do") {
+  TempRun t;
+  write_documents(t);
+  const std::string run = kRun + "'data.train=[{path: docs, text: body}]' ";
+  REQUIRE(t.sh(run + "output_dir=one").code == 0);
+  const std::string joined = run + "data.cache=joined output_dir=two";
+  const auto rank = [&](int r) {
+    return "RANK=" + std::to_string(r) + " LOCAL_RANK=" + std::to_string(r) +
+           " WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port " + program() + " " +
+           joined;
+  };
+  const Outcome o =
+      t.shell("port=$((20000 + $$ % 20000)); " + rank(1) + " & " + rank(0) + "; code=$?; wait; exit $code");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  CHECK(t.metric("lm_loss", "two") == t.metric("lm_loss", "one"));
+  CHECK(fs::exists(t.folder() + "/joined"));
 }
 
 TEST_CASE("run --dry-run says which data would be tokenised, and writes nothing") {
@@ -104,8 +127,6 @@ TEST_CASE("run --dry-run says which data would be tokenised, and writes nothing"
   CHECK_THAT(o.text,
              Contains("data.train: docs: 2 files") && Contains("are tokenised before the run trains"));
   CHECK_FALSE(fs::exists(t.folder() + "/cache"));
-  const Outcome wrong = t.sh(kRun + "'data.train=[{path: docs, text: bodies}]' --dry-run");
-  INFO(wrong.text);
   const Outcome none = t.sh(kRun + "'data.train=[{path: docs, text: body, split: validation}]' --dry-run");
   INFO(none.text);
   CHECK(none.code == 65);

@@ -30,7 +30,7 @@ struct BuildOptions {
   std::vector<double> split;          ///< shares of train, val and optionally test; empty: one dataset
   bool force = false;
   int64_t chunk_bytes = 1 << 20;
-  int64_t shard_bytes = int64_t{256} << 20;            ///< of shards_of(); tests change it
+  int64_t shard_bytes = int64_t{256} << 20;            ///< input of one shard of shards_of(); tests change it
   std::function<void(const BuildProgress&)> progress;  ///< called after each chunk
 };
 

@@ -36,7 +36,7 @@ std::string joined(const Parts&... parts) {
   return text;
 }
 
-/// What determines the token files of a shard beside its files.
+/// Text of all options that change the token files of a shard.
 std::string options_text(const BuildOptions& o, const Tokenizer& tokenizer) {
   return joined(kFormatVersion, tokenizer.name(), tokenizer.hash(), tokenizer.eot(),
                 o.prepend_bos ? tokenizer.bos() : -1, o.append_eot, o.split_special_tokens,

@@ -52,7 +52,8 @@ struct Source {
 
 }  // namespace
 
-TEST_CASE("shards: all files are in one shard each, in their order, and a small rest joins the last", "[data]") {
+TEST_CASE("shards: all files are in one shard each, in their order, and a small rest joins the last",
+          "[data]") {
   Source s;
   std::vector<size_t> files;
   for (const Shard& shard : s.shards()) files.push_back(shard.inputs.files.size());
@@ -74,7 +75,7 @@ TEST_CASE("shards: a changed file changes the name of its shard alone, and optio
   CHECK(s.names() == before);
   fs::rename(s.f / "moved", s.f / "in");
   s.options.inputs = {s.f / "in"};
-  s.write(3, "Document");  // of the same length
+  s.write(3, "Document");  // has the same length
   const std::vector<std::string> after = s.names();
   CHECK(after[0] == before[0]);
   CHECK(after[1] != before[1]);
@@ -84,11 +85,15 @@ TEST_CASE("shards: a changed file changes the name of its shard alone, and optio
            [](auto& o) { o.records.on_bad = OnBadRecord::skip; }, [](auto& o) { o.chat.emplace(); }}) {
     BuildOptions o = s.options;
     change(o);
-    if (o.records.field) o.records.format = InputFormat::automatic, write_file(s.f / "one.jsonl", "{\"body\": 1}\n");
-    if (o.records.field) o.inputs = {s.f / "one.jsonl"};
+    if (o.records.field) {
+      o.records.format = InputFormat::automatic;
+      write_file(s.f / "one.jsonl", "{\"body\": 1}\n");
+      o.inputs = {s.f / "one.jsonl"};
+    }
     BuildOptions plain = s.options;
     plain.inputs = o.inputs;
-    CHECK(shards_of(o, *make_byte_tokenizer())[0].prefix != shards_of(plain, *make_byte_tokenizer())[0].prefix);
+    CHECK(shards_of(o, *make_byte_tokenizer())[0].prefix !=
+          shards_of(plain, *make_byte_tokenizer())[0].prefix);
   }
 }
 
@@ -96,7 +101,7 @@ TEST_CASE("shards: a build goes on at the missing shard, and leaves the others a
   Source s;
   build_shards(s.shards(), s.options, {});
   const std::vector<ino_t> before = s.inodes();
-  fs::remove(s.shards()[1].prefix + ".idx");  // as if the build had been interrupted in its second shard
+  fs::remove(s.shards()[1].prefix + ".idx");  // a build interrupted in its second shard leaves this
   int64_t last = 0;
   build_shards(s.shards(), s.options, [&](const ShardProgress& p) { last = p.input_bytes; });
   CHECK(last == 4000);  // two shards: the one that was there and this one
@@ -106,7 +111,8 @@ TEST_CASE("shards: a build goes on at the missing shard, and leaves the others a
   CHECK(after[2] == before[2]);
 }
 
-TEST_CASE("shards: builders at the same time make each shard once, and all of them see every shard", "[data]") {
+TEST_CASE("shards: builders at the same time make each shard once, and all of them see every shard",
+          "[data]") {
   Source s;
   std::vector<std::thread> builders;
   std::vector<int64_t> tokens(4);

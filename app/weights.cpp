@@ -21,7 +21,7 @@ void add_export(CLI::App& app) {
     ExportOptions e;
     std::string dtype = "auto";
     double shard_gb = 5;
-    bool json = false, quiet = false;
+    bool json = false, quiet = false, merge = false, adapter = false;
   };
   auto* command = app.add_subcommand("export", "Write a checkpoint as a Hugging Face folder");
   auto o = std::make_shared<Options>();
@@ -40,6 +40,10 @@ void add_export(CLI::App& app) {
                       "Folder of tokenizer files; default: that of data.tokenizer.path (huggingface), else "
                       "the Hugging Face folder that the run began with");
   command->add_flag("--ema", o->e.average, "The average of weights that train.ema_decay keeps");
+  auto* merge =
+      command->add_flag("--merge", o->merge, "Of a run with LoRA: the weights with its adapters added");
+  command->add_flag("--adapter", o->adapter, "Of a run with LoRA: its adapters alone, as a folder of PEFT")
+      ->excludes(merge);
   command->add_flag("--json", o->json, "For programs");
   command->add_flag("-q,--quiet", o->quiet, "No progress");
   command->footer("Example: ltrain export runs/quickstart my-model");
@@ -47,6 +51,8 @@ void add_export(CLI::App& app) {
     if (o->dtype != "auto")
       o->e.dtype = o->dtype == "bf16" ? DType::bf16 : o->dtype == "fp16" ? DType::f16 : DType::f32;
     o->e.shard_bytes = static_cast<int64_t>(o->shard_gb * 1e9);
+    if (o->merge) o->e.adapters = ExportAdapters::merge;
+    if (o->adapter) o->e.adapters = ExportAdapters::alone;
     if (!o->e.tokenizer.empty() && !path_exists(o->e.tokenizer))
       fail(ExitCode::usage, "--tokenizer {}: there is no such folder", o->e.tokenizer);
     ProgressLine line(o->quiet);

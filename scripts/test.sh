@@ -7,6 +7,7 @@ scripts/checks/check-includes.py
 scripts/checks/check-format.sh
 scripts/checks/check-words.py
 scripts/checks/check-tests.py
+scripts/checks/check-names.py
 scripts/build.sh cpu
 scripts/test-tiers.py check build
 exec scripts/run-tests.sh build "$@"

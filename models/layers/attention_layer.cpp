@@ -48,14 +48,14 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   if (latent_) {
     latents_.declare(store, groups, c, sequence_parallel, prefix);
     return out_.declare(store, groups, sequence_parallel, {{prefix + "." + names.attention_output, h}},
-                        all_heads_ * value_dim_, false, out_std, LinearSharding::row);
+                        all_heads_ * value_dim_, false, out_std, LinearSharding::row, c.lora);
   }
   std::vector<LinearPart> query{part(names.query, q, 0, 1)};
   const std::vector<LinearPart> key_value{part(names.key, kv, q, copies_),
                                           part(names.value, kv, q + kv, copies_)};
   const auto declare = [&](Linear& linear, const std::vector<LinearPart>& parts) {
     linear.declare(store, groups, sequence_parallel, parts, h, t.qkv_bias, c.initializer_range,
-                   LinearSharding::column);
+                   LinearSharding::column, c.lora);
   };
   if (copies_ > 1) {  // gradients of keys and values take another path than the queries'
     declare(kv_, key_value);
@@ -66,7 +66,7 @@ void AttentionLayer::declare(ParameterStore& store, const Groups& groups, const 
   declare_norms(store, groups, c, prefix);
   declare_sinks(store, groups, c, prefix);
   out_.declare(store, groups, sequence_parallel, {{prefix + "." + names.attention_output, h}}, q,
-               t.attention_output_bias, out_std, LinearSharding::row);
+               t.attention_output_bias, out_std, LinearSharding::row, c.lora);
 }
 
 void AttentionLayer::declare_sinks(ParameterStore& store, const Groups& groups, const ModelConfig& c,

@@ -18,7 +18,8 @@ void LatentProjections::declare(ParameterStore& store, const Groups& groups, con
   heads_ = {all / groups.tensor.size(), l.qk_nope_head_dim, l.qk_rope_head_dim, l.v_head_dim};
   query_latent_ = l.q_lora_rank.has_value();
   const auto linear = [&](Linear& layer, const LinearPart& part, int64_t in, LinearSharding cut) {
-    layer.declare(store, groups, sequence_parallel, {part}, in, false, c.initializer_range, cut);
+    layer.declare(store, groups, sequence_parallel, {part}, in, false, c.initializer_range, cut,
+                  part.all ? LoraConfig{} : c.lora);  // two layers share one matrix and would share A
   };
   const auto norm = [&](NormLayer& layer, const std::string& name, int64_t cols) {
     layer.declare(store, groups, prefix + "." + name, c.traits(), cols, kLatentEps, sequence_parallel);

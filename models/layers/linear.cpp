@@ -9,7 +9,7 @@ namespace ltrain {
 
 void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
                      const std::vector<LinearPart>& parts, int64_t in, bool bias, double std,
-                     LinearSharding cut) {
+                     LinearSharding cut, const LoraConfig& lora) {
   std::vector<ParameterSpec> weights, biases;
   cut_ = cut;
   out_ = 0;
@@ -30,6 +30,16 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
   parts_ = static_cast<int>(parts.size());
   weight_ = store.add(std::move(weights));
   if (bias) bias_ = store.add(std::move(biases));
+  if (lora.on()) declare_adapters(store, groups, sequence_parallel, parts, in, lora);
+}
+
+ParameterSpec Linear::cut_rows(ParameterSpec spec, const Groups& g, int copies) {
+  spec = cut_over(Axis::tensor, std::move(spec), 0, g.tensor.rank() / copies, g.tensor.size() / copies);
+  if (copies > 1) {
+    spec.place[Axis::tensor] = Placement::S(0);  // also for a single part, which all ranks have
+    spec.copied = true;
+  }
+  return spec;
 }
 
 ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies, bool sequence_parallel) const {
@@ -45,12 +55,9 @@ ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies, b
   };
   switch (g.mesh.tensor_mode) {
     case TensorMode::one_d:
-      w = cut_over(Axis::tensor, std::move(w), cut_ == LinearSharding::column ? 0 : 1,
-                   g.tensor.rank() / copies, g.tensor.size() / copies);
-      if (copies > 1) {
-        w.place[Axis::tensor] = Placement::S(0);  // also for a single part, which all ranks have
-        w.copied = true;
-      }
+      if (cut_ == LinearSharding::column) return cut_rows(std::move(w), g, copies);
+      LT_CHECK(copies == 1, "{}: expected one copy of a matrix with sharded columns, got {}", w.name, copies);
+      w = cut_over(Axis::tensor, std::move(w), 1, g.tensor.rank(), g.tensor.size());
       break;
     case TensorMode::two_d:
       cut(Axis::column, 0);
@@ -68,12 +75,7 @@ ParameterSpec Linear::cut_weight(ParameterSpec w, const Groups& g, int copies, b
 
 ParameterSpec Linear::cut_bias(ParameterSpec b, const Groups& g, int copies, bool sequence_parallel) const {
   if (g.one_d()) {
-    if (cut_ == LinearSharding::column)
-      b = cut_over(Axis::tensor, std::move(b), 0, g.tensor.rank() / copies, g.tensor.size() / copies);
-    if (copies > 1) {
-      b.place[Axis::tensor] = Placement::S(0);
-      b.copied = true;
-    }
+    if (cut_ == LinearSharding::column) return cut_rows(std::move(b), g, copies);
     if (cut_ == LinearSharding::row && sequence_parallel) b.sum = Axis::tensor;
     return b;
   }
@@ -115,25 +117,30 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
   const Tensor weight = this->weight(step), bias = this->bias(step);
-  if (cut_ == LinearSharding::whole) return product(step, y, x, weight, args);
+  if (cut_ == LinearSharding::whole) {
+    product(step, y, x, weight, args);
+    return add_lora(step, y, x);
+  }
   if (cut_ == LinearSharding::column) {
     args.bias = bias;
     if (step.cuts_rows() && runs_in_parts(step)) return ring_product(step, y, x, weight, args);
     Tensor whole = gather_rows(step, x, "gathered rows");
     product(step, y, whole, weight, args);
+    add_lora(step, y, whole);
     release_whole(step, whole, x);
     return;
   }
   if (step.groups.tensor.size() == 1) {
     args.bias = bias;
     product(step, y, x, weight, args);
-    return;
+    return add_lora(step, y, x);
   }
   if (runs_in_parts(step)) {
     summed_product(step, y, x, weight, args);
   } else {
     const Tensor partial = partial_rows(step, y, x.shape[0], "partial rows");
     product(step, partial, x, weight, args);
+    add_lora(step, partial, x);
     sum_rows_start(step, y, partial).wait(step);
   }
   if (bias.defined()) add_bias(step.compute, y, bias);  // once, after the sum
@@ -145,6 +152,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
   if (cut_ == LinearSharding::whole) {
     if (dx.defined() && !later) expect_both(step, dy);
     if (dx.defined()) product(step, dx, dy, weight);
+    if (dx.defined()) add_lora_input_gradient(step, dx, dy);
     if (later)
       step.deferred->add([this, dy, x](Step& s) { weight_backward(s, dy, x); }, {dy, x});
     else
@@ -160,6 +168,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
       whole = gather_rows(step, dy, "gathered gradient");
       if (dx.defined() && !later && !(step.cuts_rows() && step.hiding)) expect_both(step, whole);
       if (dx.defined()) product(step, dx, whole, weight);
+      if (dx.defined()) add_lora_input_gradient(step, dx, whole);
     }
     bias_backward(step, dy);
     // If rows are sharded, it waits for the next sum over the tensor axis and overlaps with it.
@@ -183,6 +192,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
     if (!later) expect_both(step, dy);
     product(step, partial, dy, weight);
+    add_lora_input_gradient(step, partial, dy);
     sum = sum_rows_start(step, dx, partial);  // overlaps with the weight gradient
     // The other micro-batch may first start its own collective, which that gradient also overlaps with.
     if (Interleave* turns = Interleave::of_thread(); turns && step.groups.tensor.size() > 1) turns->pass();
@@ -209,6 +219,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
 }
 
 void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {
+  lora_weight_backward(step, dy, x);
   if (!step.params.trains(weight_)) return;
   MatmulArgs args;
   args.trans_a = true;

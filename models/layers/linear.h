@@ -2,8 +2,10 @@
 // the tensor-parallel axes by the mesh's mode (parallel/mesh/mesh.h): linear.cpp for 1D (linear_async.cpp: in
 // chunks), linear_2d.cpp, linear_3d.cpp.
 #pragma once
+#include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/matmul/matmul.h"
 #include "models/layers/fp8.h"
+#include "models/layers/lora.h"
 #include "models/layers/step.h"
 #include "models/layers/tensor_parallel.h"
 
@@ -25,8 +27,10 @@ struct LinearPart {
 class Linear {
  public:
   /// Declares weights (rows, in) and, with `bias`, biases. std: standard deviation of the initial weights.
+  /// `lora`: adapters of the parts that it names.
   void declare(ParameterStore& store, const Groups& groups, bool sequence_parallel,
-               const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, LinearSharding cut);
+               const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, LinearSharding cut,
+               const LoraConfig& lora = {});
   /// Called after declare: matmuls are in FP8 in steps with FP8, unless settings.keep excludes the weight,
   /// which is otherwise added to `weights`.
   void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
@@ -51,9 +55,24 @@ class Linear {
   void product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {}) const;
   ParameterSpec cut_weight(ParameterSpec spec, const Groups& groups, int copies,
                            bool sequence_parallel) const;
+  /// Shards the rows of `spec` as column does in 1D.
+  static ParameterSpec cut_rows(ParameterSpec spec, const Groups& groups, int copies);
   ParameterSpec cut_bias(ParameterSpec spec, const Groups& groups, int copies, bool sequence_parallel) const;
   Tensor weight(Step& step) const { return step.params.value(weight_, parts_); }
   Tensor bias(Step& step) const { return bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor(); }
+  // linear_lora.cpp
+  void declare_adapters(ParameterStore& store, const Groups& groups, bool sequence_parallel,
+                        const std::vector<LinearPart>& parts, int64_t in, const LoraConfig& lora);
+  /// y += scale x A^T B^T, of the operands of y = x W^T on this rank.
+  void add_lora(Step& step, Tensor y, Tensor x) const;
+  /// dx += scale dy B A.
+  void add_lora_input_gradient(Step& step, Tensor dx, Tensor dy) const;
+  /// dA (+)= scale (dy B)^T x; dB (+)= dy^T (scale x A^T). Marks both ready.
+  void lora_weight_backward(Step& step, Tensor dy, Tensor x) const;
+  /// B's blocks, (out, adapters rank). The caller releases this and the two below.
+  Tensor lora_b_blocks(Step& step) const;
+  Tensor lora_inner(Step& step, Tensor x) const;            ///< scale x A^T: (rows, adapters rank)
+  Tensor lora_inner_gradient(Step& step, Tensor dy) const;  ///< scale dy B: (rows, adapters rank)
   // linear_async.cpp
   /// True if the step wants its matmuls in chunks, and this layer can do so.
   bool runs_in_parts(const Step& step) const;
@@ -73,7 +92,15 @@ class Linear {
   void weight_backward_3d(Step& step, Tensor dy, Tensor x) const;
   void weight_backward(Step& step, Tensor dy, Tensor x) const;
   void bias_backward(Step& step, Tensor dy) const;
+  struct Adapters {
+    int a = -1, b = -1, adapters = 0;   // first parameters, and number of A
+    int64_t rank = 0, rows = 0;         // rows of all B
+    std::vector<CopyRectangle> blocks;  // from B to its blocks
+    double scale = 1;
+    bool on() const { return a >= 0; }
+  };
   int weight_ = -1, bias_ = -1, parts_ = 0;
+  Adapters lora_;
   int slot_ = -1;  // FP8 slot
   int64_t out_ = 0;
   LinearSharding cut_ = LinearSharding::column;

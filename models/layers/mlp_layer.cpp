@@ -24,9 +24,10 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
   };
   if (has_gate(kind_)) add(names.gate, 0);
   add(names.up, f);
-  up_.declare(store, groups, sequence_parallel, up, h, bias, c.initializer_range, LinearSharding::column);
+  up_.declare(store, groups, sequence_parallel, up, h, bias, c.initializer_range, LinearSharding::column,
+              c.lora);
   down_.declare(store, groups, sequence_parallel, {{prefix + "." + names.down, h}}, f, bias, out_std,
-                LinearSharding::row);
+                LinearSharding::row, c.lora);
 }
 
 void MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,

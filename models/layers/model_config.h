@@ -10,6 +10,7 @@
 #include "base/enum_names.h"
 #include "kernels/moe/route.h"
 #include "models/families/family.h"
+#include "models/layers/lora.h"
 
 namespace ltrain {
 
@@ -140,6 +141,7 @@ struct ModelConfig {
   double embd_pdrop = 0.0;   ///< dropout after the embeddings
   double attn_pdrop = 0.0;   ///< dropout of attention probabilities
   double resid_pdrop = 0.0;  ///< dropout before each residual addition
+  LoraConfig lora;           ///< adapters, which no config.json has
 
   /// Number of layers including multi-token prediction modules, which are numbered after the others.
   int64_t all_layers() const { return num_hidden_layers + num_nextn_predict_layers; }

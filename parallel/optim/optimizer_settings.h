@@ -81,6 +81,7 @@ struct OptimizerSettings : OptimizerHyperparameters {
   std::vector<OptimizerGroup> groups;
   std::vector<std::string>
       frozen;  ///< patterns of whole names: parameters without gradient, state and update
+  std::vector<std::string> trained;  ///< patterns: if there are any, all other parameters are frozen, too
   SparsitySettings sparsity;
   bool freeze_routers = false;
   int64_t router_warmup = 0;  ///< first steps in which only routers move

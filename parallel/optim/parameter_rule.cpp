@@ -27,8 +27,11 @@ bool name_matches(std::string_view pattern, std::string_view name) {
 
 ParameterRule rule_of(const OptimizerSettings& o, const RuleTarget& t) {
   ParameterRule r;
-  const auto frozen = [&](const std::string& pattern) { return name_matches(pattern, t.name); };
-  if ((t.router && o.freeze_routers) || std::any_of(o.frozen.begin(), o.frozen.end(), frozen)) {
+  const auto named_in = [&](const std::vector<std::string>& patterns) {
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const std::string& pattern) { return name_matches(pattern, t.name); });
+  };
+  if ((t.router && o.freeze_routers) || named_in(o.frozen) || (!o.trained.empty() && !named_in(o.trained))) {
     r.rule = UpdateRule::still;
     r.decay = false;
     return r;

@@ -18,6 +18,7 @@ struct ParameterSpec {
   bool decay = true;       ///< weight decay applies
   bool embedding = false;  ///< a table of tokens or positions, or the projection to the vocabulary
   bool router = false;     ///< chooses experts: may be frozen, or move alone at first
+  bool adapter = false;    ///< factor of LoRA: initial values that no file of a model has
   /// This rank's part of the named tensor: a box. Its elements are the first ones of `shape`; the rest is
   /// padding that stays zero. Undefined: the full tensor.
   Slice slice = {};

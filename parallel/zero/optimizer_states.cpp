@@ -42,7 +42,7 @@ void OptimizerStates::allocate_master(const Bucket& b) {
   s.resident = layout_.stored_count(b);
   if (fraction_ > 0 && optimizer_of(b).by_element() && b.kind.rule.trains())
     s.resident = resident_part(s.resident, fraction_);
-  if (c_.precision.has_master())
+  if (has_master(b))
     s.master = make(b, "master weights", c_.precision.master, s.resident, layout_.stores_pieces(b));
 }
 
@@ -77,11 +77,11 @@ void OptimizerStates::reserve_offloaded() {
 }
 
 int OptimizerStates::count(const Bucket& b) const {
-  return static_cast<int>(of(b).moments.size()) + c_.precision.has_master();
+  return static_cast<int>(of(b).moments.size()) + has_master(b);
 }
 
 const Tensor& OptimizerStates::on_device(const Bucket& b, int state) const {
-  const int masters = c_.precision.has_master();
+  const int masters = has_master(b);
   return state < masters ? of(b).master : of(b).moments[static_cast<size_t>(state - masters)];
 }
 
@@ -116,7 +116,7 @@ std::vector<NamedState> OptimizerStates::named(const Bucket& b, int64_t at, int6
   const std::vector<std::string_view> names = optimizer_of(b).element_states(b.kind.rule);
   for (size_t i = 0; i < names.size(); ++i) {
     if (!is_coded(b)) {
-      out.push_back({names[i], state(b, static_cast<int>(i) + c_.precision.has_master(), at, n)});
+      out.push_back({names[i], state(b, static_cast<int>(i) + has_master(b), at, n)});
       continue;
     }
     Tensor open;
@@ -131,11 +131,11 @@ std::vector<NamedState> OptimizerStates::named(const Bucket& b, int64_t at, int6
 }
 
 Tensor OptimizerStates::master(const Bucket& b, int64_t at, int64_t n) const {
-  return c_.precision.has_master() ? state(b, 0, at, n) : weights_.part(b, layout_.stored_begin(b) + at, n);
+  return has_master(b) ? state(b, 0, at, n) : weights_.part(b, layout_.stored_begin(b) + at, n);
 }
 
 void OptimizerStates::copy_master(const Bucket& b, const Tensor& to) const {
-  const bool masters = c_.precision.has_master();
+  const bool masters = has_master(b);
   const int64_t resident = masters ? of(b).resident : to.elements(), slow = to.elements() - resident;
   const Tensor from = masters ? of(b).master : weights_.updated(b);
   const auto view = [&](const Tensor& t) { return access_.view(c_.compute, t); };
@@ -152,7 +152,7 @@ void OptimizerStates::show(const Bucket& b, int64_t from, int64_t n, Elements& e
   const int64_t at = from - layout_.stored_begin(b);
   const bool resident = at + n <= s.resident;
   const Tensor weights = weights_.part(b, from, n);
-  if (!c_.precision.has_master()) {
+  if (!has_master(b)) {
     e.master = weights;
   } else {
     e.low = weights;

@@ -27,6 +27,8 @@ class OptimizerStates {
   void reserve_offloaded();
 
   int count(const Bucket& b) const;
+  /// True if the bucket has master weights; frozen ones have only the step's weights.
+  bool has_master(const Bucket& b) const { return c_.precision.has_master() && b.kind.rule.trains(); }
   int64_t resident(const Bucket& b) const { return of(b).resident; }
   /// View of `n` elements of a state from `at` on: all on the device, or all offloaded.
   Tensor state(const Bucket& b, int state, int64_t at, int64_t n) const;

@@ -302,7 +302,7 @@ std::vector<Tensor> ParameterStore::held_values() const {
 void ParameterStore::publish_loaded() {
   if (training_) training_->sparse.forget();
   for (const Bucket& b : parameters_->buckets()) {
-    if (training_ && settings_.precision.has_master()) training_->states.copy_master(b, weights_->updated(b));
+    if (training_ && training_->states.has_master(b)) training_->states.copy_master(b, weights_->updated(b));
     weights_->publish(b);
     weights_->wait_published();
   }

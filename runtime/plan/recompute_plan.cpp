@@ -91,7 +91,6 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
          bytes_text(least), bytes_text(stored.bytes),
          device_of(r) == DeviceKind::cuda ? "a card" : "a rank's share of this host",
          bytes_text(static_cast<int64_t>(budget)), fmt::join(smaller_settings(r), ", "));
-  constexpr double kMiB = 0x1p20;
   fail(ExitCode::usage,
        "{}recompute.budget = {}: a rank needs {} even when it computes most again, and {} without; nearest "
        "valid value: {:.0f} "

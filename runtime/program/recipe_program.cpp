@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <sstream>
 
 #include "parallel/mesh/mesh.h"
@@ -107,15 +108,48 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
     o.groups.push_back(std::move(group));
   }
   o.frozen = from.frozen;
+  o.trained = r.model.lora.trained();
   o.sparsity = r.sparsity;
   return o;
 }
 
+/// Fails if an entry of lora.target_modules or lora.modules_to_save stands for no module.
+static void check_modules(const LoraConfig& lora, const ParameterStore& store) {
+  std::set<std::string> last;
+  for (int id = 0; id < store.count(); ++id) {
+    std::string_view module = module_of(store.spec(id).name);
+    if (store.spec(id).adapter) last.emplace(module_of(module).substr(module_of(module).rfind('.') + 1));
+  }
+  const auto check = [&](const std::vector<std::string>& entries, const char* key, bool adapters) {
+    for (const std::string& entry : entries) {
+      bool found = entry == kAllLinear && adapters;
+      for (int id = 0; id < store.count() && !found; ++id) {
+        std::string_view module = module_of(store.spec(id).name);
+        if (store.spec(id).adapter != adapters) continue;
+        found = LoraConfig::names_module(entry, adapters ? module_of(module) : module);
+      }
+      if (!found)
+        fail(ExitCode::usage, "{}: {} stands for no {} of the model; such are {}", key, entry,
+             adapters ? "linear layer that can have an adapter" : "module",
+             adapters ? fmt::format("{}", fmt::join(last, ", ")) : store.spec(0).name);
+    }
+  };
+  check(lora.target_modules, "lora.target_modules", true);
+  check(lora.modules_to_save, "lora.modules_to_save", false);
+}
+
 void check_optimizer_of(const Recipe& r) {
-  if (r.optimizer.groups.empty() && r.optimizer.frozen.empty()) return;
+  if (r.optimizer.groups.empty() && r.optimizer.frozen.empty() && !r.model.lora.on()) return;
   const GroupSet alone;
   ParameterStore store;
   const Decoder decoder(r.model, store, alone.groups(), {});
+  if (r.model.lora.on()) {
+    ModelConfig all = r.model;
+    all.lora.target_modules = {std::string(kAllLinear)};
+    ParameterStore with_all;
+    const Decoder adapted(all, with_all, alone.groups(), {});
+    check_modules(r.model.lora, with_all);
+  }
   const auto require_match = [&](const std::string& pattern, const char* key) {
     for (int id = 0; id < store.count(); ++id)
       if (name_matches(pattern, store.spec(id).name)) return;
@@ -131,6 +165,17 @@ void check_optimizer_of(const Recipe& r) {
   fail(ExitCode::usage,
        "optimizer.frozen: its {} pattern{} match all {} parameters, and nothing is left to train",
        r.optimizer.frozen.size(), r.optimizer.frozen.size() == 1 ? "" : "s", store.count());
+}
+
+int64_t trained_parameters(const Recipe& r) {
+  const GroupSet alone;
+  ParameterStore store;
+  const Decoder decoder(r.model, store, alone.groups(), {});
+  const OptimizerSettings settings = optimizer_settings(r);
+  int64_t n = 0;
+  for (int id = 0; id < store.count(); ++id)
+    if (store.rule_with(id, settings).trains()) n += store.spec(id).slice.elements();
+  return n;
 }
 
 DispatchOptions dispatch_options(const Recipe& r) {

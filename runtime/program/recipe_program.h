@@ -51,6 +51,8 @@ PipelineLayout unpack_pipeline_layout(const std::string& packed);
 ProgramOptions program_options(const Recipe& recipe, const PipelineLayout& layout = {});
 /// Fails if a parameter pattern of the optimizer section matches no parameter.
 void check_optimizer_of(const Recipe& recipe);
+/// Parameters of the full model that train: without frozen ones, and with LoRA's adapters.
+int64_t trained_parameters(const Recipe& recipe);
 /// Context-parallel shard of the sequence on the rank of `mesh`.
 ContextSharding context_sharding(const Recipe& recipe, const Mesh& mesh);
 /// Loader options of the rank of `mesh`.

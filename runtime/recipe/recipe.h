@@ -217,6 +217,7 @@ struct CheckpointSettings {
   std::optional<std::string> upcycle;  ///< dense checkpoint from which a fresh MoE model starts
   /// initial weights of a fresh run: a Hugging Face folder or a checkpoint
   std::optional<std::string> load_path;
+  std::optional<std::string> adapter;         ///< initial values of LoRA's adapters: a folder of PEFT
   LoadParts load_parts = LoadParts::weights;  ///< parts loaded from a checkpoint at load_path
   bool save_at_end = true;
 };

@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include "base/bytes_text.h"
 #include "base/cpu_isa.h"
 #include "base/fault_point.h"
 #include "base/limits.h"
@@ -38,8 +39,6 @@
 
 namespace ltrain {
 namespace {
-
-constexpr double kMiB = 1048576.0, kGiB = 1073741824.0;
 
 /// Training run of one rank.
 class Trainer {
@@ -200,11 +199,16 @@ class Trainer {
     for (const std::string& note : offload_memory_->notes()) progress_->line(note);
     for (const std::string& note : notes) progress_->line(note);
     const int world = job_.info().world_size;
+    const int64_t trained = trained_parameters(recipe_);
+    const std::string part =
+        trained == totals.parameters
+            ? ""
+            : fmt::format(" of which {} train", format_count(static_cast<double>(trained)));
     progress_->line(fmt::format(
-        "{}: {} {} parameters, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
+        "{}: {} {} parameters{}, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
         "micro-batch{} a rank",
-        recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.family->name, world,
-        world == 1 ? "" : "s", what_a_rank_has(threads_per_rank(recipe_)), precision_text(recipe_),
+        recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.family->name, part,
+        world, world == 1 ? "" : "s", what_a_rank_has(threads_per_rank(recipe_)), precision_text(recipe_),
         recipe_.train.global_batch_size, recipe_.data.seq_length, batches_.size(),
         batches_.size() == 1 ? "" : "es"));
     if (step_ < end_step_)

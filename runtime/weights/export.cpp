@@ -13,8 +13,10 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/tokenizer/huggingface_tokenizer.h"
+#include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_folder.h"
+#include "runtime/weights/merged_reader.h"
 #include "runtime/weights/new_folder.h"
 #include "runtime/weights/stream_tensor.h"
 
@@ -154,6 +156,21 @@ std::vector<std::string> copy_tokenizer(const std::string& from, const std::stri
   return copied;
 }
 
+void check_adapters(const std::string& checkpoint, const Recipe& recipe, const ExportOptions& o) {
+  const bool has = recipe.model.lora.on();
+  if (has && o.adapters == ExportAdapters::unset)
+    fail(ExitCode::usage,
+         "{}: has adapters (lora.r = {}); give --merge to add them to the weights, or --adapter to write "
+         "them alone, "
+         "as a folder of PEFT",
+         checkpoint, recipe.model.lora.rank);
+  if (!has && o.adapters != ExportAdapters::unset)
+    fail(ExitCode::usage, "{}: has no adapters, and --{} is for a run with lora.r above 0", checkpoint,
+         o.adapters == ExportAdapters::merge ? "merge" : "adapter");
+  if (has && o.average)
+    fail(ExitCode::usage, "{}: --ema: averages of adapters are not exported; leave --ema out", checkpoint);
+}
+
 }  // namespace
 
 ExportReport export_checkpoint(const ExportOptions& o) {
@@ -167,6 +184,13 @@ ExportReport export_checkpoint(const ExportOptions& o) {
   report.checkpoint = reader->path();
   report.step = reader->info().step;
   const Recipe recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
+  check_adapters(report.checkpoint, recipe, o);
+  if (o.adapters == ExportAdapters::alone) {
+    write_adapter_folder(*reader, recipe, recipe.checkpoint.load_path.value_or(""), o.folder, report);
+    return report;
+  }
+  MergedReader merged(*reader, recipe.model.lora);
+  const ReadSlice read = reads_of(merged);
   const std::vector<Part> parts = parts_of(recipe, *reader, is_imported(*reader), o);
   report.dtype = parts.front().item.dtype;
   report.tensors = static_cast<int64_t>(parts.size());
@@ -204,9 +228,9 @@ ExportReport export_checkpoint(const ExportOptions& o) {
         if (o.progress) o.progress(report.bytes, all);
       };
       if (p.stacked)
-        stream_stack(*reader, p.source, item.dtype, p.slice.global, p.transposed, write);
+        stream_stack(read, p.source, item.dtype, p.slice.global, p.transposed, write);
       else
-        stream_tensor(*reader, p.source, item.dtype, p.slice, p.transposed, write);
+        stream_tensor(read, p.source, item.dtype, p.slice, p.transposed, write);
       if (infinite > 0) refuse_overflow(report.checkpoint, item, stored, infinite);
       map[item.name] = name;
     }

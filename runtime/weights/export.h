@@ -13,6 +13,9 @@ namespace ltrain {
 /// Progress in bytes.
 using CopyProgress = std::function<void(int64_t done, int64_t all)>;
 
+/// Adapters of a checkpoint with LoRA: added to the weights, or alone as a folder of PEFT. unset: refused.
+enum class ExportAdapters : uint8_t { unset, merge, alone };
+
 struct ExportOptions {
   /// A checkpoint, a folder of checkpoints, or a run's output_dir; the newest healthy one is used.
   std::string checkpoint;
@@ -20,6 +23,7 @@ struct ExportOptions {
   std::optional<DType> dtype;  ///< type of the weights; none: the run's matmul type, or the imported types
   int64_t shard_bytes = 5'000'000'000;  ///< maximum size of a file, unless a single tensor is larger
   bool average = false;                 ///< export the EMA weights of train.ema_decay
+  ExportAdapters adapters = ExportAdapters::unset;
   /// Folder of tokenizer files. Empty: folder of data.tokenizer.path (huggingface), else the folder that the
   /// run began with.
   std::string tokenizer;

@@ -195,16 +195,25 @@ void check_copies(const HfFolder& folder, const ModelConfig& model) {
   }
 }
 
-std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model) {
+static std::vector<std::pair<std::string, Shape>> shapes_of(const ModelConfig& model, bool adapters) {
   const GroupSet one;
   ParameterStore parameters;
   const Decoder decoder(model, parameters, one.groups(), {});
   std::vector<std::pair<std::string, Shape>> shapes;
   std::set<std::string> seen;
   for (int id = 0; id < parameters.count(); ++id)  // queries, keys and values may be parts of one tensor
-    if (const std::string& name = parameters.spec(id).name; seen.insert(name).second)
+    if (const std::string& name = parameters.spec(id).name;
+        parameters.spec(id).adapter == adapters && seen.insert(name).second)
       shapes.emplace_back(name, parameters.spec(id).slice.global);
   return shapes;
+}
+
+std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model) {
+  return shapes_of(model, false);
+}
+
+std::vector<std::pair<std::string, Shape>> adapter_shapes(const ModelConfig& model) {
+  return shapes_of(model, true);
 }
 
 std::vector<std::pair<std::string, Shape>> buffer_shapes(const ModelConfig& model) {

@@ -45,8 +45,10 @@ void check_copies(const HfFolder& folder, const ModelConfig& model);
 /// Names of those copies and of their originals.
 std::vector<std::pair<std::string, std::string>> module_copies(const ModelConfig& model);
 
-/// Parameters of a model with their shapes, in the order of the forward pass.
+/// Parameters of a model with their shapes, in the order of the forward pass, without adapters.
 std::vector<std::pair<std::string, Shape>> parameter_shapes(const ModelConfig& model);
+/// Factors of the model's adapters.
+std::vector<std::pair<std::string, Shape>> adapter_shapes(const ModelConfig& model);
 /// Tensors of a model that are not trained by gradients: router correction biases.
 std::vector<std::pair<std::string, Shape>> buffer_shapes(const ModelConfig& model);
 

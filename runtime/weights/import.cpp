@@ -26,7 +26,8 @@ ImportReport import_folder(const std::string& folder, const std::string& checkpo
     ++report.tensors;
     tensors.push_back({name, t.dtype, t.shape, [&, name = name](const WriteBytes& write) {
                          const TensorParts& from = reader->tensors().at(name);
-                         stream_tensor(*reader, name, from.dtype, Slice::whole(from.shape), false, write);
+                         stream_tensor(reads_of(*reader), name, from.dtype, Slice::whole(from.shape), false,
+                                       write);
                        }});
   }
   CheckpointInfo info;

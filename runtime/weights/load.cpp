@@ -4,6 +4,7 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/tensor_reader.h"
 #include "runtime/recipe/schema/schema.h"
+#include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/hf_folder.h"
 
 namespace ltrain {
@@ -81,6 +82,19 @@ std::unique_ptr<PieceReader> open_weights(const Recipe& recipe, bool verify_hash
   return reader;
 }
 
+/// Collective. Fills the adapters from lora.adapter.
+static void load_adapters(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
+                          Stream& stream, std::vector<std::string>& notes) {
+  const auto reader = open_adapter_folder(*recipe.checkpoint.adapter, recipe);
+  reader->take_any_float();
+  TensorReader tensors(*reader, parameters.stream(), [&] { parameters.release_offloaded(); });
+  for (const OwnedPiece& piece : parameters.stored_pieces())
+    if (const std::string& name = parameters.spec(piece.id).name; reader->has(name))
+      tensors.read(name, piece.slice, piece.master);
+  reader->finish(control, stream);
+  notes.push_back(fmt::format("the adapters begin with those of {}", reader->path()));
+}
+
 std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
                                       Stream& stream) {
   std::vector<std::string> notes;
@@ -90,6 +104,7 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
   DType from = DType::f32, to = DType::f32;
   for (const OwnedPiece& piece : parameters.stored_pieces()) {
     const std::string& name = parameters.spec(piece.id).name;
+    if (parameters.spec(piece.id).adapter && !reader->has(name)) continue;  // keeps its initial values
     tensors.read(name, piece.slice, piece.master);
     from = reader->tensors().at(name).dtype;
     to = piece.master.dtype;
@@ -105,6 +120,7 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
     return is_weight(name) && !(recipe.model.traits().multi_token_prediction && module) &&
            std::none_of(kept.begin(), kept.end(), [&](const RegisteredBuffer& k) { return k.name == name; });
   });
+  if (recipe.checkpoint.adapter) load_adapters(recipe, parameters, control, stream, notes);
   parameters.publish_loaded();
   parameters.start_average();
   return notes;

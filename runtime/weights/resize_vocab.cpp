@@ -103,7 +103,8 @@ ResizeVocabReport resize_vocab(const ResizeVocabOptions& o) {
     if (!rows) {
       tensors.push_back({name, t.dtype, t.shape, [&, name = name](const WriteBytes& write) {
                            const TensorParts& from = reader->tensors().at(name);
-                           stream_tensor(*reader, name, from.dtype, Slice::whole(from.shape), false, write);
+                           stream_tensor(reads_of(*reader), name, from.dtype, Slice::whole(from.shape), false,
+                                         write);
                          }});
       continue;
     }
@@ -116,7 +117,7 @@ ResizeVocabReport resize_vocab(const ResizeVocabOptions& o) {
         {name, t.dtype, {o.vocab_size, columns}, [&, name = name, columns, kept](const WriteBytes& write) {
            const TensorParts& from = reader->tensors().at(name);
            const Slice old = Slice::box(from.shape, {0, 0}, {kept, columns});
-           stream_tensor(*reader, name, from.dtype, old, false, write);
+           stream_tensor(reads_of(*reader), name, from.dtype, old, false, write);
            if (o.vocab_size > before)
              write_new_rows(recipe, o.rows, name, column_means(*reader, name, before, columns), from.dtype,
                             before, o.vocab_size - before, write);

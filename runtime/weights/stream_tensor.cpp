@@ -12,14 +12,14 @@ constexpr int64_t kBlock = 4 << 20;  // bytes
 namespace {
 
 /// Streams elements in order. One block is read on another thread while the previous one is written.
-void stream_rows(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
+void stream_rows(const ReadSlice& from, const std::string& name, DType dtype, const Slice& slice,
                  const WriteBytes& write) {
   const int64_t size = dtype_size(dtype), most = kBlock / size, all = slice.elements();
   std::vector<char> blocks[2];
   const auto read = [&](int64_t at, std::vector<char>& to) {
     const int64_t n = std::min(most, all - at);
     to.resize(static_cast<size_t>(n * size));
-    from.read(name, dtype, slice.range(at, at + n), to.data());
+    from(name, dtype, slice.range(at, at + n), to.data());
   };
   if (all == 0) return;
   read(0, blocks[0]);
@@ -34,7 +34,7 @@ void stream_rows(PieceReader& from, const std::string& name, DType dtype, const 
 
 }  // namespace
 
-void stream_tensor(PieceReader& from, const std::string& name, DType dtype, const Slice& slice,
+void stream_tensor(const ReadSlice& from, const std::string& name, DType dtype, const Slice& slice,
                    bool transposed, const WriteBytes& write) {
   if (!transposed) return stream_rows(from, name, dtype, slice, write);
   const int64_t size = dtype_size(dtype);
@@ -48,7 +48,7 @@ void stream_tensor(PieceReader& from, const std::string& name, DType dtype, cons
     const int64_t n = std::min(most, columns - at);
     block.resize(static_cast<size_t>(n * rows * size));
     turned.resize(block.size());
-    from.read(name, dtype, Slice::box(slice.global, {0, at}, {rows, n}), block.data());
+    from(name, dtype, Slice::box(slice.global, {0, at}, {rows, n}), block.data());
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = 0; c < n; ++c)
         std::memcpy(turned.data() + (c * rows + r) * size, block.data() + (r * n + c) * size,
@@ -57,7 +57,7 @@ void stream_tensor(PieceReader& from, const std::string& name, DType dtype, cons
   }
 }
 
-void stream_stack(PieceReader& from, const std::string& name, DType dtype, const Shape& shape,
+void stream_stack(const ReadSlice& from, const std::string& name, DType dtype, const Shape& shape,
                   bool transposed, const WriteBytes& write) {
   const int64_t size = dtype_size(dtype), columns = shape[shape.rank - 1];
   const int64_t matrices = shape.rank == (transposed ? 4 : 3) ? 2 : 1,
@@ -73,7 +73,7 @@ void stream_stack(PieceReader& from, const std::string& name, DType dtype, const
       offset.dims[shape.rank - 1] = at, extent.dims[shape.rank - 1] = n;
       block.resize(static_cast<size_t>(matrices * rows * n * size));
       woven.resize(block.size());
-      from.read(name, dtype, Slice::box(shape, offset, extent), block.data());
+      from(name, dtype, Slice::box(shape, offset, extent), block.data());
       for (int64_t m = 0; m < matrices; ++m)
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t c = 0; c < n; ++c)

@@ -2,7 +2,7 @@
 # Refuses C++ files that clang-format would change. Usage: scripts/checks/check-format.sh [--fix]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-mapfile -t files < <(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
 if [ "${1:-}" = --fix ]; then
   clang-format -i "${files[@]}"
 else

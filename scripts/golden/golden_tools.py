@@ -81,3 +81,37 @@ def transformers_in_float64():
         torch.Tensor.float = real_float
         for module in changed:
             module.torch = torch
+
+
+def exact_rotary(rotary, real_float):
+    """inv_freq again in fp64, by transformers' own function for the type, and tables rounded to fp32."""
+    import torch
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    def again(kind, prefix, **of):
+        init = rotary.compute_default_rope_parameters if kind == "default" else ROPE_INIT_FUNCTIONS[kind]
+        inv_freq, scaling = init(rotary.config, device="cpu", **of)
+        assert inv_freq.dtype == torch.float64, inv_freq.dtype
+        was = getattr(rotary, prefix + "inv_freq")
+        assert torch.allclose(was.double(), inv_freq, rtol=1e-5), "not the rotary embedding that is expected"
+        setattr(rotary, prefix + "inv_freq", inv_freq)
+        setattr(rotary, prefix + "original_inv_freq", inv_freq.clone())
+        setattr(rotary, prefix + "attention_scaling", scaling)
+
+    if isinstance(rotary.rope_type, dict):
+        for layer_type, kind in rotary.rope_type.items():
+            again(kind, layer_type + "_", layer_type=layer_type)
+    else:
+        again(rotary.rope_type, "")
+    tables = rotary.forward
+
+    def rounded(t):
+        if t.is_complex():
+            return torch.view_as_complex(rounded(torch.view_as_real(t)))
+        return real_float(t).to(torch.float64)
+
+    def forward(*a, **k):
+        made = tables(*a, **k)
+        return tuple(rounded(t) for t in made) if isinstance(made, tuple) else rounded(made)
+
+    rotary.forward = forward

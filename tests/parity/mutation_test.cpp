@@ -71,6 +71,12 @@ std::vector<Layout> layouts(int data) {
     for (int zero : {1, 3})
       add(sequence ? "data 2, tensor 2 with sequence" : "data 2, tensor 2", 2, 2, sequence, zero, 1);
   }
+  // Adapters, of whose factors tensor ranks share one: its gradient is a sum over them.
+  for (bool sequence : {false, true}) {
+    add(sequence ? "adapters, tensor 2 with sequence" : "adapters, tensor 2", 2, 2, sequence,
+        sequence ? 3 : 0, 1);
+    all.back().options.lora.rank = 2;
+  }
   for (const auto& [comm, ranks] :
        {std::pair<const char*, int>{"p2p", 2}, {"p2p", 4}, {"all_gather", 2}, {"a2a", 2}, {"a2a+p2p", 4}}) {
     TinyOptions o;

@@ -56,6 +56,7 @@ BY_HAND = {
     "output_dir", "model.from", "model.from_ignore", "checkpoint.resume_data", "data.tokenizer.path",
     "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node",
     "data.cache", "data.on_bad_record", "data.workers", "task", "data.chat_template", "data.train_on",
+    "lora.adapter",
 }
 
 

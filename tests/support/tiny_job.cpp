@@ -53,6 +53,7 @@ ModelConfig tiny_model(const TinyOptions& o) {
   c.mtp_loss_scaling_factor = o.modules_scale;
   c.moe = o.moe;
   if (c.moe.num_experts > 0 && c.moe.intermediate_size == 0) c.moe.intermediate_size = 24;
+  c.lora = o.lora;
   c.initializer_range = 0.1;  // larger than usual, so that every path matters at once
   return c;
 }
@@ -155,6 +156,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
                : o.precision == "tf32" ? MatmulPrecision::tf32
                                        : MatmulPrecision::plain;
   p.optimizer = o.optimizer;
+  if (o.lora.on()) p.optimizer.trained = o.lora.trained();
   p.offload = o.offload;
   p.ema_decay = o.ema_decay;
   p.reduce_bf16 = o.reduce_bf16;

@@ -61,6 +61,7 @@ struct TinyOptions {
       products;                ///< precision of each step, where it changes; empty: always the same
   bool read_gradients = true;  ///< false: those of the first step may overflow
   OptimizerSettings optimizer;
+  LoraConfig lora;
   OffloadSettings offload;
   bool offload_to_files = false;  ///< on a GPU too; on the CPU, offloaded tensors always go there
   double ema_decay = 0;

@@ -489,6 +489,7 @@ std::vector<Key> make_table() {
   add_moe_training_keys(t);
   add_optimizer_keys(t);
   add_sparsity_keys(t);
+  add_lora_keys(t);
   add_schedule_keys(t);
   add_job_keys(t);
   add_profile_keys(t);

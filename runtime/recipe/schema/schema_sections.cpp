@@ -32,6 +32,8 @@ constexpr Section kSections[] = {
     {"train.batch_ramp", "Growing global batch.", Effect::schedule},
     {"optimizer", "The update.", Effect::function},
     {"sparsity", "2:4 sparse matrices: two of each four neighbours are zero.", Effect::function},
+    {"lora", "Fine-tuning of factors of low rank beside frozen matrices: [fine-tuning.md](fine-tuning.md).",
+     Effect::function},
     {"schedule", "Learning rate and weight decay over time.", Effect::schedule},
     {"checkpoint", "Saving and resuming.", Effect::nothing},
     {"checkpoint.load", "Initial weights from another run or model."},

@@ -414,10 +414,11 @@ TEST_CASE("a tensor of several blocks goes out in order, and what reading says e
     parts["a"].pieces = {{0, "a", Slice::whole(shape), {}}};
     PieceReader reader(t.path, {file}, parts);
     std::vector<char> got;
-    stream_tensor(reader, "a", DType::bf16, Slice::whole(shape), false, [&](const void* data, int64_t bytes) {
-      const char* from = static_cast<const char*>(data);
-      got.insert(got.end(), from, from + bytes);
-    });
+    stream_tensor(reads_of(reader), "a", DType::bf16, Slice::whole(shape), false,
+                  [&](const void* data, int64_t bytes) {
+                    const char* from = static_cast<const char*>(data);
+                    got.insert(got.end(), from, from + bytes);
+                  });
     return got;
   };
   CHECK((stream("a.safetensors") == made.bytes));

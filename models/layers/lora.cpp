@@ -1,0 +1,35 @@
+#include "models/layers/lora.h"
+
+#include <algorithm>
+
+#include "parallel/optim/parameter_rule.h"
+
+namespace ltrain {
+
+std::string_view module_of(std::string_view parameter) { return parameter.substr(0, parameter.rfind('.')); }
+std::string lora_a_name(std::string_view weight) { return std::string(module_of(weight)) + ".lora_A.weight"; }
+std::string lora_b_name(std::string_view weight) { return std::string(module_of(weight)) + ".lora_B.weight"; }
+
+bool LoraConfig::names_module(std::string_view entry, std::string_view module) {
+  if (entry == kAllLinear) return true;
+  if (entry.find_first_of("*?") != std::string_view::npos) return name_matches(entry, module);
+  return module == entry || (module.ends_with(entry) && module.size() > entry.size() &&
+                             module[module.size() - entry.size() - 1] == '.');
+}
+
+bool LoraConfig::adapts(std::string_view weight) const {
+  return on() && std::any_of(target_modules.begin(), target_modules.end(), [&](const std::string& entry) {
+           return names_module(entry, module_of(weight));
+         });
+}
+
+std::vector<std::string> LoraConfig::trained() const {
+  std::vector<std::string> patterns;
+  if (!on()) return patterns;
+  patterns = {"*.lora_A.weight", "*.lora_B.weight"};
+  for (const std::string& entry : modules_to_save)
+    for (const char* before : {"", "*."}) patterns.push_back(before + entry + ".*");
+  return patterns;
+}
+
+}  // namespace ltrain

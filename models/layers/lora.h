@@ -1,0 +1,42 @@
+// LoRA (arXiv:2106.09685): y = x W^T + scale x A^T B^T for matrices W of linear layers that are frozen. A:
+// (rank, in), B: (out, rank). Names and defaults are PEFT's.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ltrain {
+
+inline constexpr std::string_view kAllLinear = "all-linear";
+
+struct LoraConfig {
+  int64_t rank = 0;  ///< 0: no LoRA
+  double alpha = 32;
+  bool use_rslora = false;  ///< scale alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
+  /// Modules with adapters: "all-linear", a name ("q_proj": every module whose name ends with it), or a
+  /// pattern of whole names, * for any characters, ? for one.
+  std::vector<std::string> target_modules = {std::string(kAllLinear)};
+  std::vector<std::string> modules_to_save;  ///< modules that train whole, by such names
+
+  bool on() const { return rank > 0; }
+  double scale() const {
+    const double r = static_cast<double>(rank);
+    return alpha / (use_rslora ? std::sqrt(r) : r);
+  }
+  /// True if the weight of a linear layer has an adapter. `weight`: "model.layers.0.self_attn.q_proj.weight".
+  bool adapts(std::string_view weight) const;
+  /// Patterns of the parameters that train: adapters, and modules_to_save.
+  std::vector<std::string> trained() const;
+  /// True if an entry of a list of modules stands for the module.
+  static bool names_module(std::string_view entry, std::string_view module);
+};
+
+/// Name of a module: the name of its parameter without the last part.
+std::string_view module_of(std::string_view parameter);
+/// Names of the factors of a weight: "MODULE.lora_A.weight".
+std::string lora_a_name(std::string_view weight);
+std::string lora_b_name(std::string_view weight);
+
+}  // namespace ltrain

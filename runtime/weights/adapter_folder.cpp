@@ -1,0 +1,230 @@
+#include "runtime/weights/adapter_folder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "models/families/hf_tensors.h"
+#include "parallel/optim/parameter_rule.h"
+#include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/files/strict_json.h"
+#include "runtime/weights/hf_folder.h"
+#include "runtime/weights/new_folder.h"
+#include "runtime/weights/stream_tensor.h"
+
+namespace ltrain {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxAdapterConfigBytes = 1 << 20;
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kWeightsFile = "adapter_model.safetensors";
+constexpr std::string_view kPrefix = "base_model.model.";
+
+/// A tensor of the folder, and the checkpoint's tensor that it holds.
+struct Stored {
+  std::string key, source;
+  Shape shape;
+};
+
+std::string hf_name(const Recipe& recipe, const std::string& weight) {
+  const auto names = hf_tensors(*recipe.model.family, weight, recipe.model.moe.num_experts);
+  if (names.size() != 1)
+    fail(ExitCode::usage, "{}: has no single tensor in Hugging Face's {}, and PEFT has no adapter for it",
+         weight, recipe.model.family->name);
+  return names[0].name;
+}
+
+/// Hugging Face's name of the module of a factor: "model.layers.0.self_attn.q_proj".
+std::string module_name(const Recipe& recipe, const std::string& factor) {
+  const std::string module(module_of(module_of(factor)));
+  return std::string(module_of(hf_name(recipe, module + ".weight")));
+}
+
+std::vector<Stored> stored_tensors(const Recipe& recipe) {
+  std::vector<Stored> all;
+  for (const auto& [name, shape] : adapter_shapes(recipe.model)) {
+    const std::string end = name.substr(module_of(module_of(name)).size());  // ".lora_A.weight"
+    all.push_back({std::string(kPrefix) + module_name(recipe, name) + end, name, shape});
+  }
+  const std::vector<std::string> trained = recipe.model.lora.trained();
+  for (const auto& [name, shape] : parameter_shapes(recipe.model))
+    if (std::any_of(trained.begin(), trained.end(),
+                    [&, name = name](const std::string& pattern) { return name_matches(pattern, name); }))
+      all.push_back({std::string(kPrefix) + hf_name(recipe, name), name, shape});
+  return all;
+}
+
+/// Last parts of the modules' names where these say which modules have adapters; else the whole names.
+std::vector<std::string> target_modules(const Recipe& recipe) {
+  std::set<std::string> modules, last, adapted;
+  for (const auto& [name, shape] : adapter_shapes(recipe.model)) {
+    modules.insert(module_name(recipe, name));
+    adapted.insert(std::string(module_of(module_of(name))));
+  }
+  for (const std::string& module : modules) last.insert(module.substr(module.rfind('.') + 1));
+  for (const auto& [name, shape] : parameter_shapes(recipe.model)) {
+    if (!name.ends_with(".weight") || adapted.count(std::string(module_of(name)))) continue;
+    const auto names = hf_tensors(*recipe.model.family, name, recipe.model.moe.num_experts);
+    for (const TensorName& t : names)
+      for (const std::string& suffix : last)
+        if (LoraConfig::names_module(suffix, module_of(t.name))) return {modules.begin(), modules.end()};
+  }
+  return {last.begin(), last.end()};
+}
+
+json config_of(const Recipe& recipe, const std::string& base) {
+  const LoraConfig& lora = recipe.model.lora;
+  const bool transposed = recipe.model.family->name == "gpt2";
+  const auto list_or_null = [](const std::vector<std::string>& list) {
+    return list.empty() ? json() : json(list);
+  };
+  return {{"alpha_pattern", json::object()},
+          {"auto_mapping", nullptr},
+          {"base_model_name_or_path", base},
+          {"bias", "none"},
+          {"fan_in_fan_out", transposed},
+          {"inference_mode", true},
+          {"init_lora_weights", true},
+          {"layers_pattern", nullptr},
+          {"layers_to_transform", nullptr},
+          {"lora_alpha",
+           lora.alpha == std::floor(lora.alpha) ? json(static_cast<int64_t>(lora.alpha)) : json(lora.alpha)},
+          {"lora_dropout", 0.0},
+          {"modules_to_save", list_or_null(lora.modules_to_save)},
+          {"peft_type", "LORA"},
+          {"r", lora.rank},
+          {"rank_pattern", json::object()},
+          {"revision", nullptr},
+          {"target_modules", target_modules(recipe)},
+          {"task_type", "CAUSAL_LM"},
+          {"use_dora", false},
+          {"use_rslora", lora.use_rslora}};
+}
+
+/// Settings of PEFT that change what an adapter computes, with the value that ltrain's adapters have.
+struct Fixed {
+  const char* key;
+  json value;
+};
+const std::vector<Fixed>& fixed_settings() {
+  static const std::vector<Fixed> all{{"peft_type", "LORA"},
+                                      {"use_dora", false},
+                                      {"bias", "none"},
+                                      {"lora_bias", false},
+                                      {"use_qalora", false},
+                                      {"use_bdlora", nullptr},
+                                      {"arrow_config", nullptr},
+                                      {"kasa_config", nullptr},
+                                      {"monteclora_config", nullptr},
+                                      {"velora_config", nullptr},
+                                      {"layer_replication", nullptr},
+                                      {"alora_invocation_tokens", nullptr},
+                                      {"trainable_token_indices", nullptr},
+                                      {"target_parameters", nullptr}};
+  return all;
+}
+
+/// True for values that say the same as an absent key: null, false, and empty lists and maps.
+bool says_nothing(const json& value) {
+  return value.is_null() || value == false || ((value.is_object() || value.is_array()) && value.empty());
+}
+
+void check_config(const std::string& path, const Recipe& recipe) {
+  if (!path_exists(path))
+    fail(ExitCode::storage, "{}: there is no such file; expected a folder of PEFT", path);
+  std::string error;
+  const json config = data::parse_strict(read_text_file(path, kMaxAdapterConfigBytes), 8, error);
+  if (!error.empty() || !config.is_object())
+    fail(ExitCode::storage, "{}: expected a JSON object, got {}", path,
+         error.empty() ? "another value" : error);
+  const LoraConfig& lora = recipe.model.lora;
+  const auto refuse = [&](const char* key, const std::string& rule) {
+    fail(ExitCode::usage, "{}: {} = {}: {}", path, key, config.contains(key) ? config[key].dump() : "absent",
+         rule);
+  };
+  for (const Fixed& f : fixed_settings()) {
+    if (!config.contains(f.key) || config[f.key] == f.value) continue;
+    if (says_nothing(config[f.key]) && says_nothing(f.value)) continue;
+    refuse(f.key, fmt::format("ltrain's adapters have {}", f.value.dump()));
+  }
+  for (const char* key : {"rank_pattern", "alpha_pattern"})
+    if (config.contains(key) && !says_nothing(config[key]))
+      refuse(key, "expected one rank and alpha for all modules");
+  const auto expect = [&](const char* key, const char* ours, const json& value) {
+    if (!config.contains(key) || config[key] != value)
+      refuse(key, fmt::format("the recipe has {} = {}; make it agree", ours, value.dump()));
+  };
+  expect("r", "lora.r", lora.rank);
+  if (!config.contains("lora_alpha") || !config["lora_alpha"].is_number() ||
+      config["lora_alpha"].get<double>() != lora.alpha)
+    refuse("lora_alpha", fmt::format("the recipe has lora.alpha = {}; make it agree", lora.alpha));
+  if (lora.use_rslora || config.value("use_rslora", json(false)) == true)
+    expect("use_rslora", "lora.use_rslora", lora.use_rslora);
+}
+
+}  // namespace
+
+void write_adapter_folder(PieceReader& reader, const Recipe& recipe, const std::string& base,
+                          const std::string& folder, ExportReport& report) {
+  std::map<std::string, Stored> by_key;
+  std::vector<SafetensorsItem> items;
+  int64_t all = 0;
+  for (Stored& s : stored_tensors(recipe)) {
+    if (!reader.has(s.source)) fail(ExitCode::usage, "{}: has no {}", reader.path(), s.source);
+    items.push_back({s.key, DType::f32, dims_of(s.shape), nullptr});
+    all += items.back().bytes();
+    by_key[s.key] = std::move(s);
+  }
+  NewFolder made(folder);
+  made.need(all);
+  write_text_file(made.work() + "/" + kConfigFile, config_of(recipe, base).dump(2));
+  NewFile file(made.work() + "/" + kWeightsFile);
+  SafetensorsWriter writer(file, items);
+  for (const SafetensorsItem& item : writer.items()) {
+    const Stored& s = by_key.at(item.name);
+    stream_tensor(reads_of(reader), s.source, DType::f32, Slice::whole(s.shape), false,
+                  [&](const void* data, int64_t bytes) {
+                    writer.write(data, bytes);
+                    report.bytes += bytes;
+                  });
+  }
+  writer.finish();
+  report.tensors = static_cast<int64_t>(items.size());
+  report.dtype = DType::f32;
+  report.files = {kWeightsFile, kConfigFile};
+  made.commit();
+}
+
+std::unique_ptr<PieceReader> open_adapter_folder(const std::string& folder, const Recipe& recipe) {
+  check_config(folder + "/" + kConfigFile, recipe);
+  const SafetensorsFile file(folder + "/" + kWeightsFile);
+  std::map<std::string, TensorParts> tensors;
+  std::set<std::string> left;
+  for (const SafetensorsEntry& e : file.entries()) left.insert(e.name);
+  for (const Stored& s : stored_tensors(recipe)) {
+    const SafetensorsEntry* e = file.find(s.key);
+    if (!e)
+      fail(ExitCode::usage, "{}: has no {}, which lora.target_modules asks for; make the recipe agree",
+           file.path(), s.key);
+    const auto dtype = dtype_from_safetensors(e->dtype);
+    if (!dtype ||
+        (*dtype != DType::f32 && *dtype != DType::bf16 && *dtype != DType::f16 && *dtype != DType::f64))
+      fail(ExitCode::usage, "{}: {} is {}; expected F32, BF16, F16 or F64", file.path(), s.key, e->dtype);
+    if (e->shape != dims_of(s.shape))
+      fail(ExitCode::usage, "{}: {} is [{}], and the recipe's model has {}", file.path(), s.key,
+           fmt::join(e->shape, ", "), to_string(s.shape));
+    left.erase(s.key);
+    tensors[s.source] = {*dtype, s.shape, {{0, s.key, Slice::whole(s.shape)}}};
+  }
+  if (!left.empty())
+    fail(ExitCode::usage,
+         "{}: has {}{}, which the recipe's adapters do not have; make lora.target_modules agree", file.path(),
+         *left.begin(), left.size() > 1 ? fmt::format(" and {} more", left.size() - 1) : "");
+  return std::make_unique<PieceReader>(folder, std::vector<std::string>{kWeightsFile}, std::move(tensors));
+}
+
+}  // namespace ltrain

@@ -1,0 +1,29 @@
+// Weights with their LoRA adapters added, read slice by slice.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "models/layers/lora.h"
+#include "runtime/checkpoint/piece_reader.h"
+
+namespace ltrain {
+
+class MergedReader {
+ public:
+  /// `reader` must take any float type.
+  MergedReader(PieceReader& reader, const LoraConfig& lora) : reader_(reader), lora_(lora) {}
+  /// Elements of the slice of W + scale B A, summed in fp32 and rounded once to `dtype`, in order; of a
+  /// weight without an adapter its own elements.
+  void read(const std::string& name, DType dtype, const Slice& slice, void* to);
+
+ private:
+  bool load_factors(const std::string& weight);
+
+  PieceReader& reader_;
+  LoraConfig lora_;
+  std::string weight_;        // has its factors in memory
+  std::vector<float> a_, b_;  // (rank, in) and (out, rank)
+  std::vector<float> wide_;   // one slice
+};
+
+}  // namespace ltrain

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/lora_*.safetensors: tiny random models with adapters, trained by transformers and PEFT in fp64.
+
+Each file holds the frozen weights (bf16, exact), PEFT's adapters before and after 20 steps of AdamW by their names in
+PEFT's files, tokens and targets, the logits of the first batch and the loss of each step; config.json and PEFT's
+adapter_config.json are in the metadata. B is not zero at first, so that every gradient matters.
+tests/models/lora_test.cpp computes the same with ltrain. Makes a virtual environment with PyPI's torch (CPU),
+transformers and PEFT; or, with --here, takes those of the Python that runs it.
+"""
+import json
+import pathlib
+import sys
+import tempfile
+
+from golden_tools import GOLDEN, exact_rotary, run_with, transformers_in_float64, write_safetensors
+
+VERSIONS = ["torch==2.15.0", "transformers==5.24.0", "peft==0.21.2"]
+BATCH, SEQ, STEPS = 2, 12, 20
+ADAMW = dict(lr=2e-2, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+
+LLAMA = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=False, bos_token_id=1,
+             eos_token_id=2, rope_parameters=dict(rope_type="default", rope_theta=1e4), rms_norm_eps=1e-5)
+GPT2 = dict(vocab_size=37, n_embd=16, n_layer=2, n_head=4, n_positions=32, n_inner=24, attn_pdrop=0.0, embd_pdrop=0.0,
+            resid_pdrop=0.0, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+FIXTURES = {
+    "llama": ("llama", LLAMA, dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    # Parts of fused matrices, rsLoRA, and modules that train whole.
+    "llama_qv": ("llama", LLAMA, dict(r=3, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "v_proj", "up_proj"],
+                                      modules_to_save=["lm_head"])),
+    "gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=12, fan_in_fan_out=True, target_modules=["c_attn", "attn.c_proj"])),
+}
+
+
+def make(fixture):
+    import peft
+    import torch
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind, settings, lora = FIXTURES[fixture]
+    config = CONFIG_MAPPING[kind](**settings)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config).double()
+    generator = torch.Generator().manual_seed(11)
+
+    def draw(p, scale):
+        value = scale * torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        return value.bfloat16().double()
+
+    with transformers_in_float64(), torch.no_grad():
+        for n, p in sorted(model.named_parameters()):
+            one = "norm" in n or (".ln_" in n and n.endswith(".weight"))
+            p.copy_(draw(p, 0.2) + (1 if one else 0))
+            p.copy_(p.bfloat16().double())
+        # ltrain's linear layers are (out, in), those of GPT-2's Conv1D are (in, out).
+        turned = {n for n, _ in model.named_parameters() if kind == "gpt2" and n.endswith(
+            ("attn.c_attn.weight", "c_proj.weight", "c_fc.weight"))}
+        record = {"weight." + n: (p.T if n in turned else p).bfloat16() for n, p in model.named_parameters()}
+    with transformers_in_float64() as real_float:
+        if kind == "llama":
+            exact_rotary(model.model.rotary_emb, real_float)
+        model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora), autocast_adapter_dtype=False)
+        model = model.double().train()
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        with torch.no_grad():
+            for n, p in sorted(trained.items()):
+                if "lora_" in n:
+                    p.copy_(draw(p, 0.3))
+
+        def saved():
+            with tempfile.TemporaryDirectory() as folder:
+                model.save_pretrained(folder)
+                text = (pathlib.Path(folder) / "adapter_config.json").read_text()
+                from safetensors.torch import load_file
+                return text, load_file(str(pathlib.Path(folder) / "adapter_model.safetensors"))
+
+        peft_config, before = saved()
+        record.update({"before." + n: t.to(torch.float32) for n, t in before.items()})
+        tokens = torch.randint(0, config.vocab_size, (STEPS, BATCH, SEQ), generator=generator)
+        for i in range(1, SEQ):
+            tokens[:, :, i] = (3 * tokens[:, :, i - 1] + 5) % config.vocab_size
+        labels = tokens.clone()
+        labels[:, 1, SEQ - 4:] = -100
+        optimizer = torch.optim.AdamW(trained.values(), lr=ADAMW["lr"], betas=(ADAMW["beta1"], ADAMW["beta2"]),
+                                      eps=ADAMW["eps"], weight_decay=ADAMW["weight_decay"])
+        losses = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            out = model(input_ids=tokens[step], labels=labels[step])
+            assert out.loss.dtype == torch.float64
+            if step == 0:
+                record["logits"] = out.logits.detach().to(torch.float32)
+            out.loss.backward()
+            losses.append(out.loss.detach())
+            optimizer.step()
+        _, after = saved()
+        record.update({"after." + n: t.to(torch.float32) for n, t in after.items()})
+    targets = torch.full((STEPS, BATCH, SEQ), -1)
+    targets[:, :, :-1] = labels[:, :, 1:]
+    targets[targets == -100] = -1
+    record["tokens"], record["targets"], record["loss"] = tokens.int(), targets.int(), torch.stack(losses)
+    path = GOLDEN / f"lora_{fixture}.safetensors"
+    metadata = {k: repr(v) for k, v in ADAMW.items()}
+    metadata.update(config=json.dumps(dict(settings, model_type=kind)), adapter_config=peft_config,
+                    versions=f"transformers {transformers.__version__}, peft {peft.__version__}")
+    write_safetensors(path, record, metadata)
+    print(f"{path.name}: {path.stat().st_size} bytes, loss {losses[0].item():.4f} to {losses[-1].item():.4f}")
+
+
+def main():
+    run_with(VERSIONS, __file__)
+    import torch
+
+    torch.set_num_threads(1)
+    for name in [a for a in sys.argv[1:] if a != "--here"] or FIXTURES:
+        make(name)
+
+
+main()

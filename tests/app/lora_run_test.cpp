@@ -1,0 +1,106 @@
+// LoRA through the real program: layouts, resume, export both ways, and what is refused.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+const std::string kLora =
+    "run tiny.yaml precision=fp64 train.eval_interval=0 checkpoint.save_interval=2 lora.r=4 lora.alpha=8 "
+    "optimizer.lr=0.01 train.train_steps=4 ";
+
+std::vector<double> losses(const TempRun& t, const std::string& run) {
+  std::vector<double> all;
+  for (const std::string& row : t.metric("lm_loss", run))
+    all.push_back(std::stod(row.substr(row.find(':') + 1)));
+  return all;
+}
+
+void check_close(const std::vector<double>& got, const std::vector<double>& want) {
+  REQUIRE(got.size() == want.size());
+  for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - want[i]) <= 1e-12 * want[i]);
+}
+
+}  // namespace
+
+TEST_CASE("lora: a run from a folder, resumed on other layouts, has the losses of one process") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml output_dir=base train.eval_interval=0 train.train_steps=2").code == 0);
+  REQUIRE(t.sh("export base folder").code == 0);
+  const std::string load = "checkpoint.load.path=folder ";
+  const Outcome one = t.sh(kLora + load + "output_dir=one parallel.data=1 parallel.zero_stage=0");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  CHECK_THAT(one.text, Contains("parameters of which ") && Contains(" train, 1 rank"));
+  const std::vector<double> want = losses(t, "one");
+  REQUIRE(want.size() == 4);
+  CHECK(want.back() < want.front());
+  int run = 0;
+  for (const char* layout :
+       {"parallel.data=2 parallel.zero_stage=3", "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2",
+        "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2"}) {
+    const std::string name = "layout" + std::to_string(run++);
+    const Outcome half = t.sh(kLora + load + "output_dir=" + name +
+                              " train.stop_step=2 parallel.data=1 parallel.zero_stage=0");
+    INFO(layout << "\n" << half.text);
+    REQUIRE(half.code == 0);
+    const Outcome rest = t.sh(kLora + load + "output_dir=" + name + " " + layout);
+    INFO(rest.text);
+    REQUIRE(rest.code == 0);
+    check_close(losses(t, name), want);
+  }
+}
+
+TEST_CASE("lora: merged weights and adapters in PEFT's form are the run's model") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml output_dir=base train.eval_interval=0 train.train_steps=2").code == 0);
+  REQUIRE(t.sh("export base folder --dtype fp32").code == 0);
+  REQUIRE(t.sh(kLora + "checkpoint.load.path=folder output_dir=one precision=fp32").code == 0);
+  REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
+  REQUIRE(t.sh("export one adapter --adapter").code == 0);
+  // The next step of the run; of a run that begins with the merged weights; and with PEFT's files.
+  const std::string next =
+      "run tiny.yaml precision=fp32 train.eval_interval=0 train.train_steps=1 optimizer.lr=0.01 ";
+  REQUIRE(t.sh(next + "output_dir=m checkpoint.load.path=merged").code == 0);
+  REQUIRE(t.sh(next + "output_dir=a checkpoint.load.path=folder lora.r=4 lora.alpha=8 lora.adapter=adapter")
+              .code == 0);
+  REQUIRE(t.sh(next + "output_dir=c checkpoint.load.path=one/checkpoints lora.r=4 lora.alpha=8").code == 0);
+  REQUIRE(t.sh(next + "output_dir=b checkpoint.load.path=folder").code == 0);
+  const double merged = losses(t, "m").at(0), adapted = losses(t, "a").at(0);
+  CHECK(std::abs(merged - adapted) < 1e-6 * merged);
+  CHECK(losses(t, "c").at(0) == adapted);
+  CHECK(std::abs(merged - losses(t, "b").at(0)) > 1e-4);  // negative control: without adapters
+}
+
+TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
+  TempRun t;
+  REQUIRE(t.sh(kLora + "output_dir=one").code == 0);
+  const auto refused = [&](const std::string& arguments, const std::string& text) {
+    const Outcome o = t.sh(arguments);
+    INFO(arguments << "\n" << o.text);
+    CHECK(o.code == 64);
+    CHECK_THAT(o.text, Contains(text));
+  };
+  refused("export one out", "has adapters (lora.r = 4); give --merge");
+  refused("export one out --merge --ema", "--ema: averages of adapters are not exported");
+  refused(kLora + "output_dir=x lora.target_modules=[q_prj]",
+          "lora.target_modules: q_prj stands for no linear layer");
+  refused(kLora + "output_dir=x lora.modules_to_save=[lm_hed]",
+          "lora.modules_to_save: lm_hed stands for no module");
+  REQUIRE(t.sh("export one adapter --adapter").code == 0);
+  REQUIRE(t.sh("export one merged --merge").code == 0);
+  const std::string with = kLora + "output_dir=x lora.adapter=adapter checkpoint.load.path=merged ";
+  refused(with + "lora.r=8", "adapter_config.json: r = 4: the recipe has lora.r = 8");
+  refused(with + "lora.target_modules=[q_proj]", "which the recipe's adapters do not have");
+  REQUIRE(t.shell("sed -i 's/\"use_dora\": false/\"use_dora\": true/' adapter/adapter_config.json").code ==
+          0);
+  refused(with, "adapter_config.json: use_dora = true: ltrain's adapters have false");
+  REQUIRE(t.shell("echo '{' > adapter/adapter_config.json").code == 0);
+  CHECK_THAT(t.sh(with).text, Contains("adapter_config.json: expected a JSON object"));
+  REQUIRE(t.sh("run tiny.yaml output_dir=plain train.train_steps=1 train.eval_interval=0").code == 0);
+  refused("export plain out --merge", "has no adapters, and --merge is for a run with lora.r above 0");
+}

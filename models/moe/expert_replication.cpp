@@ -53,26 +53,33 @@ void MoeLayer::copies_combine(Step& step, Tensor y, Saved& saved) const {
 std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tensor dy, Saved& saved) const {
   std::vector<Tensor> all;
   if (saved.copies.empty()) return all;
-  const GradBuffer gate_up = step.params.accumulate(gate_up_), down = step.params.accumulate(down_);
-  GradBuffer gate_up_bias, down_bias;
-  if (gate_up_bias_ >= 0)
-    gate_up_bias = step.params.accumulate(gate_up_bias_), down_bias = step.params.accumulate(down_bias_);
+  struct Part {
+    int id, slot;
+    bool bias, of_down;
+    const char* name;
+    GradBuffer to = {};
+  };
+  std::vector<Part> parts;
+  for (Part p : {Part{down_, down_slot_, false, true, "d copy of down"},
+                 Part{gate_up_, gate_up_slot_, false, false, "d copy of gate and up"},
+                 Part{down_bias_, -1, true, true, "d copy of the bias of down"},
+                 Part{gate_up_bias_, -1, true, false, "d copy of the bias of gate and up"}}) {
+    if (p.id < 0 || !step.params.trains(p.id)) continue;
+    p.to = step.params.accumulate(p.id);
+    parts.push_back(p);
+  }
   for (size_t i = 0; i < saved.copies.size(); ++i) {
     ExpertReplicas::Copy& copy = saved.copies[i];
     Chunk& c = saved.copied[i];
-    const auto room = [&](const char* name, const GradBuffer& to, Shape shape) {
-      return step.memory.allocate(MemoryKind::temporaries, name, to.tensor.dtype, shape);
-    };
     Tensor dout = step.temporary("d rows from a copied expert", c.dispatched.out.shape);
     Tensor more = step.memory.allocate(MemoryKind::temporaries, "d weights of a copied expert",
                                        dweights.dtype, dweights.shape);
     Tensor drows = step.temporary("d rows of a copied expert", c.rows.shape);
-    Tensor dgate_up = room("d copy of gate and up", gate_up, copy.stacks.gate_up.shape),
-           ddown = room("d copy of down", down, copy.stacks.down.shape);
-    Tensor dgate_up_bias, ddown_bias;
-    if (gate_up_bias_ >= 0) {
-      dgate_up_bias = room("d copy of the bias of gate and up", gate_up_bias, copy.stacks.gate_up_bias.shape);
-      ddown_bias = room("d copy of the bias of down", down_bias, copy.stacks.down_bias.shape);
+    std::vector<Tensor> dcopies;
+    for (const Part& p : parts) {
+      Shape one = p.to.tensor.shape;
+      one.dims[0] = 1;
+      dcopies.push_back(step.memory.allocate(MemoryKind::temporaries, p.name, p.to.tensor.dtype, one));
     }
     if (copy.expert >= 0) {
       combine_rows_backward(step.compute, dout, more, dy, c.dispatched.out, c.dispatched.routing);
@@ -83,27 +90,23 @@ std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tenso
     claim(step, drows, Placement::V(), Placement::S(0));
     if (copy.expert >= 0) {
       const GroupRows& groups = c.dispatched.counts.groups;
-      experts_dw(step, ddown, down_slot_, dout, c.act, groups, false);
-      experts_dw(step, dgate_up, gate_up_slot_, c.hidden, c.rows, groups, false);
-      std::vector<std::pair<Tensor, Tensor>> sums{{down.tensor, ddown}, {gate_up.tensor, dgate_up}};
-      if (gate_up_bias_ >= 0) {
-        grouped_sum_rows(step.compute, ddown_bias, dout, groups, false);
-        grouped_sum_rows(step.compute, dgate_up_bias, c.hidden, groups, false);
-        sums.insert(sums.end(), {{down_bias.tensor, ddown_bias}, {gate_up_bias.tensor, dgate_up_bias}});
-      }
-      for (auto& [stack, dcopy] : sums) {
-        replicas_->sum_gradient(step, copy, dcopy);
-        claim(step, dcopy, Placement::V(), Placement::S(0));
-        replicas_->give_gradient(step, copy, stack, dcopy);
+      for (size_t k = 0; k < parts.size(); ++k) {
+        const Part& p = parts[k];
+        const Tensor dy = p.of_down ? dout : c.hidden, x = p.of_down ? c.act : c.rows;
+        if (p.bias)
+          grouped_sum_rows(step.compute, dcopies[k], dy, groups, false);
+        else
+          experts_dw(step, dcopies[k], p.slot, dy, x, groups, false);
+        replicas_->sum_gradient(step, copy, dcopies[k]);
+        claim(step, dcopies[k], Placement::V(), Placement::S(0));
+        replicas_->give_gradient(step, copy, p.to.tensor, dcopies[k]);
       }
     }
-    for (Tensor* t : {&dout, &more, &dgate_up, &ddown, &dgate_up_bias, &ddown_bias, &c.rows, &c.hidden,
-                      &c.act, &c.dispatched.out})
-      step.release(*t);
+    for (Tensor& t : dcopies) step.release(t);
+    for (Tensor* t : {&dout, &more, &c.rows, &c.hidden, &c.act, &c.dispatched.out}) step.release(*t);
     all.push_back(drows);
   }
-  for (const int id : {down_, gate_up_, down_bias_, gate_up_bias_})
-    if (id >= 0) step.params.grad_ready(id);
+  for (const Part& p : parts) step.params.grad_ready(p.id);
   return all;
 }
 

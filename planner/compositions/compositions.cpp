@@ -167,6 +167,7 @@ std::vector<CompositionFeature> composition_features() {
   all.push_back({"2:4 sparsity", {"sparsity.match=[\"*_proj.weight\"]", "sparsity.at_step=1"}});
   // Matches in every layer of every architecture here: self_attn of llama, attn of gpt2.
   all.push_back({"frozen parameters", {"optimizer.frozen=[\"*attn*\"]"}});
+  all.push_back({"LoRA", {"lora.r=4"}});
   all.push_back({"z-loss", {"train.z_loss_coeff=0.01"}});
   all.push_back({"average of weights", {"train.ema_decay=0.9"}});
   all.push_back(

@@ -54,7 +54,7 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
   for (const OwnedPiece& piece : parameters.owned_pieces()) {
     const std::string& name = parameters.spec(piece.id).name;
     const Slice& slice = piece.slice;
-    out.push_back({name, piece.master.dtype, slice, piece.master.data});
+    out.push_back({name, piece.master.dtype, slice, piece.master.data, !parameters.trains(piece.id)});
     for (const NamedState& m : piece.moments)
       out.push_back({state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data});
   }
@@ -372,8 +372,12 @@ std::vector<std::string> TrainingState::poll() {
     for (const std::string& note : r.notes) lines.push_back("checkpoint: " + note);
     if (r.ok) {
       last_committed_ = r.step;
-      lines.push_back(fmt::format("saved {} ({}, training waited {:.2f} s, written in {:.2f} s)", r.path,
-                                  bytes_text(r.bytes), r.stall_seconds, r.write_seconds));
+      const std::string linked = r.linked_bytes > 0
+                                     ? fmt::format(", {} of it frozen weights that the one before has, too",
+                                                   bytes_text(r.linked_bytes))
+                                     : "";
+      lines.push_back(fmt::format("saved {} ({}{}, training waited {:.2f} s, written in {:.2f} s)", r.path,
+                                  bytes_text(r.bytes), linked, r.stall_seconds, r.write_seconds));
     } else {
       lines.push_back(
           fmt::format("WARNING: the checkpoint of step {} was not saved; training goes on from memory, the "

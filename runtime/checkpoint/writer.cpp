@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <random>
+#include <sstream>
 
 #include "base/bytes_text.h"
 #include "base/fault_point.h"
@@ -110,24 +111,30 @@ CheckpointWriter::~CheckpointWriter() {
 /// Agrees on the plan: pieces of all ranks, coverage, space. If one rank fails, every rank throws.
 void CheckpointWriter::prepare() {
   const int rank = control_.rank(), world = control_.size();
-  std::vector<SafetensorsItem> items;
+  const auto constant = [](const StateSlice& s) { return s.constant; };
+  const int64_t any = std::any_of(slices_.begin(), slices_.end(), constant);
+  files_per_rank_ = sum_over(control_, stream_, any) > 0 ? 2 : 1;
+  std::vector<SafetensorsItem> items[2];
   std::map<std::string, TensorParts> mine;
   for (size_t i = 0; i < slices_.size(); ++i) {
     const StateSlice& s = slices_[i];
     TensorParts& t = mine[s.name];
     t.dtype = s.dtype;
     t.shape = s.slice.global;
-    t.pieces.push_back({rank, keys_[i], s.slice});
-    items.push_back({keys_[i], s.dtype, {s.slice.elements()}, s.data});
+    t.pieces.push_back({file_of(s) * world + rank, keys_[i], s.slice});
+    items[file_of(s)].push_back({keys_[i], s.dtype, {s.slice.elements()}, s.data});
   }
-  shard_bytes_ = safetensors_size(items, {{"format", "pt"}});
-  total_bytes_ = sum_over(control_, stream_, shard_bytes_);
+  shard_bytes_ = safetensors_size(items[0], {{"format", "pt"}});
+  if (files_per_rank_ > 1)
+    constant_bytes_ = sum_over(control_, stream_, safetensors_size(items[1], {{"format", "pt"}}));
+  total_bytes_ = sum_over(control_, stream_, shard_bytes_) + constant_bytes_;
   const std::vector<std::string> plans = gather_texts(control_, stream_, pieces_to_json(mine));
   std::string verdict = ok_text("");
   if (rank == 0) {
     try {
       for (int r = 0; r < world; ++r)
-        for (auto& [name, t] : pieces_from_json(plans[r], fmt::format("the plan of rank {}", r), world)) {
+        for (auto& [name, t] :
+             pieces_from_json(plans[r], fmt::format("the plan of rank {}", r), files_per_rank_ * world)) {
           auto [it, fresh] = tensors_.emplace(name, t);
           if (fresh) continue;
           LT_CHECK(it->second.dtype == t.dtype && it->second.shape == t.shape,
@@ -153,7 +160,8 @@ void CheckpointWriter::prepare() {
       if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
       const int64_t have = free_bytes(options_.folder),
                     old = options_.keep_latest > 0 ? removable_bytes(there, options_.begun) : 0;
-      if (const int64_t need = count * (total_bytes_ + kReserve); need > have + old)
+      const int64_t need = count * (total_bytes_ - constant_bytes_ + kReserve) + constant_bytes_;
+      if (need > have + old)
         fail(ExitCode::storage,
              "{}: {} checkpoints of {} need {}, and {} are free{}; free space there, lower "
              "checkpoint.keep_latest, or choose another output_dir",
@@ -249,14 +257,16 @@ std::string CheckpointWriter::save(const CheckpointInfo& info, const std::vector
     LT_CHECK(s.name == slices_[i].name && s.dtype == slices_[i].dtype && s.slice == slices_[i].slice,
              "expected slice {} of a save to be {} {} as planned, got {} {}", i, slices_[i].name,
              to_string(slices_[i].slice), s.name, to_string(s.slice));
-    bad[i] = copy(s, static_cast<char*>(const_cast<void*>(slices_[i].data)));
+    if (!is_staged(s)) bad[i] = copy(s, static_cast<char*>(const_cast<void*>(slices_[i].data)));
   }
   if (on_device) {
     options_.device->synchronize();
     for (size_t i = 0; i < slices_.size(); ++i)
-      bad[i] = count_not_finite(slices_[i].dtype, slices_[i].data, slices_[i].slice.elements());
+      if (!is_staged(slices_[i]))
+        bad[i] = count_not_finite(slices_[i].dtype, slices_[i].data, slices_[i].slice.elements());
   }
   if (std::string what = not_finite(bad); !what.empty()) return what;
+  has_constant_ = true;
   report.stall_seconds = since(start);
   {
     std::lock_guard lock(shared_->mutex);
@@ -299,17 +309,18 @@ void CheckpointWriter::write(CheckpointInfo info, SaveReport report) {
 }
 
 void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& report) {
-  const int rank = control_.rank(), world = control_.size();
+  const int rank = control_.rank();
   // 1. Rank 0 makes the folder and broadcasts its name.
   std::string temporary, begin;
   if (rank == 0) {
     try {
       temporary = fmt::format("{}.tmp-{}", report.path, make_nonce());
-      if (const int64_t have = free_bytes(options_.folder); have < total_bytes_ + kReserve)
+      const int64_t need = total_bytes_ - (constant_path_.empty() ? 0 : constant_bytes_) + kReserve;
+      if (const int64_t have = free_bytes(options_.folder); have < need)
         fail(ExitCode::storage,
              "{}: a checkpoint of {} does not fit into the {} that are free; free space there, or lower "
              "checkpoint.keep_latest",
-             options_.folder, bytes_text(total_bytes_), bytes_text(have));
+             options_.folder, bytes_text(need - kReserve), bytes_text(have));
       make_folders(temporary);
       begin = ok_text(temporary);
     } catch (const Error& e) {
@@ -323,22 +334,14 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   }
   temporary = rest_of(begin);
 
-  // 2. Every rank writes its shard, and reports the result in any case.
+  // 2. Every rank writes its files, and reports the result in any case.
   std::string entry;
   try {
     if (LT_FAULT_POINT("checkpoint.before_open") == FaultAction::skip) throw Skipped{};
-    NewFile file(temporary + "/" + shard_name(rank, world));
-    std::vector<SafetensorsItem> items;
-    for (size_t i = 0; i < slices_.size(); ++i) {
-      const Slice& s = slices_[i].slice;
-      std::vector<int64_t> shape{
-          s.elements()};  // a full box keeps its shape, so that any reader sees matrices
-      if (s.is_box()) shape.assign(s.extent.dims.begin(), s.extent.dims.begin() + s.extent.rank);
-      items.push_back({keys_[i], slices_[i].dtype, shape, slices_[i].data});
-    }
-    write_safetensors(file, items);
-    sync_folder(temporary);  // sync the name too, from this host
-    entry = ok_text(fmt::format("{} {}", file.bytes(), file.hash()));
+    entry = write_file(temporary, 0, report);
+    if (files_per_rank_ > 1) entry += " " + write_file(temporary, 1, report);
+    sync_folder(temporary);  // sync the names too, from this host
+    entry = ok_text(entry);
   } catch (const Skipped&) {
     entry = ok_text(fmt::format("{} {:032x}", shard_bytes_, 0));
   } catch (const std::exception& e) {
@@ -362,10 +365,12 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   }
   verdict = broadcast_text(control_, stream_, verdict);
   report.ok = is_ok(verdict);
-  if (report.ok)
+  if (report.ok) {
     report.bytes = std::stoll(rest_of(verdict));
-  else
+    if (files_per_rank_ > 1) constant_path_ = report.path + "/" + file_name(rank, 1);
+  } else {
     report.error = rest_of(verdict);
+  }
   LT_FAULT_POINT("checkpoint.done");
 
   // 4. Older checkpoints may be removed only now that a newer one is committed.
@@ -380,6 +385,34 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
       report.notes.push_back(std::string("rotation failed: ") + e.what());
     }
   }
+}
+
+std::string CheckpointWriter::file_name(int rank, int file) const {
+  const int world = control_.size();
+  return shard_name(file * world + rank, files_per_rank_ * world);
+}
+
+std::string CheckpointWriter::write_file(const std::string& folder, int number, SaveReport& report) {
+  const std::string path = folder + "/" + file_name(control_.rank(), number);
+  // The staging buffer still has the slices: for file systems without links, and if that file is gone.
+  if (number == 1 && !constant_path_.empty() && ::link(constant_path_.c_str(), path.c_str()) == 0) {
+    report.linked_bytes = constant_bytes_;
+    return constant_entry_;
+  }
+  NewFile file(path);
+  std::vector<SafetensorsItem> items;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    if (file_of(slices_[i]) != number) continue;
+    const Slice& s = slices_[i].slice;
+    // a full box keeps its shape, so that any reader sees matrices
+    std::vector<int64_t> shape{s.elements()};
+    if (s.is_box()) shape.assign(s.extent.dims.begin(), s.extent.dims.begin() + s.extent.rank);
+    items.push_back({keys_[i], slices_[i].dtype, shape, slices_[i].data});
+  }
+  write_safetensors(file, items);
+  const std::string entry = fmt::format("{} {}", file.bytes(), file.hash());
+  if (number == 1) constant_entry_ = entry;
+  return entry;
 }
 
 /// Renames a folder with the name of the checkpoint being committed. At the first commit, also renames
@@ -416,9 +449,11 @@ std::string CheckpointWriter::commit(const CheckpointInfo& info, const std::vect
     m.info = info;
     m.tensors = tensors_;
     const int world = control_.size();
-    for (int r = 0; r < world; ++r) {
-      const std::string rest = rest_of(entries[r]);
-      FileRecord f{shard_name(r, world), std::stoll(rest), rest_of(rest)};
+    for (int i = 0; i < files_per_rank_ * world; ++i) {
+      const int r = i % world;
+      std::istringstream entry(rest_of(entries[static_cast<size_t>(r)]));
+      FileRecord f{file_name(r, i / world), 0, ""};
+      for (int file = 0; file <= i / world; ++file) entry >> f.bytes >> f.hash;
       const int64_t bytes = file_size(temporary + "/" + f.name);
       if (bytes < 0)
         fail(ExitCode::storage,

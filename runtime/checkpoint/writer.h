@@ -29,6 +29,9 @@ struct StateSlice {
   DType dtype = DType::f32;
   Slice slice;
   const void* data = nullptr;  ///< slice.elements() consecutive elements
+  /// Never changes in this run: a frozen weight. Such slices of a rank have a file of their own, which later
+  /// checkpoints of the run have as a hard link, where the file system has links.
+  bool constant = false;
 };
 
 struct CheckpointOptions {
@@ -55,6 +58,7 @@ struct SaveReport {
   bool ok = false;
   std::string error;               ///< if not ok: rank, location, errno, and advice
   int64_t bytes = 0;               ///< total of all ranks
+  int64_t linked_bytes = 0;        ///< part that an earlier checkpoint has, too: links
   double stall_seconds = 0;        ///< time that the step waited for the previous save and for the copy
   double write_seconds = 0;        ///< time in the background
   std::vector<std::string> notes;  ///< "waited 1.2 s for the save of step 100", rotation
@@ -90,6 +94,13 @@ class CheckpointWriter {
   void prepare();
   void write(CheckpointInfo info, SaveReport report);
   void write_steps(const CheckpointInfo& info, SaveReport& report);
+  /// Number of this rank's file: 0 for slices that change, 1 for constant ones.
+  int file_of(const StateSlice& s) const { return files_per_rank_ > 1 && s.constant ? 1 : 0; }
+  std::string file_name(int rank, int file) const;
+  /// Writes one of this rank's files, or links the one of an earlier save. Returns "BYTES HASH".
+  std::string write_file(const std::string& folder, int file, SaveReport& report);
+  /// True if the staging buffer has the slice from an earlier save.
+  bool is_staged(const StateSlice& s) const { return s.constant && has_constant_; }
   std::string commit(const CheckpointInfo& info, const std::vector<std::string>& entries,
                      const std::string& temporary, SaveReport& report);
   int64_t copy(const StateSlice& from, char* to) const;
@@ -102,10 +113,14 @@ class CheckpointWriter {
   Stream& stream_;
   std::vector<StateSlice> slices_;  // data points into the staging buffer
   std::unique_ptr<char[]> own_staging_;
-  std::unique_ptr<FolderLock> lock_;            // rank 0
-  std::map<std::string, TensorParts> tensors_;  // rank 0: tensors of all ranks
-  std::vector<std::string> keys_;               // keys of slices_ in the shard
-  int64_t total_bytes_ = 0, shard_bytes_ = 0;
+  std::unique_ptr<FolderLock> lock_;              // rank 0
+  std::map<std::string, TensorParts> tensors_;    // rank 0: tensors of all ranks
+  std::vector<std::string> keys_;                 // keys of slices_ in the shard
+  int64_t total_bytes_ = 0, constant_bytes_ = 0;  // sums over ranks: all slices, constant ones
+  int64_t shard_bytes_ = 0;
+  int files_per_rank_ = 1;                      // 2 if a rank has constant slices
+  bool has_constant_ = false;                   // constant slices are in the staging buffer
+  std::string constant_path_, constant_entry_;  // this rank's committed file of them, and its "BYTES HASH"
   int64_t committed_step_ = -1;
   std::set<std::string> written_;  // rank 0: names of this run's checkpoints
   std::vector<std::string> notes_;

@@ -160,6 +160,11 @@ TEST_CASE("frozen experts and norms of an MoE model, in bf16, with an average an
   const TinyResult spread = train_tiny(other);
   check_frozen(other, spread, first);
   CHECK(spread.plan_bytes == spread.used_bytes);
+  TinyOptions copied = other;
+  copied.dispatch.replicas = 1;
+  const TinyResult copies = train_tiny(copied);
+  check_frozen(copied, copies, first);
+  CHECK(copies.plan_bytes == copies.used_bytes);
   other.offload.fraction = 1;
   other.ema_decay = 0.9;
   const TinyResult away = train_tiny(other);

@@ -31,6 +31,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.modules = r.model.num_nextn_predict_layers;
   o.modules_scale = r.model.mtp_loss_scaling_factor;
   o.moe = r.model.moe;
+  o.lora = r.model.lora;
   o.expert = static_cast<int>(r.parallel.expert);
   o.expert_tensor = r.parallel.expert_tensor == r.parallel.tensor;
   o.dispatch = dispatch_options(r);

@@ -27,9 +27,7 @@ void run_packed(Tensor out, int64_t k, PackedOperand a, PackedOperand b, const M
                         .accumulate = args.accumulate,
                         .tf32 = tf32,
                         .pairs = packs_pairs(a.dtype)};
-  LT_CHECK(!p.accumulate || !(is_half(out.dtype) || p.bias),
-           "packed matmul: expected f32 output without a bias for accumulate, got {}{}",
-           dtype_name(out.dtype), p.bias ? " with a bias" : "");
+  LT_CHECK(!p.accumulate || !p.bias, "packed matmul: expected no bias with accumulate, got one");
   LT_CPU(matmul_packed_cpu)(p);
 }
 

@@ -25,7 +25,7 @@ struct PackedProduct {
   PackedOperand a, b;
   const void* bias = nullptr;
   int64_t m = 0, n = 0, k = 0;
-  bool accumulate = false;  ///< f32 only
+  bool accumulate = false;  ///< without bias; a 16-bit output is rounded once
   bool tf32 = false;        ///< f32 operands are rounded to TF32
   bool pairs = false;       ///< bf16 operands are multiplied in pairs along k instead of as f32
 };

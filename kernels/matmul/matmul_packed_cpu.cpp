@@ -101,6 +101,8 @@ void compute(const PackedProduct& p, const A& a, const B& b, const Part& part) {
           T* to = static_cast<T*>(p.out) + (some.row + r) * p.n + some.col;
           if (bias) {
             for (int64_t c = 0; c < some.cols; ++c) put(to, c, from[c] + get(bias, some.col + c));
+          } else if (p.accumulate) {
+            for (int64_t c = 0; c < some.cols; ++c) put(to, c, from[c] + get(to, c));
           } else {
             for (int64_t c = 0; c < some.cols; ++c) put(to, c, from[c]);
           }

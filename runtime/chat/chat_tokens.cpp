@@ -194,8 +194,8 @@ class Masker {
                           .substr(next, tokens.ends[static_cast<size_t>(it - tokens.begins.begin())] - next),
                       40));
       fail_row(
-          "{}: no special token ends the turn, so no stop token is trained; expected one, or "
-          "mask.stop_token: false",
+          "{}: no special token ends the turn, so no stop token would be trained; expected a template whose "
+          "turns end with one of the tokenizer's special tokens",
           name_of(region));
     }
     if (!options_.stop_token)
@@ -292,8 +292,8 @@ ChatTokens tokenize_plain(data::Tokenizer& tokenizer, const ChatRow& row, const 
   if (!options.stop_token) return out;
   if (tokenizer.eot() < 0)
     fail(ExitCode::data,
-         "{}: the tokenizer names no end-of-text token to train; expected eos_token, or mask.stop_token: "
-         "false",
+         "{}: the tokenizer names no end-of-text token to train; expected eos_token in "
+         "tokenizer_config.json",
          where);
   if (tokens.special.back() && out.ids.back() == tokenizer.eot()) return out;
   out.ids.push_back(tokenizer.eot());

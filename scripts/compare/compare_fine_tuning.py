@@ -41,7 +41,7 @@ def ours(o, scratch, model, prefix, dtype, rank, steps):
         json.dump({"model": {"from": model}, "data": {"train": [{"path": prefix}], "seq_length": o.seq},
                    "train": {"micro_batch_size": o.batch, "global_batch_size": o.batch, "train_steps": steps},
                    "parallel": {"data": 1}, "precision": dtype, "launch": {"threads_per_rank": o.threads},
-                   "device": "cpu", "lora": {"r": rank, "alpha": 2 * rank} if rank else {"r": 0}}, f)
+                   "device": "cpu", "optimizer": {"min_lr": 0}, "lora": {"r": rank, "alpha": 2 * rank} if rank else {"r": 0}}, f)
     lines = measure.run_ltrain(o.binary, recipe, run_dir, measure.FEW_STEPS)
     return lines, measure.rank_usage(run_dir)[0]
 

@@ -83,7 +83,8 @@ struct BuildCommand {
     if (dry_run) {
       for (const TextFile& f : r.inputs.files)
         std::printf("would read %s%s\n", f.path.c_str(),
-                    f.format                     ? fmt::format(" as records of {}", f.format->name).c_str()
+                    f.object                     ? ""
+                    : f.format                   ? fmt::format(" as records of {}", f.format->name).c_str()
                     : f.form == RecordForm::none ? ""
                                                  : " as JSON records");
       for (const std::string& p : output_prefixes(options))
@@ -172,6 +173,7 @@ struct InspectCommand {
   }
 
   void run() {
+    if (objects::is_url(prefix)) return inspect_records({prefix, records, 3, show, all, json});
     const std::string index = dataset_prefix(prefix) + ".idx";
     if (std::filesystem::exists(prefix) && !file_exists(index))
       return inspect_records({prefix, records, 3, show, all, json});
@@ -315,7 +317,8 @@ void add_inspect(CLI::App& data) {
   CLI::App* s = data.add_subcommand("inspect",
                                     "what is in token files, or in files of text and records\n"
                                     "Example: ltrain data inspect data/corpus-train");
-  s->add_option("path", c->prefix, "PREFIX of PREFIX.bin and PREFIX.idx, or a file or folder of records")
+  s->add_option("path", c->prefix,
+                "PREFIX of PREFIX.bin and PREFIX.idx, or a file, a folder or a URL of records")
       ->required();
   add_record_options(*s, c->records);
   s->add_flag("--all", c->all, "Records: read all of them, not only the first 10,000");

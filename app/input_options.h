@@ -12,7 +12,7 @@
 
 namespace ltrain::app {
 
-/// --input-format, --field, --dataset-split and --dataset-config.
+/// --input-format, --field, --dataset-split, --dataset-config and --object-cache-gb.
 inline void add_record_options(CLI::App& command, data::RecordOptions& options) {
   using data::InputFormat;
   std::vector<std::string> formats{"auto", "text", "json"};
@@ -37,6 +37,11 @@ inline void add_record_options(CLI::App& command, data::RecordOptions& options) 
                      "Split to read of folders of Hugging Face datasets; default: train");
   command.add_option("--dataset-config", options.dataset.config,
                      "Configuration to read of such folders; default: the one that their README.md marks");
+  command
+      .add_option_function<double>(
+          "--object-cache-gb", [&options](double gb) { options.objects.set_gb(gb); },
+          "Most GB of local copies of objects behind URLs at once; default: half of what is free")
+      ->check(CLI::PositiveNumber);
 }
 
 /// --input, --on-bad-record, --include, --exclude, and those of add_record_options(). All arguments must
@@ -57,9 +62,10 @@ inline void add_input_options(CLI::App& command, std::vector<std::string>& input
     static_assert(std::is_same_v<Choice, std::decay_t<decltype(to)>>);
   };
   command
-      .add_option("--input", inputs,
-                  "files of text or records, folders with all that is in them, or - for standard input; "
-                  "formats: docs/data.md")
+      .add_option(
+          "--input", inputs,
+          "files of text or records, folders with all that is in them, URLs (s3://, gs://, https://), or - "
+          "for standard input; formats: docs/data.md")
       ->required();
   add_record_options(command, options);
   choice("--on-bad-record", options.on_bad,

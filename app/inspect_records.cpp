@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -126,9 +127,13 @@ void inspect_records(const InspectRecordsOptions& o) {
   const data::InputList list = data::list_inputs({o.path}, {}, {}, o.records);
   for (const std::string& phrase : list.left_out()) print_notes({"left out: " + phrase});
   Json all = Json::array();
-  std::set<std::string> formats;
+  std::set<std::string> formats, endings;
   int64_t texts = 0;
-  for (const TextFile& f : list.files) {
+  for (const TextFile& listed : list.files) {
+    // The first object with each ending is downloaded.
+    if (listed.object && !endings.insert(std::filesystem::path(listed.path).extension().string()).second)
+      continue;
+    const TextFile f = data::resolved(listed, o.records);
     texts += !f.format && f.form == RecordForm::none;
     if (!formats.insert(format_name(f)).second) continue;
     if (!f.format && f.form == RecordForm::none) continue;

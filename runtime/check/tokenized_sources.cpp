@@ -11,12 +11,14 @@
 #include "base/printable.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/files/file.h"
+#include "runtime/objects/url.h"
 
 namespace ltrain {
 namespace {
 
-/// Files and folders that match a pattern, sorted; the path itself if it exists.
+/// Files and folders that match a pattern, sorted; the path itself if it exists or is a URL.
 std::vector<std::string> paths_of(const std::string& path) {
+  if (objects::is_url(path)) return {path};
   std::error_code error;
   if (std::filesystem::exists(path, error)) return {path};
   std::vector<std::string> paths;
@@ -63,7 +65,10 @@ void check_end_token(const data::BuildOptions& o, const data::Tokenizer& tokeniz
 data::BuildOptions build_options(const Recipe& r, const DataSource& source, const char* key) {
   data::BuildOptions o;
   o.inputs = paths_of(source.path);
+  if (objects::is_url(source.path)) objects::refuse_query(objects::parse_url(source.path), key);
   o.output = cache_of(r);
+  o.records.objects.folder = o.output + "/objects";
+  o.records.objects.set_gb(r.data.object_cache_gb.value_or(0));
   o.tokenizer = to_string(r.data.tokenizer.kind);
   if (r.data.tokenizer.kind != TokenizerKind::byte) o.path = r.data.tokenizer.path.value_or("");
   o.workers = static_cast<int>(r.data.workers);
@@ -89,6 +94,7 @@ chat::MaskOptions mask_options(TrainOn train_on) {
 
 bool is_tokenized_by_run(const DataSource& source) {
   const std::string& path = source.path;
+  if (objects::is_url(path)) return true;
   const auto is_tokens = [](const std::string& p) {
     return p.ends_with(".idx") ||
            (p.ends_with(".bin") && data::file_exists(p.substr(0, p.size() - 4) + ".idx"));

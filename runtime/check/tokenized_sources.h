@@ -12,8 +12,8 @@ namespace ltrain {
 /// Messages that count in the loss.
 chat::MaskOptions mask_options(TrainOn train_on);
 
-/// Returns whether a source is text or records, and not token files: its path, or what matches it as a
-/// pattern, exists, and there is no PATH.idx.
+/// Returns whether a source is text or records, and not token files: it is a URL, or its path, or what
+/// matches it as a pattern, exists, and there is no PATH.idx.
 bool is_tokenized_by_run(const DataSource& source);
 
 bool has_text_sources(const Recipe& recipe);  ///< one of its sources is tokenised by the run

@@ -196,7 +196,12 @@ std::string front_matter(const std::string& readme) {
 }
 
 DatasetFiles select_dataset(std::vector<fs::path> files, const fs::path& folder, const DatasetPart& part) {
-  const std::string front = front_matter(readme_of(folder));
+  return select_dataset(std::move(files), folder, part, readme_of(folder));
+}
+
+DatasetFiles select_dataset(std::vector<fs::path> files, const fs::path& folder, const DatasetPart& part,
+                            const std::string& readme) {
+  const std::string front = front_matter(readme);
   const std::vector<Config> configs = read_configs(front, (folder / "README.md").string());
   if (!configs.empty()) {
     const Config& config = choose_config(configs, part.config, folder);

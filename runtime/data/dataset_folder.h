@@ -24,6 +24,9 @@ struct DatasetFiles {
 /// (data) with the names that the folder has for a name that it does not have.
 DatasetFiles select_dataset(std::vector<std::filesystem::path> files, const std::filesystem::path& folder,
                             const DatasetPart& part);
+/// The same for the text of a README.md; empty: the folder has none. `folder`: for messages.
+DatasetFiles select_dataset(std::vector<std::filesystem::path> files, const std::filesystem::path& folder,
+                            const DatasetPart& part, const std::string& readme);
 
 /// Split that a path names, in the folder's terms: "train", "validation", "test"; empty: none.
 std::string split_of(const std::string& path);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -14,11 +15,17 @@
 #include "runtime/data/dataset_folder.h"
 #include "runtime/data/input_form.h"
 #include "runtime/data/temporary_copy.h"
+#include "runtime/objects/object_list.h"
 
 namespace fs = std::filesystem;
 
 namespace ltrain::data {
 namespace {
+
+/// Endings of names of records. Objects are chosen by them before they are downloaded.
+constexpr const char* kRecordNames[] = {".parquet", ".arrow", ".jsonl", ".ndjson", ".jl",       ".csv",
+                                        ".tsv",     ".tar",   ".tgz",   ".mds",    ".tfrecord", ".bin"};
+constexpr int64_t kMaxReadmeBytes = 4 << 20;
 
 bool matches(const std::vector<std::string>& globs, const fs::path& below) {
   return std::any_of(globs.begin(), globs.end(), [&](const std::string& g) {
@@ -177,16 +184,93 @@ void list_folder(const fs::path& folder, const std::vector<std::string>& include
   add_found(std::move(found), options, list);
 }
 
+/// Form of a file that is named explicitly.
+InputForm form_of_named(const TextFile& f, const RecordOptions& options) {
+  InputForm form = form_by_head(f.source(), options);
+  if (form.kind == InputForm::binary || form.kind == InputForm::unsupported)
+    fail(ExitCode::data, "{}: {}", f.path, form.why);
+  if (form.kind == InputForm::text && options.format != InputFormat::text)
+    form = json_or_text(f.source(), true, options);
+  return form;
+}
+
 void list_file(const std::string& input, const std::string& name, bool regular, const RecordOptions& options,
                InputList& list) {
   auto file = regular ? std::make_shared<InputFile>(input) : copy_stream(input, name);
   TextFile f = open_file(name, std::move(file), !regular);
-  InputForm form = form_by_head(f.source(), options);
-  if (form.kind == InputForm::binary || form.kind == InputForm::unsupported)
-    fail(ExitCode::data, "{}: {}", name, form.why);
-  if (form.kind == InputForm::text && options.format != InputFormat::text)
-    form = json_or_text(f.source(), true, options);
+  const InputForm form = form_of_named(f, options);
   add(std::move(f), form, list);
+}
+
+/// Returns whether a name is one of records, and not of text that may describe them.
+bool named_as_records(const fs::path& path) {
+  fs::path name = path.filename();
+  for (const char* end : {".gz", ".zst", ".zstd"})
+    if (name.extension() == end) name = name.stem();
+  const std::string e = name.extension().string();
+  return std::any_of(std::begin(kRecordNames), std::end(kRecordNames), [&](const char* n) { return e == n; });
+}
+
+void add_object(const objects::Object& object, InputList& list) {
+  TextFile f;
+  f.path = object.name();
+  f.bytes = object.size;
+  f.object = std::make_shared<objects::Object>(object);
+  if (f.bytes == 0) return list.empty.add(f.path);
+  list.files.push_back(std::move(f));
+}
+
+/// README.md of a folder in a bucket; empty: none.
+std::string remote_readme(const objects::ObjectList& found, const objects::Url& folder,
+                          objects::ObjectStore& store) {
+  std::string key = folder.path;
+  if (!key.empty() && key.back() != '/') key += '/';
+  for (const objects::Object& o : found.objects)
+    if (o.url.path == key + "README.md") return store.read(o, kMaxReadmeBytes);
+  return "";
+}
+
+void list_url(const std::string& input, const std::vector<std::string>& include,
+              const std::vector<std::string>& exclude, const RecordOptions& options, InputList& list) {
+  const objects::Url url = objects::parse_url(input);
+  objects::ObjectStore store(url);
+  const objects::ObjectList found = objects::list_objects(url, store);
+  if (!found.is_folder) {
+    for (const objects::Object& o : found.objects) add_object(o, list);
+    return;
+  }
+  // Keys as paths: the rules of local folders then hold for them.
+  const fs::path folder = fs::path("/" + url.path).lexically_normal();
+  std::map<fs::path, const objects::Object*> by_path;
+  std::vector<fs::path> paths;
+  for (const objects::Object& o : found.objects)
+    if (const fs::path p = fs::path("/" + o.url.path).lexically_normal(); by_path.emplace(p, &o).second)
+      paths.push_back(p);
+  DatasetFiles dataset =
+      select_dataset(std::move(paths), folder, options.dataset, remote_readme(found, url, store));
+  for (const fs::path& p : dataset.others) list.other_splits.add(by_path[p]->name());
+  // A .json beside other records is an index or a description.
+  const auto any = [&](auto holds) {
+    return options.format != InputFormat::text &&
+           std::any_of(dataset.files.begin(), dataset.files.end(), holds);
+  };
+  const auto named_as_json = [](const fs::path& p) { return p.extension() == ".json"; };
+  const bool records = any(named_as_records), json = !records && any(named_as_json);
+  for (const fs::path& p : dataset.files) {
+    const objects::Object& o = *by_path[p];
+    const fs::path below = p.lexically_relative(folder);
+    fs::path index = p, bin = p;
+    const bool is_tokens =
+        by_path.contains(index.replace_extension(".idx")) && by_path.contains(bin.replace_extension(".bin"));
+    if ((!include.empty() && !matches(include, below)) || matches_on_the_way(exclude, below))
+      list.filtered.add(o.name());
+    else if (is_tokens)
+      list.token_files.add(o.name());
+    else if ((records && !named_as_records(p)) || (json && !named_as_json(p)))
+      list.descriptions.add(o.name());
+    else
+      add_object(o, list);
+  }
 }
 
 }  // namespace
@@ -219,6 +303,16 @@ std::vector<std::string> InputList::left_out() const {
   return phrases;
 }
 
+TextFile resolved(const TextFile& file, const RecordOptions& records) {
+  if (!file.object || file.copied) return file;
+  TextFile f = open_file(file.path, objects::open_object(*file.object, records.objects), true);
+  f.object = file.object;
+  const InputForm form = form_of_named(f, records);
+  f.form = form.json_form;
+  f.format = form.format;
+  return f;
+}
+
 InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<std::string>& include,
                       const std::vector<std::string>& exclude, const RecordOptions& records) {
   InputList list;
@@ -227,9 +321,17 @@ InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<
       list_file(input, "standard input", false, records, list);
       continue;
     }
+    if (objects::is_url(input)) {
+      list_url(input, include, exclude, records, list);
+      continue;
+    }
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
-    if (!fs::exists(status)) fail(ExitCode::data, "{}: not found", input);
+    if (!fs::exists(status))
+      fail(ExitCode::data, "{}: not found{}", input,
+           input.find("://") == input.npos
+               ? ""
+               : "; URLs that are read begin with s3://, gs://, https:// or http://");
     if (!fs::is_directory(status) && !fs::is_regular_file(status) && !fs::is_fifo(status))
       fail(
           ExitCode::data,

@@ -19,7 +19,10 @@ struct TextFile {
   RecordForm form = RecordForm::none;       ///< none and no format: text, one document
   const records::Format* format = nullptr;  ///< format of records other than JSON
   records::Compression compression = records::Compression::none;
-  std::shared_ptr<InputFile> copied;  ///< for a pipe or standard input: an unnamed temporary copy
+  /// For a pipe or standard input: an unnamed temporary copy. For an object: its local copy, once resolved.
+  std::shared_ptr<InputFile> copied;
+  /// An object behind a URL, whose form is known once it is resolved.
+  std::shared_ptr<const objects::Object> object;
 
   std::shared_ptr<InputFile> open() const { return copied ? copied : std::make_shared<InputFile>(path); }
   records::Source source() const { return {open(), path, compression}; }
@@ -53,7 +56,14 @@ struct InputList {
 /// files already listed, devices and sockets, files of other splits of a dataset, and text beside record
 /// files. Globs match the name or the path below the folder. `exclude` also matches folders on the path.
 /// Throws Error (data) for an explicitly named file that cannot be read as requested in `records`.
+///
+/// Inputs that are URLs (runtime/objects/url.h) are listed without a download. Objects below a URL are chosen
+/// by their names: beside objects named as records, those named as text are left out.
 InputList list_inputs(const std::vector<std::string>& inputs, const std::vector<std::string>& include,
                       const std::vector<std::string>& exclude, const RecordOptions& records = {});
+
+/// The file as it is read: an object is downloaded and gets its form, another file stays as it is. Throws
+/// Error (data) for an object of no form that is read.
+TextFile resolved(const TextFile& file, const RecordOptions& records);
 
 }  // namespace ltrain::data

@@ -8,6 +8,7 @@
 
 #include "runtime/data/dataset_folder.h"
 #include "runtime/data/on_bad_record.h"
+#include "runtime/objects/object_cache.h"
 #include "runtime/records/format.h"
 
 namespace ltrain::data {
@@ -23,8 +24,9 @@ struct RecordOptions {
   InputFormat format = InputFormat::automatic;
   const records::Format* record_format = nullptr;  ///< if set, every input is of this format
   OnBadRecord on_bad = OnBadRecord::stop;
-  bool whole = false;   ///< a record is read whole, as JSON, and not one field of it
-  DatasetPart dataset;  ///< part of a folder to read
+  bool whole = false;             ///< a record is read whole, as JSON, and not one field of it
+  DatasetPart dataset;            ///< part of a folder to read
+  objects::CacheOptions objects;  ///< local copies of inputs that are URLs
 
   std::string key() const { return field.value_or("text"); }
   bool must_be_records() const { return field || whole || format == InputFormat::json; }

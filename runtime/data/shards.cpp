@@ -45,6 +45,7 @@ std::string options_text(const BuildOptions& o, const Tokenizer& tokenizer) {
 }
 
 std::string file_text(const TextFile& file) {
+  if (file.object) return joined("object", file.object->identity());
   return joined(fs::path(file.path).filename().string(), static_cast<int>(file.form),
                 file.format ? file.format->name : "", sample_hash(*file.open(), kSampleBlocks));
 }

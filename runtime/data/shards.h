@@ -4,7 +4,8 @@
 // its name, its size and 16 evenly spaced blocks of 16 KiB (the full file up to 256 KiB). So a later run, or
 // another run on the same data, finds them, an interrupted build goes on at the missing shard, and a file
 // that changed leaves the shards of others as they are. A change of the same length between the blocks is not
-// seen.
+// seen. An object behind a URL counts with its URL, its size and its ETag, so that nothing is downloaded for
+// the names, and nothing for shards that exist.
 #pragma once
 #include <functional>
 #include <string>

@@ -50,8 +50,34 @@ ChunkReader::ChunkReader(const InputList& list, const RecordOptions& options, co
       chunk_bytes_(chunk_bytes),
       shares_(std::move(shares)) {}
 
+void ObjectPrefetch::start(std::shared_ptr<const objects::Object> object,
+                           const objects::CacheOptions& options) {
+  stop_ = false;
+  thread_ = std::thread([this, object = std::move(object), options] {
+    try {
+      objects::open_object(*object, options, true, &stop_);
+    } catch (const std::exception&) {  // the reader who opens the object has the failure again, and says it
+    }
+  });
+}
+
+void ObjectPrefetch::wait(bool stop) {
+  if (!thread_.joinable()) return;
+  stop_ = stop;
+  thread_.join();
+}
+
+/// Downloads the next object while this one is read.
+void ChunkReader::prefetch_next() {
+  if (file_ + 1 < list_.files.size() && list_.files[file_ + 1].object)
+    prefetch_.start(list_.files[file_ + 1].object, options_.objects);
+}
+
 void ChunkReader::open_next() {
-  const TextFile& f = list_.files[file_];
+  prefetch_.wait(false);
+  open_file_ = resolved(list_.files[file_], options_);
+  prefetch_next();
+  const TextFile& f = open_file_;
   const bool cut = shares_.size() > 1 && list_.files.size() == 1;
   only_record_ = false;
   if (f.format) {
@@ -196,6 +222,7 @@ std::optional<Chunk> ChunkReader::next() {
     json_.reset();
     records_.reset();
     counted_ = 0;
+    open_file_ = {};
     ++file_;
   }
   if (chunk.pieces.empty()) return std::nullopt;

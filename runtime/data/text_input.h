@@ -5,10 +5,12 @@
 // same ids (Tokenizer::safe_cut). A piece of 16 MiB without a safe cut (for GPT-2: without white space) is
 // cut between characters to bound memory.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/data/input_list.h"
@@ -41,6 +43,24 @@ struct Chunk {
   int64_t bytes() const { return static_cast<int64_t>(text.size() + tokens.size() * 4); }
 };
 
+/// Downloads an object on a thread of its own, so that it is there when it is opened.
+class ObjectPrefetch {
+ public:
+  ObjectPrefetch() = default;
+  ~ObjectPrefetch() { wait(true); }
+  ObjectPrefetch(const ObjectPrefetch&) = delete;
+  ObjectPrefetch& operator=(const ObjectPrefetch&) = delete;
+
+  /// Begins the download, unless the local copies would exceed their bound. Failures are left to the reader
+  /// who opens the object.
+  void start(std::shared_ptr<const objects::Object> object, const objects::CacheOptions& options);
+  void wait(bool stop);  ///< until the download ends; `stop`: before its end
+
+ private:
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+};
+
 /// Reads chunks. `shares`: of the split, may be empty; used only if a single document has to be cut.
 class ChunkReader {
  public:
@@ -50,6 +70,7 @@ class ChunkReader {
 
  private:
   void open_next();
+  void prefetch_next();
   void open_text(const TextFile& f, bool cut);
   std::unique_ptr<records::RecordSource> open_records(const TextFile& f) const;
   bool read_text(Chunk& chunk);
@@ -64,6 +85,8 @@ class ChunkReader {
   int64_t chunk_bytes_;
   std::vector<double> shares_;
   size_t file_ = 0;
+  TextFile open_file_;  // an object keeps its local copy while it is read
+  ObjectPrefetch prefetch_;
   // Reader of the open file: of its text, of its JSON records, or of its records in another format.
   std::unique_ptr<records::ByteStream> text_;
   std::optional<RecordReader> json_;

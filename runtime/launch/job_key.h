@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "base/secret.h"
-#include "runtime/launch/sha256.h"
+#include "base/sha256.h"
 
 namespace ltrain {
 

@@ -132,6 +132,8 @@ struct Data {
   bool eod_mask_loss = false;         ///< no loss for predicting the first token of a document
   /// Folder of the token files that runs make; not given: `data` in the cache folder.
   std::optional<std::string> cache;
+  /// Most GB of local copies of objects at once; not given: half of what is free.
+  std::optional<double> object_cache_gb;
   data::OnBadRecord on_bad_record = data::OnBadRecord::stop;
   int64_t workers = 0;  ///< threads that tokenise; 0: one per core
   /// task: sft: name of a built-in chat template, or a file; not given: that of the tokenizer's folder.

@@ -40,6 +40,7 @@ FOLDERS = {
     "runtime/tokenizer": "text to token ids and back, training of tokenizers",
     "runtime/chat": "chat templates, conversations, and their token ids with a loss mask",
     "runtime/records": "records of files that other programs wrote: Parquet, Arrow, tar, TFRecord, CSV and the like",
+    "runtime/objects": "training data by URL: S3 and web servers, signatures, listings, local copies",
     "runtime/data": "token files, sample order, packing, building data from text",
     "runtime/launch": "processes, rendezvous, heartbeat, the verdict on a failure",
     "runtime/recipe": "recipes: the schema of all keys, rules, suggestions",

@@ -5,10 +5,14 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 from conftest import BINARY, ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+from object_server import ObjectServer  # noqa: E402
 
 WORDS = {
     "DEEPSEEK": "model.architecture=deepseek_v2 model.moe.num_experts=4 model.moe.top_k=2 model.q_lora_rank=12 "
@@ -55,7 +59,7 @@ AT_THE_START = {"model.initializer_range", "model.output_layer_init_method"}
 BY_HAND = {
     "output_dir", "model.from", "model.from_ignore", "checkpoint.resume_data", "data.tokenizer.path",
     "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node",
-    "data.cache", "data.on_bad_record", "data.workers", "task", "data.chat_template", "data.train_on",
+    "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template", "data.train_on",
     "lora.adapter",
 }
 
@@ -257,6 +261,16 @@ def test_data_that_the_run_tokenises(program):
     bad = ("run", "tiny.yaml", 'data.train=[{"path":bad.jsonl}]', "data.cache=cache-bad", "output_dir=bad")
     assert program.run(*bad).returncode == 65
     program.ok(*bad, "data.on_bad_record=skip")
+
+
+def test_the_bound_on_copies_of_objects(program):
+    """data.object_cache_gb: an object beyond it is refused by name of the key, and one below it is tokenised."""
+    with ObjectServer() as server:
+        server.objects["/lines.jsonl"] = (program.folder / "lines.jsonl").read_bytes()
+        run = ("run", "tiny.yaml", f'data.train=[{{"path":"{server.url}/lines.jsonl"}}]', "data.cache=copies", "output_dir=copies")
+        small = program.run(*run, "data.object_cache_gb=0.000001")
+        assert small.returncode == 64 and "data.object_cache_gb" in small.stderr
+        program.ok(*run, "data.object_cache_gb=0.1")
 
 
 def test_fine_tuning(program):

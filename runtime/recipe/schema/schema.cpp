@@ -278,6 +278,11 @@ void add_data_keys(std::vector<Key>& t) {
            "data and tokenizer finds them. Nodes must see the same folder, or each makes its own. null: "
            "`data` in the cache folder ($LTRAIN_CACHE_DIR).")
           .changes(Effect::nothing));
+  t.push_back(number("data.object_cache_gb", LT_MEMBER(data.object_cache_gb),
+                     "Most GB of local copies of objects (sources that are URLs) at once, in `objects` of "
+                     "data.cache. Copies are deleted when others need the space. null: half of what is free.")
+                  .above(0)
+                  .changes(Effect::nothing));
   t.push_back(choice("data.on_bad_record", LT_MEMBER(data.on_bad_record), {},
                      "Records that cannot be read. stop: the first one ends the run before it trains. skip: "
                      "they are left out, counted and named. replace: invalid characters become U+FFFD, and "

@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104) for the handshake. The linked libraries have no
-// cryptographic digest.
+// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104) for handshakes and signatures. The linked libraries have
+// no cryptographic digest.
 #pragma once
 #include <array>
 #include <cstdint>

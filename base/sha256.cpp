@@ -1,4 +1,4 @@
-#include "runtime/launch/sha256.h"
+#include "base/sha256.h"
 
 #include <algorithm>
 #include <bit>

@@ -8,10 +8,10 @@ namespace ltrain {
 
 std::string bytes_text(int64_t bytes) {
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  constexpr size_t kGiB = 3;
+  constexpr size_t kGibibytes = 3;
   double value = static_cast<double>(bytes);
   size_t unit = 0;
-  while ((value >= 1024 && unit < kGiB) || (value >= 9999.95 && unit + 1 < std::size(units))) {
+  while ((value >= 1024 && unit < kGibibytes) || (value >= 9999.95 && unit + 1 < std::size(units))) {
     value /= 1024;
     ++unit;
   }

@@ -4,14 +4,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/bytes_text.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/files/write_file.h"
 #include "runtime/telemetry/exposed.h"
 
 namespace ltrain {
 namespace {
-
-constexpr double kMiB = 1048576.0;
 
 /// Peak resident memory of this process in bytes (VmHWM); 0 if /proc does not report it.
 int64_t peak_resident_bytes() {

@@ -546,6 +546,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   optimizer_rules(recipe, broken);
   checkpoint_rules(recipe, broken);
   sparsity_rules(recipe, broken);
+  preference_rules(recipe, broken);
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);
   profile_rules(recipe, broken);

@@ -23,6 +23,7 @@ void add_precision_keys(std::vector<Key>& table);
 void add_optimizer_keys(std::vector<Key>& table);
 void add_profile_keys(std::vector<Key>& table);
 void add_sparsity_keys(std::vector<Key>& table);
+void add_preference_keys(std::vector<Key>& table);
 void add_schedule_keys(std::vector<Key>& table);
 
 }  // namespace ltrain::recipe

@@ -32,6 +32,7 @@ constexpr Section kSections[] = {
     {"train.batch_ramp", "Growing global batch.", Effect::schedule},
     {"optimizer", "The update.", Effect::function},
     {"sparsity", "2:4 sparse matrices: two of each four neighbours are zero.", Effect::function},
+    {"preference", "Loss of task: dpo on pairs of a chosen and a rejected text.", Effect::function},
     {"schedule", "Learning rate and weight decay over time.", Effect::schedule},
     {"checkpoint", "Saving and resuming.", Effect::nothing},
     {"checkpoint.load", "Initial weights from another run or model."},

@@ -55,8 +55,10 @@ struct BuildCommand {
       chat.mask = mask_options(train_on);
       options.chat = chat;
       options.records.whole = true;
-    } else if (chat.pack > 0 || !chat.chat_template.empty() || train_on != TrainOn::assistant) {
-      fail(ExitCode::usage, "--pack, --chat-template and --train-on are for conversations: add --chat");
+    } else if (chat.pack > 0 || chat.preference || !chat.chat_template.empty() ||
+               train_on != TrainOn::assistant) {
+      fail(ExitCode::usage,
+           "--pack, --preference, --chat-template and --train-on are for conversations: add --chat");
     }
     options.tokenizer = tokenizer.kind();
     options.path = tokenizer.path();
@@ -95,8 +97,8 @@ struct BuildCommand {
       std::printf("%lld empty documents left out\n", static_cast<long long>(r.empty_documents));
     if (has_chat) {
       const PackCounts& c = r.conversations;
-      std::printf("%lld conversations, %lld tokens count in the loss", static_cast<long long>(c.documents),
-                  static_cast<long long>(c.trained));
+      std::printf("%lld %s, %lld tokens count in the loss", static_cast<long long>(c.documents),
+                  chat.preference ? "preference pairs" : "conversations", static_cast<long long>(c.trained));
       if (c.samples > 0)
         std::printf(", packed into %lld samples with %.1f%% padding", static_cast<long long>(c.samples),
                     100.0 * static_cast<double>(c.padding) / static_cast<double>(c.samples * chat.pack));
@@ -268,7 +270,7 @@ struct InspectCommand {
   }
 };
 
-/// --chat, --chat-template, --train-on, --pack.
+/// --chat, --chat-template, --train-on, --preference, --pack.
 void add_chat_options(CLI::App& s, BuildCommand& c) {
   s.add_flag(
       "--chat", c.has_chat,
@@ -281,6 +283,8 @@ void add_chat_options(CLI::App& s, BuildCommand& c) {
        "--train-on", [&c](const std::string& text) { c.train_on = *enum_value<TrainOn>(text); },
        "Messages that count in the loss: assistant (default), last_turn of the assistant, or all")
       ->check(CLI::IsMember({"assistant", "last_turn", "all"}));
+  s.add_flag("--preference", c.chat.preference,
+             "Inputs are preference pairs (prompt, chosen, rejected) for task: dpo; needs --pack");
   s.add_option("--pack", c.chat.pack,
                "Pack whole conversations into samples of so many tokens, the run's data.seq_length")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));

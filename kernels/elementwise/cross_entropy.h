@@ -7,13 +7,19 @@
 namespace ltrain {
 
 /// Factor of a gradient: a number, or a number in device memory that the kernel reads when it runs, as
-/// captured work (Stream::capture) needs it.
+/// captured work (Stream::capture) needs it. With `weights`, a row's factor is multiplied by the weight of
+/// its text: weights[texts[row]].
 struct GradientScale {
   double number = 1;
   const double* at = nullptr;
+  const double* weights = nullptr;
+  const int32_t* texts = nullptr;  ///< text of each row; negative: weight 1
   GradientScale(double n) : number(n) {}
   explicit GradientScale(const double* at) : at(at) {}
-  LT_HD double get() const { return at ? *at : number; }
+  LT_HD double get(int64_t row) const {
+    const double scale = at ? *at : number;
+    return weights && texts[row] >= 0 ? scale * weights[texts[row]] : scale;
+  }
 };
 
 /// Z-loss on output logits (PaLM, arXiv:2204.02311): coeff * log(Z)^2 of each counted row, where Z is the sum

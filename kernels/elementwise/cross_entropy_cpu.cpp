@@ -48,7 +48,7 @@ struct RowZLoss {
 
 template <class T, class G>
 void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int64_t rows, int64_t vocab,
-         double scale, double soft_cap, double z_coeff, double* z_loss) {
+         GradientScale by, double soft_cap, double z_coeff, double* z_loss) {
   double* row_loss = scratch<double>(3, 2 * rows);
   const RowZLoss z{z_coeff, row_loss + rows};
   parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
@@ -61,6 +61,7 @@ void run(double* loss, G* dlogits, const T* logits, const int32_t* targets, int6
           for (int64_t v = 0; v < vocab; ++v) put(dlogits, row * vocab + v, T(0));
         continue;
       }
+      const double scale = by.get(row);
       const SeenRow<T> seen(logits + row * vocab, vocab, T(soft_cap));
       const T *x = seen.x, *slope = seen.slope;
       T top = x[0];
@@ -134,7 +135,7 @@ void stats_of(T* stats, const T* logits, const int32_t* targets, int64_t rows, i
 
 template <class T, class G>
 void run_sharded(double* loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats, int ranks,
-                 int64_t rows, int64_t vocab, VocabColumns part, double scale, double soft_cap,
+                 int64_t rows, int64_t vocab, VocabColumns part, GradientScale by, double soft_cap,
                  double z_coeff, double* z_loss) {
   double* row_loss = scratch<double>(3, 2 * rows);
   const RowZLoss z{z_coeff, row_loss + rows};
@@ -160,6 +161,7 @@ void run_sharded(double* loss, G* dlogits, const T* logits, const int32_t* targe
       z.put(row, log_z);
       row_loss[row] = log_z - at_target;
       if (!dlogits) continue;
+      const double scale = by.get(row);
       const SeenRow<T> seen(logits + row * vocab, part.columns, T(soft_cap));
       const T *x = seen.x, *slope = seen.slope;
       G* d = dlogits + row * vocab;
@@ -203,16 +205,16 @@ void cross_entropy_sharded_cpu(DType logits_type, DType grad_type, double* loss,
   const float* f = static_cast<const float*>(stats);
   if (logits_type == DType::f64) {
     run_sharded(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets,
-                static_cast<const double*>(stats), ranks, rows, vocab, part, scale.get(), soft_cap, z_coeff,
+                static_cast<const double*>(stats), ranks, rows, vocab, part, scale, soft_cap, z_coeff,
                 z_loss);
   } else if (is_half(grad_type)) {
     dispatch_half(grad_type, [&]<class G>() {
-      run_sharded(loss, static_cast<G*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get(),
-                  soft_cap, z_coeff, z_loss);
+      run_sharded(loss, static_cast<G*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale, soft_cap,
+                  z_coeff, z_loss);
     });
   } else {
-    run_sharded(loss, static_cast<float*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale.get(),
-                soft_cap, z_coeff, z_loss);
+    run_sharded(loss, static_cast<float*>(dlogits), x, targets, f, ranks, rows, vocab, part, scale, soft_cap,
+                z_coeff, z_loss);
   }
 }
 
@@ -220,16 +222,16 @@ void cross_entropy_cpu(DType logits_type, DType grad_type, double* loss, void* d
                        const int32_t* targets, int64_t rows, int64_t vocab, GradientScale scale,
                        double soft_cap, double z_coeff, double* z_loss) {
   if (logits_type == DType::f64) {
-    run(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets, rows, vocab,
-        scale.get(), soft_cap, z_coeff, z_loss);
+    run(loss, static_cast<double*>(dlogits), static_cast<const double*>(logits), targets, rows, vocab, scale,
+        soft_cap, z_coeff, z_loss);
   } else if (is_half(grad_type)) {
     dispatch_half(grad_type, [&]<class G>() {
-      run(loss, static_cast<G*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
-          scale.get(), soft_cap, z_coeff, z_loss);
+      run(loss, static_cast<G*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab, scale,
+          soft_cap, z_coeff, z_loss);
     });
   } else {
-    run(loss, static_cast<float*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab,
-        scale.get(), soft_cap, z_coeff, z_loss);
+    run(loss, static_cast<float*>(dlogits), static_cast<const float*>(logits), targets, rows, vocab, scale,
+        soft_cap, z_coeff, z_loss);
   }
 }
 

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
     if (z_coeff > 0) store_one(row_loss, gridDim.x + blockIdx.x, z_coeff * log_z * log_z);
   }
   if (!dlogits) return;
-  const double scale = by.get();
+  const double scale = by.get(blockIdx.x);
   row_gradient<N, kCap>(dlogits, logits, row, cap, t.top, T(scale * slope) / t.sum, target, T(scale));
 }
 
@@ -195,8 +195,9 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!dlogits) return;
   if (token < 0) return zero_columns(dlogits, RowChunks<N>(row, vocab, vocab));
+  const double scale = by.get(row);
   row_gradient<N, kCap>(dlogits, logits, RowChunks<N>(row, vocab, part.columns), cap, static_cast<T>(top),
-                        static_cast<T>(by.get() * slope / sum), token - part.first, static_cast<T>(by.get()));
+                        static_cast<T>(scale * slope / sum), token - part.first, static_cast<T>(scale));
   for (int64_t v = part.columns + threadIdx.x; v < vocab; v += blockDim.x)  // padding
     put(dlogits, row * vocab + v, compute_t<G>(0));
 }

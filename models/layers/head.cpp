@@ -83,19 +83,16 @@ void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor ta
   const Group& g = step.groups.inner();
   // Drawn labels are for squares of the token losses' gradients alone.
   const OutputZLoss z_loss = step.training && !mb.drawn ? mb.z_loss : OutputZLoss{};
+  GradientScale scale = mb.gradient_scale();
+  if (mb.pairs.weights.defined() && !step.compute.meta()) {
+    scale.weights = mb.pairs.weights.ptr<double>();
+    scale.texts = mb.pairs.texts.ptr<int32_t>() + first_row;
+  }
   if (g.size() == 1 && !mb.drawn) {
-    cross_entropy(step.compute, mb.loss, grad, logits, targets, mb.gradient_scale(), soft_cap_, z_loss);
+    cross_entropy(step.compute, mb.loss, grad, logits, targets, scale, soft_cap_, z_loss);
     return;
   }
-  Tensor own =
-      step.memory.allocate(MemoryKind::temporaries, "logit statistics", logits.dtype, {logits.shape[0], 3});
-  cross_entropy_stats(step.compute, own, logits, targets, part_, soft_cap_);
-  Tensor all = own;
-  if (g.size() > 1) {
-    all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", logits.dtype,
-                               {logits.shape[0] * g.size(), 3});
-    g.all_gather(step.compute, all, own);
-  }
+  Tensor all = gathered_stats(step, logits, targets);
   Tensor labels = targets;
   if (mb.drawn) {
     labels = step.memory.allocate(MemoryKind::temporaries, "drawn labels", DType::i32, targets.shape);
@@ -104,11 +101,22 @@ void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor ta
     random.rows.first_row = first_row;
     sample_labels(step.compute, labels, logits, targets, all, g.rank(), part_, random, soft_cap_);
   }
-  cross_entropy_sharded(step.compute, mb.loss, grad, logits, labels, all, part_, mb.gradient_scale(),
-                        soft_cap_, z_loss);
+  cross_entropy_sharded(step.compute, mb.loss, grad, logits, labels, all, part_, scale, soft_cap_, z_loss);
   if (mb.drawn) step.memory.release(labels);
-  if (g.size() > 1) step.memory.release(all);
+  step.memory.release(all);
+}
+
+Tensor Head::gathered_stats(Step& step, Tensor logits, Tensor targets) const {
+  const Group& g = step.groups.inner();
+  Tensor own =
+      step.memory.allocate(MemoryKind::temporaries, "logit statistics", logits.dtype, {logits.shape[0], 3});
+  cross_entropy_stats(step.compute, own, logits, targets, part_, soft_cap_);
+  if (g.size() == 1) return own;
+  Tensor all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", logits.dtype,
+                                    {logits.shape[0] * g.size(), 3});
+  g.all_gather(step.compute, all, own);
   step.memory.release(own);
+  return all;
 }
 
 Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads& also) const {
@@ -162,11 +170,17 @@ void Head::release_logits(Step& step, Logits& l) const {
   step.release(l.values);
 }
 
-void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const {
+void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) const {
+  MicroBatch mb = batch;
   const int64_t rows = mb.rows(), chunk = chunk_rows(step.logits_chunk, rows, vocab_);
   const Tensor weight = step.params.value(weight_);
   Tensor whole = gather_rows(step, y, "gathered rows");
   Logits logits = make_logits(step, chunk);
+  if (mb.pairs.on()) sum_pairs(step, mb, whole, logits.values);
+  if (mb.pairs.on() && !step.training) {
+    release_logits(step, logits);
+    return release_whole(step, whole, y);
+  }
   Tensor partial;
   GradBuffer to;
   const bool trains = step.training && step.params.trains(weight_);
@@ -188,6 +202,7 @@ void Head::line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) cons
     outer.accumulate = to.accumulate || first > 0;
     matmul(step.compute, to.tensor, grad, x, outer);
   }
+  if (mb.pairs.on()) step.memory.release(mb.pairs.weights);
   release_logits(step, logits);
   release_whole(step, whole, y);
   if (!step.training) return;

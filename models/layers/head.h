@@ -35,7 +35,7 @@ class Head {
 
  private:
   /// Losses of all rows of y, the norm's result; in training also dy and the weight's gradient.
-  void line_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
+  void line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) const;
   void loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   void loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   /// Logits of one chunk, and their gradient, which may be the same tensor.
@@ -47,6 +47,11 @@ class Head {
   void weight_done(Step& step) const {
     if (!shares_embedding_) step.params.grad_ready(weight_);
   }
+  /// Sums of log-probabilities of the texts of mb.pairs; in training also their losses, and mb.pairs.weights,
+  /// which the caller releases. `whole`: all rows of the norm's result. `logits`: room for a chunk.
+  void sum_pairs(Step& step, MicroBatch& mb, Tensor whole, Tensor logits) const;
+  /// Statistics of a chunk's rows of all ranks that share the vocabulary: (ranks * R, 3).
+  Tensor gathered_stats(Step& step, Tensor logits, Tensor targets) const;
   /// Loss of one chunk; with `grad` also the gradient of the logits. first_row: row in mb.targets.
   void chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
                   Tensor grad) const;

@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/dropout.h"
+#include "kernels/elementwise/preference_loss.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/timeline.h"
 #include "models/layers/key_value_cache.h"
@@ -24,6 +25,18 @@ struct RowSamples {
   Tensor sample_index;  ///< (B) i64, global
   Tensor documents;     ///< (B, full sample) i32: begin of each position's document; optional
   Tensor position_ids;  ///< (B * seq) i32: positions in documents; optional
+};
+
+/// Preference pairs of a micro-batch: texts 2k and 2k + 1 are the chosen and the rejected one of pair k.
+struct PairBatch {
+  Tensor texts;       ///< (B * seq) i32: text of each row's target; -1: padding
+  Tensor references;  ///< (T) f64: a reference model's sums of log-probabilities
+  Tensor sums;        ///< (T, 2) f64: sum of log-probabilities and tokens of each text; written by the head
+  Tensor totals;      ///< (PreferenceTotals::count) f64: sums over pairs; added to in training
+  Tensor weights;     ///< (T) f64: weight of the cross-entropy of each text; set within the head
+  PreferenceLoss loss;
+  double chosen_weight = 0;  ///< weight of the cross-entropy of chosen texts, relative to the pairs' losses
+  bool on() const { return texts.defined(); }
 };
 
 /// One micro-batch; with 2D or 3D tensor parallelism, this rank's sequences of it.
@@ -48,6 +61,7 @@ struct MicroBatch : RowSamples {
   /// Set if the label of each counted target is sampled from the model's logits: random numbers of the
   /// samples of `targets`, with rows set later (kernels/elementwise/sample_labels.h).
   std::optional<RowRandom> drawn;
+  PairBatch pairs;     ///< task: dpo
   Tensor loss;         ///< (1) f64: sum of token losses; added to
   OutputZLoss z_loss;  ///< z-loss on the model's output logits, in training
   int64_t rows() const { return batch * seq; }

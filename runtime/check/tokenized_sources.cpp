@@ -43,13 +43,14 @@ std::string cache_of(const Recipe& r) {
 /// Options of the chat template and the mask. Throws Error (usage) for a field, since rows are read whole.
 data::ChatBuild chat_options(const Recipe& r, const DataSource& source, const char* key) {
   if (!source.text.empty())
-    fail(ExitCode::usage,
-         "{}: {}: text = {}: with task: sft a record is read whole, as a conversation; leave text out", key,
-         printable(source.path), printable(source.text, 60));
+    fail(ExitCode::usage, "{}: {}: text = {}: with task: {} a record is read whole, as {}; leave text out",
+         key, printable(source.path), printable(source.text, 60), to_string(r.task),
+         r.task == Task::dpo ? "a preference pair" : "a conversation");
   data::ChatBuild chat;
   chat.chat_template = r.data.chat_template.value_or("");
   chat.pack = r.data.seq_length;
   chat.mask = mask_options(r.data.train_on);
+  chat.preference = r.task == Task::dpo;
   return chat;
 }
 
@@ -74,8 +75,8 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
   o.workers = static_cast<int>(r.data.workers);
   o.records.on_bad = r.data.on_bad_record;
   o.records.dataset = {source.config, source.split};
-  o.records.whole = r.task == Task::sft;
-  if (r.task == Task::sft) o.chat = chat_options(r, source, key);
+  o.records.whole = r.task != Task::pretrain;
+  if (r.task != Task::pretrain) o.chat = chat_options(r, source, key);
   if (!source.text.empty()) o.records.field = source.text;
   return o;
 }

@@ -146,6 +146,13 @@ void check_data(const Recipe& r) {
              "conversations "
              "themselves, or build them with ltrain data build --chat",
              place(r, "task"), printable(s.path));
+      if (r.task != Task::pretrain && (r.task == Task::dpo) != info.preference)
+        fail(ExitCode::usage,
+             "{}task = {}: {} has {}. Name the files of the {} themselves, or build them with ltrain data "
+             "build --chat{}",
+             place(r, "task"), to_string(r.task), printable(s.path),
+             info.preference ? "preference pairs, expected conversations" : "no preference pairs",
+             info.preference ? "conversations" : "pairs", info.preference ? "" : " --preference");
       if (info.has_sidecar) {
         check_kind(r, info);
         check_tokenizer(r, tokenizer_of_recipe(), info);

@@ -75,6 +75,7 @@ struct BatchLoader::State {
     std::vector<int32_t> documents;  // start of the document at each position; length + 1
     std::vector<int64_t> starts;     // starts of documents from the index
     std::vector<uint8_t> counted;    // 1 for a token that counts in the loss; length + 1
+    std::vector<int32_t> segments;   // LoaderOptions::pairs: text of each position; length
   };
 
   LoaderOptions options;
@@ -144,6 +145,11 @@ struct BatchLoader::State {
     sample.tokens.resize(length + 1);
     sample.counted.resize(length + 1);
     if (packing.on()) sample.documents.resize(length + 1);
+    if (options.pairs) {
+      batch.segments.resize(samples * rows.rows);
+      batch.references.assign(samples * max_segments(length), 0);
+      batch.pairs = 0;
+    }
     const int64_t step = index / micro_steps, k = index % micro_steps;
     const int64_t base =
         first_sample + step * options.global_batch + (k * options.dp_size + options.dp_rank) * samples;
@@ -166,8 +172,30 @@ struct BatchLoader::State {
         if (packing.position_ids) batch.position_ids[to] = static_cast<int32_t>(t) - documents[t];
       }
       read_mtp(b, padding, sample, batch);
+      if (options.pairs) read_pairs(b, padding ? -1 : base + b, sample, batch);
       if (packing.attention_mask) std::copy_n(documents.data(), length, batch.documents.data() + b * length);
     }
+  }
+
+  /// Fills the texts of a sample, which is number b of its batch. `index`: its global index; -1: padding.
+  void read_pairs(int64_t b, int64_t index, Sample& sample, Batch& batch) const {
+    const int64_t length = options.seq_length, most = max_segments(length);
+    if (index < 0) return (void)std::fill_n(batch.segments.begin() + b * rows.rows, rows.rows, -1);
+    const SampleRef ref = order(index);
+    segments_of(sample.documents, sample.counted,
+                fmt::format("{}: sample {}", options.sources[ref.source].path, ref.sample), sample.segments);
+    const int32_t texts = *std::max_element(sample.segments.begin(), sample.segments.end()) + 1;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const int32_t segment = sample.segments[rows.at(r)];
+      batch.segments[b * rows.rows + r] = segment < 0 ? -1 : static_cast<int32_t>(b * most) + segment;
+    }
+    batch.pairs += texts / 2;
+    if (!options.references) return;
+    const int64_t first = options.references->first(ref.source, ref.sample);
+    LT_CHECK(options.references->segments(ref.source, ref.sample) == texts,
+             "expected reference values of {} texts, got {}", texts,
+             options.references->segments(ref.source, ref.sample));
+    std::copy_n(options.references->values.begin() + first, texts, batch.references.begin() + b * most);
   }
 
   /// Fills the MTP tensors from a sample, which is number b of its batch.
@@ -272,7 +300,8 @@ int64_t BatchLoader::buffer_bytes() const {
 int64_t loader_buffer_bytes(const LoaderOptions& o) {
   const int64_t rows = o.rows ? o.rows->rows : o.seq_length;
   const int64_t batch = o.micro_batch * (4 * (2 + o.packing.position_ids + 2 * o.mtp_tokens) * rows + 8 +
-                                         (o.packing.attention_mask ? 4 * o.seq_length : 0));
+                                         (o.packing.attention_mask ? 4 * o.seq_length : 0) +
+                                         (o.pairs ? 4 * rows + 8 * max_segments(o.seq_length) : 0));
   // The ring, the caller's batch, one sample.
   return (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 9 : 5);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/tensor/positions.h"
+#include "runtime/data/pair_segments.h"
 
 namespace ltrain::data {
 
@@ -25,6 +26,12 @@ struct Batch {
   std::vector<int32_t> documents;
   /// Packing::position_ids: same shape as tokens, from 0 in each document.
   std::vector<int32_t> position_ids;
+  /// LoaderOptions::pairs: [micro_batch * rows], number of the text that a row's target belongs to, plus
+  /// max_segments() for each earlier sample; -1: padding.
+  std::vector<int32_t> segments;
+  /// LoaderOptions::pairs: [micro_batch * max_segments()], the reference's sums, 0 without a reference.
+  std::vector<double> references;
+  int64_t pairs = 0;  ///< LoaderOptions::pairs: pairs of the full samples
 };
 
 /// Treatment of document ends in a sequence with several documents: Megatron-LM's reset_attention_mask,
@@ -54,7 +61,9 @@ struct LoaderOptions {
   /// Rows of each sequence on this context-parallel rank; default: all.
   std::optional<Positions> rows;
   Packing packing;
-  int64_t mtp_tokens = 0;  ///< additional tokens to predict beyond the next one
+  int64_t mtp_tokens = 0;                            ///< additional tokens to predict beyond the next one
+  bool pairs = false;                                ///< documents are preference pairs
+  std::shared_ptr<const PairReferences> references;  ///< sums for the texts of `sources`; null: zeros
 
   /// Evaluation: samples in file order, each at most once. Rows beyond eval_samples (0: all samples until the
   /// first source ends) are padding.

@@ -20,6 +20,7 @@ struct Encoded {
     int64_t count;  // tokens
     bool ends_document;
     int part;
+    int64_t chosen = 0;  // tokens of the chosen text of a preference pair; 0: a document
   };
   std::vector<int32_t> tokens;
   std::vector<uint8_t> counted;  // with BuildOptions::chat: 1 for each token that counts in the loss
@@ -39,6 +40,12 @@ void check_options(const BuildOptions& o) {
   for (double s : o.split)
     if (!(s > 0) || !std::isfinite(s)) fail(ExitCode::usage, "--split: {}: each share must be above 0", s);
   check_record_options(o.records);
+  if (o.chat && o.chat->preference && o.chat->pack < 4)
+    fail(ExitCode::usage,
+         "--preference: expected --pack TOKENS of at least 4, the run's data.seq_length, because both texts "
+         "of "
+         "a pair are in one sample; got {}",
+         o.chat->pack);
   LT_CHECK(o.chunk_bytes > 0, "expected chunks of at least 1 byte, got {}", o.chunk_bytes);
 }
 
@@ -98,10 +105,18 @@ class Encoder {
     try {
       const auto row =
           chunk.text.substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
-      const chat::ChatTokens chat = (*chat_)(row, *tokenizer_, where);
-      out.tokens.insert(out.tokens.end(), chat.ids.begin(), chat.ids.end());
-      out.counted.insert(out.counted.end(), chat.trained.begin(), chat.trained.end());
-      out.runs.push_back({static_cast<int64_t>(chat.ids.size()), true, -1});
+      const auto put = [&](const chat::ChatTokens& chat) {
+        out.tokens.insert(out.tokens.end(), chat.ids.begin(), chat.ids.end());
+        out.counted.insert(out.counted.end(), chat.trained.begin(), chat.trained.end());
+        return static_cast<int64_t>(chat.ids.size());
+      };
+      if (!options_.chat->preference) {
+        out.runs.push_back({put((*chat_)(row, *tokenizer_, where)), true, -1});
+        return;
+      }
+      const auto [chosen, rejected] = chat_->pair(row, *tokenizer_, where);
+      const int64_t first = put(chosen);
+      out.runs.push_back({first + put(rejected), true, -1, first});
     } catch (const Error& e) {
       if (e.code() != ExitCode::data) throw;
       skip_record(e.what(), options_.records, out.bad);
@@ -161,7 +176,7 @@ class Sink {
       if (counted) counted += run.count;
       if (!run.ends_document) continue;
       if (open_) {
-        parts_[part_]->end_document();
+        parts_[part_]->end_document(run.chosen);
         ++documents_;
       } else {
         ++empty_;

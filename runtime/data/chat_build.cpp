@@ -1,5 +1,6 @@
 #include "runtime/data/chat_build.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -18,6 +19,7 @@ constexpr int64_t kMaxTemplateBytes = 16 << 20;
 std::string chat_identity(const ChatBuild& o, const std::string& tokenizer_path) {
   std::string text = fmt::format("{}|{}|{}|{}|{}|{}|{}", o.chat_template, fmt::join(o.mask.roles, ","),
                                  o.mask.last_turn, o.mask.stop_token, o.mask.after_stop, o.date, o.pack);
+  if (o.preference) text += "|preference";
   for (const auto& [standard, name] : o.rows.fields) text += "|" + standard + "=" + name;
   const std::string folder = tokenizer_folder(tokenizer_path);
   for (const std::string& path :
@@ -35,18 +37,22 @@ std::shared_ptr<const chat::ChatTemplate> load_template(const ChatBuild& o,
   return std::make_shared<chat::ChatTemplate>(chat::load_chat_template(o.chat_template, folder));
 }
 
-chat::ChatTokens ChatEncoder::operator()(const std::string& row, Tokenizer& tokenizer,
-                                         const std::string& where) const {
-  const chat::ChatRow chat = chat::read_chat_row(chat::parse_row(row, where), options_.rows, where);
+chat::ChatTokens ChatEncoder::encode(const chat::ChatRow& chat, Tokenizer& tokenizer,
+                                     const std::string& where) const {
   if (!chat.plain && !template_)
     fail(ExitCode::usage,
          "{}: a conversation needs a chat template, and the tokenizer has no folder with one: name a "
          "built-in one, "
          "such as chatml, with --chat-template (in a recipe: data.chat_template)",
          where);
+  return chat.plain ? chat::tokenize_plain(tokenizer, chat, options_.mask, where)
+                    : chat::tokenize_chat(tokenizer, *template_, chat, options_.mask, options_.date, where);
+}
+
+chat::ChatTokens ChatEncoder::operator()(const std::string& row, Tokenizer& tokenizer,
+                                         const std::string& where) const {
   chat::ChatTokens tokens =
-      chat.plain ? chat::tokenize_plain(tokenizer, chat, options_.mask, where)
-                 : chat::tokenize_chat(tokenizer, *template_, chat, options_.mask, options_.date, where);
+      encode(chat::read_chat_row(chat::parse_row(row, where), options_.rows, where), tokenizer, where);
   if (options_.pack > 0 && static_cast<int64_t>(tokens.ids.size()) > options_.pack)
     fail(ExitCode::data,
          "{}: a conversation of {} tokens; samples have {}: raise the sequence length, or leave such rows "
@@ -54,6 +60,35 @@ chat::ChatTokens ChatEncoder::operator()(const std::string& row, Tokenizer& toke
          "on_bad_record: skip",
          where, tokens.ids.size(), options_.pack);
   return tokens;
+}
+
+ChatEncoder::Pair ChatEncoder::pair(const std::string& text, Tokenizer& tokenizer,
+                                    const std::string& where) const {
+  const chat::PreferenceRow row =
+      chat::read_preference_row(chat::parse_row(text, where), options_.rows, where);
+  Pair p{encode(row.chosen, tokenizer, where + ": chosen"),
+         encode(row.rejected, tokenizer, where + ": rejected")};
+  if (p.chosen.ids == p.rejected.ids)
+    fail(ExitCode::data, "{}: chosen and rejected have the same {} tokens, expected different ones", where,
+         p.chosen.ids.size());
+  const auto prompt = [](const chat::ChatTokens& t) {
+    const auto first = std::find(t.trained.begin(), t.trained.end(), true) - t.trained.begin();
+    return std::vector<int32_t>(t.ids.begin(), t.ids.begin() + first);
+  };
+  if (prompt(p.chosen) != prompt(p.rejected))
+    fail(ExitCode::data,
+         "{}: the tokens before the first trained one differ between chosen ({}) and rejected ({}), expected "
+         "the same prompt: give it as the key prompt, up to the end of a word",
+         where, prompt(p.chosen).size(), prompt(p.rejected).size());
+  if (prompt(p.chosen).empty())
+    fail(ExitCode::data, "{}: no token before the texts, expected a prompt or a begin-of-text token", where);
+  const size_t tokens = p.chosen.ids.size() + p.rejected.ids.size();
+  if (static_cast<int64_t>(tokens) > options_.pack)
+    fail(ExitCode::data,
+         "{}: a pair of {} + {} tokens; samples have {}: raise the sequence length, or leave such rows out "
+         "with on_bad_record: skip",
+         where, p.chosen.ids.size(), p.rejected.ids.size(), options_.pack);
+  return p;
 }
 
 }  // namespace ltrain::data

@@ -14,7 +14,8 @@ struct ChatBuild {
   chat::MaskOptions mask;
   chat::RowOptions rows;
   std::string date = chat::kTemplateDate;
-  int64_t pack = 0;  ///< tokens of a sample that holds whole conversations; 0: they are not packed
+  int64_t pack = 0;         ///< tokens of a sample that holds whole conversations; 0: they are not packed
+  bool preference = false;  ///< rows are pairs of a chosen and a rejected text, which stay in one sample
 };
 
 /// Text that differs where two builds could render conversations differently: options, and content of the
@@ -31,7 +32,16 @@ class ChatEncoder {
   /// a sample.
   chat::ChatTokens operator()(const std::string& row, Tokenizer& tokenizer, const std::string& where) const;
 
+  struct Pair {
+    chat::ChatTokens chosen, rejected;
+  };
+  /// The same for a preference pair: prompt, chosen and rejected. Refuses equal texts, prompts with different
+  /// tokens, and pairs longer than a sample.
+  Pair pair(const std::string& row, Tokenizer& tokenizer, const std::string& where) const;
+
  private:
+  chat::ChatTokens encode(const chat::ChatRow& row, Tokenizer& tokenizer, const std::string& where) const;
+
   const ChatBuild& options_;
   std::shared_ptr<const chat::ChatTemplate> template_;  // null: only rows with plain texts
 };

@@ -70,6 +70,7 @@ std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
   if (info.split_special_tokens) j["split_special_tokens"] = true;
   if (info.loss_mask) j["loss_mask"] = true;
   if (info.packed_length > 0) j["packed_length"] = info.packed_length;
+  if (info.preference) j["preference"] = true;
   j["type"] = token_type_name(info.type);
   j["documents"] = info.documents;
   j["sequences"] = info.sequences;
@@ -111,6 +112,10 @@ void read_sidecar(SourceInfo& info) {
   info.split_special_tokens = truth(j, path, "split_special_tokens");
   info.loss_mask = truth(j, path, "loss_mask");
   if (j.contains("packed_length")) info.packed_length = integer(j, path, "packed_length", 1, INT32_MAX);
+  info.preference = truth(j, path, "preference");
+  if (info.preference && (!info.loss_mask || info.packed_length == 0))
+    fail(ExitCode::data,
+         "{}: preference is true, expected loss_mask and packed_length with it; build the data again", path);
   info.has_sidecar = true;
 }
 

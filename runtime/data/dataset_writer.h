@@ -24,6 +24,8 @@ class DatasetWriter {
   /// Adds a loss mask, PREFIX.mask, to the dataset. `packed_length`: SourceInfo's. Call it before the first
   /// token.
   void keep_mask(int64_t packed_length);
+  /// Documents are preference pairs: SourceInfo::preference. Call it after keep_mask.
+  void keep_pairs() { info_.preference = true; }
 
   /// Adds tokens to the current document. `counted`: whether each counts in the loss (1 or 0); null: all do.
   void add(const int32_t* tokens, int64_t count, const uint8_t* counted = nullptr);

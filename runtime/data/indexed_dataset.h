@@ -34,6 +34,8 @@ struct SourceInfo {
   bool loss_mask = false;             ///< PREFIX.mask exists
   /// Documents are packed whole into samples of so many tokens, with padding; 0: they are not.
   int64_t packed_length = 0;
+  /// Documents are pairs in the order chosen, rejected; both are in the same sample (pair_segments.h).
+  bool preference = false;
 
   /// Number of samples of seq_length + 1 tokens, each starting seq_length after the previous one.
   int64_t samples(int64_t seq_length) const { return tokens < 1 ? 0 : (tokens - 1) / seq_length; }

@@ -18,6 +18,7 @@ PartWriter::PartWriter(const std::string& prefix, const BuildOptions& o, const T
       padding_(std::max(tokenizer.eot(), 0)),
       packer_(std::max<int64_t>(length_, 1)) {
   if (o.chat) writer_.keep_mask(length_);
+  if (o.chat && o.chat->preference) writer_.keep_pairs();
 }
 
 void PartWriter::add(const int32_t* tokens, int64_t count, const uint8_t* counted) {
@@ -27,14 +28,16 @@ void PartWriter::add(const int32_t* tokens, int64_t count, const uint8_t* counte
   open_.counted.insert(open_.counted.end(), counted, counted + count);
 }
 
-void PartWriter::end_document() {
+void PartWriter::end_document(int64_t chosen) {
   ++counts_.documents;
   if (length_ == 0) {
     writer_.end_document();
     return;
   }
-  // The token before it would be of another document.
-  if (open_.counted[0]) --counts_.trained, open_.counted[0] = 0;
+  open_.chosen = chosen;
+  // The token before a document's first one would be of another document.
+  for (const int64_t first : {int64_t{0}, chosen})
+    if (auto& counted = open_.counted[static_cast<size_t>(first)]; counted) --counts_.trained, counted = 0;
   const auto size = static_cast<int64_t>(open_.tokens.size());
   window_tokens_ += size;
   window_.push_back(std::exchange(open_, {}));
@@ -47,7 +50,12 @@ void PartWriter::write_samples() {
     for (const int64_t d : sample) {
       const Document& document = window_[static_cast<size_t>(d)];
       const auto size = static_cast<int64_t>(document.tokens.size());
-      writer_.add(document.tokens.data(), size, document.counted.data());
+      if (document.chosen > 0) {
+        writer_.add(document.tokens.data(), document.chosen, document.counted.data());
+        writer_.end_document();
+      }
+      writer_.add(document.tokens.data() + document.chosen, size - document.chosen,
+                  document.counted.data() + document.chosen);
       writer_.end_document();
       left -= size;
     }

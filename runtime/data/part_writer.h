@@ -18,7 +18,9 @@ class PartWriter {
   /// Adds tokens to the current document. `counted`: 1 for a token that counts in the loss, else 0; null
   /// without a loss mask.
   void add(const int32_t* tokens, int64_t count, const uint8_t* counted);
-  void end_document();
+  /// Ends a document, or with `chosen` above 0 a preference pair, whose first `chosen` tokens are the chosen
+  /// text and the others the rejected one.
+  void end_document(int64_t chosen = 0);
   SourceInfo finish();
 
   int64_t tokens() const { return writer_.tokens(); }
@@ -28,6 +30,7 @@ class PartWriter {
   struct Document {
     std::vector<int32_t> tokens;
     std::vector<uint8_t> counted;
+    int64_t chosen = 0;  // tokens of the first text of a pair; 0: one text
   };
   void write_samples();
   void write_padding(int64_t count);

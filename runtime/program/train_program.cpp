@@ -1,6 +1,7 @@
 #include "runtime/program/train_program.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/elementwise/tensor_ops.h"
@@ -55,7 +56,7 @@ int64_t router_layers(const ModelConfig& m) { return m.moe.num_experts > 0 ? m.a
 int64_t sum_count(const ProgramOptions& o) {
   const ModelConfig& m = o.model;
   return 2 + Decoder::segments(m) + router_layers(m) * moe_sums(m.moe.num_experts) + (o.z_loss_coeff > 0) +
-         (m.num_nextn_predict_layers > 0);
+         (m.num_nextn_predict_layers > 0) + (o.preference ? PreferenceTotals::count : 0);
 }
 
 /// Multi-token prediction modules that a program runs.
@@ -68,6 +69,7 @@ int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut, int64_t 
   int64_t batch = 2 * Staging::room(rows * 4) + Staging::room(o.micro_batch * 8);
   if (o.documents) batch += Staging::room(whole * 4);
   if (o.position_ids) batch += Staging::room(rows * 4);
+  if (o.preference) batch += pair_slot_bytes(rows, o.micro_batch, o.seq_length);
   batch += 2 * Staging::room(modules_of(o) * rows * 4);
   const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
   const int64_t experts = o.model.moe.num_experts,
@@ -158,7 +160,11 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.num_experts});
     balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.num_experts});
   }
-  count_ = constant("token count", DType::i64, {2});
+  count_ = constant("token count", DType::i64, {3});
+  if (options.preference)
+    make_pairs(place_apart(device_.compute,
+                           sums_.flat(sums_.elements() - PreferenceTotals::count, {PreferenceTotals::count}),
+                           "sums of pairs"));
   if (options.cuda_graphs && options.for_training) {
     LT_CHECK(
         !options.sharding.shards_gradients() && options.model.moe.num_experts == 0,
@@ -252,6 +258,7 @@ MicroBatch TrainProgram::whole_in_place(int64_t place) const {
   if (position_ids_.defined()) mb.position_ids = position_ids_.flat(place * rows, {rows});
   mb.tokens = tokens_.flat(place * rows, {rows});
   mb.targets = targets_.flat(place * rows, {rows});
+  if (options_.preference) mb.pairs = pairs_in_place(place);
   mb.sample_index = sample_index_.flat(place * options_.micro_batch, {options_.micro_batch});
   mb.target_samples = mb.sample_index;
   mb.loss = loss_;
@@ -314,6 +321,7 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place, bool traini
     for (const Tensor& t : {mb.tokens, mb.targets, mb.mtp_tokens, mb.mtp_targets})
       if (t.defined()) place_set(device_.compute, t, kGradientAxes, Placement::V());
     place_set(device_.compute, mb.sample_index, kDataAxes, Placement::V());
+    place_pairs(device_.compute, mb.pairs);
     return mb;
   }
   LT_CHECK(static_cast<int64_t>(batch.sample_index.size()) == mb.batch,
@@ -332,6 +340,8 @@ MicroBatch TrainProgram::load(const HostBatch& batch, int64_t place, bool traini
   staging_.put(mb.sample_index, batch.sample_index.data());
   put(mb.documents, batch.documents, "document starts");
   put(mb.position_ids, batch.position_ids, "position ids");
+  put(mb.pairs.texts, batch.segments, "texts");
+  if (mb.pairs.on()) staging_.put(mb.pairs.references, batch.references.data());
   staging_.close();
   return mb;
 }
@@ -342,22 +352,23 @@ void TrainProgram::reduce_sums(const char* reading) {
   if (s.meta()) {
     // A stage without a head adds 0 to the loss. Each stage has its own gradients.
     if (loss_.record->zero) place_set(s, loss_, kAllAxes, Placement::P());
-    for (const Tensor& t : {loss_, squares_, experts_, z_loss_, mtp_loss_}) {
+    for (const Tensor& t : {loss_, squares_, experts_, z_loss_, mtp_loss_, pairs_.totals}) {
       if (!t.defined()) continue;
       if (t.record->zero) place_set(s, t, kAllAxes, Placement::P());
       place_set(s, t, Axis::pipeline, Placement::P());
     }
     // Every rank of the inner axis has the full value, so only one adds it.
     const Axis inner = g.mesh.inner_axis();
-    for (const Tensor& t : {loss_, experts_, z_loss_, mtp_loss_})
+    for (const Tensor& t : {loss_, experts_, z_loss_, mtp_loss_, pairs_.totals})
       if (t.defined() && t.record->place[inner] == Placement::R()) place_set(s, t, inner, Placement::P());
     place(s, "sums", Rule::linear, {sums_}, {loss_, squares_});
-    for (const Tensor& t : {experts_, z_loss_, mtp_loss_})
+    for (const Tensor& t : {experts_, z_loss_, mtp_loss_, pairs_.totals})
       if (t.defined()) place(s, "sums", Rule::linear, {sums_}, {sums_, t});
   } else if (g.inner().rank() != 0) {
     fill_zero(s, loss_);
     if (z_loss_.defined()) fill_zero(s, z_loss_);
     if (mtp_loss_.defined()) fill_zero(s, mtp_loss_);
+    if (pairs_.totals.defined()) fill_zero(s, pairs_.totals);
     if (experts_.defined() && options_.expert_tensor) fill_zero(s, experts_);
   }
   g.world.all_reduce(device_.compute, sums_);
@@ -408,7 +419,7 @@ std::vector<double> TrainProgram::read_sums() {
 void TrainProgram::clear_sums() {
   fill_zero(device_.compute, sums_);
   if (device_.compute.meta())
-    for (const Tensor& t : {loss_, squares_, experts_, z_loss_, mtp_loss_})
+    for (const Tensor& t : {loss_, squares_, experts_, z_loss_, mtp_loss_, pairs_.totals})
       if (t.defined()) place_zero(t);
 }
 
@@ -427,12 +438,19 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   int64_t counted = 0;
   for (const HostBatch& b : batches)
     for (int32_t t : b.targets) counted += t >= 0;
-  sum_counts({&counted, 1});
+  PairCounts pairs;
+  if (options_.preference) pairs = count_pairs(batches, device_.groups.context.rank());
+  std::array<int64_t, 3> counts{counted, pairs.pairs, pairs.chosen_tokens};
+  sum_counts(std::span(counts).first(options_.preference ? 3 : 1));
+  counted = counts[0];
   result.tokens = counted;
+  pairs = {counts[1], counts[2]};
   clear_sums();
   const HostBatch none;
   result.loss_scale = scaler_ ? scaler_->scale() : 1;
-  const double scale = result.tokens > 0 ? result.loss_scale / static_cast<double>(result.tokens) : 0;
+  // Gradients are divided by the number of terms of the loss.
+  const int64_t terms = options_.preference ? pairs.pairs : result.tokens;
+  const double scale = terms > 0 ? result.loss_scale / static_cast<double>(terms) : 0;
   const auto batch = [&](int64_t k) -> const HostBatch& { return meta ? none : batches[k]; };
   if (staged())
     for (int64_t k = 0; k < micros; ++k) load(batch(k), k, true);
@@ -463,6 +481,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     mb.micros = micros;
     mb.grad_scale = scale;
     mb.loss_scale = result.loss_scale;
+    if (options_.preference) mb.pairs.chosen_weight = chosen_weight(*options_.preference, pairs);
     if (!meta) mb.grad_scale_at = scale_;
     if (!draws) return mb;
     mb.loss_scale = 0;
@@ -529,10 +548,15 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
       result.z_loss = sums[sums.size() - 1 - mtp_loss_.defined()] / static_cast<double>(result.tokens);
     if (mtp_loss_.defined() && result.tokens > 0)
       result.mtp_loss = sums.back() / static_cast<double>(result.tokens * modules_of(options_));
+    if (options_.preference) {
+      result.preference = preference_result(*options_.preference, pairs, sums);
+      result.loss = result.preference->loss;
+    }
     result.grad_norm = std::sqrt(squares) / result.loss_scale;
     result.stop_requested = sums[1] > 0;
     result.overflow = scaler_ && std::isfinite(sums[0]) && !std::isfinite(squares);
-    result.finite = std::isfinite(sums[0]) && (std::isfinite(squares) || result.overflow);
+    result.finite =
+        std::isfinite(sums[0]) && std::isfinite(result.loss) && (std::isfinite(squares) || result.overflow);
     result.diverged = options_.stop_loss > 0 && result.loss > options_.stop_loss;
     result.skipped =
         !result.overflow && options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
@@ -569,27 +593,6 @@ void TrainProgram::graphed_pass(int64_t first, int64_t count, int64_t micros,
   }
   const OpRange range(device_.compute, "recorded_micro_batch");
   graph->replay();
-}
-
-/// Router sums, over all ranks.
-Tensor TrainProgram::summed_routers() { return sums_.flat(2 + squares_.elements(), experts_.shape); }
-
-ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_sums) const {
-  ExpertStatistics all;
-  if (!experts_.defined()) return all;
-  const int64_t e = options_.model.moe.num_experts;
-  for (int64_t layer = 0; layer < experts_.shape[0]; ++layer) {
-    const bool moe = options_.model.has_experts(layer);
-    const double* sums = all_sums.data() + 2 + squares_.elements() + layer * experts_.cols();
-    all.chosen.emplace_back(sums, moe ? sums + e : sums);
-    all.kept.emplace_back(sums + e, moe ? sums + 2 * e : sums + e);
-    all.balance_loss += sums[2 * e];
-    all.z_loss += sums[2 * e + 1];
-    if (options_.dispatch.row_budget == 0) continue;
-    all.beyond_rows.push_back(sums[2 * e + 2]);
-    all.beyond_slices.push_back(sums[2 * e + 3]);
-  }
-  return all;
 }
 
 }  // namespace ltrain

@@ -15,6 +15,7 @@
 #include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/program/action_time.h"
+#include "runtime/program/preference_step.h"
 
 namespace ltrain {
 
@@ -53,6 +54,7 @@ struct ProgramOptions {
   int context_inner = 1;                        ///< a2a+p2p: ranks of the inner all-to-all
   bool documents = false;                       ///< batches have document boundaries for attention
   bool position_ids = false;                    ///< batches have position ids
+  std::optional<PreferenceSettings> preference;  ///< batches have preference pairs, and these are the loss
   /// Schedule of the pipeline axis; with no stages: one stage with all layers.
   pipeline::Schedule schedule;
   pipeline::Programs programs;                        ///< programs of `schedule`, if already lowered
@@ -113,9 +115,10 @@ struct StepResult {
   double z_loss = 0;     ///< z-loss on output logits: mean over the same tokens, coefficient included
   double grad_norm = 0;  ///< before clipping
   ExpertStatistics experts;
-  int64_t tokens = 0;    ///< counted, global
-  bool finite = true;    ///< false: not finite, and the update was skipped
-  bool skipped = false;  ///< update skipped on all ranks because of skip_grad_norm
+  std::optional<PreferenceResult> preference;  ///< set with pairs; `loss` is then the mean over them
+  int64_t tokens = 0;                          ///< counted, global
+  bool finite = true;                          ///< false: not finite, and the update was skipped
+  bool skipped = false;                        ///< update skipped on all ranks because of skip_grad_norm
   /// Update skipped because a scaled gradient was not finite; the scale may back off.
   bool overflow = false;
   double loss_scale = 1;        ///< loss scale of this step
@@ -199,6 +202,13 @@ class TrainProgram {
   /// Returns the loss only.
   double evaluate(const std::function<const HostBatch*()>& next);
 
+  /// Receives a batch and the sums of log-probabilities and numbers of tokens of its texts, (T, 2). They are
+  /// complete on ranks of the pipeline's last stage; of others nothing is received.
+  using TakeSums = std::function<void(const HostBatch& batch, const std::vector<double>& sums)>;
+  /// With ProgramOptions::preference: forward passes over the batches that `next` returns until it returns
+  /// null. All data ranks must have the same number of batches. On meta without `next`: one batch.
+  void score_pairs(const std::function<const HostBatch*()>& next, const TakeSums& take);
+
   // ---- generation (generation.cpp): all ranks make the same calls in the same order ----
 
   /// Allocates this rank's keys and values for a text of seq_length tokens. They are not released before the
@@ -226,6 +236,9 @@ class TrainProgram {
   void extend_rows(const TextForward& forward, const int32_t* tokens);
   /// Sums logits over all ranks. Each vocabulary shard is counted once.
   void share_logits(Tensor logits);
+  void make_pairs(Tensor totals);
+  /// Pairs of the micro-batch in input slot `place`.
+  PairBatch pairs_in_place(int64_t place) const;
   /// Copies a batch into an input slot.
   MicroBatch load(const HostBatch& batch, int64_t place, bool training);
   /// Micro-batch of this rank in input slot `place`.
@@ -236,7 +249,7 @@ class TrainProgram {
   RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
   Step make_step(bool training);
   bool staged() const { return options_.stage_layers.size() > 1; }
-  /// Sums up to two counts in place over the ranks that see different tokens.
+  /// Sums up to three counts in place over the ranks that see different tokens.
   void sum_counts(std::span<int64_t> counts);
   /// Runs micro-batches [first, first + count) of a step of `micros` through this rank's stages. Their
   /// batches must be loaded. Captures a graph for each kind of micro-batch: the first of a step, which
@@ -266,6 +279,7 @@ class TrainProgram {
   Tensor positions_;                        // MicroBatch::positions; defined with context parallelism
   Tensor text_positions_;                   // (rows of a forward) i32, for generation
   Tensor documents_, position_ids_;         // (slots, ...); defined if batches have them
+  PairBatch pairs_;                         // (slots, ...); defined with ProgramOptions::preference
   std::vector<ActionTime> actions_;
   std::optional<LossScaler> scaler_;
   std::unique_ptr<Fp8State> fp8_;
@@ -280,7 +294,7 @@ class TrainProgram {
   Tensor experts_;                       // (layers, moe_sums), router sums of MoE models
   Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
   Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
-  Tensor count_;                         // (2) i64
+  Tensor count_;                         // (3) i64
   Tensor scale_;                         // (1) f64, gradient scale; defined with CUDA graphs
   int64_t steps_ = 0;
   std::optional<ActivationOffload> offloaded_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/enum_names.h"
+#include "kernels/elementwise/preference_loss.h"
 
 namespace ltrain {
 
@@ -28,8 +29,14 @@ LT_ENUM_NAMES(TokenizerKind, {TokenizerKind::byte, "byte"}, {TokenizerKind::gpt2
               {TokenizerKind::huggingface, "huggingface"});
 
 /// sft: supervised fine-tuning on conversations, where only some tokens count in the loss.
-enum class Task : uint8_t { pretrain, sft };
-LT_ENUM_NAMES(Task, {Task::pretrain, "pretrain"}, {Task::sft, "sft"});
+/// dpo: preference training on pairs of a chosen and a rejected text.
+enum class Task : uint8_t { pretrain, sft, dpo };
+LT_ENUM_NAMES(Task, {Task::pretrain, "pretrain"}, {Task::sft, "sft"}, {Task::dpo, "dpo"});
+
+LT_ENUM_NAMES(PreferenceKind, {PreferenceKind::sigmoid, "sigmoid"}, {PreferenceKind::ipo, "ipo"},
+              {PreferenceKind::hinge, "hinge"}, {PreferenceKind::robust, "robust"},
+              {PreferenceKind::sigmoid_norm, "sigmoid_norm"}, {PreferenceKind::simpo, "simpo"},
+              {PreferenceKind::apo_zero, "apo_zero"}, {PreferenceKind::orpo, "orpo"});
 
 /// Messages whose tokens count in the loss.
 enum class TrainOn : uint8_t { assistant, last_turn, all };

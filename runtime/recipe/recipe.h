@@ -136,7 +136,7 @@ struct Data {
   std::optional<double> object_cache_gb;
   data::OnBadRecord on_bad_record = data::OnBadRecord::stop;
   int64_t workers = 0;  ///< threads that tokenise; 0: one per core
-  /// task: sft: name of a built-in chat template, or a file; not given: that of the tokenizer's folder.
+  /// task: sft, dpo: name of a built-in chat template, or a file; not given: that of the tokenizer's folder.
   std::optional<std::string> chat_template;
   TrainOn train_on = TrainOn::assistant;
 };
@@ -272,6 +272,7 @@ struct Recipe {
   Train train;
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
+  PreferenceSettings preference;  ///< task: dpo
   LrSchedule schedule;
   CheckpointSettings checkpoint;
   std::optional<std::string> cluster;  ///< path of a cluster file; null: none

@@ -32,6 +32,7 @@
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/model_flops.h"
+#include "runtime/train/pair_references.h"
 #include "runtime/train/resource_usage.h"
 #include "runtime/train/skipped_steps.h"
 #include "runtime/train/step_profile.h"
@@ -173,6 +174,8 @@ class Trainer {
         std::make_unique<StepProfile>(recipe_, profile_, job_.info().rank, job_.info().world_size);
     data::LoaderOptions data = loader_options(recipe_, mesh_);
     if (data.packing.on()) data.packing.eod = end_of_document(recipe_);
+    if (data.pairs)
+      data.references = reference_sums(recipe_, mesh_, data, *program_, *control_group_, *control_, step_);
     loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
     batches_.resize(micro_batches_per_step(recipe_));
@@ -348,6 +351,7 @@ class Trainer {
            "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was "
            "saved.\n{}: lower optimizer.lr, or raise train.stop_loss.",
            step_ + 1, r.loss, recipe_.train.stop_loss, last_checkpoint());
+    if (step_ == 0) check_first_loss(recipe_, r);
     const LossScaler* scaler = program_->loss_scaler();
     if (const std::string note = skips_.note(step_ + 1, r, scaler ? scaler->scale() : 1, last_checkpoint());
         !note.empty())
@@ -424,6 +428,7 @@ class Trainer {
     m.lm_loss = r.loss;
     if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
     if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
+    m.preference = preference_metrics(r);
     m.grad_norm = r.grad_norm;
     m.lr = lr;
     m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;

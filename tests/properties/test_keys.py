@@ -59,8 +59,9 @@ AT_THE_START = {"model.initializer_range", "model.output_layer_init_method"}
 BY_HAND = {
     "output_dir", "model.from", "model.from_ignore", "checkpoint.resume_data", "data.tokenizer.path",
     "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node",
-    "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template", "data.train_on",
-    "lora.adapter",
+    "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template",
+    "data.train_on", "lora.adapter", "preference.loss", "preference.beta", "preference.label_smoothing",
+    "preference.gamma", "preference.sft_weight",
 }
 
 
@@ -288,6 +289,19 @@ def test_fine_tuning(program):
                    "data.cache=chat", f"data.chat_template={name}.jinja", f"data.train_on={train_on}", f"output_dir=sft-{i}")
         losses.add(program.metrics(f"sft-{i}")[0][0]["lm_loss"])
     assert len(losses) == 4
+
+
+def test_preference(program):
+    """Each key of task: dpo changes the losses."""
+    pairs = (f'{{"prompt": "{i}:", "chosen": " {i + 1} is next", "rejected": " {i * i}"}}\n' for i in range(40))
+    (program.folder / "pairs.jsonl").write_text("".join(pairs))
+    losses = set()
+    for i, settings in enumerate([(), ("loss=ipo",), ("beta=0.5",), ("label_smoothing=0.2",), ("sft_weight=1",), ("loss=simpo",),
+                                  ("loss=simpo", "gamma=0.5")]):
+        program.ok("run", "tiny.yaml", "task=dpo", 'data.train=[{"path":pairs.jsonl}]', "~data.eval", "train.eval_interval=0",
+                   "data.cache=pairs", f"output_dir=dpo-{i}", *(f"preference.{s}" for s in settings))
+        losses.add(program.metrics(f"dpo-{i}")[0][-1]["lm_loss"])
+    assert len(losses) == 7
 
 
 def test_ranks_per_node(program):

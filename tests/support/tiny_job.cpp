@@ -88,12 +88,53 @@ ContextSharding tiny_cut(const TinyOptions& o, int coordinate) {
 
 std::vector<int32_t> tiny_documents(const TinyOptions& o, int64_t sample) {
   std::vector<int32_t> starts(o.seq);
+  if (o.preference) {  // two pairs, of which the second is missing from every third sample, and padding
+    for (int64_t i = 1; i < o.seq; ++i) {
+      const int64_t texts = sample % 3 ? 4 : 2, each = 4 + sample % 2;
+      const bool begins =
+          (i <= texts * each && i % each == 0) || (sample % 4 == 0 && i == 3 * each + 1 && texts == 4);
+      starts[i] = begins && !(sample % 4 == 0 && i == 3 * each) ? static_cast<int32_t>(i) : starts[i - 1];
+    }
+    return starts;
+  }
   for (int64_t i = 1; i < o.seq; ++i) {
     const uint32_t random = philox(8, static_cast<uint64_t>(sample), static_cast<uint64_t>(i)).v[0];
     starts[i] = random % 6 == 0 ? static_cast<int32_t>(i) : starts[i - 1];
   }
   return starts;
 }
+
+std::vector<uint8_t> tiny_counted(const TinyOptions& o, int64_t sample) {
+  const std::vector<int32_t> starts = tiny_documents(o, sample);
+  std::vector<uint8_t> counted(o.seq + 1);
+  const int64_t padding = starts.back();
+  for (int64_t i = 0; i < padding; ++i) counted[i] = i - starts[i] >= 2;
+  return counted;
+}
+
+namespace {
+
+/// Adds the pairs of a sample, which is number `b` of its batch.
+void add_pairs(const TinyOptions& o, int64_t sample, int64_t b, const Positions& rows, HostBatch& to) {
+  std::vector<int32_t> starts = tiny_documents(o, sample), texts;
+  starts.push_back(static_cast<int32_t>(o.seq));
+  const std::vector<uint8_t> counted = tiny_counted(o, sample);
+  data::segments_of(starts, counted, "tiny", texts);
+  const int64_t most = data::max_segments(o.seq);
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    const int64_t t = rows.at(r), row = b * rows.rows + r;
+    to.segments.push_back(texts[t] < 0 ? -1 : static_cast<int32_t>(b * most) + texts[t]);
+    if (!counted[t + 1]) to.targets[row] = -1;
+  }
+  to.pairs += (*std::max_element(texts.begin(), texts.end()) + 1) / 2;
+  for (int64_t t = 0; t < most; ++t)
+    to.references.push_back(
+        -8 -
+        static_cast<double>(philox(9, static_cast<uint64_t>(sample), static_cast<uint64_t>(t)).v[0] % 100) /
+            25);
+}
+
+}  // namespace
 
 std::vector<HostBatch> tiny_batches(const TinyOptions& o, int64_t step, int rank, int context) {
   const int64_t accumulation = o.global_batch / (o.micro_batch * o.ranks);
@@ -114,6 +155,7 @@ std::vector<HostBatch> tiny_batches(const TinyOptions& o, int64_t step, int rank
       }
       if (o.packed) to.documents.insert(to.documents.end(), documents.begin(), documents.end());
       to.sample_index.push_back(sample);
+      if (o.preference) add_pairs(o, sample, b, rows, to);
     }
   for (int64_t n = 1; n <= o.modules; ++n)  // the token n places on, and the one behind it
     for (int64_t k = 0; k < accumulation; ++k)
@@ -142,6 +184,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.context_comm = enum_value<ContextComm>(o.context_comm).value();
   p.context_inner = o.context_inner;
   p.documents = p.position_ids = o.packed;
+  p.preference = o.preference;
   p.bucket_elements = o.bucket_elements;
   p.micro_batch = o.micro_batch;
   p.seq_length = o.seq;

@@ -52,6 +52,8 @@ struct TinyOptions {
   int64_t steps = 3;
   int64_t bucket_elements = 3000;  ///< several buckets even for a tiny model
   bool padded_targets = false;     ///< some targets do not count
+  /// Documents are preference pairs, and these are the loss; needs `packed`.
+  std::optional<PreferenceSettings> preference;
   double clip = 0.5;
   double z_loss_coeff = 0;
   double skip_grad_norm = 0;
@@ -115,6 +117,8 @@ int tiny_world(const TinyOptions& options);
 std::vector<int32_t> tiny_sample(const TinyOptions& options, int64_t sample);
 /// Its documents, when packed: where that of each of its seq positions begins.
 std::vector<int32_t> tiny_documents(const TinyOptions& options, int64_t sample);
+/// With pairs: which of its tokens count.
+std::vector<uint8_t> tiny_counted(const TinyOptions& options, int64_t sample);
 /// The micro-batches of one step for the ranks at these coordinates.
 std::vector<HostBatch> tiny_batches(const TinyOptions& options, int64_t step, int data_coordinate,
                                     int context_coordinate = 0);

@@ -547,6 +547,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   checkpoint_rules(recipe, broken);
   sparsity_rules(recipe, broken);
   lora_rules(recipe, broken);
+  preference_rules(recipe, broken);
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);
   profile_rules(recipe, broken);

@@ -52,6 +52,7 @@ void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::ve
 void checkpoint_rules(const Recipe& recipe, const BrokenRule& broken);
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void lora_rules(const Recipe& recipe, const BrokenRule& broken);
+void preference_rules(const Recipe& recipe, const BrokenRule& broken);
 void onebit_rules(const Recipe& recipe, const BrokenRule& broken);
 void sophia_rules(const Recipe& recipe, const BrokenRule& broken);
 

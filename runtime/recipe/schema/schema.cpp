@@ -32,11 +32,13 @@ void add_run_keys(std::vector<Key>& t) {
   t.push_back(integer("seed", LT_MEMBER(seed), "Seed of initial values, dropout and the order of the data.")
                   .changes(Effect::data)
                   .at_least(0));
-  t.push_back(choice("task", LT_MEMBER(task), {},
-                     "pretrain: every token of the data counts in the loss. sft: supervised fine-tuning. "
-                     "Sources are conversations, whole ones are packed into a sequence, and the tokens that "
-                     "data.train_on names count (docs/fine-tuning.md).")
-                  .changes(Effect::data));
+  t.push_back(
+      choice("task", LT_MEMBER(task), {},
+             "pretrain: every token of the data counts in the loss. sft: supervised fine-tuning. "
+             "Sources are conversations, whole ones are packed into a sequence, and the tokens that "
+             "data.train_on names count. dpo: preference training on pairs of a chosen and a rejected text "
+             "(docs/fine-tuning.md).")
+          .changes(Effect::data));
   t.push_back(choice("device", LT_MEMBER(device), {},
                      "Device of the run. auto: cuda if this build supports it and this machine has a GPU for "
                      "each rank, else cpu.")
@@ -294,24 +296,24 @@ void add_data_keys(std::vector<Key>& t) {
       text("data.chat_template", LT_MEMBER(data.chat_template),
            "Chat template: a file, or the name of a built-in one: chatml, llama3, gemma, mistral, phi. null: "
            "that of the tokenizer's folder.")
-          .when("task: sft", false, [](const Recipe& r) { return r.task == Task::sft; }));
+          .when("task: sft or dpo", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
   t.push_back(
       choice("data.train_on", LT_MEMBER(data.train_on), {},
              "Messages that count in the loss. assistant: all of the assistant's. last_turn: its last one. "
              "all: every message.")
-          .when("task: sft", false, [](const Recipe& r) { return r.task == Task::sft; }));
+          .when("task: sft or dpo", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Sequence length in tokens.")
                   .between(1, kMaxIds)
                   .alias({"sequence_length", "max_seq_length"}));
   t.push_back(truth("data.reset_attention_mask", LT_MEMBER(data.reset_attention_mask),
                     "Tokens attend only within their document. A document ends after an end-of-document "
                     "token and where the token file's index says.")
-                  .derived("true for task: sft, else false",
-                           [](Recipe& r) { r.data.reset_attention_mask = r.task == Task::sft; }));
+                  .derived("true for task: sft and dpo, else false",
+                           [](Recipe& r) { r.data.reset_attention_mask = r.task != Task::pretrain; }));
   t.push_back(truth("data.reset_position_ids", LT_MEMBER(data.reset_position_ids),
                     "Positions restart at 0 in each document.")
-                  .derived("true for task: sft, else false",
-                           [](Recipe& r) { r.data.reset_position_ids = r.task == Task::sft; }));
+                  .derived("true for task: sft and dpo, else false",
+                           [](Recipe& r) { r.data.reset_position_ids = r.task != Task::pretrain; }));
   t.push_back(truth("data.eod_mask_loss", LT_MEMBER(data.eod_mask_loss),
                     "Excludes from the loss the prediction of a document's first token from the end of the "
                     "previous document."));
@@ -495,6 +497,7 @@ std::vector<Key> make_table() {
   add_optimizer_keys(t);
   add_sparsity_keys(t);
   add_lora_keys(t);
+  add_preference_keys(t);
   add_schedule_keys(t);
   add_job_keys(t);
   add_profile_keys(t);

@@ -24,6 +24,7 @@ void add_optimizer_keys(std::vector<Key>& table);
 void add_profile_keys(std::vector<Key>& table);
 void add_sparsity_keys(std::vector<Key>& table);
 void add_lora_keys(std::vector<Key>& table);
+void add_preference_keys(std::vector<Key>& table);
 void add_schedule_keys(std::vector<Key>& table);
 
 }  // namespace ltrain::recipe

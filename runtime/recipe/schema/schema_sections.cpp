@@ -34,6 +34,7 @@ constexpr Section kSections[] = {
     {"sparsity", "2:4 sparse matrices: two of each four neighbours are zero.", Effect::function},
     {"lora", "Fine-tuning of factors of low rank beside frozen matrices: [fine-tuning.md](fine-tuning.md).",
      Effect::function},
+    {"preference", "Loss of task: dpo on pairs of a chosen and a rejected text.", Effect::function},
     {"schedule", "Learning rate and weight decay over time.", Effect::schedule},
     {"checkpoint", "Saving and resuming.", Effect::nothing},
     {"checkpoint.load", "Initial weights from another run or model."},

@@ -1,0 +1,38 @@
+// Preference training in the step program: counts, results, and the pass of a reference model.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/elementwise/preference.h"
+#include "models/layers/step.h"
+#include "runtime/data/batch_loader.h"
+
+namespace ltrain {
+
+/// Means over the pairs of a step.
+struct PreferenceResult {
+  double loss = 0;       ///< with the sft term
+  double pair_loss = 0;  ///< without it
+  double sft_loss = 0;   ///< mean over the counted tokens of chosen texts
+  double chosen_reward = 0, rejected_reward = 0;
+  double accuracy = 0;              ///< share of pairs whose chosen text has the larger reward
+  double chosen = 0, rejected = 0;  ///< sums of log-probabilities
+  int64_t pairs = 0;
+};
+
+struct PairCounts {
+  int64_t pairs = 0, chosen_tokens = 0;
+};
+/// Counts of this rank. Pairs are counted by context rank 0 alone, tokens by the rank that has them.
+PairCounts count_pairs(const std::vector<data::Batch>& batches, int context_rank);
+/// PairBatch::chosen_weight for global counts.
+double chosen_weight(const PreferenceSettings& settings, const PairCounts& counts);
+/// `sums`: of the step, the totals of pairs last. `counts`: global.
+PreferenceResult preference_result(const PreferenceSettings& settings, const PairCounts& counts,
+                                   const std::vector<double>& sums);
+/// Bytes of a staging slot for the pairs of a micro-batch, or for their sums.
+int64_t pair_slot_bytes(int64_t rows, int64_t micro_batch, int64_t seq_length);
+/// Places the pairs of a loaded batch on meta.
+void place_pairs(Stream& s, const PairBatch& pairs);
+
+}  // namespace ltrain

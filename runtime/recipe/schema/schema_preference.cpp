@@ -1,0 +1,42 @@
+// Keys of preference training.
+#include "runtime/recipe/schema/key_makers.h"
+#include "runtime/recipe/schema/schema_parts.h"
+
+namespace ltrain::recipe {
+
+void add_preference_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key, std::string when, std::function<bool(const Recipe&)> applies) {
+    key.when(std::move(when), false, std::move(applies));
+    t.push_back(std::move(key));
+  };
+  const auto dpo = [](const Recipe& r) { return r.task == Task::dpo; };
+  add(choice(
+          "preference.loss", LT_MEMBER(preference.kind), {},
+          "Loss of a pair. sigmoid: DPO. ipo, sigmoid_norm: with means over the tokens of each text. hinge, "
+          "robust, apo_zero: other functions of the same margins. simpo and orpo need no reference model."),
+      "task: dpo", dpo);
+  add(number("preference.beta", LT_MEMBER(preference.beta),
+             "Strength of the reference: factor of the margin. orpo: weight of the odds ratio.")
+          .between(1e-6, 1e6)
+          .alias({"dpo_beta"}),
+      "task: dpo", dpo);
+  add(number("preference.label_smoothing", LT_MEMBER(preference.label_smoothing),
+             "Probability that the two texts of a pair are the wrong way round.")
+          .between(0, 0.499),
+      "preference.loss: sigmoid or robust", [dpo](const Recipe& r) {
+        return dpo(r) &&
+               (r.preference.kind == PreferenceKind::sigmoid || r.preference.kind == PreferenceKind::robust);
+      });
+  add(number("preference.gamma", LT_MEMBER(preference.gamma), "Margin that simpo asks for.").between(0, 1e6),
+      "preference.loss: simpo",
+      [dpo](const Recipe& r) { return dpo(r) && r.preference.kind == PreferenceKind::simpo; });
+  add(number(
+          "preference.sft_weight", LT_MEMBER(preference.sft_weight),
+          "Weight of the mean cross-entropy over the counted tokens of the chosen texts, which is added to "
+          "the loss.")
+          .between(0, 1e6)
+          .alias({"rpo_alpha", "pref_ftx"}),
+      "task: dpo", dpo);
+}
+
+}  // namespace ltrain::recipe

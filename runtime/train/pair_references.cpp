@@ -1,0 +1,165 @@
+#include "runtime/train/pair_references.h"
+
+#include <xxhash.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "parallel/comm/host_collectives.h"
+#include "runtime/checkpoint/data_identity.h"
+#include "runtime/data/identity.h"
+#include "runtime/files/file.h"
+#include "runtime/files/write_file.h"
+
+namespace ltrain {
+namespace {
+
+constexpr std::string_view kMagic = "ltrain reference sums 1\n";
+
+std::string file_of(const Recipe& r) { return r.output_dir + "/reference-sums.bin"; }
+
+/// Hash of the data whose pairs have sums.
+uint64_t data_hash(const Recipe& r) {
+  std::string text = fmt::format("{}", r.data.seq_length);
+  for (const DataSource& s : r.data.train) text += "|" + data::content_identity(s.path);
+  return XXH3_64bits(text.data(), text.size());
+}
+
+std::string packed(const Recipe& r, const std::vector<double>& values) {
+  std::string text(kMagic);
+  const uint64_t hash = data_hash(r), count = values.size();
+  const auto put = [&](const void* from, size_t bytes) {
+    text.append(static_cast<const char*>(from), bytes);
+  };
+  put(&hash, 8);
+  put(&count, 8);
+  put(values.data(), values.size() * 8);
+  const uint64_t check = XXH3_64bits(text.data(), text.size());
+  put(&check, 8);
+  return text;
+}
+
+void unpack(const Recipe& r, std::vector<double>& values) {
+  const std::string path = file_of(r);
+  if (!data::file_exists(path))
+    fail(ExitCode::data,
+         "{}: missing. A resumed run with task: dpo needs the sums of its reference model, which its first "
+         "start "
+         "wrote; put the file back, or begin anew with another output_dir",
+         path);
+  const int64_t bytes = static_cast<int64_t>(kMagic.size() + 24 + values.size() * 8);
+  data::InputFile file(path);
+  if (file.size() != bytes)
+    fail(ExitCode::data, "{}: {} bytes, expected {} for {} texts: it is damaged or of other data", path,
+         file.size(), bytes, values.size());
+  std::string text(static_cast<size_t>(bytes), '\0');
+  file.read(text.data(), 0, bytes);
+  uint64_t hash = 0, check = 0;
+  std::memcpy(&hash, text.data() + kMagic.size(), 8);
+  std::memcpy(&check, text.data() + bytes - 8, 8);
+  if (!text.starts_with(kMagic) || check != XXH3_64bits(text.data(), text.size() - 8))
+    fail(ExitCode::data, "{}: damaged, its hash does not match its bytes", path);
+  if (hash != data_hash(r))
+    fail(ExitCode::data, "{}: the sums are of other training data than data.train", path);
+  std::memcpy(values.data(), text.data() + kMagic.size() + 16, values.size() * 8);
+}
+
+/// Runs the reference over the samples of one source, and fills this rank's part of the table.
+void score_source(const Recipe& r, const Mesh& mesh, data::LoaderOptions options, size_t source,
+                  TrainProgram& program, data::PairReferences& table) {
+  options.sources = {{options.sources[source].path, 1.0}};
+  options.global_batch = options.micro_batch * options.dp_size;
+  options.eval = true;
+  options.eval_samples = 0;
+  data::BatchLoader loader(options, 0);
+  const int64_t most = data::max_segments(r.data.seq_length);
+  // Ranks that have the same pairs have the same sums: one of them contributes.
+  const bool mine = mesh.coordinate(Axis::context) == 0 && mesh.coordinate(Axis::tensor) == 0;
+  int64_t left = (loader.eval_samples() + options.global_batch - 1) / options.global_batch;
+  data::Batch batch;
+  program.score_pairs(
+      [&]() -> const data::Batch* {
+        if (left-- <= 0) return nullptr;
+        loader.next(batch);
+        return &batch;
+      },
+      [&](const data::Batch& b, const std::vector<double>& sums) {
+        for (size_t i = 0; mine && i < b.sample_index.size(); ++i) {
+          if (b.sample_index[i] < 0) continue;
+          const int64_t first = table.first(source, b.sample_index[i]);
+          for (int64_t t = 0; t < table.segments(source, b.sample_index[i]); ++t)
+            table.values[static_cast<size_t>(first + t)] =
+                sums[2 * (i * static_cast<size_t>(most) + static_cast<size_t>(t))];
+        }
+      });
+}
+
+/// Every rank's table: the values of different ranks are at different places, and bits of zeros are zero.
+void share(std::vector<double>& values, Communicator& control, Stream& stream) {
+  std::vector<int64_t> bits;
+  for (const double v : values) bits.push_back(std::bit_cast<int64_t>(v));
+  sum_over(control, stream, bits);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::bit_cast<double>(bits[i]);
+}
+
+}  // namespace
+
+std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& r, const Mesh& mesh,
+                                                           const data::LoaderOptions& train,
+                                                           TrainProgram& program, Communicator& control,
+                                                           Stream& stream, int64_t step) {
+  if (!r.preference.has_reference()) return nullptr;
+  std::vector<std::string> paths;
+  for (const data::SourceSpec& s : train.sources) paths.push_back(s.path);
+  auto table = std::make_shared<data::PairReferences>(data::empty_references(paths, r.data.seq_length));
+  if (step > 0) {
+    // Rank 0 reads the file of the run, whose folder other hosts may not see.
+    if (control.rank() == 0) unpack(r, table->values);
+    share(table->values, control, stream);
+    return table;
+  }
+  for (size_t source = 0; source < paths.size(); ++source)
+    score_source(r, mesh, train, source, program, *table);
+  share(table->values, control, stream);
+  for (const double v : table->values)
+    if (!std::isfinite(v))
+      fail(ExitCode::data,
+           "task: dpo: the initial weights give a log-probability of {}, expected a finite one; check "
+           "model.from "
+           "and checkpoint.load.path",
+           v);
+  if (control.rank() == 0) replace_file(file_of(r), packed(r, table->values));
+  return table;
+}
+
+void check_first_loss(const Recipe& r, const StepResult& result) {
+  if (!result.preference || !r.preference.has_reference()) return;
+  const TextSum same{-1, -1, 1};
+  const double expected = preference_loss(r.preference, same, same).loss;
+  // The sums of a text are of hundreds of log-probabilities, each with the rounding of the precision.
+  const double bound = r.precision == Precision::fp64 ? 1e-9 : r.precision == Precision::fp32 ? 1e-4 : 0.05;
+  if (std::abs(result.preference->pair_loss - expected) <= bound * std::max(1.0, expected)) return;
+  fail(ExitCode::internal,
+       "task: dpo: step 1: the loss of pairs is {}, expected {} because the policy still equals the "
+       "reference; "
+       "no update was kept. The pass of the reference and the step disagree: report this with the recipe",
+       result.preference->pair_loss, expected);
+}
+
+std::vector<std::pair<std::string, double>> preference_metrics(const StepResult& result) {
+  if (!result.preference) return {};
+  const PreferenceResult& p = *result.preference;
+  return {{"pair_loss", p.pair_loss},
+          {"sft_loss", p.sft_loss},
+          {"rewards/chosen", p.chosen_reward},
+          {"rewards/rejected", p.rejected_reward},
+          {"rewards/margin", p.chosen_reward - p.rejected_reward},
+          {"rewards/accuracy", p.accuracy},
+          {"logps/chosen", p.chosen},
+          {"logps/rejected", p.rejected},
+          {"pairs", static_cast<double>(p.pairs)}};
+}
+
+}  // namespace ltrain

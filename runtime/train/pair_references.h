@@ -1,0 +1,32 @@
+// The reference model of task: dpo: its sums of log-probabilities for all training pairs, which one pass
+// before the first step makes from the initial weights. They are kept in a file of the run for later starts.
+#pragma once
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/mesh/mesh.h"
+#include "runtime/data/batch_loader.h"
+#include "runtime/program/train_program.h"
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+/// Sums for LoaderOptions::references; null for losses without a reference. At step 0 they are computed and
+/// written to OUTPUT_DIR/reference-sums.bin, at later ones read from it. Collective. Throws Error (data) if
+/// the file is missing, damaged or of other data.
+std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& recipe, const Mesh& mesh,
+                                                           const data::LoaderOptions& train,
+                                                           TrainProgram& program, Communicator& control,
+                                                           Stream& stream, int64_t step);
+
+/// Checks the loss of the first step of a run with a reference: it is that of a policy equal to the
+/// reference. Throws Error (internal) otherwise.
+void check_first_loss(const Recipe& recipe, const StepResult& result);
+
+/// Names and values of metrics.jsonl; empty without pairs.
+std::vector<std::pair<std::string, double>> preference_metrics(const StepResult& result);
+
+}  // namespace ltrain

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/trl: a tiny Llama, preference pairs, and the first 10 losses of TRL's DPOTrainer for each loss that
+ltrain has too. All pairs are one batch, so that TRL's mean over a micro-batch is ltrain's over pairs."""
+import json
+import os
+import sys
+import tempfile
+
+from golden_tools import GOLDEN, run_with
+
+PACKAGES = ["trl==1.16.0", "transformers==5.24.0", "torch"]
+FOLDER = GOLDEN / "trl"
+STEPS, BETA = 10, 0.3
+SETTINGS = {"batch": 8, "lr": 2e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "clip": 1.0, "beta": BETA}
+RUNS = {
+    "sigmoid": {"loss_type": ["sigmoid"]},
+    "ipo": {"loss_type": ["ipo"]},
+    "hinge": {"loss_type": ["hinge"]},
+    "robust": {"loss_type": ["robust"], "label_smoothing": 0.1},
+    "sigmoid_norm": {"loss_type": ["sigmoid_norm"]},
+    "apo_zero": {"loss_type": ["apo_zero"]},
+    "sigmoid+sft": {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5]},
+}
+
+
+def pairs():
+    for i in range(8):
+        good = ", ".join(str(i + k) for k in range(1, 3 + i % 3))
+        bad = ", ".join(str(7 * i + k * k) for k in range(2 + i % 4)) + "!"
+        yield {"prompt": f"After {i} come:", "chosen": f" {good}.", "rejected": f" {bad}"}
+
+
+def byte_tokenizer(folder):
+    """Ids of bytes, and 256 for the end of a text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    vocabulary = {character: byte for byte, character in bytes_to_unicode().items()}
+    vocabulary["<|endoftext|>"] = 256
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    path = os.path.join(folder, "tokenizer.json")
+    tokenizer.save(path)
+    return PreTrainedTokenizerFast(tokenizer_file=path, eos_token="<|endoftext|>", pad_token="<|endoftext|>")
+
+
+def tiny_model():
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(7)
+    config = LlamaConfig(vocab_size=257, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.15, tie_word_embeddings=False,
+                         bos_token_id=None, eos_token_id=256, attention_dropout=0.0)
+    return LlamaForCausalLM(config).to(torch.float32)
+
+
+def train(folder, options):
+    import torch
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
+
+    rows = []
+
+    class Recorder(DPOTrainer):
+        def compute_loss(self, *arguments, **more):
+            got = super().compute_loss(*arguments, **more)
+            loss = got[0] if isinstance(got, tuple) else got
+            rows.append({"loss": float(loss.detach().double())})
+            return got
+
+        def log(self, logs, *arguments, **more):
+            for key in ("rewards/chosen", "rewards/rejected", "rewards/accuracies", "logps/chosen", "logps/rejected", "grad_norm"):
+                if rows and key in self._metrics.get("train", {}) and self._metrics["train"][key]:
+                    rows[-1][key] = float(self._metrics["train"][key][-1])
+            if rows and "grad_norm" in logs:
+                rows[-1]["grad_norm"] = float(logs["grad_norm"])
+            return super().log(logs, *arguments, **more)
+
+    with tempfile.TemporaryDirectory() as out:
+        config = DPOConfig(output_dir=out, per_device_train_batch_size=SETTINGS["batch"], gradient_accumulation_steps=1,
+                           max_steps=STEPS, learning_rate=SETTINGS["lr"], lr_scheduler_type="constant", weight_decay=0.0,
+                           adam_beta1=SETTINGS["beta1"], adam_beta2=SETTINGS["beta2"], adam_epsilon=SETTINGS["eps"],
+                           max_grad_norm=SETTINGS["clip"], beta=BETA, bf16=False, fp16=False, use_cpu=True, report_to=[],
+                           logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_dropout=True, seed=1,
+                           max_length=None, model_init_kwargs={"dtype": "float32"}, **options)
+        torch.manual_seed(1)
+        trainer = Recorder(model=str(FOLDER), args=config, processing_class=byte_tokenizer(folder),
+                           train_dataset=Dataset.from_list(list(pairs())))
+        trainer.train()
+    return rows
+
+
+def main():
+    run_with(PACKAGES, __file__)
+    import torch
+    import transformers
+    import trl
+
+    torch.set_num_threads(1)
+    FOLDER.mkdir(exist_ok=True)
+    model = tiny_model()
+    model.save_pretrained(FOLDER, safe_serialization=True)
+    (FOLDER / "generation_config.json").unlink(missing_ok=True)
+    with open(FOLDER / "pairs.jsonl", "w") as out:
+        for row in pairs():
+            out.write(json.dumps(row) + "\n")
+    result = {"versions": {"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__},
+              "settings": SETTINGS, "runs": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, options in RUNS.items():
+            result["runs"][name] = {"options": options, "steps": train(folder, options)}
+    with open(FOLDER / "losses.json", "w") as out:
+        out.write(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

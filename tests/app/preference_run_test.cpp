@@ -1,0 +1,199 @@
+// Preference training: `task: dpo` on pairs, through the real program.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+void write_pairs(const TempRun& t) {
+  std::ofstream pairs(t.folder() + "/pairs.jsonl");
+  for (int i = 0; i < 90; ++i) {
+    const std::string good = " " + std::to_string(i + 1) + std::string(static_cast<size_t>(i % 4), '.'),
+                      bad = " no, " + std::to_string(i * i);
+    pairs << nlohmann::json{{"prompt", "What follows " + std::to_string(i) + "?"},
+                            {"chosen", good},
+                            {"rejected", bad}}
+                 .dump()
+          << "\n";
+  }
+}
+
+const std::string kDpo =
+    "run tiny.yaml task=dpo 'data.train=[{path: pairs.jsonl}]' data.eval=[] train.eval_interval=0 "
+    "data.cache=cache data.seq_length=128 model.max_position_embeddings=128 checkpoint.save_interval=0 "
+    "optimizer.lr=0.003 preference.beta=0.5 ";
+
+std::vector<double> values(const TempRun& t, const std::string& key, const std::string& run) {
+  std::vector<double> all;
+  for (const std::string& row : t.metric(key, run)) all.push_back(std::stod(row.substr(row.find(':') + 1)));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("dpo: the losses are those of TRL") {
+  TempRun t;
+  const std::string golden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/trl";
+  const auto want = nlohmann::json::parse(read_text(golden + "/losses.json"));
+  std::ofstream(t.folder() + "/dpo.yaml")
+      << R"(task: dpo
+model: {from: )"
+      << golden << R"(}
+data: {train: [{path: )"
+      << golden << R"(/pairs.jsonl}], seq_length: 64, cache: cache, tokenizer: {kind: byte}}
+train: {micro_batch_size: 8, global_batch_size: 8, train_steps: 10}
+optimizer: {lr: 2.0e-3, weight_decay: 0, adam_beta2: 0.95}
+schedule: {lr_decay_style: constant}
+preference: {beta: 0.3}
+checkpoint: {save_interval: 0, save_at_end: false}
+launch: {threads_per_rank: 1}
+)";
+  const std::map<std::string, std::string> settings = {
+      {"sigmoid", ""},
+      {"ipo", "preference.loss=ipo"},
+      {"hinge", "preference.loss=hinge"},
+      {"robust", "preference.loss=robust preference.label_smoothing=0.1"},
+      {"sigmoid_norm", "preference.loss=sigmoid_norm"},
+      {"apo_zero", "preference.loss=apo_zero"},
+      {"sigmoid+sft", "preference.sft_weight=0.5"}};
+  for (const auto& [name, given] : settings) {
+    INFO(name);
+    const Outcome o = t.sh("run dpo.yaml output_dir=" + name + " " + given);
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    const auto& steps = want["runs"][name]["steps"];
+    const auto near = [&](const char* key, const char* of_trl, double bound) {
+      const std::vector<double> got = values(t, key, name);
+      REQUIRE(got.size() == steps.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        INFO(key << " of step " << i + 1);
+        const double expected = steps[i][of_trl].get<double>();
+        CHECK(std::abs(got[i] - expected) <= bound * std::max(1.0, std::abs(expected)));
+      }
+    };
+    near("lm_loss", "loss", 1e-5);
+    near("grad_norm", "grad_norm", 1e-4);
+    near("rewards/chosen", "rewards/chosen", 1e-4);
+    near("rewards/rejected", "rewards/rejected", 1e-4);
+    near("logps/chosen", "logps/chosen", 1e-5);
+    near("logps/rejected", "logps/rejected", 1e-5);
+    near("rewards/accuracy", "rewards/accuracies", 1e-6);
+  }
+}
+
+TEST_CASE("dpo: the loss does not depend on micro-batch, accumulation, packing or layout") {
+  TempRun t;
+  write_pairs(t);
+  const std::string dpo = kDpo + "precision=fp64 train.train_steps=4 preference.sft_weight=0.3 ";
+  const Outcome one =
+      t.sh(dpo + "output_dir=one parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  const std::vector<double> expected = values(t, "lm_loss", "one");
+  REQUIRE(expected.size() == 4);
+  CHECK(std::abs(values(t, "pair_loss", "one")[0] - std::log(2.0)) < 1e-12);
+  CHECK(expected[3] < expected[0]);
+  int run = 0;
+  for (const char* layout : {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=1",
+                             "parallel.data=2 train.micro_batch_size=1",
+                             "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=4",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
+    const std::string name = "layout" + std::to_string(run++);
+    const Outcome o = t.sh(dpo + "output_dir=" + name + " " + layout);
+    INFO(layout << "\n" << o.text);
+    REQUIRE(o.code == 0);
+    const std::vector<double> got = values(t, "lm_loss", name);
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
+    CHECK(t.metric("rewards/accuracy", name) == t.metric("rewards/accuracy", "one"));
+  }
+  // All pairs in each step, packed into longer and shorter samples.
+  REQUIRE(t.shell("head -n 8 pairs.jsonl > eight.jsonl").code == 0);
+  std::vector<std::vector<double>> packed;
+  for (const auto& [length, samples] : {std::pair("80", 8), std::pair("512", 1)}) {
+    const std::string name = std::string("packed") + length;
+    const Outcome o =
+        t.sh(dpo +
+             "'data.train=[{path: eight.jsonl}]' model.max_position_embeddings=512 parallel.data=1 "
+             "parallel.zero_stage=0 train.micro_batch_size=1 data.seq_length=" +
+             length + " train.global_batch_size=" + std::to_string(samples) + " output_dir=" + name);
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    CHECK(values(t, "pairs", name) == std::vector<double>(4, 8.0));
+    packed.push_back(values(t, "lm_loss", name));
+  }
+  for (size_t i = 0; i < 4; ++i) CHECK(std::abs(packed[0][i] - packed[1][i]) <= 1e-12 * packed[0][i]);
+}
+
+TEST_CASE("dpo: a resumed run has the losses of one that was not stopped, and needs its reference sums") {
+  TempRun t;
+  write_pairs(t);
+  const std::string dpo = kDpo + "checkpoint.save_interval=2 ";
+  REQUIRE(t.sh(dpo + "output_dir=whole").code == 0);
+  REQUIRE(t.sh(dpo + "output_dir=parts --steps 2").code == 0);
+  const Outcome on = t.sh(dpo + "output_dir=parts");
+  INFO(on.text);
+  REQUIRE(on.code == 0);
+  CHECK(t.metric("lm_loss", "parts") == t.metric("lm_loss", "whole"));
+  CHECK(t.metric("rewards/margin", "parts") == t.metric("rewards/margin", "whole"));
+  REQUIRE(t.sh(dpo + "output_dir=lost --steps 2").code == 0);
+  REQUIRE(t.shell("printf x | dd of=lost/reference-sums.bin bs=1 seek=60 conv=notrunc").code == 0);
+  const Outcome damaged = t.sh(dpo + "output_dir=lost");
+  CHECK(damaged.code == 65);
+  CHECK_THAT(damaged.text, Contains("reference-sums.bin: damaged"));
+  REQUIRE(t.shell("rm lost/reference-sums.bin").code == 0);
+  const Outcome missing = t.sh(dpo + "output_dir=lost");
+  CHECK(missing.code == 65);
+  CHECK_THAT(missing.text, Contains("reference-sums.bin: missing"));
+}
+
+TEST_CASE("dpo: pairs that cannot be trained on stop the run with file, line and rule") {
+  TempRun t;
+  write_pairs(t);
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {R"({"prompt": "a", "chosen": "same", "rejected": "same"})", "expected different ones"},
+      {R"({"chosen": "same", "rejected": "same"})", "expected two different texts"},
+      {R"({"chosen": [{"role": "user", "content": "a"}], "rejected": [{"role": "user", "content": "b"}]})",
+       "common prompt"},
+      {R"({"prompt": "a", "chosen": "b"})", "expected the key rejected"},
+      {R"({"prompt": "a", "chosen": 5, "rejected": "b"})", "expected two texts"},
+      {R"({"prompt": "a", "chosen": ")" + std::string(200, 'b') + R"(", "rejected": "c"})",
+       "samples have 128"}};
+  for (const auto& [row, rule] : rows) {
+    REQUIRE(t.shell("head -n 20 pairs.jsonl > bad.jsonl").code == 0);
+    std::ofstream(t.folder() + "/bad.jsonl", std::ios::app) << row << "\n";
+    const Outcome o = t.sh(kDpo + "'data.train=[{path: bad.jsonl}]' output_dir=bad");
+    INFO(row << "\n" << o.text);
+    CHECK(o.code == 65);
+    CHECK_THAT(o.text, Contains("bad.jsonl:21") && Contains(rule));
+  }
+}
+
+TEST_CASE("dpo: a build ahead of time gives the losses of the run's own, and is of no other task") {
+  TempRun t;
+  write_pairs(t);
+  const Outcome built =
+      t.sh("data build --chat --preference --pack 128 --input pairs.jsonl --output pairs --tokenizer byte");
+  INFO(built.text);
+  REQUIRE(built.code == 0);
+  CHECK_THAT(built.text, Contains("90 preference pairs"));
+  REQUIRE(t.sh(kDpo + "output_dir=own").code == 0);
+  REQUIRE(t.sh(kDpo + "'data.train=[pairs]' output_dir=built").code == 0);
+  CHECK(t.metric("lm_loss", "built") == t.metric("lm_loss", "own"));
+  const Outcome sft = t.sh(kDpo + "'data.train=[pairs]' task=sft ~preference.beta output_dir=w");
+  CHECK(sft.code == 64);
+  CHECK_THAT(sft.text, Contains("has preference pairs, expected conversations"));
+  const Outcome plain = t.sh(kDpo + "'data.train=[text-train]' output_dir=w");
+  CHECK(plain.code == 64);
+  CHECK_THAT(plain.text, Contains("text-train has no preference pairs"));
+  const Outcome unpacked =
+      t.sh("data build --chat --preference --input pairs.jsonl --output x --tokenizer byte");
+  CHECK(unpacked.code == 64);
+  CHECK_THAT(unpacked.text, Contains("--pack"));
+}

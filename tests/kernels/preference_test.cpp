@@ -1,0 +1,135 @@
+// Losses of preference pairs: published formulas in double, gradients against differences, sums of texts, and
+// the weighted gradient of the cross-entropy.
+#include "kernels/elementwise/preference.h"
+
+#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/tensor/stream.h"
+#include "tests/kernels/op_support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+
+namespace {
+
+constexpr PreferenceKind kKinds[] = {
+    PreferenceKind::sigmoid,      PreferenceKind::ipo,   PreferenceKind::hinge,    PreferenceKind::robust,
+    PreferenceKind::sigmoid_norm, PreferenceKind::simpo, PreferenceKind::apo_zero, PreferenceKind::orpo};
+
+PreferenceLoss settings(PreferenceKind kind, double beta = 0.1, double smoothing = 0, double gamma = 0) {
+  return {kind, beta, smoothing, gamma};
+}
+
+/// log p = -12 over 6 tokens and -15 over 10, the reference's -12.5 and -14.
+double golden(const PreferenceLoss& s) { return preference_loss(s, {-12, -12.5, 6}, {-15, -14, 10}).loss; }
+
+}  // namespace
+
+TEST_CASE("preference: losses are those of the published formulas") {
+  using enum PreferenceKind;
+  const auto is = [](double got, double want) { return std::abs(got - want) < 5e-11; };
+  CHECK(is(golden(settings(sigmoid)), 0.6209570478));
+  CHECK(is(golden(settings(sigmoid, 0.1, 0.1)), 0.6359570478));  // conservative DPO
+  CHECK(is(golden(settings(robust, 0.1, 0.1)), 0.6022070478));
+  CHECK(is(golden(settings(hinge)), 0.85));
+  CHECK(is(golden(settings(ipo)), 23.2002777778));
+  CHECK(is(golden(settings(sigmoid_norm)), 0.6840225272));
+  CHECK(is(golden(settings(apo_zero)), 0.9625234160));
+  CHECK(is(golden(settings(simpo, 2, 0, 1)), 2.1269280110));
+  CHECK(is(golden(settings(orpo, 0.1)), 0.10420578079));
+  // torchtune's vector of three pairs.
+  const double p[3][4] = {{-0.5, -0.1, -0.5, -0.1}, {-10, -30, -10.1, -20.1}, {-1, -21, -0.1, -0.1}};
+  const double want[3] = {0.6931471806, 0.3132616875, 0.1269280110};
+  for (int i = 0; i < 3; ++i)
+    CHECK(is(preference_loss(settings(sigmoid), {p[i][0], p[i][2], 1}, {p[i][1], p[i][3], 1}).loss, want[i]));
+}
+
+TEST_CASE("preference: a policy that equals its reference has no rewards, and DPO's loss is log 2") {
+  for (const PreferenceKind kind : kKinds) {
+    const PairLoss p = preference_loss(settings(kind), {-30, -30, 7}, {-41, -41, 9});
+    if (settings(kind).has_reference()) CHECK((p.chosen_reward == 0 && p.rejected_reward == 0));
+    if (kind == PreferenceKind::sigmoid) CHECK(p.loss == std::log(2.0));
+  }
+}
+
+TEST_CASE("preference: gradients equal differences of the losses") {
+  for (const PreferenceKind kind : kKinds)
+    for (const double smoothing : {0.0, 0.2}) {
+      const PreferenceLoss s = settings(kind, 0.7, smoothing, 0.3);
+      const auto loss = [&](double dw, double dl) {
+        return preference_loss(s, {-6.1 + dw, -6.4, 5}, {-4.2 + dl, -4.9, 4});
+      };
+      INFO(static_cast<int>(kind));
+      const double e = 1e-5;
+      CHECK(std::abs((loss(e, 0).loss - loss(-e, 0).loss) / (2 * e) - loss(0, 0).d_chosen) < 1e-8);
+      CHECK(std::abs((loss(0, e).loss - loss(0, -e).loss) / (2 * e) - loss(0, 0).d_rejected) < 1e-8);
+      CHECK(loss(0, 0).d_chosen < 0);  // a likelier chosen text lowers every loss
+    }
+}
+
+TEST_CASE("preference: a pair with its labels swapped has the margins of the other sign") {
+  for (const PreferenceKind kind : kKinds) {
+    const TextSum a{-12, -12.5, 6}, b{-15, -14, 10};
+    const PairLoss x = preference_loss(settings(kind), a, b), y = preference_loss(settings(kind), b, a);
+    CHECK(x.chosen_reward == y.rejected_reward);
+    CHECK(x.rejected_reward == y.chosen_reward);
+    CHECK(x.loss != y.loss);
+  }
+}
+
+TEST_CASE("preference: sums of texts and weighted gradients of the cross-entropy are those of single rows") {
+  const int64_t rows = 12, vocab = 7, texts = 6;
+  const auto s = make_inline_stream("compute");
+  const auto logits = random_array<double>(rows * vocab, 3, 2);
+  Guarded<int32_t> targets(rows), of(rows);
+  const int32_t t[rows] = {-1, 2, 6, -1, 0, 5, 3, -1, 1, 1, -1, 4},
+                text[rows] = {0, 0, 0, 1, 1, 1, 1, 4, 4, 5, -1, -1};
+  for (int64_t i = 0; i < rows; ++i) targets[i] = i == 11 ? -1 : t[i], of[i] = text[i];
+  Guarded<double> copy(logits), stats(rows * 3), values(rows), sums(texts * 2), reference(texts), totals(7),
+      weights(texts);
+  for (int64_t i = 0; i < sums.size(); ++i) sums[i] = 0;
+  for (int64_t i = 0; i < texts; ++i) reference[i] = -0.3 * static_cast<double>(i);
+  for (int i = 0; i < 7; ++i) totals[i] = 0;
+  const Tensor x = tensor_of(copy, {rows, vocab}), y = tensor_of(targets, {rows}), z = tensor_of(of, {rows});
+  cross_entropy_stats(*s, tensor_of(stats, {rows, 3}), x, y, {0, vocab});
+  row_log_probabilities(*s, tensor_of(values, {rows}), tensor_of(stats, {rows, 3}), y);
+  sum_texts(*s, tensor_of(sums, {texts, 2}), tensor_of(values, {rows}), z, y);
+  const PreferenceLoss loss = settings(PreferenceKind::sigmoid, 0.5);
+  preference_pairs(*s, tensor_of(totals, {7}), tensor_of(weights, {texts}), tensor_of(sums, {texts, 2}),
+                   tensor_of(reference, {texts}), tensor_of(values, {rows}), loss, 0.25, true);
+  std::vector<double> want(texts, 0);
+  std::vector<std::vector<double>> soft(rows, std::vector<double>(vocab));
+  for (int64_t r = 0; r < rows; ++r) {
+    double all = 0;
+    for (int64_t v = 0; v < vocab; ++v) all += std::exp(logits[r * vocab + v]);
+    for (int64_t v = 0; v < vocab; ++v) soft[r][v] = std::exp(logits[r * vocab + v]) / all;
+    if (targets[r] >= 0) want[of[r]] += std::log(soft[r][targets[r]]);
+  }
+  for (int64_t i = 0; i < texts; ++i) CHECK(std::abs(sums[2 * i] - want[i]) < 1e-12);
+  CHECK(std::vector<double>{sums[1], sums[3], sums[5], sums[9], sums[11]} ==
+        std::vector<double>{2, 3, 0, 1, 1});
+  const PairLoss p = preference_loss(loss, {want[0], reference[0], 2}, {want[1], reference[1], 3}),
+                 q = preference_loss(loss, {want[4], reference[4], 1}, {want[5], reference[5], 1});
+  CHECK(std::abs(totals[PreferenceTotals::loss] - p.loss - q.loss) < 1e-12);
+  CHECK(std::abs(totals[PreferenceTotals::chosen_tokens_loss] + want[0] + want[4]) < 1e-12);
+  CHECK((weights[2] == 0 && weights[3] == 0));  // a pair without tokens
+  const std::vector<double> weight{0.25 - p.d_chosen, -p.d_rejected, 0, 0, 0.25 - q.d_chosen, -q.d_rejected};
+  Guarded<double> ce(1);
+  ce[0] = 0;
+  GradientScale scale(0.125);
+  scale.weights = weights.data();
+  scale.texts = of.data();
+  const auto check = [&](const Guarded<double>& got) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t v = 0; v < vocab; ++v) {
+        const double w = targets[r] < 0 ? 0 : 0.125 * weight[of[r]];
+        CHECK(std::abs(got[r * vocab + v] - w * (soft[r][v] - (v == targets[r] ? 1 : 0))) < 1e-12);
+      }
+  };
+  Guarded<double> gradient(rows * vocab);
+  cross_entropy_sharded(*s, tensor_of(ce, {1}), tensor_of(gradient, {rows, vocab}), x, y,
+                        tensor_of(stats, {rows, 3}), {0, vocab}, scale);
+  check(gradient);
+  cross_entropy(*s, tensor_of(ce, {1}), x, x, y, scale);  // in place
+  check(copy);
+  CHECK((values.intact() && sums.intact() && weights.intact() && totals.intact() && gradient.intact()));
+}

@@ -49,7 +49,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Whether the signature is wrong, which is answered."""
         store = self.server.store
         given = self.headers.get("Authorization")
-        if store.public or not path.startswith("/bucket"):
+        if store.public or not path.startswith(("/bucket", "/corpus")):
             return False
         if not given:
             self.error(403, "AccessDenied", "Access Denied")
@@ -145,7 +145,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class ObjectServer:
-    """`objects`: path to bytes; /bucket/KEY needs a signature. `faults`: of the next GET requests of objects, in order."""
+    """`objects`: path to bytes; /bucket/KEY and /corpus/KEY need a signature. `faults`: of the next GET requests of objects, in order."""
 
     def __init__(self, certificate=None):
         self.objects, self.faults, self.requests, self.redirects = {}, [], [], {}

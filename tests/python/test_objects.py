@@ -233,6 +233,22 @@ def test_a_recipe_trains_on_a_bucket_and_a_warm_cache_downloads_nothing(server, 
     assert "may hold secrets" in query
 
 
+def test_the_example_of_the_page_works(server, program):
+    page = (ROOT / "docs" / "data.md").read_text()
+    commands = page.split("## Object stores")[1].split("```sh\n")[1].split("```")[0].splitlines()
+    assert commands.pop(0).startswith("export AWS_ACCESS_KEY_ID")
+    for i in range(2):
+        server.objects[f"/corpus/fineweb/part-{i}.jsonl"] = rows(i * 300, 300)
+    (program.folder / "recipes").symlink_to(ROOT / "recipes")
+    small = " data.eval=[] train.eval_interval=0 train.stop_step=1 data.seq_length=32 device=cpu parallel.data=1"
+    for command in commands:
+        line = command.replace("ltrain", BINARY, 1) + (small if " run " in command else "")
+        done = subprocess.run(line, shell=True, cwd=program.folder, env=program.environment, capture_output=True, text=True,
+                              check=False, timeout=120)
+        assert done.returncode == 0, line + done.stdout + done.stderr
+    assert len(program.tokens("tokens/fineweb")) > 5000
+
+
 def test_inspect_shows_records_behind_a_url_and_keeps_a_query_for_itself(server, program):
     server.objects["/x.jsonl"] = rows(0, 5)
     text = program.run("data", "inspect", f"{server.url}/x.jsonl?X-Amz-Signature=X-Secret")

@@ -114,6 +114,7 @@ ProgramOptions Session::inference_options(const SessionOptions& options) const {
   }
   ProgramOptions p = program_options(recipe_, stages);
   p.for_training = false;
+  p.preference.reset();  // evaluation of a model is of its tokens
   p.ema_decay = 0;
   p.sharding = {};
   p.micro_batch = std::max<int64_t>(1, options.micro_batch);

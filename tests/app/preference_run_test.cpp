@@ -162,7 +162,7 @@ TEST_CASE("dpo: pairs that cannot be trained on stop the run with file, line and
       {R"({"chosen": [{"role": "user", "content": "a"}], "rejected": [{"role": "user", "content": "b"}]})",
        "common prompt"},
       {R"({"prompt": "a", "chosen": "b"})", "expected the key rejected"},
-      {R"({"prompt": "a", "chosen": 5, "rejected": "b"})", "expected two texts"},
+      {R"({"prompt": "a", "chosen": 5, "rejected": "b"})", "expected a list of messages"},
       {R"({"prompt": "a", "chosen": ")" + std::string(200, 'b') + R"(", "rejected": "c"})",
        "samples have 128"}};
   for (const auto& [row, rule] : rows) {

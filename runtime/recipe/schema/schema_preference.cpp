@@ -6,7 +6,7 @@ namespace ltrain::recipe {
 
 void add_preference_keys(std::vector<Key>& t) {
   const auto add = [&](Key key, std::string when, std::function<bool(const Recipe&)> applies) {
-    key.when(std::move(when), false, std::move(applies));
+    key.when(std::move(when), true, std::move(applies));
     t.push_back(std::move(key));
   };
   const auto dpo = [](const Recipe& r) { return r.task == Task::dpo; };

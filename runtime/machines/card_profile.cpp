@@ -8,7 +8,7 @@
 namespace ltrain {
 namespace {
 
-constexpr const char* kTypes[] = {"bf16", "f16", "f32", "f64"};
+constexpr const char* kCardTypes[] = {"bf16", "f16", "f32", "f64"};
 
 /// A rank on `threads` of the cores has the corresponding share of all rates.
 RankProfile rank_of_cpu(const DeviceProfile& d, int threads) {
@@ -16,7 +16,7 @@ RankProfile rank_of_cpu(const DeviceProfile& d, int threads) {
   RankProfile r;
   r.threads = threads;
   const double memory = d.memory_bytes_per_second.value * d.memory_sustained.value * part;
-  for (const char* type : kTypes) {
+  for (const char* type : kCardTypes) {
     const auto it = d.matmul.peak.find(type);
     const double peak = (it == d.matmul.peak.end() ? d.matmul.peak.begin() : it)->second.value * part;
     const double products = peak * d.matmul.sustained.value;
@@ -59,7 +59,7 @@ MachineProfile profile_of_device(const DeviceHandle& handle) {
     p.card = d.name;
     p.cards_per_node = static_cast<int>(d.cards_a_node);
     RankProfile r;
-    for (const char* type : kTypes)
+    for (const char* type : kCardTypes)
       if (const auto it = d.matmul.peak.find(type); it != d.matmul.peak.end())
         r.peak_flops[type] = it->second.value;
     p.ranks.push_back(std::move(r));

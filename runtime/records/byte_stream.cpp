@@ -13,7 +13,7 @@
 namespace ltrain::records {
 namespace {
 
-constexpr size_t kBlock = 1 << 17;
+constexpr size_t kBufferBytes = 1 << 17;
 constexpr int kGzipWindow = 15 + 16;  // zlib: the largest window, and a gzip header
 constexpr int kZstdWindowLog = 31;    // 2 GiB, the largest that zstd --long writes
 
@@ -37,7 +37,7 @@ class FileStream final : public ByteStream {
 class CompressedStream : public ByteStream {
  public:
   CompressedStream(std::shared_ptr<const data::InputFile> file, std::string name)
-      : name_(std::move(name)), file_(std::move(file)), block_(kBlock) {}
+      : name_(std::move(name)), file_(std::move(file)), block_(kBufferBytes) {}
   int64_t consumed() const override { return file_.consumed() - static_cast<int64_t>(size_ - used_); }
 
  protected:
@@ -176,9 +176,10 @@ bool StreamReader::read(void* to, int64_t bytes, const char* what) {
   int64_t done = 0;
   while (done < bytes) {
     if (at_ == buffer_.size()) {
-      buffer_.resize(kBlock);
+      buffer_.resize(kBufferBytes);
       at_ = 0;
-      buffer_.resize(static_cast<size_t>(stream_->read_some(buffer_.data(), static_cast<int64_t>(kBlock))));
+      buffer_.resize(
+          static_cast<size_t>(stream_->read_some(buffer_.data(), static_cast<int64_t>(kBufferBytes))));
       if (buffer_.empty()) {
         if (done == 0) return false;
         ends_within(bytes - done, what);

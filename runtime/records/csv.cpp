@@ -10,7 +10,7 @@
 namespace ltrain::records {
 namespace {
 
-constexpr size_t kBlock = 1 << 17;
+constexpr size_t kReadBytes = 1 << 17;
 constexpr size_t kMaxColumns = 4096;
 
 class CsvSource final : public RecordSource {
@@ -49,8 +49,8 @@ class CsvSource final : public RecordSource {
  private:
   int get() {
     if (at_ == block_.size()) {
-      block_.resize(kBlock);
-      block_.resize(static_cast<size_t>(stream_->read_some(block_.data(), static_cast<int64_t>(kBlock))));
+      block_.resize(kReadBytes);
+      block_.resize(static_cast<size_t>(stream_->read_some(block_.data(), static_cast<int64_t>(kReadBytes))));
       at_ = 0;
       if (block_.empty()) return -1;
     }

@@ -11,7 +11,7 @@
 namespace ltrain {
 namespace {
 
-constexpr double kMiB = 1048576.0;
+constexpr double kUsageMiB = 1048576.0;
 
 /// Peak resident memory of this process in bytes (VmHWM); 0 if /proc does not report it.
 int64_t peak_resident_bytes() {
@@ -83,8 +83,8 @@ std::string ResourceUsage::text(int64_t steps, const RankPlan& plan, bool routes
   return fmt::format(
       "rank 0 used {:.1f} MiB of the host's memory at its peak ({:.1f} planned) and sent {:.1f} MiB in {} "
       "training step{} ({:.1f} planned){}{}",
-      peak_resident_bytes() / kMiB, plan.host_bytes / kMiB, sent_in_steps() / kMiB, steps,
-      steps == 1 ? "" : "s", planned_ / kMiB, routes ? between_experts(steps, plan) : "",
+      peak_resident_bytes() / kUsageMiB, plan.host_bytes / kUsageMiB, sent_in_steps() / kUsageMiB, steps,
+      steps == 1 ? "" : "s", planned_ / kUsageMiB, routes ? between_experts(steps, plan) : "",
       transports.empty() ? "" : " through " + transports);
 }
 
@@ -96,8 +96,8 @@ std::string ResourceUsage::between_experts(int64_t steps, const RankPlan& plan) 
   // Plans of collectives are those of a usual step (StepKinds).
   const bool all_usual = planned_ == steps * plan.train_wire_bytes;
   return fmt::format(
-      ", {:.1f} of it between experts{}", sent->second / kMiB,
-      all_usual ? fmt::format(" ({:.1f} planned, for even routing)", steps * planned / kMiB) : "");
+      ", {:.1f} of it between experts{}", sent->second / kUsageMiB,
+      all_usual ? fmt::format(" ({:.1f} planned, for even routing)", steps * planned / kUsageMiB) : "");
 }
 
 }  // namespace ltrain

@@ -8,8 +8,10 @@
 #include <memory>
 
 #include "app/commands.h"
+#include "base/printable.h"
 #include "planner/report/pictures.h"
 #include "runtime/files/write_file.h"
+#include "runtime/launch/flight_dump.h"
 #include "runtime/telemetry/compare_runs.h"
 #include "runtime/telemetry/run_report.h"
 
@@ -28,6 +30,16 @@ ReportStyle style_of_terminal() {
   return s;
 }
 
+/// Prints which rank waited for which in each run.
+void print_flights(const std::vector<std::string>& runs) {
+  for (const std::string& run : runs) {
+    const std::vector<std::string> lines = merge_flights(run + "/flight");
+    for (const std::string& line : lines) std::puts(printable(line, 4000).c_str());
+    if (lines.empty())
+      std::printf("%s/flight: no rank has left a record in which it waits\n", printable(run).c_str());
+  }
+}
+
 }  // namespace
 
 void add_report(CLI::App& app) {
@@ -35,7 +47,7 @@ void add_report(CLI::App& app) {
     std::vector<std::string> runs;
     std::string html, svg, csv;
     int64_t layer = -1;
-    bool json = false;
+    bool json = false, flight = false;
   };
   auto* command = app.add_subcommand(
       "report", "The course of a run: loss, speed, and the load of experts; of several runs a comparison");
@@ -48,8 +60,12 @@ void add_report(CLI::App& app) {
   command->add_option("--layer", o->layer, "A layer whose experts are shown over time")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", o->json, "For programs");
+  command->add_flag(
+      "--flight", o->flight,
+      "The calls that ranks waited in when the job lost a rank, or at SIGUSR2, from RUN/flight");
   command->footer("Example: ltrain report runs/quickstart");
   command->callback([o] {
+    if (o->flight) return print_flights(o->runs);
     std::vector<RunReport> runs;
     for (const std::string& run : o->runs) runs.push_back(read_run_report(run));
     const bool several = runs.size() > 1;

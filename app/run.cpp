@@ -10,18 +10,23 @@
 #include "app/load_with_notes.h"
 #include "app/print_notes.h"
 #include "app/progress_line.h"
+#include "app/refuse_restarts.h"
+#include "base/limits.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "kernels/tensor/device.h"
 #include "runtime/check/check_job.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/check/tokenized_sources.h"
 #include "runtime/launch/cgroup.h"
+#include "runtime/launch/flight_dump.h"
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/read_file.h"
+#include "runtime/telemetry/end_command.h"
 #include "runtime/train/trainer.h"
 
 namespace ltrain::app {
@@ -99,12 +104,39 @@ void tokenize_as_rank(Recipe recipe) {
   tokenize(recipe, e.local_rank > 0);
 }
 
+/// Runs telemetry.on_end.
+void tell_end(const Recipe& recipe, const JobEnd& end) {
+  if (const std::string warning = run_end_command(recipe, end); !warning.empty())
+    log_lines(LogLevel::warning, "ltrain: " + warning);
+}
+
+/// Checks and trains as a rank that has joined. Throws CLI::RuntimeError after a stop request.
+void train_rank(const RunOptions& o, Recipe recipe, Job& job) {
+  ExitCode code = ExitCode::done;
+  // Taken by rank 0 only: other ranks write nothing before they meet it, and it exits last.
+  std::optional<FolderLock> lock;
+  try {
+    const bool locks = job.info().rank == 0 && !job.info().launched;
+    if (locks) lock = lock_if_there(recipe.output_dir);
+    recipe = check_joined(recipe, job.info(), o);
+    if (locks && !lock) lock = lock_output(recipe.output_dir);
+    code = train(recipe, job, {o.force, o.steps, read_restart_note(process_variables())});
+  } catch (const std::exception& e) {
+    job.fail(e);
+  }
+  job.finish(code);
+  if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
+}
+
 void run_rank(const RunOptions& o) {
   // A launcher has read and checked the file, which may have changed since.
   const std::optional<std::string> handed =
       handed_text(process_variables(), kRecipeVariable, recipe::kMaxFileBytes);
   Recipe recipe = handed ? parse_recipe(*handed, o.recipe, o.overrides) : load_recipe(o.recipe, o.overrides);
-  if (!handed) tokenize_as_rank(recipe);
+  if (!handed) {
+    refuse_restarts(recipe, "ranks that another launcher starts");
+    tokenize_as_rank(recipe);
+  }
   JobOptions options;
   options.settings = job_settings(recipe);
   if (recipe.launch.interface) options.interface = *recipe.launch.interface;
@@ -115,20 +147,24 @@ void run_rank(const RunOptions& o) {
   // Must be set before CUDA starts. With one stream per group, no group may share a queue with the compute
   // stream, where a wait for another rank would block it.
   if (job->info().world_size > 1) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  ExitCode code = ExitCode::done;
-  // Taken by rank 0 only: other ranks write nothing before they meet it, and it exits last.
-  std::optional<FolderLock> lock;
+  if (job->info().rank != 0 || job->info().launched) return train_rank(o, recipe, *job);
+  // Rank 0 of ranks that another launcher has started tells of the end.
+  const double began = unix_seconds();
+  JobEnd end;
+  const auto told = [&](int code, const std::string& reason) {
+    end.code = code, end.reason = reason, end.seconds = unix_seconds() - began;
+    tell_end(recipe, end);
+  };
   try {
-    const bool locks = job->info().rank == 0 && !job->info().launched;
-    if (locks) lock = lock_if_there(recipe.output_dir);
-    recipe = check_joined(recipe, job->info(), o);
-    if (locks && !lock) lock = lock_output(recipe.output_dir);
-    code = train(recipe, *job, {o.force, o.steps});
+    train_rank(o, recipe, *job);
+  } catch (const CLI::RuntimeError& e) {
+    told(e.get_exit_code(), "");
+    throw;
   } catch (const std::exception& e) {
-    job->fail(e);
+    told(static_cast<int>(exit_code_of(e)), as_error(e).what());
+    throw;
   }
-  job->finish(code);
-  if (code != ExitCode::done) throw CLI::RuntimeError(static_cast<int>(code));
+  told(static_cast<int>(ExitCode::done), "");
 }
 
 void dry_run(const CheckedJob& job, int nodes) {
@@ -136,9 +172,25 @@ void dry_run(const CheckedJob& job, int nodes) {
   std::fputs(plan_text(job.plan, job.recipe, &map).c_str(), stdout);
 }
 
+/// Restarts by this launcher. Once an attempt has saved a checkpoint, the next one goes on from the newest,
+/// also where the recipe says `never` or names the checkpoint that the first attempt began with.
+void set_restarts(SuperviseOptions& s, const RunOptions& o, const std::string& text,
+                  const LaunchSettings& launch) {
+  s.restarts = {static_cast<int>(launch.max_restarts), launch.restart_wait_seconds,
+                launch.restart_wait_cap_seconds};
+  s.go_on_from_newest = [o, text](SuperviseOptions& next) {
+    std::vector<std::string> overrides = o.overrides;
+    overrides.push_back("checkpoint.resume=auto");
+    next.settings = job_settings(parse_recipe(text, o.recipe, overrides));
+    next.arguments.push_back(overrides.back());
+  };
+}
+
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const std::string text = read_recipe(o.recipe);
   const Recipe given = parse_recipe(text, o.recipe, o.overrides);
+  if (e.kind == LaunchEnvironment::Kind::node)
+    refuse_restarts(given, "launchers of several nodes, which cannot agree on a restart");
   const JobSize size = job_size(given, e, gpus_for(given));
   if (!o.dry_run) check_host_ranks(given, size);
   std::optional<FolderLock> lock;
@@ -163,6 +215,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   if (o.force) s.arguments.push_back("--force");
   if (o.steps > 0) s.arguments.push_back(fmt::format("--steps={}", o.steps));
   s.run_dir = recipe.output_dir;
+  s.flight_dir = recipe.output_dir + "/flight";
   s.settings = job_settings(given);
   const Fd handed = make_handed_text(text);
   s.handed.emplace_back(kRecipeVariable, handed.get());
@@ -174,6 +227,8 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   }
   s.threads_per_rank = threads_per_rank(recipe);
   s.attempt = e.attempt;
+  set_restarts(s, o, text, recipe.launch);
+  if (e.node == 0) s.on_end = [&recipe](const JobEnd& end) { tell_end(recipe, end); };
   if (e.kind == LaunchEnvironment::Kind::node) {
     s.node = e.node, s.nodes = e.nodes, s.token = e.token;
     s.coordinator_host = e.coordinator_host, s.coordinator_port = e.coordinator_ports.at(0);

@@ -23,12 +23,15 @@ struct SelftestOptions {
   int ranks = 2;
   int64_t elements = 1024, steps = 1;
   double step_seconds = 0, deadline = 60;
-  std::string run_dir, interface;
+  std::string run_dir, interface, flights;
+  int restarts = 0;
+  double restart_wait = 0.2;
 };
 
 void all_reduce_steps(Job& job, const SelftestOptions& o) {
   const RankInfo& me = job.info();
   job.section("setup");
+  if (!o.flights.empty()) job.keep_flight_in(o.flights);
   auto world = job.new_world_group();
   auto stream = make_worker_stream("comm");
   std::vector<float> data(static_cast<size_t>(o.elements));
@@ -82,7 +85,8 @@ std::vector<std::string> same_arguments(const SelftestOptions& o) {
           "--steps",        std::to_string(o.steps),
           "--step-seconds", std::to_string(o.step_seconds),
           "--deadline",     std::to_string(o.deadline),
-          "--interface",    o.interface};
+          "--interface",    o.interface,
+          "--flights",      o.run_dir.empty() ? "" : o.run_dir + "/flight"};
 }
 
 }  // namespace
@@ -107,6 +111,9 @@ void add_selftest(CLI::App& app) {
   command->add_option("--deadline", o->deadline, "A rank that gets nothing done for so long hangs, seconds");
   command->add_option("--run-dir", o->run_dir, "Where logs/ goes");
   command->add_option("--interface", o->interface, "Network interface");
+  command->add_option("--flights", o->flights, "Where the flight recorder's files go");
+  command->add_option("--max-restarts", o->restarts, "As launch.max_restarts");
+  command->add_option("--restart-wait", o->restart_wait, "As launch.restart_wait_seconds");
   command->callback([o] {
     const LaunchEnvironment e = detect_environment(process_variables());
     if (e.kind == LaunchEnvironment::Kind::rank ||
@@ -116,7 +123,9 @@ void add_selftest(CLI::App& app) {
     s.ranks = e.ranks_per_node > 0 ? e.ranks_per_node : o->ranks;
     s.arguments = same_arguments(*o);
     s.run_dir = o->run_dir;
+    if (!o->run_dir.empty()) s.flight_dir = o->run_dir + "/flight";
     s.attempt = e.attempt;
+    s.restarts = {o->restarts, o->restart_wait, 10 * o->restart_wait};
     if (e.kind == LaunchEnvironment::Kind::node) {
       s.node = e.node, s.nodes = e.nodes, s.token = e.token;
       s.coordinator_host = e.coordinator_host, s.coordinator_port = e.coordinator_ports.at(0);

@@ -10,9 +10,11 @@
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/profile_option.h"
+#include "app/refuse_restarts.h"
 #include "app/shell_word.h"
 #include "app/slurm_script.h"
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "runtime/check/check_job.h"
 #include "runtime/plan/plan.h"
 #include "runtime/telemetry/metrics.h"
@@ -125,6 +127,15 @@ void take_from_plan(SlurmOptions& o, Recipe recipe) {
       o.notes.push_back(
           fmt::format("The network between the nodes is not in that profile; {}.", plan.network_source));
   }
+}
+
+/// Pattern of a shell's `case` for the exit codes after which the job is requeued: "71 | 75".
+std::string again_codes() {
+  std::string codes;
+  for (const ExitCodeRow& row : exit_code_table())
+    if (script_restarts(static_cast<int>(row.code)))
+      codes += fmt::format("{}{}", codes.empty() ? "" : " | ", static_cast<int>(row.code));
+  return codes;
 }
 
 }  // namespace
@@ -273,7 +284,9 @@ std::string slurm_script(const SlurmOptions& o) {
        "would\n"
        "# end the same way.\n"
        "again=0\n"
-       "case \"$code\" in 71 | 75) again=1 ;; esac\n"
+       "case \"$code\" in " +
+       again_codes() +
+       ") again=1 ;; esac\n"
        "[ \"$code\" -lt 128 ] || again=1\n"
        "if [ \"$again\" -eq 1 ] && [ \"$attempt\" -lt \"$max_attempts\" ]; then\n"
        "  echo \"ltrain: exit code $code, attempt $attempt of $max_attempts: requeueing job $SLURM_JOB_ID\"\n"
@@ -335,6 +348,7 @@ void add_slurm(CLI::App& app) {
   command->callback([o, output, cluster, command] {
     take_extras(*command, o->overrides);
     Recipe given = load_with_notes(o->recipe, o->overrides);
+    refuse_restarts(given, "ranks that srun starts");
     if (given.device == DeviceChoice::automatic && o->gpus_per_node > 0) given.device = DeviceChoice::cuda;
     take_cluster(o->profile, *cluster, given);
     if (!o->profile.empty()) fit_device(given, o->profile);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,9 +41,23 @@ ChildEnd not_started(int error) {
           fmt::format("could not be started: {}", std::strerror(error))};
 }
 
+/// An anonymous file with this text, at its begin: unlike a pipe it needs nobody who feeds it. Invalid, with
+/// errno, if there is no memory.
+Fd text_as_file(const std::string& text) {
+  Fd fd(::memfd_create("ltrain-input", MFD_CLOEXEC));
+  for (size_t at = 0; fd.valid() && at < text.size();) {
+    const ssize_t n = ::write(fd.get(), text.data() + at, text.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return Fd();
+    at += static_cast<size_t>(n);
+  }
+  if (fd.valid()) ::lseek(fd.get(), 0, SEEK_SET);
+  return fd;
+}
+
 }  // namespace
 
-ChildEnd run_child(const std::vector<std::string>& command, double seconds) {
+ChildEnd run_child(const std::vector<std::string>& command, double seconds, const std::string& input) {
   const Clock::time_point end =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   std::vector<std::string> words = command;
@@ -54,10 +69,15 @@ ChildEnd run_child(const std::vector<std::string>& command, double seconds) {
   if (::pipe2(ends, O_CLOEXEC) != 0) return not_started(errno);
   const Fd from(ends[0]);
   Fd to(ends[1]);
+  const Fd given = input.empty() ? Fd() : text_as_file(input);
+  if (!input.empty() && !given.valid()) return not_started(errno);
   posix_spawn_file_actions_t files;
   posix_spawnattr_t how;
   ::posix_spawn_file_actions_init(&files);
-  ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  if (given.valid())
+    ::posix_spawn_file_actions_adddup2(&files, given.get(), 0);
+  else
+    ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&files, to.get(), 1);
   ::posix_spawn_file_actions_adddup2(&files, to.get(), 2);
   ::posix_spawnattr_init(&how);

@@ -16,6 +16,7 @@ struct ChildEnd {
 
 /// Runs command[0] with its arguments, in this process's environment and its own process group, which is
 /// killed after `seconds`. A child that survives even that, such as one waiting for a driver, is left behind.
-ChildEnd run_child(const std::vector<std::string>& command, double seconds);
+/// `input`: its standard input.
+ChildEnd run_child(const std::vector<std::string>& command, double seconds, const std::string& input = "");
 
 }  // namespace ltrain

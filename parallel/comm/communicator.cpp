@@ -3,6 +3,7 @@
 #include "base/fault_point.h"
 #include "base/progress.h"
 #include "kernels/tensor/timeline.h"
+#include "parallel/comm/flight_ring.h"
 
 namespace ltrain {
 
@@ -37,13 +38,13 @@ std::string mismatch_text(const std::string& group, int rank_a, const Collective
 void FlightRecord::enter(const CollectiveInfo& info) {
   std::lock_guard lock(mutex_);
   last_ = info;
-  ++entered_;
+  flight_ring().enter(this, ++entered_, info);
 }
 
 void FlightRecord::complete() {
   note_progress();
   std::lock_guard lock(mutex_);
-  ++completed_;
+  flight_ring().complete(this, ++completed_);
 }
 
 FlightRecord::View FlightRecord::view() const {

@@ -53,7 +53,8 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
     ::dup2(err_write.get(), 2);
     for (const auto& [k, fd] : handed) ::fcntl(fd, F_SETFD, 0);
     for (int s : {SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
-    ::signal(SIGINT, SIG_IGN);  // the launcher gets the terminal's SIGINT and passes it on
+    ::signal(SIGUSR2, SIG_IGN);  // until the rank has its handler
+    ::signal(SIGINT, SIG_IGN);   // the launcher gets the terminal's SIGINT and passes it on
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -118,6 +118,11 @@ class Coordinator::Server {
     std::lock_guard lock(mutex_);
     return job_.host(rank);
   }
+  std::optional<std::string> value(const std::string& key) const {
+    std::lock_guard lock(mutex_);
+    const auto at = values_.find(key);
+    return at == values_.end() ? std::nullopt : std::optional(at->second);
+  }
   bool joined(int rank) const {
     std::lock_guard lock(mutex_);
     return job_.rank(rank).joined;
@@ -542,5 +547,6 @@ ExitCode Coordinator::goodbye_code() const { return server_->goodbye_code(); }
 bool Coordinator::said_goodbye(int rank) const { return server_->said_goodbye(rank); }
 bool Coordinator::joined(int rank) const { return server_->joined(rank); }
 std::string Coordinator::host_of(int rank) const { return server_->host_of(rank); }
+std::optional<std::string> Coordinator::value(const std::string& key) const { return server_->value(key); }
 
 }  // namespace ltrain

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,8 @@ class Coordinator {
   bool joined(int rank) const;
   bool said_goodbye(int rank) const;
   std::string host_of(int rank) const;
+  /// Value that a rank has set in the key-value store; none yet: nullopt.
+  std::optional<std::string> value(const std::string& key) const;
 
  private:
   class Server;

@@ -5,12 +5,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "base/exit_codes.h"
 #include "base/fault_point.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -23,6 +25,7 @@
 #include "parallel/shm/communicator_shm.h"
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
+#include "runtime/launch/flight_dump.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/hostlist.h"
 #include "runtime/launch/slurm_node.h"
@@ -140,23 +143,59 @@ class Job::Impl {
     const StopRequest signal = signalled_stop();
     bool tell = false;
     RankStatus s;
+    if (take_flight_request()) keep_flight("SIGUSR2");
     {
       std::lock_guard lock(mutex_);
       if (gloo_) note_progress_of(*gloo_);
       s.section = section_, s.step = step_, s.waits_for = waits_for_;
       s.idle_seconds = count_idle();
       s.idle_limit = options_.hang_seconds;
-      std::erase_if(groups_, [](const auto& g) { return g.second.expired(); });
-      for (const auto& [label, weak] : groups_)
-        if (const auto flight = weak.lock()) {
+      std::erase_if(groups_, [](const KnownGroup& g) { return g.flight.expired(); });
+      for (const KnownGroup& g : groups_)
+        if (const auto flight = g.flight.lock()) {
           const FlightRecord::View v = flight->view();
-          s.groups.push_back({label, v.last, v.entered, v.completed});
+          s.groups.push_back({g.label, v.last, v.entered, v.completed});
         }
       tell = signal && !signal_told_ && connected_;
       signal_told_ = signal_told_ || tell;
     }
     if (tell) client_->send_signal(signal.reason);
     return s;
+  }
+
+  void keep_flight_in(const std::string& folder) {
+    std::lock_guard lock(mutex_);
+    flight_folder_ = folder;
+  }
+
+  /// Writes the flight recorder's file of this rank. A disk without room must not hide the failure that it is
+  /// about.
+  void keep_flight(const std::string& reason) {
+    FlightSource source{info_.rank, info_.world_size, info_.host, reason, {}, -1, {}};
+    std::vector<std::shared_ptr<const FlightRecord>> records;  // alive until the file is written
+    std::string folder;
+    {
+      std::lock_guard lock(mutex_);
+      folder = flight_folder_, source.section = section_, source.step = step_;
+      for (const KnownGroup& g : groups_)
+        if (auto flight = g.flight.lock()) {
+          source.groups.push_back({g.label, g.members, flight.get()});
+          records.push_back(std::move(flight));
+        }
+    }
+    if (folder.empty()) return;
+    try {
+      write_flight(folder, source, flight_ring());
+    } catch (const std::exception& e) {
+      log_lines(LogLevel::warning, fmt::format("warning: no record of the last calls: {}", e.what()));
+    }
+  }
+
+  /// Keeps the record of an end that somebody will ask about: a lost rank, or a defect. Only the first call
+  /// counts: later ones come when groups are gone.
+  void keep_flight_of_end(ExitCode code, const std::string& reason) {
+    if (code != ExitCode::rank_lost && code != ExitCode::internal) return;
+    if (!end_kept_.exchange(true)) keep_flight(reason);
   }
 
   /// Seconds without progress, by a clock that stops while this process is stopped. Call with the lock held.
@@ -187,6 +226,7 @@ class Job::Impl {
   /// Called on the control thread when the run ends. Gives the main thread a moment to exit by its own error,
   /// then exits.
   void ended_elsewhere(ExitCode code, int culprit, const std::string& reason) {
+    keep_flight_of_end(code, reason);
     if (coordinator_) {
       wait_for_verdict();
       print_verdict();
@@ -310,7 +350,7 @@ class Job::Impl {
     if (!transport.empty() && transports_.find(transport) == std::string::npos)
       transports_ += (transports_.empty() ? "" : " and ") + transport;
     std::lock_guard lock(mutex_);
-    groups_.emplace_back(fmt::format("{}[{}]", name, format_ranges(ranks)), group.flight());
+    groups_.push_back({fmt::format("{}[{}]", name, format_ranges(ranks)), ranks, group.flight()});
   }
 
   Transport transport_of(const std::string& name, const std::vector<int>& ranks) const {
@@ -346,6 +386,10 @@ class Job::Impl {
     if (tell) client_->send_status_now();
   }
 
+  void tell(const std::string& fact, int64_t value) {
+    if (client_) client_->set(fact, std::to_string(value));
+  }
+
   StopRequest stop_requested() const {
     const StopRequest signal = signalled_stop();
     if (signal.kind == StopRequest::Kind::stop_now) return signal;
@@ -357,6 +401,7 @@ class Job::Impl {
   /// printed verdict has the text of the exception.
   ExitCode fail(const std::exception& e, bool& said) {
     if (!client_) return exit_code_of(e);
+    keep_flight_of_end(exit_code_of(e), as_error(e).what());
     if (!std::exchange(told_, true)) client_->send_error(exit_code_of(e), as_error(e).what());
     if (coordinator_) {
       wait_for_verdict();
@@ -376,6 +421,7 @@ class Job::Impl {
   }
 
   void abandon(const std::exception& e) {
+    keep_flight_of_end(exit_code_of(e), as_error(e).what());
     if (!nccl_) return;
     if (client_ && !std::exchange(told_, true)) client_->send_error(exit_code_of(e), as_error(e).what());
     abort_nccl_world(*nccl_, fmt::format("rank {} fails: {}", info_.rank, e.what()));
@@ -420,7 +466,14 @@ class Job::Impl {
   uint64_t progress_seen_ = 0;
   double idle_seconds_ = 0;
   SteadyTime idle_counted_ = steady_now();
-  std::vector<std::pair<std::string, std::weak_ptr<const FlightRecord>>> groups_;
+  struct KnownGroup {
+    std::string label;  // "data[0-3]"
+    std::vector<int> members;
+    std::weak_ptr<const FlightRecord> flight;
+  };
+  std::vector<KnownGroup> groups_;
+  std::string flight_folder_;  // empty: no file is written
+  std::atomic<bool> end_kept_{false};
   StopRequest stop_;
   bool told_ = false;  // the coordinator knows why this rank failed
   bool connected_ = false, signal_told_ = false, leaving_ = false, verdict_printed_ = false,
@@ -465,6 +518,8 @@ Transport Job::transport_of(const std::string& name, const std::vector<int>& ran
   return impl_->transport_of(name, ranks);
 }
 void Job::section(const std::string& name, int64_t step) { impl_->section(name, step); }
+void Job::keep_flight_in(const std::string& folder) { impl_->keep_flight_in(folder); }
+void Job::tell(const std::string& fact, int64_t value) { impl_->tell(fact, value); }
 StopRequest Job::stop_requested() const { return impl_->stop_requested(); }
 void Job::abandon(const std::exception& e) { impl_->abandon(e); }
 void Job::fail(const std::exception& e) {

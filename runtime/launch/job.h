@@ -67,13 +67,21 @@ class Job {
   /// wait for other ranks. The job hangs if all ranks make no progress for that time, waiting or not.
   void section(const std::string& name, int64_t step = -1);
 
+  /// Sets the folder for the flight recorder's file of this rank, which is written when the job loses a rank,
+  /// when this rank fails by a defect, and at SIGUSR2. The folder must belong to this job.
+  void keep_flight_in(const std::string& folder);
+
+  /// Tells the launcher a number: kFirstStep, kEndStep or kSavedStep (runtime/launch/restarts.h). Call it on
+  /// one rank. Does nothing without a coordinator.
+  void tell(const std::string& fact, int64_t value);
+
   /// Stop request from a signal or the launcher. Query it at every step and in long loops. Ranks see a
   /// request at different times, so agree on it with a max all-reduce before acting.
   StopRequest stop_requested() const;
 
   /// Called when this rank fails while its GPU work waits for other ranks, because destructors would wait for
-  /// that work. Tells the coordinator and aborts the work. fail() must follow. Does nothing without groups of
-  /// GPUs.
+  /// that work. Keeps the flight recorder's file while the groups are there. With groups of GPUs it tells the
+  /// coordinator and aborts the work. fail() must follow.
   void abandon(const std::exception& e);
   /// Reports the failure of this rank to the coordinator, which ends the others. Then, after at most 2 s,
   /// rethrows the exception, with the exit code of the run's cause if that differs: a rank that lost its

@@ -14,6 +14,7 @@ namespace {
 std::atomic<int> first_signal{0};
 std::atomic<int> interrupts{0};
 std::atomic<int64_t> interrupted_ms{0};
+std::atomic<bool> flight_asked{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 void on_signal(int signal) {
@@ -32,6 +33,8 @@ void on_signal(int signal) {
     ::alarm(2);  // for a loop that does not check for requests
   }
 }
+
+void on_flight_signal(int) { flight_asked = true; }
 
 bool is_ignored(int signal) {
   struct sigaction now {};
@@ -54,6 +57,9 @@ void install_stop_signals(bool ignore_interrupt) {
     if (!is_ignored(s)) ::sigaction(s, &action, nullptr);
   }
   if (ignore_interrupt) ::signal(SIGINT, SIG_IGN);
+  action.sa_handler = on_flight_signal;  // a launcher starts its ranks with SIGUSR2 ignored until here
+  ::sigaction(SIGUSR2, &action, nullptr);
+  ::sigaddset(&unblocked, SIGUSR2);
   action.sa_handler = on_alarm;
   ::sigaction(SIGALRM, &action, nullptr);
   action.sa_handler = SIG_IGN;
@@ -61,6 +67,8 @@ void install_stop_signals(bool ignore_interrupt) {
   // The parent of this rank (srun, mpirun, torchrun) may have blocked them.
   ::pthread_sigmask(SIG_UNBLOCK, &unblocked, nullptr);
 }
+
+bool take_flight_request() { return flight_asked.exchange(false); }
 
 StopRequest signalled_stop() {
   const int signal = first_signal.load();

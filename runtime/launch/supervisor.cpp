@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <set>
 
+#include "base/exit_codes.h"
 #include "base/limits.h"
 #include "base/printable.h"
 #include "base/secret.h"
@@ -26,6 +28,7 @@
 #include "runtime/launch/child_process.h"
 #include "runtime/launch/coordinator.h"
 #include "runtime/launch/environment.h"
+#include "runtime/launch/flight_dump.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/hostlist.h"
 #include "runtime/launch/output.h"
@@ -75,12 +78,16 @@ struct Child {
 
 class Supervisor {
  public:
-  explicit Supervisor(const SuperviseOptions& options)
-      : o_(checked(options)), bounds_(liveness_bounds()), output_(1), error_(2) {}
+  /// `signals`: set; reset at the end unless `keeps_signals`, for a launcher that may start another attempt.
+  Supervisor(const SuperviseOptions& options, std::optional<CaughtSignals>& signals, bool keeps_signals)
+      : o_(checked(options)),
+        bounds_(liveness_bounds()),
+        output_(1),
+        error_(2),
+        signals_(signals),
+        keeps_signals_(keeps_signals) {}
 
-  int run() {
-    signals_.emplace(std::vector<int>{SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD});
-    ::signal(SIGPIPE, SIG_IGN);
+  AttemptEnd run() {
     o_.join_seconds = join_seconds(process_variables(), o_.join_seconds);
     if (o_.token.empty()) {
       if (o_.nodes > 1) fail(ExitCode::usage, "several nodes need a token that all launchers know");
@@ -104,9 +111,19 @@ class Supervisor {
     start_ranks(coordinator);
     while (alive_ > 0) turn();
     for (int i = 0; i < o_.ranks; ++i) drain(i);
-    const int code = conclude();
+    AttemptEnd end;
+    end.code = static_cast<ExitCode>(conclude());
+    end.asked_to_stop = stop_asked_ || killed_by_user_ || ended_by_ != 0;
+    if (coordinator_) {
+      const Verdict v = coordinator_->verdict();
+      end.how = v.how;
+      if (!v.lines.empty()) end.line = v.lines[0].substr(0, v.lines[0].find('\n'));
+      end.first_step = fact(kFirstStep, -1), end.end_step = fact(kEndStep, 0);
+      end.saved_step = fact(kSavedStep, -1), end.saved = end.saved_step >= 0;
+      end.lines = fmt::format("{}", fmt::join(v.lines, "\n"));
+    }
     for (OutputRelay* r : {&output_, &error_}) r->drain(kStalledOutputSeconds * time_scale());
-    return code;
+    return end;
   }
 
  private:
@@ -287,6 +304,12 @@ class Supervisor {
 
   void read_signals() {
     for (const int s : signals_->take()) {
+      if (s == SIGUSR2) {
+        kill_all(SIGUSR2);
+        if (!o_.flight_dir.empty())
+          print_line("ltrain: SIGUSR2: each rank writes its last calls to " + o_.flight_dir);
+        continue;
+      }
       if (s == SIGCHLD) continue;  // reap() checks all children in every iteration
       if (!o_.saves) {
         ended_by_ = s;
@@ -379,8 +402,16 @@ class Supervisor {
 
   // ---- the end ----
 
+  /// Number that rank 0 has told (Job::tell).
+  int64_t fact(const char* name, int64_t otherwise) const {
+    const std::string text = coordinator_->value(name).value_or("");
+    int64_t value = otherwise;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  }
+
   int conclude() {
-    signals_.reset();  // from here on a signal ends the launcher, because no rank is left
+    if (!keeps_signals_) signals_.reset();  // from here on a signal ends the launcher: no rank is left
     if (ended_by_ != 0) return 128 + ended_by_;
     if (killed_by_user_) {
       print_line("ltrain: ended by the user without a save; " +
@@ -411,6 +442,9 @@ class Supervisor {
     }
     const std::vector<std::string> lines = v.lines_after(shown_by_rank_0(v.text));
     for (size_t i = 0; i < lines.size(); ++i) print_line((i == 0 ? "ltrain: run failed: " : "  ") + lines[i]);
+    if (!o_.flight_dir.empty())
+      for (const std::string& line : merge_flights(o_.flight_dir, began_))
+        print_line("  last calls: " + line);
     std::string last = "ltrain: " + exit_code_text(static_cast<int>(v.code));
     const int local = v.rank - o_.node * o_.ranks;
     if (local >= 0 && local < o_.ranks && !children_[static_cast<size_t>(local)].log_path.empty())
@@ -440,7 +474,9 @@ class Supervisor {
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<Child> children_;
   std::set<int> stopped_;
-  std::optional<CaughtSignals> signals_;
+  std::optional<CaughtSignals>& signals_;
+  const bool keeps_signals_;
+  const double began_ = unix_seconds();
   Fd joined_;  // readable when a rank of this node has joined; not used on node 0
   int alive_ = 0, worst_code_ = 0;
   int ended_by_ = 0;  // signal that ended a job without anything to save
@@ -450,8 +486,75 @@ class Supervisor {
   std::optional<int64_t> oom_before_;
 };
 
+/// Waits before a restart. Returns the signal that ends the wait, or 0 after `seconds`.
+int wait_or_signal(CaughtSignals& signals, double seconds) {
+  const SteadyTime end = after(seconds);
+  while (true) {
+    for (const int s : signals.take())
+      if (s != SIGCHLD && s != SIGUSR2) return s;
+    if (steady_now() >= end) return 0;
+    pollfd polled{signals.fd(), POLLIN, 0};
+    ::poll(&polled, 1, poll_timeout(end));
+  }
+}
+
+void say(const std::string& line) {
+  OutputRelay error(2);
+  error.write(printable_lines(line));
+  error.drain(kStalledOutputSeconds * time_scale());
+}
+
+/// Attempts of a job, one after the other. Sets `job` but for its exit code, which it returns.
+int run_attempts(const SuperviseOptions& options, std::optional<CaughtSignals>& signals, JobEnd& job) {
+  SuperviseOptions o = options;
+  RestartPolicy policy(o.restarts);
+  RestartNote note;
+  const SteadyTime began = steady_now();
+  while (true) {
+    const AttemptEnd end = Supervisor(o, signals, policy.any_left()).run();
+    job.reason = end.lines;
+    job.first_step = end.first_step, job.saved_step = end.saved_step, job.end_step = end.end_step;
+    const RestartDecision next = policy.next(end);
+    if (!next.restart) {
+      if (!next.why_not.empty()) say("ltrain: " + next.why_not);
+      if (next.code != end.code) say("ltrain: " + exit_code_text(static_cast<int>(next.code)));
+      return static_cast<int>(next.code);
+    }
+    say(fmt::format("ltrain: restart {} of {} in {:g} s", next.number, o.restarts.most, next.wait_seconds));
+    if (const int s = wait_or_signal(*signals, next.wait_seconds)) {
+      say(fmt::format(
+          "ltrain: {} before the restart: no rank runs, and the newest checkpoint is on the disk; {}",
+          signal_text(s), exit_code_text(static_cast<int>(ExitCode::preempted))));
+      return static_cast<int>(ExitCode::preempted);
+    }
+    // The next attempt goes on where this one ended.
+    if (end.saved && o.go_on_from_newest) {
+      o.go_on_from_newest(o);
+      o.go_on_from_newest = nullptr;
+    }
+    if (note.end_step == 0) note.end_step = end.end_step;
+    job.restarts = note.number = next.number;
+    note.most = o.restarts.most, note.reason = end.line;
+    note.earlier_seconds = seconds_between(began, steady_now());
+    o.attempt = options.attempt + next.number;
+    o.variables = options.variables;
+    o.variables.emplace_back(kRestartVariable, write_restart_note(note));
+  }
+}
+
 }  // namespace
 
-int supervise(const SuperviseOptions& options) { return Supervisor(options).run(); }
+int supervise(const SuperviseOptions& options) {
+  std::optional<CaughtSignals> signals;
+  signals.emplace(std::vector<int>{SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP, SIGCHLD});
+  ::signal(SIGPIPE, SIG_IGN);
+  const SteadyTime began = steady_now();
+  JobEnd job;
+  job.code = run_attempts(options, signals, job);
+  signals.reset();
+  job.seconds = seconds_between(began, steady_now());
+  if (options.on_end) options.on_end(job);
+  return job.code;
+}
 
 }  // namespace ltrain

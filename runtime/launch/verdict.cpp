@@ -14,37 +14,30 @@ std::string signal_text(int signal) {
   return name ? fmt::format("signal {} (SIG{})", signal, name) : fmt::format("signal {}", signal);
 }
 
-std::string exit_code_text(int code) {
-  switch (static_cast<ExitCode>(code)) {
-    case ExitCode::done:
-      return "exit code 0 (done)";
-    case ExitCode::usage:
-      return "exit code 64 (recipe, command line or a limit of the shell: change it, a restart does not "
-             "help)";
-    case ExitCode::data:
-      return "exit code 65 (data: fix it, a restart does not help)";
-    case ExitCode::internal:
-      return "exit code 70 (internal error)";
-    case ExitCode::rank_lost:
-      return "exit code 71 (a rank died or hung: start again)";
-    case ExitCode::storage:
-      return "exit code 73 (a checkpoint could not be written or read)";
-    case ExitCode::preempted:
-      return "exit code 75 (stopped by request: start again)";
-    case ExitCode::no_progress:
-      return "exit code 76 (no progress: do not start again)";
-    case ExitCode::does_not_fit:
-      return "exit code 78 (needs more memory than there is: do not start again)";
-  }
-  return fmt::format("exit code {}", code);
-}
-
 namespace {
 
 /// Connection errors are consequences. The first other failure is the cause.
 int weight(const Failure& f) {
   if (f.kind == Failure::Kind::error && f.code == ExitCode::rank_lost) return 1;
   return 0;
+}
+
+/// Verdict::how of the cause. Numbers that differ from run to run (seconds, ports, last lines) are left out.
+std::string how_it_ended(const Failure& f) {
+  switch (f.kind) {
+    case Failure::Kind::error:
+      return f.code == ExitCode::rank_lost ? "a rank lost its peers"
+                                           : "a rank failed: " + f.text.substr(0, f.text.find('\n'));
+    case Failure::Kind::dead:
+      return "a rank " + f.text.substr(0, f.text.find_first_of(":;\n"));
+    case Failure::Kind::silent:
+      return "a rank sent no heartbeat";
+    case Failure::Kind::overrun:
+      return "a rank hangs";
+    case Failure::Kind::missing:
+      return "a rank did not join";
+  }
+  return "";
 }
 
 std::string hosts(const std::vector<int>& list, const std::function<std::string(int)>& host) {
@@ -73,6 +66,7 @@ Verdict make_verdict(const std::vector<Failure>& failures, const std::function<s
   v.failed = true;
   v.code = root->code;
   v.rank = root->rank;
+  v.how = how_it_ended(*root);
   const std::string at = ", " + where(root->rank);
   if (root->kind == Failure::Kind::missing)
     v.lines.push_back("rendezvous failed: " + root->text);

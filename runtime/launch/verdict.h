@@ -24,6 +24,9 @@ struct Verdict {
   int rank = -1;                   ///< first rank that failed
   std::vector<std::string> lines;  ///< for the user; the first names rank, host, error and location
   std::string text;                ///< text of the error, with which the first line ends
+  /// How the run ended, without rank, host and times: equal for two runs that end the same way. "a rank was
+  /// killed by signal 9 (SIGKILL)".
+  std::string how;
 
   /// The same lines for a user who has read `text` before: the first line refers to it.
   std::vector<std::string> lines_after(bool text_was_shown) const;
@@ -34,7 +37,6 @@ struct Verdict {
 Verdict make_verdict(const std::vector<Failure>& failures, const std::function<std::string(int)>& host,
                      const std::function<std::string(int)>& where);
 
-std::string signal_text(int signal);   ///< "signal 9 (SIGKILL)"
-std::string exit_code_text(int code);  ///< "exit code 71 (a rank died or hung; restartable)"
+std::string signal_text(int signal);  ///< "signal 9 (SIGKILL)"
 
 }  // namespace ltrain

@@ -231,12 +231,20 @@ struct LaunchSettings {
   int64_t ranks_on_host = 1;
   int64_t threads_per_rank = 0;  ///< 0: auto
   double distributed_timeout_minutes = 10.0;
+  int64_t max_restarts = 0;  ///< restarts of all ranks in one `ltrain run`
+  double restart_wait_seconds = 5, restart_wait_cap_seconds = 300;
   std::optional<std::string> interface;
 };
 
 struct LogSettings {
   LogFormat format = LogFormat::text;
   bool tensorboard = false;
+};
+
+struct TelemetrySettings {
+  std::optional<std::string> prometheus;  ///< file that is rewritten at each log line
+  std::optional<std::string> on_end;      ///< shell command that gets the end of the job as JSON
+  double on_end_seconds = 30;             ///< longest time of on_end
 };
 
 struct ProfileSettings {
@@ -278,6 +286,7 @@ struct Recipe {
   std::optional<std::string> cluster;  ///< path of a cluster file; null: none
   LaunchSettings launch;
   LogSettings log;
+  TelemetrySettings telemetry;
   ProfileSettings profile;
   DebugSettings debug;
 

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "runtime/telemetry/append_file.h"
+#include "runtime/telemetry/prometheus.h"
 #include "runtime/telemetry/tensorboard.h"
 
 namespace ltrain {
@@ -40,6 +41,8 @@ int64_t line_step(const std::string& line) {
 struct MetricsWriter::State {
   std::unique_ptr<AppendFile> file;
   std::unique_ptr<TensorBoardWriter> tensorboard;
+  std::unique_ptr<PrometheusFile> prometheus;
+  int64_t first_step = 0, lost_steps = 0;
 
   std::vector<AppendFile*> files() {
     std::vector<AppendFile*> all{file.get()};
@@ -53,12 +56,15 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
   const std::string path = run_dir + "/metrics.jsonl";
   std::string kept;
   bool dropped = false;
+  int64_t furthest = last_step;
   if (std::ifstream old(path); old)
     for (std::string line; std::getline(old, line);) {
       // An incomplete last line is from a run that died. It is removed, because the next line would be joined
       // to it.
       if (old.eof() || line_step(line) > last_step) dropped = true;
-      if (line_step(line) <= last_step) kept += line + "\n";
+      const int64_t step = line_step(line);
+      if (step <= last_step) kept += line + "\n";
+      if (step != std::numeric_limits<int64_t>::max()) furthest = std::max(furthest, step);
     }
   if (dropped) {
     std::ofstream out(path + ".tmp");
@@ -69,13 +75,28 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
     if (!out || error)
       fail(ExitCode::storage, "{}: cannot be rewritten without the steps after {}", path, last_step);
   }
+  state_->first_step = last_step, state_->lost_steps = furthest - last_step;
   state_->file = std::make_unique<AppendFile>(path, false);
   if (tensorboard) state_->tensorboard = std::make_unique<TensorBoardWriter>(run_dir, last_step + 1);
 }
 
 MetricsWriter::~MetricsWriter() = default;
 
+void MetricsWriter::also(std::unique_ptr<PrometheusFile> file) { state_->prometheus = std::move(file); }
+
+int64_t MetricsWriter::lost_steps() const { return state_->lost_steps; }
+
+void MetricsWriter::restart(int number, int most, const std::string& reason) {
+  const json j{{"step", state_->first_step},
+               {"restart", number},
+               {"max_restarts", most},
+               {"lost_steps", state_->lost_steps},
+               {"reason", reason}};
+  state_->file->append(j.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
 void MetricsWriter::step(const StepMetrics& m) {
+  if (state_->prometheus) state_->prometheus->step(m);
   json j{{"step", m.step},
          {"lm_loss", number(m.lm_loss)},
          {"grad_norm", number(m.grad_norm)},
@@ -121,6 +142,7 @@ void MetricsWriter::step(const StepMetrics& m) {
 }
 
 void MetricsWriter::eval(int64_t step, const std::string& name, double loss, double bits_per_byte) {
+  if (state_->prometheus) state_->prometheus->eval(name, loss);
   json j{{"step", step}};
   if (!name.empty()) j["eval_set"] = name;
   const auto put = [&](const char* key, double value) {
@@ -138,11 +160,14 @@ std::vector<std::string> MetricsWriter::notes() {
   std::vector<std::string> all;
   for (AppendFile* f : state_->files())
     for (std::string& note : f->notes()) all.push_back(std::move(note));
+  if (state_->prometheus)
+    for (std::string& note : state_->prometheus->notes()) all.push_back(std::move(note));
   return all;
 }
 
 std::vector<std::string> MetricsWriter::finish() {
   for (AppendFile* f : state_->files()) f->finish();
+  if (state_->prometheus) state_->prometheus->finish();
   return notes();
 }
 

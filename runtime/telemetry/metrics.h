@@ -41,14 +41,22 @@ struct StepMetrics {
   double rows_beyond_budget = 0, slices_beyond_budget = 0;
 };
 
-/// Writes runs/<name>/metrics.jsonl and, if requested, TensorBoard events.
+class PrometheusFile;
+
+/// Writes runs/<name>/metrics.jsonl and, if requested, TensorBoard events and a Prometheus file.
 class MetricsWriter {
  public:
   /// Appends to existing files. Lines of steps after `last_step`, from an attempt that got further than its
-  /// checkpoint, are removed.
+  /// checkpoint, are removed; lost_steps() counts these steps.
   MetricsWriter(const std::string& run_dir, bool tensorboard, int64_t last_step);
   ~MetricsWriter();
+  int64_t lost_steps() const;
+  /// Passes later steps and evaluations on to a Prometheus file.
+  void also(std::unique_ptr<PrometheusFile> file);
   void step(const StepMetrics& m);
+  /// Writes that the launcher has started the ranks again: restart `number` of at most `most`, after
+  /// `reason`.
+  void restart(int number, int most, const std::string& reason);
   /// Writes an evaluation of the held-out set `name`; "" if the recipe names no sets. `bits_per_byte` 0:
   /// unknown.
   void eval(int64_t step, const std::string& name, double loss, double bits_per_byte);

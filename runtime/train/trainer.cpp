@@ -29,6 +29,8 @@
 #include "runtime/program/take_device.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/telemetry/prometheus.h"
+#include "runtime/train/end_text.h"
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/model_flops.h"
@@ -76,6 +78,7 @@ class Trainer {
   void set_up() {
     const double begin = steady_seconds();
     job_.section("setup");
+    job_.keep_flight_in(recipe_.output_dir + "/flight");
     agree_on_job();
     const Plan totals = plan_step();
     make_program();
@@ -152,8 +155,12 @@ class Trainer {
     const TrainingState::Resumed resumed = resume_or_load();
     step_ = saved_step_ = resumed.step;
     end_step_ = end_step(recipe_);
-    if (options_.steps > 0) end_step_ = std::min(end_step_, step_ + options_.steps);
+    if (options_.restart && options_.restart->end_step > 0)
+      end_step_ = std::min(end_step_, options_.restart->end_step);
+    else if (options_.steps > 0)
+      end_step_ = std::min(end_step_, step_ + options_.steps);
     end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end_step_) : 0));
+    if (lead_) job_.tell(kFirstStep, step_), job_.tell(kEndStep, end_step_);
     position_ = resumed.position;
     skips_.restore(resumed.skipped_steps);
     earlier_updates_ = resumed.earlier_updates;
@@ -189,7 +196,11 @@ class Trainer {
   /// and the weights. `begin`: steady_seconds() at the begin of set-up.
   void open_reports(const Plan& totals, const std::vector<std::string>& notes, double begin) {
     metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
+    if (const auto& file = recipe_.telemetry.prometheus)
+      metrics_->also(std::make_unique<PrometheusFile>(PrometheusFile::Options{
+          *file, recipe_.name, recipe_.train.log_interval, options_.restart ? options_.restart->number : 0}));
     progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
+    if (options_.restart) report_restart(*options_.restart);
     for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
     if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
       progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
@@ -219,6 +230,13 @@ class Trainer {
           "memory a rank: arena {:.1f} MiB, total {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
           plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, steady_seconds() - begin, step_ + 1,
           end_step_));
+  }
+
+  void report_restart(const RestartNote& r) {
+    metrics_->restart(r.number, r.most, r.reason);
+    progress_->line(fmt::format("restart {} of {}: goes on from step {}, {} step{} lost; {}", r.number,
+                                r.most, step_, metrics_->lost_steps(),
+                                metrics_->lost_steps() == 1 ? " is" : "s are", r.reason));
   }
 
   /// Loads the last checkpoint of this run, or else the state of another run that checkpoint.load names.
@@ -314,7 +332,7 @@ class Trainer {
   bool train_step() {
     job_.section("step", step_ + 1);
     LT_FAULT_POINT("train.step");
-    say(state_->poll());
+    poll_saves();
     step_profile_->begin(step_ + 1);
     const double begin = steady_seconds(), data_before = loader_->wait_seconds();
     const Stream::Waits waited_before = compute_->waited();
@@ -376,7 +394,8 @@ class Trainer {
   /// Rank 0's clock decides for all ranks.
   bool out_of_time() const {
     return lead_ && recipe_.train.exit_duration_in_mins &&
-           steady_seconds() - started_ > *recipe_.train.exit_duration_in_mins * 60;
+           steady_seconds() - started_ + (options_.restart ? options_.restart->earlier_seconds : 0) >
+               *recipe_.train.exit_duration_in_mins * 60;
   }
 
   /// Fault injection: makes the loss and gradients of this step NaN.
@@ -484,7 +503,14 @@ class Trainer {
     job_.section("save", step_);
     state_->save(step_, position_);
     saved_step_ = step_;
-    say(state_->poll());
+    poll_saves();
+  }
+
+  /// Reports saves that have ended, to the user and to the launcher; `all`: waits for the one in flight.
+  void poll_saves(bool all = false) {
+    const int64_t before = state_->last_committed();
+    say(all ? state_->finish() : state_->poll());
+    if (lead_ && state_->last_committed() != before) job_.tell(kSavedStep, state_->last_committed());
   }
 
   void say(const std::vector<std::string>& lines) {
@@ -506,7 +532,7 @@ class Trainer {
 
   void finish(ExitCode code) {
     job_.section("finish", step_);
-    say(state_->finish());
+    poll_saves(true);
     synchronize();
     report_usage();
     if (!lead_) return;
@@ -515,25 +541,8 @@ class Trainer {
     const std::string reason = stop            ? stop.reason
                                : out_of_time() ? "train.exit_duration_in_mins"
                                                : "by another rank";
-    progress_->line(
-        code == ExitCode::preempted && !saves_at_all(recipe_)
-            ? fmt::format("stopped at step {} as asked ({}); nothing was saved: checkpoint.save_interval is "
-                          "0 and checkpoint.save_at_end is false",
-                          step_, reason)
-        : code == ExitCode::preempted
-            ? fmt::format("stopped at step {} as asked ({}); start again to go on", step_, reason)
-        : step_ == first_step_
-            ? fmt::format("nothing left to do: step {} of {} is done; {} goes on from here", step_,
-                          recipe_.train.train_steps,
-                          recipe_.train.stop_step ? "a larger train.stop_step, or none,"
-                                                  : "a larger train.train_steps")
-        : step_ < recipe_.train.train_steps
-            ? fmt::format(
-                  "ended after step {} of {} as {} says, {} steps in {}; start again without it to go on",
-                  step_, recipe_.train.train_steps, options_.steps > 0 ? "--steps" : "train.stop_step",
-                  step_ - first_step_, format_duration(steady_seconds() - started_))
-            : fmt::format("done: {} steps in {}", step_ - first_step_,
-                          format_duration(steady_seconds() - started_)));
+    progress_->line(end_text(
+        recipe_, {code, step_, first_step_, options_.steps > 0, reason, steady_seconds() - started_}));
   }
 
   const Recipe& recipe_;

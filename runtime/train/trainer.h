@@ -1,6 +1,9 @@
 // Training loop of one rank: setup from the plan, steps, evaluations, checkpoints, shutdown.
 #pragma once
+#include <optional>
+
 #include "runtime/launch/job.h"
+#include "runtime/launch/restarts.h"
 #include "runtime/plan/plan.h"
 #include "runtime/recipe/recipe.h"
 
@@ -9,6 +12,7 @@ namespace ltrain {
 struct TrainerOptions {
   bool force = false;  ///< start even if the plan exceeds the host's memory
   int64_t steps = 0;   ///< stop after this many steps; 0: as in the recipe. The value of rank 0 counts.
+  std::optional<RestartNote> restart;  ///< set where the launcher has started the ranks again
 };
 
 /// Trains a resolved recipe. Returns done, or preempted after a stop request was answered with a checkpoint.

@@ -1,5 +1,6 @@
 """Every key of a recipe does what `ltrain recipe keys` says that it changes, or is refused: each row of keys.txt is run
 without and with the key's value, and what the two runs computed, planned, printed and wrote is compared."""
+import json
 import os
 import pathlib
 import re
@@ -62,6 +63,8 @@ BY_HAND = {
     "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template",
     "data.train_on", "lora.adapter", "preference.loss", "preference.beta", "preference.label_smoothing",
     "preference.gamma", "preference.sft_weight",
+    "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
+    "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
 }
 
 
@@ -307,6 +310,33 @@ def test_preference(program):
 def test_ranks_per_node(program):
     one, two = (program.json("plan", "tiny.yaml", "parallel.data=2", f"launch.ranks_per_node={n}") for n in (1, 2))
     assert one != two
+
+
+def test_restarts(program):
+    """Ranks are started again as often as max_restarts says, after waits that the other two keys say."""
+    def waits(*settings):
+        job = subprocess.run([BINARY, "run", "tiny.yaml", "parallel.data=2", "checkpoint.resume=never", *settings],
+                             cwd=program.folder, env=dict(os.environ, LTRAIN_FAULT="train.step:1:2:kill"),
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120)
+        assert job.returncode in (71, 76), job.stdout
+        return re.findall(r"restart \d of \d in (\S+) s", job.stdout)
+
+    assert waits() == []
+    assert waits("launch.max_restarts=1", "launch.restart_wait_seconds=0.1") == ["0.1"]
+    assert waits("launch.max_restarts=3", "launch.restart_wait_seconds=0.1") == ["0.1", "0.2"]
+    assert waits("launch.max_restarts=3", "launch.restart_wait_seconds=0.1",
+                 "launch.restart_wait_cap_seconds=0.15") == ["0.1", "0.15"]
+
+
+def test_telemetry(program):
+    """The file is written, the command gets the end, and is killed after its time."""
+    program.ok("run", "tiny.yaml", "telemetry.prometheus=tiny.prom", "telemetry.on_end=cat > end.json", "output_dir=told")
+    assert "ltrain_iteration{" in (program.folder / "tiny.prom").read_text()
+    assert json.loads((program.folder / "end.json").read_text())["exit_code"] == 0
+    begin = time.monotonic()
+    late = program.run("run", "tiny.yaml", "telemetry.on_end=sleep 300", "telemetry.on_end_seconds=0.2", "output_dir=late")
+    assert late.returncode == 0 and "did not end in 0.2 s" in late.stderr
+    assert time.monotonic() - begin < 60
 
 
 def test_timeout(program):

@@ -551,6 +551,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);
   profile_rules(recipe, broken);
+  launch_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));
   rules.ineffective(notes);
   moe_notes(recipe, notes);

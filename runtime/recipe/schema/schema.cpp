@@ -472,6 +472,23 @@ void add_job_keys(std::vector<Key>& t) {
   t.push_back(number("launch.distributed_timeout_minutes", LT_MEMBER(launch.distributed_timeout_minutes),
                      "Minutes after which a collective counts as a failure.")
                   .above(0));
+  const auto restarts = [](const Recipe& r) { return r.launch.max_restarts > 0; };
+  t.push_back(integer("launch.max_restarts", LT_MEMBER(launch.max_restarts),
+                      "Times that `ltrain run` on one machine starts all ranks again after one died or hung, "
+                      "from the newest checkpoint. Launchers of several machines restart by themselves.")
+                  .changes(Effect::nothing)
+                  .between(0, 1e6));
+  t.push_back(number("launch.restart_wait_seconds", LT_MEMBER(launch.restart_wait_seconds),
+                     "Wait before the first restart. It doubles with each restart in a row that saved no "
+                     "checkpoint.")
+                  .changes(Effect::nothing)
+                  .when("launch.max_restarts above 0", true, restarts)
+                  .between(0, 1e6));
+  t.push_back(number("launch.restart_wait_cap_seconds", LT_MEMBER(launch.restart_wait_cap_seconds),
+                     "Longest wait before a restart.")
+                  .changes(Effect::nothing)
+                  .when("launch.max_restarts above 0", true, restarts)
+                  .between(0, 1e6));
   t.push_back(text("launch.interface", LT_MEMBER(launch.interface),
                    "Network interface of the data connections; null: the one with a route to the peers."));
   t.push_back(choice("log.format", LT_MEMBER(log.format), {}, "Lines of the log."));
@@ -500,6 +517,7 @@ std::vector<Key> make_table() {
   add_preference_keys(t);
   add_schedule_keys(t);
   add_job_keys(t);
+  add_telemetry_keys(t);
   add_profile_keys(t);
   set_effects(t);
   return t;

@@ -21,6 +21,7 @@ Key with_precision_schedule(Key key);
 void add_fp8_keys(std::vector<Key>& table);
 void add_precision_keys(std::vector<Key>& table);
 void add_optimizer_keys(std::vector<Key>& table);
+void add_telemetry_keys(std::vector<Key>& table);
 void add_profile_keys(std::vector<Key>& table);
 void add_sparsity_keys(std::vector<Key>& table);
 void add_lora_keys(std::vector<Key>& table);

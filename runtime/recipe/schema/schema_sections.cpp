@@ -40,6 +40,7 @@ constexpr Section kSections[] = {
     {"checkpoint.load", "Initial weights from another run or model."},
     {"launch", "Processes.", Effect::speed},
     {"log", "Log output and progress lines.", Effect::nothing},
+    {"telemetry", "Metrics and messages for other programs.", Effect::nothing},
     {"profile", "Profiling of steps: [profiling.md](profiling.md). Traces of some steps on some ranks.",
      Effect::nothing},
     {"debug", "Settings for tests of ltrain.", Effect::nothing},

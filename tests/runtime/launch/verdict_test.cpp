@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/exit_codes.h"
+
 using namespace ltrain;
 using Catch::Contains;
 using Kind = Failure::Kind;

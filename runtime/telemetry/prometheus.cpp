@@ -1,0 +1,123 @@
+#include "runtime/telemetry/prometheus.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "runtime/files/write_file.h"
+
+namespace ltrain {
+namespace {
+
+/// Value of a label: backslash, quote and line break are escaped; other control characters are left out.
+std::string label_value(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n')
+      out += "\\n";
+    else if (static_cast<unsigned char>(c) >= 32)
+      out += c;
+  }
+  return out;
+}
+
+std::string number_text(double v) {
+  if (std::isnan(v)) return "NaN";
+  if (std::isinf(v)) return v > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", v);
+}
+
+class Page {
+ public:
+  explicit Page(const std::string& run) : run_(label_value(run)) {}
+
+  /// One metric. `samples`: value by the text of further labels, `axis="dp"`.
+  void add(const char* name, const char* type, const char* help,
+           const std::vector<std::pair<std::string, double>>& samples) {
+    if (samples.empty()) return;
+    text_ += fmt::format("# HELP ltrain_{} {}\n# TYPE ltrain_{} {}\n", name, help, name, type);
+    for (const auto& [labels, value] : samples)
+      text_ += fmt::format("ltrain_{}{{run=\"{}\"{}{}}} {}\n", name, run_, labels.empty() ? "" : ",", labels,
+                           number_text(value));
+  }
+  void gauge(const char* name, const char* help, double value) { add(name, "gauge", help, {{"", value}}); }
+  void counter(const char* name, const char* help, double value) {
+    add(name, "counter", help, {{"", value}});
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string run_, text_;
+};
+
+constexpr double kBytesOfGib = 1073741824.0;
+
+}  // namespace
+
+std::string prometheus_text(const StepMetrics& m, const std::string& run, int restarts,
+                            const std::map<std::string, double>& eval_loss, double now) {
+  Page p(run);
+  p.gauge("iteration", "Optimizer steps done.", static_cast<double>(m.step));
+  p.gauge("train_iterations", "Steps of the recipe.", static_cast<double>(m.train_steps));
+  p.gauge("lm_loss_nats", "Mean cross-entropy over the steps of the interval.", m.lm_loss);
+  if (m.mtp_loss) p.gauge("mtp_loss_nats", "Loss of multi-token prediction.", *m.mtp_loss);
+  p.gauge("grad_norm", "2-norm of the gradient before clipping, mean of the interval.", m.grad_norm);
+  p.gauge("learning_rate", "Learning rate of the last step.", m.lr);
+  if (m.loss_scale > 0) p.gauge("loss_scale", "Factor of the loss with fp16.", m.loss_scale);
+  p.gauge("step_time_seconds", "Wall time of a step, mean of the interval.", m.step_time_ms / 1e3);
+  p.gauge("data_time_seconds", "Time of the last step that rank 0 waited for data.", m.data_time_ms / 1e3);
+  std::vector<std::pair<std::string, double>> exposed, losses;
+  for (const auto& [axis, ms] : m.exposed_comm_ms)
+    exposed.emplace_back(fmt::format("axis=\"{}\"", label_value(axis)), ms / 1e3);
+  p.add("exposed_communication_seconds", "gauge",
+        "Time of the last step that rank 0's compute waited for communication.", exposed);
+  p.gauge("tokens_per_second", "Tokens of all ranks by the second.", m.tokens_per_sec);
+  p.gauge("tokens_per_second_per_gpu", "Tokens of a rank by the second.", m.tokens_per_sec_per_gpu);
+  p.gauge("throughput_tflops_per_gpu", "Model TFLOP/s of a rank.", m.tflops_per_gpu);
+  if (std::isfinite(m.mfu)) p.gauge("mfu_ratio", "Model FLOPs over the peak of all ranks, 0 to 1.", m.mfu);
+  p.gauge("memory_peak_bytes", "Highest use of rank 0's arena.", m.mem_peak_gib * kBytesOfGib);
+  p.gauge("memory_plan_bytes", "Planned size of rank 0's arena.", m.mem_plan_gib * kBytesOfGib);
+  p.counter("consumed_tokens_total", "Tokens since the start of training.",
+            static_cast<double>(m.consumed_tokens));
+  p.counter("consumed_samples_total", "Sequences since the start of training.",
+            static_cast<double>(m.consumed_samples));
+  p.counter("skipped_iterations_total", "Steps that made no update, since the start of training.",
+            static_cast<double>(m.skipped_steps));
+  p.gauge("restarts", "Restarts by launch.max_restarts in this run.", restarts);
+  for (const auto& [set, loss] : eval_loss)
+    losses.emplace_back(set.empty() ? "" : fmt::format("set=\"{}\"", label_value(set)), loss);
+  p.add("eval_loss_nats", "gauge", "Held-out loss of the last evaluation.", losses);
+  p.gauge("seconds_left", "Expected time to the last step.", m.seconds_left);
+  p.gauge("last_update_timestamp_seconds", "Unix time of this file.", now);
+  return p.text();
+}
+
+void PrometheusFile::step(const StepMetrics& m) {
+  mean_.add(m);
+  last_ = mean_.mean(m);
+  any_ = true;
+  if (m.step % o_.log_interval != 0 && m.step != m.end_step) return;
+  mean_ = {};
+  write(last_);
+}
+
+void PrometheusFile::finish() {
+  if (any_) write(last_);
+}
+
+void PrometheusFile::write(const StepMetrics& m) {
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  try {
+    replace_file(o_.path, prometheus_text(m, o_.run, o_.restarts, eval_loss_, now));
+    if (std::exchange(failing_, false)) notes_.push_back(o_.path + " is written again");
+  } catch (const std::exception& e) {
+    if (!std::exchange(failing_, true))
+      notes_.push_back(fmt::format(
+          "warning: telemetry.prometheus: {}; training goes on, and the next log line tries again",
+          e.what()));
+  }
+}
+
+}  // namespace ltrain

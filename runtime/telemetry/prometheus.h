@@ -1,0 +1,45 @@
+// Metrics as a Prometheus text file (exposition format 0.0.4), for a collector that reads files.
+#pragma once
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/telemetry/metrics.h"
+
+namespace ltrain {
+
+/// Rank 0's file of telemetry.prometheus. It always has one whole state: it is written beside and renamed.
+class PrometheusFile {
+ public:
+  struct Options {
+    std::string path, run;     ///< `run`: value of the label "run"
+    int64_t log_interval = 1;  ///< steps between two writes
+    int restarts = 0;          ///< restarts of this run so far
+  };
+  explicit PrometheusFile(Options options) : o_(std::move(options)) {}
+
+  /// Adds a step, and writes the file at the end of each interval and of the run.
+  void step(const StepMetrics& m);
+  /// Sets the held-out loss of a set, "" if the recipe names none. The next write has it.
+  void eval(const std::string& set, double loss) { eval_loss_[set] = loss; }
+  /// Writes what is known, at the end of the run.
+  void finish();
+  /// Sentences for the user since the last call: the file cannot be written, or can be again.
+  std::vector<std::string> notes() { return std::exchange(notes_, {}); }
+
+ private:
+  void write(const StepMetrics& m);
+  const Options o_;
+  IntervalMean mean_;
+  StepMetrics last_;
+  bool any_ = false, failing_ = false;
+  std::map<std::string, double> eval_loss_;
+  std::vector<std::string> notes_;
+};
+
+/// Text of the file. `m`: means over the interval; `now`: Unix time in seconds.
+std::string prometheus_text(const StepMetrics& m, const std::string& run, int restarts,
+                            const std::map<std::string, double>& eval_loss, double now);
+
+}  // namespace ltrain

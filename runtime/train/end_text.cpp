@@ -1,0 +1,29 @@
+#include "runtime/train/end_text.h"
+
+#include "runtime/checkpoint/training_state.h"
+#include "runtime/telemetry/metrics.h"
+
+namespace ltrain {
+
+std::string end_text(const Recipe& recipe, const RunEnd& e) {
+  const int64_t last = recipe.train.train_steps;
+  if (e.code == ExitCode::preempted)
+    return saves_at_all(recipe)
+               ? fmt::format("stopped at step {} as asked ({}); start again to go on", e.step, e.stop_reason)
+               : fmt::format(
+                     "stopped at step {} as asked ({}); nothing was saved: checkpoint.save_interval is "
+                     "0 and checkpoint.save_at_end is false",
+                     e.step, e.stop_reason);
+  if (e.step == e.first_step)
+    return fmt::format(
+        "nothing left to do: step {} of {} is done; {} goes on from here", e.step, last,
+        recipe.train.stop_step ? "a larger train.stop_step, or none," : "a larger train.train_steps");
+  const std::string time = format_duration(e.seconds);
+  if (e.step < last)
+    return fmt::format(
+        "ended after step {} of {} as {} says, {} steps in {}; start again without it to go on", e.step, last,
+        e.steps_given ? "--steps" : "train.stop_step", e.step - e.first_step, time);
+  return fmt::format("done: {} steps in {}", e.step - e.first_step, time);
+}
+
+}  // namespace ltrain

@@ -1,0 +1,21 @@
+// Last line of a run.
+#pragma once
+#include <string>
+
+#include "base/error.h"
+#include "runtime/recipe/recipe.h"
+
+namespace ltrain {
+
+struct RunEnd {
+  ExitCode code = ExitCode::done;  ///< done or preempted
+  int64_t step = 0, first_step = 0;
+  bool steps_given = false;  ///< --steps
+  std::string stop_reason;   ///< preempted runs: the signal, or the key
+  double seconds = 0;
+};
+
+/// "done: 100 steps in 4:05", or why the run ended before its last step and how to go on.
+std::string end_text(const Recipe& recipe, const RunEnd& end);
+
+}  // namespace ltrain

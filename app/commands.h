@@ -15,13 +15,14 @@ void add_recipe(CLI::App& app);      // recipe.cpp: recipe show, check, keys
 void add_checkpoint(CLI::App& app);  // checkpoint.cpp: checkpoint list, verify, show
 void add_export(CLI::App& app);      // weights.cpp
 void add_import(CLI::App& app);
-void add_generate(CLI::App& app);  // generate.cpp
-void add_eval(CLI::App& app);      // eval.cpp
-void add_report(CLI::App& app);    // report.cpp
-void add_bench(CLI::App& app);     // bench.cpp
-void add_profile(CLI::App& app);   // profile.cpp: profile list, show, import
-void add_doctor(CLI::App& app);    // doctor.cpp
-void add_slurm(CLI::App& app);     // slurm.cpp
+void add_generate(CLI::App& app);    // generate.cpp
+void add_eval(CLI::App& app);        // eval.cpp
+void add_report(CLI::App& app);      // report.cpp
+void add_bench(CLI::App& app);       // bench.cpp
+void add_profile(CLI::App& app);     // profile.cpp: profile list, show, import
+void add_doctor(CLI::App& app);      // doctor.cpp
+void add_slurm(CLI::App& app);       // slurm.cpp
+void add_completion(CLI::App& app);  // completion.cpp: completion; man is hidden
 void add_selftest(CLI::App& app);
 void add_selftest_collectives(CLI::App& selftest);  // selftest.cpp: hidden
 void add_selftest_kernels(CLI::App& selftest);

@@ -115,6 +115,7 @@ int main(int argc, char** argv) {
   app::add_doctor(app);
   app::add_slurm(app);
   app::add_selftest(app);
+  app::add_completion(app);
   try {
     read_log_level();
     if (const char* faults = std::getenv("LTRAIN_FAULT")) arm_faults(faults);

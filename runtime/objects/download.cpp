@@ -157,10 +157,12 @@ std::string md5_of(const Object& o, const HttpResponse& head) {
   return own_keys ? "" : digits;
 }
 
-/// A checksum of the full object: without -N, which says that it is of the checksums of N parts.
-std::string full_checksum(const HttpResponse& head, const char* header) {
-  const std::string text = head.header(header);
-  return text.find('-') == text.npos && head.header("x-amz-checksum-type") != "COMPOSITE" ? text : "";
+/// A checksum of the full object: without -N, which says that it is of the checksums of N parts. Stores that
+/// do not say its type may leave -N out for an object of several parts, whose ETag has it.
+std::string full_checksum(const Object& o, const HttpResponse& head, const char* header) {
+  const std::string text = head.header(header), type = head.header("x-amz-checksum-type");
+  const bool parts = text.find('-') != text.npos || o.etag.find('-') != o.etag.npos;
+  return type == "FULL_OBJECT" || (type.empty() && !parts) ? text : "";
 }
 
 }  // namespace
@@ -212,12 +214,12 @@ std::string checksum_difference(ObjectStore& store, const Object& object, const 
   if (!object.url.is_bucket()) return "";
   const HttpResponse head = store.send("HEAD", object.url, {}, {{"x-amz-checksum-mode", "ENABLED"}});
   if (!head.ok()) store.fail_response(head, object.url);
-  std::string crc32c_wanted = full_checksum(head, "x-amz-checksum-crc32c");
+  std::string crc32c_wanted = full_checksum(object, head, "x-amz-checksum-crc32c");
   if (const std::string hash = head.header("x-goog-hash"); hash.starts_with("crc32c="))
     crc32c_wanted = hash.substr(7, hash.find(',') - 7);
   const std::string md5_wanted = md5_of(object, head),
-                    crc32_wanted = full_checksum(head, "x-amz-checksum-crc32"),
-                    crc64_wanted = full_checksum(head, "x-amz-checksum-crc64nvme");
+                    crc32_wanted = full_checksum(object, head, "x-amz-checksum-crc32"),
+                    crc64_wanted = full_checksum(object, head, "x-amz-checksum-crc64nvme");
   Md5 md5;
   Crc32c castagnoli;
   Crc64 nvme;

@@ -1,9 +1,25 @@
 #include "runtime/train/end_text.h"
 
+#include "runtime/program/recipe_program.h"
+#include "runtime/telemetry/metrics.h"
+
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain {
+
+std::string begin_text(const Recipe& r, int64_t parameters, int world, const std::string& has,
+                       size_t micros) {
+  const int64_t trained = trained_parameters(r);
+  const auto count = [](int64_t n) { return format_count(static_cast<double>(n)); };
+  return fmt::format(
+      "{}: {} {} parameters{}, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} micro-batch{} a "
+      "rank",
+      r.name, count(parameters), r.model.family->name,
+      trained == parameters ? "" : fmt::format(" of which {} train", count(trained)), world,
+      world == 1 ? "" : "s", has, precision_text(r), r.train.global_batch_size, r.data.seq_length, micros,
+      micros == 1 ? "" : "es");
+}
 
 std::string end_text(const Recipe& recipe, const RunEnd& e) {
   const int64_t last = recipe.train.train_steps;

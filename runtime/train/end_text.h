@@ -1,4 +1,4 @@
-// Last line of a run.
+// First and last line of a run.
 #pragma once
 #include <string>
 
@@ -15,6 +15,10 @@ struct RunEnd {
   double seconds = 0;
 };
 
+/// "my-run: 1.24B llama parameters, 8 ranks of one GPU, bf16; ...". `has`: what a rank has. `micros`:
+/// micro-batches of a rank in a step.
+std::string begin_text(const Recipe& recipe, int64_t parameters, int world, const std::string& has,
+                       size_t micros);
 /// "done: 100 steps in 4:05", or why the run ended before its last step and how to go on.
 std::string end_text(const Recipe& recipe, const RunEnd& end);
 

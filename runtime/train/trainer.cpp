@@ -212,19 +212,8 @@ class Trainer {
     if (!kernel_notes_.experts.empty()) progress_->line("experts: " + kernel_notes_.experts);
     for (const std::string& note : offload_memory_->notes()) progress_->line(note);
     for (const std::string& note : notes) progress_->line(note);
-    const int world = job_.info().world_size;
-    const int64_t trained = trained_parameters(recipe_);
-    const std::string part =
-        trained == totals.parameters
-            ? ""
-            : fmt::format(" of which {} train", format_count(static_cast<double>(trained)));
-    progress_->line(fmt::format(
-        "{}: {} {} parameters{}, {} rank{} of {}, {}; {} sequences of {} tokens a step, {} "
-        "micro-batch{} a rank",
-        recipe_.name, format_count(static_cast<double>(totals.parameters)), recipe_.model.family->name, part,
-        world, world == 1 ? "" : "s", what_a_rank_has(threads_per_rank(recipe_)), precision_text(recipe_),
-        recipe_.train.global_batch_size, recipe_.data.seq_length, batches_.size(),
-        batches_.size() == 1 ? "" : "es"));
+    progress_->line(begin_text(recipe_, totals.parameters, job_.info().world_size,
+                               what_a_rank_has(threads_per_rank(recipe_)), batches_.size()));
     if (step_ < end_step_)
       progress_->line(fmt::format(
           "memory a rank: arena {:.1f} MiB, total {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",

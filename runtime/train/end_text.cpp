@@ -1,9 +1,7 @@
 #include "runtime/train/end_text.h"
 
-#include "runtime/program/recipe_program.h"
-#include "runtime/telemetry/metrics.h"
-
 #include "runtime/checkpoint/training_state.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain {

@@ -78,9 +78,9 @@ class Trainer {
   void set_up() {
     const double begin = steady_seconds();
     job_.section("setup");
-    job_.keep_flight_in(recipe_.output_dir + "/flight");
     agree_on_job();
     const Plan totals = plan_step();
+    job_.keep_flight_in(recipe_.output_dir + "/flight");  // rank 0 has the folder's lock: all ranks have met
     make_program();
     const std::vector<std::string> notes = restore_or_begin();
     open_data();

@@ -6,6 +6,7 @@
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/dropout.h"
 #include "kernels/elementwise/embedding.h"
+#include "kernels/elementwise/preference.h"
 #include "kernels/elementwise/sample_labels.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "tests/cuda_traffic/accesses.h"
@@ -73,6 +74,35 @@ TEST_CASE("bytes: cross-entropy over a vocabulary that ranks share") {
        .repeated = rows * (vocab * 4 + vocab / 4) +
                    /*target and largest logit by each thread*/ 512 * rows * 8 + rows * 4,
        .more = /*the last few logits, by one thread*/ 1024});
+}
+
+TEST_CASE("bytes: losses of preference pairs") {
+  const int64_t rows = 512, ranks = 4, texts = 8, length = rows / texts;
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor out = o.make(kF64, {rows}), stats = o.make(kF32, {ranks * rows, 3}),
+                     targets = o.make(kI32, {rows}, [](int64_t i) { return i; });
+        return [=](Stream& s) { row_log_probabilities(s, out, stats, targets); };
+      },
+      {.floor = rows * (8 + ranks * 12 + 4), .repeated = /*largest logits*/ rows * ranks * 4});
+  // Each thread looks at its row's text and that before; the first of a text walks to the next one.
+  const int64_t walks = (rows + rows - 1 + texts - 1) * 4;
+  for (const bool losses : {false, true})
+    check_bytes(
+        [=](Operands& o) {
+          const Tensor totals = o.make(kF64, {PreferenceTotals::count}), weights = o.make(kF64, {texts}),
+                       sums = o.make(kF64, {texts, 2}), reference = o.make(kF64, {texts}),
+                       values = o.make(kF64, {rows}),
+                       of = o.make(kI32, {rows}, [=](int64_t i) { return i / length; }),
+                       targets = o.make(kI32, {rows}, [](int64_t i) { return i; });
+          return [=](Stream& s) {
+            sum_texts(s, sums, values, of, targets);
+            if (losses) preference_pairs(s, totals, weights, sums, reference, values, {}, 0, true);
+          };
+        },
+        {.floor = texts * 16 + rows * 16 + (losses ? texts * 32 : 0),
+         .unpriced = losses ? 2 * 8 * PreferenceTotals::count : 0,
+         .repeated = walks + (losses ? /*weights, first as 0*/ texts * 8 : 0)});
 }
 
 TEST_CASE("bytes: dropout, sums and fills") {

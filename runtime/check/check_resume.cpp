@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
+#include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/load.h"
 
 namespace ltrain {
@@ -38,6 +39,7 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
     }
   } else if (recipe.checkpoint.load_path) {
     open_weights(recipe, false, *alone, *stream, notes);
+    if (recipe.checkpoint.adapter) open_adapter_folder(*recipe.checkpoint.adapter, recipe);
   }
   if (!saves_at_all(recipe)) return;
   refuse_pinned(list_checkpoints(checkpoint_folder(recipe)), begun, end_step(recipe));
@@ -50,7 +52,8 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
     // Rounding errors of each rank in the reduction.
     if (program.reduce_int8 || is_onebit(program.optimizer.rule))
       states += ranks(recipe) / (recipe.parallel.tensor * recipe.parallel.pipeline) + 1;
-    bytes += states * parameters.spec(id).shape.elements() * dtype_size(program.precision.master);
+    const DType type = rule.trains() ? program.precision.master : program.precision.compute;
+    bytes += states * parameters.spec(id).shape.elements() * dtype_size(type);
   }
   if (const int64_t free = free_bytes(check_folder_can_be_made(checkpoint_folder(recipe))); free < bytes)
     fail(ExitCode::storage,

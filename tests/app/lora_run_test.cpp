@@ -95,6 +95,8 @@ TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
   REQUIRE(t.sh("export one merged --merge").code == 0);
   const std::string with = kLora + "output_dir=x lora.adapter=adapter checkpoint.load.path=merged ";
   refused(with + "lora.r=8", "adapter_config.json: r = 4: the recipe has lora.r = 8");
+  CHECK_THAT(t.sh(with + "lora.r=8").text, !Contains("rank 0"));  // refused before ranks are started
+  refused(with + "checkpoint.load.path=one/checkpoints checkpoint.load.parts=all", "lora.adapter");
   refused(with + "lora.target_modules=[q_proj]", "which the recipe's adapters do not have");
   REQUIRE(t.shell("sed -i 's/\"use_dora\": false/\"use_dora\": true/' adapter/adapter_config.json").code ==
           0);

@@ -32,6 +32,11 @@ void lora_rules(const Recipe& r, const BrokenRule& broken) {
                     "checkpoint.load.path",
                     *r.checkpoint.adapter),
         {"checkpoint.load.path"});
+  if (r.checkpoint.adapter && r.checkpoint.load_parts != LoadParts::weights)
+    broken("lora.adapter",
+           fmt::format("= {}: checkpoint.load.parts: {} has adapters already; nearest valid value: null",
+                       *r.checkpoint.adapter, to_string(r.checkpoint.load_parts)),
+           {"checkpoint.load.parts"});
   if (r.train.router_warmup_steps > 0)
     refuse("train.router_warmup_steps",
            "routers are frozen beside adapters; nearest valid value: train.router_warmup_steps: 0");

@@ -24,8 +24,8 @@ constexpr Tables kTables = make_tables();
 
 }  // namespace
 
-uint32_t crc32c(const void* data, size_t size) {
-  uint32_t c = 0xFFFFFFFFu;
+uint32_t crc32c(const void* data, size_t size, uint32_t before) {
+  uint32_t c = before ^ 0xFFFFFFFFu;
   const auto* p = static_cast<const unsigned char*>(data);
   for (; size >= 8; p += 8, size -= 8) {
     uint64_t word = 0;

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/printable.h"
@@ -114,26 +115,6 @@ class Crc64 {
   uint64_t value_ = ~uint64_t{0};
 };
 
-/// CRC-32C in chunks, which base/crc32c.h does not do.
-class Crc32c {
- public:
-  void add(const unsigned char* p, size_t n) {
-    static const std::vector<uint32_t> table = [] {
-      std::vector<uint32_t> t(256);
-      for (uint32_t i = 0; i < 256; ++i) {
-        t[i] = i;
-        for (int bit = 0; bit < 8; ++bit) t[i] = t[i] >> 1 ^ (t[i] & 1 ? 0x82f63b78u : 0);
-      }
-      return t;
-    }();
-    for (size_t i = 0; i < n; ++i) value_ = table[(value_ ^ p[i]) & 0xff] ^ value_ >> 8;
-  }
-  uint32_t value() const { return ~value_; }
-
- private:
-  uint32_t value_ = ~uint32_t{0};
-};
-
 /// Bytes, highest first, in base 64.
 std::string base64(uint64_t value, int bytes) {
   constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -221,7 +202,7 @@ std::string checksum_difference(ObjectStore& store, const Object& object, const 
                     crc32_wanted = full_checksum(object, head, "x-amz-checksum-crc32"),
                     crc64_wanted = full_checksum(object, head, "x-amz-checksum-crc64nvme");
   Md5 md5;
-  Crc32c castagnoli;
+  uint32_t castagnoli = 0;
   Crc64 nvme;
   uint64_t crc = 0;
   const data::InputFile file(path);
@@ -229,7 +210,7 @@ std::string checksum_difference(ObjectStore& store, const Object& object, const 
   for (int64_t at = 0; at < file.size();) {
     const auto n = static_cast<size_t>(file.read_some(block.data(), at, static_cast<int64_t>(block.size())));
     if (!md5_wanted.empty()) md5.add(block.data(), n);
-    if (!crc32c_wanted.empty()) castagnoli.add(block.data(), n);
+    if (!crc32c_wanted.empty()) castagnoli = crc32c(block.data(), n, castagnoli);
     if (!crc32_wanted.empty()) crc = ::crc32(crc, block.data(), static_cast<uInt>(n));
     if (!crc64_wanted.empty()) nvme.add(block.data(), n);
     at += static_cast<int64_t>(n);
@@ -237,7 +218,7 @@ std::string checksum_difference(ObjectStore& store, const Object& object, const 
   }
   for (const auto& [what, wanted, got] :
        {std::tuple<const char*, std::string, std::string>{"MD5", md5_wanted, md5.hex()},
-        {"CRC-32C", crc32c_wanted, base64(castagnoli.value(), 4)},
+        {"CRC-32C", crc32c_wanted, base64(castagnoli, 4)},
         {"CRC-32", crc32_wanted, base64(crc, 4)},
         {"CRC-64/NVME", crc64_wanted, base64(nvme.value(), 8)}})
     if (!wanted.empty() && wanted != got)

@@ -13,13 +13,6 @@ const std::string kLora =
     "run tiny.yaml precision=fp64 train.eval_interval=0 checkpoint.save_interval=2 lora.r=4 lora.alpha=8 "
     "optimizer.lr=0.01 train.train_steps=4 ";
 
-std::vector<double> losses(const TempRun& t, const std::string& run) {
-  std::vector<double> all;
-  for (const std::string& row : t.metric("lm_loss", run))
-    all.push_back(std::stod(row.substr(row.find(':') + 1)));
-  return all;
-}
-
 void check_close(const std::vector<double>& got, const std::vector<double>& want) {
   REQUIRE(got.size() == want.size());
   for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - want[i]) <= 1e-12 * want[i]);
@@ -36,7 +29,7 @@ TEST_CASE("lora: a run from a folder, resumed on other layouts, has the losses o
   INFO(one.text);
   REQUIRE(one.code == 0);
   CHECK_THAT(one.text, Contains("parameters of which ") && Contains(" train, 1 rank"));
-  const std::vector<double> want = losses(t, "one");
+  const std::vector<double> want = t.values("lm_loss", "one");
   REQUIRE(want.size() == 4);
   CHECK(want.back() < want.front());
   int run = 0;
@@ -51,7 +44,7 @@ TEST_CASE("lora: a run from a folder, resumed on other layouts, has the losses o
     const Outcome rest = t.sh(kLora + load + "output_dir=" + name + " " + layout);
     INFO(rest.text);
     REQUIRE(rest.code == 0);
-    check_close(losses(t, name), want);
+    check_close(t.values("lm_loss", name), want);
   }
 }
 
@@ -70,10 +63,10 @@ TEST_CASE("lora: merged weights and adapters in PEFT's form are the run's model"
               .code == 0);
   REQUIRE(t.sh(next + "output_dir=c checkpoint.load.path=one/checkpoints lora.r=4 lora.alpha=8").code == 0);
   REQUIRE(t.sh(next + "output_dir=b checkpoint.load.path=folder").code == 0);
-  const double merged = losses(t, "m").at(0), adapted = losses(t, "a").at(0);
+  const double merged = t.values("lm_loss", "m").at(0), adapted = t.values("lm_loss", "a").at(0);
   CHECK(std::abs(merged - adapted) < 1e-6 * merged);
-  CHECK(losses(t, "c").at(0) == adapted);
-  CHECK(std::abs(merged - losses(t, "b").at(0)) > 1e-4);  // negative control: without adapters
+  CHECK(t.values("lm_loss", "c").at(0) == adapted);
+  CHECK(std::abs(merged - t.values("lm_loss", "b").at(0)) > 1e-4);  // negative control: without adapters
 }
 
 TEST_CASE("lora: exports and adapters that do not fit are refused by name") {

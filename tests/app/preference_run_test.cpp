@@ -27,12 +27,6 @@ const std::string kDpo =
     "data.cache=cache data.seq_length=128 model.max_position_embeddings=128 checkpoint.save_interval=0 "
     "optimizer.lr=0.003 preference.beta=0.5 ";
 
-std::vector<double> values(const TempRun& t, const std::string& key, const std::string& run) {
-  std::vector<double> all;
-  for (const std::string& row : t.metric(key, run)) all.push_back(std::stod(row.substr(row.find(':') + 1)));
-  return all;
-}
-
 }  // namespace
 
 TEST_CASE("dpo: the losses are those of TRL") {
@@ -67,7 +61,7 @@ launch: {threads_per_rank: 1}
     REQUIRE(o.code == 0);
     const auto& steps = want["runs"][name]["steps"];
     const auto near = [&](const char* key, const char* of_trl, double bound) {
-      const std::vector<double> got = values(t, key, name);
+      const std::vector<double> got = t.values(key, name);
       REQUIRE(got.size() == steps.size());
       for (size_t i = 0; i < got.size(); ++i) {
         INFO(key << " of step " << i + 1);
@@ -93,9 +87,9 @@ TEST_CASE("dpo: the loss does not depend on micro-batch, accumulation, packing o
       t.sh(dpo + "output_dir=one parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8");
   INFO(one.text);
   REQUIRE(one.code == 0);
-  const std::vector<double> expected = values(t, "lm_loss", "one");
+  const std::vector<double> expected = t.values("lm_loss", "one");
   REQUIRE(expected.size() == 4);
-  CHECK(std::abs(values(t, "pair_loss", "one")[0] - std::log(2.0)) < 1e-12);
+  CHECK(std::abs(t.values("pair_loss", "one")[0] - std::log(2.0)) < 1e-12);
   CHECK(expected[3] < expected[0]);
   int run = 0;
   for (const char* layout : {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=1",
@@ -108,7 +102,7 @@ TEST_CASE("dpo: the loss does not depend on micro-batch, accumulation, packing o
     const Outcome o = t.sh(dpo + "output_dir=" + name + " " + layout);
     INFO(layout << "\n" << o.text);
     REQUIRE(o.code == 0);
-    const std::vector<double> got = values(t, "lm_loss", name);
+    const std::vector<double> got = t.values("lm_loss", name);
     REQUIRE(got.size() == expected.size());
     for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
     CHECK(t.metric("rewards/accuracy", name) == t.metric("rewards/accuracy", "one"));
@@ -125,8 +119,8 @@ TEST_CASE("dpo: the loss does not depend on micro-batch, accumulation, packing o
              length + " train.global_batch_size=" + std::to_string(samples) + " output_dir=" + name);
     INFO(o.text);
     REQUIRE(o.code == 0);
-    CHECK(values(t, "pairs", name) == std::vector<double>(4, 8.0));
-    packed.push_back(values(t, "lm_loss", name));
+    CHECK(t.values("pairs", name) == std::vector<double>(4, 8.0));
+    packed.push_back(t.values("lm_loss", name));
   }
   for (size_t i = 0; i < 4; ++i) CHECK(std::abs(packed[0][i] - packed[1][i]) <= 1e-12 * packed[0][i]);
 }

@@ -88,6 +88,12 @@ launch: {threads_per_rank: 1}
     }
     return out;
   }
+  /// The same without the steps.
+  std::vector<double> values(const std::string& key, const std::string& run = "run") const {
+    std::vector<double> out;
+    for (const std::string& row : metric(key, run)) out.push_back(std::stod(row.substr(row.find(':') + 1)));
+    return out;
+  }
 
  private:
   std::string folder_;

@@ -34,13 +34,6 @@ const std::string kSft =
     "checkpoint.save_interval=0 "
     "precision=fp64 train.train_steps=4 ";
 
-std::vector<double> losses(const TempRun& t, const std::string& run) {
-  std::vector<double> all;
-  for (const std::string& row : t.metric("lm_loss", run))
-    all.push_back(std::stod(row.substr(row.find(':') + 1)));
-  return all;
-}
-
 }  // namespace
 
 TEST_CASE("sft: the loss does not depend on micro-batch, accumulation or layout") {
@@ -50,7 +43,7 @@ TEST_CASE("sft: the loss does not depend on micro-batch, accumulation or layout"
       t.sh(kSft + "output_dir=one parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8");
   INFO(one.text);
   REQUIRE(one.code == 0);
-  const std::vector<double> expected = losses(t, "one");
+  const std::vector<double> expected = t.values("lm_loss", "one");
   REQUIRE(expected.size() == 4);
   int run = 0;
   for (const char* layout : {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=1",
@@ -63,7 +56,7 @@ TEST_CASE("sft: the loss does not depend on micro-batch, accumulation or layout"
     const Outcome o = t.sh(kSft + "output_dir=" + name + " " + layout);
     INFO(layout << "\n" << o.text);
     REQUIRE(o.code == 0);
-    const std::vector<double> got = losses(t, name);
+    const std::vector<double> got = t.values("lm_loss", name);
     REQUIRE(got.size() == expected.size());
     for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
   }

@@ -21,14 +21,6 @@ struct Differences {
   std::string worst;  ///< bound of gradients
 };
 
-/// Elements of a file's tensor that a parameter holds: all, or rows of a fused tensor.
-template <class T>
-std::vector<T> part_of(const ParameterSpec& spec, std::vector<T> tensor) {
-  if (spec.slice.global.elements() <= spec.shape.elements()) return tensor;
-  const int64_t first = spec.slice.offset[0] * (spec.shape.elements() / spec.shape[0]);
-  return {tensor.begin() + first, tensor.begin() + first + spec.shape.elements()};
-}
-
 /// `tensor`: all of the file's tensor, of which `want` is a part. The gradient of a key's bias is zero where
 /// positions are learned, and noise beside those of queries and values in one tensor.
 double apart(const std::vector<double>& got, const std::vector<float>& want,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/optim/parameter_spec.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/recipe/recipe.h"
 #include "tests/support/temporary_folder.h"
@@ -47,5 +48,13 @@ struct HfGolden {
   }
   double number(const char* key) const { return std::stod(file.metadata().at(key)); }
 };
+
+/// Elements of a file's tensor that a parameter holds: all, or rows of a fused tensor.
+template <class T>
+std::vector<T> part_of(const ParameterSpec& spec, std::vector<T> tensor) {
+  if (spec.slice.global.elements() <= spec.shape.elements()) return tensor;
+  const int64_t first = spec.slice.offset[0] * (spec.shape.elements() / spec.shape[0]);
+  return {tensor.begin() + first, tensor.begin() + first + spec.shape.elements()};
+}
 
 }  // namespace ltrain::test

@@ -34,13 +34,6 @@ struct Differences {
 
 std::string peft_name(const std::string& parameter) { return "base_model.model." + parameter; }
 
-/// Elements of a file's tensor that a parameter holds: all, or rows of a fused tensor.
-template <class T>
-std::vector<T> part_of(const ParameterSpec& spec, std::vector<T> tensor) {
-  const int64_t first = spec.slice.offset[0] * (spec.slice.global.elements() / spec.slice.global[0]);
-  return {tensor.begin() + first, tensor.begin() + first + spec.shape.elements()};
-}
-
 double apart(const double* got, const std::vector<float>& want) {
   double largest = 0, difference = 0;
   for (size_t i = 0; i < want.size(); ++i) {

@@ -121,6 +121,7 @@ TEST_CASE("CRC-32C of RFC 3720's vectors", "[telemetry]") {
   for (int i = 0; i < 32; ++i) rising += static_cast<char>(i), falling += static_cast<char>(31 - i);
   CHECK(crc(rising) == 0x46DD794Eu);
   CHECK(crc(falling) == 0x113FDB5Cu);
+  CHECK(crc32c("56789", 5, crc32c("1234", 4)) == 0xE3069283u);  // in two parts
   CHECK(masked_crc32c("123456789", 9) == slow_mask(0xE3069283u));
 }
 

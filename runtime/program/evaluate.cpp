@@ -19,7 +19,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
     store_.complete_weights();
     store_.use_ema_weights(true);
   }
-  clear_sums();
+  sums_->clear();
   std::array<int64_t, 2> counts{};  // tokens, bytes
   bool more = true, once = meta && !next;
   const HostBatch none;
@@ -28,8 +28,8 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       if (options_.for_training) store_.use_ema_weights(false);
       return {};
     }
-    int places = 0;
-    while (places < (staged() ? places_ : 1)) {
+    int slots = 0;
+    while (slots < (staged() ? slots_->count() : 1)) {
       const HostBatch* batch = once ? &none : next ? next() : nullptr;
       once = false;
       more = batch != nullptr;
@@ -38,20 +38,22 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
         counts[0] += t >= 0;
         if (t >= 0 && static_cast<size_t>(t) < token_bytes.size()) counts[1] += token_bytes[t];
       }
-      load(*batch, places++, false);
+      load(*batch, slots++, false);
     }
-    if (places == 0) break;
-    const pipeline::Schedule forward = forward_only(options_.schedule, places);
+    if (slots == 0) break;
+    const pipeline::Schedule forward = forward_only(options_.schedule, slots);
     StageRun run(decoder_, step, forward);
-    run.run(pipeline::lower(forward, device_.groups.coordinate(Axis::pipeline)),
-            [&](int k) { return in_place(k); });
+    run.run(pipeline::lower(forward, pipeline_rank()), [&](int k) { return micro_batch(k); });
   }
   step.enter("loss");
   sum_counts(counts);
-  reduce_sums("reading the loss");
+  sums_->reduce(device_.groups, "reading the loss");
   if (options_.for_training) store_.use_ema_weights(false);
   EvalResult result{0, counts[0], counts[1]};
-  if (!meta && result.tokens > 0) result.loss = read_sums()[0] / static_cast<double>(result.tokens);
+  if (!meta && result.tokens > 0) {
+    result.loss = sums_->read(staging_)[sums_->loss] / static_cast<double>(result.tokens);
+    device_.groups.check();
+  }
   return result;
 }
 

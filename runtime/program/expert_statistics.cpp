@@ -3,16 +3,14 @@
 
 namespace ltrain {
 
-/// Router sums, over all ranks.
-Tensor TrainProgram::summed_routers() { return sums_.flat(2 + squares_.elements(), experts_.shape); }
-
-ExpertStatistics TrainProgram::expert_statistics(const std::vector<double>& all_sums) const {
+ExpertStatistics TrainProgram::expert_statistics(const StepSums::Values& values) const {
   ExpertStatistics all;
-  if (!experts_.defined()) return all;
+  if (!sums_->experts.on()) return all;
+  const Tensor& experts = sums_->experts.tensor;
   const int64_t e = options_.model.moe.num_experts;
-  for (int64_t layer = 0; layer < experts_.shape[0]; ++layer) {
+  for (int64_t layer = 0; layer < experts.shape[0]; ++layer) {
     const bool moe = options_.model.has_experts(layer);
-    const double* sums = all_sums.data() + 2 + squares_.elements() + layer * experts_.cols();
+    const double* sums = values.of(sums_->experts).data() + layer * experts.cols();
     all.chosen.emplace_back(sums, moe ? sums + e : sums);
     all.kept.emplace_back(sums + e, moe ? sums + 2 * e : sums + e);
     all.balance_loss += sums[2 * e];

@@ -39,7 +39,7 @@ KeyValueCache TrainProgram::make_cache() {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, shape);
   };
   if (!text_positions_.defined())
-    text_positions_ = allocate("positions of texts", DType::i32, {std::min(kMostRows, tokens_.elements())});
+    text_positions_ = allocate("positions of texts", DType::i32, {std::min(kMostRows, slots_->rows())});
   const int64_t ranks = g.tensor.size();
   const int64_t heads = m.num_key_value_heads * kv_replication(m.num_key_value_heads, ranks) / ranks;
   const StageLayers& stage = decoder_.stage(0);
@@ -87,11 +87,7 @@ void TrainProgram::extend_rows(const TextForward& forward, const int32_t* tokens
     const int64_t first = decoder_.rope_row(t.cache->text_length) + t.cache->length;
     for (int64_t i = 0; i < t.count; ++i) positions.push_back(static_cast<int32_t>(first + i));
   }
-  MicroBatch mb;
-  mb.seq = static_cast<int64_t>(positions.size());
-  mb.tokens = tokens_.flat(0, {mb.seq});
-  mb.targets = targets_.flat(0, {mb.seq});
-  mb.sample_index = sample_index_.flat(0, {1});
+  MicroBatch mb = slots_->text_rows(static_cast<int64_t>(positions.size()));
   mb.positions = text_positions_.flat(0, {mb.seq});
   mb.router_bias = router_bias_;
   Step step = make_step(false);
@@ -108,8 +104,7 @@ void TrainProgram::extend_rows(const TextForward& forward, const int32_t* tokens
     staging_.close();
   }
   const pipeline::Schedule once = forward_only(options_.schedule, 1);
-  StageRun(decoder_, step, once)
-      .run(pipeline::lower(once, device_.groups.coordinate(Axis::pipeline)), [&](int) { return mb; });
+  StageRun(decoder_, step, once).run(pipeline::lower(once, pipeline_rank()), [&](int) { return mb; });
   share_logits(forward.logits);
   for (const TextRows& t : forward.texts) t.cache->length += t.count;
 }

@@ -24,14 +24,13 @@ double chosen_weight(const PreferenceSettings& settings, const PairCounts& count
 }
 
 PreferenceResult preference_result(const PreferenceSettings& settings, const PairCounts& counts,
-                                   const std::vector<double>& sums) {
+                                   std::span<const double> totals) {
   PreferenceResult r;
   r.pairs = counts.pairs;
   if (counts.pairs == 0) return r;
-  const double* t = sums.data() + sums.size() - PreferenceTotals::count;
-  const auto mean = [&](int which) { return t[which] / static_cast<double>(counts.pairs); };
+  const auto mean = [&](int which) { return totals[which] / static_cast<double>(counts.pairs); };
   r.pair_loss = mean(PreferenceTotals::loss);
-  r.sft_loss = t[PreferenceTotals::chosen_tokens_loss] /
+  r.sft_loss = totals[PreferenceTotals::chosen_tokens_loss] /
                static_cast<double>(std::max<int64_t>(1, counts.chosen_tokens));
   r.loss = r.pair_loss + settings.sft_weight * r.sft_loss;
   r.chosen_reward = mean(PreferenceTotals::chosen_reward);
@@ -55,41 +54,20 @@ void place_pairs(Stream& s, const PairBatch& pairs) {
   place_set(s, pairs.references, kDataAxes, Placement::V());
 }
 
-void TrainProgram::make_pairs(Tensor totals) {
-  const auto constant = [&](const char* name, DType t, Shape s) {
-    return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
-  };
-  const int64_t texts = options_.micro_batch * data::max_segments(options_.seq_length);
-  pairs_.texts = constant("texts", DType::i32, {places_, options_.micro_batch * cut_.rows().rows});
-  pairs_.references = constant("references", DType::f64, {places_, texts});
-  pairs_.sums = constant("sums of texts", DType::f64, {places_, 2 * texts});
-  pairs_.totals = totals;
-  pairs_.loss = *options_.preference;
-}
-
-PairBatch TrainProgram::pairs_in_place(int64_t place) const {
-  const int64_t rows = pairs_.texts.cols(), texts = pairs_.references.cols();
-  PairBatch p = pairs_;
-  p.texts = pairs_.texts.flat(place * rows, {rows});
-  p.references = pairs_.references.flat(place * texts, {texts});
-  p.sums = pairs_.sums.flat(2 * place * texts, {texts, 2});
-  return p;
-}
-
 void TrainProgram::score_pairs(const std::function<const HostBatch*()>& next, const TakeSums& take) {
   LT_CHECK(options_.preference, "expected a program with preference pairs, got {} of them", 0);
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
   if (options_.for_training) store_.complete_weights();
-  clear_sums();
+  sums_->clear();
   const HostBatch none;
   bool once = meta && !next;
-  const bool last = options_.schedule.rank_of_stage.back() == device_.groups.coordinate(Axis::pipeline);
+  const bool last = options_.schedule.rank_of_stage.back() == pipeline_rank();
   std::vector<HostBatch> batches;
-  std::vector<double> sums(static_cast<size_t>(pairs_.sums.cols()));
+  std::vector<double> sums(static_cast<size_t>(slots_->pairs(0).sums.elements()));
   do {
     batches.clear();
-    while (batches.size() < static_cast<size_t>(staged() ? places_ : 1)) {
+    while (batches.size() < static_cast<size_t>(staged() ? slots_->count() : 1)) {
       const HostBatch* batch = once ? &none : next ? next() : nullptr;
       once = false;
       if (!batch) break;
@@ -99,11 +77,10 @@ void TrainProgram::score_pairs(const std::function<const HostBatch*()>& next, co
     if (batches.empty()) break;
     const pipeline::Schedule forward = forward_only(options_.schedule, static_cast<int>(batches.size()));
     StageRun run(decoder_, step, forward);
-    run.run(pipeline::lower(forward, device_.groups.coordinate(Axis::pipeline)),
-            [&](int k) { return in_place(k); });
+    run.run(pipeline::lower(forward, pipeline_rank()), [&](int k) { return micro_batch(k); });
     if (meta || !last) continue;
     for (size_t k = 0; k < batches.size(); ++k) {
-      staging_.get(sums.data(), pairs_in_place(static_cast<int64_t>(k)).sums);
+      staging_.get(sums.data(), slots_->pairs(static_cast<int64_t>(k)).sums);
       device_.groups.check();
       take(batches[k], sums);
     }

@@ -1,6 +1,7 @@
 // Preference training in the step program: counts, results, and the pass of a reference model.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/elementwise/preference.h"
@@ -27,9 +28,9 @@ struct PairCounts {
 PairCounts count_pairs(const std::vector<data::Batch>& batches, int context_rank);
 /// PairBatch::chosen_weight for global counts.
 double chosen_weight(const PreferenceSettings& settings, const PairCounts& counts);
-/// `sums`: of the step, the totals of pairs last. `counts`: global.
+/// `totals`: PreferenceTotals of the step. `counts`: global.
 PreferenceResult preference_result(const PreferenceSettings& settings, const PairCounts& counts,
-                                   const std::vector<double>& sums);
+                                   std::span<const double> totals);
 /// Bytes of a staging slot for the pairs of a micro-batch, or for their sums.
 int64_t pair_slot_bytes(int64_t rows, int64_t micro_batch, int64_t seq_length);
 /// Places the pairs of a loaded batch on meta.

@@ -189,6 +189,7 @@ DispatchOptions dispatch_options(const Recipe& r) {
 
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
+  static_cast<StepSettings&>(o) = r.train;
   o.model = r.model;
   o.precision = precision_policy(std::string(to_string(r.precision)));
   if (r.optimizer.state_dtype == StorageDtype::bf16) o.precision.state = DType::bf16;
@@ -199,7 +200,6 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   // On an H200, windows of 2^18 elements cost 0.88 s of a step of 8B parameters in launches and short copies.
   if (device_of(r) == DeviceKind::cuda) o.offload.window = int64_t{1} << 22;
   o.activations = activation_offload(r);
-  o.ema_decay = r.train.ema_decay;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
   o.reduce_int8 = r.parallel.grad_reduce_dtype == GradReduceDtype::int8;
   o.sharding = r.parallel.sharding();
@@ -216,10 +216,6 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.seq_length = r.data.seq_length;
   o.accumulation = micro_batches_per_step(r);
   o.seed = static_cast<uint64_t>(r.seed);
-  o.clip_grad = r.train.clip_grad;
-  o.skip_grad_norm = r.train.skip_grad_norm;
-  o.z_loss_coeff = r.train.z_loss_coeff;
-  o.stop_loss = r.train.stop_loss;
   if (computes_in(r, Precision::fp8)) o.fp8 = r.fp8;
   o.products = matmul_precision_at(r, 1);
   if (r.precision == Precision::fp16) o.loss_scale = r.loss_scale.settings;

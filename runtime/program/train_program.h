@@ -15,64 +15,12 @@
 #include "parallel/pipeline/lowering.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/program/action_time.h"
+#include "runtime/program/micro_batch_slots.h"
 #include "runtime/program/preference_step.h"
+#include "runtime/program/program_options.h"
+#include "runtime/program/step_sums.h"
 
 namespace ltrain {
-
-/// Precision of matmuls.
-enum class MatmulPrecision : uint8_t {
-  plain,  ///< the storage type
-  tf32,   ///< f32 operands with a 10-bit mantissa
-  fp8     ///< FP8 operands in linear layers
-};
-
-struct ProgramOptions {
-  ModelConfig model;
-  PrecisionPolicy precision;
-  ShardingPolicy sharding;
-  int64_t bucket_elements = 4 << 20;
-  int64_t micro_batch = 1, seq_length = 1, accumulation = 1;
-  uint64_t seed = 1234;
-  double clip_grad = 1.0;                       ///< 0: no clipping
-  double skip_grad_norm = 0;                    ///< skip updates above this gradient norm; 0: no limit
-  std::optional<LossScaleSettings> loss_scale;  ///< dynamic loss scaling, for fp16
-  double z_loss_coeff = 0;                      ///< coefficient of the z-loss on output logits; 0: none
-  double stop_loss = 0;                         ///< training has diverged above this loss; 0: no limit
-  bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
-  OptimizerSettings optimizer;
-  OffloadSettings offload;
-  bool reduce_bf16 = false;  ///< all-reduce gradients in bf16
-  bool reduce_int8 = false;  ///< all-reduce gradients in 8 bits, with error feedback
-  double ema_decay = 0;      ///< decay of the EMA weights used in evaluation; 0: no EMA
-  RecomputeOptions recompute;
-  ActivationOffloadOptions activations;  ///< activations offloaded between forward and backward
-  bool sequence_parallel = false;
-  bool expert_tensor = true;                    ///< tensor ranks shard each expert
-  DispatchOptions dispatch;                     ///< token dispatch to experts
-  int intra_node_experts = 0;                   ///< ranks of the intra-node EP group; 0: one-level all-to-all
-  ContextComm context_comm = ContextComm::p2p;  ///< with several context ranks
-  int context_inner = 1;                        ///< a2a+p2p: ranks of the inner all-to-all
-  bool documents = false;                       ///< batches have document boundaries for attention
-  bool position_ids = false;                    ///< batches have position ids
-  std::optional<PreferenceSettings> preference;  ///< batches have preference pairs, and these are the loss
-  /// Schedule of the pipeline axis; with no stages: one stage with all layers.
-  pipeline::Schedule schedule;
-  pipeline::Programs programs;                        ///< programs of `schedule`, if already lowered
-  std::vector<int> stage_layers;                      ///< layers of each stage of `schedule`
-  std::optional<Fp8Settings> fp8;                     ///< set if any phase uses MatmulPrecision::fp8
-  MatmulPrecision products = MatmulPrecision::plain;  ///< initial precision
-  LogitsChunk logits_chunk;
-  /// Without a pipeline: a micro-batch's backward overlaps the next one's forward. With a pipeline, the
-  /// schedule itself has such pairs.
-  bool interleaved = false;
-  /// Tensor-parallel matmuls run in chunks, overlapped with their collectives.
-  bool async_tensor_parallel = false;
-  bool cuda_graphs = false;  ///< passes are captured in the second step and replayed from then on
-  AttentionBackend attention_backend = AttentionBackend::own;  ///< used on a GPU
-  bool deterministic =
-      true;  ///< kernels are deterministic; attention's backward then uses cuDNN only on request
-  bool for_training = true;
-};
 
 /// Point at which a train step on meta ends.
 enum class StepEnd : uint8_t {
@@ -230,40 +178,54 @@ class TrainProgram {
   bool any_rank(bool mine);
 
  private:
+  class StepPasses;
+  /// Terms of the loss of a step's global batch.
+  struct LossTerms {
+    int64_t tokens = 0;  ///< counted
+    PairCounts pairs;
+    int64_t count = 0;  ///< number that gradients are divided by: tokens or pairs
+  };
+
+  // ---- a train step (train_step.cpp) ----
+  LossTerms count_terms(const std::vector<HostBatch>& batches);
+  /// Estimates the curvature by passes of its own, for an optimizer that asks for it in this step.
+  void estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes, const AdamwArgs& adamw,
+                          const LossTerms& terms);
+  void run_micro_batches(StepPasses& passes, int64_t update, EstimatePass estimate);
+  /// On meta: actions of later micro-batches repeat those of earlier ones.
+  bool same_actions(EstimatePass estimate) const;
+  /// Reads the sums of a step and writes loss, gradient norm and statistics of the result.
+  void read_result(StepResult& result, const LossTerms& terms);
+  /// Decides whether the step updates the parameters. Needs the result's loss and gradient norm.
+  bool accept(StepResult& result);
+  void update(const AdamwArgs& args);
+  /// Captures a graph for each kind of micro-batch, and replays it: the first of a step, which gathers
+  /// updated weights and writes gradients; the later ones, which add to gradients; and the last, after which
+  /// gradients are reduced. `pass` runs micro-batches [first, first + count) of a step of `micros` through
+  /// this rank's stages. Their batches must be loaded.
+  void captured_pass(int64_t first, int64_t count, int64_t micros, const std::function<void()>& pass);
+
+  // ---- generation ----
   /// Sets the length that the text will have, before its rows are computed.
   void grow(KeyValueCache& text, int64_t count) const;
   /// Runs one forward over rows of texts. All ranks get its logits.
   void extend_rows(const TextForward& forward, const int32_t* tokens);
   /// Sums logits over all ranks. Each vocabulary shard is counted once.
   void share_logits(Tensor logits);
-  void make_pairs(Tensor totals);
-  /// Pairs of the micro-batch in input slot `place`.
-  PairBatch pairs_in_place(int64_t place) const;
+
   /// Copies a batch into an input slot.
-  MicroBatch load(const HostBatch& batch, int64_t place, bool training);
-  /// Micro-batch of this rank in input slot `place`.
-  MicroBatch in_place(int64_t place) const;
-  /// The full micro-batch in input slot `place`, and the sequences of one rank in 2D or 3D tensor
-  /// parallelism.
-  MicroBatch whole_in_place(int64_t place) const;
-  RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
+  void load(const HostBatch& batch, int64_t slot, bool training) {
+    slots_->load(batch, slot, training, staging_);
+  }
+  /// This rank's micro-batch in an input slot, with the sums that its loss is added to.
+  MicroBatch micro_batch(int64_t slot) const;
   Step make_step(bool training);
-  bool staged() const { return options_.stage_layers.size() > 1; }
+  bool staged() const { return options_.staged(); }
+  double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
+  int pipeline_rank() const { return device_.groups.coordinate(Axis::pipeline); }
   /// Sums up to three counts in place over the ranks that see different tokens.
   void sum_counts(std::span<int64_t> counts);
-  /// Runs micro-batches [first, first + count) of a step of `micros` through this rank's stages. Their
-  /// batches must be loaded. Captures a graph for each kind of micro-batch: the first of a step, which
-  /// gathers updated weights and writes gradients; the later ones, which add to gradients; and the last,
-  /// after which gradients are reduced.
-  void graphed_pass(int64_t first, int64_t count, int64_t micros, const std::function<void()>& pass);
-  void clear_sums();
-  /// Waits for the sums of a step and returns them: the loss, ranks that ask to stop, squared gradients by
-  /// segment, router sums.
-  std::vector<double> read_sums();
-  /// Sums the values in sums_ over all ranks, counting replicated values once.
-  void reduce_sums(const char* reading);
-  ExpertStatistics expert_statistics(const std::vector<double>& all_sums) const;
-  Tensor summed_routers();
+  ExpertStatistics expert_statistics(const StepSums::Values& sums) const;
   void make_router_bias();
   void make_fp8();
 
@@ -273,29 +235,19 @@ class TrainProgram {
   Decoder decoder_;
   ContextSharding cut_;
   std::vector<pipeline::PipelineStep> program_;  // program of a full train step
-  int64_t places_ = 1;
-  Tensor tokens_, targets_, sample_index_;  // (slots, ...)
-  Tensor mtp_tokens_, mtp_targets_;         // (slots, ...), of multi-token prediction
-  Tensor positions_;                        // MicroBatch::positions; defined with context parallelism
-  Tensor text_positions_;                   // (rows of a forward) i32, for generation
-  Tensor documents_, position_ids_;         // (slots, ...); defined if batches have them
-  PairBatch pairs_;                         // (slots, ...); defined with ProgramOptions::preference
+  Staging staging_;
+  std::optional<MicroBatchSlots> slots_;
+  std::optional<StepSums> sums_;
+  Tensor text_positions_;                // (rows of a forward) i32, for generation
+  Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
+  Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
+  Tensor count_;                         // (3) i64
+  Tensor scale_;                         // (1) f64, gradient scale; defined with CUDA graphs
   std::vector<ActionTime> actions_;
   std::optional<LossScaler> scaler_;
   std::unique_ptr<Fp8State> fp8_;
   bool fp8_begun_ = false;
   MatmulPrecision matmul_precision_ = MatmulPrecision::plain;
-  Staging staging_;
-  Tensor sums_;                          // f64: see sum_count
-  Tensor loss_;                          // sum of token losses
-  Tensor mtp_loss_;                      // sum of token losses of multi-token prediction
-  Tensor z_loss_;                        // sum of z-losses on output logits
-  Tensor squares_;                       // (segments), squared gradients
-  Tensor experts_;                       // (layers, moe_sums), router sums of MoE models
-  Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
-  Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
-  Tensor count_;                         // (3) i64
-  Tensor scale_;                         // (1) f64, gradient scale; defined with CUDA graphs
   int64_t steps_ = 0;
   std::optional<ActivationOffload> offloaded_;
   MetaMemory* repeated_ = nullptr;

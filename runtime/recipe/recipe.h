@@ -21,6 +21,7 @@
 #include "parallel/optim/optimizer_settings.h"
 #include "runtime/data/on_bad_record.h"
 #include "runtime/recipe/choices.h"
+#include "runtime/recipe/step_settings.h"
 
 namespace ltrain {
 
@@ -148,7 +149,7 @@ struct BatchRamp {
   int64_t samples = 0;  ///< number of samples until the batch reaches its full size
 };
 
-struct Train {
+struct Train : StepSettings {
   int64_t micro_batch_size = 1;   ///< sequences of a rank's micro-batch
   int64_t logits_chunk_size = 0;  ///< tokens with logits in memory at once, per rank; 0: auto
   int64_t global_batch_size = 8;  ///< sequences per optimizer step
@@ -156,12 +157,7 @@ struct Train {
   BatchRamp batch_ramp;
   std::optional<int64_t> stop_step;     ///< the run ends after this step; schedules still use train_steps
   std::optional<int64_t> train_tokens;  ///< if given, train_steps is derived from it
-  double clip_grad = 1.0;               ///< 0: no clipping
-  double skip_grad_norm = 0;            ///< gradient norm above which the update is skipped; 0: no limit
   int64_t max_skipped_steps = 10;       ///< in a row
-  double z_loss_coeff = 0;              ///< coefficient of the z-loss on output logits; 0: none
-  double stop_loss = 0;                 ///< loss above which the run ends; 0: no limit
-  double ema_decay = 0;                 ///< decay of the EMA of the weights; 0: no EMA
   int64_t eval_interval = 0;            ///< steps; 0: never
   int64_t eval_steps = 20;
   int64_t log_interval = 1;

@@ -1,0 +1,76 @@
+// Values that a step sums over all ranks, in one collective: the loss, gradient norms, statistics of routers.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/tensor/arena.h"
+#include "kernels/tensor/staging.h"
+#include "parallel/mesh/groups.h"
+#include "runtime/program/program_options.h"
+
+namespace ltrain {
+
+/// Neighbouring values of StepSums.
+struct StepSum {
+  Tensor tensor;      ///< f64, this rank's summand; undefined if the program has no such sum
+  int64_t first = 0;  ///< index of its first value among all values
+  bool on() const { return tensor.defined(); }
+};
+
+/// A new sum needs a member, a row of `slices` (step_sums.cpp), and the code that adds to it and reads it.
+class StepSums {
+ public:
+  /// Values of a step after the collective, read back to the host.
+  struct Values {
+    std::vector<double> all;
+    /// First value of a sum that is on.
+    double operator[](const StepSum& sum) const { return all[static_cast<size_t>(sum.first)]; }
+    std::span<const double> of(const StepSum& sum) const {
+      return std::span(all).subspan(static_cast<size_t>(sum.first),
+                                    static_cast<size_t>(sum.tensor.elements()));
+    }
+  };
+
+  StepSums(Stream& stream, Memory& memory, const ProgramOptions& options);
+
+  /// Number of values that a program sums.
+  static int64_t count(const ProgramOptions& options);
+
+  /// Sets all values to zero.
+  void clear();
+  /// Sums the values over all ranks in place. Values that ranks of the inner axis have alike are added once.
+  /// `reading`: what the sums are read for, in messages of the placement check.
+  void reduce(const Groups& groups, const char* reading);
+  /// A sum on the device after the collective.
+  Tensor reduced(const StepSum& sum) const { return all_.flat(sum.first, sum.tensor.shape); }
+  /// Waits for the values and returns them.
+  Values read(Staging& staging) const;
+
+  StepSum loss;      ///< (1) sum of token losses
+  StepSum stop;      ///< (1) ranks that ask to stop
+  StepSum squares;   ///< (segments) squares of gradients
+  StepSum experts;   ///< (layers, moe_sums) sums of routers; on in MoE models
+  StepSum z_loss;    ///< (1) sum of z-losses on output logits
+  StepSum mtp_loss;  ///< (1) sum of token losses of multi-token prediction
+  StepSum pairs;     ///< (PreferenceTotals::count) sums over preference pairs
+
+ private:
+  struct Slice {
+    StepSum StepSums::*sum;
+    const char* name;  ///< for messages of the placement check
+    Shape shape;
+    /// Ranks of the inner axis have equal values.
+    bool replicated = true;
+  };
+  static std::vector<Slice> slices(const ProgramOptions& options);
+  const Tensor& tensor(const Slice& slice) const { return (this->*slice.sum).tensor; }
+  /// On meta: the placements of the sums before the collective.
+  void place_summands(Axis inner);
+
+  Stream& stream_;
+  std::vector<Slice> slices_;
+  Tensor all_;  // (count) f64
+};
+
+}  // namespace ltrain

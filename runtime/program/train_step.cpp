@@ -1,0 +1,272 @@
+// One optimizer step: TrainProgram::train_step, from the top down.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/moe/router_bias.h"
+#include "runtime/program/stage_run.h"
+#include "runtime/program/train_program.h"
+
+namespace ltrain {
+
+/// Passes of a train step over its micro-batches: forwards and backwards of this rank's stages.
+class TrainProgram::StepPasses {
+ public:
+  /// `batches`: empty on meta for a full step.
+  StepPasses(TrainProgram& program, Step& step, const std::vector<HostBatch>& batches, const LossTerms& terms,
+             EstimatePass estimate);
+
+  int64_t micros() const { return micros_; }
+  /// Later passes take each target's label from the model, sampled with random numbers of step `update`.
+  void sample_labels(int64_t update);
+  void use_targets() { drawn_.reset(); }
+  /// Runs all micro-batches.
+  void run();
+  /// Runs all micro-batches as captured graphs.
+  void run_captured();
+  const std::vector<ActionTime>& actions() const { return run_.actions(); }
+
+ private:
+  bool meta() const { return program_.device_.compute.meta() != nullptr; }
+  void load(int64_t micro, int64_t slot) {
+    program_.load(meta() ? none_ : batches_[static_cast<size_t>(micro)], slot, true);
+  }
+  MicroBatch micro_batch(int64_t slot) const;
+
+  TrainProgram& program_;
+  const std::vector<HostBatch>& batches_;
+  const HostBatch none_;  // on meta
+  const int64_t micros_;
+  const bool full_;             // runs all micro-batches of the program's schedule
+  const double scale_;          // factor of gradients
+  const double chosen_weight_;  // PairBatch::chosen_weight
+  std::optional<RowRandom> drawn_;
+  const pipeline::Schedule fewer_;  // schedule of a smaller step
+  const std::vector<pipeline::PipelineStep> lowered_;
+  StageRun run_;
+};
+
+TrainProgram::StepPasses::StepPasses(TrainProgram& program, Step& step, const std::vector<HostBatch>& batches,
+                                     const LossTerms& terms, EstimatePass estimate)
+    : program_(program),
+      batches_(batches),
+      micros_(meta() && batches.empty() ? program.options_.accumulation
+                                        : static_cast<int64_t>(batches.size())),
+      full_(micros_ == program.options_.accumulation && program.ends_at_ != StepEnd::first_micro_batch),
+      // Gradients are divided by the number of terms of the loss.
+      scale_(terms.count > 0 ? program.loss_scale() / static_cast<double>(terms.count) : 0),
+      chosen_weight_(program.options_.preference ? chosen_weight(*program.options_.preference, terms.pairs)
+                                                 : 0),
+      fewer_(full_ ? pipeline::Schedule()
+                   : first_micros(program.options_.schedule, program.ends_at_ == StepEnd::first_micro_batch
+                                                                 ? 1
+                                                                 : static_cast<int>(micros_))),
+      lowered_(full_ ? std::vector<pipeline::PipelineStep>()
+                     : pipeline::lower(fewer_, program.pipeline_rank())),
+      run_(program.decoder_, step, full_ ? program.options_.schedule : fewer_,
+           program.same_actions(estimate) ? program.repeated_ : nullptr) {
+  LT_CHECK(micros_ > 0 && micros_ <= program.options_.accumulation, "expected 1 to {} micro-batches, got {}",
+           program.options_.accumulation, micros_);
+  if (program.scale_.defined() && !meta()) {
+    program.staging_.open();
+    program.staging_.put(program.scale_, &scale_);
+    program.staging_.close();
+  }
+  if (!program.staged()) return;
+  for (int64_t k = 0; k < micros_; ++k) load(k, k);
+}
+
+void TrainProgram::StepPasses::sample_labels(int64_t update) {
+  drawn_.emplace();
+  drawn_->seed = seed_of_step(program_.options_.seed, update);
+  drawn_->stream = hash_name("drawn labels");
+}
+
+MicroBatch TrainProgram::StepPasses::micro_batch(int64_t slot) const {
+  MicroBatch mb = program_.micro_batch(slot);
+  mb.micros = micros_;
+  mb.grad_scale = scale_;
+  if (!meta()) mb.grad_scale_at = program_.scale_;
+  mb.loss_scale = program_.loss_scale();
+  mb.pairs.chosen_weight = chosen_weight_;
+  if (!drawn_) return mb;
+  mb.loss_scale = 0;
+  mb.drawn = drawn_;
+  mb.drawn->sample_index = mb.target_samples;
+  return mb;
+}
+
+void TrainProgram::StepPasses::run() {
+  int64_t loaded = -1;
+  run_.run(full_ ? program_.program_ : lowered_, [&](int k) {
+    const int64_t slot = k % program_.slots_->count();
+    if (!program_.staged() && loaded < k) load(loaded = k, slot);
+    return micro_batch(slot);
+  });
+}
+
+void TrainProgram::StepPasses::run_captured() {
+  if (program_.staged()) return program_.captured_pass(0, micros_, micros_, [this] { run(); });
+  const std::vector<pipeline::PipelineStep>& all = program_.program_;
+  for (int64_t k = 0; k < micros_; ++k) {
+    load(k, 0);
+    // Each micro-batch has two actions, a forward and a backward.
+    program_.captured_pass(k, 1, micros_, [&] {
+      run_.run({all.begin() + 2 * k, all.begin() + 2 * k + 2}, [this](int) { return micro_batch(0); });
+    });
+  }
+}
+
+StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
+                                    const AskStop& ask_stop) {
+  const bool meta = device_.compute.meta() != nullptr;
+  Step step = make_step(true);
+  StepResult result;
+  result.loss_scale = loss_scale();
+
+  step.enter("loss");
+  const LossTerms terms = count_terms(batches);
+  result.tokens = terms.tokens;
+  sums_->clear();
+
+  const EstimatePass estimate = store_.estimate(adamw.step);
+  StepPasses passes(*this, step, batches, terms, estimate);
+  if (fp8_) fp8_->forget_weights();
+  if (estimate != EstimatePass::none) estimate_curvature(estimate, step, passes, adamw, terms);
+  run_micro_batches(passes, adamw.step, estimate);
+  actions_ = passes.actions();
+  if (ends_at_ != StepEnd::update) return result;
+
+  step.enter("gradients");
+  store_.finish_gradients();
+  if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);
+  store_.add_grad_squares(sums_->squares.tensor);
+  if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_->stop.tensor, 1);
+  sums_->reduce(device_.groups, "reading the loss and the gradient norm");
+
+  AdamwArgs args = adamw;
+  if (!meta) {
+    read_result(result, terms);
+    if (!accept(result)) return result;
+    if (options_.clip_grad > 0)
+      args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
+    args.grad_scale /= result.loss_scale;
+  }
+  step.enter("optimizer");
+  update(args);
+  return result;
+}
+
+TrainProgram::LossTerms TrainProgram::count_terms(const std::vector<HostBatch>& batches) {
+  int64_t counted = 0;
+  for (const HostBatch& b : batches)
+    for (const int32_t t : b.targets) counted += t >= 0;
+  PairCounts pairs;
+  if (options_.preference) pairs = count_pairs(batches, device_.groups.context.rank());
+  std::array<int64_t, 3> counts{counted, pairs.pairs, pairs.chosen_tokens};
+  sum_counts(std::span(counts).first(options_.preference ? 3 : 1));
+  LossTerms terms{.tokens = counts[0], .pairs = {counts[1], counts[2]}, .count = counts[0]};
+  if (options_.preference) terms.count = terms.pairs.pairs;
+  return terms;
+}
+
+bool TrainProgram::same_actions(EstimatePass estimate) const {
+  // Rounded gradients of tied weights are held in a wider type from one stage's action to another's, so their
+  // actions differ.
+  return !options_.sharding.shards_gradients() && estimate == EstimatePass::none &&
+         dtype_size(options_.precision.grad) >= 4;
+}
+
+void TrainProgram::estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes,
+                                      const AdamwArgs& adamw, const LossTerms& terms) {
+  store_.begin_step(passes.micros(), adamw.step);
+  store_.begin_estimate(estimate);
+  store_.gather_weights();
+  if (estimate == EstimatePass::sampled_labels) passes.sample_labels(adamw.step);
+  passes.run();
+  passes.use_targets();
+  step.enter("gradients");
+  store_.finish_gradients();
+  store_.end_estimate(adamw, static_cast<double>(terms.tokens), loss_scale());
+  sums_->clear();
+  if (fp8_ && estimate == EstimatePass::moved_weights) fp8_->forget_weights();
+}
+
+void TrainProgram::run_micro_batches(StepPasses& passes, int64_t update, EstimatePass estimate) {
+  // Libraries initialize in the first step. After an estimate pass, weights that a graph would gather are
+  // already gathered.
+  const bool captured =
+      scale_.defined() && !device_.compute.meta() && steps_ > 0 && estimate == EstimatePass::none;
+  ++steps_;
+  store_.begin_step(passes.micros(), update);
+  if (captured) {
+    passes.run_captured();
+  } else {
+    store_.gather_weights();
+    passes.run();
+  }
+}
+
+void TrainProgram::captured_pass(int64_t first, int64_t count, int64_t micros,
+                                 const std::function<void()>& pass) {
+  const bool last = first + count == micros;
+  std::unique_ptr<Graph>& graph = graphs_[first > 0][!last && device_.groups.mesh.world() > 1];
+  if (graph) {
+    store_.replayed(count, first == 0);
+  } else {
+    graph = device_.compute.capture(
+        [&] {
+          if (first == 0) store_.gather_weights(true);
+          pass();
+          if (last) store_.end_reductions();
+        },
+        device_.groups.streams());
+  }
+  const OpRange range(device_.compute, "recorded_micro_batch");
+  graph->replay();
+}
+
+void TrainProgram::read_result(StepResult& result, const LossTerms& terms) {
+  const StepSums::Values sums = sums_->read(staging_);
+  device_.groups.check();
+  result.experts = expert_statistics(sums);
+  if (terms.tokens > 0) {
+    const double tokens = static_cast<double>(terms.tokens);
+    result.loss = sums[sums_->loss] / tokens;
+    if (sums_->z_loss.on()) result.z_loss = sums[sums_->z_loss] / tokens;
+    if (sums_->mtp_loss.on())
+      result.mtp_loss = sums[sums_->mtp_loss] / (tokens * static_cast<double>(options_.mtp_modules()));
+  }
+  if (options_.preference) {
+    result.preference = preference_result(*options_.preference, terms.pairs, sums.of(sums_->pairs));
+    result.loss = result.preference->loss;
+  }
+  double squares = 0;  // summed in the order of the layers, independent of the rank that has them
+  for (const double of_segment : sums.of(sums_->squares)) squares += of_segment;
+  result.grad_norm = std::sqrt(squares) / result.loss_scale;
+  result.stop_requested = sums[sums_->stop] > 0;
+  const bool finite_loss = std::isfinite(sums[sums_->loss]);
+  result.overflow = scaler_ && finite_loss && !std::isfinite(squares);
+  result.finite = finite_loss && std::isfinite(result.loss) && (std::isfinite(squares) || result.overflow);
+}
+
+bool TrainProgram::accept(StepResult& result) {
+  result.diverged = options_.stop_loss > 0 && result.loss > options_.stop_loss;
+  result.skipped =
+      !result.overflow && options_.skip_grad_norm > 0 && result.grad_norm > options_.skip_grad_norm;
+  if (scaler_ && result.finite) scaler_->note(result.overflow);
+  return result.finite && !result.diverged && !result.skipped && !result.overflow;
+}
+
+void TrainProgram::update(const AdamwArgs& args) {
+  MetaTrace* meta = device_.compute.meta();
+  if (meta) meta->set_model_work(false);
+  store_.update(args);
+  if (meta) meta->set_model_work(true);
+  const double rate = options_.model.moe.bias_update_rate;
+  if (router_bias_.defined() && rate > 0 && !options_.optimizer.freeze_routers)
+    move_router_bias(device_.compute, router_bias_, sums_->reduced(sums_->experts), rate);
+}
+
+}  // namespace ltrain

@@ -237,51 +237,63 @@ void GradientReducer::replayed(int64_t micros) {
     if (b.kind.rule.trains()) at(b).pending -= micros * static_cast<int64_t>(b.units.size());
 }
 
+GradientReducer::BucketSum GradientReducer::sum_of(const Bucket& b) const {
+  if (!rules_.sums_gradients(b) || rounds_tied(b)) return BucketSum::later;
+  if (compressed_.compresses_gradients(b)) return BucketSum::compressed;
+  if (layout_.shard_group(b).size() == 1) return BucketSum::none;
+  const bool pieces = c_.sharding.shards_optimizer() || layout_.replicate_group(b).size() > 1;
+  return pieces ? BucketSum::pieces : BucketSum::whole;
+}
+
+/// Sums over ranks that hold the bucket's parameters, or copies of them, and have other rows or heads.
+void GradientReducer::sum_replicated(Stream& on, const Bucket& b) {
+  const Tensor& all = at(b).all;
+  if (b.kind.sum.bits) c_.groups.spanning(b.kind.sum).start_all_reduce(c_.compute, all).wait(on);
+  if (!b.kind.copied) return;
+  c_.groups.copies.start_all_reduce(c_.compute, all).wait(on);
+  if (c_.meta()) place_as_part(b);  // equal on the copies, another part on the other ranks
+}
+
+void GradientReducer::sum_level(Stream& on, const Bucket& b, BucketSum how) {
+  const Group& g = layout_.shard_group(b);
+  const Tensor& all = at(b).all;
+  if (how == BucketSum::compressed) compressed_.run(on, b, all, 1, {}, !c_.sharding.shards_optimizer());
+  if (how != BucketSum::pieces && how != BucketSum::whole) return;
+  const bool rounds = rounded_.defined();
+  const Tensor sent = rounds ? rounded_.flat(0, {b.padded}) : all;
+  if (rounds) cast(on, sent, all);
+  if (how == BucketSum::pieces) {
+    const auto piece_of = [&](const Tensor& t) { return t.flat(layout_.piece_begin(b), {b.piece}); };
+    g.reduce_scatter(on, piece_of(sent), sent);
+    if (rounds) cast(on, piece_of(all), piece_of(sent));
+  } else {
+    g.all_reduce(on, sent);
+    if (rounds) cast(on, all, sent);
+  }
+}
+
 void GradientReducer::reduce(const Bucket& b) {
   State& s = at(b);
-  const Group& g = layout_.shard_group(b);
   const bool sharded = c_.sharding.shards_gradients();
   collect(b);
   if (c_.groups.gradient.size() > 1 || b.kind.sum.bits || b.kind.copied || b.kind.tied || sharded)
     clear_padding(b);
   if (alone(b)) return;
-  const bool waits =
-      !rules_.sums_gradients(b) || rounds_tied(b);     // ranks sum its moment instead, or stages sum first
-  const bool whole = !c_.sharding.shards_optimizer();  // every rank needs the full sum
-  const Tensor piece = s.all.flat(layout_.piece_begin(b), {b.piece});
-  const bool two_levels = layout_.replicate_group(b).size() > 1;
-  s.done = g.start(c_.compute, [&](Stream& on) {
-    if (b.kind.sum.bits) c_.groups.spanning(b.kind.sum).start_all_reduce(c_.compute, s.all).wait(on);
-    if (b.kind.copied) {
-      c_.groups.copies.start_all_reduce(c_.compute, s.all).wait(on);
-      if (c_.meta())  // equal on the copies, another part on the other ranks
-        place_as_part(b);
-    }
-    if (waits) return;
-    const bool round = rounded_.defined() && g.size() > 1;
-    const Tensor sent = round ? rounded_.flat(0, {b.padded}) : s.all;
-    const Tensor got = sent.flat(layout_.piece_begin(b), {b.piece});
-    if (round) cast(on, sent, s.all);
-    if (compressed_.compresses_gradients(b)) {
-      compressed_.run(on, b, s.all, 1, {}, whole);
-    } else if (g.size() > 1 && (!whole || two_levels)) {
-      g.reduce_scatter(on, got, sent);
-      if (round) cast(on, piece, got);
-    } else if (g.size() > 1) {
-      g.all_reduce(on, sent);
-      if (round) cast(on, s.all, sent);
-    }
+  const BucketSum how = sum_of(b);
+  s.done = layout_.shard_group(b).start(c_.compute, [&](Stream& on) {
+    sum_replicated(on, b);
+    sum_level(on, b, how);
   });
-  if (waits) return;
-  if (two_levels && !sharded) {
+  if (how == BucketSum::later) return;
+  if (sharded) {
+    pending_.push_back({b.index, s.all, s.done});
+    s.all = Tensor();
+    s.pending = static_cast<int64_t>(b.units.size());
+  } else if (layout_.replicate_group(b).size() > 1) {
     gather_reduced();  // Finish the previous bucket: its second level overlapped this bucket's first.
-    sum_replicas(b, piece, s.done);
-    if (whole) summed_ = b.index;
+    sum_replicas(b, s.all.flat(layout_.piece_begin(b), {b.piece}), s.done);
+    if (!c_.sharding.shards_optimizer()) summed_ = b.index;
   }
-  if (!sharded) return;
-  pending_.push_back({b.index, s.all, s.done});
-  s.all = Tensor();
-  s.pending = static_cast<int64_t>(b.units.size());
 }
 
 /// Second level: sums a piece over replicas after `ready`, its sum within the shard group.

@@ -73,6 +73,14 @@ class GradientReducer {
     Tensor grad;
     AsyncHandle done;
   };
+  /// Sum of a bucket over the ranks of the first level.
+  enum class BucketSum : uint8_t {
+    later,       ///< not when it is ready: ranks sum its moment instead, or stages sum first
+    none,        ///< the level has one rank
+    compressed,  ///< in 8 bits
+    pieces,      ///< each rank gets the sum of its piece: ZeRO, or two levels
+    whole        ///< each rank gets the full sum
+  };
   State& at(const Bucket& b) { return states_[static_cast<size_t>(b.index)]; }
   const State& at(const Bucket& b) const { return states_[static_cast<size_t>(b.index)]; }
   UnitState& unit(int u) { return units_[static_cast<size_t>(u)]; }
@@ -81,6 +89,9 @@ class GradientReducer {
   GradBuffer accumulate_wide(UnitState& u, int id, int n);
   GradBuffer accumulate_frozen(UnitState& u, int id, int n);
   void reduce(const Bucket& b);
+  BucketSum sum_of(const Bucket& b) const;
+  void sum_replicated(Stream& on, const Bucket& b);
+  void sum_level(Stream& on, const Bucket& b, BucketSum how);
   void collect(const Bucket& b);
   void place_as_part(const Bucket& b);
   void clear_padding(const Bucket& b);

@@ -20,7 +20,7 @@
 #include "runtime/eval/multiple_choice.h"
 #include "runtime/files/file.h"
 #include "runtime/generate/session.h"
-#include "runtime/plan/plan.h"
+#include "runtime/program/recipe_program.h"
 
 namespace ltrain::app {
 namespace {

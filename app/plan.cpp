@@ -19,7 +19,9 @@
 #include "planner/compositions/compositions.h"
 #include "runtime/check/check_job.h"
 #include "runtime/files/write_file.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
+#include "runtime/plan/plan_print.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/plan/schedule_plan.h"
 

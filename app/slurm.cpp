@@ -16,7 +16,8 @@
 #include "base/error.h"
 #include "base/exit_codes.h"
 #include "runtime/check/check_job.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain::app {

@@ -50,6 +50,7 @@ void embedding_forward(Stream& s, Tensor y, Tensor tokens, Tensor table, Tensor 
            y.rows(), part.rows, y.cols(), part.total, tokens.elements(), to_string(table.shape), part.first);
   if (s.meta()) {
     OpCost cost = op_cost("embedding_forward", OpClass::elementwise, 1.0 * y.elements(), {y}, {y, tokens});
+    cost.role = OpRole::token_lookup;
     if (positions.defined()) cost.bytes += static_cast<double>(y.bytes());
     s.meta()->add(s, cost);
     place_lookup(s, y, tokens, table, part.axis);

@@ -45,6 +45,7 @@ OpCost cost_of(const char* name, GroupedProduct kind, const GroupRows& rows, con
   cost.n = static_cast<int64_t>(width), cost.k = static_cast<int64_t>(k);
   if (kind == GroupedProduct::input_gradient) std::swap(cost.n, cost.k);
   if (kind == GroupedProduct::weight_gradient) {
+    cost.role = OpRole::weight_gradient;
     const int64_t rows_of = cost.m;
     cost.m = cost.n, cost.n = cost.k, cost.k = rows_of;
   }

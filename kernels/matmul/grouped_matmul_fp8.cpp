@@ -50,6 +50,7 @@ Fp8Operand matrix(const Fp8Operand& w, int64_t g, int64_t n, int64_t k) {
 void add_quantize(Stream& s, const Fp8Operand& out, const Tensor& x, Tensor amax) {
   OpCost cost =
       op_cost("quantize", OpClass::elementwise, (out.block_rows ? 2.0 : 1.0) * x.elements(), {}, {x});
+  cost.role = OpRole::operand_rounding;
   cost.dtype = x.dtype;
   cost.bytes += static_cast<double>(x.elements());
   s.meta()->add(s, cost);
@@ -69,9 +70,10 @@ void add_product(Stream& s, const char* name, const Tensor& out, const Tensor& a
   cost.dtype = DType::f8e4m3;
   cost.bytes = bytes;
   cost.m = some / static_cast<int64_t>(rows.size()), cost.n = n, cost.k = k;
+  const bool gradient = out.shape.rank > 2;
+  if (gradient) cost.role = OpRole::weight_gradient;
   s.meta()->add(s, cost);
   if (out.dtype == DType::f64) return;
-  const bool gradient = out.shape.rank > 2;
   s.meta()->need_panels(gradient ? packed_bytes_of_rows(n, k, fp8_filled_rows(most), DType::f8e4m3, out.dtype)
                                  : packed_bytes(most, n, k, DType::f8e4m3, out.dtype));
 }

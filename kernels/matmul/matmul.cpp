@@ -62,6 +62,8 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
     cost.dtype = a.dtype;
     cost.m = m, cost.n = n, cost.k = k;
+    // A transposed `a` means a sum over token rows.
+    if (args.trans_a) cost.role = OpRole::weight_gradient;
     s.meta()->add(s, cost);
     if (packs(a.dtype) && !few_rows(a, m, args, tf32))
       s.meta()->need_panels(packed_bytes(m, n, k, a.dtype, out.dtype));

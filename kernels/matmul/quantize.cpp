@@ -64,7 +64,9 @@ void max_abs(Stream& s, Tensor amax, Tensor x) {
   LT_CHECK(single(amax), "max_abs: expected an amax of one f32 element, got {} {}", dtype_name(amax.dtype),
            to_string(amax.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("max_abs", OpClass::elementwise, 1.0 * x.elements(), {}, {x}));
+    OpCost cost = op_cost("max_abs", OpClass::elementwise, 1.0 * x.elements(), {}, {x});
+    cost.role = OpRole::operand_rounding;
+    s.meta()->add(s, cost);
     place_max(s, "max_abs", amax, x);
     return;
   }
@@ -78,6 +80,7 @@ void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor 
            to_string(step.shape));
   if (s.meta()) {
     OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes}, {x});
+    cost.role = OpRole::operand_rounding;
     cost.dtype = x.dtype;
     s.meta()->add(s, cost);
     require_agreed(s, step);
@@ -97,6 +100,7 @@ void quantize_both(Stream& s, Tensor codes, Tensor turned, Tensor x, Tensor step
            dtype_name(step.dtype), to_string(step.shape));
   if (s.meta()) {
     OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes, turned}, {x});
+    cost.role = OpRole::operand_rounding;
     cost.dtype = x.dtype;
     s.meta()->add(s, cost);
     require_agreed(s, step);
@@ -129,6 +133,7 @@ void quantize_blocks(Stream& s, Tensor codes, Tensor steps, Tensor x, bool turn,
            dtype_name(steps.dtype), to_string(steps.shape));
   if (s.meta()) {
     OpCost cost = op_cost("quantize", OpClass::elementwise, 2.0 * x.elements(), {codes}, {x});
+    cost.role = OpRole::operand_rounding;
     cost.dtype = x.dtype;
     s.meta()->add(s, cost);
     place_codes(s, codes, x, turn);

@@ -84,7 +84,7 @@ void MetaTrace::add(Stream& stream, const OpCost& given) {
   if (keeps_)
     entries_.push_back({op.name, layer_, interned(stream.name()), op.collective, interned(op.axis),
                         stream.clock, price.seconds, op.flops, op.bytes, op.wire_bytes, op.network_bytes,
-                        op.cls, op.axes});
+                        op.cls, op.axes, op.role});
   if (model_work_) model_flops_ += op.model_flops;
   stream.clock += price.seconds;
   if (steals) compute_->clock += price.stolen;

@@ -58,10 +58,19 @@ std::string_view op_class_name(OpClass c);
 /// Names of transfers between a rank's memory and its offload target.
 inline constexpr std::string_view kOffloadFetch = "offload_fetch", kOffloadStore = "offload_store";
 
+/// Purpose of an op, where plans must tell ops apart. The op sets it: a plan does not read names.
+enum class OpRole : uint8_t {
+  other,
+  weight_gradient,   ///< matmul that a split backward defers
+  operand_rounding,  ///< rounds an operand of FP8 matmuls, or finds its scale
+  token_lookup       ///< embeds tokens
+};
+
 /// One piece of work for the cost model.
 struct OpCost {
   std::string_view name;
   OpClass cls = OpClass::elementwise;
+  OpRole role = OpRole::other;
   DType dtype = DType::f32;
   double flops = 0;
   /// Part of `flops` that counts for MFU: two for each multiply-add of a matmul, forward once and backward
@@ -83,7 +92,8 @@ struct OpCost {
   double received_bytes = 0;                ///< all_to_all of uneven rows: bytes from other ranks
 };
 
-/// Prices of ops. A price is a function of all OpCost fields except the axes.
+/// Prices of ops. A price is a function of all OpCost fields except the axes and the
+/// role.
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -100,6 +110,7 @@ struct TraceEntry {
   double start = 0, seconds = 0, flops = 0, bytes = 0, wire_bytes = 0, network_bytes = 0;
   OpClass cls = OpClass::elementwise;
   AxisSet axes;  ///< axes of a collective's group
+  OpRole role = OpRole::other;
 };
 
 class MetaTrace {

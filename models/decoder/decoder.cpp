@@ -121,7 +121,7 @@ void Decoder::allocate(Stream& compute, Memory& memory, int64_t seq, bool texts)
 }
 
 void Decoder::embed(Step& step, const MicroBatch& mb, Residual& r) const {
-  step.enter("embedding");
+  step.enter(kEmbeddingLayer);
   step.params.gather_segment(kEmbedding, layer_segment(stages_[0].first));
   r.x = step.activation("embedding", {step.stream_rows(mb), step.stream_cols(config_.hidden_size)});
   const RowMap rows = step.row_map(mb);
@@ -188,7 +188,7 @@ void Decoder::look_up_cut_backward(Step& step, const MicroBatch& mb, Tensor dx) 
 }
 
 void Decoder::embed_backward(Step& step, const MicroBatch& mb, Tensor dx) const {
-  step.enter("embedding");
+  step.enter(kEmbeddingLayer);
   if (const Dropout d = step.dropout(config_.embd_pdrop, "embedding", mb); d.on())
     dropout(step.compute, dx, dx, d);
   if (config_.traits().scaled_embedding) scale_by(step.compute, dx, embedding_scale());

@@ -120,7 +120,7 @@ Tensor Head::gathered_stats(Step& step, Tensor logits, Tensor targets) const {
 }
 
 Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads& also) const {
-  step.enter("head");
+  step.enter(kHeadLayer);
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);
   Tensor dy;
@@ -131,7 +131,7 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads
       if (step.training && also) {
         also(saved.y, dy);
         saved.y = Tensor();
-        step.enter("head");
+        step.enter(kHeadLayer);
       }
       if (step.training) weight_done(step);
       break;
@@ -213,7 +213,7 @@ void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const 
   LT_CHECK(step.groups.one_d() && !step.cuts_rows(),
            "logits: expected tensor parallelism in 1D without sharded rows, got {} ranks and sharded rows {}",
            step.groups.inner().size(), step.cuts_rows());
-  step.enter("head");
+  step.enter(kHeadLayer);
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);
   const int64_t n = out.shape[0];

@@ -10,6 +10,7 @@
 #include "base/enum_names.h"
 #include "kernels/moe/route.h"
 #include "models/families/family.h"
+#include "models/layers/layer_names.h"
 #include "models/layers/lora.h"
 
 namespace ltrain {
@@ -152,8 +153,9 @@ struct ModelConfig {
   }
   /// Name of a layer in messages, traces and random streams.
   std::string place(int64_t layer) const {
-    return layer < num_hidden_layers ? "layers." + std::to_string(layer)
-                                     : "mtp." + std::to_string(layer - num_hidden_layers);
+    const bool block = layer < num_hidden_layers;
+    return std::string(block ? kBlockPrefix : kMtpPrefix) +
+           std::to_string(block ? layer : layer - num_hidden_layers);
   }
 
   bool rotates(int64_t layer) const {

@@ -157,7 +157,7 @@ struct Step {
     }
   }
   /// Names the running layer in plans, messages and traces.
-  void enter(const std::string& layer) { enter_layer(compute, layer); }
+  void enter(std::string_view layer) { enter_layer(compute, std::string(layer)); }
 
   // ---- rows of the residual stream ----
   bool cuts_rows() const { return sequence_parallel && groups.tensor.size() > 1; }

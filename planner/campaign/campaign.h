@@ -5,7 +5,7 @@
 #include <string>
 
 #include "planner/campaign/campaign_settings.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_types.h"
 
 namespace ltrain {
 

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "runtime/check/check_job.h"
-#include "runtime/plan/plan.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain {

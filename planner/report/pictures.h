@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "planner/search/search.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_types.h"
 #include "runtime/plan/rank_map.h"
 
 namespace ltrain {

@@ -8,7 +8,7 @@
 
 #include "planner/search/search_parts.h"
 #include "planner/search/search_space.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_types.h"
 
 namespace ltrain {
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "parallel/pipeline/simulate_checked.h"
+#include "runtime/plan/pass_costs.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
@@ -31,15 +32,9 @@ double compute_seconds(Recipe r, const MachineProfile& profile) {
   r.train.global_batch_size *= 2;
   r.parallel.overlap_micro_batches = r.parallel.async_tensor_parallel = OverlapChoice::off;
   double seconds = 0;
-  bool after_head = false, second = false;
   const PipelineLayout layout{{}, {}, recompute_options(r)};
-  for (const TraceEntry& e : pass_entries(r, profile, layout, priced_end(r))) {
-    if (e.stream != "compute") continue;
-    second = second || (after_head && e.name == "embedding_forward");
-    after_head = after_head || e.layer == "head";
-    // FP8 quantization counts in the second micro-batch, because the first also quantizes weights.
-    if (second == (e.name == "quantize" || e.name == "max_abs")) seconds += e.seconds;
-  }
+  each_usual_op(pass_entries(r, profile, layout, priced_end(r)),
+                [&](const TraceEntry& op, double, bool) { seconds += op.seconds; });
   return seconds;
 }
 

@@ -8,7 +8,8 @@
 #include <tuple>
 
 #include "planner/search/search_space.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
 
 namespace ltrain {
 

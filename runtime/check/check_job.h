@@ -1,7 +1,7 @@
 // Check of a job. `recipe check`, `plan`, `run --dry-run`, `run` and each joining rank use this one check.
 #pragma once
 #include "runtime/launch/environment.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_types.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {

@@ -1,6 +1,6 @@
 // Check that this machine has room for the offloaded tensors of a run, before anything is started.
 #pragma once
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_types.h"
 
 namespace ltrain {
 

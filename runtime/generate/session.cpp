@@ -14,7 +14,7 @@
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/training_state.h"
-#include "runtime/plan/plan.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/program/take_device.h"
 #include "runtime/weights/hf_folder.h"
 

@@ -3,7 +3,8 @@
 #include <cmath>
 
 #include "base/bytes_text.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/memory_limits.h"
+#include "runtime/plan/plan_print.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "kernels/meta/meta_memory.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_types.h"
 
 namespace ltrain {
 

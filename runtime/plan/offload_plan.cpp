@@ -2,7 +2,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/plan_print.h"
 
 namespace ltrain {
 

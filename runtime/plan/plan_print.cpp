@@ -8,8 +8,10 @@
 #include "base/bytes_text.h"
 #include "kernels/tensor/device.h"
 #include "parallel/mesh/mesh.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/memory_limits.h"
+#include "runtime/plan/plan_print.h"
 #include "runtime/plan/rank_map.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain {
@@ -182,7 +184,9 @@ std::string memory_text(const RankPlan& r) {
   return out;
 }
 
-std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, bool all_ranks) {
+namespace {
+
+std::string head_text(const Plan& p, const Recipe& recipe) {
   std::string axes;
   const Mesh mesh = mesh_of(recipe, 0);
   for (int i = 0; i < kAxisCount; ++i)
@@ -200,12 +204,15 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
         "2:4 sparse: {} parameters, half of them zero from update {} on; bytes and flops stay\n\n",
         format_count(static_cast<double>(p.sparse_parameters)), p.sparse_from);
   if (p.node.cards > 0) out += p.node.text() + "; launch.ranks_per_node says otherwise\n\n";
-  constexpr size_t kMapLines = 16;
-  if (map && p.world > 1)
-    out += rank_map_text(*map, all_ranks ? map->ranks.size() : kMapLines, "--ranks lists all") + "\n";
+  return out;
+}
+
+/// Memory of the rank that needs most, or with `all_ranks` of every planned rank, and what there is.
+std::string memory_part(const Plan& p, bool all_ranks) {
   const RankPlan& most =
       *std::max_element(p.ranks.begin(), p.ranks.end(),
                         [](const RankPlan& x, const RankPlan& y) { return x.total_bytes < y.total_bytes; });
+  std::string out;
   if (all_ranks) {
     for (const RankPlan& r : p.ranks) out += std::string(&r == &p.ranks.front() ? "" : "\n") + memory_text(r);
   } else {
@@ -215,38 +222,44 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
   }
   if (p.device_bytes > 0) out += row("a card has", p.device_bytes);
   if (p.for_this_machine) out += row("this host has", p.host_bytes);
+  return out;
+}
 
-  const RankPlan& r = p.ranks.front();
-  out += "\ncommunication of a step, rank 0\n";
+std::string communication_part(const Plan& p, const RankPlan& r) {
+  std::string out = "\ncommunication of a step, rank 0\n";
   if (r.collectives.empty() || r.train_wire_bytes == 0) out += "  none: no axis is larger than 1\n";
-  if (r.train_wire_bytes > 0) {
-    const int64_t network = p.network_bytes();
-    size_t width = 8;
-    for (const CollectivePlan& c : r.collectives) width = std::max(width, c.axis.size());
-    out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", "axis", width, "group", "collective",
-                       "calls", "payload", "sent");
-    if (network > 0) out += fmt::format("{:>18}", "to other nodes");
-    out += fmt::format("{:>12}\n", "time");
-    for (const CollectivePlan& c : r.collectives) {
-      out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.group, c.op, c.calls,
-                         bytes_text(c.bytes), bytes_text(c.wire_bytes));
-      if (network > 0) out += fmt::format("{:>18}", bytes_text(c.network_bytes));
-      out += fmt::format(" {:>8.2f} ms\n", c.seconds * 1e3);
-    }
-    if (r.worst_expert_bytes > 0)
-      out += fmt::format(
-          "  rows of experts: as above when {}, at most {} when tokens go to them as unevenly as can be\n",
-          p.expert_skew > 1 ? fmt::format("a rank has {:g} even shares", p.expert_skew)
-                            : "tokens go to them evenly",
-          bytes_text(r.worst_expert_bytes));
-    if (network > 0)
-      out += fmt::format("  between nodes: {:.1f} Gbit/s for the {} rank{} of a node, {}{}\n",
-                         p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",
-                         p.network_source, p.network_given ? "" : " (`network` in the profile sets it)");
+  if (r.train_wire_bytes == 0) return out;
+  const int64_t network = p.network_bytes();
+  size_t width = 8;
+  for (const CollectivePlan& c : r.collectives) width = std::max(width, c.axis.size());
+  out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", "axis", width, "group", "collective",
+                     "calls", "payload", "sent");
+  if (network > 0) out += fmt::format("{:>18}", "to other nodes");
+  out += fmt::format("{:>12}\n", "time");
+  for (const CollectivePlan& c : r.collectives) {
+    out += fmt::format("  {:<{}}  {:<5}  {:<16}{:>6}{:>17}{:>18}", c.axis, width, c.group, c.op, c.calls,
+                       bytes_text(c.bytes), bytes_text(c.wire_bytes));
+    if (network > 0) out += fmt::format("{:>18}", bytes_text(c.network_bytes));
+    out += fmt::format(" {:>8.2f} ms\n", c.seconds * 1e3);
   }
+  if (r.worst_expert_bytes > 0)
+    out += fmt::format(
+        "  rows of experts: as above when {}, at most {} when tokens go to them as unevenly as can be\n",
+        p.expert_skew > 1 ? fmt::format("a rank has {:g} even shares", p.expert_skew)
+                          : "tokens go to them evenly",
+        bytes_text(r.worst_expert_bytes));
+  if (network > 0)
+    out += fmt::format("  between nodes: {:.1f} Gbit/s for the {} rank{} of a node, {}{}\n",
+                       p.network_bytes_per_second * 8e-9, p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s",
+                       p.network_source, p.network_given ? "" : " (`network` in the profile sets it)");
+  return out;
+}
 
+/// Time of a step and what it is made of.
+std::string step_part(const Plan& p, const Recipe& recipe, const RankPlan& r) {
   const double seconds = p.step_seconds();
-  out += fmt::format("\ntime, by {} profile {}\n", p.profile_measured ? "the measured" : "the", p.profile);
+  std::string out =
+      fmt::format("\ntime, by {} profile {}\n", p.profile_measured ? "the measured" : "the", p.profile);
   const auto [work, unit] = scaled_flops(r.model_flops);
   out += fmt::format("  {:<28}{:>12.1f} model {} a rank, {} tokens, {} micro-batch{} a rank\n", "step", work,
                      unit, p.tokens_per_step, p.accumulation, p.accumulation == 1 ? "" : "es");
@@ -275,7 +288,13 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
     out += fmt::format("  {:<28}{:>12.1f} ms, {} sent: {} in {} of {} steps\n", "another kind of step",
                        r.other_seconds * 1e3, bytes_text(r.other_wire_bytes), p.kinds.other,
                        p.kinds.others(p.train_steps), p.train_steps);
-  out += fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
+  return out;
+}
+
+/// Tokens per second, utilisation, the longest ops, and the time to the end of the run.
+std::string rates_part(const Plan& p, const RankPlan& r) {
+  std::string out =
+      fmt::format("  {:<28}{:>12} tokens/s\n", "throughput", format_count(p.tokens_per_second()));
   const auto [peak, peak_unit] = scaled_flops(p.peak_flops);
   if (p.peak_known())
     out += fmt::format("  {:<28}{:>12.1f} % of {:.1f} {}/s, {}\n", "MFU", 100 * p.mfu(), peak, peak_unit,
@@ -291,7 +310,12 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
       fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end",
                   format_duration(p.total_seconds()), p.train_steps,
                   format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
-  out += sources_text(p);
+  return out;
+}
+
+/// Sources of figures, and decisions of the plan.
+std::string notes_part(const Plan& p, const Recipe& recipe) {
+  std::string out = sources_text(p);
   if (!p.attention.empty()) out += fmt::format("\nattention: {}\n", p.attention);
   if (!p.overlap.empty()) out += fmt::format("\noverlap: {}\n", p.overlap);
   if (!p.experts.empty()) out += fmt::format("\nexperts: {}\n", p.experts);
@@ -299,8 +323,20 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
     out += fmt::format("\nfp8: {}\n", rounding);
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
-  out += impossible_text(p) + fit_text(p) + "\n";
   return out;
+}
+
+}  // namespace
+
+std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, bool all_ranks) {
+  constexpr size_t kMapLines = 16;
+  const RankPlan& first = p.ranks.front();
+  std::string out = head_text(p, recipe);
+  if (map && p.world > 1)
+    out += rank_map_text(*map, all_ranks ? map->ranks.size() : kMapLines, "--ranks lists all") + "\n";
+  out += memory_part(p, all_ranks) + communication_part(p, first) + step_part(p, recipe, first) +
+         rates_part(p, first) + notes_part(p, recipe);
+  return out + impossible_text(p) + fit_text(p) + "\n";
 }
 
 std::string plan_json(const Plan& p, const RankMap* map) {

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/hostlist.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 
 namespace ltrain {
 

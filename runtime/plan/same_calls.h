@@ -6,7 +6,6 @@
 #pragma once
 #include <vector>
 
-#include "runtime/plan/plan.h"
 #include "runtime/program/recipe_program.h"
 
 namespace ltrain {

@@ -11,7 +11,8 @@
 #include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "parallel/pipeline/split_layers.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/pass_costs.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -35,12 +36,6 @@ std::string read_file(const std::string& path) {
   if (text.size() > kMaxScheduleBytes)
     fail(ExitCode::usage, "parallel.schedule_file: {}: is larger than {} bytes", path, kMaxScheduleBytes);
   return text;
-}
-
-/// Returns whether a split backward defers the op: matmuls of weight gradients. Gradients of biases, norms
-/// and embeddings are cheap and not deferred.
-bool of_weights(std::string_view op) {
-  return op == "matmul_tn" || op == "matmul_tn_add" || op == "grouped_matmul_dw";
 }
 
 pipeline::Schedule schedule_of_file(const Recipe& r, int ranks, int micros, std::vector<std::string>* notes) {
@@ -88,46 +83,12 @@ void repeat_layer(std::vector<double>& costs, size_t layers) {
   costs.insert(costs.begin() + 3, layers - costs.size(), costs[3]);
 }
 
-/// Returns whether the op is part of FP8 quantization. The first micro-batch of a step also quantizes
-/// weights, so the second represents the later ones.
-bool rounds_operands(std::string_view op) { return op == "quantize" || op == "max_abs"; }
-
-/// Layer costs from the first micro-batch of a step of two, on one pipeline rank. The time of an op is the
-/// compute stream's time from the end of the previous op, so a wait for collectives of tensor, context and
-/// expert ranks counts for the op that waits.
+/// Layer costs from the first micro-batches of a step, on one pipeline rank.
 LayerCosts costs_of_each(const Recipe& whole, const MachineProfile& profile,
                          const RecomputeOptions& recompute) {
   PipelineLayout layout;
   layout.recompute = recompute;
-  LayerCosts c;
-  const size_t layers = static_cast<size_t>(whole.model.num_hidden_layers);
-  c.forward.resize(layers);
-  c.input.resize(layers);
-  c.weight.resize(layers);
-  bool after_head = false, second = false;
-  double before = 0;  // end of the previous op
-  for (const TraceEntry& e : pass_entries(whole, profile, layout, priced_end(whole))) {
-    if (e.stream != "compute") continue;
-    if (after_head && e.layer == "embedding" && e.name == "embedding_forward") {
-      second = true;
-      after_head = false;
-    }
-    const double seconds = e.start + e.seconds - before;
-    before = e.start + e.seconds;
-    if (second != rounds_operands(e.name)) continue;
-    const bool weight = of_weights(e.name);
-    if (e.layer == "embedding") {
-      (weight ? c.first_weight : after_head ? c.first_input : c.first_forward) += seconds;
-    } else if (e.layer == "head" || e.layer.starts_with("mtp.")) {
-      after_head = true;
-      c.last_forward += seconds;  // the head's backward runs in chunks while its logits are in memory
-    } else if (e.layer.rfind("layers.", 0) == 0) {
-      const size_t layer = std::stoul(std::string(e.layer.substr(7)));
-      LT_CHECK(layer < layers, "expected a layer below {}, got {}", layers, e.layer);
-      (weight ? c.weight : after_head ? c.input : c.forward)[layer] += seconds;
-    }
-  }
-  return c;
+  return costs_of_entries(pass_entries(whole, profile, layout, priced_end(whole)), whole);
 }
 
 /// LayerCosts::hidden, from a step in which the backward of the first micro-batch overlaps the forward of the

@@ -6,7 +6,8 @@
 
 #include "base/bytes_text.h"
 #include "base/error.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules.h"
 

@@ -5,7 +5,7 @@
 
 #include "runtime/machines/machine_profile.h"
 #include "runtime/machines/matmul_peak.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_types.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {

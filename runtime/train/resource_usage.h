@@ -7,7 +7,7 @@
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/device.h"
 #include "parallel/mesh/groups.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/plan_types.h"
 
 namespace ltrain {
 

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "runtime/checkpoint/files.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/telemetry/trace_file.h"
 
 namespace ltrain {

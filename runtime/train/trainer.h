@@ -4,7 +4,6 @@
 
 #include "runtime/launch/job.h"
 #include "runtime/launch/restarts.h"
-#include "runtime/plan/plan.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {

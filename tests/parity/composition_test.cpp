@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "planner/compositions/compositions.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
 

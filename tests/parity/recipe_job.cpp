@@ -1,6 +1,6 @@
 #include "tests/parity/recipe_job.h"
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::test {

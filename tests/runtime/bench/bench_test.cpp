@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "parallel/mesh/mesh.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 
 using namespace ltrain;
 

@@ -9,7 +9,7 @@
 #include "runtime/machines/cluster.h"
 #include "runtime/machines/profile_file.h"
 #include "runtime/machines/profile_import.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;

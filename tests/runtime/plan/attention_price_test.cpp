@@ -3,7 +3,7 @@
 
 #include "kernels/attention/attention.h"
 #include "runtime/machines/trainer_profile.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 #include "tests/runtime/plan/tiny_recipe.h"
 
 using namespace ltrain;

@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
+#include "runtime/plan/plan_print.h"
 #include "tests/runtime/plan/tiny_recipe.h"
 
 using namespace ltrain;

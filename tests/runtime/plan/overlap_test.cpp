@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/machines/machine_profile.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/recipe/rules/rules_parts.h"
 

@@ -1,7 +1,9 @@
 // Plans: what they say of communication against ZeRO's closed forms, their JSON and trace, refused
 // placements.
-#include "runtime/plan/plan.h"
 #include "base/bytes_text.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
+#include "runtime/plan/plan_print.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/weights/hf_folder.h"
 #include "tests/support/temporary_folder.h"
 

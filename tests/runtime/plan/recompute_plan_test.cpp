@@ -1,7 +1,7 @@
 // The choice of recompute.granularity: auto, and the policies that a recipe's words mean.
 #include <catch2/catch.hpp>
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 
 using namespace ltrain;
 

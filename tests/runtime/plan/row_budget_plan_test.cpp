@@ -2,7 +2,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/plan_print.h"
 
 using namespace ltrain;
 using Catch::Contains;

@@ -15,7 +15,8 @@
 #include "base/error.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/launch/cgroup.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
 
 using namespace ltrain;
 using Catch::Contains;

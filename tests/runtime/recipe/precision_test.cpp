@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/recipe/rules/fp8_rules.h"
 
 using namespace ltrain;

@@ -1,4 +1,6 @@
-#include "runtime/plan/plan.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
+#include "runtime/plan/plan_print.h"
 
 #include <algorithm>
 #include <array>

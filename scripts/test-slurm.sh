@@ -147,6 +147,9 @@ if [ $# -gt 0 ]; then
 fi
 
 failures=0
+results=$root/build/test-slurm.log # for scripts/fault-table.py
+mkdir -p "$root/build"
+: >"$results"
 # check NAME EXPECTED_CODES GREP... -- COMMAND: its exit code is one of the codes; its output has every pattern.
 check() {
   local name=$1 codes=$2 patterns=() begin code=0 good=1
@@ -163,9 +166,9 @@ check() {
     grep -q -- "$pattern" "$dir/output" || good=0
   done
   if [ "$good" = 1 ]; then
-    echo "ok    $name ($((($(date +%s%N) - begin) / 1000000)) ms)"
+    echo "ok    $name ($((($(date +%s%N) - begin) / 1000000)) ms)" | tee -a "$results"
   else
-    echo "FAIL  $name: exit code $code, expected $codes and ${patterns[*]}"
+    echo "FAIL  $name: exit code $code, expected $codes and ${patterns[*]}" | tee -a "$results"
     sed 's/^/      /' "$dir/output"
     failures=$((failures + 1))
   fi

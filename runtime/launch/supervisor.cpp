@@ -423,7 +423,7 @@ class Supervisor {
         for (int i = 0; i < o_.ranks; ++i)
           if (const std::string& tail = children_[static_cast<size_t>(i)].tail; !tail.empty()) {
             print_line(
-                fmt::format("ltrain: rank {} of this node has not joined; it said:\n{}", rank_of(i), tail));
+                fmt::format("ltrain: rank {} of this node said before it ended:\n{}", rank_of(i), tail));
             break;
           }
       return worst_code_;

@@ -98,7 +98,7 @@ TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
   refused(with + "lora.r=8", "adapter_config.json: r = 4: the recipe has lora.r = 8");
   CHECK_THAT(t.sh(with + "lora.r=8").text, !Contains("rank 0"));  // refused before ranks are started
   refused(with + "checkpoint.load.path=one/checkpoints checkpoint.load.parts=all", "lora.adapter");
-  refused(with + "lora.target_modules=[q_proj] '~lora.rank_pattern' '~lora.alpha_pattern'",
+  refused(with + "lora.target_modules=[q_proj] 'lora.rank_pattern={q_proj: 2}' '~lora.alpha_pattern'",
           "which the recipe's adapters do not have");
   refused(with + "'lora.rank_pattern={k_prj: 2}'",
           "lora.rank_pattern: k_prj stands for no module with an adapter");
@@ -109,7 +109,7 @@ TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
                   "'s/\"rank_pattern\": {/\"rank_pattern\": {\"q_proj|k_proj\": 2,/' "
                   "adapter/adapter_config.json")
               .code == 0);
-  refused(with, "rank_pattern has the regular expression \"q_proj|k_proj\"");
+  refused(with, "rank_pattern has the regular expression q_proj|k_proj");
   REQUIRE(t.shell("cp kept.json adapter/adapter_config.json").code == 0);
   REQUIRE(t.shell("sed -i 's/\"use_dora\": false/\"use_dora\": true/' adapter/adapter_config.json").code ==
           0);

@@ -116,6 +116,7 @@ void Block::quantize_operands(const ParameterStore& store, const Fp8Settings& se
 
 void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved,
                     const Keep& keep) const {
+  const RunningBatch running(step, mb);
   const auto drop = [&](BlockTensor which) {
     if (keep.without.has(which))
       for (Tensor* t : saved.tensors(which)) step.release(*t);
@@ -158,6 +159,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
 }
 
 void Block::recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const {
+  const RunningBatch running(step, mb);
   step.enter(place_ + ".attention");
   AttentionLayer::Saved& attention = saved.attention;
   if (!saved.norm1.y.defined()) norm1_.recompute(step, saved.norm1);
@@ -227,6 +229,7 @@ Tensor Block::norm_output_backward(Step& step, const NormLayer& norm, Tensor dou
 }
 
 void Block::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const {
+  const RunningBatch running(step, mb);
   // Weight gradients of the projections out of both sublayers. The sum at the end of attention's backward has
   // too little compute to overlap with, the feed-forward's has enough.
   WeightGradients hiding;

@@ -21,7 +21,7 @@ enum class LayerKind : uint8_t {
 
 struct LayerOf {
   LayerKind kind = LayerKind::other;
-  int64_t index = 0;  ///< of a block or a module
+  int64_t index = 0;  ///< number of the block or the module
 };
 
 /// The layer of a name such as "layers.3.mlp".

@@ -148,15 +148,16 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
 
 void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered rows) const {
   const bool later = step.deferred != nullptr;
+  const Dropout drop = lora_dropout(step);
   const Tensor weight = this->weight(step);
   if (cut_ == LinearSharding::whole) {
     if (dx.defined() && !later) expect_both(step, dy);
     if (dx.defined()) product(step, dx, dy, weight);
     if (dx.defined()) add_lora_input_gradient(step, dx, dy);
     if (later)
-      step.deferred->add([this, dy, x](Step& s) { weight_backward(s, dy, x); }, {dy, x});
+      step.deferred->add([this, dy, x, drop](Step& s) { weight_backward(s, dy, x, drop); }, {dy, x});
     else
-      weight_backward(step, dy, x);
+      weight_backward(step, dy, x, drop);
     return;
   }
   if (cut_ == LinearSharding::row) {
@@ -173,9 +174,9 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     bias_backward(step, dy);
     // If rows are sharded, it waits for the next sum over the tensor axis and overlaps with it.
     if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.hiding : nullptr) {
-      until->add([this, whole, x](Step& s) { weight_backward(s, whole, x); }, {whole, x});
+      until->add([this, whole, x, drop](Step& s) { weight_backward(s, whole, x, drop); }, {whole, x});
     } else {
-      weight_backward(step, whole, x);
+      weight_backward(step, whole, x, drop);
     }
     release_whole(step, whole, dy);
     return;
@@ -200,16 +201,16 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
   bias_backward(step, dy);
   if (later) {
     const auto later_rows = std::make_shared<Gathered>();
-    const auto work = [this, dy, x, later_rows](Step& s) {
+    const auto work = [this, dy, x, later_rows, drop](Step& s) {
       later_rows->done.wait_hidden(s.compute);
-      weight_backward(s, dy, later_rows->whole);
+      weight_backward(s, dy, later_rows->whole, drop);
       release_whole(s, later_rows->whole, x);
     };
     step.deferred->add(work, {dy, x},
                        [x, later_rows](Step& s) { *later_rows = gather_rows_start(s, x, "gathered rows"); });
   } else {
     rows.done.wait_hidden(step.compute);
-    weight_backward(step, dy, rows.whole);
+    weight_backward(step, dy, rows.whole, drop);
     release_whole(step, rows.whole, x);
     if (step.hiding && step.hiding->due) step.hiding->run(step);
   }
@@ -218,8 +219,8 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
   step.release(sum.partial);
 }
 
-void Linear::weight_backward(Step& step, Tensor dy, Tensor x) const {
-  lora_weight_backward(step, dy, x);
+void Linear::weight_backward(Step& step, Tensor dy, Tensor x, const Dropout& drop) const {
+  lora_weight_backward(step, dy, x, drop);
   if (!step.params.trains(weight_)) return;
   MatmulArgs args;
   args.trans_a = true;

@@ -67,12 +67,28 @@ class Linear {
   void add_lora(Step& step, Tensor y, Tensor x) const;
   /// dx += scale dy B A.
   void add_lora_input_gradient(Step& step, Tensor dx, Tensor dy) const;
-  /// dA (+)= scale (dy B)^T x; dB (+)= dy^T (scale x A^T). Marks both ready.
-  void lora_weight_backward(Step& step, Tensor dy, Tensor x) const;
+  /// dA (+)= scale (dy B)^T x; dB (+)= dy^T (scale x A^T). Marks both ready. `drop`: lora_dropout of the step
+  /// that called backward.
+  void lora_weight_backward(Step& step, Tensor dy, Tensor x, const Dropout& drop) const;
+  /// Adapters of one rank and one scale.
+  struct Adapters {
+    int a = -1, b = -1, adapters = 0;   // first parameters, and number of A
+    int64_t rank = 0, rows = 0;         // rows of all B
+    std::vector<CopyRectangle> blocks;  // from B to its blocks
+    double scale = 1;
+    uint64_t mask = 0;  // random stream of dropout
+  };
+  void add_lora(Step& step, Tensor y, Tensor x, const Adapters& l) const;
+  void lora_weight_backward(Step& step, Tensor dy, Tensor x, const Adapters& l) const;
+  /// Dropout of the rows of x, (rows, in) on this rank, for adapters; the stream is Adapters::mask.
+  Dropout lora_dropout(const Step& step) const;
+  /// x after the adapter's dropout: x itself without one. The caller calls release_whole.
+  static Tensor dropped(Step& step, Tensor x, const Adapters& l, Dropout drop);
   /// B's blocks, (out, adapters rank). The caller releases this and the two below.
-  Tensor lora_b_blocks(Step& step) const;
-  Tensor lora_inner(Step& step, Tensor x) const;            ///< scale x A^T: (rows, adapters rank)
-  Tensor lora_inner_gradient(Step& step, Tensor dy) const;  ///< scale dy B: (rows, adapters rank)
+  Tensor lora_b_blocks(Step& step, const Adapters& l) const;
+  static Tensor lora_inner(Step& step, Tensor x, const Adapters& l);  ///< scale x A^T: (rows, adapters rank)
+  /// scale dy B: (rows, adapters rank)
+  Tensor lora_inner_gradient(Step& step, Tensor dy, const Adapters& l) const;
   // linear_async.cpp
   /// True if the step wants its matmuls in chunks, and this layer can do so.
   bool runs_in_parts(const Step& step) const;
@@ -90,17 +106,11 @@ class Linear {
   void forward_3d(Step& step, Tensor y, Tensor x) const;
   void backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const;
   void weight_backward_3d(Step& step, Tensor dy, Tensor x) const;
-  void weight_backward(Step& step, Tensor dy, Tensor x) const;
+  void weight_backward(Step& step, Tensor dy, Tensor x, const Dropout& drop = {}) const;
   void bias_backward(Step& step, Tensor dy) const;
-  struct Adapters {
-    int a = -1, b = -1, adapters = 0;   // first parameters, and number of A
-    int64_t rank = 0, rows = 0;         // rows of all B
-    std::vector<CopyRectangle> blocks;  // from B to its blocks
-    double scale = 1;
-    bool on() const { return a >= 0; }
-  };
   int weight_ = -1, bias_ = -1, parts_ = 0;
-  Adapters lora_;
+  std::vector<Adapters> lora_;
+  double lora_dropout_ = 0;
   int slot_ = -1;  // FP8 slot
   int64_t out_ = 0;
   LinearSharding cut_ = LinearSharding::column;

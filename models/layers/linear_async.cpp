@@ -28,7 +28,7 @@ bool Linear::runs_in_parts(const Step& step) const {
   // In FP8 every matmul quantizes its operand again; generation has only a few rows; LoRA adds to a whole
   // matmul.
   return step.async_tensor_parallel && step.groups.tensor.size() > 1 && !(step.fp8 && slot_ >= 0) &&
-         !step.generation && !lora_.on();
+         !step.generation && lora_.empty();
 }
 
 void Linear::ring_product(Step& step, Tensor y, Tensor own, Tensor weight, const MatmulArgs& args,

@@ -1,6 +1,7 @@
 #include "models/layers/lora.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel/optim/parameter_rule.h"
 
@@ -15,6 +16,27 @@ bool LoraConfig::names_module(std::string_view entry, std::string_view module) {
   if (entry.find_first_of("*?") != std::string_view::npos) return name_matches(entry, module);
   return module == entry || (module.ends_with(entry) && module.size() > entry.size() &&
                              module[module.size() - entry.size() - 1] == '.');
+}
+
+template <class T>
+static T value_of(const std::vector<std::pair<std::string, T>>& pattern, std::string_view module,
+                  T otherwise) {
+  for (const auto& [entry, value] : pattern)
+    if (LoraConfig::names_module(entry, module)) return value;
+  return otherwise;
+}
+
+int64_t LoraConfig::rank_of(std::string_view weight) const {
+  return value_of(rank_pattern, module_of(weight), rank);
+}
+
+double LoraConfig::alpha_of(std::string_view weight) const {
+  return value_of(alpha_pattern, module_of(weight), alpha);
+}
+
+double LoraConfig::scale_of(std::string_view weight) const {
+  const double r = static_cast<double>(rank_of(weight));
+  return alpha_of(weight) / (use_rslora ? std::sqrt(r) : r);
 }
 
 bool LoraConfig::adapts(std::string_view weight) const {

@@ -1,19 +1,25 @@
 // LoRA (arXiv:2106.09685): y = x W^T + scale x A^T B^T for matrices W of linear layers that are frozen. A:
 // (rank, in), B: (out, rank). Names and defaults are PEFT's.
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ltrain {
 
 inline constexpr std::string_view kAllLinear = "all-linear";
+inline constexpr int64_t kMaxLoraRank = 4096;
 
 struct LoraConfig {
   int64_t rank = 0;  ///< 0: no LoRA
   double alpha = 32;
+  /// Ranks and alphas of single modules, by entries as in target_modules; the first that names one counts.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  /// Dropout of the input of A. Each module has a mask of its own.
+  double dropout = 0;
   bool use_rslora = false;  ///< scale alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
   /// Modules with adapters: "all-linear", a name ("q_proj": every module whose name ends with it), or a
   /// pattern of whole names, * for any characters, ? for one.
@@ -21,11 +27,12 @@ struct LoraConfig {
   std::vector<std::string> modules_to_save;  ///< modules that train whole, by such names
 
   bool on() const { return rank > 0; }
-  double scale() const {
-    const double r = static_cast<double>(rank);
-    return alpha / (use_rslora ? std::sqrt(r) : r);
-  }
-  /// True if the weight of a linear layer has an adapter. `weight`: "model.layers.0.self_attn.q_proj.weight".
+  /// Rank, alpha, and factor of B A of the adapter of a weight, such as
+  /// "model.layers.0.self_attn.q_proj.weight".
+  int64_t rank_of(std::string_view weight) const;
+  double alpha_of(std::string_view weight) const;
+  double scale_of(std::string_view weight) const;
+  /// True if the weight of a linear layer has an adapter.
   bool adapts(std::string_view weight) const;
   /// Patterns of the parameters that train: adapters, and modules_to_save.
   std::vector<std::string> trained() const;

@@ -132,7 +132,8 @@ struct Step {
   /// Generation: the rows of the one sample belong to its texts; MicroBatch::positions has each row's
   /// position in its text.
   const TextForward* generation = nullptr;
-  Staging* staging = nullptr;  ///< staging of copies to the host; null: direct copies
+  const MicroBatch* batch = nullptr;  ///< micro-batch of the running block, whose rows adapters drop out
+  Staging* staging = nullptr;         ///< staging of copies to the host; null: direct copies
 
   bool keeps() const { return training && saving; }
   DType stat_type() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
@@ -200,6 +201,18 @@ struct Step {
     d.parts = groups.column.size();
     return d;
   }
+};
+
+/// Sets Step::batch while a block runs.
+class RunningBatch {
+ public:
+  RunningBatch(Step& step, const MicroBatch& mb) : step_(step) { step.batch = &mb; }
+  ~RunningBatch() { step_.batch = nullptr; }
+  RunningBatch(const RunningBatch&) = delete;
+  RunningBatch& operator=(const RunningBatch&) = delete;
+
+ private:
+  Step& step_;
 };
 
 }  // namespace ltrain

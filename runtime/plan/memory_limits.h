@@ -1,4 +1,4 @@
-// Whether a plan fits the memory there is, and what would make it fit.
+// Limits of memory that a plan must fit, and what would make it fit.
 #pragma once
 #include <string>
 #include <vector>

@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/printable.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/data/batch_loader.h"
@@ -138,6 +139,24 @@ static void check_modules(const LoraConfig& lora, const ParameterStore& store) {
   check(lora.modules_to_save, "lora.modules_to_save", false);
 }
 
+/// Fails if an entry of lora.rank_pattern or lora.alpha_pattern stands for no module with an adapter.
+static void check_patterns(const LoraConfig& lora, const ParameterStore& store) {
+  const auto check = [&](const auto& pattern, const char* key) {
+    for (const auto& [entry, value] : pattern) {
+      bool found = false;
+      for (int id = 0; id < store.count() && !found; ++id)
+        found = store.spec(id).adapter &&
+                LoraConfig::names_module(entry, module_of(module_of(store.spec(id).name)));
+      if (!found)
+        fail(ExitCode::usage,
+             "{}: {} stands for no module with an adapter; lora.target_modules names these: {}", key,
+             printable(entry), fmt::join(lora.target_modules, ", "));
+    }
+  };
+  check(lora.rank_pattern, "lora.rank_pattern");
+  check(lora.alpha_pattern, "lora.alpha_pattern");
+}
+
 void check_optimizer_of(const Recipe& r) {
   if (r.optimizer.groups.empty() && r.optimizer.frozen.empty() && !r.model.lora.on()) return;
   const GroupSet alone;
@@ -149,6 +168,7 @@ void check_optimizer_of(const Recipe& r) {
     ParameterStore with_all;
     const Decoder adapted(all, with_all, alone.groups(), {});
     check_modules(r.model.lora, with_all);
+    check_patterns(r.model.lora, store);
   }
   const auto require_match = [&](const std::string& pattern, const char* key) {
     for (int id = 0; id < store.count(); ++id)

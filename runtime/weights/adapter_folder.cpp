@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
+#include "base/printable.h"
 #include "models/families/hf_tensors.h"
 #include "parallel/optim/parameter_rule.h"
 #include "runtime/checkpoint/files.h"
@@ -76,13 +79,43 @@ std::vector<std::string> target_modules(const Recipe& recipe) {
   return {last.begin(), last.end()};
 }
 
+json plain_number(double v) {
+  return v == std::floor(v) && std::abs(v) < 1e15 ? json(static_cast<int64_t>(v)) : json(v);
+}
+
+/// An adapted module: its name in Hugging Face's model, its rank and its alpha.
+struct Adapted {
+  std::string module;
+  int64_t rank = 0;
+  double alpha = 0;
+};
+
+std::vector<Adapted> adapted_modules(const Recipe& recipe) {
+  const LoraConfig& lora = recipe.model.lora;
+  std::map<std::string, Adapted> all;
+  for (const auto& [name, shape] : adapter_shapes(recipe.model)) {
+    const std::string weight = std::string(module_of(module_of(name))) + ".weight",
+                      module = module_name(recipe, name);
+    all[module] = {module, lora.rank_of(weight), lora.alpha_of(weight)};
+  }
+  std::vector<Adapted> list;
+  for (auto& [module, adapted] : all) list.push_back(std::move(adapted));
+  return list;
+}
+
 json config_of(const Recipe& recipe, const std::string& base) {
   const LoraConfig& lora = recipe.model.lora;
   const bool transposed = recipe.model.family->name == "gpt2";
   const auto list_or_null = [](const std::vector<std::string>& list) {
     return list.empty() ? json() : json(list);
   };
-  return {{"alpha_pattern", json::object()},
+  // Whole names: they mean the same to PEFT, which reads its patterns as regular expressions.
+  json ranks = json::object(), alphas = json::object();
+  for (const Adapted& adapted : adapted_modules(recipe)) {
+    if (adapted.rank != lora.rank) ranks[adapted.module] = adapted.rank;
+    if (adapted.alpha != lora.alpha) alphas[adapted.module] = plain_number(adapted.alpha);
+  }
+  return {{"alpha_pattern", alphas},
           {"auto_mapping", nullptr},
           {"base_model_name_or_path", base},
           {"bias", "none"},
@@ -91,13 +124,12 @@ json config_of(const Recipe& recipe, const std::string& base) {
           {"init_lora_weights", true},
           {"layers_pattern", nullptr},
           {"layers_to_transform", nullptr},
-          {"lora_alpha",
-           lora.alpha == std::floor(lora.alpha) ? json(static_cast<int64_t>(lora.alpha)) : json(lora.alpha)},
-          {"lora_dropout", 0.0},
+          {"lora_alpha", plain_number(lora.alpha)},
+          {"lora_dropout", lora.dropout},
           {"modules_to_save", list_or_null(lora.modules_to_save)},
           {"peft_type", "LORA"},
           {"r", lora.rank},
-          {"rank_pattern", json::object()},
+          {"rank_pattern", ranks},
           {"revision", nullptr},
           {"target_modules", target_modules(recipe)},
           {"task_type", "CAUSAL_LM"},
@@ -133,6 +165,65 @@ bool says_nothing(const json& value) {
   return value.is_null() || value == false || ((value.is_object() || value.is_array()) && value.empty());
 }
 
+/// A map of PEFT from names of modules to numbers above 0.
+std::vector<std::pair<std::string, double>> read_pattern(const std::string& path, const json& config,
+                                                         const char* key) {
+  std::vector<std::pair<std::string, double>> pattern;
+  if (!config.contains(key) || says_nothing(config[key])) return pattern;
+  if (!config[key].is_object())
+    fail(ExitCode::usage, "{}: {} = {}: expected a map of modules to numbers", path, key,
+         printable(config[key].dump()));
+  for (const auto& [entry, value] : config[key].items()) {
+    // PEFT reads entries as regular expressions; such a name stands for itself.
+    const std::string_view name = std::string_view(entry).substr(entry.starts_with('^') ? 1 : 0);
+    if (name.empty() || name == kAllLinear || name.find_first_of("\\^$*+?()[]{}|") != std::string_view::npos)
+      fail(ExitCode::usage,
+           "{}: {} has the regular expression {}; expected names of modules, such as q_proj or "
+           "model.layers.0.self_attn.q_proj",
+           path, key, printable(entry));
+    if (!value.is_number() || !(value.get<double>() > 0))
+      fail(ExitCode::usage, "{}: {}: {} = {}: expected a number above 0", path, key, printable(entry),
+           printable(value.dump()));
+    pattern.emplace_back(entry, value.get<double>());
+  }
+  return pattern;
+}
+
+/// Value of a module: that of the entry that is its name or the last parts of it.
+double pattern_value(const std::string& path, const char* key,
+                     const std::vector<std::pair<std::string, double>>& pattern, const std::string& module,
+                     double otherwise) {
+  std::optional<double> found;
+  for (const auto& [entry, value] : pattern) {
+    const bool whole = entry.starts_with('^');
+    const std::string_view name = std::string_view(entry).substr(whole ? 1 : 0);
+    if (whole ? module != name : !LoraConfig::names_module(name, module)) continue;
+    if (found && *found != value)
+      fail(ExitCode::usage, "{}: {} has two values for {}, {} and {}; leave one", path, key, module, *found,
+           value);
+    found = value;
+  }
+  return found.value_or(otherwise);
+}
+
+/// Fails if a module's rank or alpha in the folder is not that of the recipe.
+void check_patterns(const std::string& path, const json& config, const Recipe& recipe) {
+  const auto ranks = read_pattern(path, config, "rank_pattern"),
+             alphas = read_pattern(path, config, "alpha_pattern");
+  const LoraConfig& lora = recipe.model.lora;
+  const auto same = [&](const char* key, const auto& pattern, const Adapted& adapted, double otherwise,
+                        double ours) {
+    const double theirs = pattern_value(path, key, pattern, adapted.module, otherwise);
+    if (theirs != ours)
+      fail(ExitCode::usage, "{}: {}: {} has {}, and the recipe has lora.{} that gives it {}; make it agree",
+           path, key, adapted.module, theirs, key, ours);
+  };
+  for (const Adapted& adapted : adapted_modules(recipe)) {
+    same("rank_pattern", ranks, adapted, static_cast<double>(lora.rank), static_cast<double>(adapted.rank));
+    same("alpha_pattern", alphas, adapted, lora.alpha, adapted.alpha);
+  }
+}
+
 void check_config(const std::string& path, const Recipe& recipe) {
   if (!path_exists(path))
     fail(ExitCode::storage, "{}: there is no such file; expected a folder of PEFT", path);
@@ -151,9 +242,6 @@ void check_config(const std::string& path, const Recipe& recipe) {
     if (says_nothing(config[f.key]) && says_nothing(f.value)) continue;
     refuse(f.key, fmt::format("ltrain's adapters have {}", f.value.dump()));
   }
-  for (const char* key : {"rank_pattern", "alpha_pattern"})
-    if (config.contains(key) && !says_nothing(config[key]))
-      refuse(key, "expected one rank and alpha for all modules");
   const auto expect = [&](const char* key, const char* ours, const json& value) {
     if (!config.contains(key) || config[key] != value)
       refuse(key, fmt::format("the recipe has {} = {}; make it agree", ours, value.dump()));
@@ -164,6 +252,7 @@ void check_config(const std::string& path, const Recipe& recipe) {
     refuse("lora_alpha", fmt::format("the recipe has lora.alpha = {}; make it agree", lora.alpha));
   if (lora.use_rslora || config.value("use_rslora", json(false)) == true)
     expect("use_rslora", "lora.use_rslora", lora.use_rslora);
+  check_patterns(path, config, recipe);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ void MergedReader::read(const std::string& name, DType dtype, const Slice& slice
   if (name.ends_with(".bias") || !load_factors(name)) return reader_.read(name, dtype, slice, to);
   wide_.resize(static_cast<size_t>(slice.elements()));
   reader_.read(name, DType::f32, slice, wide_.data());
-  const int64_t columns = slice.global[1], rank = lora_.rank;
-  const float scale = static_cast<float>(lora_.scale());
+  const int64_t columns = slice.global[1], rank = lora_.rank_of(name);
+  const float scale = static_cast<float>(lora_.scale_of(name));
   Runs runs(slice);
   for (Run run = runs.next(); run.count > 0; run = runs.next())
     for (int64_t at = 0, n; at < run.count; at += n) {

@@ -3,11 +3,13 @@
 
 Each file holds the frozen weights (bf16, exact), PEFT's adapters before and after 20 steps of AdamW by their names in
 PEFT's files, tokens and targets, the logits of the first batch and the loss of each step; config.json and PEFT's
-adapter_config.json are in the metadata. B is not zero at first, so that every gradient matters.
+adapter_config.json are in the metadata. B is not zero at first, so that every gradient matters. Dropout has ltrain's
+masks, made here from its definition.
 tests/models/lora_test.cpp computes the same with ltrain. Makes a virtual environment with PyPI's torch (CPU),
 transformers and PEFT; or, with --here, takes those of the Python that runs it.
 """
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -28,8 +30,64 @@ FIXTURES = {
     # Parts of fused matrices, rsLoRA, and modules that train whole.
     "llama_qv": ("llama", LLAMA, dict(r=3, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "v_proj", "up_proj"],
                                       modules_to_save=["lm_head"])),
+    # Ranks and alphas of single modules, of which some are parts of one fused matrix.
+    "llama_pattern": ("llama", LLAMA, dict(r=4, lora_alpha=8, target_modules="all-linear",
+                                           rank_pattern={"q_proj": 2, "model.layers.1.mlp.down_proj": 6},
+                                           alpha_pattern={"q_proj": 3, "up_proj": 20})),
+    "llama_dropout": ("llama", LLAMA, dict(r=4, lora_alpha=8, lora_dropout=0.3, target_modules="all-linear")),
     "gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=12, fan_in_fan_out=True, target_modules=["c_attn", "attn.c_proj"])),
 }
+
+SEED = 1234  # ProgramOptions::seed
+
+
+def philox(seed, stream, index):
+    """Philox4x32-10 (Salmon et al., SC11) of a 64-bit key and a 128-bit counter."""
+    word = 0xFFFFFFFF
+    c = [index & word, index >> 32, stream & word, stream >> 32]
+    k = [seed & word, seed >> 32]
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k[0], b & word, (a >> 32) ^ c[3] ^ k[1], a & word]
+        k = [(k[0] + 0x9E3779B9) & word, (k[1] + 0xBB67AE85) & word]
+    return c
+
+
+def keep_mask(name, p, samples, columns):
+    """Elements that ltrain's dropout keeps: a function of seed, name, sample, position and channel."""
+    import torch
+
+    stream = 14695981039346656037
+    for c in name.encode():
+        stream = (stream ^ c) * 1099511628211 % 2**64
+    calls = math.ceil(columns / 4)
+    rows = [[v for i in range(calls) for v in philox(SEED, stream, (sample * SEQ + position) * calls + i)][:columns]
+            for sample in samples for position in range(SEQ)]
+    return torch.tensor(rows).reshape(len(samples), SEQ, columns) >= int(p * 2**32)
+
+
+def counted_dropout(model, p, now):
+    """Replaces the masks of PEFT's dropout by ltrain's; `now`: holds the step."""
+    import torch
+
+    class Dropout(torch.nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+        def forward(self, x):
+            if not self.training:
+                return x
+            samples = [now["step"] * BATCH + k for k in range(BATCH)]
+            scale = torch.tensor(1 / (1 - p), dtype=torch.float32).double()
+            return x * keep_mask(self.name, p, samples, x.shape[-1]) * scale
+
+    found = 0
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_dropout"):
+            module.lora_dropout["default"] = Dropout(name.removeprefix("base_model.model.") + ".lora_A.weight")
+            found += 1
+    assert found
 
 
 def make(fixture):
@@ -62,6 +120,9 @@ def make(fixture):
             exact_rotary(model.model.rotary_emb, real_float)
         model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora), autocast_adapter_dtype=False)
         model = model.double().train()
+        now = {}
+        if lora.get("lora_dropout"):
+            counted_dropout(model, lora["lora_dropout"], now)
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         with torch.no_grad():
             for n, p in sorted(trained.items()):
@@ -85,12 +146,14 @@ def make(fixture):
         optimizer = torch.optim.AdamW(trained.values(), lr=ADAMW["lr"], betas=(ADAMW["beta1"], ADAMW["beta2"]),
                                       eps=ADAMW["eps"], weight_decay=ADAMW["weight_decay"])
         losses = []
+        with torch.no_grad():
+            record["logits"] = model.eval()(input_ids=tokens[0]).logits.to(torch.float32)
+        model.train()
         for step in range(STEPS):
+            now["step"] = step
             optimizer.zero_grad()
             out = model(input_ids=tokens[step], labels=labels[step])
             assert out.loss.dtype == torch.float64
-            if step == 0:
-                record["logits"] = out.logits.detach().to(torch.float32)
             out.loss.backward()
             losses.append(out.loss.detach())
             optimizer.step()

@@ -9,9 +9,13 @@ using Catch::Contains;
 
 namespace {
 
+const std::string kAdapters =
+    "lora.r=4 lora.alpha=8 'lora.rank_pattern={q_proj: 2, model.layers.1.mlp.*: 6}' "
+    "'lora.alpha_pattern={up_proj: 20}' ";
 const std::string kLora =
-    "run tiny.yaml precision=fp64 train.eval_interval=0 checkpoint.save_interval=2 lora.r=4 lora.alpha=8 "
-    "optimizer.lr=0.01 train.train_steps=4 ";
+    "run tiny.yaml precision=fp64 train.eval_interval=0 checkpoint.save_interval=2 optimizer.lr=0.01 "
+    "train.train_steps=4 " +
+    kAdapters;
 
 void check_close(const std::vector<double>& got, const std::vector<double>& want) {
   REQUIRE(got.size() == want.size());
@@ -24,7 +28,7 @@ TEST_CASE("lora: a run from a folder, resumed on other layouts, has the losses o
   TempRun t;
   REQUIRE(t.sh("run tiny.yaml output_dir=base train.eval_interval=0 train.train_steps=2").code == 0);
   REQUIRE(t.sh("export base folder").code == 0);
-  const std::string load = "checkpoint.load.path=folder ";
+  const std::string load = "checkpoint.load.path=folder lora.dropout=0.2 ";
   const Outcome one = t.sh(kLora + load + "output_dir=one parallel.data=1 parallel.zero_stage=0");
   INFO(one.text);
   REQUIRE(one.code == 0);
@@ -59,9 +63,13 @@ TEST_CASE("lora: merged weights and adapters in PEFT's form are the run's model"
   const std::string next =
       "run tiny.yaml precision=fp32 train.eval_interval=0 train.train_steps=1 optimizer.lr=0.01 ";
   REQUIRE(t.sh(next + "output_dir=m checkpoint.load.path=merged").code == 0);
-  REQUIRE(t.sh(next + "output_dir=a checkpoint.load.path=folder lora.r=4 lora.alpha=8 lora.adapter=adapter")
-              .code == 0);
-  REQUIRE(t.sh(next + "output_dir=c checkpoint.load.path=one/checkpoints lora.r=4 lora.alpha=8").code == 0);
+  REQUIRE(t.sh(next + kAdapters + "output_dir=a checkpoint.load.path=folder lora.adapter=adapter").code == 0);
+  REQUIRE(t.sh(next + kAdapters + "output_dir=c checkpoint.load.path=one/checkpoints").code == 0);
+  const auto config = nlohmann::json::parse(read_text(t.folder() + "/adapter/adapter_config.json"));
+  CHECK(config["rank_pattern"]["model.layers.0.self_attn.q_proj"] == 2);
+  CHECK(config["rank_pattern"]["model.layers.1.mlp.up_proj"] == 6);
+  CHECK(config["alpha_pattern"]["model.layers.1.mlp.up_proj"] == 20);
+  CHECK_FALSE(config["rank_pattern"].contains("model.layers.0.mlp.up_proj"));
   REQUIRE(t.sh(next + "output_dir=b checkpoint.load.path=folder").code == 0);
   const double merged = t.values("lm_loss", "m").at(0), adapted = t.values("lm_loss", "a").at(0);
   CHECK(std::abs(merged - adapted) < 1e-6 * merged);
@@ -90,7 +98,19 @@ TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
   refused(with + "lora.r=8", "adapter_config.json: r = 4: the recipe has lora.r = 8");
   CHECK_THAT(t.sh(with + "lora.r=8").text, !Contains("rank 0"));  // refused before ranks are started
   refused(with + "checkpoint.load.path=one/checkpoints checkpoint.load.parts=all", "lora.adapter");
-  refused(with + "lora.target_modules=[q_proj]", "which the recipe's adapters do not have");
+  refused(with + "lora.target_modules=[q_proj] 'lora.rank_pattern={q_proj: 2}' '~lora.alpha_pattern'",
+          "which the recipe's adapters do not have");
+  refused(with + "'lora.rank_pattern={k_prj: 2}'",
+          "lora.rank_pattern: k_prj stands for no module with an adapter");
+  refused(with + "'lora.alpha_pattern={up_proj: 21}'",
+          "alpha_pattern: model.layers.0.mlp.up_proj has 20, and the recipe has lora.alpha_pattern that "
+          "gives it 21");
+  REQUIRE(t.shell("cp adapter/adapter_config.json kept.json; sed -i "
+                  "'s/\"rank_pattern\": {/\"rank_pattern\": {\"q_proj|k_proj\": 2,/' "
+                  "adapter/adapter_config.json")
+              .code == 0);
+  refused(with, "rank_pattern has the regular expression q_proj|k_proj");
+  REQUIRE(t.shell("cp kept.json adapter/adapter_config.json").code == 0);
   REQUIRE(t.shell("sed -i 's/\"use_dora\": false/\"use_dora\": true/' adapter/adapter_config.json").code ==
           0);
   refused(with, "adapter_config.json: use_dora = true: ltrain's adapters have false");

@@ -125,6 +125,34 @@ TEST_CASE("dpo: the loss does not depend on micro-batch, accumulation, packing o
   for (size_t i = 0; i < 4; ++i) CHECK(std::abs(packed[0][i] - packed[1][i]) <= 1e-12 * packed[0][i]);
 }
 
+TEST_CASE("dpo: adapters begin at equal models, and have the losses of one process under every layout") {
+  TempRun t;
+  write_pairs(t);
+  const std::string dpo = kDpo + "precision=fp64 train.train_steps=4 optimizer.lr=0.02 lora.r=4 ";
+  const Outcome one = t.sh(dpo + "output_dir=one parallel.data=1 parallel.zero_stage=0");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  const std::vector<double> expected = t.values("lm_loss", "one");
+  REQUIRE(expected.size() == 4);
+  CHECK(std::abs(expected[0] - std::log(2.0)) < 1e-12);
+  CHECK(expected[3] < expected[0] - 0.01);
+  int run = 0;
+  for (const char* layout : {"parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
+    const std::string name = "layout" + std::to_string(run++);
+    const Outcome o = t.sh(dpo + "output_dir=" + name + " " + layout);
+    INFO(layout << "\n" << o.text);
+    REQUIRE(o.code == 0);
+    const std::vector<double> got = t.values("lm_loss", name);
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
+  }
+  REQUIRE(t.sh("export one merged --merge").code == 0);
+  CHECK(t.sh(dpo + "output_dir=drop lora.dropout=0.1").code == 64);  // the reference has none
+}
+
 TEST_CASE("dpo: a resumed run has the losses of one that was not stopped, and needs its reference sums") {
   TempRun t;
   write_pairs(t);

@@ -19,8 +19,13 @@ LoraConfig lora_of(const HfGolden& g) {
   LoraConfig lora;
   lora.rank = config.at("r");
   lora.alpha = config.at("lora_alpha");
+  lora.dropout = config.at("lora_dropout");
   lora.use_rslora = config.at("use_rslora");
   lora.target_modules = config.at("target_modules").get<std::vector<std::string>>();
+  for (const auto& [module, rank] : config.at("rank_pattern").items())
+    lora.rank_pattern.emplace_back(module, rank.get<int64_t>());
+  for (const auto& [module, alpha] : config.at("alpha_pattern").items())
+    lora.alpha_pattern.emplace_back(module, alpha.get<double>());
   if (config.at("modules_to_save").is_array())
     lora.modules_to_save = config.at("modules_to_save").get<std::vector<std::string>>();
   return lora;
@@ -100,7 +105,7 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
     for (int64_t k = 0; k < kBatch; ++k) {
       batches[static_cast<size_t>(k)].tokens = row(tokens, step, k);
       batches[static_cast<size_t>(k)].targets = row(targets, step, k);
-      batches[static_cast<size_t>(k)].sample_index = {0};
+      batches[static_cast<size_t>(k)].sample_index = {step * kBatch + k};
     }
     AdamwArgs args;
     args.lr = g.number("lr");
@@ -125,7 +130,8 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
 }  // namespace
 
 TEST_CASE("adapters have PEFT's logits, losses of twenty steps, and values after them, in fp64") {
-  const auto name = GENERATE(as<std::string>(), "llama", "llama_qv", "gpt2");
+  const auto name =
+      GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2");
   const HfGolden g("lora_" + name);
   const Differences d = compare(g, lora_of(g));
   INFO(name << ": logits " << d.logits << ", loss " << d.loss << ", adapters " << d.trained);
@@ -144,4 +150,12 @@ TEST_CASE(
   lora = lora_of(g);
   lora.target_modules = {"q_proj", "v_proj"};
   CHECK_FALSE(compare(g, lora).agree());
+  const HfGolden pattern("lora_llama_pattern");
+  lora = lora_of(pattern);
+  lora.alpha_pattern.pop_back();
+  CHECK_FALSE(compare(pattern, lora).agree());
+  const HfGolden dropout("lora_llama_dropout");
+  lora = lora_of(dropout);
+  lora.dropout = 0;
+  CHECK_FALSE(compare(dropout, lora).agree());
 }

@@ -41,9 +41,9 @@ void set_factors(const TinyRank& rank, const LoraConfig& merged) {
     const std::string a = lora_a_name(spec.name), b = lora_b_name(spec.name);
     for (int64_t i = 0; i < spec.shape[0]; ++i)
       for (int64_t j = 0; j < spec.shape[1]; ++j)
-        for (int64_t k = 0; k < merged.rank; ++k)
-          values[i * spec.shape[1] + j] +=
-              merged.scale() * factor_value(b, i * merged.rank + k) * factor_value(a, k * spec.shape[1] + j);
+        for (int64_t k = 0, rank = merged.rank_of(spec.name); k < rank; ++k)
+          values[i * spec.shape[1] + j] += merged.scale_of(spec.name) * factor_value(b, i * rank + k) *
+                                           factor_value(a, k * spec.shape[1] + j);
   }
 }
 
@@ -82,7 +82,8 @@ TEST_CASE("lora: gradients are those of the merged matrix times the other factor
   TinyOptions o = with_lora("llama");
   o.lora.target_modules = {"q_proj", "v_proj", "o_proj", "up_proj", "down_proj"};
   o.clip = 0;
-  const double scale = o.lora.scale();
+  o.lora.rank_pattern = {{"q_proj", 3}, {"*.1.mlp.*", 2}};
+  o.lora.alpha_pattern = {{"v_proj", 5}};
   o.steps = 2;  // the second; a first one would begin with the initial weights
   TinyOptions merged = o;
   merged.lora = {};
@@ -96,7 +97,8 @@ TEST_CASE("lora: gradients are those of the merged matrix times the other factor
     if (!o.lora.adapts(name)) continue;
     INFO(name);
     const std::vector<double>&da = r.gradients.at(lora_a_name(name)), &db = r.gradients.at(lora_b_name(name));
-    const int64_t rank = o.lora.rank, in = static_cast<int64_t>(da.size()) / rank,
+    const double scale = o.lora.scale_of(name);
+    const int64_t rank = o.lora.rank_of(name), in = static_cast<int64_t>(da.size()) / rank,
                   out = static_cast<int64_t>(db.size()) / rank;
     double worst = 0, largest = 0;
     for (int64_t k = 0; k < rank; ++k) {
@@ -131,6 +133,13 @@ TEST_CASE("lora: adapters under every axis equal one process to 1e-12 in fp64") 
     one.dropout = 0.1;
   }
   if (one.architecture == "gpt2") one.lora.target_modules = {"c_attn", "mlp.c_proj"};
+  if (one.architecture != "qwen3_moe") {  // one rank in the third model
+    one.lora.rank_pattern = {{"v_proj", 2}, {"*.1.mlp.*", 3}};
+    one.lora.alpha_pattern = {{"q_proj", 9}};
+    if (one.architecture == "gpt2") one.lora.rank_pattern = {{"*.1.attn.c_attn", 2}};
+    if (one.architecture == "gpt2") one.lora.alpha_pattern = {{"mlp.c_proj", 9}};
+  }
+  one.lora.dropout = 0.2;
   if (one.architecture == "llama") one.lora.modules_to_save = {"lm_head", "embed_tokens"};
   const TinyResult base = train_tiny(one);
   const auto check = [&](const std::string& name, const std::function<void(TinyOptions&)>& change) {

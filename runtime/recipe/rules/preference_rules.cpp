@@ -26,6 +26,7 @@ void preference_rules(const Recipe& r, const BrokenRule& broken) {
   refuse(r.model.embd_pdrop > 0, "model.embd_pdrop", "0", kDropout);
   refuse(r.model.attn_pdrop > 0, "model.attn_pdrop", "0", kDropout);
   refuse(r.model.resid_pdrop > 0, "model.resid_pdrop", "0", kDropout);
+  refuse(r.model.lora.on() && r.model.lora.dropout > 0, "lora.dropout", "0", kDropout);
   refuse(computes_in(r, Precision::fp8), "precision", "bf16");
   refuse(r.cuda_graphs == OverlapChoice::on, "cuda_graphs", "auto");
   refuse(r.optimizer.uses(UpdateRule::sophia), "optimizer.kind", "adamw");

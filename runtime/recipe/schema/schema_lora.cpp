@@ -3,12 +3,59 @@
 #include "runtime/recipe/schema/schema_parts.h"
 
 namespace ltrain::recipe {
+namespace {
+
+std::string read_value(const Node& node, int64_t& v) {
+  std::string wrong = read_integer(node, v);
+  return wrong.empty() && (v < 1 || v > kMaxLoraRank) ? fmt::format("must be 1 to {}", kMaxLoraRank) : wrong;
+}
+
+std::string read_value(const Node& node, double& v) {
+  std::string wrong = read_number(node, v);
+  return wrong.empty() && v <= 0 ? "must be above 0.0" : wrong;
+}
+
+std::string write_value(int64_t v) { return std::to_string(v); }
+std::string write_value(double v) { return write_number(v); }
+
+/// Row of a map of modules to values of T.
+template <class T>
+Key pattern_key(std::string path, std::vector<std::pair<std::string, T>>& (*get)(Recipe&), std::string type,
+                std::string example, std::string help) {
+  Key key;
+  key.path = std::move(path);
+  key.type = std::move(type);
+  key.help = std::move(help);
+  key.set = [get, example](const Key&, Recipe& r, const Node& node) -> ValueError {
+    if (node.kind != Node::map) return "needs a map of modules: " + example;
+    std::vector<std::pair<std::string, T>> list;
+    for (const Node::Entry& e : node.entries) {
+      T value{};
+      if (std::string wrong = read_value(e.value, value); !wrong.empty())
+        return {fmt::format("{} {}", printable(e.key), wrong), e.value.place};
+      for (const auto& [module, before] : list)
+        if (module == e.key) return {fmt::format("has {} twice", printable(e.key)), e.place};
+      list.emplace_back(e.key, value);
+    }
+    get(r) = std::move(list);
+    return "";
+  };
+  key.write = [get](const Key&, const Recipe& r, bool json) {
+    std::string s;
+    for (const auto& [module, value] : get(const_cast<Recipe&>(r)))
+      s += fmt::format("{}{}: {}", s.empty() ? "" : ", ", write_text(module, json), write_value(value));
+    return "{" + s + "}";
+  };
+  return key;
+}
+
+}  // namespace
 
 void add_lora_keys(std::vector<Key>& t) {
   t.push_back(
       integer("lora.r", LT_MEMBER(model.lora.rank),
               "Rank of the trained factors A and B of each adapted matrix. 0: no LoRA, all parameters train.")
-          .between(0, 4096)
+          .between(0, kMaxLoraRank)
           .alias({"lora_r", "lora_rank"}));
   const auto with_rank = [&t](Key key) {
     key.when("lora.r above 0", true, [](const Recipe& r) { return r.model.lora.on(); });
@@ -18,12 +65,26 @@ void add_lora_keys(std::vector<Key>& t) {
                    "Adapters are multiplied by alpha / r. Twice the rank is usual.")
                 .above(0)
                 .alias({"lora_alpha"}));
+  with_rank(
+      number("lora.dropout", LT_MEMBER(model.lora.dropout), "Dropout of the inputs of adapters, in training.")
+          .between(0, 0.999)
+          .alias({"lora_dropout"}));
   with_rank(truth("lora.use_rslora", LT_MEMBER(model.lora.use_rslora),
                   "Adapters are multiplied by alpha / sqrt(r) instead (arXiv:2312.03732)."));
   with_rank(texts(
       "lora.target_modules", LT_MEMBER(model.lora.target_modules), "module", "[q_proj, v_proj]",
       "Linear layers with adapters: the last part of their names, patterns of whole names with * and ?, or "
       "all-linear for those of attention and feed-forward. Experts have no adapters."));
+  with_rank(pattern_key<int64_t>(
+      "lora.rank_pattern", LT_MEMBER(model.lora.rank_pattern), "map of module to integer: 1 to 4096",
+      "{q_proj: 8, down_proj: 32}",
+      "Ranks of single modules instead of r. Modules are named as in target_modules; the first entry that "
+      "names one counts."));
+  with_rank(pattern_key<double>(
+      "lora.alpha_pattern", LT_MEMBER(model.lora.alpha_pattern), "map of module to number: above 0.0",
+      "{q_proj: 16, down_proj: 64}",
+      "Alphas of single modules instead of alpha, as in rank_pattern. Adapters of a module are multiplied by "
+      "its own alpha / its own rank."));
   with_rank(text("lora.adapter", LT_MEMBER(checkpoint.adapter),
                  "Folder of PEFT (adapter_config.json) whose adapters a fresh run begins with. null: B is "
                  "zero, so that "

@@ -1,4 +1,4 @@
-// ltrain data build, ltrain data inspect.
+// ltrain data: build and inspect; stats is in data_stats.cpp.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/data_stats.h"
 #include "app/input_options.h"
 #include "app/inspect_records.h"
 #include "app/progress_line.h"
@@ -17,6 +18,7 @@
 #include "base/error.h"
 #include "runtime/check/tokenized_sources.h"
 #include "runtime/data/build.h"
+#include "runtime/recipe/schema/where_value.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::app {
@@ -93,6 +95,9 @@ struct BuildCommand {
         std::printf("would write %s.{bin,idx,json}\n", p.c_str());
       return;
     }
+    if (r.filtered.read)
+      std::printf("%lld of %lld records kept by --where\n", static_cast<long long>(r.filtered.kept),
+                  static_cast<long long>(r.filtered.read));
     if (r.empty_documents)
       std::printf("%lld empty documents left out\n", static_cast<long long>(r.empty_documents));
     if (has_chat) {
@@ -124,6 +129,7 @@ struct BuildCommand {
     j["left_out"] = r.inputs.left_out();
     j["json_files_read_as_text"] = r.inputs.json_as_text.count;
     j["empty_documents"] = r.empty_documents;
+    if (r.filtered.read) j["records"] = {{"read", r.filtered.read}, {"kept", r.filtered.kept}};
     j["bad_records"] = {{"skipped", r.bad_records.skipped},
                         {"replaced", r.bad_records.replaced},
                         {"first", r.bad_records.first}};
@@ -290,6 +296,15 @@ void add_chat_options(CLI::App& s, BuildCommand& c) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
 }
 
+/// Reads --where, which is written as in a recipe.
+RecordFilter read_where_option(const std::string& text) {
+  RecordFilter filter;
+  if (const recipe::ValueError wrong = recipe::read_where(recipe::parse_yaml(text, "--where"), filter);
+      !wrong.empty())
+    fail(ExitCode::usage, "--where {}: {}", printable(text, 200), wrong.text);
+  return filter;
+}
+
 void add_build(CLI::App& data) {
   auto c = std::make_shared<BuildCommand>();
   CLI::App* s = data.add_subcommand(
@@ -297,6 +312,9 @@ void add_build(CLI::App& data) {
       "text files, folders or JSON records to token files\n"
       "Example: ltrain data build --input corpus/ --output data/corpus --tokenizer byte --split 95,5");
   add_input_options(*s, c->options.inputs, c->options.include, c->options.exclude, c->options.records);
+  s->add_option_function<std::string>(
+      "--where", [c](const std::string& text) { c->options.records.where = read_where_option(text); },
+      "Records to keep, by their fields, as where in a recipe: '{language: [en, de], score: {min: 0.5}}'");
   s->add_option("--output", c->options.output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
       ->required();
   c->tokenizer.add_to(*s);
@@ -344,6 +362,7 @@ void add_data(CLI::App& app) {
   data->require_subcommand(1);
   add_build(*data);
   add_inspect(*data);
+  add_stats(*data);
 }
 
 }  // namespace ltrain::app

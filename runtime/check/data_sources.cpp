@@ -3,8 +3,10 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/printable.h"
+#include "runtime/check/data_reads.h"
 #include "runtime/check/tokenized_sources.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/sample_order.h"
@@ -16,6 +18,11 @@ namespace {
 /// Number of passes above which a source is noted. Up to about this many, repeated data is nearly as good as
 /// new data (Muennighoff et al. 2023, Scaling Data-Constrained Language Models).
 constexpr double kManyPasses = 4;
+
+/// Adds a note once, also where several stages have the source.
+void add_note(Recipe& r, std::string note) {
+  if (std::find(r.notes.begin(), r.notes.end(), note) == r.notes.end()) r.notes.push_back(std::move(note));
+}
 
 bool is_pattern(const std::string& path) {
   return path.find_first_of("*?[") != path.npos && !data::file_exists(path + ".idx");
@@ -48,6 +55,7 @@ std::vector<DataSource> in_proportion(const DataSource& source, const std::vecto
   std::vector<DataSource> files;
   for (size_t i = 0; i < prefixes.size(); ++i)
     files.push_back({prefixes[i], source.weight * samples[i] / all, source.name});
+  for (DataSource& file : files) file.max_epochs = source.max_epochs;
   return files;
 }
 
@@ -63,6 +71,32 @@ std::vector<DataSource> matching_files(const DataSource& source, const char* key
   return in_proportion(source, prefixes, seq_length);
 }
 
+/// Token files without those in which `where` left less than a sample. Notes the records that it kept.
+std::vector<std::string> kept_files(Recipe& r, const DataSource& source, std::vector<std::string> prefixes,
+                                    const char* key) {
+  if (source.where.empty()) return prefixes;
+  data::FilterCounts all;
+  const size_t files = prefixes.size();
+  std::erase_if(prefixes, [&](const std::string& prefix) {
+    const data::SourceInfo info = data::inspect_source(prefix);
+    all.add(info.filtered);
+    return info.samples(r.data.seq_length) == 0;
+  });
+  const std::string counts =
+      fmt::format("{}: {}: {} of {} records kept by where: {}", key, printable(source.path), all.kept,
+                  all.read, printable(data::filter_text(source.where), 200));
+  if (prefixes.empty())
+    fail(ExitCode::data, "{}; they are less than one sample of data.seq_length + 1 = {} tokens", counts,
+         r.data.seq_length + 1);
+  r.notes.push_back(counts +
+                    (prefixes.size() == files
+                         ? ""
+                         : fmt::format("; {} of {} token files have less than one sample of them and "
+                                       "are left out",
+                                       files - prefixes.size(), files)));
+  return prefixes;
+}
+
 /// Token files of a source of text or records; the source itself, pending, if they do not exist yet.
 std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, const char* key) {
   std::vector<std::string> prefixes;
@@ -73,9 +107,9 @@ std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, con
     files += static_cast<int64_t>(shard.inputs.files.size());
     missing += !data::is_built(shard);
   }
-  if (missing == 0) return in_proportion(source, prefixes, r.data.seq_length);
-  r.notes.push_back(fmt::format("{}: {}: {} files, {:.1f} MB, are tokenised before the run trains", key,
-                                printable(source.path), files, static_cast<double>(bytes) * 1e-6));
+  if (missing == 0) return in_proportion(source, kept_files(r, source, prefixes, key), r.data.seq_length);
+  add_note(r, fmt::format("{}: {}: {} files, {:.1f} MB, are tokenised before the run trains", key,
+                          printable(source.path), files, static_cast<double>(bytes) * 1e-6));
   DataSource pending = source;
   pending.pending = true;
   return {pending};
@@ -84,10 +118,17 @@ std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, con
 std::vector<DataSource> expanded(Recipe& r, const std::vector<DataSource>& sources, const char* key,
                                  bool here) {
   std::vector<DataSource> all;
-  for (const DataSource& source : sources) {
+  for (size_t number = 0; number < sources.size(); ++number) {
+    const DataSource& source = sources[number];
     const bool text = here && is_tokenized_by_run(source);
+    if (here && !text && !source.where.empty())
+      fail(ExitCode::usage,
+           "{}: path {}: where: expected files of records, got token files, which have no fields. Name the "
+           "records themselves, or make the token files with ltrain data build --where",
+           key, printable(source.path));
     if (!text && !is_pattern(source.path)) {
       all.push_back(source);
+      all.back().number = static_cast<int64_t>(number);
       continue;
     }
     for (DataSource& file :
@@ -99,6 +140,7 @@ std::vector<DataSource> expanded(Recipe& r, const std::vector<DataSource>& sourc
         fail(ExitCode::usage, "{}: path {}: {} is a source already; give it once", key,
              printable(source.path), printable(file.path));
       all.push_back(std::move(file));
+      all.back().number = static_cast<int64_t>(number);
     }
   }
   if (all.size() > data::kMaxSources)
@@ -111,6 +153,12 @@ bool any_pending(const std::vector<DataSource>& sources) {
   return std::any_of(sources.begin(), sources.end(), [](const DataSource& s) { return s.pending; });
 }
 
+bool training_pending(const Recipe& r) {
+  return any_pending(r.data.train) ||
+         std::any_of(r.data.stages.begin(), r.data.stages.end(),
+                     [](const DataStage& stage) { return any_pending(stage.train); });
+}
+
 data::SampleOrder order_of(const std::vector<data::SourceSpec>& sources, int64_t seq_length,
                            std::vector<int64_t>& samples) {
   std::vector<double> weights;
@@ -121,38 +169,46 @@ data::SampleOrder order_of(const std::vector<data::SourceSpec>& sources, int64_t
   return {samples, weights, 0, false};
 }
 
-void note_repeats(const Recipe& r, std::vector<std::string>& notes) {
-  std::vector<data::SourceSpec> sources;
-  for (const DataSource& s : r.data.train) sources.push_back({s.path, s.weight});
-  if (sources.empty()) return;
-  std::vector<int64_t> samples;
-  const data::SampleOrder order = order_of(sources, r.data.seq_length, samples);
-  const data::Blend& blend = order.blend();
-  const double drawn =
-      static_cast<double>(r.train.train_steps) * static_cast<double>(r.train.global_batch_size);
+void note_repeats(const Recipe& r, const FileReads& reads, std::vector<std::string>& notes) {
   std::string named;
   int many = 0;
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const double share = static_cast<double>(blend.draws_per_period(static_cast<int>(i))) /
-                         static_cast<double>(blend.period());
-    const double passes = drawn * share / static_cast<double>(samples[i]);
+  for (size_t i = 0; i < reads.samples.size(); ++i) {
+    const double passes = static_cast<double>(reads.read[i]) / static_cast<double>(reads.samples[i]);
     if (passes <= kManyPasses || ++many > 3) continue;
     named += fmt::format("{}{} is read {:.1f} times ({} samples)", named.empty() ? "" : ", ",
-                         printable(sources[i].path), passes, samples[i]);
+                         printable(reads.files.paths[i]), passes, reads.samples[i]);
   }
   if (many == 0) return;
   if (many > 3) named += fmt::format(", and {} more sources more than {:g} times", many - 3, kManyPasses);
   notes.push_back(fmt::format("data.train: by step {} {}", r.train.train_steps, named));
 }
 
+/// Checks max_epochs of the sources of one list. The token files of a source count together.
+void check_epochs(const Recipe& r, const char* key, const std::vector<DataSource>& list,
+                  const FileReads& reads) {
+  const std::map<int64_t, SourceReads> reads_of = reads_by_source(list, reads);
+  for (const DataSource& s : list) {
+    if (!s.max_epochs) continue;
+    const SourceReads& of = reads_of.at(s.number);
+    if (of.epochs() <= *s.max_epochs) continue;
+    fail(ExitCode::usage,
+         "{}: source {}, {}: max_epochs = {:g}: a run of train.train_steps = {} reads {} samples of its {}, "
+         "which "
+         "is {:.4g} epochs. Lower its weight or train.train_steps, or raise max_epochs",
+         key, s.number + 1, printable(s.path), *s.max_epochs, r.train.train_steps, of.read, of.samples,
+         of.epochs());
+  }
+}
+
 }  // namespace
 
 void resolve_sources(Recipe& r, bool here) {
   r.data.train = expanded(r, r.data.train, "data.train", here);
+  for (DataStage& stage : r.data.stages) stage.train = expanded(r, stage.train, "data.stages", here);
   r.data.eval = expanded(r, r.data.eval, "data.eval", here);
 }
 
-bool has_pending_sources(const Recipe& r) { return any_pending(r.data.train) || any_pending(r.data.eval); }
+bool has_pending_sources(const Recipe& r) { return training_pending(r) || any_pending(r.data.eval); }
 
 std::string cut_note(const EvalSet& set, int64_t seq_length, int64_t wanted) {
   if (set.sources.size() < 2) return "";
@@ -179,7 +235,12 @@ std::string cut_note(const EvalSet& set, int64_t seq_length, int64_t wanted) {
 
 std::vector<std::string> data_notes(const Recipe& r) {
   std::vector<std::string> notes;
-  if (!any_pending(r.data.train)) note_repeats(r, notes);
+  if (!training_pending(r) && !r.data.train.empty()) {
+    const FileReads reads = file_reads(r);
+    check_epochs(r, "data.train", r.data.train, reads);
+    for (const DataStage& stage : r.data.stages) check_epochs(r, "data.stages", stage.train, reads);
+    note_repeats(r, reads, notes);
+  }
   if (r.train.eval_interval == 0 || any_pending(r.data.eval)) return notes;
   for (const EvalSet& set : eval_sets(r))
     if (std::string note = cut_note(set, r.data.seq_length, r.train.eval_steps * r.train.global_batch_size);

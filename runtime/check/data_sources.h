@@ -23,7 +23,8 @@ bool has_pending_sources(const Recipe& recipe);
 std::string cut_note(const EvalSet& set, int64_t seq_length, int64_t wanted);
 
 /// Notes on sources that are read many times during training, and on held-out sets of several sources that
-/// end when the first one is used up. The files must exist.
+/// end when the first one is used up. The files must exist. Throws Error (usage) if training would read a
+/// source more often than its max_epochs.
 std::vector<std::string> data_notes(const Recipe& recipe);
 
 }  // namespace ltrain

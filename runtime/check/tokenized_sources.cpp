@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/files/file.h"
 #include "runtime/objects/url.h"
+#include "runtime/recipe/data_lists.h"
 
 namespace ltrain {
 namespace {
@@ -74,6 +75,7 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
   if (r.data.tokenizer.kind != TokenizerKind::byte) o.path = r.data.tokenizer.path.value_or("");
   o.workers = static_cast<int>(r.data.workers);
   o.records.on_bad = r.data.on_bad_record;
+  o.records.where = source.where;
   o.records.dataset = {source.config, source.split};
   o.records.whole = r.task != Task::pretrain;
   if (r.task != Task::pretrain) o.chat = chat_options(r, source, key);
@@ -106,10 +108,9 @@ bool is_tokenized_by_run(const DataSource& source) {
 }
 
 bool has_text_sources(const Recipe& r) {
-  const auto any = [](const std::vector<DataSource>& sources) {
-    return std::any_of(sources.begin(), sources.end(), is_tokenized_by_run);
-  };
-  return any(r.data.train) || any(r.data.eval);
+  const std::vector<ListedSource> all = all_sources(r);
+  return std::any_of(all.begin(), all.end(),
+                     [](const ListedSource& s) { return is_tokenized_by_run(*s.source); });
 }
 
 TokenizedSource tokenized_source(const Recipe& r, const DataSource& source, const char* key) {
@@ -125,17 +126,16 @@ std::vector<std::string> tokenize_sources(
     const Recipe& r,
     const std::function<void(const std::string& path, const data::ShardProgress&)>& progress) {
   std::vector<std::string> notes;
-  for (const bool eval : {false, true})
-    for (const DataSource& source : eval ? r.data.eval : r.data.train) {
-      const char* key = eval ? "data.eval" : "data.train";
-      if (!is_tokenized_by_run(source)) continue;
-      const TokenizedSource t = tokenized_source(r, source, key);
-      const data::BadRecords bad = data::build_shards(
-          t.shards, t.options, [&](const data::ShardProgress& p) { progress(source.path, p); });
-      if (bad.skipped + bad.replaced > 0)
-        notes.push_back(fmt::format("{}: {}: {} bad records left out, {} read with U+FFFD; the first: {}",
-                                    key, printable(source.path), bad.skipped, bad.replaced, bad.first[0]));
-    }
+  for (const auto& [key, listed] : all_sources(r)) {
+    const DataSource& source = *listed;
+    if (!is_tokenized_by_run(source)) continue;
+    const TokenizedSource t = tokenized_source(r, source, key);
+    const data::BadRecords bad = data::build_shards(
+        t.shards, t.options, [&](const data::ShardProgress& p) { progress(source.path, p); });
+    if (bad.skipped + bad.replaced > 0)
+      notes.push_back(fmt::format("{}: {}: {} bad records left out, {} read with U+FFFD; the first: {}", key,
+                                  printable(source.path), bad.skipped, bad.replaced, bad.first[0]));
+  }
   return notes;
 }
 

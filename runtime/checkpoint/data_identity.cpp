@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/data_identity.h"
 
 #include "base/printable.h"
+#include "runtime/recipe/data_lists.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/raw_values.h"
 
@@ -116,11 +117,18 @@ int64_t end_of_document(const Recipe& r) {
 data::DataIdentity data_identity(const Recipe& r) {
   data::DataIdentity d;
   bool recorded = false;
-  for (const DataSource& s : r.data.train) {
-    const data::SourceInfo info = data::inspect_source(s.path);
-    d.sources.push_back({s.path, s.weight, data::content_identity(s.path), info.tokens, info.documents});
-    if (info.has_sidecar) d.tokenizer = identity_of(info), recorded = true;
-  }
+  const auto identities = [&](const std::vector<DataSource>& list) {
+    std::vector<data::SourceIdentity> sources;
+    for (const DataSource& s : list) {
+      const data::SourceInfo info = data::inspect_source(s.path);
+      sources.push_back({s.path, s.weight, data::content_identity(s.path), info.tokens, info.documents});
+      if (info.has_sidecar) d.tokenizer = identity_of(info), recorded = true;
+    }
+    return sources;
+  };
+  d.sources = identities(r.data.train);
+  for (const DataStage& stage : r.data.stages)
+    d.stages.push_back({samples_before_step(r, stage.from_step), identities(stage.train)});
   if (!recorded) d.tokenizer = recipe_tokenizer(r);
   d.seq_length = r.data.seq_length;
   d.seed = r.seed;
@@ -136,32 +144,32 @@ void check_data(const Recipe& r) {
     if (!tokenizer) tokenizer = load_tokenizer(r);
     return *tokenizer;
   };
-  for (const bool eval : {false, true})
-    for (const DataSource& s : eval ? r.data.eval : r.data.train) {
-      if (s.pending) continue;  // checked when its token files are there
-      const data::SourceInfo info = data::inspect_source(s.path);
-      if (r.task == Task::sft && !info.loss_mask)
-        fail(ExitCode::usage,
-             "{}task = sft: {} has no loss mask, so every token would count. Name the files of the "
-             "conversations "
-             "themselves, or build them with ltrain data build --chat",
-             place(r, "task"), printable(s.path));
-      if (r.task != Task::pretrain && (r.task == Task::dpo) != info.preference)
-        fail(ExitCode::usage,
-             "{}task = {}: {} has {}. Name the files of the {} themselves, or build them with ltrain data "
-             "build --chat{}",
-             place(r, "task"), to_string(r.task), printable(s.path),
-             info.preference ? "preference pairs, expected conversations" : "no preference pairs",
-             info.preference ? "conversations" : "pairs", info.preference ? "" : " --preference");
-      if (info.has_sidecar) {
-        check_kind(r, info);
-        check_tokenizer(r, tokenizer_of_recipe(), info);
-      } else {
-        check_end_of_document(r, info);
-      }
-      if (info.max_token >= 0) check_vocabulary(r, s.path, info.max_token + 1);
-      data::check_source(info, r.model.vocab_size, r.data.seq_length);
+  for (const ListedSource& listed : all_sources(r)) {
+    const DataSource& s = *listed.source;
+    if (s.pending) continue;  // checked when its token files are there
+    const data::SourceInfo info = data::inspect_source(s.path);
+    if (r.task == Task::sft && !info.loss_mask)
+      fail(ExitCode::usage,
+           "{}task = sft: {} has no loss mask, so every token would count. Name the files of the "
+           "conversations "
+           "themselves, or build them with ltrain data build --chat",
+           place(r, "task"), printable(s.path));
+    if (r.task != Task::pretrain && (r.task == Task::dpo) != info.preference)
+      fail(ExitCode::usage,
+           "{}task = {}: {} has {}. Name the files of the {} themselves, or build them with ltrain data "
+           "build --chat{}",
+           place(r, "task"), to_string(r.task), printable(s.path),
+           info.preference ? "preference pairs, expected conversations" : "no preference pairs",
+           info.preference ? "conversations" : "pairs", info.preference ? "" : " --preference");
+    if (info.has_sidecar) {
+      check_kind(r, info);
+      check_tokenizer(r, tokenizer_of_recipe(), info);
+    } else {
+      check_end_of_document(r, info);
     }
+    if (info.max_token >= 0) check_vocabulary(r, s.path, info.max_token + 1);
+    data::check_source(info, r.model.vocab_size, r.data.seq_length);
+  }
   if (r.data.tokenizer.kind == TokenizerKind::huggingface)  // rules check the vocabulary of the other kinds
     check_vocabulary(r, "the tokenizer " + printable(*r.data.tokenizer.path),
                      tokenizer_of_recipe().vocab_size());

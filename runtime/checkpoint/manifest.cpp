@@ -151,41 +151,66 @@ json parse(const std::string& text, const std::string& path) {
   return v;
 }
 
-json identity_json(const data::DataIdentity& d) {
+json sources_json(const std::vector<data::SourceIdentity>& list) {
   json sources = json::array();
-  for (const data::SourceIdentity& s : d.sources)
+  for (const data::SourceIdentity& s : list)
     sources.push_back({{"path", s.path},
                        {"weight", s.weight},
                        {"content", s.content},
                        {"tokens", s.tokens},
                        {"documents", s.documents}});
+  return sources;
+}
+
+json identity_json(const data::DataIdentity& d) {
   json tokenizer{{"kind", d.tokenizer.kind},
                  {"hash", d.tokenizer.hash},
                  {"vocab_size", d.tokenizer.vocab_size},
                  {"eod", d.tokenizer.eod}};
   if (d.tokenizer.bos >= 0) tokenizer["bos"] = d.tokenizer.bos;
-  return {{"sources", sources},
-          {"tokenizer", std::move(tokenizer)},
-          {"seq_length", d.seq_length},
-          {"seed", d.seed},
-          {"reset_attention_mask", d.reset_attention_mask},
-          {"reset_position_ids", d.reset_position_ids},
-          {"eod_mask_loss", d.eod_mask_loss}};
+  json identity{{"sources", sources_json(d.sources)},
+                {"tokenizer", std::move(tokenizer)},
+                {"seq_length", d.seq_length},
+                {"seed", d.seed},
+                {"reset_attention_mask", d.reset_attention_mask},
+                {"reset_position_ids", d.reset_position_ids},
+                {"eod_mask_loss", d.eod_mask_loss}};
+  for (const data::StageIdentity& stage : d.stages)
+    identity["stages"].push_back(
+        {{"first_sample", stage.first_sample}, {"sources", sources_json(stage.sources)}});
+  return identity;
+}
+
+std::vector<data::SourceIdentity> read_sources(const json& sources, const Object& o,
+                                               const std::string& where) {
+  if (!sources.is_array()) o.bad("\"sources\" is not a list");
+  std::vector<data::SourceIdentity> list;
+  for (const json& source : sources) {
+    Object s(source, where + ": a source");
+    list.push_back(
+        {s.text("path"), s.number("weight"), s.text("content"), s.count("tokens"), s.count("documents")});
+    if (!(list.back().weight > 0)) s.bad("\"weight\" is not above 0");
+    if (!is_hash(list.back().content)) s.bad("\"content\" is no hash");
+    s.done();
+  }
+  return list;
+}
+
+void read_stages(const json& stages, const Object& o, const std::string& where, data::DataIdentity& d) {
+  if (!stages.is_array()) o.bad("\"stages\" is not a list");
+  for (const json& stage : stages) {
+    Object s(stage, where + ": a stage");
+    d.stages.push_back({s.count("first_sample"), {}});
+    d.stages.back().sources = read_sources(s.get("sources"), s, where);
+    s.done();
+  }
 }
 
 data::DataIdentity read_identity(const json& v, const std::string& where) {
   Object o(v, where);
   data::DataIdentity d;
-  const json& sources = o.get("sources");
-  if (!sources.is_array()) o.bad("\"sources\" is not a list");
-  for (const json& source : sources) {
-    Object s(source, where + ": a source");
-    d.sources.push_back(
-        {s.text("path"), s.number("weight"), s.text("content"), s.count("tokens"), s.count("documents")});
-    if (!(d.sources.back().weight > 0)) s.bad("\"weight\" is not above 0");
-    if (!is_hash(d.sources.back().content)) s.bad("\"content\" is no hash");
-    s.done();
-  }
+  d.sources = read_sources(o.get("sources"), o, where);
+  if (o.has("stages")) read_stages(o.get("stages"), o, where, d);
   Object t(o.get("tokenizer"), where + ": \"tokenizer\"");
   d.tokenizer = {t.text("kind"), t.text("hash"), t.integer("vocab_size", -1, INT32_MAX),
                  t.integer("eod", -1, INT32_MAX), t.has("bos") ? t.integer("bos", 0, INT32_MAX) : -1};

@@ -75,13 +75,30 @@ void note_learning_rate(const CheckpointInfo& i, const Recipe& before, const Rec
                   i.step + 1, next, last, i.step, expected, keep));
 }
 
+/// Checks that stages of the mix begin at the steps that the recipe names, since they count samples.
+void check_stages(const CheckpointInfo& i, const std::string& path, const Recipe& r,
+                  const data::DataIdentity& before) {
+  if (r.data.stages.empty() && before.stages.empty()) return;
+  if (r.checkpoint.resume_data == ResumeData::restart)
+    fail(ExitCode::usage,
+         "checkpoint.resume_data = restart: with data.stages a resume goes on with the sample of its step; "
+         "nearest valid value: continue");
+  if (const int64_t samples = samples_before_step(r, i.step + 1); samples != i.data_cursor)
+    fail(ExitCode::usage,
+         "{}: has read {} samples in {} steps, and with train.global_batch_size = {} of the recipe it would "
+         "be "
+         "{}: data.stages begin at steps of one batch size. Give the batch of the checkpoint's recipe",
+         path, i.data_cursor, i.step, r.train.global_batch_size, samples);
+}
+
 /// Position at which the data continue, after refusing or noting differences.
 DataPosition data_position(const CheckpointInfo& i, const std::string& path, const Recipe& r,
                            const data::DataIdentity& now, std::vector<std::string>& notes) {
   DataPosition at{i.data_cursor, i.consumed_samples, i.consumed_tokens};
   std::vector<std::string> different;
   if (i.data) {
-    different = data::differences(*i.data, now);
+    check_stages(i, path, r, *i.data);
+    different = data::differences(*i.data, now, i.data_cursor);
   } else {
     notes.push_back(
         fmt::format("note: {} is of format version 1, which has no identity of its data: whether the recipe "

@@ -11,6 +11,8 @@
 #include "base/progress.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/sample_order.h"
+#include "runtime/data/source_union.h"
+#include "runtime/data/staged_order.h"
 
 namespace ltrain::data {
 namespace {
@@ -29,6 +31,11 @@ void check_options(const LoaderOptions& o, int64_t first_sample) {
   at_least("dp_rank", o.dp_rank, 0);
   at_least("eval_samples", o.eval_samples, 0);
   at_least("first sample", first_sample, 0);
+  for (size_t i = 0; i < o.stages.size(); ++i)
+    at_least("first sample of a stage", o.stages[i].first_sample, i ? o.stages[i - 1].first_sample + 1 : 1);
+  if ((o.eval || o.pairs) && !o.stages.empty())
+    fail(ExitCode::usage, "data: {} stages; an evaluation and preference pairs have one mix",
+         o.stages.size());
   if (o.rows && (o.rows->seq != o.seq_length || o.rows->rows < 1 || o.rows->rows > o.seq_length))
     fail(ExitCode::usage, "data: {} rows of sequences of {}, but seq_length is {}", o.rows->rows, o.rows->seq,
          o.seq_length);
@@ -43,23 +50,33 @@ void check_options(const LoaderOptions& o, int64_t first_sample) {
          (o.global_batch / (o.micro_batch * o.dp_size) + 1) * o.micro_batch * o.dp_size);
 }
 
-std::vector<std::unique_ptr<IndexedDataset>> open_sources(const LoaderOptions& o) {
+std::vector<std::unique_ptr<IndexedDataset>> open_sources(const LoaderOptions& o, const SourceUnion& all) {
   std::vector<std::unique_ptr<IndexedDataset>> sources;
-  for (const SourceSpec& s : o.sources) {
-    sources.push_back(std::make_unique<IndexedDataset>(s.path));
+  for (const std::string& path : all.paths) {
+    sources.push_back(std::make_unique<IndexedDataset>(path));
     check_source(sources.back()->info(), o.vocab_size, o.seq_length);
   }
   return sources;
 }
 
-SampleOrder make_order(const LoaderOptions& o, const std::vector<std::unique_ptr<IndexedDataset>>& sources) {
+StagedOrder make_order(const LoaderOptions& o, const SourceUnion& all,
+                       const std::vector<std::unique_ptr<IndexedDataset>>& sources) {
+  std::vector<int64_t> samples;
+  for (const auto& source : sources) samples.push_back(source->info().samples(o.seq_length));
+  return StagedOrder(std::move(samples), all.stages, o.seed, !o.eval);
+}
+
+/// Samples of an evaluation: each at most once, until the first source ends.
+int64_t evaluated_samples(const LoaderOptions& o,
+                          const std::vector<std::unique_ptr<IndexedDataset>>& sources) {
   std::vector<int64_t> samples;
   std::vector<double> weights;
   for (size_t i = 0; i < sources.size(); ++i) {
     samples.push_back(sources[i]->info().samples(o.seq_length));
     weights.push_back(o.sources[i].weight);
   }
-  return SampleOrder(std::move(samples), weights, o.seed, !o.eval);
+  const int64_t all = SampleOrder(std::move(samples), weights, o.seed, false).before_first_repeat();
+  return o.eval_samples == 0 ? all : std::min(all, o.eval_samples);
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -81,8 +98,9 @@ struct BatchLoader::State {
   LoaderOptions options;
   Positions rows;  // rows of each sequence on this rank
   int64_t first_sample, micro_steps;
-  std::vector<std::unique_ptr<IndexedDataset>> sources;
-  SampleOrder order;
+  SourceUnion all;
+  std::vector<std::unique_ptr<IndexedDataset>> sources;  // all.paths
+  StagedOrder order;
   int64_t eval_samples = 0;
 
   std::mutex mutex;
@@ -99,13 +117,11 @@ struct BatchLoader::State {
         rows(o.rows ? *o.rows : Positions(o.seq_length)),
         first_sample(first),
         micro_steps(o.global_batch / (o.micro_batch * o.dp_size)),
-        sources(open_sources(o)),
-        order(make_order(o, sources)),
+        all(union_of(o.sources, o.stages)),
+        sources(open_sources(o, all)),
+        order(make_order(o, all, sources)),
         ring(o.prefetch) {
-    if (o.eval) {
-      const int64_t all = order.before_first_repeat();
-      eval_samples = o.eval_samples == 0 ? all : std::min(all, o.eval_samples);
-    }
+    if (o.eval) eval_samples = evaluated_samples(o, sources);
   }
 
   void read_sample(int64_t index, Sample& s) const {
@@ -183,7 +199,7 @@ struct BatchLoader::State {
     if (index < 0) return (void)std::fill_n(batch.segments.begin() + b * rows.rows, rows.rows, -1);
     const SampleRef ref = order(index);
     segments_of(sample.documents, sample.counted,
-                fmt::format("{}: sample {}", options.sources[ref.source].path, ref.sample), sample.segments);
+                fmt::format("{}: sample {}", all.paths[ref.source], ref.sample), sample.segments);
     const int32_t texts = *std::max_element(sample.segments.begin(), sample.segments.end()) + 1;
     for (int64_t r = 0; r < rows.rows; ++r) {
       const int32_t segment = sample.segments[rows.at(r)];
@@ -292,7 +308,7 @@ double BatchLoader::wait_seconds() const {
 }
 
 int64_t BatchLoader::buffer_bytes() const {
-  int64_t bytes = loader_buffer_bytes(state_->options) + state_->order.blend().memory_bytes();
+  int64_t bytes = loader_buffer_bytes(state_->options) + state_->order.memory_bytes();
   for (const auto& s : state_->sources) bytes += s->memory_bytes();
   return bytes;
 }

@@ -51,8 +51,15 @@ struct SourceSpec {
   double weight = 1;
 };
 
+/// Sources from a global sample on.
+struct StageSpec {
+  int64_t first_sample = 0;
+  std::vector<SourceSpec> sources;
+};
+
 struct LoaderOptions {
   std::vector<SourceSpec> sources;
+  std::vector<StageSpec> stages;  ///< later mixes, in ascending order of first_sample
   int64_t seq_length = 0, micro_batch = 0, global_batch = 0;  ///< batch sizes in samples
   uint64_t seed = 0;
   int dp_rank = 0, dp_size = 1;

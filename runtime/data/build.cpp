@@ -27,6 +27,7 @@ struct Encoded {
   std::vector<Run> runs;
   int64_t input_bytes = 0;
   BadRecords bad;
+  FilterCounts filtered;
 };
 
 void check_options(const BuildOptions& o) {
@@ -63,6 +64,7 @@ class Encoder {
     out.input_bytes = chunk.input_bytes;
     for (const Piece& piece : chunk.pieces) {
       const std::string& path = list_.files[piece.file].path;
+      if (!is_kept(chunk, piece, options_.records, path, out.bad, out.filtered)) continue;
       if (chat_) {
         encode_chat(chunk, piece, path, out);
         continue;
@@ -158,7 +160,8 @@ class Encoder {
 /// Writes documents to the parts of the split, in order.
 class Sink {
  public:
-  Sink(const BuildOptions& options, const Tokenizer& tokenizer) : split_(options.split) {
+  Sink(const BuildOptions& options, const Tokenizer& tokenizer)
+      : split_(options.split), allow_empty_(options.allow_empty) {
     for (const std::string& prefix : output_prefixes(options))
       parts_.push_back(std::make_unique<PartWriter>(prefix, options, tokenizer));
   }
@@ -185,18 +188,21 @@ class Sink {
     }
   }
 
-  std::vector<SourceInfo> finish(const BadRecords& bad) {
-    if (documents_ == 0)
+  std::vector<SourceInfo> finish(const BadRecords& bad, const FilterCounts& filtered) {
+    if (documents_ == 0 && filtered.kept < filtered.read && !allow_empty_)
+      fail(ExitCode::data, "{} of {} records kept by --where, and no text in them; nothing written",
+           filtered.kept, filtered.read);
+    if (documents_ == 0 && !(allow_empty_ && filtered.kept < filtered.read))
       fail(ExitCode::data, "no text in the inputs: all {} documents are empty{}; nothing written", empty_,
            bad.skipped == 0
                ? ""
                : fmt::format(" and {} bad records are left out, the first: {}", bad.skipped, bad.first[0]));
-    if (documents_ < static_cast<int64_t>(parts_.size()))
+    if (documents_ < static_cast<int64_t>(parts_.size()) && !allow_empty_)
       fail(ExitCode::data,
            "{} document that is not empty cannot fill the {} parts of --split; leave out --split", documents_,
            parts_.size());
     std::vector<SourceInfo> infos;
-    for (auto& p : parts_) infos.push_back(p->finish());
+    for (auto& p : parts_) infos.push_back(p->finish(filtered));
     return infos;
   }
 
@@ -227,6 +233,7 @@ class Sink {
   }
 
   std::vector<double> split_;
+  bool allow_empty_;
   std::vector<std::unique_ptr<PartWriter>> parts_;
   int part_ = 0;
   bool open_ = false;
@@ -290,13 +297,14 @@ BuildResult build_dataset(const BuildOptions& options) {
       [&](Encoded&& encoded) {
         sink.put(encoded);
         result.bad_records.add(encoded.bad);
+        result.filtered.add(encoded.filtered);
         if (!options.progress) return;
         progress.input_bytes += encoded.input_bytes;
         progress.documents = sink.documents();
         progress.tokens = sink.tokens();
         options.progress(progress);
       });
-  result.outputs = sink.finish(result.bad_records);
+  result.outputs = sink.finish(result.bad_records, result.filtered);
   result.empty_documents = sink.empty();
   result.conversations = sink.conversations();
   return result;

@@ -29,6 +29,7 @@ struct BuildOptions {
   bool split_special_tokens = false;  ///< special tokens in text are text
   std::vector<double> split;          ///< shares of train, val and optionally test; empty: one dataset
   bool force = false;
+  bool allow_empty = false;  ///< the output may have no document if RecordOptions::where left records out
   int64_t chunk_bytes = 1 << 20;
   int64_t shard_bytes = int64_t{256} << 20;            ///< input of one shard of shards_of(); tests change it
   std::function<void(const BuildProgress&)> progress;  ///< called after each chunk
@@ -50,6 +51,7 @@ struct BuildResult {
   std::vector<SourceInfo> outputs;
   int64_t empty_documents = 0;  ///< documents without tokens, which are omitted
   BadRecords bad_records;
+  FilterCounts filtered;
   PackCounts conversations;
 };
 

@@ -71,6 +71,10 @@ std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
   if (info.loss_mask) j["loss_mask"] = true;
   if (info.packed_length > 0) j["packed_length"] = info.packed_length;
   if (info.preference) j["preference"] = true;
+  if (info.filtered.read > 0) {
+    j["records_read"] = info.filtered.read;
+    j["records_kept"] = info.filtered.kept;
+  }
   j["type"] = token_type_name(info.type);
   j["documents"] = info.documents;
   j["sequences"] = info.sequences;
@@ -116,6 +120,10 @@ void read_sidecar(SourceInfo& info) {
   if (info.preference && (!info.loss_mask || info.packed_length == 0))
     fail(ExitCode::data,
          "{}: preference is true, expected loss_mask and packed_length with it; build the data again", path);
+  if (j.contains("records_read")) {
+    info.filtered.read = integer(j, path, "records_read", 1, kMost);
+    info.filtered.kept = integer(j, path, "records_kept", 0, info.filtered.read);
+  }
   info.has_sidecar = true;
 }
 

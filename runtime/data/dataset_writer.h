@@ -33,8 +33,9 @@ class DatasetWriter {
   /// which is omitted.
   bool end_document();
 
-  /// Renames the files and returns their description. Throws Error (data) if there is no document.
-  SourceInfo finish();
+  /// Renames the files and returns their description. Throws Error (data) if there is no document and
+  /// `filtered` left no record out.
+  SourceInfo finish(const FilterCounts& filtered = {});
 
   int64_t documents() const { return info_.documents; }
   int64_t tokens() const { return info_.tokens; }

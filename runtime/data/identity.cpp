@@ -54,10 +54,46 @@ std::string describe(const TokenizerIdentity& t) {
 }
 
 /// Fraction of all samples that come from a source.
-double share(const DataIdentity& d, size_t source) {
+double share(const std::vector<SourceIdentity>& sources, size_t source) {
   double sum = 0;
-  for (const SourceIdentity& s : d.sources) sum += s.weight;
-  return d.sources[source].weight / sum;
+  for (const SourceIdentity& s : sources) sum += s.weight;
+  return sources[source].weight / sum;
+}
+
+/// Adds the differences of two lists of sources. `list`: "data.train", "data.stages.0.train".
+void compare_sources(const std::string& list, const std::vector<SourceIdentity>& before,
+                     const std::vector<SourceIdentity>& now, std::vector<std::string>& found) {
+  const size_t most = std::max(before.size(), now.size());
+  for (size_t i = 0; i < most; ++i) {
+    const bool was = i < before.size(), is = i < now.size();
+    const std::string key = fmt::format("{}.{}", list, i);
+    const std::string a = was ? describe(before[i]) : "none", b = is ? describe(now[i]) : "none";
+    if (!was || !is || before[i].content != now[i].content) {
+      found.push_back(fmt::format("{} {} -> {}", key, a, b));
+    } else if (std::abs(share(before, i) - share(now, i)) > 1e-9) {
+      found.push_back(fmt::format("{}.weight {} -> {} ({:.4g} -> {:.4g} of all samples)", key,
+                                  before[i].weight, now[i].weight, share(before, i), share(now, i)));
+    }
+  }
+}
+
+/// Adds the differences of the stages that begin before sample `cursor`.
+void compare_stages(const DataIdentity& before, const DataIdentity& now, int64_t cursor,
+                    std::vector<std::string>& found) {
+  const auto begun = [&](const DataIdentity& d, size_t i) {
+    return i < d.stages.size() && d.stages[i].first_sample < cursor;
+  };
+  const StageIdentity none{-1, {}};
+  for (size_t i = 0; begun(before, i) || begun(now, i); ++i) {
+    const StageIdentity& a = begun(before, i) ? before.stages[i] : none;
+    const StageIdentity& b = begun(now, i) ? now.stages[i] : none;
+    const auto text = [](const StageIdentity& s) {
+      return s.first_sample < 0 ? std::string("none") : fmt::format("from sample {}", s.first_sample);
+    };
+    if (a.first_sample != b.first_sample)
+      found.push_back(fmt::format("data.stages.{} {} -> {}", i, text(a), text(b)));
+    compare_sources(fmt::format("data.stages.{}.train", i), a.sources, b.sources, found);
+  }
 }
 
 }  // namespace
@@ -77,25 +113,13 @@ std::string content_identity(const std::string& path) {
   return digest(hash);
 }
 
-std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now) {
+std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now, int64_t cursor) {
   std::vector<std::string> found;
   const auto add = [&](const std::string& key, const auto& a, const auto& b) {
     if (a != b) found.push_back(fmt::format("{} {} -> {}", key, a, b));
   };
-  const size_t most = std::max(before.sources.size(), now.sources.size());
-  for (size_t i = 0; i < most; ++i) {
-    const bool was = i < before.sources.size(), is = i < now.sources.size();
-    const std::string key = fmt::format("data.train.{}", i);
-    const std::string a = was ? describe(before.sources[i]) : "none",
-                      b = is ? describe(now.sources[i]) : "none";
-    if (!was || !is || before.sources[i].content != now.sources[i].content) {
-      found.push_back(fmt::format("{} {} -> {}", key, a, b));
-    } else if (std::abs(share(before, i) - share(now, i)) > 1e-9) {
-      found.push_back(fmt::format("{}.weight {} -> {} ({:.4g} -> {:.4g} of all samples)", key,
-                                  before.sources[i].weight, now.sources[i].weight, share(before, i),
-                                  share(now, i)));
-    }
-  }
+  compare_sources("data.train", before.sources, now.sources, found);
+  compare_stages(before, now, cursor, found);
   TokenizerIdentity a = before.tokenizer, b = now.tokenizer;
   if (a.hash.empty() || b.hash.empty()) a.hash = b.hash = "";
   if (a.vocab_size < 0 || b.vocab_size < 0) a.vocab_size = b.vocab_size = -1;

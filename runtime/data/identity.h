@@ -26,8 +26,16 @@ struct SourceIdentity {
   bool operator==(const SourceIdentity&) const = default;
 };
 
+/// Sources from a global sample on.
+struct StageIdentity {
+  int64_t first_sample = 0;
+  std::vector<SourceIdentity> sources;
+  bool operator==(const StageIdentity&) const = default;
+};
+
 struct DataIdentity {
   std::vector<SourceIdentity> sources;  ///< training sources in order
+  std::vector<StageIdentity> stages;    ///< later mixes
   TokenizerIdentity tokenizer;
   int64_t seq_length = 0, seed = 0;
   bool reset_attention_mask = false, reset_position_ids = false, eod_mask_loss = false;
@@ -43,7 +51,9 @@ std::string content_identity(const std::string& path);
 /// it has no more.
 std::string sample_hash(const InputFile& file, int64_t blocks);
 
-/// Differences, each as "key old -> new" with the recipe's keys. Different paths alone do not count.
-std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now);
+/// Differences, each as "key old -> new" with the recipe's keys. Different paths alone do not count, nor do
+/// stages that begin at sample `cursor` or later, which no step has read.
+std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now,
+                                     int64_t cursor = INT64_MAX);
 
 }  // namespace ltrain::data

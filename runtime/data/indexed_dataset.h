@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/data/record_filter.h"
 #include "runtime/files/file.h"
 
 namespace ltrain::data {
@@ -36,6 +37,7 @@ struct SourceInfo {
   int64_t packed_length = 0;
   /// Documents are pairs in the order chosen, rejected; both are in the same sample (pair_segments.h).
   bool preference = false;
+  FilterCounts filtered;  ///< records that RecordOptions::where read and kept; 0: it was not given
 
   /// Number of samples of seq_length + 1 tokens, each starting seq_length after the previous one.
   int64_t samples(int64_t seq_length) const { return tokens < 1 ? 0 : (tokens - 1) / seq_length; }

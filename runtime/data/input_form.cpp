@@ -72,9 +72,10 @@ InputForm json_or_text(const records::Source& source, bool given, const RecordOp
          "Leave "
          "the file out{}, or build it apart",
          path,
-         options.whole   ? "--chat"
-         : options.field ? "--field " + printable(*options.field, 60)
-                         : "--input-format json",
+         options.whole           ? "--chat"
+         : options.field         ? "--field " + printable(*options.field, 60)
+         : options.where.empty() ? "--input-format json"
+                                 : "where (--where) of fields",
          sniff.why, given ? "" : " with --exclude");
   }
   if (sniff.form == RecordForm::none) {

@@ -70,14 +70,13 @@ class TextFinder final : public nlohmann::json::json_sax_t {
 
 bool delimiter(char c) { return c == ',' || c == ':' || c == '[' || c == ']' || c == '}'; }
 
-/// `line` with NaN, Infinity and -Infinity outside strings replaced by zeros of the same width, so that
-/// columns in messages stay right.
-std::string without_nan(std::string_view line) {
-  std::string out(line);
+/// Calls `visit(position, word)` for each NaN, Infinity and -Infinity outside strings.
+template <class Visit>
+void each_nan(std::string_view line, Visit visit) {
   bool in_string = false;
   char before = '\0';  // last non-blank character outside strings
-  for (size_t i = 0; i < out.size(); ++i) {
-    const char c = out[i];
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
     if (in_string) {
       if (c == '\\')
         ++i;
@@ -90,11 +89,19 @@ std::string without_nan(std::string_view line) {
       for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
         if (!line.substr(i).starts_with(word)) continue;
         const size_t end = line.find_first_not_of(" \t\r\n", i + word.size());
-        if (end != line.npos && delimiter(line[end]))
-          out.replace(i, word.size(), "0" + std::string(word.size() - 1, ' '));
+        if (end != line.npos && delimiter(line[end])) visit(i, word);
       }
-    if (c != ' ' && c != '\t' && c != '\r' && c != '\n') before = out[i];
+    if (c != ' ' && c != '\t' && c != '\r' && c != '\n') before = c;
   }
+}
+
+/// `line` with NaN, Infinity and -Infinity outside strings replaced by zeros of the same width, so that
+/// columns in messages stay right.
+std::string without_nan(std::string_view line) {
+  std::string out(line);
+  each_nan(line, [&](size_t at, std::string_view word) {
+    out.replace(at, word.size(), "0" + std::string(word.size() - 1, ' '));
+  });
   return out;
 }
 
@@ -129,6 +136,16 @@ std::string parse_problem(const std::string& error, std::string_view record, int
 }
 
 }  // namespace
+
+std::string with_quoted_nan(std::string_view line) {
+  std::string out;
+  size_t copied = 0;
+  each_nan(line, [&](size_t at, std::string_view word) {
+    out.append(line.substr(copied, at - copied)).append("\"").append(word).append("\"");
+    copied = at + word.size();
+  });
+  return out.append(line.substr(copied));
+}
 
 std::string json_text(std::string_view line, const std::string& key, const std::string& path,
                       int64_t line_number) {

@@ -22,6 +22,9 @@ std::optional<std::string> read_record(std::string_view line, const RecordOption
 /// `line` with invalid UTF-8 bytes and unpaired surrogate escapes replaced by U+FFFD.
 std::string repair_record(std::string_view line);
 
+/// `line` with NaN, Infinity and -Infinity outside strings, which Python's json writes, as texts in quotes.
+std::string with_quoted_nan(std::string_view line);
+
 struct RecordShape {
   bool object = false;  ///< one complete JSON object, after repair_record()
   bool has_key = false;

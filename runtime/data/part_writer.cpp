@@ -76,12 +76,12 @@ void PartWriter::write_padding(int64_t count) {
   writer_.end_document();
 }
 
-SourceInfo PartWriter::finish() {
+SourceInfo PartWriter::finish(const FilterCounts& filtered) {
   if (length_ > 0) {
     write_samples();
     write_padding(1);  // a sample reads one token beyond its end
   }
-  return writer_.finish();
+  return writer_.finish(filtered);
 }
 
 }  // namespace ltrain::data

@@ -21,7 +21,7 @@ class PartWriter {
   /// Ends a document, or with `chosen` above 0 a preference pair, whose first `chosen` tokens are the chosen
   /// text and the others the rejected one.
   void end_document(int64_t chosen = 0);
-  SourceInfo finish();
+  SourceInfo finish(const FilterCounts& filtered);
 
   int64_t tokens() const { return writer_.tokens(); }
   const PackCounts& counts() const { return counts_; }

@@ -14,6 +14,9 @@ void check_record_options(const RecordOptions& options) {
     fail(ExitCode::usage,
          "--field {} and --input-format text: the field is that of records; leave one of the two out",
          printable(*options.field, 60));
+  if (!options.where.empty() && options.format == InputFormat::text)
+    fail(ExitCode::usage, "--where {} and --input-format text: text has no fields; leave one of the two out",
+         printable(filter_text(options.where), 200));
 }
 
 void BadRecords::add(std::string message) {

@@ -8,6 +8,7 @@
 
 #include "runtime/data/dataset_folder.h"
 #include "runtime/data/on_bad_record.h"
+#include "runtime/data/record_filter.h"
 #include "runtime/objects/object_cache.h"
 #include "runtime/records/format.h"
 
@@ -25,11 +26,12 @@ struct RecordOptions {
   const records::Format* record_format = nullptr;  ///< if set, every input is of this format
   OnBadRecord on_bad = OnBadRecord::stop;
   bool whole = false;             ///< a record is read whole, as JSON, and not one field of it
+  RecordFilter where;             ///< records to keep; if set, every input contains records
   DatasetPart dataset;            ///< part of a folder to read
   objects::CacheOptions objects;  ///< local copies of inputs that are URLs
 
   std::string key() const { return field.value_or("text"); }
-  bool must_be_records() const { return field || whole || format == InputFormat::json; }
+  bool must_be_records() const { return field || whole || !where.empty() || format == InputFormat::json; }
 };
 
 /// Throws Error (usage) for an empty field, and for a field together with the format text.

@@ -119,6 +119,20 @@ int64_t Blend::find(int source, int64_t index) const {
   return -1;
 }
 
+int64_t Blend::draws_before(int source, int64_t samples) const {
+  int64_t draws = samples / period() * per_period_[source];
+  for (int64_t i = 0; i < samples % period(); ++i) draws += source_[i] == source;
+  return draws;
+}
+
+SampleRef drawn_sample(int source, int64_t draw, int64_t samples, uint64_t seed, bool shuffle) {
+  const int64_t epoch = draw / samples, place = draw % samples;
+  if (!shuffle) return {source, epoch, place};
+  const uint64_t key =
+      mix64(mix64(mix64(seed) ^ static_cast<uint64_t>(source)) ^ static_cast<uint64_t>(epoch));
+  return {source, epoch, Permutation(samples, key)(place)};
+}
+
 SampleOrder::SampleOrder(std::vector<int64_t> samples, const std::vector<double>& weights, uint64_t seed,
                          bool shuffle)
     : samples_(std::move(samples)), blend_(weights), seed_(seed), shuffle_(shuffle) {
@@ -129,11 +143,7 @@ SampleOrder::SampleOrder(std::vector<int64_t> samples, const std::vector<double>
 
 SampleRef SampleOrder::operator()(int64_t global_sample) const {
   const Blend::Draw draw = blend_(global_sample);
-  const int64_t n = samples_[draw.source], epoch = draw.index / n, place = draw.index % n;
-  if (!shuffle_) return {draw.source, epoch, place};
-  const uint64_t key =
-      mix64(mix64(mix64(seed_) ^ static_cast<uint64_t>(draw.source)) ^ static_cast<uint64_t>(epoch));
-  return {draw.source, epoch, Permutation(n, key)(place)};
+  return drawn_sample(draw.source, draw.index, samples_[draw.source], seed_, shuffle_);
 }
 
 int64_t SampleOrder::before_first_repeat() const {

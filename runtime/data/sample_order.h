@@ -44,6 +44,9 @@ class Blend {
   /// Global sample at which `source` gives its draw `index`.
   int64_t find(int source, int64_t index) const;
 
+  /// Samples of `source` among the first `samples`.
+  int64_t draws_before(int source, int64_t samples) const;
+
   int64_t period() const { return static_cast<int64_t>(source_.size()); }
   int64_t draws_per_period(int source) const { return per_period_[source]; }
   int64_t memory_bytes() const { return period() * 6; }
@@ -59,6 +62,9 @@ struct SampleRef {
   int64_t epoch = 0;   ///< epoch of this source
   int64_t sample = 0;  ///< sample of this source: first token = sample * seq_length
 };
+
+/// Sample of draw `draw` of a source with `samples` samples.
+SampleRef drawn_sample(int source, int64_t draw, int64_t samples, uint64_t seed, bool shuffle);
 
 class SampleOrder {
  public:

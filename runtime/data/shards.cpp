@@ -38,10 +38,12 @@ std::string joined(const Parts&... parts) {
 
 /// Text of all options that change the token files of a shard.
 std::string options_text(const BuildOptions& o, const Tokenizer& tokenizer) {
-  return joined(kFormatVersion, tokenizer.name(), tokenizer.hash(), tokenizer.eot(),
-                o.prepend_bos ? tokenizer.bos() : -1, o.append_eot, o.split_special_tokens,
-                o.records.field.value_or(""), static_cast<int>(o.records.format), to_string(o.records.on_bad),
-                o.chat ? chat_identity(*o.chat, o.path) : "");
+  const std::string text = joined(kFormatVersion, tokenizer.name(), tokenizer.hash(), tokenizer.eot(),
+                                  o.prepend_bos ? tokenizer.bos() : -1, o.append_eot, o.split_special_tokens,
+                                  o.records.field.value_or(""), static_cast<int>(o.records.format),
+                                  to_string(o.records.on_bad), o.chat ? chat_identity(*o.chat, o.path) : "");
+  // Without a filter the names are those of earlier versions.
+  return o.records.where.empty() ? text : text + joined("where", filter_text(o.records.where));
 }
 
 std::string file_text(const TextFile& file) {
@@ -121,6 +123,7 @@ BadRecords build_shards(const std::vector<Shard>& shards, const BuildOptions& op
           one.listed = shard.inputs;
           one.output = shard.prefix;
           one.force = true;
+          one.allow_empty = true;
           one.split.clear();
           const int64_t before = p.input_bytes, tokens = p.tokens;
           one.progress = [&](const BuildProgress& b) {

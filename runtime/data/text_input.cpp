@@ -42,6 +42,29 @@ std::optional<std::string> record_text(const Chunk& chunk, const Piece& piece, c
   return std::nullopt;
 }
 
+bool is_kept(const Chunk& chunk, const Piece& piece, const RecordOptions& options, const std::string& path,
+             BadRecords& bad, FilterCounts& counts) {
+  if (options.where.empty()) return true;
+  const bool json = piece.kind == Piece::json;
+  if (!json && !piece.problem.empty()) return true;
+  const int64_t begin = json ? piece.begin : piece.fields_begin, end = json ? piece.end : piece.fields_end;
+  const auto fields =
+      std::string_view(chunk.text).substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  std::string repaired;
+  if (options.on_bad == OnBadRecord::replace) repaired = repair_record(fields);
+  ++counts.read;
+  try {
+    const bool kept =
+        keeps_record(options.where, repaired.empty() ? fields : repaired,
+                     json ? fmt::format("{}:{}", path, piece.line) : path + ": " + piece.position);
+    counts.kept += kept;
+    return kept;
+  } catch (const Error& e) {
+    skip_record(e.what(), options, bad);
+    return false;
+  }
+}
+
 ChunkReader::ChunkReader(const InputList& list, const RecordOptions& options, const Tokenizer& tokenizer,
                          int64_t chunk_bytes, std::vector<double> shares)
     : list_(list),
@@ -82,6 +105,8 @@ void ChunkReader::open_next() {
   only_record_ = false;
   if (f.format) {
     records_ = open_records(f);
+    if (!options_.where.empty())
+      fields_ = f.format->open(f.source(), {filter_fields(options_.where), true, "where (--where)"});
     records::Record record;
     if (const auto ahead = cut ? open_records(f) : nullptr)
       only_record_ = ahead->next(record) && !ahead->next(record);
@@ -151,6 +176,18 @@ bool ChunkReader::read_json(Chunk& chunk) {
   return true;
 }
 
+/// Adds the fields of the last record that RecordOptions::where needs.
+void ChunkReader::add_fields(Chunk& chunk, Piece& piece) {
+  records::Record fields;
+  if (!fields_->next(fields) || fields_->position() != records_->position())
+    fail(ExitCode::data, "{}: {}: expected the fields of where beside the text, got another record",
+         open_file_.path, piece.position);
+  if (piece.problem.empty()) piece.problem = std::move(fields.problem);
+  piece.fields_begin = static_cast<int64_t>(chunk.text.size());
+  chunk.text += fields.text;
+  piece.fields_end = static_cast<int64_t>(chunk.text.size());
+}
+
 /// Adds records of another format to the chunk until it is full. Returns false at the end of the file.
 bool ChunkReader::read_records(Chunk& chunk) {
   records::Record record;
@@ -168,6 +205,7 @@ bool ChunkReader::read_records(Chunk& chunk) {
       piece.end = static_cast<int64_t>(to.size());
     };
     record.has_tokens ? append(chunk.tokens, record.tokens) : append(chunk.text, record.text);
+    if (fields_) add_fields(chunk, piece);
     chunk.pieces.push_back(std::move(piece));
   }
   return true;
@@ -221,6 +259,7 @@ std::optional<Chunk> ChunkReader::next() {
     text_.reset();
     json_.reset();
     records_.reset();
+    fields_.reset();
     counted_ = 0;
     open_file_ = {};
     ++file_;

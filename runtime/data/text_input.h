@@ -32,6 +32,8 @@ struct Piece {
   int64_t line = 0;      ///< json: counted from 1
   std::string position;  ///< record and tokens: position in the file
   std::string problem;   ///< record: reason why it cannot be read
+  /// record and tokens: range in Chunk::text of the fields of RecordOptions::where, as JSON.
+  int64_t fields_begin = 0, fields_end = 0;
 };
 
 struct Chunk {
@@ -73,6 +75,7 @@ class ChunkReader {
   void prefetch_next();
   void open_text(const TextFile& f, bool cut);
   std::unique_ptr<records::RecordSource> open_records(const TextFile& f) const;
+  void add_fields(Chunk& chunk, Piece& piece);
   bool read_text(Chunk& chunk);
   bool read_json(Chunk& chunk);
   bool read_records(Chunk& chunk);
@@ -91,8 +94,9 @@ class ChunkReader {
   std::unique_ptr<records::ByteStream> text_;
   std::optional<RecordReader> json_;
   std::unique_ptr<records::RecordSource> records_;
-  int64_t block_ = 0, at_ = 0;  // text: bytes to read at a time, and bytes read
-  std::vector<int64_t> cuts_;   // ends of the parts of a single document, in bytes
+  std::unique_ptr<records::RecordSource> fields_;  // fields of RecordOptions::where, in step with records_
+  int64_t block_ = 0, at_ = 0;                     // text: bytes to read at a time, and bytes read
+  std::vector<int64_t> cuts_;                      // ends of the parts of a single document, in bytes
   size_t cut_ = 0;
   std::string buffer_;  // bytes read but not yet returned
   bool only_record_ = false;
@@ -103,6 +107,12 @@ class ChunkReader {
 /// it in `bad`. Throws Error (data) for a bad one otherwise. `path`: of the piece's file.
 std::optional<std::string> record_text(const Chunk& chunk, const Piece& piece, const RecordOptions& options,
                                        const std::string& path, BadRecords& bad);
+
+/// Returns whether RecordOptions::where keeps the record of a piece. A record that it cannot be applied to is
+/// treated as a bad record: it stops the reading or is counted in `bad` and left out. Records that cannot be
+/// read at all are kept, so that record_text() reports them.
+bool is_kept(const Chunk& chunk, const Piece& piece, const RecordOptions& options, const std::string& path,
+             BadRecords& bad, FilterCounts& counts);
 
 /// Positions at which to cut a text of `size` bytes into parts of about the given shares: at line ends, else
 /// between characters. `window(begin, end)` returns those bytes. Throws Error (data) if the text is too

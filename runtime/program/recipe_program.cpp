@@ -307,6 +307,11 @@ data::Packing packing(const Recipe& r) {
 data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   data::LoaderOptions o;
   for (const DataSource& s : r.data.train) o.sources.push_back({s.path, s.weight});
+  for (const DataStage& stage : r.data.stages) {
+    data::StageSpec& later =
+        o.stages.emplace_back(data::StageSpec{samples_before_step(r, stage.from_step), {}});
+    for (const DataSource& s : stage.train) later.sources.push_back({s.path, s.weight});
+  }
   o.seq_length = r.data.seq_length;
   o.micro_batch = r.train.micro_batch_size;
   // With a growing batch, one loader step is one micro-batch of every rank. The order of the samples is the
@@ -328,6 +333,7 @@ data::LoaderOptions eval_loader_options(const Recipe& r, const Mesh& mesh,
                                         const std::vector<data::SourceSpec>& sources) {
   data::LoaderOptions o = loader_options(r, mesh);
   o.sources = sources;
+  o.stages.clear();
   o.global_batch = r.train.global_batch_size;
   o.eval = true;
   o.mtp_tokens = 0;

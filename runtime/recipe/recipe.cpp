@@ -297,6 +297,13 @@ int64_t global_batch_after(const Recipe& r, int64_t samples) {
   return ramp.start + static_cast<int64_t>(level) * ramp.increment;
 }
 
+int64_t samples_before_step(const Recipe& r, int64_t step) {
+  int64_t samples = 0, before = 0;
+  for (; before + 1 < step && samples < r.train.batch_ramp.samples && r.train.batch_ramp.start > 0; ++before)
+    samples += global_batch_after(r, samples);
+  return samples + (step - 1 - before) * r.train.global_batch_size;
+}
+
 int64_t end_step(const Recipe& r) { return r.train.stop_step.value_or(r.train.train_steps); }
 
 int64_t steps_for_tokens(const Recipe& r, int64_t tokens) {

@@ -20,6 +20,7 @@
 #include "parallel/optim/loss_scale.h"
 #include "parallel/optim/optimizer_settings.h"
 #include "runtime/data/on_bad_record.h"
+#include "runtime/data/record_filter.h"
 #include "runtime/recipe/choices.h"
 #include "runtime/recipe/step_settings.h"
 
@@ -110,8 +111,18 @@ struct DataSource {
   std::string name;  ///< data.eval: set that this source belongs to; "": not given
   /// Field of the text, and part of a dataset folder, for data that the run tokenises; "": default.
   std::string text = {}, split = {}, config = {};
-  bool pending = false;  ///< not tokenised yet; set by resolve_sources()
+  data::RecordFilter where = {};          ///< records to keep, for data that the run tokenises
+  std::optional<double> max_epochs = {};  ///< data.train: how often a run may read it
+  bool pending = false;                   ///< not tokenised yet; set by resolve_sources()
+  int64_t number = 0;  ///< place in the list of the recipe, from 0; set by resolve_sources()
   bool operator==(const DataSource&) const = default;
+};
+
+/// Mix of training data from a step on.
+struct DataStage {
+  int64_t from_step = 0;  ///< its first step, counted from 1
+  std::vector<DataSource> train;
+  bool operator==(const DataStage&) const = default;
 };
 
 /// Returns whether `name` is valid for a held-out set: 1 to 64 letters, digits, `-`, `_` and `.`.
@@ -125,6 +136,7 @@ struct Tokenizer {
 
 struct Data {
   std::vector<DataSource> train;
+  std::vector<DataStage> stages;  ///< mixes that replace `train` later, in ascending order of from_step
   std::vector<DataSource> eval;
   Tokenizer tokenizer;
   int64_t seq_length = 256;
@@ -340,6 +352,8 @@ int64_t tokens_per_step(const Recipe& recipe);
 int64_t end_step(const Recipe& recipe);
 /// Sequences of the step that begins after `samples` sequences, with train.batch_ramp.
 int64_t global_batch_after(const Recipe& recipe, int64_t samples);
+/// Sequences of all steps before `step`, counted from 1.
+int64_t samples_before_step(const Recipe& recipe, int64_t step);
 /// Steps until at least `tokens` tokens are processed, with a growing batch.
 int64_t steps_for_tokens(const Recipe& recipe, int64_t tokens);
 /// Vocabulary size of a tokenizer kind; 0: given by its file.

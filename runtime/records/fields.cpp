@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/nearest_word.h"
 #include "base/printable.h"
@@ -20,14 +22,26 @@ std::string list_of(const std::vector<FieldInfo>& fields) {
 }
 
 [[noreturn]] void refuse_missing(const std::vector<FieldInfo>& fields, const std::string& wanted,
-                                 const std::string& name) {
+                                 const std::string& name, const char* option) {
   std::vector<std::string> names;  // few and short ones, since the file chose them
   for (const FieldInfo& f : fields)
     if (f.name.size() <= 80 && names.size() < 10'000) names.push_back(f.name);
   const std::string nearest = nearest_word(wanted, names);
-  fail(ExitCode::data, "{}: no field \"{}\"; the fields are {}{}. Name one with --field, in a recipe: text",
-       name, printable(wanted, 80), list_of(fields),
-       nearest.empty() ? "" : fmt::format("; the nearest is \"{}\"", printable(nearest, 80)));
+  fail(ExitCode::data, "{}: no field \"{}\"; the fields are {}{}. Name one with {}", name,
+       printable(wanted, 80), list_of(fields),
+       nearest.empty() ? "" : fmt::format("; the nearest is \"{}\"", printable(nearest, 80)), option);
+}
+
+/// Number of the field with this name; fields.size(): none. Throws Error (data) for two.
+size_t field_named(const std::vector<FieldInfo>& fields, std::string_view wanted, const std::string& name) {
+  size_t found = fields.size();
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].name != wanted) continue;
+    if (found < fields.size())
+      fail(ExitCode::data, "{}: two fields have the name \"{}\"", name, printable(std::string(wanted), 80));
+    found = i;
+  }
+  return found;
 }
 
 }  // namespace
@@ -38,14 +52,12 @@ std::vector<size_t> select_fields(const std::vector<FieldInfo>& fields, const Se
            selection.fields.size());
   std::vector<size_t> chosen;
   for (const std::string& wanted : selection.fields) {
-    size_t found = fields.size();
-    for (size_t i = 0; i < fields.size(); ++i) {
-      if (fields[i].name != wanted) continue;
-      if (found < fields.size())
-        fail(ExitCode::data, "{}: two fields have the name \"{}\"", name, printable(wanted, 80));
-      found = i;
-    }
-    if (found == fields.size()) refuse_missing(fields, wanted, name);
+    size_t found = field_named(fields, wanted, name);
+    if (const size_t dot = wanted.find('.');
+        found == fields.size() && selection.as_json && dot != wanted.npos)
+      found = field_named(fields, std::string_view(wanted).substr(0, dot), name);
+    if (found == fields.size()) refuse_missing(fields, wanted, name, selection.option);
+    if (std::find(chosen.begin(), chosen.end(), found) != chosen.end()) continue;
     chosen.push_back(found);
   }
   for (size_t i = 0; selection.fields.empty() && i < fields.size(); ++i) chosen.push_back(i);

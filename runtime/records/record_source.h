@@ -9,7 +9,9 @@ namespace ltrain::records {
 /// Fields to read from each record.
 struct Selection {
   std::vector<std::string> fields;  ///< one, for text or tokens; with `as_json` several, or none for all
-  bool as_json = false;             ///< the record as one JSON object of these fields
+  /// The record as one JSON object of these fields. "a.b" selects the object a where no field is named so.
+  bool as_json = false;
+  const char* option = "--field, in a recipe: text";  ///< option that names the fields, for messages
 };
 
 struct Record {

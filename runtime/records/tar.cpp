@@ -114,7 +114,10 @@ class TarSource final : public RecordSource {
     object["__key__"] = sample_;
     for (const Member& m : members) {
       const auto& wanted = selection_.fields;
-      if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), m.field) == wanted.end()) continue;
+      const auto names_member = [&](const std::string& field) {
+        return field == m.field || field.starts_with(m.field + ".");
+      };
+      if (!wanted.empty() && std::none_of(wanted.begin(), wanted.end(), names_member)) continue;
       Json parsed =
           m.field == "json" ? Json::parse(m.content, nullptr, false) : Json(Json::value_t::discarded);
       object[m.field] = parsed.is_discarded() ? Json(m.content) : std::move(parsed);

@@ -550,6 +550,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   preference_rules(recipe, broken);
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);
+  data_rules(recipe, broken);
   profile_rules(recipe, broken);
   launch_rules(recipe, broken);
   if (recipe.parallel.data != 0) rules.batch(std::max<int64_t>(1, recipe.parallel.data));

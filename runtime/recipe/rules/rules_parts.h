@@ -34,6 +34,7 @@ void attention_rules(const Recipe& recipe, const BrokenRule& broken);
 void fp8_rules(const Recipe& recipe, const BrokenRule& broken);
 void precision_rules(const Recipe& recipe, const BrokenRule& broken);
 void launch_rules(const Recipe& recipe, const BrokenRule& broken);
+void data_rules(const Recipe& recipe, const BrokenRule& broken);
 void profile_rules(const Recipe& recipe, const BrokenRule& broken);
 void profile_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
 void offload_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -5,54 +5,10 @@
 #include <cmath>
 
 #include "parallel/mesh/mesh.h"
-#include "runtime/data/sample_order.h"
 
 namespace ltrain::recipe {
 
 namespace {
-
-std::string unknown_source_key(const std::string& word, const std::vector<std::string>& keys) {
-  const std::string near = nearest_word(word, keys);
-  return fmt::format(
-      "has an unknown key `{}`; {}", word,
-      near.empty() ? "the keys of a source are " + join(keys) : "did you mean `" + near + "`?");
-}
-
-/// Keys of a source that are optional texts.
-constexpr std::pair<const char*, std::string DataSource::*> kSourceTexts[] = {
-    {"text", &DataSource::text}, {"split", &DataSource::split}, {"config", &DataSource::config}};
-
-ValueError read_source(const Node& node, bool named, DataSource& out) {
-  if (node.kind == Node::scalar) return {read_text(node, out.path), node.place};
-  if (node.kind != Node::map) return {"needs {path: PREFIX, weight: 1.0}", node.place};
-  std::vector<std::string> keys{"path", "weight"}, seen;
-  if (named) keys.push_back("name");
-  for (const auto& [key, member] : kSourceTexts) keys.emplace_back(key);
-  for (const Node::Entry& e : node.entries) {
-    if (std::find(keys.begin(), keys.end(), e.key) == keys.end())
-      return {unknown_source_key(e.key, keys), e.place};
-    if (std::find(seen.begin(), seen.end(), e.key) != seen.end())
-      return {fmt::format("has `{}` twice", e.key), e.place};
-    seen.push_back(e.key);
-    std::string wrong;
-    if (e.key == "path") {
-      wrong = read_text(e.value, out.path);
-    } else if (e.key == "name") {
-      wrong = read_text(e.value, out.name);
-      if (wrong.empty() && !is_set_name(out.name))
-        wrong = "must be of letters, digits, `-`, `_` and `.`, 64 at most";
-    } else if (e.key == "weight") {
-      wrong = read_number(e.value, out.weight);
-      if (wrong.empty() && out.weight <= 0) wrong = "must be above 0; leave the source out to give it none";
-    } else {
-      for (const auto& [key, member] : kSourceTexts)
-        if (e.key == key) wrong = read_text(e.value, out.*member);
-    }
-    if (!wrong.empty()) return {e.key + " " + wrong, e.value.place};
-  }
-  if (std::find(seen.begin(), seen.end(), "path") != seen.end()) return "";
-  return {"needs a path: {path: PREFIX, weight: 1.0}", node.place};
-}
 
 /// Digits of `s` in ascending order, so that swapped digits compare equal.
 std::string digits_of(const std::string& s) {
@@ -202,58 +158,6 @@ Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help)
     std::string error;
     parse_axis_order(get(r), error);
     return error.empty() ? "" : error + "; each of tp, cp, dp, pp once, as in tp-cp-dp-pp";
-  };
-  return key;
-}
-
-Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool named, std::string help) {
-  Key key;
-  key.path = std::move(path);
-  key.type = named ? "list of {path, weight, name, text, split, config}"
-                   : "list of {path, weight, text, split, config}";
-  key.help = std::move(help);
-  key.set = [get, named](const Key&, Recipe& r, const Node& node) -> ValueError {
-    std::vector<DataSource> list;
-    if (node.kind != Node::list) return "needs a list: [{path: PREFIX, weight: 1.0}]";
-    if (node.items.size() > data::kMaxSources)
-      return fmt::format(
-          "has {} sources; at most {} are possible: one pattern, path: shard-*, names many files",
-          node.items.size(), data::kMaxSources);
-    for (size_t i = 0; i < node.items.size(); ++i) {
-      DataSource source;
-      const Place& place = node.items[i].place;
-      if (ValueError wrong = read_source(node.items[i], named, source); !wrong.empty())
-        return {fmt::format("source {} {}", i + 1, wrong.text), wrong.place};
-      for (const DataSource& other : list)
-        if (other.path == source.path && other.split == source.split && other.config == source.config)
-          return {
-              fmt::format(
-                  "source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
-                  i + 1, source.path),
-              place};
-      if (i > 0 && source.name.empty() != list[0].name.empty())
-        return {fmt::format("source {} has {} name, and source 1 has {}; give all of them names, or none",
-                            i + 1, source.name.empty() ? "no" : "a", source.name.empty() ? "one" : "none"),
-                place};
-      list.push_back(std::move(source));
-    }
-    get(r) = std::move(list);
-    return "";
-  };
-  key.write = [get](const Key&, const Recipe& r, bool json) {
-    std::string s;
-    for (const DataSource& d : get(const_cast<Recipe&>(r))) {
-      s += fmt::format("{}{{{}: {}, {}: {}", s.empty() ? "" : ", ", json ? "\"path\"" : "path",
-                       write_text(d.path, json), json ? "\"weight\"" : "weight", write_number(d.weight));
-      const auto add = [&](const char* name, const std::string& value) {
-        if (value.empty()) return;
-        s += fmt::format(", {0}{1}{0}: {2}", json ? "\"" : "", name, write_text(value, json));
-      };
-      add("name", d.name);
-      for (const auto& [name, member] : kSourceTexts) add(name, d.*member);
-      s += "}";
-    }
-    return "[" + s + "]";
   };
   return key;
 }

@@ -248,7 +248,13 @@ void add_data_keys(std::vector<Key>& t) {
       "Arrow, "
       "JSONL, CSV, tar and others; docs/data.md), which the run tokenises first. A path may be a pattern, "
       "shard-*: matching token files share its weight in proportion to their samples. text: the field of the "
-      "text. split, config: part of a dataset folder."));
+      "text. split, config: part of a dataset folder. where: records to keep, by their fields. max_epochs: "
+      "refuses a run that "
+      "would read the source more often."));
+  t.push_back(data_stages("data.stages",
+                          "Mixes that replace data.train from a step on, such as another one for the last "
+                          "tenth of a run. A source keeps its place and its epochs when the mix changes.")
+                  .when("task: pretrain or sft", false, [](const Recipe& r) { return r.task != Task::dpo; }));
   t.push_back(sources(
                   "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; }, true,
                   "Held-out data, given like data.train. Files with the same name form a set with its own "

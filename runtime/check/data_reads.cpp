@@ -1,0 +1,74 @@
+#include "runtime/check/data_reads.h"
+
+#include <algorithm>
+
+#include "runtime/data/indexed_dataset.h"
+#include "runtime/program/recipe_program.h"
+
+namespace ltrain {
+namespace {
+
+/// Index of a token file in the union; -1: it is not one of them.
+int64_t index_of(const FileReads& reads, const std::string& path) {
+  const auto& paths = reads.files.paths;
+  const auto at = std::find_if(paths.begin(), paths.end(), [&](const std::string& other) {
+    return data::dataset_prefix(other) == data::dataset_prefix(path);
+  });
+  return at == paths.end() ? -1 : at - paths.begin();
+}
+
+void add_statistics(const std::string& name, const std::vector<DataSource>& list, const FileReads& reads,
+                    std::vector<SourceStatistics>& all) {
+  const std::map<int64_t, SourceReads> reads_of = reads_by_source(list, reads);
+  double weights = 0;
+  for (const DataSource& s : list) weights += s.weight;
+  for (const auto& [number, of] : reads_of) {
+    SourceStatistics one{name, number, 0, 0, 0, 0, of};
+    for (const DataSource& s : list) {
+      if (s.number != number) continue;
+      const data::SourceInfo info = data::inspect_source(s.path);
+      one.share += s.weight / weights;
+      ++one.files;
+      one.documents += info.documents;
+      one.tokens += info.tokens;
+    }
+    all.push_back(one);
+  }
+}
+
+}  // namespace
+
+FileReads file_reads(const Recipe& r) {
+  const Mesh alone = mesh_of(r, 0);
+  const data::LoaderOptions o = loader_options(r, alone);
+  FileReads reads{data::union_of(o.sources, o.stages), {}, {}};
+  for (const std::string& path : reads.files.paths)
+    reads.samples.push_back(data::inspect_source(path).samples(o.seq_length));
+  const data::StagedOrder order(reads.samples, reads.files.stages, 0, false);
+  const int64_t all = samples_before_step(r, r.train.train_steps + 1);
+  for (size_t i = 0; i < reads.samples.size(); ++i)
+    reads.read.push_back(order.draws_before(static_cast<int>(i), all));
+  return reads;
+}
+
+std::map<int64_t, SourceReads> reads_by_source(const std::vector<DataSource>& list, const FileReads& reads) {
+  std::map<int64_t, SourceReads> all;
+  for (const DataSource& s : list) {
+    const int64_t i = index_of(reads, s.path);
+    if (i < 0) continue;
+    all[s.number].read += reads.read[static_cast<size_t>(i)];
+    all[s.number].samples += reads.samples[static_cast<size_t>(i)];
+  }
+  return all;
+}
+
+std::vector<SourceStatistics> source_statistics(const Recipe& r) {
+  const FileReads reads = file_reads(r);
+  std::vector<SourceStatistics> all;
+  add_statistics("data.train", r.data.train, reads, all);
+  for (size_t i = 0; i < r.data.stages.size(); ++i)
+    add_statistics(fmt::format("data.stages.{}.train", i), r.data.stages[i].train, reads, all);
+  return all;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,86 @@
+// data.stages and max_epochs: mixes that change at a step, and how often a run reads a source.
+#include <catch2/catch.hpp>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+const std::string kRun = "run tiny.yaml data.eval=[] train.eval_interval=0 ";
+const std::string kStages =
+    kRun + "'data.stages=[{from_step: 4, train: [{path: text-val}, {path: text-train}]}]' ";
+
+/// Loss of an entry "STEP:LOSS".
+double loss_of(const std::string& entry) { return std::stod(entry.substr(entry.find(':') + 1)); }
+
+}  // namespace
+
+TEST_CASE("run: a stage changes the mix at its step and not before") {
+  TempRun t;
+  REQUIRE(t.sh(kRun + "output_dir=plain").code == 0);
+  const Outcome staged = t.sh(kStages + "output_dir=staged");
+  INFO(staged.text);
+  REQUIRE(staged.code == 0);
+  const auto plain = t.metric("lm_loss", "plain"), losses = t.metric("lm_loss", "staged");
+  REQUIRE(losses.size() == 6);
+  for (size_t i = 0; i < 3; ++i) CHECK(losses[i] == plain[i]);
+  CHECK(losses[3] != plain[3]);
+}
+
+TEST_CASE("run: a resume within a stage, before it, and on other ranks reads the same samples") {
+  TempRun t;
+  REQUIRE(t.sh(kStages + "output_dir=whole").code == 0);
+  for (const char* steps : {"2", "4"}) {
+    const std::string run = kStages + "output_dir=part" + steps + " ";
+    REQUIRE(t.sh(run + "--steps " + steps).code == 0);
+    const Outcome resumed = t.sh(run);
+    INFO(resumed.text);
+    REQUIRE(resumed.code == 0);
+    CHECK(t.metric("lm_loss", std::string("part") + steps) == t.metric("lm_loss", "whole"));
+  }
+  REQUIRE(t.sh(kStages + "parallel.data=1 output_dir=one").code == 0);
+  // The ranks sum the loss in another order.
+  const auto one = t.metric("lm_loss", "one"), whole = t.metric("lm_loss", "whole");
+  REQUIRE(one.size() == whole.size());
+  for (size_t i = 0; i < one.size(); ++i) CHECK(loss_of(one[i]) == Approx(loss_of(whole[i])).epsilon(1e-7));
+}
+
+TEST_CASE("resume: a stage that has begun may not change, and one that has not may") {
+  TempRun t;
+  REQUIRE(t.sh(kStages + "--steps 4").code == 0);
+  const Outcome changed = t.sh(kRun + "'data.stages=[{from_step: 4, train: [{path: text-val}]}]'");
+  INFO(changed.text);
+  CHECK(changed.code != 0);
+  CHECK_THAT(changed.text, Contains("data.stages.0.train"));
+  const Outcome moved = t.sh(kRun);
+  CHECK(moved.code != 0);
+  CHECK_THAT(moved.text, Contains("data.stages.0 from sample 24 -> none"));
+  const Outcome batch = t.sh(kStages + "train.global_batch_size=16");
+  CHECK(batch.code != 0);
+  CHECK_THAT(batch.text, Contains("data.stages begin at steps of one batch size"));
+  const Outcome more = t.sh(kRun +
+                            "'data.stages=[{from_step: 4, train: [{path: text-val}, {path: text-train}]}, "
+                            "{from_step: 6, train: [{path: text-val}]}]'");
+  INFO(more.text);
+  CHECK(more.code == 0);
+}
+
+TEST_CASE("run: a source that would be read more often than max_epochs is refused before step 1") {
+  TempRun t;
+  const std::string source =
+      "'data.train=[{path: text-train, weight: 1}, {path: text-val, weight: 1, max_epochs: ";
+  const Outcome refused = t.sh(kRun + source + "0.01}]' output_dir=refused");
+  INFO(refused.text);
+  CHECK(refused.code == 64);
+  CHECK_THAT(refused.text,
+             Contains("data.train: source 2, text-val: max_epochs = 0.01: a run of train.train_steps = "
+                      "6 reads 24 samples"));
+  CHECK(t.sh(kRun + source + "1}]' output_dir=allowed").code == 0);
+  // The draws of all stages count.
+  const Outcome staged = t.sh(kRun +
+                              "'data.train=[{path: text-val, max_epochs: 0.05}]' "
+                              "'data.stages=[{from_step: 2, train: [{path: text-val}]}]' output_dir=staged");
+  CHECK_THAT(staged.text, Contains("max_epochs = 0.05") && Contains("reads 48 samples"));
+}

@@ -1,0 +1,77 @@
+// `where` of a source: records that a run keeps by their fields.
+#include <catch2/catch.hpp>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+const std::string kRun = "run tiny.yaml data.eval=[] train.eval_interval=0 data.cache=cache ";
+
+/// Writes all.jsonl, and en.jsonl with its English records of a score of at least 0.5.
+void write_records(const TempRun& t) {
+  std::ofstream all(t.folder() + "/all.jsonl"), en(t.folder() + "/en.jsonl");
+  for (int i = 0; i < 400; ++i) {
+    const bool english = i % 3 != 0;
+    const double score = (i % 10) / 10.0;
+    const std::string line = nlohmann::json{
+        {"text", "record " + std::to_string(i) + " of a language"},
+        {"meta", {{"language", english ? "en" : "de"}}},
+        {"score", score}}.dump();
+    all << line << "\n";
+    if (english && score >= 0.5) en << line << "\n";
+  }
+}
+
+}  // namespace
+
+TEST_CASE("run: a filtered source trains like a file of the records that it keeps, to the bit") {
+  TempRun t;
+  write_records(t);
+  REQUIRE(t.sh(kRun + "'data.train=[{path: en.jsonl, text: text}]' output_dir=a").code == 0);
+  const std::string filtered =
+      kRun + "'data.train=[{path: all.jsonl, where: {meta.language: [en], score: {min: 0.5}}}]' ";
+  const Outcome first = t.sh(filtered + "output_dir=b");
+  INFO(first.text);
+  REQUIRE(first.code == 0);
+  CHECK_THAT(first.text, Contains("133 of 400 records kept by where"));
+  CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
+  const Outcome again = t.sh(filtered + "output_dir=c");
+  CHECK_THAT(again.text, !Contains("tokenising") && Contains("133 of 400"));
+  // Another filter is other data.
+  const Outcome other =
+      t.sh(kRun + "'data.train=[{path: all.jsonl, where: {meta.language: de}}]' output_dir=d");
+  CHECK_THAT(other.text, Contains("tokenising") && Contains("134 of 400"));
+  CHECK(t.metric("lm_loss", "d") != t.metric("lm_loss", "a"));
+}
+
+TEST_CASE("run: a filter on an unknown field, on token files, and one that keeps nothing are refused") {
+  TempRun t;
+  write_records(t);
+  const Outcome unknown = t.sh(kRun + "'data.train=[{path: all.jsonl, where: {tongue: en}}]'");
+  CHECK(unknown.code == 65);
+  CHECK_THAT(unknown.text, Contains("all.jsonl:1: where: no field \"tongue\""));
+  const Outcome tokens = t.sh(kRun + "'data.train=[{path: text-train, where: {language: en}}]'");
+  CHECK(tokens.code == 64);
+  CHECK_THAT(tokens.text, Contains("expected files of records, got token files"));
+  const Outcome nothing = t.sh(kRun + "'data.train=[{path: all.jsonl, where: {score: {min: 7}}}]'");
+  CHECK(nothing.code == 65);
+  CHECK_THAT(nothing.text, Contains("0 of 400 records kept by where"));
+}
+
+TEST_CASE("data build: --where keeps records, and says how many") {
+  TempRun t;
+  write_records(t);
+  const Outcome built = t.sh(
+      "data build --input all.jsonl --tokenizer byte --output en --where '{meta.language: en, score: {min: "
+      "0.5}}'");
+  INFO(built.text);
+  REQUIRE(built.code == 0);
+  CHECK_THAT(built.text, Contains("133 of 400 records kept by --where"));
+  const Outcome wrong =
+      t.sh("data build --input all.jsonl --tokenizer byte --output x --where '{score: {mim: 1}}'");
+  CHECK(wrong.code == 64);
+  CHECK_THAT(wrong.text, Contains("unknown key `mim`"));
+}

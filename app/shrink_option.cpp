@@ -21,7 +21,7 @@ void ShrinkOption::add_to(CLI::App& command) {
 std::vector<std::string> ShrinkOption::apply(const std::string& path,
                                              const std::vector<std::string>& overrides,
                                              bool write_data) const {
-  const Recipe given = load_recipe(path, overrides);
+  const Recipe given = load_recipe(path);
   std::vector<std::string> all = shrink_settings(given, ranks);
   all.insert(all.end(), overrides.begin(), overrides.end());
   const Recipe small = load_recipe(path, all);

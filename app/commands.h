@@ -5,15 +5,16 @@
 
 namespace ltrain::app {
 
-void add_run(CLI::App& app);         // run.cpp
-void add_init(CLI::App& app);        // init.cpp
-void add_plan(CLI::App& app);        // plan.cpp
-void add_data(CLI::App& app);        // data.cpp: data build, data inspect
-void add_tokenize(CLI::App& app);    // tokenize.cpp
-void add_tokenizer(CLI::App& app);   // tokenizer.cpp: tokenizer import
-void add_recipe(CLI::App& app);      // recipe.cpp: recipe show, check, keys
-void add_checkpoint(CLI::App& app);  // checkpoint.cpp: checkpoint list, verify, show
-void add_export(CLI::App& app);      // weights.cpp
+void add_run(CLI::App& app);            // run.cpp
+void add_init(CLI::App& app);           // init.cpp
+void add_plan(CLI::App& app);           // plan.cpp
+void add_data(CLI::App& app);           // data.cpp: data build, data inspect
+void add_tokenize(CLI::App& app);       // tokenize.cpp
+void add_tokenizer(CLI::App& app);      // tokenizer.cpp: tokenizer import
+void add_recipe(CLI::App& app);         // recipe.cpp: recipe show, check, keys
+void add_recipe_new(CLI::App& recipe);  // recipe_new.cpp
+void add_checkpoint(CLI::App& app);     // checkpoint.cpp: checkpoint list, verify, show
+void add_export(CLI::App& app);         // weights.cpp
 void add_import(CLI::App& app);
 void add_generate(CLI::App& app);    // generate.cpp
 void add_eval(CLI::App& app);        // eval.cpp

@@ -13,6 +13,7 @@
 #include "app/plan_pictures.h"
 #include "app/plan_search.h"
 #include "app/profile_option.h"
+#include "app/shrink_option.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "planner/campaign/campaign.h"
@@ -36,6 +37,7 @@ struct Options {
   ExportOptions exports;
   SearchOptions search;
   PictureOptions pictures;
+  ShrinkOption shrink;
   bool json = false, schedule = false, compositions = false, ranks = false, campaign = false;
 };
 
@@ -110,6 +112,7 @@ void add_plan(CLI::App& app) {
   add_export_options(*command, o->exports);
   add_search(*command, o->search);
   add_pictures(*command, o->pictures);
+  o->shrink.add_to(*command);
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
   command->footer(
@@ -146,6 +149,7 @@ void add_plan(CLI::App& app) {
            o->recipe);
     if (o->exports.without_recipe()) return run_without_recipe(o->exports, o->world);
     if (o->recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
+    if (o->shrink.ranks > 0) o->overrides = o->shrink.apply(o->recipe, o->overrides, false);
     Recipe given = load_with_notes(o->recipe, o->overrides);
     if (!o->exports.target.empty()) return export_recipe(o->exports, given);
     take_cluster(o->profile, o->cluster, given);

@@ -57,6 +57,7 @@ void take_extras(const CLI::App* command, ShowOptions& o) {
 void add_recipe(CLI::App& app) {
   CLI::App* recipe = app.add_subcommand("recipe", "Check a recipe, print it resolved, or list the keys");
   recipe->require_subcommand(1);
+  add_recipe_new(*recipe);
 
   CLI::App* show = recipe->add_subcommand("show", "Print the recipe with every value filled in");
   static ShowOptions show_options, check_options;

@@ -11,6 +11,7 @@
 #include "app/print_notes.h"
 #include "app/progress_line.h"
 #include "app/refuse_restarts.h"
+#include "app/shrink_option.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -37,6 +38,7 @@ struct RunOptions {
   std::vector<std::string> overrides;
   bool force = false, dry_run = false;
   int64_t steps = 0;
+  ShrinkOption shrink;
 };
 
 bool is_folder(const std::string& path) {
@@ -254,12 +256,21 @@ void add_run(CLI::App& app) {
                    "that of the recipe, and a later start goes on")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_flag("--dry-run", o->dry_run, "Check everything, print the plan, start nothing");
+  o->shrink.add_to(*command);
   command->allow_extras();  // --section.key=value
   command->footer(
       "Example: ltrain run recipes/quickstart.yaml --steps 20\n`ltrain recipe keys` lists every key.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     const LaunchEnvironment e = detect_environment(process_variables());
+    if (o->shrink.ranks > 0) {
+      if (e.kind == LaunchEnvironment::Kind::rank || e.kind == LaunchEnvironment::Kind::node)
+        fail(ExitCode::usage,
+             "ltrain run --shrink: starts its own ranks on one machine, and this process was started by {}; "
+             "run it outside of the job",
+             e.source);
+      o->overrides = o->shrink.apply(o->recipe, o->overrides, !o->dry_run);
+    }
     if (e.kind != LaunchEnvironment::Kind::rank || (o->dry_run && e.rank == 0)) return launch(*o, e);
     if (!o->dry_run) run_rank(*o);  // in a dry run the first rank reports everything
   });

@@ -29,5 +29,7 @@ struct EmbeddedFile {
   const char* text;
 };
 extern const std::vector<EmbeddedFile> kEmbeddedDevices, kEmbeddedNetworks, kEmbeddedTrainers;
+/// Recipes of published models (recipes/models).
+extern const std::vector<EmbeddedFile> kEmbeddedRecipes;
 
 }  // namespace ltrain

@@ -8,6 +8,7 @@
 
 #include "tests/app/documents_support.h"
 #include "tests/app/run_program.h"
+#include "tests/support/model_recipes.h"
 
 using namespace ltrain::test;
 
@@ -264,9 +265,8 @@ TEST_CASE("a console block that says something else is seen") {
 TEST_CASE("every recipe plans as it is, and runs in small on the CPU") {
   TempRun t;
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(LTRAIN_SOURCE_DIR) + "/recipes")) {
+  for (const std::string& recipe : recipes_in("recipes")) {
     ++count;
-    const std::string recipe = entry.path().string();
     const Outcome plan = t.sh("plan " + recipe);
     INFO(recipe << "\n" << plan.text);
     CHECK(plan.code == 0);

@@ -9,6 +9,7 @@
 #include "planner/search/search.h"
 #include "runtime/files/write_file.h"
 #include "runtime/launch/cgroup.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema_parts.h"

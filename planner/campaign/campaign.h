@@ -6,6 +6,7 @@
 
 #include "planner/campaign/campaign_settings.h"
 #include "runtime/plan/plan_types.h"
+#include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 

@@ -4,6 +4,8 @@
 #include "base/svg.h"
 #include "parallel/pipeline/draw.h"
 #include "planner/report/pictures.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
 #include "runtime/plan/schedule_plan.h"
 
 namespace ltrain {

@@ -3,6 +3,7 @@
 #include "base/bytes_text.h"
 #include "base/svg.h"
 #include "planner/report/pictures.h"
+#include "runtime/plan/memory_limits.h"
 
 namespace ltrain {
 namespace {

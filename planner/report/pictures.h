@@ -8,6 +8,7 @@
 #include "planner/search/search.h"
 #include "runtime/plan/plan_types.h"
 #include "runtime/plan/rank_map.h"
+#include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 

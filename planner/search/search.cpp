@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "runtime/launch/cgroup.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/plan/on_all_cores.h"
 #include "runtime/plan/rank_map.h"
 

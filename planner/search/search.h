@@ -9,6 +9,7 @@
 #include "planner/search/search_parts.h"
 #include "planner/search/search_space.h"
 #include "runtime/plan/plan_types.h"
+#include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 

@@ -8,6 +8,7 @@
 #include "parallel/pipeline/simulate_checked.h"
 #include "runtime/plan/pass_costs.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {

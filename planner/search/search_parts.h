@@ -10,6 +10,7 @@
 #include "planner/search/search_space.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
+#include "runtime/plan/plan_types.h"
 
 namespace ltrain {
 

@@ -4,6 +4,8 @@
 
 #include "base/bytes_text.h"
 #include "planner/search/search.h"
+#include "runtime/plan/memory_limits.h"
+#include "runtime/plan/plan_print.h"
 #include "runtime/recipe/diagnostics.h"
 
 namespace ltrain {

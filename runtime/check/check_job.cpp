@@ -13,6 +13,8 @@
 #include "runtime/check/data_sources.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/diagnostics.h"
 

@@ -1,6 +1,7 @@
 // Check that this machine has room for the offloaded tensors of a run, before anything is started.
 #pragma once
 #include "runtime/plan/plan_types.h"
+#include "runtime/recipe/recipe.h"
 
 namespace ltrain {
 

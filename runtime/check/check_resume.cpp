@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/load.h"
 

@@ -2,6 +2,7 @@
 
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/plan/meta_rank.h"
+#include "runtime/program/recipe_program.h"
 
 namespace ltrain {
 namespace {

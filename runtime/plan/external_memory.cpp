@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/program/attention_report.h"
 

@@ -5,6 +5,7 @@
 
 #include "kernels/meta/meta_memory.h"
 #include "runtime/plan/plan_types.h"
+#include "runtime/program/recipe_program.h"
 
 namespace ltrain {
 

@@ -4,6 +4,7 @@
 
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/plan_print.h"
+#include "runtime/program/recipe_program.h"
 
 namespace ltrain {
 

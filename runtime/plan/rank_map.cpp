@@ -9,6 +9,7 @@
 #include "parallel/comm/socket.h"
 #include "runtime/launch/hostlist.h"
 #include "runtime/plan/make_plan.h"
+#include "runtime/program/recipe_program.h"
 
 namespace ltrain {
 

@@ -8,6 +8,7 @@
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema_parts.h"
 

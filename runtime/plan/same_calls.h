@@ -6,6 +6,7 @@
 #pragma once
 #include <vector>
 
+#include "runtime/machines/machine_profile.h"
 #include "runtime/program/recipe_program.h"
 
 namespace ltrain {

@@ -1,4 +1,5 @@
 #include "runtime/train/model_flops.h"
+#include "runtime/program/recipe_program.h"
 
 #include <algorithm>
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/time_scale.h"
+#include "parallel/comm/socket.h"
 
 namespace ltrain::test {
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "planner/search/search_parts.h"
+#include "runtime/plan/make_plan.h"
 #include "tests/parity/covering_layouts.h"
 #include "tests/parity/parity.h"
 

@@ -1,6 +1,7 @@
 #include "tests/parity/recipe_job.h"
 
 #include "runtime/plan/make_plan.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::test {

@@ -5,6 +5,8 @@
 #include <set>
 
 #include "runtime/machines/machine_profile.h"
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/plan_print.h"
 
 using namespace ltrain;
 using Catch::Contains;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "planner/search/search_space.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/program/action_repeats.h"

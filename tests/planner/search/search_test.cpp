@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
 #include "tests/planner/search/search_support.h"
 
 using namespace ltrain;

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "runtime/plan/make_plan.h"
 #include "tests/planner/search/search_support.h"
 
 using namespace ltrain;

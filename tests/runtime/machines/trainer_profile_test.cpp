@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "runtime/check/check_job.h"
 #include "runtime/machines/trainer_profile.h"
+#include "runtime/plan/make_plan.h"
 #include "tests/runtime/plan/tiny_recipe.h"
 
 using namespace ltrain;

@@ -5,6 +5,7 @@
 #include "runtime/machines/machine_profile.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 using namespace ltrain;

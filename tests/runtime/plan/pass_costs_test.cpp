@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/program/recipe_program.h"
 
 using namespace ltrain;
 

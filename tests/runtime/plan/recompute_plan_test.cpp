@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/plan/make_plan.h"
+#include "runtime/program/recipe_program.h"
 
 using namespace ltrain;
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fault_point.h"
+#include "runtime/plan/make_plan.h"
 #include "tests/runtime/plan/tiny_recipe.h"
 
 using namespace ltrain;

@@ -17,6 +17,7 @@
 #include "runtime/launch/cgroup.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
+#include "runtime/program/recipe_program.h"
 
 using namespace ltrain;
 using Catch::Contains;

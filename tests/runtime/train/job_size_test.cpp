@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "runtime/check/check_job.h"
+#include "runtime/plan/make_plan.h"
 #include "tests/runtime/recipe/bad_recipe_table.h"
 
 using namespace ltrain;

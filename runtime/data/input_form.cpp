@@ -75,7 +75,7 @@ InputForm json_or_text(const records::Source& source, bool given, const RecordOp
          options.whole           ? "--chat"
          : options.field         ? "--field " + printable(*options.field, 60)
          : options.where.empty() ? "--input-format json"
-                                 : "where (--where) of fields",
+                                 : "where (or --where)",
          sniff.why, given ? "" : " with --exclude");
   }
   if (sniff.form == RecordForm::none) {

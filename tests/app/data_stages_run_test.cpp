@@ -1,5 +1,6 @@
 // data.stages and max_epochs: mixes that change at a step, and how often a run reads a source.
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "tests/app/run_program.h"
 
@@ -83,4 +84,25 @@ TEST_CASE("run: a source that would be read more often than max_epochs is refuse
                               "'data.train=[{path: text-val, max_epochs: 0.05}]' "
                               "'data.stages=[{from_step: 2, train: [{path: text-val}]}]' output_dir=staged");
   CHECK_THAT(staged.text, Contains("max_epochs = 0.05") && Contains("reads 48 samples"));
+}
+
+TEST_CASE("data stats: samples that a run reads of each source, over all stages") {
+  TempRun t;
+  const std::string recipe =
+      "data stats tiny.yaml data.eval=[] train.eval_interval=0 "
+      "'data.stages=[{from_step: 4, train: [{path: text-val}, {path: text-train}]}]'";
+  const Outcome o = t.sh(recipe + " --json");
+  REQUIRE(o.code == 0);
+  const auto stats = nlohmann::json::parse(o.text);
+  CHECK(stats["samples"] == 48);  // six steps of eight
+  const auto& sources = stats["sources"];
+  REQUIRE(sources.size() == 3);
+  // Three steps of text-train, then three steps of both in turn.
+  for (const auto& [at, read] : {std::pair(0, 36), {1, 12}, {2, 36}}) {
+    CHECK(sources[at]["samples_read"] == read);
+    const int64_t samples = (sources[at]["tokens"].get<int64_t>() - 1) / stats["seq_length"].get<int64_t>();
+    CHECK(sources[at]["samples"] == samples);
+    CHECK(sources[at]["epochs"].get<double>() == Approx(static_cast<double>(read) / samples));
+  }
+  CHECK_THAT(t.sh(recipe).text, Contains("text-val") && Contains("6 steps read 48 samples of 32 tokens"));
 }

@@ -129,7 +129,7 @@ TEST_CASE("build: JSONL and CSV keep the records that meet the filter, and count
              Contains("0 of 4 records kept"));
   write_file(f / "c.txt", "plain text");
   CHECK_THAT(error_of([&] { build_dataset(build_options(f, "c.txt", one_of("lang", {"fr"}))); }),
-             Contains("where (--where) of fields says that inputs hold records"));
+             Contains("where (or --where) says that inputs hold records"));
 }
 
 TEST_CASE("shards: a filter is part of their names, and one that keeps nothing makes an empty shard",

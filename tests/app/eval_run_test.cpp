@@ -127,8 +127,8 @@ TEST_CASE("names of held-out sets are refused where they mean nothing") {
   CHECK(refused("'data.eval=[{path: a, name: x/y}]'").find("name must be of letters, digits") !=
         std::string::npos);
   CHECK(refused("'data.train=[{path: a, name: x}]'")
-            .find("has an unknown key `name`; the keys of a source are path, weight, text, split, config") !=
-        std::string::npos);
+            .find("has an unknown key `name`; the keys of a source are path, weight, max_epochs, text, "
+                  "split, config, where") != std::string::npos);
   CHECK(refused("'data.eval=[{path: a, nam: x}]'").find("did you mean `name`?") != std::string::npos);
 }
 

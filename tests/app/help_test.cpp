@@ -93,7 +93,7 @@ TEST_CASE("a word that is no command is named, with those that are") {
           "rum is not a command of ltrain, which has run, plan, init, profile, recipe, data, ");
   refused("rum tiny.yaml", "; did you mean run?");
   refused("recipe chekc tiny.yaml",
-          "chekc is not a command of ltrain recipe, which has show, check, keys; did you mean check?");
+          "chekc is not a command of ltrain recipe, which has new, show, check, keys; did you mean check?");
   refused("frobnicate", "frobnicate is not a command of ltrain");
   refused("train tiny.yaml", "; did you mean run?");  // called by other programs
   refused("evaluate tiny.yaml", "; did you mean eval?");

@@ -19,8 +19,8 @@ RESULT = re.compile(r"^Test (Passed|Failed)\.?$")
 SLURM = re.compile(r"^(ok|FAIL) +(.*?)(?: \(\d+ ms\)|: exit code .*)$")
 HEAD = """# Faults
 
-What ltrain does when something breaks, and the tests that break it. `scripts/fault-table.py` writes this page from the
-results of a run of the tests: {when}, ltrain {version}, {machine}.
+This page shows what ltrain does when something breaks, and the tests that break it. `scripts/fault-table.py` writes it
+from the results of a run of the tests: {when}, ltrain {version}, {machine}.
 
 **passed**: the test injected the fault, and the promise was kept. **FAILED**: it was not. **not run**: the test was
 left out or skipped on that machine. **not injected**: no test breaks this, for the reason that is given.

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMostDepth = 16;         // objects in objects that are looked into
 constexpr double kExactInteger = 0x1p53;  // integers below are exact as double
 
-/// Number in all of `text`, as Python's float() reads it.
+/// Value of a text that is one number, in the forms of strtod, without white space before or after it.
 std::optional<double> number_in(const std::string& text) {
   if (text.empty() || std::isspace(static_cast<unsigned char>(text[0]))) return std::nullopt;
   char* end = nullptr;

@@ -27,6 +27,17 @@ const std::string kDpo =
     "data.cache=cache data.seq_length=128 model.max_position_embeddings=128 checkpoint.save_interval=0 "
     "optimizer.lr=0.003 preference.beta=0.5 ";
 
+/// Runs a command that writes the folder `name`, whose losses must be the expected ones.
+void check_losses(const TempRun& t, const std::string& command, const std::string& name,
+                  const std::vector<double>& expected) {
+  const Outcome o = t.sh(command);
+  INFO(command << "\n" << o.text);
+  REQUIRE(o.code == 0);
+  const std::vector<double> got = t.values("lm_loss", name);
+  REQUIRE(got.size() == expected.size());
+  for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
+}
+
 }  // namespace
 
 TEST_CASE("dpo: the losses are those of TRL") {
@@ -99,12 +110,7 @@ TEST_CASE("dpo: the loss does not depend on micro-batch, accumulation, packing o
                              "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
                              "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
     const std::string name = "layout" + std::to_string(run++);
-    const Outcome o = t.sh(dpo + "output_dir=" + name + " " + layout);
-    INFO(layout << "\n" << o.text);
-    REQUIRE(o.code == 0);
-    const std::vector<double> got = t.values("lm_loss", name);
-    REQUIRE(got.size() == expected.size());
-    for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
+    check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
     CHECK(t.metric("rewards/accuracy", name) == t.metric("rewards/accuracy", "one"));
   }
   // All pairs in each step, packed into longer and shorter samples.
@@ -142,12 +148,7 @@ TEST_CASE("dpo: adapters begin at equal models, and have the losses of one proce
                              "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
                              "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
     const std::string name = "layout" + std::to_string(run++);
-    const Outcome o = t.sh(dpo + "output_dir=" + name + " " + layout);
-    INFO(layout << "\n" << o.text);
-    REQUIRE(o.code == 0);
-    const std::vector<double> got = t.values("lm_loss", name);
-    REQUIRE(got.size() == expected.size());
-    for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
+    check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
   }
   REQUIRE(t.sh("export one merged --merge").code == 0);
   CHECK(t.sh(dpo + "output_dir=drop lora.dropout=0.1").code == 64);  // the reference has none

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kSharedBase = 1024;  // address of a block's shared memory on the device
 constexpr int kPart = 8;                // elements in 16 bytes, the unit of a swizzle
-constexpr size_t kLanes = kWarp;
+constexpr size_t kWarpLanes = kWarp;
 
 /// The 8 bytes of an Mbarrier. Uninitialised memory reads as one without arrivals.
 struct Phase {
@@ -82,11 +82,11 @@ std::vector<Lane>& lanes() {
   if (state->lanes.empty()) {
     state->lanes.resize(state->threads);
     state->groups.resize((state->threads + kWarpgroup - 1) / kWarpgroup);
-    state->done.assign((state->threads + kLanes - 1) / kLanes, 0);
+    state->done.assign((state->threads + kWarpLanes - 1) / kWarpLanes, 0);
   }
   return state->lanes;
 }
-Lane& self() { return lanes()[thread()]; }
+Lane& lane_of_thread() { return lanes()[thread()]; }
 
 /// Address in shared memory after the 128-byte swizzle.
 uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
@@ -227,7 +227,7 @@ float value(uint16_t bits, bool is_bf16) {
 }
 
 /// One wgmma for the lanes of a warp, which all have started it.
-void multiply(size_t warp, const std::array<const Product*, kLanes>& of) {
+void multiply(size_t warp, const std::array<const Product*, kWarpLanes>& of) {
   const EmulatedProduct& p = of[0]->p;
   for (const Product* o : of)
     LT_CHECK(o->p.n == p.n && o->p.b_shared == p.b_shared && (o->p.a || o->p.a_shared == p.a_shared) &&
@@ -262,8 +262,8 @@ void multiply(size_t warp, const std::array<const Product*, kLanes>& of) {
   for (size_t r = 0; r < 16; ++r)
     for (size_t k = 0; k < 16; ++k)
       for (size_t c = 0; c < n; ++c) sum[r * n + c] += a[r][k] * b[k * n + c];
-  for (size_t lane = 0; lane < kLanes; ++lane) {
-    auto& to = state->lanes[kLanes * warp + lane].sums.at(of[lane]->p.c);
+  for (size_t lane = 0; lane < kWarpLanes; ++lane) {
+    auto& to = state->lanes[kWarpLanes * warp + lane].sums.at(of[lane]->p.c);
     for (size_t i = 0; i < n / 2; ++i) {
       const float s = sum[(lane / 4 + i % 4 / 2 * 8) * n + i / 4 * 8 + lane % 4 * 2 + i % 2];
       to[i] = p.add ? to[i] + s : s;
@@ -273,10 +273,10 @@ void multiply(size_t warp, const std::array<const Product*, kLanes>& of) {
 
 /// Finishes the oldest group of a warp's lanes.
 void finish_group(size_t warp) {
-  Lane* const lanes = &state->lanes[kLanes * warp];
+  Lane* const lanes = &state->lanes[kWarpLanes * warp];
   for (size_t i = 0; i < lanes[0].groups.front().size(); ++i) {
-    std::array<const Product*, kLanes> of;
-    for (size_t lane = 0; lane < kLanes; ++lane) {
+    std::array<const Product*, kWarpLanes> of;
+    for (size_t lane = 0; lane < kWarpLanes; ++lane) {
       LT_CHECK(lanes[lane].groups.size() == lanes[0].groups.size() &&
                    lanes[lane].groups.front().size() == lanes[0].groups.front().size(),
                "expected the same groups of wgmmas in all lanes of a warp, got lanes with different ones");
@@ -284,7 +284,7 @@ void finish_group(size_t warp) {
     }
     multiply(warp, of);
   }
-  for (size_t lane = 0; lane < kLanes; ++lane) {
+  for (size_t lane = 0; lane < kWarpLanes; ++lane) {
     Lane& l = lanes[lane];
     const std::vector<Product> group = std::move(l.groups.front());
     l.groups.pop_front();
@@ -405,8 +405,8 @@ void store_box(const TensorMap& map, const void* shared, int64_t col, int64_t ro
            "expected a bulk store from a multiple of 128 within the block's {} bytes of shared memory, got a "
            "bulk store of {} bytes from {}",
            state->bytes, bytes, first);
-  const size_t warp = thread() / kLanes * kLanes;
-  for (size_t lane = warp; lane < std::min(warp + kLanes, state->threads); ++lane)
+  const size_t warp = thread() / kWarpLanes * kWarpLanes;
+  for (size_t lane = warp; lane < std::min(warp + kWarpLanes, state->threads); ++lane)
     LT_CHECK(
         lanes()[lane].shown,
         "expected show_to_products() before a bulk store, got a bulk store of what lane {} has not shown",
@@ -417,8 +417,8 @@ void store_box(const TensorMap& map, const void* shared, int64_t col, int64_t ro
 void commit_stores() {
   for (BulkStore& s : state->stores)
     if (s.thread == thread()) s.committed = true;
-  const size_t warp = thread() / kLanes * kLanes;
-  for (size_t lane = warp; lane < std::min(warp + kLanes, state->threads); ++lane)
+  const size_t warp = thread() / kWarpLanes * kWarpLanes;
+  for (size_t lane = warp; lane < std::min(warp + kWarpLanes, state->threads); ++lane)
     lanes()[lane].shown = false;
 }
 
@@ -430,7 +430,7 @@ void wait_for_stores() {
   });
 }
 
-void show_to_products() { self().shown = true; }
+void show_to_products() { lane_of_thread().shown = true; }
 
 TensorMap make_tensor_map(const void* data, const MapShape& s) {
   LT_CHECK(reinterpret_cast<uintptr_t>(data) % 16 == 0,
@@ -446,10 +446,10 @@ TensorMap make_tensor_map(const void* data, const MapShape& s) {
   return {static_cast<const char*>(data), s};
 }
 
-void wgmma_fence() { self().fenced = true; }
+void wgmma_fence() { lane_of_thread().fenced = true; }
 
 void emulated_product(const EmulatedProduct& p) {
-  Lane& l = self();
+  Lane& l = lane_of_thread();
   LT_CHECK(state->threads % kWarpgroup == 0,
            "expected a wgmma in a block of full warpgroups, got a block of {} threads", state->threads);
   LT_CHECK(l.fenced, "expected a fence before a wgmma, got a wgmma without a wgmma.fence before it");
@@ -459,21 +459,21 @@ void emulated_product(const EmulatedProduct& p) {
            sums.size(), p.n / 2);
   std::fill(p.c, p.c + p.n / 2, std::nanf(""));
   l.open.push_back(
-      {p, thread() % kLanes == 0 ? read_operands(p, thread() / kLanes) : std::vector<uint16_t>()});
+      {p, thread() % kWarpLanes == 0 ? read_operands(p, thread() / kWarpLanes) : std::vector<uint16_t>()});
 }
 
 void wgmma_commit() {
-  Lane& l = self();
+  Lane& l = lane_of_thread();
   l.groups.push_back(std::move(l.open));
   l.open.clear();
 }
 
 void emulated_wgmma_wait(size_t groups_left) {
   __syncwarp();  // all lanes have started theirs
-  if (thread() % kLanes == 0)
-    while (self().groups.size() > groups_left) finish_group(thread() / kLanes);
+  if (thread() % kWarpLanes == 0)
+    while (lane_of_thread().groups.size() > groups_left) finish_group(thread() / kWarpLanes);
   __syncwarp();
-  self().fenced = false;
+  lane_of_thread().fenced = false;
 }
 
 }  // namespace ltrain::cuda

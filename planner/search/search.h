@@ -1,13 +1,13 @@
 // ltrain plan --search: the fastest layouts of a recipe that fit. Branch and bound, best bound first:
-// enumerate (search_space.h), bound (search_parts.h), try, refine by variants, report. docs/search.md
+// enumerate, bound, try (trials.h), refine (refine.h), report. docs/search.md
 // explains each step.
 #pragma once
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "planner/search/layout.h"
 #include "planner/search/search_parts.h"
-#include "planner/search/search_space.h"
 #include "runtime/plan/plan_types.h"
 #include "runtime/recipe/recipe.h"
 

@@ -66,15 +66,38 @@ std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
 }  // namespace
 
 SearchParts::PartKey SearchParts::key_of(const Layout& l) {
-  return {l.tensor, l.sequence_parallel, l.context, l.context_comm, l.expert, l.expert_tensor, l.micro_batch,
-          l.recompute, l.precision, hides_collectives(l),
-          // Otherwise matmuls run in chunks.
-          may_hide_collectives(l) && l.global_batch > l.micro_batch * l.data, l.tensor_mode,
-          l.offload_optimizer, l.offload_activations, l.row_budget};
+  return {.tensor = l.tensor,
+          .sequence_parallel = l.sequence_parallel,
+          .context = l.context,
+          .context_comm = l.context_comm,
+          .expert = l.expert,
+          .expert_tensor = l.expert_tensor,
+          .micro_batch = l.micro_batch,
+          .recompute = l.recompute,
+          .precision = l.precision,
+          .hides_collectives = hides_collectives(l),
+          .in_chunks = may_hide_collectives(l) && l.global_batch > l.micro_batch * l.data,
+          .tensor_mode = l.tensor_mode,
+          .offload_optimizer = l.offload_optimizer,
+          .offload_activations = l.offload_activations,
+          .row_budget = l.row_budget};
 }
 
 SearchParts::ActionsKey SearchParts::actions_key_of(const Layout& l) {
-  return {key_of(l), l.schedule, l.pipeline, l.virtual_pipeline, l.global_batch / (l.micro_batch * l.data)};
+  return {.part = key_of(l),
+          .schedule = l.schedule,
+          .pipeline = l.pipeline,
+          .virtual_pipeline = l.virtual_pipeline,
+          .micro_batches = l.global_batch / (l.micro_batch * l.data)};
+}
+
+SearchParts::ShardKey SearchParts::shard_key_of(const Layout& l) {
+  return {.tensor = l.tensor,
+          .context = l.context,
+          .pipeline = l.pipeline,
+          .data = l.data,
+          .shard_group = l.shard_group,
+          .order = l.order};
 }
 
 bool SearchParts::moves_experts(const Layout& l) {
@@ -185,9 +208,16 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
   if (l.zero_stage < 1 || l.expert > 1 || !composes(l) || !layers_alike(given_) ||
       given_.model.moe.num_experts > 0)
     return {};
-  const TrafficKey key{l.tensor, l.tensor_mode, l.zero_stage, l.reshard, l.precision};
+  const TrafficKey key{.tensor = l.tensor,
+                       .tensor_mode = l.tensor_mode,
+                       .zero_stage = l.zero_stage,
+                       .reshard = l.reshard,
+                       .precision = l.precision};
   return traffic_seconds_.get(
-      {key, l.context, l.pipeline, l.virtual_pipeline, l.data, l.shard_group, l.order, hides_collectives(l)},
+      {.traffic = key,
+       .shard = shard_key_of(l),
+       .virtual_pipeline = l.virtual_pipeline,
+       .hides_collectives = hides_collectives(l)},
       [&] {
         const Traffic& t = traffic_.get(key, [&] { return make_traffic(l); });
         const Recipe r = recipe_of(l);
@@ -246,11 +276,10 @@ double SearchParts::shards(const Layout& l, int64_t from) {
   if (l.shard_group == kOneLevel) return static_cast<double>(replicas);
   // Experts are sharded differently, into at most this many.
   if (l.expert > 1) return static_cast<double>(std::min<int64_t>(replicas, limits_.ranks_per_node));
-  return static_cast<double>(
-      shard_ranks_.get({l.tensor, l.context, l.pipeline, l.data, l.shard_group, l.order}, [&] {
-        const Mesh mesh = mesh_of(recipe_of(l), 0);
-        return mesh.group(mesh.shard).size();
-      }));
+  return static_cast<double>(shard_ranks_.get(shard_key_of(l), [&] {
+    const Mesh mesh = mesh_of(recipe_of(l), 0);
+    return mesh.group(mesh.shard).size();
+  }));
 }
 
 /// Costs of a layout. With offload that the recipe does not request, the offloaded bytes are subtracted from
@@ -401,69 +430,6 @@ Trial SearchParts::trial(const Layout& l, double most_seconds) {
   if (!ranks) return {};
   for (size_t i = 0; i < ranks->size(); ++i) ranks->run(i);
   return ranks->result();
-}
-
-RankTrials::RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline,
-                       double least_makespan, int64_t keep_free, double most_seconds)
-    : recipe_(std::move(recipe)),
-      profile_(profile),
-      pipeline_(std::move(pipeline)),
-      least_makespan_(least_makespan),
-      keep_free_(keep_free),
-      most_seconds_(most_seconds),
-      job_(job_of(recipe_, profile)),
-      which_(ranks_to_plan(recipe_)),
-      ranks_(which_.size()),
-      ended_by_(which_.size()) {}
-
-void RankTrials::run(size_t i) {
-  if (i > ended_by_) return;
-  ranks_[i] = compose_rank(recipe_, profile_, pipeline_.layout, which_[i], job_.threads_per_rank);
-  Plan alone = job_;
-  alone.ranks = {ranks_[i]};
-  // A lower bound (place_actions). Only the passes of all ranks give the time of pairs.
-  double actions = std::max(pipeline_.timing.makespan, least_makespan_);
-  if (pipeline_.layout.schedule.has_pairs()) {
-    actions = 0;
-    for (const ActionTime& a : ranks_[i].actions) actions += a.seconds;
-  }
-  double seconds = ranks_[i].step_seconds + actions;
-  if (const std::vector<ActionTime>& a = ranks_[i].actions;
-      i == 0 && !a.empty() && a.front().gathering > 0 &&
-      pipeline_.layout.schedule.order.front().front().stage == 0)
-    seconds += std::max(0.0, a.front().end - std::max(pipeline_.costs.forward.front(),
-                                                      a.front().seconds));  // the first of all actions
-  if (fits_with(alone, keep_free_) && seconds <= most_seconds_) return;
-  size_t before = ended_by_;
-  while (i < before && !ended_by_.compare_exchange_weak(before, i)) {
-  }
-}
-
-Trial RankTrials::result() {
-  Trial t;
-  if (size() == 0) {
-    t.fits = true;
-    return t;
-  }
-  const bool ended = ended_by_ < which_.size();
-  Plan plan = job_;
-  plan.ranks = std::move(ranks_);
-  plan.ranks.resize(ended ? ended_by_ + 1 : which_.size());
-  for (const RankPlan& r : plan.ranks) t.bytes = std::max(t.bytes, r.total_bytes);
-  t.fits = fits_with(plan, keep_free_);
-  if (ended) return t;
-  place_actions(plan.ranks, recipe_, pipeline_);
-  t.step_seconds = plan.step_seconds();
-  t.finished = t.step_seconds <= most_seconds_;
-  return t;
-}
-
-bool fits_with(const Plan& plan, int64_t keep_free) {
-  for (MemoryLimit limit : memory_limits(plan)) {
-    limit.available_bytes -= keep_free;
-    if (!limit.fits()) return false;
-  }
-  return true;
 }
 
 }  // namespace ltrain

@@ -2,14 +2,16 @@
 // a lower bound for the plan of a layout, and the figures of its plan. All functions are thread-safe.
 #pragma once
 #include <atomic>
-#include <map>
+#include <compare>
+#include <cstdint>
 #include <memory>
-#include <mutex>
-#include <tuple>
+#include <string>
+#include <vector>
 
-#include "planner/search/search_space.h"
+#include "planner/search/layout.h"
+#include "planner/search/rank_trials.h"
+#include "planner/search/shared.h"
 #include "runtime/plan/make_plan.h"
-#include "runtime/plan/memory_limits.h"
 #include "runtime/plan/plan_types.h"
 
 namespace ltrain {
@@ -18,71 +20,6 @@ namespace ltrain {
 struct Bound {
   double step_seconds = 0;
   double bytes = 0;  ///< bytes of the largest rank
-};
-
-/// Figures of a layout's plan, from the same passes of its ranks.
-struct Trial {
-  double step_seconds = 0;
-  int64_t bytes = 0;  ///< bytes of the largest rank
-  bool fits = false;
-  bool finished = false;  ///< false: stopped early because it does not fit or is too slow
-};
-
-/// Values by key. Each is computed once, by the first thread that requests it.
-template <class Key, class Value>
-class Shared {
- public:
-  template <class Make>
-  const Value& get(const Key& key, const Make& make) {
-    Entry* entry = nullptr;
-    {
-      const std::scoped_lock lock(mutex_);
-      entry = &entries_[key];
-    }
-    std::call_once(entry->once, [&] { entry->value = make(); });
-    return entry->value;
-  }
-  size_t size() const {
-    const std::scoped_lock lock(mutex_);
-    return entries_.size();
-  }
-
- private:
-  struct Entry {
-    std::once_flag once;
-    Value value;
-  };
-  mutable std::mutex mutex_;
-  std::map<Key, Entry> entries_;
-};
-
-/// A trial in progress. Its ranks are independent of each other.
-class RankTrials {
- public:
-  /// `recipe` is resolved. `profile` must outlive this object. The trial stops early if a rank leaves less
-  /// than `keep_free` bytes, or if its step takes longer than `most_seconds`. `least_makespan`: lower bound
-  /// on the time of the pipeline's actions. If it exceeds `most_seconds`, the trial stops without a pass and
-  /// counts as fitting.
-  RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePlan pipeline, double least_makespan,
-             int64_t keep_free, double most_seconds);
-  size_t size() const { return least_makespan_ > most_seconds_ ? 0 : which_.size(); }
-  /// Runs the pass of rank i; does nothing if an earlier rank stopped the trial. Called once for each rank by
-  /// any thread. The results do not depend on the order.
-  void run(size_t i);
-  /// Result, once all have run.
-  Trial result();
-
- private:
-  Recipe recipe_;
-  const MachineProfile& profile_;
-  PipelinePlan pipeline_;
-  double least_makespan_;
-  int64_t keep_free_;
-  double most_seconds_;
-  Plan job_;  ///< without ranks
-  std::vector<int> which_;
-  std::vector<RankPlan> ranks_;
-  std::atomic<size_t> ended_by_;  ///< first rank that stopped the trial
 };
 
 class SearchParts {
@@ -110,10 +47,27 @@ class SearchParts {
   /// Runs the passes of all ranks one after the other.
   Trial trial(const Layout& layout, double most_seconds);
 
-  using PartKey =
-      std::tuple<int64_t, bool, int64_t, ContextComm, int64_t, int64_t, int64_t, RecomputeGranularity,
-                 Precision, bool, bool, TensorModeChoice, bool, bool, double>;
-  using ActionsKey = std::tuple<PartKey, std::string, int64_t, int64_t, int64_t>;
+  struct PartKey {
+    int64_t tensor;
+    bool sequence_parallel;
+    int64_t context;
+    ContextComm context_comm;
+    int64_t expert, expert_tensor, micro_batch;
+    RecomputeGranularity recompute;
+    Precision precision;
+    bool hides_collectives;
+    bool in_chunks;  ///< matmuls run in chunks, to overlap with their collectives
+    TensorModeChoice tensor_mode;
+    bool offload_optimizer, offload_activations;
+    double row_budget;
+    auto operator<=>(const PartKey&) const = default;
+  };
+  struct ActionsKey {
+    PartKey part;
+    std::string schedule;
+    int64_t pipeline, virtual_pipeline, micro_batches;
+    auto operator<=>(const ActionsKey&) const = default;
+  };
   /// Layouts with the same key have the same layer costs; with the same second key also the same actions.
   static PartKey key_of(const Layout& layout);
   static ActionsKey actions_key_of(const Layout& layout);
@@ -145,6 +99,12 @@ class SearchParts {
     /// the last one.
     double reducing = 0, reducing_last = 0;
   };
+  struct ShardKey {
+    int64_t tensor, context, pipeline, data, shard_group;
+    std::string order;
+    auto operator<=>(const ShardKey&) const = default;
+  };
+  static ShardKey shard_key_of(const Layout& layout);
   /// Returns whether shard groups inside a node bring expert ranks closer to each other than assumed by the
   /// layer costs, which are those of the unsharded model.
   static bool moves_experts(const Layout& layout);
@@ -174,15 +134,32 @@ class SearchParts {
   const MachineProfile& profile_;
   const SearchLimits& limits_;
   Shared<PartKey, Part> parts_;
-  Shared<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string>, size_t> shard_ranks_;
+  Shared<ShardKey, size_t> shard_ranks_;
   Shared<PartKey, pipeline::LayerCosts> costs_;
-  /// Tensor ranks, ZeRO.
-  using TrafficKey = std::tuple<int64_t, TensorModeChoice, int64_t, bool, Precision>;
+  struct TrafficKey {
+    int64_t tensor;
+    TensorModeChoice tensor_mode;
+    int64_t zero_stage;
+    bool reshard;
+    Precision precision;
+    auto operator<=>(const TrafficKey&) const = default;
+  };
   Shared<TrafficKey, Traffic> traffic_;
-  Shared<std::tuple<TrafficKey, int64_t, int64_t, int64_t, int64_t, int64_t, std::string, bool>,
-         TrafficSeconds>
-      traffic_seconds_;
-  Shared<std::tuple<PartKey, int64_t, int64_t, bool>, pipeline::StageCosts> staged_;
+  struct TrafficSecondsKey {
+    TrafficKey traffic;
+    ShardKey shard;
+    int64_t virtual_pipeline;
+    bool hides_collectives;
+    auto operator<=>(const TrafficSecondsKey&) const = default;
+  };
+  Shared<TrafficSecondsKey, TrafficSeconds> traffic_seconds_;
+  struct StagesKey {
+    PartKey part;
+    int64_t pipeline, virtual_pipeline;
+    bool in_v;
+    auto operator<=>(const StagesKey&) const = default;
+  };
+  Shared<StagesKey, pipeline::StageCosts> staged_;
   struct Actions {
     double seconds = 0;
     std::vector<double> layers, kept;  ///< index: pipeline rank
@@ -190,12 +167,13 @@ class SearchParts {
     double first_layers = 0, first_forward = 0, first_last = 0;  ///< arguments of first_wait
   };
   Shared<ActionsKey, Actions> actions_;
-  Shared<std::pair<ActionsKey, std::string>, PipelinePlan>
-      pipelines_;  ///< pipelines of trials, also keyed by the order of ranks
+  struct PipelineKey {
+    ActionsKey actions;
+    std::string order;  ///< order of ranks
+    auto operator<=>(const PipelineKey&) const = default;
+  };
+  Shared<PipelineKey, PipelinePlan> pipelines_;  ///< pipelines of trials
   std::atomic<int64_t> composed_ = 0, whole_ = 0;
 };
-
-/// Returns whether the plan leaves `keep_free` bytes of every memory.
-bool fits_with(const Plan& plan, int64_t keep_free);
 
 }  // namespace ltrain

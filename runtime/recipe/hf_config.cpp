@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 32;
+constexpr int kMaxConfigDepth = 32;
 constexpr int64_t kMostLayers = 10000;  // model.num_hidden_layers
 constexpr const char* kPattern = "sliding_window_pattern";
 constexpr const char* kRopeParameters = "rope_parameters";
@@ -583,7 +583,7 @@ void add_hf_config(const std::string& path, const Place& from, RawValues& given,
     return diagnostics.add(
         from, fmt::format("model.from = {}: {}{}", printable(path), wrong, download_first(path)));
   std::string wrong;
-  const json root = data::parse_strict(text, kMaxDepth, wrong);
+  const json root = data::parse_strict(text, kMaxConfigDepth, wrong);
   if (!wrong.empty()) return diagnostics.add({path, 0, 0}, wrong);
   if (!root.is_object())
     return diagnostics.add(from, fmt::format("model.from = {}: not a JSON object", printable(path)));

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 /// Limit of a token's length. Published files have no longer ones, and the time for a token's pairs is
 /// quadratic in its length.
-constexpr size_t kMaxTokenBytes = 512;
+constexpr size_t kMaxRankBytes = 512;
 
 /// Layout of a name or regular expression, with the caller's special tokens if given.
 ByteLevelLayout layout_of(const RankImport& how) {
@@ -40,9 +40,9 @@ Json merges_of(const std::vector<std::string>& tokens, const std::string& name) 
   std::vector<std::pair<size_t, size_t>> pairs;
   for (size_t rank = 0; rank < tokens.size(); ++rank) {
     const std::string_view token = tokens[rank];
-    if (token.size() > kMaxTokenBytes)
+    if (token.size() > kMaxRankBytes)
       fail(ExitCode::data, "{}: the token of rank {} has {} bytes; at most {} are supported", name, rank,
-           token.size(), kMaxTokenBytes);
+           token.size(), kMaxRankBytes);
     pairs.clear();
     for (size_t cut = 1; cut < token.size(); ++cut) {
       const auto left = ranks.find(token.substr(0, cut)), right = ranks.find(token.substr(cut));

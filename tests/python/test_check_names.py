@@ -20,9 +20,14 @@ def test_members_locals_and_shared_definitions_are_not():
 
 
 def test_text_and_comments_are_passed_over():
-    assert found('namespace {\n// constexpr int kA = 1;\nconst char* kText = R"(struct B {)";\n}  // namespace') == []
+    assert found('namespace {\n// constexpr int kA = 1;\n/// text\nconst char* const kText = R"(struct B {)";\n}  // namespace') == ["kText"]
 
 
 def test_functions_of_other_parameters_have_other_names():
     one, two = found("namespace {\nint f(int a) { return a; }\nint f(double a) { return 1; }\n}  // namespace\n")
     assert one != two
+
+
+def test_types_of_named_namespaces_are_seen_by_namespace():
+    text = "namespace ltrain {\nstruct A {};\nstruct B;\nnamespace {\nstruct C {};\n}\n}\nnamespace ltrain::app {\nclass A final {\n struct D {};\n};\n}\n"
+    assert [(space, name) for space, name, _ in names.shared_types(text)] == [("ltrain", "A"), ("ltrain::app", "A")]

@@ -3,7 +3,8 @@
 #include <map>
 #include <set>
 
-#include "planner/search/search_space.h"
+#include "planner/search/enumerate.h"
+#include "planner/search/layout.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/plan/schedule_plan.h"

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/search/enumerate.h"
 #include "planner/search/search.h"
 
 namespace ltrain::test {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "planner/search/search_parts.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
 #include "tests/planner/search/search_support.h"

@@ -2,6 +2,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "planner/search/search_parts.h"
+#include "planner/search/variants.h"
 #include "runtime/plan/make_plan.h"
 #include "tests/planner/search/search_support.h"
 
@@ -17,7 +19,7 @@ TEST_CASE("variants of a layout are recipes that are accepted, and what the reci
   l.tensor = 4, l.pipeline = 2, l.data = 2, l.micro_batch = 4, l.global_batch = 64;
   l.precision = Precision::bf16, l.recompute = RecomputeGranularity::full;
   std::set<std::string> kinds;
-  for (const Layout& v : variants_of(l, load({}), limits)) {
+  for (const Layout& v : variants_of(l, VariantKind::refined, load({}), limits)) {
     const Recipe r = with(load, v, limits);
     CHECK(r.parallel.order == v.order);
     CHECK(r.parallel.tensor_mode == v.tensor_mode);
@@ -28,13 +30,13 @@ TEST_CASE("variants of a layout are recipes that are accepted, and what the reci
     if (v.overlap != l.overlap || v.precision == Precision::fp8) kinds.insert("unasked");
   }
   CHECK(kinds == std::set<std::string>{"order", "tensor", "offload"});
-  CHECK(with_chosen_recompute(l, load({}), limits).size() == 1);
-  CHECK(with_offload(l, load({}), limits).size() == 1);
+  CHECK(variants_of(l, VariantKind::chosen_recompute, load({}), limits).size() == 1);
+  CHECK(variants_of(l, VariantKind::offload, load({}), limits).size() == 1);
   const Recipe fixed = reader(kDense, {"parallel.order=tp-cp-dp-pp", "parallel.tensor_mode=1d",
                                        "recompute.granularity=full", "offload.optimizer.device=none"})({});
-  CHECK(variants_of(l, fixed, limits).empty());
-  CHECK(with_chosen_recompute(l, fixed, limits).empty());
-  CHECK(with_offload(l, fixed, limits).empty());
+  CHECK(variants_of(l, VariantKind::refined, fixed, limits).empty());
+  CHECK(variants_of(l, VariantKind::chosen_recompute, fixed, limits).empty());
+  CHECK(variants_of(l, VariantKind::offload, fixed, limits).empty());
 }
 
 TEST_CASE("a search tries micro-batches by turns where they are apart, and apart where they are by turns",
@@ -45,7 +47,7 @@ TEST_CASE("a search tries micro-batches by turns where they are apart, and apart
   Layout l;
   l.data = 8, l.zero_stage = 3, l.micro_batch = 1, l.global_batch = 64, l.precision = Precision::bf16;
   const auto other = [&](const Layout& of) {
-    std::vector<Layout> found = variants_of(of, load({}), limits);
+    std::vector<Layout> found = variants_of(of, VariantKind::refined, load({}), limits);
     std::erase_if(found, [&](const Layout& v) { return v.overlap == of.overlap; });
     return found;
   };
@@ -75,7 +77,8 @@ TEST_CASE("a search tries micro-batches by turns where they are apart, and apart
   staged.pipeline = 2, staged.data = 4;
   CHECK(other(staged).empty());
   const Recipe fixed = reader(kDense, {"parallel.overlap_micro_batches=auto"})({});
-  for (const Layout& v : variants_of(l, fixed, limits)) CHECK(v.overlap == OverlapChoice::automatic);
+  for (const Layout& v : variants_of(l, VariantKind::refined, fixed, limits))
+    CHECK(v.overlap == OverlapChoice::automatic);
 }
 
 TEST_CASE("a search of ZeRO-3 alone tries weights that stay gathered for a step", "[search]") {
@@ -83,7 +86,7 @@ TEST_CASE("a search of ZeRO-3 alone tries weights that stay gathered for a step"
   const SearchLimits limits = on(8);
   const MachineProfile h100 = find_profile("h100");
   const auto kept = [&](const Layout& of, const Recipe& recipe) {
-    std::vector<Layout> found = variants_of(of, recipe, limits);
+    std::vector<Layout> found = variants_of(of, VariantKind::refined, recipe, limits);
     std::erase_if(found, [&](const Layout& v) { return v.reshard == of.reshard; });
     return found;
   };

@@ -1,4 +1,4 @@
-// Layouts that a search considers: those that a recipe leaves open and its rules allow.
+// A parallel layout as a search handles it, its settings in a recipe, and the limits of a search.
 #pragma once
 #include <functional>
 #include <string>
@@ -67,36 +67,5 @@ std::vector<Setting> settings_of(const Layout& layout, const Recipe& recipe);
 std::string layout_text(const Layout& layout, const Recipe& recipe);
 /// Applies the layout to an unresolved recipe.
 void set_layout(Recipe& recipe, const Layout& layout);
-
-/// Calls `found` with each layout of an unresolved recipe that its rules allow on `world` ranks. Settings
-/// given in the recipe are kept. Varies tensor (1d), pipeline with every schedule except gpipe and with two
-/// or four interleaved chunks, context up to 16 ranks and its communication, expert and expert_tensor, ZeRO
-/// and its shard group, micro-batches up to 16 sequences, recompute, and bf16 if no precision is given.
-/// Returns the number of layouts considered, including refused ones.
-int64_t for_each_layout(const Recipe& recipe, const SearchLimits& limits,
-                        const std::function<void(const Layout&)>& found);
-
-/// Variants of a layout that fits, if the recipe leaves them open and its rules allow them: pipeline stages
-/// adjacent instead of data ranks; tensor in 2d, 2.5d and 3d; less recompute with the optimizer state in host
-/// memory; overlapped micro-batches if `auto` does not overlap them, or the reverse; FP8 if the limits allow
-/// it; and, if the recipe requests ZeRO-3, weights that stay gathered for a step (otherwise ZeRO-2 sends as
-/// much and needs less memory).
-std::vector<Layout> variants_of(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
-/// The layout with the least recompute that fits, chosen per tensor (recompute.granularity: auto). Empty if
-/// nothing is recomputed, or if the recipe sets the policy.
-std::vector<Layout> with_chosen_recompute(const Layout& layout, const Recipe& recipe,
-                                          const SearchLimits& limits);
-/// The layout with overlapped pairs of forward and backward, if its schedule is designed for them and the
-/// layout does not use them.
-std::vector<Layout> with_pairs(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
-/// Smaller variants of a layout that does not fit, with memory for fewer expert token rows:
-/// model.moe.row_budget of 1.5, then of 1.25. Empty if there is nothing to limit, or if the recipe sets the
-/// key.
-std::vector<Layout> with_row_budget(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
-/// A layout that does not fit with its optimizer state in host memory. Empty on CPUs, and if the recipe sets
-/// the offload target.
-std::vector<Layout> with_offload(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
-/// The layout with more offload: activations, or with ZeRO-3 the weights, or both.
-std::vector<Layout> with_more_offload(const Layout& layout, const Recipe& recipe, const SearchLimits& limits);
 
 }  // namespace ltrain

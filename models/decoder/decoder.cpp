@@ -8,7 +8,7 @@
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/interleave.h"
 #include "kernels/tensor/staging.h"
-#include "models/layers/rope_angles.h"
+#include "models/attention/rope_angles.h"
 #include "models/layers/tensor_parallel.h"
 #include "models/tensor_parallel/tensor_parallel_3d.h"
 

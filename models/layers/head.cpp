@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/elementwise/copy_rectangles.h"
-#include "kernels/elementwise/sample_labels.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/sample_labels.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/tensor_parallel.h"

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "kernels/elementwise/tensor_ops.h"
-#include "kernels/matmul/grouped_bias.h"
+#include "kernels/matmul/grouped/grouped_bias.h"
 #include "kernels/matmul/swiglu_fp8.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/interleave.h"

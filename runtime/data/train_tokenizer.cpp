@@ -4,11 +4,11 @@
 #include <thread>
 
 #include "base/error.h"
-#include "runtime/data/jsonl.h"
+#include "runtime/data/input/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
 #include "runtime/tokenizer/bpe_trainer.h"
 #include "runtime/tokenizer/byte_level_json.h"
-#include "runtime/tokenizer/tokenizer_json.h"
+#include "runtime/tokenizer/formats/tokenizer_json.h"
 
 namespace ltrain::data {
 namespace {

@@ -13,8 +13,8 @@
 #include "runtime/files/file.h"
 #include "runtime/files/strict_json.h"
 #include "runtime/files/write_file.h"
-#include "runtime/launch/environment.h"
-#include "runtime/launch/hostlist.h"
+#include "runtime/launch/environment/environment.h"
+#include "runtime/launch/environment/hostlist.h"
 
 namespace ltrain {
 namespace {

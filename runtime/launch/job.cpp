@@ -25,10 +25,10 @@
 #include "parallel/shm/communicator_shm.h"
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
+#include "runtime/launch/environment/hostlist.h"
+#include "runtime/launch/environment/slurm_node.h"
 #include "runtime/launch/flight_dump.h"
 #include "runtime/launch/handed.h"
-#include "runtime/launch/hostlist.h"
-#include "runtime/launch/slurm_node.h"
 
 namespace ltrain {
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "parallel/comm/socket.h"
-#include "runtime/launch/hostlist.h"
+#include "runtime/launch/environment/hostlist.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/program/recipe_program.h"
 

@@ -12,7 +12,7 @@
 #include "runtime/checkpoint/finite.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/tokenizer/huggingface_tokenizer.h"
+#include "runtime/tokenizer/formats/huggingface_tokenizer.h"
 #include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_folder.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "models/layers/rope_angles.h"
+#include "models/attention/rope_angles.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/moe_keys.h"
 #include "runtime/recipe/schema/schema_parts.h"

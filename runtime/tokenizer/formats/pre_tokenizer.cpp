@@ -16,6 +16,43 @@ void PreTokenizer::split(std::string& text, bool first, std::vector<Piece>& piec
   }
 }
 
+/// Puts each match together with the span before it, or with `contiguous` neighbours that both match or both
+/// do not.
+template <class Spans, class Put>
+static void put_with_previous(const Spans& spans, bool contiguous, const Put& put) {
+  size_t begin = 0, end = 0;
+  bool open = false, before = false;  // before: the last span matched
+  for (const auto& s : spans) {
+    const bool joins = open && (contiguous ? s.match == before : s.match && !before);
+    if (!joins) {
+      if (open) put(begin, end);
+      begin = s.begin;
+    }
+    end = s.end;
+    open = true;
+    before = s.match;
+  }
+  if (open) put(begin, end);
+}
+
+/// Puts each match together with the span behind it, the last one first.
+template <class Spans, class Put>
+static void put_with_next(const Spans& spans, const Put& put) {
+  size_t begin = 0, end = 0;
+  bool open = false, before = false;
+  for (size_t i = spans.size(); i-- > 0;) {
+    const auto& s = spans[i];
+    if (!(open && s.match && !before)) {
+      if (open) put(begin, end);
+      end = s.end;
+    }
+    begin = s.begin;
+    open = true;
+    before = s.match;
+  }
+  if (open) put(begin, end);
+}
+
 void PreTokenizer::apply(RegexSplit& step, const std::string& text, std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) {
     const std::string_view view(text.data() + piece.begin, piece.end - piece.begin);
@@ -36,7 +73,6 @@ void PreTokenizer::apply(RegexSplit& step, const std::string& text, std::vector<
     }
     if (done < view.size()) spans_.push_back({done, view.size(), step.invert});
 
-    bool before = false;  // the last span matched
     const size_t kept = next_.size();
     switch (step.behavior) {
       case SplitBehavior::isolated:
@@ -47,40 +83,13 @@ void PreTokenizer::apply(RegexSplit& step, const std::string& text, std::vector<
           if (!s.match) put(s.begin, s.end);
         break;
       case SplitBehavior::merged_with_previous:
-      case SplitBehavior::contiguous: {
-        const bool contiguous = step.behavior == SplitBehavior::contiguous;
-        size_t begin = 0, end = 0;
-        bool open = false;
-        for (const Span& s : spans_) {
-          const bool joins = open && (contiguous ? s.match == before : s.match && !before);
-          if (!joins) {
-            if (open) put(begin, end);
-            begin = s.begin;
-          }
-          end = s.end;
-          open = true;
-          before = s.match;
-        }
-        if (open) put(begin, end);
+      case SplitBehavior::contiguous:
+        put_with_previous(spans_, step.behavior == SplitBehavior::contiguous, put);
         break;
-      }
-      case SplitBehavior::merged_with_next: {
-        size_t begin = 0, end = 0;
-        bool open = false;
-        for (size_t i = spans_.size(); i-- > 0;) {
-          const Span& s = spans_[i];
-          if (!(open && s.match && !before)) {
-            if (open) put(begin, end);
-            end = s.end;
-          }
-          begin = s.begin;
-          open = true;
-          before = s.match;
-        }
-        if (open) put(begin, end);
+      case SplitBehavior::merged_with_next:
+        put_with_next(spans_, put);
         std::reverse(next_.begin() + static_cast<int64_t>(kept), next_.end());
         break;
-      }
     }
   }
 }

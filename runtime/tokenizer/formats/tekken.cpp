@@ -106,6 +106,23 @@ std::vector<std::string> ranked_tokens(JsonFields& root, int64_t count) {
   return tokens;
 }
 
+/// Merges of two tokens into a later one, by its rank. Ids begin behind the `special` tokens.
+std::vector<BpeMerge> merges_of(const std::vector<std::string>& tokens, int64_t special) {
+  std::unordered_map<std::string_view, int32_t> ids;
+  const auto id_of = [&](size_t rank) { return static_cast<int32_t>(special) + static_cast<int32_t>(rank); };
+  for (size_t rank = 0; rank < tokens.size(); ++rank) ids.emplace(tokens[rank], id_of(rank));
+  std::vector<BpeMerge> merges;
+  for (size_t rank = 256; rank < tokens.size(); ++rank) {
+    const std::string_view token = tokens[rank];
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = ids.find(token.substr(0, cut)), right = ids.find(token.substr(cut));
+      if (left != ids.end() && right != ids.end())
+        merges.push_back({left->second, right->second, id_of(rank), static_cast<int32_t>(rank)});
+    }
+  }
+  return merges;
+}
+
 }  // namespace
 
 bool is_tekken_file(const std::string& path) {
@@ -142,23 +159,12 @@ std::shared_ptr<HuggingfaceTables> read_tekken(const std::string& text, const st
   t->specials_in_text = false;
   t->shown = t->contents;
   std::vector<std::string> symbols(static_cast<size_t>(special));  // special tokens never come of merges
-  std::unordered_map<std::string_view, int32_t> ids;
-  const auto id_of = [&](size_t rank) { return static_cast<int32_t>(special) + static_cast<int32_t>(rank); };
-  for (size_t rank = 0; rank < tokens.size(); ++rank) {
-    ids.emplace(tokens[rank], id_of(rank));
-    symbols.push_back(tokens[rank]);
-    t->shown.push_back(tokens[rank]);
-    t->contents.push_back(byte_level_text(tokens[rank]));
+  for (const std::string& token : tokens) {
+    symbols.push_back(token);
+    t->shown.push_back(token);
+    t->contents.push_back(byte_level_text(token));
   }
-  std::vector<BpeMerge> merges;
-  for (size_t rank = 256; rank < tokens.size(); ++rank) {
-    const std::string_view token = tokens[rank];
-    for (size_t cut = 1; cut < token.size(); ++cut) {
-      const auto left = ids.find(token.substr(0, cut)), right = ids.find(token.substr(cut));
-      if (left != ids.end() && right != ids.end())
-        merges.push_back({left->second, right->second, id_of(rank), static_cast<int32_t>(rank)});
-    }
-  }
+  const std::vector<BpeMerge> merges = merges_of(tokens, special);
   t->table = BpeTable(std::move(symbols), merges);
   t->byte_level = true;
   t->ignore_merges = true;

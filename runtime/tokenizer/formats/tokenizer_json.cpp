@@ -500,7 +500,32 @@ class Reader {
     t_->after.insert(t_->after.end(), parts[1].begin(), parts[1].end());
   }
 
-  /// Fills `shown` with the text of each id.
+  /// Fills `shown` with the text of each id. `kind`: the first step; `replaced` and `by`: those of Replace.
+  void show_tokens(const std::string& kind, const MetaspaceSplit& metaspace, const std::string& replaced,
+                   const std::string& by, bool byte_fallback) {
+    t_->shown = t_->contents;
+    std::string bytes;
+    for (size_t id = 0; id < t_->shown.size(); ++id) {
+      std::string& s = t_->shown[id];
+      if (kind == "ByteLevel") {
+        if (bytes_of_token(s, bytes)) s = bytes;
+      } else if (kind == "Metaspace") {
+        const std::string written = s;
+        s = replace_all(written, metaspace.replacement, " ");
+        if (metaspace.prepend != PrependScheme::never && s != written)
+          t_->shown_first.emplace_back(static_cast<int32_t>(id),
+                                       replace_all(written, metaspace.replacement, ""));
+      } else {
+        if (!replaced.empty()) s = replace_all(s, replaced, by);
+        unsigned value = 0;
+        if (byte_fallback && s.size() == 6 && s.starts_with("<0x") && s[5] == '>' &&
+            std::sscanf(s.c_str() + 3, "%2X", &value) == 1)
+          s = std::string(1, static_cast<char>(value));
+      }
+    }
+  }
+
+  /// Reads the steps by which tokens become text.
   void read_decoder(const Json* component, const std::string& where) {
     std::vector<std::string> types;  // types of the steps
     std::string replaced, by;
@@ -540,28 +565,8 @@ class Reader {
     for (const char* alone : {"ByteLevel", "Metaspace"})
       if (types.size() > 1 && std::count(types.begin(), types.end(), alone))
         fail(ExitCode::data, "{}: {} together with other decoders is not supported", where, alone);
-    const std::string kind = types.empty() ? "" : types[0];
     t_->joined_by_spaces = types.empty();
-    t_->shown = t_->contents;
-    std::string bytes;
-    for (size_t id = 0; id < t_->shown.size(); ++id) {
-      std::string& s = t_->shown[id];
-      if (kind == "ByteLevel") {
-        if (bytes_of_token(s, bytes)) s = bytes;
-      } else if (kind == "Metaspace") {
-        const std::string written = s;
-        s = replace_all(written, metaspace.replacement, " ");
-        if (metaspace.prepend != PrependScheme::never && s != written)
-          t_->shown_first.emplace_back(static_cast<int32_t>(id),
-                                       replace_all(written, metaspace.replacement, ""));
-      } else {
-        if (!replaced.empty()) s = replace_all(s, replaced, by);
-        unsigned value = 0;
-        if (byte_fallback && s.size() == 6 && s.starts_with("<0x") && s[5] == '>' &&
-            std::sscanf(s.c_str() + 3, "%2X", &value) == 1)
-          s = std::string(1, static_cast<char>(value));
-      }
-    }
+    show_tokens(types.empty() ? "" : types[0], metaspace, replaced, by, byte_fallback);
   }
 
   static std::string replace_all(const std::string& text, const std::string& what, const std::string& by) {

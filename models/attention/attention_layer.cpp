@@ -74,7 +74,11 @@ void AttentionLayer::declare_sinks(ParameterStore& store, const Groups& groups, 
   if (!c.traits().attention_sinks) return;
   LT_CHECK(groups.one_d(), "attention sinks: expected tensor parallelism in 1D, got {} ranks in another mode",
            groups.inner().size());
-  ParameterSpec spec{prefix + "." + c.names().sinks, {all_heads_}, Init::normal, c.initializer_range, false};
+  ParameterSpec spec{.name = prefix + "." + c.names().sinks,
+                     .shape = {all_heads_},
+                     .init = Init::normal,
+                     .std = c.initializer_range,
+                     .decay = false};
   spec = cut_over(Axis::tensor, std::move(spec), 0, groups.tensor.rank(), groups.tensor.size());
   sinks_ = store.add({spec});
 }

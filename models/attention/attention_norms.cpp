@@ -21,8 +21,11 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
   norm_cut_ = norm_kind_ == QueryKeyNorm::projection && t.size() > 1;
   const auto add = [&](const std::string& name, int64_t heads, int copies) {
     const int64_t width = norm_kind_ == QueryKeyNorm::head ? head_dim_ : heads * head_dim_;
-    ParameterSpec spec{
-        prefix + "." + name + ".weight", {width}, norm_offset_ > 0 ? Init::zeros : Init::ones, 0, false};
+    ParameterSpec spec{.name = prefix + "." + name + ".weight",
+                       .shape = {width},
+                       .init = norm_offset_ > 0 ? Init::zeros : Init::ones,
+                       .std = 0,
+                       .decay = false};
     if (!norm_cut_) {
       spec.sum = Axis::tensor;  // each rank normalizes its own heads
       return store.add({spec});
@@ -37,14 +40,29 @@ void AttentionLayer::declare_norms(ParameterStore& store, const Groups& groups, 
 }
 
 HeadNorm AttentionLayer::queries() const {
-  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{0, heads_, head_dim_, norm_eps_, norm_offset_}
-                                          : HeadNorm{0, 1, heads_ * head_dim_, norm_eps_, norm_offset_};
+  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{.first = 0,
+                                                     .heads = heads_,
+                                                     .width = head_dim_,
+                                                     .eps = norm_eps_,
+                                                     .weight_offset = norm_offset_}
+                                          : HeadNorm{.first = 0,
+                                                     .heads = 1,
+                                                     .width = heads_ * head_dim_,
+                                                     .eps = norm_eps_,
+                                                     .weight_offset = norm_offset_};
 }
 HeadNorm AttentionLayer::keys() const {
   const int64_t first = heads_ * head_dim_;
-  return norm_kind_ == QueryKeyNorm::head
-             ? HeadNorm{first, kv_heads_, head_dim_, norm_eps_, norm_offset_}
-             : HeadNorm{first, 1, kv_heads_ * head_dim_, norm_eps_, norm_offset_};
+  return norm_kind_ == QueryKeyNorm::head ? HeadNorm{.first = first,
+                                                     .heads = kv_heads_,
+                                                     .width = head_dim_,
+                                                     .eps = norm_eps_,
+                                                     .weight_offset = norm_offset_}
+                                          : HeadNorm{.first = first,
+                                                     .heads = 1,
+                                                     .width = kv_heads_ * head_dim_,
+                                                     .eps = norm_eps_,
+                                                     .weight_offset = norm_offset_};
 }
 
 void AttentionLayer::norm(Step& step, Tensor qkv, Saved& saved) const {

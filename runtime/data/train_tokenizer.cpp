@@ -44,7 +44,8 @@ struct Bytes {
     }
     if (!layout.specials.empty()) layout.eos = layout.specials[0].second;
     set_document_tokens(layout, o.bos_token, o.eos_token);
-    const ByteLevelLayout plain{"", layout.pattern, layout.nfc, "", "", {}};
+    const ByteLevelLayout plain{
+        .name = "", .pattern = layout.pattern, .nfc = layout.nfc, .bos = "", .eos = "", .specials = {}};
     tables = read_tokenizer_json(tokenizer_json_text(plain, single, Json::array(), {}, false), "pattern");
   }
   ByteLevelLayout layout;

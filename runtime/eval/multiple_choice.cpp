@@ -171,7 +171,10 @@ MultipleChoiceResult answer_questions(const std::vector<Question>& questions, co
       sums.push_back(sum);
       by_length.push_back(sum / static_cast<double>(characters(question.choices[i])));
     }
-    const AnsweredQuestion answered{question, sums, index_of_most(sums), index_of_most(by_length)};
+    const AnsweredQuestion answered{.question = question,
+                                    .log_likelihoods = sums,
+                                    .chosen = index_of_most(sums),
+                                    .chosen_by_length = index_of_most(by_length)};
     ++result.questions;
     result.shortened += shortened;
     result.right += answered.chosen == question.answer;

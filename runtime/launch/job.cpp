@@ -171,7 +171,13 @@ class Job::Impl {
   /// Writes the flight recorder's file of this rank. A disk without room must not hide the failure that it is
   /// about.
   void keep_flight(const std::string& reason) {
-    FlightSource source{info_.rank, info_.world_size, info_.host, reason, {}, -1, {}};
+    FlightSource source{.rank = info_.rank,
+                        .world_size = info_.world_size,
+                        .host = info_.host,
+                        .reason = reason,
+                        .section = {},
+                        .step = -1,
+                        .groups = {}};
     std::vector<std::shared_ptr<const FlightRecord>> records;  // alive until the file is written
     std::string folder;
     {

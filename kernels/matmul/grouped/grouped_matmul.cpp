@@ -88,7 +88,13 @@ bool run_at_once(Stream& s, GroupedProduct kind, const Tensor& out, const Tensor
   if (s.device() != DeviceKind::cuda) return false;
   const bool gradient = kind == GroupedProduct::weight_gradient;
   const Tensor& w = gradient ? out : b;
-  const GroupedOperands o{kind, out, a, b, w.elements() / w.shape[0] / w.cols(), w.cols(), accumulate};
+  const GroupedOperands o{.kind = kind,
+                          .out = out,
+                          .a = a,
+                          .b = b,
+                          .n = w.elements() / w.shape[0] / w.cols(),
+                          .k = w.cols(),
+                          .accumulate = accumulate};
   static const int capability = device_info(DeviceKind::cuda).capability;
   GroupedGemmTraits traits;
   traits.type = a.dtype == b.dtype && out.dtype == (gradient ? DType::f32 : a.dtype) ? a.dtype : DType::f32;

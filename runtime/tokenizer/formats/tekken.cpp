@@ -169,8 +169,11 @@ std::shared_ptr<HuggingfaceTables> read_tekken(const std::string& text, const st
   t->byte_level = true;
   t->ignore_merges = true;
   const bool words = splits_by_words(pattern);
-  t->pre_tokenizer = PreTokenizer(
-      {RegexSplit{Regex(pattern, config.where("pattern")), SplitBehavior::isolated, false, words, words}});
+  t->pre_tokenizer = PreTokenizer({RegexSplit{.pattern = Regex(pattern, config.where("pattern")),
+                                              .behavior = SplitBehavior::isolated,
+                                              .invert = false,
+                                              .local = words,
+                                              .by_words = words}});
   const auto find = [&](const char* token) {
     const auto end = t->contents.begin() + special, at = std::find(t->contents.begin(), end, token);
     return at == end ? -1 : static_cast<int32_t>(at - t->contents.begin());

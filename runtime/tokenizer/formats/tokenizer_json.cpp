@@ -147,7 +147,8 @@ PreTokenizerRead read_pre_tokenizer(const Json* component, const std::string& wh
   PreTokenizerRead read;
   std::vector<PreTokenizer::Step> steps;
   const auto add_split = [&](Regex pattern, SplitBehavior behavior, bool invert, bool local, bool by_words) {
-    steps.emplace_back(RegexSplit{pattern, behavior, invert, local, by_words});
+    steps.emplace_back(RegexSplit{
+        .pattern = pattern, .behavior = behavior, .invert = invert, .local = local, .by_words = by_words});
   };
   each_component(component, where, "pretokenizers", [&](const std::string& type, JsonFields& f) {
     check_steps(steps.size(), f.where());
@@ -381,7 +382,10 @@ class Reader {
       if (left.empty() || right.empty() || (m.is_string() && right.find(' ') != std::string::npos))
         fail(ExitCode::data, "{}[{}]: {} is neither two tokens nor \"A B\"", where, i,
              printable(m.dump(), 80));
-      const BpeMerge merge{id_of(left), id_of(right), id_of(left + right), static_cast<int32_t>(i)};
+      const BpeMerge merge{.left = id_of(left),
+                           .right = id_of(right),
+                           .id = id_of(left + right),
+                           .rank = static_cast<int32_t>(i)};
       for (const auto& [id, token] :
            {std::pair(merge.left, left), std::pair(merge.right, right), std::pair(merge.id, left + right)})
         if (id < 0)

@@ -60,23 +60,10 @@ std::vector<Tensor> MoeLayer::copies_backward(Step& step, Tensor dweights, Tenso
     GradBuffer to = {};
   };
   std::vector<Part> parts;
-  for (Part p :
-       {Part{.id = down_, .slot = down_slot_, .bias = false, .of_down = true, .name = "d copy of down"},
-        Part{.id = gate_up_,
-        .slot = gate_up_slot_,
-        .bias = false,
-        .of_down = false,
-        .name = "d copy of gate and up"},
-        Part{.id = down_bias_,
-        .slot = -1,
-        .bias = true,
-        .of_down = true,
-        .name = "d copy of the bias of down"},
-        Part{.id = gate_up_bias_,
-        .slot = -1,
-        .bias = true,
-        .of_down = false,
-        .name = "d copy of the bias of gate and up"}}) {
+  for (Part p : {Part{down_, down_slot_, false, true, "d copy of down"},
+                 Part{gate_up_, gate_up_slot_, false, false, "d copy of gate and up"},
+                 Part{down_bias_, -1, true, true, "d copy of the bias of down"},
+                 Part{gate_up_bias_, -1, true, false, "d copy of the bias of gate and up"}}) {
     if (p.id < 0 || !step.params.trains(p.id)) continue;
     p.to = step.params.accumulate(p.id);
     parts.push_back(p);

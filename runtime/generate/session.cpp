@@ -191,7 +191,8 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
   }
   arena_ = std::make_unique<Arena>(device, bytes);
   if (device != DeviceKind::cpu) host_ = Arena::staging(device, host_bytes);
-  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_->groups(), host_.get()});
+  program_ = std::make_unique<TrainProgram>(
+      p, Device{.compute = *compute_, .memory = *arena_, .groups = groups_->groups(), .host = host_.get()});
   for (int64_t i = 0; i < options.texts; ++i) caches_.push_back(program_->make_cache());
   program_->parameters().clear();
   load_parameters(*reader, program_->parameters(), options.average);

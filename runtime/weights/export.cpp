@@ -74,7 +74,11 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
       fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model",
            reader.path(), name, model.family->name);
     for (const TensorName& t : tensors) {
-      Part p{{t.name, dtype, dims_of(shape), nullptr}, source, Slice::whole(shape), t.transposed, t.stacked};
+      Part p{.item = {.name = t.name, .dtype = dtype, .shape = dims_of(shape), .data = nullptr},
+             .source = source,
+             .slice = Slice::whole(shape),
+             .transposed = t.transposed,
+             .stacked = t.stacked};
       if (t.expert >= 0) {
         p.slice = expert_slice(shape, t);
         p.item.shape = {shape[shape.rank - 2], shape[shape.rank - 1]};

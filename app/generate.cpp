@@ -57,22 +57,62 @@ int64_t text_length(const std::vector<std::vector<int32_t>>& prompts, int64_t po
   return std::min(positions, prompt + sampling.tokens - 1);
 }
 
+/// Token ids of the prompts, each behind what begins a text. Returns notes of prompts that begin a text
+/// twice.
+std::vector<std::string> encode_prompts(Session& s, const Options& o,
+                                        std::vector<std::vector<int32_t>>& prompts) {
+  std::vector<std::string> doubled;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i] = s.text_begin(o.begin);
+    const size_t added = prompts[i].size();
+    s.tokenizer().encode(o.prompts[i], prompts[i]);
+    if (added > 0 && prompts[i].size() > added && prompts[i][added] == prompts[i][0])
+      doubled.push_back(
+          fmt::format("prompt {} begins with token {} itself, which is put before it too: --bos no adds none",
+                      i + 1, prompts[i][0]));
+  }
+  return doubled;
+}
+
+/// A finished text, and the tokens that it was decoded from.
+struct MadeText {
+  std::vector<int32_t> tokens;
+  std::string shown;
+  bool stopped = false;  ///< a --stop text ended it
+};
+
+/// Prints a finished text; one that `streams` is on the terminal already.
+void print_text(const Options& o, const Session& session, size_t i, const MadeText& made, bool streams) {
+  if (o.json) {
+    const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"}, {"checkpoint", session.path()},
+                                   {"step", session.step()},         {"prompt", o.prompts[i]},
+                                   {"tokens", made.tokens},          {"text", made.shown},
+                                   {"stopped", made.stopped}};
+    std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  } else if (streams) {
+    std::printf("\n");
+  } else {
+    std::printf("== %zu\n%s%s\n", i + 1, o.prompts[i].c_str(), made.shown.c_str());
+  }
+}
+
+/// Prints notes, the checkpoint, and the tokens that end a text.
+void print_start(const Options& o, Session& session, const std::vector<std::string>& doubled) {
+  print_notes(session.notes());
+  print_notes(doubled);
+  std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
+  if (const auto ends = session.end_tokens(); ends.size() > 1 && !o.ignore_end)
+    for (const EndToken& t : ends) std::fprintf(stderr, "ends at token %d: %s\n", t.id, t.source.c_str());
+}
+
 ExitCode generate(Options& o, Job* job) {
   const size_t count = std::max<size_t>(1, o.prompts.size());
   o.prompts.resize(count);
   const int64_t at_once = std::min<int64_t>(o.batch, static_cast<int64_t>(count));
-  std::vector<std::vector<int32_t>> prompts(count), made(count);
+  std::vector<std::vector<int32_t>> prompts(count);
   std::vector<std::string> doubled;  // prompts that begin a text twice
   const auto encode = [&](Session& s) {
-    for (size_t i = 0; i < count; ++i) {
-      prompts[i] = s.text_begin(o.begin);
-      const size_t added = prompts[i].size();
-      s.tokenizer().encode(o.prompts[i], prompts[i]);
-      if (added > 0 && prompts[i].size() > added && prompts[i][added] == prompts[i][0])
-        doubled.push_back(fmt::format(
-            "prompt {} begins with token {} itself, which is put before it too: --bos no adds none", i + 1,
-            prompts[i][0]));
-    }
+    doubled = encode_prompts(s, o, prompts);
     return text_length(prompts, s.recipe().model.max_position_embeddings, o.sampling, o.tokens_given);
   };
   Session session({.where = o.where,
@@ -86,21 +126,15 @@ ExitCode generate(Options& o, Job* job) {
                    .layout = o.layout,
                    .job = job});
   const bool lead = !job || job->info().rank == 0;
-  if (lead) {
-    print_notes(session.notes());
-    print_notes(doubled);
-    std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
-  }
+  if (lead) print_start(o, session, doubled);
   data::Tokenizer& tokenizer = session.tokenizer();
-  if (const auto ends = session.end_tokens(); lead && ends.size() > 1 && !o.ignore_end)
-    for (const EndToken& t : ends) std::fprintf(stderr, "ends at token %d: %s\n", t.id, t.source.c_str());
   o.sampling.stop_at_end = !o.ignore_end;
   std::vector<StopText> texts(count, StopText(o.stops));
-  std::vector<std::string> shown(count);
+  std::vector<MadeText> made(count);
   // Several texts are generated together and printed when complete.
   const bool streams = count == 1 && !o.json;
   const auto show = [&](size_t i, const std::string& part) {
-    shown[i] += part;
+    made[i].shown += part;
     if (!streams) return;
     std::fwrite(part.data(), 1, part.size(), stdout);
     std::fflush(stdout);
@@ -108,9 +142,10 @@ ExitCode generate(Options& o, Job* job) {
   if (streams) std::fputs(o.prompts[0].c_str(), stdout);
   const auto begin = std::chrono::steady_clock::now();
   const bool whole = session.generate(prompts, o.sampling, [&](size_t i, int32_t token) {
-    made[i].push_back(token);
+    made[i].tokens.push_back(token);
     std::string text;  // the full text, because decoding a token depends on earlier ones
-    tokenizer.decode(made[i].data(), static_cast<int64_t>(made[i].size()), text, o.prompts[i].empty());
+    tokenizer.decode(made[i].tokens.data(), static_cast<int64_t>(made[i].tokens.size()), text,
+                     o.prompts[i].empty());
     show(i, texts[i].show(text));
     return !texts[i].stopped();
   });
@@ -118,21 +153,9 @@ ExitCode generate(Options& o, Job* job) {
   size_t tokens = 0;
   for (size_t i = 0; i < count; ++i) {
     show(i, texts[i].rest());
-    tokens += made[i].size();
-    if (o.json) {
-      const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"},
-                                     {"checkpoint", session.path()},
-                                     {"step", session.step()},
-                                     {"prompt", o.prompts[i]},
-                                     {"tokens", made[i]},
-                                     {"text", shown[i]},
-                                     {"stopped", texts[i].stopped()}};
-      std::printf("%s\n", j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
-    } else if (streams) {
-      std::printf("\n");
-    } else {
-      std::printf("== %zu\n%s%s\n", i + 1, o.prompts[i].c_str(), shown[i].c_str());
-    }
+    made[i].stopped = texts[i].stopped();
+    tokens += made[i].tokens.size();
+    print_text(o, session, i, made[i], streams);
   }
   std::fflush(stdout);
   if (lead)

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/printable.h"
-#include "runtime/data/input_list.h"
+#include "runtime/data/input/input_list.h"
 #include "runtime/records/format.h"
 
 namespace ltrain::app {

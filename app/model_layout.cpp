@@ -10,8 +10,8 @@
 
 #include "base/printable.h"
 #include "runtime/launch/cgroup.h"
-#include "runtime/launch/environment.h"
-#include "runtime/launch/supervisor.h"
+#include "runtime/launch/environment/environment.h"
+#include "runtime/launch/supervisor/supervisor.h"
 
 namespace ltrain::app {
 namespace {

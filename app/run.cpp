@@ -24,7 +24,7 @@
 #include "runtime/launch/folder_lock.h"
 #include "runtime/launch/handed.h"
 #include "runtime/launch/job.h"
-#include "runtime/launch/supervisor.h"
+#include "runtime/launch/supervisor/supervisor.h"
 #include "runtime/plan/plan_print.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/program/recipe_program.h"

@@ -207,7 +207,8 @@ bool is_slurm_memory(const std::string& text) {
          (unit.empty() || (unit.size() == 1 && std::strchr("KMGTkmgt", unit[0])));
 }
 
-std::string slurm_script(const SlurmOptions& o) {
+/// Fails for an option that would make another script than asked for, or one that sbatch refuses.
+static void check_script_options(const SlurmOptions& o) {
   check_word("--partition", o.partition);
   check_word("--account", o.account);
   check_word("--job-name", o.job_name);
@@ -226,6 +227,10 @@ std::string slurm_script(const SlurmOptions& o) {
   if (o.signal_lead_seconds * 2 >= minutes * 60)
     fail(ExitCode::usage, "--signal-lead={}: must be less than half of --time={} ({} s)",
          o.signal_lead_seconds, o.time, minutes * 60);
+}
+
+/// First lines of the script: what sbatch reads.
+static std::string sbatch_lines(const SlurmOptions& o) {
   std::string t = "#!/bin/bash\n";
   auto sbatch = [&](const std::string& line) { t += "#SBATCH " + line + "\n"; };
   t += fmt::format("# Made by `ltrain slurm {}`: {} ranks on {} node{}.\n", o.recipe,
@@ -251,23 +256,13 @@ std::string slurm_script(const SlurmOptions& o) {
   sbatch("--requeue");
   sbatch("--open-mode=append");
   sbatch(fmt::format("--output={}-%j.out", o.job_name));
-  t += "\nset -u\n"
-       "# Only who has it joins this attempt of the job. Not an argument: those are seen by every user of a "
-       "node.\n"
-       "LTRAIN_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n"
-       "export LTRAIN_TOKEN\n";
-  t += "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}\n";
-  std::string command = fmt::format(
-      "srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task=\"${{SLURM_CPUS_PER_TASK:-1}}\" \\\n  {} run "
-      "{}",
-      shell_word(o.program), shell_word(o.recipe));
-  for (const std::string& s : o.overrides) command += " " + shell_word(s);
-  if (o.max_attempts <= 0) {
-    t += "# A step ends as a whole when one rank fails (the site's default may be to wait for the others).\n";
-    t += "exec " + command + "\n";
-    return t;
-  }
-  t += fmt::format("max_attempts={}\nattempt=${{SLURM_RESTART_COUNT:-0}}\n\n", o.max_attempts);
+  return t;
+}
+
+/// Lines that start the step, wait for it, and requeue the job after exit codes after which another attempt
+/// may succeed.
+static std::string requeue_lines(const SlurmOptions& o, const std::string& command) {
+  std::string t = fmt::format("max_attempts={}\nattempt=${{SLURM_RESTART_COUNT:-0}}\n\n", o.max_attempts);
   t += "# A step ends as a whole when one rank fails (the site's default may be to wait for the others).\n";
   t += "# Started in the background and waited for, so that a signal to this shell reaches the ranks at "
        "once.\n";
@@ -297,80 +292,109 @@ std::string slurm_script(const SlurmOptions& o) {
   return t;
 }
 
+std::string slurm_script(const SlurmOptions& o) {
+  check_script_options(o);
+  std::string t = sbatch_lines(o);
+  t += "\nset -u\n"
+       "# Only who has it joins this attempt of the job. Not an argument: those are seen by every user of a "
+       "node.\n"
+       "LTRAIN_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n"
+       "export LTRAIN_TOKEN\n";
+  t += "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}\n";
+  std::string command = fmt::format(
+      "srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task=\"${{SLURM_CPUS_PER_TASK:-1}}\" \\\n  {} run "
+      "{}",
+      shell_word(o.program), shell_word(o.recipe));
+  for (const std::string& s : o.overrides) command += " " + shell_word(s);
+  if (o.max_attempts > 0) return t + requeue_lines(o, command);
+  t += "# A step ends as a whole when one rank fails (the site's default may be to wait for the others).\n";
+  t += "exec " + command + "\n";
+  return t;
+}
+
+/// Declares the options of the command.
+static void add_slurm_options(CLI::App& command, SlurmOptions& o, std::string& output, std::string& cluster) {
+  command.add_option("recipe", o.recipe, "The recipe")->required();
+  command.add_option("overrides", o.overrides, "key=value, as for ltrain run");
+  command.add_option("--nodes", o.nodes, "Nodes; default: 1, or as many as the recipe's axes need")
+      ->check(CLI::Range(1, 100000));
+  command
+      .add_option("--ranks-per-node", o.ranks_per_node,
+                  "Ranks (tasks) a node; default: as the recipe says, else one a GPU, else 1")
+      ->check(CLI::Range(1, 1024));
+  command
+      .add_option(
+          "--threads-per-rank", o.threads_per_rank,
+          "CPU cores a rank; default: as the recipe says, else the cores of a node over its ranks, by the "
+          "profile or cluster file; without one, for CPUs, this machine's")
+      ->check(CLI::Range(1, 1024));
+  command
+      .add_option("--gpus-per-node", o.gpus_per_node,
+                  "GPUs a node; default: one a rank with device: cuda, else none")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  command.add_option("--time", o.time,
+                     "Time limit, in Slurm's form; default: the plan's time and half of it, a quarter "
+                     "where its profile was measured; at least 10 min");
+  command.add_option("--mem", o.mem, "Memory of a node, in Slurm's form; default: the plan's and a tenth");
+  command
+      .add_option("--signal-lead", o.signal_lead_seconds,
+                  "Seconds before the limit at which ranks save and stop")
+      ->check(CLI::Range(10, 65535))
+      ->capture_default_str();
+  command
+      .add_option("--max-attempts", o.max_attempts, "Requeue after exit codes 71 and 75 so often; 0: never")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  command.add_option("--partition", o.partition, "Partition");
+  command.add_option("--account", o.account, "Account");
+  command.add_option("--job-name", o.job_name, "Default: the recipe's file name");
+  command.add_option("--profile", o.profile, kProfileHelp);
+  command.add_option("--cluster", cluster, kClusterHelp);
+  command.add_flag("--force", o.force, "Write the script although a rank needs more memory than a card has");
+  command.add_option("--program", o.program, "Path of ltrain on the nodes")->capture_default_str();
+  command.add_option("--output", output, "Write the script to this file");
+  command.footer("Example: ltrain slurm recipes/quickstart.yaml --nodes 2 --ranks-per-node 1 | sbatch");
+  command.allow_extras();  // --section.key=value
+}
+
+/// Writes the script to `output`, or to stdout.
+static void write_script(SlurmOptions& o, const std::string& output, const std::string& cluster) {
+  Recipe given = load_with_notes(o.recipe, o.overrides);
+  refuse_restarts(given, "ranks that srun starts");
+  if (given.device == DeviceChoice::automatic && o.gpus_per_node > 0) given.device = DeviceChoice::cuda;
+  take_cluster(o.profile, cluster, given);
+  if (!o.profile.empty()) fit_device(given, o.profile);
+  place_ranks(o, given.parallel.data > 0 ? ranks(given) : 0, preferred_ranks(o, given));
+  take_from_plan(o, given);
+  // Each rank sees only its own cores and would divide them by the ranks of the node again.
+  if (given.launch.threads_per_rank != o.threads_per_rank)
+    o.overrides.push_back(fmt::format("launch.threads_per_rank={}", o.threads_per_rank));
+  if (o.job_name.empty()) {
+    o.job_name = std::filesystem::path(o.recipe).stem().string();
+    for (char& c : o.job_name)
+      if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.') c = '-';
+  }
+  const std::string text = slurm_script(o);
+  if (output.empty()) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return;
+  }
+  std::FILE* file = std::fopen(output.c_str(), "w");
+  const bool good = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (!file || std::fclose(file) != 0 || !good) fail(ExitCode::storage, "cannot write {}", output);
+}
+
 void add_slurm(CLI::App& app) {
   auto* command = app.add_subcommand("slurm", "Prints the sbatch script for a run");
   auto o = std::make_shared<SlurmOptions>();
   o->nodes = o->ranks_per_node = o->threads_per_rank = 0;  // not given
   o->time.clear();
   auto output = std::make_shared<std::string>(), cluster = std::make_shared<std::string>();
-  command->add_option("recipe", o->recipe, "The recipe")->required();
-  command->add_option("overrides", o->overrides, "key=value, as for ltrain run");
-  command->add_option("--nodes", o->nodes, "Nodes; default: 1, or as many as the recipe's axes need")
-      ->check(CLI::Range(1, 100000));
-  command
-      ->add_option("--ranks-per-node", o->ranks_per_node,
-                   "Ranks (tasks) a node; default: as the recipe says, else one a GPU, else 1")
-      ->check(CLI::Range(1, 1024));
-  command
-      ->add_option(
-          "--threads-per-rank", o->threads_per_rank,
-          "CPU cores a rank; default: as the recipe says, else the cores of a node over its ranks, by the "
-          "profile or cluster file; without one, for CPUs, this machine's")
-      ->check(CLI::Range(1, 1024));
-  command
-      ->add_option("--gpus-per-node", o->gpus_per_node,
-                   "GPUs a node; default: one a rank with device: cuda, else none")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
-  command->add_option("--time", o->time,
-                      "Time limit, in Slurm's form; default: the plan's time and half of it, a quarter "
-                      "where its profile was measured; at least 10 min");
-  command->add_option("--mem", o->mem, "Memory of a node, in Slurm's form; default: the plan's and a tenth");
-  command
-      ->add_option("--signal-lead", o->signal_lead_seconds,
-                   "Seconds before the limit at which ranks save and stop")
-      ->check(CLI::Range(10, 65535))
-      ->capture_default_str();
-  command
-      ->add_option("--max-attempts", o->max_attempts, "Requeue after exit codes 71 and 75 so often; 0: never")
-      ->check(CLI::Range(0, 1000))
-      ->capture_default_str();
-  command->add_option("--partition", o->partition, "Partition");
-  command->add_option("--account", o->account, "Account");
-  command->add_option("--job-name", o->job_name, "Default: the recipe's file name");
-  command->add_option("--profile", o->profile, kProfileHelp);
-  command->add_option("--cluster", *cluster, kClusterHelp);
-  command->add_flag("--force", o->force,
-                    "Write the script although a rank needs more memory than a card has");
-  command->add_option("--program", o->program, "Path of ltrain on the nodes")->capture_default_str();
-  command->add_option("--output", *output, "Write the script to this file");
-  command->footer("Example: ltrain slurm recipes/quickstart.yaml --nodes 2 --ranks-per-node 1 | sbatch");
-  command->allow_extras();  // --section.key=value
+  add_slurm_options(*command, *o, *output, *cluster);
   command->callback([o, output, cluster, command] {
     take_extras(*command, o->overrides);
-    Recipe given = load_with_notes(o->recipe, o->overrides);
-    refuse_restarts(given, "ranks that srun starts");
-    if (given.device == DeviceChoice::automatic && o->gpus_per_node > 0) given.device = DeviceChoice::cuda;
-    take_cluster(o->profile, *cluster, given);
-    if (!o->profile.empty()) fit_device(given, o->profile);
-    place_ranks(*o, given.parallel.data > 0 ? ranks(given) : 0, preferred_ranks(*o, given));
-    take_from_plan(*o, given);
-    // Each rank sees only its own cores and would divide them by the ranks of the node again.
-    if (given.launch.threads_per_rank != o->threads_per_rank)
-      o->overrides.push_back(fmt::format("launch.threads_per_rank={}", o->threads_per_rank));
-    if (o->job_name.empty()) {
-      o->job_name = std::filesystem::path(o->recipe).stem().string();
-      for (char& c : o->job_name)
-        if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.') c = '-';
-    }
-    const std::string text = slurm_script(*o);
-    if (output->empty()) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      return;
-    }
-    std::FILE* file = std::fopen(output->c_str(), "w");
-    const bool good = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    if (!file || std::fclose(file) != 0 || !good) fail(ExitCode::storage, "cannot write {}", *output);
+    write_script(*o, *output, *cluster);
   });
 }
 

@@ -16,15 +16,56 @@ namespace ltrain::app {
 
 using nlohmann::ordered_json;
 
+namespace {
+
+struct WriteOptions {
+  ExportOptions e;
+  std::string dtype = "auto";
+  double shard_gb = 5;
+  bool json = false, quiet = false, merge = false, adapter = false;
+};
+
+void print_export(const ExportReport& r, const WriteOptions& o) {
+  if (o.json) {
+    std::printf("%s\n", ordered_json{{"schema", "ltrain.export.v1"},
+                                     {"checkpoint", r.checkpoint},
+                                     {"step", r.step},
+                                     {"folder", o.e.folder},
+                                     {"files", r.files},
+                                     {"tensors", r.tensors},
+                                     {"bytes", r.bytes},
+                                     {"dtype", dtype_name(r.dtype)},
+                                     {"notes", r.notes}}
+                            .dump()
+                            .c_str());
+    return;
+  }
+  print_notes(r.notes);
+  std::printf("%s, step %lld: %lld tensors of %s, %s, in %s\n", r.checkpoint.c_str(),
+              static_cast<long long>(r.step), static_cast<long long>(r.tensors),
+              std::string(dtype_name(r.dtype)).c_str(), bytes_text(r.bytes).c_str(), o.e.folder.c_str());
+  for (const std::string& file : r.files) std::printf("  %s\n", file.c_str());
+}
+
+void write_folder(WriteOptions& o) {
+  if (o.dtype != "auto")
+    o.e.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "fp16" ? DType::f16 : DType::f32;
+  o.e.shard_bytes = static_cast<int64_t>(o.shard_gb * 1e9);
+  if (o.merge) o.e.adapters = ExportAdapters::merge;
+  if (o.adapter) o.e.adapters = ExportAdapters::alone;
+  if (!o.e.tokenizer.empty() && !path_exists(o.e.tokenizer))
+    fail(ExitCode::usage, "--tokenizer {}: there is no such folder", o.e.tokenizer);
+  ProgressLine line(o.quiet);
+  o.e.progress = [&](int64_t done, int64_t all) { line.update(done, all); };
+  const ExportReport r = export_checkpoint(o.e);
+  print_export(r, o);
+}
+
+}  // namespace
+
 void add_export(CLI::App& app) {
-  struct Options {
-    ExportOptions e;
-    std::string dtype = "auto";
-    double shard_gb = 5;
-    bool json = false, quiet = false, merge = false, adapter = false;
-  };
   auto* command = app.add_subcommand("export", "Write a checkpoint as a Hugging Face folder");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<WriteOptions>();
   command->add_option("checkpoint", o->e.checkpoint, "A checkpoint, a folder of them, or a run's output_dir")
       ->required();
   command->add_option("folder", o->e.folder, "The folder to make")->required();
@@ -47,37 +88,7 @@ void add_export(CLI::App& app) {
   command->add_flag("--json", o->json, "For programs");
   command->add_flag("-q,--quiet", o->quiet, "No progress");
   command->footer("Example: ltrain export runs/quickstart my-model");
-  command->callback([o] {
-    if (o->dtype != "auto")
-      o->e.dtype = o->dtype == "bf16" ? DType::bf16 : o->dtype == "fp16" ? DType::f16 : DType::f32;
-    o->e.shard_bytes = static_cast<int64_t>(o->shard_gb * 1e9);
-    if (o->merge) o->e.adapters = ExportAdapters::merge;
-    if (o->adapter) o->e.adapters = ExportAdapters::alone;
-    if (!o->e.tokenizer.empty() && !path_exists(o->e.tokenizer))
-      fail(ExitCode::usage, "--tokenizer {}: there is no such folder", o->e.tokenizer);
-    ProgressLine line(o->quiet);
-    o->e.progress = [&](int64_t done, int64_t all) { line.update(done, all); };
-    const ExportReport r = export_checkpoint(o->e);
-    if (o->json) {
-      std::printf("%s\n", ordered_json{{"schema", "ltrain.export.v1"},
-                                       {"checkpoint", r.checkpoint},
-                                       {"step", r.step},
-                                       {"folder", o->e.folder},
-                                       {"files", r.files},
-                                       {"tensors", r.tensors},
-                                       {"bytes", r.bytes},
-                                       {"dtype", dtype_name(r.dtype)},
-                                       {"notes", r.notes}}
-                              .dump()
-                              .c_str());
-      return;
-    }
-    print_notes(r.notes);
-    std::printf("%s, step %lld: %lld tensors of %s, %s, in %s\n", r.checkpoint.c_str(),
-                static_cast<long long>(r.step), static_cast<long long>(r.tensors),
-                std::string(dtype_name(r.dtype)).c_str(), bytes_text(r.bytes).c_str(), o->e.folder.c_str());
-    for (const std::string& file : r.files) std::printf("  %s\n", file.c_str());
-  });
+  command->callback([o] { write_folder(*o); });
 }
 
 void add_import(CLI::App& app) {

@@ -55,22 +55,13 @@ Fd text_as_file(const std::string& text) {
   return fd;
 }
 
-}  // namespace
-
-ChildEnd run_child(const std::vector<std::string>& command, double seconds, const std::string& input) {
-  const Clock::time_point end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+/// Starts the command in a process group of its own. `given`: its input, else /dev/null; `to`: its output and
+/// errors. Returns an errno, or 0.
+int start_child(const std::vector<std::string>& command, const Fd& given, const Fd& to, pid_t& pid) {
   std::vector<std::string> words = command;
   std::vector<char*> arguments;
   for (std::string& w : words) arguments.push_back(w.data());
   arguments.push_back(nullptr);
-
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return not_started(errno);
-  const Fd from(ends[0]);
-  Fd to(ends[1]);
-  const Fd given = input.empty() ? Fd() : text_as_file(input);
-  if (!input.empty() && !given.valid()) return not_started(errno);
   posix_spawn_file_actions_t files;
   posix_spawnattr_t how;
   ::posix_spawn_file_actions_init(&files);
@@ -87,10 +78,43 @@ ChildEnd run_child(const std::vector<std::string>& command, double seconds, cons
   ::posix_spawnattr_setsigmask(&how, &none);
   ::posix_spawnattr_setsigdefault(&how, &all);
   ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t pid = 0;
   const int error = ::posix_spawn(&pid, words.at(0).c_str(), &files, &how, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&how);
+  return error;
+}
+
+/// Waits for the end of a child, whose output has ended or whose time is over. A child that goes on is
+/// killed.
+void take_end(pid_t pid, Clock::time_point end, double seconds, ChildEnd& result) {
+  int status = 0;
+  if (!wait_until(pid, end, status)) {
+    ::kill(-pid, SIGKILL);
+    wait_until(pid, Clock::now() + std::chrono::seconds(5), status);
+    result.how = ChildEnd::How::too_long;
+    result.text = fmt::format("did not end in {:.3g} s", seconds);
+  } else if (WIFSIGNALED(status)) {
+    result.how = ChildEnd::How::signalled, result.number = WTERMSIG(status);
+    result.text = fmt::format("was ended by signal {} ({})", result.number, ::strsignal(result.number));
+  } else {
+    result.how = ChildEnd::How::exited, result.number = WEXITSTATUS(status);
+    result.text = fmt::format("ended with exit code {}", result.number);
+  }
+}
+
+}  // namespace
+
+ChildEnd run_child(const std::vector<std::string>& command, double seconds, const std::string& input) {
+  const Clock::time_point end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return not_started(errno);
+  const Fd from(ends[0]);
+  Fd to(ends[1]);
+  const Fd given = input.empty() ? Fd() : text_as_file(input);
+  if (!input.empty() && !given.valid()) return not_started(errno);
+  pid_t pid = 0;
+  const int error = start_child(command, given, to, pid);
   if (error != 0) return not_started(error);
   to.reset();
 
@@ -105,19 +129,7 @@ ChildEnd run_child(const std::vector<std::string>& command, double seconds, cons
     if (n > 0)
       result.output.append(buffer, std::min(static_cast<size_t>(n), kMostOutput - result.output.size()));
   }
-  int status = 0;
-  if (!wait_until(pid, end, status)) {
-    ::kill(-pid, SIGKILL);
-    wait_until(pid, Clock::now() + std::chrono::seconds(5), status);
-    result.how = ChildEnd::How::too_long;
-    result.text = fmt::format("did not end in {:.3g} s", seconds);
-  } else if (WIFSIGNALED(status)) {
-    result.how = ChildEnd::How::signalled, result.number = WTERMSIG(status);
-    result.text = fmt::format("was ended by signal {} ({})", result.number, ::strsignal(result.number));
-  } else {
-    result.how = ChildEnd::How::exited, result.number = WEXITSTATUS(status);
-    result.text = fmt::format("ended with exit code {}", result.number);
-  }
+  take_end(pid, end, seconds, result);
   return result;
 }
 

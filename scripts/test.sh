@@ -8,6 +8,8 @@ scripts/checks/check-format.sh
 scripts/checks/check-words.py
 scripts/checks/check-tests.py
 scripts/checks/check-names.py
+scripts/checks/check-sizes.py
+scripts/checks/check-aggregates.py
 scripts/build.sh cpu
 scripts/test-tiers.py check build
 exec scripts/run-tests.sh build "$@"

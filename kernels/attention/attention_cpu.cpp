@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/attention/attention_tiles.h"
-#include "kernels/elementwise/soft_cap_cpu.h"
+#include "kernels/loss/soft_cap_cpu.h"
 #include "kernels/tensor/micro_gemm.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/vector_math.h"

@@ -9,7 +9,7 @@
 #include "kernels/attention/attention_wgmma.h"
 #include "kernels/cuda/kernel_cuda.h"
 #include "kernels/cuda/pack_cuda.h"
-#include "kernels/elementwise/soft_cap_cuda.h"
+#include "kernels/loss/soft_cap_cuda.h"
 
 namespace ltrain {
 namespace cuda {

@@ -76,9 +76,16 @@ std::string backward(Stream& s, DType t, const AttentionSink& dq, const Attentio
   c.dout = c.out;
   c.dq = rows_of(dq.stride, a), c.dk = rows_of(dk.stride, a), c.dv = rows_of(dv.stride, a);
   c.workspace = a.workspace_bytes;
-  const CudnnBuffers all{
-      a.q,     a.k,     a.v,        const_cast<void*>(out), const_cast<void*>(lse), dout, dq.data,
-      dk.data, dv.data, a.workspace};
+  const CudnnBuffers all{.q = a.q,
+                         .k = a.k,
+                         .v = a.v,
+                         .out = const_cast<void*>(out),
+                         .lse = const_cast<void*>(lse),
+                         .dout = dout,
+                         .dq = dq.data,
+                         .dk = dk.data,
+                         .dv = dv.data,
+                         .workspace = a.workspace};
   if (!a.deterministic) return cudnn_attention(s, c, all);
   const CudnnSlice slice = cudnn_slice(shape_of(a), a.workspace_bytes);
   const int64_t group = a.heads / a.kv_heads;

@@ -9,7 +9,7 @@
 #include "kernels/attention/attention_tiles.h"
 #include "kernels/cuda/matrix_cuda.h"
 #include "kernels/cuda/pack_cuda.h"
-#include "kernels/elementwise/soft_cap_cuda.h"
+#include "kernels/loss/soft_cap_cuda.h"
 
 namespace ltrain::cuda {
 

@@ -33,7 +33,7 @@ void place_vector_of_columns(Stream& s, std::string_view op, Tensor t, Tensor ve
 void place_gradient_of_columns(Stream& s, std::string_view op, Tensor gradient, Tensor vector, TensorList ins,
                                bool of_more, bool accumulate);
 
-/// Biases of rows sorted by group (kernels/matmul/grouped_bias.h); the stack has the rules of
+/// Biases of rows sorted by group (kernels/matmul/grouped/grouped_bias.h); the stack has the rules of
 /// place_grouped_matmul.
 void place_grouped_bias(Stream& s, std::string_view op, Tensor y, Tensor bias);
 void place_grouped_bias_gradient(Stream& s, std::string_view op, Tensor gradient, Tensor dy, bool accumulate);
@@ -42,9 +42,9 @@ void place_grouped_bias_gradient(Stream& s, std::string_view op, Tensor gradient
 /// becomes P.
 void place_matmul(Stream& s, Tensor out, Tensor a, bool trans_a, Tensor b, bool trans_b, bool accumulate);
 
-/// Matmuls of rows sorted by group with a stack of matrices (kernels/matmul/grouped_matmul.h). If the stack
-/// is sharded by groups, S(0), the rows must be those of the rank's groups, S(0). If it is sharded in a later
-/// dim, the rules of a matmul's weight apply.
+/// Matmuls of rows sorted by group with a stack of matrices (kernels/matmul/grouped/grouped_matmul.h). If the
+/// stack is sharded by groups, S(0), the rows must be those of the rank's groups, S(0). If it is sharded in a
+/// later dim, the rules of a matmul's weight apply.
 enum class GroupedProduct : uint8_t { forward, input_gradient, weight_gradient };
 /// forward: out = y, a = x, b = w. input_gradient: dx, dy, w. weight_gradient: dw, dy, x.
 void place_grouped_matmul(Stream& s, Tensor out, Tensor a, Tensor b, GroupedProduct kind, bool accumulate);

@@ -22,11 +22,16 @@ void keep_of_all(Stream& s, Tensor kept, Tensor counts, Tensor experts, Tensor w
     place(s, "keep_of_all", Rule::elementwise, {kept}, {experts, weights});
     return;
   }
-  LT_LAUNCH(
-      s, keep_of_all, weights.dtype,
-      SharedCapacityPointers{experts.ptr<int32_t>(), weights.data, kept.ptr<int32_t>(), counts.ptr<double>(),
-                             tokens, experts.elements(), first * a.top_k, kept.elements()},
-      a);
+  LT_LAUNCH(s, keep_of_all, weights.dtype,
+            SharedCapacityPointers{.experts = experts.ptr<int32_t>(),
+                                   .weights = weights.data,
+                                   .kept = kept.ptr<int32_t>(),
+                                   .counts = counts.ptr<double>(),
+                                   .tokens = tokens,
+                                   .choices = experts.elements(),
+                                   .first = first * a.top_k,
+                                   .mine = kept.elements()},
+            a);
 }
 
 }  // namespace ltrain

@@ -21,11 +21,16 @@ void sort_choices(Stream& s, const Routing& r, Tensor kept, Tensor router_counts
       place(s, "sort_choices", Rule::elementwise, {out}, {r.experts, kept});
     return;
   }
-  LT_LAUNCH(
-      s, sort_choices,
-      ChoicePointers{r.experts.ptr<int32_t>(), kept.ptr<int32_t>(),
-                     router_counts.ptr<int64_t>() + router_counts.elements() - 1, r.slots.ptr<int32_t>(),
-                     r.sources.ptr<int32_t>(), r.counts.ptr<int64_t>(), r.experts.elements(), n, which});
+  LT_LAUNCH(s, sort_choices,
+            ChoicePointers{.experts = r.experts.ptr<int32_t>(),
+                           .kept = kept.ptr<int32_t>(),
+                           .last = router_counts.ptr<int64_t>() + router_counts.elements() - 1,
+                           .slots = r.slots.ptr<int32_t>(),
+                           .sources = r.sources.ptr<int32_t>(),
+                           .counts = r.counts.ptr<int64_t>(),
+                           .choices = r.experts.elements(),
+                           .n = n,
+                           .which = which});
 }
 
 }  // namespace ltrain

@@ -62,12 +62,21 @@ void adamw(Stream& s, const std::vector<AdamwPart>& parts) {
   for (const AdamwPart& p : parts)
     spans.push_back({p.master.data, p.exp_avg.data, p.exp_avg_sq.data, p.grad.data, p.low.data, p.runs});
   const AdamwPart& p = parts.front();
-  LT_LAUNCH(s, adamw, AdamwTypes{p.master.dtype, p.low.dtype, p.exp_avg.dtype, p.grad.dtype}, spans);
+  LT_LAUNCH(
+      s, adamw,
+      AdamwTypes{
+          .master = p.master.dtype, .low = p.low.dtype, .moment = p.exp_avg.dtype, .grad = p.grad.dtype},
+      spans);
 }
 
 void adamw(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, Tensor low,
            const std::vector<AdamwRun>& runs) {
-  adamw(s, {AdamwPart{master, exp_avg, exp_avg_sq, grad, low, runs}});
+  adamw(s, {AdamwPart{.master = master,
+                      .exp_avg = exp_avg,
+                      .exp_avg_sq = exp_avg_sq,
+                      .grad = grad,
+                      .low = low,
+                      .runs = runs}});
 }
 
 }  // namespace ltrain

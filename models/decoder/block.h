@@ -1,7 +1,7 @@
 // One transformer block, with norms before its sublayers, after them, or both (NormPlacement).
 #pragma once
+#include "models/attention/attention_layer.h"
 #include "models/layers/activation_offload.h"
-#include "models/layers/attention_layer.h"
 #include "models/layers/mlp_layer.h"
 #include "models/layers/norm_layer.h"
 #include "models/layers/recompute.h"

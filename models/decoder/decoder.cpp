@@ -8,7 +8,7 @@
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/interleave.h"
 #include "kernels/tensor/staging.h"
-#include "models/layers/rope_angles.h"
+#include "models/attention/rope_angles.h"
 #include "models/layers/tensor_parallel.h"
 #include "models/tensor_parallel/tensor_parallel_3d.h"
 
@@ -86,11 +86,11 @@ void Decoder::declare_embedding(ParameterStore& store, const Groups& groups, boo
   vocab_ = vocabulary_part(groups, c);
   tokens_ = store.add({token_table(groups, decay)});
   if (c.traits().positions != PositionEmbedding::learned) return;
-  ParameterSpec positions{c.names().positions + ".weight",
-                          {c.max_position_embeddings, c.hidden_size},
-                          Init::normal,
-                          c.initializer_range,
-                          decay};
+  ParameterSpec positions{.name = c.names().positions + ".weight",
+                          .shape = {c.max_position_embeddings, c.hidden_size},
+                          .init = Init::normal,
+                          .std = c.initializer_range,
+                          .decay = decay};
   positions.embedding = true;
   if (sequence_parallel_) positions.sum = Axis::tensor;
   if (!groups.one_d()) {

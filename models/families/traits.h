@@ -51,7 +51,8 @@ constexpr FeedForward with_activation(FeedForward f, Activation a) {
 /// learned: a table added to the embedding. rotary: queries and keys of every layer are rotated (RoPE).
 enum class PositionEmbedding : uint8_t { learned, rotary };
 
-/// Scaling of rotary frequencies for longer sequences: transformers' rope_type (models/layers/rope_angles.h).
+/// Scaling of rotary frequencies for longer sequences: transformers' rope_type
+/// (models/attention/rope_angles.h).
 enum class RopeType : uint8_t { none, linear, llama3, yarn, longrope };
 LT_ENUM_NAMES(RopeType, {RopeType::none, "default"}, {RopeType::linear, "linear"},
               {RopeType::llama3, "llama3"}, {RopeType::yarn, "yarn"}, {RopeType::longrope, "longrope"});
@@ -73,7 +74,7 @@ struct ModelTraits {
   /// a logit for each head that takes a share of the softmax (arXiv:2309.17453)
   bool attention_sinks = false;
   bool latent_attention =
-      false;  ///< queries, keys and values from latents (models/layers/latent_projections.h)
+      false;  ///< queries, keys and values from latents (models/attention/latent_projections.h)
   bool interleaved_rotation = false;  ///< neighbouring channels rotate as pairs (kernels/attention/rope.h)
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   FeedForward feed_forward = FeedForward::swiglu;

@@ -15,7 +15,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "kernels/matmul/grouped_matmul_fp8.h"
+#include "kernels/matmul/grouped/grouped_matmul_fp8.h"
 #include "kernels/tensor/arena.h"
 #include "models/layers/fp8_settings.h"
 #include "parallel/mesh/groups.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/elementwise/copy_rectangles.h"
-#include "kernels/elementwise/sample_labels.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/sample_labels.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/tensor_parallel.h"
@@ -22,7 +22,11 @@ VocabColumns share(int64_t vocab, int rank, int ranks) {
 }  // namespace
 
 ParameterSpec vocabulary_weight(const Groups& g, const ModelConfig& c, const std::string& name) {
-  ParameterSpec w{name, {c.vocab_size, c.hidden_size}, Init::normal, c.initializer_range, true};
+  ParameterSpec w{.name = name,
+                  .shape = {c.vocab_size, c.hidden_size},
+                  .init = Init::normal,
+                  .std = c.initializer_range,
+                  .decay = true};
   w.embedding = true;
   const auto cut = [&](Axis a, int dim) {
     w = cut_over(a, std::move(w), dim, g.over(a).rank(), g.over(a).size());

@@ -4,8 +4,8 @@
 #pragma once
 #include <functional>
 
-#include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/embedding.h"
+#include "kernels/loss/cross_entropy.h"
 #include "models/layers/model_config.h"
 #include "models/layers/norm_layer.h"
 

@@ -1,8 +1,8 @@
 // Losses of preference pairs in the head. The logits of a chunk are computed twice: once for the sums of the
 // texts, from which the losses and the weights follow, and once for the gradient of the weighted
 // cross-entropy.
-#include "kernels/elementwise/preference.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/preference.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/head.h"

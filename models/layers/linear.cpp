@@ -16,8 +16,10 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
   LT_CHECK(!bias || cut != LinearSharding::whole,
            "{}: expected no bias in an unsharded linear layer, got one", parts.front().name);
   for (const LinearPart& p : parts) {
-    ParameterSpec w{p.name + ".weight", {p.rows, in}, Init::normal, std, true};
-    ParameterSpec b{p.name + ".bias", {p.rows}, Init::zeros, 0, false};
+    ParameterSpec w{
+        .name = p.name + ".weight", .shape = {p.rows, in}, .init = Init::normal, .std = std, .decay = true};
+    ParameterSpec b{
+        .name = p.name + ".bias", .shape = {p.rows}, .init = Init::zeros, .std = 0, .decay = false};
     if (p.all) {
       w.slice = Slice::box({p.all, in}, {p.first, 0}, {p.rows, in});
       w.matrix = {p.rows, in};

@@ -24,7 +24,8 @@ void Linear::declare_adapters(ParameterStore& store, const Groups& groups, bool 
   for (const LinearPart& p : parts) {
     const std::string weight = p.name + ".weight", a_name = lora_a_name(weight);
     const int64_t rank = lora.rank_of(weight);
-    ParameterSpec part{lora_b_name(weight), {p.rows, rank}, Init::zeros, 0, true};
+    ParameterSpec part{
+        .name = lora_b_name(weight), .shape = {p.rows, rank}, .init = Init::zeros, .std = 0, .decay = true};
     part.adapter = true;
     if (p.all) part.slice = Slice::box({p.all, rank}, {p.first, 0}, {p.rows, rank});
     if (cut_ == LinearSharding::column)
@@ -57,8 +58,11 @@ void Linear::declare_adapters(ParameterStore& store, const Groups& groups, bool 
              "parallel.tensor",
              module_of(weight), groups.tensor.size());
       // the variance of PEFT's uniform distribution up to 1 / sqrt(in)
-      ParameterSpec factor{
-          a_name, {rank, in}, Init::normal, 1 / std::sqrt(3.0 * static_cast<double>(in)), true};
+      ParameterSpec factor{.name = a_name,
+                           .shape = {rank, in},
+                           .init = Init::normal,
+                           .std = 1 / std::sqrt(3.0 * static_cast<double>(in)),
+                           .decay = true};
       factor.adapter = true;
       if (cut_ == LinearSharding::row)
         factor = cut_over(Axis::tensor, std::move(factor), 1, groups.tensor.rank(), groups.tensor.size());

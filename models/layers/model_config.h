@@ -15,7 +15,7 @@
 
 namespace ltrain {
 
-/// transformers' rope_scaling, by its names (models/layers/rope_angles.h).
+/// transformers' rope_scaling, by its names (models/attention/rope_angles.h).
 struct RopeScaling {
   RopeType type = RopeType::none;
   double factor = 1.0;

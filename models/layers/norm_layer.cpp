@@ -13,8 +13,12 @@ void NormLayer::declare(ParameterStore& store, const Groups& groups, const std::
   kind_ = traits.norm;
   offset_ = traits.norm_scales_by_one_more ? 1 : 0;
   eps_ = eps;
-  ParameterSpec weight{name + ".weight", {cols}, offset_ > 0 ? Init::zeros : Init::ones, 0, false};
-  ParameterSpec bias{name + ".bias", {cols}, Init::zeros, 0, false};
+  ParameterSpec weight{.name = name + ".weight",
+                       .shape = {cols},
+                       .init = offset_ > 0 ? Init::zeros : Init::ones,
+                       .std = 0,
+                       .decay = false};
+  ParameterSpec bias{.name = name + ".bias", .shape = {cols}, .init = Init::zeros, .std = 0, .decay = false};
   for (ParameterSpec* p : {&weight, &bias}) {
     if (sequence_parallel) p->sum = Axis::tensor;  // each rank normalizes its own rows
     if (groups.one_d()) continue;

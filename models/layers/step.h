@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/dropout.h"
-#include "kernels/elementwise/preference_loss.h"
+#include "kernels/loss/cross_entropy.h"
+#include "kernels/loss/preference_loss.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/timeline.h"
 #include "models/layers/key_value_cache.h"
@@ -59,7 +59,7 @@ struct MicroBatch : RowSamples {
   Tensor grad_scale_at;   ///< (1) f64: grad_scale on the device, for captured work; otherwise undefined
   double loss_scale = 1;  ///< factor of gradients of losses other than the tokens'
   /// Set if the label of each counted target is sampled from the model's logits: random numbers of the
-  /// samples of `targets`, with rows set later (kernels/elementwise/sample_labels.h).
+  /// samples of `targets`, with rows set later (kernels/loss/sample_labels.h).
   std::optional<RowRandom> drawn;
   PairBatch pairs;     ///< task: dpo
   Tensor loss;         ///< (1) f64: sum of token losses; added to

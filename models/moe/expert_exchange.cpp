@@ -170,7 +170,7 @@ std::vector<ExpertRowCounts> ExpertExchange::lay_out(const std::vector<int64_t>&
     ExpertRowCounts c = lay_out(slice);
     int64_t to = 0;
     for (int64_t rank = 0; rank < groups_.expert.size(); ++rank) {
-      CopyRectangle p{0, 0, 0, 0, to, 0};
+      CopyRectangle p{.rows = 0, .cols = 0, .from_row = 0, .from_col = 0, .to_row = to, .to_col = 0};
       for (int64_t e = rank * local; e < (rank + 1) * local; ++e) {
         if (slice[mine + e] == 0) continue;
         if (p.rows == 0) p.from_row = next[e];

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "kernels/elementwise/copy_rectangles.h"
-#include "kernels/matmul/grouped_matmul.h"
+#include "kernels/matmul/grouped/grouped_matmul.h"
 #include "kernels/moe/sort_choices.h"
 #include "models/layers/step.h"
 

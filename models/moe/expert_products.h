@@ -1,6 +1,6 @@
 // Linear layers of a layer's experts, in FP8 if they have a slot and the step uses it.
 #pragma once
-#include "kernels/matmul/grouped_matmul.h"
+#include "kernels/matmul/grouped/grouped_matmul.h"
 #include "models/layers/step.h"
 
 namespace ltrain {

@@ -1,6 +1,6 @@
 // Replicas of hot experts in an MoE layer.
 #include "kernels/elementwise/tensor_ops.h"
-#include "kernels/matmul/grouped_bias.h"
+#include "kernels/matmul/grouped/grouped_bias.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/moe/token_rows.h"
 #include "models/moe/moe_layer.h"

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "kernels/elementwise/tensor_ops.h"
-#include "kernels/matmul/grouped_bias.h"
+#include "kernels/matmul/grouped/grouped_bias.h"
 #include "kernels/matmul/swiglu_fp8.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/interleave.h"
@@ -84,7 +84,10 @@ void MoeLayer::declare_biases(ParameterStore& store, const Groups& g, const Mode
 }
 
 ExpertStacks MoeLayer::stacks(const Step& step) const {
-  ExpertStacks s{step.params.value(gate_up_), step.params.value(down_), {}, {}};
+  ExpertStacks s{.gate_up = step.params.value(gate_up_),
+                 .down = step.params.value(down_),
+                 .gate_up_bias = {},
+                 .down_bias = {}};
   if (gate_up_bias_ < 0) return s;
   s.gate_up_bias = step.params.value(gate_up_bias_);
   s.down_bias = step.params.value(down_bias_);

@@ -48,13 +48,17 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   }
   rows_cut_ = rows_cut;
   place_ = c.place(layer);
-  ParameterSpec weight{
-      name + ".weight", {m.num_experts, c.hidden_size}, Init::normal, c.initializer_range, true};
+  ParameterSpec weight{.name = name + ".weight",
+                       .shape = {m.num_experts, c.hidden_size},
+                       .init = Init::normal,
+                       .std = c.initializer_range,
+                       .decay = true};
   weight.router = layer >= 0;
   if (rows_cut) weight.sum = Axis::tensor;
   weight_ = store.add({weight});
   if (layer < 0 || !c.traits().router_bias) return;
-  ParameterSpec bias{name + ".bias", {m.num_experts}, Init::zeros, 0, false};
+  ParameterSpec bias{
+      .name = name + ".bias", .shape = {m.num_experts}, .init = Init::zeros, .std = 0, .decay = false};
   bias.router = true;
   if (rows_cut) bias.sum = Axis::tensor;
   bias_ = store.add({bias});
@@ -152,7 +156,7 @@ void Router::drop_beyond(Step& step, const MicroBatch& mb, const RouteArgs& a, R
   };
   Tensor experts = gather("chosen experts of a micro-batch", r.experts);
   Tensor weights = gather("weights of a micro-batch", r.weights);
-  GatheredTokens order{mb.batch, mb.seq, g.context.size(), false};
+  GatheredTokens order{.batch = mb.batch, .seq = mb.seq, .context = g.context.size(), .mirrored = false};
   if (order.context > 1) order.seq = mb.cut.seq, order.mirrored = mb.cut.zig_zag();
   for (const Tensor& t : {experts, weights})
     for (const Axis axis : {Axis::context, Axis::tensor})

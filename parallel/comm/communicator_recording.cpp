@@ -24,14 +24,10 @@ class RecordingGroup final : public Communicator {
   }
 
  private:
-  void record_meta(Stream& s, const CollectiveCall& call) override {
-    recorded_.calls.push_back({call.info, s.meta()->layer()});
+  /// Cost of a call on the axes of this group. `longer`: those with several ranks.
+  OpCost cost_of(const CollectiveCall& call, AxisSet longer) const {
     OpCost cost;
     cost.name = cost.collective = collective_name(call.info.op);
-    const AxisSet longer = long_axes(axes(), [&](Axis a) { return s.meta()->axis_size(a); });
-    int span = 1;
-    for (int i = 0; i < kAxisCount; ++i)
-      if (const Axis a = static_cast<Axis>(i); longer.has(a)) span *= s.meta()->axis_size(a);
     cost.axis = axis_set_name(longer.bits ? longer : axes());
     cost.axes = axes();
     cost.cls = OpClass::collective;
@@ -44,28 +40,11 @@ class RecordingGroup final : public Communicator {
     cost.group_size = size();
     cost.network_bytes = cost.wire_bytes * network_share_;
     if (!recorded_.members.empty()) cost.ranks = &recorded_.members;
-    s.meta()->add(s, cost);
-    if (whole_ && size() != span)  // a collective over some ranks of an axis is not one over the axis
-      fail(ExitCode::internal,
-           "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  fix: use "
-           "the mesh's group of the axis",
-           cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), cost.axis, name(), size(),
-           span);
-    const bool transfer = call.info.op == CollectiveOp::send || call.info.op == CollectiveOp::recv;
-    if (transfer && axes() == Axis::pipeline) {
-      if (whole_)
-        fail(ExitCode::internal, "placement error: {} in {}: group \"{}\" is no link between two stages",
-             cost.name, s.meta()->layer(), name());
-      return place_transfer(s, cost.name, call.out, call.in);
-    }
-    if (const TensorRecord* in = call.in.record; in && in->copies && in->copies != size())
-      fail(ExitCode::internal,
-           "placement error: {} in {}: '{}' is P over {} neighbours but group \"{}\" has {} ranks\n  fix: "
-           "use the "
-           "group of its copies",
-           cost.name, s.meta()->layer(), in->name, in->copies, name(), size());
-    if (size() == 1) return;
-    const std::string op = cost.name.empty() ? "collective" : std::string(cost.name);
+    return cost;
+  }
+
+  /// Records what a call between all ranks of the group does to placements.
+  void place_by_kind(Stream& s, const std::string& op, const CollectiveCall& call) const {
     switch (call.info.op) {
       case CollectiveOp::all_reduce:
         // A maximum or minimum of varying values becomes equal on all ranks; only sums need P.
@@ -94,6 +73,37 @@ class RecordingGroup final : public Communicator {
       default:
         break;
     }
+  }
+
+  void record_meta(Stream& s, const CollectiveCall& call) override {
+    recorded_.calls.push_back({call.info, s.meta()->layer()});
+    const AxisSet longer = long_axes(axes(), [&](Axis a) { return s.meta()->axis_size(a); });
+    int span = 1;
+    for (int i = 0; i < kAxisCount; ++i)
+      if (const Axis a = static_cast<Axis>(i); longer.has(a)) span *= s.meta()->axis_size(a);
+    const OpCost cost = cost_of(call, longer);
+    s.meta()->add(s, cost);
+    if (whole_ && size() != span)  // a collective over some ranks of an axis is not one over the axis
+      fail(ExitCode::internal,
+           "placement error: {} in {}, axis {}: group \"{}\" has {} ranks but the axis has {}\n  fix: use "
+           "the mesh's group of the axis",
+           cost.name, s.meta()->layer().empty() ? "the step" : s.meta()->layer(), cost.axis, name(), size(),
+           span);
+    const bool transfer = call.info.op == CollectiveOp::send || call.info.op == CollectiveOp::recv;
+    if (transfer && axes() == Axis::pipeline) {
+      if (whole_)
+        fail(ExitCode::internal, "placement error: {} in {}: group \"{}\" is no link between two stages",
+             cost.name, s.meta()->layer(), name());
+      return place_transfer(s, cost.name, call.out, call.in);
+    }
+    if (const TensorRecord* in = call.in.record; in && in->copies && in->copies != size())
+      fail(ExitCode::internal,
+           "placement error: {} in {}: '{}' is P over {} neighbours but group \"{}\" has {} ranks\n  fix: "
+           "use the "
+           "group of its copies",
+           cost.name, s.meta()->layer(), in->name, in->copies, name(), size());
+    if (size() == 1) return;
+    place_by_kind(s, cost.name.empty() ? "collective" : std::string(cost.name), call);
   }
 
   static void none() { LT_CHECK(false, "expected a meta stream for a recording group, got another one"); }

@@ -2,7 +2,7 @@
 // moment is frozen. Each rank updates the first moment by its own gradient, and ranks average these moments,
 // in one bit for each element, instead of gradients.
 #pragma once
-#include "kernels/optimizer/onebit.h"
+#include "kernels/optimizer/onebit/onebit.h"
 #include "parallel/optim/tensor_sums.h"
 
 namespace ltrain {

@@ -49,7 +49,7 @@ const Optimizer& optimizer_of(UpdateRule r) {
 
 Elements part_of(const Elements& e, int64_t at, int64_t n) {
   const auto cut = [&](const Tensor& t) { return t.defined() ? t.flat(at, {n}) : t; };
-  Elements out{cut(e.master), cut(e.low), cut(e.grad), {}};
+  Elements out{.master = cut(e.master), .low = cut(e.low), .grad = cut(e.grad), .states = {}};
   for (const Tensor& t : e.states) out.states.push_back(cut(t));
   return out;
 }

@@ -452,14 +452,14 @@ class ShmGroup final : public Communicator {
   }
   Receiving start_recv(const Tensor& t, int from) {
     ++messages_from_[static_cast<size_t>(from)];
-    Receiving r{static_cast<char*>(t.data),
-                t.bytes(),
-                transfer_chunks(t.bytes(), options_.transfer_bytes),
-                0,
-                from,
-                false,
-                0,
-                t};
+    Receiving r{.data = static_cast<char*>(t.data),
+                .bytes = t.bytes(),
+                .chunks = transfer_chunks(t.bytes(), options_.transfer_bytes),
+                .k = 0,
+                .from = from,
+                .seen = false,
+                .first = 0,
+                .tensor = t};
     return r;
   }
 

@@ -98,14 +98,14 @@ void BucketUpdates::each_part(int bucket, Extent extent, const EachPart& f) {
   layout_.each_parameter(b, owned ? layout_.own_begin(b) : stored, owned ? b.own : layout_.stored_count(b),
                          [&](int id, int64_t from, int64_t n) {
                            const auto& p = layout_.parameter(id);
-                           const ParameterPart part{id,
-                                                    bucket,
-                                                    p.spec,
-                                                    p.rule,
-                                                    from - p.offset,
-                                                    from - stored,
-                                                    elements_.elements(b, from, n),
-                                                    elements_.args_of(p.rule, step_)};
+                           const ParameterPart part{.id = id,
+                                                    .bucket = bucket,
+                                                    .spec = p.spec,
+                                                    .rule = p.rule,
+                                                    .begin = from - p.offset,
+                                                    .at = from - stored,
+                                                    .elements = elements_.elements(b, from, n),
+                                                    .args = elements_.args_of(p.rule, step_)};
                            f(part);
                            if (updated) average_.follow(b, from, part.elements.master, step_.step);
                          });

@@ -8,7 +8,7 @@
 #pragma once
 #include <vector>
 
-#include "kernels/optimizer/error_feedback.h"
+#include "kernels/optimizer/onebit/error_feedback.h"
 #include "parallel/zero/owned_state.h"
 #include "parallel/zero/parameter_layout.h"
 #include "parallel/zero/store_context.h"

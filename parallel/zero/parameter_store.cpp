@@ -245,7 +245,11 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
       if (from >= to) return;
       const auto& p = parameters_->parameter(id);
       const int64_t at = from - stored, n = to - from;
-      OwnedPiece piece{id, p.spec.slice.range(from - p.offset, to - p.offset), {}, {}, {}};
+      OwnedPiece piece{.id = id,
+                       .slice = p.spec.slice.range(from - p.offset, to - p.offset),
+                       .master = {},
+                       .moments = {},
+                       .grad = {}};
       piece.master = states.master(b, at, n);
       piece.moments = states.named(b, at, n);
       if (average.defined()) piece.moments.push_back({kAverage, average.flat(at, {n})});

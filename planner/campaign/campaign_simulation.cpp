@@ -4,7 +4,7 @@
 #include <cmath>
 #include <queue>
 
-#include "base/mix64.h"
+#include "base/hash/mix64.h"
 
 namespace ltrain {
 namespace {

@@ -92,21 +92,10 @@ Recipe composition_recipe(const std::vector<std::string>& overrides) {
   return resolve(r, static_cast<int>(ranks(r)));
 }
 
-std::vector<CompositionFeature> composition_features() {
-  std::vector<CompositionFeature> all{
-      {"data", {"parallel.data=2"}},
-      {"ZeRO-1", {"parallel.data=2", "parallel.zero_stage=1"}},
-      {"ZeRO-2", {"parallel.data=2", "parallel.zero_stage=2"}},
-      {"ZeRO-3", {"parallel.data=2", "parallel.zero_stage=3"}},
-      {"ZeRO-3, weights kept",
-       {"parallel.data=2", "parallel.zero_stage=3", "parallel.reshard_after_forward=false"}},
-      {"two-level sum", {"parallel.data=4", "parallel.hierarchical_reduction=2"}},
-      {"hybrid ZeRO-1", {"parallel.data=4", "parallel.zero_stage=1", "parallel.shard_group=2"}},
-      {"hybrid ZeRO-2", {"parallel.data=4", "parallel.zero_stage=2", "parallel.shard_group=2"}},
-      {"hybrid ZeRO-3", {"parallel.data=4", "parallel.zero_stage=3", "parallel.shard_group=2"}},
-      {"tensor", {"parallel.tensor=2"}},
-      {"tensor with sequence", {"parallel.tensor=2", "parallel.sequence_parallel=true"}},
-  };
+namespace {
+
+/// Adds tensor parallelism in two and three dims.
+void add_tensor_modes(std::vector<CompositionFeature>& all) {
   for (const auto& [mode, ranks] : {std::pair<std::string, int>{"2d", 4}, {"2.5d", 8}, {"3d", 8}}) {
     CompositionFeature f{"tensor, " + mode,
                          {fmt::format("parallel.tensor={}", ranks), "parallel.tensor_mode=" + mode,
@@ -130,12 +119,19 @@ std::vector<CompositionFeature> composition_features() {
   grid("2d", 9, 3, 1);
   grid("2d", 16, 4, 1);
   grid("2.5d", 18, 3, 2);
+}
+
+/// Adds every schedule of a pipeline, and every communication of context parallelism.
+void add_schedules_and_context(std::vector<CompositionFeature>& all) {
   for (const std::string& s : choices_of("parallel.schedule"))
     all.push_back({"pipeline, " + s, {"parallel.pipeline=2", "parallel.schedule=" + s}});
   for (const std::string& c : choices_of("parallel.context_comm"))
     all.push_back(
         {"context, " + c,
          {c == "a2a+p2p" ? "parallel.context=4" : "parallel.context=2", "parallel.context_comm=" + c}});
+}
+
+void add_expert_features(std::vector<CompositionFeature>& all) {
   const std::vector<std::string> two{"parallel.data=2", "parallel.expert=2", "model.moe.num_experts=4"};
   const std::vector<std::string> four{"parallel.data=4", "parallel.expert=4", "model.moe.num_experts=4"};
   all.push_back({"expert", two});
@@ -150,6 +146,10 @@ std::vector<CompositionFeature> composition_features() {
     all.push_back({"expert, " + name, name == "on two levels" ? four : two});
     all.back().overrides.push_back(setting);
   }
+}
+
+/// Adds every precision, recomputation, dtype of sums and optimizer.
+void add_choices(std::vector<CompositionFeature>& all) {
   for (const std::string& p : choices_of("precision"))
     if (p != "no") all.push_back({p, {"precision=" + p}});
   for (const std::string& g : choices_of("recompute.granularity"))
@@ -163,6 +163,10 @@ std::vector<CompositionFeature> composition_features() {
     if (d != "fp32") all.push_back({"sums in " + d, {"parallel.grad_reduce_dtype=" + d}});
   for (const std::string& kind : choices_of("optimizer.kind"))
     if (kind != "adamw") all.push_back({kind, {"optimizer.kind=" + kind}});
+}
+
+/// Adds settings that are on or off: sparsity, adapters, losses, offload, parts of the model and data.
+void add_switches(std::vector<CompositionFeature>& all) {
   all.push_back({"2:4 sparsity", {"sparsity.match=[\"*_proj.weight\"]", "sparsity.at_step=1"}});
   // Matches in every layer of every architecture here: self_attn of llama, attn of gpt2.
   all.push_back({"frozen parameters", {"optimizer.frozen=[\"*attn*\"]"}});
@@ -187,6 +191,30 @@ std::vector<CompositionFeature> composition_features() {
   all.push_back({"dropout", {"model.embd_pdrop=0.1", "model.attn_pdrop=0.1", "model.resid_pdrop=0.1"}});
   if (recipe::find_key("data.reset_attention_mask"))
     all.push_back({"packed documents", {"data.reset_attention_mask=true", "data.reset_position_ids=true"}});
+}
+
+}  // namespace
+
+std::vector<CompositionFeature> composition_features() {
+  std::vector<CompositionFeature> all{
+      {"data", {"parallel.data=2"}},
+      {"ZeRO-1", {"parallel.data=2", "parallel.zero_stage=1"}},
+      {"ZeRO-2", {"parallel.data=2", "parallel.zero_stage=2"}},
+      {"ZeRO-3", {"parallel.data=2", "parallel.zero_stage=3"}},
+      {"ZeRO-3, weights kept",
+       {"parallel.data=2", "parallel.zero_stage=3", "parallel.reshard_after_forward=false"}},
+      {"two-level sum", {"parallel.data=4", "parallel.hierarchical_reduction=2"}},
+      {"hybrid ZeRO-1", {"parallel.data=4", "parallel.zero_stage=1", "parallel.shard_group=2"}},
+      {"hybrid ZeRO-2", {"parallel.data=4", "parallel.zero_stage=2", "parallel.shard_group=2"}},
+      {"hybrid ZeRO-3", {"parallel.data=4", "parallel.zero_stage=3", "parallel.shard_group=2"}},
+      {"tensor", {"parallel.tensor=2"}},
+      {"tensor with sequence", {"parallel.tensor=2", "parallel.sequence_parallel=true"}},
+  };
+  add_tensor_modes(all);
+  add_schedules_and_context(all);
+  add_expert_features(all);
+  add_choices(all);
+  add_switches(all);
   return all;
 }
 

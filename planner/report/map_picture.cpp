@@ -63,6 +63,33 @@ std::string rank_tooltip(const RankMap& map, const Plan& plan, const MappedRank&
   return text;
 }
 
+/// Draws a rank as a cell: its number, its coordinates, and all of its plan as a tooltip.
+void draw_rank(Svg& svg, const RankMap& map, const Plan& plan, int r, double left, double top) {
+  const MappedRank& rank = map.ranks[static_cast<size_t>(r)];
+  svg.box({left, top, kCell - 4, kCellHeight - 4}, kStageFill[rank.mesh.coordinate(Axis::pipeline) % 8],
+          rank_tooltip(map, plan, rank), 0.6, fmt::format(" data-rank=\"{}\"", r));
+  svg.text(left + 4, top + 15, fmt::format("{}", r));
+  const auto fits = static_cast<size_t>((kCell - 8) / Svg::text_width(1));
+  double line = top + 15;
+  for (const std::string& part : wrapped(coordinates(map, rank), fits)) svg.text(left + 4, line += 13, part);
+}
+
+/// Writes the axes and the notes below the nodes. Returns the height.
+double draw_legend(Svg& svg, const RankMap& map, double y) {
+  for (const AxisSpan& a : map.axes) {
+    svg.text(8, y,
+             fmt::format("{}: {} groups of {}, {}", axis_name(a.axis), a.groups, a.size,
+                         a.most_nodes == 1 ? std::string("each within a node")
+                                           : fmt::format("over {} nodes", a.most_nodes)));
+    y += 16;
+  }
+  for (const std::string& note : map.notes) {
+    svg.text(8, y, "note: " + note);
+    y += 16;
+  }
+  return y;
+}
+
 }  // namespace
 
 std::string rank_map_svg(const RankMap& map, const Plan& plan) {
@@ -95,16 +122,8 @@ std::string rank_map_svg(const RankMap& map, const Plan& plan) {
                         outside));
     svg.text(x + 6, y + 15, map.ranks[static_cast<size_t>(first)].host);
     for (int r = first; r < std::min(last, first + drawn_ranks); ++r) {
-      const MappedRank& rank = map.ranks[static_cast<size_t>(r)];
       const int at = r - first;
-      const double left = x + 6 + at % kRanksInRow * kCell, top = y + 22 + at / kRanksInRow * kCellHeight;
-      svg.box({left, top, kCell - 4, kCellHeight - 4}, kStageFill[rank.mesh.coordinate(Axis::pipeline) % 8],
-              rank_tooltip(map, plan, rank), 0.6, fmt::format(" data-rank=\"{}\"", r));
-      svg.text(left + 4, top + 15, fmt::format("{}", r));
-      const auto fits = static_cast<size_t>((kCell - 8) / Svg::text_width(1));
-      double line = top + 15;
-      for (const std::string& part : wrapped(coordinates(map, rank), fits))
-        svg.text(left + 4, line += 13, part);
+      draw_rank(svg, map, plan, r, x + 6 + at % kRanksInRow * kCell, y + 22 + at / kRanksInRow * kCellHeight);
     }
     const double below = y + 22 + rows * kCellHeight;
     svg.text(
@@ -120,18 +139,7 @@ std::string rank_map_svg(const RankMap& map, const Plan& plan) {
     bottom = std::max(bottom, y + node_height);
   }
   if (nodes > drawn_nodes) svg.text(8, bottom + 16, fmt::format("and {} nodes more", nodes - drawn_nodes));
-  double y = bottom + (nodes > drawn_nodes ? 38 : 20);
-  for (const AxisSpan& a : map.axes) {
-    svg.text(8, y,
-             fmt::format("{}: {} groups of {}, {}", axis_name(a.axis), a.groups, a.size,
-                         a.most_nodes == 1 ? std::string("each within a node")
-                                           : fmt::format("over {} nodes", a.most_nodes)));
-    y += 16;
-  }
-  for (const std::string& note : map.notes) {
-    svg.text(8, y, "note: " + note);
-    y += 16;
-  }
+  const double y = draw_legend(svg, map, bottom + (nodes > drawn_nodes ? 38 : 20));
   return svg.document(16 + kNodesInRow * (kNodeWidth + kNodeGap), y + 12);
 }
 

@@ -44,7 +44,10 @@ int64_t available_of(const Plan& plan, DeviceKind of) {
 std::vector<Bar> bars_of(const Plan& plan) {
   std::vector<Bar> bars;
   for (const RankPlan& r : plan.ranks) {
-    Bar bar{bar_name(plan, r), {}, r.total_bytes, available_of(plan, plan.device)};
+    Bar bar{.name = bar_name(plan, r),
+            .segments = {},
+            .total = r.total_bytes,
+            .available = available_of(plan, plan.device)};
     for (int k = 0; k < kMemoryKindCount; ++k)
       bar.segments.push_back({std::string(memory_kind_name(static_cast<MemoryKind>(k))),
                               r.arena.by_kind[static_cast<size_t>(k)], kKindFill[k]});
@@ -53,7 +56,10 @@ std::vector<Bar> bars_of(const Plan& plan) {
       if (e.where == plan.device) bar.segments.push_back({"outside: " + e.name, e.bytes, kOutsideFill});
     bars.push_back(std::move(bar));
     if (plan.device == DeviceKind::cpu || r.host_bytes == 0) continue;
-    Bar host{"  its host memory", {}, r.host_bytes, available_of(plan, DeviceKind::cpu)};
+    Bar host{.name = "  its host memory",
+             .segments = {},
+             .total = r.host_bytes,
+             .available = available_of(plan, DeviceKind::cpu)};
     if (r.staging_bytes > 0) host.segments.push_back({"staging", r.staging_bytes, kKindFill[0]});
     for (const ExternalMemory& e : r.outside)
       if (e.where == DeviceKind::cpu) host.segments.push_back({"host: " + e.name, e.bytes, kOutsideFill});

@@ -1,6 +1,6 @@
 // Check of a job. `recipe check`, `plan`, `run --dry-run`, `run` and each joining rank use this one check.
 #pragma once
-#include "runtime/launch/environment.h"
+#include "runtime/launch/environment/environment.h"
 #include "runtime/plan/plan_types.h"
 #include "runtime/recipe/recipe.h"
 

@@ -23,7 +23,8 @@ void add_statistics(const std::string& name, const std::vector<DataSource>& list
   double weights = 0;
   for (const DataSource& s : list) weights += s.weight;
   for (const auto& [number, of] : reads_of) {
-    SourceStatistics one{name, number, 0, 0, 0, 0, of};
+    SourceStatistics one;
+    one.list = name, one.number = number, one.reads = of;
     for (const DataSource& s : list) {
       if (s.number != number) continue;
       const data::SourceInfo info = data::inspect_source(s.path);

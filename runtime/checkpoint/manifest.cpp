@@ -268,6 +268,17 @@ std::string manifest_to_json(const Manifest& m) {
   return root.dump(1) + "\n";
 }
 
+static LossScaleState read_loss_scale(const json& j, const std::string& path) {
+  Object s(j, path + ": \"loss_scale\"");
+  LossScaleState state;
+  state.scale = s.number("scale");
+  state.good_steps = s.count("good_steps");
+  state.hysteresis = s.count("hysteresis");
+  if (!(state.scale > 0 && state.scale <= 0x1p100)) s.bad("\"scale\" is not a number above 0");
+  s.done();
+  return state;
+}
+
 Manifest manifest_from_json(const std::string& text, const std::string& path) {
   const json root = parse(text, path);
   Object o(root, path);
@@ -290,16 +301,7 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
   i.skipped_steps = o.count("skipped_steps");
   if (i.skipped_steps > i.step) o.bad("\"skipped_steps\" is above \"step\"");
   if (root.contains("earlier_updates")) i.earlier_updates = o.count("earlier_updates");
-  if (root.contains("loss_scale")) {
-    Object s(o.get("loss_scale"), path + ": \"loss_scale\"");
-    LossScaleState state;
-    state.scale = s.number("scale");
-    state.good_steps = s.count("good_steps");
-    state.hysteresis = s.count("hysteresis");
-    if (!(state.scale > 0 && state.scale <= 0x1p100)) s.bad("\"scale\" is not a number above 0");
-    s.done();
-    i.loss_scale = state;
-  }
+  if (root.contains("loss_scale")) i.loss_scale = read_loss_scale(o.get("loss_scale"), path);
   if (root.contains("data")) i.data = read_identity(o.get("data"), path + ": \"data\"");
   if (root.contains("written_by")) i.written_by = o.text("written_by");
   i.loss = o.number("loss");

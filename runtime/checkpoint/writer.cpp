@@ -108,6 +108,55 @@ CheckpointWriter::~CheckpointWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
+void CheckpointWriter::check_space(const std::vector<Candidate>& there) const {
+  // Rotation needs room for the checkpoints it keeps and the one being written.
+  int64_t count = options_.keep_latest > 0 ? std::max<int64_t>(options_.keep_latest, 2) + 1 : 1;
+  if (options_.keep_latest > 0 && options_.keep_best) ++count;
+  if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
+  const int64_t have = free_bytes(options_.folder),
+                old = options_.keep_latest > 0 ? removable_bytes(there, options_.begun) : 0;
+  const int64_t need = count * (total_bytes_ - constant_bytes_ + kReserve) + constant_bytes_;
+  if (need > have + old)
+    fail(ExitCode::storage,
+         "{}: {} checkpoints of {} need {}, and {} are free{}; free space there, lower "
+         "checkpoint.keep_latest, or choose another output_dir",
+         options_.folder, count, bytes_text(total_bytes_), bytes_text(need), bytes_text(have),
+         old > 0 ? fmt::format(" and {} are held by older checkpoints", bytes_text(old)) : "");
+}
+
+void CheckpointWriter::take_folder(const std::vector<std::string>& plans) {
+  const int world = control_.size();
+  for (int r = 0; r < world; ++r)
+    for (auto& [name, t] :
+         pieces_from_json(plans[r], fmt::format("the plan of rank {}", r), files_per_rank_ * world)) {
+      auto [it, fresh] = tensors_.emplace(name, t);
+      if (fresh) continue;
+      LT_CHECK(it->second.dtype == t.dtype && it->second.shape == t.shape,
+               "expected {} {} for tensor \"{}\" as on earlier ranks, got {} {} on rank {}",
+               dtype_name(it->second.dtype), to_string(it->second.shape), name, dtype_name(t.dtype),
+               to_string(t.shape), r);
+      for (Piece& p : t.pieces) it->second.pieces.push_back(std::move(p));
+    }
+  const Manifest plan{{}, {}, tensors_};
+  if (const std::string wrong = untiled(plan); !wrong.empty())
+    fail(ExitCode::internal, "the ranks' slices do not make up the state: {}", wrong);
+  make_folders(options_.folder);
+  lock_ = std::make_unique<FolderLock>(options_.folder, "writes its checkpoints here");
+  const std::vector<Candidate> there = list_checkpoints(options_.folder);
+  refuse_pinned(there, options_.begun, options_.last_step);
+  const std::vector<std::string> swept = sweep_debris(options_.folder);
+  for (const std::string& name : swept)
+    notes_.push_back(
+        fmt::format("{}: removed {}, left by a save that did not finish", options_.folder, name));
+  check_space(there);
+  for (const Candidate* c : left_behind(there, options_.begun))
+    notes_.push_back(fmt::format(
+        "{} is newer than {}: the first save gives it another name, {}, and deletes nothing", c->path,
+        options_.begun > 0 ? fmt::format("the step {} that this run goes on from", options_.begun)
+                           : std::string("this fresh start"),
+        aside_name(*c, is_damaged(*c))));
+}
+
 /// Agrees on the plan: pieces of all ranks, coverage, space. If one rank fails, every rank throws.
 void CheckpointWriter::prepare() {
   const int rank = control_.rank(), world = control_.size();
@@ -132,47 +181,7 @@ void CheckpointWriter::prepare() {
   std::string verdict = ok_text("");
   if (rank == 0) {
     try {
-      for (int r = 0; r < world; ++r)
-        for (auto& [name, t] :
-             pieces_from_json(plans[r], fmt::format("the plan of rank {}", r), files_per_rank_ * world)) {
-          auto [it, fresh] = tensors_.emplace(name, t);
-          if (fresh) continue;
-          LT_CHECK(it->second.dtype == t.dtype && it->second.shape == t.shape,
-                   "expected {} {} for tensor \"{}\" as on earlier ranks, got {} {} on rank {}",
-                   dtype_name(it->second.dtype), to_string(it->second.shape), name, dtype_name(t.dtype),
-                   to_string(t.shape), r);
-          for (Piece& p : t.pieces) it->second.pieces.push_back(std::move(p));
-        }
-      const Manifest plan{{}, {}, tensors_};
-      if (const std::string wrong = untiled(plan); !wrong.empty())
-        fail(ExitCode::internal, "the ranks' slices do not make up the state: {}", wrong);
-      make_folders(options_.folder);
-      lock_ = std::make_unique<FolderLock>(options_.folder, "writes its checkpoints here");
-      const std::vector<Candidate> there = list_checkpoints(options_.folder);
-      refuse_pinned(there, options_.begun, options_.last_step);
-      const std::vector<std::string> swept = sweep_debris(options_.folder);
-      for (const std::string& name : swept)
-        notes_.push_back(
-            fmt::format("{}: removed {}, left by a save that did not finish", options_.folder, name));
-      // Rotation needs room for the checkpoints it keeps and the one being written.
-      int64_t count = options_.keep_latest > 0 ? std::max<int64_t>(options_.keep_latest, 2) + 1 : 1;
-      if (options_.keep_latest > 0 && options_.keep_best) ++count;
-      if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
-      const int64_t have = free_bytes(options_.folder),
-                    old = options_.keep_latest > 0 ? removable_bytes(there, options_.begun) : 0;
-      const int64_t need = count * (total_bytes_ - constant_bytes_ + kReserve) + constant_bytes_;
-      if (need > have + old)
-        fail(ExitCode::storage,
-             "{}: {} checkpoints of {} need {}, and {} are free{}; free space there, lower "
-             "checkpoint.keep_latest, or choose another output_dir",
-             options_.folder, count, bytes_text(total_bytes_), bytes_text(need), bytes_text(have),
-             old > 0 ? fmt::format(" and {} are held by older checkpoints", bytes_text(old)) : "");
-      for (const Candidate* c : left_behind(there, options_.begun))
-        notes_.push_back(fmt::format(
-            "{} is newer than {}: the first save gives it another name, {}, and deletes nothing", c->path,
-            options_.begun > 0 ? fmt::format("the step {} that this run goes on from", options_.begun)
-                               : std::string("this fresh start"),
-            aside_name(*c, is_damaged(*c))));
+      take_folder(plans);
     } catch (const Error& e) {
       verdict = fmt::format("error {} {}", static_cast<int>(e.code()), e.what());
       lock_.reset();
@@ -308,31 +317,44 @@ void CheckpointWriter::write(CheckpointInfo info, SaveReport report) {
   shared_->reports.push_back(std::move(report));
 }
 
+std::string CheckpointWriter::make_temporary(const std::string& path) const {
+  try {
+    const std::string temporary = fmt::format("{}.tmp-{}", path, make_nonce());
+    const int64_t need = total_bytes_ - (constant_path_.empty() ? 0 : constant_bytes_) + kReserve;
+    if (const int64_t have = free_bytes(options_.folder); have < need)
+      fail(ExitCode::storage,
+           "{}: a checkpoint of {} does not fit into the {} that are free; free space there, or lower "
+           "checkpoint.keep_latest",
+           options_.folder, bytes_text(need - kReserve), bytes_text(have));
+    make_folders(temporary);
+    return ok_text(temporary);
+  } catch (const Error& e) {
+    return error_text(e.what());
+  }
+}
+
+void CheckpointWriter::rotate_old(SaveReport& report) const {
+  try {
+    for (const std::string& name : rotate(options_.folder, options_.keep_latest, options_.keep_best))
+      report.notes.push_back("rotation removed " + name);
+    if (const std::string best = link_best(options_.folder, options_.keep_best); !best.empty())
+      report.notes.push_back(
+          fmt::format("{} has the lowest held-out loss: the link {} points to it", best, kBestLink));
+  } catch (const Error& e) {
+    report.notes.push_back(std::string("rotation failed: ") + e.what());
+  }
+}
+
 void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& report) {
   const int rank = control_.rank();
   // 1. Rank 0 makes the folder and broadcasts its name.
-  std::string temporary, begin;
-  if (rank == 0) {
-    try {
-      temporary = fmt::format("{}.tmp-{}", report.path, make_nonce());
-      const int64_t need = total_bytes_ - (constant_path_.empty() ? 0 : constant_bytes_) + kReserve;
-      if (const int64_t have = free_bytes(options_.folder); have < need)
-        fail(ExitCode::storage,
-             "{}: a checkpoint of {} does not fit into the {} that are free; free space there, or lower "
-             "checkpoint.keep_latest",
-             options_.folder, bytes_text(need - kReserve), bytes_text(have));
-      make_folders(temporary);
-      begin = ok_text(temporary);
-    } catch (const Error& e) {
-      begin = error_text(e.what());
-    }
-  }
-  begin = broadcast_text(control_, stream_, begin);
+  const std::string begin =
+      broadcast_text(control_, stream_, rank == 0 ? make_temporary(report.path) : std::string());
   if (!is_ok(begin)) {
     report.error = rest_of(begin);
     return;
   }
-  temporary = rest_of(begin);
+  const std::string temporary = rest_of(begin);
 
   // 2. Every rank writes its files, and reports the result in any case.
   std::string entry;
@@ -374,17 +396,7 @@ void CheckpointWriter::write_steps(const CheckpointInfo& info, SaveReport& repor
   LT_FAULT_POINT("checkpoint.done");
 
   // 4. Older checkpoints may be removed only now that a newer one is committed.
-  if (rank == 0 && report.ok) {
-    try {
-      for (const std::string& name : rotate(options_.folder, options_.keep_latest, options_.keep_best))
-        report.notes.push_back("rotation removed " + name);
-      if (const std::string best = link_best(options_.folder, options_.keep_best); !best.empty())
-        report.notes.push_back(
-            fmt::format("{} has the lowest held-out loss: the link {} points to it", best, kBestLink));
-    } catch (const Error& e) {
-      report.notes.push_back(std::string("rotation failed: ") + e.what());
-    }
-  }
+  if (rank == 0 && report.ok) rotate_old(report);
 }
 
 std::string CheckpointWriter::file_name(int rank, int file) const {

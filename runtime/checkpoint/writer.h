@@ -94,6 +94,12 @@ class CheckpointWriter {
   void prepare();
   void write(CheckpointInfo info, SaveReport report);
   void write_steps(const CheckpointInfo& info, SaveReport& report);
+  /// Rank 0: merges the tensors of all ranks, takes the folder, and checks its space. Throws Error.
+  void take_folder(const std::vector<std::string>& plans);
+  void check_space(const std::vector<Candidate>& there) const;
+  /// Rank 0: makes the folder of a save. Returns a text for all ranks: its name, or the error.
+  std::string make_temporary(const std::string& path) const;
+  void rotate_old(SaveReport& report) const;  ///< rank 0: removes older checkpoints
   /// Number of this rank's file: 0 for slices that change, 1 for constant ones.
   int file_of(const StateSlice& s) const { return files_per_rank_ > 1 && s.constant ? 1 : 0; }
   std::string file_name(int rank, int file) const;

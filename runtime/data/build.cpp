@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "runtime/data/jsonl.h"
+#include "runtime/data/input/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
 #include "runtime/data/part_writer.h"
 #include "runtime/data/sample_order.h"

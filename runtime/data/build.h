@@ -8,7 +8,7 @@
 
 #include "runtime/data/chat_build.h"
 #include "runtime/data/indexed_dataset.h"
-#include "runtime/data/text_input.h"
+#include "runtime/data/input/text_input.h"
 
 namespace ltrain::data {
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "runtime/files/file.h"
-#include "runtime/tokenizer/huggingface_tokenizer.h"
+#include "runtime/tokenizer/formats/huggingface_tokenizer.h"
 
 namespace fs = std::filesystem;
 

@@ -314,6 +314,33 @@ void IndexedDataset::read_mask(int64_t first, int64_t count, uint8_t* out) const
     out[i] = bytes[static_cast<size_t>((first + i) / 8 - from)] >> ((first + i) % 8) & 1;
 }
 
+/// Fails unless document starts go up from sequence 0 to the last one, and all sequences are text.
+static void check_documents(const InputFile& index, const IndexLayout& at, const SourceInfo& info) {
+  const std::string& path = index.path();
+  const int64_t s = info.sequences;
+  ArrayReader<int64_t> documents(index, at.documents(), info.documents + 1);
+  int64_t before = 0;
+  for (int64_t d = 0; d <= info.documents; ++d) {
+    const int64_t first = documents.next();
+    const char* rule = nullptr;
+    if (d == 0 && first != 0) rule = "the first document begins at sequence 0";
+    if (d == info.documents && first != s) rule = "the last entry is the number of sequences";
+    if (first < before) rule = "document starts do not go down";
+    if (rule)
+      fail(ExitCode::data, "{}: byte offset {}: document {} begins at sequence {} of {}: {}", path,
+           at.documents() + 8 * d, d, first, s, rule);
+    before = first;
+  }
+  if (at.modes) {
+    ArrayReader<int8_t> modes(index, at.modes_at(), s);
+    for (int64_t i = 0; i < s; ++i)
+      if (const int mode = modes.next(); mode != 0)
+        fail(ExitCode::data,
+             "{}: byte offset {}: sequence {} has mode {}: multimodal data; ltrain trains on text (mode 0)",
+             path, at.modes_at() + i, i, mode);
+  }
+}
+
 void IndexedDataset::check_index() {
   SourceInfo again = info_;
   const IndexLayout at = read_header(index_, again);
@@ -351,27 +378,7 @@ void IndexedDataset::check_index() {
          "{}: {} bytes, of which the index {} names only the first {}: they are not of the same build",
          bin_.path(), bin_.size(), path, end);
 
-  ArrayReader<int64_t> documents(index_, at.documents(), again.documents + 1);
-  int64_t before = 0;
-  for (int64_t d = 0; d <= again.documents; ++d) {
-    const int64_t first = documents.next();
-    const char* rule = nullptr;
-    if (d == 0 && first != 0) rule = "the first document begins at sequence 0";
-    if (d == again.documents && first != s) rule = "the last entry is the number of sequences";
-    if (first < before) rule = "document starts do not go down";
-    if (rule)
-      fail(ExitCode::data, "{}: byte offset {}: document {} begins at sequence {} of {}: {}", path,
-           at.documents() + 8 * d, d, first, s, rule);
-    before = first;
-  }
-  if (at.modes) {
-    ArrayReader<int8_t> modes(index_, at.modes_at(), s);
-    for (int64_t i = 0; i < s; ++i)
-      if (const int mode = modes.next(); mode != 0)
-        fail(ExitCode::data,
-             "{}: byte offset {}: sequence {} has mode {}: multimodal data; ltrain trains on text (mode 0)",
-             path, at.modes_at() + i, i, mode);
-  }
+  check_documents(index_, at, again);
   if (total != info_.tokens || again.documents != info_.documents || again.type != info_.type)
     fail(ExitCode::data,
          "{}: changed while it was being opened, or its sequences overlap: {} tokens, {} expected", path,

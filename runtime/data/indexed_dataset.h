@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/data/record_filter.h"
+#include "runtime/data/input/record_filter.h"
 #include "runtime/files/file.h"
 
 namespace ltrain::data {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/mix64.h"
+#include "base/hash/mix64.h"
 
 namespace ltrain::data {
 

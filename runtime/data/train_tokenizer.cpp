@@ -4,11 +4,11 @@
 #include <thread>
 
 #include "base/error.h"
-#include "runtime/data/jsonl.h"
+#include "runtime/data/input/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
 #include "runtime/tokenizer/bpe_trainer.h"
 #include "runtime/tokenizer/byte_level_json.h"
-#include "runtime/tokenizer/tokenizer_json.h"
+#include "runtime/tokenizer/formats/tokenizer_json.h"
 
 namespace ltrain::data {
 namespace {
@@ -44,7 +44,8 @@ struct Bytes {
     }
     if (!layout.specials.empty()) layout.eos = layout.specials[0].second;
     set_document_tokens(layout, o.bos_token, o.eos_token);
-    const ByteLevelLayout plain{"", layout.pattern, layout.nfc, "", "", {}};
+    const ByteLevelLayout plain{
+        .name = "", .pattern = layout.pattern, .nfc = layout.nfc, .bos = "", .eos = "", .specials = {}};
     tables = read_tokenizer_json(tokenizer_json_text(plain, single, Json::array(), {}, false), "pattern");
   }
   ByteLevelLayout layout;

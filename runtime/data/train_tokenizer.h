@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/text_input.h"
+#include "runtime/data/input/text_input.h"
 
 namespace ltrain::data {
 

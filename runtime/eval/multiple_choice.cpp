@@ -121,6 +121,23 @@ QuestionTokens question_tokens(const Question& question, data::Tokenizer& tokeni
   return q;
 }
 
+/// Fails for a choice that does not fit, and for a token outside the vocabulary.
+static void check_tokens(const Question& question, const QuestionTokens& q, size_t room, int64_t vocab,
+                         const std::string& path) {
+  for (const auto& c : q.choices)
+    if (c.size() > room)
+      wrong(path, question.line,
+            fmt::format("a choice has {} tokens, and the model's sequences {}; --seq-length may give more",
+                        c.size(), room));
+  const auto check = [&](const std::vector<int32_t>& tokens) {
+    for (const int32_t t : tokens)
+      if (t >= vocab)
+        wrong(path, question.line, fmt::format("token {} is outside the model's vocabulary of {}", t, vocab));
+  };
+  check(q.context);
+  std::for_each(q.choices.begin(), q.choices.end(), check);
+}
+
 MultipleChoiceResult answer_questions(const std::vector<Question>& questions, const std::string& path,
                                       TrainProgram& program, KeyValueCache& cache, data::Tokenizer& tokenizer,
                                       const std::vector<int32_t>& begin,
@@ -130,19 +147,7 @@ MultipleChoiceResult answer_questions(const std::vector<Question>& questions, co
   for (const Question& question : questions) {
     QuestionTokens q = question_tokens(question, tokenizer, begin);
     const size_t room = static_cast<size_t>(cache.capacity);
-    for (const auto& c : q.choices)
-      if (c.size() > room)
-        wrong(path, question.line,
-              fmt::format("a choice has {} tokens, and the model's sequences {}; --seq-length may give more",
-                          c.size(), room));
-    const auto check = [&](const std::vector<int32_t>& tokens) {
-      for (const int32_t t : tokens)
-        if (t >= vocab)
-          wrong(path, question.line,
-                fmt::format("token {} is outside the model's vocabulary of {}", t, vocab));
-    };
-    check(q.context);
-    std::for_each(q.choices.begin(), q.choices.end(), check);
+    check_tokens(question, q, room, vocab, path);
     std::vector<double> sums, by_length;
     bool shortened = false;
     size_t dropped = 0, seen = 0;  // context tokens that do not fit, and context tokens in the cache
@@ -171,7 +176,10 @@ MultipleChoiceResult answer_questions(const std::vector<Question>& questions, co
       sums.push_back(sum);
       by_length.push_back(sum / static_cast<double>(characters(question.choices[i])));
     }
-    const AnsweredQuestion answered{question, sums, index_of_most(sums), index_of_most(by_length)};
+    const AnsweredQuestion answered{.question = question,
+                                    .log_likelihoods = sums,
+                                    .chosen = index_of_most(sums),
+                                    .chosen_by_length = index_of_most(by_length)};
     ++result.questions;
     result.shortened += shortened;
     result.right += answered.chosen == question.answer;

@@ -191,7 +191,8 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
   }
   arena_ = std::make_unique<Arena>(device, bytes);
   if (device != DeviceKind::cpu) host_ = Arena::staging(device, host_bytes);
-  program_ = std::make_unique<TrainProgram>(p, Device{*compute_, *arena_, groups_->groups(), host_.get()});
+  program_ = std::make_unique<TrainProgram>(
+      p, Device{.compute = *compute_, .memory = *arena_, .groups = groups_->groups(), .host = host_.get()});
   for (int64_t i = 0; i < options.texts; ++i) caches_.push_back(program_->make_cache());
   program_->parameters().clear();
   load_parameters(*reader, program_->parameters(), options.average);
@@ -219,7 +220,8 @@ std::optional<data::TokenizerIdentity> Session::trained_tokenizer() {
   if (trained_tokenizer_ || !is_hf_folder(path_) || recipe_.data.tokenizer.kind == TokenizerKind::byte)
     return trained_tokenizer_;
   const data::Tokenizer& t = tokenizer();
-  return data::TokenizerIdentity{t.name(), t.hash(), t.vocab_size(), t.eot(), -1};
+  return data::TokenizerIdentity{
+      .kind = t.name(), .hash = t.hash(), .vocab_size = t.vocab_size(), .eod = t.eot(), .bos = -1};
 }
 
 int64_t Session::end_of_document() {
@@ -331,7 +333,7 @@ bool Session::generate(const std::vector<std::vector<int32_t>>& prompts, const S
   for (size_t begun = 0; begun < prompts.size() || !texts.empty();) {
     if (job_ && program_->any_rank(static_cast<bool>(job_->stop_requested()))) return false;
     for (; begun < prompts.size() && !unused.empty(); ++begun) {
-      Text t{begun, prompts[begun], {}, 0, unused.back()};
+      Text t{.prompt = begun, .tokens = prompts[begun], .next = {}, .made = 0, .cache = unused.back()};
       unused.pop_back();
       if (t.tokens.empty()) {
         if (end < 0)

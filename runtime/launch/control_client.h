@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "parallel/comm/key_value_store.h"
-#include "runtime/launch/environment.h"
+#include "runtime/launch/environment/environment.h"
 #include "runtime/launch/rank_status.h"
 
 namespace ltrain {

@@ -318,6 +318,23 @@ class Coordinator::Server {
     return true;
   }
 
+  /// Stores a value, and sends it to the ranks that wait for it.
+  void set_value(const std::string& key, const std::string& value) {
+    values_[key] = value;
+    for (int waiter : waiters_[key])
+      if (auto w = connections_.find(waiter); w != connections_.end())
+        queue(w->second, MessageWriter(MessageType::value).text(key).text(value).frame());
+    waiters_.erase(key);
+  }
+
+  /// Tells all ranks to save and stop, because `rank` received a signal.
+  void stop_ranks(int rank, const std::string& reason) {
+    stop_reason_ = reason;
+    log(fmt::format("rank {} received {}: all ranks save and stop", rank, reason));
+    for (auto& [other, o] : connections_)
+      if (o.rank >= 0) queue(o, MessageWriter(MessageType::stop).text(reason).frame());
+  }
+
   /// Returns false if the message is invalid.
   bool handle(int fd, const Message& m) {
     Connection& c = connections_.at(fd);
@@ -331,11 +348,7 @@ class Coordinator::Server {
       case MessageType::set: {
         const std::string key = in.text(), value = in.text();
         if (!in.ok()) return false;
-        values_[key] = value;
-        for (int waiter : waiters_[key])
-          if (auto w = connections_.find(waiter); w != connections_.end())
-            queue(w->second, MessageWriter(MessageType::value).text(key).text(value).frame());
-        waiters_.erase(key);
+        set_value(key, value);
         return true;
       }
       case MessageType::get: {
@@ -374,12 +387,7 @@ class Coordinator::Server {
       case MessageType::signal: {
         const std::string reason = in.text();
         if (!in.ok()) return false;
-        if (stop_reason_.empty()) {
-          stop_reason_ = reason;
-          log(fmt::format("rank {} received {}: all ranks save and stop", c.rank, reason));
-          for (auto& [other, o] : connections_)
-            if (o.rank >= 0) queue(o, MessageWriter(MessageType::stop).text(reason).frame());
-        }
+        if (stop_reason_.empty()) stop_ranks(c.rank, reason);
         return true;
       }
       default:

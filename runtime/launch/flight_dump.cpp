@@ -13,8 +13,8 @@
 #include "runtime/files/file.h"
 #include "runtime/files/strict_json.h"
 #include "runtime/files/write_file.h"
-#include "runtime/launch/environment.h"
-#include "runtime/launch/hostlist.h"
+#include "runtime/launch/environment/environment.h"
+#include "runtime/launch/environment/hostlist.h"
 
 namespace ltrain {
 namespace {
@@ -99,8 +99,10 @@ Seen read_flight(const std::string& path, Members& members) {
   for (const json& c : j["calls"]) {
     if (!c.is_object()) continue;
     const double sequence = number_or(c, "sequence", 0);
-    SeenCall call{text_of(c, "call"), sequence > 0 && sequence < 1e15 ? static_cast<int64_t>(sequence) : 0,
-                  number_or(c, "begin", 0), number_or(c, "end", 0)};
+    SeenCall call{.text = text_of(c, "call"),
+                  .sequence = sequence > 0 && sequence < 1e15 ? static_cast<int64_t>(sequence) : 0,
+                  .begin = number_or(c, "begin", 0),
+                  .end = number_or(c, "end", 0)};
     SeenGroup& group = seen.groups[text_of(c, "group")];
     (moves_between_two(text_of(c, "op")) ? group.transfer : group.collective) = std::move(call);
   }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/fd.h"
-#include "runtime/launch/environment.h"
+#include "runtime/launch/environment/environment.h"
 
 namespace ltrain {
 

@@ -25,10 +25,10 @@
 #include "parallel/shm/communicator_shm.h"
 #include "runtime/launch/control_client.h"
 #include "runtime/launch/coordinator.h"
+#include "runtime/launch/environment/hostlist.h"
+#include "runtime/launch/environment/slurm_node.h"
 #include "runtime/launch/flight_dump.h"
 #include "runtime/launch/handed.h"
-#include "runtime/launch/hostlist.h"
-#include "runtime/launch/slurm_node.h"
 
 namespace ltrain {
 
@@ -171,7 +171,13 @@ class Job::Impl {
   /// Writes the flight recorder's file of this rank. A disk without room must not hide the failure that it is
   /// about.
   void keep_flight(const std::string& reason) {
-    FlightSource source{info_.rank, info_.world_size, info_.host, reason, {}, -1, {}};
+    FlightSource source{.rank = info_.rank,
+                        .world_size = info_.world_size,
+                        .host = info_.host,
+                        .reason = reason,
+                        .section = {},
+                        .step = -1,
+                        .groups = {}};
     std::vector<std::shared_ptr<const FlightRecord>> records;  // alive until the file is written
     std::string folder;
     {

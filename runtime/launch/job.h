@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "parallel/comm/communicator.h"
-#include "runtime/launch/environment.h"
+#include "runtime/launch/environment/environment.h"
 #include "runtime/launch/signals.h"
 #include "runtime/launch/transport.h"
 

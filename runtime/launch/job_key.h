@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/hash/sha256.h"
 #include "base/secret.h"
-#include "base/sha256.h"
 
 namespace ltrain {
 

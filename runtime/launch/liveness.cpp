@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/time_scale.h"
-#include "runtime/launch/hostlist.h"
+#include "runtime/launch/environment/hostlist.h"
 
 namespace ltrain {
 

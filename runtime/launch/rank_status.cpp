@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/printable.h"
-#include "runtime/launch/hostlist.h"
+#include "runtime/launch/environment/hostlist.h"
 
 namespace ltrain {
 namespace {

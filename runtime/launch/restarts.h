@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "runtime/launch/environment.h"
+#include "runtime/launch/environment/environment.h"
 
 namespace ltrain {
 

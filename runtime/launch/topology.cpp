@@ -104,7 +104,8 @@ PciDevice pci_device(std::string bus_id, const std::string& root) {
   std::transform(bus_id.begin(), bus_id.end(), bus_id.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const fs::path link = root + "/sys/bus/pci/devices/" + bus_id;
-  PciDevice out{bus_id, "", -1, {}};
+  PciDevice out;
+  out.bus_id = bus_id;
   std::error_code missing;
   const fs::path path = fs::canonical(link, missing);
   if (bus_id.empty() || missing) return out;

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/launch/hostlist.h"
+#include "runtime/launch/environment/hostlist.h"
 
 namespace ltrain {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/attention/attention.h"
-#include "kernels/matmul/grouped_gemm.h"
+#include "kernels/matmul/grouped/grouped_gemm.h"
 #include "kernels/tensor/fp8.h"
 
 namespace ltrain {

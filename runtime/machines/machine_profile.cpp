@@ -279,6 +279,25 @@ MachineProfile find_profile(const std::string& path_or_card) {
   return p;
 }
 
+/// Adds the card of a measured machine: what was measured, and the rest from its data sheet. `p`: has the
+/// network.
+static void read_card(const ProfileReader& read, const json& card, MachineProfile& p) {
+  p.device_bytes = read.whole(card.at("device_bytes"), "device_bytes of the card", 1, 1e15);
+  const MachineProfile sheet = card_profile(p.machine);
+  p.card = sheet.card;
+  p.cards_per_node = sheet.cards_per_node;
+  p.cores_per_node = sheet.cores_per_node;
+  p.device = sheet.device;
+  if (!p.network_given && sheet.built_in) {  // the machine in which such cards are sold
+    p.levels = sheet.levels;
+    p.adapter_bytes_per_second = sheet.adapter_bytes_per_second;
+    p.network_source = sheet.network_source;
+  }
+  p.link_bytes_per_second =
+      read.number(card.at("link_bytes_per_second"), "link_bytes_per_second of the card", 1, 1e15);
+  p.link_seconds = read.number(card.at("link_seconds"), "link_seconds of the card", 0, 1e3);
+}
+
 MachineProfile load_profile(const std::string& path) {
   std::string text, error = recipe::read_small_file(path, text, kMaxProfileBytes);
   if (error.empty() && is_cluster_file(text)) return parse_cluster(text, path);
@@ -322,22 +341,7 @@ MachineProfile load_profile(const std::string& path) {
       p.network_given = true;
       p.network_source = "by the profile";
     }
-    if (const auto card = j.find("card"); card != j.end()) {
-      p.device_bytes = read.whole(card->at("device_bytes"), "device_bytes of the card", 1, 1e15);
-      const MachineProfile sheet = card_profile(p.machine);
-      p.card = sheet.card;
-      p.cards_per_node = sheet.cards_per_node;
-      p.cores_per_node = sheet.cores_per_node;
-      p.device = sheet.device;
-      if (!p.network_given && sheet.built_in) {  // the machine in which such cards are sold
-        p.levels = sheet.levels;
-        p.adapter_bytes_per_second = sheet.adapter_bytes_per_second;
-        p.network_source = sheet.network_source;
-      }
-      p.link_bytes_per_second =
-          read.number(card->at("link_bytes_per_second"), "link_bytes_per_second of the card", 1, 1e15);
-      p.link_seconds = read.number(card->at("link_seconds"), "link_seconds of the card", 0, 1e3);
-    }
+    if (const auto card = j.find("card"); card != j.end()) read_card(read, *card, p);
     return p;
   } catch (const json::exception& e) {
     std::string what = e.what();  // "[json.exception.out_of_range.403] key 'format' not found"

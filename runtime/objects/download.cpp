@@ -9,8 +9,8 @@
 #include <charconv>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash/crc32c.h"
 #include "base/limits.h"
 #include "base/printable.h"
 #include "runtime/files/file.h"

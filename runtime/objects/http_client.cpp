@@ -152,6 +152,16 @@ bool may_help(CURLcode code) {
   }
 }
 
+/// Stores the text of a failed transfer. `why`: libcurl's own, or empty.
+void take_failure(const Curl& c, CURLcode code, const char* why, Transfer& t) {
+  // The buffer may name a URL of a redirect with its secrets, so that messages have the general text.
+  const bool names_url = std::string_view(why).find("://") != std::string_view::npos || !*why;
+  t.response.failure = !t.refused.empty() ? t.refused
+                       : names_url        ? c.easy_strerror(code)
+                                          : printable(why, 300);
+  t.response.can_retry = t.refused.empty() && !t.response.stopped && may_help(code);
+}
+
 /// One request to `url`, without redirects. `target`: the URL that a redirect names.
 void perform(const Curl& c, const HttpRequest& request, const std::string& url, Transfer& t,
              std::string& target) {
@@ -206,12 +216,7 @@ void perform(const Curl& c, const HttpRequest& request, const std::string& url, 
   const char* next = nullptr;
   if (c.easy_getinfo(h, CURLINFO_REDIRECT_URL, &next) == CURLE_OK && next) target = next;
   if (code == CURLE_OK) return;
-  // The buffer may name a URL of a redirect with its secrets, so that messages have the general text.
-  const bool names_url = std::string_view(why).find("://") != std::string_view::npos || !*why;
-  t.response.failure = !t.refused.empty() ? t.refused
-                       : names_url        ? c.easy_strerror(code)
-                                          : printable(why, 300);
-  t.response.can_retry = t.refused.empty() && !t.response.stopped && may_help(code);
+  take_failure(c, code, why, t);
 }
 
 bool is_busy(int status) {

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/hash/sha256.h"
 #include "base/secret.h"
-#include "base/sha256.h"
 
 namespace ltrain::objects {
 namespace {

@@ -339,6 +339,38 @@ std::string plan_text(const Plan& p, const Recipe& recipe, const RankMap* map, b
   return out + impossible_text(p) + fit_text(p) + "\n";
 }
 
+static void add_limits(ordered_json& j, const Plan& p) {
+  j["memory_limits"] = ordered_json::array();
+  for (const MemoryLimit& limit : memory_limits(p))
+    j["memory_limits"].push_back({{"of", limit.of == DeviceKind::cpu ? "host" : "card"},
+                                  {"ranks", limit.ranks},
+                                  {"rank_bytes", limit.rank_bytes},
+                                  {"needed_bytes", limit.needed_bytes()},
+                                  {"available_bytes", limit.available_bytes},
+                                  {"fits", limit.fits()}});
+}
+
+/// Adds the times of a step and of the run, and the pipeline that they are of.
+static void add_times(ordered_json& j, const Plan& p) {
+  j["step_seconds"] = p.step_seconds();
+  if (!p.schedule.empty()) {
+    j["schedule"] = p.schedule;
+    j["pipeline_chunks"] = p.pipeline_chunks;
+    j["bubble_share"] = p.bubble_share;
+  }
+  j["tokens_per_second"] = p.tokens_per_second();
+  j["expert_skew"] = p.expert_skew;
+  if (p.even_step_seconds > 0) j["even_step_seconds"] = p.even_step_seconds;
+  j["mfu"] = p.peak_known() ? nlohmann::ordered_json(p.mfu()) : nlohmann::ordered_json();
+  if (*p.kinds.other) {
+    j["other_steps"] = p.kinds.others(p.train_steps);
+    j["other_steps_are"] = p.kinds.other;
+  }
+  j["evaluations"] = p.evaluations;
+  j["total_seconds"] = p.total_seconds();
+  j["total_tokens"] = p.tokens_per_step * p.train_steps;
+}
+
 std::string plan_json(const Plan& p, const RankMap* map) {
   ordered_json j;
   j["schema"] = "ltrain.plan.v1";
@@ -367,31 +399,8 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["peak_flops"] = p.peak_flops;
   j["host_memory_bytes"] = p.host_bytes;
   j["fits"] = fits(p);
-  j["memory_limits"] = ordered_json::array();
-  for (const MemoryLimit& limit : memory_limits(p))
-    j["memory_limits"].push_back({{"of", limit.of == DeviceKind::cpu ? "host" : "card"},
-                                  {"ranks", limit.ranks},
-                                  {"rank_bytes", limit.rank_bytes},
-                                  {"needed_bytes", limit.needed_bytes()},
-                                  {"available_bytes", limit.available_bytes},
-                                  {"fits", limit.fits()}});
-  j["step_seconds"] = p.step_seconds();
-  if (!p.schedule.empty()) {
-    j["schedule"] = p.schedule;
-    j["pipeline_chunks"] = p.pipeline_chunks;
-    j["bubble_share"] = p.bubble_share;
-  }
-  j["tokens_per_second"] = p.tokens_per_second();
-  j["expert_skew"] = p.expert_skew;
-  if (p.even_step_seconds > 0) j["even_step_seconds"] = p.even_step_seconds;
-  j["mfu"] = p.peak_known() ? nlohmann::ordered_json(p.mfu()) : nlohmann::ordered_json();
-  if (*p.kinds.other) {
-    j["other_steps"] = p.kinds.others(p.train_steps);
-    j["other_steps_are"] = p.kinds.other;
-  }
-  j["evaluations"] = p.evaluations;
-  j["total_seconds"] = p.total_seconds();
-  j["total_tokens"] = p.tokens_per_step * p.train_steps;
+  add_limits(j, p);
+  add_times(j, p);
   if (!p.attention.empty()) j["attention"] = p.attention;
   if (!p.overlap.empty()) j["overlap"] = p.overlap;
   if (!p.experts.empty()) j["experts"] = p.experts;

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "parallel/comm/socket.h"
-#include "runtime/launch/hostlist.h"
+#include "runtime/launch/environment/hostlist.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/program/recipe_program.h"
 
@@ -75,7 +75,7 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
   }
   for (const Axis a : first.order) {
     if (first.size(a) == 1) continue;
-    AxisSpan span{a, first.size(a), world / first.size(a), 1};
+    AxisSpan span{.axis = a, .size = first.size(a), .groups = world / first.size(a), .most_nodes = 1};
     for (const MappedRank& place : map.ranks) {
       if (place.mesh.coordinate(a) != 0) continue;  // once per group
       std::set<int> nodes;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "parallel/mesh/mesh.h"
-#include "runtime/launch/environment.h"
+#include "runtime/launch/environment/environment.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {

@@ -38,11 +38,26 @@ Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout l
   return out;
 }
 
+/// Ways from the cheapest to the one that needs least memory: tensors of a layer, then whole layers. `most`:
+/// layers of the stage that has most.
+std::vector<RecomputeOptions> ways_to_recompute(int64_t most) {
+  using enum BlockTensor;
+  const int64_t root = std::max<int64_t>(2, std::llround(std::sqrt(static_cast<double>(most))));
+  std::vector<RecomputeOptions> ways;
+  for (const BlockTensorSet& s :
+       {set_of({attention_norm, mlp_norm}), set_of({mlp_activation, mlp_norm, attention_norm}),
+        set_of({mlp_hidden, mlp_activation, mlp_norm, attention_norm}),
+        set_of({attention, attention_norm, mlp_norm})})
+    ways.push_back({0, -1, s});
+  ways.push_back({1, -1, {}});
+  if (most > 2) ways.push_back({root, -1, {}});
+  return ways;
+}
+
 }  // namespace
 
 RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile,
                                   const PipelineLayout& layout) {
-  using enum BlockTensor;
   const double budget = r.recompute.budget ? recipe::read_bytes(*r.recompute.budget)
                         : device_of(r) == DeviceKind::cuda
                             ? static_cast<double>(profile.device_bytes)
@@ -53,19 +68,10 @@ RecomputeOptions choose_recompute(const Recipe& r, const MachineProfile& profile
   const int64_t most = layout.stage_layers.empty()
                            ? r.model.num_hidden_layers
                            : *std::max_element(layout.stage_layers.begin(), layout.stage_layers.end());
-  const int64_t root = std::max<int64_t>(2, std::llround(std::sqrt(static_cast<double>(most))));
-  std::vector<RecomputeOptions> ways;
-  for (const BlockTensorSet& s :
-       {set_of({attention_norm, mlp_norm}), set_of({mlp_activation, mlp_norm, attention_norm}),
-        set_of({mlp_hidden, mlp_activation, mlp_norm, attention_norm}),
-        set_of({attention, attention_norm, mlp_norm})})
-    ways.push_back({0, -1, s});
-  ways.push_back({1, -1, {}});
-  if (most > 2) ways.push_back({root, -1, {}});
   std::optional<RecomputeOptions> best;
   double seconds = 0;
   int64_t least = stored.bytes;
-  for (RecomputeOptions way : ways) {
+  for (RecomputeOptions way : ways_to_recompute(most)) {
     Outcome at = outcome(r, profile, layout, way);
     least = std::min(least, at.bytes);
     if (!fits(at)) continue;

@@ -26,19 +26,11 @@ struct Smaller {
   std::vector<Change> changes;  ///< smallest change first; empty: it does not depend on the recipe alone
 };
 
-/// All ways, in the order of the output.
-std::vector<Smaller> ways(const Recipe& r) {
-  std::vector<Smaller> out;
-  const auto add = [&](std::string text, std::vector<Change> changes = {}) {
+/// Adds fewer rows of experts, and recomputation.
+void add_expert_and_recompute_ways(const Recipe& r, std::vector<Smaller>& out) {
+  const auto add = [&](std::string text, std::vector<Change> changes) {
     out.push_back({std::move(text), std::move(changes)});
   };
-  if (const int64_t now = r.train.micro_batch_size; now > 1) {
-    std::vector<Change> less;
-    for (int64_t n = now / 2; n >= 1; n /= 2)
-      less.push_back(
-          {fmt::format("train.micro_batch_size: {}", n), [n](Recipe& c) { c.train.micro_batch_size = n; }});
-    add(fmt::format("a smaller train.micro_batch_size (now {})", now), less);
-  }
   const bool experts = r.model.moe.num_experts > 0;
   const bool rows_travel = r.parallel.expert > 1 && r.parallel.expert_dispatch != ExpertDispatch::all_gather;
   if (experts && rows_travel && !r.model.moe.row_budget)
@@ -63,6 +55,22 @@ std::vector<Smaller> ways(const Recipe& r) {
                                            c.recompute.modules.clear();
                                            c.recompute.tensors.clear();
                                          }}});
+}
+
+/// All ways, in the order of the output.
+std::vector<Smaller> ways(const Recipe& r) {
+  std::vector<Smaller> out;
+  const auto add = [&](std::string text, std::vector<Change> changes = {}) {
+    out.push_back({std::move(text), std::move(changes)});
+  };
+  if (const int64_t now = r.train.micro_batch_size; now > 1) {
+    std::vector<Change> less;
+    for (int64_t n = now / 2; n >= 1; n /= 2)
+      less.push_back(
+          {fmt::format("train.micro_batch_size: {}", n), [n](Recipe& c) { c.train.micro_batch_size = n; }});
+    add(fmt::format("a smaller train.micro_batch_size (now {})", now), less);
+  }
+  add_expert_and_recompute_ways(r, out);
   if (r.parallel.data > 1 && r.parallel.zero_stage < 3) {
     std::vector<Change> higher;
     for (int64_t stage = r.parallel.zero_stage + 1; stage <= 3; ++stage)

@@ -1,7 +1,7 @@
 #include "runtime/program/experts_report.h"
 
-#include "kernels/matmul/grouped_gemm.h"
-#include "kernels/matmul/grouped_gemm_check.h"
+#include "kernels/matmul/grouped/grouped_gemm.h"
+#include "kernels/matmul/grouped/grouped_gemm_check.h"
 #include "runtime/program/train_program.h"
 #include "runtime/recipe/rules/rules.h"
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/elementwise/preference.h"
+#include "kernels/loss/preference.h"
 #include "models/layers/step.h"
 #include "runtime/data/batch_loader.h"
 

@@ -104,7 +104,10 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.freeze_routers = r.train.freeze_router;
   o.router_warmup = r.train.router_warmup_steps;
   for (const ParameterGroup& g : from.groups) {
-    OptimizerGroup group{g.match, {}, g.lr.value_or(from.lr) / from.lr, g.weight_decay};
+    OptimizerGroup group{.match = g.match,
+                         .rule = {},
+                         .lr_scale = g.lr.value_or(from.lr) / from.lr,
+                         .weight_decay = g.weight_decay};
     group.rule = g.kind;
     o.groups.push_back(std::move(group));
   }

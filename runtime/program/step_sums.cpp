@@ -1,7 +1,7 @@
 #include "runtime/program/step_sums.h"
 
-#include "kernels/elementwise/preference.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/preference.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/moe/router.h"
 

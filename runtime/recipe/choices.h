@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/enum_names.h"
-#include "kernels/elementwise/preference_loss.h"
+#include "kernels/loss/preference_loss.h"
 
 namespace ltrain {
 

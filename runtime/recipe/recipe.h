@@ -19,8 +19,8 @@
 #include "parallel/mesh/sharding_policy.h"
 #include "parallel/optim/loss_scale.h"
 #include "parallel/optim/optimizer_settings.h"
-#include "runtime/data/on_bad_record.h"
-#include "runtime/data/record_filter.h"
+#include "runtime/data/input/on_bad_record.h"
+#include "runtime/data/input/record_filter.h"
 #include "runtime/recipe/choices.h"
 #include "runtime/recipe/step_settings.h"
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "runtime/records/arrow_array.h"
-#include "runtime/records/json_value.h"
+#include "runtime/records/encodings/json_value.h"
 
 namespace ltrain::records {
 namespace arrow {

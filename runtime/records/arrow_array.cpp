@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "runtime/records/json_value.h"
+#include "runtime/records/encodings/json_value.h"
 
 namespace ltrain::records::arrow {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "runtime/files/file.h"
 #include "runtime/records/arrow_schema.h"
-#include "runtime/records/codec.h"
+#include "runtime/records/encodings/codec.h"
 
 namespace ltrain::records::arrow {
 

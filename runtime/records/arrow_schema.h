@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/records/flatbuffer.h"
+#include "runtime/records/encodings/flatbuffer.h"
 
 namespace ltrain::records::arrow {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/records/byte_stream.h"
+#include "runtime/records/encodings/byte_stream.h"
 #include "runtime/records/record_source.h"
 
 namespace ltrain::records {

@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "runtime/records/byte_stream.h"
+#include "runtime/records/encodings/byte_stream.h"
 #include "runtime/records/record_source.h"
 
 namespace ltrain::records {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "runtime/records/json_value.h"
+#include "runtime/records/encodings/json_value.h"
 #include "runtime/records/parquet_column.h"
 
 namespace ltrain::records {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/files/file.h"
-#include "runtime/records/packed_integers.h"
+#include "runtime/records/encodings/packed_integers.h"
 #include "runtime/records/parquet_values.h"
 
 namespace ltrain::records::parquet {

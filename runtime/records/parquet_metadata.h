@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/records/codec.h"
-#include "runtime/records/thrift.h"
+#include "runtime/records/encodings/codec.h"
+#include "runtime/records/encodings/thrift.h"
 
 namespace ltrain::records::parquet {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/records/packed_integers.h"
+#include "runtime/records/encodings/packed_integers.h"
 
 namespace ltrain::records::parquet {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash/crc32c.h"
 #include "base/printable.h"
 #include "runtime/files/protobuf.h"
 

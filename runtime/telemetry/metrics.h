@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/launch/output.h"
+#include "runtime/launch/supervisor/output.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {

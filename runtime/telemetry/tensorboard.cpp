@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <string_view>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash/crc32c.h"
 
 namespace ltrain {
 namespace {

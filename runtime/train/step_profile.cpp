@@ -38,6 +38,33 @@ void StepProfile::begin(int64_t step) {
   timeline_.emplace();
 }
 
+/// Table of the ops that took longest.
+static std::vector<std::string> op_lines(const std::map<std::string, OpTime>& ops, double step_seconds) {
+  std::vector<std::pair<std::string, OpTime>> most(ops.begin(), ops.end());
+  std::erase_if(most, [](const auto& op) { return op.second.calls == 0; });
+  std::stable_sort(most.begin(), most.end(),
+                   [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  std::vector<std::string> lines;
+  lines.push_back(
+      fmt::format("  {:<32} {:>7} {:>10} {:>8} {:>12}", "op", "calls", "ms", "of step", "planned ms"));
+  double rest = 0;
+  for (size_t i = 0; i < most.size(); ++i) {
+    const auto& [name, op] = most[i];
+    if (i >= kOpsShown) {
+      rest += op.seconds;
+      continue;
+    }
+    lines.push_back(fmt::format("  {:<32} {:>7} {:>10.2f} {:>6.1f} % {:>12}", name, op.calls,
+                                op.seconds * 1e3, 100 * op.seconds / step_seconds,
+                                op.planned ? fmt::format("{:.2f}", *op.planned * 1e3) : ""));
+  }
+  if (most.size() > kOpsShown)
+    lines.push_back(fmt::format("  {:<32} {:>7} {:>10.2f} {:>6.1f} %",
+                                fmt::format("{} others", most.size() - kOpsShown), "", rest * 1e3,
+                                100 * rest / step_seconds));
+  return lines;
+}
+
 std::vector<std::string> StepProfile::end(bool whole) {
   if (!timeline_) return {};
   const double ended = steady_seconds(), step_seconds = ended - begun_;
@@ -78,34 +105,13 @@ std::vector<std::string> StepProfile::end(bool whole) {
       OpTime& op = ops[title(e.stream, e.name)];
       op.planned = op.planned.value_or(0) + e.seconds;
     }
-  std::vector<std::pair<std::string, OpTime>> most(ops.begin(), ops.end());
-  std::erase_if(most, [](const auto& op) { return op.second.calls == 0; });
-  std::stable_sort(most.begin(), most.end(),
-                   [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  std::vector<std::string> lines;
   std::string streams;
   for (const auto& [stream, seconds] : busy)
     streams +=
         fmt::format("{}{} busy {:.1f} %", streams.empty() ? "" : ", ", stream, 100 * seconds / step_seconds);
-  lines.push_back(
-      fmt::format("profile of step {}: {:.1f} ms, {}; trace: {}", step_, step_seconds * 1e3, streams, path));
-  lines.push_back(
-      fmt::format("  {:<32} {:>7} {:>10} {:>8} {:>12}", "op", "calls", "ms", "of step", "planned ms"));
-  double rest = 0;
-  for (size_t i = 0; i < most.size(); ++i) {
-    const auto& [name, op] = most[i];
-    if (i >= kOpsShown) {
-      rest += op.seconds;
-      continue;
-    }
-    lines.push_back(fmt::format("  {:<32} {:>7} {:>10.2f} {:>6.1f} % {:>12}", name, op.calls,
-                                op.seconds * 1e3, 100 * op.seconds / step_seconds,
-                                op.planned ? fmt::format("{:.2f}", *op.planned * 1e3) : ""));
-  }
-  if (most.size() > kOpsShown)
-    lines.push_back(fmt::format("  {:<32} {:>7} {:>10.2f} {:>6.1f} %",
-                                fmt::format("{} others", most.size() - kOpsShown), "", rest * 1e3,
-                                100 * rest / step_seconds));
+  std::vector<std::string> lines = op_lines(ops, step_seconds);
+  lines.insert(lines.begin(), fmt::format("profile of step {}: {:.1f} ms, {}; trace: {}", step_,
+                                          step_seconds * 1e3, streams, path));
   return lines;
 }
 

@@ -147,8 +147,11 @@ class Trainer {
     }
     allocate();
     offload_memory_.emplace(options, device_, offload_folders(recipe_), plan_.offloaded.activations);
-    program_ = std::make_unique<TrainProgram>(
-        options, Device{*compute_, *arena_, groups_->groups(), host_.get(), offload_memory_->places()});
+    program_ = std::make_unique<TrainProgram>(options, Device{.compute = *compute_,
+                                                              .memory = *arena_,
+                                                              .groups = groups_->groups(),
+                                                              .host = host_.get(),
+                                                              .slow = offload_memory_->places()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
   }

@@ -12,7 +12,7 @@
 #include "runtime/checkpoint/finite.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
-#include "runtime/tokenizer/huggingface_tokenizer.h"
+#include "runtime/tokenizer/formats/huggingface_tokenizer.h"
 #include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_folder.h"
@@ -74,7 +74,11 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
       fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model",
            reader.path(), name, model.family->name);
     for (const TensorName& t : tensors) {
-      Part p{{t.name, dtype, dims_of(shape), nullptr}, source, Slice::whole(shape), t.transposed, t.stacked};
+      Part p{.item = {.name = t.name, .dtype = dtype, .shape = dims_of(shape), .data = nullptr},
+             .source = source,
+             .slice = Slice::whole(shape),
+             .transposed = t.transposed,
+             .stacked = t.stacked};
       if (t.expert >= 0) {
         p.slice = expert_slice(shape, t);
         p.item.shape = {shape[shape.rank - 2], shape[shape.rank - 1]};
@@ -171,6 +175,55 @@ void check_adapters(const std::string& checkpoint, const Recipe& recipe, const E
     fail(ExitCode::usage, "{}: --ema: averages of adapters are not exported; leave --ema out", checkpoint);
 }
 
+/// Writes a file with the tensors of `parts`, and counts their bytes in the report. `all`: bytes of all
+/// files. Returns the names in the order of the file.
+std::vector<std::string> write_shard(const ReadSlice& read, const CheckpointReader& reader,
+                                     const std::vector<const Part*>& parts, const std::string& path,
+                                     const ExportOptions& o, int64_t all, ExportReport& report) {
+  std::map<std::string, const Part*> by_name;
+  std::vector<SafetensorsItem> items;
+  for (const Part* p : parts) {
+    by_name[p->item.name] = p;
+    items.push_back(p->item);
+  }
+  std::vector<std::string> names;
+  NewFile file(path);
+  SafetensorsWriter writer(file, items);
+  for (const SafetensorsItem& item : writer.items()) {
+    const Part& p = *by_name.at(item.name);
+    const DType stored = reader.tensors().at(p.source).dtype;
+    int64_t infinite = 0;
+    const WriteBytes write = [&](const void* data, int64_t bytes) {
+      if (stored != item.dtype)
+        infinite += count_not_finite(item.dtype, data, bytes / dtype_size(item.dtype));
+      writer.write(data, bytes);
+      report.bytes += bytes;
+      if (o.progress) o.progress(report.bytes, all);
+    };
+    if (p.stacked)
+      stream_stack(read, p.source, item.dtype, p.slice.global, p.transposed, write);
+    else
+      stream_tensor(read, p.source, item.dtype, p.slice, p.transposed, write);
+    if (infinite > 0) refuse_overflow(report.checkpoint, item, stored, infinite);
+    names.push_back(item.name);
+  }
+  writer.finish();
+  return names;
+}
+
+/// Copies the tokenizer, or notes that there is none, and makes sure of a generation_config.json.
+void add_tokenizer_files(const std::string& tokenizer, const std::string& folder, ExportReport& report) {
+  if (!tokenizer.empty() && path_exists(tokenizer))
+    for (const std::string& name : copy_tokenizer(tokenizer, folder)) report.files.push_back(name);
+  if (std::find(report.files.begin(), report.files.end(), "generation_config.json") == report.files.end()) {
+    write_text_file(folder + "/generation_config.json", "{\n  \"_from_model_config\": true\n}\n");
+    report.files.push_back("generation_config.json");
+  }
+  if (std::none_of(report.files.begin(), report.files.end(),
+                   [](const std::string& f) { return f.starts_with("tokenizer"); }))
+    report.notes.push_back("no tokenizer files: give their folder with --tokenizer");
+}
+
 }  // namespace
 
 ExportReport export_checkpoint(const ExportOptions& o) {
@@ -208,33 +261,9 @@ ExportReport export_checkpoint(const ExportOptions& o) {
   ordered_json map = ordered_json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_file(i, shards.size());
-    std::map<std::string, const Part*> by_name;
-    std::vector<SafetensorsItem> items;
-    for (const Part* p : shards[i]) {
-      by_name[p->item.name] = p;
-      items.push_back(p->item);
-    }
-    NewFile file(folder.work() + "/" + name);
-    SafetensorsWriter writer(file, items);
-    for (const SafetensorsItem& item : writer.items()) {
-      const Part& p = *by_name.at(item.name);
-      const DType stored = reader->tensors().at(p.source).dtype;
-      int64_t infinite = 0;
-      const WriteBytes write = [&](const void* data, int64_t bytes) {
-        if (stored != item.dtype)
-          infinite += count_not_finite(item.dtype, data, bytes / dtype_size(item.dtype));
-        writer.write(data, bytes);
-        report.bytes += bytes;
-        if (o.progress) o.progress(report.bytes, all);
-      };
-      if (p.stacked)
-        stream_stack(read, p.source, item.dtype, p.slice.global, p.transposed, write);
-      else
-        stream_tensor(read, p.source, item.dtype, p.slice, p.transposed, write);
-      if (infinite > 0) refuse_overflow(report.checkpoint, item, stored, infinite);
-      map[item.name] = name;
-    }
-    writer.finish();
+    for (const std::string& tensor :
+         write_shard(read, *reader, shards[i], folder.work() + "/" + name, o, all, report))
+      map[tensor] = name;
     report.files.push_back(name);
   }
   if (shards.size() > 1) {
@@ -243,16 +272,8 @@ ExportReport export_checkpoint(const ExportOptions& o) {
     report.files.push_back("model.safetensors.index.json");
   }
   report.files.push_back("config.json");
-  const std::string tokenizer = !o.tokenizer.empty() ? o.tokenizer : tokenizer_folder(recipe, begun_with);
-  if (!tokenizer.empty() && path_exists(tokenizer))
-    for (const std::string& name : copy_tokenizer(tokenizer, folder.work())) report.files.push_back(name);
-  if (std::find(report.files.begin(), report.files.end(), "generation_config.json") == report.files.end()) {
-    write_text_file(folder.work() + "/generation_config.json", "{\n  \"_from_model_config\": true\n}\n");
-    report.files.push_back("generation_config.json");
-  }
-  if (std::none_of(report.files.begin(), report.files.end(),
-                   [](const std::string& f) { return f.starts_with("tokenizer"); }))
-    report.notes.push_back("no tokenizer files: give their folder with --tokenizer");
+  add_tokenizer_files(!o.tokenizer.empty() ? o.tokenizer : tokenizer_folder(recipe, begun_with),
+                      folder.work(), report);
   folder.commit();
   return report;
 }

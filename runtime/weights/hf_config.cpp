@@ -5,8 +5,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "models/attention/rope_angles.h"
 #include "models/families/hf_keys.h"
-#include "models/layers/rope_angles.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/files/strict_json.h"

@@ -21,7 +21,7 @@ int64_t write_weights(const std::string& checkpoint, const std::vector<WrittenTe
   made.need(all);
   std::vector<std::vector<SafetensorsItem>> shards(1);
   for (const WrittenTensor& t : tensors) {
-    SafetensorsItem item{t.name, t.dtype, dims_of(t.shape), nullptr};
+    SafetensorsItem item{.name = t.name, .dtype = t.dtype, .shape = dims_of(t.shape), .data = nullptr};
     if (!shards.back().empty() && in_shard + item.bytes() > kShardBytes) {
       shards.emplace_back();
       in_shard = 0;

@@ -13,16 +13,20 @@ BEGIN, END = "<!-- folders: scripts/checks/check-includes.py --write -->\n", "<!
 # Lowest first. Each folder may include itself and all above it in this list.
 FOLDERS = {
     "base": "errors, exit codes, printable text, limits, fault points, secrets, child processes, SVG",
+    "base/hash": "checksums and hashes: CRC-32C, SHA-256, a mix of 64 bits",
     "kernels/tensor": "tensors, dtypes, streams, the arena, random numbers",
     "kernels/meta": "the device without memory: shapes, cost of each op, the timeline that plans are made of",
     "kernels/cuda": "the GPU: streams, memory, graphs, cuBLASLt, NVML, libraries that are opened at run time",
     "kernels/storage": "files as memory: io_uring, direct I/O, offloaded blocks",
-    "kernels/elementwise": "copies, casts, sums, activations, embeddings, dropout, cross-entropy",
+    "kernels/elementwise": "copies, casts, sums, activations, embeddings, dropout",
+    "kernels/loss": "cross-entropy, losses of preference pairs, labels drawn from logits",
     "kernels/attention": "attention and its backward, for CPU and CUDA, native and by cuDNN",
-    "kernels/matmul": "matmuls in fp32, tf32, bf16, fp16 and fp8, grouped matmuls of experts",
+    "kernels/matmul": "matmuls in fp32, tf32, bf16, fp16 and fp8, quantisation of their operands",
+    "kernels/matmul/grouped": "grouped matmuls of experts",
     "kernels/norm": "RMSNorm and LayerNorm",
     "kernels/moe": "routing, dispatch and combination of tokens",
-    "kernels/optimizer": "element updates of optimizers, quantised moments",
+    "kernels/optimizer": "element updates of optimizers, quantised moments, 2:4 sparsity",
+    "kernels/optimizer/onebit": "1-bit optimizers, and the error feedback of compressed sums",
     "kernels/emulation": "the CUDA sources as C++, where a block's threads are fibres",
     "parallel/comm": "groups and collectives, their transports (shared memory, TCP)",
     "parallel/shm": "collectives through the shared memory of a host",
@@ -33,16 +37,22 @@ FOLDERS = {
     "parallel/pipeline": "pipeline schedules as data: generated, checked, simulated, lowered to actions, drawn",
     "models/families": "model families as data: traits, names of weights, config.json",
     "models/layers": "layers of a decoder with hand-written backward",
+    "models/attention": "attention layers: projections, norms of queries and keys, RoPE, context parallelism",
     "models/moe": "experts: the router, dispatch over ranks, expert layers",
     "models/tensor_parallel": "linear layers split in two and three dims",
     "models/decoder": "the decoder: embedding, blocks, output layer, loss",
     "runtime/files": "whole files and JSON from outside",
-    "runtime/tokenizer": "text to token ids and back, training of tokenizers",
+    "runtime/tokenizer": "text to token ids and back: BPE, bytes, GPT-2, training of tokenizers",
+    "runtime/tokenizer/formats": "tokenizers of other projects: tokenizer.json, SentencePiece, Tekken",
     "runtime/chat": "chat templates, conversations, and their token ids with a loss mask",
+    "runtime/records/encodings": "compression, packed integers, Thrift and FlatBuffers, which formats of records share",
     "runtime/records": "records of files that other programs wrote: Parquet, Arrow, tar, TFRecord, CSV and the like",
     "runtime/objects": "training data by URL: S3 and web servers, signatures, listings, local copies",
-    "runtime/data": "token files, sample order, packing, building data from text",
+    "runtime/data/input": "files and folders of text as records: JSONL, data set folders, filters, lists of inputs",
+    "runtime/data": "token files, sample order, packing, building data from records",
+    "runtime/launch/environment": "ranks and hosts by what Slurm, torchrun and the like set",
     "runtime/launch": "processes, rendezvous, heartbeat, the verdict on a failure",
+    "runtime/launch/supervisor": "the parent process of a node: children, signals, output, restarts",
     "runtime/recipe": "recipes: the schema of all keys, rules, suggestions",
     "runtime/program": "one training step: micro-batches, reduction, update, evaluation, generation",
     "runtime/checkpoint": "checkpoints that any layout loads",
@@ -60,7 +70,10 @@ FOLDERS = {
     "planner/exports": "recipes as settings of other trainers, and back",
     "planner/report": "pictures and the HTML page of a plan",
     "planner/compositions": "the table of settings that work together",
-    "app": "the command line, one file a subcommand",
+    "app": "the command line, one file a subcommand, and the options that commands share",
+    "app/machine": "what this machine has and does: `doctor`, `bench`, `profile`, `selftest`",
+    "app/data": "`data`, `tokenize` and `tokenizer`",
+    "app/plan": "`plan`: options, search, exports and pictures",
 }
 ORDER = list(FOLDERS)
 TOP = {folder.split("/")[0] for folder in ORDER}
@@ -73,7 +86,9 @@ def folder_of(path):
     parts = path.split("/")
     if parts[0] not in TOP:
         return None
-    return parts[0] if parts[0] in FOLDERS else "/".join(parts[:2])
+    # A subfolder without a row of its own belongs to the folder above it.
+    known = ("/".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
+    return next((folder for folder in known if folder in FOLDERS), "/".join(parts[:2]))
 
 
 def problems(path, text):

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "runtime/records/arrow.h"
-#include "runtime/records/json_value.h"
+#include "runtime/records/encodings/json_value.h"
 #include "runtime/records/parquet.h"
 
 using namespace ltrain;

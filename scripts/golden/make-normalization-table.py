@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints kLeftAlone of runtime/tokenizer/normalizer.cpp: code points that Python's Unicode (14, as utf8proc's) decomposes,
+"""Prints kLeftAlone of runtime/tokenizer/formats/normalizer.cpp: code points that Python's Unicode (14, as utf8proc's) decomposes,
 orders or composes, and Hugging Face's tokenizers, whose tables are older, do not.
 
 Usage: scripts/golden/make-normalization-table.py

@@ -1,6 +1,6 @@
 #include "kernels/attention/attention_sinks.h"
 #include "kernels/attention/latent_heads.h"
-#include "kernels/matmul/grouped_bias.h"
+#include "kernels/matmul/grouped/grouped_bias.h"
 #include "kernels/moe/balance.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "base/time_scale.h"
-#include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/cross_entropy.h"
 #include "parallel/nccl/communicator_nccl.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"

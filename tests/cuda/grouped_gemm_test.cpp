@@ -1,10 +1,10 @@
 // Grouped products of two-byte types in one launch, against sums in double, element by element.
-#include "kernels/matmul/grouped_gemm.h"
+#include "kernels/matmul/grouped/grouped_gemm.h"
 
 #include <cstdlib>
 #include <numeric>
 
-#include "kernels/matmul/grouped_gemm_check.h"
+#include "kernels/matmul/grouped/grouped_gemm_check.h"
 #include "tests/cuda/twin.h"
 #ifdef LTRAIN_CUDA_EMULATED
 #include "kernels/cuda/emulation_cuda.h"

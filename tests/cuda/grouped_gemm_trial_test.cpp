@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "kernels/cuda/emulation_cuda.h"
-#include "kernels/matmul/grouped_gemm.h"
-#include "kernels/matmul/grouped_gemm_check.h"
+#include "kernels/matmul/grouped/grouped_gemm.h"
+#include "kernels/matmul/grouped/grouped_gemm_check.h"
 #include "tests/cuda/kernel_trial.h"
 
 using namespace ltrain;

@@ -1,6 +1,6 @@
 #include "kernels/attention/attention.h"
-#include "kernels/elementwise/cross_entropy.h"
-#include "kernels/elementwise/sample_labels.h"
+#include "kernels/loss/cross_entropy.h"
+#include "kernels/loss/sample_labels.h"
 #include "kernels/matmul/matmul.h"
 #include "tests/cuda/twin.h"
 

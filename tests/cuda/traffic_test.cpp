@@ -5,9 +5,9 @@
 
 #include "kernels/attention/rope.h"
 #include "kernels/elementwise/activation.h"
-#include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/cross_entropy.h"
 #include "kernels/matmul/quantize.h"
 #include "kernels/norm/norm.h"
 #include "kernels/optimizer/adamw.h"

@@ -3,12 +3,12 @@
 
 #include "kernels/elementwise/activation.h"
 #include "kernels/elementwise/copy_rectangles.h"
-#include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/dropout.h"
 #include "kernels/elementwise/embedding.h"
-#include "kernels/elementwise/preference.h"
-#include "kernels/elementwise/sample_labels.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/cross_entropy.h"
+#include "kernels/loss/preference.h"
+#include "kernels/loss/sample_labels.h"
 #include "tests/cuda_traffic/accesses.h"
 
 using namespace ltrain;

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
-#include "kernels/matmul/grouped_bias.h"
-#include "kernels/matmul/grouped_gemm.h"
+#include "kernels/matmul/grouped/grouped_bias.h"
+#include "kernels/matmul/grouped/grouped_gemm.h"
 #include "kernels/matmul/matmul_fp8.h"
 #include "kernels/matmul/quantize.h"
 #include "kernels/moe/balance.h"

@@ -1,4 +1,4 @@
-#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/loss/cross_entropy.h"
 
 #include "tests/kernels/op_support.h"
 

@@ -1,12 +1,12 @@
 // compressed all-reduce, and updates of 1-bit Adam and LAMB.
-#include "kernels/optimizer/error_feedback.h"
+#include "kernels/optimizer/onebit/error_feedback.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "kernels/optimizer/onebit.h"
+#include "kernels/optimizer/onebit/onebit.h"
 #include "tests/kernels/op_support.h"
 
 using namespace ltrain;

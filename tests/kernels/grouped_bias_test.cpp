@@ -1,4 +1,4 @@
-#include "kernels/matmul/grouped_bias.h"
+#include "kernels/matmul/grouped/grouped_bias.h"
 
 #include "tests/kernels/op_support.h"
 

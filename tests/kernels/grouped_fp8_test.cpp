@@ -1,5 +1,5 @@
 // Grouped products in FP8 against the same arithmetic, written down.
-#include "kernels/matmul/grouped_matmul_fp8.h"
+#include "kernels/matmul/grouped/grouped_matmul_fp8.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/elementwise/activation.h"
-#include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/cross_entropy.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"

@@ -1,8 +1,8 @@
 // Losses of preference pairs: published formulas in double, gradients against differences, sums of texts, and
 // the weighted gradient of the cross-entropy.
-#include "kernels/elementwise/preference.h"
+#include "kernels/loss/preference.h"
 
-#include "kernels/elementwise/cross_entropy.h"
+#include "kernels/loss/cross_entropy.h"
 #include "kernels/tensor/stream.h"
 #include "tests/kernels/op_support.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/matmul/grouped_matmul.h"
+#include "kernels/matmul/grouped/grouped_matmul.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/router_bias.h"

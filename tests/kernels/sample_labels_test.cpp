@@ -1,6 +1,6 @@
 // Labels that a model draws: the first token whose cumulative probability exceeds the row's number, however
 // the vocabulary and the rows are cut.
-#include "kernels/elementwise/sample_labels.h"
+#include "kernels/loss/sample_labels.h"
 
 #include <numeric>
 

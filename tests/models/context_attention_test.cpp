@@ -1,5 +1,5 @@
 // Attention over a sequence that in-process ranks share, against the same attention on one rank.
-#include "models/layers/context_attention.h"
+#include "models/attention/context_attention.h"
 
 #include <omp.h>
 

@@ -3,12 +3,12 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "models/attention/attention_layer.h"
+#include "models/attention/rope_angles.h"
 #include "models/decoder/decoder.h"
-#include "models/layers/attention_layer.h"
 #include "models/layers/head.h"
 #include "models/layers/mlp_layer.h"
 #include "models/layers/norm_layer.h"
-#include "models/layers/rope_angles.h"
 #include "tests/models/layer_rig.h"
 
 using namespace ltrain;

@@ -20,6 +20,18 @@ def test_a_folder_above_is_refused():
     assert refused("runtime/train/x.cpp", '#include "planner/search/search.h"')
 
 
+def test_a_subfolder_with_a_row_stands_above_or_below_its_folder():
+    assert not refused("app/plan/x.cpp", '#include "app/commands.h"')
+    assert refused("app/x.cpp", '#include "app/plan/plan_search.h"')
+    assert not refused("runtime/data/x.cpp", '#include "runtime/data/input/jsonl.h"')
+    assert refused("runtime/data/input/x.cpp", '#include "runtime/data/build.h"')
+
+
+def test_a_subfolder_without_a_row_belongs_to_its_folder():
+    assert not refused("runtime/recipe/rules/x.cpp", '#include "runtime/recipe/recipe.h"')
+    assert not refused("runtime/recipe/x.cpp", '#include "runtime/recipe/rules/rules.h"')
+
+
 def test_tests_vendor_headers_and_unknown_folders_are_refused():
     assert refused("models/layers/x.cpp", '#include "tests/support/x.h"')
     assert refused("kernels/attention/x.cpp", "#include <cuda_runtime.h>")

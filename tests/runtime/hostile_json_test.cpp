@@ -10,7 +10,7 @@
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/indexed_dataset.h"
-#include "runtime/data/jsonl.h"
+#include "runtime/data/input/jsonl.h"
 #include "runtime/machines/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/run_report.h"

@@ -32,7 +32,8 @@ std::string by_family(int64_t FamilyDefaults::*value, int64_t otherwise) {
   return text + fmt::format("else {}", otherwise);
 }
 
-void add_router_keys(std::vector<Key>& t) {
+/// Adds the selection of experts, and its balance by a bias.
+void add_selection_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(choice("model.moe.router.selection", LT_MEMBER(model.moe.selection), {"base"},
              "top_k: each token chooses its best experts. gshard: the best, and in training the second with "
@@ -61,6 +62,11 @@ void add_router_keys(std::vector<Key>& t) {
               "deepseek_v3 0.001, else 0",
               [](Recipe& r) { r.model.moe.bias_update_rate = r.model.family->defaults.bias_update_rate; })
           .alias({"moe_router_bias_update_rate"}));
+}
+
+/// Adds scores, weights and groups of experts.
+void add_weight_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(choice("model.moe.router.score", LT_MEMBER(model.moe.score), {"sinkhorn"},
              "Function from router logits to scores, in fp32.")
           .alias({"router_score_function"})
@@ -97,6 +103,11 @@ void add_router_keys(std::vector<Key>& t) {
           .between(1, 64)
           .alias({"router_group_topk"})
           .derived("n_group", [](Recipe& r) { r.model.moe.topk_group = r.model.moe.n_group; }));
+}
+
+/// Adds losses of balance and of the router.
+void add_balance_keys(std::vector<Key>& t) {
+  const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
   add(choice("model.moe.balance.kind", LT_MEMBER(model.moe.balance), {},
              "Balance loss. switch: over each micro-batch on all ranks. sequence: over each sequence. "
              "global: with the choices of the whole batch so far. uniform: divergence of the mean scores "
@@ -115,6 +126,12 @@ void add_router_keys(std::vector<Key>& t) {
           .resumes(OnResume::any)
           .at_least(0)
           .alias({"moe_z_loss_coeff"}));
+}
+
+void add_router_keys(std::vector<Key>& t) {
+  add_selection_keys(t);
+  add_weight_keys(t);
+  add_balance_keys(t);
 }
 
 void add_capacity_keys(std::vector<Key>& t) {

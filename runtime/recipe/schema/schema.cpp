@@ -94,7 +94,8 @@ void add_graph_keys(std::vector<Key>& t) {
                   .changes(Effect::speed));
 }
 
-void add_parallel_keys(std::vector<Key>& t) {
+/// Adds the data-parallel and the tensor-parallel axis.
+void add_tensor_axis_keys(std::vector<Key>& t) {
   t.push_back(integer("parallel.data", LT_MEMBER(parallel.data),
                       "Data-parallel ranks; -1: all ranks that the other axes leave.")
                   .between(-1, kMaxRanks)
@@ -115,6 +116,10 @@ void add_parallel_keys(std::vector<Key>& t) {
                   .when("parallel.tensor_mode: 2.5d", true, [](const Recipe& r) {
                     return r.parallel.tensor_mode == TensorModeChoice::two_and_half_d;
                   }));
+}
+
+/// Adds the pipeline axis and its schedule.
+void add_pipeline_keys(std::vector<Key>& t) {
   t.push_back(integer("parallel.pipeline", LT_MEMBER(parallel.pipeline), "Pipeline stages.")
                   .between(1, kMaxRanks)
                   .alias({"pp", "pipeline_model_parallel_size"}));
@@ -142,6 +147,10 @@ void add_parallel_keys(std::vector<Key>& t) {
       [](Recipe& r) -> std::vector<int64_t>& { return r.parallel.pipeline_layers; },
       "Layers of each stage, in the order of the stages; empty: the split whose most expensive stage costs "
       "least."));
+}
+
+/// Adds the axis over which sequences are sharded.
+void add_context_keys(std::vector<Key>& t) {
   t.push_back(integer("parallel.context", LT_MEMBER(parallel.context), "Ranks that shard each sequence.")
                   .between(1, kMaxRanks)
                   .alias({"cp", "context_parallel_size"}));
@@ -160,6 +169,10 @@ void add_parallel_keys(std::vector<Key>& t) {
           .when("parallel.context_comm: a2a+p2p", false, [](const Recipe& r) {
             return r.parallel.context > 1 && r.parallel.context_comm == ContextComm::a2a_p2p;
           }));
+}
+
+/// Adds the axis of experts, and the dispatch of tokens to it.
+void add_expert_axis_keys(std::vector<Key>& t) {
   t.push_back(integer("parallel.expert", LT_MEMBER(parallel.expert),
                       "Ranks over which the experts of a layer are sharded. For all other tensors they are "
                       "data-parallel ranks, or also context and tensor ranks, so the number of ranks stays "
@@ -195,6 +208,10 @@ void add_parallel_keys(std::vector<Key>& t) {
                           "Two-level dispatch of tokens: first to a rank of the node (or of a group of that "
                           "many neighbours), then in one message to its peer on the other node.")
                   .when("parallel.expert above 1", false, experts_cut));
+}
+
+/// Adds ZeRO and the reduction of gradients.
+void add_sharding_keys(std::vector<Key>& t) {
   t.push_back(integer("parallel.zero_stage", LT_MEMBER(parallel.zero_stage),
                       "Tensors sharded over data-parallel ranks. 0: none. 1: optimizer state. 2: also "
                       "gradients. 3: also weights.")
@@ -221,6 +238,10 @@ void add_parallel_keys(std::vector<Key>& t) {
                      "context ranks. Sums are in fp32, and so are sums over micro-batches. int8: blocks of "
                      "256 with one scale; the rounding error is added to the next gradient.")
                   .changes(Effect::function));
+}
+
+/// Adds what overlaps collectives with computation, and the order of the axes.
+void add_overlap_keys(std::vector<Key>& t) {
   t.push_back(
       choice("parallel.overlap_micro_batches", LT_MEMBER(parallel.overlap_micro_batches), {},
              "Overlaps the backward of a micro-batch with the forward of the next one: while one waits for a "
@@ -241,7 +262,17 @@ void add_parallel_keys(std::vector<Key>& t) {
                          "data, pipeline. `ltrain plan` prints the rank map."));
 }
 
-void add_data_keys(std::vector<Key>& t) {
+void add_parallel_keys(std::vector<Key>& t) {
+  add_tensor_axis_keys(t);
+  add_pipeline_keys(t);
+  add_context_keys(t);
+  add_expert_axis_keys(t);
+  add_sharding_keys(t);
+  add_overlap_keys(t);
+}
+
+/// Adds token files and mixes.
+void add_source_keys(std::vector<Key>& t) {
   t.push_back(sources(
       "data.train", [](Recipe& r) -> std::vector<DataSource>& { return r.data.train; }, false,
       "Training data, mixed by weight: token files (`ltrain data build`), or text and records (Parquet, "
@@ -261,6 +292,10 @@ void add_data_keys(std::vector<Key>& t) {
                   "loss. Without "
                   "names all files form one set.")
                   .changes(Effect::nothing));
+}
+
+/// Adds the tokenizer, and the reading of text and conversations.
+void add_text_keys(std::vector<Key>& t) {
   t.push_back(choice("data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken"},
                      "byte: bytes and an end mark, 257 ids. gpt2: a tiktoken rank file, 50257 ids. "
                      "huggingface: a tokenizer.json, or SentencePiece's tokenizer.model; also the default if "
@@ -308,6 +343,10 @@ void add_data_keys(std::vector<Key>& t) {
              "Messages that count in the loss. assistant: all of the assistant's. last_turn: its last one. "
              "all: every message.")
           .when("task: sft or dpo", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
+}
+
+/// Adds the length of sequences, and their masks.
+void add_sequence_keys(std::vector<Key>& t) {
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Sequence length in tokens.")
                   .between(1, kMaxIds)
                   .alias({"sequence_length", "max_seq_length"}));
@@ -325,7 +364,14 @@ void add_data_keys(std::vector<Key>& t) {
                     "previous document."));
 }
 
-void add_train_keys(std::vector<Key>& t) {
+void add_data_keys(std::vector<Key>& t) {
+  add_source_keys(t);
+  add_text_keys(t);
+  add_sequence_keys(t);
+}
+
+/// Adds batch sizes and the number of steps.
+void add_length_keys(std::vector<Key>& t) {
   t.push_back(integer("train.micro_batch_size", LT_MEMBER(train.micro_batch_size),
                       "Sequences of a rank's micro-batch.")
                   .changes(Effect::speed)
@@ -351,6 +397,10 @@ void add_train_keys(std::vector<Key>& t) {
                       "Tokens to train on; replaces train_steps.")
                   .changes(Effect::schedule)
                   .between(1, 9e15));
+}
+
+/// Adds limits on gradients and loss, the ramp of the batch, and averaged weights.
+void add_update_keys(std::vector<Key>& t) {
   t.push_back(number("train.clip_grad", LT_MEMBER(train.clip_grad),
                      "Gradient norm to which gradients are clipped; 0: no clipping.")
                   .changes(Effect::function)
@@ -397,6 +447,10 @@ void add_train_keys(std::vector<Key>& t) {
   t.push_back(number("train.stop_loss", LT_MEMBER(train.stop_loss),
                      "Ends the run with exit code 76 if the loss is above this, before the update; 0: never.")
                   .at_least(0));
+}
+
+/// Adds intervals of evaluation and logs, and the chunks of logits.
+void add_interval_keys(std::vector<Key>& t) {
   t.push_back(
       integer("train.eval_interval", LT_MEMBER(train.eval_interval), "Steps between evaluations; 0: never.")
           .between(0, kMaxSteps)
@@ -419,89 +473,10 @@ void add_train_keys(std::vector<Key>& t) {
                   .between(1, kMaxDim));
 }
 
-void add_job_keys(std::vector<Key>& t) {
-  t.push_back(integer("checkpoint.save_interval", LT_MEMBER(checkpoint.save_interval),
-                      "Steps between checkpoints; 0: never.")
-                  .between(0, kMaxSteps)
-                  .alias({"save_steps"}));
-  t.push_back(integer("checkpoint.keep_latest", LT_MEMBER(checkpoint.keep_latest),
-                      "Number of healthy checkpoints to keep, at least 2; 0: all.")
-                  .between(0, 1e9)
-                  .alias({"save_total_limit", "keep_latest_k"}));
-  t.push_back(
-      truth("checkpoint.keep_best", LT_MEMBER(checkpoint.keep_best),
-            "Rotation also keeps the checkpoint of the lowest held-out loss (the mean over the sets of "
-            "data.eval), which the link checkpoints/best points to."));
-  t.push_back(truth("checkpoint.async_save", LT_MEMBER(checkpoint.async_save),
-                    "Writes checkpoints in the background while training continues."));
-  t.push_back(text("checkpoint.resume", LT_MEMBER(checkpoint.resume),
-                   "auto: the newest complete checkpoint of output_dir, or a fresh start. never: always a "
-                   "fresh start. A path: this checkpoint, which must load.")
-                  .alias({"resume_from_checkpoint"}));
-  t.push_back(
-      choice("checkpoint.resume_data", LT_MEMBER(checkpoint.resume_data), {},
-             "Behaviour of a resume if the training data of the recipe differ from the checkpoint's (files, "
-             "weights, tokenizer, seq_length, seed). same: an error. continue: continues at the same sample "
-             "number, in the order of the new data. restart: starts with the first sample of the new data."));
-  t.push_back(
-      text("checkpoint.upcycle", LT_MEMBER(checkpoint.upcycle),
-           "A fresh start takes its weights from this checkpoint of a dense llama of the same shape. Every "
-           "expert starts as a copy of the feed-forward, and routers are initialized from the seed.")
-          .when("model.moe.num_experts above 0", true,
-                [](const Recipe& r) { return r.model.moe.num_experts > 0; }));
-  t.push_back(text("checkpoint.load.path", LT_MEMBER(checkpoint.load_path),
-                   "Initial weights of a fresh start, for any layout: a Hugging Face folder (config.json and "
-                   "safetensors), a checkpoint, a folder of checkpoints, or the output_dir of a run. Steps, "
-                   "data and optimizer start anew, unless parts says otherwise.")
-                  .derived("the folder of model.from", nullptr));
-  t.push_back(
-      choice(
-          "checkpoint.load.parts", LT_MEMBER(checkpoint.load_parts), {},
-          "Parts of the checkpoint at path for a fresh start. weights. weights+optimizer: also the state of "
-          "the same kind of optimizer; steps and data start anew. all: also the step, the data position and "
-          "the loss scale, like a resume; restarts of this run resume from its own checkpoints.")
-          .when("checkpoint.load.path", true,
-                [](const Recipe& r) { return r.checkpoint.load_path.has_value(); }));
-  t.push_back(
-      truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Saves after the last step."));
-  t.push_back(host_list(
-      "launch.hosts", [](Recipe& r) -> std::vector<std::string>& { return r.launch.hosts; },
-      "Hosts on which ranks are started."));
-  t.push_back(integer("launch.ranks_per_node", LT_MEMBER(launch.ranks_per_node),
-                      "Ranks per node; auto: one per device.")
-                  .or_word("auto", 0)
-                  .between(1, 4096));
-  t.push_back(integer("launch.threads_per_rank", LT_MEMBER(launch.threads_per_rank),
-                      "CPU threads per rank; auto: its share of the cores.")
-                  .or_word("auto", 0)
-                  .between(1, 4096));
-  t.push_back(number("launch.distributed_timeout_minutes", LT_MEMBER(launch.distributed_timeout_minutes),
-                     "Minutes after which a collective counts as a failure.")
-                  .above(0));
-  const auto restarts = [](const Recipe& r) { return r.launch.max_restarts > 0; };
-  t.push_back(integer("launch.max_restarts", LT_MEMBER(launch.max_restarts),
-                      "Times that `ltrain run` on one machine starts all ranks again after one died or hung, "
-                      "from the newest checkpoint. Launchers of several machines restart by themselves.")
-                  .changes(Effect::nothing)
-                  .between(0, 1e6));
-  t.push_back(number("launch.restart_wait_seconds", LT_MEMBER(launch.restart_wait_seconds),
-                     "Wait before the first restart. It doubles with each restart in a row that saved no "
-                     "checkpoint.")
-                  .changes(Effect::nothing)
-                  .when("launch.max_restarts above 0", true, restarts)
-                  .between(0, 1e6));
-  t.push_back(number("launch.restart_wait_cap_seconds", LT_MEMBER(launch.restart_wait_cap_seconds),
-                     "Longest wait before a restart.")
-                  .changes(Effect::nothing)
-                  .when("launch.max_restarts above 0", true, restarts)
-                  .between(0, 1e6));
-  t.push_back(text("launch.interface", LT_MEMBER(launch.interface),
-                   "Network interface of the data connections; null: the one with a route to the peers."));
-  t.push_back(choice("log.format", LT_MEMBER(log.format), {}, "Lines of the log."));
-  t.push_back(truth("log.tensorboard", LT_MEMBER(log.tensorboard), "Writes TensorBoard events too."));
-  t.push_back(truth("debug.shared_gpu", LT_MEMBER(debug.shared_gpu),
-                    "The ranks of a host share its GPUs, as if each were on its own host, over NCCL's "
-                    "sockets. For tests of layouts with few GPUs. Timings are meaningless."));
+void add_train_keys(std::vector<Key>& t) {
+  add_length_keys(t);
+  add_update_keys(t);
+  add_interval_keys(t);
 }
 
 std::vector<Key> make_table() {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "models/layers/rope_angles.h"
+#include "models/attention/rope_angles.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/moe_keys.h"
 #include "runtime/recipe/schema/schema_parts.h"
@@ -33,7 +33,8 @@ Key of_rope_types(Key key, std::vector<RopeType> types) {
   return key;
 }
 
-void add_rope_scaling_keys(std::vector<Key>& t) {
+/// Adds the type of RoPE scaling, and what most types have.
+void add_rope_type_keys(std::vector<Key>& t) {
   t.push_back(rotary_only(choice("model.rope_scaling.rope_type", LT_MEMBER(model.rope_scaling.type),
                                  {"dynamic", "proportional"},
                                  "default: none. linear: divides all frequencies by factor. llama3: divides "
@@ -71,6 +72,10 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
                                   "llama3, yarn, longrope: sequence length of the original training.")
                               .between(1, kMaxIds)
                               .loads_with_any()));
+}
+
+/// Adds the settings of yarn; longrope shares attention_factor.
+void add_yarn_keys(std::vector<Key>& t) {
   const auto yarn = [&](Key key) {
     t.push_back(of_rope_types(std::move(key.loads_with_any()), {RopeType::yarn}));
   };
@@ -96,6 +101,10 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
   yarn(number("model.rope_scaling.mscale_all_dim", LT_MEMBER(model.rope_scaling.mscale_all_dim),
               "With mscale; see there.")
            .at_least(0));
+}
+
+/// Adds the factors of longrope.
+void add_longrope_keys(std::vector<Key>& t) {
   const auto longrope = [&](Key key) {
     t.push_back(of_rope_types(std::move(key.loads_with_any()), {RopeType::longrope}));
   };
@@ -109,6 +118,12 @@ void add_rope_scaling_keys(std::vector<Key>& t) {
       [](Recipe& r) -> std::vector<double>& { return r.model.rope_scaling.long_factor; },
       "Divisors of the frequencies, fastest first, if data.seq_length is above "
       "original_max_position_embeddings."));
+}
+
+void add_rope_scaling_keys(std::vector<Key>& t) {
+  add_rope_type_keys(t);
+  add_yarn_keys(t);
+  add_longrope_keys(t);
 }
 
 /// Adds the keys of latent attention.
@@ -283,9 +298,8 @@ Key architecture() {
       .alias({"model_type"});
 }
 
-}  // namespace
-
-void add_model_keys(std::vector<Key>& t) {
+/// Adds the source of the shape, and the family.
+void add_model_source_keys(std::vector<Key>& t) {
   Key from;
   from.path = "model.from";
   from.type = "text";
@@ -306,6 +320,10 @@ void add_model_keys(std::vector<Key>& t) {
   ignore.dumped = false;
   t.push_back(std::move(ignore));
   t.push_back(architecture());
+}
+
+/// Adds widths, heads, layers and positions.
+void add_shape_keys(std::vector<Key>& t) {
   t.push_back(integer("model.vocab_size", LT_MEMBER(model.vocab_size), "Rows of the embedding.")
                   .between(1, kMaxIds)
                   .derived("the tokenizer's: byte 257, gpt2 50257; huggingface: required", [](Recipe& r) {
@@ -354,6 +372,10 @@ void add_model_keys(std::vector<Key>& t) {
                   .between(1, kMaxIds)
                   .loads_with_any()
                   .alias({"n_positions"}));
+}
+
+/// Adds the base of RoPE, and the channels that rotate.
+void add_rope_keys(std::vector<Key>& t) {
   t.push_back(
       rotary_only(number("model.rope_theta", LT_MEMBER(model.rope_theta), "Base of the rotary angles.")
                       .at_least(1)
@@ -382,6 +404,10 @@ void add_model_keys(std::vector<Key>& t) {
   add_layer_keys(t);
   add_score_keys(t);
   add_rope_scaling_keys(t);
+}
+
+/// Adds norms, tied embeddings and initial values.
+void add_initial_value_keys(std::vector<Key>& t) {
   t.push_back(number("model.rms_norm_eps", LT_MEMBER(model.norm_eps), "Epsilon of the norms.")
                   .above(0)
                   .alias({"layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps"}));
@@ -407,6 +433,10 @@ void add_model_keys(std::vector<Key>& t) {
                    "initializer_range, as in transformers' llama, mixtral, qwen3_moe and olmoe.")
           .resumes(OnResume::any)
           .changes(Effect::nothing));
+}
+
+/// Adds dropout.
+void add_dropout_keys(std::vector<Key>& t) {
   t.push_back(number("model.embd_pdrop", LT_MEMBER(model.embd_pdrop), "Dropout after the embeddings.")
                   .resumes(OnResume::any)
                   .between(0, 0.99));
@@ -418,6 +448,16 @@ void add_model_keys(std::vector<Key>& t) {
       number("model.resid_pdrop", LT_MEMBER(model.resid_pdrop), "Dropout before each residual addition.")
           .resumes(OnResume::any)
           .between(0, 0.99));
+}
+
+}  // namespace
+
+void add_model_keys(std::vector<Key>& t) {
+  add_model_source_keys(t);
+  add_shape_keys(t);
+  add_rope_keys(t);
+  add_initial_value_keys(t);
+  add_dropout_keys(t);
   add_moe_keys(t);
 }
 

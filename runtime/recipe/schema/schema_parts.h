@@ -27,5 +27,7 @@ void add_sparsity_keys(std::vector<Key>& table);
 void add_lora_keys(std::vector<Key>& table);
 void add_preference_keys(std::vector<Key>& table);
 void add_schedule_keys(std::vector<Key>& table);
+/// Adds the keys of checkpoints, launch and logs.
+void add_job_keys(std::vector<Key>& table);
 
 }  // namespace ltrain::recipe

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "runtime/data/record_filter.h"
+#include "runtime/data/input/record_filter.h"
 #include "runtime/recipe/schema/schema.h"
 
 namespace ltrain::recipe {

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "runtime/tokenizer/huggingface_tokenizer.h"
-#include "runtime/tokenizer/tokenizer_json.h"
+#include "runtime/tokenizer/formats/huggingface_tokenizer.h"
+#include "runtime/tokenizer/formats/tokenizer_json.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;

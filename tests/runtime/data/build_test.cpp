@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "runtime/data/jsonl.h"
+#include "runtime/data/input/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
 #include "tests/runtime/data/support.h"
 

@@ -1,9 +1,9 @@
 // Folders of Hugging Face datasets: configurations, splits, and what is left out.
-#include "runtime/data/dataset_folder.h"
+#include "runtime/data/input/dataset_folder.h"
 
 #include <catch2/catch.hpp>
 
-#include "runtime/data/input_list.h"
+#include "runtime/data/input/input_list.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain::data;

@@ -11,7 +11,7 @@
 
 #include "base/time_scale.h"
 #include "runtime/data/build.h"
-#include "runtime/data/jsonl.h"
+#include "runtime/data/input/jsonl.h"
 #include "tests/runtime/data/support.h"
 #include "tests/support/outcome.h"
 

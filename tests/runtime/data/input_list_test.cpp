@@ -1,5 +1,5 @@
 // Files that are read, their formats, and messages about the others.
-#include "runtime/data/input_list.h"
+#include "runtime/data/input/input_list.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

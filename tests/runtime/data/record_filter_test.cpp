@@ -1,4 +1,4 @@
-#include "runtime/data/record_filter.h"
+#include "runtime/data/input/record_filter.h"
 
 #include <catch2/catch.hpp>
 

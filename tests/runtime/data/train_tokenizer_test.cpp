@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "runtime/data/train_tokenizer.h"
-#include "runtime/tokenizer/tokenizer_json.h"
+#include "runtime/tokenizer/formats/tokenizer_json.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain;

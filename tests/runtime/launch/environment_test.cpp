@@ -1,4 +1,4 @@
-#include "runtime/launch/environment.h"
+#include "runtime/launch/environment/environment.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

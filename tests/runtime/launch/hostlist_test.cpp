@@ -1,9 +1,9 @@
-#include "runtime/launch/hostlist.h"
+#include "runtime/launch/environment/hostlist.h"
 
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "runtime/launch/slurm_node.h"
+#include "runtime/launch/environment/slurm_node.h"
 
 using namespace ltrain;
 using Strings = std::vector<std::string>;

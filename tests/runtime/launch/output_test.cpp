@@ -1,5 +1,5 @@
 // Output of ranks that the launcher keeps.
-#include "runtime/launch/output.h"
+#include "runtime/launch/supervisor/output.h"
 
 #include <catch2/catch.hpp>
 

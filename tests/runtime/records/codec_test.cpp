@@ -1,5 +1,5 @@
 // Codecs: their libraries' own output, read back, and damaged.
-#include "runtime/records/codec.h"
+#include "runtime/records/encodings/codec.h"
 
 #include <brotli/encode.h>
 #include <lz4.h>
@@ -10,7 +10,7 @@
 
 #include <cstring>
 
-#include "runtime/records/json_value.h"
+#include "runtime/records/encodings/json_value.h"
 #include "tests/runtime/records/support.h"
 
 using namespace ltrain;

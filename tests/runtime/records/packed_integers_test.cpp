@@ -1,5 +1,5 @@
 // Bit-packed integers, from encoders of this test, and damaged.
-#include "runtime/records/packed_integers.h"
+#include "runtime/records/encodings/packed_integers.h"
 
 #include "tests/runtime/records/support.h"
 

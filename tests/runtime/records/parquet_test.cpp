@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "runtime/records/json_value.h"
+#include "runtime/records/encodings/json_value.h"
 #include "runtime/records/parquet_schema.h"
 #include "tests/runtime/records/support.h"
 

@@ -11,8 +11,8 @@
 #include <sstream>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/hash/crc32c.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;

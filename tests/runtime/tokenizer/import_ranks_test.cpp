@@ -1,13 +1,13 @@
 // Rank files, patterns and special tokens from outside become a tokenizer.json that is read, or an error.
-// tests/app/tokenizer_import_test.cpp compares with tiktoken.
-#include "runtime/tokenizer/import_ranks.h"
+// tests/app/data/tokenizer_import_test.cpp compares with tiktoken.
+#include "runtime/tokenizer/formats/import_ranks.h"
 
 #include <catch2/catch.hpp>
 #include <random>
 
 #include "base/error.h"
 #include "runtime/tokenizer/bpe_merges_file.h"
-#include "runtime/tokenizer/tokenizer_json.h"
+#include "runtime/tokenizer/formats/tokenizer_json.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain;

@@ -1,4 +1,4 @@
-#include "runtime/tokenizer/merge_cuts.h"
+#include "runtime/tokenizer/formats/merge_cuts.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

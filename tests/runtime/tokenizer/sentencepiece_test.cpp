@@ -7,7 +7,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "runtime/tokenizer/sentencepiece_tokenizer.h"
+#include "runtime/tokenizer/formats/sentencepiece_tokenizer.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain;

@@ -1,5 +1,5 @@
 // Mistral's tekken.json: ids of mistral-common, and what is refused.
-#include "runtime/tokenizer/tekken.h"
+#include "runtime/tokenizer/formats/tekken.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>

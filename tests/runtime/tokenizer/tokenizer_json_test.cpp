@@ -4,9 +4,9 @@
 #include <random>
 
 #include "base/error.h"
-#include "runtime/tokenizer/normalizer.h"
+#include "runtime/tokenizer/formats/normalizer.h"
+#include "runtime/tokenizer/formats/tokenizer_json.h"
 #include "runtime/tokenizer/regex.h"
-#include "runtime/tokenizer/tokenizer_json.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain;

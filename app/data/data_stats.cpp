@@ -1,0 +1,116 @@
+#include "app/data/data_stats.h"
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "app/commands.h"
+#include "app/load_with_notes.h"
+#include "base/error.h"
+#include "base/printable.h"
+#include "runtime/check/check_job.h"
+#include "runtime/check/data_reads.h"
+#include "runtime/check/data_sources.h"
+#include "runtime/checkpoint/data_identity.h"
+
+namespace ltrain::app {
+namespace {
+
+struct StatsCommand {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool json = false;
+
+  void run() const {
+    const Recipe given = load_with_notes(recipe, overrides);
+    const JobSize size = planned_size(given, {}, 0);
+    Recipe r = resolve(given, size.world, size.ranks_per_node);
+    check_data_given(r);
+    resolve_sources(r, true);
+    for (const std::vector<DataSource>* list : lists_of(r))
+      for (const DataSource& s : *list)
+        if (s.pending)
+          fail(ExitCode::data,
+               "{}: is not tokenised yet, and its tokens are not known. `ltrain run` makes the token files "
+               "before it trains, and `ltrain data build` ahead of time",
+               printable(s.path));
+    check_data(r);
+    const std::vector<SourceStatistics> all = source_statistics(r);
+    json ? print_json(given, r, all) : print(given, r, all);
+  }
+
+  static std::vector<const std::vector<DataSource>*> lists_of(const Recipe& r) {
+    std::vector<const std::vector<DataSource>*> lists{&r.data.train};
+    for (const DataStage& stage : r.data.stages) lists.push_back(&stage.train);
+    return lists;
+  }
+
+  /// Path of a source as the recipe has it.
+  static std::string path_of(const Recipe& given, const SourceStatistics& s) {
+    const std::vector<DataSource>* list = &given.data.train;
+    for (size_t i = 0; i < given.data.stages.size(); ++i)
+      if (s.list == fmt::format("data.stages.{}.train", i)) list = &given.data.stages[i].train;
+    return list->at(static_cast<size_t>(s.number)).path;
+  }
+
+  static int64_t samples_of(const Recipe& r) { return samples_before_step(r, r.train.train_steps + 1); }
+
+  static void print(const Recipe& given, const Recipe& r, const std::vector<SourceStatistics>& all) {
+    std::printf("%-28s %12s %15s %10s %7s %8s\n", "source", "documents", "tokens", "mean", "share", "epochs");
+    std::string list;
+    for (const SourceStatistics& s : all) {
+      if (s.list != list && all.back().list != "data.train") std::printf("%s:\n", s.list.c_str());
+      list = s.list;
+      std::printf("%-28s %12lld %15lld %10.1f %6.1f%% %8.2f\n", printable(path_of(given, s), 60).c_str(),
+                  static_cast<long long>(s.documents), static_cast<long long>(s.tokens), mean(s),
+                  100 * s.share, s.reads.epochs());
+    }
+    std::printf("%lld steps read %lld samples of %lld tokens; epochs are those of the run, over all stages\n",
+                static_cast<long long>(r.train.train_steps), static_cast<long long>(samples_of(r)),
+                static_cast<long long>(r.data.seq_length));
+  }
+
+  static void print_json(const Recipe& given, const Recipe& r, const std::vector<SourceStatistics>& all) {
+    nlohmann::ordered_json j{{"schema", 1},
+                             {"train_steps", r.train.train_steps},
+                             {"samples", samples_of(r)},
+                             {"seq_length", r.data.seq_length},
+                             {"sources", nlohmann::ordered_json::array()}};
+    for (const SourceStatistics& s : all)
+      j["sources"].push_back({{"list", s.list},
+                              {"path", path_of(given, s)},
+                              {"token_files", s.files},
+                              {"documents", s.documents},
+                              {"tokens", s.tokens},
+                              {"mean_document_tokens", mean(s)},
+                              {"share", s.share},
+                              {"samples", s.reads.samples},
+                              {"samples_read", s.reads.read},
+                              {"epochs", s.reads.epochs()}});
+    std::printf("%s\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  }
+
+  static double mean(const SourceStatistics& s) {
+    return s.documents > 0 ? static_cast<double>(s.tokens) / static_cast<double>(s.documents) : 0;
+  }
+};
+
+}  // namespace
+
+void add_stats(CLI::App& data) {
+  auto c = std::make_shared<StatsCommand>();
+  CLI::App* s =
+      data.add_subcommand("stats",
+                          "documents, tokens, share and epochs of each training source of a recipe\n"
+                          "Example: ltrain data stats recipes/quickstart.yaml");
+  s->add_option("recipe", c->recipe, "YAML recipe")->required();
+  s->add_option("overrides", c->overrides, "key=value");
+  s->add_flag("--json", c->json, "as JSON");
+  s->allow_extras();
+  s->callback([c, s] {
+    take_extras(*s, c->overrides);
+    c->run();
+  });
+}
+
+}  // namespace ltrain::app

@@ -1,0 +1,14 @@
+// Biases of groups of rows, each with its own vector of a stack: linear layers of experts.
+#pragma once
+#include "kernels/matmul/grouped/grouped_matmul.h"
+
+namespace ltrain {
+
+/// y[rows of g] += bias_g. bias: a stack of vectors (groups, ..., N); all dims but the first together are the
+/// columns. y: (at least all rows, columns), same dtype. Rows beyond the groups are unchanged.
+void grouped_add_bias(Stream& s, Tensor y, Tensor bias, const GroupRows& rows);
+/// dbias_g (+)= sum of dy[rows of g]; 0 for an empty group, unchanged with `accumulate`. dbias: f32 (f64 for
+/// f64), shape of bias.
+void grouped_sum_rows(Stream& s, Tensor dbias, Tensor dy, const GroupRows& rows, bool accumulate);
+
+}  // namespace ltrain

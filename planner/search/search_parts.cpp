@@ -9,7 +9,7 @@
 #include "runtime/plan/pass_costs.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/program/recipe_program.h"
-#include "runtime/recipe/rules/rules_parts.h"
+#include "runtime/recipe/derived.h"
 
 namespace ltrain {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "planner/search/enumerate.h"
+#include "runtime/recipe/derived.h"
 #include "runtime/recipe/rules/fp8_rules.h"
 #include "runtime/recipe/rules/rules.h"
-#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
 namespace {

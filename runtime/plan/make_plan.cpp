@@ -23,8 +23,8 @@
 #include "runtime/program/action_repeats.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
+#include "runtime/recipe/derived.h"
 #include "runtime/recipe/rules/fp8_rules.h"
-#include "runtime/recipe/rules/rules_parts.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/trace_file.h"
 

@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "models/layers/layer_names.h"
-#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
 

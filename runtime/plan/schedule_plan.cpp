@@ -14,9 +14,9 @@
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/pass_costs.h"
 #include "runtime/program/recipe_program.h"
+#include "runtime/recipe/derived.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/rules/rules.h"
-#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
 namespace {

@@ -10,8 +10,8 @@
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/cgroup.h"
+#include "runtime/recipe/derived.h"
 #include "runtime/recipe/rules/rules.h"
-#include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain {
 namespace {

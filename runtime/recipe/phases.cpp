@@ -1,5 +1,4 @@
 // `precision` as a list: one precision per phase of a run.
-#include "runtime/recipe/rules/rules_parts.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/schema_parts.h"
 

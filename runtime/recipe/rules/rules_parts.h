@@ -16,19 +16,7 @@ std::string level_text(int64_t ranks);
 void recompute_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_rules(const Recipe& recipe, const BrokenRule& broken);
 void graph_layout_rules(const Recipe& recipe, int64_t world_size, const BrokenRule& broken);
-/// Returns whether the steps of `resolved` are captured as CUDA graphs. Its device must be resolved.
-bool captures_steps(const Recipe& resolved);
 void overlap_rules(const Recipe& recipe, const BrokenRule& broken);
-/// Returns whether a micro-batch's backward overlaps another's forward. In a pipeline, the schedule decides.
-bool overlaps_micro_batches(const Recipe& recipe);
-/// Returns whether tensor-parallel matmuls run in chunks. The device of `resolved` must be resolved.
-bool async_tensor_parallel(const Recipe& resolved);
-/// Describes the overlap that hides a layer's collectives, with its key; empty: no overlap. `beside`: a
-/// forward and a backward of two micro-batches overlap.
-std::string overlap_text(const Recipe& resolved, bool beside);
-/// The same recipe without overlapped micro-batches and chunked matmuls. Overlapped pairs are priced against
-/// it.
-Recipe micro_batches_apart(Recipe resolved);
 void feed_forward_rules(const Recipe& recipe, const BrokenRule& broken);
 void attention_rules(const Recipe& recipe, const BrokenRule& broken);
 void fp8_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -6,7 +6,7 @@
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/program/recipe_program.h"
-#include "runtime/recipe/rules/rules_parts.h"
+#include "runtime/recipe/derived.h"
 
 using namespace ltrain;
 

@@ -130,10 +130,6 @@ TEST_CASE("launch.max_restarts is refused by name where another launcher starts 
                             "MASTER_PORT=29511");
   CHECK(rank.code == 64);
   CHECK_THAT(rank.text, Contains("launch.max_restarts = 3") && Contains("launch.max_restarts=0"));
-  const Outcome node = t.sh("run tiny.yaml launch.max_restarts=3",
-                            "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511");
-  CHECK(node.code == 64);
-  CHECK_THAT(node.text, Contains("launchers of several nodes"));
   const Outcome slurm = t.sh("slurm tiny.yaml launch.max_restarts=3");
   CHECK(slurm.code == 64);
   CHECK_THAT(slurm.text, Contains("ranks that srun starts"));

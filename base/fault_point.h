@@ -22,6 +22,7 @@ inline constexpr std::string_view kFaultPoints[] = {
     "collective.enter",         // issuing a collective: skip leaves it out, corrupt changes its element count
     "train.step",               // each training step, before its data is read
     "train.batch",              // each micro-batch of a step, before its data is read
+    "data.read",                // the thread that reads data, before each micro-batch
     "eval.batch",               // each batch of an evaluation, before its data is read
     "train.loss",               // nan: makes the step's loss and gradients NaN
     "offload.store",            // skip: acts as if the disk were full when offloaded data is written

@@ -55,6 +55,7 @@ TEST_CASE("a run that loses a rank starts again by itself and ends with the numb
   CHECK(t.metric("restart") == std::vector<std::string>{"4:1"});
   CHECK(t.metric("max_restarts") == std::vector<std::string>{"4:2"});
   CHECK(t.metric("lost_steps") == std::vector<std::string>{"4:2"});
+  CHECK(t.sh("report run").code == 0);
   REQUIRE(t.metric("reason").size() == 1);
   CHECK_THAT(t.metric("reason")[0], Catch::Matches("4:\"" + c.told + ".*"));
 }

@@ -37,6 +37,7 @@
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/model_flops.h"
+#include "runtime/train/not_finite.h"
 #include "runtime/train/pair_references.h"
 #include "runtime/train/resource_usage.h"
 #include "runtime/train/skipped_steps.h"
@@ -405,15 +406,9 @@ class Trainer {
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
-    const bool wide = recipe_.precision == Precision::fp32 || recipe_.precision == Precision::fp64;
-    const std::string wider =
-        wide ? ""
-             : fmt::format(", or use precision: {}", recipe_.precision == Precision::fp16 ? "bf16" : "fp32");
-    fail(ExitCode::no_progress,
-         "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
-         "The same step would fail again: lower optimizer.lr{} check the data around sample {}{}.\n{}",
-         step_ + 1, r.loss, r.grad_norm, wider.empty() ? ", or" : ",", position_.cursor, wider,
-         state_->way_back());
+    const FailedStep failed{recipe_,         mesh_,     *program_,        *compute_, batches_,
+                            *control_group_, *control_, job_.info().host, step_ + 1};
+    fail(ExitCode::no_progress, "{}\n{}", not_finite_text(failed, r, position_.cursor), state_->way_back());
   }
 
   /// Checks at run time that the planned bytes are the bytes in use.

@@ -1,4 +1,4 @@
-// Refusal of launch.max_restarts where this program is not the only launcher of the ranks.
+// Refusal of launch.max_restarts where another program starts the ranks.
 #pragma once
 #include <string_view>
 
@@ -12,7 +12,8 @@ inline void refuse_restarts(const Recipe& recipe, std::string_view where) {
   if (recipe.launch.max_restarts == 0) return;
   fail(
       ExitCode::usage,
-      "launch.max_restarts = {}: works where one `ltrain run` starts all ranks on one machine, not with {}; "
+      "launch.max_restarts = {}: works where one `ltrain run` for each machine starts its ranks, not with "
+      "{}; "
       "give launch.max_restarts=0 and let that launcher start the job again after exit code 71 (ltrain slurm "
       "--max-attempts, torchrun --max-restarts)",
       recipe.launch.max_restarts, where);

@@ -193,8 +193,6 @@ void set_restarts(SuperviseOptions& s, const RunOptions& o, const std::string& t
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const std::string text = read_recipe(o.recipe);
   const Recipe given = parse_recipe(text, o.recipe, o.overrides);
-  if (e.kind == LaunchEnvironment::Kind::node)
-    refuse_restarts(given, "launchers of several nodes, which cannot agree on a restart");
   const JobSize size = job_size(given, e, gpus_for(given));
   if (!o.dry_run) check_host_ranks(given, size);
   std::optional<FolderLock> lock;

@@ -12,6 +12,7 @@
 #include "app/profile_option.h"
 #include "app/refuse_restarts.h"
 #include "app/shell_word.h"
+#include "app/slurm_requeue.h"
 #include "app/slurm_script.h"
 #include "base/error.h"
 #include "base/exit_codes.h"
@@ -262,33 +263,13 @@ static std::string sbatch_lines(const SlurmOptions& o) {
 /// Lines that start the step, wait for it, and requeue the job after exit codes after which another attempt
 /// may succeed.
 static std::string requeue_lines(const SlurmOptions& o, const std::string& command) {
-  std::string t = fmt::format("max_attempts={}\nattempt=${{SLURM_RESTART_COUNT:-0}}\n\n", o.max_attempts);
+  std::string t = fmt::format("max_attempts={}\nattempt=${{SLURM_RESTART_COUNT:-0}}\noutput_dir={}\n",
+                              o.max_attempts, shell_word(o.output_dir));
+  t += requeue_functions();
   t += "# A step ends as a whole when one rank fails (the site's default may be to wait for the others).\n";
   t += "# Started in the background and waited for, so that a signal to this shell reaches the ranks at "
        "once.\n";
-  t += command + " &\n";
-  t += "step=$!\n"
-       "trap 'kill -USR1 \"$step\" 2>/dev/null' USR1 TERM\n"
-       "code=0\n"
-       "while true; do\n"
-       "  wait \"$step\"\n"
-       "  code=$?\n"
-       "  kill -0 \"$step\" 2>/dev/null || break # a trapped signal ends wait, not the step\n"
-       "done\n\n"
-       "# 75 saved after a signal, 71 a rank died or hung, 128 and more killed by a signal: start again.\n"
-       "# 64 recipe, 65 data, 70 internal, 73 storage, 76 no progress, 78 too little memory: another attempt "
-       "would\n"
-       "# end the same way.\n"
-       "again=0\n"
-       "case \"$code\" in " +
-       again_codes() +
-       ") again=1 ;; esac\n"
-       "[ \"$code\" -lt 128 ] || again=1\n"
-       "if [ \"$again\" -eq 1 ] && [ \"$attempt\" -lt \"$max_attempts\" ]; then\n"
-       "  echo \"ltrain: exit code $code, attempt $attempt of $max_attempts: requeueing job $SLURM_JOB_ID\"\n"
-       "  scontrol requeue \"$SLURM_JOB_ID\" && exit 0\n"
-       "fi\n"
-       "exit \"$code\"\n";
+  t += command + " &\n" + requeue_end(again_codes());
   return t;
 }
 
@@ -370,6 +351,7 @@ static void write_script(SlurmOptions& o, const std::string& output, const std::
   // Each rank sees only its own cores and would divide them by the ranks of the node again.
   if (given.launch.threads_per_rank != o.threads_per_rank)
     o.overrides.push_back(fmt::format("launch.threads_per_rank={}", o.threads_per_rank));
+  o.output_dir = given.output_dir;
   if (o.job_name.empty()) {
     o.job_name = std::filesystem::path(o.recipe).stem().string();
     for (char& c : o.job_name)

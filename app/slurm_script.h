@@ -14,6 +14,7 @@ struct SlurmOptions {
   int max_attempts = 20;
   std::string partition, account, job_name;
   std::string program = "ltrain";
+  std::string output_dir;          ///< output_dir of the recipe, whose checkpoints show progress
   std::string profile;             ///< profile that prices the plan; empty: this machine
   bool force = false;              ///< write a script even if the job does not fit
   std::vector<std::string> notes;  ///< comment lines: sources of the figures above

@@ -25,8 +25,8 @@ constexpr std::string_view kKinds[] = {"kill",  "stop", "abort", "exit", "error"
 
 struct Fault {
   int point = 0;
-  int rank = -1;  // -1: any
-  int64_t occurrence = 1;
+  int rank = -1;           // -1: any
+  int64_t occurrence = 1;  // 0: each one
   Kind kind = Kind::kill;
   int value = 0;
   std::atomic<int64_t> seen{0};
@@ -69,8 +69,9 @@ std::unique_ptr<Fault> parse(std::string_view text) {
     fail(ExitCode::usage, "LTRAIN_FAULT \"{}\": no fault point \"{}\"; there are {}", text, field[0],
          joined(kFaultPoints));
   if (field[1] != "*") fault->rank = static_cast<int>(number(field[1], text, "the rank"));
-  fault->occurrence = number(field[2], text, "the occurrence");
-  if (fault->occurrence < 1) fail(ExitCode::usage, "LTRAIN_FAULT \"{}\": occurrences count from 1", text);
+  fault->occurrence = field[2] == "*" ? 0 : number(field[2], text, "the occurrence");
+  if (fault->occurrence < 1 && field[2] != "*")
+    fail(ExitCode::usage, "LTRAIN_FAULT \"{}\": occurrences count from 1", text);
   const size_t equals = field[3].find('=');
   const std::string_view action = field[3].substr(0, equals);
   bool known = false;
@@ -135,7 +136,8 @@ FaultAction fault_point_reached(int index) {
   for (const auto& fault : faults) {
     if (fault->point != index) continue;
     if (fault->rank >= 0 && fault->rank != fault_rank) continue;
-    if (++fault->seen == fault->occurrence && !now) now = fault.get();
+    const int64_t visit = ++fault->seen;
+    if ((visit == fault->occurrence || fault->occurrence == 0) && !now) now = fault.get();
   }
   return now ? carry_out(*now) : FaultAction::none;
 }

@@ -1,9 +1,9 @@
 // Named points at which a test can make a rank fail. Always compiled in; one untaken branch when unarmed.
 //
 // Armed by the environment: LTRAIN_FAULT="point:rank:occurrence:action[,...]", e.g. "step.begin:1:3:kill"
-// kills rank 1 when it reaches step.begin for the third time. rank may be * (any). Actions: kill, stop,
-// abort, exit[=code], error, sleep=milliseconds, hang; and nan, skip, corrupt, which the code at the point
-// carries out.
+// kills rank 1 when it reaches step.begin for the third time. rank may be * (any), and
+// occurrence * (each). Actions: kill, stop, abort, exit[=code], error, sleep=milliseconds, hang; and nan,
+// skip, corrupt, which the code at the point carries out.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,6 +22,7 @@ inline constexpr std::string_view kFaultPoints[] = {
     "collective.enter",         // issuing a collective: skip leaves it out, corrupt changes its element count
     "train.step",               // each training step, before its data is read
     "train.batch",              // each micro-batch of a step, before its data is read
+    "data.read",                // the thread that reads data, before each micro-batch
     "eval.batch",               // each batch of an evaluation, before its data is read
     "train.loss",               // nan: makes the step's loss and gradients NaN
     "offload.store",            // skip: acts as if the disk were full when offloaded data is written

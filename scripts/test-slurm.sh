@@ -4,7 +4,7 @@
 #
 # Usage: scripts/test-slurm.sh                 the tests of this file
 #        scripts/test-slurm.sh COMMAND...      the command, with four tasks on both nodes
-# Ends by itself within 90 s; leaves no process and no file behind, however it ends.
+# Ends by itself within 300 s; leaves no process and no file behind, however it ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -67,10 +67,10 @@ trap 'exit 143' TERM HUP
 # The whole script ends by itself.
 (
   trap 'kill "$sleeper" 2>/dev/null; exit 0' TERM
-  sleep "${LTRAIN_SLURM_TEST_SECONDS:-90}" &
+  sleep "${LTRAIN_SLURM_TEST_SECONDS:-300}" &
   sleeper=$!
   wait "$sleeper"
-  echo "test-slurm: took longer than ${LTRAIN_SLURM_TEST_SECONDS:-90} s" >&2
+  echo "test-slurm: took longer than ${LTRAIN_SLURM_TEST_SECONDS:-300} s" >&2
   kill -TERM $$
 ) &
 watchdog=$!
@@ -94,7 +94,7 @@ SlurmctldPort=$(free_port)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=$dir/munge.sock
+AuthInfo=socket=$dir/munge.sock,cred_expire=5
 CredType=cred/munge
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool-%n
@@ -109,7 +109,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerType=sched/builtin
-SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0
+SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0,sched_interval=2
 SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
@@ -120,7 +120,10 @@ MessageTimeout=10
 SlurmdTimeout=20
 NodeName=ltn1 NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$(free_port) CPUs=4 RealMemory=2000 State=UNKNOWN
 NodeName=ltn2 NodeHostname=$(hostname -s) NodeAddr=127.0.0.1 Port=$(free_port) CPUs=4 RealMemory=2000 State=UNKNOWN
-PartitionName=test Nodes=ltn[1-2] Default=YES MaxTime=10 State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=test Nodes=ltn[1-2] Default=YES MaxTime=10 State=UP PriorityTier=1 GraceTime=30
+PartitionName=urgent Nodes=ltn[1-2] MaxTime=10 State=UP PriorityTier=9 PreemptMode=off
 CONF
 export SLURM_CONF=$dir/slurm.conf LTRAIN_SLURM_TEST=$dir
 
@@ -219,6 +222,7 @@ if [ -f "$recipe" ] && "$ltrain" run --help >/dev/null 2>&1; then
     return "$code"
   }
   check "the script of ltrain slurm, through sbatch" 0 -- batch
+  . scripts/test-slurm-requeue.sh
 fi
 
 [ -z "$(squeue -h)" ] || {

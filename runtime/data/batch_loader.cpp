@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/fault_point.h"
 #include "base/progress.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/sample_order.h"
@@ -241,6 +242,7 @@ struct BatchLoader::State {
           if (stop) return;
         }
         // The slot is not ready yet, so only this thread uses it.
+        LT_FAULT_POINT("data.read");
         read_micro_batch(index, ring[index % ring.size()], sample);
         {
           std::lock_guard lock(mutex);

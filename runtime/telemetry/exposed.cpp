@@ -17,6 +17,13 @@ std::string comm_axis(AxisSet axes) {
   return "tp";
 }
 
+double total_of(const std::vector<std::pair<std::string, double>>& exposed) {
+  double seconds = 0;
+  for (const auto& [axis, s] : exposed)
+    if (!axis.empty()) seconds += s;
+  return seconds;
+}
+
 std::vector<std::pair<std::string, double>> exposed_by_axis(const Stream::Waits& now,
                                                             const Stream::Waits& before) {
   std::map<std::string, double> sums;

@@ -141,6 +141,19 @@ void MetricsWriter::step(const StepMetrics& m) {
       if (name != "step" && value.is_number()) state_->tensorboard->scalar(name, m.step, value.get<double>());
 }
 
+void MetricsWriter::stragglers(int64_t step, const std::vector<Straggler>& found) {
+  if (state_->prometheus) state_->prometheus->stragglers(found);
+  for (const Straggler& s : found) {
+    const json j{{"step", step},
+                 {"straggler", s.rank},
+                 {"straggler_host", s.host},
+                 {"straggler_reason", s.reason},
+                 {"straggler_own_ms", number(s.own_ms)},
+                 {"straggler_median_ms", number(s.median_ms)}};
+    state_->file->append(j.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+  }
+}
+
 void MetricsWriter::eval(int64_t step, const std::string& name, double loss, double bits_per_byte) {
   if (state_->prometheus) state_->prometheus->eval(name, loss);
   json j{{"step", step}};

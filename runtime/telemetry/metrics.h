@@ -9,6 +9,7 @@
 
 #include "runtime/launch/supervisor/output.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/telemetry/straggler.h"
 
 namespace ltrain {
 
@@ -57,6 +58,8 @@ class MetricsWriter {
   /// Writes that the launcher has started the ranks again: restart `number` of at most `most`, after
   /// `reason`.
   void restart(int number, int most, const std::string& reason);
+  /// Writes the ranks that hold up the others, in the interval that ends with `step`; none: an empty list.
+  void stragglers(int64_t step, const std::vector<Straggler>& found);
   /// Writes an evaluation of the held-out set `name`; "" if the recipe names no sets. `bits_per_byte` 0:
   /// unknown.
   void eval(int64_t step, const std::string& name, double loss, double bits_per_byte);

@@ -1,5 +1,6 @@
 #include "runtime/telemetry/prometheus.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -56,7 +57,8 @@ constexpr double kBytesOfGib = 1073741824.0;
 }  // namespace
 
 std::string prometheus_text(const StepMetrics& m, const std::string& run, int restarts,
-                            const std::map<std::string, double>& eval_loss, double now) {
+                            const std::map<std::string, double>& eval_loss, double now,
+                            const std::vector<Straggler>& stragglers) {
   Page p(run);
   p.gauge("iteration", "Optimizer steps done.", static_cast<double>(m.step));
   p.gauge("train_iterations", "Steps of the recipe.", static_cast<double>(m.train_steps));
@@ -84,6 +86,13 @@ std::string prometheus_text(const StepMetrics& m, const std::string& run, int re
             static_cast<double>(m.consumed_samples));
   p.counter("skipped_iterations_total", "Steps that made no update, since the start of training.",
             static_cast<double>(m.skipped_steps));
+  std::vector<std::pair<std::string, double>> slow;
+  for (const Straggler& s : stragglers)
+    slow.emplace_back(
+        fmt::format("rank=\"{}\",host=\"{}\",reason=\"{}\"", s.rank, label_value(s.host), s.reason),
+        s.own_ms / std::max(1e-3, s.median_ms));
+  p.add("straggler_slowdown_ratio", "gauge",
+        "Own time of a rank that holds up the others, over the median of the ranks.", slow);
   p.gauge("restarts", "Restarts by launch.max_restarts in this run.", restarts);
   for (const auto& [set, loss] : eval_loss)
     losses.emplace_back(set.empty() ? "" : fmt::format("set=\"{}\"", label_value(set)), loss);
@@ -110,7 +119,7 @@ void PrometheusFile::write(const StepMetrics& m) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   try {
-    replace_file(o_.path, prometheus_text(m, o_.run, o_.restarts, eval_loss_, now));
+    replace_file(o_.path, prometheus_text(m, o_.run, o_.restarts, eval_loss_, now, stragglers_));
     if (std::exchange(failing_, false)) notes_.push_back(o_.path + " is written again");
   } catch (const std::exception& e) {
     if (!std::exchange(failing_, true))

@@ -88,6 +88,7 @@ class Reader {
         r_.evaluations.push_back({step, set == j.end() ? "" : set->get<std::string>(), *loss});
       return;
     }
+    if (j.contains("restart") || j.contains("straggler")) return;  // records beside those of the steps
     if (step <= r_.last_step)
       wrong(fmt::format("step {} after step {}: steps must ascend", step, r_.last_step));
     if (r_.steps++ == 0) r_.first_step = step;

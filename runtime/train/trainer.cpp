@@ -37,10 +37,12 @@
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
 #include "runtime/train/model_flops.h"
+#include "runtime/train/not_finite.h"
 #include "runtime/train/pair_references.h"
 #include "runtime/train/resource_usage.h"
 #include "runtime/train/skipped_steps.h"
 #include "runtime/train/step_profile.h"
+#include "runtime/train/stragglers.h"
 #include "runtime/weights/load.h"
 
 namespace ltrain {
@@ -191,6 +193,7 @@ class Trainer {
       data.references = reference_sums(recipe_, mesh_, data, *program_, *control_group_, *control_, step_);
     loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
+    stragglers_.emplace(sum_over_ranks(lead_ ? straggler_steps() : 0), device_ == DeviceKind::cpu);
     batches_.resize(micro_batches_per_step(recipe_));
     // Reports of kernels run them, on every rank.
     if (device_ != DeviceKind::cpu)
@@ -378,9 +381,10 @@ class Trainer {
     if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
     state_->note_skips(skips_.count(), scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
-    if (lead_)
-      report(r, batch, a.lr, steady_seconds() - begin, loader_->wait_seconds() - data_before,
-             exposed_by_axis(compute_->waited(), waited_before));
+    const double seconds = steady_seconds() - begin, for_data = loader_->wait_seconds() - data_before;
+    const auto exposed = exposed_by_axis(compute_->waited(), waited_before);
+    stragglers_->step(*control_group_, *control_, job_.info().host, seconds, for_data, total_of(exposed));
+    if (lead_) report(r, batch, a.lr, seconds, for_data, exposed);
     return r.stop_requested;
   }
 
@@ -405,15 +409,9 @@ class Trainer {
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
-    const bool wide = recipe_.precision == Precision::fp32 || recipe_.precision == Precision::fp64;
-    const std::string wider =
-        wide ? ""
-             : fmt::format(", or use precision: {}", recipe_.precision == Precision::fp16 ? "bf16" : "fp32");
-    fail(ExitCode::no_progress,
-         "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n"
-         "The same step would fail again: lower optimizer.lr{} check the data around sample {}{}.\n{}",
-         step_ + 1, r.loss, r.grad_norm, wider.empty() ? ", or" : ",", position_.cursor, wider,
-         state_->way_back());
+    const FailedStep failed{recipe_,         mesh_,     *program_,        *compute_, batches_,
+                            *control_group_, *control_, job_.info().host, step_ + 1};
+    fail(ExitCode::no_progress, "{}\n{}", not_finite_text(failed, r, position_.cursor), state_->way_back());
   }
 
   /// Checks at run time that the planned bytes are the bytes in use.
@@ -472,7 +470,9 @@ class Trainer {
                      static_cast<double>(end_step_ - step_);
     add_expert_metrics(m, r.experts);
     metrics_->step(m);
+    if (stragglers_->compared()) metrics_->stragglers(step_, stragglers_->found());
     progress_->step(m);
+    say(stragglers_->notes());
     say(metrics_->notes());
     say(starvation_.look(step_, r.experts));
     if (const auto budget = recipe_.model.moe.row_budget) say(beyond_budget_.look(step_, r.experts, *budget));
@@ -580,6 +580,7 @@ class Trainer {
   int64_t earlier_updates_ = 0;  // updates in the optimizer state before step 0
   SkippedSteps skips_;
   ResourceUsage usage_;
+  std::optional<StragglerWatch> stragglers_;
 };
 
 }  // namespace

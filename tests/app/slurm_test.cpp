@@ -23,6 +23,7 @@ SlurmOptions example() {
   o.nodes = 2, o.ranks_per_node = 4, o.threads_per_rank = 8;
   o.time = "1-12:00:00", o.mem = "4515M";
   o.notes = {"Memory: 4 ranks a node of 1026.0 MiB, planned, and a tenth more."};
+  o.output_dir = "runs/it's";
   o.partition = "long", o.account = "physics", o.job_name = "llama-1b";
   return o;
 }
@@ -48,7 +49,9 @@ void compare(const std::string& name, const std::string& text) {
 }  // namespace
 
 TEST_CASE("sbatch scripts: as expected, and clean for the shell") {
-  compare("slurm-requeue.sbatch", slurm_script(example()));
+  const std::string requeue = slurm_script(example());
+  compare("slurm-requeue.sbatch", requeue);
+  CHECK_THAT(requeue, Contains("output_dir='runs/it'\\''s'") && Contains("*JobState=CANCELLED*"));
   SlurmOptions plain;
   plain.recipe = "r.yaml", plain.job_name = "r", plain.max_attempts = 0, plain.gpus_per_node = 8;
   compare("slurm-exec.sbatch", slurm_script(plain));

@@ -29,6 +29,7 @@
 #include "runtime/launch/environment/hostlist.h"
 #include "runtime/launch/flight_dump.h"
 #include "runtime/launch/handed.h"
+#include "runtime/launch/supervisor/attempts.h"
 #include "runtime/launch/supervisor/caught_signals.h"
 #include "runtime/launch/supervisor/child_process.h"
 #include "runtime/launch/supervisor/output.h"
@@ -486,62 +487,6 @@ class Supervisor {
   std::optional<int64_t> oom_before_;
 };
 
-/// Waits before a restart. Returns the signal that ends the wait, or 0 after `seconds`.
-int wait_or_signal(CaughtSignals& signals, double seconds) {
-  const SteadyTime end = after(seconds);
-  while (true) {
-    for (const int s : signals.take())
-      if (s != SIGCHLD && s != SIGUSR2) return s;
-    if (steady_now() >= end) return 0;
-    pollfd polled{signals.fd(), POLLIN, 0};
-    ::poll(&polled, 1, poll_timeout(end));
-  }
-}
-
-void say(const std::string& line) {
-  OutputRelay error(2);
-  error.write(printable_lines(line));
-  error.drain(kStalledOutputSeconds * time_scale());
-}
-
-/// Attempts of a job, one after the other. Sets `job` but for its exit code, which it returns.
-int run_attempts(const SuperviseOptions& options, std::optional<CaughtSignals>& signals, JobEnd& job) {
-  SuperviseOptions o = options;
-  RestartPolicy policy(o.restarts);
-  RestartNote note;
-  const SteadyTime began = steady_now();
-  while (true) {
-    const AttemptEnd end = Supervisor(o, signals, policy.any_left()).run();
-    job.reason = end.lines;
-    job.first_step = end.first_step, job.saved_step = end.saved_step, job.end_step = end.end_step;
-    const RestartDecision next = policy.next(end);
-    if (!next.restart) {
-      if (!next.why_not.empty()) say("ltrain: " + next.why_not);
-      if (next.code != end.code) say("ltrain: " + exit_code_text(static_cast<int>(next.code)));
-      return static_cast<int>(next.code);
-    }
-    say(fmt::format("ltrain: restart {} of {} in {:g} s", next.number, o.restarts.most, next.wait_seconds));
-    if (const int s = wait_or_signal(*signals, next.wait_seconds)) {
-      say(fmt::format(
-          "ltrain: {} before the restart: no rank runs, and the newest checkpoint is on the disk; {}",
-          signal_text(s), exit_code_text(static_cast<int>(ExitCode::preempted))));
-      return static_cast<int>(ExitCode::preempted);
-    }
-    // The next attempt goes on where this one ended.
-    if (end.saved && o.go_on_from_newest) {
-      o.go_on_from_newest(o);
-      o.go_on_from_newest = nullptr;
-    }
-    if (note.end_step == 0) note.end_step = end.end_step;
-    job.restarts = note.number = next.number;
-    note.most = o.restarts.most, note.reason = end.line;
-    note.earlier_seconds = seconds_between(began, steady_now());
-    o.attempt = options.attempt + next.number;
-    o.variables = options.variables;
-    o.variables.emplace_back(kRestartVariable, write_restart_note(note));
-  }
-}
-
 }  // namespace
 
 int supervise(const SuperviseOptions& options) {
@@ -550,7 +495,9 @@ int supervise(const SuperviseOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   const SteadyTime began = steady_now();
   JobEnd job;
-  job.code = run_attempts(options, signals, job);
+  job.code = run_attempts(options, *signals, job, [&](const SuperviseOptions& o, bool keeps_signals) {
+    return Supervisor(o, signals, keeps_signals).run();
+  });
   signals.reset();
   job.seconds = seconds_between(began, steady_now());
   if (options.on_end) options.on_end(job);

@@ -38,7 +38,7 @@ struct SuperviseOptions {
   /// first signal ends the job at once, with 128 + the signal's number like a shell.
   bool saves = true;
 
-  /// Restarts of all ranks after one is lost. One node only.
+  /// Restarts of all ranks after one is lost. With several nodes, equal on all of them.
   RestartLimits restarts;
   /// Changes arguments and settings for the attempts after the first one that has committed a checkpoint.
   /// Null: they stay.

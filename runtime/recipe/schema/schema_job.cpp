@@ -70,11 +70,12 @@ void add_launch_keys(std::vector<Key>& t) {
                      "Minutes after which a collective counts as a failure.")
                   .above(0));
   const auto restarts = [](const Recipe& r) { return r.launch.max_restarts > 0; };
-  t.push_back(integer("launch.max_restarts", LT_MEMBER(launch.max_restarts),
-                      "Times that `ltrain run` on one machine starts all ranks again after one died or hung, "
-                      "from the newest checkpoint. Launchers of several machines restart by themselves.")
-                  .changes(Effect::nothing)
-                  .between(0, 1e6));
+  t.push_back(
+      integer("launch.max_restarts", LT_MEMBER(launch.max_restarts),
+              "Times that `ltrain run` starts all ranks again after one died or hung, from the newest "
+              "checkpoint. With an `ltrain run` on each of several machines, all of them together.")
+          .changes(Effect::nothing)
+          .between(0, 1e6));
   t.push_back(number("launch.restart_wait_seconds", LT_MEMBER(launch.restart_wait_seconds),
                      "Wait before the first restart. It doubles with each restart in a row that saved no "
                      "checkpoint.")

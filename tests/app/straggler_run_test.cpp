@@ -45,6 +45,23 @@ TEST_CASE(
   CHECK(t.sh("report run").code == 0);
 }
 
+TEST_CASE("a slow rank is named under tensor, pipeline and ZeRO-3 layouts, and no rank is without one") {
+  const std::string layout =
+      GENERATE("parallel.data=2 parallel.tensor=2", "parallel.data=4 parallel.zero_stage=3",
+               "parallel.data=1 parallel.pipeline=4 model.num_hidden_layers=4");
+  const bool slow = GENERATE(false, true);
+  TempRun t;
+  const Outcome o =
+      t.sh("run tiny.yaml " + layout +
+               " train.micro_batch_size=1 train.train_steps=21 train.eval_interval=0 "
+               "checkpoint.save_interval=0 checkpoint.save_at_end=false",
+           std::string("LTRAIN_STRAGGLER_STEPS=10 ") + (slow ? "LTRAIN_FAULT=train.batch:1:*:sleep=30" : ""));
+  INFO(layout << "\n" << o.text);
+  CHECK(o.code == 0);
+  CHECK((o.text.find("straggler: rank 1 on host ") != std::string::npos) == slow);
+  for (const int rank : {0, 2, 3}) CHECK_THAT(o.text, !Contains(fmt::format("straggler: rank {} ", rank)));
+}
+
 TEST_CASE("a rank that is stopped for short times again and again is named, and no more once it runs again") {
   TempRun t;
   // Rank 1 is stopped for 0.1 s of each 0.15 s until step 100; the others wait for it.

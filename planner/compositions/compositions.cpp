@@ -169,6 +169,7 @@ std::vector<CompositionFeature> composition_features() {
   all.push_back({"LoRA", {"lora.r=4"}});
   all.push_back({"LoRA, dropout", {"lora.r=4", "lora.dropout=0.1"}});
   all.push_back({"preference pairs", {"task=dpo"}});
+  all.push_back({"labelled texts", {"task=kto"}});
   all.push_back({"z-loss", {"train.z_loss_coeff=0.01"}});
   all.push_back({"average of weights", {"train.ema_decay=0.9"}});
   all.push_back(

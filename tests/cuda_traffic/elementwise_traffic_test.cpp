@@ -87,9 +87,13 @@ TEST_CASE("bytes: losses of preference pairs") {
       {.floor = rows * (8 + ranks * 12 + 4), .repeated = /*largest logits*/ rows * ranks * 4});
   // Each thread looks at its row's text and that before; the first of a text walks to the next one.
   const int64_t walks = (rows + rows - 1 + texts - 1) * 4;
-  for (const bool losses : {false, true})
+  enum { sums_alone, of_pairs, of_examples };
+  for (const int losses : {sums_alone, of_pairs, of_examples})
     check_bytes(
         [=](Operands& o) {
+          const Tensor labels = losses == of_examples ? o.make(kI32, {texts / 2}) : Tensor();
+          PreferenceLoss loss;
+          if (losses == of_examples) loss.kind = PreferenceKind::kto;
           const Tensor totals = o.make(kF64, {PreferenceTotals::count}), weights = o.make(kF64, {texts}),
                        sums = o.make(kF64, {texts, 2}), reference = o.make(kF64, {texts}),
                        values = o.make(kF64, {rows}),
@@ -97,10 +101,11 @@ TEST_CASE("bytes: losses of preference pairs") {
                        targets = o.make(kI32, {rows}, [](int64_t i) { return i; });
           return [=](Stream& s) {
             sum_texts(s, sums, values, of, targets);
-            if (losses) preference_pairs(s, totals, weights, sums, reference, values, {}, 0, true);
+            if (losses) preference_pairs(s, totals, weights, sums, reference, labels, values, loss, 0, true);
           };
         },
-        {.floor = texts * 16 + rows * 16 + (losses ? texts * 32 : 0),
+        {.floor =
+             texts * 16 + rows * 16 + (losses ? texts * 32 : 0) + (losses == of_examples ? texts / 2 * 4 : 0),
          .unpriced = losses ? 2 * 8 * PreferenceTotals::count : 0,
          .repeated = walks + (losses ? /*weights, first as 0*/ texts * 8 : 0)});
 }

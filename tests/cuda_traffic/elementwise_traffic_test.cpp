@@ -6,6 +6,7 @@
 #include "kernels/elementwise/cross_entropy.h"
 #include "kernels/elementwise/dropout.h"
 #include "kernels/elementwise/embedding.h"
+#include "kernels/elementwise/magnitude.h"
 #include "kernels/elementwise/preference.h"
 #include "kernels/elementwise/sample_labels.h"
 #include "kernels/elementwise/tensor_ops.h"
@@ -140,6 +141,41 @@ TEST_CASE("bytes: dropout, sums and fills") {
           return [=](Stream& s) { normal ? fill_normal(s, y, 1, 2, 0, 0, 1) : fill_value(s, y, 1); };
         },
         {.floor = n * 2});
+}
+
+TEST_CASE("bytes: magnitudes of rows") {
+  const int64_t rows = 32, cols = 512, n = rows * cols;
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor squares = o.make(kF32, {rows, 2}), w = o.make(kBf16, {rows, cols}),
+                     v = o.make(kBf16, {rows, cols});
+        return [=](Stream& s) { row_squares(s, squares, w, v); };
+      },
+      {.floor = n * 4 + rows * 8});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor factors = o.make(kF32, {rows, 2}), squares = o.make(kF32, {rows, 2}),
+                     change = o.make(kBf16, {rows});
+        return [=](Stream& s) { magnitude_factors(s, factors, squares, change); };
+      },
+      {.floor = rows * 18});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor y = o.make(kBf16, {rows, cols}), x = o.make(kBf16, {rows, cols}),
+                     factors = o.make(kF32, {cols, 2});
+        return [=](Stream& s) { scale_columns(s, y, x, factors); };
+      },
+      {.floor = n * 4, .unpriced = cols * 4, .repeated = (rows - 1) * cols * 4});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor out = o.make(kF32, {cols}), a = o.make(kBf16, {rows, cols}),
+                     b = o.make(kBf16, {rows, cols}), factors = o.make(kF32, {cols, 2});
+        return [=](Stream& s) { magnitude_gradient(s, out, a, b, factors, false); };
+      },
+      {.floor = n * 4,
+       .unpriced = /*sums, factors*/ cols * 8,
+       .repeated = (rows - 1) * cols * 4,
+       .scratch = /*two chunks of rows*/ 2 * 2 * cols * 4});
 }
 
 TEST_CASE("bytes: rectangles between matrices") {

@@ -57,10 +57,11 @@ struct BuildCommand {
       chat.mask = mask_options(train_on);
       options.chat = chat;
       options.records.whole = true;
-    } else if (chat.pack > 0 || chat.preference || !chat.chat_template.empty() ||
+    } else if (chat.pack > 0 || chat.preference || chat.unpaired || !chat.chat_template.empty() ||
                train_on != TrainOn::assistant) {
       fail(ExitCode::usage,
-           "--pack, --preference, --chat-template and --train-on are for conversations: add --chat");
+           "--pack, --preference, --unpaired, --chat-template and --train-on are for conversations: add "
+           "--chat");
     }
     options.tokenizer = tokenizer.kind();
     options.path = tokenizer.path();
@@ -103,11 +104,17 @@ struct BuildCommand {
     if (has_chat) {
       const PackCounts& c = r.conversations;
       std::printf("%lld %s, %lld tokens count in the loss", static_cast<long long>(c.documents),
-                  chat.preference ? "preference pairs" : "conversations", static_cast<long long>(c.trained));
+                  chat.preference ? "preference pairs"
+                  : chat.unpaired ? "labelled examples"
+                                  : "conversations",
+                  static_cast<long long>(c.trained));
       if (c.samples > 0)
         std::printf(", packed into %lld samples with %.1f%% padding", static_cast<long long>(c.samples),
                     100.0 * static_cast<double>(c.padding) / static_cast<double>(c.samples * chat.pack));
       std::printf("\n");
+      if (c.cut > 0)
+        std::printf("%lld mismatched texts, which estimate the divergence, are cut to fit into samples\n",
+                    static_cast<long long>(c.cut));
     }
     for (const SourceInfo& s : r.outputs)
       std::printf("%s: %lld tokens, %lld documents, %s, largest token %lld of vocabulary %lld (%s)\n",
@@ -210,6 +217,7 @@ struct InspectCommand {
       data.read(r.first, static_cast<int64_t>(ids.size()), int64_t{1} << 31, ids.data());
       counted.resize(info.loss_mask ? ids.size() : 0);
       if (info.loss_mask) data.read_mask(r.first, static_cast<int64_t>(ids.size()), counted.data());
+      if (info.unpaired && !counted.empty()) counted[0] = 0;  // the label of an example
       if (t) text = json || counted.empty() ? t->decode(ids) : marked_text(*t, ids, counted);
     }
     if (!json && info.loss_mask)
@@ -276,7 +284,7 @@ struct InspectCommand {
   }
 };
 
-/// --chat, --chat-template, --train-on, --preference, --pack.
+/// --chat, --chat-template, --train-on, --preference, --unpaired, --pack.
 void add_chat_options(CLI::App& s, BuildCommand& c) {
   s.add_flag(
       "--chat", c.has_chat,
@@ -291,6 +299,8 @@ void add_chat_options(CLI::App& s, BuildCommand& c) {
       ->check(CLI::IsMember({"assistant", "last_turn", "all"}));
   s.add_flag("--preference", c.chat.preference,
              "Inputs are preference pairs (prompt, chosen, rejected) for task: dpo; needs --pack");
+  s.add_flag("--unpaired", c.chat.unpaired,
+             "Inputs are labelled texts (prompt, completion, label) for task: kto; needs --pack");
   s.add_option("--pack", c.chat.pack,
                "Pack whole conversations into samples of so many tokens, the run's data.seq_length")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));

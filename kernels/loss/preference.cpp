@@ -33,22 +33,30 @@ void sum_texts(Stream& s, Tensor sums, Tensor values, Tensor texts, Tensor targe
             targets.ptr<int32_t>(), rows);
 }
 
-void preference_pairs(Stream& s, Tensor totals, Tensor weights, Tensor sums, Tensor reference, Tensor values,
-                      const PreferenceLoss& loss, double chosen_weight, bool adds) {
+void preference_pairs(Stream& s, Tensor totals, Tensor weights, Tensor sums, Tensor reference, Tensor labels,
+                      Tensor values, const PreferenceLoss& loss, double chosen_weight, bool adds) {
   const int64_t texts = weights.elements();
   LT_CHECK(texts % 2 == 0 && sums.elements() == 2 * texts && reference.elements() == texts &&
                totals.elements() == PreferenceTotals::count && totals.dtype == DType::f64,
            "preference: expected sums ({}, 2), {} reference sums and {} totals, got {}, {} and {}", texts,
            texts, int{PreferenceTotals::count}, to_string(sums.shape), reference.elements(),
            totals.elements());
+  const bool labelled = loss.kind == PreferenceKind::kto;
+  LT_CHECK(labelled == labels.defined() && (!labelled || labels.elements() == texts / 2),
+           "preference: expected {} labels, got {}", labelled ? texts / 2 : 0,
+           labels.defined() ? labels.elements() : 0);
   if (s.meta()) {
-    s.meta()->add(s, op_cost("preference_pairs", OpClass::elementwise, 0, {weights}, {sums, reference}));
-    place(s, "preference_pairs", Rule::elementwise, {weights}, {sums, reference});
+    const auto take = [&](TensorList read) {
+      s.meta()->add(s, op_cost("preference_pairs", OpClass::elementwise, 0, {weights}, read));
+      place(s, "preference_pairs", Rule::elementwise, {weights}, read);
+    };
+    labelled ? take({sums, reference, labels}) : take({sums, reference});
     place(s, "preference_pairs", Rule::sum_rows, {totals}, {values}, /*accumulate=*/true);
     return;
   }
   LT_LAUNCH(s, preference_pairs, totals.ptr<double>(), weights.ptr<double>(), sums.ptr<double>(),
-            reference.ptr<double>(), texts / 2, loss, chosen_weight, adds);
+            reference.ptr<double>(), labelled ? labels.ptr<int32_t>() : nullptr, texts / 2, loss,
+            chosen_weight, adds);
 }
 
 }  // namespace ltrain

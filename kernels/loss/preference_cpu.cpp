@@ -20,10 +20,15 @@ void sum_texts_cpu(double* sums, const double* values, const int32_t* texts, con
 }
 
 void preference_pairs_cpu(double* totals, double* weights, const double* sums, const double* reference,
-                          int64_t pairs, PreferenceLoss loss, double chosen_weight, bool adds) {
+                          const int32_t* labels, int64_t pairs, PreferenceLoss loss, double chosen_weight,
+                          bool adds) {
   double unused[PreferenceTotals::count] = {};
+  double* to = adds ? totals : unused;
   for (int64_t pair = 0; pair < pairs; ++pair)
-    add_pair(adds ? totals : unused, weights, sums, reference, pair, loss, chosen_weight);
+    if (labels)
+      add_example(to, weights, sums, reference, labels[pair] != 0, pair, loss);
+    else
+      add_pair(to, weights, sums, reference, pair, loss, chosen_weight);
 }
 
 }  // namespace ltrain::LT_ISA

@@ -22,13 +22,18 @@ __global__ void sums_of_texts(double* sums, const double* values, const int32_t*
 }
 
 /// One block. Each thread has consecutive pairs; the threads' totals are added by one tree.
+template <bool labelled>
 __global__ void __launch_bounds__(kRowThreads)
     losses_of_pairs(double* totals, double* weights, const double* sums, const double* reference,
-                    int64_t pairs, PreferenceLoss loss, double chosen_weight, bool adds) {
+                    const int32_t* labels, int64_t pairs, PreferenceLoss loss, double chosen_weight,
+                    bool adds) {
   double own[PreferenceTotals::count] = {};
   const int64_t begin = pairs * threadIdx.x / blockDim.x, end = pairs * (threadIdx.x + 1) / blockDim.x;
   for (int64_t pair = begin; pair < end; ++pair)
-    add_pair(own, weights, sums, reference, pair, loss, chosen_weight);
+    if constexpr (labelled)
+      add_example(own, weights, sums, reference, labels[pair] != 0, pair, loss);
+    else
+      add_pair(own, weights, sums, reference, pair, loss, chosen_weight);
   for (int i = 0; i < PreferenceTotals::count; ++i) {
     const double all = block_reduce(own[i], Sum(), 0.0, shared_memory<double>());
     if (threadIdx.x == 0 && adds) totals[i] += all;
@@ -54,10 +59,10 @@ void sum_texts_cuda(Stream& s, double* sums, const double* values, const int32_t
 }
 
 void preference_pairs_cuda(Stream& s, double* totals, double* weights, const double* sums,
-                           const double* reference, int64_t pairs, PreferenceLoss loss, double chosen_weight,
-                           bool adds) {
-  launch(s, dim3(1), kRowThreads, kWarp * 8, losses_of_pairs, totals, weights, sums, reference, pairs, loss,
-         chosen_weight, adds);
+                           const double* reference, const int32_t* labels, int64_t pairs, PreferenceLoss loss,
+                           double chosen_weight, bool adds) {
+  launch(s, dim3(1), kRowThreads, kWarp * 8, labels ? losses_of_pairs<true> : losses_of_pairs<false>, totals,
+         weights, sums, reference, labels, pairs, loss, chosen_weight, adds);
 }
 
 }  // namespace ltrain

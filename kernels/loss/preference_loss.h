@@ -16,13 +16,16 @@ enum class PreferenceKind : uint8_t {
   simpo,         ///< means without a reference, with a margin gamma (arXiv:2405.14734)
   apo_zero,      ///< raises the chosen text, lowers the rejected one (arXiv:2408.06266)
   orpo,          ///< log odds ratio of means without a reference (arXiv:2403.07691)
+  kto,           ///< one labelled text at a time, against a divergence (arXiv:2402.01306): kto_loss
 };
 
 struct PreferenceLoss {
   PreferenceKind kind = PreferenceKind::sigmoid;
   double beta = 0.1;
-  double label_smoothing = 0;  ///< sigmoid, robust
-  double gamma = 0;            ///< simpo
+  double label_smoothing = 0;                           ///< sigmoid, robust
+  double gamma = 0;                                     ///< simpo
+  double desirable_weight = 1, undesirable_weight = 1;  ///< kto: factors of the losses of both labels
+  double divergence = 0;  ///< kto: estimate of the policy's divergence from the reference, at least 0
   bool has_reference() const { return kind != PreferenceKind::simpo && kind != PreferenceKind::orpo; }
 };
 
@@ -30,6 +33,13 @@ struct PreferenceLoss {
 /// the chosen texts / the global number of their counted tokens.
 struct PreferenceSettings : PreferenceLoss {
   double sft_weight = 0;
+};
+
+/// Loss of one labelled text (kto).
+struct ExampleLoss {
+  double loss = 0;
+  double d_text = 0;  ///< gradient with respect to the policy's sum; the divergence is a constant
+  double reward = 0;
 };
 
 /// A text: sum of log-probabilities of its counted tokens, the reference's sum, and their number.
@@ -102,6 +112,8 @@ LT_HD inline PairLoss preference_loss(const PreferenceLoss& s, const TextSum& w,
       p.d_rejected = b * down * (1 - down);
       return p;
     }
+    case PreferenceKind::kto:
+      break;  // has single texts: kto_loss
     case PreferenceKind::orpo: {
       // A mean of 0, a text that is certain, has infinite odds.
       const double mw = std::fmin(w.policy / w.tokens, -1e-12), ml = std::fmin(l.policy / l.tokens, -1e-12);
@@ -118,6 +130,18 @@ LT_HD inline PairLoss preference_loss(const PreferenceLoss& s, const TextSum& w,
   p.d_chosen = slope * scale_w;
   p.d_rejected = -slope * scale_l;
   return p;
+}
+
+/// KTO: 1 - sigmoid of the distance by which the reward is on the side of its label.
+LT_HD inline ExampleLoss kto_loss(const PreferenceLoss& s, const TextSum& text, bool desirable) {
+  ExampleLoss e;
+  const double y = text.policy - text.reference, sign = desirable ? 1 : -1;
+  const double weight = desirable ? s.desirable_weight : s.undesirable_weight;
+  const double x = sign * s.beta * (y - s.divergence), wrong = sigmoid_of(-x);
+  e.reward = s.beta * y;
+  e.loss = weight * wrong;
+  e.d_text = -sign * weight * s.beta * wrong * sigmoid_of(x);
+  return e;
 }
 
 }  // namespace ltrain

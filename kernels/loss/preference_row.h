@@ -34,6 +34,24 @@ LT_HD inline void sum_text_at(double* sums, const double* values, const int32_t*
   sums[2 * text + 1] = count;
 }
 
+/// Adds an example of kto to `totals` and writes the weights of its texts. The mismatched text has none.
+LT_HD inline void add_example(double* totals, double* weights, const double* sums, const double* reference,
+                              bool desirable, int64_t pair, const PreferenceLoss& loss) {
+  const double* of = sums + 4 * pair;
+  weights[2 * pair] = weights[2 * pair + 1] = 0;
+  if (!(of[1] > 0 && of[3] > 0)) return;
+  const ExampleLoss e = kto_loss(loss, {of[0], reference[2 * pair], of[1]}, desirable);
+  weights[2 * pair] = -e.d_text;
+  totals[PreferenceTotals::loss] += e.loss;
+  totals[PreferenceTotals::divergence] += of[2] - reference[2 * pair + 1];
+  // Indices are constant, so that a GPU holds the totals in registers.
+  totals[PreferenceTotals::chosen_reward] += desirable ? e.reward : 0;
+  totals[PreferenceTotals::rejected_reward] += desirable ? 0 : e.reward;
+  totals[PreferenceTotals::chosen] += desirable ? of[0] : 0;
+  totals[PreferenceTotals::rejected] += desirable ? 0 : of[0];
+  totals[PreferenceTotals::desirable] += desirable ? 1 : 0;
+}
+
 /// Adds a pair to `totals` and writes the weights of its texts.
 LT_HD inline void add_pair(double* totals, double* weights, const double* sums, const double* reference,
                            int64_t pair, const PreferenceLoss& loss, double chosen_weight) {

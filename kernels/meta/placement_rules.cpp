@@ -142,6 +142,21 @@ void place_gradient_of_columns(Stream& s, std::string_view op, Tensor gradient, 
   finish(s, op, gradient);
 }
 
+void place_gradient_of_products(Stream& s, std::string_view op, Tensor gradient, Tensor vector, Tensor a,
+                                Tensor b, bool accumulate) {
+  place_vector_of_columns(s, op, a, vector, false);
+  read(s, op, b);
+  each_axis(s, [&](Axis axis) {
+    const bool summand = b.record->place[axis].kind == Placement::partial;
+    if (summand && !(a.record->place[axis] == Placement::R()))
+      refuse(s, op, axis, describe(b, b.record->place[axis]) + " but " + describe(a, a.record->place[axis]),
+             "each summand needs the whole other factor");
+    store(s, op, axis, gradient, summand ? Placement::P() : join(s, op, Rule::sum_rows, axis, {a, b}),
+          accumulate);
+  });
+  finish(s, op, gradient);
+}
+
 void place_grouped_bias(Stream& s, std::string_view op, Tensor y, Tensor bias) {
   read(s, op, y);
   read(s, op, bias);

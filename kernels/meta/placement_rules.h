@@ -32,6 +32,9 @@ void place_vector_of_columns(Stream& s, std::string_view op, Tensor t, Tensor ve
 /// Gradient of such a vector: sum over rows of `ins`.
 void place_gradient_of_columns(Stream& s, std::string_view op, Tensor gradient, Tensor vector, TensorList ins,
                                bool of_more, bool accumulate);
+/// Gradient of such a vector: sum over rows of a * b, which is linear in b.
+void place_gradient_of_products(Stream& s, std::string_view op, Tensor gradient, Tensor vector, Tensor a,
+                                Tensor b, bool accumulate);
 
 /// Biases of rows sorted by group (kernels/matmul/grouped/grouped_bias.h); the stack has the rules of
 /// place_grouped_matmul.

@@ -38,12 +38,13 @@ void Head::sum_pairs(Step& step, MicroBatch& mb, Tensor whole, Tensor logits) co
     place_set(s, pairs.sums, Axis::context, Placement::P());
     context.all_reduce(s, pairs.sums);
   }
-  if (step.training) {
+  if (step.training || pairs.totalled) {
     pairs.weights =
         step.memory.allocate(MemoryKind::temporaries, "weights of texts", DType::f64, pairs.references.shape);
-    preference_pairs(s, pairs.totals, pairs.weights, pairs.sums, pairs.references, values, pairs.loss,
-                     pairs.chosen_weight, context.rank() == 0);
+    preference_pairs(s, pairs.totals, pairs.weights, pairs.sums, pairs.references, pairs.labels, values,
+                     pairs.loss, pairs.chosen_weight, context.rank() == 0);
   }
+  if (!step.training && pairs.weights.defined()) step.memory.release(pairs.weights);
   step.memory.release(values);
 }
 

@@ -107,7 +107,12 @@ Gathered Linear::gather_ahead(Step& step, Tensor x) const {
 void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead) const {
   switch (step.groups.mesh.tensor_mode) {
     case TensorMode::one_d:
-      return line_backward(step, dx, dy, x, ahead);
+      if (magnitudes_.on()) {
+        Tensor before = before_magnitudes(step, dy);
+        line_backward(step, dx, before, dy, x, ahead);
+        return step.release(before);
+      }
+      return line_backward(step, dx, dy, dy, x, ahead);
     case TensorMode::two_d:
       return backward_2d(step, dx, dy, x);
     case TensorMode::three_d:
@@ -119,23 +124,27 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
   const Tensor weight = this->weight(step), bias = this->bias(step);
+  const Tensor in_product = magnitudes_.on() ? Tensor() : bias;  // magnitudes multiply before the bias
   if (cut_ == LinearSharding::whole) {
     product(step, y, x, weight, args);
-    return add_lora(step, y, x);
+    add_lora(step, y, x);
+    return apply_magnitudes(step, y, {});
   }
   if (cut_ == LinearSharding::column) {
-    args.bias = bias;
+    args.bias = in_product;
     if (step.cuts_rows() && runs_in_parts(step)) return ring_product(step, y, x, weight, args);
     Tensor whole = gather_rows(step, x, "gathered rows");
     product(step, y, whole, weight, args);
     add_lora(step, y, whole);
     release_whole(step, whole, x);
+    apply_magnitudes(step, y, bias);
     return;
   }
   if (step.groups.tensor.size() == 1) {
-    args.bias = bias;
+    args.bias = in_product;
     product(step, y, x, weight, args);
-    return add_lora(step, y, x);
+    add_lora(step, y, x);
+    return apply_magnitudes(step, y, bias);
   }
   if (runs_in_parts(step)) {
     summed_product(step, y, x, weight, args);
@@ -143,12 +152,13 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
     const Tensor partial = partial_rows(step, y, x.shape[0], "partial rows");
     product(step, partial, x, weight, args);
     add_lora(step, partial, x);
+    apply_magnitudes(step, partial, {});
     sum_rows_start(step, y, partial).wait(step);
   }
   if (bias.defined()) add_bias(step.compute, y, bias);  // once, after the sum
 }
 
-void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered rows) const {
+void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Tensor x, Gathered rows) const {
   const bool later = step.deferred != nullptr;
   const Dropout drop = lora_dropout(step);
   const Tensor weight = this->weight(step);
@@ -173,7 +183,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
       if (dx.defined()) product(step, dx, whole, weight);
       if (dx.defined()) add_lora_input_gradient(step, dx, whole);
     }
-    bias_backward(step, dy);
+    bias_backward(step, bias_dy);
     // If rows are sharded, it waits for the next sum over the tensor axis and overlaps with it.
     if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.hiding : nullptr) {
       until->add([this, whole, x, drop](Step& s) { weight_backward(s, whole, x, drop); }, {whole, x});
@@ -200,7 +210,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
     // The other micro-batch may first start its own collective, which that gradient also overlaps with.
     if (Interleave* turns = Interleave::of_thread(); turns && step.groups.tensor.size() > 1) turns->pass();
   }
-  bias_backward(step, dy);
+  bias_backward(step, bias_dy);
   if (later) {
     const auto later_rows = std::make_shared<Gathered>();
     const auto work = [this, dy, x, later_rows, drop](Step& s) {
@@ -223,6 +233,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered 
 
 void Linear::weight_backward(Step& step, Tensor dy, Tensor x, const Dropout& drop) const {
   lora_weight_backward(step, dy, x, drop);
+  if (magnitudes_.on()) magnitude_backward(step, dy, x, drop);
   if (!step.params.trains(weight_)) return;
   MatmulArgs args;
   args.trans_a = true;

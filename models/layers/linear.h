@@ -64,7 +64,8 @@ class Linear {
   void declare_adapters(ParameterStore& store, const Groups& groups, bool sequence_parallel,
                         const std::vector<LinearPart>& parts, int64_t in, const LoraConfig& lora);
   /// y += scale x A^T B^T, of the operands of y = x W^T on this rank.
-  void add_lora(Step& step, Tensor y, Tensor x) const;
+  void add_lora(Step& step, Tensor y, Tensor x) const { add_lora(step, y, x, lora_dropout(step)); }
+  void add_lora(Step& step, Tensor y, Tensor x, const Dropout& drop) const;
   /// dx += scale dy B A.
   void add_lora_input_gradient(Step& step, Tensor dx, Tensor dy) const;
   /// dA (+)= scale (dy B)^T x; dB (+)= dy^T (scale x A^T). Marks both ready. `drop`: lora_dropout of the step
@@ -78,7 +79,7 @@ class Linear {
     double scale = 1;
     uint64_t mask = 0;  // random stream of dropout
   };
-  void add_lora(Step& step, Tensor y, Tensor x, const Adapters& l) const;
+  void add_lora(Step& step, Tensor y, Tensor x, const Adapters& l, const Dropout& drop) const;
   void lora_weight_backward(Step& step, Tensor dy, Tensor x, const Adapters& l) const;
   /// Dropout of the rows of x, (rows, in) on this rank, for adapters; the stream is Adapters::mask.
   Dropout lora_dropout(const Step& step) const;
@@ -89,6 +90,26 @@ class Linear {
   static Tensor lora_inner(Step& step, Tensor x, const Adapters& l);  ///< scale x A^T: (rows, adapters rank)
   /// scale dy B: (rows, adapters rank)
   Tensor lora_inner_gradient(Step& step, Tensor dy, const Adapters& l) const;
+  // linear_dora.cpp
+  /// Magnitudes of the rows of W + scale B A, as changes of the norms of W's rows.
+  struct Magnitudes {
+    int first = -1, parts = 0;
+    int64_t rows = 0;                   // number in all parts with adapters
+    std::vector<CopyRectangle> blocks;  // from the changes to the layer's rows
+    bool on() const { return parts > 0; }
+  };
+  /// `adapted`: for each part, true if it has an adapter.
+  void declare_magnitudes(ParameterStore& store, const Groups& groups, bool sequence_parallel,
+                          const std::vector<LinearPart>& parts, const std::vector<bool>& adapted);
+  /// (out, 2): magnitude / norm of each row of W + scale B A, and 1 / magnitude. The norm has no gradient.
+  /// The caller releases it.
+  Tensor magnitude_factors(Step& step) const;
+  /// y *= magnitude / norm, by columns, and then y += bias where one is given; nothing without magnitudes.
+  void apply_magnitudes(Step& step, Tensor y, Tensor bias) const;
+  /// Gradient of the output before apply_magnitudes, of the step's dtype; dy itself without magnitudes.
+  Tensor before_magnitudes(Step& step, Tensor dy) const;
+  /// Gradient of the magnitudes, from `dy` before apply_magnitudes.
+  void magnitude_backward(Step& step, Tensor dy, Tensor x, const Dropout& drop) const;
   // linear_async.cpp
   /// True if the step wants its matmuls in chunks, and this layer can do so.
   bool runs_in_parts(const Step& step) const;
@@ -100,7 +121,8 @@ class Linear {
   /// of the next. If rows are sharded, only with args.trans_b.
   void summed_product(Step& step, Tensor y, Tensor a, Tensor weight, const MatmulArgs& args) const;
   void line_forward(Step& step, Tensor y, Tensor x) const;
-  void line_backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead) const;
+  /// `bias_dy`: gradient of the output with the bias.
+  void line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Tensor x, Gathered ahead) const;
   void forward_2d(Step& step, Tensor y, Tensor x) const;
   void backward_2d(Step& step, Tensor dx, Tensor dy, Tensor x) const;
   void forward_3d(Step& step, Tensor y, Tensor x) const;
@@ -111,6 +133,7 @@ class Linear {
   int weight_ = -1, bias_ = -1, parts_ = 0;
   std::vector<Adapters> lora_;
   double lora_dropout_ = 0;
+  Magnitudes magnitudes_;
   int slot_ = -1;  // FP8 slot
   int64_t out_ = 0;
   LinearSharding cut_ = LinearSharding::column;

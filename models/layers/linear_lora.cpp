@@ -21,6 +21,7 @@ void Linear::declare_adapters(ParameterStore& store, const Groups& groups, bool 
   };
   std::vector<Group> groups_of;
   int64_t row = 0;
+  std::vector<bool> adapted;
   for (const LinearPart& p : parts) {
     const std::string weight = p.name + ".weight", a_name = lora_a_name(weight);
     const int64_t rank = lora.rank_of(weight);
@@ -34,6 +35,7 @@ void Linear::declare_adapters(ParameterStore& store, const Groups& groups, bool 
       part.sum = Axis::tensor;
     const int64_t rows = part.shape[0];
     row += rows;
+    adapted.push_back(lora.adapts(weight));
     if (!lora.adapts(weight)) continue;
     LT_CHECK(groups.one_d(), "{}: expected tensor parallelism in 1D for LoRA, got {} ranks in another mode",
              weight, groups.inner().size());
@@ -82,6 +84,7 @@ void Linear::declare_adapters(ParameterStore& store, const Groups& groups, bool 
     group.made.b = store.add(std::move(group.b));
     lora_.push_back(std::move(group.made));
   }
+  if (lora.dora && !lora_.empty()) declare_magnitudes(store, groups, sequence_parallel, parts, adapted);
 }
 
 Dropout Linear::lora_dropout(const Step& step) const {
@@ -142,12 +145,12 @@ Tensor Linear::lora_inner_gradient(Step& step, Tensor dy, const Adapters& l) con
   return dz;
 }
 
-void Linear::add_lora(Step& step, Tensor y, Tensor x) const {
-  for (const Adapters& l : lora_) add_lora(step, y, x, l);
+void Linear::add_lora(Step& step, Tensor y, Tensor x, const Dropout& drop) const {
+  for (const Adapters& l : lora_) add_lora(step, y, x, l, drop);
 }
 
-void Linear::add_lora(Step& step, Tensor y, Tensor x, const Adapters& l) const {
-  Tensor input = dropped(step, x, l, lora_dropout(step));
+void Linear::add_lora(Step& step, Tensor y, Tensor x, const Adapters& l, const Dropout& drop) const {
+  Tensor input = dropped(step, x, l, drop);
   Tensor z = lora_inner(step, input, l);
   release_whole(step, input, x);
   Tensor b = lora_b_blocks(step, l);

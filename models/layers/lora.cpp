@@ -10,6 +10,9 @@ namespace ltrain {
 std::string_view module_of(std::string_view parameter) { return parameter.substr(0, parameter.rfind('.')); }
 std::string lora_a_name(std::string_view weight) { return std::string(module_of(weight)) + ".lora_A.weight"; }
 std::string lora_b_name(std::string_view weight) { return std::string(module_of(weight)) + ".lora_B.weight"; }
+std::string lora_magnitude_name(std::string_view weight) {
+  return std::string(module_of(weight)) + ".lora_magnitude.weight";
+}
 
 bool LoraConfig::names_module(std::string_view entry, std::string_view module) {
   if (entry == kAllLinear) return true;
@@ -49,6 +52,7 @@ std::vector<std::string> LoraConfig::trained() const {
   std::vector<std::string> patterns;
   if (!on()) return patterns;
   patterns = {"*.lora_A.weight", "*.lora_B.weight"};
+  if (dora) patterns.push_back("*.lora_magnitude.weight");
   for (const std::string& entry : modules_to_save)
     for (const char* before : {"", "*."}) patterns.push_back(before + entry + ".*");
   return patterns;

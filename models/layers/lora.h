@@ -20,6 +20,8 @@ struct LoraConfig {
   std::vector<std::pair<std::string, double>> alpha_pattern;
   /// Dropout of the input of A. Each module has a mask of its own.
   double dropout = 0;
+  /// DoRA (arXiv:2402.09353): rows of W + scale B A have trained magnitudes.
+  bool dora = false;
   bool use_rslora = false;  ///< scale alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
   /// Modules with adapters: "all-linear", a name ("q_proj": every module whose name ends with it), or a
   /// pattern of whole names, * for any characters, ? for one.
@@ -45,5 +47,7 @@ std::string_view module_of(std::string_view parameter);
 /// Names of the factors of a weight: "MODULE.lora_A.weight".
 std::string lora_a_name(std::string_view weight);
 std::string lora_b_name(std::string_view weight);
+/// Name of the change of a weight's magnitudes, (out): the magnitude of a row less the norm of W's row.
+std::string lora_magnitude_name(std::string_view weight);
 
 }  // namespace ltrain

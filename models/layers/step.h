@@ -27,15 +27,18 @@ struct RowSamples {
   Tensor position_ids;  ///< (B * seq) i32: positions in documents; optional
 };
 
-/// Preference pairs of a micro-batch: texts 2k and 2k + 1 are the chosen and the rejected one of pair k.
+/// Preference pairs of a micro-batch: texts 2k and 2k + 1 are the chosen and the rejected one of pair k; with
+/// kto the text of example k, and its prompt with another example's completion.
 struct PairBatch {
   Tensor texts;       ///< (B * seq) i32: text of each row's target; -1: padding
   Tensor references;  ///< (T) f64: a reference model's sums of log-probabilities
+  Tensor labels;      ///< kto: (T / 2) i32, 1: desirable
   Tensor sums;        ///< (T, 2) f64: sum of log-probabilities and tokens of each text; written by the head
   Tensor totals;      ///< (PreferenceTotals::count) f64: sums over pairs; added to in training
   Tensor weights;     ///< (T) f64: weight of the cross-entropy of each text; set within the head
   PreferenceLoss loss;
   double chosen_weight = 0;  ///< weight of the cross-entropy of chosen texts, relative to the pairs' losses
+  bool totalled = false;     ///< totals are added to without training too
   bool on() const { return texts.defined(); }
 };
 
@@ -61,7 +64,7 @@ struct MicroBatch : RowSamples {
   /// Set if the label of each counted target is sampled from the model's logits: random numbers of the
   /// samples of `targets`, with rows set later (kernels/loss/sample_labels.h).
   std::optional<RowRandom> drawn;
-  PairBatch pairs;     ///< task: dpo
+  PairBatch pairs;     ///< task: dpo, kto
   Tensor loss;         ///< (1) f64: sum of token losses; added to
   OutputZLoss z_loss;  ///< z-loss on the model's output logits, in training
   int64_t rows() const { return batch * seq; }
@@ -203,16 +206,17 @@ struct Step {
   }
 };
 
-/// Sets Step::batch while a block runs.
+/// Sets Step::batch while a block runs, and then back to what it was: blocks may run within blocks.
 class RunningBatch {
  public:
-  RunningBatch(Step& step, const MicroBatch& mb) : step_(step) { step.batch = &mb; }
-  ~RunningBatch() { step_.batch = nullptr; }
+  RunningBatch(Step& step, const MicroBatch& mb) : step_(step), before_(step.batch) { step.batch = &mb; }
+  ~RunningBatch() { step_.batch = before_; }
   RunningBatch(const RunningBatch&) = delete;
   RunningBatch& operator=(const RunningBatch&) = delete;
 
  private:
   Step& step_;
+  const MicroBatch* before_;
 };
 
 }  // namespace ltrain

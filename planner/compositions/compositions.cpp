@@ -172,7 +172,9 @@ void add_switches(std::vector<CompositionFeature>& all) {
   all.push_back({"frozen parameters", {"optimizer.frozen=[\"*attn*\"]"}});
   all.push_back({"LoRA", {"lora.r=4"}});
   all.push_back({"LoRA, dropout", {"lora.r=4", "lora.dropout=0.1"}});
+  all.push_back({"DoRA", {"lora.r=4", "lora.dora=true"}});
   all.push_back({"preference pairs", {"task=dpo"}});
+  all.push_back({"labelled texts", {"task=kto"}});
   all.push_back({"z-loss", {"train.z_loss_coeff=0.01"}});
   all.push_back({"average of weights", {"train.ema_decay=0.9"}});
   all.push_back(

@@ -102,6 +102,26 @@ void check_end_of_document(const Recipe& r, const data::SourceInfo& s) {
          place(r, asks), asks, printable(s.prefix), printable(r.data.tokenizer.path.value_or("null")));
 }
 
+/// Refuses token files whose documents have another form than the task reads.
+void check_form(const Recipe& r, const DataSource& s, const data::SourceInfo& info) {
+  const bool pairs = r.task == Task::dpo, examples = r.task == Task::kto;
+  if (r.task == Task::pretrain || (pairs == info.preference && examples == info.unpaired)) return;
+  const std::string_view expected = pairs      ? "preference pairs"
+                                    : examples ? "labelled examples"
+                                               : "conversations";
+  const std::string_view got = info.preference ? "preference pairs" : "labelled examples";
+  fail(ExitCode::usage,
+       "{}task = {}: {} has {}. Name the files of the {} themselves, or build them with ltrain data build "
+       "--chat{}",
+       place(r, "task"), to_string(r.task), printable(s.path),
+       info.preference || info.unpaired ? fmt::format("{}, expected {}", got, expected)
+                                        : fmt::format("no {}", expected),
+       pairs ? "pairs" : expected,
+       pairs      ? " --preference"
+       : examples ? " --unpaired"
+                  : "");
+}
+
 }  // namespace
 
 std::unique_ptr<data::Tokenizer> load_tokenizer(const Recipe& r) {
@@ -154,13 +174,7 @@ void check_data(const Recipe& r) {
            "conversations "
            "themselves, or build them with ltrain data build --chat",
            place(r, "task"), printable(s.path));
-    if (r.task != Task::pretrain && (r.task == Task::dpo) != info.preference)
-      fail(ExitCode::usage,
-           "{}task = {}: {} has {}. Name the files of the {} themselves, or build them with ltrain data "
-           "build --chat{}",
-           place(r, "task"), to_string(r.task), printable(s.path),
-           info.preference ? "preference pairs, expected conversations" : "no preference pairs",
-           info.preference ? "conversations" : "pairs", info.preference ? "" : " --preference");
+    check_form(r, s, info);
     if (info.has_sidecar) {
       check_kind(r, info);
       check_tokenizer(r, tokenizer_of_recipe(), info);

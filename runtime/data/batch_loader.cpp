@@ -94,6 +94,7 @@ struct BatchLoader::State {
     std::vector<int64_t> starts;     // starts of documents from the index
     std::vector<uint8_t> counted;    // 1 for a token that counts in the loss; length + 1
     std::vector<int32_t> segments;   // LoaderOptions::pairs: text of each position; length
+    std::vector<uint8_t> labels;     // LoaderOptions::labels: label of an example that begins; length + 1
   };
 
   LoaderOptions options;
@@ -147,6 +148,10 @@ struct BatchLoader::State {
       if (next != s.starts.end() && *next == ref.sample * length + t) start = t, ++next;
       s.documents[t] = static_cast<int32_t>(start);
     }
+    if (!options.labels) return;
+    s.labels.assign(length + 1, 0);
+    for (int64_t t = 0; t <= length; ++t)
+      if (s.documents[t] == t) std::swap(s.labels[t], s.counted[t]);
   }
 
   void read_micro_batch(int64_t index, Batch& batch, Sample& sample) const {
@@ -165,6 +170,7 @@ struct BatchLoader::State {
     if (options.pairs) {
       batch.segments.resize(samples * rows.rows);
       batch.references.assign(samples * max_segments(length), 0);
+      batch.labels.assign(options.labels ? samples * max_segments(length) / 2 : 0, 0);
       batch.pairs = 0;
     }
     const int64_t step = index / micro_steps, k = index % micro_steps;
@@ -207,6 +213,9 @@ struct BatchLoader::State {
       batch.segments[b * rows.rows + r] = segment < 0 ? -1 : static_cast<int32_t>(b * most) + segment;
     }
     batch.pairs += texts / 2;
+    // Only first tokens of examples have a label, and each is the first of an even text.
+    for (int64_t t = 0; options.labels && t < length; ++t)
+      if (sample.labels[t] && sample.segments[t] >= 0) batch.labels[(b * most + sample.segments[t]) / 2] = 1;
     if (!options.references) return;
     const int64_t first = options.references->first(ref.source, ref.sample);
     LT_CHECK(options.references->segments(ref.source, ref.sample) == texts,
@@ -319,7 +328,8 @@ int64_t loader_buffer_bytes(const LoaderOptions& o) {
   const int64_t rows = o.rows ? o.rows->rows : o.seq_length;
   const int64_t batch = o.micro_batch * (4 * (2 + o.packing.position_ids + 2 * o.mtp_tokens) * rows + 8 +
                                          (o.packing.attention_mask ? 4 * o.seq_length : 0) +
-                                         (o.pairs ? 4 * rows + 8 * max_segments(o.seq_length) : 0));
+                                         (o.pairs ? 4 * rows + 8 * max_segments(o.seq_length) : 0) +
+                                         (o.labels ? 2 * max_segments(o.seq_length) : 0));
   // The ring, the caller's batch, one sample.
   return (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 9 : 5);
 }

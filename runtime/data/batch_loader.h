@@ -31,6 +31,9 @@ struct Batch {
   std::vector<int32_t> segments;
   /// LoaderOptions::pairs: [micro_batch * max_segments()], the reference's sums, 0 without a reference.
   std::vector<double> references;
+  /// LoaderOptions::labels: [micro_batch * max_segments() / 2], 1 for each pair of texts whose example is
+  /// desirable.
+  std::vector<int32_t> labels;
   int64_t pairs = 0;  ///< LoaderOptions::pairs: pairs of the full samples
 };
 
@@ -68,8 +71,9 @@ struct LoaderOptions {
   /// Rows of each sequence on this context-parallel rank; default: all.
   std::optional<Positions> rows;
   Packing packing;
-  int64_t mtp_tokens = 0;                            ///< additional tokens to predict beyond the next one
-  bool pairs = false;                                ///< documents are preference pairs
+  int64_t mtp_tokens = 0;  ///< additional tokens to predict beyond the next one
+  bool pairs = false;      ///< documents are preference pairs, or with `labels` the two texts of examples
+  bool labels = false;     ///< first tokens of texts have labels: SourceInfo::unpaired
   std::shared_ptr<const PairReferences> references;  ///< sums for the texts of `sources`; null: zeros
 
   /// Evaluation: samples in file order, each at most once. Rows beyond eval_samples (0: all samples until the

@@ -20,7 +20,8 @@ struct Encoded {
     int64_t count;  // tokens
     bool ends_document;
     int part;
-    int64_t chosen = 0;  // tokens of the chosen text of a preference pair; 0: a document
+    int64_t chosen = 0;              // tokens of the chosen text of a preference pair; 0: a document
+    std::optional<bool> label = {};  // label of an example
   };
   std::vector<int32_t> tokens;
   std::vector<uint8_t> counted;  // with BuildOptions::chat: 1 for each token that counts in the loss
@@ -41,11 +42,13 @@ void check_options(const BuildOptions& o) {
   for (double s : o.split)
     if (!(s > 0) || !std::isfinite(s)) fail(ExitCode::usage, "--split: {}: each share must be above 0", s);
   check_record_options(o.records);
-  if (o.chat && o.chat->preference && o.chat->pack < 4)
+  if (o.chat && o.chat->preference && o.chat->unpaired)
+    fail(ExitCode::usage, "--preference and --unpaired: expected one of them, the form of the inputs");
+  if (o.chat && (o.chat->preference || o.chat->unpaired) && o.chat->pack < 4)
     fail(ExitCode::usage,
-         "--preference: expected --pack TOKENS of at least 4, the run's data.seq_length, because both texts "
-         "of "
-         "a pair are in one sample; got {}",
+         "{}: expected --pack TOKENS of at least 4, the run's data.seq_length, because both texts of {} are "
+         "in one sample; got {}",
+         o.chat->preference ? "--preference" : "--unpaired", o.chat->preference ? "a pair" : "an example",
          o.chat->pack);
   LT_CHECK(o.chunk_bytes > 0, "expected chunks of at least 1 byte, got {}", o.chunk_bytes);
 }
@@ -112,6 +115,11 @@ class Encoder {
         out.counted.insert(out.counted.end(), chat.trained.begin(), chat.trained.end());
         return static_cast<int64_t>(chat.ids.size());
       };
+      if (options_.chat->unpaired) {
+        const auto [text, desirable] = chat_->example(row, *tokenizer_, where);
+        out.runs.push_back({put(text), true, -1, 0, desirable});
+        return;
+      }
       if (!options_.chat->preference) {
         out.runs.push_back({put((*chat_)(row, *tokenizer_, where)), true, -1});
         return;
@@ -179,7 +187,7 @@ class Sink {
       if (counted) counted += run.count;
       if (!run.ends_document) continue;
       if (open_) {
-        parts_[part_]->end_document(run.chosen);
+        run.label ? parts_[part_]->end_example(*run.label) : parts_[part_]->end_document(run.chosen);
         ++documents_;
       } else {
         ++empty_;

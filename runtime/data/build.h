@@ -39,10 +39,12 @@ struct BuildOptions {
 struct PackCounts {
   int64_t documents = 0, samples = 0;  ///< samples: 0 if they are not packed
   int64_t padding = 0, trained = 0;    ///< tokens
+  int64_t cut = 0;                     ///< mismatched texts that were cut to fit into a sample
 
   void add(const PackCounts& other) {
     documents += other.documents, samples += other.samples;
     padding += other.padding, trained += other.trained;
+    cut += other.cut;
   }
 };
 

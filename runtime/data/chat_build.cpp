@@ -20,6 +20,7 @@ std::string chat_identity(const ChatBuild& o, const std::string& tokenizer_path)
   std::string text = fmt::format("{}|{}|{}|{}|{}|{}|{}", o.chat_template, fmt::join(o.mask.roles, ","),
                                  o.mask.last_turn, o.mask.stop_token, o.mask.after_stop, o.date, o.pack);
   if (o.preference) text += "|preference";
+  if (o.unpaired) text += "|unpaired";
   for (const auto& [standard, name] : o.rows.fields) text += "|" + standard + "=" + name;
   const std::string folder = tokenizer_folder(tokenizer_path);
   for (const std::string& path :
@@ -89,6 +90,23 @@ ChatEncoder::Pair ChatEncoder::pair(const std::string& text, Tokenizer& tokenize
          "with on_bad_record: skip",
          where, p.chosen.ids.size(), p.rejected.ids.size(), options_.pack);
   return p;
+}
+
+ChatEncoder::Example ChatEncoder::example(const std::string& text, Tokenizer& tokenizer,
+                                          const std::string& where) const {
+  const chat::UnpairedRow row = chat::read_unpaired_row(chat::parse_row(text, where), options_.rows, where);
+  Example e{encode(row.row, tokenizer, where), row.good};
+  const auto prompt = std::find(e.text.trained.begin(), e.text.trained.end(), true) - e.text.trained.begin();
+  if (prompt == 0)
+    fail(ExitCode::data, "{}: no token before the completion, expected a prompt or a begin-of-text token",
+         where);
+  const auto tokens = static_cast<int64_t>(e.text.ids.size());
+  if (tokens + prompt + 1 > options_.pack)
+    fail(ExitCode::data,
+         "{}: an example of {} tokens, and its prompt of {} with another completion; samples have {}: raise "
+         "the sequence length, or leave such rows out with on_bad_record: skip",
+         where, tokens, prompt, options_.pack);
+  return e;
 }
 
 }  // namespace ltrain::data

@@ -16,6 +16,7 @@ struct ChatBuild {
   std::string date = chat::kTemplateDate;
   int64_t pack = 0;         ///< tokens of a sample that holds whole conversations; 0: they are not packed
   bool preference = false;  ///< rows are pairs of a chosen and a rejected text, which stay in one sample
+  bool unpaired = false;    ///< rows are prompts and completions with a label
 };
 
 /// Text that differs where two builds could render conversations differently: options, and content of the
@@ -38,6 +39,14 @@ class ChatEncoder {
   /// The same for a preference pair: prompt, chosen and rejected. Refuses equal texts, prompts with different
   /// tokens, and pairs longer than a sample.
   Pair pair(const std::string& row, Tokenizer& tokenizer, const std::string& where) const;
+
+  struct Example {
+    chat::ChatTokens text;
+    bool desirable = false;
+  };
+  /// The same for a labelled example: prompt, completion and label. Refuses one that does not fit into a
+  /// sample together with its prompt and a token of another completion.
+  Example example(const std::string& row, Tokenizer& tokenizer, const std::string& where) const;
 
  private:
   chat::ChatTokens encode(const chat::ChatRow& row, Tokenizer& tokenizer, const std::string& where) const;

@@ -71,6 +71,7 @@ std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
   if (info.loss_mask) j["loss_mask"] = true;
   if (info.packed_length > 0) j["packed_length"] = info.packed_length;
   if (info.preference) j["preference"] = true;
+  if (info.unpaired) j["unpaired"] = true;
   if (info.filtered.read > 0) {
     j["records_read"] = info.filtered.read;
     j["records_kept"] = info.filtered.kept;
@@ -117,9 +118,13 @@ void read_sidecar(SourceInfo& info) {
   info.loss_mask = truth(j, path, "loss_mask");
   if (j.contains("packed_length")) info.packed_length = integer(j, path, "packed_length", 1, INT32_MAX);
   info.preference = truth(j, path, "preference");
-  if (info.preference && (!info.loss_mask || info.packed_length == 0))
-    fail(ExitCode::data,
-         "{}: preference is true, expected loss_mask and packed_length with it; build the data again", path);
+  info.unpaired = truth(j, path, "unpaired");
+  if ((info.preference || info.unpaired) && (!info.loss_mask || info.packed_length == 0))
+    fail(ExitCode::data, "{}: {} is true, expected loss_mask and packed_length with it; build the data again",
+         path, info.preference ? "preference" : "unpaired");
+  if (info.preference && info.unpaired)
+    fail(ExitCode::data, "{}: preference and unpaired are true, expected one of them; build the data again",
+         path);
   if (j.contains("records_read")) {
     info.filtered.read = integer(j, path, "records_read", 1, kMost);
     info.filtered.kept = integer(j, path, "records_kept", 0, info.filtered.read);

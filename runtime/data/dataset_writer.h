@@ -26,6 +26,8 @@ class DatasetWriter {
   void keep_mask(int64_t packed_length);
   /// Documents are preference pairs: SourceInfo::preference. Call it after keep_mask.
   void keep_pairs() { info_.preference = true; }
+  /// Documents are labelled examples: SourceInfo::unpaired. Call it after keep_mask.
+  void keep_examples() { info_.unpaired = true; }
 
   /// Adds tokens to the current document. `counted`: whether each counts in the loss (1 or 0); null: all do.
   void add(const int32_t* tokens, int64_t count, const uint8_t* counted = nullptr);

@@ -37,6 +37,9 @@ struct SourceInfo {
   int64_t packed_length = 0;
   /// Documents are pairs in the order chosen, rejected; both are in the same sample (pair_segments.h).
   bool preference = false;
+  /// Documents are labelled examples, two of each in the same sample: its text, whose first token has the
+  /// label in the place of its mask bit, and its prompt with the completion of another example.
+  bool unpaired = false;
   FilterCounts filtered;  ///< records that RecordOptions::where read and kept; 0: it was not given
 
   /// Number of samples of seq_length + 1 tokens, each starting seq_length after the previous one.

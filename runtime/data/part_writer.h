@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ class PartWriter {
   /// Ends a document, or with `chosen` above 0 a preference pair, whose first `chosen` tokens are the chosen
   /// text and the others the rejected one.
   void end_document(int64_t chosen = 0);
+  /// Ends a labelled example. The completion of the one before it follows its prompt as a second text, and
+  /// that of the last one the prompt of the first (trl's rotation, over the whole part). A second text that
+  /// does not fit into a sample is cut at its end. finish() throws Error (data) if there is one example only.
+  void end_example(bool desirable);
   SourceInfo finish(const FilterCounts& filtered);
 
   int64_t tokens() const { return writer_.tokens(); }
@@ -32,6 +37,14 @@ class PartWriter {
     std::vector<uint8_t> counted;
     int64_t chosen = 0;  // tokens of the first text of a pair; 0: one text
   };
+  /// An example's text and the begin of its completion.
+  struct Example {
+    Document text;
+    size_t prompt = 0;
+    bool desirable = false;
+  };
+  void keep(Document document);
+  void keep_example(const Example& example, const Example& other);
   void write_samples();
   void write_padding(int64_t count);
 
@@ -43,6 +56,7 @@ class PartWriter {
   std::vector<Document> window_;
   int64_t window_tokens_ = 0;
   PackCounts counts_;
+  std::optional<Example> first_, last_;  // the first one waits for the completion of the last
 };
 
 }  // namespace ltrain::data

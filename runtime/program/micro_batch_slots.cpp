@@ -46,6 +46,7 @@ MicroBatchSlots::MicroBatchSlots(const ProgramOptions& options, const ContextSha
   pair_texts_ = slots("texts", DType::i32, rows_);
   pair_references_ = slots("references", DType::f64, texts);
   pair_sums_ = slots("sums of texts", DType::f64, 2 * texts);
+  if (options.preference->kind == PreferenceKind::kto) pair_labels_ = slots("labels", DType::i32, texts / 2);
 }
 
 int64_t MicroBatchSlots::staging_bytes(const ProgramOptions& o, const ContextSharding& cut) {
@@ -64,6 +65,7 @@ PairBatch MicroBatchSlots::pairs(int64_t slot) const {
   p.texts = pair_texts_.flat(slot * rows_, {rows_});
   p.references = pair_references_.flat(slot * texts, {texts});
   p.sums = pair_sums_.flat(2 * slot * texts, {texts, 2});
+  if (pair_labels_.defined()) p.labels = pair_labels_.flat(slot * texts / 2, {texts / 2});
   return p;
 }
 
@@ -162,6 +164,7 @@ void MicroBatchSlots::load(const data::Batch& batch, int64_t slot, bool training
   put(mb.documents, batch.documents, "document starts");
   put(mb.position_ids, batch.position_ids, "position ids");
   put(mb.pairs.texts, batch.segments, "texts");
+  put(mb.pairs.labels, batch.labels, "labels");
   if (mb.pairs.on()) staging.put(mb.pairs.references, batch.references.data());
   staging.close();
 }

@@ -45,10 +45,11 @@ class MicroBatchSlots {
   const Groups& groups_;
   // Dim 0 of all but positions_ is the slot.
   Tensor tokens_, targets_, sample_index_;
-  Tensor mtp_tokens_, mtp_targets_;                  // tokens of multi-token prediction
-  Tensor positions_;                                 // (rows) MicroBatch::positions; with context parallelism
-  Tensor documents_, position_ids_;                  // defined if batches have them
-  Tensor pair_texts_, pair_references_, pair_sums_;  // defined if batches have preference pairs
+  Tensor mtp_tokens_, mtp_targets_;  // tokens of multi-token prediction
+  Tensor positions_;                 // (rows) MicroBatch::positions; with context parallelism
+  Tensor documents_, position_ids_;  // defined if batches have them
+  // Defined if batches have preference pairs; labels: with kto.
+  Tensor pair_texts_, pair_references_, pair_sums_, pair_labels_;
 };
 
 }  // namespace ltrain

@@ -1,6 +1,7 @@
 #include "runtime/program/preference_step.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/meta/placement_rules.h"
 #include "runtime/program/stage_run.h"
@@ -23,6 +24,27 @@ double chosen_weight(const PreferenceSettings& settings, const PairCounts& count
   return settings.sft_weight * static_cast<double>(counts.pairs) / static_cast<double>(counts.chosen_tokens);
 }
 
+namespace {
+
+/// Means over the examples of each label; 0 where a step has none.
+PreferenceResult example_result(const PreferenceSettings& settings, PreferenceResult r,
+                                std::span<const double> totals) {
+  r.loss = r.pair_loss;
+  r.desirable = static_cast<int64_t>(std::llround(totals[PreferenceTotals::desirable]));
+  r.divergence = settings.divergence;
+  const auto mean = [&](int which, int64_t count) {
+    return count > 0 ? totals[which] / static_cast<double>(count) : 0.0;
+  };
+  const int64_t undesirable = r.pairs - r.desirable;
+  r.chosen_reward = mean(PreferenceTotals::chosen_reward, r.desirable);
+  r.rejected_reward = mean(PreferenceTotals::rejected_reward, undesirable);
+  r.chosen = mean(PreferenceTotals::chosen, r.desirable);
+  r.rejected = mean(PreferenceTotals::rejected, undesirable);
+  return r;
+}
+
+}  // namespace
+
 PreferenceResult preference_result(const PreferenceSettings& settings, const PairCounts& counts,
                                    std::span<const double> totals) {
   PreferenceResult r;
@@ -30,6 +52,7 @@ PreferenceResult preference_result(const PreferenceSettings& settings, const Pai
   if (counts.pairs == 0) return r;
   const auto mean = [&](int which) { return totals[which] / static_cast<double>(counts.pairs); };
   r.pair_loss = mean(PreferenceTotals::loss);
+  if (settings.kind == PreferenceKind::kto) return example_result(settings, r, totals);
   r.sft_loss = totals[PreferenceTotals::chosen_tokens_loss] /
                static_cast<double>(std::max<int64_t>(1, counts.chosen_tokens));
   r.loss = r.pair_loss + settings.sft_weight * r.sft_loss;
@@ -43,15 +66,19 @@ PreferenceResult preference_result(const PreferenceSettings& settings, const Pai
 
 int64_t pair_slot_bytes(int64_t rows, int64_t micro_batch, int64_t seq_length) {
   const int64_t texts = micro_batch * data::max_segments(seq_length);
-  // The sums that are read back are twice as large as the references.
-  return Staging::room(rows * 4) + 2 * Staging::room(texts * 8);
+  // The sums that are read back are twice as large as the references. Labels, with kto, are smaller still.
+  return Staging::room(rows * 4) + Staging::room(texts * 2) + 2 * Staging::room(texts * 8);
 }
 
 void place_pairs(Stream& s, const PairBatch& pairs) {
   if (!pairs.on()) return;
-  for (const Tensor& t : {pairs.texts, pairs.references}) place_set(s, t, kAllAxes, Placement::R());
+  place_set(s, pairs.texts, kAllAxes, Placement::R());
   place_set(s, pairs.texts, kGradientAxes, Placement::V());
-  place_set(s, pairs.references, kDataAxes, Placement::V());
+  for (const Tensor& t : {pairs.references, pairs.labels}) {
+    if (!t.defined()) continue;
+    place_set(s, t, kAllAxes, Placement::R());
+    place_set(s, t, kDataAxes, Placement::V());
+  }
 }
 
 void TrainProgram::score_pairs(const std::function<const HostBatch*()>& next, const TakeSums& take) {
@@ -85,6 +112,41 @@ void TrainProgram::score_pairs(const std::function<const HostBatch*()>& next, co
       take(batches[k], sums);
     }
   } while (next);
+}
+
+double TrainProgram::divergence(const std::vector<HostBatch>& batches, int64_t examples) {
+  const bool meta = device_.compute.meta() != nullptr;
+  const auto micros = meta && batches.empty() ? options_.accumulation : static_cast<int64_t>(batches.size());
+  Step step = make_step(false);
+  store_.complete_weights();
+  sums_->clear();
+  const HostBatch none;
+  const auto load_micro = [&](int64_t micro, int64_t slot) {
+    load(meta ? none : batches[static_cast<size_t>(micro)], slot, false);
+  };
+  const auto slot_of = [&](int64_t slot) {
+    MicroBatch mb = micro_batch(slot);
+    mb.pairs.totalled = true;
+    return mb;
+  };
+  if (staged()) {
+    for (int64_t k = 0; k < micros; ++k) load_micro(k, k);
+    const pipeline::Schedule forward = forward_only(options_.schedule, static_cast<int>(micros));
+    StageRun(decoder_, step, forward).run(pipeline::lower(forward, pipeline_rank()), slot_of);
+  } else {
+    const pipeline::Schedule forward = forward_only(options_.schedule, 1);
+    for (int64_t k = 0; k < micros; ++k) {
+      load_micro(k, 0);
+      StageRun(decoder_, step, forward).run(pipeline::lower(forward, pipeline_rank()), slot_of);
+    }
+  }
+  sums_->reduce(device_.groups, "reading the divergence from the reference");
+  if (meta || examples == 0) return 0;
+  const StepSums::Values sums = sums_->read(staging_);
+  device_.groups.check();
+  const double sum = sums.of(sums_->pairs)[PreferenceTotals::divergence];
+  // NaN stays, and ends the step as a loss that is not finite.
+  return sum < 0 ? 0 : sum / static_cast<double>(examples);
 }
 
 }  // namespace ltrain

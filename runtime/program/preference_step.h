@@ -19,6 +19,8 @@ struct PreferenceResult {
   double accuracy = 0;              ///< share of pairs whose chosen text has the larger reward
   double chosen = 0, rejected = 0;  ///< sums of log-probabilities
   int64_t pairs = 0;
+  double divergence = 0;  ///< kto: estimate that the step used
+  int64_t desirable = 0;  ///< kto: examples with that label; means of rewards and texts are over each label
 };
 
 struct PairCounts {

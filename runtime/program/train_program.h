@@ -183,11 +183,15 @@ class TrainProgram {
   struct LossTerms {
     int64_t tokens = 0;  ///< counted
     PairCounts pairs;
-    int64_t count = 0;  ///< number that gradients are divided by: tokens or pairs
+    int64_t count = 0;      ///< number that gradients are divided by: tokens or pairs
+    double divergence = 0;  ///< kto: PreferenceLoss::divergence
   };
 
   // ---- a train step (train_step.cpp) ----
   LossTerms count_terms(const std::vector<HostBatch>& batches);
+  /// kto: mean of policy - reference over the mismatched texts of the global batch, at least 0, from forward
+  /// passes without dropout over all micro-batches (preference_step.cpp). `examples`: global.
+  double divergence(const std::vector<HostBatch>& batches, int64_t examples);
   /// Estimates the curvature by passes of its own, for an optimizer that asks for it in this step.
   void estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes, const AdamwArgs& adamw,
                           const LossTerms& terms);

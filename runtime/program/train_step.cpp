@@ -41,6 +41,7 @@ class TrainProgram::StepPasses {
   const bool full_;             // runs all micro-batches of the program's schedule
   const double scale_;          // factor of gradients
   const double chosen_weight_;  // PairBatch::chosen_weight
+  const double divergence_;     // PreferenceLoss::divergence
   std::optional<RowRandom> drawn_;
   const pipeline::Schedule fewer_;  // schedule of a smaller step
   const std::vector<pipeline::PipelineStep> lowered_;
@@ -58,6 +59,7 @@ TrainProgram::StepPasses::StepPasses(TrainProgram& program, Step& step, const st
       scale_(terms.count > 0 ? program.loss_scale() / static_cast<double>(terms.count) : 0),
       chosen_weight_(program.options_.preference ? chosen_weight(*program.options_.preference, terms.pairs)
                                                  : 0),
+      divergence_(terms.divergence),
       fewer_(full_ ? pipeline::Schedule()
                    : first_micros(program.options_.schedule, program.ends_at_ == StepEnd::first_micro_batch
                                                                  ? 1
@@ -90,6 +92,7 @@ MicroBatch TrainProgram::StepPasses::micro_batch(int64_t slot) const {
   if (!meta()) mb.grad_scale_at = program_.scale_;
   mb.loss_scale = program_.loss_scale();
   mb.pairs.chosen_weight = chosen_weight_;
+  mb.pairs.loss.divergence = divergence_;
   if (!drawn_) return mb;
   mb.loss_scale = 0;
   mb.drawn = drawn_;
@@ -126,8 +129,11 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   result.loss_scale = loss_scale();
 
   step.enter("loss");
-  const LossTerms terms = count_terms(batches);
+  LossTerms terms = count_terms(batches);
   result.tokens = terms.tokens;
+  if (options_.preference && options_.preference->kind == PreferenceKind::kto &&
+      ends_at_ != StepEnd::first_micro_batch)
+    terms.divergence = divergence(batches, terms.pairs.pairs);
   sums_->clear();
 
   const EstimatePass estimate = store_.estimate(adamw.step);
@@ -239,7 +245,9 @@ void TrainProgram::read_result(StepResult& result, const LossTerms& terms) {
       result.mtp_loss = sums[sums_->mtp_loss] / (tokens * static_cast<double>(options_.mtp_modules()));
   }
   if (options_.preference) {
-    result.preference = preference_result(*options_.preference, terms.pairs, sums.of(sums_->pairs));
+    PreferenceSettings settings = *options_.preference;
+    settings.divergence = terms.divergence;
+    result.preference = preference_result(settings, terms.pairs, sums.of(sums_->pairs));
     result.loss = result.preference->loss;
   }
   double squares = 0;  // summed in the order of the layers, independent of the rank that has them

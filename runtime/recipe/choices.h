@@ -30,8 +30,11 @@ LT_ENUM_NAMES(TokenizerKind, {TokenizerKind::byte, "byte"}, {TokenizerKind::gpt2
 
 /// sft: supervised fine-tuning on conversations, where only some tokens count in the loss.
 /// dpo: preference training on pairs of a chosen and a rejected text.
-enum class Task : uint8_t { pretrain, sft, dpo };
-LT_ENUM_NAMES(Task, {Task::pretrain, "pretrain"}, {Task::sft, "sft"}, {Task::dpo, "dpo"});
+/// kto: preference training on single texts with a label.
+enum class Task : uint8_t { pretrain, sft, dpo, kto };
+LT_ENUM_NAMES(Task, {Task::pretrain, "pretrain"}, {Task::sft, "sft"}, {Task::dpo, "dpo"}, {Task::kto, "kto"});
+/// The loss compares the sums of log-probabilities of texts.
+constexpr bool trains_preferences(Task task) { return task == Task::dpo || task == Task::kto; }
 
 LT_ENUM_NAMES(PreferenceKind, {PreferenceKind::sigmoid, "sigmoid"}, {PreferenceKind::ipo, "ipo"},
               {PreferenceKind::hinge, "hinge"}, {PreferenceKind::robust, "robust"},

@@ -350,4 +350,10 @@ int64_t tokenizer_vocab_size(TokenizerKind kind) {
   LT_CHECK(false, "expected a tokenizer kind, got {}", static_cast<int>(kind));
 }
 
+PreferenceSettings preference_settings(const Recipe& r) {
+  PreferenceSettings settings = r.preference;
+  if (r.task == Task::kto) settings.kind = PreferenceKind::kto;
+  return settings;
+}
+
 }  // namespace ltrain

@@ -288,7 +288,7 @@ struct Recipe {
   Train train;
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
-  PreferenceSettings preference;  ///< task: dpo
+  PreferenceSettings preference;  ///< task: dpo, kto: preference_settings
   LrSchedule schedule;
   CheckpointSettings checkpoint;
   std::optional<std::string> cluster;  ///< path of a cluster file; null: none
@@ -358,6 +358,9 @@ int64_t samples_before_step(const Recipe& recipe, int64_t step);
 int64_t steps_for_tokens(const Recipe& recipe, int64_t tokens);
 /// Vocabulary size of a tokenizer kind; 0: given by its file.
 int64_t tokenizer_vocab_size(TokenizerKind kind);
+
+/// Settings of the loss of task: dpo or kto.
+PreferenceSettings preference_settings(const Recipe& recipe);
 
 /// Returns whether any phase has precision `p`.
 bool computes_in(const Recipe& recipe, Precision p);

@@ -395,6 +395,10 @@ std::string shrunk_data(Task task) {
         out += fmt::format("{{\"prompt\": \"{}\", \"chosen\": \" {}\", \"rejected\": \" {}\"}}\n", asked,
                            right, wrong);
         break;
+      case Task::kto:
+        out += fmt::format("{{\"prompt\": \"{}\", \"completion\": \" {}\", \"label\": {}}}\n", asked,
+                           i % 2 ? wrong : right, i % 2 ? "false" : "true");
+        break;
     }
   }
   return out;

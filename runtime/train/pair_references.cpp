@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -45,10 +46,9 @@ void unpack(const Recipe& r, std::vector<double>& values) {
   const std::string path = file_of(r);
   if (!data::file_exists(path))
     fail(ExitCode::data,
-         "{}: missing. A resumed run with task: dpo needs the sums of its reference model, which its first "
-         "start "
-         "wrote; put the file back, or begin anew with another output_dir",
-         path);
+         "{}: missing. A resumed run with task: {} needs the sums of its reference model, which its first "
+         "start wrote; put the file back, or begin anew with another output_dir",
+         path, r.task);
   const int64_t bytes = static_cast<int64_t>(kMagic.size() + 24 + values.size() * 8);
   data::InputFile file(path);
   if (file.size() != bytes)
@@ -110,7 +110,7 @@ std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& r, cons
                                                            const data::LoaderOptions& train,
                                                            TrainProgram& program, Communicator& control,
                                                            Stream& stream, int64_t step) {
-  if (!r.preference.has_reference()) return nullptr;
+  if (!preference_settings(r).has_reference()) return nullptr;
   std::vector<std::string> paths;
   for (const data::SourceSpec& s : train.sources) paths.push_back(s.path);
   auto table = std::make_shared<data::PairReferences>(data::empty_references(paths, r.data.seq_length));
@@ -126,31 +126,48 @@ std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& r, cons
   for (const double v : table->values)
     if (!std::isfinite(v))
       fail(ExitCode::data,
-           "task: dpo: the initial weights give a log-probability of {}, expected a finite one; check "
-           "model.from "
-           "and checkpoint.load.path",
-           v);
+           "task: {}: the initial weights give a log-probability of {}, expected a finite one; check "
+           "model.from and checkpoint.load.path",
+           r.task, v);
   if (control.rank() == 0) replace_file(file_of(r), packed(r, table->values));
   return table;
 }
 
 void check_first_loss(const Recipe& r, const StepResult& result) {
-  if (!result.preference || !r.preference.has_reference()) return;
+  const PreferenceSettings settings = preference_settings(r);
+  // The reference has no dropout.
+  const ModelConfig& m = r.model;
+  const bool drops =
+      m.embd_pdrop > 0 || m.attn_pdrop > 0 || m.resid_pdrop > 0 || (m.lora.on() && m.lora.dropout > 0);
+  if (!result.preference || !settings.has_reference() || drops) return;
   const TextSum same{-1, -1, 1};
-  const double expected = preference_loss(r.preference, same, same).loss;
+  const auto of_label = [&](bool desirable) { return kto_loss(settings, same, desirable).loss; };
+  const double share = static_cast<double>(result.preference->desirable) /
+                       static_cast<double>(std::max<int64_t>(1, result.preference->pairs));
+  const double expected = r.task == Task::kto ? share * of_label(true) + (1 - share) * of_label(false)
+                                              : preference_loss(settings, same, same).loss;
   // The sums of a text are of hundreds of log-probabilities, each with the rounding of the precision.
   const double bound = r.precision == Precision::fp64 ? 1e-9 : r.precision == Precision::fp32 ? 1e-4 : 0.05;
   if (std::abs(result.preference->pair_loss - expected) <= bound * std::max(1.0, expected)) return;
   fail(ExitCode::internal,
-       "task: dpo: step 1: the loss of pairs is {}, expected {} because the policy still equals the "
-       "reference; "
-       "no update was kept. The pass of the reference and the step disagree: report this with the recipe",
-       result.preference->pair_loss, expected);
+       "task: {}: step 1: the loss of preferences is {}, expected {} because the policy still equals the "
+       "reference; no update was kept. The pass of the reference and the step disagree: report this with "
+       "the recipe",
+       r.task, result.preference->pair_loss, expected);
 }
 
-std::vector<std::pair<std::string, double>> preference_metrics(const StepResult& result) {
+std::vector<std::pair<std::string, double>> preference_metrics(const Recipe& r, const StepResult& result) {
   if (!result.preference) return {};
   const PreferenceResult& p = *result.preference;
+  if (r.task == Task::kto)
+    return {{"kl", p.divergence},
+            {"rewards/chosen", p.chosen_reward},
+            {"rewards/rejected", p.rejected_reward},
+            {"rewards/margin", p.chosen_reward - p.rejected_reward},
+            {"logps/chosen", p.chosen},
+            {"logps/rejected", p.rejected},
+            {"examples", static_cast<double>(p.pairs)},
+            {"desirable", static_cast<double>(p.desirable)}};
   return {{"pair_loss", p.pair_loss},
           {"sft_loss", p.sft_loss},
           {"rewards/chosen", p.chosen_reward},

@@ -1,5 +1,6 @@
-// The reference model of task: dpo: its sums of log-probabilities for all training pairs, which one pass
-// before the first step makes from the initial weights. They are kept in a file of the run for later starts.
+// The reference model of task: dpo and kto: its sums of log-probabilities for all training pairs, which one
+// pass before the first step makes from the initial weights. They are kept in a file of the run for later
+// starts.
 #pragma once
 #include <memory>
 #include <string>
@@ -27,6 +28,7 @@ std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& recipe,
 void check_first_loss(const Recipe& recipe, const StepResult& result);
 
 /// Names and values of metrics.jsonl; empty without pairs.
-std::vector<std::pair<std::string, double>> preference_metrics(const StepResult& result);
+std::vector<std::pair<std::string, double>> preference_metrics(const Recipe& recipe,
+                                                               const StepResult& result);
 
 }  // namespace ltrain

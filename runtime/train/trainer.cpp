@@ -440,7 +440,7 @@ class Trainer {
     m.lm_loss = r.loss;
     if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
     if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
-    m.preference = preference_metrics(r);
+    m.preference = preference_metrics(recipe_, r);
     m.grad_norm = r.grad_norm;
     m.lr = lr;
     m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;

@@ -15,6 +15,7 @@
 #include "runtime/files/strict_json.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/new_folder.h"
+#include "runtime/weights/row_norms.h"
 #include "runtime/weights/stream_tensor.h"
 
 namespace ltrain {
@@ -27,10 +28,12 @@ constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr std::string_view kPrefix = "base_model.model.";
 
-/// A tensor of the folder, and the checkpoint's tensor that it holds.
+/// A tensor of the folder, and the checkpoint's tensor that it holds. PEFT has magnitudes of DoRA, and a
+/// checkpoint their changes from the norms of the rows of `weight`.
 struct Stored {
   std::string key, source;
   Shape shape;
+  std::string weight = {};
 };
 
 std::string hf_name(const Recipe& recipe, const std::string& weight) {
@@ -50,8 +53,11 @@ std::string module_name(const Recipe& recipe, const std::string& factor) {
 std::vector<Stored> stored_tensors(const Recipe& recipe) {
   std::vector<Stored> all;
   for (const auto& [name, shape] : adapter_shapes(recipe.model)) {
-    const std::string end = name.substr(module_of(module_of(name)).size());  // ".lora_A.weight"
-    all.push_back({std::string(kPrefix) + module_name(recipe, name) + end, name, shape});
+    const std::string module(module_of(module_of(name))), weight = module + ".weight";
+    const bool magnitude = name == lora_magnitude_name(weight);
+    const std::string end = magnitude ? ".lora_magnitude_vector" : name.substr(module.size());
+    all.push_back({std::string(kPrefix) + module_name(recipe, name) + end, name, shape,
+                   magnitude ? weight : std::string()});
   }
   const std::vector<std::string> trained = recipe.model.lora.trained();
   for (const auto& [name, shape] : parameter_shapes(recipe.model))
@@ -133,7 +139,7 @@ json config_of(const Recipe& recipe, const std::string& base) {
           {"revision", nullptr},
           {"target_modules", target_modules(recipe)},
           {"task_type", "CAUSAL_LM"},
-          {"use_dora", false},
+          {"use_dora", lora.dora},
           {"use_rslora", lora.use_rslora}};
 }
 
@@ -144,7 +150,6 @@ struct Fixed {
 };
 const std::vector<Fixed>& fixed_settings() {
   static const std::vector<Fixed> all{{"peft_type", "LORA"},
-                                      {"use_dora", false},
                                       {"bias", "none"},
                                       {"lora_bias", false},
                                       {"use_qalora", false},
@@ -250,9 +255,20 @@ void check_config(const std::string& path, const Recipe& recipe) {
   if (!config.contains("lora_alpha") || !config["lora_alpha"].is_number() ||
       config["lora_alpha"].get<double>() != lora.alpha)
     refuse("lora_alpha", fmt::format("the recipe has lora.alpha = {}; make it agree", lora.alpha));
+  if (lora.dora || config.value("use_dora", json(false)) == true) expect("use_dora", "lora.dora", lora.dora);
   if (lora.use_rslora || config.value("use_rslora", json(false)) == true)
     expect("use_rslora", "lora.use_rslora", lora.use_rslora);
   check_patterns(path, config, recipe);
+}
+
+std::vector<float> magnitudes_of(PieceReader& reader, const Stored& s) {
+  std::vector<float> magnitudes(static_cast<size_t>(s.shape[0]));
+  reader.read(s.source, DType::f32, Slice::whole(s.shape), magnitudes.data());
+  const auto norms =
+      row_norms(reads_of(reader), s.weight, reader.tensors().at(s.weight).shape, 0, s.shape[0]);
+  for (size_t i = 0; i < magnitudes.size(); ++i)
+    magnitudes[i] = static_cast<float>(static_cast<double>(magnitudes[i]) + norms[i]);
+  return magnitudes;
 }
 
 }  // namespace
@@ -275,6 +291,12 @@ void write_adapter_folder(PieceReader& reader, const Recipe& recipe, const std::
   SafetensorsWriter writer(file, items);
   for (const SafetensorsItem& item : writer.items()) {
     const Stored& s = by_key.at(item.name);
+    if (!s.weight.empty()) {
+      const std::vector<float> magnitudes = magnitudes_of(reader, s);
+      writer.write(magnitudes.data(), static_cast<int64_t>(magnitudes.size() * sizeof(float)));
+      report.bytes += item.bytes();
+      continue;
+    }
     stream_tensor(reads_of(reader), s.source, DType::f32, Slice::whole(s.shape), false,
                   [&](const void* data, int64_t bytes) {
                     writer.write(data, bytes);

@@ -1,11 +1,13 @@
 #include "runtime/weights/load.h"
 
+#include "runtime/checkpoint/convert_elements.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/tensor_reader.h"
 #include "runtime/recipe/schema/schema.h"
 #include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/hf_folder.h"
+#include "runtime/weights/row_norms.h"
 
 namespace ltrain {
 namespace {
@@ -82,15 +84,39 @@ std::unique_ptr<PieceReader> open_weights(const Recipe& recipe, bool verify_hash
   return reader;
 }
 
-/// Collective. Fills the adapters from lora.adapter.
-static void load_adapters(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
-                          Stream& stream, std::vector<std::string>& notes) {
+/// Fills changes of magnitudes from PEFT's magnitudes, and the norms of the weights' rows.
+static void load_magnitudes(PieceReader& adapters, PieceReader& weights, const OwnedPiece& piece,
+                            const std::string& name, Stream& stream) {
+  const std::string weight = std::string(module_of(module_of(name))) + ".weight";
+  std::vector<float> values(static_cast<size_t>(piece.slice.elements()));
+  adapters.read(name, DType::f32, piece.slice, values.data());
+  const Shape& shape = weights.tensors().at(weight).shape;
+  Runs runs(piece.slice);
+  for (Run run = runs.next(); run.count > 0; run = runs.next()) {
+    const auto norms = row_norms(reads_of(weights), weight, shape, run.global, run.count);
+    for (size_t i = 0; i < norms.size(); ++i) {
+      float& value = values[static_cast<size_t>(run.local) + i];
+      value = static_cast<float>(static_cast<double>(value) - norms[i]);
+    }
+  }
+  std::vector<char> converted(values.size() * static_cast<size_t>(dtype_size(piece.master.dtype)));
+  convert_elements(DType::f32, values.data(), piece.master.dtype, converted.data(), piece.slice.elements());
+  upload(stream, piece.master, converted.data());
+}
+
+/// Collective. Fills the adapters from lora.adapter. `weights`: those that the run begins with.
+static void load_adapters(const Recipe& recipe, ParameterStore& parameters, PieceReader& weights,
+                          Communicator& control, Stream& stream, std::vector<std::string>& notes) {
   const auto reader = open_adapter_folder(*recipe.checkpoint.adapter, recipe);
   reader->take_any_float();
   TensorReader tensors(*reader, parameters.stream(), [&] { parameters.release_offloaded(); });
   for (const OwnedPiece& piece : parameters.stored_pieces())
-    if (const std::string& name = parameters.spec(piece.id).name; reader->has(name))
-      tensors.read(name, piece.slice, piece.master);
+    if (const std::string& name = parameters.spec(piece.id).name; reader->has(name)) {
+      if (name.ends_with(".lora_magnitude.weight"))
+        load_magnitudes(*reader, weights, piece, name, parameters.stream());
+      else
+        tensors.read(name, piece.slice, piece.master);
+    }
   reader->finish(control, stream);
   notes.push_back(fmt::format("the adapters begin with those of {}", reader->path()));
 }
@@ -120,7 +146,7 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
     return is_weight(name) && !(recipe.model.traits().multi_token_prediction && module) &&
            std::none_of(kept.begin(), kept.end(), [&](const RegisteredBuffer& k) { return k.name == name; });
   });
-  if (recipe.checkpoint.adapter) load_adapters(recipe, parameters, control, stream, notes);
+  if (recipe.checkpoint.adapter) load_adapters(recipe, parameters, *reader, control, stream, notes);
   parameters.publish_loaded();
   parameters.start_average();
   return notes;

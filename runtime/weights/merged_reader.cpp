@@ -1,6 +1,7 @@
 #include "runtime/weights/merged_reader.h"
 
 #include "runtime/checkpoint/convert_elements.h"
+#include "runtime/weights/row_norms.h"
 
 namespace ltrain {
 
@@ -16,7 +17,22 @@ bool MergedReader::load_factors(const std::string& weight) {
   load(a, a_);
   load(b, b_);
   weight_ = weight;
+  if (lora_.dora) load_magnitudes(weight);
   return true;
+}
+
+void MergedReader::load_magnitudes(const std::string& weight) {
+  LoraConfig without = lora_;
+  without.dora = false;
+  MergedReader sum(reader_, without);
+  const Shape& shape = reader_.tensors().at(weight).shape;
+  const auto before = row_norms(reads_of(reader_), weight, shape, 0, shape[0]),
+             after = row_norms(reads_of(sum), weight, shape, 0, shape[0]);
+  magnitudes_.resize(static_cast<size_t>(shape[0]));
+  reader_.read(lora_magnitude_name(weight), DType::f32, Slice::whole({shape[0]}), magnitudes_.data());
+  for (size_t i = 0; i < magnitudes_.size(); ++i)
+    magnitudes_[i] =
+        after[i] > 0 ? static_cast<float>((before[i] + static_cast<double>(magnitudes_[i])) / after[i]) : 0;
 }
 
 void MergedReader::read(const std::string& name, DType dtype, const Slice& slice, void* to) {
@@ -36,6 +52,8 @@ void MergedReader::read(const std::string& name, DType dtype, const Slice& slice
         const float* a = a_.data() + k * columns + column;
         for (int64_t i = 0; i < n; ++i) out[i] += factor * a[i];
       }
+      if (!lora_.dora) continue;
+      for (int64_t i = 0; i < n; ++i) out[i] *= magnitudes_[static_cast<size_t>(row)];
     }
   convert_elements(DType::f32, wide_.data(), dtype, to, slice.elements());
 }

@@ -4,7 +4,7 @@
 Each file holds the frozen weights (bf16, exact), PEFT's adapters before and after 20 steps of AdamW by their names in
 PEFT's files, tokens and targets, the logits of the first batch and the loss of each step; config.json and PEFT's
 adapter_config.json are in the metadata. B is not zero at first, so that every gradient matters. Dropout has ltrain's
-masks, made here from its definition.
+masks, made here from its definition. Magnitudes of DoRA have no weight decay.
 tests/models/lora_test.cpp computes the same with ltrain. Makes a virtual environment with PyPI's torch (CPU),
 transformers and PEFT; or, with --here, takes those of the Python that runs it.
 """
@@ -35,6 +35,12 @@ FIXTURES = {
                                            rank_pattern={"q_proj": 2, "model.layers.1.mlp.down_proj": 6},
                                            alpha_pattern={"q_proj": 3, "up_proj": 20})),
     "llama_dropout": ("llama", LLAMA, dict(r=4, lora_alpha=8, lora_dropout=0.3, target_modules="all-linear")),
+    # Magnitudes of rows, of all parts of fused matrices, and of some; with other ranks beside them, and with biases.
+    "llama_dora": ("llama", LLAMA, dict(r=4, lora_alpha=8, use_dora=True, target_modules="all-linear",
+                                        rank_pattern={"q_proj": 2})),
+    "gpt2_dora": ("gpt2", GPT2, dict(r=3, lora_alpha=6, use_dora=True, fan_in_fan_out=True,
+                                     target_modules=["c_attn", "c_fc", "mlp.c_proj"])),
+    "llama_dora_qv": ("llama", LLAMA, dict(r=4, lora_alpha=8, use_dora=True, target_modules=["q_proj", "v_proj", "up_proj"])),
     "gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=12, fan_in_fan_out=True, target_modules=["c_attn", "attn.c_proj"])),
 }
 
@@ -143,7 +149,10 @@ def make(fixture):
             tokens[:, :, i] = (3 * tokens[:, :, i - 1] + 5) % config.vocab_size
         labels = tokens.clone()
         labels[:, 1, SEQ - 4:] = -100
-        optimizer = torch.optim.AdamW(trained.values(), lr=ADAMW["lr"], betas=(ADAMW["beta1"], ADAMW["beta2"]),
+        magnitudes = [p for n, p in trained.items() if "magnitude" in n]
+        others = [p for n, p in trained.items() if "magnitude" not in n]
+        groups = [{"params": others}] + ([{"params": magnitudes, "weight_decay": 0.0}] if magnitudes else [])
+        optimizer = torch.optim.AdamW(groups, lr=ADAMW["lr"], betas=(ADAMW["beta1"], ADAMW["beta2"]),
                                       eps=ADAMW["eps"], weight_decay=ADAMW["weight_decay"])
         losses = []
         with torch.no_grad():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/golden/trl: a tiny Llama, preference pairs, and the first 10 losses of TRL's DPOTrainer for each loss that
-ltrain has too. All pairs are one batch, so that TRL's mean over a micro-batch is ltrain's over pairs."""
+ltrain has too; labelled texts, and those of its KTOTrainer. All pairs are one batch, so that TRL's mean over a micro-batch
+is ltrain's over pairs, and its rotation of completions within a batch is ltrain's over all texts."""
 import json
 import os
 import sys
@@ -8,7 +9,7 @@ import tempfile
 
 from golden_tools import GOLDEN, run_with
 
-PACKAGES = ["trl==1.16.0", "transformers==5.24.0", "torch"]
+PACKAGES = ["trl==1.16.0", "peft==0.21.2", "transformers==5.24.0", "torch"]
 FOLDER = GOLDEN / "trl"
 STEPS, BETA = 10, 0.3
 SETTINGS = {"batch": 8, "lr": 2e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "clip": 1.0, "beta": BETA}
@@ -22,12 +23,25 @@ RUNS = {
     "sigmoid+sft": {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5]},
 }
 
+KTO_RUNS = {
+    "kto": {},
+    "weights": {"desirable_weight": 0.5, "undesirable_weight": 1.5},
+    "lora": {"lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}},
+}
+
 
 def pairs():
     for i in range(8):
         good = ", ".join(str(i + k) for k in range(1, 3 + i % 3))
         bad = ", ".join(str(7 * i + k * k) for k in range(2 + i % 4)) + "!"
         yield {"prompt": f"After {i} come:", "chosen": f" {good}.", "rejected": f" {bad}"}
+
+
+def labelled():
+    """Texts with labels, three in eight undesirable."""
+    for i, pair in enumerate(pairs()):
+        label = i % 3 != 1
+        yield {"prompt": pair["prompt"], "completion": pair["chosen" if label else "rejected"], "label": label}
 
 
 def byte_tokenizer(folder):
@@ -93,6 +107,76 @@ def train(folder, options):
     return rows
 
 
+def begin_adapter(model):
+    """A of a LoRA model as the test sets it too: the sine of 1, 2, ... in the order of the names; B is zero."""
+    import torch
+
+    count = 0
+    with torch.no_grad():
+        for name, value in sorted(model.named_parameters()):
+            if "lora_A" in name:
+                n = value.numel()
+                value.copy_((torch.arange(count + 1, count + n + 1, dtype=torch.float64).sin() / 4).reshape(value.shape))
+                count += n
+
+
+def save_adapter(model):
+    """Without the page about the model, and without the folder of the base model on this machine."""
+    folder = FOLDER / "adapter"
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "tests/golden/trl"
+    config["target_modules"] = sorted(config["target_modules"])
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def train_kto(folder, options):
+    import torch
+    from datasets import Dataset
+    from trl import KTOConfig, KTOTrainer
+
+    rows = []
+    options = dict(options)
+    lora = options.pop("lora", None)
+
+    class Recorder(KTOTrainer):
+        def compute_loss(self, *arguments, **more):
+            got = super().compute_loss(*arguments, **more)
+            loss = got[0] if isinstance(got, tuple) else got
+            rows.append({"loss": float(loss.detach().double()), "kl": self._metrics["train"]["kl"][-1]})
+            return got
+
+        def log(self, logs, *arguments, **more):
+            for key in ("rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "grad_norm"):
+                if rows and self._metrics["train"].get(key):
+                    rows[-1][key] = float(self._metrics["train"][key][-1])
+                if rows and key in logs:
+                    rows[-1][key] = float(logs[key])
+            return super().log(logs, *arguments, **more)
+
+    with tempfile.TemporaryDirectory() as out:
+        config = KTOConfig(output_dir=out, per_device_train_batch_size=SETTINGS["batch"], gradient_accumulation_steps=1,
+                           max_steps=STEPS, learning_rate=SETTINGS["lr"], lr_scheduler_type="constant", weight_decay=0.0,
+                           adam_beta1=SETTINGS["beta1"], adam_beta2=SETTINGS["beta2"], adam_epsilon=SETTINGS["eps"],
+                           max_grad_norm=SETTINGS["clip"], beta=BETA, bf16=False, fp16=False, use_cpu=True, report_to=[],
+                           logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_dropout=True, seed=1,
+                           max_length=None, model_init_kwargs={"dtype": "float32"}, **options)
+        torch.manual_seed(1)
+        peft = None
+        if lora:
+            from peft import LoraConfig
+
+            peft = LoraConfig(task_type="CAUSAL_LM", **lora)
+        trainer = Recorder(model=str(FOLDER), args=config, processing_class=byte_tokenizer(folder), peft_config=peft,
+                           train_dataset=Dataset.from_list(list(labelled())))
+        if lora:
+            begin_adapter(trainer.model)
+            save_adapter(trainer.model)
+        trainer.train()
+    return rows
+
+
 def main():
     run_with(PACKAGES, __file__)
     import torch
@@ -107,11 +191,15 @@ def main():
     with open(FOLDER / "pairs.jsonl", "w") as out:
         for row in pairs():
             out.write(json.dumps(row) + "\n")
+    with open(FOLDER / "labelled.jsonl", "w") as out:
+        for row in labelled():
+            out.write(json.dumps(row) + "\n")
     result = {"versions": {"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__},
               "settings": SETTINGS, "runs": {}}
     with tempfile.TemporaryDirectory() as folder:
         for name, options in RUNS.items():
             result["runs"][name] = {"options": options, "steps": train(folder, options)}
+        result["kto"] = {name: {"options": o, "steps": train_kto(folder, o)} for name, o in KTO_RUNS.items()}
     with open(FOLDER / "losses.json", "w") as out:
         out.write(json.dumps(result, indent=1) + "\n")
     return 0

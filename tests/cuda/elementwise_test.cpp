@@ -4,6 +4,7 @@
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/dropout.h"
 #include "kernels/elementwise/embedding.h"
+#include "kernels/elementwise/magnitude.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/norm/norm_cut.h"
 #include "kernels/optimizer/adamw.h"
@@ -48,6 +49,29 @@ TEST_CASE("activations") {
         gelu_backward(s, at(de), at(dy), at(x), GeluForm::erf);
         geglu_forward(s, at(ge), at(gate_up), GeluForm::erf);
         geglu_backward(s, at(dge), at(dy), at(gate_up), GeluForm::erf);
+      });
+    }
+}
+
+TEST_CASE("magnitudes of rows") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] : kShapes) {
+      if (rows == 0) continue;  // rows of a weight
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      const auto weight = w.random(t, {rows, cols}), more = w.random(t, {rows, cols}),
+                 change = w.random(t, {rows});
+      const auto squares = w.blank(wide(t), {rows, 2}), factors = w.blank(wide(t), {rows, 2});
+      const auto x = w.random(t, {70, rows}), dy = w.random(t, {70, rows}), y = w.blank(t, {70, rows});
+      const auto sums = w.random(wide(t), {rows}), fresh = w.blank(wide(t), {rows});
+      w.check([&](Stream& s, const Twin::At& at) {
+        row_squares(s, at(squares), at(weight), at(more));
+        magnitude_factors(s, at(factors), at(squares), at(change));
+        scale_columns(s, at(y), at(x), at(factors));
+        scale_columns(s, at(x), at(x), at(factors));
+        magnitude_gradient(s, at(sums), at(dy), at(y), at(factors), true);
+        magnitude_gradient(s, at(fresh), at(dy), at(y), at(factors), false);
       });
     }
 }

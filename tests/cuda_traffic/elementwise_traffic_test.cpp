@@ -5,6 +5,7 @@
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/dropout.h"
 #include "kernels/elementwise/embedding.h"
+#include "kernels/elementwise/magnitude.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/loss/preference.h"
@@ -87,9 +88,13 @@ TEST_CASE("bytes: losses of preference pairs") {
       {.floor = rows * (8 + ranks * 12 + 4), .repeated = /*largest logits*/ rows * ranks * 4});
   // Each thread looks at its row's text and that before; the first of a text walks to the next one.
   const int64_t walks = (rows + rows - 1 + texts - 1) * 4;
-  for (const bool losses : {false, true})
+  enum { sums_alone, of_pairs, of_examples };
+  for (const int losses : {sums_alone, of_pairs, of_examples})
     check_bytes(
         [=](Operands& o) {
+          const Tensor labels = losses == of_examples ? o.make(kI32, {texts / 2}) : Tensor();
+          PreferenceLoss loss;
+          if (losses == of_examples) loss.kind = PreferenceKind::kto;
           const Tensor totals = o.make(kF64, {PreferenceTotals::count}), weights = o.make(kF64, {texts}),
                        sums = o.make(kF64, {texts, 2}), reference = o.make(kF64, {texts}),
                        values = o.make(kF64, {rows}),
@@ -97,10 +102,11 @@ TEST_CASE("bytes: losses of preference pairs") {
                        targets = o.make(kI32, {rows}, [](int64_t i) { return i; });
           return [=](Stream& s) {
             sum_texts(s, sums, values, of, targets);
-            if (losses) preference_pairs(s, totals, weights, sums, reference, values, {}, 0, true);
+            if (losses) preference_pairs(s, totals, weights, sums, reference, labels, values, loss, 0, true);
           };
         },
-        {.floor = texts * 16 + rows * 16 + (losses ? texts * 32 : 0),
+        {.floor =
+             texts * 16 + rows * 16 + (losses ? texts * 32 : 0) + (losses == of_examples ? texts / 2 * 4 : 0),
          .unpriced = losses ? 2 * 8 * PreferenceTotals::count : 0,
          .repeated = walks + (losses ? /*weights, first as 0*/ texts * 8 : 0)});
 }
@@ -135,6 +141,41 @@ TEST_CASE("bytes: dropout, sums and fills") {
           return [=](Stream& s) { normal ? fill_normal(s, y, 1, 2, 0, 0, 1) : fill_value(s, y, 1); };
         },
         {.floor = n * 2});
+}
+
+TEST_CASE("bytes: magnitudes of rows") {
+  const int64_t rows = 32, cols = 512, n = rows * cols;
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor squares = o.make(kF32, {rows, 2}), w = o.make(kBf16, {rows, cols}),
+                     v = o.make(kBf16, {rows, cols});
+        return [=](Stream& s) { row_squares(s, squares, w, v); };
+      },
+      {.floor = n * 4 + rows * 8});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor factors = o.make(kF32, {rows, 2}), squares = o.make(kF32, {rows, 2}),
+                     change = o.make(kBf16, {rows});
+        return [=](Stream& s) { magnitude_factors(s, factors, squares, change); };
+      },
+      {.floor = rows * 18});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor y = o.make(kBf16, {rows, cols}), x = o.make(kBf16, {rows, cols}),
+                     factors = o.make(kF32, {cols, 2});
+        return [=](Stream& s) { scale_columns(s, y, x, factors); };
+      },
+      {.floor = n * 4, .unpriced = cols * 4, .repeated = (rows - 1) * cols * 4});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor out = o.make(kF32, {cols}), a = o.make(kBf16, {rows, cols}),
+                     b = o.make(kBf16, {rows, cols}), factors = o.make(kF32, {cols, 2});
+        return [=](Stream& s) { magnitude_gradient(s, out, a, b, factors, false); };
+      },
+      {.floor = n * 4,
+       .unpriced = /*sums, factors*/ cols * 8,
+       .repeated = (rows - 1) * cols * 4,
+       .scratch = /*two chunks of rows*/ 2 * 2 * cols * 4});
 }
 
 TEST_CASE("bytes: rectangles between matrices") {

@@ -66,6 +66,55 @@ TEST_CASE("preference: gradients equal differences of the losses") {
     }
 }
 
+TEST_CASE(
+    "preference: kto's losses are those of the published formula, and its gradients their differences") {
+  PreferenceLoss s = settings(PreferenceKind::kto);
+  s.divergence = 0.2;
+  CHECK(std::abs(kto_loss(s, {-12, -12.5, 6}, true).loss - 0.4925005624) < 5e-11);
+  CHECK(std::abs(kto_loss(s, {-15, -14, 10}, false).loss - 0.4700359482) < 5e-11);
+  s = settings(PreferenceKind::kto, 0.7);
+  s.divergence = 0.6;
+  s.desirable_weight = 1.25;
+  s.undesirable_weight = 0.75;
+  for (const bool desirable : {false, true}) {
+    const auto at = [&](double by) { return kto_loss(s, {-6.1 + by, -6.4, 5}, desirable); };
+    const double e = 1e-5;
+    CHECK(std::abs((at(e).loss - at(-e).loss) / (2 * e) - at(0).d_text) < 1e-9);
+    CHECK((at(0).d_text < 0) == desirable);
+    CHECK(std::abs(at(0).reward - 0.7 * 0.3) < 1e-12);
+    CHECK(at(1e4).loss == (desirable ? 0 : 0.75));
+  }
+  // With no divergence, the sum of both labels is apo_zero.
+  s = settings(PreferenceKind::kto);
+  const double both = kto_loss(s, {-12, -12.5, 6}, true).loss + kto_loss(s, {-15, -14, 10}, false).loss;
+  CHECK(std::abs(both - golden(settings(PreferenceKind::apo_zero))) < 1e-12);
+}
+
+TEST_CASE("preference: totals of labelled texts, and no weight for mismatched ones") {
+  const int64_t texts = 6;
+  const auto s = make_inline_stream("compute");
+  Guarded<double> sums(texts * 2), reference(texts), totals(PreferenceTotals::count), weights(texts),
+      values(1);
+  Guarded<int32_t> labels(texts / 2);
+  const double of[] = {-12, 6, -9, 3, 0, 0, 0, 0, -15, 10, -7, 4}, before[] = {-12.5, -9.5, 0, 0, -14, -8};
+  for (int64_t i = 0; i < sums.size(); ++i) sums[i] = of[i];
+  for (int64_t i = 0; i < texts; ++i) reference[i] = before[i];
+  for (int i = 0; i < PreferenceTotals::count; ++i) totals[i] = 0;
+  labels[0] = 1, labels[1] = 1, labels[2] = 0;
+  PreferenceLoss loss = settings(PreferenceKind::kto);
+  loss.divergence = 0.2;
+  preference_pairs(*s, tensor_of(totals, {PreferenceTotals::count}), tensor_of(weights, {texts}),
+                   tensor_of(sums, {texts, 2}), tensor_of(reference, {texts}), tensor_of(labels, {3}),
+                   tensor_of(values, {1}), loss, 0, true);
+  CHECK(std::abs(totals[PreferenceTotals::loss] - 0.4925005624 - 0.4700359482) < 1e-10);
+  CHECK(totals[PreferenceTotals::divergence] == 1.5);
+  CHECK(totals[PreferenceTotals::desirable] == 1);
+  CHECK((totals[PreferenceTotals::chosen] == -12 && totals[PreferenceTotals::rejected] == -15));
+  CHECK(weights[0] == -kto_loss(loss, {-12, -12.5, 6}, true).d_text);
+  CHECK(weights[4] == -kto_loss(loss, {-15, -14, 10}, false).d_text);
+  CHECK((weights[1] == 0 && weights[2] == 0 && weights[3] == 0 && weights[5] == 0));
+}
+
 TEST_CASE("preference: a pair with its labels swapped has the margins of the other sign") {
   for (const PreferenceKind kind : kKinds) {
     const TextSum a{-12, -12.5, 6}, b{-15, -14, 10};
@@ -84,18 +133,19 @@ TEST_CASE("preference: sums of texts and weighted gradients of the cross-entropy
   const int32_t t[rows] = {-1, 2, 6, -1, 0, 5, 3, -1, 1, 1, -1, 4},
                 text[rows] = {0, 0, 0, 1, 1, 1, 1, 4, 4, 5, -1, -1};
   for (int64_t i = 0; i < rows; ++i) targets[i] = i == 11 ? -1 : t[i], of[i] = text[i];
-  Guarded<double> copy(logits), stats(rows * 3), values(rows), sums(texts * 2), reference(texts), totals(7),
-      weights(texts);
+  Guarded<double> copy(logits), stats(rows * 3), values(rows), sums(texts * 2), reference(texts),
+      totals(PreferenceTotals::count), weights(texts);
   for (int64_t i = 0; i < sums.size(); ++i) sums[i] = 0;
   for (int64_t i = 0; i < texts; ++i) reference[i] = -0.3 * static_cast<double>(i);
-  for (int i = 0; i < 7; ++i) totals[i] = 0;
+  for (int i = 0; i < PreferenceTotals::count; ++i) totals[i] = 0;
   const Tensor x = tensor_of(copy, {rows, vocab}), y = tensor_of(targets, {rows}), z = tensor_of(of, {rows});
   cross_entropy_stats(*s, tensor_of(stats, {rows, 3}), x, y, {0, vocab});
   row_log_probabilities(*s, tensor_of(values, {rows}), tensor_of(stats, {rows, 3}), y);
   sum_texts(*s, tensor_of(sums, {texts, 2}), tensor_of(values, {rows}), z, y);
   const PreferenceLoss loss = settings(PreferenceKind::sigmoid, 0.5);
-  preference_pairs(*s, tensor_of(totals, {7}), tensor_of(weights, {texts}), tensor_of(sums, {texts, 2}),
-                   tensor_of(reference, {texts}), tensor_of(values, {rows}), loss, 0.25, true);
+  preference_pairs(*s, tensor_of(totals, {PreferenceTotals::count}), tensor_of(weights, {texts}),
+                   tensor_of(sums, {texts, 2}), tensor_of(reference, {texts}), {}, tensor_of(values, {rows}),
+                   loss, 0.25, true);
   std::vector<double> want(texts, 0);
   std::vector<std::vector<double>> soft(rows, std::vector<double>(vocab));
   for (int64_t r = 0; r < rows; ++r) {

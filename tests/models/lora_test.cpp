@@ -21,6 +21,7 @@ LoraConfig lora_of(const HfGolden& g) {
   lora.alpha = config.at("lora_alpha");
   lora.dropout = config.at("lora_dropout");
   lora.use_rslora = config.at("use_rslora");
+  lora.dora = config.at("use_dora");
   lora.target_modules = config.at("target_modules").get<std::vector<std::string>>();
   for (const auto& [module, rank] : config.at("rank_pattern").items())
     lora.rank_pattern.emplace_back(module, rank.get<int64_t>());
@@ -39,7 +40,8 @@ struct Differences {
 
 std::string peft_name(const std::string& parameter) { return "base_model.model." + parameter; }
 
-double apart(const double* got, const std::vector<float>& want) {
+template <class T>
+double apart(const double* got, const std::vector<T>& want) {
   double largest = 0, difference = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     largest = std::max(largest, std::abs(static_cast<double>(want[i])));
@@ -47,6 +49,44 @@ double apart(const double* got, const std::vector<float>& want) {
   }
   REQUIRE(largest > 0);
   return difference / largest;
+}
+
+std::vector<float> floats(const std::vector<bf16>& values) {
+  std::vector<float> out;
+  for (const bf16 v : values) out.push_back(static_cast<float>(v));
+  return out;
+}
+
+bool is_magnitude(const ParameterSpec& spec) { return spec.name.ends_with(".lora_magnitude.weight"); }
+
+/// Norms of the rows of the weight that a part of magnitudes belongs to: ltrain has the magnitudes' changes
+/// from them.
+std::vector<double> row_norms_of(const HfGolden& g, const ParameterSpec& spec) {
+  const auto w = g.read<bf16>("weight." + std::string(module_of(module_of(spec.name))) + ".weight");
+  const int64_t rows = spec.slice.global[0], cols = static_cast<int64_t>(w.size()) / rows;
+  std::vector<double> norms;
+  for (int64_t row = 0; row < rows; ++row) {
+    double sum = 0;
+    for (int64_t c = 0; c < cols; ++c)
+      sum += std::pow(static_cast<double>(static_cast<float>(w[static_cast<size_t>(row * cols + c)])), 2);
+    norms.push_back(std::sqrt(sum));
+  }
+  return norms;
+}
+
+/// Values of a part of a file's tensor, as ltrain has them.
+std::vector<double> adapter_values(const HfGolden& g, const ParameterSpec& spec, const std::string& when) {
+  const auto read = [&](const std::string& name) {
+    const auto values = g.read<float>(when + name);
+    return std::vector<double>(values.begin(), values.end());
+  };
+  if (!is_magnitude(spec)) return part_of(spec, read(peft_name(spec.name)));
+  std::vector<double> all =
+      read(peft_name(std::string(module_of(module_of(spec.name)))) + ".lora_magnitude_vector");
+  const std::vector<double> norms = row_norms_of(g, spec);
+  REQUIRE(norms.size() == all.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] -= norms[i];
+  return part_of(spec, all);
 }
 
 Differences compare(const HfGolden& g, const LoraConfig& lora) {
@@ -72,13 +112,12 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
     trained += store.trains(id);
     REQUIRE(value.elements() == spec.shape.elements());
     const auto fill = [&](const auto& from) {
-      for (size_t i = 0; i < from.size(); ++i)
-        value.ptr<double>()[i] = static_cast<double>(static_cast<float>(from[i]));
+      for (size_t i = 0; i < from.size(); ++i) value.ptr<double>()[i] = static_cast<double>(from[i]);
     };
     if (spec.adapter)
-      fill(part_of(spec, g.read<float>("before." + peft_name(spec.name))));
+      fill(adapter_values(g, spec, "before."));
     else
-      fill(part_of(spec, g.read<bf16>("weight." + spec.name)));
+      fill(part_of(spec, floats(g.read<bf16>("weight." + spec.name))));
   }
   REQUIRE(trained > 0);
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
@@ -120,18 +159,16 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
   }
   for (int id = 0; id < store.count(); ++id)
     if (store.trains(id))
-      d.trained =
-          std::max(d.trained,
-                   apart(store.value(id).ptr<double>(),
-                         part_of(store.spec(id), g.read<float>("after." + peft_name(store.spec(id).name)))));
+      d.trained = std::max(d.trained,
+                           apart(store.value(id).ptr<double>(), adapter_values(g, store.spec(id), "after.")));
   return d;
 }
 
 }  // namespace
 
 TEST_CASE("adapters have PEFT's logits, losses of twenty steps, and values after them, in fp64") {
-  const auto name =
-      GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2");
+  const auto name = GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2",
+                             "llama_dora", "llama_dora_qv", "gpt2_dora");
   const HfGolden g("lora_" + name);
   const Differences d = compare(g, lora_of(g));
   INFO(name << ": logits " << d.logits << ", loss " << d.loss << ", adapters " << d.trained);
@@ -154,6 +191,10 @@ TEST_CASE(
   lora = lora_of(pattern);
   lora.alpha_pattern.pop_back();
   CHECK_FALSE(compare(pattern, lora).agree());
+  const HfGolden dora("lora_llama_dora");
+  lora = lora_of(dora);
+  lora.dora = false;
+  CHECK_FALSE(compare(dora, lora).agree());
   const HfGolden dropout("lora_llama_dropout");
   lora = lora_of(dropout);
   lora.dropout = 0;

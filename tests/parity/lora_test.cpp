@@ -169,6 +169,52 @@ TEST_CASE("lora: adapters under every axis equal one process to 1e-12 in fp64") 
   if (one.architecture == "qwen3_moe") check("expert 2", [](TinyOptions& o) { o.ranks = o.expert = 2; });
 }
 
+TEST_CASE(
+    "lora: magnitudes begin with the model's own loss, and equal one process under every axis in fp64") {
+  TinyOptions one = with_lora(GENERATE(as<std::string>(), "llama", "gpt2", "deepseek_v3"));
+  one.lora.dora = true;
+  one.layers = 4;
+  if (one.architecture == "gpt2") one.lora.target_modules = {"c_attn", "mlp.c_proj"};
+  if (one.architecture == "llama") one.lora.target_modules = {"q_proj", "v_proj", "o_proj", "*.mlp.*"};
+  if (one.architecture == "llama") one.lora.rank_pattern = {{"v_proj", 2}};
+  TinyOptions plain = one;
+  plain.lora = {};
+  const TinyResult base = train_tiny(one);
+  // GPT-2 adds biases after the magnitudes, and without these in the matmul.
+  CHECK(std::abs(base.losses[0] - train_tiny(plain).losses[0]) < 1e-14);
+  TinyOptions without = one;
+  without.lora.dora = false;
+  CHECK(base.losses[2] != train_tiny(without).losses[2]);
+  int moved = 0;
+  for (const auto& [name, values] : base.parameters)
+    if (name.ends_with(".lora_magnitude.weight"))
+      moved += std::all_of(values.begin(), values.end(), [](double v) { return v != 0; });
+  CHECK(moved >= 8);
+  one.lora.dropout = 0.2;
+  const TinyResult dropped = train_tiny(one);
+  const auto check = [&](const std::string& name, const std::function<void(TinyOptions&)>& change) {
+    INFO(one.architecture << ", " << name);
+    TinyOptions o = one;
+    change(o);
+    const TinyResult many = train_tiny(o);
+    require_parity(dropped, many, 1e-12);
+    CHECK(many.plan_bytes == many.used_bytes);
+    CHECK(many.plan_wire == many.used_wire);
+  };
+  check("data 2, ZeRO-3", [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
+  check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
+  check("tensor 2, sequence, ZeRO-3",
+        [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 3; });
+  if (one.architecture == "llama")  // two key-value heads for four ranks
+    check("tensor 4, sequence", [](TinyOptions& o) { o.tensor = 4, o.sequence_parallel = true; });
+  check("context 2", [](TinyOptions& o) { o.context = 2; });
+  check("1f1b, ZeRO-1", [](TinyOptions& o) { o.pipeline = 2, o.ranks = 2, o.zero_stage = 1; });
+  check("zb-h1, tensor 2", [](TinyOptions& o) { o.pipeline = 2, o.schedule = "zb-h1", o.tensor = 2; });
+  check("micro-batches by turns, tensor 2",
+        [](TinyOptions& o) { o.interleaved = true, o.tensor = 2, o.ranks = 2; });
+  check("recomputation", [](TinyOptions& o) { o.recompute.run = 1; });
+}
+
 TEST_CASE("lora: in bf16 frozen weights have no master weights, and all ZeRO stages have the same bits") {
   TinyOptions o = with_lora("llama");
   o.precision = "bf16";

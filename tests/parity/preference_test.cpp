@@ -99,6 +99,30 @@ TEST_CASE("preference: each loss is the same on one rank and on data, tensor and
   }
 }
 
+TEST_CASE(
+    "preference: kto's losses, divergences and gradients equal one process in fp64 under every layout") {
+  TinyOptions base = with_pairs(PreferenceKind::kto);
+  base.preference->sft_weight = 0;
+  base.preference->undesirable_weight = 1.5;
+  const Scored one = run(base);
+  CHECK(one.result.losses[0] > 0.1);
+  const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
+    INFO(name);
+    TinyOptions o = base;
+    change(o);
+    check_same(one, run(o));
+  };
+  check("micro-batch 4", [](TinyOptions& o) { o.micro_batch = 4; });
+  check("small chunks of logits", [](TinyOptions& o) { o.micro_batch = 2, o.logits_chunk.rows = 5; });
+  check("data 2, ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
+  check("tensor 2, sequence, data 2",
+        [](TinyOptions& o) { o.tensor = o.ranks = 2, o.sequence_parallel = true; });
+  check("context 2, p2p", [](TinyOptions& o) { o.context = 2; });
+  check("1f1b, data 2, ZeRO-1", [](TinyOptions& o) { o.pipeline = o.ranks = 2, o.zero_stage = 1; });
+  check("zbv", [](TinyOptions& o) { o.pipeline = 2, o.schedule = "zbv", o.chunks = 2; });
+  check("data, tensor and context 2", [](TinyOptions& o) { o.ranks = o.tensor = o.context = 2; });
+}
+
 TEST_CASE("preference: the gradient is that of the loss, against differences") {
   TinyOptions o = with_pairs();
   o.clip = 0;

@@ -62,7 +62,7 @@ BY_HAND = {
     "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node",
     "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template",
     "data.train_on", "lora.adapter", "preference.loss", "preference.beta", "preference.label_smoothing",
-    "preference.gamma", "preference.sft_weight",
+    "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
     "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
 }
@@ -305,6 +305,19 @@ def test_preference(program):
                    "data.cache=pairs", f"output_dir=dpo-{i}", *(f"preference.{s}" for s in settings))
         losses.add(program.metrics(f"dpo-{i}")[0][-1]["lm_loss"])
     assert len(losses) == 7
+
+
+def test_labelled_texts(program):
+    """Each key of task: kto changes the losses."""
+    rows = (f'{{"prompt": "{i}:", "completion": " {i + i % 2} is next", "label": {"false" if i % 2 else "true"}}}\n'
+            for i in range(40))
+    (program.folder / "labelled.jsonl").write_text("".join(rows))
+    losses = set()
+    for i, settings in enumerate([(), ("beta=0.5",), ("desirable_weight=0.5",), ("undesirable_weight=0.5",)]):
+        program.ok("run", "tiny.yaml", "task=kto", 'data.train=[{"path":labelled.jsonl}]', "~data.eval", "train.eval_interval=0",
+                   "data.cache=labelled", f"output_dir=kto-{i}", *(f"preference.{s}" for s in settings))
+        losses.add(program.metrics(f"kto-{i}")[0][-1]["lm_loss"])
+    assert len(losses) == 4
 
 
 def test_ranks_per_node(program):

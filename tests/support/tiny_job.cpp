@@ -127,9 +127,11 @@ void add_pairs(const TinyOptions& o, int64_t sample, int64_t b, const Positions&
     if (!counted[t + 1]) to.targets[row] = -1;
   }
   to.pairs += (*std::max_element(texts.begin(), texts.end()) + 1) / 2;
+  const bool kto = o.preference->kind == PreferenceKind::kto;
+  for (int64_t pair = 0; kto && pair < most / 2; ++pair) to.labels.push_back((sample + pair) % 3 != 0);
   for (int64_t t = 0; t < most; ++t)
     to.references.push_back(
-        -8 -
+        (kto ? -12 : -8) -  // with kto the divergence is above 0
         static_cast<double>(philox(9, static_cast<uint64_t>(sample), static_cast<uint64_t>(t)).v[0] % 100) /
             25);
 }

@@ -1,18 +1,18 @@
-// Rules of task: dpo.
+// Rules of task: dpo and kto.
 #include "base/error.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
 
 void preference_rules(const Recipe& r, const BrokenRule& broken) {
-  if (r.task != Task::dpo) return;
+  if (!trains_preferences(r.task)) return;
   const auto refuse = [&](bool is, const char* key, const char* nearest, const char* why = "") {
     if (is)
-      broken(key, fmt::format("task: dpo does not support it{}; nearest valid value: {}", why, nearest),
+      broken(key,
+             fmt::format("task: {} does not support it{}; nearest valid value: {}", r.task, why, nearest),
              {"task"});
   };
-  constexpr const char* kDropout = ", because the pass of the reference has no dropout";
-  refuse(!r.data.eval.empty(), "data.eval", "[]", ", because a held-out loss of pairs is not built");
+  refuse(!r.data.eval.empty(), "data.eval", "[]", ", because a held-out loss of preferences is not built");
   refuse(!r.data.reset_attention_mask, "data.reset_attention_mask", "true");
   refuse(!r.data.reset_position_ids, "data.reset_position_ids", "true");
   refuse(r.data.eod_mask_loss, "data.eod_mask_loss", "false");
@@ -23,15 +23,15 @@ void preference_rules(const Recipe& r, const BrokenRule& broken) {
   refuse(r.model.moe.num_experts > 0, "model.moe.num_experts", "0");
   refuse(r.train.z_loss_coeff > 0, "train.z_loss_coeff", "0");
   refuse(r.train.ema_decay > 0, "train.ema_decay", "0");
-  refuse(r.model.embd_pdrop > 0, "model.embd_pdrop", "0", kDropout);
-  refuse(r.model.attn_pdrop > 0, "model.attn_pdrop", "0", kDropout);
-  refuse(r.model.resid_pdrop > 0, "model.resid_pdrop", "0", kDropout);
-  refuse(r.model.lora.on() && r.model.lora.dropout > 0, "lora.dropout", "0", kDropout);
   refuse(computes_in(r, Precision::fp8), "precision", "bf16");
   refuse(r.cuda_graphs == OverlapChoice::on, "cuda_graphs", "auto");
   refuse(r.optimizer.uses(UpdateRule::sophia), "optimizer.kind", "adamw");
   refuse(r.checkpoint.load_path && r.checkpoint.load_parts != LoadParts::weights, "checkpoint.load.parts",
          "weights");
+  if (r.task == Task::kto && r.preference.desirable_weight == 0 && r.preference.undesirable_weight == 0)
+    broken("preference.desirable_weight",
+           "is 0 as preference.undesirable_weight is, so that no text counts; nearest valid value: 1",
+           {"preference.undesirable_weight"});
 }
 
 }  // namespace ltrain::recipe

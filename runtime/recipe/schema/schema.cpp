@@ -36,8 +36,8 @@ void add_run_keys(std::vector<Key>& t) {
       choice("task", LT_MEMBER(task), {},
              "pretrain: every token of the data counts in the loss. sft: supervised fine-tuning. "
              "Sources are conversations, whole ones are packed into a sequence, and the tokens that "
-             "data.train_on names count. dpo: preference training on pairs of a chosen and a rejected text "
-             "(docs/fine-tuning.md).")
+             "data.train_on names count. dpo: preference training on pairs of a chosen and a rejected text. "
+             "kto: preference training on single texts with a label (docs/fine-tuning.md).")
           .changes(Effect::data));
   t.push_back(choice("device", LT_MEMBER(device), {},
                      "Device of the run. auto: cuda if this build supports it and this machine has a GPU for "
@@ -282,10 +282,11 @@ void add_source_keys(std::vector<Key>& t) {
       "text. split, config: part of a dataset folder. where: records to keep, by their fields. max_epochs: "
       "refuses a run that "
       "would read the source more often."));
-  t.push_back(data_stages("data.stages",
-                          "Mixes that replace data.train from a step on, such as another one for the last "
-                          "tenth of a run. A source keeps its place and its epochs when the mix changes.")
-                  .when("task: pretrain or sft", false, [](const Recipe& r) { return r.task != Task::dpo; }));
+  t.push_back(
+      data_stages("data.stages",
+                  "Mixes that replace data.train from a step on, such as another one for the last "
+                  "tenth of a run. A source keeps its place and its epochs when the mix changes.")
+          .when("task: pretrain or sft", false, [](const Recipe& r) { return !trains_preferences(r.task); }));
   t.push_back(sources(
                   "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; }, true,
                   "Held-out data, given like data.train. Files with the same name form a set with its own "
@@ -337,12 +338,12 @@ void add_text_keys(std::vector<Key>& t) {
       text("data.chat_template", LT_MEMBER(data.chat_template),
            "Chat template: a file, or the name of a built-in one: chatml, llama3, gemma, mistral, phi. null: "
            "that of the tokenizer's folder.")
-          .when("task: sft or dpo", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
+          .when("task: sft, dpo or kto", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
   t.push_back(
       choice("data.train_on", LT_MEMBER(data.train_on), {},
              "Messages that count in the loss. assistant: all of the assistant's. last_turn: its last one. "
              "all: every message.")
-          .when("task: sft or dpo", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
+          .when("task: sft, dpo or kto", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
 }
 
 /// Adds the length of sequences, and their masks.
@@ -353,11 +354,11 @@ void add_sequence_keys(std::vector<Key>& t) {
   t.push_back(truth("data.reset_attention_mask", LT_MEMBER(data.reset_attention_mask),
                     "Tokens attend only within their document. A document ends after an end-of-document "
                     "token and where the token file's index says.")
-                  .derived("true for task: sft and dpo, else false",
+                  .derived("true for task: sft, dpo and kto, else false",
                            [](Recipe& r) { r.data.reset_attention_mask = r.task != Task::pretrain; }));
   t.push_back(truth("data.reset_position_ids", LT_MEMBER(data.reset_position_ids),
                     "Positions restart at 0 in each document.")
-                  .derived("true for task: sft and dpo, else false",
+                  .derived("true for task: sft, dpo and kto, else false",
                            [](Recipe& r) { r.data.reset_position_ids = r.task != Task::pretrain; }));
   t.push_back(truth("data.eod_mask_loss", LT_MEMBER(data.eod_mask_loss),
                     "Excludes from the loss the prediction of a document's first token from the end of the "

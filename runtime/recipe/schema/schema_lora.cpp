@@ -71,6 +71,10 @@ void add_lora_keys(std::vector<Key>& t) {
           .alias({"lora_dropout"}));
   with_rank(truth("lora.use_rslora", LT_MEMBER(model.lora.use_rslora),
                   "Adapters are multiplied by alpha / sqrt(r) instead (arXiv:2312.03732)."));
+  with_rank(truth("lora.dora", LT_MEMBER(model.lora.dora),
+                  "DoRA (arXiv:2402.09353): the rows of each adapted matrix have trained magnitudes, which "
+                  "begin as the norms of its rows.")
+                .alias({"use_dora"}));
   with_rank(texts(
       "lora.target_modules", LT_MEMBER(model.lora.target_modules), "module", "[q_proj, v_proj]",
       "Linear layers with adapters: the last part of their names, patterns of whole names with * and ?, or "

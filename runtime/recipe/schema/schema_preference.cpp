@@ -18,8 +18,8 @@ void add_preference_keys(std::vector<Key>& t) {
   add(number("preference.beta", LT_MEMBER(preference.beta),
              "Strength of the reference: factor of the margin. orpo: weight of the odds ratio.")
           .between(1e-6, 1e6)
-          .alias({"dpo_beta"}),
-      "task: dpo", dpo);
+          .alias({"dpo_beta", "kto_beta"}),
+      "task: dpo or kto", [](const Recipe& r) { return trains_preferences(r.task); });
   add(number("preference.label_smoothing", LT_MEMBER(preference.label_smoothing),
              "Probability that the two texts of a pair are the wrong way round.")
           .between(0, 0.499),
@@ -37,6 +37,17 @@ void add_preference_keys(std::vector<Key>& t) {
           .between(0, 1e6)
           .alias({"rpo_alpha", "pref_ftx"}),
       "task: dpo", dpo);
+  const auto kto = [](const Recipe& r) { return r.task == Task::kto; };
+  add(number("preference.desirable_weight", LT_MEMBER(preference.desirable_weight),
+             "Factor of the losses of texts with label true.")
+          .between(0, 1e6)
+          .alias({"kto_chosen_weight"}),
+      "task: kto", kto);
+  add(number("preference.undesirable_weight", LT_MEMBER(preference.undesirable_weight),
+             "Factor of the losses of texts with label false.")
+          .between(0, 1e6)
+          .alias({"kto_rejected_weight"}),
+      "task: kto", kto);
 }
 
 }  // namespace ltrain::recipe

@@ -77,6 +77,49 @@ TEST_CASE("lora: merged weights and adapters in PEFT's form are the run's model"
   CHECK(std::abs(merged - t.values("lm_loss", "b").at(0)) > 1e-4);  // negative control: without adapters
 }
 
+TEST_CASE("lora: with magnitudes, merged weights and adapters in PEFT's form are the run's model") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml output_dir=base train.eval_interval=0 train.train_steps=2").code == 0);
+  REQUIRE(t.sh("export base folder --dtype fp32").code == 0);
+  const std::string dora = "lora.dora=true ";
+  const Outcome one = t.sh(kLora + dora + "checkpoint.load.path=folder output_dir=one precision=fp32");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
+  REQUIRE(t.sh("export one adapter --adapter").code == 0);
+  const std::string next =
+      "run tiny.yaml precision=fp32 train.eval_interval=0 train.train_steps=1 optimizer.lr=0.01 ";
+  const std::string adapter = next + kAdapters + dora + "checkpoint.load.path=folder lora.adapter=adapter ";
+  REQUIRE(t.sh(next + "output_dir=m checkpoint.load.path=merged").code == 0);
+  const Outcome a = t.sh(adapter + "output_dir=a");
+  INFO(a.text);
+  REQUIRE(a.code == 0);
+  REQUIRE(t.sh(adapter + "output_dir=z parallel.data=2 parallel.zero_stage=3").code == 0);
+  REQUIRE(t.sh(next + kAdapters + dora + "output_dir=c checkpoint.load.path=one/checkpoints").code == 0);
+  const auto config = nlohmann::json::parse(read_text(t.folder() + "/adapter/adapter_config.json"));
+  CHECK(config["use_dora"] == true);
+  const double merged = t.values("lm_loss", "m").at(0);
+  for (const char* name : {"a", "z", "c"}) {
+    INFO(name);
+    CHECK(std::abs(merged - t.values("lm_loss", name).at(0)) < 1e-6 * merged);
+  }
+  // Negative control: the same factors without their magnitudes are refused, and have another loss.
+  REQUIRE(t.sh(next + "output_dir=b checkpoint.load.path=folder").code == 0);
+  CHECK(std::abs(merged - t.values("lm_loss", "b").at(0)) > 1e-4);
+  const Outcome without =
+      t.sh(next + kAdapters + "output_dir=w checkpoint.load.path=folder lora.adapter=adapter");
+  CHECK(without.code == 64);
+  CHECK_THAT(without.text, Contains("use_dora = true: the recipe has lora.dora = false"));
+  // A resumed run on another layout goes on as one that was not stopped.
+  const std::string run = kLora + dora + "checkpoint.load.path=folder ";
+  REQUIRE(t.sh(run + "output_dir=whole parallel.data=1 parallel.zero_stage=0").code == 0);
+  REQUIRE(t.sh(run + "output_dir=parts train.stop_step=2 parallel.data=1 parallel.zero_stage=0").code == 0);
+  const Outcome rest = t.sh(run + "output_dir=parts parallel.data=1 parallel.zero_stage=0 parallel.tensor=2");
+  INFO(rest.text);
+  REQUIRE(rest.code == 0);
+  check_close(t.values("lm_loss", "parts"), t.values("lm_loss", "whole"));
+}
+
 TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
   TempRun t;
   REQUIRE(t.sh(kLora + "output_dir=one").code == 0);
@@ -113,7 +156,7 @@ TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
   REQUIRE(t.shell("cp kept.json adapter/adapter_config.json").code == 0);
   REQUIRE(t.shell("sed -i 's/\"use_dora\": false/\"use_dora\": true/' adapter/adapter_config.json").code ==
           0);
-  refused(with, "adapter_config.json: use_dora = true: ltrain's adapters have false");
+  refused(with, "adapter_config.json: use_dora = true: the recipe has lora.dora = false");
   REQUIRE(t.shell("echo '{' > adapter/adapter_config.json").code == 0);
   CHECK_THAT(t.sh(with).text, Contains("adapter_config.json: expected a JSON object"));
   REQUIRE(t.sh("run tiny.yaml output_dir=plain train.train_steps=1 train.eval_interval=0").code == 0);

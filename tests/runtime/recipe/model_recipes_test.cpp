@@ -68,6 +68,7 @@ TEST_CASE("names of recipes of published models say ranks and precision, and eac
     CHECK((m.variant == "sft" || m.variant == "lora") == (r.task == Task::sft));
     CHECK((m.variant == "lora") == r.model.lora.on());
     CHECK((m.variant == "dpo") == (r.task == Task::dpo));
+    CHECK((m.variant == "kto") == (r.task == Task::kto));
     CHECK((m.variant == "128k") == (r.data.seq_length == 131072));
     std::ifstream in(m.path);
     std::string comment;

@@ -1,0 +1,14 @@
+// Norms of the rows of a matrix, for the magnitudes of DoRA.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/weights/stream_tensor.h"
+
+namespace ltrain {
+
+/// Norms of rows [first, first + count) of the matrix `weight` of `shape`, read in fp32 some MiB at once.
+std::vector<double> row_norms(const ReadSlice& read, const std::string& weight, const Shape& shape,
+                              int64_t first, int64_t count);
+
+}  // namespace ltrain

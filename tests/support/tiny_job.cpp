@@ -63,6 +63,7 @@ std::vector<int32_t> tiny_sample(const TinyOptions& o, int64_t sample) {
   for (int64_t i = 0; i <= o.seq; ++i)
     tokens[i] = static_cast<int32_t>(philox(7, static_cast<uint64_t>(sample), static_cast<uint64_t>(i)).v[0] %
                                      o.vocab);
+  if (o.distinct_starts) tokens[0] = static_cast<int32_t>(sample % o.vocab);
   return tokens;
 }
 

@@ -29,7 +29,10 @@ struct TinyOptions {
   std::string context_comm = "p2p";
   int context_inner = 2;
   int heads = 4, kv_heads = 0;  ///< kv_heads 0: as many (gpt2), or half
-  bool packed = false;          ///< documents that see themselves alone, with positions of their own
+  /// No two samples of a step begin with the same token. Equal ones have equal values but for rounding, and
+  /// an expert that chooses takes one or another.
+  bool distinct_starts = false;
+  bool packed = false;  ///< documents that see themselves alone, with positions of their own
   int pipeline = 1;
   std::string schedule = "1f1b";
   int chunks = 1;

@@ -115,17 +115,29 @@ std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, con
   return {pending};
 }
 
+/// Refuses keys of records for a source of token files, on which they would have no effect.
+void refuse_record_keys(const DataSource& source, const char* key) {
+  const std::string& path = source.path;
+  if (matching(path).empty() && !path.ends_with(".idx") && !path.ends_with(".bin")) return;  // nothing there
+  const std::pair<const char*, bool> given[] = {{"text", !source.text.empty()},
+                                                {"split", !source.split.empty()},
+                                                {"config", !source.config.empty()},
+                                                {"where", !source.where.empty()}};
+  for (const auto& [name, is_given] : given)
+    if (is_given)
+      fail(ExitCode::usage,
+           "{}: path {}: {}: expected files of records, got token files, which have no fields. Name the "
+           "records themselves, or leave {} out (`ltrain data build` has options for it)",
+           key, printable(path), name, name);
+}
+
 std::vector<DataSource> expanded(Recipe& r, const std::vector<DataSource>& sources, const char* key,
                                  bool here) {
   std::vector<DataSource> all;
   for (size_t number = 0; number < sources.size(); ++number) {
     const DataSource& source = sources[number];
     const bool text = here && is_tokenized_by_run(source);
-    if (here && !text && !source.where.empty())
-      fail(ExitCode::usage,
-           "{}: path {}: where: expected files of records, got token files, which have no fields. Name the "
-           "records themselves, or make the token files with ltrain data build --where",
-           key, printable(source.path));
+    if (here && !text) refuse_record_keys(source, key);
     if (!text && !is_pattern(source.path)) {
       all.push_back(source);
       all.back().number = static_cast<int64_t>(number);

@@ -112,9 +112,11 @@ DataPosition data_position(const CheckpointInfo& i, const std::string& path, con
     fail(ExitCode::usage,
          "{}: was trained on other data than the recipe names: {}.\nIts next sample, number {}, is another "
          "one there. To go on at that number in the order of the new data, set checkpoint.resume_data: "
-         "continue; to begin with the first sample of the new data, checkpoint.resume_data: restart; else "
-         "make the recipe agree",
-         path, joined(different), i.data_cursor);
+         "continue; {}else make the recipe agree",
+         path, joined(different), i.data_cursor,
+         r.data.stages.empty()
+             ? "to begin with the first sample of the new data, checkpoint.resume_data: restart; "
+             : "");
   if (how == ResumeData::restart) at.cursor = 0;
   notes.push_back(
       fmt::format("note: other data than in the checkpoint, as checkpoint.resume_data: {} allows: {}; the "

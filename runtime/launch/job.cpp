@@ -293,19 +293,21 @@ class Job::Impl {
   }
 
   /// `control`: for few bytes between many ranks.
+  enum class GroupUse : uint8_t { training, control, rare };
+
   std::unique_ptr<Communicator> new_group(const std::string& name, AxisSet axes,
-                                          const std::vector<int>& ranks, bool control) {
+                                          const std::vector<int>& ranks, GroupUse use) {
     const auto [place, key] = place_in(name, ranks);
     if (ranks.size() == 1) return make_single_group(name, axes);
     const Waiting waiting(*this, fmt::format("the other ranks of group {}[{}]", name, format_ranges(ranks)));
     const int size = static_cast<int>(ranks.size());
     const Transport transport = transport_of(name, ranks);
     std::unique_ptr<Communicator> group;
-    if (transport == Transport::shm) {
+    if (transport == Transport::shm && use != GroupUse::rare) {
       ShmOptions o;
       o.timeout_seconds = o.connect_timeout_seconds = kForever;
       group = make_shm_group(client_, key, place, size, name, axes, o);
-    } else if (control) {
+    } else if (use != GroupUse::training) {
       TreeOptions o;
       o.timeout_seconds = o.connect_timeout_seconds = kForever;
       group = make_tree_group(listener(), client_, key, place, size, hosts_of(ranks), name, axes, o);
@@ -319,7 +321,7 @@ class Job::Impl {
       o.timeout_seconds = o.connect_timeout_seconds = kForever;
       group = make_gloo_group(gloo_, client_, key, place, size, name, axes, o);
     }
-    note_group(name, ranks, *group, control ? "" : transport_text(transport));
+    note_group(name, ranks, *group, use == GroupUse::training ? transport_text(transport) : "");
     return group;
   }
 
@@ -504,11 +506,15 @@ std::unique_ptr<Job> Job::join(const JobOptions& options) {
 const RankInfo& Job::info() const { return impl_->info_; }
 std::unique_ptr<Communicator> Job::new_group(const std::string& name, AxisSet axes,
                                              const std::vector<int>& ranks) {
-  return impl_->new_group(name, axes, ranks, false);
+  return impl_->new_group(name, axes, ranks, Impl::GroupUse::training);
 }
 std::unique_ptr<Communicator> Job::new_control_group(const std::string& name, AxisSet axes,
                                                      const std::vector<int>& ranks) {
-  return impl_->new_group(name, axes, ranks, true);
+  return impl_->new_group(name, axes, ranks, Impl::GroupUse::control);
+}
+std::unique_ptr<Communicator> Job::new_tree_group(const std::string& name, AxisSet axes,
+                                                  const std::vector<int>& ranks) {
+  return impl_->new_group(name, axes, ranks, Impl::GroupUse::rare);
 }
 std::unique_ptr<Communicator> Job::new_gpu_group(const std::string& name, AxisSet axes,
                                                  const std::vector<int>& ranks, GroupMessages messages) {

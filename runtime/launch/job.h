@@ -50,6 +50,9 @@ class Job {
   /// connections between hosts (parallel/comm/communicator_tree.h).
   std::unique_ptr<Communicator> new_control_group(const std::string& name, AxisSet axes,
                                                   const std::vector<int>& ranks);
+  /// Like new_control_group, without buffers in shared memory: for messages that are rare.
+  std::unique_ptr<Communicator> new_tree_group(const std::string& name, AxisSet axes,
+                                               const std::vector<int>& ranks);
   /// Group of GPUs on NCCL. Every rank of the job must call it for the same groups in the same order,
   /// including groups that it does not belong to (parallel/nccl/communicator_nccl.h).
   std::unique_ptr<Communicator> new_gpu_group(const std::string& name, AxisSet axes,

@@ -92,10 +92,9 @@ double straggler_steps() {
   return static_cast<double>(steps);
 }
 
-void StragglerWatch::step(Communicator& group, Stream& stream, const std::string& host, double seconds,
-                          double data_seconds, double network_seconds) {
+void StragglerWatch::step(double seconds, double data_seconds, double network_seconds) {
   compared_ = false;
-  if (interval_ == 0 || group.size() < 2) return;
+  if (interval_ == 0 || group_->size() < 2) return;
   const double cpu_now = processor_seconds(), cpu = cpu_now - std::exchange(cpu_before_, cpu_now);
   if (!std::exchange(begun_, true)) return;
   const double own = std::max(0.0, seconds - network_seconds);
@@ -107,9 +106,9 @@ void StragglerWatch::step(Communicator& group, Stream& stream, const std::string
     return static_cast<int64_t>((steps_ == 1 ? sum : std::max(0.0, sum - slowest)) * each);
   };
   const std::vector<int64_t> all = gather_numbers(
-      group, stream,
+      *group_, *stream_,
       {mean(own_, slowest_own_), mean(data_, slowest_data_), on_cpu_ ? mean(cpu_, slowest_cpu_) : -1});
-  if (hosts_.empty()) hosts_ = gather_texts(group, stream, host);
+  if (hosts_.empty()) hosts_ = gather_texts(*group_, *stream_, host_);
   std::vector<RankTimes> times;
   for (size_t i = 0; i + 2 < all.size(); i += 3) times.push_back({all[i], all[i + 1], all[i + 2]});
   std::set<std::pair<int, std::string>> before, now;

@@ -1,9 +1,12 @@
 // Ranks that are slower than the others for many steps, with the reason as far as the program knows it.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/tensor/stream.h"
 #include "parallel/comm/communicator.h"
 #include "runtime/telemetry/straggler.h"
 
@@ -26,14 +29,18 @@ double straggler_steps();
 /// Compares the ranks at the end of each interval of steps. The first step of a run is left out.
 class StragglerWatch {
  public:
-  /// `steps`: length of an interval, equal on all ranks; 0: no comparison, and no collective. `on_cpu`:
-  /// processor time counts.
-  StragglerWatch(double steps, bool on_cpu) : interval_(static_cast<int64_t>(steps)), on_cpu_(on_cpu) {}
+  /// `group`: all ranks; not used by anything else, since saves in the background run beside steps. `host`:
+  /// name of this rank's host. `steps`: length of an interval, equal on all ranks; 0: no comparison, and no
+  /// collective. `on_cpu`: processor time counts.
+  StragglerWatch(std::unique_ptr<Communicator> group, std::string host, double steps, bool on_cpu)
+      : group_(std::move(group)),
+        host_(std::move(host)),
+        interval_(static_cast<int64_t>(steps)),
+        on_cpu_(on_cpu) {}
 
   /// Ends a step. Collective at the end of an interval: every rank calls it after each step, with the
   /// `seconds` of the step, and the parts in which it waited for data and for other ranks.
-  void step(Communicator& group, Stream& stream, const std::string& host, double seconds, double data_seconds,
-            double network_seconds);
+  void step(double seconds, double data_seconds, double network_seconds);
   /// Returns whether the last step ended an interval.
   bool compared() const { return compared_; }
   const std::vector<Straggler>& found() const { return found_; }
@@ -41,6 +48,9 @@ class StragglerWatch {
   std::vector<std::string> notes();
 
  private:
+  const std::unique_ptr<Communicator> group_;
+  const std::unique_ptr<Stream> stream_ = make_inline_stream("stragglers");
+  const std::string host_;
   const int64_t interval_;
   const bool on_cpu_;
   bool begun_ = false, compared_ = false;

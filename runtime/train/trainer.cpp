@@ -193,7 +193,8 @@ class Trainer {
       data.references = reference_sums(recipe_, mesh_, data, *program_, *control_group_, *control_, step_);
     loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
-    stragglers_.emplace(sum_over_ranks(lead_ ? straggler_steps() : 0), device_ == DeviceKind::cpu);
+    stragglers_.emplace(job_.new_tree_group("stragglers", kAllAxes, mesh_.group(kAllAxes)), job_.info().host,
+                        sum_over_ranks(lead_ ? straggler_steps() : 0), device_ == DeviceKind::cpu);
     batches_.resize(micro_batches_per_step(recipe_));
     // Reports of kernels run them, on every rank.
     if (device_ != DeviceKind::cpu)
@@ -383,7 +384,7 @@ class Trainer {
     check_high_water();
     const double seconds = steady_seconds() - begin, for_data = loader_->wait_seconds() - data_before;
     const auto exposed = exposed_by_axis(compute_->waited(), waited_before);
-    stragglers_->step(*control_group_, *control_, job_.info().host, seconds, for_data, total_of(exposed));
+    stragglers_->step(seconds, for_data, total_of(exposed));
     if (lead_) report(r, batch, a.lr, seconds, for_data, exposed);
     return r.stop_requested;
   }
@@ -409,9 +410,10 @@ class Trainer {
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
+    const std::string back = state_->way_back();  // waits for a save, which uses the same group
     const FailedStep failed{recipe_,         mesh_,     *program_,        *compute_, batches_,
                             *control_group_, *control_, job_.info().host, step_ + 1};
-    fail(ExitCode::no_progress, "{}\n{}", not_finite_text(failed, r, position_.cursor), state_->way_back());
+    fail(ExitCode::no_progress, "{}\n{}", not_finite_text(failed, r, position_.cursor), back);
   }
 
   /// Checks at run time that the planned bytes are the bytes in use.

@@ -91,3 +91,13 @@ TEST_CASE("a run in which all ranks are as slow names none, and one with LTRAIN_
   CHECK_THAT(o.text, !Contains("straggler:"));
   CHECK(t.metric("straggler").empty());
 }
+
+TEST_CASE("ranks are compared while checkpoints are saved in the background") {
+  TempRun t;
+  const Outcome o = t.sh(
+      "run tiny.yaml train.train_steps=150 train.eval_interval=0 checkpoint.save_interval=1 "
+      "checkpoint.keep_latest=2",
+      "LTRAIN_STRAGGLER_STEPS=1");
+  INFO(o.text);
+  CHECK(o.code == 0);
+}

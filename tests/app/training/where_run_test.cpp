@@ -47,15 +47,21 @@ TEST_CASE("run: a filtered source trains like a file of the records that it keep
   CHECK(t.metric("lm_loss", "d") != t.metric("lm_loss", "a"));
 }
 
-TEST_CASE("run: a filter on an unknown field, on token files, and one that keeps nothing are refused") {
+TEST_CASE(
+    "run: a filter on an unknown field, keys of records on token files, and a filter that keeps nothing are "
+    "refused") {
   TempRun t;
   write_records(t);
   const Outcome unknown = t.sh(kRun + "'data.train=[{path: all.jsonl, where: {tongue: en}}]'");
   CHECK(unknown.code == 65);
   CHECK_THAT(unknown.text, Contains("all.jsonl:1: where: no field \"tongue\""));
-  const Outcome tokens = t.sh(kRun + "'data.train=[{path: text-train, where: {language: en}}]'");
-  CHECK(tokens.code == 64);
-  CHECK_THAT(tokens.text, Contains("expected files of records, got token files"));
+  for (const std::string key : {"where: {language: en}", "text: body", "split: train", "config: en"}) {
+    INFO(key);
+    const Outcome tokens = t.sh(kRun + "'data.train=[{path: text-train, " + key + "}]'");
+    CHECK(tokens.code == 64);
+    CHECK_THAT(tokens.text,
+               Contains(key.substr(0, key.find(':')) + ": expected files of records, got token files"));
+  }
   const Outcome nothing = t.sh(kRun + "'data.train=[{path: all.jsonl, where: {score: {min: 7}}}]'");
   CHECK(nothing.code == 65);
   CHECK_THAT(nothing.text, Contains("0 of 400 records kept by where"));

@@ -149,7 +149,7 @@ std::string explain_not_finite(const FailedStep& f) {
   const std::string weight = first_of(reports, "weight"), gradient = first_of(reports, "gradient");
   std::string text = weight.empty() ? "Before the step all weights that were read had usual values."
                                     : "Before the step a weight was NaN or infinite: " + weight + ".";
-  if (f.recipe.task != Task::dpo && f.program.options().ema_decay == 0) {
+  if (!trains_preferences(f.recipe.task) && f.program.options().ema_decay == 0) {
     if (const auto bad = first_bad_batch(f)) {
       const std::vector<int64_t> places = gather_numbers(f.group, f.stream, {f.mesh.place_in(kDataAxes)});
       const auto rank = std::find(places.begin(), places.end(), bad->second) - places.begin();

@@ -94,7 +94,7 @@ class Linear {
   /// Magnitudes of the rows of W + scale B A, as changes of the norms of W's rows.
   struct Magnitudes {
     int first = -1, parts = 0;
-    int64_t rows = 0;                   // number in all parts with adapters
+    int64_t rows = 0;                   // rows of W that adapters change
     std::vector<CopyRectangle> blocks;  // from the changes to the layer's rows
     bool on() const { return parts > 0; }
   };

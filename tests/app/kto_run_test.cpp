@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/app/run_program.h"
+#include "tests/app/trl_recipe.h"
 
 using namespace ltrain::test;
 using Catch::Contains;
@@ -54,21 +55,9 @@ const char* const kLayouts[] = {"parallel.data=1 parallel.zero_stage=0 train.mic
 
 TEST_CASE("kto: losses, divergences and rewards are those of TRL, with adapters of PEFT too") {
   TempRun t;
-  const std::string golden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/trl";
+  const std::string golden = trl_folder();
   const auto want = nlohmann::json::parse(read_text(golden + "/losses.json"));
-  std::ofstream(t.folder() + "/kto.yaml")
-      << R"(task: kto
-model: {from: )"
-      << golden << R"(}
-data: {train: [{path: )"
-      << golden << R"(/labelled.jsonl}], seq_length: 64, cache: cache, tokenizer: {kind: byte}}
-train: {micro_batch_size: 8, global_batch_size: 8, train_steps: 10}
-optimizer: {lr: 2.0e-3, weight_decay: 0, adam_beta2: 0.95}
-schedule: {lr_decay_style: constant}
-preference: {beta: 0.3}
-checkpoint: {save_interval: 0, save_at_end: false}
-launch: {threads_per_rank: 1}
-)";
+  write_trl_recipe(t, "kto", "labelled.jsonl");
   const std::map<std::string, std::string> settings = {
       {"kto", ""},
       {"weights", "preference.desirable_weight=0.5 preference.undesirable_weight=1.5"},

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/app/run_program.h"
+#include "tests/app/trl_recipe.h"
 
 using namespace ltrain::test;
 using Catch::Contains;
@@ -42,21 +43,9 @@ void check_losses(const TempRun& t, const std::string& command, const std::strin
 
 TEST_CASE("dpo: the losses are those of TRL") {
   TempRun t;
-  const std::string golden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/trl";
+  const std::string golden = trl_folder();
   const auto want = nlohmann::json::parse(read_text(golden + "/losses.json"));
-  std::ofstream(t.folder() + "/dpo.yaml")
-      << R"(task: dpo
-model: {from: )"
-      << golden << R"(}
-data: {train: [{path: )"
-      << golden << R"(/pairs.jsonl}], seq_length: 64, cache: cache, tokenizer: {kind: byte}}
-train: {micro_batch_size: 8, global_batch_size: 8, train_steps: 10}
-optimizer: {lr: 2.0e-3, weight_decay: 0, adam_beta2: 0.95}
-schedule: {lr_decay_style: constant}
-preference: {beta: 0.3}
-checkpoint: {save_interval: 0, save_at_end: false}
-launch: {threads_per_rank: 1}
-)";
+  write_trl_recipe(t, "dpo", "pairs.jsonl");
   const std::map<std::string, std::string> settings = {
       {"sigmoid", ""},
       {"ipo", "preference.loss=ipo"},

@@ -17,6 +17,7 @@
 namespace ltrain {
 
 class MetaTrace;
+class MicroBatchOverlap;
 class OpArguments;
 struct Recording;
 class Stream;
@@ -117,6 +118,8 @@ class Stream {
 
   AttentionBackend attention_backend = AttentionBackend::own;
   bool tf32 = false;  ///< f32 matmuls round their operands to 10 mantissa bits
+  /// Run of two micro-batches that alternate on this stream (micro_batch_overlap.h); null: one alone.
+  MicroBatchOverlap* overlap = nullptr;
   double clock = 0;   ///< meta: end of the last work on this timeline, in seconds
   AxisSet last_axes;  ///< axes of the last enqueued collective's group (set by Communicator)
   /// Exposed communication: seconds that this stream has waited for other streams, by the axes of the

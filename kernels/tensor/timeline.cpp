@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {
 namespace {
@@ -67,7 +67,7 @@ OpRange::~OpRange() {
 }
 
 void enter_layer(Stream& s, const std::string& layer) {
-  if (Interleave* turns = Interleave::of_thread()) turns->enter(layer);
+  if (s.overlap) s.overlap->enter(layer);
   name_layer(s, layer);
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 #include "kernels/tensor/staging.h"
 #include "models/attention/rope_angles.h"
 #include "models/layers/tensor_parallel.h"
@@ -16,8 +16,8 @@ namespace ltrain {
 namespace {
 
 void count_as_model_work(Step& step, bool on) {
-  if (Interleave* turns = Interleave::of_thread())
-    turns->set_model_work(on);
+  if (step.compute.overlap)
+    step.compute.overlap->set_model_work(on);
   else if (step.compute.meta())
     step.compute.meta()->set_model_work(on);
 }
@@ -257,7 +257,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
       const int64_t layer = s.first + i;
       const int next = i + 1 < s.count ? layer_segment(layer + 1) : s.heads ? head_segment() : -1;
       // At most one layer beyond those that the other backward has released.
-      if (Interleave* turns = Interleave::of_thread()) turns->wait_for_count(i - 1);
+      if (step.compute.overlap) step.compute.overlap->wait_for_count(i - 1);
       step.params.gather_segment(layer_segment(layer), next);
       Block::Keep keep;
       keep.input = run.recompute && i == run.first;
@@ -312,7 +312,8 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   }
   run_blocks(step, mb, stage, r, saved);
   if (s.heads) {
-    Interleave::after_other();  // its backward runs here, and a tied table has the gradients of both ends
+    MicroBatchOverlap::after_other(
+        step.compute);  // its backward runs here, and a tied table has the gradients of both ends
     step.params.gather_segment(head_segment());
     const bool embedding = config_.shares_embedding() && has_embedding_;
     if (embedding) step.params.gather_segment(kEmbedding);
@@ -352,11 +353,11 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
       step.params.gather_segment(layer_segment(layer), next >= 0 ? layer_segment(s.first + next) : -1);
       blocks_[layer].backward(step, mb, dx, rope_table(layer), saved.blocks[i]);
       step.params.release_segment(layer_segment(layer));
-      if (Interleave* turns = Interleave::of_thread()) turns->count();
+      if (step.compute.overlap) step.compute.overlap->count();
     }
   }
   if (!s.embeds) return dx;
-  Interleave::after_other();
+  MicroBatchOverlap::after_other(step.compute);
   embed_backward(step, mb, dx);
   step.release(dx);
   return {};

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "kernels/elementwise/tensor_ops.h"
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {
 
@@ -208,7 +208,7 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Ten
     add_lora_input_gradient(step, partial, dy);
     sum = sum_rows_start(step, dx, partial);  // overlaps with the weight gradient
     // The other micro-batch may first start its own collective, which that gradient also overlaps with.
-    if (Interleave* turns = Interleave::of_thread(); turns && step.groups.tensor.size() > 1) turns->pass();
+    if (step.compute.overlap && step.groups.tensor.size() > 1) step.compute.overlap->pass();
   }
   bias_backward(step, bias_dy);
   if (later) {

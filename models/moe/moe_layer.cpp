@@ -6,7 +6,7 @@
 #include "kernels/matmul/grouped/grouped_bias.h"
 #include "kernels/matmul/swiglu_fp8.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 #include "models/layers/feed_forward.h"
 #include "models/layers/tensor_parallel.h"
 
@@ -193,11 +193,11 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
     const int64_t most = c.rows.shape[0];
     if (i + 1 < ranges.size()) start(i + 1);
     Tensor made;
-    std::optional<Interleave::KeptTurn> turn;        // for slices after the first computed one
-    for (size_t slice = d.slices(); slice-- > 0;) {  // the first slice, computed last, is kept
+    std::optional<MicroBatchOverlap::KeptTurn> turn;  // for slices after the first computed one
+    for (size_t slice = d.slices(); slice-- > 0;) {   // the first slice, computed last, is kept
       if (slice + 1 < d.slices()) dispatch_->start(step, d, slice, of(i), c.rows);
       dispatch_->finish(step, d, slice, c.rows);
-      if (slice > 0 && !turn) turn.emplace();
+      if (slice > 0 && !turn) turn.emplace(step.compute);
       if (!made.defined()) made = dispatch_->made(step, d, most, h);
       run_experts(step, c, slice, made, own(step));
       dispatch_->give_back_start(step, d, slice, made);
@@ -389,7 +389,7 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
     if (i + 1 < ranges.size()) start(i + 1);
     const int64_t most = c.rows.shape[0];
     Tensor dmade, drows;
-    std::optional<Interleave::KeptTurn> turn;
+    std::optional<MicroBatchOverlap::KeptTurn> turn;
     for (size_t slice = 0; slice < d.slices(); ++slice) {
       run_again(step, c, slice, slice > 0 ? of(tokens, i) : Tensor());
       if (slice > 0) dispatch_->combine_backward_next(step, d, slice, most, dmade);
@@ -399,7 +399,7 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
       if (slice + 1 == d.slices()) step.release(dmade);
       dispatch_->permute_backward_start(step, d, slice, drows);
       if (slice + 1 == d.slices()) break;
-      if (!turn) turn.emplace();
+      if (!turn) turn.emplace(step.compute);
       dispatch_->permute_backward_next(step, d, slice);
     }
   }

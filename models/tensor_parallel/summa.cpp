@@ -61,7 +61,8 @@ class Sums {
     for (Tensor& t : buffers_) t = step.memory.allocate(MemoryKind::temporaries, name, own.dtype, own.shape);
   }
   /// Memory for this rank's summand of rank t's sum. The rank waits in its own round, too, which needs no
-  /// buffer: an interleaved turn ends at a wait (interleave.h), and must end at the same point on all ranks.
+  /// buffer: a turn of overlapped micro-batches ends at a wait (micro_batch_overlap.h), at the same point on
+  /// all ranks.
   Tensor summand(int t) {
     const size_t at = static_cast<size_t>(t % 2);
     done_[at].wait(step_.compute);

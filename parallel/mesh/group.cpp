@@ -1,13 +1,12 @@
 #include "parallel/mesh/group.h"
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {
 
 void AsyncHandle::wait(Stream& s) const {
-  Interleave* turns = under_way_ ? Interleave::of_thread() : nullptr;
-  if (turns && &turns->compute() == &s) turns->pass();
+  if (under_way_ && s.overlap) s.overlap->pass();
   s.wait(done_);
 }
 

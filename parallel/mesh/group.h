@@ -19,8 +19,8 @@ class [[nodiscard]] AsyncHandle {
  public:
   AsyncHandle() = default;  ///< empty: no wait needed
   explicit AsyncHandle(Event done) : done_(std::move(done)), under_way_(true) {}
-  /// Makes later work of `s` run after it. In an interleaved run (interleave.h) the other piece has its turn
-  /// first.
+  /// Makes later work of `s` run after it. If two micro-batches overlap on `s` (micro_batch_overlap.h), the
+  /// other one has its turn first.
   void wait(Stream& s) const;
   /// wait() that keeps the turn: other work of `s` already hides the collective.
   void wait_hidden(Stream& s) const { s.wait(done_); }

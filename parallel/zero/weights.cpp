@@ -4,7 +4,7 @@
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {
 
@@ -67,7 +67,7 @@ Tensor Weights::view(int id, int n) const {
 
 void Weights::gather(const Bucket& b) {
   State& s = at(b);
-  s.users |= 1u << Interleave::side();
+  s.users |= 1u << MicroBatchOverlap::side(c_.compute);
   if (s.whole.defined()) return;
   s.whole =
       c_.memory.allocate(MemoryKind::communication, fmt::format("gathered parameters, bucket {}", b.index),
@@ -202,7 +202,7 @@ void Weights::release_segment(int segment) {
   for (const Bucket& b : layout_.buckets()) {
     State& s = at(b);
     if (b.segment != segment || !s.whole.defined()) continue;
-    s.users &= Interleave::of_thread() ? ~(1u << Interleave::side()) : 0;
+    s.users &= c_.compute.overlap ? ~(1u << MicroBatchOverlap::side(c_.compute)) : 0;
     if (s.users) continue;
     if (s.gathering) s.done.wait_hidden(c_.compute);  // gathered, but not used
     s.gathering = false;

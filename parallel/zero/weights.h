@@ -70,7 +70,7 @@ class Weights {
     Tensor fetched;    // piece fetched from offload memory, for the all-gather
     AsyncHandle done;  // gather in flight
     bool gathering = false;
-    // bit mask of the passes (Interleave::side) that gathered it and have not released it
+    // bit mask of the passes (MicroBatchOverlap::side) that gathered it and have not released it
     unsigned users = 0;
   };
   State& at(const Bucket& b) { return states_[static_cast<size_t>(b.index)]; }

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "kernels/meta/placement_rules.h"
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {
 
@@ -113,10 +113,10 @@ void StageRun::compute_pair(const Action& a, const MicroBatch& of_a, const Actio
                                 out_b = run_action(forward_first ? step_ : other, b, of_b, in_b);
                               };
   // The backward starts first because it releases memory. Sums keep the order of the schedule.
-  Interleave::run(step_.compute, forward_first ? second : first, forward_first ? first : second,
-                  forward_first ? 0 : 1, [&](bool on) {
-                    if (step_.compute.meta()) step_.compute.meta()->set_model_work(on);
-                  });
+  MicroBatchOverlap::run(step_.compute, forward_first ? second : first, forward_first ? first : second,
+                         forward_first ? 0 : 1, [&](bool on) {
+                           if (step_.compute.meta()) step_.compute.meta()->set_model_work(on);
+                         });
   note_time(begin, gathering);
   if (step_.compute.meta()) actions_.push_back({0, 0, actions_.back().end});
   give(a, out_a);

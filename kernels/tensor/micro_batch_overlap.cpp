@@ -1,4 +1,4 @@
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -46,12 +46,11 @@ class Stack {
 /// Thrown in a piece after the other one has failed; caught at the base of the piece.
 struct OtherFailed {};
 
-thread_local Interleave* current = nullptr;
 thread_local std::unique_ptr<Stack> stack;  // one stack of the thread for all runs
 
 }  // namespace
 
-struct Interleave::Sides {
+struct MicroBatchOverlap::Sides {
   struct Side {
     ucontext_t context{};
     std::string layer;
@@ -95,15 +94,18 @@ struct Interleave::Sides {
   }
 };
 
-Interleave::Interleave(Stream& compute, int adds_last)
+MicroBatchOverlap::MicroBatchOverlap(Stream& compute, int adds_last)
     : compute_(compute), adds_last_(adds_last), sides_(std::make_unique<Sides>()) {}
-Interleave::~Interleave() = default;
+MicroBatchOverlap::~MicroBatchOverlap() = default;
 
-Interleave* Interleave::of_thread() { return current; }
-int Interleave::side() { return current ? current->sides_->running : 0; }
+int MicroBatchOverlap::side(const Stream& compute) {
+  return compute.overlap ? compute.overlap->sides_->running : 0;
+}
 
-void Interleave::run_second() {
-  Sides& s = *current->sides_;
+// makecontext passes ints only: `high` and `low` are the halves of the run's address.
+void MicroBatchOverlap::run_second(unsigned high, unsigned low) {
+  const auto address = static_cast<uintptr_t>(static_cast<uint64_t>(high) << 32 | low);
+  Sides& s = *reinterpret_cast<MicroBatchOverlap*>(address)->sides_;
   s.arrived(s.side[1]);
   try {
     (*s.second)();
@@ -115,11 +117,12 @@ void Interleave::run_second() {
   s.change(/*ends=*/true);
 }
 
-void Interleave::run(Stream& compute, const std::function<void()>& first, const std::function<void()>& second,
-                     int adds_last, const std::function<void(bool)>& model_work) {
-  LT_CHECK(!current, "expected no nested Interleave::run on one thread, got a second one");
+void MicroBatchOverlap::run(Stream& compute, const std::function<void()>& first,
+                            const std::function<void()>& second, int adds_last,
+                            const std::function<void(bool)>& model_work) {
+  LT_CHECK(!compute.overlap, "expected no nested MicroBatchOverlap::run on one stream, got a second one");
   if (!stack) stack = std::make_unique<Stack>();
-  Interleave both(compute, adds_last);
+  MicroBatchOverlap both(compute, adds_last);
   Sides& s = *both.sides_;
   s.second = &second;
   if (model_work) s.tell = &model_work;
@@ -128,14 +131,16 @@ void Interleave::run(Stream& compute, const std::function<void()>& first, const 
   own.context.uc_stack.ss_sp = stack->begin();
   own.context.uc_stack.ss_size = kStackBytes;
   own.context.uc_link = nullptr;
-  makecontext(&own.context, run_second, 0);
+  const uint64_t address = reinterpret_cast<uintptr_t>(&both);
+  makecontext(&own.context, reinterpret_cast<void (*)()>(run_second), 2, static_cast<unsigned>(address >> 32),
+              static_cast<unsigned>(address));
   own.bottom = stack->begin();
   own.bytes = kStackBytes;
 #if defined(__SANITIZE_THREAD__)
   s.side[0].fiber = __tsan_get_current_fiber();
   own.fiber = __tsan_create_fiber(0);
 #endif
-  current = &both;
+  compute.overlap = &both;
   try {
     first();
   } catch (const OtherFailed&) {
@@ -148,11 +153,11 @@ void Interleave::run(Stream& compute, const std::function<void()>& first, const 
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(own.fiber);
 #endif
-  current = nullptr;
+  compute.overlap = nullptr;
   if (s.error) std::rethrow_exception(s.error);
 }
 
-void Interleave::pass() {
+void MicroBatchOverlap::pass() {
   Sides& s = *sides_;
   Sides::Side &mine = s.side[s.running], &other = s.side[1 - s.running];
   if (other.done || kept_ > 0) return;
@@ -166,25 +171,26 @@ void Interleave::pass() {
   if (s.error && !mine.done) throw OtherFailed();
 }
 
-void Interleave::finish_other() {
+void MicroBatchOverlap::finish_other() {
   LT_CHECK(kept_ == 0, "expected no kept turn while a piece waits for the other, got {}", kept_);
   while (!sides_->side[1 - sides_->running].done) pass();
 }
 
-void Interleave::after_other() {
-  if (current && current->sides_->running == current->adds_last_) current->finish_other();
+void MicroBatchOverlap::after_other(Stream& compute) {
+  MicroBatchOverlap* run = compute.overlap;
+  if (run && run->sides_->running == run->adds_last_) run->finish_other();
 }
 
-void Interleave::count() { ++sides_->side[sides_->running].counted; }
+void MicroBatchOverlap::count() { ++sides_->side[sides_->running].counted; }
 
-void Interleave::wait_for_count(int64_t n) {
+void MicroBatchOverlap::wait_for_count(int64_t n) {
   LT_CHECK(kept_ == 0, "expected no kept turn while a piece waits for the other, got {}", kept_);
   const Sides::Side& other = sides_->side[1 - sides_->running];
   while (!other.done && other.counted < n) pass();
 }
 
-void Interleave::enter(std::string_view layer) { sides_->side[sides_->running].layer = layer; }
-void Interleave::set_model_work(bool on) {
+void MicroBatchOverlap::enter(std::string_view layer) { sides_->side[sides_->running].layer = layer; }
+void MicroBatchOverlap::set_model_work(bool on) {
   sides_->side[sides_->running].model_work = on;
   if (sides_->tell) (*sides_->tell)(on);
 }

@@ -1,4 +1,4 @@
-#include "kernels/tensor/interleave.h"
+#include "kernels/tensor/micro_batch_overlap.h"
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -12,10 +12,10 @@ using namespace ltrain;
 namespace {
 
 /// A piece of `turns` turns that writes its letter at each.
-std::function<void()> piece(std::string& said, char letter, int turns) {
-  return [&said, letter, turns] {
+std::function<void()> piece(Stream& s, std::string& said, char letter, int turns) {
+  return [&s, &said, letter, turns] {
     for (int i = 0; i < turns; ++i) {
-      if (i > 0) Interleave::of_thread()->pass();
+      if (i > 0) s.overlap->pass();
       said += letter;
     }
   };
@@ -27,9 +27,9 @@ TEST_CASE("two pieces take turns where they pass, and the longer one ends alone"
   const auto stream = make_inline_stream("compute");
   for (const auto& [a, b, expected] : {std::tuple{3, 3, "ababab"}, {1, 3, "abbb"}, {4, 2, "ababaa"}}) {
     std::string said;
-    Interleave::run(*stream, piece(said, 'a', a), piece(said, 'b', b));
+    MicroBatchOverlap::run(*stream, piece(*stream, said, 'a', a), piece(*stream, said, 'b', b));
     CHECK(said == expected);
-    CHECK(!Interleave::of_thread());
+    CHECK(!stream->overlap);
   }
 }
 
@@ -38,25 +38,25 @@ TEST_CASE("a piece that keeps its turn does not pass") {
   std::string said;
   const auto keeps = [&] {
     said += 'a';
-    Interleave::of_thread()->pass();
+    stream->overlap->pass();
     {
-      const Interleave::KeptTurn turn;
-      const Interleave::KeptTurn inside;
+      const MicroBatchOverlap::KeptTurn turn(*stream);
+      const MicroBatchOverlap::KeptTurn inside(*stream);
       said += 'k';
-      Interleave::of_thread()->pass();
+      stream->overlap->pass();
       said += 'k';
-      CHECK_THROWS_AS(Interleave::of_thread()->finish_other(), Error);
-      CHECK_THROWS_AS(Interleave::of_thread()->wait_for_count(1), Error);
+      CHECK_THROWS_AS(stream->overlap->finish_other(), Error);
+      CHECK_THROWS_AS(stream->overlap->wait_for_count(1), Error);
     }
-    Interleave::of_thread()->pass();
+    stream->overlap->pass();
     said += 'a';
   };
-  Interleave::run(*stream, keeps, piece(said, 'b', 3));
+  MicroBatchOverlap::run(*stream, keeps, piece(*stream, said, 'b', 3));
   CHECK(said == "abkkbab");
   said.clear();
-  Interleave::run(*stream, piece(said, 'b', 3), keeps);
+  MicroBatchOverlap::run(*stream, piece(*stream, said, 'b', 3), keeps);
   CHECK(said == "babkkba");
-  const Interleave::KeptTurn outside;  // without overlap it reports nothing
+  const MicroBatchOverlap::KeptTurn outside(*stream);  // without overlap it reports nothing
 }
 
 TEST_CASE("of two pieces that add to the same the later one waits for the end of the other") {
@@ -65,27 +65,27 @@ TEST_CASE("of two pieces that add to the same the later one waits for the end of
   const auto adds = [&](char name) {
     return [&said, name] {
       said += name;
-      Interleave::of_thread()->pass();
-      Interleave::after_other();
+      stream->overlap->pass();
+      MicroBatchOverlap::after_other(*stream);
       said += '+', said += name;
-      Interleave::of_thread()->pass();
+      stream->overlap->pass();
       said += '.';
     };
   };
-  Interleave::run(*stream, adds('a'), adds('b'), 1);
+  MicroBatchOverlap::run(*stream, adds('a'), adds('b'), 1);
   CHECK(said == "ab+a.+b.");
   said.clear();
-  Interleave::run(*stream, adds('a'), adds('b'), 0);
+  MicroBatchOverlap::run(*stream, adds('a'), adds('b'), 0);
   CHECK(said == "ab+b.+a.");
-  Interleave::after_other();  // one piece alone: nothing
+  MicroBatchOverlap::after_other(*stream);  // one piece alone: nothing
 }
 
 TEST_CASE("a piece can wait for the end of the other") {
   const auto stream = make_inline_stream("compute");
   std::string said;
-  Interleave::run(*stream, piece(said, 'a', 4), [&] {
+  MicroBatchOverlap::run(*stream, piece(*stream, said, 'a', 4), [&] {
     said += 'b';
-    Interleave::of_thread()->finish_other();
+    stream->overlap->finish_other();
     said += 'c';
   });
   CHECK(said == "abaaac");
@@ -94,17 +94,17 @@ TEST_CASE("a piece can wait for the end of the other") {
 TEST_CASE("a piece waits for what the other has counted, or for its end") {
   const auto stream = make_inline_stream("compute");
   std::string said;
-  Interleave::run(
+  MicroBatchOverlap::run(
       *stream,
       [&] {
         for (int i = 0; i < 4; ++i) {
           said += 'a';
-          if (i != 1) Interleave::of_thread()->count();
-          Interleave::of_thread()->pass();
+          if (i != 1) stream->overlap->count();
+          stream->overlap->pass();
         }
       },
       [&] {
-        for (int i = 1; i < 6; ++i) Interleave::of_thread()->wait_for_count(i), said += 'b';
+        for (int i = 1; i < 6; ++i) stream->overlap->wait_for_count(i), said += 'b';
       });
   CHECK(said == "abaababbb");
 }
@@ -118,23 +118,23 @@ TEST_CASE("what a piece throws is thrown on, and the other leaves its frames") {
   };
   const auto passes = [&] {
     const Note note{said};
-    for (int i = 0; i < 5; ++i) said += 'p', Interleave::of_thread()->pass();
+    for (int i = 0; i < 5; ++i) said += 'p', stream->overlap->pass();
   };
   const auto throws = [&] {
-    Interleave::of_thread()->pass();
+    stream->overlap->pass();
     fail(ExitCode::data, "in a piece");
   };
-  CHECK_THROWS_WITH(Interleave::run(*stream, throws, passes), "in a piece");
+  CHECK_THROWS_WITH(MicroBatchOverlap::run(*stream, throws, passes), "in a piece");
   CHECK(said == "p.");
   said.clear();
-  CHECK_THROWS_WITH(Interleave::run(*stream, passes, throws), "in a piece");
+  CHECK_THROWS_WITH(MicroBatchOverlap::run(*stream, passes, throws), "in a piece");
   CHECK(said == "pp.");
-  CHECK(!Interleave::of_thread());
+  CHECK(!stream->overlap);
   said.clear();
   const auto at_once = [] { fail(ExitCode::data, "at once"); };
-  CHECK_THROWS_WITH(Interleave::run(*stream, at_once, passes), "at once");
+  CHECK_THROWS_WITH(MicroBatchOverlap::run(*stream, at_once, passes), "at once");
   CHECK(said.empty());
-  Interleave::run(*stream, piece(said, 'a', 2), piece(said, 'b', 2));
+  MicroBatchOverlap::run(*stream, piece(*stream, said, 'a', 2), piece(*stream, said, 'b', 2));
   CHECK(said == "abab");
 }
 
@@ -147,17 +147,17 @@ TEST_CASE("each piece has its layer and what counts as the model's work") {
   const auto layers = [&](const std::string& name, bool counts) {
     return [&, name, counts] {
       enter_layer(*stream, name);
-      Interleave::of_thread()->set_model_work(counts);
+      stream->overlap->set_model_work(counts);
       for (int i = 0; i < 3; ++i) {
         trace.add(*stream, op);
-        Interleave::of_thread()->pass();
+        stream->overlap->pass();
       }
       trace.add(*stream, op);
-      Interleave::of_thread()->set_model_work(true);
+      stream->overlap->set_model_work(true);
     };
   };
-  Interleave::run(*stream, layers("one", true), layers("other", false), 1,
-                  [&](bool on) { trace.set_model_work(on); });
+  MicroBatchOverlap::run(*stream, layers("one", true), layers("other", false), 1,
+                         [&](bool on) { trace.set_model_work(on); });
   std::string said;
   for (const TraceEntry& e : trace.entries()) said += std::string(e.layer) + " ";
   CHECK(said == "one other one other one other one other ");

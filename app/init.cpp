@@ -15,6 +15,7 @@
 #include "runtime/files/write_file.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::app {
 namespace {
@@ -88,10 +89,12 @@ struct InitCommand {
     held_out = !whole && ltrain::data::file_exists(prefix + "-val.idx");
     vocabulary = info.vocab_size;
     tokens = static_cast<double>(info.tokens);
-    const bool by_name = info.tokenizer == "byte" || info.tokenizer == "gpt2";
+    const auto* kind = ltrain::data::find_tokenizer_kind(info.tokenizer);
     tokenizer_line =
-        by_name ? fmt::format("{{kind: {}}}", info.tokenizer)
-                : "{kind: huggingface, path: TOKENIZER}  # the file or folder that they were built with";
+        kind && !kind->folder
+            ? fmt::format("{{kind: {}}}", info.tokenizer)
+            : fmt::format("{{kind: {}, path: TOKENIZER}}  # the file or folder that they were built with",
+                          info.tokenizer);
     about = fmt::format("{} tokens of {}", format_count(tokens), info.tokenizer);
   }
 
@@ -106,10 +109,10 @@ struct InitCommand {
     held_out = true;
     const auto made = tokenizer.make();
     vocabulary = made->vocab_size();
-    constexpr double kBytesOfToken = 4;  // approximate, for English text
-    tokens = static_cast<double>(inputs.bytes) / (tokenizer.name == "byte" ? 1 : kBytesOfToken);
+    const auto* kind = ltrain::data::find_tokenizer_kind(tokenizer.kind());
+    tokens = static_cast<double>(inputs.bytes) / static_cast<double>(kind->text_bytes);
     tokenizer_line = tokenizer.is_path()
-                         ? fmt::format("{{kind: huggingface, path: \"{}\"}}", tokenizer.path())
+                         ? fmt::format("{{kind: {}, path: \"{}\"}}", kind->name, tokenizer.path())
                          : fmt::format("{{kind: {}}}", tokenizer.name);
     about = fmt::format("{} file{} of {:.1f} MB, about {} tokens", inputs.files.size(),
                         inputs.files.size() == 1 ? "" : "s", static_cast<double>(inputs.bytes) * 1e-6,
@@ -117,7 +120,9 @@ struct InitCommand {
   }
 
   std::string tokenizer_words() const {
-    std::string words = tokenizer.name == "byte" ? "" : " --tokenizer " + shell_word(tokenizer.name);
+    std::string words = tokenizer.name == ltrain::data::byte_tokenizer_kind().name
+                            ? ""
+                            : " --tokenizer " + shell_word(tokenizer.name);
     if (!tokenizer.ranks.empty()) words += " --ranks " + shell_word(tokenizer.ranks);
     return words;
   }

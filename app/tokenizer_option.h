@@ -7,15 +7,9 @@
 
 #include "base/error.h"
 #include "runtime/files/file.h"
-#include "runtime/tokenizer/tokenizer.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::app {
-
-inline std::string rank_file_or_environment(const std::string& tokenizer, const std::string& ranks) {
-  if (tokenizer != "gpt2" || !ranks.empty()) return ranks;
-  const char* env = std::getenv("LTRAIN_GPT2_RANKS");
-  return env ? env : "";
-}
 
 inline void add_split_special_tokens(CLI::App& command, bool& split) {
   command.add_flag("--split-special-tokens", split,
@@ -42,17 +36,25 @@ struct TokenizerOption {
         "of a file: token that ends a document; else that of tokenizer_config.json or the model");
   }
   bool is_path() const {
-    return name != "byte" && name != "gpt2" && (name.find('/') != name.npos || data::file_exists(name));
+    return !data::find_tokenizer_kind(name) && (name.find('/') != name.npos || data::file_exists(name));
   }
-  std::string kind() const { return is_path() ? "huggingface" : name; }
+  std::string kind() const { return is_path() ? data::file_tokenizer_kind().name : name; }
   std::string path() const {
-    if (!is_path()) return rank_file_or_environment(name, ranks);
+    if (!is_path()) return ranks.empty() ? file_of_environment() : ranks;
     if (!ranks.empty())
       fail(ExitCode::usage, "--ranks {}: of gpt2 alone, and --tokenizer names a file or folder: {}", ranks,
            name);
     return name;
   }
   std::unique_ptr<data::Tokenizer> make() const { return data::make_tokenizer(kind(), path(), tokens); }
+
+ private:
+  std::string file_of_environment() const {
+    const data::TokenizerKind* kind = data::find_tokenizer_kind(name);
+    if (!kind || kind->file_variable.empty()) return "";
+    const char* file = std::getenv(kind->file_variable.c_str());
+    return file ? file : "";
+  }
 };
 
 }  // namespace ltrain::app

@@ -20,6 +20,7 @@
 #include "runtime/data/build.h"
 #include "runtime/recipe/schema/where_value.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::app {
 namespace {
@@ -162,7 +163,8 @@ struct InspectCommand {
     if (!asked) option.name = info.tokenizer;
     const std::string name = option.name;
     // If the tokenizer was not requested and is not available, show only ids.
-    if (!asked && name != "byte" && (name != "gpt2" || option.path().empty())) return nullptr;
+    const data::TokenizerKind* kind = data::find_tokenizer_kind(name);
+    if (!asked && (!kind || (kind->takes_file() && option.path().empty()))) return nullptr;
     auto t = option.make();
     if (!asked && info.tokenizer_hash != t->hash()) return nullptr;
     if (info.has_sidecar && info.tokenizer_hash != t->hash())
@@ -258,9 +260,9 @@ struct InspectCommand {
       return;
     }
     for (size_t i = 0; i < ids.size(); ++i) std::printf("%s%d", i ? " " : "", ids[i]);
-    std::printf("\n(ids; for text give --tokenizer%s)\n", s.tokenizer == "gpt2" ? " gpt2 --ranks FILE"
-                                                          : s.tokenizer == "huggingface" ? " FOLDER"
-                                                                                         : "");
+    const data::TokenizerKind* kind = data::find_tokenizer_kind(s.tokenizer);
+    const char* option = !kind || !kind->takes_file() ? "" : kind->folder ? " FOLDER" : " gpt2 --ranks FILE";
+    std::printf("\n(ids; for text give --tokenizer%s)\n", option);
   }
 
   void print_json(const SourceInfo& s, int64_t max_token, const LengthStats& lengths, int64_t shown,

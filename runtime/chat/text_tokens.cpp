@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::chat {
 namespace {
@@ -123,7 +124,7 @@ TextTokens encode_text(Tokenizer& tokenizer, std::string_view text,
   TextTokens out;
   std::vector<EncodedPart> parts;
   if (!tokenizer.encode_marked(text, allowed, out.ids, parts)) {
-    if (tokenizer.name() == "huggingface" && !named.empty())
+    if (!named.empty() && data::find_tokenizer_kind(tokenizer.name())->folder)
       fail(ExitCode::data,
            "{}: a SentencePiece model alone has no special tokens in text; expected the tokenizer.json of "
            "its folder",

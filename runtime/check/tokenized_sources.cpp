@@ -13,6 +13,7 @@
 #include "runtime/files/file.h"
 #include "runtime/objects/url.h"
 #include "runtime/recipe/data_lists.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain {
 namespace {
@@ -74,8 +75,8 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
   o.output = cache_of(r);
   o.records.objects.folder = o.output + "/objects";
   o.records.objects.set_gb(r.data.object_cache_gb.value_or(0));
-  o.tokenizer = to_string(r.data.tokenizer.kind);
-  if (r.data.tokenizer.kind != TokenizerKind::byte) o.path = r.data.tokenizer.path.value_or("");
+  o.tokenizer = r.data.tokenizer.kind->name;
+  if (r.data.tokenizer.kind->takes_file()) o.path = r.data.tokenizer.path.value_or("");
   o.workers = static_cast<int>(r.data.workers);
   o.records.on_bad = r.data.on_bad_record;
   o.records.where = source.where;

@@ -4,15 +4,14 @@
 #include "runtime/recipe/data_lists.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/raw_values.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain {
 namespace {
 
-std::string kind_of(const Recipe& r) { return std::string(to_string(r.data.tokenizer.kind)); }
-
-/// Returns whether the tokenizer is available. byte is built in; the others need their files.
+/// Returns whether the tokenizer is available: built in, or its file exists.
 bool tokenizer_here(const Recipe& r) {
-  return r.data.tokenizer.kind == TokenizerKind::byte ||
+  return !r.data.tokenizer.kind->takes_file() ||
          (r.data.tokenizer.path && data::file_exists(*r.data.tokenizer.path));
 }
 
@@ -22,7 +21,7 @@ data::TokenizerIdentity identity_of(const data::SourceInfo& s) {
 
 data::TokenizerIdentity recipe_tokenizer(const Recipe& r) {
   data::TokenizerIdentity t;
-  t.kind = kind_of(r);
+  t.kind = r.data.tokenizer.kind->name;
   if (tokenizer_here(r)) {
     const auto tokenizer = load_tokenizer(r);
     t = {tokenizer->name(), tokenizer->hash(), tokenizer->vocab_size(), tokenizer->eot(), -1};
@@ -45,19 +44,24 @@ std::string written(const Recipe& r, const std::string& key) {
   return it == values.end() ? key : it->second.written_as;
 }
 
+/// The lines of a recipe that name the tokenizer of a sidecar.
+std::string tokenizer_to_write(const std::string& name) {
+  const data::TokenizerKind* kind = data::find_tokenizer_kind(name);
+  if (!kind) return "This version of ltrain does not have that tokenizer";
+  if (!kind->takes_file()) return fmt::format("Write\n  data: {{tokenizer: {{kind: {}}}}}", name);
+  return fmt::format("Write\n  data: {{tokenizer: {{kind: {}, path: {}}}}}\nwith the {}", name,
+                     kind->file_example, kind->file);
+}
+
 /// Checks that the recipe's tokenizer is the one named in the sidecar of a source.
 void check_kind(const Recipe& r, const data::SourceInfo& s) {
-  const std::string kind = kind_of(r);
+  const std::string& kind = r.data.tokenizer.kind->name;
   if (s.tokenizer != kind)
     fail(ExitCode::usage,
          "{}{} = {}{}: the tokens of {} are of tokenizer {} (vocabulary {}, end of document {}). {}",
          place(r, "data.tokenizer.kind"), written(r, "data.tokenizer.kind"), kind,
          is_given(r, "data.tokenizer.kind") ? "" : " (default)", printable(s.prefix), s.tokenizer,
-         s.vocab_size, s.eot,
-         s.tokenizer == "byte"   ? "Write\n  data: {tokenizer: {kind: byte}}"
-         : s.tokenizer == "gpt2" ? "Write\n  data: {tokenizer: {kind: gpt2, path: RANKS.tiktoken}}"
-                                 : "Write\n  data: {tokenizer: {kind: huggingface, path: FOLDER}}\nwith the "
-                                   "folder of its tokenizer.json or .model");
+         s.vocab_size, s.eot, tokenizer_to_write(s.tokenizer));
 }
 
 void check_tokenizer(const Recipe& r, const data::Tokenizer& tokenizer, const data::SourceInfo& s) {
@@ -66,9 +70,9 @@ void check_tokenizer(const Recipe& r, const data::Tokenizer& tokenizer, const da
          "{}{} = {}: is a {} tokenizer of {} ids and hash {}, and the tokens of {} are of one of {} ids and "
          "hash {}. Name the {} that the data was built with, or build the data again",
          place(r, "data.tokenizer.path"), written(r, "data.tokenizer.path"),
-         printable(r.data.tokenizer.path.value_or("null")), kind_of(r), tokenizer.vocab_size(),
-         tokenizer.hash(), printable(s.prefix), s.vocab_size, s.tokenizer_hash,
-         r.data.tokenizer.kind == TokenizerKind::gpt2 ? "file of ranks" : "tokenizer.json or .model");
+         printable(r.data.tokenizer.path.value_or("null")), r.data.tokenizer.kind->name,
+         tokenizer.vocab_size(), tokenizer.hash(), printable(s.prefix), s.vocab_size, s.tokenizer_hash,
+         r.data.tokenizer.kind->file);
   if (r.data.tokenizer.eod && s.eot >= 0 && *r.data.tokenizer.eod != s.eot)
     fail(ExitCode::usage, "{}data.tokenizer.eod = {}: the sidecar of {} says {}; leave the key out",
          place(r, "data.tokenizer.eod"),
@@ -125,8 +129,8 @@ void check_form(const Recipe& r, const DataSource& s, const data::SourceInfo& in
 }  // namespace
 
 std::unique_ptr<data::Tokenizer> load_tokenizer(const Recipe& r) {
-  const bool has_file = r.data.tokenizer.kind != TokenizerKind::byte;  // data.tokenizer.path applies
-  return data::make_tokenizer(kind_of(r), has_file ? r.data.tokenizer.path.value_or("") : "");
+  const data::TokenizerKind& kind = *r.data.tokenizer.kind;
+  return data::make_tokenizer(kind.name, kind.takes_file() ? r.data.tokenizer.path.value_or("") : "");
 }
 
 int64_t end_of_document(const Recipe& r) {
@@ -184,7 +188,7 @@ void check_data(const Recipe& r) {
     if (info.max_token >= 0) check_vocabulary(r, s.path, info.max_token + 1);
     data::check_source(info, r.model.vocab_size, r.data.seq_length);
   }
-  if (r.data.tokenizer.kind == TokenizerKind::huggingface)  // rules check the vocabulary of the other kinds
+  if (r.data.tokenizer.kind->vocab_size == 0)  // rules check the vocabulary of the other kinds
     check_vocabulary(r, "the tokenizer " + printable(*r.data.tokenizer.path),
                      tokenizer_of_recipe().vocab_size());
 }

@@ -9,6 +9,7 @@
 #include "runtime/data/ordered_pipeline.h"
 #include "runtime/data/part_writer.h"
 #include "runtime/data/sample_order.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::data {
 namespace {
@@ -268,7 +269,7 @@ std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options) {
     fail(ExitCode::usage,
          "--prepend-bos: which token begins a document? {}. Give --bos-token TOKEN, or leave out "
          "--prepend-bos",
-         options.path.empty() || options.tokenizer != "huggingface"
+         options.path.empty() || !find_tokenizer_kind(options.tokenizer)->folder
              ? "The tokenizer " + options.tokenizer + " has none"
              : options.path + " has no tokenizer_config.json beside it that says bos_token");
   tokenizer->set_split_special_tokens(options.split_special_tokens);

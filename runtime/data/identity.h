@@ -10,7 +10,7 @@
 namespace ltrain::data {
 
 struct TokenizerIdentity {
-  std::string kind;         ///< "byte", "gpt2", "huggingface"
+  std::string kind;         ///< name of its kind (tokenizer_kinds.h)
   std::string hash;         ///< Tokenizer::hash(); empty: unknown
   int64_t vocab_size = -1;  ///< -1: unknown
   int64_t eod = -1;         ///< end-of-document token; -1: none or unknown

@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/program/recipe_program.h"
 #include "runtime/program/take_device.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 #include "runtime/weights/hf_folder.h"
 
 namespace ltrain {
@@ -154,9 +155,9 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
   if (job_) job_->section("opening the model");
   const auto reader = open(options);
   if (!options.tokenizer.empty()) {
-    if (recipe_.data.tokenizer.kind == TokenizerKind::byte)
-      fail(ExitCode::usage, "--tokenizer {}: the tokenizer of {} is byte, which takes no file",
-           options.tokenizer, path_);
+    if (const data::TokenizerKind& kind = *recipe_.data.tokenizer.kind; !kind.takes_file())
+      fail(ExitCode::usage, "--tokenizer {}: the tokenizer of {} is {}, which takes no file",
+           options.tokenizer, path_, kind.name);
     recipe_.data.tokenizer.path = options.tokenizer;
   }
   reader->take_any_float();
@@ -217,7 +218,7 @@ data::Tokenizer& Session::tokenizer() {
 }
 
 std::optional<data::TokenizerIdentity> Session::trained_tokenizer() {
-  if (trained_tokenizer_ || !is_hf_folder(path_) || recipe_.data.tokenizer.kind == TokenizerKind::byte)
+  if (trained_tokenizer_ || !is_hf_folder(path_) || !recipe_.data.tokenizer.kind->takes_file())
     return trained_tokenizer_;
   const data::Tokenizer& t = tokenizer();
   return data::TokenizerIdentity{
@@ -236,7 +237,7 @@ std::vector<EndToken> Session::end_tokens() {
   std::set<std::string> folders;
   if (is_hf_folder(path_)) folders.insert(path_);
   if (const auto& begun = recipe_.checkpoint.load_path; begun && is_hf_folder(*begun)) folders.insert(*begun);
-  if (recipe_.data.tokenizer.kind == TokenizerKind::huggingface && recipe_.data.tokenizer.path) {
+  if (recipe_.data.tokenizer.kind->folder && recipe_.data.tokenizer.path) {
     const std::filesystem::path file(*recipe_.data.tokenizer.path), parent = file.parent_path();
     folders.insert(std::filesystem::is_directory(file) ? file.string()
                    : parent.empty()                    ? "."

@@ -24,10 +24,6 @@ enum class WeightDecayStyle : uint8_t { constant, linear, cosine };
 LT_ENUM_NAMES(WeightDecayStyle, {WeightDecayStyle::constant, "constant"},
               {WeightDecayStyle::linear, "linear"}, {WeightDecayStyle::cosine, "cosine"});
 
-enum class TokenizerKind : uint8_t { byte, gpt2, huggingface };
-LT_ENUM_NAMES(TokenizerKind, {TokenizerKind::byte, "byte"}, {TokenizerKind::gpt2, "gpt2"},
-              {TokenizerKind::huggingface, "huggingface"});
-
 /// sft: supervised fine-tuning on conversations, where only some tokens count in the loss.
 /// dpo: preference training on pairs of a chosen and a rejected text.
 /// kto: preference training on single texts with a label.

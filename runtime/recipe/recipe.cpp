@@ -13,6 +13,7 @@
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/schema/schema.h"
 #include "runtime/recipe/suggestions.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain {
 
@@ -106,7 +107,7 @@ void add_tokenizer_of_folder(const std::string& folder, const RawValue& from, Ra
     return;
   RawValue value = from;
   value.written_as = "data.tokenizer.kind (of model.from)";
-  value.value.text = "huggingface";
+  value.value.text = data::file_tokenizer_kind().name;
   given.values.emplace("data.tokenizer.kind", value);
   value.written_as = "data.tokenizer.path (of model.from)";
   value.value.text = folder;
@@ -336,18 +337,6 @@ bool OptimizerKeys::uses(UpdateRule rule) const {
   for (const ParameterGroup& g : groups)
     if (g.kind && *g.kind == rule) return true;
   return false;
-}
-
-int64_t tokenizer_vocab_size(TokenizerKind kind) {
-  switch (kind) {
-    case TokenizerKind::byte:
-      return 257;
-    case TokenizerKind::gpt2:
-      return 50257;
-    case TokenizerKind::huggingface:
-      return 0;
-  }
-  LT_CHECK(false, "expected a tokenizer kind, got {}", static_cast<int>(kind));
 }
 
 PreferenceSettings preference_settings(const Recipe& r) {

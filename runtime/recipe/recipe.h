@@ -23,6 +23,7 @@
 #include "runtime/data/input/record_filter.h"
 #include "runtime/recipe/choices.h"
 #include "runtime/recipe/step_settings.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain {
 
@@ -129,8 +130,8 @@ struct DataStage {
 bool is_set_name(std::string_view name);
 
 struct Tokenizer {
-  TokenizerKind kind = TokenizerKind::byte;
-  std::optional<std::string> path;  ///< gpt2: the rank file; huggingface: a tokenizer.json or its folder
+  const data::TokenizerKind* kind = &data::byte_tokenizer_kind();
+  std::optional<std::string> path;  ///< file of the kind, or the folder with it
   std::optional<int64_t> eod;       ///< end-of-document token of data without a sidecar; -1: none
 };
 
@@ -356,8 +357,6 @@ int64_t global_batch_after(const Recipe& recipe, int64_t samples);
 int64_t samples_before_step(const Recipe& recipe, int64_t step);
 /// Steps until at least `tokens` tokens are processed, with a growing batch.
 int64_t steps_for_tokens(const Recipe& recipe, int64_t tokens);
-/// Vocabulary size of a tokenizer kind; 0: given by its file.
-int64_t tokenizer_vocab_size(TokenizerKind kind);
 
 /// Settings of the loss of task: dpo or kto.
 PreferenceSettings preference_settings(const Recipe& recipe);

@@ -9,6 +9,7 @@
 #include "runtime/recipe/raw_values.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/schema/schema.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain {
 
@@ -296,8 +297,8 @@ class Shrink {
     set("data.train", fmt::format("[{{path: \"{}/data.jsonl\"}}]", folder));
     set("data.cache", folder + "/data");
     drop({"data.tokenizer.path", "data.tokenizer.eod", "data.object_cache_gb", "data.chat_template"});
-    set("data.tokenizer.kind", "byte");
-    set("model.vocab_size", tokenizer_vocab_size(TokenizerKind::byte));
+    set("data.tokenizer.kind", data::byte_tokenizer_kind().name);
+    set("model.vocab_size", data::byte_tokenizer_kind().vocab_size);
     if (r_.task != Task::pretrain) set("data.chat_template", folder + "/chat.jinja");
     set("device", "cpu");
     drop({"cluster",

@@ -47,34 +47,4 @@ class ByteTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
-std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::string& path,
-                                          const DocumentTokens& tokens) {
-  if (name == "huggingface") {
-    if (path.empty())
-      fail(ExitCode::usage, "tokenizer huggingface needs its tokenizer.json, or the folder that has it");
-    return make_huggingface_tokenizer(path, tokens);
-  }
-  if (name == "byte" || name == "gpt2")
-    for (const std::string* token : {&tokens.bos, &tokens.eos})
-      if (!token->empty())
-        fail(ExitCode::usage,
-             "tokenizer {}: which token begins or ends a document is not a setting of it, but {} is given",
-             name, *token);
-  if (name == "byte") {
-    if (!path.empty())
-      fail(ExitCode::usage,
-           "tokenizer byte takes no file, but {} is given; leave it out, or use gpt2 or huggingface", path);
-    return make_byte_tokenizer();
-  }
-  if (name == "gpt2") {
-    if (path.empty())
-      fail(ExitCode::usage,
-           "tokenizer gpt2 needs its merge ranks: name a tiktoken file (lines of `base64 rank`) with --ranks "
-           "or in LTRAIN_GPT2_RANKS");
-    return make_gpt2_tokenizer(path);
-  }
-  fail(ExitCode::usage,
-       "tokenizer {}: not known; byte, gpt2 and huggingface are, or a tokenizer.json or its folder", name);
-}
-
 }  // namespace ltrain::data

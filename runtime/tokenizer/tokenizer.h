@@ -27,7 +27,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string name() const = 0;       ///< "byte", "gpt2", "huggingface"
+  virtual std::string name() const = 0;       ///< name of its kind (tokenizer_kinds.h)
   virtual int64_t vocab_size() const = 0;     ///< ids are 0 .. vocab_size-1
   virtual int32_t eot() const = 0;            ///< end-of-text id; -1: not named by the tokenizer's files
   virtual int32_t bos() const { return -1; }  ///< begin-of-text id; -1: none
@@ -94,10 +94,5 @@ struct DocumentTokens {
 /// the invalid or unsupported part.
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& path,
                                                       const DocumentTokens& tokens = {});
-
-/// Makes a tokenizer by name: "byte", "gpt2" with its rank file, "huggingface" with its tokenizer.json or
-/// folder. Throws Error (usage) for another name, and for a missing or superfluous file.
-std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name, const std::string& path,
-                                          const DocumentTokens& tokens = {});
 
 }  // namespace ltrain::data

@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/tokenizer/formats/huggingface_tokenizer.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 #include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_folder.h"
@@ -136,7 +137,7 @@ std::string shard_file(size_t index, size_t count) {
 
 /// Folder of the tokenizer of the run's data, else the folder that the run began with.
 std::string tokenizer_folder(const Recipe& recipe, const std::string& begun_with) {
-  if (recipe.data.tokenizer.kind != TokenizerKind::huggingface) return begun_with;
+  if (!recipe.data.tokenizer.kind->folder) return begun_with;
   const std::filesystem::path path = *recipe.data.tokenizer.path;
   std::error_code error;
   if (!std::filesystem::is_directory(path, error) && path.filename() != "tokenizer.json" &&

@@ -8,6 +8,7 @@
 #include "runtime/recipe/rules/moe_rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
 #include "runtime/recipe/schema/schema.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::recipe {
 
@@ -100,15 +101,15 @@ class Rules {
              fmt::format("must be at most model.max_position_embeddings; nearest valid value: {}",
                          m.max_position_embeddings),
              {"model.max_position_embeddings"});
-    const int64_t ids = tokenizer_vocab_size(r_.data.tokenizer.kind);
+    const int64_t ids = r_.data.tokenizer.kind->vocab_size;
     if (ids == 0 && !given("model.vocab_size"))
       broken("model.vocab_size",
              "must be given with data.tokenizer.kind: huggingface: at least as many as its tokens",
              {"data.tokenizer.kind"});
     else if (m.vocab_size < ids)
       broken("model.vocab_size",
-             fmt::format("the {} tokenizer has {} ids; nearest valid value: {}",
-                         to_string(r_.data.tokenizer.kind), ids, ids),
+             fmt::format("the {} tokenizer has {} ids; nearest valid value: {}", r_.data.tokenizer.kind->name,
+                         ids, ids),
              {"data.tokenizer.kind"});
   }
 
@@ -268,10 +269,8 @@ class Rules {
         break;
       }
     const Tokenizer& tokenizer = r_.data.tokenizer;
-    if (tokenizer.kind == TokenizerKind::gpt2 && !tokenizer.path)
-      broken("data.tokenizer.kind", "needs data.tokenizer.path, the file of byte-pair ranks");
-    if (tokenizer.kind == TokenizerKind::huggingface && !tokenizer.path)
-      broken("data.tokenizer.kind", "needs data.tokenizer.path, a tokenizer.json or the folder that has it");
+    if (tokenizer.kind->takes_file() && !tokenizer.path)
+      broken("data.tokenizer.kind", "needs data.tokenizer.path: a " + tokenizer.kind->file);
     if (r_.checkpoint.keep_latest == 1)
       broken("checkpoint.keep_latest",
              "must be at least 2, since the newest may turn out bad; nearest valid value: 2; 0 keeps all");

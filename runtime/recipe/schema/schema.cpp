@@ -8,6 +8,7 @@
 #include "runtime/recipe/schema/moe_keys.h"
 #include "runtime/recipe/schema/schema_parts.h"
 #include "runtime/recipe/schema/schema_sections.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::recipe {
 
@@ -297,19 +298,23 @@ void add_source_keys(std::vector<Key>& t) {
 
 /// Adds the tokenizer, and the reading of text and conversations.
 void add_text_keys(std::vector<Key>& t) {
-  t.push_back(choice("data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), {"tiktoken"},
-                     "byte: bytes and an end mark, 257 ids. gpt2: a tiktoken rank file, 50257 ids. "
-                     "huggingface: a tokenizer.json, or SentencePiece's tokenizer.model; also the default if "
-                     "model.from names a folder with one.")
+  std::vector<std::pair<std::string, const data::TokenizerKind*>> kinds;
+  std::string help, files;
+  std::vector<std::string> with_file;
+  for (const data::TokenizerKind& k : data::tokenizer_kinds()) {
+    kinds.emplace_back(k.name, &k);
+    help += (help.empty() ? "" : " ") + k.name + ": " + k.help;
+    if (!k.takes_file()) continue;
+    with_file.push_back(k.name);
+    files += (files.empty() ? "" : " ") + k.name + ": a " + k.file + ".";
+  }
+  t.push_back(choice<const data::TokenizerKind*>("data.tokenizer.kind", LT_MEMBER(data.tokenizer.kind), kinds,
+                                                 {"tiktoken"}, help)
                   .say({{"sentencepiece", "huggingface"}, {"spm", "huggingface"}}));
-  t.push_back(
-      text(
-          "data.tokenizer.path", LT_MEMBER(data.tokenizer.path),
-          "gpt2: the rank file. huggingface: a tokenizer.json, tokenizer.model or tekken.json, or the folder "
-          "with one.")
-          .alias({"tokenizer_model"})
-          .when("data.tokenizer.kind: gpt2 or huggingface", false,
-                [](const Recipe& r) { return r.data.tokenizer.kind != TokenizerKind::byte; }));
+  t.push_back(text("data.tokenizer.path", LT_MEMBER(data.tokenizer.path), files)
+                  .alias({"tokenizer_model"})
+                  .when("data.tokenizer.kind: " + either(with_file), false,
+                        [](const Recipe& r) { return r.data.tokenizer.kind->takes_file(); }));
   t.push_back(integer("data.tokenizer.eod", LT_MEMBER(data.tokenizer.eod),
                       "End-of-document token of token files without a sidecar; null: the tokenizer's, which "
                       "must then be given by kind. none: documents end only where the index says.")

@@ -4,6 +4,7 @@
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/moe_keys.h"
 #include "runtime/recipe/schema/schema_parts.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::recipe {
 namespace {
@@ -326,9 +327,8 @@ void add_model_source_keys(std::vector<Key>& t) {
 void add_shape_keys(std::vector<Key>& t) {
   t.push_back(integer("model.vocab_size", LT_MEMBER(model.vocab_size), "Rows of the embedding.")
                   .between(1, kMaxIds)
-                  .derived("the tokenizer's: byte 257, gpt2 50257; huggingface: required", [](Recipe& r) {
-                    r.model.vocab_size = tokenizer_vocab_size(r.data.tokenizer.kind);
-                  }));
+                  .derived("the tokenizer's: byte 257, gpt2 50257; huggingface: required",
+                           [](Recipe& r) { r.model.vocab_size = r.data.tokenizer.kind->vocab_size; }));
   t.push_back(integer("model.hidden_size", LT_MEMBER(model.hidden_size), "Width of the residual stream.")
                   .between(1, kMaxDim)
                   .alias({"n_embd"}));

@@ -12,6 +12,7 @@
 #include "base/time_scale.h"
 #include "runtime/data/build.h"
 #include "runtime/data/input/jsonl.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 #include "tests/runtime/data/support.h"
 #include "tests/support/outcome.h"
 

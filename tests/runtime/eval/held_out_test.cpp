@@ -1,5 +1,6 @@
 // Bytes of text that tokens stand for, and which sets a recipe names.
 #include "runtime/eval/held_out.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 #include <catch2/catch.hpp>
 #include <numeric>

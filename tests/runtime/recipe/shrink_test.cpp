@@ -160,7 +160,7 @@ TEST_CASE("shrink of a recipe with model.from has the family of the file, withou
   CHECK(small.model.family->name == "qwen3");
   CHECK(small.model.tie_word_embeddings);
   CHECK(small.model.num_hidden_layers == 2);
-  CHECK(small.data.tokenizer.kind == TokenizerKind::byte);
+  CHECK(small.data.tokenizer.kind == &data::byte_tokenizer_kind());
   CHECK_FALSE(small.checkpoint.load_path.has_value());
 }
 

@@ -19,6 +19,7 @@ void add_import(CLI::App& app);
 void add_generate(CLI::App& app);    // generate.cpp
 void add_eval(CLI::App& app);        // eval.cpp
 void add_report(CLI::App& app);      // report.cpp
+void add_replay(CLI::App& app);      // replay.cpp
 void add_bench(CLI::App& app);       // bench.cpp
 void add_profile(CLI::App& app);     // profile.cpp: profile list, show, import
 void add_doctor(CLI::App& app);      // doctor.cpp

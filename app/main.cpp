@@ -111,6 +111,7 @@ int main(int argc, char** argv) {
   app::add_generate(app);
   app::add_eval(app);
   app::add_report(app);
+  app::add_replay(app);
   app::add_bench(app);
   app::add_doctor(app);
   app::add_slurm(app);

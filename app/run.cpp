@@ -12,6 +12,7 @@
 #include "app/progress_line.h"
 #include "app/refuse_restarts.h"
 #include "app/shrink_option.h"
+#include "app/start_run.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -34,14 +35,6 @@
 
 namespace ltrain::app {
 namespace {
-
-struct RunOptions {
-  std::string recipe;
-  std::vector<std::string> overrides;
-  bool force = false, dry_run = false;
-  int64_t steps = 0;
-  ShrinkOption shrink;
-};
 
 bool is_folder(const std::string& path) {
   std::error_code error;
@@ -241,10 +234,19 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
 
 }  // namespace
 
+void start_run(const RunOptions& o) {
+  const LaunchEnvironment e = detect_environment(process_variables());
+  if (e.kind != LaunchEnvironment::Kind::rank || (o.dry_run && e.rank == 0)) return launch(o, e);
+  if (!o.dry_run) run_rank(o);  // in a dry run the first rank reports everything
+}
+
 void add_run(CLI::App& app) {
   auto* command = app.add_subcommand(
       "run", "Train by a recipe: starts one process per rank, or joins those of Slurm, torchrun, MPI");
-  auto o = std::make_shared<RunOptions>();
+  struct Options : RunOptions {
+    ShrinkOption shrink;
+  };
+  auto o = std::make_shared<Options>();
   command->add_option("recipe", o->recipe, "YAML recipe")->required();
   command->add_option("overrides", o->overrides,
                       "key=value, e.g. optimizer.lr=1e-3; ~key goes back to the default");
@@ -262,8 +264,8 @@ void add_run(CLI::App& app) {
       "Example: ltrain run recipes/quickstart.yaml --steps 20\n`ltrain recipe keys` lists every key.");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
-    const LaunchEnvironment e = detect_environment(process_variables());
     if (o->shrink.ranks > 0) {
+      const LaunchEnvironment e = detect_environment(process_variables());
       if (e.kind == LaunchEnvironment::Kind::rank || e.kind == LaunchEnvironment::Kind::node)
         fail(ExitCode::usage,
              "ltrain run --shrink: starts its own ranks on one machine, and this process was started by {}; "
@@ -271,8 +273,7 @@ void add_run(CLI::App& app) {
              e.source);
       o->overrides = o->shrink.apply(o->recipe, o->overrides, !o->dry_run);
     }
-    if (e.kind != LaunchEnvironment::Kind::rank || (o->dry_run && e.rank == 0)) return launch(*o, e);
-    if (!o->dry_run) run_rank(*o);  // in a dry run the first rank reports everything
+    start_run(*o);
   });
 }
 

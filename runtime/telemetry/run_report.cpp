@@ -3,102 +3,54 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <optional>
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "runtime/files/strict_json.h"
+#include "runtime/telemetry/metrics_lines.h"
 
 namespace ltrain {
 namespace {
 
 using nlohmann::json;
 
-constexpr size_t kStretches = 120;        // maximum number; a longer run has longer stretches
-constexpr size_t kLineBytes = 64u << 20;  // more than the counts of any model need
+constexpr size_t kStretches = 120;  // maximum number; a longer run has longer stretches
 
 /// Reads one metrics.jsonl line by line.
 class Reader {
  public:
-  explicit Reader(RunReport& report) : r_(report) {}
+  explicit Reader(RunReport& report) : r_(report), lines_(report.path) {}
 
   void read() {
-    std::ifstream in(r_.path, std::ios::binary);
-    if (!in) fail(ExitCode::data, "{}: cannot be read", r_.path);
-    std::string line;
-    while (next(in, line)) {
-      ++at_;
-      std::string error;
-      const json j = data::parse_strict(line, 8, error);
-      if (!error.empty() && r_.cut_off) break;
-      if (!error.empty() || !j.is_object())
-        wrong("is no JSON object, which metrics.jsonl has one of in each line" +
-              (error.empty() ? "" : " (" + error + ")"));
-      take(j);
-    }
+    json line;
+    while (lines_.next(line)) take(line);
+    r_.cut_off = lines_.cut_off();
     if (r_.steps == 0 && r_.evaluations.empty())
       fail(ExitCode::data, "{}: has no step yet; the first is written when it is done", r_.path);
   }
 
  private:
-  [[noreturn]] void wrong(const std::string& what) const {
-    fail(ExitCode::data, "{}:{}: {}", r_.path, at_, what);
-  }
-
-  /// Reads a line of bounded length.
-  bool next(std::istream& in, std::string& line) {
-    line.clear();
-    for (int c; (c = in.get()) != std::char_traits<char>::eof();) {
-      if (c == '\n') return true;
-      line.push_back(static_cast<char>(c));
-      if (line.size() > kLineBytes) {
-        ++at_;
-        wrong(fmt::format("is longer than {} MiB, which no step takes", kLineBytes >> 20));
-      }
-    }
-    r_.cut_off = !line.empty();
-    return r_.cut_off;
-  }
-
-  /// A number; nothing if it is null (NaN) or absent.
-  std::optional<double> number(const json& j, const char* key) const {
-    const auto it = j.find(key);
-    if (it == j.end() || it->is_null()) return std::nullopt;
-    if (!it->is_number())
-      wrong(fmt::format("{} is {}, and must be a number or null", key, it->dump().substr(0, 40)));
-    return it->get<double>();
-  }
-  int64_t whole_number(const json& j, const char* key) const {
-    const auto it = j.find(key);
-    if (it == j.end() || !it->is_number_integer() || it->get<int64_t>() < 0)
-      wrong(fmt::format("{} is {}, and must be a whole number", key,
-                        it == j.end() ? "absent" : it->dump().substr(0, 40)));
-    return it->get<int64_t>();
-  }
-
   void take(const json& j) {
-    const int64_t step = whole_number(j, "step");
+    const int64_t step = lines_.whole_number(j, "step");
     if (j.contains("eval_loss")) {
       const auto set = j.find("eval_set");
-      if (set != j.end() && !set->is_string()) wrong("eval_set must be a text");
-      if (const auto loss = number(j, "eval_loss"))
+      if (set != j.end() && !set->is_string()) lines_.wrong("eval_set must be a text");
+      if (const auto loss = lines_.number(j, "eval_loss"))
         r_.evaluations.push_back({step, set == j.end() ? "" : set->get<std::string>(), *loss});
       return;
     }
     if (j.contains("restart") || j.contains("straggler")) return;  // records beside those of the steps
     if (step <= r_.last_step)
-      wrong(fmt::format("step {} after step {}: steps must ascend", step, r_.last_step));
+      lines_.wrong(fmt::format("step {} after step {}: steps must ascend", step, r_.last_step));
     if (r_.steps++ == 0) r_.first_step = step;
     r_.last_step = step;
-    if (j.contains("consumed_tokens")) r_.tokens = whole_number(j, "consumed_tokens");
+    if (j.contains("consumed_tokens")) r_.tokens = lines_.whole_number(j, "consumed_tokens");
     ReportStretch s;
     s.first_step = s.last_step = step;
     s.steps = 1;
     const auto add = [&](ReportStretch::Mean& m, const char* key) {
-      if (const auto v = number(j, key)) m.add(*v);
+      if (const auto v = lines_.number(j, key)) m.add(*v);
     };
     add(s.loss, "lm_loss");
     add(s.grad_norm, "grad_norm");
@@ -110,7 +62,7 @@ class Reader {
     add(s.slices_beyond_budget, "slices_beyond_budget");
     if (j.contains("expert_tokens")) experts(j, s);
     if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
-      wrong("expert_tokens has other layers or experts than the step before");
+      lines_.wrong("expert_tokens has other layers or experts than the step before");
     if (!s.loss.known()) {
       ++r_.not_finite;
     } else {
@@ -126,7 +78,7 @@ class Reader {
   void experts(const json& j, ReportStretch& s) const {
     const json& all = j["expert_tokens"];
     const auto drops = j.find("drop_rate_by_layer"), slices = j.find("slices_beyond_budget_by_layer");
-    const auto bad = [&](const std::string& why) { wrong("expert_tokens " + why); };
+    const auto bad = [&](const std::string& why) { lines_.wrong("expert_tokens " + why); };
     if (!all.is_array()) bad("must be a list of layers");
     for (size_t i = 0; i < all.size(); ++i) {
       ReportStretch::Layer layer;
@@ -189,7 +141,8 @@ class Reader {
 
  private:
   RunReport& r_;
-  int64_t at_ = 0, width_ = 1;
+  MetricsLines lines_;
+  int64_t width_ = 1;
 };
 
 }  // namespace

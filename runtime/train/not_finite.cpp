@@ -136,8 +136,11 @@ std::string not_finite_text(const FailedStep& f, const StepResult& r, int64_t sa
       wide ? "" : fmt::format(", or use precision: {}", p == Precision::fp16 ? "bf16" : "fp32");
   return fmt::format(
       "step {}: loss {} and gradient norm {} are not finite; no update was made and nothing was saved.\n{}\n"
-      "The same step would fail again: lower optimizer.lr{} check the data around sample {}{}.",
-      f.step, r.loss, r.grad_norm, explain_not_finite(f), wider.empty() ? ", or" : ",", sample, wider);
+      "The same step would fail again: lower optimizer.lr{} check the data around sample {}{}. To tell a "
+      "fault of "
+      "the\nhardware from one that comes back: ltrain replay {}",
+      f.step, r.loss, r.grad_norm, explain_not_finite(f), wider.empty() ? ", or" : ",", sample, wider,
+      f.recipe.output_dir);
 }
 
 std::string explain_not_finite(const FailedStep& f) {

@@ -169,19 +169,74 @@ void dry_run(const CheckedJob& job, int nodes) {
   std::fputs(plan_text(job.plan, job.recipe, &map).c_str(), stdout);
 }
 
-/// Restarts by this launcher. Once an attempt has saved a checkpoint, the next one goes on from the newest,
-/// also where the recipe says `never` or names the checkpoint that the first attempt began with.
-void set_restarts(SuperviseOptions& s, const RunOptions& o, const std::string& text,
-                  const LaunchSettings& launch) {
-  s.restarts = {static_cast<int>(launch.max_restarts), launch.restart_wait_seconds,
-                launch.restart_wait_cap_seconds};
-  s.go_on_from_newest = [o, text](SuperviseOptions& next) {
-    std::vector<std::string> overrides = o.overrides;
-    overrides.push_back("checkpoint.resume=auto");
-    next.settings = job_settings(parse_recipe(text, o.recipe, overrides));
-    next.arguments.push_back(overrides.back());
-  };
+/// Arguments of the ranks.
+std::vector<std::string> run_arguments(const RunOptions& o, const std::vector<std::string>& more) {
+  std::vector<std::string> words{"run", o.recipe};
+  words.insert(words.end(), o.overrides.begin(), o.overrides.end());
+  words.insert(words.end(), more.begin(), more.end());
+  if (o.force) words.push_back("--force");
+  if (o.steps > 0) words.push_back(fmt::format("--steps={}", o.steps));
+  return words;
 }
+
+/// Recipe of a restart. With fewer nodes than the job began with, parallel.data falls in proportion and
+/// train.global_batch_size stays. Throws Error with the rule that forbids it.
+class LaterAttempts {
+ public:
+  /// `begun`: the checked recipe of the first attempt, on `nodes` nodes.
+  LaterAttempts(const RunOptions& o, std::string text, const Recipe& begun, int nodes)
+      : o_(o), text_(std::move(text)), data_(begun.parallel.data), nodes_(nodes) {}
+
+  /// Overrides in addition to those of the command line. An attempt that has saved goes on from the newest
+  /// checkpoint, also where the recipe says `never` or names the one that the first attempt began with.
+  std::vector<std::string> overrides(const NextAttempt& next) const {
+    std::vector<std::string> more;
+    if (next.from_newest) more.push_back("checkpoint.resume=auto");
+    if (next.nodes == nodes_) return more;
+    if (data_ * next.nodes % nodes_ != 0)
+      fail(ExitCode::usage, "parallel.data = {} on {} nodes does not divide over {}", data_, nodes_,
+           next.nodes);
+    more.push_back(fmt::format("parallel.data={}", data_ * next.nodes / nodes_));
+    return more;
+  }
+
+  void prepare(SuperviseOptions& s, const NextAttempt& next) const {
+    const std::vector<std::string> more = overrides(next);
+    const Recipe recipe = parse(more);
+    if (next.nodes != nodes_) check_job(recipe, {s.ranks * next.nodes, s.ranks}, {.memory = !o_.force});
+    s.settings = job_settings(recipe);
+    s.arguments = run_arguments(o_, more);
+  }
+
+  /// Refuses launch.min_nodes with which the job could not go on.
+  void check(const LaunchSettings& launch, int ranks_per_node) const {
+    const auto least = static_cast<int>(launch.min_nodes);
+    if (least == 0) return;
+    if (least > nodes_)
+      fail(ExitCode::usage, "launch.min_nodes = {}: the job has {} node{}; nearest valid value: {}", least,
+           nodes_, nodes_ == 1 ? "" : "s", nodes_);
+    if (least == nodes_) return;
+    try {
+      check_job(parse(overrides({false, least})), {ranks_per_node * least, ranks_per_node},
+                {.memory = !o_.force});
+    } catch (const Error& e) {
+      fail(e.code(), "launch.min_nodes = {}: the job could not go on with {} of {} nodes: {}", least, least,
+           nodes_, e.what());
+    }
+  }
+
+ private:
+  Recipe parse(const std::vector<std::string>& more) const {
+    std::vector<std::string> all = o_.overrides;
+    all.insert(all.end(), more.begin(), more.end());
+    return parse_recipe(text_, o_.recipe, all);
+  }
+
+  const RunOptions o_;
+  const std::string text_;
+  const int64_t data_;
+  const int nodes_;
+};
 
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const std::string text = read_recipe(o.recipe);
@@ -203,12 +258,11 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
     tokenize(recipe, false);
     job = check_job(given, size, checks);
   }
+  const LaterAttempts later(o, text, recipe, size.world / size.ranks_per_node);
+  later.check(recipe.launch, size.ranks_per_node);
   SuperviseOptions s;
   s.ranks = size.ranks_per_node;
-  s.arguments = {"run", o.recipe};
-  s.arguments.insert(s.arguments.end(), o.overrides.begin(), o.overrides.end());
-  if (o.force) s.arguments.push_back("--force");
-  if (o.steps > 0) s.arguments.push_back(fmt::format("--steps={}", o.steps));
+  s.arguments = run_arguments(o, {});
   s.run_dir = recipe.output_dir;
   s.flight_dir = recipe.output_dir + "/flight";
   s.settings = job_settings(given);
@@ -222,7 +276,10 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   }
   s.threads_per_rank = threads_per_rank(recipe);
   s.attempt = e.attempt;
-  set_restarts(s, o, text, recipe.launch);
+  s.restarts = {static_cast<int>(recipe.launch.max_restarts), recipe.launch.restart_wait_seconds,
+                recipe.launch.restart_wait_cap_seconds};
+  s.least_nodes = static_cast<int>(recipe.launch.min_nodes);
+  s.prepare = [&later](SuperviseOptions& next, const NextAttempt& attempt) { later.prepare(next, attempt); };
   if (e.node == 0) s.on_end = [&recipe](const JobEnd& end) { tell_end(recipe, end); };
   if (e.kind == LaunchEnvironment::Kind::node) {
     s.node = e.node, s.nodes = e.nodes, s.token = e.token;

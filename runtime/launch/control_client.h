@@ -14,8 +14,8 @@
 namespace ltrain {
 
 struct RankAddress {
-  std::string host, address;
-  std::string identity;  ///< result of shared_memory_identity()
+  std::string host, address;  ///< empty: the job has begun without the rank
+  std::string identity;       ///< result of shared_memory_identity()
 };
 
 struct ControlOptions {

@@ -33,7 +33,7 @@ class Coordinator::Server {
         settings_(settings_of_job(options_.world_size, options_.settings)),
         key_(options_.token, settings_),
         job_(options_.world_size, options_.join_seconds,
-             is_loopback(options_.address) ? host_name() : "unknown host"),
+             is_loopback(options_.address) ? host_name() : "unknown host", options_.least_joined),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     std::string error;
@@ -440,6 +440,8 @@ class Coordinator::Server {
       return refuse(fmt::format("rank {} of {} on host {} came to a job of {} ranks", rank, world, host,
                                 options_.world_size));
     KnownRank& r = job_.rank(static_cast<int>(rank));
+    if (r.absent)
+      return refuse(fmt::format("rank {} on host {} came after the job had begun without it", rank, host));
     if (r.joined)
       return refuse(fmt::format("rank {} joined twice: process {} on host {}, and process {} on host {}",
                                 rank, r.pid, r.host, pid, host));
@@ -454,9 +456,10 @@ class Coordinator::Server {
     return true;
   }
 
-  /// Sends all addresses to all ranks. A rank on the coordinator's host is seen at a loopback address. Other
-  /// ranks reach it at the coordinator's address.
+  /// Sends all addresses to all ranks; those of absent ones are empty. A rank on the coordinator's host is
+  /// seen at a loopback address. Other ranks reach it at the coordinator's address.
   void welcome_all() {
+    welcomed_ = true;
     std::string outside;
     for (const KnownRank& r : job_.ranks())
       if (!is_loopback(r.address)) outside = r.own_address;
@@ -506,6 +509,7 @@ class Coordinator::Server {
     }
     if (verdict_.failed) return;
     job_.watch(now, listens_at_);
+    if (!welcomed_ && job_.all_joined()) welcome_all();  // without those that did not come
     if (job_.any_failure() && now >= job_.settled()) decide();
   }
 
@@ -533,7 +537,7 @@ class Coordinator::Server {
   std::string stop_reason_;
   std::string listens_at_;
   SteadyTime last_ping_{};
-  bool stopping_ = false;
+  bool stopping_ = false, welcomed_ = false;
   Fd listener_, wake_, changed_;
   std::thread thread_;
 };

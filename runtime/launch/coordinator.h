@@ -20,7 +20,8 @@ struct CoordinatorOptions {
   std::string settings;          ///< "key: value" lines of the job's recipe; every rank must have the same
   std::string owner = "rank 0";  ///< owner of the settings, for messages
   int world_size = 1;
-  double join_seconds = 60;                     ///< limit for all ranks to join
+  double join_seconds = 60;  ///< limit for all ranks to join
+  int least_joined = 0;      ///< ranks that suffice after it, rank 0 among them; 0: all (Liveness)
   std::function<void(const std::string&)> log;  ///< called from the coordinator's thread
 };
 

@@ -14,13 +14,16 @@ LivenessBounds liveness_bounds() {
   return b;
 }
 
-Liveness::Liveness(int ranks, double join_seconds, std::string own_host)
-    : join_seconds_(join_seconds), own_host_(std::move(own_host)), ranks_(static_cast<size_t>(ranks)) {}
+Liveness::Liveness(int ranks, double join_seconds, std::string own_host, int least)
+    : join_seconds_(join_seconds),
+      own_host_(std::move(own_host)),
+      least_(least),
+      ranks_(static_cast<size_t>(ranks)) {}
 
 std::string Liveness::host(int r) const { return rank(r).host.empty() ? own_host_ : rank(r).host; }
 
 bool Liveness::all_joined() const {
-  return std::all_of(ranks_.begin(), ranks_.end(), [](const KnownRank& r) { return r.joined; });
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const KnownRank& r) { return r.joined || r.absent; });
 }
 
 void Liveness::forgive(SteadyTime now) {
@@ -54,11 +57,19 @@ void Liveness::watch_joining(SteadyTime now, const std::string& listens_at) {
     if (!k.joined && !k.process_gone) missing.push_back(r);
     if (k.joined) joined += fmt::format("{}rank {} ({})", joined.empty() ? "" : ", ", r, k.host);
   }
-  if (missing.empty()) return;
+  if (missing.empty() || begin_without(missing)) return;
   add_failure(Failure::Kind::missing, missing[0], ExitCode::rank_lost,
               fmt::format("rank{} {} of {} did not join within {:g} s at {}; joined: {}",
                           missing.size() > 1 ? "s" : "", format_ranges(missing), ranks_.size(), join_seconds_,
                           listens_at, joined.empty() ? "none" : joined));
+}
+
+/// Marks the missing ranks as absent if enough others are there.
+bool Liveness::begin_without(const std::vector<int>& missing) {
+  const auto there = static_cast<int>(ranks_.size() - missing.size());
+  if (least_ == 0 || there < least_ || missing.front() == 0) return false;
+  for (const int r : missing) rank(r).absent = rank(r).goodbye = true;
+  return true;
 }
 
 void Liveness::watch_joined(SteadyTime now) {

@@ -25,6 +25,7 @@ LivenessBounds liveness_bounds();
 struct KnownRank {
   int connection = -1;  ///< descriptor
   bool joined = false, goodbye = false, process_gone = false, failed = false;
+  bool absent = false;  ///< the job has begun without it
   ExitCode goodbye_code = ExitCode::done;
   std::string host, address, own_address, identity;
   int64_t pid = 0;
@@ -36,14 +37,17 @@ struct KnownRank {
 
 class Liveness {
  public:
-  /// `own_host`: host of ranks that have not reported theirs.
-  Liveness(int ranks, double join_seconds, std::string own_host);
+  /// `own_host`: host of ranks that have not reported theirs. `least`: after `join_seconds` the job begins
+  /// with the ranks that have joined, if they are at least so many and rank 0 is one of them; 0: all must
+  /// join.
+  Liveness(int ranks, double join_seconds, std::string own_host, int least = 0);
 
   std::vector<KnownRank>& ranks() { return ranks_; }
   const std::vector<KnownRank>& ranks() const { return ranks_; }
   KnownRank& rank(int r) { return ranks_[static_cast<size_t>(r)]; }
   const KnownRank& rank(int r) const { return ranks_[static_cast<size_t>(r)]; }
   std::string host(int rank) const;
+  /// Returns whether no rank is waited for: each has joined, or is absent.
   bool all_joined() const;
 
   /// Adds a failure. The first one of a rank counts, but the launcher's report on how a process ended
@@ -65,12 +69,14 @@ class Liveness {
  private:
   double elapsed() const { return seconds_between(started_, steady_now()); }
   void watch_joining(SteadyTime now, const std::string& listens_at);
+  bool begin_without(const std::vector<int>& missing);
   void watch_joined(SteadyTime now);
   void report_hang(int hung, const std::vector<std::optional<RankStatus>>& all);
 
   const LivenessBounds bounds_ = liveness_bounds();
   const double join_seconds_;
   const std::string own_host_;
+  const int least_;
   const SteadyTime started_ = steady_now(), join_deadline_ = after(join_seconds_, started_);
   std::vector<KnownRank> ranks_;
   std::vector<Failure> failures_;

@@ -28,7 +28,8 @@ std::string write_order(const RestartOrder& o) {
                         {"wait_seconds", o.wait_seconds},
                         {"from_newest", o.from_newest},
                         {"note", o.note},
-                        {"text", o.text}}
+                        {"text", o.text},
+                        {"nodes", o.nodes}}
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
@@ -49,6 +50,7 @@ RestartOrder read_order(const std::string& text) {
     o.number = j.at("number").get<int>(), o.wait_seconds = j.at("wait_seconds").get<double>();
     o.from_newest = j.at("from_newest").get<bool>();
     o.note = j.at("note").get<std::string>(), o.text = j.at("text").get<std::string>();
+    o.nodes = j.at("nodes").get<std::vector<int>>();
     return o;
   });
 }
@@ -65,6 +67,7 @@ class RestartMeeting::Impl {
       c.owner = "the launcher of node 0";
       c.world_size = o_.nodes;
       c.join_seconds = o_.join_seconds;
+      c.least_joined = o_.least_nodes;
       coordinator_.emplace(std::move(c));
     }
     ControlOptions c;
@@ -102,10 +105,13 @@ class RestartMeeting::Impl {
         nlohmann::json{{"code", static_cast<int>(own.code)}, {"asked_to_stop", own.asked_to_stop}}.dump());
     if (o_.node != 0) return read_order(client_->get(kOrder, seconds));
     std::vector<NodeEnd> ends;
-    for (int node = 0; node < o_.nodes; ++node)
-      ends.push_back(read_json(client_->get(end_key(node), seconds), [](const nlohmann::json& j) {
-        return NodeEnd{static_cast<ExitCode>(j.at("code").get<int>()), j.at("asked_to_stop").get<bool>()};
+    for (int node = 0; node < o_.nodes; ++node) {
+      if (client_->ranks().at(static_cast<size_t>(node)).host.empty()) continue;
+      ends.push_back(read_json(client_->get(end_key(node), seconds), [&](const nlohmann::json& j) {
+        return NodeEnd{node, static_cast<ExitCode>(j.at("code").get<int>()),
+                       j.at("asked_to_stop").get<bool>()};
       }));
+    }
     const RestartOrder order = decide(ends);
     client_->set(kOrder, write_order(order));
     return order;

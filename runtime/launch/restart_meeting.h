@@ -16,10 +16,12 @@ struct MeetingOptions {
   int port = 0;       ///< the coordinator's port, free between two attempts
   std::string token;  ///< known to all launchers, and of this meeting only
   double join_seconds = 120;
+  int least_nodes = 0;  ///< nodes that suffice after `join_seconds`, node 0 among them; 0: all
 };
 
 /// End of an attempt on one node.
 struct NodeEnd {
+  int node = 0;
   ExitCode code = ExitCode::done;
   bool asked_to_stop = false;
 };
@@ -33,18 +35,20 @@ struct RestartOrder {
   bool from_newest = false;  ///< an attempt has saved: go on from the newest checkpoint
   std::string note;          ///< LTRAIN_RESTART of the next attempt
   std::string text;          ///< line for the log of each launcher
+  std::vector<int> nodes;    ///< nodes that go on, ascending; node 0 is the first
 };
 
 class RestartMeeting {
  public:
-  /// Waits until the launchers of all nodes are there. Throws Error (rank_lost) with the nodes that are
-  /// missing.
+  /// Waits until the launchers of all nodes are there, or at the end of the time `least_nodes` of them.
+  /// Throws Error (rank_lost) with the nodes that are missing.
   explicit RestartMeeting(const MeetingOptions& options);
   ~RestartMeeting();
   RestartMeeting(const RestartMeeting&) = delete;
 
   /// Call once on each node. Returns the same order on all nodes: the result of `decide` on node 0, which
-  /// sees the ends of all nodes (index: node). Throws Error (rank_lost) if a launcher dies meanwhile.
+  /// sees the ends of the nodes that are there, ascending. Throws Error (rank_lost) if a launcher dies
+  /// meanwhile.
   RestartOrder agree(const NodeEnd& own,
                      const std::function<RestartOrder(const std::vector<NodeEnd>&)>& decide);
 

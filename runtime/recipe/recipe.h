@@ -241,6 +241,7 @@ struct LaunchSettings {
   int64_t threads_per_rank = 0;  ///< 0: auto
   double distributed_timeout_minutes = 10.0;
   int64_t max_restarts = 0;  ///< restarts of all ranks in one `ltrain run`
+  int64_t min_nodes = 0;     ///< nodes with which a restart goes on if the others are gone; 0: all
   double restart_wait_seconds = 5, restart_wait_cap_seconds = 300;
   std::optional<std::string> interface;
 };

@@ -319,6 +319,7 @@ class Shrink {
           "launch.max_restarts",
           "launch.restart_wait_seconds",
           "launch.restart_wait_cap_seconds",
+          "launch.min_nodes",
           "launch.interface",
           "telemetry.prometheus",
           "telemetry.on_end",

@@ -25,23 +25,27 @@ int free_port() {
   return port;
 }
 
-/// Launchers of two nodes with one rank each, on one machine.
-struct TwoNodes {
+/// Launchers of some nodes with one rank each, on one machine.
+struct Nodes {
+  explicit Nodes(int nodes = 2) : count(nodes) {}
   TempRun t;
+  const int count;
   const int port = free_port();
 
   /// Starts the launcher of a node in the background of a shell, with its output in node-N and its process id
   /// in $pN.
   std::string start(int node, const std::string& arguments, const std::string& variables = "") const {
     return fmt::format(
-        "{} PET_NNODES=2 PET_NODE_RANK={} PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=127.0.0.1 PET_MASTER_PORT={} "
+        "{} PET_NNODES={} PET_NODE_RANK={} PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=127.0.0.1 PET_MASTER_PORT={} "
         "{} "
         "{} {} > node-{} 2>&1 & p{}=$!\n",
-        variables, node, port, program(), kJob, arguments, node, node);
+        variables, count, node, port, program(), kJob, arguments, node, node);
   }
-  /// Runs the script and returns "CODE CODE".
-  std::string codes(const std::string& script) const {
-    const Outcome o = t.shell_with_jobs(script + "wait $p0; c=$?; wait $p1; echo codes: $c $?\n");
+  /// Runs the script and returns the exit codes of the launchers, "CODE CODE".
+  std::string codes(std::string script) const {
+    script += "c=\n";
+    for (int node = 0; node < count; ++node) script += fmt::format("wait $p{}; c=\"$c $?\"\n", node);
+    const Outcome o = t.shell_with_jobs(script + "echo codes:$c\n");
     const size_t at = o.text.find("codes: ");
     return at == std::string::npos ? o.text : o.text.substr(at + 7, o.text.find('\n', at) - at - 7);
   }
@@ -65,7 +69,7 @@ TEST_CASE("launchers of two nodes start again together, with the numbers of an u
   TempRun whole;
   REQUIRE(whole.sh(kJob).code == 0);
   const auto c = GENERATE("train.step:1:7:kill", "train.step:0:7:kill", "train.step:1:7:abort");
-  TwoNodes n;
+  Nodes n;
   const std::string fault = fmt::format("LTRAIN_FAULT={}", c);
   const std::string codes = n.codes(n.start(0, kRestarts, fault) + n.start(1, kRestarts, fault));
   INFO(c << "\n" << codes << "\n" << n.text(0) << "\n" << n.text(1));
@@ -79,7 +83,7 @@ TEST_CASE("launchers of two nodes start again together, with the numbers of an u
 }
 
 TEST_CASE("launchers of two nodes: a fault that comes back ends both with 76") {
-  TwoNodes n;
+  Nodes n;
   const std::string fault = "LTRAIN_FAULT=train.step:1:3:kill";
   const std::string codes = n.codes(n.start(0, kRestarts, fault) + n.start(1, kRestarts, fault));
   INFO(n.text(0) << "\n" << n.text(1));
@@ -91,7 +95,7 @@ TEST_CASE("launchers of two nodes: a fault that comes back ends both with 76") {
 }
 
 TEST_CASE("launchers of two nodes: an error that every restart would repeat ends both at once") {
-  TwoNodes n;
+  Nodes n;
   const std::string fault = "LTRAIN_FAULT=train.step:1:3:error";
   const std::string codes = n.codes(n.start(0, kRestarts, fault) + n.start(1, kRestarts, fault));
   INFO(n.text(0) << "\n" << n.text(1));
@@ -101,7 +105,7 @@ TEST_CASE("launchers of two nodes: an error that every restart would repeat ends
 
 TEST_CASE("launchers of two nodes: a signal to one during the wait ends both with 75") {
   const int told = GENERATE(0, 1);
-  TwoNodes n;
+  Nodes n;
   const std::string more = "launch.max_restarts=5 launch.restart_wait_seconds=100";
   const std::string fault = "LTRAIN_FAULT=train.step:1:7:kill";
   const auto begin = std::chrono::steady_clock::now();
@@ -117,7 +121,7 @@ TEST_CASE("launchers of two nodes: a signal to one during the wait ends both wit
 
 TEST_CASE("launchers of two nodes: a launcher that is gone is named, and the other one ends with 71") {
   SECTION("before they meet") {
-    TwoNodes n;
+    Nodes n;
     const std::string codes =
         n.codes(n.start(0, kRestarts, "LTRAIN_JOIN_TIMEOUT=3") +
                 n.start(1, kRestarts, "LTRAIN_FAULT=train.step:1:7:hang LTRAIN_JOIN_TIMEOUT=3") +
@@ -128,7 +132,7 @@ TEST_CASE("launchers of two nodes: a launcher that is gone is named, and the oth
     CHECK_THAT(n.text(0), Contains("no restart: the launcher of node 1 did not come to port"));
   }
   SECTION("while they wait") {
-    TwoNodes n;
+    Nodes n;
     const std::string more = "launch.max_restarts=5 launch.restart_wait_seconds=100";
     const std::string fault = "LTRAIN_FAULT=train.step:1:7:kill";
     const std::string codes =
@@ -137,4 +141,67 @@ TEST_CASE("launchers of two nodes: a launcher that is gone is named, and the oth
     CHECK(codes == "71 137");
     CHECK_THAT(n.text(0), Contains("no restart: the launcher of node 1 is gone"));
   }
+}
+
+namespace {
+
+/// Kills a launcher when node 0 has done a step. Its ranks die with it.
+std::string kill_after_step(int step, int node) {
+  return fmt::format(
+      "for i in $(seq 600); do grep -q '^step {}' node-0 && break; sleep 0.05; done\nkill -9 $p{}\n", step,
+      node);
+}
+
+/// Checks that the losses of two runs agree. Sums over other numbers of ranks round differently.
+void check_close(const TempRun& a, const TempRun& b) {
+  const std::vector<double> one = a.values("lm_loss"), other = b.values("lm_loss");
+  REQUIRE(one.size() == other.size());
+  for (size_t i = 0; i < one.size(); ++i) CHECK(one[i] == Approx(other[i]).epsilon(2e-6));
+  CHECK(a.metric("consumed_samples") == b.metric("consumed_samples"));
+}
+
+}  // namespace
+
+TEST_CASE("launchers of two nodes: with launch.min_nodes the job goes on without a node that is gone") {
+  TempRun whole;
+  REQUIRE(whole.sh(kJob).code == 0);
+  Nodes n;
+  const std::string more = kRestarts + "launch.min_nodes=1";
+  const std::string slow = "LTRAIN_JOIN_TIMEOUT=3 LTRAIN_FAULT=train.step:1:7:hang";
+  const std::string codes =
+      n.codes(n.start(0, more, "LTRAIN_JOIN_TIMEOUT=3") + n.start(1, more, slow) + kill_after_step(6, 1));
+  INFO(codes << "\n" << n.text(0) << "\n" << n.text(1));
+  CHECK(codes == "0 137");
+  CHECK_THAT(n.text(0),
+             Contains("restart 1 of 5 in 0.1 s, with node 0 of 2 and 1 ranks: no other launcher came") &&
+                 Contains("restart 1 of 5: goes on from step 4"));
+  check_close(n.t, whole);
+}
+
+TEST_CASE("launchers of three nodes: the second is gone, and the first and the third go on") {
+  const std::string batch = "parallel.data=3 train.global_batch_size=12 launch.min_nodes=2 ";
+  Nodes n(3), whole(3);
+  const std::string more = kRestarts + batch, wait = "LTRAIN_JOIN_TIMEOUT=3";
+  REQUIRE(whole.codes(whole.start(0, more) + whole.start(1, more) + whole.start(2, more)) == "0 0 0");
+  const std::string codes =
+      n.codes(n.start(0, more, wait) + n.start(1, more, wait + " LTRAIN_FAULT=train.step:1:7:hang") +
+              n.start(2, more, wait) + kill_after_step(6, 1));
+  INFO(codes << "\n" << n.text(0) << "\n" << n.text(1) << "\n" << n.text(2));
+  CHECK(codes == "0 137 0");
+  for (const int node : {0, 2}) CHECK_THAT(n.text(node), Contains("with nodes 0, 2 of 3 and 2 ranks"));
+  check_close(n.t, whole.t);
+}
+
+TEST_CASE("launch.min_nodes with which the job could not go on is refused at the start") {
+  Nodes n;
+  const std::string none = "launch.max_restarts=5 ";
+  const auto [more, text] = GENERATE(
+      std::pair("launch.min_nodes=3", "launch.min_nodes = 3: the job has 2 nodes; nearest valid value: 2"),
+      std::pair("launch.min_nodes=1 parallel.tensor=2 parallel.data=1",
+                "launch.min_nodes = 1: the job could not go on with 1 of 2 nodes: parallel.data = 1 on 2 "
+                "nodes does not divide over 1"));
+  const std::string codes = n.codes(n.start(0, none + more) + n.start(1, none + more));
+  INFO(n.text(0));
+  CHECK(codes == "64 64");
+  CHECK_THAT(n.text(0), Contains(text));
 }

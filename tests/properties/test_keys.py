@@ -64,6 +64,7 @@ BY_HAND = {
     "data.train_on", "lora.adapter", "preference.loss", "preference.beta", "preference.label_smoothing",
     "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
+    "launch.min_nodes",
     "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
 }
 
@@ -339,6 +340,12 @@ def test_restarts(program):
     assert waits("launch.max_restarts=3", "launch.restart_wait_seconds=0.1") == ["0.1", "0.2"]
     assert waits("launch.max_restarts=3", "launch.restart_wait_seconds=0.1",
                  "launch.restart_wait_cap_seconds=0.15") == ["0.1", "0.15"]
+
+
+def test_min_nodes(program):
+    """More nodes than the job has are refused; tests/app/restart_nodes_test.cpp goes on with fewer."""
+    job = program.run("run", "tiny.yaml", "launch.max_restarts=1", "launch.min_nodes=2", "output_dir=nodes")
+    assert job.returncode == 64 and "launch.min_nodes = 2: the job has 1 node; nearest valid value: 1" in job.stdout + job.stderr
 
 
 def test_telemetry(program):

@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "base/time_scale.h"
 #include "runtime/launch/environment/environment.h"
+#include "runtime/launch/environment/hostlist.h"
 #include "runtime/launch/restart_meeting.h"
 #include "runtime/launch/supervisor/output.h"
 #include "runtime/launch/verdict.h"
@@ -100,13 +101,19 @@ class Attempts {
     if (o_.node > 0)
       std::this_thread::sleep_for(std::chrono::duration<double>(kVerdictSeconds * time_scale()));
     const std::string token = fmt::format("{}/meeting {}", given_.token, o_.attempt);
-    meeting = std::make_unique<RestartMeeting>(
-        MeetingOptions{o_.node, o_.nodes, o_.coordinator_host, o_.coordinator_port, token, seconds});
-    return meeting->agree({end.code, end.asked_to_stop},
+    meeting =
+        std::make_unique<RestartMeeting>(MeetingOptions{.node = o_.node,
+                                                        .nodes = o_.nodes,
+                                                        .host = o_.coordinator_host,
+                                                        .port = o_.coordinator_port,
+                                                        .token = token,
+                                                        .join_seconds = seconds,
+                                                        .least_nodes = std::min(o_.least_nodes, o_.nodes)});
+    return meeting->agree({o_.node, end.code, end.asked_to_stop},
                           [&](const std::vector<NodeEnd>& nodes) { return decide(end, nodes); });
   }
 
-  /// On one node, and on node 0. `nodes`: ends of all nodes; empty on one.
+  /// On one node, and on node 0. `nodes`: ends of the nodes that are there; empty on one.
   RestartOrder decide(AttemptEnd end, const std::vector<NodeEnd>& nodes) {
     for (const NodeEnd& n : nodes) end.asked_to_stop = end.asked_to_stop || n.asked_to_stop;
     const RestartDecision d = policy_.next(end);
@@ -114,8 +121,11 @@ class Attempts {
     order.restart = d.restart, order.code = d.code, order.number = d.number;
     order.wait_seconds = d.wait_seconds, order.text = d.why_not;
     if (!d.restart) return order;
-    order.from_newest = end.saved;
+    order.from_newest = saved_ = saved_ || end.saved;
     order.text = fmt::format("restart {} of {} in {:g} s", d.number, o_.restarts.most, d.wait_seconds);
+    for (const NodeEnd& n : nodes) order.nodes.push_back(n.node);
+    if (static_cast<int>(nodes.size()) < o_.nodes && o_.nodes > 1) go_on_without(order);
+    if (!order.restart) return order;
     if (note_.end_step == 0) note_.end_step = end.end_step;
     note_.number = d.number, note_.most = o_.restarts.most, note_.reason = end.line;
     note_.earlier_seconds = seconds_between(began_, steady_now()) + d.wait_seconds;
@@ -123,15 +133,34 @@ class Attempts {
     return order;
   }
 
+  /// Completes the order for fewer nodes than before. The job ends if the recipe does not allow so many.
+  void go_on_without(RestartOrder& order) const {
+    const std::string who = fmt::format("node{} {} of {}", order.nodes.size() == 1 ? "" : "s",
+                                        format_ranges(order.nodes), o_.nodes);
+    try {
+      SuperviseOptions fewer = o_;
+      fewer.nodes = static_cast<int>(order.nodes.size());
+      if (o_.prepare) o_.prepare(fewer, {order.from_newest, fewer.nodes});
+      order.text +=
+          fmt::format(", with {} and {} ranks: no other launcher came", who, fewer.ranks * fewer.nodes);
+    } catch (const Error& e) {
+      order.restart = false;
+      order.text = fmt::format("no restart with {}, which alone came: {}", who, e.what());
+    }
+  }
+
   /// Sets the options of the next attempt, which goes on where the last one ended.
   void begin(const RestartOrder& order) {
-    if (order.from_newest && o_.go_on_from_newest) {
-      o_.go_on_from_newest(o_);
-      o_.go_on_from_newest = nullptr;
+    if (o_.nodes > 1) {
+      const auto own = std::find(order.nodes.begin(), order.nodes.end(), o_.node);
+      LT_CHECK(own != order.nodes.end(), "expected node {} among those that go on", o_.node);
+      o_.node = static_cast<int>(own - order.nodes.begin());
+      o_.nodes = static_cast<int>(order.nodes.size());
     }
+    if (o_.prepare) o_.prepare(o_, {order.from_newest, o_.nodes});
     job_.restarts = order.number;
     o_.attempt = given_.attempt + order.number;
-    if (o_.nodes > 1) o_.token = fmt::format("{}/attempt {}", given_.token, o_.attempt);
+    if (given_.nodes > 1) o_.token = fmt::format("{}/attempt {}", given_.token, o_.attempt);
     o_.variables = given_.variables;
     o_.variables.emplace_back(kRestartVariable, order.note);
   }
@@ -142,6 +171,7 @@ class Attempts {
   JobEnd& job_;
   RestartPolicy policy_;
   RestartNote note_;
+  bool saved_ = false;  // some attempt has committed a checkpoint
   const SteadyTime began_ = steady_now();
 };
 

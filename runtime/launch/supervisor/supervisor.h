@@ -10,6 +10,11 @@
 
 namespace ltrain {
 
+struct NextAttempt {
+  bool from_newest = false;  ///< an attempt has committed a checkpoint: go on from the newest
+  int nodes = 1;
+};
+
 struct SuperviseOptions {
   int ranks = 1;  ///< ranks to start on this node
   /// Arguments of each rank, without the program's name: {"run", "recipe.yaml"}.
@@ -40,9 +45,11 @@ struct SuperviseOptions {
 
   /// Restarts of all ranks after one is lost. With several nodes, equal on all of them.
   RestartLimits restarts;
-  /// Changes arguments and settings for the attempts after the first one that has committed a checkpoint.
-  /// Null: they stay.
-  std::function<void(SuperviseOptions&)> go_on_from_newest;
+  /// Several nodes: a restart may go on with so many of them, if the others are gone; 0: with all only.
+  int least_nodes = 0;
+  /// Sets ranks, arguments and settings of a later attempt. Throws Error with the reason why the job cannot
+  /// go on with so many nodes. Null: they stay.
+  std::function<void(SuperviseOptions&, const NextAttempt&)> prepare;
 
   /// Called once when the job has ended and no rank is left. Null: nothing.
   std::function<void(const JobEnd&)> on_end;

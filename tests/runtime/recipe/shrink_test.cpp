@@ -121,7 +121,8 @@ TEST_CASE("shrink keeps a valid recipe for settings that depend on widths, steps
       "optimizer: {kind: sophia}\n",
       "task: sft\nlora: {r: 16}\n",
       "task: dpo\n",
-      "launch: {max_restarts: 5, restart_wait_seconds: 1}\ntelemetry: {on_end: 'curl example'}\n",
+      "launch: {max_restarts: 5, restart_wait_seconds: 1, min_nodes: 2}\ntelemetry: {on_end: 'curl "
+      "example'}\n",
   };
   for (const std::string& text : texts) {
     INFO(text);

@@ -24,7 +24,7 @@ struct ReplayOptions {
 /// Newest checkpoint before `step` that can be read; none: the path is empty and the step is 0.
 Candidate checkpoint_before(const std::string& run, int64_t step) {
   for (const Candidate& c : list_checkpoints(run + "/checkpoints"))
-    if (c.error.empty() && c.manifest.healthy && c.step() < step) return c;
+    if (c.error.empty() && c.manifest.info.healthy && c.step() < step) return c;
   return {};
 }
 
@@ -48,6 +48,7 @@ RunOptions repetition(const ReplayOptions& o, const Candidate& from, int64_t ste
                    "checkpoint.save_interval=0",
                    "checkpoint.save_at_end=false",
                    "checkpoint.keep_best=false",
+                   "checkpoint.keep_every=0",
                    "train.eval_interval=0",
                    "launch.max_restarts=0",
                    "~telemetry.on_end",

@@ -264,6 +264,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   s.ranks = size.ranks_per_node;
   s.arguments = run_arguments(o, {});
   s.run_dir = recipe.output_dir;
+  s.log_bytes = static_cast<int64_t>(recipe.log.rank_file_mib * (1 << 20));
   s.flight_dir = recipe.output_dir + "/flight";
   s.settings = job_settings(given);
   const Fd handed = make_handed_text(text);

@@ -179,10 +179,12 @@ void refuse_pinned(const std::vector<Candidate>& found, int64_t begun, int64_t l
   }
 }
 
-int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun) {
+int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun, const KeepRule& keep) {
+  if (keep.latest == 0) return 0;
   int64_t bytes = 0;
   for (const Candidate& c : found)
-    if (c.error.empty() && !c.pinned && c.step() <= begun) bytes += c.manifest.bytes();
+    if (c.error.empty() && !c.pinned && !keep.permanent(c.step()) && c.step() <= begun)
+      bytes += c.manifest.bytes();
   return bytes;
 }
 
@@ -230,18 +232,18 @@ std::string link_best(const std::string& folder, bool keep_best) {
   return best->name;
 }
 
-std::vector<std::string> rotate(const std::string& folder, int64_t keep, bool keep_best) {
-  if (keep <= 0) return {};
-  keep = std::max<int64_t>(keep, 2);
+std::vector<std::string> rotate(const std::string& folder, const KeepRule& keep) {
+  if (keep.latest <= 0) return {};
+  const int64_t latest = std::max<int64_t>(keep.latest, 2);
   std::vector<const Candidate*> old;
   const std::vector<Candidate> all = list_checkpoints(folder);
-  const Candidate* best = keep_best ? best_checkpoint(all) : nullptr;
+  const Candidate* best = keep.best ? best_checkpoint(all) : nullptr;
   int64_t healthy = 0;
   bool newest = true;
   for (const Candidate& c : all) {
     if (!c.error.empty()) continue;
     const bool counts = c.manifest.info.healthy;
-    const bool kept = newest || (counts && healthy < keep);
+    const bool kept = newest || (counts && (healthy < latest || keep.permanent(c.step())));
     healthy += counts;
     newest = false;
     if (!kept && !c.pinned && &c != best) old.push_back(&c);

@@ -71,8 +71,15 @@ std::vector<const Candidate*> left_behind(const std::vector<Candidate>& found, i
 /// Throws Error (usage) if a checkpoint after step `begun` and up to step `last` has a KEEP file, because the
 /// run would reach that step.
 void refuse_pinned(const std::vector<Candidate>& found, int64_t begun, int64_t last);
+/// Checkpoints that rotation leaves.
+struct KeepRule {
+  int64_t latest = 2;  ///< newest healthy ones, at least 2; 0: all
+  bool best = false;   ///< and the one of the lowest held-out loss
+  int64_t every = 0;   ///< and those whose step is a multiple of it; 0: none
+  bool permanent(int64_t step) const { return every > 0 && step % every == 0; }
+};
 /// Bytes that rotation may remove for a run that starts from step `begun`.
-int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun);
+int64_t removable_bytes(const std::vector<Candidate>& found, int64_t begun, const KeepRule& keep);
 
 /// Removes remains of interrupted saves and deletions, and returns their names. The caller must hold the
 /// folder's lock.
@@ -80,10 +87,9 @@ std::vector<std::string> sweep_debris(const std::string& folder);
 /// Healthy checkpoint with the lowest held-out loss, the earliest of equal ones; null: none was evaluated.
 const Candidate* best_checkpoint(const std::vector<Candidate>& found);
 
-/// Removes old checkpoints, oldest first: healthy ones beyond `keep` (at least 2; 0: all), and unhealthy ones
-/// older than the newest. Never removes pinned or unreadable ones, nor with `keep_best` the best one. Returns
-/// their names.
-std::vector<std::string> rotate(const std::string& folder, int64_t keep, bool keep_best = false);
+/// Removes old checkpoints, oldest first: healthy ones that the rule does not keep, and unhealthy ones older
+/// than the newest. Never removes pinned or unreadable ones. Returns their names.
+std::vector<std::string> rotate(const std::string& folder, const KeepRule& keep);
 /// With `keep_best`, points the link `best` in the folder to the best checkpoint. Removes a link whose
 /// checkpoint is gone. Returns the name of the checkpoint if the link changed, else "".
 std::string link_best(const std::string& folder, bool keep_best);

@@ -270,8 +270,8 @@ std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, M
   CheckpointOptions o;
   o.planned_saves = saves_to_come(recipe_, step, end);
   o.folder = checkpoint_folder(recipe_);
-  o.keep_latest = recipe_.checkpoint.keep_latest;
-  o.keep_best = recipe_.checkpoint.keep_best;
+  const Checkpoint& c = recipe_.checkpoint;
+  o.keep = {.latest = c.keep_latest, .best = c.keep_best, .every = c.keep_every};
   o.async_save = recipe_.checkpoint.async_save;
   o.begun = begun_;
   o.last_step = end;

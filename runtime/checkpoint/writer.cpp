@@ -110,11 +110,13 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::check_space(const std::vector<Candidate>& there) const {
   // Rotation needs room for the checkpoints it keeps and the one being written.
-  int64_t count = options_.keep_latest > 0 ? std::max<int64_t>(options_.keep_latest, 2) + 1 : 1;
-  if (options_.keep_latest > 0 && options_.keep_best) ++count;
+  const KeepRule& keep = options_.keep;
+  int64_t count = keep.latest > 0 ? std::max<int64_t>(keep.latest, 2) + 1 : 1;
+  if (keep.latest > 0 && keep.best) ++count;
+  if (keep.latest > 0 && keep.every > 0)
+    count += options_.last_step / keep.every - options_.begun / keep.every;
   if (options_.planned_saves >= 0) count = std::min(count, options_.planned_saves);
-  const int64_t have = free_bytes(options_.folder),
-                old = options_.keep_latest > 0 ? removable_bytes(there, options_.begun) : 0;
+  const int64_t have = free_bytes(options_.folder), old = removable_bytes(there, options_.begun, keep);
   const int64_t need = count * (total_bytes_ - constant_bytes_ + kReserve) + constant_bytes_;
   if (need > have + old)
     fail(ExitCode::storage,
@@ -335,9 +337,9 @@ std::string CheckpointWriter::make_temporary(const std::string& path) const {
 
 void CheckpointWriter::rotate_old(SaveReport& report) const {
   try {
-    for (const std::string& name : rotate(options_.folder, options_.keep_latest, options_.keep_best))
+    for (const std::string& name : rotate(options_.folder, options_.keep))
       report.notes.push_back("rotation removed " + name);
-    if (const std::string best = link_best(options_.folder, options_.keep_best); !best.empty())
+    if (const std::string best = link_best(options_.folder, options_.keep.best); !best.empty())
       report.notes.push_back(
           fmt::format("{} has the lowest held-out loss: the link {} points to it", best, kBestLink));
   } catch (const Error& e) {

@@ -35,9 +35,8 @@ struct StateSlice {
 };
 
 struct CheckpointOptions {
-  std::string folder;       ///< OUTPUT_DIR/checkpoints; shared by all hosts
-  int64_t keep_latest = 2;  ///< 0: all
-  bool keep_best = false;   ///< and the one of the lowest held-out loss, which the link `best` points to
+  std::string folder;  ///< OUTPUT_DIR/checkpoints; shared by all hosts
+  KeepRule keep;       ///< with keep.best, the link `best` points to that checkpoint
   bool async_save = true;
   int64_t begun = 0;                 ///< step that the run starts from; 0: a fresh start
   int64_t last_step = INT64_MAX;     ///< last step that the run can reach

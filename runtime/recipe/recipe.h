@@ -222,6 +222,7 @@ struct CheckpointSettings {
   int64_t save_interval = 1000;  ///< steps; 0: never
   int64_t keep_latest = 2;       ///< 0: all
   bool keep_best = false;        ///< and the one of the lowest held-out loss
+  int64_t keep_every = 0;        ///< and those of its multiples; 0: none
   bool async_save = true;
   std::string resume = "auto";  ///< auto | never | path of a checkpoint or of a folder with checkpoints
   ResumeData resume_data = ResumeData::same;
@@ -249,6 +250,7 @@ struct LaunchSettings {
 struct LogSettings {
   LogFormat format = LogFormat::text;
   bool tensorboard = false;
+  double rank_file_mib = 100;  ///< 0: unbounded
 };
 
 struct TelemetrySettings {

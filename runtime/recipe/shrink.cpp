@@ -332,7 +332,8 @@ class Shrink {
           "checkpoint.load.parts",
           "checkpoint.upcycle",
           "checkpoint.load.path",
-          "checkpoint.keep_best"});
+          "checkpoint.keep_best",
+          "checkpoint.keep_every"});
     set("checkpoint.resume", "never");
     set("checkpoint.save_interval", 0);
     keep_offloaded_tensors();

@@ -64,7 +64,7 @@ BY_HAND = {
     "data.train_on", "lora.adapter", "preference.loss", "preference.beta", "preference.label_smoothing",
     "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
-    "launch.min_nodes",
+    "launch.min_nodes", "log.rank_file_mib",
     "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
 }
 
@@ -346,6 +346,15 @@ def test_min_nodes(program):
     """More nodes than the job has are refused; tests/app/restart_nodes_test.cpp goes on with fewer."""
     job = program.run("run", "tiny.yaml", "launch.max_restarts=1", "launch.min_nodes=2", "output_dir=nodes")
     assert job.returncode == 64 and "launch.min_nodes = 2: the job has 1 node; nearest valid value: 1" in job.stdout + job.stderr
+
+
+def test_log_size(program):
+    """A log that has its size becomes rank-00000.log.1; 0 lets it grow."""
+    for mib, files in (("0.0005", 2), ("0", 1), ("100", 1)):
+        program.ok("run", "tiny.yaml", f"log.rank_file_mib={mib}", f"output_dir=log{mib}")
+        logs = sorted((program.folder / f"log{mib}" / "logs").glob("rank-00000.log*"))
+        assert len(logs) == files, logs
+        assert all(log.stat().st_size <= 1500 for log in logs) or mib != "0.0005"
 
 
 def test_telemetry(program):

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,35 +32,11 @@
 #include "runtime/launch/supervisor/caught_signals.h"
 #include "runtime/launch/supervisor/child_process.h"
 #include "runtime/launch/supervisor/output.h"
+#include "runtime/launch/supervisor/rank_log.h"
 
 namespace ltrain {
 
 namespace {
-
-/// Appends to a file, which is always ready. Errors are ignored, because a full disk must not end the run.
-void append(int fd, const char* data, size_t size) {
-  while (size > 0) {
-    const ssize_t n = ::write(fd, data, size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
-    data += n;
-    size -= static_cast<size_t>(n);
-  }
-}
-
-/// Opens a log for appending. A user with write access to the folder must not be able to redirect it or to
-/// block the launcher.
-Fd open_log(const std::string& path) {
-  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
-               0644));
-  if (!fd.valid() && errno == ELOOP)
-    fail(ExitCode::storage, "{}: a log is written to a file, and this is a symbolic link: remove it", path);
-  struct stat s {};
-  if (!fd.valid() && errno != ENXIO) fail_system(path, errno, ExitCode::storage);
-  if (!fd.valid() || ::fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode))
-    fail(ExitCode::storage, "{}: a log is written to a file, and this is something else: remove it", path);
-  return fd;
-}
 
 constexpr size_t kTailBytes = 4096;
 constexpr size_t kWaitingBytes = 1 << 20;    // output of a rank until its log may be opened
@@ -69,7 +44,7 @@ constexpr double kStalledOutputSeconds = 1;  // limit at the end of the run if n
 
 struct Child {
   ChildProcess process;
-  Fd log;
+  RankLog log;
   std::string log_path;
   std::string waiting;  // output for the log, which is not open yet
   PlainText plain[2];   // filters of stdout and stderr for the log
@@ -195,12 +170,12 @@ class Supervisor {
       Child& c = children_[static_cast<size_t>(i)];
       c.log_path = fmt::format("{}/logs/rank-{:05d}.log", o_.run_dir, rank_of(i));
       try {
-        c.log = open_log(c.log_path);
+        c.log = RankLog(c.log_path, o_.log_bytes);
       } catch (...) {
         kill_all(SIGKILL);
         throw;
       }
-      append(c.log.get(), c.waiting.data(), c.waiting.size());
+      c.log.write(c.waiting);
       c.waiting.clear();
     }
   }
@@ -292,8 +267,8 @@ class Supervisor {
   }
 
   void log(Child& c, const std::string& text) {
-    if (c.log.valid())
-      append(c.log.get(), text.data(), text.size());
+    if (c.log.is_open())
+      c.log.write(text);
     else if (!o_.run_dir.empty() && c.waiting.size() + text.size() <= kWaitingBytes)
       c.waiting += text;
   }

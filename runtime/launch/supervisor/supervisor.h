@@ -19,7 +19,8 @@ struct SuperviseOptions {
   int ranks = 1;  ///< ranks to start on this node
   /// Arguments of each rank, without the program's name: {"run", "recipe.yaml"}.
   std::vector<std::string> arguments;
-  std::string run_dir;  ///< logs go to run_dir/logs/rank-00000.log; empty: no logs
+  std::string run_dir;    ///< logs go to run_dir/logs/rank-00000.log; empty: no logs
+  int64_t log_bytes = 0;  ///< largest size of a log before it is rotated; 0: unbounded
   /// Folder of the ranks' flight records (Job::keep_flight_in), for the report of a failure; empty: none.
   std::string flight_dir;
   /// Rank 0 writes to this process's stdout itself: completely, in order, and before its later output on

@@ -4,7 +4,25 @@
 
 namespace ltrain::recipe {
 
+namespace {
+
+void check_keep_every(const Recipe& r, const BrokenRule& broken) {
+  const int64_t every = r.checkpoint.keep_every, save = r.checkpoint.save_interval;
+  if (every == 0 || (save > 0 && every % save == 0)) return;
+  broken("checkpoint.keep_every",
+         save == 0
+             ? std::string("nothing is saved with checkpoint.save_interval: 0; nearest valid value: 0")
+             : fmt::format(
+                   "is not a multiple of checkpoint.save_interval: {}, so some of these steps would have "
+                   "no checkpoint; nearest valid value: {}",
+                   save, (every + save - 1) / save * save),
+         {"checkpoint.save_interval"});
+}
+
+}  // namespace
+
 void checkpoint_rules(const Recipe& r, const BrokenRule& broken) {
+  check_keep_every(r, broken);
   const std::string key = "checkpoint.keep_best";
   if (!r.checkpoint.keep_best) return;
   const int64_t every = r.train.eval_interval, save = r.checkpoint.save_interval;

@@ -15,6 +15,11 @@ void add_checkpoint_keys(std::vector<Key>& t) {
                       "Number of healthy checkpoints to keep, at least 2; 0: all.")
                   .between(0, 1e9)
                   .alias({"save_total_limit", "keep_latest_k"}));
+  t.push_back(integer("checkpoint.keep_every", LT_MEMBER(checkpoint.keep_every),
+                      "Steps between checkpoints that are never removed, beyond keep_latest; 0: none.")
+                  .between(0, kMaxSteps)
+                  .when("checkpoint.keep_latest above 0", true,
+                        [](const Recipe& r) { return r.checkpoint.keep_latest > 0; }));
   t.push_back(
       truth("checkpoint.keep_best", LT_MEMBER(checkpoint.keep_best),
             "Rotation also keeps the checkpoint of the lowest held-out loss (the mean over the sets of "
@@ -100,6 +105,11 @@ void add_launch_keys(std::vector<Key>& t) {
 /// Adds logs and settings for tests.
 void add_log_keys(std::vector<Key>& t) {
   t.push_back(choice("log.format", LT_MEMBER(log.format), {}, "Lines of the log."));
+  t.push_back(
+      number("log.rank_file_mib", LT_MEMBER(log.rank_file_mib),
+             "MiB of a rank's log in output_dir/logs; the file then becomes rank-00000.log.1, in the place "
+             "of an older one. 0: unbounded.")
+          .between(0, 1e6));
   t.push_back(truth("log.tensorboard", LT_MEMBER(log.tensorboard), "Writes TensorBoard events too."));
   t.push_back(truth("debug.shared_gpu", LT_MEMBER(debug.shared_gpu),
                     "The ranks of a host share its GPUs, as if each were on its own host, over NCCL's "

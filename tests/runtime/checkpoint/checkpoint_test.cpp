@@ -238,7 +238,7 @@ TEST_CASE("rotation keeps the checkpoint of the lowest held-out loss, and a link
     State state(0, 1, Slicing::rows);
     CheckpointOptions options = sync_options(folder.path, 2);
     options.begun = losses.front().first - 1;
-    options.keep_best = keep_best;
+    options.keep.best = keep_best;
     CheckpointWriter writer(options, state.slices(), *group, *stream);
     for (const auto& [step, loss] : losses) {
       state.fill(step);
@@ -269,6 +269,30 @@ TEST_CASE("rotation keeps the checkpoint of the lowest held-out loss, and a link
   save(false, {{11, 1.75}});
   CHECK(there() == std::vector<int64_t>{11, 10});
   CHECK(!std::filesystem::is_symlink(folder.path + "/" + kBestLink));
+}
+
+TEST_CASE("rotation keeps the healthy checkpoints of every n-th step", "[checkpoint]") {
+  const TemporaryFolder folder;
+  auto group = make_single_group("checkpoint", Axis::data);
+  auto stream = make_inline_stream("checkpoint");
+  State state(0, 1, Slicing::rows);
+  CheckpointOptions options = sync_options(folder.path, 2);
+  options.keep.every = 3;
+  options.last_step = 12;
+  CheckpointWriter writer(options, state.slices(), *group, *stream);
+  for (int64_t step = 1; step <= 10; ++step) {
+    state.fill(step);
+    CheckpointInfo info = make_info(step);
+    info.healthy = step != 6;
+    writer.save(info, state.slices());
+    for (const SaveReport& report : writer.take_reports()) REQUIRE(report.ok);
+  }
+  CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010"});
+  const std::vector<Candidate> found = list_checkpoints(folder.path);
+  const int64_t one = found[0].manifest.bytes();
+  CHECK(removable_bytes(found, 10, options.keep) == one);  // the one of step 10
+  CHECK(removable_bytes(found, 10, {.latest = 2}) == 3 * one);
+  CHECK(removable_bytes(found, 10, {.latest = 0}) == 0);
 }
 
 TEST_CASE("what has the name of a save gets another one, and nothing is lost", "[checkpoint]") {

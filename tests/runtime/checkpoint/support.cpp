@@ -120,7 +120,7 @@ CheckpointInfo make_info(int64_t step) {
 CheckpointOptions sync_options(const std::string& folder, int64_t keep) {
   CheckpointOptions o;
   o.folder = folder;
-  o.keep_latest = keep;
+  o.keep.latest = keep;
   o.async_save = false;
   return o;
 }

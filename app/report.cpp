@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "base/printable.h"
 #include "planner/report/pictures.h"
+#include "planner/report/run_pictures.h"
 #include "runtime/files/write_file.h"
 #include "runtime/launch/flight_dump.h"
 #include "runtime/telemetry/compare_runs.h"
@@ -54,7 +55,7 @@ void add_report(CLI::App& app) {
   auto o = std::make_shared<Options>();
   command->add_option("runs", o->runs, "output_dir of a run, or its metrics.jsonl; several are compared")
       ->required();
-  command->add_option("--html", o->html, "Write a page with losses and figures of the runs to this file");
+  command->add_option("--html", o->html, "Write a page with drawings and figures of the runs to this file");
   command->add_option("--svg", o->svg, "Write a drawing of the losses to this file");
   command->add_option("--csv", o->csv, "Write loss, norm and speed by steps to this file");
   command->add_option("--layer", o->layer, "A layer whose experts are shown over time")
@@ -73,10 +74,11 @@ void add_report(CLI::App& app) {
       fail(ExitCode::usage, "ltrain report: {} is of one run; name one, or take --csv",
            o->json ? "--json" : "--layer");
     if (!o->csv.empty()) write_file(o->csv, comparison_csv(runs));
-    if (!o->svg.empty()) write_file(o->svg, comparison_svg(runs));
+    if (!o->svg.empty()) write_file(o->svg, loss_svg(runs));
     if (!o->html.empty())
-      write_file(o->html, html_page(several ? "Runs compared" : "A run", {},
-                                    {{"loss", "Loss by step", comparison_svg(runs)}}, comparison_text(runs)));
+      write_file(o->html, html_page(several ? "Runs compared" : "Run " + runs.front().name(),
+                                    several ? std::vector<std::string>() : run_lead(runs.front()),
+                                    run_pictures(runs), comparison_text(runs)));
     if (several) {
       std::fputs(comparison_text(runs).c_str(), stdout);
       return;

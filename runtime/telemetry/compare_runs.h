@@ -12,7 +12,5 @@ std::string comparison_text(const std::vector<RunReport>& runs);
 /// CSV with a header and one line for each stretch of each run: run, first_step, last_step, loss, grad_norm,
 /// tokens_per_sec, mfu. A field is empty if the run lacks the value.
 std::string comparison_csv(const std::vector<RunReport>& runs);
-/// Plot of loss over steps, with a line for each run and points for held-out losses.
-std::string comparison_svg(const std::vector<RunReport>& runs);
 
 }  // namespace ltrain

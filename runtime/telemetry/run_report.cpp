@@ -40,7 +40,7 @@ class Reader {
         r_.evaluations.push_back({step, set == j.end() ? "" : set->get<std::string>(), *loss});
       return;
     }
-    if (j.contains("restart") || j.contains("straggler")) return;  // records beside those of the steps
+    if (j.contains("restart") || j.contains("straggler")) return take_event(step, j);
     if (step <= r_.last_step)
       lines_.wrong(fmt::format("step {} after step {}: steps must ascend", step, r_.last_step));
     if (r_.steps++ == 0) r_.first_step = step;
@@ -60,6 +60,7 @@ class Reader {
     add(s.balance_loss, "balance_loss");
     add(s.rows_beyond_budget, "rows_beyond_budget");
     add(s.slices_beyond_budget, "slices_beyond_budget");
+    add_times(j, s);
     if (j.contains("expert_tokens")) experts(j, s);
     if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
       lines_.wrong("expert_tokens has other layers or experts than the step before");
@@ -73,6 +74,37 @@ class Reader {
       }
     }
     keep(std::move(s));
+  }
+
+  /// A record beside those of the steps.
+  void take_event(int64_t step, const json& j) {
+    const auto text = [&](const char* key) {
+      const auto at = j.find(key);
+      return at != j.end() && at->is_string() ? at->get<std::string>() : std::string();
+    };
+    if (j.contains("restart"))
+      r_.events.push_back(
+          {step, fmt::format("restart {}, {} steps are lost: {}", lines_.whole_number(j, "restart"),
+                             lines_.whole_number(j, "lost_steps"), text("reason"))});
+    else
+      r_.events.push_back({step, fmt::format("rank {} on host {} holds up the others: {}",
+                                             lines_.whole_number(j, "straggler"), text("straggler_host"),
+                                             text("straggler_reason"))});
+  }
+
+  void add_times(const json& j, ReportStretch& s) const {
+    const auto add = [&](ReportStretch::Mean& m, const char* key) {
+      if (const auto v = lines_.number(j, key)) m.add(*v);
+    };
+    add(s.step_ms, "step_time_ms");
+    add(s.data_ms, "data_time_ms");
+    add(s.mem_peak_gib, "mem_peak_gib");
+    add(s.mem_plan_gib, "mem_plan_gib");
+    add(s.exposed_ms[""], "exposed_offload_ms");
+    constexpr std::string_view kExposed = "exposed_comm_ms/";
+    for (const auto& [key, value] : j.items())
+      if (key.starts_with(kExposed)) add(s.exposed_ms[key.substr(kExposed.size())], key.c_str());
+    std::erase_if(s.exposed_ms, [](const auto& axis) { return !axis.second.known(); });
   }
 
   void experts(const json& j, ReportStretch& s) const {
@@ -131,6 +163,9 @@ class Reader {
     to.mfu.add(s.mfu), to.drop_rate.add(s.drop_rate), to.balance_loss.add(s.balance_loss);
     to.rows_beyond_budget.add(s.rows_beyond_budget);
     to.slices_beyond_budget.add(s.slices_beyond_budget);
+    to.step_ms.add(s.step_ms), to.data_ms.add(s.data_ms);
+    to.mem_peak_gib.add(s.mem_peak_gib), to.mem_plan_gib.add(s.mem_plan_gib);
+    for (const auto& [axis, ms] : s.exposed_ms) to.exposed_ms[axis].add(ms);
     for (size_t i = 0; i < to.layers.size(); ++i) {
       to.layers[i].slices_beyond_budget.add(s.layers[i].slices_beyond_budget);
       to.layers[i].entropy.add(s.layers[i].entropy);
@@ -166,6 +201,11 @@ std::vector<RunReport::Evaluation> RunReport::last_evaluations() const {
       *at = e;
   }
   return last;
+}
+
+std::string RunReport::name() const {
+  constexpr std::string_view kFile = "/metrics.jsonl";  // all runs share it
+  return path.ends_with(kFile) ? path.substr(0, path.size() - kFile.size()) : path;
 }
 
 int64_t RunReport::experts() const {

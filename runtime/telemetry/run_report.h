@@ -1,6 +1,7 @@
 // Summary of a run from metrics.jsonl: its course in at most some hundred stretches of steps.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct ReportStretch {
   };
   int64_t first_step = 0, last_step = 0, steps = 0;
   Mean loss, grad_norm, tokens_per_sec, mfu, drop_rate, balance_loss;
+  Mean step_ms, data_ms, mem_peak_gib, mem_plan_gib;
+  /// Exposed communication by axis ("dp"), in ms; "": waits for what is offloaded.
+  std::map<std::string, Mean> exposed_ms;
   Mean rows_beyond_budget, slices_beyond_budget;  ///< for runs with model.moe.row_budget
   std::vector<Layer> layers;                      ///< for MoE models
 };
@@ -35,9 +39,16 @@ struct RunReport {
     std::string set;  ///< "": the recipe names no sets
     double loss = 0;
   };
-  std::string path;  ///< path of the metrics file
+  /// A restart or a straggler.
+  struct Event {
+    int64_t step = 0;
+    std::string text;
+  };
+  std::string path;          ///< path of the metrics file
+  std::string name() const;  ///< path of the run's folder
   std::vector<ReportStretch> stretches;
   std::vector<Evaluation> evaluations;
+  std::vector<Event> events;
   int64_t steps = 0, first_step = 0, last_step = 0, tokens = 0;
   double best_loss = 0, last_loss = 0;
   int64_t best_step = 0;

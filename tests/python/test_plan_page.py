@@ -1,4 +1,4 @@
-"""ltrain plan --html in a browser without a window: everything is laid out inside its drawing, and nothing is asked of
+"""ltrain plan --html and ltrain report --html in a browser without a window: everything is laid out inside its drawing, and nothing is asked of
 any host."""
 import json
 import re
@@ -90,3 +90,30 @@ def test_a_text_that_leaves_its_drawing_is_seen(recipe, tmp_path):
                   "parallel.data=16").returncode == 0
     page.write_text(page.read_text().replace('<text x="8.0"', '<text x="-80.0"', 1))
     assert look(page, tmp_path)["outside"]
+
+
+def test_page_of_a_run(tmp_path):
+    if not BROWSER:
+        print("SKIPPED: the page of a run in a browser: no chromium here")
+        pytest.skip("no chromium here")
+    lines = []
+    for step in range(1, 401):
+        if step == 200:
+            lines.append({"step": 150, "restart": 1, "max_restarts": 5, "lost_steps": 3, "reason": "rank 1 died <b>"})
+        lines.append({"step": step, "lm_loss": 5 - step / 100, "grad_norm": 1 + 1 / step, "tokens_per_sec": 1e5,
+                      "mfu": 0.4, "step_time_ms": 12.0, "data_time_ms": 1.0, "exposed_comm_ms/dp": 2.0,
+                      "exposed_comm_ms/tp": 1.5, "mem_peak_gib": 10.5, "mem_plan_gib": 10.75, "consumed_tokens": step,
+                      "expert_tokens": [[], [4, 4, 8, 0]], "drop_rate_by_layer": [None, 0.1], "drop_rate": 0.1,
+                      "balance_loss": 0.01})
+        if step % 100 == 0:
+            lines.append({"step": step, "eval_loss": 5.1 - step / 100})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = tmp_path / "run.html"
+    run = ltrain("report", str(tmp_path), "--html", str(page))
+    assert run.returncode == 0, run.stderr
+    seen = look(page, tmp_path)
+    assert seen["outside"] == []
+    assert seen["loaded"] == 0
+    assert set(seen["drawings"]) == {"loss", "norm", "speed", "mfu", "memory", "step", "experts"}
+    assert all(d["width"] > 500 for d in seen["drawings"].values())
+    assert "rank 1 died &lt;b&gt;" in page.read_text()

@@ -51,21 +51,3 @@ TEST_CASE("a comparison as CSV has every stretch of every run, quoted where it m
         "\"a,b\",2,2,3,,3000,\n"
         "c,1,1,2,,2000,\n");
 }
-
-TEST_CASE("a drawing of runs has a line for each and their names, and none for losses that are not finite",
-          "[telemetry]") {
-  const auto lines = [](const std::string& svg) {
-    size_t n = 0;
-    for (size_t at = svg.find("stroke-width=\"1.6\""); at != std::string::npos;
-         at = svg.find("stroke-width=\"1.6\"", at + 1))
-      ++n;
-    return n;
-  };
-  const std::string svg = comparison_svg({run("runs/a", {4, 3, 2}), run("runs/<b>", {4, 3})});
-  CHECK_THAT(svg,
-             Contains("runs/a") && Contains("runs/&lt;b&gt;") && Contains("held-out loss 2.2500 at step 3"));
-  CHECK(lines(svg) == 3);
-  CHECK(lines(comparison_svg({run("a", {4, NAN, 2})})) == 1);
-  CHECK_NOTHROW(comparison_svg({run("a", {2})}));
-  CHECK_NOTHROW(comparison_svg({run("a", {NAN})}));
-}

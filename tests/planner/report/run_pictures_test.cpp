@@ -1,0 +1,87 @@
+// The drawings of runs.
+#include "planner/report/run_pictures.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+using namespace ltrain;
+using Catch::Contains;
+
+namespace {
+
+/// Losses of steps 1, 2, ..., a stretch each.
+RunReport run(const std::string& path, const std::vector<double>& losses) {
+  RunReport r;
+  r.path = path + "/metrics.jsonl";
+  for (const double loss : losses) {
+    ReportStretch s;
+    s.first_step = s.last_step = static_cast<int64_t>(r.stretches.size()) + 1;
+    s.steps = 1;
+    s.loss.add(loss);
+    s.step_ms.add(10), s.data_ms.add(2);
+    s.exposed_ms["dp"].add(3);
+    r.stretches.push_back(s);
+  }
+  r.first_step = 1;
+  r.steps = r.last_step = static_cast<int64_t>(losses.size());
+  r.best_loss = r.last_loss = losses.back(), r.best_step = r.last_step;
+  r.evaluations.push_back({r.last_step, "", losses.back() + 0.25});
+  return r;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+std::vector<std::string> names(const std::vector<Picture>& pictures) {
+  std::vector<std::string> out;
+  for (const Picture& p : pictures) out.push_back(p.name);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a drawing of runs has a line for each and their names, and none for losses that are not finite",
+          "[telemetry]") {
+  const auto lines = [](const std::string& svg) { return count(svg, "stroke-width=\"1.6\""); };
+  const std::string svg = loss_svg({run("runs/a", {4, 3, 2}), run("runs/<b>", {4, 3})});
+  CHECK_THAT(svg,
+             Contains("runs/a") && Contains("runs/&lt;b&gt;") && Contains("held-out loss 2.2500 at step 3"));
+  CHECK(lines(svg) == 3);
+  CHECK(lines(loss_svg({run("a", {4, NAN, 2})})) == 1);
+  CHECK_NOTHROW(loss_svg({run("a", {2})}));
+  CHECK_NOTHROW(loss_svg({run("a", {NAN})}));
+}
+
+TEST_CASE("the page of a run shows parts of a step, events and experts, where the run has them") {
+  RunReport r = run("runs/a", {4, 3, 2});
+  CHECK(names(run_pictures({r})) == std::vector<std::string>{"loss", "step"});
+  const std::string parts = step_time_svg(r);
+  CHECK(count(parts, "data-part=\"own work\" data-ms=\"5\"") == 3);
+  CHECK(count(parts, "data-part=\"data\" data-ms=\"2\"") == 3);
+  CHECK(count(parts, "data-part=\"dp\" data-ms=\"3\"") == 3);
+
+  r.events.push_back({2, "restart 1, 1 steps are lost: rank <1> died"});
+  CHECK_THAT(loss_svg({r}), Contains("rank &lt;1&gt; died"));
+  CHECK_THAT(loss_svg({r, r}), !Contains("died"));  // several runs have lines only
+  CHECK(run_lead(r).back() == "After step 2: restart 1, 1 steps are lost: rank <1> died");
+
+  for (ReportStretch& s : r.stretches) {
+    s.layers.resize(2);  // the first one is dense
+    s.layers[1].tokens = {3, 1};
+    s.layers[1].entropy.add(s.last_step == 3 ? 0.25 : 1);
+    s.layers[1].drop_rate.add(0.125);
+    s.grad_norm.add(1), s.tokens_per_sec.add(1000), s.mem_peak_gib.add(1), s.mem_plan_gib.add(1.25);
+  }
+  CHECK(names(run_pictures({r})) ==
+        std::vector<std::string>{"loss", "norm", "speed", "memory", "step", "experts"});
+  CHECK(names(run_pictures({r, r})) == std::vector<std::string>{"loss", "norm", "speed", "memory"});
+  const std::string map = expert_map_svg(r);
+  CHECK(count(map, "data-layer=\"1\" data-evenness=\"1\"") == 2);
+  CHECK(count(map, "data-layer=\"1\" data-evenness=\"0.25\"") == 1);
+  CHECK(count(map, "data-layer=\"0\"") == 0);
+  CHECK_THAT(map, Contains("layer 1, steps 3 to 3: evenness 0.250, drops 12.50 %"));
+  CHECK_THAT(run_lead(r)[1], Contains("1.000 GiB of 1.250 planned"));
+}

@@ -46,12 +46,12 @@ struct PairBatch {
 struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
   Tensor tokens;               ///< (B * seq) i32; 2D, 3D: of all ranks that share the vocabulary
-  Tensor targets;         ///< (B * seq) i32, negative = not counted; 3D: targets of the ranks of `tokens`
-  Tensor target_samples;  ///< (samples of targets) i64: their global indices
-  RowSamples turned;      ///< 3D: rows of this rank inside a sublayer
-  ContextSharding cut;    ///< sharding of each sample over the context ranks, if there are several
-  Tensor positions;       ///< (seq) i32: positions of this rank's rows in a sample; undefined: 0, 1, ...
-  int64_t micros = 1;     ///< micro-batches of a step
+  Tensor targets;            ///< (B * seq) i32, negative = not counted; 3D: targets of the ranks of `tokens`
+  Tensor target_samples;     ///< (samples of targets) i64: their global indices
+  RowSamples sublayer_rows;  ///< 3D: rows of this rank inside a sublayer
+  ContextSharding cut;       ///< sharding of each sample over the context ranks, if there are several
+  Tensor positions;          ///< (seq) i32: positions of this rank's rows in a sample; undefined: 0, 1, ...
+  int64_t micros = 1;        ///< micro-batches of a step
   Tensor experts;  ///< (layers, moe_sums(E)) f64: sums of the routers in training (models/moe/router.h)
   /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,
   /// gradient of the loss with respect to a token's scores in any of them.
@@ -94,7 +94,7 @@ struct MicroBatch : RowSamples {
   /// The micro-batch inside a sublayer.
   MicroBatch inside() const {
     MicroBatch mb = *this;
-    if (turned.sample_index.defined()) static_cast<RowSamples&>(mb) = turned;
+    if (sublayer_rows.sample_index.defined()) static_cast<RowSamples&>(mb) = sublayer_rows;
     return mb;
   }
 };

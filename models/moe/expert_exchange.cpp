@@ -274,8 +274,8 @@ Tensor ExpertExchange::dispatch_finish(Step& step, Flight& f) const {
   return received;
 }
 
-void ExpertExchange::give_back_start(Step& step, const ExpertRowCounts& c, Tensor sorted, Tensor received,
-                                     Flight& f) const {
+void ExpertExchange::return_rows_start(Step& step, const ExpertRowCounts& c, Tensor sorted, Tensor received,
+                                       Flight& f) const {
   const Group& g = groups_.expert;
   const int64_t cols = sorted.cols(), sent = sorted.shape[0], most = received.shape[0];
   if (straight()) {
@@ -298,7 +298,7 @@ void ExpertExchange::give_back_start(Step& step, const ExpertRowCounts& c, Tenso
   });
 }
 
-void ExpertExchange::give_back_finish(Step& step, Tensor sorted, Flight& f) const {
+void ExpertExchange::return_rows_finish(Step& step, Tensor sorted, Flight& f) const {
   f.done.wait(step.compute);
   end(step, f);
   claim(step, sorted, Placement::S(0), Placement::V());

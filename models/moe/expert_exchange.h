@@ -93,9 +93,9 @@ class ExpertExchange {
   Tensor dispatch_finish(Step& step, Flight& flight) const;
   /// Sends outputs back: sorted = rows of this rank's tokens. `received` may be released at once; a straight
   /// flight takes ownership, and releases it at its end, or, if it stays, in release().
-  void give_back_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, Tensor received,
-                       Flight& flight) const;
-  void give_back_finish(Step& step, Tensor sorted, Flight& flight) const;
+  void return_rows_start(Step& step, const ExpertRowCounts& counts, Tensor sorted, Tensor received,
+                         Flight& flight) const;
+  void return_rows_finish(Step& step, Tensor sorted, Flight& flight) const;
   static void release(Step& step, Flight& flight);
   /// Reinterprets rows that vary over ranks as slices of all ranks' rows, and back.
   void claim(Step& step, Tensor t, Placement from, Placement to) const;

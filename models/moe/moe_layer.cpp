@@ -200,8 +200,8 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
       if (slice > 0 && !turn) turn.emplace(step.compute);
       if (!made.defined()) made = dispatch_->made(step, d, most, h);
       run_experts(step, c, slice, made, own(step));
-      dispatch_->give_back_start(step, d, slice, made);
-      if (slice > 0) dispatch_->give_back_finish(step, d, slice);
+      dispatch_->return_rows_start(step, d, slice, made);
+      if (slice > 0) dispatch_->return_rows_finish(step, d, slice);
     }
     // If slices are possible, even if none follows: after memory for the returning rows is allocated.
     if (!step.keeps() && d.budgeted)
@@ -209,7 +209,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   }
   if (cut_experts(step)) release_whole(step, tokens, x);
   combine(step, y, n, ranges, saved);
-  if (!step.keeps()) give_back(step, saved);
+  if (!step.keeps()) release_saved(step, saved);
 }
 
 /// y: (tokens of this rank, H) = weighted outputs of the experts of each of the `n` tokens, added to the
@@ -231,7 +231,7 @@ void MoeLayer::combine(Step& step, Tensor y, int64_t n, const std::vector<TokenR
   step.release(routed);
 }
 
-void MoeLayer::give_back(Step& step, Saved& saved) const {
+void MoeLayer::release_saved(Step& step, Saved& saved) const {
   for (Chunk& c : saved.chunks) {
     step.release(c.dispatched.out);
     if (!step.training) TokenDispatch::release(step, c.dispatched);

@@ -71,7 +71,7 @@ class MoeLayer {
              int64_t capacity, Saved& saved) const;
   void combine(Step& step, Tensor y, int64_t n, const std::vector<TokenRange>& ranges, Saved& saved) const;
   /// Called after a forward that keeps nothing; in training the routing stays.
-  void give_back(Step& step, Saved& saved) const;
+  void release_saved(Step& step, Saved& saved) const;
   /// Chunks of `tokens` tokens.
   std::vector<TokenRange> chunks(int64_t tokens) const;
   /// Experts' weights, or their gradients: a rank's own stacks, or those of one replica.

@@ -29,7 +29,7 @@ class LocalDispatch final : public TokenDispatch {
   Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const override {
     return d.out = step.activation("rows from experts", {most, columns});
   }
-  void give_back_start(Step&, Dispatched&, size_t, Tensor) const override {}
+  void return_rows_start(Step&, Dispatched&, size_t, Tensor) const override {}
   void combine(Step& step, Dispatched& d, Tensor y) const override {
     if (y.defined()) combine_rows(step.compute, y, d.out, d.routing, true);
   }
@@ -75,12 +75,12 @@ class ExchangeDispatch final : public TokenDispatch {
   Tensor made(Step& step, Dispatched&, int64_t most, int64_t columns) const override {
     return step.temporary("made by experts", {most, columns});
   }
-  void give_back_start(Step& step, Dispatched& d, size_t slice, Tensor made) const override {
+  void return_rows_start(Step& step, Dispatched& d, size_t slice, Tensor made) const override {
     if (!d.out.defined()) d.out = step.activation("rows from experts", {d.most_sent, made.cols()});
-    exchange_.give_back_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.out, made, d.flight);
+    exchange_.return_rows_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.out, made, d.flight);
     if (slice == 0 && !exchange_.straight()) step.release(made);
   }
-  void give_back_finish(Step& step, Dispatched& d, size_t slice) const override {
+  void return_rows_finish(Step& step, Dispatched& d, size_t slice) const override {
     take_back(step, d, slice, d.out);
   }
   void combine(Step& step, Dispatched& d, Tensor y) const override {
@@ -126,8 +126,8 @@ class ExchangeDispatch final : public TokenDispatch {
       d.out = place_apart(step.compute, d.travelling, "d rows by expert");
       spend(step.compute, d.out);
     }
-    exchange_.give_back_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.travelling, drows,
-                              d.flight);
+    exchange_.return_rows_start(step, d.slice(slice), d.slices() > 1 ? d.leaving : d.travelling, drows,
+                                d.flight);
     if (slice + 1 == d.slices() && !exchange_.straight()) step.release(drows);
   }
   void permute_backward_next(Step& step, Dispatched& d, size_t slice) const override {
@@ -143,9 +143,9 @@ class ExchangeDispatch final : public TokenDispatch {
   }
 
  private:
-  /// rows = the rows of give_back_start(), at their positions among this rank's rows.
+  /// rows = the rows of return_rows_start(), at their positions among this rank's rows.
   void take_back(Step& step, Dispatched& d, size_t slice, Tensor rows) const {
-    exchange_.give_back_finish(step, d.slices() > 1 ? d.leaving : rows, d.flight);
+    exchange_.return_rows_finish(step, d.slices() > 1 ? d.leaving : rows, d.flight);
     if (d.slices() == 1) return;
     copy_rectangles(step.compute, rows, d.leaving, whole_rows(d.slice(slice).own, rows.cols(), true));
     spend(step.compute, d.leaving);
@@ -203,7 +203,7 @@ class GatherDispatch final : public TokenDispatch {
   Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const override {
     return d.out = step.activation("rows from experts", {most, columns});
   }
-  void give_back_start(Step&, Dispatched&, size_t, Tensor) const override {}
+  void return_rows_start(Step&, Dispatched&, size_t, Tensor) const override {}
   void combine(Step& step, Dispatched& d, Tensor y) const override {
     if (y.defined()) sum_back(step, d, y, d.out, true);
   }

@@ -81,9 +81,9 @@ class TokenDispatch {
   /// Memory for the experts' outputs of any slice: (most, H).
   virtual Tensor made(Step& step, Dispatched& d, int64_t most, int64_t columns) const = 0;
   /// Sends outputs back; `made` is consumed.
-  virtual void give_back_start(Step& step, Dispatched& d, size_t slice, Tensor made) const = 0;
+  virtual void return_rows_start(Step& step, Dispatched& d, size_t slice, Tensor made) const = 0;
   /// For slices other than the first.
-  virtual void give_back_finish(Step&, Dispatched&, size_t) const {}
+  virtual void return_rows_finish(Step&, Dispatched&, size_t) const {}
   /// y: (T, H) = weighted sums; undefined if not needed.
   virtual void combine(Step& step, Dispatched& d, Tensor y) const = 0;
 

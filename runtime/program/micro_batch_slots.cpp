@@ -120,7 +120,7 @@ MicroBatch MicroBatchSlots::micro_batch(int64_t slot) const {
   const int64_t parts = groups_.mesh.sequence_parts(), slice = groups_.depth.rank() * ways,
                 mine = slice + groups_.row.rank();
   static_cast<RowSamples&>(mb) = samples_of(all, mine);
-  if (three_d) mb.turned = samples_of(all, slice + groups_.column.rank());
+  if (three_d) mb.sublayer_rows = samples_of(all, slice + groups_.column.rank());
   mb.batch = all.batch / parts;
   mb.target_samples = three_d ? all.sample_index.flat(slice * mb.batch, {ways * mb.batch}) : mb.sample_index;
   const int64_t rows = mb.rows();

@@ -73,7 +73,7 @@ void StageRun::send(const PipelineStep& s) {
   sent_[key(s.tensor)] = f;
 }
 
-void StageRun::give_back(const PipelineStep& s) {
+void StageRun::release_sent(const PipelineStep& s) {
   const auto at = sent_.find(key(s.tensor));
   LT_CHECK(at != sent_.end(), "expected {} to be sent before it is released", to_string(s.tensor));
   at->second.done.wait(step_.compute);
@@ -188,7 +188,7 @@ void StageRun::run(const std::vector<PipelineStep>& program,
         send(s);
         break;
       case StepKind::release:
-        give_back(s);
+        release_sent(s);
         break;
     }
   }

@@ -38,7 +38,7 @@ class StageRun {
   static Key key(const pipeline::TensorId& t) { return {t.gradient, t.stage, t.micro}; }
   void receive(const pipeline::PipelineStep& s, const MicroBatch& like);
   void send(const pipeline::PipelineStep& s);
-  void give_back(const pipeline::PipelineStep& s);
+  void release_sent(const pipeline::PipelineStep& s);
   void compute(const pipeline::Action& a, const MicroBatch& mb);
   /// Overlaps the two actions of a pair. Both inputs are waited for first.
   void compute_pair(const pipeline::Action& a, const MicroBatch& of_a, const pipeline::Action& b,

@@ -203,7 +203,7 @@ class LaterAttempts {
   void prepare(SuperviseOptions& s, const NextAttempt& next) const {
     const std::vector<std::string> more = overrides(next);
     const Recipe recipe = parse(more);
-    if (next.nodes != nodes_) check_job(recipe, {s.ranks * next.nodes, s.ranks}, {.memory = !o_.force});
+    if (next.nodes != nodes_) check_job(recipe, {s.ranks * next.nodes, s.ranks}, checks());
     s.settings = job_settings(recipe);
     s.arguments = run_arguments(o_, more);
   }
@@ -217,8 +217,7 @@ class LaterAttempts {
            nodes_, nodes_ == 1 ? "" : "s", nodes_);
     if (least == nodes_) return;
     try {
-      check_job(parse(overrides({false, least})), {ranks_per_node * least, ranks_per_node},
-                {.memory = !o_.force});
+      check_job(parse(overrides({false, least})), {ranks_per_node * least, ranks_per_node}, checks());
     } catch (const Error& e) {
       fail(e.code(), "launch.min_nodes = {}: the job could not go on with {} of {} nodes: {}", least, least,
            nodes_, e.what());
@@ -226,6 +225,11 @@ class LaterAttempts {
   }
 
  private:
+  JobChecks checks() const {
+    JobChecks c;
+    c.memory = !o_.force;
+    return c;
+  }
   Recipe parse(const std::vector<std::string>& more) const {
     std::vector<std::string> all = o_.overrides;
     all.insert(all.end(), more.begin(), more.end());

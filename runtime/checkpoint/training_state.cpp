@@ -270,7 +270,7 @@ std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, M
   CheckpointOptions o;
   o.planned_saves = saves_to_come(recipe_, step, end);
   o.folder = checkpoint_folder(recipe_);
-  const Checkpoint& c = recipe_.checkpoint;
+  const auto& c = recipe_.checkpoint;
   o.keep = {.latest = c.keep_latest, .best = c.keep_best, .every = c.keep_every};
   o.async_save = recipe_.checkpoint.async_save;
   o.begun = begun_;

@@ -13,14 +13,14 @@ namespace ltrain::data {
 
 struct TokenizerKind {
   std::string name;
-  std::string help;           ///< a sentence for the key
-  std::string file;           ///< description of its file; empty: built in, no file
-  std::string file_example;   ///< path in examples, "RANKS.tiktoken"
-  std::string file_option;    ///< how a command takes the file: "--ranks or LTRAIN_GPT2_RANKS"
-  std::string file_variable;  ///< environment variable of commands with the file; empty: none
-  bool folder = false;        ///< the path may be a folder, whose other files name the tokens of documents
-  int64_t vocab_size = 0;     ///< number of ids; 0: known from the file only
-  int64_t text_bytes = 4;     ///< approximate bytes of English text per token
+  std::string help;                ///< a sentence for the key
+  std::string file = {};           ///< description of its file; empty: built in, no file
+  std::string file_example = {};   ///< path in examples, "RANKS.tiktoken"
+  std::string file_option = {};    ///< how a command takes the file: "--ranks or LTRAIN_GPT2_RANKS"
+  std::string file_variable = {};  ///< environment variable of commands with the file; empty: none
+  bool folder = false;     ///< the path may be a folder, whose other files name the tokens of documents
+  int64_t vocab_size = 0;  ///< number of ids; 0: known from the file only
+  int64_t text_bytes = 4;  ///< approximate bytes of English text per token
   std::unique_ptr<Tokenizer> (*make)(const std::string& path, const DocumentTokens& tokens) = nullptr;
 
   bool takes_file() const { return !file.empty(); }

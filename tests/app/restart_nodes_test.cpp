@@ -173,7 +173,7 @@ TEST_CASE("launchers of two nodes: with launch.min_nodes the job goes on without
   INFO(codes << "\n" << n.text(0) << "\n" << n.text(1));
   CHECK(codes == "0 137");
   CHECK_THAT(n.text(0),
-             Contains("restart 1 of 5 in 0.1 s, with node 0 of 2 and 1 ranks: no other launcher came") &&
+             Contains("restart 1 of 5 in 0.1 s, with node 0 of 2 and 1 rank: no other launcher came") &&
                  Contains("restart 1 of 5: goes on from step 4"));
   check_close(n.t, whole);
 }

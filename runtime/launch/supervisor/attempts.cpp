@@ -141,8 +141,9 @@ class Attempts {
       SuperviseOptions fewer = o_;
       fewer.nodes = static_cast<int>(order.nodes.size());
       if (o_.prepare) o_.prepare(fewer, {order.from_newest, fewer.nodes});
+      const int ranks = fewer.ranks * fewer.nodes;
       order.text +=
-          fmt::format(", with {} and {} ranks: no other launcher came", who, fewer.ranks * fewer.nodes);
+          fmt::format(", with {} and {} rank{}: no other launcher came", who, ranks, ranks == 1 ? "" : "s");
     } catch (const Error& e) {
       order.restart = false;
       order.text = fmt::format("no restart with {}, which alone came: {}", who, e.what());

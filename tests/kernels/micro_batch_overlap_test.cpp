@@ -63,7 +63,7 @@ TEST_CASE("of two pieces that add to the same the later one waits for the end of
   const auto stream = make_inline_stream("compute");
   std::string said;
   const auto adds = [&](char name) {
-    return [&said, name] {
+    return [&said, &stream, name] {
       said += name;
       stream->overlap->pass();
       MicroBatchOverlap::after_other(*stream);

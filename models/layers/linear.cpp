@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/nf4.h"
 #include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {
@@ -20,6 +21,7 @@ void Linear::declare(ParameterStore& store, const Groups& groups, bool sequence_
         .name = p.name + ".weight", .shape = {p.rows, in}, .init = Init::normal, .std = std, .decay = true};
     ParameterSpec b{
         .name = p.name + ".bias", .shape = {p.rows}, .init = Init::zeros, .std = 0, .decay = false};
+    w.nf4 = lora.on() && lora.base == LoraBase::nf4;
     if (p.all) {
       w.slice = Slice::box({p.all, in}, {p.first, 0}, {p.rows, in});
       w.matrix = {p.rows, in};
@@ -88,6 +90,25 @@ ParameterSpec Linear::cut_bias(ParameterSpec b, const Groups& g, int copies, boo
   return cut_over(columns, std::move(b), 0, g.over(columns).rank(), g.over(columns).size());
 }
 
+Tensor Linear::weight(Step& step) const {
+  if (!step.params.is_nf4(weight_)) return step.params.value(weight_, parts_);
+  const Nf4Matrix coded = step.params.nf4(weight_, parts_);
+  const Tensor w =
+      step.temporary("dequantised weights", {coded.codes.shape[0], coded.codes.shape[1] * kNf4Pair});
+  nf4_dequantize(step.compute, w, coded);
+  return w;
+}
+
+void Linear::release_weight(Step& step, Tensor w) const {
+  if (step.params.is_nf4(weight_)) step.release(w);
+}
+
+void Linear::weight_product(Step& step, Tensor out, Tensor a, const MatmulArgs& args) const {
+  const Tensor w = weight(step);
+  product(step, out, a, w, args);
+  release_weight(step, w);
+}
+
 void Linear::forward(Step& step, Tensor y, Tensor x) const {
   switch (step.groups.mesh.tensor_mode) {
     case TensorMode::one_d:
@@ -123,18 +144,18 @@ void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead
 void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
-  const Tensor weight = this->weight(step), bias = this->bias(step);
+  const Tensor bias = this->bias(step);
   const Tensor in_product = magnitudes_.on() ? Tensor() : bias;  // magnitudes multiply before the bias
   if (cut_ == LinearSharding::whole) {
-    product(step, y, x, weight, args);
+    weight_product(step, y, x, args);
     add_lora(step, y, x);
     return apply_magnitudes(step, y, {});
   }
   if (cut_ == LinearSharding::column) {
     args.bias = in_product;
-    if (step.cuts_rows() && runs_in_parts(step)) return ring_product(step, y, x, weight, args);
+    if (step.cuts_rows() && runs_in_parts(step)) return ring_product(step, y, x, weight(step), args);
     Tensor whole = gather_rows(step, x, "gathered rows");
-    product(step, y, whole, weight, args);
+    weight_product(step, y, whole, args);
     add_lora(step, y, whole);
     release_whole(step, whole, x);
     apply_magnitudes(step, y, bias);
@@ -142,15 +163,15 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   }
   if (step.groups.tensor.size() == 1) {
     args.bias = in_product;
-    product(step, y, x, weight, args);
+    weight_product(step, y, x, args);
     add_lora(step, y, x);
     return apply_magnitudes(step, y, bias);
   }
   if (runs_in_parts(step)) {
-    summed_product(step, y, x, weight, args);
+    summed_product(step, y, x, weight(step), args);
   } else {
     const Tensor partial = partial_rows(step, y, x.shape[0], "partial rows");
-    product(step, partial, x, weight, args);
+    weight_product(step, partial, x, args);
     add_lora(step, partial, x);
     apply_magnitudes(step, partial, {});
     sum_rows_start(step, y, partial).wait(step);
@@ -161,10 +182,9 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
 void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Tensor x, Gathered rows) const {
   const bool later = step.deferred != nullptr;
   const Dropout drop = lora_dropout(step);
-  const Tensor weight = this->weight(step);
   if (cut_ == LinearSharding::whole) {
     if (dx.defined() && !later) expect_both(step, dy);
-    if (dx.defined()) product(step, dx, dy, weight);
+    if (dx.defined()) weight_product(step, dx, dy);
     if (dx.defined()) add_lora_input_gradient(step, dx, dy);
     if (later)
       step.deferred->add([this, dy, x, drop](Step& s) { weight_backward(s, dy, x, drop); }, {dy, x});
@@ -176,11 +196,11 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Ten
     Tensor whole;
     if (dx.defined() && step.cuts_rows() && runs_in_parts(step)) {
       whole = step.temporary("gathered gradient", {x.shape[0], dy.shape[1]});
-      ring_product(step, dx, dy, weight, {}, whole);
+      ring_product(step, dx, dy, weight(step), {}, whole);
     } else {
       whole = gather_rows(step, dy, "gathered gradient");
       if (dx.defined() && !later && !(step.cuts_rows() && step.hiding)) expect_both(step, whole);
-      if (dx.defined()) product(step, dx, whole, weight);
+      if (dx.defined()) weight_product(step, dx, whole);
       if (dx.defined()) add_lora_input_gradient(step, dx, whole);
     }
     bias_backward(step, bias_dy);
@@ -200,11 +220,11 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Ten
   // A deferred gradient overlaps with nothing here.
   const bool in_parts = later && !step.cuts_rows() && runs_in_parts(step);
   if (dx.defined() && in_parts) {
-    summed_product(step, dx, dy, weight, {});
+    summed_product(step, dx, dy, weight(step), {});
   } else if (dx.defined()) {
     const Tensor partial = partial_rows(step, dx, dy.shape[0], "partial gradient");
     if (!later) expect_both(step, dy);
-    product(step, partial, dy, weight);
+    weight_product(step, partial, dy);
     add_lora_input_gradient(step, partial, dy);
     sum = sum_rows_start(step, dx, partial);  // overlaps with the weight gradient
     // The other micro-batch may first start its own collective, which that gradient also overlaps with.

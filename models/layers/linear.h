@@ -53,12 +53,16 @@ class Linear {
   void expect_both(Step& step, Tensor dy) const;
   /// out = op(a) op(b), one of the three matmuls of the layer.
   void product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {}) const;
+  /// out = a op(W)
+  void weight_product(Step& step, Tensor out, Tensor a, const MatmulArgs& args = {}) const;
   ParameterSpec cut_weight(ParameterSpec spec, const Groups& groups, int copies,
                            bool sequence_parallel) const;
   /// Shards the rows of `spec` as column does in 1D.
   static ParameterSpec cut_rows(ParameterSpec spec, const Groups& groups, int copies);
   ParameterSpec cut_bias(ParameterSpec spec, const Groups& groups, int copies, bool sequence_parallel) const;
-  Tensor weight(Step& step) const { return step.params.value(weight_, parts_); }
+  /// W, from NF4 dequantised into a temporary. The caller calls release_weight.
+  Tensor weight(Step& step) const;
+  void release_weight(Step& step, Tensor w) const;
   Tensor bias(Step& step) const { return bias_ >= 0 ? step.params.value(bias_, parts_) : Tensor(); }
   // linear_lora.cpp
   void declare_adapters(ParameterStore& store, const Groups& groups, bool sequence_parallel,

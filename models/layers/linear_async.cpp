@@ -26,9 +26,9 @@ int64_t parts_of(int64_t n, int64_t most, int64_t unit) {
 
 bool Linear::runs_in_parts(const Step& step) const {
   // In FP8 every matmul quantizes its operand again; generation has only a few rows; LoRA adds to a whole
-  // matmul.
+  // matmul; weights in NF4 are dequantised for one.
   return step.async_tensor_parallel && step.groups.tensor.size() > 1 && !(step.fp8 && slot_ >= 0) &&
-         !step.generation && lora_.empty();
+         !step.generation && lora_.empty() && !step.params.is_nf4(weight_);
 }
 
 void Linear::ring_product(Step& step, Tensor y, Tensor own, Tensor weight, const MatmulArgs& args,

@@ -66,6 +66,7 @@ Tensor Linear::magnitude_factors(Step& step) const {
     row_squares(step.compute, squares.narrow(first, n), w.narrow(first, n), product.narrow(0, n));
   }
   step.memory.release(product);
+  release_weight(step, w);
   for (Tensor& t : b) step.memory.release(t);
   if (cut_ == LinearSharding::row && step.groups.tensor.size() > 1)
     step.groups.tensor.all_reduce(step.compute, squares);
@@ -106,7 +107,7 @@ void Linear::magnitude_backward(Step& step, Tensor dy, Tensor x, const Dropout& 
   Tensor y = step.temporary("DoRA output", {dy.shape[0], out_});
   MatmulArgs args;
   args.trans_b = true;
-  product(step, y, x, weight(step), args);
+  weight_product(step, y, x, args);
   add_lora(step, y, x, drop);
   Tensor factors = magnitude_factors(step);
   const GradBuffer to = step.params.accumulate(magnitudes_.first, magnitudes_.parts);

@@ -12,6 +12,18 @@ namespace ltrain {
 inline constexpr std::string_view kAllLinear = "all-linear";
 inline constexpr int64_t kMaxLoraRank = 4096;
 
+/// Type of the frozen matrices of linear layers.
+enum class LoraBase : uint8_t {
+  full,  ///< the type of the matmuls
+  nf4    ///< 4.5 bits an element (kernels/matmul/nf4.h), dequantised before each matmul
+};
+
+/// First values of adapters.
+enum class LoraInit : uint8_t {
+  zero,  ///< A random, B zero
+  pissa  ///< the largest singular vectors of the weights (runtime/weights/pissa.h)
+};
+
 struct LoraConfig {
   int64_t rank = 0;  ///< 0: no LoRA
   double alpha = 32;
@@ -22,6 +34,8 @@ struct LoraConfig {
   double dropout = 0;
   /// DoRA (arXiv:2402.09353): rows of W + scale B A have trained magnitudes.
   bool dora = false;
+  LoraBase base = LoraBase::full;
+  LoraInit init = LoraInit::zero;
   bool use_rslora = false;  ///< scale alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
   /// Modules with adapters: "all-linear", a name ("q_proj": every module whose name ends with it), or a
   /// pattern of whole names, * for any characters, ? for one.

@@ -40,6 +40,16 @@ Slice Slice::range(int64_t from, int64_t to) const {
   return s;
 }
 
+Slice Slice::per(int64_t each) const {
+  Slice s = *this;
+  const int last = global.rank - 1;
+  for (int64_t* n : {&s.global.dims[last], &s.offset.dims[last], &s.extent.dims[last], &s.begin, &s.end}) {
+    LT_CHECK(*n % each == 0, "expected a slice of multiples of {} elements, got {}", each, to_string(*this));
+    *n /= each;
+  }
+  return s;
+}
+
 Slice Slice::part(int index, int parts) const {
   const int64_t n = elements(), base = n / parts, extra = n % parts;
   const int64_t from = index * base + std::min<int64_t>(index, extra);

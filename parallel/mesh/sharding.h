@@ -35,6 +35,9 @@ struct Slice {
   static Slice flat(const Shape& shape, int64_t begin, int64_t end);
   /// Elements [begin, end) of this slice.
   Slice range(int64_t begin, int64_t end) const;
+  /// The same part of a tensor with one element for `each` elements of a row. Rows, box and range must be
+  /// multiples of `each`.
+  Slice per(int64_t each) const;
   /// Part `index` of `parts` of this slice, for replicas that share the writing of one slice.
   Slice part(int index, int parts) const;
 };

@@ -19,6 +19,7 @@ struct ParameterSpec {
   bool embedding = false;  ///< a table of tokens or positions, or the projection to the vocabulary
   bool router = false;     ///< chooses experts: may be frozen, or move alone at first
   bool adapter = false;    ///< factor of LoRA: initial values that no file of a model has
+  bool nf4 = false;        ///< a matrix that is held in NF4 if it is frozen (kernels/matmul/nf4.h)
   /// This rank's part of the named tensor: a box. Its elements are the first ones of `shape`; the rest is
   /// padding that stays zero. Undefined: the full tensor.
   Slice slice = {};

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/matmul/nf4.h"
 #include "kernels/tensor/tensor.h"
 #include "parallel/mesh/sharding.h"
 
@@ -18,8 +19,9 @@ struct NamedState {
 /// Consecutive elements of one parameter that a rank owns, with their states.
 struct OwnedPiece {
   int id = 0;
-  Slice slice;  ///< position in the named tensor
-  Tensor master;
+  Slice slice;    ///< position in the named tensor
+  Tensor master;  ///< undefined if it is in NF4
+  Nf4Matrix nf4;  ///< frozen weights in NF4, full blocks
   std::vector<NamedState>
       moments;  ///< all states of an element; 8-bit ones only between prefetch_states and offload_states
   Tensor grad;  ///< after finish_gradients, until the next step; some optimizers leave their direction in it

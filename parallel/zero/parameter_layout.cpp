@@ -1,6 +1,7 @@
 #include "parallel/zero/parameter_layout.h"
 
 #include "base/error.h"
+#include "kernels/matmul/nf4.h"
 #include "kernels/meta/placement_rules.h"
 #include "parallel/optim/optimizer.h"
 
@@ -82,6 +83,15 @@ ParameterLayout::Kind ParameterLayout::kind_of(const ParameterSpec& spec) const 
   return kind;
 }
 
+/// Blocks of NF4 are within a row, on any rank: a matrix's codes do not depend on the layout.
+static void check_nf4(const ParameterSpec& spec) {
+  if (spec.shape[1] % kNf4Block != 0)
+    fail(ExitCode::usage,
+         "lora.base = nf4: {} has rows of {} elements{}, and blocks of NF4 have {} of one row; nearest valid "
+         "value: full",
+         spec.name, spec.shape[1], spec.shape[1] < spec.slice.global[1] ? " on each rank" : "", kNf4Block);
+}
+
 void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const OptimizerSettings& optimizer,
                            int64_t bucket_elements) {
   groups_ = &groups;
@@ -97,6 +107,9 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
     // without coded states, runs of a bucket may differ in these
     if (!optimizer_of(kind.rule.rule).coded_states())
       kind.rule.lr_scale = 1, kind.rule.decay = true, kind.rule.weight_decay.reset();
+    kind.nf4 = parameters_[units_[u].first].spec.nf4 && !kind.rule.trains();
+    for (int id = units_[u].first; kind.nf4 && id < units_[u].first + units_[u].count; ++id)
+      check_nf4(parameters_[id].spec);
     const auto fits = [&](int i) {
       const Bucket& b = buckets_[i];
       return b.kind == kind && b.used < bucket_elements && !b.kind.tied && b.segment == units_[u].segment;

@@ -37,6 +37,7 @@ class ParameterLayout {
     bool copied = false, tied = false;
     ParameterRule rule;   ///< without settings in which units of a bucket may differ
     bool expert = false;  ///< sharded over ranks with different tokens
+    bool nf4 = false;     ///< frozen, and held in NF4
     bool operator==(const Kind&) const = default;
   };
   struct Bucket {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/nf4.h"
 #include "kernels/tensor/rng.h"
 #include "parallel/zero/bucket_updates.h"
 #include "parallel/zero/sparse_masks.h"
@@ -79,7 +80,8 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   for (size_t i = 0; i < parameters_->buckets().size(); ++i) {
     const Bucket& b = parameters_->buckets()[i];
     const int64_t coded = optimizer_of(b.kind.rule.rule).coded_states() ? kCodeBlock : 1;
-    parameters_->cut(static_cast<int>(i), std::max(coded, t ? t->compressed.block(b) : 1));
+    const int64_t block = b.kind.nf4 ? kNf4Block : coded;
+    parameters_->cut(static_cast<int>(i), std::max(block, t ? t->compressed.block(b) : 1));
     weights_->allocate(b);
     if (!t) continue;
     t->states.allocate_master(b);
@@ -113,7 +115,10 @@ void ParameterStore::clear() {
     offload_.in_parts(t.elements(),
                       [&](int64_t at, int64_t n) { fill_zero(on, offload_.view(on, t.flat(at, {n}))); });
   };
-  for (const Tensor& t : held_values()) zero(t);
+  for (const Bucket& b : parameters_->buckets()) {
+    zero(weights_->held(b));
+    zero(weights_->held_absmax(b));
+  }
   if (!training_) return;
   training_->windows.forget();
   training_->gradients.each_tensor(zero);
@@ -127,21 +132,56 @@ void ParameterStore::initialize(uint64_t seed) {
   clear();
   if (!settings_.sharding.shards_weights())
     for (const auto& p : parameters_->parameters()) {
+      if (parameters_->bucket(p.bucket).kind.nf4) continue;
       const Tensor to = weights_->part(parameters_->bucket(p.bucket), p.offset, p.spec.slice.elements());
       fill_initial(context_->compute, p.spec, to, p.spec.slice, seed);
     }
   if (training_ && (settings_.precision.has_master() || settings_.sharding.shards_weights()))
-    for (const OwnedPiece& piece : stored_pieces())
+    for (const OwnedPiece& piece : stored_pieces()) {
+      if (piece.nf4.defined()) continue;
       offload_.in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
         fill_initial(context_->compute, spec(piece.id),
                      offload_.view(context_->compute, piece.master.flat(at, {n})),
                      piece.slice.range(at, at + n), seed);
       });
+    }
+  initialize_nf4(seed);
   if (settings_.sharding.shards_weights()) publish_loaded();
   start_average();
 }
 
+/// Initial values are computed on the host, block by block, and rounded to the dtype of the step.
+void ParameterStore::initialize_nf4(uint64_t seed) const {
+  constexpr int64_t kElements = int64_t{1} << 20;  // at once
+  if (context_->meta()) return;
+  const auto host = make_inline_stream("initial values");
+  std::vector<float> values;
+  for (const Bucket& b : parameters_->buckets()) {
+    const bool sharded = settings_.sharding.shards_weights();
+    const auto fill = [&](int id, int64_t from, int64_t n) {
+      const auto& p = parameters_->parameter(id);
+      for (int64_t done = 0; done < n; done += kElements) {
+        const int64_t count = std::min(kElements, n - done), at = from + done;
+        values.resize(static_cast<size_t>(count));
+        Tensor to;
+        to.data = values.data();
+        to.shape = {count};
+        fill_initial(*host, p.spec, to, p.spec.slice.range(at - p.offset, at - p.offset + count), seed);
+        nf4_store(context_->compute, weights_->nf4_part(b, at, count), settings_.precision.compute,
+                  values.data());
+      }
+    };
+    if (b.kind.nf4)
+      parameters_->each_parameter(b, sharded ? parameters_->stored_begin(b) : 0,
+                                  sharded ? parameters_->stored_count(b) : b.padded, fill);
+  }
+}
+
 Tensor ParameterStore::value(int id, int n) const { return weights_->view(id, n); }
+bool ParameterStore::is_nf4(int id) const {
+  return parameters_->bucket(parameters_->parameter(id).bucket).kind.nf4;
+}
+Nf4Matrix ParameterStore::nf4(int id, int n) const { return weights_->nf4_view(id, n); }
 Tensor ParameterStore::grad(int id, int n) const { return training_->gradients.view(id, n); }
 
 void ParameterStore::begin_step(int64_t micros, int64_t step) {
@@ -248,9 +288,13 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
       OwnedPiece piece{.id = id,
                        .slice = p.spec.slice.range(from - p.offset, to - p.offset),
                        .master = {},
+                       .nf4 = {},
                        .moments = {},
                        .grad = {}};
-      piece.master = states.master(b, at, n);
+      if (b.kind.nf4)
+        piece.nf4 = weights_->nf4_part(b, from, n);
+      else
+        piece.master = states.master(b, at, n);
       piece.moments = states.named(b, at, n);
       if (average.defined()) piece.moments.push_back({kAverage, average.flat(at, {n})});
       if (trains(id)) piece.grad = training_->gradients.part(b, from, n);
@@ -299,7 +343,8 @@ int64_t ParameterStore::open_state_bytes(bool own_memory) const {
 
 std::vector<Tensor> ParameterStore::held_values() const {
   std::vector<Tensor> values;
-  for (const Bucket& b : parameters_->buckets()) values.push_back(weights_->held(b));
+  for (const Bucket& b : parameters_->buckets())
+    values.push_back(b.kind.nf4 ? weights_->held_absmax(b) : weights_->held(b));
   return values;
 }
 

@@ -78,6 +78,7 @@ class ParameterStore {
   void initialize(uint64_t seed);
 
   const OptimizerSettings& optimizer() const;
+  const PrecisionPolicy& precision() const { return settings_.precision; }
   int count() const;
   const ParameterSpec& spec(int id) const;
   int64_t elements() const;               ///< elements of this rank, without padding
@@ -86,6 +87,9 @@ class ParameterStore {
   /// The parameter, or `n` parameters of one unit as one matrix (sum of rows, columns). With ZeRO-3 only
   /// while its segment is gathered.
   Tensor value(int id, int n = 1) const;
+  /// True if the parameter is held in NF4: it has nf4() and no value().
+  bool is_nf4(int id) const;
+  Nf4Matrix nf4(int id, int n = 1) const;
   /// View of the gradient in the bucket. With ZeRO-2 and 3 only between a contribution and its reduction.
   Tensor grad(int id, int n = 1) const;
 
@@ -169,8 +173,8 @@ class ParameterStore {
   void offload_states(bool changed);
   /// Host bytes for that; `own_memory`: the device has memory of its own.
   int64_t open_state_bytes(bool own_memory) const;
-  /// Weights as this rank holds them between steps, bucket by bucket: full, or its pieces. Fault points
-  /// corrupt them.
+  /// Weights as this rank holds them between steps, bucket by bucket: full, or its pieces; of NF4 the
+  /// magnitudes. Fault points corrupt them.
   std::vector<Tensor> held_values() const;
   /// Called after stored_pieces were filled: updates low-precision copies, and pieces of other ranks.
   void publish_loaded();
@@ -178,6 +182,7 @@ class ParameterStore {
  private:
   struct Training;
   std::vector<OwnedPiece> pieces(bool owned) const;
+  void initialize_nf4(uint64_t seed) const;
 
   std::unique_ptr<ParameterLayout> parameters_;
   int segment_ = 0;

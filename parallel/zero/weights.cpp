@@ -19,6 +19,19 @@ void Weights::allocate(const Bucket& b) {
   if (offloaded_.choose(b)) return;  // laid out after all are chosen
   const bool sharded = c_.sharding.shards_weights();
   Tensor& t = sharded ? at(b).piece : at(b).whole;
+  if (b.kind.nf4) {
+    Tensor& absmax = sharded ? at(b).absmax_piece : at(b).absmax;
+    const int64_t n = sharded ? b.piece : b.padded;
+    const auto make = [&](const char* what, DType type, int64_t elements) {
+      const Tensor made = c_.memory.allocate(MemoryKind::parameters,
+                                             fmt::format("{}, bucket {}", what, b.index), type, {elements});
+      layout_.place_bucket(c_.compute, b, made, sharded && layout_.stores_pieces(b));
+      return made;
+    };
+    t = make("parameters in NF4", DType::u8, n / kNf4Pair);
+    absmax = make("magnitudes of NF4", DType::f32, n / kNf4Block);
+    return;
+  }
   t = c_.memory.allocate(MemoryKind::parameters, fmt::format("parameters, bucket {}", b.index),
                          c_.precision.compute, {sharded ? b.piece : b.padded});
   layout_.place_bucket(c_.compute, b, t, sharded && layout_.stores_pieces(b));
@@ -65,10 +78,49 @@ Tensor Weights::view(int id, int n) const {
   return joined_view(layout_, whole, records_[static_cast<size_t>(p.unit)], id, n);
 }
 
+Nf4Matrix Weights::nf4_view(int id, int n) const {
+  const auto& p = layout_.parameter(id);
+  const State& s = states_[static_cast<size_t>(p.bucket)];
+  LT_CHECK(s.absmax.defined(), "expected {} in NF4, and its segment gathered; got neither or one of them",
+           p.spec.name);
+  int64_t rows = 0;
+  for (int i = id; i < id + n; ++i) rows += layout_.parameter(i).spec.shape[0];
+  TensorRecord* const record = records_[static_cast<size_t>(p.unit)];
+  const auto part = [&](const Tensor& of, int64_t per) {
+    Tensor t = of.flat(p.offset / per, {rows, p.spec.shape[1] / per});
+    if (record) t.record = record;
+    return t;
+  };
+  return {part(s.whole, kNf4Pair), part(s.absmax, kNf4Block)};
+}
+
+void Weights::gather_nf4(const Bucket& b) {
+  State& s = at(b);
+  const Group& g = layout_.shard_group(b);
+  s.gathering = true;
+  s.done = AsyncHandle();
+  if (g.size() == 1) {
+    s.whole = s.piece;
+    s.absmax = s.absmax_piece;
+    return;
+  }
+  const auto room = [&](DType type, int64_t n) {
+    return c_.memory.allocate(MemoryKind::communication,
+                              fmt::format("gathered parameters, bucket {}", b.index), type, {n});
+  };
+  s.whole = room(DType::u8, b.padded / kNf4Pair);
+  s.absmax = room(DType::f32, b.padded / kNf4Block);
+  s.done = g.start(c_.compute, [&](Stream& on) {
+    g.all_gather(on, s.whole, s.piece);
+    g.all_gather(on, s.absmax, s.absmax_piece);
+  });
+}
+
 void Weights::gather(const Bucket& b) {
   State& s = at(b);
   s.users |= 1u << MicroBatchOverlap::side(c_.compute);
   if (s.whole.defined()) return;
+  if (b.kind.nf4) return gather_nf4(b);
   s.whole =
       c_.memory.allocate(MemoryKind::communication, fmt::format("gathered parameters, bucket {}", b.index),
                          c_.precision.compute, {b.padded});
@@ -207,13 +259,22 @@ void Weights::release_segment(int segment) {
     if (s.gathering) s.done.wait_hidden(c_.compute);  // gathered, but not used
     s.gathering = false;
     if (s.fetched.defined()) c_.memory.release(s.fetched);
-    c_.memory.release(s.whole);
+    if (b.kind.nf4 && layout_.shard_group(b).size() == 1) {
+      s.whole = s.absmax = {};  // the piece itself
+    } else {
+      c_.memory.release(s.whole);
+      if (s.absmax.defined()) c_.memory.release(s.absmax);
+    }
     place_units(b, Placement::S(0));
   }
 }
 
 const Tensor& Weights::held(const Bucket& b) const {
   return c_.sharding.shards_weights() ? at(b).piece : at(b).whole;
+}
+
+const Tensor& Weights::held_absmax(const Bucket& b) const {
+  return c_.sharding.shards_weights() ? at(b).absmax_piece : at(b).absmax;
 }
 
 Tensor Weights::updated(const Bucket& b) const {
@@ -224,6 +285,11 @@ Tensor Weights::updated(const Bucket& b) const {
 Tensor Weights::part(const Bucket& b, int64_t from, int64_t n) const {
   if (c_.sharding.shards_weights()) return at(b).piece.flat(from - layout_.stored_begin(b), {n});
   return at(b).whole.flat(from, {n});
+}
+
+Nf4Matrix Weights::nf4_part(const Bucket& b, int64_t from, int64_t n) const {
+  const int64_t at = c_.sharding.shards_weights() ? from - layout_.stored_begin(b) : from;
+  return {held(b).flat(at / kNf4Pair, {n / kNf4Pair}), held_absmax(b).flat(at / kNf4Block, {n / kNf4Block})};
 }
 
 void Weights::begin_writing(const Bucket& b) {
@@ -239,8 +305,11 @@ void Weights::end_writing(const Bucket& b) {
 void Weights::publish(const Bucket& b) {
   const Group& g = layout_.shard_group(b);
   if (!c_.sharding.gathers_updates() || g.size() == 1) return;
-  const Tensor& whole = at(b).whole;
-  at(b).done = g.start_all_gather(c_.compute, whole, whole.flat(layout_.piece_begin(b), {b.piece}));
+  const auto gathered = [&](const Tensor& whole, int64_t per) {
+    return g.start_all_gather(c_.compute, whole, whole.flat(layout_.piece_begin(b) / per, {b.piece / per}));
+  };
+  at(b).done = gathered(at(b).whole, b.kind.nf4 ? kNf4Pair : 1);
+  if (b.kind.nf4) at(b).done = gathered(at(b).absmax, kNf4Block);
 }
 
 void Weights::wait_published() {

@@ -6,6 +6,7 @@
 #pragma once
 #include <vector>
 
+#include "kernels/matmul/nf4.h"
 #include "parallel/zero/offloaded_weights.h"
 #include "parallel/zero/parameter_layout.h"
 #include "parallel/zero/store_context.h"
@@ -24,6 +25,8 @@ class Weights {
 
   /// `n` parameters of one unit as one matrix. With ZeRO-3 only while their segment is gathered.
   Tensor view(int id, int n) const;
+  /// The same of a bucket in NF4.
+  Nf4Matrix nf4_view(int id, int n) const;
   void gather_segment(int segment, int next);
   void release_segment(int segment);
   /// ZeRO-1 and 2, after an update or with `always`: starts to gather the pieces that others updated. ZeRO-3
@@ -41,9 +44,12 @@ class Weights {
   // ---- between steps ----
   /// Weights as this rank holds them: full, or its piece.
   const Tensor& held(const Bucket& b) const;
+  /// Magnitudes of a bucket in NF4; held(b) has its codes.
+  const Tensor& held_absmax(const Bucket& b) const;
   /// The part of them that this rank updates; and its elements [from, from + n) of the bucket.
   Tensor updated(const Bucket& b) const;
   Tensor part(const Bucket& b, int64_t from, int64_t n) const;
+  Nf4Matrix nf4_part(const Bucket& b, int64_t from, int64_t n) const;
   /// On meta: gives `t` the placement of held(b), for offloaded weights of which t is a part.
   void place_like_held(const Bucket& b, const Tensor& t) const;
 
@@ -65,8 +71,10 @@ class Weights {
 
  private:
   struct State {
-    Tensor whole;      // padded; with ZeRO-3 only while in use
-    Tensor piece;      // ZeRO-3; in offload memory if offloaded
+    Tensor whole;  // padded; with ZeRO-3 only while in use
+    Tensor piece;  // ZeRO-3; in offload memory if offloaded
+    // magnitudes of a bucket in NF4, whose codes are `whole` and `piece`
+    Tensor absmax, absmax_piece;
     Tensor fetched;    // piece fetched from offload memory, for the all-gather
     AsyncHandle done;  // gather in flight
     bool gathering = false;
@@ -78,6 +86,7 @@ class Weights {
   /// True if pieces of other ranks are gathered at the begin of a step.
   bool comes_later(const Bucket& b) const;
   void gather(const Bucket& b);
+  void gather_nf4(const Bucket& b);
   void fetch(const Bucket& b, const Tensor& to);
   std::vector<const Bucket*> in_order() const;
   void start_gathers();

@@ -48,6 +48,8 @@ struct FileOrder {
     /// Row r is row first + r * row of blocks of 32 columns: 16 bytes per block here, and one scale per block
     /// in `scales`.
     mxfp4,
+    /// Contiguous blocks of NF4 (kernels/matmul/nf4.h); `scales` has their magnitudes.
+    nf4,
     fp8  ///< contiguous rows in e4m3; `scales` has an fp32 factor for each block of kFp8Block by kFp8Block
   };
   static constexpr int64_t kFp8Block = 128;
@@ -63,7 +65,7 @@ struct Piece {
   std::string key;
   Slice slice;
   /// Order of the elements in the file, if the slice is not contiguous. Used only for Hugging Face folders
-  /// (runtime/weights); checkpoints always store contiguous slices.
+  /// (runtime/weights), and for NF4; checkpoints always store contiguous slices.
   FileOrder order = {};
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/matmul/nf4.h"
 #include "kernels/tensor/fp8.h"
 #include "parallel/comm/host_collectives.h"
 #include "runtime/checkpoint/convert_elements.h"
@@ -52,6 +53,7 @@ void PieceReader::read(const std::string& name, DType dtype, const Slice& slice,
       filled += piece.order.kind == FileOrder::rows      ? read_rows(piece, t.dtype, dtype, slice, to)
                 : piece.order.kind == FileOrder::strided ? read_strided(piece, t.dtype, dtype, slice, to)
                 : piece.order.kind == FileOrder::fp8     ? read_fp8(piece, dtype, slice, to)
+                : piece.order.kind == FileOrder::nf4     ? read_nf4(piece, dtype, slice, to)
                                                          : read_mxfp4(piece, dtype, slice, to);
   // The pieces cover the tensor (checked when it was opened), so this is a defect and not damage.
   LT_CHECK(filled == slice.elements(), "{}: expected {} elements of {}, got {}", path_, slice.elements(),
@@ -274,6 +276,51 @@ int64_t PieceReader::read_fp8(const Piece& piece, DType dtype, const Slice& slic
     }
   }
   return elements_of(parts);
+}
+
+/// Reads full blocks, including small gaps between them, and converts the wanted elements.
+int64_t PieceReader::read_nf4(const Piece& piece, DType dtype, const Slice& slice, void* to) {
+  const FileOrder& o = piece.order;
+  const int64_t elements = piece.slice.elements(), out = dtype_size(dtype);
+  const SafetensorsEntry& codes = entry(piece.file, piece.key, "U8", elements / kNf4Pair);
+  const SafetensorsEntry& scales =
+      entry(o.scales_file, o.scales, "F32", elements / kNf4Block * dtype_size(DType::f32));
+  struct Run {
+    int64_t at, into, count;
+  };
+  std::vector<Run> runs;
+  for_each_common(piece.slice, slice, [&](int64_t at, int64_t into, int64_t count) {
+    for (int64_t done = 0; done < count; done += kBuffer)
+      runs.push_back({at + done, into + done, std::min(kBuffer, count - done)});
+  });
+  std::vector<uint8_t> packed;
+  std::vector<float> absmax, values;
+  int64_t filled = 0;
+  for (size_t first = 0, next = 0; first < runs.size(); first = next) {
+    const int64_t begin = runs[first].at / kNf4Block;
+    int64_t end = begin;
+    for (next = first; next < runs.size(); ++next) {
+      const int64_t from = runs[next].at / kNf4Block,
+                    last = (runs[next].at + runs[next].count + kNf4Block - 1) / kNf4Block;
+      if (next > first && ((from - end) * kNf4Block > kGap || (last - begin) * kNf4Block > kBuffer)) break;
+      end = last;
+    }
+    const int64_t n = end - begin;
+    packed.resize(static_cast<size_t>(n * kNf4Block / kNf4Pair));
+    absmax.resize(static_cast<size_t>(n));
+    values.resize(static_cast<size_t>(n * kNf4Block));
+    file(piece.file).read(codes, begin * kNf4Block / kNf4Pair, n * kNf4Block / kNf4Pair, packed.data());
+    file(o.scales_file)
+        .read(scales, begin * dtype_size(DType::f32), n * dtype_size(DType::f32), absmax.data());
+    bytes_read_ += n * (kNf4Block / kNf4Pair + dtype_size(DType::f32));
+    LT_CPU(nf4_dequantize_cpu)(DType::f32, values.data(), packed.data(), absmax.data(), n * kNf4Block);
+    for (size_t i = first; i < next; ++i) {
+      convert_elements(DType::f32, values.data() + (runs[i].at - begin * kNf4Block), dtype,
+                       static_cast<char*>(to) + runs[i].into * out, runs[i].count);
+      filled += runs[i].count;
+    }
+  }
+  return filled;
 }
 
 void PieceReader::finish(Communicator& control, Stream& stream,

@@ -43,6 +43,7 @@ class PieceReader {
   int64_t read_rows(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to);
   int64_t read_strided(const Piece& piece, DType stored, DType dtype, const Slice& slice, void* to);
   int64_t read_fp8(const Piece& piece, DType dtype, const Slice& slice, void* to);
+  int64_t read_nf4(const Piece& piece, DType dtype, const Slice& slice, void* to);
   int64_t read_mxfp4(const Piece& piece, DType dtype, const Slice& slice, void* to);
 
   std::string path_;

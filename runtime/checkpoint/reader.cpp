@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "parallel/comm/host_collectives.h"
+#include "runtime/checkpoint/nf4_pieces.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/recipe/schema/schema.h"
 
@@ -152,8 +153,8 @@ std::string model_mismatch(const std::vector<std::pair<std::string, std::string>
   return text;
 }
 
-CheckpointReader::CheckpointReader(std::string path, Manifest manifest)
-    : PieceReader(std::move(path), file_names(manifest), std::move(manifest.tensors)),
+CheckpointReader::CheckpointReader(const std::string& path, Manifest manifest)
+    : PieceReader(path, file_names(manifest), join_nf4(std::move(manifest.tensors), path)),
       info_(std::move(manifest.info)) {}
 
 std::unique_ptr<CheckpointReader> CheckpointReader::open(const ResumeOptions& options, Communicator& control,

@@ -41,7 +41,7 @@ class CheckpointReader : public PieceReader {
   const std::vector<std::string>& damaged() const { return damaged_; }
 
  private:
-  CheckpointReader(std::string path, Manifest manifest);
+  CheckpointReader(const std::string& path, Manifest manifest);
   static std::unique_ptr<CheckpointReader> find(const ResumeOptions& options, Communicator& control,
                                                 Stream& stream, std::vector<std::string>& notes);
 

@@ -9,6 +9,7 @@
 #include "parallel/comm/host_collectives.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/nf4_pieces.h"
 #include "runtime/checkpoint/resume_changes.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/tensor_reader.h"
@@ -54,6 +55,11 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
   for (const OwnedPiece& piece : parameters.owned_pieces()) {
     const std::string& name = parameters.spec(piece.id).name;
     const Slice& slice = piece.slice;
+    if (piece.nf4.defined()) {
+      out.push_back({name, DType::u8, slice.per(kNf4Pair), piece.nf4.codes.data, true});
+      out.push_back({name + kNf4Absmax, DType::f32, slice.per(kNf4Block), piece.nf4.absmax.data, true});
+      continue;
+    }
     out.push_back({name, piece.master.dtype, slice, piece.master.data, !parameters.trains(piece.id)});
     for (const NamedState& m : piece.moments)
       out.push_back({state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data});
@@ -81,6 +87,12 @@ void check_optimizer(const CheckpointReader& reader, const ParameterStore& param
   for (int id = 0; id < parameters.count(); ++id) {
     const std::string& name = parameters.spec(id).name;
     const ParameterRule rule = parameters.rule_with(id, optimizer);
+    if (const auto at = reader.tensors().find(name); at != reader.tensors().end())
+      if (const bool nf4 = is_nf4(at->second); nf4 != (parameters.spec(id).nf4 && !rule.trains()))
+        fail(ExitCode::usage,
+             "{}: {} is {} there, and the recipe has lora.base: {}; make it agree, or take its weights "
+             "alone, by checkpoint.load.path, in another output_dir",
+             reader.path(), name, nf4 ? "in NF4" : "not in NF4", nf4 ? "full" : "nf4");
     std::vector<std::string_view> states = optimizer_of(rule.rule).element_states(rule);
     for (std::string_view state : optimizer_of(rule.rule).tensor_states(rule)) states.push_back(state);
     for (std::string_view state : states)
@@ -102,7 +114,9 @@ void load_parameters(PieceReader& reader, ParameterStore& parameters, bool avera
     if (!reader.has(name))
       fail(ExitCode::usage, "{}: has no {}{}", reader.path(), name,
            average ? "; averages of weights are kept by runs with train.ema_decay" : "");
-    tensors.read(name, parameters.spec(id).slice, parameters.value(id));
+    const bool nf4 = parameters.is_nf4(id);
+    tensors.read_weights(name, parameters.spec(id).slice, nf4 ? Tensor() : parameters.value(id),
+                         nf4 ? parameters.nf4(id) : Nf4Matrix(), parameters.precision().compute);
   }
   for (const RegisteredBuffer& k : parameters.kept(false))
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
@@ -161,7 +175,7 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   TensorReader tensors(reader, parameters_.stream(), [this] { parameters_.release_offloaded(); });
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
-    tensors.read(name, piece.slice, piece.master);
+    tensors.read_weights(name, piece.slice, piece.master, piece.nf4, parameters_.precision().compute);
     for (const NamedState& m : piece.moments) {
       if (m.name == kAverage && !reader.has(state_name(m.name, name))) {
         no_average = true;

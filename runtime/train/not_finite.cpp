@@ -46,12 +46,13 @@ json report_of_tensors(const FailedStep& f) {
   if (f.recipe.parallel.zero_stage < 3 && !o.params.on()) {
     store.complete_weights();
     for (int id = 0; id < store.count(); ++id)
-      note(report, "weight", f.compute, store.spec(id).name, store.value(id));
+      note(report, "weight", f.compute, store.spec(id).name,
+           store.is_nf4(id) ? store.nf4(id).absmax : store.value(id));
   }
   if (!o.optimizer.on() && !o.params.on())
     for (const OwnedPiece& p : store.owned_pieces()) {
       if (f.recipe.parallel.zero_stage >= 3)
-        note(report, "weight", f.compute, store.spec(p.id).name, p.master);
+        note(report, "weight", f.compute, store.spec(p.id).name, p.nf4.defined() ? p.nf4.absmax : p.master);
       note(report, "gradient", f.compute, store.spec(p.id).name, p.grad);
     }
   return report;

@@ -127,7 +127,7 @@ json config_of(const Recipe& recipe, const std::string& base) {
           {"bias", "none"},
           {"fan_in_fan_out", transposed},
           {"inference_mode", true},
-          {"init_lora_weights", true},
+          {"init_lora_weights", lora.init == LoraInit::pissa ? json("pissa") : json(true)},
           {"layers_pattern", nullptr},
           {"layers_to_transform", nullptr},
           {"lora_alpha", plain_number(lora.alpha)},
@@ -258,6 +258,12 @@ void check_config(const std::string& path, const Recipe& recipe) {
   if (lora.dora || config.value("use_dora", json(false)) == true) expect("use_dora", "lora.dora", lora.dora);
   if (lora.use_rslora || config.value("use_rslora", json(false)) == true)
     expect("use_rslora", "lora.use_rslora", lora.use_rslora);
+  // PEFT changes the base by such a start, and the others leave it.
+  const json init = config.value("init_lora_weights", json(true));
+  const bool pissa = init.is_string() && init.get<std::string>().starts_with("pissa");
+  if (pissa != (lora.init == LoraInit::pissa))
+    refuse("init_lora_weights", fmt::format("the recipe has lora.init = {}; make it agree",
+                                            lora.init == LoraInit::pissa ? "pissa" : "zero"));
   check_patterns(path, config, recipe);
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/recipe/schema/schema.h"
 #include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/hf_folder.h"
+#include "runtime/weights/pissa.h"
 #include "runtime/weights/row_norms.h"
 
 namespace ltrain {
@@ -128,16 +129,20 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
   reader->take_any_float();
   TensorReader tensors(*reader, parameters.stream(), [&] { parameters.release_offloaded(); });
   DType from = DType::f32, to = DType::f32;
+  const std::set<std::string> decomposed = pissa_weights(recipe, parameters);
   for (const OwnedPiece& piece : parameters.stored_pieces()) {
     const std::string& name = parameters.spec(piece.id).name;
     if (parameters.spec(piece.id).adapter && !reader->has(name)) continue;  // keeps its initial values
-    tensors.read(name, piece.slice, piece.master);
+    if (decomposed.count(name)) continue;
+    tensors.read_weights(name, piece.slice, piece.master, piece.nf4, parameters.precision().compute);
+    if (piece.nf4.defined()) continue;
     from = reader->tensors().at(name).dtype;
     to = piece.master.dtype;
   }
   if (dtype_size(to) < dtype_size(from))
     notes.push_back(fmt::format("note: its weights are {}, and are rounded to the {} that this run keeps",
                                 dtype_name(from), dtype_name(to)));
+  if (!decomposed.empty()) load_pissa(recipe, parameters, *reader, notes);
   for (const RegisteredBuffer& k : parameters.kept(false))
     if (reader->has(k.name)) tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   const auto kept = parameters.kept(false);

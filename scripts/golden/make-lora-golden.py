@@ -4,9 +4,10 @@
 Each file holds the frozen weights (bf16, exact), PEFT's adapters before and after 20 steps of AdamW by their names in
 PEFT's files, tokens and targets, the logits of the first batch and the loss of each step; config.json and PEFT's
 adapter_config.json are in the metadata. B is not zero at first, so that every gradient matters. Dropout has ltrain's
-masks, made here from its definition. Magnitudes of DoRA have no weight decay.
+masks, made here from its definition. Magnitudes of DoRA have no weight decay. With nf4 the matrices of linear layers are
+quantised by bitsandbytes, whose codes and magnitudes the file has, too, and the model computes with what it dequantises.
 tests/models/lora_test.cpp computes the same with ltrain. Makes a virtual environment with PyPI's torch (CPU),
-transformers and PEFT; or, with --here, takes those of the Python that runs it.
+transformers, PEFT and bitsandbytes; or, with --here, takes those of the Python that runs it.
 """
 import json
 import math
@@ -14,15 +15,16 @@ import pathlib
 import sys
 import tempfile
 
-from golden_tools import GOLDEN, exact_rotary, run_with, transformers_in_float64, write_safetensors
+from golden_tools import GOLDEN, Float64Torch, exact_rotary, run_with, transformers_in_float64, write_safetensors
 
-VERSIONS = ["torch==2.15.0", "transformers==5.24.0", "peft==0.21.2"]
+VERSIONS = ["torch==2.15.0", "transformers==5.24.0", "peft==0.21.2", "bitsandbytes==0.50.2"]
 BATCH, SEQ, STEPS = 2, 12, 20
 ADAMW = dict(lr=2e-2, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
 
 LLAMA = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=32, tie_word_embeddings=False, bos_token_id=1,
              eos_token_id=2, rope_parameters=dict(rope_type="default", rope_theta=1e4), rms_norm_eps=1e-5)
+LLAMA_NF4 = dict(LLAMA, hidden_size=64, intermediate_size=128)
 GPT2 = dict(vocab_size=37, n_embd=16, n_layer=2, n_head=4, n_positions=32, n_inner=24, attn_pdrop=0.0, embd_pdrop=0.0,
             resid_pdrop=0.0, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
 FIXTURES = {
@@ -41,6 +43,12 @@ FIXTURES = {
     "gpt2_dora": ("gpt2", GPT2, dict(r=3, lora_alpha=6, use_dora=True, fan_in_fan_out=True,
                                      target_modules=["c_attn", "c_fc", "mlp.c_proj"])),
     "llama_dora_qv": ("llama", LLAMA, dict(r=4, lora_alpha=8, use_dora=True, target_modules=["q_proj", "v_proj", "up_proj"])),
+    "llama_nf4": ("llama", LLAMA_NF4, dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "o_proj", "down_proj"],
+                                           nf4=True)),
+    "llama_pissa": ("llama", LLAMA, dict(r=4, lora_alpha=6, init_lora_weights="pissa", target_modules="all-linear",
+                                         rank_pattern={"q_proj": 2})),
+    "gpt2_pissa": ("gpt2", GPT2, dict(r=4, lora_alpha=12, init_lora_weights="pissa", fan_in_fan_out=True,
+                                      target_modules=["c_attn", "c_fc", "mlp.c_proj"])),
     "gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=12, fan_in_fan_out=True, target_modules=["c_attn", "attn.c_proj"])),
 }
 
@@ -96,13 +104,41 @@ def counted_dropout(model, p, now):
     assert found
 
 
+def nf4(values):
+    """bitsandbytes' codes and magnitudes of a tensor, and what it dequantises."""
+    from bitsandbytes import functional
+
+    codes, state = functional.quantize_4bit(values, blocksize=64, quant_type="nf4")
+    return codes, state.absmax, functional.dequantize_4bit(codes, state)
+
+
+def nf4_edges():
+    """Blocks of zeros, of one value, of tiny and large ones, and of numbers beside those where the code changes."""
+    import torch
+    from bitsandbytes import functional
+
+    levels = functional.get_4bit_type("nf4", device="cpu")
+    limits = (levels[1:] + levels[:-1]) / 2
+    below, above = (torch.nextafter(limits, torch.full_like(limits, to)) for to in (-2.0, 2.0))
+    blocks = [torch.zeros(64), torch.full((64,), -0.25), torch.linspace(-1e-30, 1e-30, 64), torch.linspace(-1e38, 1e38, 64)]
+    for numbers in (below, limits, above):
+        for largest in (1.0, 0.5, -2.0, -4.0):
+            block = torch.zeros(64)
+            block[0], block[1:16] = largest, numbers * abs(largest)
+            blocks.append(block)
+    return torch.cat(blocks)
+
+
 def make(fixture):
     import peft
+    import peft.tuners.lora.layer
     import torch
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind, settings, lora = FIXTURES[fixture]
+    lora = dict(lora)
+    quantised = lora.pop("nf4", False)
     config = CONFIG_MAPPING[kind](**settings)
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).double()
@@ -121,18 +157,31 @@ def make(fixture):
         turned = {n for n, _ in model.named_parameters() if kind == "gpt2" and n.endswith(
             ("attn.c_attn.weight", "c_proj.weight", "c_fc.weight"))}
         record = {"weight." + n: (p.T if n in turned else p).bfloat16() for n, p in model.named_parameters()}
+    if quantised:
+        record["edges"] = nf4_edges()
+        record["edges.codes"], record["edges.absmax"], record["edges.values"] = nf4(record["edges"])
+        for n, p in model.named_parameters():
+            if not n.endswith("_proj.weight"):
+                continue
+            record["codes." + n], record["absmax." + n], values = nf4(record["weight." + n].float())
+            with torch.no_grad():
+                p.copy_(values.double())
     with transformers_in_float64() as real_float:
         if kind == "llama":
             exact_rotary(model.model.rotary_emb, real_float)
+        pissa = lora.get("init_lora_weights") == "pissa"
+        if pissa:  # decomposes in fp64 instead of fp32
+            peft.tuners.lora.layer.torch = Float64Torch(torch)
         model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora), autocast_adapter_dtype=False)
         model = model.double().train()
+        peft.tuners.lora.layer.torch = torch
         now = {}
         if lora.get("lora_dropout"):
             counted_dropout(model, lora["lora_dropout"], now)
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         with torch.no_grad():
             for n, p in sorted(trained.items()):
-                if "lora_" in n:
+                if "lora_" in n and not pissa:
                     p.copy_(draw(p, 0.3))
 
         def saved():

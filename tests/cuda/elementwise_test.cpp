@@ -6,6 +6,7 @@
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/magnitude.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/nf4.h"
 #include "kernels/norm/norm_cut.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/round_stochastic.h"
@@ -73,6 +74,25 @@ TEST_CASE("magnitudes of rows") {
         magnitude_gradient(s, at(sums), at(dy), at(y), at(factors), true);
         magnitude_gradient(s, at(fresh), at(dy), at(y), at(factors), false);
       });
+    }
+}
+
+TEST_CASE("weights in NF4") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const int64_t rows : {1, 3, 70}) {
+      CAPTURE(dtype_name(t), rows);
+      Twin w(t);
+      const int64_t cols = 2 * kNf4Block;
+      const auto weight = w.blank(t, {rows, cols});
+      const auto codes =
+          w.of(DType::u8, {rows, cols / kNf4Pair}, [](int64_t i) { return (7 * i + i / 256) % 256; });
+      const auto absmax = w.random(DType::f32, {rows, cols / kNf4Block});
+      w.check(
+          [&](Stream& s, const Twin::At& at) {
+            nf4_dequantize(s, at(weight), {at(codes), at(absmax)});
+          },
+          0);
     }
 }
 

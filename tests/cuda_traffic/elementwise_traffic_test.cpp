@@ -10,6 +10,7 @@
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/loss/preference.h"
 #include "kernels/loss/sample_labels.h"
+#include "kernels/matmul/nf4.h"
 #include "tests/cuda_traffic/accesses.h"
 
 using namespace ltrain;
@@ -176,6 +177,17 @@ TEST_CASE("bytes: magnitudes of rows") {
        .unpriced = /*sums, factors*/ cols * 8,
        .repeated = (rows - 1) * cols * 4,
        .scratch = /*two chunks of rows*/ 2 * 2 * cols * 4});
+}
+
+TEST_CASE("bytes: weights in NF4") {
+  const int64_t rows = 16, cols = 512, n = rows * cols;
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor w = o.make(kBf16, {rows, cols}), codes = o.make(DType::u8, {rows, cols / kNf4Pair}),
+                     absmax = o.make(kF32, {rows, cols / kNf4Block});
+        return [=](Stream& s) { nf4_dequantize(s, w, {codes, absmax}); };
+      },
+      {.floor = n * 2 + n / 2 + n / 16, .repeated = 7 * n / 16});
 }
 
 TEST_CASE("bytes: rectangles between matrices") {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "kernels/matmul/nf4.h"
+#include "runtime/weights/pissa.h"
 #include "tests/models/hf_golden.h"
 #include "tests/support/tiny_job.h"
 
@@ -14,9 +16,14 @@ namespace {
 
 constexpr int64_t kSteps = 20, kBatch = 2, kSeq = 12;
 
+/// NF4 for fixtures with quantised matrices.
+LoraBase base_of(const HfGolden& g) { return g.file.find("edges") ? LoraBase::nf4 : LoraBase::full; }
+
 LoraConfig lora_of(const HfGolden& g) {
   const auto config = nlohmann::json::parse(g.file.metadata().at("adapter_config"));
   LoraConfig lora;
+  lora.base = base_of(g);
+  if (config.at("init_lora_weights") == "pissa") lora.init = LoraInit::pissa;
   lora.rank = config.at("r");
   lora.alpha = config.at("lora_alpha");
   lora.dropout = config.at("lora_dropout");
@@ -89,6 +96,22 @@ std::vector<double> adapter_values(const HfGolden& g, const ParameterSpec& spec,
   return part_of(spec, all);
 }
 
+/// A factor, or a weight without it, of the full tensors.
+std::vector<double> pissa_values(const HfGolden& g, const ParameterStore& store, const LoraConfig& lora,
+                                 const ParameterSpec& spec) {
+  const std::string weight =
+      spec.adapter ? std::string(module_of(module_of(spec.name))) + ".weight" : spec.name;
+  const Shape shape = store.spec(store.find(weight)).slice.global;
+  const PissaFactors f =
+      pissa_factors(weight, lora, shape, floats(g.read<bf16>("weight." + weight)), DType::f64);
+  CHECK(f.residual < 1e-11);
+  if (spec.name == lora_a_name(weight)) return f.a;
+  if (spec.name == lora_b_name(weight)) return f.b;
+  std::vector<double> rest;
+  for (int64_t i = 0; i < shape.elements(); ++i) rest.push_back(f.rest(i / f.cols, i % f.cols));
+  return rest;
+}
+
 Differences compare(const HfGolden& g, const LoraConfig& lora) {
   ProgramOptions o;
   o.model = g.model;
@@ -108,13 +131,21 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
   int trained = 0;
   for (int id = 0; id < store.count(); ++id) {
     const ParameterSpec& spec = store.spec(id);
-    Tensor value = store.value(id);
     trained += store.trains(id);
+    if (store.is_nf4(id)) {
+      std::vector<float> values = part_of(spec, floats(g.read<bf16>("weight." + spec.name)));
+      REQUIRE(nf4_store(*compute, store.nf4(id), DType::f64, values.data()));
+      continue;
+    }
+    Tensor value = store.value(id);
     REQUIRE(value.elements() == spec.shape.elements());
     const auto fill = [&](const auto& from) {
       for (size_t i = 0; i < from.size(); ++i) value.ptr<double>()[i] = static_cast<double>(from[i]);
     };
-    if (spec.adapter)
+    const bool adapted = spec.name.ends_with(".weight") && store.find(lora_a_name(spec.name)) >= 0;
+    if (lora.init == LoraInit::pissa && (spec.adapter || adapted))
+      fill(part_of(spec, pissa_values(g, store, lora, spec)));
+    else if (spec.adapter)
       fill(adapter_values(g, spec, "before."));
     else
       fill(part_of(spec, floats(g.read<bf16>("weight." + spec.name))));
@@ -158,17 +189,23 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
         d.loss, std::abs(r.loss - losses[static_cast<size_t>(step)]) / losses[static_cast<size_t>(step)]);
   }
   for (int id = 0; id < store.count(); ++id)
-    if (store.trains(id))
-      d.trained = std::max(d.trained,
-                           apart(store.value(id).ptr<double>(), adapter_values(g, store.spec(id), "after.")));
+    if (store.trains(id)) {
+      std::vector<double> want = adapter_values(g, store.spec(id), "after."),
+                          got(store.value(id).ptr<double>(), store.value(id).ptr<double>() + want.size());
+      if (lora.init == LoraInit::pissa)  // singular vectors have any sign, and training keeps it
+        for (std::vector<double>* v : {&want, &got})
+          for (double& e : *v) e = std::abs(e);
+      d.trained = std::max(d.trained, apart(got.data(), want));
+    }
   return d;
 }
 
 }  // namespace
 
 TEST_CASE("adapters have PEFT's logits, losses of twenty steps, and values after them, in fp64") {
-  const auto name = GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2",
-                             "llama_dora", "llama_dora_qv", "gpt2_dora");
+  const auto name =
+      GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2", "llama_dora",
+               "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa", "gpt2_pissa");
   const HfGolden g("lora_" + name);
   const Differences d = compare(g, lora_of(g));
   INFO(name << ": logits " << d.logits << ", loss " << d.loss << ", adapters " << d.trained);
@@ -195,8 +232,94 @@ TEST_CASE(
   lora = lora_of(dora);
   lora.dora = false;
   CHECK_FALSE(compare(dora, lora).agree());
+  const HfGolden nf4("lora_llama_nf4");
+  lora = lora_of(nf4);
+  lora.base = LoraBase::full;
+  CHECK_FALSE(compare(nf4, lora).agree());
   const HfGolden dropout("lora_llama_dropout");
   lora = lora_of(dropout);
   lora.dropout = 0;
   CHECK_FALSE(compare(dropout, lora).agree());
+}
+
+TEST_CASE("codes and magnitudes of NF4 are bitsandbytes', at the limits of levels too") {
+  const HfGolden g("lora_llama_nf4");
+  const auto compare = [&](const std::vector<float>& values, const std::string& codes,
+                           const std::string& absmax) {
+    INFO(codes);
+    const int64_t n = static_cast<int64_t>(values.size());
+    std::vector<uint8_t> got(values.size() / kNf4Pair);
+    std::vector<float> largest(values.size() / kNf4Block);
+    nf4_quantize(got.data(), largest.data(), values.data(), n);
+    CHECK(got == g.read<uint8_t>(codes));
+    CHECK(largest == g.read<float>(absmax));
+  };
+  int matrices = 0;
+  for (const SafetensorsEntry& codes : g.file.entries())
+    if (codes.name.starts_with("codes.")) {
+      const std::string name = codes.name.substr(6);
+      ++matrices;
+      compare(floats(g.read<bf16>("weight." + name)), codes.name, "absmax." + name);
+    }
+  CHECK(matrices == 14);
+  const auto edges = g.read<float>("edges"), values = g.read<float>("edges.values");
+  compare(edges, "edges.codes", "edges.absmax");
+  std::vector<uint8_t> codes = g.read<uint8_t>("edges.codes");
+  std::vector<float> absmax = g.read<float>("edges.absmax"), got(edges.size());
+  const auto tensor = [](void* data, DType dtype, size_t n) {
+    Tensor t;
+    t.data = data, t.dtype = dtype, t.shape = {1, static_cast<int64_t>(n)};
+    return t;
+  };
+  const auto s = make_inline_stream("compute");
+  const Nf4Matrix from{tensor(codes.data(), DType::u8, codes.size()),
+                       tensor(absmax.data(), DType::f32, absmax.size())};
+  nf4_dequantize(*s, tensor(got.data(), DType::f32, got.size()), from);
+  CHECK(got == values);
+  // Dequantised weights are quantised to themselves, in each type of the matmuls.
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    std::vector<float> rounded = floats(g.read<bf16>("weight.model.layers.0.mlp.up_proj.weight"));
+    std::vector<uint8_t> first(rounded.size() / kNf4Pair), second(first.size());
+    std::vector<float> one(rounded.size() / kNf4Block), two(one.size());
+    const Nf4Matrix a{tensor(first.data(), DType::u8, first.size()),
+                      tensor(one.data(), DType::f32, one.size())},
+        b{tensor(second.data(), DType::u8, first.size()), tensor(two.data(), DType::f32, one.size())};
+    REQUIRE(nf4_store(*s, a, dtype, rounded.data()));
+    nf4_dequantize(*s, tensor(rounded.data(), DType::f32, rounded.size()), a);
+    REQUIRE(nf4_store(*s, b, dtype, rounded.data()));
+    CHECK((first == second && one == two));
+  }
+}
+
+TEST_CASE("PiSSA: factors of PEFT, and their best approximation") {
+  const HfGolden g("lora_llama_pissa");
+  const LoraConfig lora = lora_of(g);
+  const std::string module = "model.layers.0.mlp.down_proj";
+  const PissaFactors f = pissa_factors(module + ".weight", lora, {16, 24},
+                                       floats(g.read<bf16>("weight." + module + ".weight")), DType::f32);
+  const auto a = g.read<float>("before." + peft_name(module) + ".lora_A.weight"),
+             b = g.read<float>("before." + peft_name(module) + ".lora_B.weight");
+  REQUIRE((a.size() == f.a.size() && b.size() == f.b.size()));
+  double largest = 0, difference = 0, other = 0;
+  for (int64_t row = 0; row < 16; ++row)
+    for (int64_t col = 0; col < 24; ++col) {
+      double theirs = 0, fewer = 0;
+      for (int64_t k = 0; k < f.rank; ++k) {
+        const double product = static_cast<double>(b[static_cast<size_t>(row * f.rank + k)]) *
+                               static_cast<double>(a[static_cast<size_t>(k * 24 + col)]);
+        theirs += product;
+        if (k > 0) fewer += product;
+      }
+      const double ours =
+          (static_cast<double>(f.w[static_cast<size_t>(row * 24 + col)]) - f.rest(row, col)) / f.scale;
+      largest = std::max(largest, std::abs(theirs));
+      difference = std::max(difference, std::abs(ours - theirs));
+      other = std::max(other, std::abs(ours - fewer));
+    }
+  CHECK(difference < 1e-6 * largest);
+  CHECK(other > 0.01 * largest);  // negative control: without the largest
+  LoraConfig wide = lora;
+  wide.rank = 17;
+  CHECK_THROWS_WITH(pissa_factors(module + ".weight", wide, {16, 24}, f.w, DType::f32),
+                    Catch::Contains("has 16 singular values, and its adapter rank 17"));
 }

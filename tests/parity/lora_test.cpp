@@ -215,6 +215,60 @@ TEST_CASE(
   check("recomputation", [](TinyOptions& o) { o.recompute.run = 1; });
 }
 
+TEST_CASE("lora: weights in NF4 are the same under every axis, and so is training, in fp64") {
+  TinyOptions one = with_lora(GENERATE(as<std::string>(), "llama", "gpt2"));
+  one.lora.base = LoraBase::nf4;
+  one.hidden = 256;
+  one.intermediate = 128;
+  one.layers = 4;
+  one.vocab = 32;
+  if (one.architecture == "llama") one.lora.target_modules = {"q_proj", "v_proj", "o_proj", "down_proj"};
+  const TinyResult base = train_tiny(one);
+  TinyOptions full = one;
+  full.lora.base = LoraBase::full;
+  const TinyResult unquantised = train_tiny(full);
+  CHECK(std::abs(base.losses[0] - unquantised.losses[0]) > 1e-4);  // negative control
+  const auto& values = base.parameters;
+  const std::string matrix =
+      one.architecture == "gpt2" ? "h.1.mlp.c_fc.weight" : "model.layers.1.mlp.up_proj.weight";
+  const NamedTensors first = at_first(one);
+  const auto name =
+      std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.first.ends_with(matrix); });
+  REQUIRE(name != values.end());
+  CHECK(name->second == first.at(name->first));  // frozen
+  // fp64 has 8 bytes a frozen weight, and NF4 has 4.5 bits.
+  int64_t frozen = 0;
+  for (const auto& [n, v] : values)
+    if (n.ends_with(".weight") && v != unquantised.parameters.at(n) && !is_adapter(n))
+      frozen += static_cast<int64_t>(v.size());
+  REQUIRE(frozen > 1'000'000);
+  const double saved = static_cast<double>(unquantised.used_bytes[0] - base.used_bytes[0]);
+  constexpr double kDequantised = 8.0 * 768 * 256;  // the largest matrix, as a temporary
+  CHECK(saved > (8 - 4.5 / 8) * static_cast<double>(frozen) - kDequantised);
+  const auto check = [&](const std::string& what, const std::function<void(TinyOptions&)>& change) {
+    INFO(one.architecture << ", " << what);
+    TinyOptions o = one;
+    change(o);
+    const TinyResult many = train_tiny(o);
+    require_parity(base, many, 1e-12);
+    CHECK(many.parameters.at(name->first) == name->second);
+    CHECK(many.plan_bytes == many.used_bytes);
+    CHECK(many.plan_wire == many.used_wire);
+  };
+  for (const int stage : {0, 1, 2, 3})
+    check("data 2, ZeRO-" + std::to_string(stage),
+          [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
+  check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
+  check("tensor 2, sequence, ZeRO-3",
+        [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 3; });
+  check("tensor 2, in chunks",
+        [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true, o.async_tensor_parallel = true; });
+  check("context 2", [](TinyOptions& o) { o.context = 2; });
+  check("1f1b, ZeRO-1", [](TinyOptions& o) { o.pipeline = 2, o.ranks = 2, o.zero_stage = 1; });
+  check("zb-h1, tensor 2", [](TinyOptions& o) { o.pipeline = 2, o.schedule = "zb-h1", o.tensor = 2; });
+  check("recomputation, magnitudes", [](TinyOptions& o) { o.recompute.run = 1; });
+}
+
 TEST_CASE("lora: in bf16 frozen weights have no master weights, and all ZeRO stages have the same bits") {
   TinyOptions o = with_lora("llama");
   o.precision = "bf16";

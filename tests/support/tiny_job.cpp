@@ -275,6 +275,18 @@ std::vector<double> elements(Stream& s, const Tensor& t) {
   return out;
 }
 
+/// The elements of blocks in NF4.
+std::vector<double> elements(Stream& s, const Nf4Matrix& m) {
+  const std::vector<double> absmax = elements(s, m.absmax);
+  std::vector<uint8_t> codes(static_cast<size_t>(m.codes.bytes()));
+  download(s, codes.data(), m.codes);
+  std::vector<double> out(codes.size() * kNf4Pair);
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] =
+        static_cast<double>(nf4_level(i % 2 ? codes[i / 2] & 15 : codes[i / 2] >> 4)) * absmax[i / kNf4Block];
+  return out;
+}
+
 class World {
  public:
   ThreadGroups groups;
@@ -415,7 +427,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   LT_CHECK(store.offload_bytes() == result.offload_bytes[rank], "{} bytes in offload memory, {} planned",
            store.offload_bytes(), result.offload_bytes[rank]);
   for (const OwnedPiece& p : store.owned_pieces()) {
-    world.add(result.parameters, p.slice, store.spec(p.id).name, elements(*compute, p.master));
+    world.add(result.parameters, p.slice, store.spec(p.id).name,
+              p.nf4.defined() ? elements(*compute, p.nf4) : elements(*compute, p.master));
     for (const NamedState& s : p.moments)
       if (s.name == kAverage)
         world.add(result.averages, p.slice, store.spec(p.id).name, elements(*compute, s.tensor));

@@ -4,9 +4,43 @@
 
 namespace ltrain::recipe {
 
+/// Rules of frozen weights in NF4. Rows of full blocks are checked once the layout is known
+/// (ParameterLayout).
+static void nf4_rules(const Recipe& r, const BrokenRule& broken) {
+  const auto refuse = [&](const char* key, const std::string& why) { broken("lora.base", why, {key}); };
+  if (r.train.ema_decay > 0)
+    refuse("train.ema_decay",
+           "an average of weights has frozen ones too, in fp32; nearest valid value: train.ema_decay: 0");
+  if (r.offload.params.on())
+    refuse("offload.params.device",
+           "frozen weights of 4 bits stay on the device; nearest valid value: offload.params.device: none");
+  if (r.checkpoint.upcycle)
+    refuse(
+        "checkpoint.upcycle",
+        "copies of a dense model's layers are not quantised; nearest valid value: checkpoint.upcycle: null");
+  if (r.model.lora.dora && r.checkpoint.adapter)
+    refuse("lora.adapter",
+           "magnitudes of PEFT's files are of weights that are not quantised; nearest valid value: "
+           "lora.adapter: null");
+}
+
+/// Rules of adapters that begin with singular vectors.
+static void pissa_rules(const Recipe& r, const BrokenRule& broken) {
+  const auto refuse = [&](const char* key, const std::string& why) { broken("lora.init", why, {key}); };
+  if (!r.checkpoint.load_path || r.checkpoint.load_parts != LoadParts::weights)
+    refuse(
+        "checkpoint.load.path",
+        "decomposes the weights that a run begins with; give model.from or checkpoint.load.path of a model");
+  if (r.model.lora.dora)
+    refuse("lora.dora",
+           "magnitudes begin as norms of weights without their singular vectors; nearest valid value: "
+           "lora.dora: false");
+}
+
 void lora_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.model.lora.on()) return;
   const auto refuse = [&](const char* key, const std::string& why) { broken("lora.r", why, {key}); };
+  if (r.model.lora.base == LoraBase::nf4) nf4_rules(r, broken);
   if (r.model.lora.target_modules.empty())
     refuse("lora.target_modules",
            "has no module to adapt; nearest valid value: lora.target_modules: [all-linear]");
@@ -37,6 +71,7 @@ void lora_rules(const Recipe& r, const BrokenRule& broken) {
            fmt::format("= {}: checkpoint.load.parts: {} has adapters already; nearest valid value: null",
                        *r.checkpoint.adapter, to_string(r.checkpoint.load_parts)),
            {"checkpoint.load.parts"});
+  if (r.model.lora.init == LoraInit::pissa) pissa_rules(r, broken);
   if (r.train.router_warmup_steps > 0)
     refuse("train.router_warmup_steps",
            "routers are frozen beside adapters; nearest valid value: train.router_warmup_steps: 0");

@@ -49,6 +49,38 @@ Key pattern_key(std::string path, std::vector<std::pair<std::string, T>>& (*get)
   return key;
 }
 
+/// Adds a key with a meaning only beside adapters.
+void add_with_rank(std::vector<Key>& t, Key key) {
+  key.when("lora.r above 0", true, [](const Recipe& r) { return r.model.lora.on(); });
+  t.push_back(std::move(key));
+}
+
+/// Adds QLoRA, PiSSA, rsLoRA and DoRA.
+void add_variant_keys(std::vector<Key>& t) {
+  const auto with_rank = [&t](Key key) { add_with_rank(t, std::move(key)); };
+  with_rank(
+      choice<LoraBase>("lora.base", LT_MEMBER(model.lora.base),
+                       {{"full", LoraBase::full}, {"nf4", LoraBase::nf4}}, {},
+                       "Frozen matrices of linear layers. full: in the type of the matmuls. nf4: 4.5 bits "
+                       "an element, in blocks of 64 as bitsandbytes has them (QLoRA, arXiv:2305.14314), "
+                       "dequantised before each matmul.")
+          .alias({"bnb_4bit_quant_type"}));
+  with_rank(
+      choice<LoraInit>("lora.init", LT_MEMBER(model.lora.init),
+                       {{"zero", LoraInit::zero}, {"pissa", LoraInit::pissa}}, {},
+                       "First values of adapters. zero: B is zero, so that the run begins with the model "
+                       "itself. pissa: the largest singular vectors of the weights, which keep the rest "
+                       "(arXiv:2404.02948).")
+          .alias({"init_lora_weights"})
+          .say({{"true", "zero"}}));
+  with_rank(truth("lora.use_rslora", LT_MEMBER(model.lora.use_rslora),
+                  "Adapters are multiplied by alpha / sqrt(r) instead (arXiv:2312.03732)."));
+  with_rank(truth("lora.dora", LT_MEMBER(model.lora.dora),
+                  "DoRA (arXiv:2402.09353): the rows of each adapted matrix have trained magnitudes, which "
+                  "begin as the norms of its rows.")
+                .alias({"use_dora"}));
+}
+
 }  // namespace
 
 void add_lora_keys(std::vector<Key>& t) {
@@ -57,10 +89,7 @@ void add_lora_keys(std::vector<Key>& t) {
               "Rank of the trained factors A and B of each adapted matrix. 0: no LoRA, all parameters train.")
           .between(0, kMaxLoraRank)
           .alias({"lora_r", "lora_rank"}));
-  const auto with_rank = [&t](Key key) {
-    key.when("lora.r above 0", true, [](const Recipe& r) { return r.model.lora.on(); });
-    t.push_back(std::move(key));
-  };
+  const auto with_rank = [&t](Key key) { add_with_rank(t, std::move(key)); };
   with_rank(number("lora.alpha", LT_MEMBER(model.lora.alpha),
                    "Adapters are multiplied by alpha / r. Twice the rank is usual.")
                 .above(0)
@@ -69,12 +98,7 @@ void add_lora_keys(std::vector<Key>& t) {
       number("lora.dropout", LT_MEMBER(model.lora.dropout), "Dropout of the inputs of adapters, in training.")
           .between(0, 0.999)
           .alias({"lora_dropout"}));
-  with_rank(truth("lora.use_rslora", LT_MEMBER(model.lora.use_rslora),
-                  "Adapters are multiplied by alpha / sqrt(r) instead (arXiv:2312.03732)."));
-  with_rank(truth("lora.dora", LT_MEMBER(model.lora.dora),
-                  "DoRA (arXiv:2402.09353): the rows of each adapted matrix have trained magnitudes, which "
-                  "begin as the norms of its rows.")
-                .alias({"use_dora"}));
+  add_variant_keys(t);
   with_rank(texts(
       "lora.target_modules", LT_MEMBER(model.lora.target_modules), "module", "[q_proj, v_proj]",
       "Linear layers with adapters: the last part of their names, patterns of whole names with * and ?, or "

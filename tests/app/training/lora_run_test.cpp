@@ -162,3 +162,117 @@ TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
   REQUIRE(t.sh("run tiny.yaml output_dir=plain train.train_steps=1 train.eval_interval=0").code == 0);
   refused("export plain out --merge", "has no adapters, and --merge is for a run with lora.r above 0");
 }
+
+TEST_CASE("lora: with weights in NF4 a run resumes on other layouts, and its merged model is the run's") {
+  TempRun t;
+  const std::string model = "model.hidden_size=128 model.intermediate_size=256 ";
+  REQUIRE(t.sh("run tiny.yaml output_dir=base train.eval_interval=0 train.train_steps=2 " + model).code == 0);
+  REQUIRE(t.sh("export base folder --dtype fp32").code == 0);
+  const std::string nf4 = kLora + model + "lora.base=nf4 checkpoint.load.path=folder ",
+                    alone = "parallel.data=1 parallel.zero_stage=0 ";
+  const Outcome one = t.sh(nf4 + alone + "output_dir=one");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  const std::vector<double> want = t.values("lm_loss", "one");
+  REQUIRE(want.size() == 4);
+  REQUIRE(t.sh(kLora + model + alone + "checkpoint.load.path=folder output_dir=full").code == 0);
+  CHECK(std::abs(t.values("lm_loss", "full")[0] - want[0]) > 1e-5);  // negative control
+  int run = 0;
+  for (const char* layout : {"parallel.data=2 parallel.zero_stage=3", "parallel.data=2 parallel.zero_stage=1",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2"}) {
+    const std::string name = "layout" + std::to_string(run++);
+    const Outcome half =
+        t.sh(nf4 + "output_dir=" + name + " train.stop_step=2 " + (run % 2 ? alone : layout));
+    INFO(layout << "\n" << half.text);
+    REQUIRE(half.code == 0);
+    const Outcome rest = t.sh(nf4 + "output_dir=" + name + " " + (run % 2 ? layout : alone));
+    INFO(rest.text);
+    REQUIRE(rest.code == 0);
+    check_close(t.values("lm_loss", name), want);
+  }
+  const Outcome other =
+      t.sh(kLora + model + alone + "checkpoint.load.path=folder output_dir=one train.train_steps=5");
+  INFO(other.text);
+  CHECK(other.code == 64);
+  CHECK_THAT(other.text, Contains("is in NF4 there, and the recipe has lora.base: full"));
+  // The merged model, and the checkpoint read without NF4, are what the run trained.
+  REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
+  const std::string next =
+      "run tiny.yaml precision=fp32 train.eval_interval=0 train.train_steps=1 " + model + alone;
+  REQUIRE(t.sh(next + "output_dir=m checkpoint.load.path=merged").code == 0);
+  REQUIRE(t.sh(next + kAdapters + "lora.base=nf4 output_dir=c checkpoint.load.path=one/checkpoints").code ==
+          0);
+  REQUIRE(t.sh(next + kAdapters + "output_dir=f checkpoint.load.path=one/checkpoints").code == 0);
+  const double merged = t.values("lm_loss", "m").at(0);
+  for (const char* name : {"c", "f"}) {
+    INFO(name);
+    CHECK(std::abs(merged - t.values("lm_loss", name).at(0)) < 1e-6 * merged);
+  }
+  const Outcome said = t.sh("generate one --prompt line --tokens 3 --temperature 0"),
+                whole = t.sh("generate merged --prompt line --tokens 3 --temperature 0");
+  INFO(said.text);
+  CHECK(said.code == 0);
+  const auto second_line = [](const std::string& text) {
+    const size_t at = text.find('\n');
+    return text.substr(at, text.find('\n', at + 1) - at);
+  };
+  CHECK(second_line(said.text) == second_line(whole.text));
+}
+
+TEST_CASE("lora: blocks of NF4 that ranks would share are refused before a launch") {
+  TempRun t;
+  const std::string model = "model.hidden_size=128 model.intermediate_size=256 model.num_attention_heads=4 ";
+  const Outcome cut =
+      t.sh("plan tiny.yaml parallel.data=1 parallel.zero_stage=0 parallel.tensor=4 lora.r=4 lora.base=nf4 " +
+           model);
+  CHECK(cut.code == 64);
+  CHECK_THAT(cut.text, Contains("self_attn.o_proj.weight has rows of 32 elements on each rank"));
+}
+
+TEST_CASE(
+    "lora: PiSSA begins with the model's loss under every layout, and goes into PEFT's folder and back") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml output_dir=base train.eval_interval=0 train.train_steps=2").code == 0);
+  REQUIRE(t.sh("export base folder --dtype fp32").code == 0);
+  const std::string alone = "parallel.data=1 parallel.zero_stage=0 ",
+                    pissa = kLora + "lora.init=pissa checkpoint.load.path=folder ";
+  REQUIRE(t.sh(kLora + alone + "checkpoint.load.path=folder output_dir=zero").code == 0);
+  const Outcome one = t.sh(pissa + alone + "output_dir=one");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  CHECK_THAT(one.text, Contains("the largest singular vectors of 14 matrices"));
+  const std::vector<double> want = t.values("lm_loss", "one"), zero = t.values("lm_loss", "zero");
+  CHECK(std::abs(want.at(0) - zero.at(0)) < 1e-12 * zero[0]);
+  CHECK(std::abs(want.at(3) - zero.at(3)) > 1e-6);  // negative control: other adapters train
+  int run = 0;
+  for (const char* layout : {"parallel.data=2 parallel.zero_stage=3", "parallel.data=2 parallel.zero_stage=1",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2"}) {
+    const std::string name = "layout" + std::to_string(run++);
+    const Outcome many = t.sh(pissa + "output_dir=" + name + " " + layout);
+    INFO(layout << "\n" << many.text);
+    REQUIRE(many.code == 0);
+    check_close(t.values("lm_loss", name), want);
+  }
+  // At the first step the merged model is the folder's.
+  REQUIRE(t.sh(pissa + alone + "output_dir=first optimizer.lr=1e-30 train.train_steps=1").code == 0);
+  REQUIRE(t.sh("export first same --merge --dtype fp32").code == 0);
+  const std::string next = "run tiny.yaml precision=fp64 train.eval_interval=0 train.train_steps=1 " + alone;
+  REQUIRE(t.sh(next + "output_dir=s checkpoint.load.path=same").code == 0);
+  CHECK(std::abs(t.values("lm_loss", "s").at(0) - zero[0]) < 1e-7 * zero[0]);
+  REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
+  REQUIRE(t.sh("export one adapter --adapter").code == 0);
+  REQUIRE(t.sh(next + "output_dir=m checkpoint.load.path=merged").code == 0);
+  const Outcome back = t.sh(next + kAdapters +
+                            "output_dir=a lora.init=pissa lora.adapter=adapter checkpoint.load.path=folder");
+  INFO(back.text);
+  REQUIRE(back.code == 0);
+  const double merged = t.values("lm_loss", "m").at(0);
+  CHECK(std::abs(t.values("lm_loss", "a").at(0) - merged) < 1e-6 * merged);
+  const Outcome other =
+      t.sh(next + kAdapters + "output_dir=b lora.adapter=adapter checkpoint.load.path=folder");
+  CHECK(other.code == 64);
+  CHECK_THAT(other.text,
+             Contains("init_lora_weights = \"pissa\": the recipe has lora.init = zero; make it agree"));
+}

@@ -120,7 +120,8 @@ class Evaluation {
              "{} is of tokenizer {} (hash {}), and {} was trained on tokens of {} (hash {}): its loss there "
              "would mean nothing. Build the data with that tokenizer",
              info.prefix, info.tokenizer, info.tokenizer_hash, session_.path(), t->kind, t->hash);
-      data::check_source(info, session_.recipe().model.vocab_size, session_.recipe().data.seq_length);
+      const Data& data = session_.recipe().data;
+      data::check_source(info, session_.recipe().model.vocab_size, data.seq_length, data.packing);
     }
   }
 
@@ -156,7 +157,7 @@ class Evaluation {
     l.eval_samples = options_.samples;
     data::BatchLoader loader(l, 0);
     if (const std::string note =
-            cut_note(set, l.seq_length, options_.samples > 0 ? options_.samples : INT64_MAX);
+            cut_note(set, recipe.data, options_.samples > 0 ? options_.samples : INT64_MAX);
         lead_ && !note.empty())
       print_notes({note});
     const int64_t samples = loader.eval_samples();

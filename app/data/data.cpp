@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -50,6 +51,7 @@ struct BuildCommand {
   TokenizerOption tokenizer;
   bool dry_run = false, json = false, quiet = false;
   bool has_chat = false;
+  std::string left_out;  // file for the names of the documents that are left out
   ChatBuild chat;
   TrainOn train_on = TrainOn::assistant;
 
@@ -67,6 +69,8 @@ struct BuildCommand {
     options.tokenizer = tokenizer.kind();
     options.path = tokenizer.path();
     options.tokens = tokenizer.tokens;
+    std::ofstream names;
+    if (!left_out.empty()) open_names(names);
     BuildResult result;
     double seconds = 0;
     if (dry_run) {
@@ -80,7 +84,23 @@ struct BuildCommand {
       result = build_dataset(options);
       seconds = line.elapsed();
     }
+    if (names.is_open() && !names.flush())
+      fail(ExitCode::storage, "--left-out {}: cannot be written", printable(left_out));
     json ? print_json(result, seconds) : print(result, seconds);
+  }
+
+  /// Opens the file that names the documents left out.
+  void open_names(std::ofstream& names) {
+    if (!options.choice.on())
+      fail(ExitCode::usage, "--left-out {}: expected --deduplicate or --decontaminate with it", left_out);
+    if (dry_run) return;
+    names.open(left_out);
+    if (!names) fail(ExitCode::storage, "--left-out {}: cannot be written", printable(left_out));
+    options.left_out = [&names](const std::string& document, DocumentState state) {
+      const char* why = state == DocumentState::duplicate ? "duplicate" : "contaminated";
+      const nlohmann::ordered_json line{{"document", document}, {"reason", why}};
+      names << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    };
   }
 
   void print(const BuildResult& r, double seconds) const {
@@ -100,6 +120,13 @@ struct BuildCommand {
     if (r.filtered.read)
       std::printf("%lld of %lld records kept by --where\n", static_cast<long long>(r.filtered.kept),
                   static_cast<long long>(r.filtered.read));
+    if (options.choice.deduplicate)
+      std::printf("%lld documents left out as copies of earlier ones\n",
+                  static_cast<long long>(r.filtered.duplicates));
+    if (!options.choice.against.empty())
+      std::printf("%lld documents left out that share %lld words with the evaluation data\n",
+                  static_cast<long long>(r.filtered.contaminated),
+                  static_cast<long long>(options.choice.ngram));
     if (r.empty_documents)
       std::printf("%lld empty documents left out\n", static_cast<long long>(r.empty_documents));
     if (has_chat) {
@@ -137,6 +164,9 @@ struct BuildCommand {
     j["left_out"] = r.inputs.left_out();
     j["json_files_read_as_text"] = r.inputs.json_as_text.count;
     j["empty_documents"] = r.empty_documents;
+    if (options.choice.on())
+      j["documents_left_out"] = {{"duplicates", r.filtered.duplicates},
+                                 {"contaminated", r.filtered.contaminated}};
     if (r.filtered.read) j["records"] = {{"read", r.filtered.read}, {"kept", r.filtered.kept}};
     j["bad_records"] = {{"skipped", r.bad_records.skipped},
                         {"replaced", r.bad_records.replaced},
@@ -317,6 +347,19 @@ RecordFilter read_where_option(const std::string& text) {
   return filter;
 }
 
+/// --deduplicate, --decontaminate, --decontaminate-ngram, --left-out.
+void add_choice_options(CLI::App& s, BuildCommand& c) {
+  s.add_flag("--deduplicate", c.options.choice.deduplicate,
+             "Leave out documents with the text of an earlier one; reads the inputs twice");
+  s.add_option("--decontaminate", c.options.choice.against,
+               "Leave out documents that share an n-gram of words with the texts in this file or folder of "
+               "evaluation data; may be given several times");
+  s.add_option("--decontaminate-ngram", c.options.choice.ngram, "Words of an n-gram")
+      ->check(CLI::Range(int64_t{1}, kMostNgramWords))
+      ->capture_default_str();
+  s.add_option("--left-out", c.left_out, "JSONL file for the names of the documents that these leave out");
+}
+
 void add_build(CLI::App& data) {
   auto c = std::make_shared<BuildCommand>();
   CLI::App* s = data.add_subcommand(
@@ -327,6 +370,7 @@ void add_build(CLI::App& data) {
   s->add_option_function<std::string>(
       "--where", [c](const std::string& text) { c->options.records.where = read_where_option(text); },
       "Records to keep, by their fields, as where in a recipe: '{language: [en, de], score: {min: 0.5}}'");
+  add_choice_options(*s, *c);
   s->add_option("--output", c->options.output, "PREFIX of PREFIX.bin, PREFIX.idx and PREFIX.json")
       ->required();
   c->tokenizer.add_to(*s);

@@ -56,14 +56,17 @@ struct StatsCommand {
   static int64_t samples_of(const Recipe& r) { return samples_before_step(r, r.train.train_steps + 1); }
 
   static void print(const Recipe& given, const Recipe& r, const std::vector<SourceStatistics>& all) {
-    std::printf("%-28s %12s %15s %10s %7s %8s\n", "source", "documents", "tokens", "mean", "share", "epochs");
+    const bool packed = r.data.packing != data::SamplePacking::concatenate;
+    std::printf("%-28s %12s %15s %10s %7s %8s%s\n", "source", "documents", "tokens", "mean", "share",
+                "epochs", packed ? " padding" : "");
     std::string list;
     for (const SourceStatistics& s : all) {
       if (s.list != list && all.back().list != "data.train") std::printf("%s:\n", s.list.c_str());
       list = s.list;
-      std::printf("%-28s %12lld %15lld %10.1f %6.1f%% %8.2f\n", printable(path_of(given, s), 60).c_str(),
+      std::printf("%-28s %12lld %15lld %10.1f %6.1f%% %8.2f%s\n", printable(path_of(given, s), 60).c_str(),
                   static_cast<long long>(s.documents), static_cast<long long>(s.tokens), mean(s),
-                  100 * s.share, s.reads.epochs());
+                  100 * s.share, s.reads.epochs(),
+                  packed ? fmt::format(" {:6.2f}%", 100 * padding(r, s)).c_str() : "");
     }
     std::printf("%lld steps read %lld samples of %lld tokens; epochs are those of the run, over all stages\n",
                 static_cast<long long>(r.train.train_steps), static_cast<long long>(samples_of(r)),
@@ -75,6 +78,7 @@ struct StatsCommand {
                              {"train_steps", r.train.train_steps},
                              {"samples", samples_of(r)},
                              {"seq_length", r.data.seq_length},
+                             {"packing", to_string(r.data.packing)},
                              {"sources", nlohmann::ordered_json::array()}};
     for (const SourceStatistics& s : all)
       j["sources"].push_back({{"list", s.list},
@@ -84,10 +88,17 @@ struct StatsCommand {
                               {"tokens", s.tokens},
                               {"mean_document_tokens", mean(s)},
                               {"share", s.share},
+                              {"padding", padding(r, s)},
                               {"samples", s.reads.samples},
                               {"samples_read", s.reads.read},
                               {"epochs", s.reads.epochs()}});
     std::printf("%s\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  }
+
+  /// Share of padding in the samples of a source.
+  static double padding(const Recipe& r, const SourceStatistics& s) {
+    return static_cast<double>(s.reads.padding) /
+           (static_cast<double>(s.reads.samples) * static_cast<double>(r.data.seq_length));
   }
 
   static double mean(const SourceStatistics& s) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/data/indexed_dataset.h"
+#include "runtime/data/document_samples.h"
 #include "runtime/program/recipe_program.h"
 
 namespace ltrain {
@@ -42,9 +42,14 @@ void add_statistics(const std::string& name, const std::vector<DataSource>& list
 FileReads file_reads(const Recipe& r) {
   const Mesh alone = mesh_of(r, 0);
   const data::LoaderOptions o = loader_options(r, alone);
-  FileReads reads{data::union_of(o.sources, o.stages), {}, {}};
-  for (const std::string& path : reads.files.paths)
-    reads.samples.push_back(data::inspect_source(path).samples(o.seq_length));
+  FileReads reads;
+  reads.files = data::union_of(o.sources, o.stages);
+  for (const std::string& path : reads.files.paths) {
+    const data::SampleCount count = data::count_samples(path, o.seq_length, o.packing.mode);
+    reads.samples.push_back(count.samples);
+    reads.padding.push_back(count.padding);
+    reads.cut.push_back(count.cut);
+  }
   const data::StagedOrder order(reads.samples, reads.files.stages, 0, false);
   const int64_t all = samples_before_step(r, r.train.train_steps + 1);
   for (size_t i = 0; i < reads.samples.size(); ++i)
@@ -59,6 +64,7 @@ std::map<int64_t, SourceReads> reads_by_source(const std::vector<DataSource>& li
     if (i < 0) continue;
     all[s.number].read += reads.read[static_cast<size_t>(i)];
     all[s.number].samples += reads.samples[static_cast<size_t>(i)];
+    all[s.number].padding += reads.padding[static_cast<size_t>(i)];
   }
   return all;
 }

@@ -12,6 +12,8 @@ namespace ltrain {
 struct FileReads {
   data::SourceUnion files;
   std::vector<int64_t> samples, read;  ///< one for each of files.paths
+  /// data.packing other than concatenate: tokens of padding in the samples of each file, and documents cut.
+  std::vector<int64_t> padding, cut;
 };
 
 /// Reads of the training sources of a resolved recipe. The files must exist.
@@ -20,6 +22,7 @@ FileReads file_reads(const Recipe& recipe);
 /// Sums over the token files of a source.
 struct SourceReads {
   int64_t samples = 0, read = 0;
+  int64_t padding = 0;  ///< tokens in all samples
   double epochs() const { return static_cast<double>(read) / static_cast<double>(samples); }
 };
 

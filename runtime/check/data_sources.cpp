@@ -3,12 +3,13 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/printable.h"
 #include "runtime/check/data_reads.h"
 #include "runtime/check/tokenized_sources.h"
-#include "runtime/data/indexed_dataset.h"
+#include "runtime/data/document_samples.h"
 #include "runtime/data/sample_order.h"
 #include "runtime/files/file.h"
 
@@ -44,12 +45,12 @@ std::vector<std::string> matching(const std::string& pattern) {
 
 /// Token files in the place of `source`, which share its weight in proportion to their samples.
 std::vector<DataSource> in_proportion(const DataSource& source, const std::vector<std::string>& prefixes,
-                                      int64_t seq_length) {
+                                      const Data& data) {
   std::vector<double> samples;
   double all = 0;
   for (const std::string& prefix : prefixes) {
-    samples.push_back(
-        static_cast<double>(std::max<int64_t>(data::inspect_source(prefix).samples(seq_length), 1)));
+    const int64_t count = data::count_samples(prefix, data.seq_length, data.packing).samples;
+    samples.push_back(static_cast<double>(std::max<int64_t>(count, 1)));
     all += samples.back();
   }
   std::vector<DataSource> files;
@@ -59,7 +60,7 @@ std::vector<DataSource> in_proportion(const DataSource& source, const std::vecto
   return files;
 }
 
-std::vector<DataSource> matching_files(const DataSource& source, const char* key, int64_t seq_length,
+std::vector<DataSource> matching_files(const DataSource& source, const char* key, const Data& data,
                                        bool here) {
   const std::vector<std::string> prefixes = matching(source.path);
   if (prefixes.empty() && here)
@@ -68,33 +69,52 @@ std::vector<DataSource> matching_files(const DataSource& source, const char* key
          "PREFIX.bin and PREFIX.idx, and {} was looked for too",
          key, printable(source.path), printable(source.path + ".idx"));
   if (prefixes.empty()) return {source};
-  return in_proportion(source, prefixes, seq_length);
+  return in_proportion(source, prefixes, data);
 }
 
-/// Token files without those in which `where` left less than a sample. Notes the records that it kept.
+/// Phrases on what the token files of a source leave out; "" if nothing may leave documents out.
+std::string left_out_text(const Recipe& r, const DataSource& source, const char* key,
+                          const data::FilterCounts& all, int64_t documents) {
+  const bool training = std::string_view(key) != "data.eval";
+  std::string text;
+  const auto add = [&](std::string phrase) { text += (text.empty() ? "" : "; ") + std::move(phrase); };
+  if (!source.where.empty())
+    add(fmt::format("{} of {} records kept by where: {}", all.kept, all.read,
+                    printable(data::filter_text(source.where), 200)));
+  if (training && r.data.deduplicate != Deduplicate::none)
+    add(fmt::format("{} documents left out by deduplicate, which are copies", all.duplicates));
+  if (training && !r.data.decontaminate.against.empty())
+    add(fmt::format("{} documents left out by decontaminate, which share {} words with the evaluation data",
+                    all.contaminated, r.data.decontaminate.ngram));
+  return text.empty() ? "" : fmt::format("{}, {} documents", text, documents);
+}
+
+/// Token files without those in which filters left less than a sample. Notes what they left out.
 std::vector<std::string> kept_files(Recipe& r, const DataSource& source, std::vector<std::string> prefixes,
                                     const char* key) {
-  if (source.where.empty()) return prefixes;
   data::FilterCounts all;
+  int64_t documents = 0;
   const size_t files = prefixes.size();
-  std::erase_if(prefixes, [&](const std::string& prefix) {
+  std::vector<std::string> kept;
+  for (const std::string& prefix : prefixes) {
     const data::SourceInfo info = data::inspect_source(prefix);
     all.add(info.filtered);
-    return info.samples(r.data.seq_length) == 0;
-  });
-  const std::string counts =
-      fmt::format("{}: {}: {} of {} records kept by where: {}", key, printable(source.path), all.kept,
-                  all.read, printable(data::filter_text(source.where), 200));
-  if (prefixes.empty())
+    documents += info.documents;
+    if (data::has_samples(info, r.data.seq_length, r.data.packing)) kept.push_back(prefix);
+  }
+  const std::string text = left_out_text(r, source, key, all, documents);
+  if (text.empty()) return prefixes;
+  const std::string counts = fmt::format("{}: {}: {}", key, printable(source.path), text);
+  if (kept.empty())
     fail(ExitCode::data, "{}; they are less than one sample of data.seq_length + 1 = {} tokens", counts,
          r.data.seq_length + 1);
   r.notes.push_back(counts +
-                    (prefixes.size() == files
+                    (kept.size() == files
                          ? ""
                          : fmt::format("; {} of {} token files have less than one sample of them and "
                                        "are left out",
-                                       files - prefixes.size(), files)));
-  return prefixes;
+                                       files - kept.size(), files)));
+  return kept;
 }
 
 /// Token files of a source of text or records; the source itself, pending, if they do not exist yet.
@@ -107,7 +127,7 @@ std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, con
     files += static_cast<int64_t>(shard.inputs.files.size());
     missing += !data::is_built(shard);
   }
-  if (missing == 0) return in_proportion(source, kept_files(r, source, prefixes, key), r.data.seq_length);
+  if (missing == 0) return in_proportion(source, kept_files(r, source, prefixes, key), r.data);
   add_note(r, fmt::format("{}: {}: {} files, {:.1f} MB, are tokenised before the run trains", key,
                           printable(source.path), files, static_cast<double>(bytes) * 1e-6));
   DataSource pending = source;
@@ -116,7 +136,7 @@ std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, con
 }
 
 /// Refuses keys of records for a source of token files, on which they would have no effect.
-void refuse_record_keys(const DataSource& source, const char* key) {
+void refuse_record_keys(const Recipe& r, const DataSource& source, const char* key) {
   const std::string& path = source.path;
   if (matching(path).empty() && !path.ends_with(".idx") && !path.ends_with(".bin")) return;  // nothing there
   const std::pair<const char*, bool> given[] = {{"text", !source.text.empty()},
@@ -129,6 +149,13 @@ void refuse_record_keys(const DataSource& source, const char* key) {
            "{}: path {}: {}: expected files of records, got token files, which have no fields. Name the "
            "records themselves, or leave {} out (`ltrain data build` has options for it)",
            key, printable(path), name, name);
+  const bool deduplicates = r.data.deduplicate != Deduplicate::none;
+  if (std::string_view(key) != "data.eval" && (deduplicates || !r.data.decontaminate.against.empty()))
+    fail(ExitCode::usage,
+         "{}: path {}: {}: expected files of text or records, got token files, whose documents are chosen "
+         "already. "
+         "Name the text itself, or leave the key out (`ltrain data build` has options for it)",
+         key, printable(path), deduplicates ? "data.deduplicate" : "data.decontaminate.against");
 }
 
 std::vector<DataSource> expanded(Recipe& r, const std::vector<DataSource>& sources, const char* key,
@@ -137,14 +164,14 @@ std::vector<DataSource> expanded(Recipe& r, const std::vector<DataSource>& sourc
   for (size_t number = 0; number < sources.size(); ++number) {
     const DataSource& source = sources[number];
     const bool text = here && is_tokenized_by_run(source);
-    if (here && !text) refuse_record_keys(source, key);
+    if (here && !text) refuse_record_keys(r, source, key);
     if (!text && !is_pattern(source.path)) {
       all.push_back(source);
       all.back().number = static_cast<int64_t>(number);
       continue;
     }
     for (DataSource& file :
-         text ? tokenized_files(r, source, key) : matching_files(source, key, r.data.seq_length, here)) {
+         text ? tokenized_files(r, source, key) : matching_files(source, key, r.data, here)) {
       const bool twice = std::any_of(all.begin(), all.end(), [&](const DataSource& other) {
         return other.path == file.path && !file.pending;
       });
@@ -171,14 +198,32 @@ bool training_pending(const Recipe& r) {
                      [](const DataStage& stage) { return any_pending(stage.train); });
 }
 
-data::SampleOrder order_of(const std::vector<data::SourceSpec>& sources, int64_t seq_length,
+data::SampleOrder order_of(const std::vector<data::SourceSpec>& sources, const Data& data,
                            std::vector<int64_t>& samples) {
   std::vector<double> weights;
   for (const data::SourceSpec& s : sources) {
-    samples.push_back(data::inspect_source(s.path).samples(seq_length));
+    samples.push_back(data::count_samples(s.path, data.seq_length, data.packing).samples);
     weights.push_back(s.weight);
   }
   return {samples, weights, 0, false};
+}
+
+/// Notes how the documents of the training sources become samples, and the share of padding in them.
+void note_packing(const Recipe& r, const FileReads& reads, std::vector<std::string>& notes) {
+  if (r.data.packing == data::SamplePacking::concatenate) return;
+  data::SampleCount all;
+  for (size_t i = 0; i < reads.samples.size(); ++i) {
+    all.samples += reads.samples[i];
+    all.padding += reads.padding[i];
+    all.cut += reads.cut[i];
+  }
+  notes.push_back(
+      fmt::format("data.packing = {}: {} samples of {} tokens in data.train and data.stages, {:.2f}% of them "
+                  "padding; {} documents are longer than a sample and are cut",
+                  to_string(r.data.packing), all.samples, r.data.seq_length,
+                  100.0 * static_cast<double>(all.padding) /
+                      (static_cast<double>(all.samples) * static_cast<double>(r.data.seq_length)),
+                  all.cut));
 }
 
 void note_repeats(const Recipe& r, const FileReads& reads, std::vector<std::string>& notes) {
@@ -212,20 +257,36 @@ void check_epochs(const Recipe& r, const char* key, const std::vector<DataSource
   }
 }
 
+/// Gives the sources of a list weights by their tokens, as data.temperature says. Their token files have
+/// shares of 1 so far.
+void weigh_by_tokens(std::vector<DataSource>& list, double temperature) {
+  std::map<int64_t, double> tokens;  // sum for each source of the recipe
+  double most = 1;
+  for (const DataSource& s : list) {
+    double& all = tokens[s.number] += static_cast<double>(data::inspect_source(s.path).tokens);
+    most = std::max(most, all);
+  }
+  for (DataSource& s : list) s.weight *= std::pow(tokens[s.number] / most, 1 / temperature);
+}
+
 }  // namespace
 
 void resolve_sources(Recipe& r, bool here) {
   r.data.train = expanded(r, r.data.train, "data.train", here);
   for (DataStage& stage : r.data.stages) stage.train = expanded(r, stage.train, "data.stages", here);
   r.data.eval = expanded(r, r.data.eval, "data.eval", here);
+  if (!r.data.temperature || !here || training_pending(r)) return;
+  weigh_by_tokens(r.data.train, *r.data.temperature);
+  for (DataStage& stage : r.data.stages) weigh_by_tokens(stage.train, *r.data.temperature);
+  r.data.temperature.reset();  // the weights say it now
 }
 
 bool has_pending_sources(const Recipe& r) { return training_pending(r) || any_pending(r.data.eval); }
 
-std::string cut_note(const EvalSet& set, int64_t seq_length, int64_t wanted) {
+std::string cut_note(const EvalSet& set, const Data& data, int64_t wanted) {
   if (set.sources.size() < 2) return "";
   std::vector<int64_t> samples;
-  const data::SampleOrder order = order_of(set.sources, seq_length, samples);
+  const data::SampleOrder order = order_of(set.sources, data, samples);
   int64_t total = 0;
   for (int64_t n : samples) total += n;
   const int64_t evaluated = order.before_first_repeat();
@@ -251,11 +312,12 @@ std::vector<std::string> data_notes(const Recipe& r) {
     const FileReads reads = file_reads(r);
     check_epochs(r, "data.train", r.data.train, reads);
     for (const DataStage& stage : r.data.stages) check_epochs(r, "data.stages", stage.train, reads);
+    note_packing(r, reads, notes);
     note_repeats(r, reads, notes);
   }
   if (r.train.eval_interval == 0 || any_pending(r.data.eval)) return notes;
   for (const EvalSet& set : eval_sets(r))
-    if (std::string note = cut_note(set, r.data.seq_length, r.train.eval_steps * r.train.global_batch_size);
+    if (std::string note = cut_note(set, r.data, r.train.eval_steps * r.train.global_batch_size);
         !note.empty())
       notes.push_back(std::move(note));
   return notes;

@@ -12,7 +12,8 @@ namespace ltrain {
 /// each source of text or records by its token files. They share its weight in proportion to their samples,
 /// so that all of them end together. A source that is not tokenised yet becomes DataSource::pending, with a
 /// note. Throws Error (data) if no file matches a pattern and `here` is set; else the files may be on another
-/// machine. Throws Error (usage) for more sources than a mix can have.
+/// machine. Weights by data.temperature are set once all training sources are tokenised. Throws Error (usage)
+/// for more sources than a mix can have.
 void resolve_sources(Recipe& recipe, bool here);
 
 /// Returns whether a resolved recipe has sources that are not tokenised yet.
@@ -20,7 +21,7 @@ bool has_pending_sources(const Recipe& recipe);
 
 /// A note on a set that ends with its smallest source before `wanted` samples are evaluated; else "". The
 /// files must exist.
-std::string cut_note(const EvalSet& set, int64_t seq_length, int64_t wanted);
+std::string cut_note(const EvalSet& set, const Data& data, int64_t wanted);
 
 /// Notes on sources that are read many times during training, and on held-out sets of several sources that
 /// end when the first one is used up. The files must exist. Throws Error (usage) if training would read a

@@ -68,6 +68,21 @@ void check_end_token(const data::BuildOptions& o, const data::Tokenizer& tokeniz
        key, printable(source.path), printable(o.path));
 }
 
+data::DocumentChoice document_choice(const Recipe& r) {
+  data::DocumentChoice choice;
+  choice.deduplicate = r.data.deduplicate == Deduplicate::exact;
+  choice.ngram = r.data.decontaminate.ngram;
+  for (const std::string& path : r.data.decontaminate.against) {
+    const std::vector<std::string> paths = paths_of(path);
+    if (paths.empty())
+      fail(ExitCode::data,
+           "data.decontaminate.against: path {}: expected a file or a folder, got nothing there",
+           printable(path));
+    choice.against.insert(choice.against.end(), paths.begin(), paths.end());
+  }
+  return choice;
+}
+
 data::BuildOptions build_options(const Recipe& r, const DataSource& source, const char* key) {
   data::BuildOptions o;
   o.inputs = paths_of(source.path);
@@ -81,6 +96,7 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
   o.records.on_bad = r.data.on_bad_record;
   o.records.where = source.where;
   o.records.dataset = {source.config, source.split};
+  if (std::string_view(key) != "data.eval") o.choice = document_choice(r);
   o.records.whole = r.task != Task::pretrain;
   if (r.task != Task::pretrain) o.chat = chat_options(r, source, key);
   if (!source.text.empty()) o.records.field = source.text;

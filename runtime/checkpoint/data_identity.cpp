@@ -156,6 +156,7 @@ data::DataIdentity data_identity(const Recipe& r) {
   if (!recorded) d.tokenizer = recipe_tokenizer(r);
   d.seq_length = r.data.seq_length;
   d.seed = r.seed;
+  d.packing = to_string(r.data.packing);
   d.reset_attention_mask = r.data.reset_attention_mask;
   d.reset_position_ids = r.data.reset_position_ids;
   d.eod_mask_loss = r.data.eod_mask_loss;
@@ -186,7 +187,7 @@ void check_data(const Recipe& r) {
       check_end_of_document(r, info);
     }
     if (info.max_token >= 0) check_vocabulary(r, s.path, info.max_token + 1);
-    data::check_source(info, r.model.vocab_size, r.data.seq_length);
+    data::check_source(info, r.model.vocab_size, r.data.seq_length, r.data.packing);
   }
   if (r.data.tokenizer.kind->vocab_size == 0)  // rules check the vocabulary of the other kinds
     check_vocabulary(r, "the tokenizer " + printable(*r.data.tokenizer.path),

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/fault_point.h"
 #include "base/progress.h"
+#include "runtime/data/document_samples.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/sample_order.h"
 #include "runtime/data/source_union.h"
@@ -55,28 +56,25 @@ std::vector<std::unique_ptr<IndexedDataset>> open_sources(const LoaderOptions& o
   std::vector<std::unique_ptr<IndexedDataset>> sources;
   for (const std::string& path : all.paths) {
     sources.push_back(std::make_unique<IndexedDataset>(path));
-    check_source(sources.back()->info(), o.vocab_size, o.seq_length);
+    check_source(sources.back()->info(), o.vocab_size, o.seq_length, o.packing.mode);
   }
   return sources;
 }
 
-StagedOrder make_order(const LoaderOptions& o, const SourceUnion& all,
-                       const std::vector<std::unique_ptr<IndexedDataset>>& sources) {
-  std::vector<int64_t> samples;
-  for (const auto& source : sources) samples.push_back(source->info().samples(o.seq_length));
-  return StagedOrder(std::move(samples), all.stages, o.seed, !o.eval);
+/// Samples of whole documents; nothing if the documents are concatenated.
+std::unique_ptr<DocumentSamples> document_samples(
+    const LoaderOptions& o, const std::vector<std::unique_ptr<IndexedDataset>>& sources) {
+  if (o.packing.mode == SamplePacking::concatenate) return nullptr;
+  std::vector<const IndexedDataset*> all;
+  for (const auto& source : sources) all.push_back(source.get());
+  return std::make_unique<DocumentSamples>(std::move(all), o.seq_length, o.packing.mode);
 }
 
 /// Samples of an evaluation: each at most once, until the first source ends.
-int64_t evaluated_samples(const LoaderOptions& o,
-                          const std::vector<std::unique_ptr<IndexedDataset>>& sources) {
-  std::vector<int64_t> samples;
+int64_t evaluated_samples(const LoaderOptions& o, const std::vector<int64_t>& samples) {
   std::vector<double> weights;
-  for (size_t i = 0; i < sources.size(); ++i) {
-    samples.push_back(sources[i]->info().samples(o.seq_length));
-    weights.push_back(o.sources[i].weight);
-  }
-  const int64_t all = SampleOrder(std::move(samples), weights, o.seed, false).before_first_repeat();
+  for (const SourceSpec& s : o.sources) weights.push_back(s.weight);
+  const int64_t all = SampleOrder(samples, weights, o.seed, false).before_first_repeat();
   return o.eval_samples == 0 ? all : std::min(all, o.eval_samples);
 }
 
@@ -95,6 +93,7 @@ struct BatchLoader::State {
     std::vector<uint8_t> counted;    // 1 for a token that counts in the loss; length + 1
     std::vector<int32_t> segments;   // LoaderOptions::pairs: text of each position; length
     std::vector<uint8_t> labels;     // LoaderOptions::labels: label of an example that begins; length + 1
+    std::vector<DocumentSamples::Run> runs;  // samples of whole documents
   };
 
   LoaderOptions options;
@@ -102,6 +101,8 @@ struct BatchLoader::State {
   int64_t first_sample, micro_steps;
   SourceUnion all;
   std::vector<std::unique_ptr<IndexedDataset>> sources;  // all.paths
+  std::unique_ptr<DocumentSamples> documents;            // null: documents are concatenated
+  std::vector<int64_t> samples;                          // count of each source
   StagedOrder order;
   int64_t eval_samples = 0;
 
@@ -121,31 +122,69 @@ struct BatchLoader::State {
         micro_steps(o.global_batch / (o.micro_batch * o.dp_size)),
         all(union_of(o.sources, o.stages)),
         sources(open_sources(o, all)),
-        order(make_order(o, all, sources)),
+        documents(document_samples(o, sources)),
+        samples(count_all()),
+        order(samples, all.stages, o.seed, !o.eval),
         ring(o.prefetch) {
-    if (o.eval) eval_samples = evaluated_samples(o, sources);
+    if (o.eval) eval_samples = evaluated_samples(o, samples);
+  }
+
+  std::vector<int64_t> count_all() const {
+    std::vector<int64_t> counts;
+    for (size_t i = 0; i < sources.size(); ++i)
+      counts.push_back(documents ? documents->count(i).samples
+                                 : sources[i]->info().samples(options.seq_length));
+    return counts;
+  }
+
+  /// Reads `count` tokens of a source to position `at` of a sample.
+  void read_tokens(const IndexedDataset& source, int64_t first, int64_t count, int64_t at, Sample& s) const {
+    source.read(first, count, options.vocab_size, s.tokens.data() + at);
+    if (source.info().loss_mask)
+      source.read_mask(first, count, s.counted.data() + at);
+    else
+      std::fill_n(s.counted.begin() + at, count, uint8_t{1});
+  }
+
+  /// Reads the documents of a sample and notes where they and the padding after them begin.
+  void read_documents(const SampleRef& ref, Sample& s) const {
+    const int64_t length = options.seq_length;
+    documents->sample(static_cast<size_t>(ref.source), ref.sample, s.runs);
+    std::fill(s.tokens.begin(), s.tokens.end(), 0);
+    std::fill(s.counted.begin(), s.counted.end(), uint8_t{0});
+    s.starts.clear();
+    int64_t at = 0;
+    for (const DocumentSamples::Run& run : s.runs) {
+      s.starts.push_back(at);
+      read_tokens(*sources[ref.source], run.first, run.count + !run.ends_document, at, s);
+      at += run.count;
+    }
+    if (s.runs.back().ends_document) s.starts.push_back(at);
+    LT_CHECK(at <= length, "expected documents of at most {} tokens in a sample, got {}", length, at);
   }
 
   void read_sample(int64_t index, Sample& s) const {
     const int64_t length = options.seq_length;
     const SampleRef ref = order(index);
     const IndexedDataset& source = *sources[ref.source];
-    source.read(ref.sample * length, length + 1, options.vocab_size, s.tokens.data());
-    if (source.info().loss_mask)
-      source.read_mask(ref.sample * length, length + 1, s.counted.data());
-    else
-      std::fill(s.counted.begin(), s.counted.end(), uint8_t{1});
+    int64_t begin = 0;  // position that `starts` count from
+    if (documents) {
+      read_documents(ref, s);
+    } else {
+      begin = ref.sample * length;
+      read_tokens(source, begin, length + 1, 0, s);
+      if (options.packing.on()) source.document_starts(begin, length + 1, s.starts);
+    }
     if (!options.packing.on()) return;
     // In conversations the token also ends turns, and documents end where the index says.
     const int64_t eod = source.info().loss_mask  ? -1
                         : source.info().eot >= 0 ? source.info().eot
                                                  : options.packing.eod;
-    source.document_starts(ref.sample * length, length + 1, s.starts);
     auto next = s.starts.begin();
     int64_t start = 0;
     for (int64_t t = 0; t <= length; ++t) {
       if (t > 0 && s.tokens[t - 1] == eod) start = t;
-      if (next != s.starts.end() && *next == ref.sample * length + t) start = t, ++next;
+      if (next != s.starts.end() && *next == begin + t) start = t, ++next;
       s.documents[t] = static_cast<int32_t>(start);
     }
     if (!options.labels) return;
@@ -307,7 +346,7 @@ int64_t BatchLoader::micro_steps() const { return state_->micro_steps; }
 
 int64_t BatchLoader::total_samples_per_epoch() const {
   int64_t total = 0;
-  for (const auto& s : state_->sources) total += s->info().samples(state_->options.seq_length);
+  for (const int64_t samples : state_->samples) total += samples;
   return total;
 }
 
@@ -321,7 +360,7 @@ double BatchLoader::wait_seconds() const {
 int64_t BatchLoader::buffer_bytes() const {
   int64_t bytes = loader_buffer_bytes(state_->options) + state_->order.memory_bytes();
   for (const auto& s : state_->sources) bytes += s->memory_bytes();
-  return bytes;
+  return bytes + (state_->documents ? state_->documents->memory_bytes() : 0);
 }
 
 int64_t loader_buffer_bytes(const LoaderOptions& o) {
@@ -330,8 +369,9 @@ int64_t loader_buffer_bytes(const LoaderOptions& o) {
                                          (o.packing.attention_mask ? 4 * o.seq_length : 0) +
                                          (o.pairs ? 4 * rows + 8 * max_segments(o.seq_length) : 0) +
                                          (o.labels ? 2 * max_segments(o.seq_length) : 0));
+  const int64_t windows = o.packing.mode == SamplePacking::concatenate ? 0 : kPackingBytes;
   // The ring, the caller's batch, one sample.
-  return (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 9 : 5);
+  return windows + (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 9 : 5);
 }
 
 }  // namespace ltrain::data

@@ -8,6 +8,7 @@
 
 #include "kernels/tensor/positions.h"
 #include "runtime/data/pair_segments.h"
+#include "runtime/data/sample_packing.h"
 
 namespace ltrain::data {
 
@@ -40,12 +41,15 @@ struct Batch {
 /// Treatment of document ends in a sequence with several documents: Megatron-LM's reset_attention_mask,
 /// reset_position_ids and eod_mask_loss. An end-of-document token belongs to the document it ends. Its
 /// target, the first token of the next document, counts unless `mask_loss`. Documents end after such a token
-/// and at the positions in the index.
+/// and at the positions in the index. `mode` other than concatenate: samples of whole documents
+/// (DocumentSamples), in which padding is a document that does not count, and the last token of a full sample
+/// of a longer document has that document's next token as its target.
 struct Packing {
   bool attention_mask = false;  ///< tokens attend only within their document
   bool position_ids = false;    ///< positions restart at 0
   bool mask_loss = false;       ///< the target across a document end is not counted
   int64_t eod = -1;             ///< end-of-document token of data without a sidecar; -1: none
+  SamplePacking mode = SamplePacking::concatenate;
   bool on() const { return attention_mask || position_ids || mask_loss; }
 };
 

@@ -30,6 +30,7 @@ struct Encoded {
   int64_t input_bytes = 0;
   BadRecords bad;
   FilterCounts filtered;
+  std::vector<std::pair<std::string, DocumentState>> left_out;  // documents that the choice leaves out
 };
 
 void check_options(const BuildOptions& o) {
@@ -51,24 +52,40 @@ void check_options(const BuildOptions& o) {
          "in one sample; got {}",
          o.chat->preference ? "--preference" : "--unpaired", o.chat->preference ? "a pair" : "an example",
          o.chat->pack);
+  if (o.choice.on() && o.chat)
+    fail(ExitCode::usage, "--deduplicate and --decontaminate with --chat: expected text, got conversations");
+  if (o.choice.ngram < 1 || o.choice.ngram > kMostNgramWords)
+    fail(ExitCode::usage, "--decontaminate-ngram {}: expected 1 to {} words", o.choice.ngram,
+         kMostNgramWords);
   LT_CHECK(o.chunk_bytes > 0, "expected chunks of at least 1 byte, got {}", o.chunk_bytes);
+}
+
+/// Name of a document in messages.
+std::string place_of(const Piece& piece, const std::string& path) {
+  if (piece.kind == Piece::text) return path;
+  return piece.kind == Piece::json ? fmt::format("{}:{}", path, piece.line) : path + ": " + piece.position;
 }
 
 /// Encodes the chunks of one worker.
 class Encoder {
  public:
-  Encoder(const BuildOptions& options, const InputList& list, const Tokenizer& tokenizer,
-          std::shared_ptr<const chat::ChatTemplate> chat_template)
-      : options_(options), list_(list), tokenizer_(tokenizer.clone()) {
+  /// `states`: of the documents of `list`; empty: all are kept.
+  Encoder(const BuildOptions& options, const InputList& list, const std::vector<DocumentState>& states,
+          const Tokenizer& tokenizer, std::shared_ptr<const chat::ChatTemplate> chat_template)
+      : options_(options), list_(list), states_(states), tokenizer_(tokenizer.clone()) {
     if (options.chat) chat_.emplace(*options.chat, std::move(chat_template));
   }
 
   Encoded operator()(const Chunk& chunk) {
     Encoded out;
     out.input_bytes = chunk.input_bytes;
+    int64_t next = chunk.first_document;
     for (const Piece& piece : chunk.pieces) {
       const std::string& path = list_.files[piece.file].path;
+      const int64_t document = next;
+      next += piece.ends_document;
       if (!is_kept(chunk, piece, options_.records, path, out.bad, out.filtered)) continue;
+      if (is_left_out(piece, document, path, out)) continue;
       if (chat_) {
         encode_chat(chunk, piece, path, out);
         continue;
@@ -102,8 +119,7 @@ class Encoder {
 
  private:
   void encode_chat(const Chunk& chunk, const Piece& piece, const std::string& path, Encoded& out) {
-    const std::string where =
-        piece.kind == Piece::json ? fmt::format("{}:{}", path, piece.line) : path + ": " + piece.position;
+    const std::string where = place_of(piece, path);
     if (piece.kind == Piece::text || piece.kind == Piece::tokens)
       fail(ExitCode::data, "{}: expected records of conversations, got {}", path,
            piece.kind == Piece::text ? "text" : "token ids");
@@ -160,8 +176,24 @@ class Encoder {
     out.runs.push_back({static_cast<int64_t>(out.tokens.size() - before), ends_document, part});
   }
 
+  /// Returns whether the document of a piece is left out, and notes it at its last piece.
+  bool is_left_out(const Piece& piece, int64_t document, const std::string& path, Encoded& out) const {
+    if (states_.empty()) return false;
+    if (document >= static_cast<int64_t>(states_.size()))
+      fail(ExitCode::data, "{}: changed while it was read: expected {} documents of the inputs, got more",
+           path, states_.size());
+    const DocumentState state = states_[static_cast<size_t>(document)];
+    if (state == DocumentState::kept) return false;
+    if (!piece.ends_document) return true;
+    out.filtered.duplicates += state == DocumentState::duplicate;
+    out.filtered.contaminated += state == DocumentState::contaminated;
+    if (options_.left_out) out.left_out.emplace_back(place_of(piece, path), state);
+    return true;
+  }
+
   const BuildOptions& options_;
   const InputList& list_;
+  const std::vector<DocumentState>& states_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatEncoder> chat_;
 };
@@ -201,7 +233,12 @@ class Sink {
     if (documents_ == 0 && filtered.kept < filtered.read && !allow_empty_)
       fail(ExitCode::data, "{} of {} records kept by --where, and no text in them; nothing written",
            filtered.kept, filtered.read);
-    if (documents_ == 0 && !(allow_empty_ && filtered.kept < filtered.read))
+    if (documents_ == 0 && filtered.left_out() > 0 && !allow_empty_)
+      fail(
+          ExitCode::data,
+          "all documents with text are left out: {} by --deduplicate, {} by --decontaminate; nothing written",
+          filtered.duplicates, filtered.contaminated);
+    if (documents_ == 0 && !(allow_empty_ && filtered.left_out() > 0))
       fail(ExitCode::data, "no text in the inputs: all {} documents are empty{}; nothing written", empty_,
            bad.skipped == 0
                ? ""
@@ -286,6 +323,30 @@ BuildResult plan_build(const BuildOptions& options) {
   return result;
 }
 
+namespace {
+
+/// States of the documents that a build reads; empty without a choice.
+std::vector<DocumentState> document_states(const BuildOptions& o, const InputList& inputs,
+                                           const Tokenizer& tokenizer, int workers) {
+  if (!o.choice.on()) return {};
+  std::vector<DocumentMark> marks;
+  if (!o.choice.marks.empty()) {
+    marks = read_marks(o.choice.marks);
+  } else {
+    std::optional<NgramSet> ngrams;
+    if (!o.choice.against.empty()) ngrams = evaluation_ngrams(o.choice, o.records, tokenizer);
+    marks = mark_documents(inputs, o.records, tokenizer, ngrams ? &*ngrams : nullptr, o.split, workers,
+                           o.chunk_bytes);
+  }
+  return choose_documents(marks, o.choice.deduplicate, o.choice.earlier);
+}
+
+}  // namespace
+
+int worker_count(const BuildOptions& options) {
+  return options.workers > 0 ? options.workers : std::clamp<int>(std::thread::hardware_concurrency(), 1, 256);
+}
+
 BuildResult build_dataset(const BuildOptions& options) {
   check_options(options);
   const std::unique_ptr<Tokenizer> tokenizer = make_build_tokenizer(options);
@@ -293,20 +354,22 @@ BuildResult build_dataset(const BuildOptions& options) {
   const auto chat_template = options.chat ? load_template(*options.chat, options.path) : nullptr;
   Sink sink(options, *tokenizer);
   ChunkReader reader(result.inputs, options.records, *tokenizer, options.chunk_bytes, options.split);
-  const int workers =
-      options.workers > 0 ? options.workers : std::clamp<int>(std::thread::hardware_concurrency(), 1, 256);
+  const int workers = worker_count(options);
+  const std::vector<DocumentState> states = document_states(options, result.inputs, *tokenizer, workers);
   BuildProgress progress;
   progress.total_bytes = result.inputs.bytes;
   run_ordered<Chunk, Encoded>(
       workers, [&] { return reader.next(); },
       [&] {
-        return [encoder = std::make_shared<Encoder>(options, result.inputs, *tokenizer, chat_template)](
-                   Chunk&& chunk) { return (*encoder)(chunk); };
+        return
+            [encoder = std::make_shared<Encoder>(options, result.inputs, states, *tokenizer, chat_template)](
+                Chunk&& chunk) { return (*encoder)(chunk); };
       },
       [&](Encoded&& encoded) {
         sink.put(encoded);
         result.bad_records.add(encoded.bad);
         result.filtered.add(encoded.filtered);
+        for (const auto& [document, state] : encoded.left_out) options.left_out(document, state);
         if (!options.progress) return;
         progress.input_bytes += encoded.input_bytes;
         progress.documents = sink.documents();

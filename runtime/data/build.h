@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/data/chat_build.h"
+#include "runtime/data/document_choice.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/input/text_input.h"
 
@@ -24,15 +25,19 @@ struct BuildOptions {
   DocumentTokens tokens;
   int workers = 0;  ///< 0: one per core
   RecordOptions records;
+  DocumentChoice choice;          ///< not with `chat`
   std::optional<ChatBuild> chat;  ///< inputs are records of conversations
   bool append_eot = true, prepend_bos = false;
   bool split_special_tokens = false;  ///< special tokens in text are text
   std::vector<double> split;          ///< shares of train, val and optionally test; empty: one dataset
   bool force = false;
-  bool allow_empty = false;  ///< the output may have no document if RecordOptions::where left records out
+  bool allow_empty = false;  ///< the output may have no document if a filter or `choice` left records out
   int64_t chunk_bytes = 1 << 20;
   int64_t shard_bytes = int64_t{256} << 20;            ///< input of one shard of shards_of(); tests change it
   std::function<void(const BuildProgress&)> progress;  ///< called after each chunk
+  /// Called with the name of each document that `choice` leaves out and the reason, in the order of the
+  /// inputs.
+  std::function<void(const std::string& document, DocumentState)> left_out;
 };
 
 /// Conversations of a build with BuildOptions::chat.
@@ -63,6 +68,9 @@ std::vector<std::string> output_prefixes(const BuildOptions& options);
 /// Tokenizer of build_dataset(). Throws Error (usage) if it lacks the token that documents must begin or end
 /// with.
 std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options);
+
+/// Threads of a build.
+int worker_count(const BuildOptions& options);
 
 /// Returns what build_dataset() would read. Checks options, inputs and outputs, and writes nothing.
 BuildResult plan_build(const BuildOptions& options);

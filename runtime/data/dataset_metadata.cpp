@@ -76,6 +76,8 @@ std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
     j["records_read"] = info.filtered.read;
     j["records_kept"] = info.filtered.kept;
   }
+  if (info.filtered.duplicates > 0) j["duplicates"] = info.filtered.duplicates;
+  if (info.filtered.contaminated > 0) j["contaminated"] = info.filtered.contaminated;
   j["type"] = token_type_name(info.type);
   j["documents"] = info.documents;
   j["sequences"] = info.sequences;
@@ -129,6 +131,8 @@ void read_sidecar(SourceInfo& info) {
     info.filtered.read = integer(j, path, "records_read", 1, kMost);
     info.filtered.kept = integer(j, path, "records_kept", 0, info.filtered.read);
   }
+  if (j.contains("duplicates")) info.filtered.duplicates = integer(j, path, "duplicates", 1, kMost);
+  if (j.contains("contaminated")) info.filtered.contaminated = integer(j, path, "contaminated", 1, kMost);
   info.has_sidecar = true;
 }
 

@@ -148,7 +148,7 @@ bool DatasetWriter::end_document() {
 SourceInfo DatasetWriter::finish(const FilterCounts& filtered) {
   LT_CHECK(!in_document_, "expected the last document to be ended, got an open one");
   info_.filtered = filtered;
-  if (info_.documents == 0 && filtered.kept == filtered.read)
+  if (info_.documents == 0 && filtered.left_out() == 0)
     fail(ExitCode::data, "{}: no text in any of the inputs; nothing written", info_.prefix);
   info_.bin_hash = fmt::format("{:016x}", XXH3_64bits_digest(hash_.get()));
   info_.has_sidecar = true;

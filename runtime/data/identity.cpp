@@ -130,6 +130,7 @@ std::vector<std::string> differences(const DataIdentity& before, const DataIdent
   a.bos = b.bos = -1;                                     // part of the data, whose content is compared
   if (!(a == b)) found.push_back(fmt::format("data.tokenizer {} -> {}", describe(a), describe(b)));
   add("data.seq_length", before.seq_length, now.seq_length);
+  add("data.packing", before.packing, now.packing);
   add("data.reset_attention_mask", before.reset_attention_mask, now.reset_attention_mask);
   add("data.reset_position_ids", before.reset_position_ids, now.reset_position_ids);
   add("data.eod_mask_loss", before.eod_mask_loss, now.eod_mask_loss);

@@ -38,6 +38,7 @@ struct DataIdentity {
   std::vector<StageIdentity> stages;    ///< later mixes
   TokenizerIdentity tokenizer;
   int64_t seq_length = 0, seed = 0;
+  std::string packing = "concatenate";  ///< data.packing
   bool reset_attention_mask = false, reset_position_ids = false, eod_mask_loss = false;
   bool operator==(const DataIdentity&) const = default;
 };

@@ -269,14 +269,20 @@ SourceInfo inspect_source(const std::string& path) {
   return info;
 }
 
-void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length) {
+bool has_samples(const SourceInfo& info, int64_t seq_length, SamplePacking packing) {
+  return packing == SamplePacking::concatenate ? info.samples(seq_length) > 0 : info.tokens > 0;
+}
+
+void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length, SamplePacking packing) {
   if (info.max_token >= vocab_size)
     fail(ExitCode::data,
          "{}.bin: holds token {}, but the model's vocabulary has {} (ids 0 to {}); it was built with "
          "tokenizer {} of vocabulary {}: set model.vocab_size to at least {}",
          info.prefix, info.max_token, vocab_size, vocab_size - 1, info.tokenizer, info.vocab_size,
          info.vocab_size);
-  if (info.samples(seq_length) < 1)
+  if (packing != SamplePacking::concatenate && info.tokens == 0)
+    fail(ExitCode::data, "{}: expected at least 1 token, got an empty token file", info.prefix);
+  if (!has_samples(info, seq_length, packing))
     fail(ExitCode::data,
          "{}: {} tokens are shorter than one sample of seq_length + 1 = {}; use a seq_length of at most {} "
          "or more data",
@@ -405,6 +411,27 @@ IndexedDataset::Range IndexedDataset::document(int64_t index) const {
     fail(ExitCode::data, "{}: document {} changed since the index was checked", index_.path(), index);
   const int64_t start = sequence_start(first);
   return {start, sequence_start(last) - start};
+}
+
+void IndexedDataset::documents(int64_t first, int64_t count, std::vector<Range>& out) const {
+  out.clear();
+  LT_CHECK(first >= 0 && count >= 0 && first <= info_.documents - count,
+           "expected a range within {} documents, got {} from {}", info_.documents, count, first);
+  if (count == 0) return;
+  const IndexLayout at = layout_of(info_);
+  ArrayReader<int64_t> documents(index_, at.documents() + 8 * first, count + 1);
+  int64_t sequence = documents.next();
+  if (sequence < 0 || sequence > info_.sequences)
+    fail(ExitCode::data, "{}: document {} changed since the index was checked", index_.path(), first);
+  int64_t start = sequence_start(sequence);
+  ArrayReader<int32_t> lengths(index_, at.lengths() + 4 * sequence, info_.sequences - sequence);
+  for (int64_t d = 0; d < count; ++d) {
+    const int64_t last = documents.next(), begin = start;
+    if (last < sequence || last > info_.sequences)
+      fail(ExitCode::data, "{}: document {} changed since the index was checked", index_.path(), first + d);
+    for (; sequence < last; ++sequence) start += lengths.next();
+    out.push_back({begin, start - begin});
+  }
 }
 
 void IndexedDataset::document_starts(int64_t first, int64_t count, std::vector<int64_t>& out) const {

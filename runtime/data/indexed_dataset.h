@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/data/input/record_filter.h"
+#include "runtime/data/sample_packing.h"
 #include "runtime/files/file.h"
 
 namespace ltrain::data {
@@ -40,7 +41,7 @@ struct SourceInfo {
   /// Documents are labelled examples, two of each in the same sample: its text, whose first token has the
   /// label in the place of its mask bit, and its prompt with the completion of another example.
   bool unpaired = false;
-  FilterCounts filtered;  ///< records that RecordOptions::where read and kept; 0: it was not given
+  FilterCounts filtered;  ///< records that RecordOptions::where and DocumentChoice left out
 
   /// Number of samples of seq_length + 1 tokens, each starting seq_length after the previous one.
   int64_t samples(int64_t seq_length) const { return tokens < 1 ? 0 : (tokens - 1) / seq_length; }
@@ -50,9 +51,13 @@ struct SourceInfo {
 /// PREFIX.idx.
 SourceInfo inspect_source(const std::string& path);
 
-/// Throws Error (data) if the sidecar shows that a model of `vocab_size` cannot read the source, or if the
-/// source is shorter than one sample.
-void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length);
+/// Returns whether the source has a sample.
+bool has_samples(const SourceInfo& info, int64_t seq_length, SamplePacking packing);
+
+/// Throws Error (data) if the sidecar shows that a model of `vocab_size` cannot read the source, or if it has
+/// no sample.
+void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length,
+                  SamplePacking packing = SamplePacking::concatenate);
 
 struct TokenScan {
   int64_t max_token = -1;
@@ -84,6 +89,8 @@ class IndexedDataset {
     int64_t first = 0, count = 0;  ///< token positions in the stream
   };
   Range document(int64_t index) const;
+  /// Token ranges of the documents [first, first + count).
+  void documents(int64_t first, int64_t count, std::vector<Range>& out) const;
 
   /// Positions in [first, first + count) at which a document begins, in ascending order without duplicates.
   void document_starts(int64_t first, int64_t count, std::vector<int64_t>& out) const;

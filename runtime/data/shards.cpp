@@ -52,17 +52,45 @@ std::string file_text(const TextFile& file) {
                 file.format ? file.format->name : "", sample_hash(*file.open(), kSampleBlocks));
 }
 
-Shard make_shard(std::vector<TextFile> files, const BuildOptions& options, const Tokenizer& tokenizer) {
+/// Text of the choice of documents; "" without one. It depends on the contents of the evaluation data.
+std::string choice_text(const BuildOptions& o) {
+  if (!o.choice.on()) return "";
+  std::string text = joined("choice", o.choice.deduplicate);
+  if (o.choice.against.empty()) return text;
+  text += joined("ngram", o.choice.ngram);
+  RecordOptions records;
+  records.objects = o.records.objects;
+  for (const TextFile& file : list_inputs(o.choice.against, {}, {}, records).files) text += file_text(file);
+  return text;
+}
+
+std::string hash_text(const std::string& text) {
+  const XXH128_hash_t h = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+}
+
+/// `options`: text of them.
+Shard make_shard(std::vector<TextFile> files, const std::string& options, const std::string& folder) {
   Shard shard;
-  std::string text = options_text(options, tokenizer);
+  std::string text = options;
   for (const TextFile& file : files) {
     text += file_text(file);
     shard.inputs.bytes += file.bytes;
   }
   shard.inputs.files = std::move(files);
-  const XXH128_hash_t h = XXH3_128bits(text.data(), text.size());
-  shard.prefix = (fs::path(options.output) / fmt::format("{:016x}{:016x}", h.high64, h.low64)).string();
+  shard.prefix = (fs::path(folder) / hash_text(text)).string();
   return shard;
+}
+
+/// Gives each shard its marks, and a name that depends on the documents before it.
+void add_marks(std::vector<Shard>& shards, const BuildOptions& options) {
+  std::string before;
+  for (Shard& shard : shards) {
+    shard.marks = shard.prefix + ".marks";
+    if (!options.choice.deduplicate) continue;
+    before = hash_text(joined(before, fs::path(shard.prefix).filename().string()));
+    shard.prefix = (fs::path(options.output) / before).string();
+  }
 }
 
 /// The lock of a shard; nothing if another process has it.
@@ -83,6 +111,7 @@ std::vector<Shard> shards_of(const BuildOptions& options, const Tokenizer& token
   const int64_t size = std::max(options.shard_bytes, list.bytes / kMaxShards + 1);
   std::vector<Shard> shards;
   std::vector<TextFile> group;
+  const std::string text = options_text(options, tokenizer) + choice_text(options);
   int64_t bytes = 0, left = list.bytes;
   for (TextFile& f : list.files) {
     bytes += f.bytes;
@@ -90,14 +119,65 @@ std::vector<Shard> shards_of(const BuildOptions& options, const Tokenizer& token
     group.push_back(std::move(f));
     // A small rest joins the last shard, which would else be too short for a sample.
     if (bytes < size || left < size / 4) continue;
-    shards.push_back(make_shard(std::exchange(group, {}), options, tokenizer));
+    shards.push_back(make_shard(std::exchange(group, {}), text, options.output));
     bytes = 0;
   }
-  if (!group.empty()) shards.push_back(make_shard(std::move(group), options, tokenizer));
+  if (!group.empty()) shards.push_back(make_shard(std::move(group), text, options.output));
+  if (options.choice.on()) add_marks(shards, options);
   return shards;
 }
 
 bool is_built(const Shard& shard) { return file_exists(shard.prefix + ".idx"); }
+
+namespace {
+
+/// Calls `make(shard)` for each shard that is not done, under its lock. Other processes share the work, and
+/// all return when every shard is done. `progress`: of this process.
+template <class Done, class Make>
+void make_missing(const std::vector<Shard>& shards, ShardProgress& p,
+                  const std::function<void(const ShardProgress&)>& progress, Done done, Make make) {
+  for (;;) {
+    const Shard* taken = nullptr;  // shard that another process makes
+    p.input_bytes = 0;
+    for (const Shard& shard : shards) {
+      if (!done(shard)) {
+        const Fd lock = lock_shard(shard);
+        if (!lock.valid()) {
+          taken = &shard;
+          continue;
+        }
+        const int64_t before = p.input_bytes;
+        if (!done(shard)) make(shard);
+        p.input_bytes = before;
+        std::error_code ignored;
+        fs::remove(shard.prefix + ".lock", ignored);
+      }
+      p.input_bytes += shard.inputs.bytes;
+    }
+    if (!taken) return;
+    p.elsewhere = printable(taken->inputs.files[0].path, 200);
+    if (progress) progress(p);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    p.elsewhere.clear();
+  }
+}
+
+/// Makes the marks of all shards, which the token files of any shard need.
+void mark_shards(const std::vector<Shard>& shards, const BuildOptions& options, ShardProgress& p,
+                 const std::function<void(const ShardProgress&)>& progress) {
+  const auto tokenizer = make_build_tokenizer(options);
+  std::optional<NgramSet> ngrams;
+  const auto done = [](const Shard& shard) { return file_exists(shard.marks); };
+  make_missing(shards, p, progress, done, [&](const Shard& shard) {
+    if (!options.choice.against.empty() && !ngrams)
+      ngrams = evaluation_ngrams(options.choice, options.records, *tokenizer);
+    write_marks(shard.marks,
+                mark_documents(shard.inputs, options.records, *tokenizer, ngrams ? &*ngrams : nullptr, {},
+                               worker_count(options), options.chunk_bytes));
+  });
+}
+
+}  // namespace
 
 BadRecords build_shards(const std::vector<Shard>& shards, const BuildOptions& options,
                         const std::function<void(const ShardProgress&)>& progress) {
@@ -108,43 +188,27 @@ BadRecords build_shards(const std::vector<Shard>& shards, const BuildOptions& op
   BadRecords bad;
   ShardProgress p;
   for (const Shard& s : shards) p.total_bytes += s.inputs.bytes;
-  for (;;) {
-    const Shard* taken = nullptr;  // shard that another process builds
-    p.input_bytes = 0;
-    for (const Shard& shard : shards) {
-      if (!is_built(shard)) {
-        const Fd lock = lock_shard(shard);
-        if (!lock.valid()) {
-          taken = &shard;
-          continue;
-        }
-        if (!is_built(shard)) {
-          BuildOptions one = options;
-          one.listed = shard.inputs;
-          one.output = shard.prefix;
-          one.force = true;
-          one.allow_empty = true;
-          one.split.clear();
-          const int64_t before = p.input_bytes, tokens = p.tokens;
-          one.progress = [&](const BuildProgress& b) {
-            p.input_bytes = before + b.input_bytes;
-            p.tokens = tokens + b.tokens;
-            if (progress) progress(p);
-          };
-          bad.add(build_dataset(one).bad_records);
-          p.input_bytes = before;
-        }
-        std::error_code ignored;
-        fs::remove(shard.prefix + ".lock", ignored);
-      }
-      p.input_bytes += shard.inputs.bytes;
-    }
-    if (!taken) return bad;
-    p.elsewhere = printable(taken->inputs.files[0].path, 200);
-    if (progress) progress(p);
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    p.elsewhere.clear();
-  }
+  if (options.choice.on() && !std::all_of(shards.begin(), shards.end(), is_built))
+    mark_shards(shards, options, p, progress);
+  make_missing(shards, p, progress, is_built, [&](const Shard& shard) {
+    BuildOptions one = options;
+    one.listed = shard.inputs;
+    one.output = shard.prefix;
+    one.force = true;
+    one.allow_empty = true;
+    one.split.clear();
+    one.choice.marks = shard.marks;
+    if (options.choice.deduplicate)
+      for (const Shard* s = shards.data(); s != &shard; ++s) one.choice.earlier.push_back(s->marks);
+    const int64_t before = p.input_bytes, tokens = p.tokens;
+    one.progress = [&](const BuildProgress& b) {
+      p.input_bytes = before + b.input_bytes;
+      p.tokens = tokens + b.tokens;
+      if (progress) progress(p);
+    };
+    bad.add(build_dataset(one).bad_records);
+  });
+  return bad;
 }
 
 }  // namespace ltrain::data

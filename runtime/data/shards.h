@@ -5,7 +5,8 @@
 // another run on the same data, finds them, an interrupted build goes on at the missing shard, and a file
 // that changed leaves the shards of others as they are. A change of the same length between the blocks is not
 // seen. An object behind a URL counts with its URL, its size and its ETag, so that nothing is downloaded for
-// the names, and nothing for shards that exist.
+// the names, and nothing for shards that exist. With BuildOptions::choice the evaluation data count too, and
+// with DocumentChoice::deduplicate the shards before, since a shard does not repeat their documents.
 #pragma once
 #include <functional>
 #include <string>
@@ -17,6 +18,7 @@ namespace ltrain::data {
 
 struct Shard {
   std::string prefix;  ///< PREFIX of its token files
+  std::string marks;   ///< BuildOptions::choice: file with the marks of its documents
   InputList inputs;
 };
 

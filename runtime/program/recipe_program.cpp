@@ -304,6 +304,7 @@ data::Packing packing(const Recipe& r) {
   p.attention_mask = r.data.reset_attention_mask;
   p.position_ids = r.data.reset_position_ids;
   p.mask_loss = r.data.eod_mask_loss;
+  p.mode = r.data.packing;
   return p;
 }
 

@@ -37,6 +37,10 @@ LT_ENUM_NAMES(PreferenceKind, {PreferenceKind::sigmoid, "sigmoid"}, {PreferenceK
               {PreferenceKind::sigmoid_norm, "sigmoid_norm"}, {PreferenceKind::simpo, "simpo"},
               {PreferenceKind::apo_zero, "apo_zero"}, {PreferenceKind::orpo, "orpo"});
 
+/// Copies of documents that are left out when token files are made. exact: those with the same text.
+enum class Deduplicate : uint8_t { none, exact };
+LT_ENUM_NAMES(Deduplicate, {Deduplicate::none, "none"}, {Deduplicate::exact, "exact"});
+
 /// Messages whose tokens count in the loss.
 enum class TrainOn : uint8_t { assistant, last_turn, all };
 LT_ENUM_NAMES(TrainOn, {TrainOn::assistant, "assistant"}, {TrainOn::last_turn, "last_turn"},

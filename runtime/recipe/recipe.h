@@ -21,6 +21,7 @@
 #include "parallel/optim/optimizer_settings.h"
 #include "runtime/data/input/on_bad_record.h"
 #include "runtime/data/input/record_filter.h"
+#include "runtime/data/sample_packing.h"
 #include "runtime/recipe/choices.h"
 #include "runtime/recipe/step_settings.h"
 #include "runtime/tokenizer/tokenizer_kinds.h"
@@ -135,12 +136,24 @@ struct Tokenizer {
   std::optional<int64_t> eod;       ///< end-of-document token of data without a sidecar; -1: none
 };
 
+/// Documents that are left out because they share an n-gram of words with evaluation data.
+struct Decontaminate {
+  std::vector<std::string> against;  ///< files and folders of evaluation data; empty: none
+  int64_t ngram = 13;                ///< words
+};
+
 struct Data {
   std::vector<DataSource> train;
   std::vector<DataStage> stages;  ///< mixes that replace `train` later, in ascending order of from_step
   std::vector<DataSource> eval;
+  /// Weights of the mixes in proportion to tokens^(1 / temperature). resolve_sources() takes it into the
+  /// weights and leaves it unset.
+  std::optional<double> temperature;
+  Deduplicate deduplicate = Deduplicate::none;
+  Decontaminate decontaminate;
   Tokenizer tokenizer;
   int64_t seq_length = 256;
+  data::SamplePacking packing = data::SamplePacking::concatenate;
   bool reset_attention_mask = false;  ///< tokens attend only within their document
   bool reset_position_ids = false;    ///< positions restart in each document
   bool eod_mask_loss = false;         ///< no loss for predicting the first token of a document

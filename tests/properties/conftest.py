@@ -37,6 +37,12 @@ class Program:
         self.ok("data", "build", "--input", "text.txt", "--output", "text", "--split", "90,10", "--tokenizer", "byte")
         (folder / "lines.jsonl").write_text("".join(f'{{"text": "document {i} of {i * i}"}}\n' for i in range(400)))
         self.ok("data", "build", "--input", "lines.jsonl", "--output", "lines", "--tokenizer", "byte")
+        # Documents that repeat, and evaluation data with one of them whole and others by their first 14 words.
+        texts = [f"number {i} is read {i * i} times by all who count to {i} and then to {i * i} once more"
+                 for i in range(100)]
+        (folder / "repeated.jsonl").write_text("".join(json.dumps({"text": texts[i % 100]}) + "\n" for i in range(300)))
+        held = [texts[0]] + [" ".join(text.split()[:14]) for text in texts[1:30]]
+        (folder / "held.jsonl").write_text("".join(json.dumps({"question": text}) + "\n" for text in held))
         for suffix in ("bin", "idx"):  # files of another program, without the sidecar
             (folder / f"bare.{suffix}").write_bytes((folder / f"lines.{suffix}").read_bytes())
         (folder / "other").mkdir()

@@ -28,6 +28,7 @@ WORDS = {
     "LONGROPE": "model.rope_scaling.rope_type=longrope model.head_dim=8 model.rope_scaling.short_factor=[1,1,1,1] "
                 "model.rope_scaling.long_factor=[1,1,1,1]",
     "LINES": 'data.train=[{"path":lines}]',  # many short documents
+    "REPEATED": 'data.train=[{"path":repeated.jsonl}] data.cache=cache',
     "BARE": 'data.train=[{"path":bare}]',  # the same without a sidecar
 }
 # Keys whose other values this build or any machine without a GPU refuses, and what the refusal names.

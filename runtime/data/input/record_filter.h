@@ -31,10 +31,17 @@ std::vector<std::string> filter_fields(const RecordFilter& filter);
 /// for text other than a JSON object.
 bool keeps_record(const RecordFilter& filter, std::string_view record, const std::string& where);
 
-/// Records of a build with a filter; both 0 without one.
+/// Records of a build with a filter, `read` and `kept`, and documents that DocumentChoice leaves out; 0
+/// without.
 struct FilterCounts {
   int64_t read = 0, kept = 0;
-  void add(const FilterCounts& other) { read += other.read, kept += other.kept; }
+  int64_t duplicates = 0, contaminated = 0;
+
+  int64_t left_out() const { return read - kept + duplicates + contaminated; }
+  void add(const FilterCounts& other) {
+    read += other.read, kept += other.kept;
+    duplicates += other.duplicates, contaminated += other.contaminated;
+  }
 };
 
 }  // namespace ltrain::data

@@ -249,6 +249,7 @@ int64_t ChunkReader::consumed() const {
 
 std::optional<Chunk> ChunkReader::next() {
   Chunk chunk;
+  chunk.first_document = documents_;
   while (chunk.bytes() < chunk_bytes_ && file_ < list_.files.size()) {
     if (!text_ && !json_ && !records_) open_next();
     const bool more = records_ ? read_records(chunk) : json_ ? read_json(chunk) : read_text(chunk);
@@ -265,6 +266,7 @@ std::optional<Chunk> ChunkReader::next() {
     ++file_;
   }
   if (chunk.pieces.empty()) return std::nullopt;
+  for (const Piece& piece : chunk.pieces) documents_ += piece.ends_document;
   return chunk;
 }
 

@@ -41,6 +41,7 @@ struct Chunk {
   std::vector<int32_t> tokens;
   std::vector<Piece> pieces;
   int64_t input_bytes = 0;
+  int64_t first_document = 0;  ///< number of the first piece's document in the inputs
   /// Bytes of the content, which bound a chunk.
   int64_t bytes() const { return static_cast<int64_t>(text.size() + tokens.size() * 4); }
 };
@@ -88,7 +89,8 @@ class ChunkReader {
   int64_t chunk_bytes_;
   std::vector<double> shares_;
   size_t file_ = 0;
-  TextFile open_file_;  // an object keeps its local copy while it is read
+  int64_t documents_ = 0;  // in the chunks before
+  TextFile open_file_;     // an object keeps its local copy while it is read
   ObjectPrefetch prefetch_;
   // Reader of the open file: of its text, of its JSON records, or of its records in another format.
   std::unique_ptr<records::ByteStream> text_;

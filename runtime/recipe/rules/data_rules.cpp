@@ -4,7 +4,29 @@
 
 namespace ltrain::recipe {
 
+namespace {
+
+/// Refuses weights of sources beside data.temperature.
+void temperature_rule(const Recipe& r, const BrokenRule& broken) {
+  if (!r.data.temperature) return;
+  const auto check = [&](const char* key, const std::vector<DataSource>& list) {
+    for (size_t i = 0; i < list.size(); ++i)
+      if (list[i].weight != 1)
+        return broken(
+            "data.temperature",
+            fmt::format("gives the sources their weights, and source {} of {} has weight {} (expected one "
+                        "of the two); nearest valid value: null",
+                        i + 1, key, list[i].weight),
+            {key});
+  };
+  check("data.train", r.data.train);
+  for (const DataStage& stage : r.data.stages) check("data.stages", stage.train);
+}
+
+}  // namespace
+
 void data_rules(const Recipe& r, const BrokenRule& broken) {
+  temperature_rule(r, broken);
   if (r.data.stages.empty()) return;
   const DataStage& last = r.data.stages.back();
   if (last.from_step > r.train.train_steps)

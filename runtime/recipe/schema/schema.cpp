@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "parallel/pipeline/schedule.h"
+#include "runtime/data/ngrams.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/moe_keys.h"
 #include "runtime/recipe/schema/schema_parts.h"
@@ -296,6 +297,31 @@ void add_source_keys(std::vector<Key>& t) {
                   .changes(Effect::nothing));
 }
 
+/// Adds the weights of a mix, and the documents that are left out of it.
+void add_choice_keys(std::vector<Key>& t) {
+  const auto pretrains = [](const Recipe& r) { return r.task == Task::pretrain; };
+  t.push_back(
+      number("data.temperature", LT_MEMBER(data.temperature),
+             "Weights of the sources of data.train and of each mix of data.stages: tokens^(1/T), for "
+             "sources without weights of their own. 1: in proportion to the tokens; a large T: equal. "
+             "null: the weights of the sources.")
+          .at_least(1));
+  t.push_back(
+      choice("data.deduplicate", LT_MEMBER(data.deduplicate), {},
+             "Documents that are left out of a training source when it is tokenised. exact: those with "
+             "the text of an earlier one of the source.")
+          .when("task: pretrain", true, pretrains));
+  t.push_back(
+      texts("data.decontaminate.against", LT_MEMBER(data.decontaminate.against), "path", "[\"eval/*.jsonl\"]",
+            "Evaluation data, as files or folders of text and records. Documents of training sources that "
+            "share an n-gram of words with any of their texts are left out when they are tokenised.")
+          .when("task: pretrain", true, pretrains));
+  t.push_back(integer("data.decontaminate.ngram", LT_MEMBER(data.decontaminate.ngram), "Words of an n-gram.")
+                  .between(1, data::kMostNgramWords)
+                  .when("data.decontaminate.against", true,
+                        [](const Recipe& r) { return !r.data.decontaminate.against.empty(); }));
+}
+
 /// Adds the tokenizer, and the reading of text and conversations.
 void add_text_keys(std::vector<Key>& t) {
   std::vector<std::pair<std::string, const data::TokenizerKind*>> kinds;
@@ -356,6 +382,13 @@ void add_sequence_keys(std::vector<Key>& t) {
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Sequence length in tokens.")
                   .between(1, kMaxIds)
                   .alias({"sequence_length", "max_seq_length"}));
+  t.push_back(
+      choice(
+          "data.packing", LT_MEMBER(data.packing), {},
+          "How documents become samples. concatenate: they are one stream, which is cut every seq_length "
+          "tokens. best_fit: whole documents share samples, and only those longer than seq_length are cut. "
+          "document: one document a sample. The rest of a sample is padding, which does not count.")
+          .when("task: pretrain", true, [](const Recipe& r) { return r.task == Task::pretrain; }));
   t.push_back(truth("data.reset_attention_mask", LT_MEMBER(data.reset_attention_mask),
                     "Tokens attend only within their document. A document ends after an end-of-document "
                     "token and where the token file's index says.")
@@ -372,6 +405,7 @@ void add_sequence_keys(std::vector<Key>& t) {
 
 void add_data_keys(std::vector<Key>& t) {
   add_source_keys(t);
+  add_choice_keys(t);
   add_text_keys(t);
   add_sequence_keys(t);
 }

@@ -27,6 +27,7 @@ constexpr Section kSections[] = {
     {"offload.params", "Weights."},
     {"offload.activations", "Saved activations of the forward."},
     {"data", "Training and evaluation data. Paths are relative to the working directory.", Effect::data},
+    {"data.decontaminate", "Training documents that share words with evaluation data, which are left out."},
     {"data.tokenizer", "Tokenizer of the data."},
     {"train", "Batch, length, evaluation.", Effect::nothing},
     {"train.batch_ramp", "Growing global batch.", Effect::schedule},

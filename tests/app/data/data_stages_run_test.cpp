@@ -86,6 +86,47 @@ TEST_CASE("run: a source that would be read more often than max_epochs is refuse
   CHECK_THAT(staged.text, Contains("max_epochs = 0.05") && Contains("reads 48 samples"));
 }
 
+TEST_CASE("run: samples of whole documents, on other ranks and after a resume, and their padding") {
+  TempRun t;
+  std::ofstream lines(t.folder() + "/lines.jsonl");
+  for (int i = 0; i < 300; ++i)
+    lines << nlohmann::json{{"text", std::string(static_cast<size_t>(i * 7 % 45), 'a' + i % 26)}}.dump()
+          << "\n";
+  lines.close();
+  const std::string run =
+      kRun + "'data.train=[{path: lines.jsonl}]' data.cache=cache data.reset_attention_mask=true ";
+  const Outcome plain = t.sh(run + "output_dir=plain");
+  INFO(plain.text);
+  REQUIRE(plain.code == 0);
+  for (const std::string packing : {"best_fit", "document"}) {
+    const std::string packed = run + "data.packing=" + packing + " ";
+    const Outcome whole = t.sh(packed + "output_dir=whole-" + packing);
+    INFO(whole.text);
+    REQUIRE(whole.code == 0);
+    CHECK_THAT(whole.text,
+               Contains("note: data.packing = " + packing + ": ") && Contains("% of them padding"));
+    const auto losses = t.metric("lm_loss", "whole-" + packing);
+    CHECK(losses != t.metric("lm_loss", "plain"));
+    REQUIRE(t.sh(packed + "output_dir=part-" + packing + " --steps 3").code == 0);
+    const Outcome concatenated = t.sh(run + "output_dir=part-" + packing);
+    CHECK(concatenated.code != 0);
+    CHECK_THAT(concatenated.text, Contains("data.packing " + packing + " -> concatenate"));
+    REQUIRE(t.sh(packed + "output_dir=part-" + packing).code == 0);
+    CHECK(t.metric("lm_loss", "part-" + packing) == losses);
+    REQUIRE(t.sh(packed + "parallel.data=1 output_dir=one-" + packing).code == 0);
+    const auto one = t.metric("lm_loss", "one-" + packing);
+    REQUIRE(one.size() == losses.size());
+    for (size_t i = 0; i < one.size(); ++i)
+      CHECK(loss_of(one[i]) == Approx(loss_of(losses[i])).epsilon(1e-6));
+    const auto stats =
+        nlohmann::json::parse(t.sh("data stats tiny.yaml " + packed.substr(14) + "--json").text);
+    const auto& source = stats["sources"][0];
+    const double positions = source["samples"].get<double>() * 32;
+    CHECK(source["padding"].get<double>() == Approx(1 - source["tokens"].get<double>() / positions));
+    CHECK((source["padding"].get<double>() > 0.2) == (packing == "document"));
+  }
+}
+
 TEST_CASE("data stats: samples that a run reads of each source, over all stages") {
   TempRun t;
   const std::string recipe =

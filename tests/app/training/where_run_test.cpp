@@ -67,6 +67,49 @@ TEST_CASE(
   CHECK_THAT(nothing.text, Contains("0 of 400 records kept by where"));
 }
 
+TEST_CASE(
+    "run: a source without its copies and evaluation data trains like a file without them, to the bit") {
+  TempRun t;
+  const auto text_of = [](int i) {
+    return "record " + std::to_string(i) + " is read " + std::to_string(i * i) + " times by all who know it";
+  };
+  std::ofstream all(t.folder() + "/all.jsonl"), few(t.folder() + "/few.jsonl"),
+      held(t.folder() + "/held.jsonl");
+  for (int i = 0; i < 500; ++i) {
+    const std::string line = nlohmann::json{{"text", text_of(i % 200)}}.dump();
+    all << line << "\n";
+    if (i < 200 && i % 10 != 3) few << line << "\n";
+    if (i < 200 && i % 10 == 3)
+      held << nlohmann::json{{"q", {"Really: " + text_of(i) + "?", 1}}}.dump() << "\n";
+  }
+  all.close(), few.close(), held.close();
+  REQUIRE(t.sh(kRun + "'data.train=[few.jsonl]' output_dir=a").code == 0);
+  const std::string chosen = kRun +
+                             "'data.train=[all.jsonl]' data.deduplicate=exact "
+                             "'data.decontaminate.against=[held.js*]' data.decontaminate.ngram=10 ";
+  const Outcome first = t.sh(chosen + "output_dir=b");
+  INFO(first.text);
+  REQUIRE(first.code == 0);
+  // 20 texts of the evaluation data are twice or three times in the file.
+  CHECK_THAT(first.text, Contains("note: data.train: all.jsonl: 270 documents left out by deduplicate") &&
+                             Contains("50 documents left out by decontaminate") && Contains("180 documents"));
+  CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
+  CHECK_THAT(t.sh(chosen + "output_dir=c").text,
+             !Contains("tokenising") && Contains("270 documents left out"));
+  // Held-out data are read as they are.
+  const Outcome same = t.sh(chosen + "'data.eval=[all.jsonl]' train.eval_interval=6 output_dir=d");
+  INFO(same.text);
+  CHECK(same.code == 0);
+  CHECK_THAT(same.text, Contains("tokenising all.jsonl") && !Contains("data.eval: all.jsonl: 270"));
+  const Outcome tokens = t.sh(chosen + "'data.train=[text-train]'");
+  CHECK(tokens.code == 64);
+  CHECK_THAT(tokens.text,
+             Contains("text-train: data.deduplicate: expected files of text or records, got token"));
+  const Outcome nowhere = t.sh(chosen + "'data.decontaminate.against=[nowhere]'");
+  CHECK(nowhere.code == 65);
+  CHECK_THAT(nowhere.text, Contains("data.decontaminate.against: path nowhere: expected a file or a folder"));
+}
+
 TEST_CASE("data build: --where keeps records, and says how many") {
   TempRun t;
   write_records(t);

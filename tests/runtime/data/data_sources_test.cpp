@@ -2,6 +2,7 @@
 #include "runtime/check/data_sources.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "runtime/data/sample_order.h"
 #include "runtime/eval/held_out.h"
@@ -117,4 +118,25 @@ TEST_CASE("a held-out set that ends with its smallest source is named, with what
   CHECK(eval("[{path: " + (f / "small") + ", weight: 10}, {path: " + (f / "large") + ", weight: 1000}]")
             .empty());
   CHECK(eval("[{path: " + (f / "small") + ", name: a}, {path: " + (f / "large") + ", name: b}]").empty());
+}
+
+TEST_CASE("data.temperature: weights follow the tokens of each source, over its files", "[data]") {
+  TempFolder f;
+  write_source(f / "large-0", 48);
+  write_source(f / "large-1", 16);
+  write_source(f / "small", 4);
+  // Tokens: 193 + 65 = 258 and 17. Samples of 4 tokens: 48, 16 and 4.
+  const std::string train = "train: [{path: " + (f / "large-*") + "}, {path: " + (f / "small") + "}]";
+  for (const double temperature : {1.0, 2.0, 100.0}) {
+    Recipe r = recipe(train + ", temperature: " + std::to_string(temperature));
+    resolve_sources(r, true);
+    REQUIRE(r.data.train.size() == 3);
+    CHECK(r.data.train[0].weight == Approx(0.75));
+    CHECK(r.data.train[1].weight == Approx(0.25));
+    CHECK(r.data.train[2].weight == Approx(std::pow(17.0 / 258.0, 1 / temperature)));
+    CHECK(!r.data.temperature);
+  }
+  Recipe away = recipe(train + ", temperature: 2");
+  resolve_sources(away, false);
+  CHECK(away.data.temperature == 2.0);
 }

@@ -132,6 +132,36 @@ TEST_CASE("build: JSONL and CSV keep the records that meet the filter, and count
              Contains("where (or --where) says that inputs hold records"));
 }
 
+TEST_CASE("build: MDS, TFRecord and tar keep the records that meet the filter", "[data]") {
+  // Six records each; the fields that a filter can compare (scripts/golden/make-record-files.py).
+  const std::string golden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/records/";
+  const auto built = [&](const TempFolder& f, const char* name, const char* field, RecordFilter where) {
+    BuildOptions o = build_options(f, "", std::move(where));
+    o.inputs = {golden + name};
+    if (field) o.records.field = field;
+    const BuildResult result = build_dataset(o);
+    CHECK(result.filtered.read == 6);
+    return std::pair(built_text(o), result.filtered.kept);
+  };
+  TempFolder f;
+  const std::pair<std::string, int64_t> first{"first\n", 1};
+  for (const char* name : {"shard.mds", "shard.mds.zstd"}) {
+    CHECK(built(f, name, nullptr, bounds("n", 5, 5)) == first);
+    CHECK(built(f, name, nullptr, one_of("text", {"first"})) == first);
+    CHECK(built(f, name, nullptr, bounds("n", 1, 12)).second == 3);
+  }
+  CHECK(built(f, "examples.tfrecord", "text", one_of("text", {"first", "\u65e5\u672c\u8a9e"})).second == 2);
+  CHECK(built(f, "examples.tfrecord", "text", one_of("text", {"first"})) == first);
+  CHECK(built(f, "samples.tar.gz", "txt", one_of("json.body", {"first"})) == first);
+  CHECK(built(f, "samples.tar.gz", "json.body", one_of("txt", {"first"})) == first);
+  CHECK_THAT(error_of([&] { built(f, "shard.mds", nullptr, bounds("m", 1, 2)); }),
+             Contains("no field \"m\"; the fields are any (ndarray)") && Contains("--where"));
+  CHECK_THAT(error_of([&] { built(f, "examples.tfrecord", "text", one_of("ids", {"1"})); }),
+             Contains("where: field \"ids\" is a list or an object"));
+  CHECK_THAT(error_of([&] { built(f, "samples.tar.gz", "txt", one_of("cls", {"1"})); }),
+             Contains("where: no field \"cls\" in the record"));
+}
+
 TEST_CASE("shards: a filter is part of their names, and one that keeps nothing makes an empty shard",
           "[data]") {
   TempFolder f;

@@ -146,7 +146,8 @@ void bench_this_card(const Options& o) {
   if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty())
     fail(ExitCode::usage, "bench --device cuda: {}", missing);
   use_device(DeviceKind::cuda, 0);
-  const MachineProfile profile = bench_card(say, o.precisions);
+  MachineProfile profile = bench_card(say, o.precisions);
+  bench_host_memory(profile);
   const std::string path = o.output.empty() ? card_profile_path(profile.machine) : o.output;
   save_profile(profile, path);
   if (o.json) return print_json(profile, path);
@@ -159,6 +160,8 @@ void bench_this_card(const Options& o) {
     std::printf("  %-32s %8.1f %s at its fastest\n", name.c_str(), fastest / (product ? 1e12 : 1e9),
                 product ? "TFLOP/s" : "GB/s");
   }
+  std::printf("  %-32s %8.1f GB/s by the host's cores\n", "adamw/f32",
+              profile.host_memory_bytes_per_second * 1e-9);
   std::printf("written to %s\n", path.c_str());
 }
 

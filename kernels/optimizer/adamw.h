@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "kernels/optimizer/adamw_args.h"
+#include "kernels/tensor/fused.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
 
 namespace ltrain {
 
-/// Factors of an update, equal for all elements, on every device.
+/// Factors of an update, equal for all elements, and its arithmetic, the same bits on every device
+/// (docs/numerics.md).
 template <class A>
 struct AdamwFactors {
   A beta1, one_minus1, beta2, one_minus2;
@@ -32,6 +34,14 @@ struct AdamwFactors {
         eps(A(args.eps)),
         scale(A(args.grad_scale)),
         couple(decay && args.coupled ? A(args.weight_decay) : A(0)) {}
+
+  LT_HD A gradient(A grad, A w) const { return fused(couple, w, grad * scale); }
+  LT_HD A first(A m, A grad) const { return fused(beta1, m, one_minus1 * grad); }
+  LT_HD A second(A v, A grad) const { return fused(beta2, v, one_minus2 * grad * grad); }
+  /// `deviation`: square root of the second moment.
+  LT_HD A weight(A w, A m, A deviation) const {
+    return fused(w, keep, -(step * m / fused(deviation, root, eps)));
+  }
 };
 
 /// Elements from the end of the previous run up to `end`: one parameter, or several with the same settings.

@@ -15,12 +15,12 @@ void update(A* __restrict w, M* __restrict m, M* __restrict v, const G* __restri
     M* __restrict mp = m, * __restrict vp = v;
     const G* __restrict gp = g;
     const auto body = [&](int64_t i) __attribute__((always_inline)) {
-      const A grad = get(gp, i) * f.scale + f.couple * wp[i];
-      const A mi = f.beta1 * get(mp, i) + f.one_minus1 * grad;
-      const A vi = f.beta2 * get(vp, i) + f.one_minus2 * grad * grad;
+      const A grad = f.gradient(A(get(gp, i)), wp[i]);
+      const A mi = f.first(A(get(mp, i)), grad);
+      const A vi = f.second(A(get(vp, i)), grad);
       put(mp, i, mi);
       put(vp, i, vi);
-      return wp[i] = wp[i] * f.keep - f.step * mi / (std::sqrt(vi) * f.root + f.eps);
+      return wp[i] = f.weight(wp[i], mi, std::sqrt(vi));
     };
     if (low) {
       L* __restrict lp = low;

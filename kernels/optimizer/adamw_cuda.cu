@@ -48,12 +48,12 @@ __device__ __forceinline__ void update_pack(const Segment<A, L, M, G>& s, int64_
   const auto gp = load<G, N>(s.g, i);
   Pack<L, N> lp;
   for (int j = 0; j < N; ++j) {
-    const A grad = A(get(gp.v, j)) * f.scale + f.couple * wp.v[j];
-    const A m = f.beta1 * A(get(mp.v, j)) + f.one_minus1 * grad;
-    const A v = f.beta2 * A(get(vp.v, j)) + f.one_minus2 * grad * grad;
+    const A grad = f.gradient(A(get(gp.v, j)), wp.v[j]);
+    const A m = f.first(A(get(mp.v, j)), grad);
+    const A v = f.second(A(get(vp.v, j)), grad);
     put(mp.v, j, m);
     put(vp.v, j, v);
-    wp.v[j] = wp.v[j] * f.keep - f.step * m / (root_of(v) * f.root + f.eps);
+    wp.v[j] = f.weight(wp.v[j], m, root_of(v));
     if (kLow) put(lp.v, j, static_cast<float>(wp.v[j]));
   }
   store(s.w, i, wp);

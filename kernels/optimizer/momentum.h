@@ -1,5 +1,6 @@
 // Fused updates with one moment: SGD with momentum, Lion, and the direction that Muon orthogonalizes.
 #pragma once
+#include "kernels/tensor/fused.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
 
@@ -21,7 +22,8 @@ struct MomentumArgs {
   double grad_scale = 1;
 };
 
-/// Factors of an update, equal for all elements, and the update of one element; on every device.
+/// Factors of an update, equal for all elements, and the update of one element, the same bits on every
+/// device.
 template <class A>
 struct MomentumFactors {
   A scale, lr, decay, keep, beta1, one_minus1, beta2, one_minus2, ahead;
@@ -40,16 +42,16 @@ struct MomentumFactors {
 
   template <MomentumRule rule>
   LT_HD void step(A& w, A& m, A& g) const {
-    const A grad = g * scale + decay * w;
+    const A grad = fused(decay, w, g * scale);
     if constexpr (rule == MomentumRule::lion) {
-      const A c = beta1 * m + one_minus1 * grad;
-      w = w * keep - (c > A(0) ? lr : c < A(0) ? -lr : A(0));
-      m = beta2 * m + one_minus2 * grad;
+      const A c = fused(beta1, m, one_minus1 * grad);
+      w = fused(w, keep, c > A(0) ? -lr : c < A(0) ? lr : A(0));
+      m = fused(beta2, m, one_minus2 * grad);
     } else {
-      m = beta1 * m + one_minus1 * grad;
-      const A direction = ahead != A(0) ? beta1 * m + one_minus1 * grad : m;
+      m = fused(beta1, m, one_minus1 * grad);
+      const A direction = ahead != A(0) ? fused(beta1, m, one_minus1 * grad) : m;
       if constexpr (rule == MomentumRule::sgd)
-        w = w - lr * direction;
+        w = fused(-lr, direction, w);
       else
         g = direction;
     }

@@ -4,6 +4,7 @@
 // It is an unnamed file in a folder of the recipe, or, for a GPU, host memory. Transfers run on a stream of
 // their own, through buffers in the arena (ZeRO-Offload, arXiv:2101.06840; ZeRO-Infinity, arXiv:2104.07857).
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,8 @@ inline constexpr int64_t kOffloadBlock = 4096;
 
 /// Transfers between a device with its own memory and files, by their names in plans and timelines.
 inline constexpr std::string_view kFileFetch = "file_fetch", kFileStore = "file_store";
+/// Work of the host's cores on offload memory, likewise; its bytes are those of its kernels.
+inline constexpr std::string_view kHostUpdate = "host_update";
 
 class OffloadMemory {
  public:
@@ -36,6 +39,13 @@ class OffloadMemory {
   virtual void fetch(const Tensor& t, int64_t offset) = 0;
   virtual void store(const Tensor& t, int64_t offset) = 0;
   virtual Stream& stream() = 0;
+  /// Blocks until all transfers and work on the host are done; throws what failed.
+  virtual void synchronize() { stream().synchronize(); }
+  /// Host memory of a device with its own memory only: enqueues on host_stream() work of the host's cores on
+  /// this memory. `work` gets a stream for kernels on the host, runs on another thread with as many threads
+  /// as the caller has, and may not use the device.
+  virtual void run_on_host(std::function<void(Stream&)> work);
+  virtual Stream& host_stream();
   /// Called after use of at() or view(): touched pages no longer count as this process's memory.
   virtual void release() {}
   /// Transfer method in words; may be empty.

@@ -11,7 +11,8 @@ namespace ltrain {
 ElementUpdates::ElementUpdates(const StoreContext& context, const ParameterLayout& layout,
                                const StepRules& rules, const OptimizerStates& states,
                                const GradientReducer& gradients, const OffloadedWeights& offloaded,
-                               StateWindows& windows, WeightAverage& average, uint64_t seed, int64_t window)
+                               StateWindows& windows, HostUpdates& host, WeightAverage& average,
+                               uint64_t seed, int64_t window)
     : c_(context),
       layout_(layout),
       rules_(rules),
@@ -19,21 +20,26 @@ ElementUpdates::ElementUpdates(const StoreContext& context, const ParameterLayou
       gradients_(gradients),
       offloaded_(offloaded),
       windows_(windows),
+      host_(host),
       average_(average),
       seed_(seed),
-      window_(window) {}
+      window_(window) {
+  LT_CHECK(!host.on() || !average.on(),
+           "expected no EMA of weights, which is on the device, with updates on the host");
+}
 
 void ElementUpdates::allocate() {
-  if (!widens_stored() && !widens_gradients()) return;
   int64_t most = 0;
   size_t moments = 0;
   for (const Bucket& b : layout_.buckets()) {
+    if (!widens_stored() && !widens_gradients()) break;
     if (b.kind.rule.trains() && (!optimizer_of(b.kind.rule.rule).by_element() || takes_stored(b))) continue;
-    most = std::max(most, layout_.stored_count(b));
+    most = std::max(most, host_.on() ? states_.resident(b) : layout_.stored_count(b));
     moments = std::max(moments, states_.moments(b));
   }
-  const size_t count = (widens_stored() ? moments + 1 : 0) + widens_gradients();
-  for (size_t s = 0; most > 0 && s < count; ++s)
+  const size_t count = most == 0 ? 0 : (widens_stored() ? moments + 1 : 0) + widens_gradients();
+  host_.lay_out(count);
+  for (size_t s = 0; s < count; ++s)
     wide_.push_back(c_.memory.allocate(MemoryKind::optimizer, "window of states", c_.precision.wide(),
                                        {std::min(window_, most)}));
 }
@@ -74,31 +80,31 @@ ElementPart ElementUpdates::part_of_range(const Bucket& b, int64_t from, int64_t
   return {part_of(all, first - from, runs.back().end), runs};
 }
 
-void ElementUpdates::update_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
-                                  const AdamwArgs& step) {
+void ElementUpdates::update_range(const Site& site, const Bucket& b, int64_t from, int64_t n,
+                                  const Elements& all, const AdamwArgs& step) const {
   const ElementPart p = part_of_range(b, from, n, all, step);
   if (!p.runs.empty())
-    optimizer_of(b.kind.rule.rule).update_elements(c_.compute, p.elements, p.runs, rules_.optimizer);
+    optimizer_of(b.kind.rule.rule).update_elements(site.on, p.elements, p.runs, rules_.optimizer);
   average_.follow(b, from, all.master, step.step);
 }
 
 /// Stochastic rounding for 16-bit weights without fp32 master weights.
-void ElementUpdates::round_weights(const Bucket& b, int64_t from, int64_t n, const Tensor& to,
-                                   const Tensor& wide, int64_t step) {
+void ElementUpdates::round_weights(Stream& on, const Bucket& b, int64_t from, int64_t n, const Tensor& to,
+                                   const Tensor& wide, int64_t step) const {
   const uint64_t seed = seed_of_step(seed_, step);
   layout_.each_parameter(b, from, n, [&](int id, int64_t first, int64_t count) {
     const auto& p = layout_.parameter(id);
-    round_stochastic(c_.compute, to.flat(first - from, {count}), wide.flat(first - from, {count}), seed,
+    round_stochastic(on, to.flat(first - from, {count}), wide.flat(first - from, {count}), seed,
                      hash_name("rounding of " + p.spec.name), elements_of(p.spec, first - p.offset));
   });
 }
 
 /// update_range for states as stored.
-void ElementUpdates::update_stored(const Bucket& b, int64_t from, int64_t n, const Elements& stored,
-                                   const AdamwArgs& step) {
-  if (takes_stored(b)) return update_range(b, from, n, stored, step);
+void ElementUpdates::update_stored(const Site& site, const Bucket& b, int64_t from, int64_t n,
+                                   const Elements& stored, const AdamwArgs& step) const {
+  if (takes_stored(b)) return update_range(site, b, from, n, stored, step);
   const DType wide = c_.precision.wide();
-  const int64_t most = wide_[0].elements();
+  const int64_t most = site.wide[0].elements();
   for (int64_t at = 0; at < n; at += most) {
     const int64_t some = std::min(most, n - at);
     const Elements r = part_of(stored, at, some);
@@ -106,17 +112,17 @@ void ElementUpdates::update_stored(const Bucket& b, int64_t from, int64_t n, con
     size_t used = 0;
     const auto widen = [&](Tensor& t) {
       if (t.dtype == wide) return;
-      const Tensor to = wide_[used++].flat(0, {some});
-      cast(c_.compute, to, t);
+      const Tensor to = site.wide[used++].flat(0, {some});
+      cast(site.on, to, t);
       t = to;
     };
     widen(w.master);
     for (Tensor& t : w.states) widen(t);
     widen(w.grad);
-    update_range(b, from + at, some, w, step);
-    if (r.master.dtype != wide) round_weights(b, from + at, some, r.master, w.master, step.step);
+    update_range(site, b, from + at, some, w, step);
+    if (r.master.dtype != wide) round_weights(site.on, b, from + at, some, r.master, w.master, step.step);
     for (size_t s = 0; s < r.states.size(); ++s)
-      if (r.states[s].dtype != wide) cast(c_.compute, r.states[s], w.states[s]);
+      if (r.states[s].dtype != wide) cast(site.on, r.states[s], w.states[s]);
   }
 }
 
@@ -130,16 +136,21 @@ void ElementUpdates::update(const Bucket& b, const AdamwArgs& step) {
     together_.push_back({&b, begin, e.master, {e, {{n, rule.decay, args_of(rule, step)}}}});
     return;
   }
+  const Site device{c_.compute, wide_};
   const int64_t resident = offloaded_.has(b) ? 0 : states_.resident(b);
   if (resident > 0 && !windows_.any() && takes_stored(b)) {
     const Elements all = elements(b, begin, resident);
     together_.push_back({&b, begin, all.master, part_of_range(b, begin, resident, all, step)});
-    return;
+  } else if (resident > 0) {
+    update_stored(device, b, begin, resident, elements(b, begin, resident), step);
   }
-  if (resident > 0) update_stored(b, begin, resident, elements(b, begin, resident), step);
   windows_.each(b, [&](int64_t from, int64_t count, Elements& e) {
     e.grad = gradients_.part(b, from, count);
-    update_stored(b, from, count, e, step);
+    update_stored(device, b, from, count, e, step);
+  });
+  host_.each(b, [this, &b, step](Stream& on, int64_t from, int64_t count, const Elements& e) {
+    const std::vector<Tensor> wide = host_.wide();
+    update_stored({on, wide}, b, from, count, e, step);
   });
 }
 
@@ -152,6 +163,7 @@ void ElementUpdates::finish(const AdamwArgs& step) {
       optimizer_of(static_cast<UpdateRule>(i)).update_parts(c_.compute, parts[i], rules_.optimizer);
   for (const Together& t : together_) average_.follow(*t.bucket, t.from, t.master, step.step);
   together_.clear();
+  host_.finish();
 }
 
 }  // namespace ltrain

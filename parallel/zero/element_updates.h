@@ -1,8 +1,10 @@
 // Updates of optimizers that handle one element at a time, with states in any form: offloaded states come in
-// windows (state_windows.h), 16-bit states are widened and rounded again.
+// windows (state_windows.h) or are updated where they are (host_updates.h), 16-bit states are widened and
+// rounded again.
 #pragma once
 #include <vector>
 
+#include "parallel/zero/host_updates.h"
 #include "parallel/zero/state_windows.h"
 #include "parallel/zero/weight_average.h"
 
@@ -13,8 +15,8 @@ class ElementUpdates {
   /// `seed`: seed of stochastic rounding; `window`: elements that are widened at once.
   ElementUpdates(const StoreContext& context, const ParameterLayout& layout, const StepRules& rules,
                  const OptimizerStates& states, const GradientReducer& gradients,
-                 const OffloadedWeights& offloaded, StateWindows& windows, WeightAverage& average,
-                 uint64_t seed, int64_t window);
+                 const OffloadedWeights& offloaded, StateWindows& windows, HostUpdates& host,
+                 WeightAverage& average, uint64_t seed, int64_t window);
 
   void allocate();
 
@@ -47,12 +49,19 @@ class ElementUpdates {
     Tensor master;  // weights of all elements, padding included
     ElementPart part;
   };
+  /// Site of an update: a stream, and tensors for widened states of one window.
+  struct Site {
+    Stream& on;
+    const std::vector<Tensor>& wide;
+  };
   ElementPart part_of_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
                             const AdamwArgs& step) const;
-  void update_stored(const Bucket& b, int64_t from, int64_t n, const Elements& stored, const AdamwArgs& step);
-  void update_range(const Bucket& b, int64_t from, int64_t n, const Elements& all, const AdamwArgs& step);
-  void round_weights(const Bucket& b, int64_t from, int64_t n, const Tensor& to, const Tensor& wide,
-                     int64_t step);
+  void update_stored(const Site& site, const Bucket& b, int64_t from, int64_t n, const Elements& stored,
+                     const AdamwArgs& step) const;
+  void update_range(const Site& site, const Bucket& b, int64_t from, int64_t n, const Elements& all,
+                    const AdamwArgs& step) const;
+  void round_weights(Stream& on, const Bucket& b, int64_t from, int64_t n, const Tensor& to,
+                     const Tensor& wide, int64_t step) const;
 
   StoreContext c_;
   const ParameterLayout& layout_;
@@ -61,6 +70,7 @@ class ElementUpdates {
   const GradientReducer& gradients_;
   const OffloadedWeights& offloaded_;
   StateWindows& windows_;
+  HostUpdates& host_;
   WeightAverage& average_;
   uint64_t seed_;
   int64_t window_;

@@ -12,16 +12,23 @@ struct OffloadSettings {
   double fraction = 0;                ///< fraction of each bucket's elements with offloaded states
   int64_t window = int64_t{1} << 18;  ///< elements in transfer at once
   double params = 0;                  ///< ZeRO-3: fraction of buckets with offloaded weights, spread evenly
+  bool host_update = false;           ///< the host's cores update offloaded states, in host memory of a GPU
 };
 
 struct OffloadAccess {
   OffloadMemory *states = nullptr, *params = nullptr;
   int64_t state_bytes = 0, param_bytes = 0;  ///< 0: none offloaded
 
+  /// Lays out `bytes` of the memory of states; returns their offset.
+  int64_t take_states(int64_t bytes) {
+    const int64_t at = state_bytes;
+    state_bytes += (bytes + kOffloadBlock - 1) / kOffloadBlock * kOffloadBlock;
+    return at;
+  }
   /// Waits for all transfers.
   void wait() const {
-    if (state_bytes > 0) states->stream().synchronize();
-    if (param_bytes > 0) params->stream().synchronize();
+    if (state_bytes > 0) states->synchronize();
+    if (param_bytes > 0) params->synchronize();
   }
   /// A view for kernels on `on` of a tensor that may be offloaded, valid until release().
   Tensor view(Stream& on, Tensor t) const {

@@ -62,18 +62,12 @@ void OptimizerStates::allocate_moments(const Bucket& b) {
     s.moments.push_back(make(b, std::string(name).c_str(), c_.precision.state, s.resident, pieces));
 }
 
-void OptimizerStates::reserve_offloaded() {
+void OptimizerStates::lay_out_offloaded() {
   for (const Bucket& b : layout_.buckets()) {
     const int64_t slow = layout_.stored_count(b) - of(b).resident;
-    for (int s = 0; slow > 0 && s < count(b); ++s) {
-      of(b).slow.push_back(access_.state_bytes);
-      access_.state_bytes += round_up(slow * dtype_size(type(b, s)), kOffloadBlock);
-    }
+    for (int s = 0; slow > 0 && s < count(b); ++s)
+      of(b).slow.push_back(access_.take_states(slow * dtype_size(type(b, s))));
   }
-  if (access_.state_bytes == 0) return;
-  LT_CHECK(access_.states, "expected an offload memory for {} bytes of states, got none",
-           access_.state_bytes);
-  access_.states->reserve(access_.state_bytes);
 }
 
 int OptimizerStates::count(const Bucket& b) const {

@@ -21,10 +21,10 @@ class OptimizerStates {
   OptimizerStates(const StoreContext& context, const ParameterLayout& layout, const Weights& weights,
                   const OptimizerSettings& optimizer, double fraction, OffloadAccess& access);
 
-  /// Allocate a bucket, in the order of buckets; reserve_offloaded() after the last one.
+  /// Allocate a bucket, in the order of buckets; lay_out_offloaded() after the last one.
   void allocate_master(const Bucket& b);
   void allocate_moments(const Bucket& b);
-  void reserve_offloaded();
+  void lay_out_offloaded();
 
   int count(const Bucket& b) const;
   /// True if the bucket has master weights; frozen ones have only the step's weights.

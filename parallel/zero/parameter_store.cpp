@@ -33,9 +33,11 @@ struct ParameterStore::Training {
         gradients(c, p, rules, compressed),
         states(c, p, weights, l.optimizer, l.offload.fraction, offload),
         average(c, p, weights, states, offload, l.ema_decay),
-        windows(c, p, weights, states, offloaded, l.offload.window),
-        elements(c, p, rules, states, gradients, offloaded, windows, average, l.seed, l.offload.window),
+        windows(c, p, weights, states, offloaded, l.offload),
+        host(c, p, states, gradients, offload, l.offload),
+        elements(c, p, rules, states, gradients, offloaded, windows, host, average, l.seed, l.offload.window),
         sparse(c, p, rules, elements, average, l.offload.fraction > 0 || l.offload.params > 0) {}
+  ~Training() { host.wait(); }  // its work uses the other parts
 
   StepRules rules;
   CompressedAllReduce compressed;
@@ -43,6 +45,7 @@ struct ParameterStore::Training {
   OptimizerStates states;
   WeightAverage average;
   StateWindows windows;
+  HostUpdates host;
   ElementUpdates elements;
   SparseMasks sparse;
   std::unique_ptr<BucketUpdates> updates;  // set after buckets are allocated
@@ -99,9 +102,14 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
                                       t->compressed, t->elements, t->average, layout.seed);
   t->compressed.allocate_codes();
   if (layout.reduce_bf16) t->gradients.allocate_rounded();
-  t->states.reserve_offloaded();
+  t->states.lay_out_offloaded();
   t->windows.allocate();
   t->elements.allocate();
+  if (offload_.state_bytes > 0) {
+    LT_CHECK(offload_.states, "expected an offload memory for {} bytes of states, got none",
+             offload_.state_bytes);
+    offload_.states->reserve(offload_.state_bytes);
+  }
   t->gradients.make_records();
 }
 

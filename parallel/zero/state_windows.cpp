@@ -10,15 +10,18 @@ constexpr int64_t kSlots = 3;  // slots of the ring: one in use, one being fetch
 }  // namespace
 
 StateWindows::StateWindows(const StoreContext& context, const ParameterLayout& layout, const Weights& weights,
-                           const OptimizerStates& states, const OffloadedWeights& offloaded, int64_t elements)
+                           const OptimizerStates& states, const OffloadedWeights& offloaded,
+                           const OffloadSettings& settings)
     : c_(context),
       layout_(layout),
       weights_(weights),
       states_(states),
       offloaded_(offloaded),
-      elements_(elements) {}
+      elements_(settings.window),
+      moves_states_(!settings.host_update) {}
 
 void StateWindows::allocate() {
+  if (!moves_states_) return;
   int64_t most_states = 0, most_weights = 0;
   size_t moments = 0;
   for (const Bucket& b : layout_.buckets()) {

@@ -12,9 +12,9 @@ namespace ltrain {
 
 class StateWindows {
  public:
-  /// `elements`: size of a window.
   StateWindows(const StoreContext& context, const ParameterLayout& layout, const Weights& weights,
-               const OptimizerStates& states, const OffloadedWeights& offloaded, int64_t elements);
+               const OptimizerStates& states, const OffloadedWeights& offloaded,
+               const OffloadSettings& settings);
 
   /// Lists the windows of all buckets, in the order of updates, and allocates the ring.
   void allocate();
@@ -63,7 +63,8 @@ class StateWindows {
   const Weights& weights_;
   const OptimizerStates& states_;
   const OffloadedWeights& offloaded_;
-  int64_t elements_;
+  int64_t elements_;  // size of a window
+  bool moves_states_;
   std::vector<Window> windows_;
   std::vector<Slot> ring_;
   size_t next_ = 0;

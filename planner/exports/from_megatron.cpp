@@ -332,6 +332,7 @@ class Reader {
     if (has("--use-tp-pp-dp-mapping")) set("parallel.order", "tp-cp-pp-dp");
     if (has("--optimizer-cpu-offload")) {
       set("offload.optimizer.device", "cpu");
+      set("offload.optimizer.update", "cpu");
       set("offload.optimizer.fraction", number("--optimizer-offload-fraction", 1));
     }
     if (has("--cpu-offloading")) {

@@ -97,6 +97,7 @@ class DeepspeedWriter {
       zero["offload_optimizer"] = {{"device", "cpu"}, {"ratio", r_.offload.optimizer.fraction}};
       said_.insert("offload.optimizer.device");
       said_.insert("offload.optimizer.fraction");
+      if (r_.offload.update == OffloadUpdate::cpu) said_.insert("offload.optimizer.update");
     }
     if (r_.offload.params.device == OffloadDevice::cpu && r_.offload.params.fraction == 1) {
       zero["offload_param"] = {{"device", "cpu"}};

@@ -275,6 +275,7 @@ class Flags {
     if (r_.offload.optimizer.device != OffloadDevice::cpu) return;
     say("offload.optimizer.device");
     say("offload.optimizer.fraction");
+    if (r_.offload.update == OffloadUpdate::cpu) say("offload.optimizer.update");
     add("--optimizer-cpu-offload");
     add("--optimizer-offload-fraction", r_.offload.optimizer.fraction);
   }

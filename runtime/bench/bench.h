@@ -42,6 +42,9 @@ MachineProfile bench_card(const std::function<void(const std::string&)>& say,
 /// Measures the file rates of `folder` with the I/O of offload.*: half a GiB in each direction.
 void bench_disk(MachineProfile& profile, const std::string& folder);
 
+/// Measures the rate at which this thread's cores read and write memory in AdamW, for updates on the host.
+void bench_host_memory(MachineProfile& profile, int64_t elements = int64_t{1} << 26);
+
 /// Times collectives. Called on each rank of a job; returns the samples on every rank.
 std::vector<CollectiveSample> bench_collectives(Job& job);
 

@@ -50,6 +50,10 @@ MachineProfile profile_of_device(const DeviceHandle& handle) {
     p.link_seconds = d.links[0].seconds.value;
   }
   p.offload_read_bytes_per_second = p.offload_write_bytes_per_second = d.host_bytes_per_second.value;
+  if (const Figure& f = d.host_memory_bytes_per_second; f.given) {
+    p.host_memory_bytes_per_second = f.value;
+    p.host_memory_source = figure_source_name(f.source);
+  }
   if (d.cpu) {
     p.cores = static_cast<int>(d.cards_a_node);
     for (int threads = 1; threads <= p.cores; threads *= 2) p.ranks.push_back(rank_of_cpu(d, threads));

@@ -69,11 +69,12 @@ struct DeviceProfile {
   Figure overlap;         ///< share of a collective's time that it takes from concurrent compute
   /// Trainer whose steps are priced (trainer_profile.h), and its figures. Empty or not given: ltrain itself.
   std::string trainer;
-  Figure trainer_matmul;            ///< share of the matmul rate
-  Figure trainer_traffic;           ///< bytes of ops other than matmuls and attention, relative to ltrain's
-  Figure host_bytes_per_second;     ///< to host memory, in one direction
-  Figure power_watts;               ///< power limit
-  std::vector<NetworkLevel> links;  ///< inside a node: the innermost levels
+  Figure trainer_matmul;         ///< share of the matmul rate
+  Figure trainer_traffic;        ///< bytes of ops other than matmuls and attention, relative to ltrain's
+  Figure host_bytes_per_second;  ///< to host memory, in one direction
+  Figure host_memory_bytes_per_second;  ///< rate of a node's host memory, by its cores
+  Figure power_watts;                   ///< power limit
+  std::vector<NetworkLevel> links;      ///< inside a node: the innermost levels
 };
 
 }  // namespace ltrain

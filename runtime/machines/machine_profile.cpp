@@ -84,6 +84,7 @@ double ProfileCost::seconds(const OpCost& op) const {
   if (op.cls == OpClass::offload) {
     double rate = op.name == kOffloadFetch || op.name == kFileFetch ? profile_.offload_read_bytes_per_second
                                                                     : profile_.offload_write_bytes_per_second;
+    if (op.name == kHostUpdate) rate = profile_.host_memory_bytes_per_second;
     if (op.name == kFileFetch || op.name == kFileStore)
       rate = std::min(rate, MachineProfile::kFileBytesPerSecond);
     return op.bytes * std::max(1, ranks_on_host_) / rate;
@@ -288,6 +289,8 @@ static void read_card(const ProfileReader& read, const json& card, MachineProfil
   p.cards_per_node = sheet.cards_per_node;
   p.cores_per_node = sheet.cores_per_node;
   p.device = sheet.device;
+  p.host_memory_bytes_per_second = sheet.host_memory_bytes_per_second;
+  p.host_memory_source = sheet.host_memory_source;
   if (!p.network_given && sheet.built_in) {  // the machine in which such cards are sold
     p.levels = sheet.levels;
     p.adapter_bytes_per_second = sheet.adapter_bytes_per_second;
@@ -342,6 +345,10 @@ MachineProfile load_profile(const std::string& path) {
       p.network_source = "by the profile";
     }
     if (const auto card = j.find("card"); card != j.end()) read_card(read, *card, p);
+    if (const auto host = j.find("host_memory_bytes_per_second"); host != j.end()) {
+      p.host_memory_bytes_per_second = read.number(*host, "host_memory_bytes_per_second", 1, 1e15);
+      p.host_memory_source = kMeasured;
+    }
     return p;
   } catch (const json::exception& e) {
     std::string what = e.what();  // "[json.exception.out_of_range.403] key 'format' not found"
@@ -370,6 +377,7 @@ void save_profile(const MachineProfile& p, const std::string& path) {
     j["card"] = {{"device_bytes", p.device_bytes},
                  {"link_bytes_per_second", p.link_bytes_per_second},
                  {"link_seconds", p.link_seconds}};
+  if (p.host_memory_source == kMeasured) j["host_memory_bytes_per_second"] = p.host_memory_bytes_per_second;
   j["collectives"] = json::array();
   for (const CollectiveSample& s : p.collectives)
     j["collectives"].push_back({{"op", s.op},

@@ -38,6 +38,9 @@ struct RankProfile {
   std::map<std::string, double> peak_flops;          ///< key: dtype; fastest matmul measured, FLOP/s
 };
 
+/// MachineProfile::host_memory_source of a rate that `ltrain bench` measured.
+inline constexpr const char* kMeasured = "measured";
+
 struct MachineProfile {
   std::string machine = "built-in guess";
   std::string source = "built in";  ///< file it was read from
@@ -73,6 +76,9 @@ struct MachineProfile {
   bool offload_measured = false;
   /// File rate for data offloaded from a card, also limited by the rates above. Not measured.
   static constexpr double kFileBytesPerSecond = 1e9;
+  /// Rate at which a node's cores read and write its memory, which its ranks share, and the source of it.
+  double host_memory_bytes_per_second = 100e9;
+  std::string host_memory_source = "assumed";
   std::string transport;             ///< transport of the measurements ("shm", "gloo"); empty: unknown
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank without its arena
   /// Assumed imbalance of routing: rows of each rank's experts relative to even routing

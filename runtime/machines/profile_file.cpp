@@ -118,6 +118,7 @@ DeviceProfile parse_device_profile(const std::string& text, const std::string& n
         if (!p.under_load.given) p.under_load.value = 1;
         p.overlap = m.figure("overlap", 0, 1, false);
         p.host_bytes_per_second = m.figure("host_bytes_per_second", 1, 1e15);
+        p.host_memory_bytes_per_second = m.figure("host_memory_bytes_per_second", 1, 1e15, false);
         p.power_watts = m.figure("power_watts", 1, 1e6, false);
         p.links = read_levels(m, "links");
       });

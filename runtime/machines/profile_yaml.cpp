@@ -95,6 +95,7 @@ std::string device_profile_yaml(const DeviceProfile& d) {
   w.figure(0, "under_load", d.under_load);
   w.figure(0, "overlap", d.overlap);
   w.figure(0, "host_bytes_per_second", d.host_bytes_per_second);
+  w.figure(0, "host_memory_bytes_per_second", d.host_memory_bytes_per_second);
   w.figure(0, "power_watts", d.power_watts);
   w.levels("links", d.links);
   std::string head = fmt::format("format: {}\nname: {}\ntext: {}\nkind: {}\n", kDeviceFormat, quoted(d.name),

@@ -350,6 +350,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
       c.network_bytes += std::llround(e.network_bytes);
       c.seconds += e.seconds;
     }
+    add_states_moved(plan, e);
     OpPlan*& at = op_at[e.name.data()];
     if (!at) at = &ops[e.name];
     OpPlan& o = *at;
@@ -400,6 +401,8 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
                                       : profile.network_bytes_per_second;
   plan.network_given = profile.network_given;
   plan.network_source = profile.network_source;
+  plan.host_memory_bytes_per_second = profile.host_memory_bytes_per_second;
+  plan.host_memory_source = profile.host_memory_source;
   plan.host_bytes = host_memory_bytes();
   plan.for_this_machine = plan.device == DeviceKind::cpu || profile.of_this_machine;
   const auto& peaks = profile.for_threads(plan.threads_per_rank).peak_flops;
@@ -493,6 +496,8 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   PipelinePlan pipeline = given ? priced_pipeline(recipe, profile, *given) : plan_pipeline(recipe, profile);
   lower_once(pipeline.layout);
   Plan plan = plan_of(recipe, profile, which, pipeline);
+  if (plan.stages > 0 || pipeline.layout.update)
+    plan.update = planned_update(recipe, profile, pipeline.layout);
   if (plan.stages > 0 && !fits(plan)) plan.state_bytes = state_bytes(recipe, profile);
   if (profile.expert_skew <= 1 || recipe.parallel.expert == 1) return plan;
   MachineProfile at_even = profile;

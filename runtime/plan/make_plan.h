@@ -67,8 +67,16 @@ RankPlan compose_rank(const Recipe& resolved, const MachineProfile& profile, con
 /// from `exposed`.
 void place_actions(std::vector<RankPlan>& ranks, const Recipe& resolved, PipelinePlan& pipeline);
 
+/// Prices a step of rank 0 with either value of offload.optimizer.update, and chooses the recipe's own, or
+/// for `auto` the faster one.
+UpdateChoice price_updates(const Recipe& resolved, const MachineProfile& profile, PipelineLayout layout);
+/// Choice of the layout, or the prices where both values would work; else null.
+std::optional<UpdateChoice> planned_update(const Recipe& resolved, const MachineProfile& profile,
+                                           const PipelineLayout& layout);
 /// Adds offloaded bytes, and the memory that a rank needs for them.
 void add_offloaded(RankPlan& plan, const Recipe& recipe);
+/// Adds an entry's part of the transfers and host work of offload.optimizer.
+void add_states_moved(RankPlan& plan, const TraceEntry& entry);
 /// Ops of one rank in a train step.
 std::vector<TraceEntry> step_entries(const Recipe& resolved, const MachineProfile& profile, int rank);
 /// Ops of rank 0 in its micro-batches until `end`, under a layout that may differ from the recipe's.

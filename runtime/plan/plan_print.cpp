@@ -131,6 +131,10 @@ ordered_json rank_json(const RankPlan& r) {
   j["exposed_comm_seconds_by_axis"] = ordered_json::object();
   for (const auto& [axis, seconds] : r.exposed) j["exposed_comm_seconds_by_axis"][axis] = seconds;
   if (r.exposed_offload_seconds > 0) j["exposed_offload_seconds"] = r.exposed_offload_seconds;
+  if (r.states_out_bytes + r.states_in_bytes > 0)
+    j["offload_optimizer"] = {{"bytes_out", std::llround(r.states_out_bytes)},
+                              {"bytes_in", std::llround(r.states_in_bytes)},
+                              {"host_seconds", r.host_update_seconds}};
   j["eval_seconds"] = r.eval_seconds;
   for (const OpPlan& o : r.ops)
     j["ops"].push_back({{"name", o.name},
@@ -284,6 +288,15 @@ std::string step_part(const Plan& p, const Recipe& recipe, const RankPlan& r) {
   if (r.exposed_offload_seconds > 0)
     out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", "waiting for offload",
                        r.exposed_offload_seconds * 1e3);
+  if (r.states_out_bytes + r.states_in_bytes > 0)
+    out += fmt::format("  {:<28}{:>12} leave the device, {} come back\n", "transfers of the update",
+                       bytes_text(std::llround(r.states_out_bytes)),
+                       bytes_text(std::llround(r.states_in_bytes)));
+  if (r.host_update_seconds > 0)
+    out += fmt::format(
+        "  {:<28}{:>12.1f} ms of the host's cores, at {:.0f} GB/s for the {} rank{} of a node, {}\n",
+        "update on the host", r.host_update_seconds * 1e3, p.host_memory_bytes_per_second * 1e-9,
+        p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s", p.host_memory_source);
   if (*p.kinds.other)
     out += fmt::format("  {:<28}{:>12.1f} ms, {} sent: {} in {} of {} steps\n", "another kind of step",
                        r.other_seconds * 1e3, bytes_text(r.other_wire_bytes), p.kinds.other,
@@ -321,6 +334,7 @@ std::string notes_part(const Plan& p, const Recipe& recipe) {
   if (!p.experts.empty()) out += fmt::format("\nexperts: {}\n", p.experts);
   if (const std::string rounding = fp8_text(p, recipe); !rounding.empty())
     out += fmt::format("\nfp8: {}\n", rounding);
+  if (p.update) out += fmt::format("\n{}\n", update_text(*p.update));
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);
   return out;
@@ -405,6 +419,11 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   if (!p.overlap.empty()) j["overlap"] = p.overlap;
   if (!p.experts.empty()) j["experts"] = p.experts;
   if (!p.recompute.empty()) j["recompute"] = p.recompute;
+  if (p.update)
+    j["offload_optimizer_update"] = {{"chosen", p.update->host ? "cpu" : "device"},
+                                     {"automatic", p.update->automatic},
+                                     {"device_seconds", p.update->device_seconds},
+                                     {"cpu_seconds", p.update->host_seconds}};
   j["placement_ops_checked"] = p.placement_ops;
   if (map) j["rank_map"] = ordered_json::parse(rank_map_json(*map));
   j["ranks"] = ordered_json::array();

@@ -2,13 +2,14 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/machines/machine_profile.h"
-#include "runtime/program/train_program.h"
+#include "runtime/program/recipe_program.h"
 
 namespace ltrain {
 
@@ -59,7 +60,10 @@ struct RankPlan {
   std::vector<std::pair<std::string, double>> exposed;
   double exposed_comm_seconds() const;  ///< total of all axes
   double exposed_offload_seconds = 0;   ///< time that compute waits for offload
-  double eval_seconds = 0;              ///< one evaluation
+  /// offload.optimizer in a train step: bytes that leave the device and that come back, and time of the
+  /// host's cores.
+  double states_out_bytes = 0, states_in_bytes = 0, host_update_seconds = 0;
+  double eval_seconds = 0;  ///< one evaluation
   /// Bytes and seconds of steps of the other kind (StepKinds); 0: there are none.
   int64_t other_wire_bytes = 0;
   double other_seconds = 0;
@@ -109,13 +113,16 @@ struct Plan {
   double network_bytes_per_second =
       /// Network rate of a host with ranks_on_host ranks, which prices bytes between hosts.
       0;
-  bool network_given = false;  ///< network rate from the profile; else it is assumed
-  std::string network_source;  ///< "by the profile", "assumed: ..."
-  double peak_flops = 0;       ///< peak of one rank for MFU: the profile's fastest matmul of the dtype
-  std::string attention;       ///< attention kernels of a GPU; empty: on the CPU, or unknown
-  std::string experts;         ///< kernels of expert matmuls; empty: a dense model
-  std::string overlap;         ///< overlap that hides the collectives of layers, as text; empty: none
-  std::string recompute;       ///< choice of granularity: auto, as text; else empty
+  bool network_given = false;               ///< network rate from the profile; else it is assumed
+  std::string network_source;               ///< "by the profile", "assumed: ..."
+  double host_memory_bytes_per_second = 0;  ///< MachineProfile's, with its source
+  std::string host_memory_source;
+  double peak_flops = 0;  ///< peak of one rank for MFU: the profile's fastest matmul of the dtype
+  std::string attention;  ///< attention kernels of a GPU; empty: on the CPU, or unknown
+  std::string experts;    ///< kernels of expert matmuls; empty: a dense model
+  std::string overlap;    ///< overlap that hides the collectives of layers, as text; empty: none
+  std::optional<UpdateChoice> update;  ///< prices of offload.optimizer.update, where both values would work
+  std::string recompute;               ///< choice of granularity: auto, as text; else empty
   /// MachineProfile::expert_skew; all values below include it, except model FLOPs.
   double expert_skew = 1;
   /// Weights, gradients and optimizer state on cards, per parameter; 0 if the plan fits.

@@ -253,6 +253,7 @@ PipelinePlan plan_pipeline(const Recipe& r, const MachineProfile& profile,
     out.layout.recompute = choose_recompute(r, profile, out.layout);
     out = priced_pipeline(r, profile, out.layout);  // includes the recompute
   }
+  if (chooses_update(r)) out.layout.update = price_updates(r, profile, out.layout);
   return out;
 }
 

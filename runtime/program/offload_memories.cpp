@@ -24,7 +24,7 @@ OffloadMemories::OffloadMemories(MetaTrace& trace, DeviceKind device, const Offl
 
 void OffloadMemories::synchronize() const {
   for (const auto* m : {&states_, &params_, &activations_})
-    if (*m) (*m)->stream().synchronize();
+    if (*m) (*m)->synchronize();
 }
 
 std::vector<std::string> OffloadMemories::notes() const {

@@ -44,11 +44,23 @@ void lower_once(PipelineLayout& l) {
   if (!l.stage_layers.empty() && !l.programs) l.programs = pipeline::lower_all(l.schedule);
 }
 
+bool layout_is_planned(const Recipe& r) {
+  return r.parallel.pipeline > 1 || r.recompute.granularity == RecomputeGranularity::automatic ||
+         chooses_update(r);
+}
+
+bool chooses_update(const Recipe& r) {
+  return r.offload.update == OffloadUpdate::automatic && device_of(r) == DeviceKind::cuda;
+}
+
 std::string pack(const PipelineLayout& l) {
   std::string text;
+  if (l.update)
+    text = fmt::format("update {} {} {}\n", int{l.update->host}, l.update->device_seconds,
+                       l.update->host_seconds);
   if (l.recompute)
-    text = fmt::format("recompute {} {} {}\n", l.recompute->run, l.recompute->layers,
-                       int{l.recompute->tensors.bits});
+    text += fmt::format("recompute {} {} {}\n", l.recompute->run, l.recompute->layers,
+                        int{l.recompute->tensors.bits});
   if (l.stage_layers.empty()) return text;
   text += l.schedule.name;
   for (int n : l.stage_layers) text += fmt::format(",{}", n);
@@ -58,13 +70,21 @@ std::string pack(const PipelineLayout& l) {
 PipelineLayout unpack_pipeline_layout(const std::string& packed) {
   PipelineLayout l;
   std::string rest = packed;
-  if (packed.starts_with("recompute ")) {
+  const auto take = [&rest](std::string_view word) -> std::optional<std::istringstream> {
+    if (!rest.starts_with(word)) return std::nullopt;
+    const std::string line = rest.substr(word.size(), rest.find('\n') - word.size());
+    rest.erase(0, rest.find('\n') + 1);
+    return std::istringstream(line);
+  };
+  if (auto line = take("update ")) {
+    l.update.emplace().automatic = true;
+    *line >> l.update->host >> l.update->device_seconds >> l.update->host_seconds;
+  }
+  if (auto line = take("recompute ")) {
     int bits = 0;
-    std::istringstream line(packed.substr(10, packed.find('\n') - 10));
     l.recompute.emplace();
-    line >> l.recompute->run >> l.recompute->layers >> bits;
+    *line >> l.recompute->run >> l.recompute->layers >> bits;
     l.recompute->tensors.bits = static_cast<uint16_t>(bits);
-    rest = packed.substr(packed.find('\n') + 1);
   }
   if (rest.empty()) return l;
   std::istringstream first(rest.substr(0, rest.find('\n')));
@@ -219,6 +239,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (r.optimizer.grad_dtype == StorageDtype::bf16) o.precision.grad = DType::bf16;
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
   if (r.offload.optimizer.on()) o.offload.fraction = r.offload.optimizer.fraction;
+  o.offload.host_update = device_of(r) == DeviceKind::cuda &&
+                          (layout.update ? layout.update->host : r.offload.update == OffloadUpdate::cpu);
   if (r.offload.params.on()) o.offload.params = r.offload.params.fraction;
   // On an H200, windows of 2^18 elements cost 0.88 s of a step of 8B parameters in launches and short copies.
   if (device_of(r) == DeviceKind::cuda) o.offload.window = int64_t{1} << 22;

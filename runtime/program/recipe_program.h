@@ -19,10 +19,18 @@ namespace ltrain {
 Mesh mesh_of(const Recipe& recipe, int rank);
 /// Pipeline of a recipe: the schedule and the layers of each stage. It is chosen once per run, because
 /// schedule: auto and a split by cost follow from the machine profile to the last bit.
+/// Planned seconds of a step with offload.optimizer.update: device and cpu, without a pipeline's actions.
+struct UpdateChoice {
+  bool automatic = false;  ///< the recipe has `auto`
+  bool host = false;       ///< the host updates
+  double device_seconds = 0, host_seconds = 0;
+};
+
 struct PipelineLayout {
   pipeline::Schedule schedule;
   std::vector<int> stage_layers;              ///< layers of each stage; empty: no pipeline
   std::optional<RecomputeOptions> recompute;  ///< choice of recompute.granularity: auto
+  std::optional<UpdateChoice> update = {};    ///< choice of offload.optimizer.update: auto
   pipeline::Programs programs = {};           ///< programs of `schedule`; null: each rank makes its own
 };
 /// Lowers the programs of all pipeline ranks once, for a process that plans several of them.
@@ -44,6 +52,10 @@ OptimizerSettings optimizer_settings(const Recipe& recipe);
 ActivationOffloadOptions activation_offload(const Recipe& recipe);
 /// Offload folders of the recipe.
 OffloadFolders offload_folders(const Recipe& recipe);
+/// True if the plan chooses offload.optimizer.update.
+bool chooses_update(const Recipe& recipe);
+/// True if the layout follows from a machine profile, so that one rank chooses it for all.
+bool layout_is_planned(const Recipe& recipe);
 std::string pack(const PipelineLayout& layout);  ///< serialized for broadcast to the other ranks
 PipelineLayout unpack_pipeline_layout(const std::string& packed);
 

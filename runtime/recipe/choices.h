@@ -100,6 +100,11 @@ enum class OffloadDevice : uint8_t { none, cpu, nvme };
 LT_ENUM_NAMES(OffloadDevice, {OffloadDevice::none, "none"}, {OffloadDevice::cpu, "cpu"},
               {OffloadDevice::nvme, "nvme"});
 
+/// Cores that update offloaded optimizer states.
+enum class OffloadUpdate : uint8_t { device, cpu, automatic };
+LT_ENUM_NAMES(OffloadUpdate, {OffloadUpdate::device, "device"}, {OffloadUpdate::cpu, "cpu"},
+              {OffloadUpdate::automatic, "auto"});
+
 /// Behaviour of a resume if the data differ from the checkpoint's.
 enum class ResumeData : uint8_t { same, go_on, restart };
 LT_ENUM_NAMES(ResumeData, {ResumeData::same, "same"}, {ResumeData::go_on, "continue"},

@@ -105,6 +105,7 @@ struct OffloadPlace {
 
 struct Offload {
   OffloadPlace optimizer, params, activations;
+  OffloadUpdate update = OffloadUpdate::device;  ///< offload.optimizer.update
 };
 
 struct DataSource {

@@ -221,6 +221,7 @@ class Trainer {
     if (device_ != DeviceKind::cpu) progress_->line("attention: " + kernel_notes_.attention);
     if (!kernel_notes_.experts.empty()) progress_->line("experts: " + kernel_notes_.experts);
     for (const std::string& note : offload_memory_->notes()) progress_->line(note);
+    if (totals.update) progress_->line(update_text(*totals.update));
     for (const std::string& note : notes) progress_->line(note);
     progress_->line(begin_text(recipe_, totals.parameters, job_.info().world_size,
                                what_a_rank_has(threads_per_rank(recipe_)), batches_.size()));
@@ -318,11 +319,10 @@ class Trainer {
 
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
 
-  /// Rank 0 chooses the pipeline schedule and the automatic recompute policy, because they follow from its
-  /// machine profile.
+  /// Rank 0 chooses the pipeline schedule and automatic policies, because they follow from its machine
+  /// profile.
   void agree_on_pipeline() {
-    if (recipe_.parallel.pipeline == 1 && recipe_.recompute.granularity != RecomputeGranularity::automatic)
-      return;
+    if (!layout_is_planned(recipe_)) return;
     const std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
     layout_ = unpack_pipeline_layout(broadcast_text(*control_group_, *control_, text));
   }

@@ -25,11 +25,12 @@ TEST_CASE("a card's profile has a time of every op of its models, and prices pla
   std::vector<std::string> said;
   BenchModel huge = bench_model("huge", "llama", 1 << 15, 1 << 17, 64, 1 << 20, 64, 4096);
   huge.options.model.num_hidden_layers = 100;
-  const MachineProfile p =
-      bench_card([&](const std::string& line) { said.push_back(line); }, {"bf16", "fp32"},
-                 {bench_model("tiny", "llama", 64, 96, 1, 50, 1, 24),
-                  bench_model("tiny too", "gpt2", 32, 64, 2, 50, 2, 16), huge},
-                 {tiny_attention()});
+  MachineProfile p = bench_card([&](const std::string& line) { said.push_back(line); }, {"bf16", "fp32"},
+                                {bench_model("tiny", "llama", 64, 96, 1, 50, 1, 24),
+                                 bench_model("tiny too", "gpt2", 32, 64, 2, 50, 2, 16), huge},
+                                {tiny_attention()});
+  CHECK(p.host_memory_source == "assumed");
+  bench_host_memory(p, 1 << 16);
   CHECK(p.measured);
   CHECK(!p.built_in);
   CHECK(p.device_bytes == device_info(DeviceKind::cuda).total_bytes);
@@ -72,6 +73,8 @@ TEST_CASE("a card's profile has a time of every op of its models, and prices pla
   CHECK(q.source == path);
   CHECK(q.device_bytes == p.device_bytes);
   CHECK(q.link_bytes_per_second == p.link_bytes_per_second);
+  CHECK(q.host_memory_bytes_per_second == p.host_memory_bytes_per_second);
+  CHECK(q.host_memory_source == "measured");
   REQUIRE(q.ranks.size() == 1);
   CHECK(q.ranks[0].ops.size() == p.ranks[0].ops.size());
 }

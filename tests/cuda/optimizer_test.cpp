@@ -1,6 +1,7 @@
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/optimizer/adafactor.h"
+#include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/adamw_8bit.h"
 #include "kernels/optimizer/momentum.h"
 #include "kernels/optimizer/onebit/error_feedback.h"
@@ -46,6 +47,45 @@ TEST_CASE("updates with one moment, and directions") {
             scale_add(s, at(u), 0.5, {}, 0);
           },
           4);
+    }
+}
+
+TEST_CASE("AdamW, Adam, SGD and Lion: the same bits on both devices") {
+  if (!have_cuda()) return;
+  struct Types {
+    DType master, moment, grad;
+  };
+  using enum DType;
+  for (const Types& t :
+       {Types{f64, f64, f64}, Types{f32, f32, f32}, Types{f32, f32, bf16}, Types{f32, bf16, bf16}})
+    for (const int64_t n : {37, 4096}) {
+      CAPTURE(dtype_name(t.master), dtype_name(t.moment), dtype_name(t.grad), n);
+      Twin w(t.master);
+      const auto grad = w.random(t.grad, {n}, 3);
+      const auto own_grad = w.random(t.master, {n}, 3);
+      std::vector<Twin::Id> ids;
+      for (int i = 0; i < 4; ++i) {
+        ids.push_back(w.random(t.master, {n}));
+        ids.push_back(w.random(i < 2 ? t.moment : t.master, {n}, 0.1));
+        ids.push_back(w.of(t.moment, {n}, [](int64_t k) { return std::abs(random_value(9, k, 1e-3)); }));
+        ids.push_back(w.blank(n % 2 ? DType::f16 : DType::bf16, {n}));
+      }
+      const auto update = [&](Stream& s, const Twin::At& at) {
+        AdamwArgs a;
+        a.lr = 3e-2, a.weight_decay = 0.1, a.step = 3, a.grad_scale = 0.37;
+        MomentumArgs m;
+        m.lr = 3e-2, m.weight_decay = 0.1, m.grad_scale = 0.37;
+        for (size_t i = 0; i < 4; ++i) {
+          const Tensor master = at(ids[4 * i]), first = at(ids[4 * i + 1]), low = at(ids[4 * i + 3]);
+          a.coupled = i == 1;
+          m.rule = i == 2 ? MomentumRule::sgd : MomentumRule::lion;
+          if (i < 2)
+            adamw(s, master, first, at(ids[4 * i + 2]), at(grad), low, {{n / 2, true, a}, {n, false, a}});
+          else
+            momentum_update(s, master, first, at(own_grad), low, true, m);
+        }
+      };
+      w.check(update, 0);
     }
 }
 

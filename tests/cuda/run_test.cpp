@@ -116,6 +116,43 @@ TEST_CASE("8-bit moments and states in files on cuda: a resumed run has the bits
   for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] / b[i] - 1) < 1e-4);
 }
 
+TEST_CASE(
+    "ltrain run with updates of the host: bits of the GPU's, resumed too, and auto says what it chose") {
+  if (!have_cuda()) return;
+  const TempRun run;
+  REQUIRE(run.build().code == 0);
+  const auto train = [&](const std::string& name, const std::string& settings) {
+    const Outcome o =
+        run.sh(kRecipe + ("device=cuda precision=bf16 offload.optimizer.device=cpu output_dir=" + name +
+                          " offload.optimizer.update=" + settings));
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    return o.text;
+  };
+  train("device", "device");
+  train("host", "cpu");
+  train("parts", "cpu train.train_steps=2");
+  train("parts", "cpu");
+  for (const char* key : {"lm_loss", "grad_norm"}) {
+    CHECK(losses(run, "host", key) == losses(run, "device", key));
+    CHECK(losses(run, "parts", key) == losses(run, "device", key));
+  }
+  CHECK(losses(run, "host", "eval_loss") == losses(run, "device", "eval_loss"));
+  CHECK(losses(run, "parts", "eval_loss").back() == losses(run, "device", "eval_loss").back());
+  const auto plan = nlohmann::json::parse(read_text(run.folder() + "/host/plan.json"));
+  const auto used = nlohmann::json::parse(read_text(run.folder() + "/host/logs/usage-00000.json"));
+  const auto& rank = plan["ranks"][0];
+  CHECK(rank["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);
+  // A few elements of each bucket stay on the GPU; gradients are in fp32.
+  const double parameters = plan["parameters"];
+  CHECK(rank["offload_optimizer"]["bytes_out"].get<double>() == Approx(4 * parameters).epsilon(0.05));
+  CHECK(rank["offload_optimizer"]["bytes_in"].get<double>() == Approx(2 * parameters).epsilon(0.05));
+  CHECK(rank["offload_optimizer"]["host_seconds"].get<double>() > 0);
+  const std::string said = train("auto", "auto");
+  CHECK(said.find("offload.optimizer.update: auto chose ") != std::string::npos);
+  CHECK(losses(run, "auto") == losses(run, "device"));
+}
+
 TEST_CASE("a file that takes no more of what leaves a GPU ends the run with the code of storage") {
   if (!have_cuda()) return;
   const TempRun run;

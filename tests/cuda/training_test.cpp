@@ -496,6 +496,40 @@ TEST_CASE("what leaves a GPU for files gives the bits of what stays, and of pinn
   unsetenv("LTRAIN_IO");
 }
 
+TEST_CASE("updates of the host's cores give the bits of the GPU's, in every type and under each ZeRO stage") {
+  if (!have_cuda()) return;
+  const auto train = [](TinyOptions o, double fraction, bool host) {
+    o.offload = {.fraction = fraction, .window = 96, .host_update = host};
+    const TinyResult r = train_tiny(o);
+    require_exact_memory(r);
+    CHECK(r.plan_offloaded == r.used_offloaded);
+    return r;
+  };
+  for (const std::string precision : {"fp64", "fp32", "bf16", "bf16 alone"})
+    for (const UpdateRule rule : {UpdateRule::adamw, UpdateRule::adam, UpdateRule::sgd, UpdateRule::lion}) {
+      CAPTURE(precision, update_rule_name(rule));
+      if (rule != UpdateRule::adamw && (precision == "fp64" || precision == "bf16")) continue;  // for time
+      TinyOptions o = on_cuda(tiny("llama", precision.substr(0, 4)));
+      o.late_start = rule == UpdateRule::adamw;  // nothing may be computed on before it has come
+      o.optimizer.rule = rule;
+      o.bf16_gradients = precision == "bf16";
+      if (precision == "bf16 alone") o.master_weights = false, o.bf16_states = true;
+      const TinyResult resident = train(o, 0, false), host = train(o, 1, true);
+      check_same_bits(resident, host);
+      if (rule != UpdateRule::adamw) continue;
+      check_same_bits(resident, train(o, 0.6, true));
+      const TinyResult device = train(o, 1, false);
+      CHECK(host.offload_bytes[0] > device.offload_bytes[0]);  // two windows
+      CHECK(host.used_bytes[0] < device.used_bytes[0]);        // no ring of states
+    }
+  for (int stage = 1; kSeveralRanks && stage <= 3; ++stage) {
+    CAPTURE(stage);
+    TinyOptions o = on_cuda(tiny("llama", "bf16"));
+    o.ranks = 2, o.micro_batch = 1, o.zero_stage = stage;
+    check_same_bits(train(o, 0, false), train(o, 1, true));
+  }
+}
+
 #ifdef LTRAIN_CUDA_EMULATED
 TEST_CASE("transfers between an emulated GPU and a file: as late as they may be, and in order") {
   const TemporaryFolder folder;

@@ -66,6 +66,7 @@ BY_HAND = {
     "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
     "launch.min_nodes", "log.rank_file_mib",
+    "offload.optimizer.update",
     "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
 }
 
@@ -320,6 +321,15 @@ def test_labelled_texts(program):
                    "data.cache=labelled", f"output_dir=kto-{i}", *(f"preference.{s}" for s in settings))
         losses.add(program.metrics(f"kto-{i}")[0][-1]["lm_loss"])
     assert len(losses) == 4
+
+
+def test_updates_of_states_in_files(program, base):
+    """On the CPU its cores update whatever the key says; on a GPU: tests/cuda/run_test.cpp."""
+    files = ("offload.optimizer.device=nvme", "offload.optimizer.path=.")
+    for value in ("cpu", "auto"):
+        host = Seen(program, f"update-{value}", (*files, f"offload.optimizer.update={value}"))
+        assert host.code == 0, host.text
+        assert host.computed == base(files).computed
 
 
 def test_ranks_per_node(program):

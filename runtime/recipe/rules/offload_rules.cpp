@@ -56,8 +56,32 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
                {"offload.activations.device"});
 }
 
+/// Rules of updates on the host of a GPU.
+static void host_update_rules(const Recipe& r, const BrokenRule& broken) {
+  if (r.offload.update == OffloadUpdate::device) return;
+  const std::string update = "offload.optimizer.update";
+  if (r.offload.optimizer.device == OffloadDevice::nvme)
+    broken(update,
+           "the host updates states in its memory, and offload.optimizer.device: nvme has them in files; "
+           "nearest valid value: device, or offload.optimizer.device: cpu",
+           {"offload.optimizer.device"});
+  if (r.offload.params.on())
+    broken(update,
+           fmt::format("the host sends new weights to the GPU, and offload.params.device: {} keeps them "
+                       "elsewhere; nearest valid value: device, or offload.params.device: none",
+                       r.offload.params.device),
+           {"offload.params.device"});
+  if (r.train.ema_decay > 0)
+    broken(
+        update,
+        fmt::format("train.ema_decay: {} averages master weights on the GPU, where the host's do not come; "
+                    "nearest valid value: device, or train.ema_decay: 0",
+                    r.train.ema_decay),
+        {"train.ema_decay"});
+}
+
 void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
-  if (device_of(r) != DeviceKind::cpu) return;
+  if (device_of(r) != DeviceKind::cpu) return host_update_rules(r, broken);
   for (const auto& [section, what, place] :
        {std::tuple("offload.optimizer", "optimizer states", &r.offload.optimizer),
         std::tuple("offload.params", "weights", &r.offload.params),

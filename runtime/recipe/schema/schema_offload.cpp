@@ -35,6 +35,12 @@ void add_offload_keys(std::vector<Key>& t) {
              "GPU. nvme: files, for a GPU or the CPU.",
              "Share of the state that is offloaded."},
             {"nvme_path"});
+  t.push_back(choice("offload.optimizer.update", LT_MEMBER(offload.update), {},
+                     "Cores that update offloaded states. device: states move to the GPU and back. cpu: with "
+                     "device: cpu, the host updates them; gradients move out, and new weights in. auto: the "
+                     "faster one by the plan. On the CPU all are one.")
+                  .when("offload.optimizer.device: cpu or nvme", true,
+                        [](const Recipe& r) { return r.offload.optimizer.on(); }));
   add_place(t, "offload.params", LT_MEMBER(offload.params),
             {"parallel.zero_stage: 3: storage of a rank's weight shards between gathers. cpu, nvme: as for "
              "the optimizer.",

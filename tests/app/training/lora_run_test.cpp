@@ -220,6 +220,25 @@ TEST_CASE("lora: with weights in NF4 a run resumes on other layouts, and its mer
   CHECK(second_line(said.text) == second_line(whole.text));
 }
 
+TEST_CASE("lora: adapters on NF4 train as on the dequantised weights, with magnitudes too") {
+  TempRun t;
+  const std::string model = "model.hidden_size=128 model.intermediate_size=256 ",
+                    alone = "parallel.data=1 parallel.zero_stage=0 ";
+  REQUIRE(t.sh("run tiny.yaml output_dir=base train.eval_interval=0 train.train_steps=2 " + model).code == 0);
+  REQUIRE(t.sh("export base folder --dtype fp32").code == 0);
+  // Without a learning rate the adapters stay zero, and the merged model is the dequantised weights.
+  const std::string run = kLora + model + alone, nf4 = "lora.base=nf4 checkpoint.load.path=folder ";
+  REQUIRE(t.sh(run + nf4 + "optimizer.lr=1e-30 optimizer.weight_decay=0 output_dir=still").code == 0);
+  REQUIRE(t.sh("export still dequantised --merge --dtype fp32").code == 0);
+  const std::string dora = GENERATE("lora.dora=false ", "lora.dora=true ");
+  INFO(dora);
+  REQUIRE(t.sh(run + dora + nf4 + "output_dir=quantised").code == 0);
+  REQUIRE(t.sh(run + dora + "checkpoint.load.path=dequantised output_dir=full").code == 0);
+  REQUIRE(t.sh(run + dora + "checkpoint.load.path=folder output_dir=other").code == 0);
+  check_close(t.values("lm_loss", "quantised"), t.values("lm_loss", "full"));
+  CHECK(std::abs(t.values("lm_loss", "quantised")[0] - t.values("lm_loss", "other")[0]) > 1e-5);
+}
+
 TEST_CASE("lora: blocks of NF4 that ranks would share are refused before a launch") {
   TempRun t;
   const std::string model = "model.hidden_size=128 model.intermediate_size=256 model.num_attention_heads=4 ";

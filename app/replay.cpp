@@ -48,7 +48,7 @@ RunOptions repetition(const ReplayOptions& o, const Candidate& from, int64_t ste
                    "checkpoint.save_interval=0",
                    "checkpoint.save_at_end=false",
                    "checkpoint.keep_best=false",
-                   "checkpoint.keep_every=0",
+                   "~checkpoint.keep_every",
                    "train.eval_interval=0",
                    "launch.max_restarts=0",
                    "~telemetry.on_end",
@@ -125,7 +125,7 @@ void add_replay(CLI::App& app) {
   command->add_flag("--force", o->force, "Start although the plan exceeds the memory that is there");
   command->add_flag("--json", o->json, "For programs");
   command->allow_extras();  // --section.key=value
-  command->footer("Example: ltrain replay runs/quickstart --step 20");
+  command->footer("Example: ltrain replay runs/quickstart");
   command->callback([o, command] {
     take_extras(*command, o->overrides);
     replay(*o);

@@ -26,7 +26,7 @@ TEST_CASE("completion of bash: commands, options, values of options, keys of rec
   TempRun t;
   CHECK_THAT(complete(t, "ltrain ''"),
              Contains("<run>") && Contains("<checkpoint>") && !Contains("<selftest>"));
-  CHECK(complete(t, "ltrain re") == "<recipe><report>");
+  CHECK(complete(t, "ltrain re") == "<recipe><report><replay>");
   CHECK(complete(t, "ltrain checkpoint l") == "<list>");
   CHECK(complete(t, "ltrain run --ste") == "<--steps>");
   CHECK_THAT(complete(t, "ltrain data build --input-format ''"), Contains("<json>") && Contains("<text>"));

@@ -39,7 +39,7 @@ TEST_CASE("tokenize: arguments, standard input, and back") {
   CHECK_THAT(o.text, Contains("nowhere/tokenizer.json: cannot be opened"));
   o = t.sh("tokenize --tokenizer gpt5 x");
   CHECK(o.code == 64);
-  CHECK_THAT(o.text, Contains("tokenizer gpt5: not known"));
+  CHECK_THAT(o.text, Contains("tokenizer gpt5: expected byte, gpt2, huggingface, or the path"));
 }
 
 TEST_CASE("tokenize: cases of a file, up to the first that differs") {

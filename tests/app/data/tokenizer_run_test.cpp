@@ -119,10 +119,8 @@ TEST_CASE(
            Case{kOwnData + "model.vocab_size=640",
                 "data.tokenizer.kind = byte (default): the tokens of own-train are of tokenizer huggingface",
                 64},
-           Case{
-               kind + "model.vocab_size=640",
-               "data.tokenizer.kind = huggingface: needs data.tokenizer.path, a tokenizer.json or the folder",
-               64},
+           Case{kind + "model.vocab_size=640",
+                "data.tokenizer.kind = huggingface: needs data.tokenizer.path: a tokenizer.json, ", 64},
            Case{kind + "data.tokenizer.path=tok ~model.vocab_size",
                 "model.vocab_size = 0 (default): must be given with data.tokenizer.kind: huggingface", 64},
            Case{kind + "data.tokenizer.path=tok model.vocab_size=503",

@@ -274,7 +274,7 @@ TEST_CASE("build: options", "[data]") {
   CHECK_THAT(error([](auto& o) { o.split = {95}; }), Contains("64: ") && Contains("95,5"));
   CHECK_THAT(error([](auto& o) { o.split = {95, 0}; }), Contains("above 0"));
   CHECK_THAT(error([](auto& o) { o.workers = -1; }), Contains("--workers -1"));
-  CHECK_THAT(error([](auto& o) { o.tokenizer = "bpe"; }), Contains("byte, gpt2 and huggingface"));
+  CHECK_THAT(error([](auto& o) { o.tokenizer = "bpe"; }), Contains("byte, gpt2, huggingface"));
   CHECK(error([](auto&) {}) == "");
 }
 

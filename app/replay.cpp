@@ -9,6 +9,8 @@
 #include "base/printable.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/launch/environment/environment.h"
+#include "runtime/recipe/diagnostics.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/replay.h"
 
 namespace ltrain::app {
@@ -45,14 +47,13 @@ RunOptions repetition(const ReplayOptions& o, const Candidate& from, int64_t ste
   RunOptions run{.recipe = o.run + "/recipe.yaml", .overrides = {}, .force = o.force};
   run.overrides = {"output_dir=" + folder,
                    "checkpoint.resume=" + (from.path.empty() ? std::string("never") : from.path),
-                   "checkpoint.save_interval=0",
-                   "checkpoint.save_at_end=false",
-                   "checkpoint.keep_best=false",
-                   "~checkpoint.keep_every",
-                   "train.eval_interval=0",
-                   "launch.max_restarts=0",
-                   "~telemetry.on_end",
-                   "~telemetry.prometheus"};
+                   "checkpoint.save_interval=0", "checkpoint.save_at_end=false", "train.eval_interval=0"};
+  const Recipe recipe = load_recipe(run.recipe);
+  for (const char* key :
+       {"checkpoint.keep_best", "checkpoint.keep_every", "launch.max_restarts", "launch.restart_wait_seconds",
+        "launch.restart_wait_cap_seconds", "launch.min_nodes", "telemetry.on_end", "telemetry.on_end_seconds",
+        "telemetry.prometheus"})
+    if (recipe.origins->has(key)) run.overrides.push_back("~" + std::string(key));
   run.overrides.insert(run.overrides.end(), o.overrides.begin(), o.overrides.end());
   run.steps = step - (from.path.empty() ? 0 : from.step());
   return run;

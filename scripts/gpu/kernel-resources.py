@@ -2,7 +2,7 @@
 """Registers, spills, stack and shared memory of every CUDA kernel of a build, as ptxas said when it compiled them.
 
     scripts/gpu/kernel-resources.py build-cuda            compare with the record; any difference fails
-    scripts/gpu/kernel-resources.py build-cuda --record   make the build the record
+    scripts/gpu/kernel-resources.py build-cuda --record   make the build the record of its architectures
     scripts/gpu/kernel-resources.py build-cuda --table    all kernels, the ones that need most first
 
 The record is kernel-resources.json beside this script. It holds for one version of the compiler: with another, nothing
@@ -104,6 +104,9 @@ def main():
     if args.table:
         return print_table(kernels)
     if args.record:
+        if RECORD.exists():  # architectures that this build leaves out keep their record
+            before = json.loads(RECORD.read_text())
+            kernels = {**(before["kernels"] if before["nvcc"] == version else {}), **kernels}
         line = lambda item: f"{json.dumps(item[0])}: {json.dumps(item[1])}"
         archs = ",\n".join(f'"{a}": {{\n' + ",\n".join(map(line, sorted(k.items()))) + "\n}" for a, k in sorted(kernels.items()))
         RECORD.write_text(f'{{"nvcc": "{version}", "kernels": {{\n{archs}\n}}}}\n')

@@ -236,7 +236,7 @@ TEST_CASE("choice: a text file longer than a chunk is one document", "[data]") {
   CHECK(r.filtered.contaminated == 1);
 }
 
-TEST_CASE("data build: --deduplicate and --decontaminate count and name what they leave out", "[data]") {
+TEST_CASE("cli: data build: --deduplicate and --decontaminate count and name what they leave out", "[data]") {
   TempFolder f;
   write_file(f / "in.jsonl", line_of("one") + line_of("two") + line_of("one") + line_of(words(1, 13)));
   write_file(f / "eval.jsonl", line_of(words(0, 14)));

@@ -178,7 +178,7 @@ TEST_CASE("packing: an evaluation reads whole documents in file order", "[data]"
   CHECK(got == std::vector<std::pair<int32_t, int64_t>>{{1, 3}, {4, kLength}, {4, 1}, {5, 1}, {6, 2}});
 }
 
-TEST_CASE("packing: token files without tokens, and those that a build packed, are refused", "[data]") {
+TEST_CASE("cli: packing: token files without tokens, and those that a build packed, are refused", "[data]") {
   TempFolder f;
   write_dataset(f / "empty", {{}, {}});
   CHECK_THAT(error_of([&] { BatchLoader loader(options_for(f / "empty", SamplePacking::best_fit), 0); }),

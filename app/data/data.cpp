@@ -291,8 +291,10 @@ struct InspectCommand {
     }
     for (size_t i = 0; i < ids.size(); ++i) std::printf("%s%d", i ? " " : "", ids[i]);
     const data::TokenizerKind* kind = data::find_tokenizer_kind(s.tokenizer);
-    const char* option = !kind || !kind->takes_file() ? "" : kind->folder ? " FOLDER" : " gpt2 --ranks FILE";
-    std::printf("\n(ids; for text give --tokenizer%s)\n", option);
+    const std::string option = !kind || !kind->takes_file() ? ""
+                               : kind->folder               ? " FOLDER"
+                                                            : " " + kind->name + " --ranks FILE";
+    std::printf("\n(ids; for text give --tokenizer%s)\n", option.c_str());
   }
 
   void print_json(const SourceInfo& s, int64_t max_token, const LengthStats& lengths, int64_t shown,

@@ -70,7 +70,8 @@ void add_images(const Vectors& w, const Vectors& basis, Vectors& images) {
   multiply(images.tensor(first, n), other.tensor(), w.tensor(), wide);
 }
 
-/// Appends what of v is orthogonal to the basis, with length 1, unless that is nothing but rounding.
+/// Appends the part of v that is orthogonal to the basis, scaled to length 1. Appends nothing if that part is
+/// within rounding.
 void extend(Vectors& basis, const double* from) {
   const int64_t n = basis.size;
   std::vector<double> v(from, from + n);
@@ -114,7 +115,7 @@ Vectors eigenvectors(Vectors& a) {
   return turns;
 }
 
-/// Eigenvectors of the Gram matrix from the largest value on, and the residual of the first `rank`.
+/// Eigenvectors of the Gram matrix by descending value, and the residual of the first `rank`.
 struct Ritz {
   Vectors vectors;
   double residual = 0;
@@ -159,7 +160,7 @@ SingularVectors largest_singular_vectors(const float* values, int64_t rows, int6
   const Vectors w{.size = cols, .values = std::vector<double>(values, values + rows * cols)};
   const int64_t keep = std::min(side, rank + 8), most = std::min(side, std::max<int64_t>(128, 4 * keep));
   Ritz ritz{.vectors = {.size = side}};
-  for (int64_t i = 0; i < keep * side; ++i)  // any vectors that no matrix is made for
+  for (int64_t i = 0; i < keep * side; ++i)  // pseudo-random start vectors
     ritz.vectors.values.push_back(
         static_cast<double>(philox(1, 0, static_cast<uint64_t>(i)).v[0]) / 4294967296.0 - 0.5);
   for (int i = 0; i < kRestarts; ++i) {

@@ -87,7 +87,7 @@ Elements HostUpdates::bring(const Bucket& b, int64_t from, int64_t n) {
 }
 
 /// Sends back the weights of the window before. Those of this one follow the next window's gradients, which
-/// would else wait for them.
+/// would otherwise wait for them.
 void HostUpdates::note_updated() {
   send_back();
   current_.updated = access_.states->host_stream().record();

@@ -22,7 +22,7 @@ FileReads file_reads(const Recipe& recipe);
 /// Sums over the token files of a source.
 struct SourceReads {
   int64_t samples = 0, read = 0;
-  int64_t padding = 0;  ///< tokens in all samples
+  int64_t padding = 0;  ///< padding tokens of the samples
   double epochs() const { return static_cast<double>(read) / static_cast<double>(samples); }
 };
 

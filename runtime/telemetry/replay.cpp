@@ -14,9 +14,9 @@ namespace {
 using nlohmann::json;
 
 const StepValues* find_step(const std::vector<StepValues>& steps, int64_t step) {
-  const auto at =
-      std::find_if(steps.begin(), steps.end(), [&](const StepValues& s) { return s.step == step; });
-  return at == steps.end() ? nullptr : &*at;
+  const auto at = std::lower_bound(steps.begin(), steps.end(), step,
+                                   [](const StepValues& s, int64_t n) { return s.step < n; });
+  return at == steps.end() || at->step != step ? nullptr : &*at;
 }
 
 std::string number(const std::optional<double>& v) { return v ? fmt::format("{}", *v) : "not finite"; }
@@ -26,24 +26,6 @@ json values(const StepValues* s) {
   return {{"step", s->step},
           {"lm_loss", s->loss ? json(*s->loss) : json(nullptr)},
           {"grad_norm", s->grad_norm ? json(*s->grad_norm) : json(nullptr)}};
-}
-
-const char* name_of(ReplayResult r) {
-  switch (r) {
-    case ReplayResult::repeats:
-      return "repeats";
-    case ReplayResult::differs:
-      return "differs";
-    case ReplayResult::fails_again:
-      return "fails_again";
-    case ReplayResult::fails_no_more:
-      return "fails_no_more";
-    case ReplayResult::fails_only_now:
-      return "fails_only_now";
-    case ReplayResult::nothing:
-      return "nothing";
-  }
-  return "";
 }
 
 /// Steps that both runs have.
@@ -138,8 +120,9 @@ std::string replay_text(const Replay& r) {
                        r.step);
     case ReplayResult::fails_no_more:
       return out + fmt::format(
-                       "step {} was NaN or infinite, and is finite now{}\nThe value came from a fault that "
-                       "did not come back: memory, a card or a link. Go on with ltrain run.\n",
+                       "step {} was NaN or infinite, and is finite now{}\nWith the settings of then, the "
+                       "value came from a fault that did not come back: memory, a card or a link. Go on with "
+                       "ltrain run.\n",
                        r.step,
                        find_step(r.repeated, r.step)
                            ? fmt::format(": loss {}", number(find_step(r.repeated, r.step)->loss))
@@ -157,7 +140,7 @@ std::string replay_text(const Replay& r) {
 
 std::string replay_json(const Replay& r) {
   const StepValues* was = first_difference(r);
-  return json{{"result", name_of(result_of(r))},
+  return json{{"result", to_string(result_of(r))},
               {"from_step", r.begun},
               {"step", r.step},
               {"compared_steps", compared_steps(r)},

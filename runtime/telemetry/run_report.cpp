@@ -60,7 +60,11 @@ class Reader {
     add(s.balance_loss, "balance_loss");
     add(s.rows_beyond_budget, "rows_beyond_budget");
     add(s.slices_beyond_budget, "slices_beyond_budget");
-    add_times(j, s);
+    add(s.step_ms, "step_time_ms");
+    add(s.data_ms, "data_time_ms");
+    add(s.mem_peak_gib, "mem_peak_gib");
+    add(s.mem_plan_gib, "mem_plan_gib");
+    add_exposed(j, s);
     if (j.contains("expert_tokens")) experts(j, s);
     if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
       lines_.wrong("expert_tokens has other layers or experts than the step before");
@@ -92,19 +96,14 @@ class Reader {
                                              text("straggler_reason"))});
   }
 
-  void add_times(const json& j, ReportStretch& s) const {
-    const auto add = [&](ReportStretch::Mean& m, const char* key) {
-      if (const auto v = lines_.number(j, key)) m.add(*v);
-    };
-    add(s.step_ms, "step_time_ms");
-    add(s.data_ms, "data_time_ms");
-    add(s.mem_peak_gib, "mem_peak_gib");
-    add(s.mem_plan_gib, "mem_plan_gib");
-    add(s.exposed_ms[""], "exposed_offload_ms");
+  /// Adds the waits of a step for communication and for what is offloaded.
+  void add_exposed(const json& j, ReportStretch& s) const {
     constexpr std::string_view kExposed = "exposed_comm_ms/";
-    for (const auto& [key, value] : j.items())
-      if (key.starts_with(kExposed)) add(s.exposed_ms[key.substr(kExposed.size())], key.c_str());
-    std::erase_if(s.exposed_ms, [](const auto& axis) { return !axis.second.known(); });
+    for (const auto& [key, value] : j.items()) {
+      if (key != "exposed_offload_ms" && !key.starts_with(kExposed)) continue;
+      if (const auto v = lines_.number(j, key.c_str()))
+        s.exposed_ms[key.starts_with(kExposed) ? key.substr(kExposed.size()) : ""].add(*v);
+    }
   }
 
   void experts(const json& j, ReportStretch& s) const {

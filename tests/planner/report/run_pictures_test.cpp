@@ -4,28 +4,19 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/support/run_of_losses.h"
+
 using namespace ltrain;
 using Catch::Contains;
 
 namespace {
 
-/// Losses of steps 1, 2, ..., a stretch each.
 RunReport run(const std::string& path, const std::vector<double>& losses) {
-  RunReport r;
-  r.path = path + "/metrics.jsonl";
-  for (const double loss : losses) {
-    ReportStretch s;
-    s.first_step = s.last_step = static_cast<int64_t>(r.stretches.size()) + 1;
-    s.steps = 1;
-    s.loss.add(loss);
+  RunReport r = test::run_of_losses(path, losses);
+  for (ReportStretch& s : r.stretches) {
     s.step_ms.add(10), s.data_ms.add(2);
     s.exposed_ms["dp"].add(3);
-    r.stretches.push_back(s);
   }
-  r.first_step = 1;
-  r.steps = r.last_step = static_cast<int64_t>(losses.size());
-  r.best_loss = r.last_loss = losses.back(), r.best_step = r.last_step;
-  r.evaluations.push_back({r.last_step, "", losses.back() + 0.25});
   return r;
 }
 

@@ -4,27 +4,16 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/support/run_of_losses.h"
+
 using namespace ltrain;
 using Catch::Contains;
 
 namespace {
 
-/// Losses of steps 1, 2, ..., a stretch each.
 RunReport run(const std::string& path, const std::vector<double>& losses) {
-  RunReport r;
-  r.path = path + "/metrics.jsonl";
-  for (const double loss : losses) {
-    ReportStretch s;
-    s.first_step = s.last_step = static_cast<int64_t>(r.stretches.size()) + 1;
-    s.steps = 1;
-    s.loss.add(loss);
-    s.tokens_per_sec.add(1000 * loss);
-    r.stretches.push_back(s);
-  }
-  r.first_step = 1;
-  r.steps = r.last_step = static_cast<int64_t>(losses.size());
-  r.best_loss = losses.back(), r.best_step = r.last_step;
-  r.evaluations.push_back({r.last_step, "", losses.back() + 0.25});
+  RunReport r = test::run_of_losses(path, losses);
+  for (ReportStretch& s : r.stretches) s.tokens_per_sec.add(1000 * s.loss.value());
   return r;
 }
 

@@ -2,6 +2,7 @@
 // row-major matrix read as its column-major transpose.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cmath>
 #include <compare>
 #include <cstdio>
@@ -162,7 +163,7 @@ Product make(const Key& key, const void* bias) {
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align_a);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align_out);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align_out);
-  constexpr int kProposals = 32;
+  constexpr int kProposals = 8;
   p.found.resize(measure_matmuls() ? kProposals : 1);
   int count = 0;
   const cublasStatus_t status =
@@ -190,34 +191,44 @@ cublasStatus_t run(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo
                              &algo, scratch(s, kScratchBytes), static_cast<size_t>(kScratchBytes), native(s));
 }
 
-constexpr int kTimes = 5;  // runs of a candidate for one timing
+/// Time for which a candidate runs before it is timed, and for which it is timed. Large matmuls are bound by
+/// the card's power: within tens of milliseconds the clock falls to what the limit allows, as in a training
+/// step, and an algorithm that needs less energy overtakes one that is faster in a short burst.
+constexpr double kBusyMicroseconds = 50000, kTimedMicroseconds = 50000;
 
-/// Microseconds of one matmul by `algo`, over kTimes runs after a warm-up; infinity if it does not run.
+/// Microseconds of one matmul by `algo`, in the long run; infinity if it does not run.
 double measure(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo, const Tensor& a,
                const Tensor& b, const Tensor& out, bool accumulate) {
   cudaEvent_t begin = nullptr, end = nullptr;
   cuda_check(cudaEventCreate(&begin), "timing a matmul");
   cuda_check(cudaEventCreate(&end), "timing a matmul");
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-  for (int i = 0; i <= kTimes && status == CUBLAS_STATUS_SUCCESS; ++i) {
-    // the first run is not counted
-    if (i == 1) cuda_check(cudaEventRecord(begin, native(s)), "timing a matmul");
-    status = run(s, p, algo, a.data, b.data, out.data, out.data, a.dtype == DType::f64, accumulate);
-  }
-  float milliseconds = 0;
-  cuda_check(cudaEventRecord(end, native(s)), "timing a matmul");
-  cuda_check(cudaEventSynchronize(end), "timing a matmul");
-  if (status == CUBLAS_STATUS_SUCCESS)
-    cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), "timing a matmul");
+  const auto runs_of = [&](int times) {  // microseconds of one of them
+    float milliseconds = 0;
+    cuda_check(cudaEventRecord(begin, native(s)), "timing a matmul");
+    for (int i = 0; i < times && status == CUBLAS_STATUS_SUCCESS; ++i)
+      status = run(s, p, algo, a.data, b.data, out.data, out.data, a.dtype == DType::f64, accumulate);
+    cuda_check(cudaEventRecord(end, native(s)), "timing a matmul");
+    cuda_check(cudaEventSynchronize(end), "timing a matmul");
+    if (status == CUBLAS_STATUS_SUCCESS)
+      cuda_check(cudaEventElapsedTime(&milliseconds, begin, end), "timing a matmul");
+    return 1e3 * milliseconds / times;
+  };
+  const auto fill = [](double microseconds, double one) {
+    return static_cast<int>(std::clamp(microseconds / std::max(one, 1.0), 3.0, 1000.0));
+  };
+  runs_of(1);  // loads the kernel
+  double one = runs_of(2);
+  runs_of(fill(kBusyMicroseconds, one));
+  one = runs_of(fill(kTimedMicroseconds, one));
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
-  return status == CUBLAS_STATUS_SUCCESS ? 1e3 * milliseconds / kTimes
-                                         : std::numeric_limits<double>::infinity();
+  return status == CUBLAS_STATUS_SUCCESS ? one : std::numeric_limits<double>::infinity();
 }
 
 /// Chooses the algorithm that was fastest when this matmul was first met, here or in an earlier run: the
-/// library's first guess unless another one takes kGain less time. All are timed on the real operands, at the
-/// clock of a busy card. A matmul that accumulates is timed on its own output, which is restored from a copy;
+/// library's first guess unless another one takes kGain less time. All are timed on the real operands. A
+/// matmul that accumulates is timed on its own output, which is restored from a copy;
 /// without memory for the copy the first guess stays.
 void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor& b, const Tensor& out,
             bool accumulate) {
@@ -243,7 +254,7 @@ void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor
   cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
   cuda_check(cudaStreamIsCapturing(native(s), &recording), "timing a matmul");
   if (recording != cudaStreamCaptureStatusNone) return;
-  constexpr double kGain = 0.03, kBusyMicroseconds = 20000;
+  constexpr double kGain = 0.02;
   const auto size = static_cast<size_t>(out.bytes());
   void* kept = nullptr;
   if (accumulate) {
@@ -255,13 +266,9 @@ void choose(Stream& s, Product& p, const Key& key, const Tensor& a, const Tensor
   }
   MatmulChoice best;
   best.microseconds = std::numeric_limits<double>::infinity();
-  bool busy = false;
   for (const cublasLtMatmulHeuristicResult_t& f : p.found) {
     if (f.state != CUBLAS_STATUS_SUCCESS) continue;
-    double time = measure(s, p, f.algo, a, b, out, accumulate);
-    for (double spent = 0; !busy && std::isfinite(time) && spent < kBusyMicroseconds; spent += kTimes * time)
-      time = measure(s, p, f.algo, a, b, out, accumulate);
-    busy = busy || std::isfinite(time);
+    const double time = measure(s, p, f.algo, a, b, out, accumulate);
     if (!(time < best.microseconds * (std::isfinite(best.microseconds) ? 1 - kGain : 1))) continue;
     best.microseconds = time;
     p.algo = f.algo;

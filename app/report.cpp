@@ -9,8 +9,10 @@
 
 #include "app/commands.h"
 #include "base/printable.h"
+#include "planner/report/mlflow_run.h"
 #include "planner/report/pictures.h"
 #include "planner/report/run_pictures.h"
+#include "planner/report/wandb_run.h"
 #include "runtime/files/write_file.h"
 #include "runtime/launch/flight_dump.h"
 #include "runtime/telemetry/compare_runs.h"
@@ -41,12 +43,23 @@ void print_flights(const std::vector<std::string>& runs) {
   }
 }
 
+/// Writes the runs for other programs that show runs, and prints the command that takes them.
+void write_for_trackers(const std::vector<std::string>& runs, const std::string& wandb,
+                        const std::string& mlflow, const std::string& project) {
+  for (const std::string& run : runs) {
+    if (!wandb.empty()) std::printf("wandb sync %s\n", write_wandb_run(run, wandb, project).c_str());
+    if (!mlflow.empty()) write_mlflow_run(run, mlflow, project);
+  }
+  if (!mlflow.empty())
+    std::printf("MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri %s\n", mlflow.c_str());
+}
+
 }  // namespace
 
 void add_report(CLI::App& app) {
   struct Options {
     std::vector<std::string> runs;
-    std::string html, svg, csv;
+    std::string html, svg, csv, wandb, mlflow, project = "ltrain";
     int64_t layer = -1;
     bool json = false, flight = false;
   };
@@ -58,6 +71,10 @@ void add_report(CLI::App& app) {
   command->add_option("--html", o->html, "Write a page with drawings and figures of the runs to this file");
   command->add_option("--svg", o->svg, "Write a drawing of the losses to this file");
   command->add_option("--csv", o->csv, "Write loss, norm and speed by steps to this file");
+  command->add_option("--wandb", o->wandb,
+                      "Write the runs into this folder for `wandb sync` (Weights & Biases, offline)");
+  command->add_option("--mlflow", o->mlflow, "Write the runs into this folder as MLflow's file store");
+  command->add_option("--project", o->project, "Project of W&B, or experiment of MLflow; default: ltrain");
   command->add_option("--layer", o->layer, "A layer whose experts are shown over time")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", o->json, "For programs");
@@ -67,6 +84,8 @@ void add_report(CLI::App& app) {
   command->footer("Example: ltrain report runs/quickstart");
   command->callback([o] {
     if (o->flight) return print_flights(o->runs);
+    if (!o->wandb.empty() || !o->mlflow.empty())
+      return write_for_trackers(o->runs, o->wandb, o->mlflow, o->project);
     std::vector<RunReport> runs;
     for (const std::string& run : o->runs) runs.push_back(read_run_report(run));
     const bool several = runs.size() > 1;

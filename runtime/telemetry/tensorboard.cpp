@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
+#include "runtime/files/protobuf_fields.h"
 
 namespace ltrain {
 namespace {
@@ -18,20 +19,6 @@ namespace {
 template <class T>
 void append(std::string& s, T v) {
   s.append(reinterpret_cast<const char*>(&v), sizeof(T));
-}
-
-void varint(std::string& s, uint64_t v) {
-  while (v >= 0x80) {
-    s += static_cast<char>(v | 0x80);
-    v >>= 7;
-  }
-  s += static_cast<char>(v);
-}
-
-void bytes_field(std::string& s, int field, const std::string& value) {
-  varint(s, static_cast<uint64_t>(field) << 3 | 2);
-  varint(s, value.size());
-  s += value;
 }
 
 std::string framed(const std::string& data) {
@@ -71,7 +58,7 @@ double wall_clock() {
 
 std::string tensorboard_version_record(double wall_time) {
   std::string e = event_start(wall_time);
-  bytes_field(e, 3, "brain.Event:2");
+  put_field(e, 3, "brain.Event:2");
   return framed(e);
 }
 
@@ -87,23 +74,21 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t restart_
   if (restart_step == 0) return;
   // Event { session_log = 7 { status = 1: START } }: readers drop data of earlier files from this step on.
   std::string e = event_start(t);
-  varint(e, 2 << 3);
-  varint(e, static_cast<uint64_t>(restart_step));
-  bytes_field(e, 7, {1 << 3, 1});
+  put_field(e, 2, restart_step);
+  put_field(e, 7, std::string{1 << 3, 1});
   file_->append(framed(e));
 }
 
 void TensorBoardWriter::scalar(const std::string& tag, int64_t step, double value) {
   std::string v;  // Summary.Value { tag = 1; simple_value = 2 float }
-  bytes_field(v, 1, tag);
+  put_field(v, 1, tag);
   v += static_cast<char>(2 << 3 | 5);
   append(v, static_cast<float>(value));
   std::string summary;
-  bytes_field(summary, 1, v);
+  put_field(summary, 1, v);
   std::string e = event_start(wall_clock());
-  varint(e, 2 << 3);
-  varint(e, static_cast<uint64_t>(step));
-  bytes_field(e, 5, summary);
+  put_field(e, 2, step);
+  put_field(e, 5, summary);
   file_->append(framed(e));
 }
 

@@ -514,6 +514,7 @@ def main():
         peers = os.path.join(ROOT, "scripts", "compare")
         steps = [gpu_measure.step_check(c, Check, LTRAIN, *x) for x in gpu_measure.STEPS]
         torch = [gpu_measure.torch_check(c, Check, sys.executable, peers, *x) for x in gpu_measure.TORCH]
+        torch += [gpu_measure.peft_check(c, Check, sys.executable, peers, x) for x in gpu_measure.PEFT]
         c.several(steps[:8] + torch[:2] + steps[8:] + torch[2:], 1)
         c.several(beside_torch(c), 1)
         c.several(sanitizer(c), 1)

@@ -58,10 +58,14 @@ STEPS = [
     ("MoE, 8 experts, top-2", "1b", MOE + ["model.moe.num_experts=8", "model.moe.top_k=2", "model.moe.intermediate_size=4096"]),
     ("MoE, 64 experts, top-8", "1b", MOE + ["model.moe.num_experts=64", "model.moe.top_k=8", "model.moe.intermediate_size=1024"]),
     ("dense model beside the MoE", "1b", ["model.num_hidden_layers=8", "model.intermediate_size=8192"]),
+    ("8B, LoRA", "8b", ["lora.r=16", "lora.alpha=32"]),
+    ("8B, LoRA on NF4", "8b", ["lora.r=16", "lora.alpha=32", "lora.base=nf4"]),
     ("1B, states offloaded", "1b", ["offload.optimizer.device=cpu"]),
+    ("1B, states updated by the host", "1b", ["offload.optimizer.device=cpu", "offload.optimizer.update=cpu"]),
     ("GPT-2 1.5B", "gpt2-xl", []),
 ]
 TORCH = [("1b", "equal"), ("gpt2", "equal"), ("1b", "pure"), ("8b", "pure")]
+PEFT = ["compiled", "eager"]
 
 
 class Watch:
@@ -178,18 +182,29 @@ def step_check(checks, check_type, binary, name, model, settings):
     return check_type(name, 60, run)
 
 
-def torch_check(checks, check_type, python, peers, model, variant):
-    """One variant of the PyTorch peer in a process of its own; compiled code is kept between variants."""
+def peer_check(checks, check_type, name, command):
+    """One variant of a peer in a process of its own, which prints a JSON line."""
     def run(log, limit, _):
-        command = [python, os.path.join(peers, "torch_llama.py"), "--model", model, "--variant", variant, "--steps", "8"]
         if checks.planning:
             return checks.command(command, log, limit) and None
         with Watch(checks.card) as watch:
             checks.command(command, log, limit)
         with open(log, encoding="utf-8") as text:
             line = json.loads([x for x in text.read().splitlines() if x.startswith("{")][-1])
-        line.update(name=f"PyTorch {model} {variant}", card=checks.card, **watch.summary(8 * line["step_ms"] / 1e3))
+        line.update(name=name, card=checks.card, **watch.summary(8 * line["step_ms"] / 1e3))
         write_line(checks, line)
         print(f"gpu-check:   {line['name']}: {line['step_ms']} ms a step, {line['tokens_per_sec']} tokens/s", flush=True)
         return None
-    return check_type(f"PyTorch {model}, {variant}", 75, run, "torch")
+    return check_type(name, 75, run, "torch")
+
+
+def torch_check(checks, check_type, python, peers, model, variant):
+    """PyTorch; compiled code is kept between variants."""
+    return peer_check(checks, check_type, f"PyTorch {model}, {variant}",
+                      [python, os.path.join(peers, "torch_llama.py"), "--model", model, "--variant", variant, "--steps", "8"])
+
+
+def peft_check(checks, check_type, python, peers, variant):
+    """Adapters on 8B by transformers and PEFT."""
+    return peer_check(checks, check_type, f"PEFT 8b, {variant}",
+                      [python, os.path.join(peers, "torch_lora.py"), "--variant", variant])

@@ -70,21 +70,11 @@ void swiglu_forward_cpu(DType t, void* y, const void* gate_up, int64_t rows, int
 void swiglu_backward_cpu(DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
                          int64_t cols) {
   dispatch_float(t, [&]<class T>() {
-    using A = compute_t<T>;
     parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const T* gate = static_cast<const T*>(gate_up) + row * 2 * cols;
-        const T* up = gate + cols;
-        const T* grad = static_cast<const T*>(dy) + row * cols;
-        T* dgate = static_cast<T*>(dgate_up) + row * 2 * cols;
-        T* dup = dgate + cols;
-#pragma omp simd
-        for (int64_t c = 0; c < cols; ++c) {
-          const A g = get(gate, c), u = get(up, c), d = get(grad, c), sg = sigmoid(g);
-          put(dgate, c, d * u * sg * (A(1) + g * (A(1) - sg)));
-          put(dup, c, d * g * sg);
-        }
-      }
+      for (int64_t row = begin; row < end; ++row)
+        swiglu_gradient_row(static_cast<T*>(dgate_up) + row * 2 * cols,
+                            static_cast<const T*>(dy) + row * cols,
+                            static_cast<const T*>(gate_up) + row * 2 * cols, cols);
     });
   });
 }

@@ -25,12 +25,13 @@ void quantize_both(Stream& s, Tensor codes, Tensor turned, Tensor x, Tensor step
 
 /// Quantized output of an op: the same codes that quantize would make of its result, and `amax`.
 struct RoundedOutput {
-  Tensor codes;  ///< e4m3, shape of the result
+  Tensor codes;  ///< shape of the result; e4m3, of a gradient any FP8 dtype
   Tensor step;
-  Tensor amax;  ///< optional
+  Tensor amax = {};    ///< optional
+  Tensor turned = {};  ///< codes of the transpose, for ops that say so
 };
-/// Placement on meta: checks that ranks agree on the step, and derives the placement of `amax`. The codes
-/// already have the placement of the result.
+/// Placement on meta: checks that ranks agree on the step, and derives the placements of `amax` and `turned`.
+/// The codes already have the placement of the result.
 void place_rounded(Stream& s, const char* op, const RoundedOutput& out);
 void check_rounded(const RoundedOutput& out, const Shape& shape);
 

@@ -1,3 +1,4 @@
+#include "kernels/matmul/code_tile_cuda.h"
 #include "kernels/matmul/quantize.h"
 #include "kernels/matmul/round_fp8_cuda.h"
 
@@ -63,52 +64,34 @@ __global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_
   if (kMax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
-constexpr int kSideBoth = 128;     // rows and columns of a tile of quantize_tiles_of_packs
 constexpr int kBothThreads = 512;  // each quantizes 8 columns of 4 rows
-constexpr int64_t kBothShared = kWarp * 4 + kSideBoth * kSideBoth;
+constexpr int64_t kBothShared = kWarp * 4 + CodeTile::kBytes;
 
 /// Codes of the transpose of x, and with kPlain of x too, with one read of x. rows is a multiple of 16, cols
-/// of 8. A block handles tiles of kSideBoth by kSideBoth through shared memory: columns of 32 words with four
-/// rows each, in chunks of four words. The order of the chunks depends on the column, so that loads of a
-/// chunk have no bank conflicts and stores have two-way conflicts.
+/// of 8. A block handles tiles.
 template <class E, class T, bool kPlain, bool kMax>
 __global__ void __launch_bounds__(kBothThreads)
     quantize_tiles_of_packs(uint8_t* codes, uint8_t* turned, const T* x, int64_t rows, int64_t cols,
                             const float* step, float* amax) {
-  constexpr int kPacks = kSideBoth / 8, kColumnWords = kSideBoth / 4;
-  uint32_t* const tile = shared_memory<uint32_t>() + kWarp;  // behind the buffer of the maximum
-  const auto chunk = [](int col, int quad) { return col * kColumnWords + 4 * ((quad / 4) ^ (col / 8 % 8)); };
+  constexpr int kSide = CodeTile::kSide, kPacks = kSide / 8;
+  const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
   const float inverse = 1.0f / *step;
-  const int64_t across = (cols + kSideBoth - 1) / kSideBoth,
-                tiles = (rows + kSideBoth - 1) / kSideBoth * across;
+  const int64_t across = (cols + kSide - 1) / kSide, tiles = (rows + kSide - 1) / kSide * across;
   const int quad = threadIdx.x / kPacks, pack = threadIdx.x % kPacks;
   uint32_t most = 0;
   for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const int64_t r0 = t / across * kSideBoth, c0 = t % across * kSideBoth;
+    const int64_t r0 = t / across * kSide, c0 = t % across * kSide;
     const int64_t row = r0 + 4 * quad, col = c0 + 8 * pack;
     if (row < rows && col < cols) {
-      uint8_t c[4][8];
+      uint32_t c[4][2];
       float v[4][8];  // all loads start before the first value is rounded, which may branch
       for (int k = 0; k < 4; ++k) load_floats<8>(v[k], x, (row + k) * cols + col);
       round_rows<E, 4, 8>(c, v, inverse, most);
-      if constexpr (kPlain)
-        for (int k = 0; k < 4; ++k) {
-          Pack<uint8_t, 8> p;
-          for (int j = 0; j < 8; ++j) p.v[j] = c[k][j];
-          store(codes, (row + k) * cols + col, p);
-        }
-      for (int j = 0; j < 8; ++j)
-        tile[chunk(8 * pack + j, quad) + quad % 4] =
-            static_cast<uint32_t>(c[0][j]) | static_cast<uint32_t>(c[1][j]) << 8 |
-            static_cast<uint32_t>(c[2][j]) << 16 | static_cast<uint32_t>(c[3][j]) << 24;
+      if constexpr (kPlain) store_rows(codes, row, col, cols, c);
+      tile.put(8 * pack, quad, c);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < kSideBoth * kSideBoth / kPack; i += kBothThreads) {
-      const int c = i / (kSideBoth / kPack), r = i % (kSideBoth / kPack) * kPack;
-      if (c0 + c >= cols || r0 + r >= rows) continue;
-      store(reinterpret_cast<uint32_t*>(turned + (c0 + c) * rows + r0 + r), 0,
-            *reinterpret_cast<const Pack<uint32_t, 4>*>(tile + chunk(c, r / 4)));
-    }
+    tile.store_turned<kBothThreads>(turned, rows, r0, [&](int c) { return c0 + c < cols ? c0 + c : -1; });
     __syncthreads();
   }
   if (kMax) keep_largest(amax, most, shared_memory<uint32_t>());
@@ -340,8 +323,9 @@ void quantize_both_cuda(Stream& s, DType to, DType from, void* codes, void* turn
     quantize_cuda(s, to, from, codes, x, rows, cols, false, step, amax);
     return quantize_cuda(s, to, from, turned, x, rows, cols, true, step, nullptr);
   }
-  const dim3 blocks =
-      blocks_for((rows + kSideBoth - 1) / kSideBoth * ((cols + kSideBoth - 1) / kSideBoth), 1, kMaxBlocks);
+  const dim3 blocks = blocks_for(
+      (rows + CodeTile::kSide - 1) / CodeTile::kSide * ((cols + CodeTile::kSide - 1) / CodeTile::kSide), 1,
+      kMaxBlocks);
   dispatch_fp8(to, [&]<class E>() {
     dispatch_float(from, [&]<class T>() {
       const auto run = [&]<bool kPlain, bool kMax>() {

@@ -22,17 +22,47 @@ __device__ __forceinline__ uint32_t round_pair_to(float a, float b) {
   }
   return both;
 }
+/// Codes of four values, the first in the lowest byte.
+template <class E>
+__device__ __forceinline__ uint32_t round_four_to(float a, float b, float c, float d) {
+  uint32_t four;
+  if constexpr (std::is_same_v<E, E4m3>) {
+    asm("{.reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};}"
+        : "=r"(four)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+  } else {
+    asm("{.reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};}"
+        : "=r"(four)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+  }
+  return four;
+}
 /// Not inlined, so that the rare case costs no instructions in the common one.
 template <class E>
 __device__ __noinline__ uint8_t round_rare(float v) {
   return E::to(v);
+}
+template <class E>
+__device__ __noinline__ uint32_t round_four_rare(float a, float b, float c, float d) {
+  return static_cast<uint32_t>(E::to(a)) | static_cast<uint32_t>(E::to(b)) << 8 |
+         static_cast<uint32_t>(E::to(c)) << 16 | static_cast<uint32_t>(E::to(d)) << 24;
 }
 #else
 constexpr bool kRoundsPairsTo = false;
 template <class E>
 __device__ uint32_t round_pair_to(float, float);  // never called
 template <class E>
+__device__ uint32_t round_four_to(float, float, float, float);  // never called
+template <class E>
 __device__ uint8_t round_rare(float v);
+template <class E>
+__device__ uint32_t round_four_rare(float, float, float, float);
 #endif
 
 /// codes = v * inverse, rounded; `most` = max(most, largest magnitude of v).
@@ -59,29 +89,30 @@ __device__ __forceinline__ void round_to(uint8_t* codes, float* v, float inverse
   }
 }
 
-/// round_to for R rows, with one test for non-finite values.
+/// round_to for R rows, with one test for non-finite values. Four codes in a word.
 template <class E, int R, int N>
-__device__ __forceinline__ void round_rows(uint8_t (*codes)[N], float (*v)[N], float inverse,
+__device__ __forceinline__ void round_rows(uint32_t (*codes)[N / 4], float (*v)[N], float inverse,
                                            uint32_t& most) {
-  if constexpr (kRoundsPairsTo && N % 2 == 0) {
+  if constexpr (kRoundsPairsTo) {
     uint32_t here = 0;
     for (int r = 0; r < R; ++r)
       for (int j = 0; j < N; ++j) here = Max()(here, magnitude(v[r][j]));
     most = Max()(most, here);
-    // If the largest magnitude and its product with `inverse` are finite, all products are.
-    if (fp8::finite(fp8::float_of(here)) && fp8::finite(fp8::float_of(here) * inverse)) {
-      for (int r = 0; r < R; ++r)
-        for (int j = 0; j < N; j += 2) {
-          const uint32_t both = round_pair_to<E>(v[r][j] * inverse, v[r][j + 1] * inverse);
-          codes[r][j] = static_cast<uint8_t>(both);
-          codes[r][j + 1] = static_cast<uint8_t>(both >> 8);
-        }
-      return;
-    }
     for (int r = 0; r < R; ++r)
-      for (int j = 0; j < N; ++j) codes[r][j] = round_rare<E>(v[r][j] * inverse);
+      for (int j = 0; j < N; ++j) v[r][j] *= inverse;
+    // If the largest magnitude and its product with `inverse` are finite, all products are.
+    const bool rare = !fp8::finite(fp8::float_of(here)) || !fp8::finite(fp8::float_of(here) * inverse);
+    const auto round = [&](auto four) {
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < N; j += 4) codes[r][j / 4] = four(v[r][j], v[r][j + 1], v[r][j + 2], v[r][j + 3]);
+    };
+    rare ? round(round_four_rare<E>) : round(round_four_to<E>);
   } else {
-    for (int r = 0; r < R; ++r) round_to<E, N>(codes[r], v[r], inverse, most);
+    for (int r = 0; r < R; ++r) {
+      uint8_t c[N];
+      round_to<E, N>(c, v[r], inverse, most);
+      memcpy(codes[r], c, N);
+    }
   }
 }
 

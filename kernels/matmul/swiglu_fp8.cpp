@@ -19,4 +19,27 @@ void swiglu_forward_fp8(Stream& s, const RoundedOutput& out, Tensor gate_up) {
             out.amax.defined() ? out.amax.ptr<float>() : nullptr, gate_up.data, y.rows(), y.cols());
 }
 
+void swiglu_backward_fp8(Stream& s, const RoundedOutput& out, Tensor dy, Tensor gate_up) {
+  const Tensor &codes = out.codes, &turned = out.turned;
+  LT_CHECK(is_fp8(codes.dtype) && codes.shape == gate_up.shape && gate_up.cols() == 2 * dy.cols() &&
+               gate_up.rows() == dy.rows() && gate_up.dtype == dy.dtype,
+           "swiglu_backward_fp8: expected FP8 codes and gate_up (T, 2F) and dy (T, F), got {} {}, {} and {}",
+           dtype_name(codes.dtype), to_string(codes.shape), to_string(gate_up.shape), to_string(dy.shape));
+  LT_CHECK(turned.dtype == codes.dtype && turned.shape == Shape({gate_up.cols(), gate_up.rows()}),
+           "swiglu_backward_fp8: expected transposed codes {} ({}, {}), got {} {}", dtype_name(codes.dtype),
+           gate_up.cols(), gate_up.rows(), dtype_name(turned.dtype), to_string(turned.shape));
+  if (s.meta()) {
+    OpCost cost = op_cost("swiglu_backward_fp8", OpClass::elementwise, 14.0 * dy.elements(), {codes, turned},
+                          {dy, gate_up});
+    cost.dtype = gate_up.dtype;
+    s.meta()->add(s, cost);
+    place(s, "swiglu_backward_fp8", Rule::elementwise, {codes}, {dy, gate_up});
+    place_rounded(s, "swiglu_backward_fp8", out);
+    return;
+  }
+  LT_LAUNCH(s, swiglu_backward_fp8, codes.dtype, dy.dtype, codes.data, turned.data, out.step.ptr<float>(),
+            out.amax.defined() ? out.amax.ptr<float>() : nullptr, dy.data, gate_up.data, dy.rows(),
+            dy.cols());
+}
+
 }  // namespace ltrain

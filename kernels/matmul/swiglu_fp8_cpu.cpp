@@ -22,4 +22,25 @@ void swiglu_forward_fp8_cpu(DType t, void* codes, const float* step, float* amax
   });
 }
 
+void swiglu_backward_fp8_cpu(DType to, DType t, void* codes, void* turned, const float* step, float* amax,
+                             const void* dy, const void* gate_up, int64_t rows, int64_t cols) {
+  const float inverse = 1.0f / *step;
+  dispatch_fp8(to, [&]<class E>() {
+    dispatch_float(t, [&]<class T>() {
+      parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+        T* gradient = scratch<T>(0, 2 * cols);
+        uint32_t most = 0;
+        for (int64_t row = begin; row < end; ++row) {
+          swiglu_gradient_row(gradient, static_cast<const T*>(dy) + row * cols,
+                              static_cast<const T*>(gate_up) + row * 2 * cols, cols);
+          encode<E>(static_cast<uint8_t*>(codes) + row * 2 * cols, gradient, 2 * cols, inverse);
+          if (amax) most = std::max(most, largest(gradient, 2 * cols));
+        }
+        if (amax) raise(amax, most);
+      });
+    });
+  });
+  turn_codes_cpu(turned, codes, rows, 2 * cols);
+}
+
 }  // namespace ltrain::LT_ISA

@@ -1,4 +1,5 @@
 #include "kernels/elementwise/swiglu_cuda.h"
+#include "kernels/matmul/code_tile_cuda.h"
 #include "kernels/matmul/round_fp8_cuda.h"
 #include "kernels/matmul/swiglu_fp8.h"
 
@@ -26,6 +27,88 @@ __global__ void swiglu_forward_fp8(uint8_t* codes, const T* gate_up, int64_t row
   if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
+/// Any shape and type, element by element.
+template <class E, class T>
+__global__ void swiglu_backward_fp8_elements(uint8_t* codes, uint8_t* turned, const T* dy, const T* gate_up,
+                                             int64_t rows, int64_t cols, const float* step, float* amax) {
+  const float inverse = 1.0f / *step;
+  uint32_t most = 0;
+  for (int64_t i = grid_thread(); i < rows * cols; i += grid_stride()) {
+    const int64_t row = i / cols, col = i % cols, gate = 2 * row * cols + col;
+    compute_t<T> g[1], u[1], d[1];
+    load_values<1>(g, gate_up, gate);
+    load_values<1>(u, gate_up, gate + cols);
+    load_values<1>(d, dy, i);
+    const Swiglu<T> at(g[0], u[0]);
+    const compute_t<T> gradient[2] = {at.to_gate(d[0]), at.to_up(d[0])};
+    const Pack<T, 2> kept = rounded<T, 2>(gradient);
+    float v[2];
+    for (int j = 0; j < 2; ++j) v[j] = static_cast<float>(get(kept.v, j));
+    uint8_t c[2];
+    round_to<E, 2>(c, v, inverse, most);
+    for (int j = 0; j < 2; ++j) {
+      store_one(codes, gate + j * cols, c[j]);
+      store_one(turned, (col + j * cols) * rows + row, c[j]);
+    }
+  }
+  if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
+}
+
+constexpr int kTileCols = CodeTile::kSide / 2;  // columns of dy, whose gradients of gate and up fill a tile
+constexpr int kTileThreads = 256;               // each handles 8 columns of 4 rows of dy
+
+/// rows is a multiple of 16, cols of 8, T has 16 bits. A block handles tiles of columns blockIdx.x.
+template <class E, class T>
+__global__ void __launch_bounds__(kTileThreads)
+    swiglu_backward_fp8_tiles(uint8_t* codes, uint8_t* turned, const T* dy, const T* gate_up, int64_t rows,
+                              int64_t cols, const float* step, float* amax) {
+  constexpr int kPacks = kTileCols / 8, kSide = CodeTile::kSide;
+  const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
+  const float inverse = 1.0f / *step;
+  const int quad = threadIdx.x / kPacks, pack = threadIdx.x % kPacks;
+  uint32_t most = 0;
+  const int64_t c0 = int64_t{blockIdx.x} * kTileCols, col = c0 + 8 * pack;
+  for (int64_t r0 = int64_t{blockIdx.y} * kSide; r0 < rows; r0 += int64_t{gridDim.y} * kSide) {
+    const int64_t row = r0 + 4 * quad;
+    if (row < rows && col < cols) {
+      Raw<T> gate[4], up[4], grad[4];  // loaded before anything is computed, which may branch
+      for (int k = 0; k < 4; ++k) {
+        gate[k].load(gate_up, 2 * (row + k) * cols + col);
+        up[k].load(gate_up, (2 * (row + k) + 1) * cols + col);
+        grad[k].load(dy, (row + k) * cols + col);
+      }
+      Pack<T, 8> to_gate[4], to_up[4];
+      for (int k = 0; k < 4; ++k) {
+        float g[8], u[8], d[8];
+        gate[k].values(g), up[k].values(u), grad[k].values(d);
+        for (int j = 0; j < 8; ++j) {
+          const Swiglu<T> at(g[j], u[j]);
+          g[j] = at.to_gate(d[j]);
+          u[j] = at.to_up(d[j]);
+        }
+        to_gate[k] = rounded<T, 8>(g), to_up[k] = rounded<T, 8>(u);
+      }
+      const auto half = [&](const Pack<T, 8>* gradient, int64_t first, int tile_col) {
+        float v[4][8];
+        uint32_t c[4][2];
+        for (int k = 0; k < 4; ++k) unpack(v[k], gradient[k]);
+        round_rows<E, 4, 8>(c, v, inverse, most);
+        store_rows(codes, row, first + col, 2 * cols, c);
+        tile.put(tile_col + 8 * pack, quad, c);
+      };
+      half(to_gate, 0, 0);
+      half(to_up, cols, kTileCols);
+    }
+    __syncthreads();
+    tile.store_turned<kTileThreads>(turned, rows, r0, [&](int c) {
+      const int64_t of_dy = c0 + c % kTileCols;
+      return of_dy < cols ? of_dy + c / kTileCols * cols : -1;
+    });
+    __syncthreads();
+  }
+  if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -46,6 +129,29 @@ void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, const float* step,
       run.template operator()<kCodes>();
     else
       run.template operator()<1>();
+  });
+}
+
+void swiglu_backward_fp8_cuda(Stream& s, DType to, DType t, void* codes, void* turned, const float* step,
+                              float* amax, const void* dy, const void* gate_up, int64_t rows, int64_t cols) {
+  if (rows * cols == 0) return;
+  dispatch_fp8(to, [&]<class E>() {
+    dispatch_float(t, [&]<class T>() {
+      const auto run = [&](dim3 grid, int64_t shared, auto kernel) {
+        launch(s, grid, kTileThreads, shared, kernel, static_cast<uint8_t*>(codes),
+               static_cast<uint8_t*>(turned), static_cast<const T*>(dy), static_cast<const T*>(gate_up), rows,
+               cols, step, amax);
+      };
+      if constexpr (is_half_v<T>)
+        if (aligned({codes, turned, dy, gate_up}) && rows % CodeTile::kPack == 0 && cols % 8 == 0) {
+          const dim3 across = blocks_for(cols, kTileCols, int64_t{1} << 30);
+          const dim3 down = blocks_for(rows, CodeTile::kSide, std::max<int64_t>(1, kMaxBlocks / across.x));
+          return run(dim3(across.x, down.x), kWarp * 4 + CodeTile::kBytes,
+                     cuda::swiglu_backward_fp8_tiles<E, T>);
+        }
+      run(blocks_for(rows * cols, kTileThreads, kMaxBlocks), kWarp * 4,
+          cuda::swiglu_backward_fp8_elements<E, T>);
+    });
   });
 }
 

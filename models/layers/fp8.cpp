@@ -218,13 +218,28 @@ void Fp8State::release(Step& step, Fp8Operand& o) {
   step.memory.release(o.codes);
 }
 
-bool Fp8State::rounds_inputs(const Step& step, int slot) const {
+bool Fp8State::knows_steps(const Step& step, int slot) const {
   return slot >= 0 && settings_.recipe == Fp8Recipe::delayed && step.groups.one_d();
 }
 
 Tensor Fp8State::input(Step& step, std::string_view name, Shape shape) const {
   return step.memory.allocate(step.keeps() ? MemoryKind::activations : MemoryKind::temporaries, name,
                               format(Fp8Role::input), shape);
+}
+
+RoundedOutput Fp8State::gradient(Step& step, int slot, Shape shape) {
+  RoundedOutput out;
+  const auto room = [&](Shape of) {
+    return step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(Fp8Role::gradient), of);
+  };
+  out.codes = room(shape);
+  out.turned = room({shape[1], shape[0]});
+  out.step = element(steps_, slot, Fp8Role::gradient);
+  if (step.training) out.amax = element(amax_, slot, Fp8Role::gradient);
+  expect_both(slot, out.codes);
+  both_.turned.codes = out.turned, both_.turned.steps = out.step;
+  both_.turned.of = out.codes, both_.turned.turned = true;
+  return out;
 }
 
 RoundedOutput Fp8State::output(const Step& step, int slot, Tensor codes) const {

@@ -64,11 +64,14 @@ class Fp8State {
   void keep_weights(Stream& compute, Memory& memory, const std::vector<Fp8Weight>& weights);
   /// Called after weights have changed.
   void forget_weights();
-  /// True if the op that makes a slot's input may quantize it, because its step is known before. The layer
-  /// then gets the codes (input).
-  bool rounds_inputs(const Step& step, int slot) const;
+  /// True if the op that makes a slot's input, or the gradient of its output, may quantize it, because its
+  /// step is known before. The layer then gets the codes (input, gradient).
+  bool knows_steps(const Step& step, int slot) const;
   Tensor input(Step& step, std::string_view name, Shape shape) const;
   RoundedOutput output(const Step& step, int slot, Tensor codes) const;
+  /// Codes of a slot's gradient that an op writes, and of its transpose. The matmuls that expect_both
+  /// announces then take `codes`, which the caller releases.
+  RoundedOutput gradient(Step& step, int slot, Shape shape);
   /// Announces that the gradient `dy` of this slot is the left operand of two matmuls in a row: for the
   /// input's gradient, then transposed for the weight's. One read of it then makes both codes; the transposed
   /// ones live from the first matmul to the end of the other.

@@ -43,6 +43,9 @@ class Linear {
   /// dx = dy W if dx is defined; dW (+)= dy^T x; db (+)= column sums of dy. Marks the gradients ready.
   /// step.deferred defers dW; x and dy then live on, and dy must not change with row.
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead = {}) const;
+  /// True if `backward` reads dy only as an operand of two FP8 matmuls, whose step is known before: the op
+  /// that makes dy may then write codes (Fp8State::gradient), and dy is those.
+  bool takes_codes(const Step& step) const;
   /// Starts to gather the rows of x that backward needs, if any: for `ahead`, with work in between that
   /// overlaps it.
   Gathered gather_ahead(Step& step, Tensor x) const;

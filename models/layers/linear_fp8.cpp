@@ -19,7 +19,14 @@ void Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& s
   weights.push_back(weight);
 }
 
+bool Linear::takes_codes(const Step& step) const {
+  const bool products_only =
+      lora_.empty() && step.params.trains(weight_) && (bias_ < 0 || !step.params.trains(bias_));
+  return products_only && !step.deferred && step.fp8 && step.fp8->knows_steps(step, slot_);
+}
+
 void Linear::expect_both(Step& step, Tensor dy) const {
+  if (is_fp8(dy.dtype)) return;  // Fp8State::gradient has announced it
   if (step.fp8 && slot_ >= 0 && step.params.trains(weight_)) step.fp8->expect_both(slot_, dy);
 }
 

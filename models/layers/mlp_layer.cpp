@@ -49,7 +49,7 @@ void MlpLayer::recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const
     up_.forward(step, saved.hidden, x);
   }
   if (saved.act.defined()) return;
-  if (step.fp8 && kind_ == FeedForward::swiglu && step.fp8->rounds_inputs(step, down_.slot())) {
+  if (step.fp8 && kind_ == FeedForward::swiglu && step.fp8->knows_steps(step, down_.slot())) {
     saved.act = step.fp8->input(step, "mlp activation", {rows, intermediate_});
     return swiglu_forward_fp8(step.compute, step.fp8->output(step, down_.slot(), saved.act), saved.hidden);
   }
@@ -61,11 +61,22 @@ void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved
   Tensor dact = step.temporary("d mlp activation", saved.act.shape);
   down_.backward(step, dact, dy, saved.act);
   step.release(saved.act);
-  // The gradient overwrites the hidden tensor.
-  feed_forward_activation_backward(step.compute, kind_, saved.hidden, dact, saved.hidden);
+  Tensor dhidden = hidden_gradient(step, dact, saved.hidden);
   step.release(dact);
-  up_.backward(step, dx, saved.hidden, x);
-  step.release(saved.hidden);
+  if (is_fp8(dhidden.dtype)) step.release(saved.hidden);
+  up_.backward(step, dx, dhidden, x);
+  step.release(dhidden);
+  saved.hidden = Tensor();
+}
+
+Tensor MlpLayer::hidden_gradient(Step& step, Tensor dact, Tensor hidden) const {
+  if (kind_ == FeedForward::swiglu && up_.takes_codes(step)) {
+    const RoundedOutput out = step.fp8->gradient(step, up_.slot(), hidden.shape);
+    swiglu_backward_fp8(step.compute, out, dact, hidden);
+    return out.codes;
+  }
+  feed_forward_activation_backward(step.compute, kind_, hidden, dact, hidden);
+  return hidden;
 }
 
 }  // namespace ltrain

@@ -25,6 +25,8 @@ class MlpLayer {
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
 
  private:
+  /// Gradient of `hidden`, which it overwrites, or new codes of it where up_ takes them.
+  Tensor hidden_gradient(Step& step, Tensor dact, Tensor hidden) const;
   Linear up_, down_;
   FeedForward kind_ = FeedForward::swiglu;
   int64_t intermediate_ = 0;  // on this rank

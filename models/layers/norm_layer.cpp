@@ -47,7 +47,7 @@ void NormLayer::forward(Step& step, Residual& r, Saved& saved, bool keep_sum) co
         step.memory.allocate(step.keeps() || keep_sum ? MemoryKind::activations : MemoryKind::temporaries,
                              "residual", step.dtype, shape);
   // Ranks with sharded rows gather them unquantized.
-  const bool rounds = step.fp8 && declared() && !step.cuts_rows() && step.fp8->rounds_inputs(step, slot_);
+  const bool rounds = step.fp8 && declared() && !step.cuts_rows() && step.fp8->knows_steps(step, slot_);
   if (declared()) {
     saved.y = rounds ? step.fp8->input(step, "norm", shape) : step.activation("norm", shape);
     saved.rstd = step.statistic("rstd", {shape[0]});

@@ -18,6 +18,47 @@ Tensor codes_of(Tensor t, DType format) {
   return t;
 }
 
+/// One device and its tensors.
+struct OneDevice {
+  explicit OneDevice(bool on_cuda)
+      : cuda(on_cuda), stream(on_cuda ? cuda::make_cuda_stream("cuda") : make_inline_stream("cpu")) {}
+
+  /// Random values up to `size`, or zeros; element `odd_at` is `odd`.
+  Tensor make(DType type, Shape shape, double size, int64_t odd_at = -1, double odd = 0) {
+    const int64_t bytes = shape.elements() * dtype_size(type);
+    std::vector<char> host(static_cast<size_t>(bytes));
+    for (int64_t i = 0; i < shape.elements(); ++i) {
+      const double v = i == odd_at ? odd : size == 0 ? 0 : random_value(memory.size(), i, size);
+      const auto put = [&](auto x) {
+        std::memcpy(host.data() + i * static_cast<int64_t>(sizeof x), &x, sizeof x);
+      };
+      if (type == DType::f32) put(static_cast<float>(v));
+      if (type == DType::f64) put(v);
+      if (type == DType::bf16) put(bf16(static_cast<float>(v)));
+      if (type == DType::f16) put(f16(static_cast<float>(v)));
+    }
+    memory.push_back(cuda ? cuda::device_memory(bytes)
+                          : std::shared_ptr<void>(new char[static_cast<size_t>(bytes)],
+                                                  [](void* p) { delete[] static_cast<char*>(p); }));
+    stream->copy(memory.back().get(), host.data(), bytes);
+    stream->synchronize();
+    Tensor out;
+    out.data = memory.back().get(), out.dtype = type, out.shape = shape;
+    out.device = cuda ? DeviceKind::cuda : DeviceKind::cpu;
+    return out;
+  }
+  bool same(const Tensor& a, const Tensor& b) { return bytes_of(a) == bytes_of(b); }
+  std::vector<uint8_t> bytes_of(const Tensor& x) {
+    std::vector<uint8_t> host(static_cast<size_t>(x.bytes()));
+    stream->copy(host.data(), x.data, x.bytes());
+    stream->synchronize();
+    return host;
+  }
+  bool cuda;
+  std::unique_ptr<Stream> stream;
+  std::vector<std::shared_ptr<void>> memory;
+};
+
 }  // namespace
 
 TEST_CASE("largest magnitudes, rounding to FP8 in place and turned: the same bits as on the CPU") {
@@ -193,38 +234,12 @@ TEST_CASE("norms and SwiGLU rounded to FP8: the bits of rounding their results")
       CAPTURE(dtype_name(t), rows, cols);
       // Codes that a device makes of its own results: both sets, as bytes, are equal on each device.
       for (const bool on_cuda : {false, true}) {
-        const auto stream = on_cuda ? cuda::make_cuda_stream("cuda") : make_inline_stream("cpu");
-        std::vector<std::shared_ptr<void>> memory;
-        const auto make = [&, rows = rows, cols = cols](DType type, Shape shape, double size) {
-          const int64_t bytes = shape.elements() * dtype_size(type);
-          std::vector<char> host(static_cast<size_t>(bytes));
-          for (int64_t i = 0; i < shape.elements(); ++i) {
-            const double v = size == 0 ? 0 : random_value(memory.size(), i, size);
-            const auto put = [&](auto x) {
-              std::memcpy(host.data() + i * static_cast<int64_t>(sizeof x), &x, sizeof x);
-            };
-            if (type == DType::f32) put(static_cast<float>(v));
-            if (type == DType::f64) put(v);
-            if (type == DType::bf16) put(bf16(static_cast<float>(v)));
-            if (type == DType::f16) put(f16(static_cast<float>(v)));
-          }
-          memory.push_back(on_cuda ? cuda::device_memory(bytes)
-                                   : std::shared_ptr<void>(new char[static_cast<size_t>(bytes)],
-                                                           [](void* p) { delete[] static_cast<char*>(p); }));
-          stream->copy(memory.back().get(), host.data(), bytes);
-          stream->synchronize();
-          Tensor out;
-          out.data = memory.back().get(), out.dtype = type, out.shape = shape;
-          out.device = on_cuda ? DeviceKind::cuda : DeviceKind::cpu;
-          return out;
+        OneDevice device(on_cuda);
+        Stream* const stream = device.stream.get();
+        const auto make = [&](DType type, Shape shape, double size) {
+          return device.make(type, shape, size);
         };
-        const auto bytes_of = [&](const Tensor& x) {
-          std::vector<uint8_t> host(static_cast<size_t>(x.bytes()));
-          stream->copy(host.data(), x.data, x.bytes());
-          stream->synchronize();
-          return host;
-        };
-        const auto same = [&](const Tensor& a, const Tensor& b) { return bytes_of(a) == bytes_of(b); };
+        const auto same = [&](const Tensor& x, const Tensor& y) { return device.same(x, y); };
         const auto codes = [&](Shape shape) { return make(DType::f8e4m3, shape, 0); };
         const Tensor step = make(DType::f32, {1}, 0);
         fill_value(*stream, step, 0x1p-5);  // some are beyond the largest code
@@ -267,6 +282,41 @@ TEST_CASE("norms and SwiGLU rounded to FP8: the bits of rounding their results")
         CHECK(same(one.amax, two.amax));
       }
     }
+}
+
+TEST_CASE("SwiGLU's gradient rounded to FP8 both ways: the bits of rounding its result") {
+  if (!have_cuda()) return;
+  for (const DType t : kFloats)
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 8}, {5, 70}, {16, 8}, {144, 136}, {272, 72}})
+      for (const double odd : {1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)})
+        for (const bool on_cuda : {false, true}) {
+          const DType format = rows % 5 == 4 ? DType::f8e4m3 : DType::f8e5m2;
+          CAPTURE(dtype_name(t), rows, cols, odd, on_cuda);
+          OneDevice device(on_cuda);
+          Stream& s = *device.stream;
+          const Tensor gate_up = device.make(t, {rows, 2 * cols}, 9);
+          const Tensor dy = device.make(t, {rows, cols}, 60, rows * cols - 3, odd);
+          const Tensor gradient = device.make(t, {rows, 2 * cols}, 0), step = device.make(DType::f32, {1}, 0);
+          fill_value(s, step, 0x1p-5);  // some are beyond the largest code
+          const auto rounded = [&] {
+            return RoundedOutput{.codes = device.make(format, {rows, 2 * cols}, 0),
+                                 .step = step,
+                                 .amax = device.make(DType::f32, {1}, 0),
+                                 .turned = device.make(format, {2 * cols, rows}, 0)};
+          };
+          const RoundedOutput after = rounded(), at_once = rounded();
+          swiglu_backward(s, gradient, dy, gate_up);
+          quantize_both(s, after.codes, after.turned, gradient, step, after.amax);
+          swiglu_backward_fp8(s, at_once, dy, gate_up);
+          CHECK(device.same(after.codes, at_once.codes));
+          CHECK(device.same(after.turned, at_once.turned));
+          CHECK(device.same(after.amax, at_once.amax));
+          RoundedOutput quiet = rounded();
+          quiet.amax = Tensor();
+          swiglu_backward_fp8(s, quiet, dy, gate_up);
+          CHECK(device.same(after.turned, quiet.turned));
+        }
 }
 
 TEST_CASE("training in FP8 and in TF32 on cuda equals the CPU") {

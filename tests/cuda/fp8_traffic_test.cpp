@@ -159,4 +159,32 @@ TEST_CASE("traffic: norms and SwiGLU write what FP8 products read") {
   CHECK(together.device >= together.planned);
 }
 
+TEST_CASE("traffic: SwiGLU's backward writes both sets of codes that FP8 products read") {
+  const int64_t rows = 144, cols = 2056, n = rows * cols;
+  const auto backward = [=](bool fused) {
+    return moved([=](Stream& s, Memory& memory) {
+      const Tensor gate_up = filled(s, memory, kBf16, {rows, 2 * cols}, 1),
+                   dy = filled(s, memory, kBf16, {rows, cols}, 1);
+      const auto codes = [&](Shape shape) {
+        return memory.allocate(MemoryKind::activations, "codes", DType::f8e5m2, shape);
+      };
+      const RoundedOutput out{.codes = codes({rows, 2 * cols}),
+                              .step = filled(s, memory, kF32, {1}, 1),
+                              .amax = filled(s, memory, kF32, {1}, 0),
+                              .turned = codes({2 * cols, rows})};
+      return [=, &s] {
+        if (fused) return swiglu_backward_fp8(s, out, dy, gate_up);
+        swiglu_backward(s, gate_up, dy, gate_up);
+        quantize_both(s, out.codes, out.turned, gate_up, out.step, out.amax);
+      };
+    });
+  };
+  // Gate, up and dy are read. The gradient is written and read again, or never there.
+  const Moved before = backward(false), after = backward(true);
+  CHECK(before.planned == n * (3 * 2 + 2 * (2 + 2 + 2)));
+  CHECK(after.planned == n * (3 * 2 + 2 * 2));
+  CHECK(after.device - after.planned < 4096);
+  CHECK(after.device >= after.planned);
+}
+
 #endif

@@ -116,6 +116,35 @@ TEST_CASE("what FP8 products read is kept rounded where their steps are known be
   CHECK(current - delayed == 4 * 24 * (2 * 32 + 40) * 7);
 }
 
+TEST_CASE("SwiGLU's gradient has the same bits where it is written rounded for FP8 products") {
+  TinyOptions o = job(Fp8Recipe::delayed);
+  o.precision = "bf16", o.pipeline = 2;
+  const int64_t all = 2 * 8;  // layers of a stage and micro-batches
+  const auto calls = [](const TinyOptions& of, std::string_view op) {
+    MetaJob meta(of, 0);
+    meta.program.train_step({}, tiny_adamw(1));
+    return std::count_if(meta.trace.entries().begin(), meta.trace.entries().end(),
+                         [&](const TraceEntry& e) { return e.name == op; });
+  };
+  const auto check = [&](const char* what, int64_t rounded, auto change) {
+    CAPTURE(what);
+    TinyOptions m = o;
+    change(m);
+    CHECK(calls(m, "swiglu_backward_fp8") == rounded);
+    CHECK(calls(m, "swiglu_backward") == all - rounded);
+    return m;
+  };
+  const TinyOptions written = check("delayed", all, [](TinyOptions&) {});
+  // The gradient of the weight follows later and needs the gradient itself.
+  const TinyOptions later = check("zero bubble", 0, [](TinyOptions& m) { m.schedule = "zb-h1"; });
+  check("current", 0, [](TinyOptions& m) { m.fp8->recipe = Fp8Recipe::tensorwise; });
+  check("frozen", 0, [](TinyOptions& m) { m.optimizer.frozen = {"*mlp*"}; });
+  const TinyResult a = train_tiny(written), b = train_tiny(later);
+  check_same_bits(a, b);
+  require_exact_memory(a);
+  require_exact_memory(b);
+}
+
 TEST_CASE("blocks of FP8 under layouts that do not cut them equal one process") {
   TinyOptions o = job(Fp8Recipe::blockwise);
   o.hidden = 256, o.heads = 2, o.kv_heads = 2, o.intermediate = 256, o.layers = 2, o.steps = 2;

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/library.h"
-#include "kernels/cuda/nvml_cuda.h"
+#include "kernels/cuda/nvml.h"
 #include "kernels/cuda/nvtx_cuda.h"
 #include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/probe_cuda.h"

@@ -31,8 +31,10 @@
 #include "runtime/program/lr_schedule.h"
 #include "runtime/program/take_device.h"
 #include "runtime/telemetry/exposed.h"
+#include "runtime/telemetry/gpu_watch.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/telemetry/prometheus.h"
+#include "runtime/train/check_ranks.h"
 #include "runtime/train/end_text.h"
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
@@ -90,8 +92,9 @@ class Trainer {
     const std::vector<std::string> notes = restore_or_begin();
     open_data();
     if (lead_) open_reports(totals, notes, begin);
+    gpu_.begin_run();
     started_ = steady_seconds();
-    first_step_ = step_;
+    first_step_ = step_, first_tokens_ = position_.tokens;
   }
 
   /// Takes the rank's device and threads, and checks that all ranks agree on what follows from their
@@ -103,7 +106,7 @@ class Trainer {
     control_group_ = job_.new_control_group("checkpoint", kAllAxes, mesh_.group(kAllAxes));
     control_ = make_worker_stream("checkpoint");
     take_device();
-    agree_on_levels();
+    check_nodes(recipe_.parallel, *control_group_, *control_);
     agree_on_pipeline();
   }
 
@@ -194,7 +197,8 @@ class Trainer {
     loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
     stragglers_.emplace(job_.new_tree_group("stragglers", kAllAxes, mesh_.group(kAllAxes)), job_.info().host,
-                        sum_over_ranks(lead_ ? straggler_steps() : 0), device_ == DeviceKind::cpu);
+                        sum_over_ranks(lead_ ? straggler_steps() : 0),
+                        device_ == DeviceKind::cpu ? nullptr : &gpu_);
     batches_.resize(micro_batches_per_step(recipe_));
     // Reports of kernels run them, on every rank.
     if (device_ != DeviceKind::cpu)
@@ -268,24 +272,12 @@ class Trainer {
 
   /// Takes one GPU per rank and checks that all ranks have the same kind.
   void take_device() {
-    const std::string place = ltrain::take_device(device_, job_.info().local_rank);
-    if (lead_ && !place.empty()) place_ = " (rank 0: " + place + ")";
+    const RankInfo& me = job_.info();
+    const TakenDevice taken = ltrain::take_device(device_, me.local_rank);
+    if (lead_ && !taken.text.empty()) place_ = " (rank 0: " + taken.text + ")";
     card_ = device_info(device_);
-    const int world = control_group_->size();
-    if (world == 1) return;
-    const std::vector<int64_t> all = gather_numbers(
-        *control_group_, *control_, {static_cast<int64_t>(device_), card_.identity[0], card_.identity[1]});
-    for (int a = 0; a < world; ++a)
-      for (int b = 0; b < a; ++b) {
-        const int64_t *x = &all[3 * static_cast<size_t>(a)], *y = &all[3 * static_cast<size_t>(b)];
-        if (x[0] != y[0])
-          fail(ExitCode::usage,
-               "ranks {} and {} run on different devices ({} and {}): give device: cpu or cuda", b, a,
-               device_name(static_cast<DeviceKind>(y[0])), device_name(static_cast<DeviceKind>(x[0])));
-        if (device_ != DeviceKind::cpu && !recipe_.debug.shared_gpu && x[1] == y[1] && x[2] == y[2])
-          fail(ExitCode::usage,
-               "ranks {} and {} have the same GPU: each rank needs one of its own; device: cpu works", b, a);
-      }
+    check_devices(device_, card_, recipe_.debug.shared_gpu, *control_group_, *control_);
+    gpu_.start(taken.bus_id, fmt::format("rank {} on host {}", me.rank, me.host));
   }
 
   /// Hardware of a rank for the log: "2 threads (avx512)", "one NVIDIA H200".
@@ -302,19 +294,6 @@ class Trainer {
     } catch (const Error& e) {
       fail(e.code(), "{}\n{}", e.what(), memory_text(plan_));
     }
-  }
-
-  /// Checks that all nodes have the same number of ranks, because each rank derives its shard group from its
-  /// own node.
-  void agree_on_levels() {
-    const Parallel& p = recipe_.parallel;
-    if (p.shard_group != kNode && p.hierarchical_reduction != kNode) return;
-    const std::vector<int64_t> most = max_over(*control_group_, *control_, {p.shard_ranks, -p.shard_ranks});
-    if (most[0] != -most[1])
-      fail(ExitCode::usage,
-           "nodes have {} to {} ranks, and parallel.{}: node needs as many on each: give a number of ranks "
-           "that divides every node's, or start as many on each node",
-           -most[1], most[0], p.levels_key());
   }
 
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
@@ -386,6 +365,7 @@ class Trainer {
     const auto exposed = exposed_by_axis(compute_->waited(), waited_before);
     stragglers_->step(seconds, for_data, total_of(exposed));
     if (lead_) report(r, batch, a.lr, seconds, for_data, exposed);
+    report_gpu();
     return r.stop_requested;
   }
 
@@ -471,6 +451,9 @@ class Trainer {
     m.seconds_left = (steady_seconds() - started_) / static_cast<double>(step_ - first_step_) *
                      static_cast<double>(end_step_ - step_);
     add_expert_metrics(m, r.experts);
+    m.gpu = gpu_.newest();
+    if (job_.info().world_size == 1) metrics_->gpus(step_, {{0, job_.info().host, m.gpu}});
+    if (stragglers_->compared()) metrics_->gpus(step_, stragglers_->gpus());
     metrics_->step(m);
     if (stragglers_->compared()) metrics_->stragglers(step_, stragglers_->found());
     progress_->step(m);
@@ -478,6 +461,14 @@ class Trainer {
     say(metrics_->notes());
     say(starvation_.look(step_, r.experts));
     if (const auto budget = recipe_.model.moe.row_budget) say(beyond_budget_.look(step_, r.experts, *budget));
+  }
+
+  /// Tells what the watch of this rank's GPU has found. One rank names the numbers that NVML refuses.
+  void report_gpu() {
+    const std::vector<std::string> notes = gpu_.notes(), refusals = gpu_.refusals();
+    say(notes), say(refusals);
+    if (!lead_)
+      for (const std::string& note : notes) log_lines(LogLevel::warning, note);
   }
 
   /// Returns false if all ranks agreed to stop during the evaluation.
@@ -518,6 +509,8 @@ class Trainer {
   /// Writes what this rank has used. A full disk here does not fail a training that is finished and saved.
   void report_usage() {
     const int64_t steps = step_ - first_step_;
+    const GpuReading gpu = gpu_.run();
+    usage_.note_gpu(gpu, gpu_.readings(), gpu_.reading_seconds());
     try {
       usage_.write(recipe_.output_dir, job_.info().rank, steps, groups_->groups(), *arena_, card_, device_,
                    plan_);
@@ -525,6 +518,11 @@ class Trainer {
       log_lines(LogLevel::warning, fmt::format("warning: {}", e.what()));
     }
     if (steps > 0) say({usage_.text(steps, plan_, recipe_.parallel.expert > 1, job_.transports())});
+    if (steps == 0 || device_ == DeviceKind::cpu || recipe_.debug.shared_gpu) return;
+    const auto gpus = gather_readings(*control_group_, *control_, gpu);
+    if (const std::string text = gpu_summary(gpus, static_cast<double>(position_.tokens - first_tokens_));
+        !text.empty())
+      say({text});
   }
 
   void finish(ExitCode code) {
@@ -555,6 +553,7 @@ class Trainer {
   DeviceKind device_ = DeviceKind::cpu;
   DeviceInfo card_;
   std::string place_;  // location of rank 0's device
+  GpuWatch gpu_;
   struct {
     std::string attention, experts;  // the kernels in use, and why
   } kernel_notes_;
@@ -575,6 +574,7 @@ class Trainer {
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0;
   DataPosition position_;
+  int64_t first_tokens_ = 0;         // consumed before this attempt
   std::set<std::string> comm_axes_;  // comm_axis of each group with more than one rank
   StepKinds kinds_;
   double started_ = 0;

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/tensor/device.h"
+#include "kernels/tensor/out_of_memory.h"
 #include "parallel/comm/host_collectives.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/checkpoint/data_identity.h"
@@ -79,6 +80,12 @@ class Trainer {
     }
     finish(code);
     return code;
+  }
+
+  /// Text of a failed request to memory: what the rank holds, and what would help.
+  std::string text_of(const OutOfMemory& e) const {
+    return fmt::format("rank {} on host {}: {}", job_.info().rank, job_.info().host,
+                       out_of_memory_text(e, recipe_, profile_, plan_, arena_ != nullptr));
   }
 
  private:
@@ -288,12 +295,8 @@ class Trainer {
 
   /// Allocates each kind of memory as one block of exactly the planned size.
   void allocate() {
-    try {
-      arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
-      if (device_ != DeviceKind::cpu) host_ = Arena::staging(device_, plan_.staging_bytes);
-    } catch (const Error& e) {
-      fail(e.code(), "{}\n{}", e.what(), memory_text(plan_));
-    }
+    arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
+    if (device_ != DeviceKind::cpu) host_ = Arena::staging(device_, plan_.staging_bytes);
   }
 
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
@@ -349,9 +352,7 @@ class Trainer {
            step_ + 1, r.loss, recipe_.train.stop_loss, last_checkpoint());
     if (step_ == 0) check_first_loss(recipe_, r);
     const LossScaler* scaler = program_->loss_scaler();
-    if (const std::string note = skips_.note(step_ + 1, r, scaler ? scaler->scale() : 1, last_checkpoint());
-        !note.empty())
-      say({note});
+    say({skips_.note(step_ + 1, r, scaler ? scaler->scale() : 1, last_checkpoint())});
     ++step_;
     position_.cursor += batch;
     position_.samples += batch;
@@ -414,11 +415,8 @@ class Trainer {
   void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
               const std::vector<std::pair<std::string, double>>& exposed) {
     StepMetrics m;
-    m.step = step_;
-    m.train_steps = recipe_.train.train_steps;
-    m.end_step = end_step_;
-    m.consumed_samples = position_.samples;
-    m.consumed_tokens = position_.tokens;
+    m.step = step_, m.train_steps = recipe_.train.train_steps, m.end_step = end_step_;
+    m.consumed_samples = position_.samples, m.consumed_tokens = position_.tokens;
     m.lm_loss = r.loss;
     if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
     if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
@@ -429,14 +427,11 @@ class Trainer {
     m.skipped_steps = skips_.count();
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
-    const auto waited_for = [&](const std::string& axis) {
-      for (const auto& [name, s] : exposed)
-        if (name == axis) return s * 1e3;
-      return 0.0;
-    };
-    for (const std::string& axis : comm_axes_) m.exposed_comm_ms.emplace_back(axis, waited_for(axis));
+    for (const std::string& axis : comm_axes_)
+      m.exposed_comm_ms.emplace_back(axis, exposed_ms(exposed, axis));
     const Offload& o = recipe_.offload;
-    if (o.optimizer.on() || o.params.on() || o.activations.on()) m.exposed_offload_ms = waited_for("");
+    if (o.optimizer.on() || o.params.on() || o.activations.on())
+      m.exposed_offload_ms = exposed_ms(exposed, "");
     const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
     const double flops = flops_.per_step() * part;
     m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
@@ -444,7 +439,7 @@ class Trainer {
     m.tflops_per_gpu = flops / seconds / 1e12 / job_.info().world_size;
     std::string note;
     m.mfu = flops_.mfu(step_, flops / seconds, note);
-    if (!note.empty()) say({note});
+    say({note});
     m.skipped = r.skipped || r.overflow;
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
@@ -501,9 +496,11 @@ class Trainer {
     if (lead_ && state_->last_committed() != before) job_.tell(kSavedStep, state_->last_committed());
   }
 
+  /// Prints lines of rank 0; an empty one is nothing.
   void say(const std::vector<std::string>& lines) {
-    if (lead_)
-      for (const std::string& line : lines) progress_->line(line);
+    if (!lead_) return;
+    for (const std::string& line : lines)
+      if (!line.empty()) progress_->line(line);
   }
 
   /// Writes what this rank has used. A full disk here does not fail a training that is finished and saved.
@@ -520,9 +517,7 @@ class Trainer {
     if (steps > 0) say({usage_.text(steps, plan_, recipe_.parallel.expert > 1, job_.transports())});
     if (steps == 0 || device_ == DeviceKind::cpu || recipe_.debug.shared_gpu) return;
     const auto gpus = gather_readings(*control_group_, *control_, gpu);
-    if (const std::string text = gpu_summary(gpus, static_cast<double>(position_.tokens - first_tokens_));
-        !text.empty())
-      say({text});
+    say({gpu_summary(gpus, static_cast<double>(position_.tokens - first_tokens_))});
   }
 
   void finish(ExitCode code) {
@@ -591,6 +586,10 @@ ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) {
   Trainer trainer(recipe, job, options);
   try {
     return trainer.run();
+  } catch (const OutOfMemory& e) {
+    const Error told(e.code(), trainer.text_of(e));
+    job.abandon(told);
+    throw told;
   } catch (const std::exception& e) {
     job.abandon(e);  // abort before the trainer's streams wait for enqueued work
     throw;

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "kernels/tensor/device.h"
+#include "kernels/tensor/out_of_memory.h"
 #include "kernels/tensor/rng.h"
 
 namespace ltrain {
@@ -119,6 +120,7 @@ void say_once(const std::string& why) {
 class Sample {
  public:
   Sample(Stream& s, DType t, const AttentionShape& shape) : s_(s), t_(t), shape_(shape) {
+    const MemoryPurpose purpose("a comparison of cuDNN's attention with the native one");
     memory_ = device_memory(DeviceKind::cuda, size());
     std::vector<char> host(static_cast<size_t>(size()), static_cast<char>(0xff));  // NaNs in all types
     for (int64_t i = 0; i < qkv_ + out_; ++i) {

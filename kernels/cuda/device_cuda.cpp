@@ -10,19 +10,40 @@
 
 #include "base/error.h"
 #include "kernels/cuda/library.h"
-#include "kernels/cuda/nvml_cuda.h"
+#include "kernels/cuda/nvml.h"
 #include "kernels/cuda/nvtx_cuda.h"
 #include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/probe_cuda.h"
 #include "kernels/tensor/failed_op.h"
 #include "kernels/tensor/host_work.h"
 #include "kernels/tensor/last_op.h"
+#include "kernels/tensor/out_of_memory.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
 
+namespace {
+
+/// "; 12 of its 34 bytes are free", and the processes that have the rest, of the thread's GPU.
+std::string rest_text() {
+  size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  char bus[32] = "";
+  int index = 0;
+  cudaGetDevice(&index);
+  cudaDeviceGetPCIBusId(bus, sizeof bus, index);
+  return fmt::format("GPU {} ({}): {} of its {} bytes are free{}", index, bus, free, total,
+                     processes_on(bus));
+}
+
+}  // namespace
+
 void cuda_check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
+  if (result == cudaErrorMemoryAllocation)
+    throw OutOfMemory(
+        ExitCode::does_not_fit,
+        fmt::format("{}: the GPU has no memory {}\n{}", what, MemoryPurpose::text(), rest_text()), 1);
   fail(ExitCode::internal, "{}: {} ({}){}", what, cudaGetErrorString(result), cudaGetErrorName(result),
        failed_op_text());
 }
@@ -197,7 +218,11 @@ class CudaStream final : public Stream {
 
   cudaStream_t stream() const { return stream_; }
   void* scratch() {
-    if (!scratch_) scratch_ = device_memory(kScratchBytes);
+    if (!scratch_) {
+      const MemoryPurpose purpose("partial sums and matmul workspaces, first of the op " +
+                                  LastOp::of_thread().text());
+      scratch_ = device_memory(kScratchBytes);
+    }
     return scratch_.get();
   }
   unsigned* work_counter() {
@@ -324,16 +349,11 @@ int64_t free_device_bytes() {
 
 std::shared_ptr<void> device_memory(int64_t bytes) {
   void* p = nullptr;
-  if (const cudaError_t e = cudaMalloc(&p, static_cast<size_t>(bytes)); e != cudaSuccess) {
-    size_t free = 0, total = 0;
-    cudaMemGetInfo(&free, &total);
-    char bus[32] = "";
-    int index = 0;
-    cudaGetDevice(&index);
-    cudaDeviceGetPCIBusId(bus, sizeof bus, index);
-    fail(ExitCode::usage, "{} bytes of memory of GPU {} ({}): {}; {} of its {} bytes are free{}", bytes,
-         index, bus, cudaGetErrorString(e), free, total, processes_on(bus));
-  }
+  if (const cudaError_t e = cudaMalloc(&p, static_cast<size_t>(bytes)); e != cudaSuccess)
+    throw OutOfMemory(ExitCode::does_not_fit,
+                      fmt::format("the GPU has no memory of {} bytes {}: {}\n{}", bytes,
+                                  MemoryPurpose::text(), cudaGetErrorString(e), rest_text()),
+                      bytes);
   return {p, [](void* q) { cudaFree(q); }};
 }
 
@@ -341,10 +361,12 @@ std::shared_ptr<void> pinned_memory(int64_t bytes) {
   void* p = nullptr;
   if (const cudaError_t e = cudaHostAlloc(&p, static_cast<size_t>(bytes), cudaHostAllocPortable);
       e != cudaSuccess)
-    fail(ExitCode::usage,
-         "{} bytes of pinned host memory: {}; what would help: `ulimit -l unlimited`, or more "
-         "memory for the job",
-         bytes, cudaGetErrorString(e));
+    throw OutOfMemory(
+        ExitCode::usage,
+        fmt::format("{} bytes of pinned host memory {}: {}; what would help: `ulimit -l unlimited`, or more "
+                    "memory for the job",
+                    bytes, MemoryPurpose::text(), cudaGetErrorString(e)),
+        0);
   return {p, [](void* q) { cudaFreeHost(q); }};
 }
 

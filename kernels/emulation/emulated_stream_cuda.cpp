@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/kernel_cuda.h"
+#include "kernels/cuda/nvml.h"
 #include "kernels/cuda/persistent_cuda.h"
 #include "kernels/cuda/probe_cuda.h"
 #include "kernels/emulation/emulated_memory_cuda.h"
@@ -25,6 +26,7 @@
 #include "kernels/tensor/failed_op.h"
 #include "kernels/tensor/host_work.h"
 #include "kernels/tensor/last_op.h"
+#include "kernels/tensor/out_of_memory.h"
 #include "kernels/tensor/timeline.h"
 
 namespace ltrain::cuda {
@@ -212,7 +214,11 @@ class EmulatedStream final : public Stream {
     return keep ? std::move(graph) : nullptr;
   }
   void* scratch() {
-    if (!scratch_) scratch_ = device_memory(kScratchBytes);
+    if (!scratch_) {
+      const MemoryPurpose purpose("partial sums and matmul workspaces, first of the op " +
+                                  LastOp::of_thread().text());
+      scratch_ = device_memory(kScratchBytes);
+    }
     return scratch_.get();
   }
   unsigned* work_counter() {
@@ -300,7 +306,22 @@ std::vector<std::vector<bool>> device_links() {
   }
   return linked;
 }
-void use_device(int index) { check_card(index); }
+namespace {
+
+thread_local int used = 0;
+
+/// Memory that processes of others have, by LTRAIN_EMULATED_OTHERS.
+int64_t bytes_of_others() {
+  const char* given = std::getenv("LTRAIN_EMULATED_OTHERS");
+  return given ? std::atoll(given) : 0;
+}
+
+}  // namespace
+
+void use_device(int index) {
+  check_card(index);
+  used = index;
+}
 int used_device() { return 0; }
 DeviceInfo device_info() {
   static std::atomic<int64_t> next{0};  // each rank of a test has its own card
@@ -310,11 +331,17 @@ int driver_version() {
   const char* given = std::getenv("LTRAIN_EMULATED_DRIVER");
   return given ? std::atoi(given) : 13000;
 }
-int64_t free_device_bytes() { return card_bytes() - taken; }
+int64_t free_device_bytes() { return card_bytes() - taken - bytes_of_others(); }
 std::shared_ptr<void> device_memory(int64_t bytes) {
-  if (bytes > free_device_bytes())
-    fail(ExitCode::usage, "{} bytes of memory of an emulated GPU; {} of its {} bytes are free", bytes,
-         free_device_bytes(), card_bytes());
+  if (bytes > free_device_bytes()) {
+    const std::vector<std::string> places = device_places();
+    throw OutOfMemory(
+        ExitCode::does_not_fit,
+        fmt::format("the GPU has no memory of {} bytes {}: emulated\nGPU {}: {} of its {} bytes are free{}",
+                    bytes, MemoryPurpose::text(), used, free_device_bytes(), card_bytes(),
+                    places.empty() ? "" : processes_on(places.at(static_cast<size_t>(used)).c_str())),
+        bytes);
+  }
   taken += bytes;
   const auto memory = closed_memory(bytes);
   return {memory.get(), [memory, bytes](void*) { taken -= bytes; }};

@@ -4,6 +4,7 @@
 
 #include "base/interned.h"
 #include "kernels/tensor/device.h"
+#include "kernels/tensor/out_of_memory.h"
 
 namespace ltrain {
 namespace {
@@ -189,7 +190,16 @@ void Memory::exhausted(std::string_view name, DType dtype, const Shape& shape, i
        capacity_, name, dtype_name(dtype), to_string(shape), bytes, table);
 }
 
-Arena::Arena(DeviceKind device, int64_t bytes) : Arena(device, bytes, device_memory(device, bytes)) {}
+namespace {
+
+std::shared_ptr<void> block(DeviceKind device, int64_t bytes) {
+  const MemoryPurpose purpose("the plan's tensors, which are one block");
+  return device_memory(device, bytes);
+}
+
+}  // namespace
+
+Arena::Arena(DeviceKind device, int64_t bytes) : Arena(device, bytes, block(device, bytes)) {}
 
 Arena::Arena(DeviceKind device, int64_t bytes, std::shared_ptr<void> memory)
     : device_(device), memory_(std::move(memory)) {
@@ -197,6 +207,7 @@ Arena::Arena(DeviceKind device, int64_t bytes, std::shared_ptr<void> memory)
 }
 
 std::unique_ptr<Arena> Arena::staging(DeviceKind device, int64_t bytes) {
+  const MemoryPurpose purpose("copies to and from the GPU");
   return std::unique_ptr<Arena>(new Arena(DeviceKind::cpu, bytes, host_memory(device, bytes)));
 }
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "kernels/tensor/out_of_memory.h"
 #include "kernels/tensor/stream_cuda.h"
 
 namespace ltrain {
@@ -13,7 +14,10 @@ namespace {
 std::shared_ptr<void> mapped(int64_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)
-    fail(ExitCode::internal, "cannot map {} bytes of memory: {}", bytes, std::strerror(errno));
+    throw OutOfMemory(ExitCode::internal,
+                      fmt::format("cannot map {} bytes of memory {}: {}", bytes, MemoryPurpose::text(),
+                                  std::strerror(errno)),
+                      0);
   madvise(p, bytes, MADV_HUGEPAGE);
   return {p, [bytes](void* q) { munmap(q, bytes); }};
 }

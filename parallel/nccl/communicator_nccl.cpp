@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/tensor/device.h"
+#include "kernels/tensor/out_of_memory.h"
 #include "parallel/nccl/nccl_world.h"
 
 namespace ltrain {
@@ -27,6 +28,7 @@ class NcclGroup final : public Communicator {
   }
   void check() const override { world_->check(); }
   void connect(Stream& s, int from, int to) override {
+    const MemoryPurpose purpose("a first transfer between two ranks");
     const auto memory = device_memory(s.device(), 64);
     CollectiveInfo info;
     info.op = rank() == from ? CollectiveOp::send : CollectiveOp::recv;

@@ -231,6 +231,8 @@ std::vector<Picture> run_pictures(const std::vector<RunReport>& runs) {
   add("mfu", "Model FLOPs utilisation", curve("MFU by step", &ReportStretch::mfu, true));
   add("memory", "Highest use of the arena on rank 0, in GiB",
       curve("memory by step", &ReportStretch::mem_peak_gib, true));
+  add("clock", "SM clock of rank 0's GPU, in MHz", curve("SM clock by step", &ReportStretch::gpu_clock_mhz));
+  add("power", "Power of rank 0's GPU, in W", curve("power by step", &ReportStretch::gpu_power_w, true));
   if (runs.size() > 1) return out;
   const RunReport& run = runs.front();
   if (has(runs, curve("", &ReportStretch::step_ms)))

@@ -8,6 +8,7 @@
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
 #include "runtime/plan/make_plan.h"
+#include "runtime/plan/memory_limits.h"
 #include "runtime/plan/meta_rank.h"
 #include "runtime/program/attention_report.h"
 
@@ -54,12 +55,14 @@ int64_t nccl_bytes(const Recipe& r, const Groups& groups) {
   return channels * kChannelBytes;
 }
 
+constexpr const char* kContext = "context, kernels";
+
 /// Memory of a card outside the arena. Only the scratch was measured. The other figures are round numbers
 /// with a margin.
 std::vector<ExternalMemory> external_cuda(const Recipe& r, const Groups& groups) {
   constexpr auto gpu = DeviceKind::cuda;
   std::vector<ExternalMemory> items{
-      {"context, kernels", int64_t{600} << 20, kNotMeasured, gpu},
+      {kContext, int64_t{600} << 20, kNotMeasured, gpu},
       {"stream scratch", stream_scratch_bytes(gpu), "exact: cuBLASLt's workspace is in it", gpu},
       {"cuBLASLt", int64_t{64} << 20, kNotMeasured, gpu},
   };
@@ -121,6 +124,12 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
     if (o.where == DeviceKind::cpu) plan.host_bytes += o.bytes;
   }
   if (!cuda) plan.host_bytes = plan.total_bytes;
+}
+
+int64_t context_bytes(const RankPlan& rank) {
+  for (const ExternalMemory& o : rank.outside)
+    if (o.name == kContext) return o.bytes;
+  return 0;
 }
 
 }  // namespace ltrain

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "base/bytes_text.h"
+#include "kernels/tensor/device.h"
+#include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
 #include "runtime/plan/plan_print.h"
 #include "runtime/telemetry/metrics.h"
@@ -77,6 +79,27 @@ std::string fit_text(const Plan& plan) {
   for (const MemoryLimit& limit : limits)
     if (all || !limit.fits()) text += (text.empty() ? "" : "; ") + limit_text(limit);
   return all ? "fits: " + text : fmt::format("does not fit: {}; {}", text, help(plan));
+}
+
+std::string out_of_memory_text(const OutOfMemory& e, const Recipe& resolved, MachineProfile profile,
+                               const RankPlan& rank, bool has_arena) {
+  const std::string held = fmt::format("{}\n{}", e.what(), memory_text(rank));
+  if (e.device_bytes() == 0) return held;
+  const int64_t available =
+      free_device_bytes(DeviceKind::cuda) + context_bytes(rank) + (has_arena ? rank.arena.arena_bytes : 0);
+  const std::string there = fmt::format("{}the GPU has {} for this rank", held, bytes_text(available));
+  profile.device_bytes = available;
+  try {
+    Plan plan = make_plan(resolved, profile, ranks_to_plan(resolved));
+    if (fits(plan))
+      return there +
+             ", which the plan needs less than: libraries or another process took the rest; a restart, or "
+             "another GPU, would help";
+    plan.enough = enough_settings(resolved, profile, plan);
+    return fmt::format("{}; {}", there, help(plan));
+  } catch (const Error& none) {  // no recompute policy fits
+    return fmt::format("{}; {}", there, none.what());
+  }
 }
 
 void check_memory(const Plan& plan) {

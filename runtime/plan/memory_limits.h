@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/tensor/out_of_memory.h"
 #include "runtime/plan/plan_types.h"
 #include "runtime/recipe/recipe.h"
 
@@ -21,6 +22,12 @@ std::string fit_text(const Plan& plan);
 /// Throws Error (does_not_fit) with the itemised sum if a rank exceeds its card's memory, or the ranks of a
 /// host exceed the host's.
 void check_memory(const Plan& plan);
+/// Planned bytes that a process has on its GPU before it asks for memory.
+int64_t context_bytes(const RankPlan& rank);
+/// Text after a request to memory has failed: what the rank holds by its plan, and for a GPU changes of the
+/// recipe that fit into its part of the GPU. Plans these changes. `has_arena`: the arena is allocated.
+std::string out_of_memory_text(const OutOfMemory& e, const Recipe& resolved, MachineProfile profile,
+                               const RankPlan& rank, bool has_arena);
 /// Settings that would need less memory than the resolved `recipe`.
 std::vector<std::string> smaller_settings(const Recipe& recipe);
 /// Settings that make the plan fit on their own, with the resulting memory and step time, fastest first:

@@ -20,26 +20,27 @@ bool binds() {
 
 }  // namespace
 
-std::string take_device(DeviceKind device, int local_rank, const std::string& root) {
+TakenDevice take_device(DeviceKind device, int local_rank, const std::string& root) {
   const bool bind = binds();
-  if (device == DeviceKind::cpu) return "";
+  if (device == DeviceKind::cpu) return {};
   const std::vector<std::string> places = device_places(device);
   int index = local_rank % device_count(device);
   if (places.empty()) {
     use_device(device, index);
-    return "";
+    return {};
   }
   std::vector<int> numa;
   for (const std::string& place : places) numa.push_back(pci_device(place, root).numa);
   index = device_order(device_links(device), numa)[static_cast<size_t>(index)];
   use_device(device, index);
-  const PciDevice card = pci_device(places[static_cast<size_t>(index)], root);
-  std::string text = "GPU " + card.bus_id;
-  if (!bind) return text;
+  const std::string& place = places[static_cast<size_t>(index)];
+  const PciDevice card = pci_device(place, root);
+  TakenDevice taken{"GPU " + card.bus_id, place};
+  if (!bind) return taken;
   if (const std::vector<int> cores = bind_to_cores(card.cores); !cores.empty())
-    text += fmt::format(", cores {}{}", cores_text(cores),
-                        card.numa < 0 ? "" : fmt::format(" of NUMA node {}", card.numa));
-  return text;
+    taken.text += fmt::format(", cores {}{}", cores_text(cores),
+                              card.numa < 0 ? "" : fmt::format(" of NUMA node {}", card.numa));
+  return taken;
 }
 
 }  // namespace ltrain

@@ -17,6 +17,12 @@ std::string comm_axis(AxisSet axes) {
   return "tp";
 }
 
+double exposed_ms(const std::vector<std::pair<std::string, double>>& exposed, const std::string& axis) {
+  for (const auto& [name, seconds] : exposed)
+    if (name == axis) return 1e3 * seconds;
+  return 0;
+}
+
 double total_of(const std::vector<std::pair<std::string, double>>& exposed) {
   double seconds = 0;
   for (const auto& [axis, s] : exposed)

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "runtime/telemetry/append_file.h"
+#include "runtime/telemetry/gpu_numbers.h"
 #include "runtime/telemetry/prometheus.h"
 #include "runtime/telemetry/tensorboard.h"
 
@@ -135,6 +136,8 @@ void MetricsWriter::step(const StepMetrics& m) {
     for (double n : m.slices_beyond_budget_by_layer) slices.push_back(number(n));
     j["slices_beyond_budget_by_layer"] = slices;
   }
+  for (const GpuNumber& n : gpu_numbers())
+    if (m.gpu.*n.member) j[std::string("gpu_") + n.name] = number(*(m.gpu.*n.member));
   state_->file->append(j.dump() + "\n");
   if (state_->tensorboard)
     for (const auto& [name, value] : j.items())
@@ -144,14 +147,36 @@ void MetricsWriter::step(const StepMetrics& m) {
 void MetricsWriter::stragglers(int64_t step, const std::vector<Straggler>& found) {
   if (state_->prometheus) state_->prometheus->stragglers(found);
   for (const Straggler& s : found) {
-    const json j{{"step", step},
-                 {"straggler", s.rank},
-                 {"straggler_host", s.host},
-                 {"straggler_reason", s.reason},
-                 {"straggler_own_ms", number(s.own_ms)},
-                 {"straggler_median_ms", number(s.median_ms)}};
+    json j{{"step", step},
+           {"straggler", s.rank},
+           {"straggler_host", s.host},
+           {"straggler_reason", s.reason},
+           {"straggler_own_ms", number(s.own_ms)},
+           {"straggler_median_ms", number(s.median_ms)}};
+    if (s.gpu.sm_clock_mhz) j["straggler_sm_clock_mhz"] = number(*s.gpu.sm_clock_mhz);
+    if (s.gpu.temperature_c) j["straggler_temperature_c"] = number(*s.gpu.temperature_c);
     state_->file->append(j.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
   }
+}
+
+void MetricsWriter::gpus(int64_t step, const std::vector<RankGpu>& all) {
+  if (state_->prometheus) state_->prometheus->gpus(all);
+  if (all.size() < 2) return;  // the lines of steps have rank 0's
+  json columns = json::object();
+  for (const GpuNumber& n : gpu_numbers()) {
+    json column = json::array();
+    bool any = false;
+    for (const RankGpu& g : all) {
+      const std::optional<double> value = g.reading.*n.member;
+      column.push_back(value ? number(*value) : json(nullptr));
+      any = any || value;
+    }
+    if (any) columns[n.name] = std::move(column);
+  }
+  if (columns.empty()) return;
+  for (const RankGpu& g : all) columns["host"].push_back(g.host);
+  const json j{{"step", step}, {"gpus", std::move(columns)}};
+  state_->file->append(j.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 void MetricsWriter::eval(int64_t step, const std::string& name, double loss, double bits_per_byte) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/gpu_reading.h"
 #include "runtime/launch/supervisor/output.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/straggler.h"
@@ -40,6 +41,14 @@ struct StepMetrics {
   /// ExpertStatistics::beyond_slices with model.moe.row_budget, else empty; NaN for a dense layer.
   std::vector<double> slices_beyond_budget_by_layer;
   double rows_beyond_budget = 0, slices_beyond_budget = 0;
+  GpuReading gpu;  ///< newest of rank 0's GPU
+};
+
+/// GPU of a rank.
+struct RankGpu {
+  int rank = 0;
+  std::string host;
+  GpuReading reading;
 };
 
 class PrometheusFile;
@@ -60,6 +69,8 @@ class MetricsWriter {
   void restart(int number, int most, const std::string& reason);
   /// Writes the ranks that hold up the others, in the interval that ends with `step`; none: an empty list.
   void stragglers(int64_t step, const std::vector<Straggler>& found);
+  /// Writes the GPUs of all ranks, in the interval that ends with `step`.
+  void gpus(int64_t step, const std::vector<RankGpu>& all);
   /// Writes an evaluation of the held-out set `name`; "" if the recipe names no sets. `bits_per_byte` 0:
   /// unknown.
   void eval(int64_t step, const std::string& name, double loss, double bits_per_byte);

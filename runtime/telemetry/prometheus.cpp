@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "runtime/files/write_file.h"
+#include "runtime/telemetry/gpu_numbers.h"
 
 namespace ltrain {
 namespace {
@@ -33,14 +34,14 @@ class Page {
  public:
   explicit Page(const std::string& run) : run_(label_value(run)) {}
 
-  /// One metric. `samples`: value by the text of further labels, `axis="dp"`.
+  /// One metric. `samples`: value by the text of further labels, `axis="dp"`. `prefix`: of the name.
   void add(const char* name, const char* type, const char* help,
-           const std::vector<std::pair<std::string, double>>& samples) {
+           const std::vector<std::pair<std::string, double>>& samples, const char* prefix = "ltrain_") {
     if (samples.empty()) return;
-    text_ += fmt::format("# HELP ltrain_{} {}\n# TYPE ltrain_{} {}\n", name, help, name, type);
+    text_ += fmt::format("# HELP {}{} {}\n# TYPE {}{} {}\n", prefix, name, help, prefix, name, type);
     for (const auto& [labels, value] : samples)
-      text_ += fmt::format("ltrain_{}{{run=\"{}\"{}{}}} {}\n", name, run_, labels.empty() ? "" : ",", labels,
-                           number_text(value));
+      text_ += fmt::format("{}{}{{run=\"{}\"{}{}}} {}\n", prefix, name, run_, labels.empty() ? "" : ",",
+                           labels, number_text(value));
   }
   void gauge(const char* name, const char* help, double value) { add(name, "gauge", help, {{"", value}}); }
   void counter(const char* name, const char* help, double value) {
@@ -52,13 +53,25 @@ class Page {
   std::string run_, text_;
 };
 
+/// Numbers of GPUs under the names and labels of the DCGM exporter.
+void add_gpus(Page& p, const std::vector<RankGpu>& gpus) {
+  for (const GpuNumber& n : gpu_numbers()) {
+    std::vector<std::pair<std::string, double>> samples;
+    for (const RankGpu& g : gpus)
+      if (const std::optional<double> value = g.reading.*n.member)
+        samples.emplace_back(fmt::format("rank=\"{}\",Hostname=\"{}\"", g.rank, label_value(g.host)),
+                             *value * n.dcgm_scale);
+    p.add(n.dcgm, n.type, n.help, samples, "");
+  }
+}
+
 constexpr double kBytesOfGib = 1073741824.0;
 
 }  // namespace
 
 std::string prometheus_text(const StepMetrics& m, const std::string& run, int restarts,
                             const std::map<std::string, double>& eval_loss, double now,
-                            const std::vector<Straggler>& stragglers) {
+                            const std::vector<Straggler>& stragglers, const std::vector<RankGpu>& gpus) {
   Page p(run);
   p.gauge("iteration", "Optimizer steps done.", static_cast<double>(m.step));
   p.gauge("train_iterations", "Steps of the recipe.", static_cast<double>(m.train_steps));
@@ -93,6 +106,7 @@ std::string prometheus_text(const StepMetrics& m, const std::string& run, int re
         s.own_ms / std::max(1e-3, s.median_ms));
   p.add("straggler_slowdown_ratio", "gauge",
         "Own time of a rank that holds up the others, over the median of the ranks.", slow);
+  add_gpus(p, gpus);
   p.gauge("restarts", "Restarts by launch.max_restarts in this run.", restarts);
   for (const auto& [set, loss] : eval_loss)
     losses.emplace_back(set.empty() ? "" : fmt::format("set=\"{}\"", label_value(set)), loss);
@@ -119,7 +133,7 @@ void PrometheusFile::write(const StepMetrics& m) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   try {
-    replace_file(o_.path, prometheus_text(m, o_.run, o_.restarts, eval_loss_, now, stragglers_));
+    replace_file(o_.path, prometheus_text(m, o_.run, o_.restarts, eval_loss_, now, stragglers_, gpus_));
     if (std::exchange(failing_, false)) notes_.push_back(o_.path + " is written again");
   } catch (const std::exception& e) {
     if (!std::exchange(failing_, true))

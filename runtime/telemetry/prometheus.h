@@ -25,6 +25,8 @@ class PrometheusFile {
   void eval(const std::string& set, double loss) { eval_loss_[set] = loss; }
   /// Sets the ranks that hold up the others now. The next write has them.
   void stragglers(const std::vector<Straggler>& found) { stragglers_ = found; }
+  /// Sets the GPUs of all ranks. The next write has them.
+  void gpus(const std::vector<RankGpu>& all) { gpus_ = all; }
   /// Writes what is known, at the end of the run.
   void finish();
   /// Sentences for the user since the last call: the file cannot be written, or can be again.
@@ -38,12 +40,14 @@ class PrometheusFile {
   bool any_ = false, failing_ = false;
   std::map<std::string, double> eval_loss_;
   std::vector<Straggler> stragglers_;
+  std::vector<RankGpu> gpus_;
   std::vector<std::string> notes_;
 };
 
 /// Text of the file. `m`: means over the interval; `now`: Unix time in seconds.
 std::string prometheus_text(const StepMetrics& m, const std::string& run, int restarts,
                             const std::map<std::string, double>& eval_loss, double now,
-                            const std::vector<Straggler>& stragglers = {});
+                            const std::vector<Straggler>& stragglers = {},
+                            const std::vector<RankGpu>& gpus = {});
 
 }  // namespace ltrain

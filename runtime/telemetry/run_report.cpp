@@ -40,6 +40,7 @@ class Reader {
         r_.evaluations.push_back({step, set == j.end() ? "" : set->get<std::string>(), *loss});
       return;
     }
+    if (j.contains("gpus")) return;  // other ranks' GPUs
     if (j.contains("restart") || j.contains("straggler")) return take_event(step, j);
     if (step <= r_.last_step)
       lines_.wrong(fmt::format("step {} after step {}: steps must ascend", step, r_.last_step));
@@ -64,6 +65,8 @@ class Reader {
     add(s.data_ms, "data_time_ms");
     add(s.mem_peak_gib, "mem_peak_gib");
     add(s.mem_plan_gib, "mem_plan_gib");
+    add(s.gpu_clock_mhz, "gpu_sm_clock_mhz");
+    add(s.gpu_power_w, "gpu_power_w");
     add_exposed(j, s);
     if (j.contains("expert_tokens")) experts(j, s);
     if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
@@ -91,9 +94,17 @@ class Reader {
           {step, fmt::format("restart {}, {} steps are lost: {}", lines_.whole_number(j, "restart"),
                              lines_.whole_number(j, "lost_steps"), text("reason"))});
     else
-      r_.events.push_back({step, fmt::format("rank {} on host {} holds up the others: {}",
+      r_.events.push_back({step, fmt::format("rank {} on host {} holds up the others: {}{}",
                                              lines_.whole_number(j, "straggler"), text("straggler_host"),
-                                             text("straggler_reason"))});
+                                             text("straggler_reason"),
+                                             with_unit(j, "straggler_sm_clock_mhz", "MHz") +
+                                                 with_unit(j, "straggler_temperature_c", "C"))});
+  }
+
+  /// ", 1200 MHz" for a number of the record; empty if it is absent.
+  std::string with_unit(const json& j, const char* key, const char* unit) const {
+    const auto v = lines_.number(j, key);
+    return v ? fmt::format(", {:.0f} {}", *v, unit) : "";
   }
 
   /// Adds the waits of a step for communication and for what is offloaded.
@@ -164,6 +175,7 @@ class Reader {
     to.slices_beyond_budget.add(s.slices_beyond_budget);
     to.step_ms.add(s.step_ms), to.data_ms.add(s.data_ms);
     to.mem_peak_gib.add(s.mem_peak_gib), to.mem_plan_gib.add(s.mem_plan_gib);
+    to.gpu_clock_mhz.add(s.gpu_clock_mhz), to.gpu_power_w.add(s.gpu_power_w);
     for (const auto& [axis, ms] : s.exposed_ms) to.exposed_ms[axis].add(ms);
     for (size_t i = 0; i < to.layers.size(); ++i) {
       to.layers[i].slices_beyond_budget.add(s.layers[i].slices_beyond_budget);
@@ -248,6 +260,8 @@ std::string report_json(const RunReport& r) {
                    {"grad_norm", mean(s.grad_norm)},
                    {"tokens_per_sec", mean(s.tokens_per_sec)},
                    {"mfu", mean(s.mfu)}};
+    if (s.gpu_clock_mhz.known()) j["gpu_sm_clock_mhz"] = mean(s.gpu_clock_mhz);
+    if (s.gpu_power_w.known()) j["gpu_power_w"] = mean(s.gpu_power_w);
     if (!s.layers.empty()) {
       j["drop_rate"] = mean(s.drop_rate);
       j["balance_loss"] = mean(s.balance_loss);

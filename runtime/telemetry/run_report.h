@@ -27,6 +27,7 @@ struct ReportStretch {
   int64_t first_step = 0, last_step = 0, steps = 0;
   Mean loss, grad_norm, tokens_per_sec, mfu, drop_rate, balance_loss;
   Mean step_ms, data_ms, mem_peak_gib, mem_plan_gib;
+  Mean gpu_clock_mhz, gpu_power_w;  ///< readings of rank 0's GPU
   /// Exposed communication by axis ("dp"), in ms; "": waits for what is offloaded.
   std::map<std::string, Mean> exposed_ms;
   Mean rows_beyond_budget, slices_beyond_budget;  ///< for runs with model.moe.row_budget

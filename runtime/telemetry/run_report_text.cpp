@@ -78,6 +78,14 @@ class Text {
         last_.tokens_per_sec.known() ? format_count(last_.tokens_per_sec.value()) : "-");
     course(
         "MFU", [](const ReportStretch& s) { return s.mfu; }, percent(last_.mfu));
+    if (last_.gpu_clock_mhz.known())
+      course(
+          "SM clock", [](const ReportStretch& s) { return s.gpu_clock_mhz; },
+          mean(last_.gpu_clock_mhz, "{:.0f} MHz"));
+    if (last_.gpu_power_w.known())
+      course(
+          "GPU power", [](const ReportStretch& s) { return s.gpu_power_w; },
+          mean(last_.gpu_power_w, "{:.0f} W"));
     if (r_.not_finite > 0) line("{} steps had a loss that was not finite", r_.not_finite);
     for (const RunReport::Evaluation& e : r_.last_evaluations())
       line("{:<14} {:.4f} at step {}, perplexity {:.2f}; {} evaluations",

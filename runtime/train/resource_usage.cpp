@@ -8,6 +8,7 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/files/write_file.h"
 #include "runtime/telemetry/exposed.h"
+#include "runtime/telemetry/gpu_numbers.h"
 
 namespace ltrain {
 namespace {
@@ -52,6 +53,10 @@ void ResourceUsage::end_step(const Groups& groups, int64_t planned_bytes) {
   add_difference(by_group_, sent(groups, true), group_at_begin_);
 }
 
+void ResourceUsage::note_gpu(const GpuReading& run, int64_t readings, double reading_seconds) {
+  gpu_ = run, gpu_readings_ = readings, gpu_reading_seconds_ = reading_seconds;
+}
+
 int64_t ResourceUsage::sent_in_steps() const {
   int64_t sum = 0;
   for (const auto& [axis, bytes] : by_axis_) sum += bytes;
@@ -61,18 +66,24 @@ int64_t ResourceUsage::sent_in_steps() const {
 void ResourceUsage::write(const std::string& output_dir, int rank, int64_t steps, const Groups& groups,
                           const Arena& arena, const DeviceInfo& card, DeviceKind device,
                           const RankPlan& plan) const {
-  const nlohmann::ordered_json usage{{"rank", rank},
-                                     {"steps", steps},
-                                     {"arena_bytes", arena.peak().arena_bytes},
-                                     {"train_wire_bytes", sent_in_steps()},
-                                     {"train_wire_bytes_by_axis", by_axis_},
-                                     {"train_wire_bytes_by_group", by_group_},
-                                     {"all_wire_bytes", groups.wire_bytes()},
-                                     {"device_bytes", card.total_bytes - free_device_bytes(device)},
-                                     {"peak_rss_bytes", peak_resident_bytes()},
-                                     {"plan_arena_bytes", plan.arena.arena_bytes},
-                                     {"plan_total_bytes", plan.total_bytes},
-                                     {"plan_host_bytes", plan.host_bytes}};
+  nlohmann::ordered_json usage{{"rank", rank},
+                               {"steps", steps},
+                               {"arena_bytes", arena.peak().arena_bytes},
+                               {"train_wire_bytes", sent_in_steps()},
+                               {"train_wire_bytes_by_axis", by_axis_},
+                               {"train_wire_bytes_by_group", by_group_},
+                               {"all_wire_bytes", groups.wire_bytes()},
+                               {"device_bytes", card.total_bytes - free_device_bytes(device)},
+                               {"peak_rss_bytes", peak_resident_bytes()},
+                               {"plan_arena_bytes", plan.arena.arena_bytes},
+                               {"plan_total_bytes", plan.total_bytes},
+                               {"plan_host_bytes", plan.host_bytes}};
+  for (const GpuNumber& n : gpu_numbers())
+    if (gpu_.*n.member) usage["gpu"][n.name] = *(gpu_.*n.member);
+  if (gpu_readings_ > 0) {
+    usage["gpu"]["readings"] = gpu_readings_;
+    usage["gpu"]["reading_seconds"] = gpu_reading_seconds_;
+  }
   make_folders(output_dir + "/logs");
   replace_file(fmt::format("{}/logs/usage-{:05d}.json", output_dir, rank), usage.dump() + "\n");
 }

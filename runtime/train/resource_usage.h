@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "kernels/cuda/gpu_reading.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/device.h"
 #include "parallel/mesh/groups.h"
@@ -18,6 +19,8 @@ class ResourceUsage {
   void begin_step(const Groups& groups);
   void end_step(const Groups& groups, int64_t planned_bytes);
 
+  /// Sets the mean of the GPU over the run, its energy since the first step, the readings and their time.
+  void note_gpu(const GpuReading& run, int64_t readings, double reading_seconds);
   /// Writes OUTPUT_DIR/logs/usage-RANK.json. Throws Error (storage).
   void write(const std::string& output_dir, int rank, int64_t steps, const Groups& groups, const Arena& arena,
              const DeviceInfo& card, DeviceKind device, const RankPlan& plan) const;
@@ -34,7 +37,10 @@ class ResourceUsage {
 
   Bytes by_axis_, by_group_;              // sent in training steps
   Bytes axis_at_begin_, group_at_begin_;  // sent when the present step began
-  int64_t planned_ = 0;                   // planned bytes of the training steps so far
+  GpuReading gpu_;
+  int64_t gpu_readings_ = 0;
+  double gpu_reading_seconds_ = 0;
+  int64_t planned_ = 0;  // planned bytes of the training steps so far
 };
 
 }  // namespace ltrain

@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kSlow = 1.5;                 // times the median
 constexpr int64_t kLeastMicroseconds = 2000;  // a step: less is noise of the system
+constexpr double kLowClock = 0.95;            // times the median SM clock
 constexpr double kMain = 0.5;                 // part of the excess that a reason must explain
 
 double processor_seconds() {
@@ -33,27 +34,56 @@ int64_t median_of(std::vector<int64_t> values) {
   return values[middle];
 }
 
-std::string text_of(const Straggler& s) {
-  const std::string why = s.reason == "data" ? fmt::format("it waits {:.1f} ms for its data", s.reason_ms)
-                          : s.reason == "stalled"
-                              ? fmt::format(
-                                    "its process does not run for {:.1f} ms: it is stopped, sleeps, or "
-                                    "other processes have its cores",
-                                    s.reason_ms)
-                              : "its own work takes longer";
-  return fmt::format(
-      "straggler: rank {} on host {}: {:.1f} ms a step of its own, the median of the ranks is {:.1f} ms; {}",
-      s.rank, s.host, s.own_ms, s.median_ms, why);
+/// Median SM clock; 0 if a rank's is unknown.
+double median_clock(const std::vector<GpuReading>& gpus) {
+  std::vector<int64_t> clocks;
+  for (const GpuReading& g : gpus) {
+    if (!g.sm_clock_mhz) return 0;
+    clocks.push_back(static_cast<int64_t>(*g.sm_clock_mhz));
+  }
+  if (clocks.empty()) return 0;
+  const size_t middle = clocks.size() / 2;  // the upper one: of two ranks the faster one counts
+  std::nth_element(clocks.begin(), clocks.begin() + static_cast<std::ptrdiff_t>(middle), clocks.end());
+  return static_cast<double>(clocks[middle]);
+}
+
+/// Reason of a rank whose own work takes longer.
+std::string compute_reason(const GpuReading& gpu, double median_clock_mhz) {
+  if (!gpu.sm_clock_mhz || *gpu.sm_clock_mhz >= kLowClock * median_clock_mhz) return "compute";
+  const unsigned bits = throttle_bits(gpu);
+  return bits & kThermal ? "temperature" : bits & (kPowerCap | kPowerBrake) ? "power" : "clock";
+}
+
+std::string reason_text(const Straggler& s) {
+  if (s.reason == "data") return fmt::format("it waits {:.1f} ms for its data", s.reason_ms);
+  if (s.reason == "stalled")
+    return fmt::format(
+        "its process does not run for {:.1f} ms: it is stopped, sleeps, or other processes have its cores",
+        s.reason_ms);
+  if (s.reason == "compute") return "its own work takes longer";
+  const std::string why = throttle_text(s.gpu);
+  return fmt::format("its GPU {}: SM clock {:.0f} MHz, the median is {:.0f} MHz{}",
+                     why.empty() ? "has a low clock" : "is throttled by " + why,
+                     s.gpu.sm_clock_mhz.value_or(0), s.median_clock_mhz,
+                     s.gpu.temperature_c ? fmt::format("; {:.0f} C", *s.gpu.temperature_c) : "");
 }
 
 }  // namespace
 
-std::vector<Straggler> find_stragglers(const std::vector<RankTimes>& times) {
+std::string straggler_text(const Straggler& s) {
+  return fmt::format(
+      "straggler: rank {} on host {}: {:.1f} ms a step of its own, the median of the ranks is {:.1f} ms; {}",
+      s.rank, s.host, s.own_ms, s.median_ms, reason_text(s));
+}
+
+std::vector<Straggler> find_stragglers(const std::vector<RankTimes>& times,
+                                       const std::vector<GpuReading>& gpus) {
   std::vector<Straggler> found;
   if (times.size() < 2) return found;
   std::vector<int64_t> own, data;
   for (const RankTimes& t : times) own.push_back(t.own), data.push_back(t.data);
   const int64_t median = median_of(own), median_data = median_of(data);
+  const double clock = median_clock(gpus);
   for (size_t rank = 0; rank < times.size(); ++rank) {
     const RankTimes& t = times[rank];
     const int64_t excess = t.own - median;
@@ -62,6 +92,7 @@ std::vector<Straggler> find_stragglers(const std::vector<RankTimes>& times) {
     Straggler s;
     s.rank = static_cast<int>(rank);
     s.own_ms = 1e-3 * static_cast<double>(t.own), s.median_ms = 1e-3 * static_cast<double>(median);
+    if (!gpus.empty()) s.gpu = gpus[rank], s.median_clock_mhz = clock;
     // A rank that computes has at least one processor's time. Threads that wait spin, so a large processor
     // time says nothing.
     const int64_t asleep = t.cpu < 0 ? 0 : t.own - t.data - t.cpu;
@@ -71,7 +102,7 @@ std::vector<Straggler> find_stragglers(const std::vector<RankTimes>& times) {
     else if (static_cast<double>(asleep) > enough)
       s.reason = "stalled", s.reason_ms = 1e-3 * static_cast<double>(asleep);
     else
-      s.reason = "compute", s.reason_ms = s.own_ms;
+      s.reason = compute_reason(s.gpu, clock), s.reason_ms = s.own_ms;
     found.push_back(std::move(s));
   }
   std::stable_sort(found.begin(), found.end(),
@@ -107,17 +138,22 @@ void StragglerWatch::step(double seconds, double data_seconds, double network_se
   };
   const std::vector<int64_t> all = gather_numbers(
       *group_, *stream_,
-      {mean(own_, slowest_own_), mean(data_, slowest_data_), on_cpu_ ? mean(cpu_, slowest_cpu_) : -1});
+      {mean(own_, slowest_own_), mean(data_, slowest_data_), gpu_ ? -1 : mean(cpu_, slowest_cpu_)});
   if (hosts_.empty()) hosts_ = gather_texts(*group_, *stream_, host_);
   std::vector<RankTimes> times;
   for (size_t i = 0; i + 2 < all.size(); i += 3) times.push_back({all[i], all[i + 1], all[i + 2]});
+  std::vector<GpuReading> readings;
+  if (gpu_) readings = gather_readings(*group_, *stream_, gpu_->take_mean());
+  gpus_.clear();
+  for (size_t i = 0; i < readings.size(); ++i)
+    gpus_.push_back({static_cast<int>(i), hosts_.at(i), readings[i]});
   std::set<std::pair<int, std::string>> before, now;
   for (const Straggler& s : found_) before.emplace(s.rank, s.reason);
-  const std::vector<Straggler> old = std::exchange(found_, find_stragglers(times));
+  const std::vector<Straggler> old = std::exchange(found_, find_stragglers(times, readings));
   for (Straggler& s : found_) {
     s.host = hosts_.at(static_cast<size_t>(s.rank));
     now.emplace(s.rank, "");
-    if (!before.contains({s.rank, s.reason})) notes_.push_back(text_of(s));
+    if (!before.contains({s.rank, s.reason})) notes_.push_back(straggler_text(s));
   }
   for (const Straggler& s : old)
     if (!now.contains({s.rank, ""}))

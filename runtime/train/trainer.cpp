@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/tensor/device.h"
+#include "kernels/tensor/out_of_memory.h"
 #include "parallel/comm/host_collectives.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/checkpoint/data_identity.h"
@@ -31,8 +32,10 @@
 #include "runtime/program/lr_schedule.h"
 #include "runtime/program/take_device.h"
 #include "runtime/telemetry/exposed.h"
+#include "runtime/telemetry/gpu_watch.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/telemetry/prometheus.h"
+#include "runtime/train/check_ranks.h"
 #include "runtime/train/end_text.h"
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
@@ -79,6 +82,12 @@ class Trainer {
     return code;
   }
 
+  /// Text of a failed request to memory: what the rank holds, and what would help.
+  std::string text_of(const OutOfMemory& e) const {
+    return fmt::format("rank {} on host {}: {}", job_.info().rank, job_.info().host,
+                       out_of_memory_text(e, recipe_, profile_, plan_, arena_ != nullptr));
+  }
+
  private:
   void set_up() {
     const double begin = steady_seconds();
@@ -90,8 +99,9 @@ class Trainer {
     const std::vector<std::string> notes = restore_or_begin();
     open_data();
     if (lead_) open_reports(totals, notes, begin);
+    gpu_.begin_run();
     started_ = steady_seconds();
-    first_step_ = step_;
+    first_step_ = step_, first_tokens_ = position_.tokens;
   }
 
   /// Takes the rank's device and threads, and checks that all ranks agree on what follows from their
@@ -103,7 +113,7 @@ class Trainer {
     control_group_ = job_.new_control_group("checkpoint", kAllAxes, mesh_.group(kAllAxes));
     control_ = make_worker_stream("checkpoint");
     take_device();
-    agree_on_levels();
+    check_nodes(recipe_.parallel, *control_group_, *control_);
     agree_on_pipeline();
   }
 
@@ -194,7 +204,8 @@ class Trainer {
     loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
     stragglers_.emplace(job_.new_tree_group("stragglers", kAllAxes, mesh_.group(kAllAxes)), job_.info().host,
-                        sum_over_ranks(lead_ ? straggler_steps() : 0), device_ == DeviceKind::cpu);
+                        sum_over_ranks(lead_ ? straggler_steps() : 0),
+                        device_ == DeviceKind::cpu ? nullptr : &gpu_);
     batches_.resize(micro_batches_per_step(recipe_));
     // Reports of kernels run them, on every rank.
     if (device_ != DeviceKind::cpu)
@@ -268,24 +279,12 @@ class Trainer {
 
   /// Takes one GPU per rank and checks that all ranks have the same kind.
   void take_device() {
-    const std::string place = ltrain::take_device(device_, job_.info().local_rank);
-    if (lead_ && !place.empty()) place_ = " (rank 0: " + place + ")";
+    const RankInfo& me = job_.info();
+    const TakenDevice taken = ltrain::take_device(device_, me.local_rank);
+    if (lead_ && !taken.text.empty()) place_ = " (rank 0: " + taken.text + ")";
     card_ = device_info(device_);
-    const int world = control_group_->size();
-    if (world == 1) return;
-    const std::vector<int64_t> all = gather_numbers(
-        *control_group_, *control_, {static_cast<int64_t>(device_), card_.identity[0], card_.identity[1]});
-    for (int a = 0; a < world; ++a)
-      for (int b = 0; b < a; ++b) {
-        const int64_t *x = &all[3 * static_cast<size_t>(a)], *y = &all[3 * static_cast<size_t>(b)];
-        if (x[0] != y[0])
-          fail(ExitCode::usage,
-               "ranks {} and {} run on different devices ({} and {}): give device: cpu or cuda", b, a,
-               device_name(static_cast<DeviceKind>(y[0])), device_name(static_cast<DeviceKind>(x[0])));
-        if (device_ != DeviceKind::cpu && !recipe_.debug.shared_gpu && x[1] == y[1] && x[2] == y[2])
-          fail(ExitCode::usage,
-               "ranks {} and {} have the same GPU: each rank needs one of its own; device: cpu works", b, a);
-      }
+    check_devices(device_, card_, recipe_.debug.shared_gpu, *control_group_, *control_);
+    gpu_.start(taken.bus_id, fmt::format("rank {} on host {}", me.rank, me.host));
   }
 
   /// Hardware of a rank for the log: "2 threads (avx512)", "one NVIDIA H200".
@@ -296,25 +295,8 @@ class Trainer {
 
   /// Allocates each kind of memory as one block of exactly the planned size.
   void allocate() {
-    try {
-      arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
-      if (device_ != DeviceKind::cpu) host_ = Arena::staging(device_, plan_.staging_bytes);
-    } catch (const Error& e) {
-      fail(e.code(), "{}\n{}", e.what(), memory_text(plan_));
-    }
-  }
-
-  /// Checks that all nodes have the same number of ranks, because each rank derives its shard group from its
-  /// own node.
-  void agree_on_levels() {
-    const Parallel& p = recipe_.parallel;
-    if (p.shard_group != kNode && p.hierarchical_reduction != kNode) return;
-    const std::vector<int64_t> most = max_over(*control_group_, *control_, {p.shard_ranks, -p.shard_ranks});
-    if (most[0] != -most[1])
-      fail(ExitCode::usage,
-           "nodes have {} to {} ranks, and parallel.{}: node needs as many on each: give a number of ranks "
-           "that divides every node's, or start as many on each node",
-           -most[1], most[0], p.levels_key());
+    arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
+    if (device_ != DeviceKind::cpu) host_ = Arena::staging(device_, plan_.staging_bytes);
   }
 
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
@@ -370,9 +352,7 @@ class Trainer {
            step_ + 1, r.loss, recipe_.train.stop_loss, last_checkpoint());
     if (step_ == 0) check_first_loss(recipe_, r);
     const LossScaler* scaler = program_->loss_scaler();
-    if (const std::string note = skips_.note(step_ + 1, r, scaler ? scaler->scale() : 1, last_checkpoint());
-        !note.empty())
-      say({note});
+    say({skips_.note(step_ + 1, r, scaler ? scaler->scale() : 1, last_checkpoint())});
     ++step_;
     position_.cursor += batch;
     position_.samples += batch;
@@ -386,6 +366,7 @@ class Trainer {
     const auto exposed = exposed_by_axis(compute_->waited(), waited_before);
     stragglers_->step(seconds, for_data, total_of(exposed));
     if (lead_) report(r, batch, a.lr, seconds, for_data, exposed);
+    report_gpu();
     return r.stop_requested;
   }
 
@@ -434,11 +415,8 @@ class Trainer {
   void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
               const std::vector<std::pair<std::string, double>>& exposed) {
     StepMetrics m;
-    m.step = step_;
-    m.train_steps = recipe_.train.train_steps;
-    m.end_step = end_step_;
-    m.consumed_samples = position_.samples;
-    m.consumed_tokens = position_.tokens;
+    m.step = step_, m.train_steps = recipe_.train.train_steps, m.end_step = end_step_;
+    m.consumed_samples = position_.samples, m.consumed_tokens = position_.tokens;
     m.lm_loss = r.loss;
     if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
     if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
@@ -449,14 +427,11 @@ class Trainer {
     m.skipped_steps = skips_.count();
     m.step_time_ms = seconds * 1e3;
     m.data_time_ms = data_seconds * 1e3;
-    const auto waited_for = [&](const std::string& axis) {
-      for (const auto& [name, s] : exposed)
-        if (name == axis) return s * 1e3;
-      return 0.0;
-    };
-    for (const std::string& axis : comm_axes_) m.exposed_comm_ms.emplace_back(axis, waited_for(axis));
+    for (const std::string& axis : comm_axes_)
+      m.exposed_comm_ms.emplace_back(axis, exposed_ms(exposed, axis));
     const Offload& o = recipe_.offload;
-    if (o.optimizer.on() || o.params.on() || o.activations.on()) m.exposed_offload_ms = waited_for("");
+    if (o.optimizer.on() || o.params.on() || o.activations.on())
+      m.exposed_offload_ms = exposed_ms(exposed, "");
     const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
     const double flops = flops_.per_step() * part;
     m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
@@ -464,13 +439,16 @@ class Trainer {
     m.tflops_per_gpu = flops / seconds / 1e12 / job_.info().world_size;
     std::string note;
     m.mfu = flops_.mfu(step_, flops / seconds, note);
-    if (!note.empty()) say({note});
+    say({note});
     m.skipped = r.skipped || r.overflow;
     m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
     m.seconds_left = (steady_seconds() - started_) / static_cast<double>(step_ - first_step_) *
                      static_cast<double>(end_step_ - step_);
     add_expert_metrics(m, r.experts);
+    m.gpu = gpu_.newest();
+    if (job_.info().world_size == 1) metrics_->gpus(step_, {{0, job_.info().host, m.gpu}});
+    if (stragglers_->compared()) metrics_->gpus(step_, stragglers_->gpus());
     metrics_->step(m);
     if (stragglers_->compared()) metrics_->stragglers(step_, stragglers_->found());
     progress_->step(m);
@@ -478,6 +456,14 @@ class Trainer {
     say(metrics_->notes());
     say(starvation_.look(step_, r.experts));
     if (const auto budget = recipe_.model.moe.row_budget) say(beyond_budget_.look(step_, r.experts, *budget));
+  }
+
+  /// Tells what the watch of this rank's GPU has found. One rank names the numbers that NVML refuses.
+  void report_gpu() {
+    const std::vector<std::string> notes = gpu_.notes(), refusals = gpu_.refusals();
+    say(notes), say(refusals);
+    if (!lead_)
+      for (const std::string& note : notes) log_lines(LogLevel::warning, note);
   }
 
   /// Returns false if all ranks agreed to stop during the evaluation.
@@ -510,14 +496,18 @@ class Trainer {
     if (lead_ && state_->last_committed() != before) job_.tell(kSavedStep, state_->last_committed());
   }
 
+  /// Prints lines of rank 0; an empty one is nothing.
   void say(const std::vector<std::string>& lines) {
-    if (lead_)
-      for (const std::string& line : lines) progress_->line(line);
+    if (!lead_) return;
+    for (const std::string& line : lines)
+      if (!line.empty()) progress_->line(line);
   }
 
   /// Writes what this rank has used. A full disk here does not fail a training that is finished and saved.
   void report_usage() {
     const int64_t steps = step_ - first_step_;
+    const GpuReading gpu = gpu_.run();
+    usage_.note_gpu(gpu, gpu_.readings(), gpu_.reading_seconds());
     try {
       usage_.write(recipe_.output_dir, job_.info().rank, steps, groups_->groups(), *arena_, card_, device_,
                    plan_);
@@ -525,6 +515,9 @@ class Trainer {
       log_lines(LogLevel::warning, fmt::format("warning: {}", e.what()));
     }
     if (steps > 0) say({usage_.text(steps, plan_, recipe_.parallel.expert > 1, job_.transports())});
+    if (steps == 0 || device_ == DeviceKind::cpu || recipe_.debug.shared_gpu) return;
+    const auto gpus = gather_readings(*control_group_, *control_, gpu);
+    say({gpu_summary(gpus, static_cast<double>(position_.tokens - first_tokens_))});
   }
 
   void finish(ExitCode code) {
@@ -555,6 +548,7 @@ class Trainer {
   DeviceKind device_ = DeviceKind::cpu;
   DeviceInfo card_;
   std::string place_;  // location of rank 0's device
+  GpuWatch gpu_;
   struct {
     std::string attention, experts;  // the kernels in use, and why
   } kernel_notes_;
@@ -575,6 +569,7 @@ class Trainer {
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0;
   DataPosition position_;
+  int64_t first_tokens_ = 0;         // consumed before this attempt
   std::set<std::string> comm_axes_;  // comm_axis of each group with more than one rank
   StepKinds kinds_;
   double started_ = 0;
@@ -591,6 +586,10 @@ ExitCode train(const Recipe& recipe, Job& job, const TrainerOptions& options) {
   Trainer trainer(recipe, job, options);
   try {
     return trainer.run();
+  } catch (const OutOfMemory& e) {
+    const Error told(e.code(), trainer.text_of(e));
+    job.abandon(told);
+    throw told;
   } catch (const std::exception& e) {
     job.abandon(e);  // abort before the trainer's streams wait for enqueued work
     throw;

@@ -2,6 +2,7 @@
 // to the CPU. Without a GPU it is built with the emulated device.
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <thread>
 
 #include "runtime/program/take_device.h"
@@ -221,14 +222,14 @@ TEST_CASE("a rank takes the GPU of its place in the order, and runs on the cores
   const Variable places("LTRAIN_EMULATED_PLACES", "0000:C3:00.0,0000:18:00.0");
   std::string first, second, more, free;
   std::thread([&] {  // a thread of its own, so that the test's other threads keep their device
-    first = take_device(DeviceKind::cuda, 0, sys.root());
+    first = take_device(DeviceKind::cuda, 0, sys.root()).text;
   })
       .join();
-  std::thread([&] { second = take_device(DeviceKind::cuda, 1, sys.root()); }).join();
-  std::thread([&] { more = take_device(DeviceKind::cuda, 2, sys.root()); }).join();
+  std::thread([&] { second = take_device(DeviceKind::cuda, 1, sys.root()).text; }).join();
+  std::thread([&] { more = take_device(DeviceKind::cuda, 2, sys.root()).text; }).join();
   {
     const Variable off("LTRAIN_CPU_AFFINITY", "off");
-    std::thread([&] { free = take_device(DeviceKind::cuda, 0, sys.root()); }).join();
+    std::thread([&] { free = take_device(DeviceKind::cuda, 0, sys.root()).text; }).join();
   }
   // NUMA node 0 first, whatever the driver's numbers; cores, where this machine has some of them.
   INFO(first << "\n" << second);
@@ -257,6 +258,44 @@ TEST_CASE("doctor shows emulated GPUs, their links and the order of ranks, as ro
   CHECK(json["topology"]["gpus"][2]["bus_id"] == "0000:c3:00.0");
   CHECK(json["topology"]["nvlink_groups"] == nlohmann::json({{0, 2}, {1, 3}}));
   CHECK(json["topology"]["gpus_of_local_ranks"] == nlohmann::json({0, 2, 1, 3}));
+}
+
+TEST_CASE("a run has the numbers of its GPUs in its files, and without NVML it says so once and goes on") {
+  const TempRun run;
+  REQUIRE(run.build().code == 0);
+  const std::string libraries = run.folder() + "/nvml";
+  std::filesystem::create_directory(libraries);
+  std::filesystem::create_symlink(LTRAIN_NVML_STANDIN, libraries + "/libnvidia-ml.so.1");
+  const std::string card = "LTRAIN_EMULATED_PLACES=0000:18:00.0 ",
+                    with_library = card + "LTRAIN_CUDA_LIBS=" + libraries;
+  const std::string recipe = kRecipe + std::string("device=cuda telemetry.prometheus=run.prom ");
+  const Outcome one = run.sh(recipe, with_library);
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  CHECK_THAT(one.text,
+             Catch::Contains("metrics lack what NVML does not give for the GPU of rank 0 on host ") &&
+                 Catch::Contains(": PCIe replays (libnvidia-ml has no "));
+  CHECK(std::regex_search(one.text,
+                          std::regex(R"(1 GPU: [\d.]+ kJ, [\d.e-]+ J a token, mean SM clock 1980 MHz, )"
+                                     R"(mean power 500 W, at most 55 C)")));
+  CHECK(run.metric("gpu_sm_clock_mhz").size() == 4);
+  CHECK(run.values("gpu_power_w").front() == 500.25);
+  CHECK(run.metric("gpu_nvlink_replays").size() == 4);
+  CHECK(run.metric("gpu_pcie_replays").empty());
+  const std::string prometheus = read_text(run.folder() + "/run.prom");
+  CHECK_THAT(prometheus, Catch::Contains("DCGM_FI_DEV_GPU_TEMP{run=\"tiny\",rank=\"0\",Hostname=\"") &&
+                             Catch::Contains("\"} 55\n"));
+  const auto used = nlohmann::json::parse(read_text(run.folder() + "/run/logs/usage-00000.json"));
+  CHECK(used["gpu"]["energy_j"] > 0);
+  CHECK(used["gpu"]["readings"] >= 2);
+  CHECK_THAT(run.sh("report run").text, Catch::Contains("SM clock") && Catch::Contains("1980 MHz"));
+
+  const Outcome none = run.sh(recipe + "output_dir=none", card);
+  CHECK(none.code == 0);
+  CHECK(run.metric("gpu_sm_clock_mhz", "none").empty());
+  const std::string why = "numbers of the GPU (libnvidia-ml.so.1 is not there)";
+  CHECK(none.text.find(why) != std::string::npos);
+  CHECK(none.text.find(why) == none.text.rfind(why));
 }
 
 TEST_CASE("parallel.data: -1 is one rank for each GPU of the node") {
@@ -303,10 +342,42 @@ TEST_CASE("a card that is too small: refused by its plan, and by the allocation 
   CHECK_FALSE(std::filesystem::exists(run.folder() + "/run"));
   const Outcome forced = run.sh(recipe + "--force", "LTRAIN_EMULATED_BYTES=100000");
   INFO(forced.text);
-  CHECK(forced.code == 64);
-  CHECK(forced.text.find("bytes of memory of an emulated GPU; 100000 of its 100000 bytes are free") !=
-        std::string::npos);
-  CHECK(forced.text.find("memory of rank 0") != std::string::npos);
-  CHECK(forced.text.find("optimizer") != std::string::npos);
+  CHECK(forced.code == 78);
+  CHECK_THAT(forced.text,
+             Catch::Contains(" bytes for the plan's tensors, which are one block: emulated\nGPU 0: "
+                             "100000 of its 100000 bytes are free") &&
+                 Catch::Contains("memory of rank 0") && Catch::Contains("\n  optimizer  ") &&
+                 Catch::Contains("; what would help: a smaller train.micro_batch_size (now 2)"));
+
+  // Beside the plan's block: a stream's workspace, at its first op that needs one.
+  const Outcome beside = run.sh(recipe + "--force", "LTRAIN_EMULATED_BYTES=20000000");
+  INFO(beside.text);
+  CHECK(beside.code == 78);
+  CHECK_THAT(
+      beside.text,
+      Catch::Contains("the GPU has no memory of 33554432 bytes for partial sums and matmul workspaces, first "
+                      "of the op ") &&
+          Catch::Contains("memory of rank 0") && Catch::Contains("in section step 1"));
+}
+
+TEST_CASE("a card that other processes fill: they are named, with changes that fit") {
+  const TempRun run;
+  const std::string libraries = run.folder() + "/nvml";
+  std::filesystem::create_directory(libraries);
+  std::filesystem::create_symlink(LTRAIN_NVML_STANDIN, libraries + "/libnvidia-ml.so.1");
+  // 600 MiB are free.
+  const std::string variables =
+      "LTRAIN_EMULATED_PLACES=0000:18:00.0 LTRAIN_CUDA_LIBS=" + libraries +
+      " LTRAIN_EMULATED_OTHERS=" + std::to_string((int64_t{1} << 40) - (int64_t{600} << 20)) + " ";
+  const std::string recipe =
+      "run tiny.yaml device=cuda parallel.data=1 model.num_hidden_layers=16 train.train_steps=1 "
+      "train.micro_batch_size=1024 train.global_batch_size=1024 ";
+  const Outcome o = run.sh(recipe, variables);
+  INFO(o.text);
+  CHECK(o.code == 78);
+  CHECK_THAT(o.text, Catch::Contains("\nGPU 0: 629145600 of its 1099511627776 bytes are free\n"
+                                     "process 4711 holds 12345678 bytes\nmemory of rank 0\n") &&
+                         Catch::Contains("\nthe GPU has 1.2 GiB for this rank; enough by itself: ") &&
+                         Catch::Contains("train.micro_batch_size: 512 (a rank needs "));
 }
 #endif

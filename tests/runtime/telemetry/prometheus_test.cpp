@@ -46,6 +46,15 @@ TEST_CASE("prometheus: each line is a comment or a sample, with units in the nam
   CHECK_THAT(text, Contains(",axis=\"tp\"} 0.0025\n") && Contains(",set=\"news\"} 4.25\n"));
   CHECK_THAT(text, Contains("# TYPE ltrain_consumed_tokens_total counter\n") &&
                        Contains("ltrain_memory_peak_bytes{") && Contains("} 536870912\n"));
+  GpuReading gpu;
+  gpu.sm_clock_mhz = 1980, gpu.energy_j = 12.5;
+  const std::string gpus = prometheus_text(step(3, 5.5), "r", 0, {}, 1, {}, {{0, "a", gpu}, {3, "b\"", gpu}});
+  CHECK_THAT(gpus, Contains("# TYPE DCGM_FI_DEV_SM_CLOCK gauge\n"
+                            "DCGM_FI_DEV_SM_CLOCK{run=\"r\",rank=\"0\",Hostname=\"a\"} 1980\n"
+                            "DCGM_FI_DEV_SM_CLOCK{run=\"r\",rank=\"3\",Hostname=\"b\\\"\"} 1980\n"));
+  CHECK_THAT(gpus,
+             Contains("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{run=\"r\",rank=\"0\",Hostname=\"a\"} 12500\n") &&
+                 !Contains("ECC"));
   StepMetrics odd = step(1, NAN);
   odd.grad_norm = INFINITY, odd.mfu = NAN;
   const std::string other = prometheus_text(odd, "r", 0, {}, 1);

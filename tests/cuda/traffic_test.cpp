@@ -211,10 +211,10 @@ TEST_CASE("casts, sums and updates move each element once") {
       n * 4, /*each block's sum, and the total*/ n / 4 / 256 * 16 + 16, n / 4 / 256 * 2 + 2);
   check_traffic(
       [&](Operands& o) {
-        const Tensor sums = o.make(kF32, {cols}), x = o.make(kBf16, {rows, cols});
+        const Tensor sums = o.make(kF32, {cols}), x = o.make(kBf16, {4 * rows, cols});
         return [=](Stream& s) { sum_rows(s, sums, x, true); };
       },
-      n * 2, rows / 16 * cols * 8 + cols * 8, rows / 16 * cols + 2 * cols);
+      4 * n * 2, /*sums of four chunks of rows*/ 4 * cols * 8 + cols * 8, 4 * cols * 2 + 2 * cols);
   check_traffic(
       [&](Operands& o) {
         const Tensor master = o.make(kF32, {n}), m = o.make(kF32, {n}), v = o.make(kF32, {n}),

@@ -1,34 +1,43 @@
 // Column sums of a matrix, in an order that depends on the shape alone: gradients of biases and of norm
-// weights. Rows are divided into chunks. Each chunk is summed in order, then the chunks are.
+// weights. Rows are divided into chunks, which are summed before their sums are.
 #pragma once
 #include "kernels/cuda/pack_cuda.h"
 
 namespace ltrain::cuda {
 
-constexpr int kColumnThreads = 128;
-constexpr int64_t kMostRowChunks = 512;
-constexpr int kChunkGroups = 16;  // groups of threads of add_chunks
+constexpr int kRowGroups = 8;                           // warps of a block of partial_column_sums
+constexpr int kRowsAhead = 8;                           // rows that a warp loads before it adds them
+constexpr int64_t kRowBatch = kRowGroups * kRowsAhead;  // rows that a block loads at a time
+constexpr int64_t kColumnBlocks = 512;  // most blocks of one sum, on any card, beyond one a strip
+constexpr int kChunkGroups = 16;        // groups of threads of add_chunks
 
-/// Number of chunks of rows, each with its own partial sums; fewer if the scratch cannot hold `bytes_a_chunk`
-/// for each.
-inline int64_t row_chunks(int64_t rows, int64_t bytes_a_chunk, int64_t most = kMostRowChunks) {
-  const int64_t fit = std::max<int64_t>(1, kScratchBytes / bytes_a_chunk);
-  return std::min(fit, std::clamp<int64_t>(rows / 16, 1, most));
-}
-
-/// partial[chunk, col] = sum over the chunk's rows of element(row, col), which returns N columns from col on.
+/// partial[chunk, col] = sum over the chunk's rows of element(v, row, col), which gives N columns from col
+/// on. A block has a strip of kWarp * N columns. Its warps take the chunk's rows alternately, and their sums
+/// are added in order.
 template <int N, class A, class E>
-__global__ void partial_column_sums(A* partial, E element, int64_t rows, int64_t cols) {
-  const int64_t chunk = blockIdx.y, chunks = gridDim.y;
-  const int64_t begin = rows * chunk / chunks, end = rows * (chunk + 1) / chunks;
-  for (int64_t col = grid_thread() * N; col < cols; col += grid_stride() * N) {
-    A sum[N] = {}, v[N];
-#pragma unroll 4
-    for (int64_t row = begin; row < end; ++row) {
+__global__ void __launch_bounds__(kRowGroups* kWarp, 4)
+    partial_column_sums(A* partial, E element, int64_t rows, int64_t chunk_rows, int64_t cols) {
+  constexpr int kStrip = kWarp * N;
+  const int64_t chunk = blockIdx.y, first = int64_t{blockIdx.x} * kStrip;
+  const int64_t begin = chunk * chunk_rows, end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
+  const int lane = threadIdx.x % kWarp, group = threadIdx.x / kWarp;
+  const int64_t col = first + lane * N;
+  A sum[N] = {};
+  if (col < cols) {
+    A v[N];
+#pragma unroll kRowsAhead
+    for (int64_t row = begin + group; row < end; row += kRowGroups) {
       element(v, row, col);
       for (int j = 0; j < N; ++j) sum[j] += v[j];
     }
-    store_values<N>(partial, chunk * cols + col, sum);
+  }
+  A* of_group = shared_memory<A>();
+  for (int j = 0; j < N; ++j) of_group[group * kStrip + lane * N + j] = sum[j];
+  __syncthreads();
+  for (int i = threadIdx.x; i < kStrip && first + i < cols; i += blockDim.x) {
+    A total = of_group[i];
+    for (int g = 1; g < kRowGroups; ++g) total += of_group[g * kStrip + i];
+    store_one(partial, chunk * cols + first + i, total);
   }
 }
 
@@ -43,8 +52,9 @@ __global__ void add_chunks(A* first, A* second, const A* partial, int64_t chunks
   A* of_group = shared_memory<A>();
   const int lane = threadIdx.x % kWarp, group = threadIdx.x / kWarp;
   const int64_t col = int64_t{blockIdx.x} * kWarp + lane;
-  A sum = 0;
+  A sum = 0, before = 0;
   if (col < cols) {
+    if (accumulate && group == 0) before = load_one(out, col);
 #pragma unroll 8
     for (int64_t chunk = group; chunk < chunks; chunk += kChunkGroups)
       sum += load_one(partial, chunk * cols + col);
@@ -52,9 +62,8 @@ __global__ void add_chunks(A* first, A* second, const A* partial, int64_t chunks
   of_group[threadIdx.x] = sum;
   __syncthreads();
   if (group > 0 || col >= cols) return;
-  sum = accumulate ? load_one(out, col) : A(0);
-  for (int g = 0; g < kChunkGroups; ++g) sum += of_group[g * kWarp + lane];
-  store_one(out, col, sum);
+  for (int g = 0; g < kChunkGroups; ++g) before += of_group[g * kWarp + lane];
+  store_one(out, col, before);
 }
 
 /// `second`: null for one output.
@@ -70,11 +79,14 @@ void sum_chunks(Stream& s, A* first, A* second, const A* partial, int64_t chunks
 /// cols.
 template <int N, class A, class E>
 void column_sums(Stream& s, A* out, E element, int64_t rows, int64_t cols, bool accumulate) {
-  const int64_t bytes = cols * static_cast<int64_t>(sizeof(A)), chunks = row_chunks(rows, bytes);
+  const int64_t bytes = cols * static_cast<int64_t>(sizeof(A)), strips = (cols + kWarp * N - 1) / (kWarp * N);
+  const int64_t batches = std::max<int64_t>(1, (rows + kRowBatch - 1) / kRowBatch);
+  const int64_t most = std::max<int64_t>(1, std::min(kColumnBlocks / strips, kScratchBytes / bytes));
+  const int64_t of_chunk = (batches + most - 1) / most, chunks = (batches + of_chunk - 1) / of_chunk;
   A* partial = static_cast<A*>(scratch(s, chunks * bytes));
-  dim3 grid = blocks_for(cols / N, kColumnThreads);
-  grid.y = static_cast<unsigned>(chunks);
-  launch(s, grid, kColumnThreads, 0, partial_column_sums<N, A, E>, partial, element, rows, cols);
+  launch(s, dim3(static_cast<unsigned>(strips), static_cast<unsigned>(chunks)), kRowGroups * kWarp,
+         kRowGroups * kWarp * N * static_cast<int64_t>(sizeof(A)), partial_column_sums<N, A, E>, partial,
+         element, rows, of_chunk * kRowBatch, cols);
   sum_chunks<A>(s, out, nullptr, static_cast<const A*>(partial), chunks, cols, accumulate);
 }
 

@@ -382,15 +382,27 @@ void* scratch(Stream& s, int64_t bytes) {
 
 unsigned* work_counter(Stream& s) { return of(s).work_counter(); }
 
+namespace {
+
+/// A number of the card that this thread uses.
+int64_t attribute(cudaDeviceAttr which, const char* what) {
+  int device = 0, value = 0;
+  cuda_check(cudaGetDevice(&device), "asking for the device");
+  cuda_check(cudaDeviceGetAttribute(&value, which, device), what);
+  return value;
+}
+
+}  // namespace
+
 int64_t multiprocessors() {
-  static const int n = [] {
-    int device = 0, count = 0;
-    cuda_check(cudaGetDevice(&device), "asking for the device");
-    cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-               "asking for its multiprocessors");
-    return count;
-  }();
+  static const int64_t n = attribute(cudaDevAttrMultiProcessorCount, "asking for its multiprocessors");
   return n;
+}
+
+int64_t most_shared() {
+  static const int64_t bytes =
+      attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, "asking for its shared memory of a block");
+  return bytes;
 }
 
 void fill_bytes(Stream& s, void* to, int64_t bytes) {

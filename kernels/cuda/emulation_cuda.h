@@ -33,7 +33,8 @@ namespace ltrain::cuda {
 using std::erf, std::exp, std::exp2, std::fabs, std::isfinite, std::log, std::log1p, std::log2, std::sqrt,
     std::tanh;
 
-/// Bytes moved by load() and store() of pack_cuda.h, and the number of 16-byte and of smaller accesses.
+/// Bytes moved by load() and store() of pack_cuda.h and by asynchronous copies, and the number of 16-byte and
+/// of smaller accesses.
 struct EmulatedAccesses {
   int64_t loaded = 0, stored = 0, wide = 0, narrow = 0;
   void count(int64_t& bytes, int64_t size) {

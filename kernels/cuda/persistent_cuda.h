@@ -13,6 +13,8 @@ namespace ltrain::cuda {
 
 /// Multiprocessors of the card that this thread uses.
 int64_t multiprocessors();
+/// Most bytes of shared memory that a block may have on it.
+int64_t most_shared();
 /// Counter in device memory that the stream owns; 0 while no kernel uses it.
 unsigned* work_counter(Stream& s);
 

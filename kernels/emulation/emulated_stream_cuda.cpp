@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/cuda/hopper_cuda.h"
 #include "kernels/cuda/kernel_cuda.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/persistent_cuda.h"
@@ -359,6 +360,7 @@ void* scratch(Stream& s, int64_t bytes) {
 }
 unsigned* work_counter(Stream& s) { return of(s).work_counter(); }
 int64_t multiprocessors() { return 3; }  // few, so that each has several pieces of a kernel's work
+int64_t most_shared() { return kMostShared; }
 void fill_bytes(Stream& s, void* to, int64_t bytes) {
   enqueue(s, [=] { std::memset(to, 0, static_cast<size_t>(bytes)); });
 }

@@ -209,7 +209,10 @@ void emulated_copy(void* to, const void* from, int bytes) {
   LT_CHECK(reinterpret_cast<uintptr_t>(to) % n == 0 && reinterpret_cast<uintptr_t>(from) % n == 0,
            "expected an asynchronous copy of {} bytes between aligned addresses, got {} and {}", bytes, to,
            from);
-  if (from) emulated_copied(from, bytes, false);
+  if (from) {
+    emulated_copied(from, bytes, false);
+    emulated().accesses.count(emulated().accesses.loaded, bytes);
+  }
   // NaN in every type, for threads that still read the previous tile or do not wait
   std::memset(to, 0xff, n);
   self().copies.back().push_back({to, from, n});

@@ -1,5 +1,7 @@
 #include "kernels/loss/cross_entropy.h"
 
+#include <algorithm>
+
 #include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
@@ -26,8 +28,11 @@ void cross_entropy(Stream& s, Tensor loss, Tensor dlogits, Tensor logits, Tensor
   check_z_loss(z_loss);
   if (s.meta()) {
     OpCost cost = op_cost("cross_entropy", OpClass::cross_entropy, 8.0 * logits.elements(), {}, {logits});
-    // The gradient needs the sum over the full row, so that its logits are read again.
-    if (dlogits.defined()) cost.bytes += static_cast<double>(dlogits.bytes() + logits.bytes());
+    // The gradient needs the sum over the full row: logits that a block cannot keep are read again.
+    const int64_t again =
+        std::max<int64_t>(0, logits.cols() - (logits.dtype == DType::f32 ? kKeptLogits : 0));
+    if (dlogits.defined())
+      cost.bytes += static_cast<double>(dlogits.bytes() + logits.rows() * again * dtype_size(logits.dtype));
     s.meta()->add(s, cost);
     place(s, "cross_entropy", Rule::sum_rows, {loss}, {logits, targets}, /*accumulate=*/true);
     if (z_loss.coeff > 0)

@@ -30,6 +30,9 @@ struct OutputZLoss {
   Tensor sum;
 };
 
+/// fp32 logits of a row that a block of an H100 keeps in shared memory until their gradient is written.
+constexpr int64_t kKeptLogits = 57344;
+
 /// loss[0] += sum over rows with target >= 0 of (log sum exp(logits) - logits[target]). With dlogits:
 /// dlogits[r, v] = scale * (softmax(logits[r])[v] - [v == target]), zero rows for target < 0. logits: (R, V)
 /// f32 or f64; dlogits: (R, V), f32, f64 or bf16, may alias logits of the same dtype; loss: (1) f64, summed

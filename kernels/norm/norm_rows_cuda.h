@@ -10,6 +10,7 @@
 namespace ltrain::cuda {
 
 constexpr int kMostRowThreads = 512;
+constexpr int64_t kMostRowChunks = 512;
 
 template <class T>
 struct NormForwardPointers {
@@ -299,6 +300,13 @@ __global__ void __launch_bounds__(kMostRowThreads)
       store_values<N>(partial, chunk * cols + col(k), dw[k]);
       if (kLayer && p.dbias) store_values<N>(partial, (chunks + chunk) * cols + col(k), db[k]);
     }
+}
+
+/// Number of chunks of rows, each with its own partial sums; fewer if the scratch cannot hold `bytes_a_chunk`
+/// for each.
+inline int64_t row_chunks(int64_t rows, int64_t bytes_a_chunk, int64_t most) {
+  const int64_t fit = std::max<int64_t>(1, kScratchBytes / bytes_a_chunk);
+  return std::min(fit, std::clamp<int64_t>(rows / 16, 1, most));
 }
 
 /// Backward of norm_forward_in_registers, with the gradients of weight and bias.

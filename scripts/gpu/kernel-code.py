@@ -32,7 +32,8 @@ SLOTS, MOST_A_PACK = 99, 74
 WATCHED = {
     "activation": ["gated_forward<bf16, 8, Swiglu<bf16> >", "gated_backward<bf16, 8, Swiglu<bf16> >", "gelu_forward<bf16, 8>",
                    "gelu_backward<bf16, 8>"],
-    "cross_entropy": ["cross_entropy<8, float, bf16, false>", "stats<8, float, false>", "sharded<8, float, bf16, false>"],
+    "cross_entropy": ["cross_entropy_kept<bf16, false>", "cross_entropy<8, float, bf16, false>", "stats<8, float, false>",
+                      "sharded<8, float, bf16, false>"],
     "embedding": ["lookup<bf16, 8, false>", "lookup<bf16, 8, true>", "add_runs<bf16, 8>"],
     "norm": ["norm_forward_row<bf16, 1, false, false>", "norm_forward_row<bf16, 1, true, false>",
              "norm_forward_row<bf16, 4, false, false>", "norm_forward_fp8_row<bf16, 1, false, false>",
@@ -79,8 +80,8 @@ def innermost(spans):
 def figures(code):
     """Wide and narrow loads and stores, instructions, and instructions a wide access: of the loop that has most of them,
     or of the whole kernel where none is in a loop."""
-    wide = lambda op: bool(re.match(r"(LDG|STG)\b.*\.128", op))
-    narrow = lambda op: bool(re.match(r"(LDG|STG)\b", op)) and not wide(op)
+    wide = lambda op: bool(re.match(r"(LDG|LDGSTS|STG)\b.*\.128", op))
+    narrow = lambda op: bool(re.match(r"(LDG|LDGSTS|STG)\b", op)) and not wide(op)
     of = lambda test, kind, where=code: sum(test(op) and op.startswith(kind) for _, op, _ in where)
     bodies = [[i for i in code if first <= i[0] <= last] for first, last in innermost(loops(code))]
     bodies = [b for b in bodies if any(wide(op) for _, op, _ in b)]
@@ -159,7 +160,8 @@ def page(rows, version):
         "# Machine code of the memory-bound kernels",
         "",
         f"For sm_90a, by nvcc {version}; written by `scripts/gpu/kernel-code.py build-cuda --write`, compared by "
-        "`scripts/test-cuda-build.sh`. Loads and stores are those of global memory. Instructions a pack: of the loop that "
+        "`scripts/test-cuda-build.sh`. Loads and stores are those of global memory, copies "
+        "into shared memory among them. Instructions a pack: of the loop that "
         "moves most 16-byte packs, or, where there is none, of the whole kernel, over those packs; an H200 has "
         f"{SLOTS} issue slots in the time of one, and a kernel that takes more than {MOST_A_PACK} is refused. "
         "Nothing of this is a time.",

@@ -269,6 +269,23 @@ TEST_CASE("small tensor ops") {
     }
 }
 
+TEST_CASE("sums of columns over several chunks of rows, whole batches of rows or not") {
+  if (!have_cuda()) return;
+  // Strips of columns with and without packs, the last one not full; chunks of one batch of rows and of more.
+  const std::pair<int64_t, int64_t> shapes[] = {{150, 264}, {200, 37}, {150, 6401}};
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] : shapes) {
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      const auto x = w.random(t, {rows, cols});
+      const auto added = w.random(wide(t), {cols}), fresh = w.blank(wide(t), {cols});
+      w.check([&](Stream& s, const Twin::At& at) {
+        sum_rows(s, at(added), at(x), true);
+        sum_rows(s, at(fresh), at(x), false);
+      });
+    }
+}
+
 TEST_CASE("ops on elements that begin in the middle of 16 bytes") {
   if (!have_cuda()) return;
   for (DType t : kFloats) {

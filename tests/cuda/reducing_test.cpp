@@ -37,6 +37,31 @@ TEST_CASE("cross-entropy with its gradient, in place and narrower, some rows not
     }
 }
 
+TEST_CASE("cross-entropy of rows that a block keeps, whole and in part, some rows not counted") {
+  if (!have_cuda()) return;
+  for (const auto& [grad, vocab, cap] : {std::tuple{DType::f32, int64_t{32003}, 0.0},
+                                         {DType::bf16, kKeptLogits, 0.0},
+                                         {DType::f32, int64_t{90003}, 0.0},
+                                         {DType::f16, int64_t{65543}, 3.0}}) {
+    CAPTURE(dtype_name(grad), vocab, cap);
+    Twin w(DType::f32);
+    const int64_t rows = 8;
+    const auto logits = w.random(DType::f32, {rows, vocab}, 8);
+    const auto d = grad == DType::f32 ? logits : w.blank(grad, {rows, vocab});
+    // A block's first row does not count, one after one that does, and one after one that does not.
+    const auto targets = w.of(DType::i32, {rows}, [&, vocab = vocab](int64_t i) {
+      return i == 1 || i == 2 || i == 4 || i == 5 ? -1 : i == 3 ? vocab - 1 : i * 9973 % vocab;
+    });
+    const auto loss = w.of(DType::f64, {1}, [](int64_t) { return 0.5; }),
+               z = w.of(DType::f64, {1}, [](int64_t) { return 0.25; });
+    w.check(
+        [&, cap = cap](Stream& s, const Twin::At& at) {
+          cross_entropy(s, at(loss), at(d), at(logits), at(targets), 0.125, cap, {0.02, at(z)});
+        },
+        2);
+  }
+}
+
 TEST_CASE("cross-entropy over a vocabulary that ranks share, with padding") {
   if (!have_cuda()) return;
   for (const auto& [t, cap] :

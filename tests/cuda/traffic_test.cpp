@@ -147,9 +147,10 @@ TEST_CASE("looking up tokens and positions moves a row of each once, and their s
   }
 }
 
-TEST_CASE("cross-entropy reads logits twice and writes their gradient once, rows of odd lengths too") {
-  const int64_t rows = 8;
-  for (const int64_t vocab : {32768, 32771}) {
+TEST_CASE(
+    "cross-entropy moves the logits that a block keeps once, rows of odd lengths too, and others twice") {
+  const int64_t rows = 8, blocks = 3;
+  for (const int64_t vocab : {int64_t{32768}, int64_t{32771}, kKeptLogits + 16384}) {
     CAPTURE(vocab);
     const auto made = [&](bool training) {
       return [=](Operands& o) {
@@ -160,11 +161,32 @@ TEST_CASE("cross-entropy reads logits twice and writes their gradient once, rows
         return [=](Stream& s) { cross_entropy(s, loss, d, logits, targets, 0.5); };
       };
     };
-    // A row's target by each thread, its logit likewise, and its loss twice; ends of odd rows one by one.
-    const int64_t threads = rows * 512, ends = vocab % 8 ? rows * 3 * 14 : 0;
-    check_traffic(made(true), rows * vocab * (4 + 4 + 2), threads * 8 + rows * 16,
-                  2 * threads + 2 * rows + ends);
+    // A row's target and its logit, by each thread where each row has a block, else by one thread and the
+    // first row's by each; its loss twice; ends of odd rows one by one.
+    const int64_t threads = rows * 512, firsts = blocks * 512 + rows - blocks,
+                  ends = vocab % 8 ? rows * 14 : 0;
+    check_traffic(made(true), rows * (vocab * 6 + std::max<int64_t>(0, vocab - kKeptLogits) * 4),
+                  firsts * 4 + rows * 4 + rows * 16, firsts + 3 * rows + 2 * ends);
     check_traffic(made(false), rows * vocab * 4, threads * 8 + rows * 16, 2 * threads + 2 * rows + ends);
+  }
+}
+
+TEST_CASE("a loss has the same bits whether or not its logits' gradient is asked for") {
+  for (const int64_t vocab : {int64_t{33001}, kKeptLogits + 4099}) {
+    CAPTURE(vocab);
+    OnDevice o;
+    const int64_t rows = 5;
+    const Tensor losses = o.make(DType::f64, {2}), logits = o.make(kF32, {rows, vocab}),
+                 d = o.make(kBf16, {rows, vocab}),
+                 targets = o.make(DType::i32, {rows}, [](int64_t i) { return i; });
+    o.run([&](Stream& s) {
+      fill_zero(s, losses);
+      cross_entropy(s, losses.flat(0, {1}), d, logits, targets, 0.5);
+      cross_entropy(s, losses.flat(1, {1}), {}, logits, targets, 0.5);
+    });
+    const auto of = o.values<double>(losses);
+    CHECK(of[0] > 0);
+    CHECK(of[0] == of[1]);
   }
 }
 
@@ -211,10 +233,10 @@ TEST_CASE("casts, sums and updates move each element once") {
       n * 4, /*each block's sum, and the total*/ n / 4 / 256 * 16 + 16, n / 4 / 256 * 2 + 2);
   check_traffic(
       [&](Operands& o) {
-        const Tensor sums = o.make(kF32, {cols}), x = o.make(kBf16, {rows, cols});
+        const Tensor sums = o.make(kF32, {cols}), x = o.make(kBf16, {4 * rows, cols});
         return [=](Stream& s) { sum_rows(s, sums, x, true); };
       },
-      n * 2, rows / 16 * cols * 8 + cols * 8, rows / 16 * cols + 2 * cols);
+      4 * n * 2, /*sums of four chunks of rows*/ 4 * cols * 8 + cols * 8, 4 * cols * 2 + 2 * cols);
   check_traffic(
       [&](Operands& o) {
         const Tensor master = o.make(kF32, {n}), m = o.make(kF32, {n}), v = o.make(kF32, {n}),

@@ -176,7 +176,7 @@ TEST_CASE("bytes: magnitudes of rows") {
       {.floor = n * 4,
        .unpriced = /*sums, factors*/ cols * 8,
        .repeated = (rows - 1) * cols * 4,
-       .scratch = /*two chunks of rows*/ 2 * 2 * cols * 4});
+       .scratch = /*one chunk of rows*/ 2 * cols * 4});
 }
 
 TEST_CASE("bytes: weights in NF4") {

@@ -96,7 +96,7 @@ TEST_CASE("bytes: the router and its losses") {
        .unpriced = -kTokens * kExperts * 4 + 2 * kTokens * 8 + 3 * kChoices * 4 + 3 * kExperts * 8 +
                    (2 * kExperts + 1) * 8,
        .repeated = 150128,
-       .scratch = 2 * (kTokens / 16) * kExperts * 8 * 2});
+       .scratch = 2 * (kTokens / 64) * kExperts * 8 * 2});
   check_bytes(
       [](Operands& o) {
         const Routing r = routing(o);
@@ -215,7 +215,7 @@ TEST_CASE("bytes: products of the experts' rows on tensor cores") {
         const Tensor dy = o.make(kBf16, {all, n}), dbias = o.make(kF32, {groups, n});
         return [=](Stream& s) { grouped_sum_rows(s, dbias, dy, of, false); };
       },
-      {.floor = all * n * 2, .unpriced = groups * n * 4, .scratch = all / 16 * n * 4 * 2});
+      {.floor = all * n * 2, .unpriced = groups * n * 4, .scratch = all / 64 * n * 4 * 2});
 }
 
 TEST_CASE("bytes: products of codes with steps for blocks") {

@@ -46,7 +46,7 @@ TEST_CASE("bytes: norms of heads") {
       {.floor = 3 * n * 2,
        .unpriced = width * (2 + 4) + count * 4,
        .repeated = 2 * 2 * n * 2 + (2 * n * 2 - width * 2) + (2 * n * 4 - count * 4),
-       .scratch = count / 16 * width * 4 * 2});
+       .scratch = count / 64 * width * 4 * 2});
 }
 
 TEST_CASE("bytes: clamps of queries, keys and values, where every value is clamped") {
@@ -115,7 +115,7 @@ TEST_CASE("bytes: norms of rows whose columns ranks share") {
       {.floor = 2 * n * 2 + rows * 4,
        .unpriced = cols * (2 + 4) + rows * 4,
        .repeated = 2 * n * 2 + (rows - 1) * cols * 2 + (threads - 1) * rows * 4 + n * 4,
-       .scratch = rows / 16 * cols * 4 * 2});
+       .scratch = cols * 4 * 2});
   check_bytes(
       [&](Operands& o) {
         const NormCutBackward b = backward(o);

@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/cuda/column_sums_cuda.h"
 #include "kernels/cuda/fast_math_cuda.h"
+#include "kernels/cuda/matrix_cuda.h"
 #include "kernels/elementwise/dropout_row_cuda.h"
 #include "kernels/matmul/round_fp8_cuda.h"
 #include "kernels/norm/norm_fp8.h"
@@ -227,31 +228,47 @@ __device__ __forceinline__ void block_sums(A (&v)[n], A* scratch) {
   for (int i = 0; i < n; ++i) v[i] = warp_reduce(lane < warps ? scratch[i * kWarp + lane] : A(0), Sum());
 }
 
+/// Rows of dy, x and dx that a block of norm_backward_rows has in shared memory, the one that it computes and
+/// those that it copies ahead. Two of long rows fit a block on every card.
+template <int K>
+constexpr int kNormRows = K == 1 ? 4 : 2;
+
+/// Shared memory of norm_backward_rows: two sets of sums, used alternately, and the rows.
+template <class A, int K>
+constexpr int64_t norm_backward_shared(int threads) {
+  return 4 * kWarp * static_cast<int64_t>(sizeof(A)) + int64_t{kNormRows<K>} * 3 * K * threads * 16;
+}
+
 /// One block for each chunk of the rows. It writes the chunk's part of the gradients of weight and bias:
-/// partial (chunks, cols), with the bias behind the weight. Loads of a row overlap with the sums of the
-/// previous one.
+/// partial (chunks, cols), with the bias behind the weight. A thread copies the packs that it reads itself.
 template <class T, int K, bool kLayer>
 __global__ void __launch_bounds__(kMostRowThreads)
     norm_backward_rows(NormShape shape, compute_t<T> share, const __grid_constant__ NormBackwardPointers<T> p,
                        compute_t<T>* partial) {
   using A = compute_t<T>;
   constexpr int N = kPackOf<T>, kSums = kLayer ? 2 : 1;
-  A* scratch = shared_memory<A>();  // two sets of sums, used alternately
+  A* scratch = shared_memory<A>();
+  Pack<T, N>* const own = reinterpret_cast<Pack<T, N>*>(scratch + 4 * kWarp) + threadIdx.x;
+  const auto copied = [&](int64_t row, int operand, int k) {
+    const unsigned slot = static_cast<unsigned>(row) % kNormRows<K>;
+    return own + ((slot * 3 + operand) * K + k) * blockDim.x;
+  };
   const int64_t chunk = blockIdx.x, chunks = gridDim.x;
   const int64_t begin = shape.rows * chunk / chunks, end = shape.rows * (chunk + 1) / chunks;
   const int cols = static_cast<int>(shape.cols), packs = cols / N;
   const auto has = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) < packs; };
   const auto col = [&](int k) { return static_cast<int>(threadIdx.x + k * blockDim.x) * N; };
-  Raw<T> next_dy[K], next_x[K], next_dx[K];  // zeros for missing packs
   A w[K][N] = {}, dw[K][N] = {}, db[K][N] = {};
-  const auto fetch = [&](int64_t row) {
+  const auto fetch = [&](int64_t row) {  // zeros for missing packs; a group without copies beyond the end
+    if (row < end)
 #pragma unroll
-    for (int k = 0; k < K; ++k)
-      if (has(k)) {
-        next_dy[k].load(p.dy, row * cols + col(k));
-        next_x[k].load(p.x, row * cols + col(k));
-        if (!shape.first) next_dx[k].load(p.dx, row * cols + col(k));
+      for (int k = 0; k < K; ++k) {
+        const int64_t at = row * cols + (has(k) ? col(k) : 0);
+        copy_async_16(copied(row, 0, k), p.dy + at, has(k));
+        copy_async_16(copied(row, 1, k), p.x + at, has(k));
+        if (!shape.first) copy_async_16(copied(row, 2, k), p.dx + at, has(k));
       }
+    commit_copies();
   };
 #pragma unroll
   for (int k = 0; k < K; ++k)
@@ -259,17 +276,24 @@ __global__ void __launch_bounds__(kMostRowThreads)
       load_values<N>(w[k], p.weight, col(k));
       for (int j = 0; j < N; ++j) w[k][j] += A(shape.weight_offset);
     }
-  if (begin < end) fetch(begin);
+  constexpr int kAhead = kNormRows<K> - 1;
+  for (int i = 0; i < kAhead; ++i) fetch(begin + i);
+  A next_r = 0, next_m = 0;
+  const auto next_statistics = [&](int64_t row) {
+    if (row < end) next_r = load_one(p.rstd, row), next_m = kLayer ? load_one(p.mean, row) : A(0);
+  };
+  next_statistics(begin);
   for (int64_t row = begin; row < end; ++row) {
-    const A r = load_one(p.rstd, row), m = kLayer ? load_one(p.mean, row) : A(0);
+    const A r = next_r, m = next_m;
     A hat[K][N], g[K][N], sums[kSums] = {};  // sums of g hat, and of g
-    Raw<T> before[K];
+    wait_for_older_copies<kAhead - 1>();
+    fetch(row + kAhead);
+    next_statistics(row + 1);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       A dy[N], x[N];
-      next_dy[k].values(dy);
-      next_x[k].values(x);
-      before[k] = next_dx[k];
+      unpack(dy, *copied(row, 0, k));
+      unpack(x, *copied(row, 1, k));
       for (int j = 0; j < N; ++j) {
         hat[k][j] = (x[j] - m) * r;
         g[k][j] = dy[j] * w[k][j];
@@ -278,7 +302,6 @@ __global__ void __launch_bounds__(kMostRowThreads)
         if constexpr (kLayer) db[k][j] += dy[j], sums[1] += g[k][j];
       }
     }
-    if (row + 1 < end) fetch(row + 1);
     block_sums(sums, scratch + (row - begin) % 2 * kSums * kWarp);
     const A dot = sums[0] * share, total = kLayer ? sums[kSums - 1] * share : A(0);
 #pragma unroll
@@ -288,12 +311,13 @@ __global__ void __launch_bounds__(kMostRowThreads)
         for (int j = 0; j < N; ++j) d[j] = (g[k][j] - total - hat[k][j] * dot) * r;
         if (!shape.first) {
           A sum[N];
-          before[k].values(sum);
+          unpack(sum, *copied(row, 2, k));
           for (int j = 0; j < N; ++j) d[j] += sum[j];
         }
         store_values<N>(p.dx, row * cols + col(k), d);
       }
   }
+  wait_for_copies();
 #pragma unroll
   for (int k = 0; k < K; ++k)
     if (has(k)) {
@@ -321,7 +345,7 @@ bool norm_backward_in_registers(Stream& s, const NormShape& shape, const NormBac
       row_chunks(shape.rows, bytes, shape.cols <= 1024 ? 2 * kMostRowChunks : kMostRowChunks);
   return with_packs_a_thread<2>(shape.cols / N, [&]<int K>(int threads) {
     A* partial = static_cast<A*>(scratch(s, chunks * bytes));
-    launch(s, dim3(static_cast<unsigned>(chunks)), threads, 4 * kWarp * sizeof(A),
+    launch(s, dim3(static_cast<unsigned>(chunks)), threads, norm_backward_shared<A, K>(threads),
            p.mean ? norm_backward_rows<T, K, true> : norm_backward_rows<T, K, false>, shape,
            A(1.0 / static_cast<double>(shape.cols)), p, partial);
     sum_chunks(s, p.dweight, p.dbias, static_cast<const A*>(partial), chunks, shape.cols, shape.accumulate);

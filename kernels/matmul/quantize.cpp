@@ -44,7 +44,7 @@ void check_rounded(const RoundedOutput& out, const Shape& shape) {
 void place_rounded(Stream& s, const char* op, const RoundedOutput& out) {
   require_agreed(s, out.step);
   if (out.amax.defined()) place_max(s, op, out.amax, out.codes);
-  if (out.turned.defined()) place_codes(s, out.turned, out.codes, true);
+  if (out.turned.defined()) place(s, op, Rule::elementwise, {out.turned}, {out.codes});
 }
 
 void turn_codes(Stream& s, Tensor turned, Tensor codes) {

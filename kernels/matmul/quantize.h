@@ -28,7 +28,7 @@ struct RoundedOutput {
   Tensor codes;  ///< shape of the result; e4m3, of a gradient any FP8 dtype
   Tensor step;
   Tensor amax = {};    ///< optional
-  Tensor turned = {};  ///< codes of the transpose, for ops that say so
+  Tensor turned = {};  ///< codes of the transpose, for ops that say so; on meta placed as the result is
 };
 /// Placement on meta: checks that ranks agree on the step, and derives the placements of `amax` and `turned`.
 /// The codes already have the placement of the result.

@@ -5,8 +5,8 @@
 
 namespace ltrain::LT_ISA {
 
-void swiglu_forward_fp8_cpu(DType t, void* codes, const float* step, float* amax, const void* gate_up,
-                            int64_t rows, int64_t cols) {
+void swiglu_forward_fp8_cpu(DType t, void* codes, void* turned, const float* step, float* amax,
+                            const void* gate_up, int64_t rows, int64_t cols) {
   const float inverse = 1.0f / *step;
   dispatch_float(t, [&]<class T>() {
     parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
@@ -20,6 +20,7 @@ void swiglu_forward_fp8_cpu(DType t, void* codes, const float* step, float* amax
       if (amax) raise(amax, most);
     });
   });
+  if (turned) turn_codes_cpu(turned, codes, rows, cols);
 }
 
 void swiglu_backward_fp8_cpu(DType to, DType t, void* codes, void* turned, const float* step, float* amax,

@@ -54,22 +54,76 @@ __global__ void swiglu_backward_fp8_elements(uint8_t* codes, uint8_t* turned, co
   if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
-constexpr int kTileCols = CodeTile::kSide / 2;  // columns of dy, whose gradients of gate and up fill a tile
-constexpr int kTileThreads = 256;               // each handles 8 columns of 4 rows of dy
+constexpr int kTileThreads = 256;               // each handles 8 columns of 4 rows at once
+constexpr int kTileCols = CodeTile::kSide / 2;  // columns of them all
+constexpr int kTilePacks = kTileCols / 8;
 
-/// rows is a multiple of 16, cols of 8, T has 16 bits. A block handles tiles of columns blockIdx.x.
+/// Rounds four rows of eight values, and stores their codes, plain and in the tile.
+template <class E, class T>
+__device__ __forceinline__ void store_codes(uint8_t* codes, int64_t row, int64_t col, int64_t cols,
+                                            const CodeTile& tile, int tile_col, const Pack<T, 8>* values,
+                                            float inverse, uint32_t& most) {
+  float v[4][8];
+  uint32_t c[4][2];
+  for (int k = 0; k < 4; ++k) unpack(v[k], values[k]);
+  round_rows<E, 4, 8>(c, v, inverse, most);
+  store_rows(codes, row, col, cols, c);
+  tile.put(tile_col, threadIdx.x / kTilePacks, c);
+}
+
+// The kernels below need rows that are a multiple of 16, columns of 8, and a T of 16 bits. A block handles
+// the tiles of columns blockIdx.x.
+
+template <class T>
+__global__ void __launch_bounds__(kTileThreads)
+    swiglu_forward_fp8_tiles(uint8_t* codes, uint8_t* turned, const T* gate_up, int64_t rows, int64_t cols,
+                             const float* step, float* amax) {
+  constexpr int kSide = CodeTile::kSide;
+  const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
+  const float inverse = 1.0f / *step;
+  const int64_t c0 = int64_t{blockIdx.x} * kSide;
+  uint32_t most = 0;
+  for (int64_t r0 = int64_t{blockIdx.y} * kSide; r0 < rows; r0 += int64_t{gridDim.y} * kSide) {
+    const int64_t row = r0 + threadIdx.x / kTilePacks * 4;
+#pragma unroll 1
+    for (int half = 0; half < kSide; half += kTileCols) {
+      const int tile_col = half + threadIdx.x % kTilePacks * 8;
+      const int64_t col = c0 + tile_col;
+      if (row >= rows || col >= cols) continue;
+      Raw<T> gate[4], up[4];  // loaded before anything is computed, which may branch
+      for (int k = 0; k < 4; ++k) {
+        gate[k].load(gate_up, 2 * (row + k) * cols + col);
+        up[k].load(gate_up, (2 * (row + k) + 1) * cols + col);
+      }
+      Pack<T, 8> y[4];
+      for (int k = 0; k < 4; ++k) {
+        float g[8], u[8];
+        gate[k].values(g), up[k].values(u);
+        for (int j = 0; j < 8; ++j) g[j] = Swiglu<T>(g[j], u[j]).value();
+        y[k] = rounded<T, 8>(g);
+      }
+      store_codes<E4m3>(codes, row, col, cols, tile, tile_col, y, inverse, most);
+    }
+    __syncthreads();
+    tile.store_turned<kTileThreads>(turned, rows, r0, [&](int c) { return c0 + c < cols ? c0 + c : -1; });
+    __syncthreads();
+  }
+  if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
+}
+
+/// The gradients of gate and of up of kTileCols columns fill a tile.
 template <class E, class T>
 __global__ void __launch_bounds__(kTileThreads)
     swiglu_backward_fp8_tiles(uint8_t* codes, uint8_t* turned, const T* dy, const T* gate_up, int64_t rows,
                               int64_t cols, const float* step, float* amax) {
-  constexpr int kPacks = kTileCols / 8, kSide = CodeTile::kSide;
+  constexpr int kSide = CodeTile::kSide;
   const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
   const float inverse = 1.0f / *step;
-  const int quad = threadIdx.x / kPacks, pack = threadIdx.x % kPacks;
+  const int tile_col = threadIdx.x % kTilePacks * 8;
+  const int64_t c0 = int64_t{blockIdx.x} * kTileCols, col = c0 + tile_col;
   uint32_t most = 0;
-  const int64_t c0 = int64_t{blockIdx.x} * kTileCols, col = c0 + 8 * pack;
   for (int64_t r0 = int64_t{blockIdx.y} * kSide; r0 < rows; r0 += int64_t{gridDim.y} * kSide) {
-    const int64_t row = r0 + 4 * quad;
+    const int64_t row = r0 + threadIdx.x / kTilePacks * 4;
     if (row < rows && col < cols) {
       Raw<T> gate[4], up[4], grad[4];  // loaded before anything is computed, which may branch
       for (int k = 0; k < 4; ++k) {
@@ -88,16 +142,8 @@ __global__ void __launch_bounds__(kTileThreads)
         }
         to_gate[k] = rounded<T, 8>(g), to_up[k] = rounded<T, 8>(u);
       }
-      const auto half = [&](const Pack<T, 8>* gradient, int64_t first, int tile_col) {
-        float v[4][8];
-        uint32_t c[4][2];
-        for (int k = 0; k < 4; ++k) unpack(v[k], gradient[k]);
-        round_rows<E, 4, 8>(c, v, inverse, most);
-        store_rows(codes, row, first + col, 2 * cols, c);
-        tile.put(tile_col + 8 * pack, quad, c);
-      };
-      half(to_gate, 0, 0);
-      half(to_up, cols, kTileCols);
+      store_codes<E>(codes, row, col, 2 * cols, tile, tile_col, to_gate, inverse, most);
+      store_codes<E>(codes, row, cols + col, 2 * cols, tile, kTileCols + tile_col, to_up, inverse, most);
     }
     __syncthreads();
     tile.store_turned<kTileThreads>(turned, rows, r0, [&](int c) {
@@ -109,26 +155,46 @@ __global__ void __launch_bounds__(kTileThreads)
   if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
+/// Grid for tiles of `width` columns.
+dim3 tile_grid(int64_t rows, int64_t cols, int width) {
+  const dim3 across = blocks_for(cols, width, int64_t{1} << 30);
+  return dim3(across.x, blocks_for(rows, CodeTile::kSide, std::max<int64_t>(1, kMaxBlocks / across.x)).x);
+}
+
+constexpr int64_t kTileShared = kWarp * 4 + CodeTile::kBytes;
+
+/// True if a matrix may be handled in tiles.
+bool in_tiles(std::initializer_list<const void*> pointers, int64_t rows, int64_t cols) {
+  return aligned(pointers) && rows % CodeTile::kPack == 0 && cols % 8 == 0;
+}
+
 }  // namespace
 }  // namespace cuda
 
 using namespace cuda;
 
-void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, const float* step, float* amax,
+void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, void* turned, const float* step, float* amax,
                              const void* gate_up, int64_t rows, int64_t cols) {
   if (rows * cols == 0) return;
   dispatch_float(t, [&]<class T>() {
+    const T* const in = static_cast<const T*>(gate_up);
+    uint8_t *const out = static_cast<uint8_t*>(codes), *const also = static_cast<uint8_t*>(turned);
+    if constexpr (is_half_v<T>)
+      if (turned && in_tiles({codes, turned, gate_up}, rows, cols))
+        return launch(s, tile_grid(rows, cols, CodeTile::kSide), kTileThreads, kTileShared,
+                      cuda::swiglu_forward_fp8_tiles<T>, out, also, in, rows, cols, step, amax);
     const auto run = [&]<int N>() {
       RowGrid g(rows, cols / N);
       g.grid.x = static_cast<unsigned>(std::min<int64_t>(rows, std::max<int64_t>(1, kMaxBlocks / g.grid.y)));
-      launch(s, g.grid, g.threads, kWarp * 4, cuda::swiglu_forward_fp8<T, N>, static_cast<uint8_t*>(codes),
-             static_cast<const T*>(gate_up), rows, cols / N, step, amax);
+      launch(s, g.grid, g.threads, kWarp * 4, cuda::swiglu_forward_fp8<T, N>, out, in, rows, cols / N, step,
+             amax);
     };
     constexpr int kCodes = 16;  // codes in 16 bytes
     if (cols % kCodes == 0 && aligned({codes, gate_up}))
       run.template operator()<kCodes>();
     else
       run.template operator()<1>();
+    if (turned) turn_codes_cuda(s, turned, codes, rows, cols);
   });
 }
 
@@ -143,12 +209,8 @@ void swiglu_backward_fp8_cuda(Stream& s, DType to, DType t, void* codes, void* t
                cols, step, amax);
       };
       if constexpr (is_half_v<T>)
-        if (aligned({codes, turned, dy, gate_up}) && rows % CodeTile::kPack == 0 && cols % 8 == 0) {
-          const dim3 across = blocks_for(cols, kTileCols, int64_t{1} << 30);
-          const dim3 down = blocks_for(rows, CodeTile::kSide, std::max<int64_t>(1, kMaxBlocks / across.x));
-          return run(dim3(across.x, down.x), kWarp * 4 + CodeTile::kBytes,
-                     cuda::swiglu_backward_fp8_tiles<E, T>);
-        }
+        if (in_tiles({codes, turned, dy, gate_up}, rows, cols))
+          return run(tile_grid(rows, cols, kTileCols), kTileShared, cuda::swiglu_backward_fp8_tiles<E, T>);
       run(blocks_for(rows * cols, kTileThreads, kMaxBlocks), kWarp * 4,
           cuda::swiglu_backward_fp8_elements<E, T>);
     });

@@ -161,6 +161,7 @@ Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Te
   Fp8Operand out;
   if (as_it_is(source)) {
     out.codes = out.of = source.of;
+    out.turned = source.turned;
     out.steps = element(steps_, slot, source.role);
     return out;
   }
@@ -225,6 +226,14 @@ bool Fp8State::knows_steps(const Step& step, int slot) const {
 Tensor Fp8State::input(Step& step, std::string_view name, Shape shape) const {
   return step.memory.allocate(step.keeps() ? MemoryKind::activations : MemoryKind::temporaries, name,
                               format(Fp8Role::input), shape);
+}
+
+RoundedOutput Fp8State::kept_input(Step& step, int slot, std::string_view name, Shape shape) const {
+  RoundedOutput out =
+      output(step, slot,
+             step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(Fp8Role::input), shape));
+  out.turned = input(step, name, {shape[1], shape[0]});
+  return out;
 }
 
 RoundedOutput Fp8State::gradient(Step& step, int slot, Shape shape) {

@@ -53,6 +53,7 @@ struct Fp8Source {
   Fp8Role role = Fp8Role::input;
   /// a copy of another rank's weight: its codes are not kept, and its magnitude is not noted
   bool copied = false;
+  bool is_turned = false;  ///< `of` is codes of the transpose (kept_input)
 };
 
 /// FP8 state of a rank.
@@ -68,6 +69,9 @@ class Fp8State {
   /// step is known before. The layer then gets the codes (input, gradient).
   bool knows_steps(const Step& step, int slot) const;
   Tensor input(Step& step, std::string_view name, Shape shape) const;
+  /// Codes of an input that an op writes in a forward with a backward: plain ones for this forward, which the
+  /// caller releases, and those of the transpose, which the backward reads.
+  RoundedOutput kept_input(Step& step, int slot, std::string_view name, Shape shape) const;
   RoundedOutput output(const Step& step, int slot, Tensor codes) const;
   /// Codes of a slot's gradient that an op writes, and of its transpose. The matmuls that expect_both
   /// announces then take `codes`, which the caller releases.
@@ -110,7 +114,9 @@ class Fp8State {
                      int64_t matrices = 1) const;
   void round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
              bool note = true) const;
-  static bool as_it_is(const Fp8Source& source) { return is_fp8(source.of.dtype) && !source.turned; }
+  static bool as_it_is(const Fp8Source& source) {
+    return is_fp8(source.of.dtype) && source.turned == source.is_turned;
+  }
   Fp8Operand temporary(Step& step, int slot, const Fp8Source& source, Tensor current);
   Fp8Operand temporary_rows(Step& step, int slot, const Fp8Source& source, Tensor current,
                             const GroupRows& rows);

@@ -4,7 +4,8 @@
 namespace ltrain {
 
 void Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
-                               std::vector<Fp8Weight>& weights) {
+                               std::vector<Fp8Weight>& weights, bool turned_input) {
+  turned_input_ = turned_input;
   const auto kept = [&](int i) { return keeps_type(settings, store.spec(weight_ + i).name); };
   for (int i = 1; i < parts_; ++i)
     if (kept(i) != kept(0))
@@ -37,7 +38,11 @@ void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArg
   const Fp8Role right = args.trans_a ? Fp8Role::input : Fp8Role::weight;
   MatmulArgs plain = args;
   plain.trans_a = plain.trans_b = false;
-  step.fp8->multiply(step, slot_, out, {a, args.trans_a, left}, {b, !args.trans_b, right}, plain);
+  const Fp8Source source{.of = b,
+                         .turned = !args.trans_b,
+                         .role = right,
+                         .is_turned = args.trans_a && turned_input_ && is_fp8(b.dtype)};
+  step.fp8->multiply(step, slot_, out, {a, args.trans_a, left}, source, plain);
 }
 
 }  // namespace ltrain

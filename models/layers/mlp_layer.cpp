@@ -33,32 +33,45 @@ void MlpLayer::declare(ParameterStore& store, const Groups& groups, const ModelC
 void MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                                  std::vector<Fp8Weight>& weights) {
   up_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::up), weights);
-  down_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::down), weights);
+  down_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::down), weights,
+                          /*turned_input=*/true);
 }
 
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
-  recompute(step, x, rows, saved);
+  Tensor plain = activate(step, x, rows, saved);
   if (!step.keeps()) step.release(saved.hidden);
-  if (y.defined()) down_.forward(step, y, saved.act);
+  if (y.defined()) down_.forward(step, y, plain.defined() ? plain : saved.act);
+  step.release(plain);
   if (!step.keeps()) step.release(saved.act);
 }
 
 void MlpLayer::recompute(Step& step, Tensor x, int64_t rows, Saved& saved) const {
+  Tensor plain = activate(step, x, rows, saved);
+  step.release(plain);
+}
+
+Tensor MlpLayer::activate(Step& step, Tensor x, int64_t rows, Saved& saved) const {
   if (!saved.hidden.defined()) {
     saved.hidden = step.activation("mlp hidden", {rows, up_.out_features()});
     up_.forward(step, saved.hidden, x);
   }
-  if (saved.act.defined()) return;
-  if (step.fp8 && kind_ == FeedForward::swiglu && step.fp8->knows_steps(step, down_.slot())) {
-    saved.act = step.fp8->input(step, "mlp activation", {rows, intermediate_});
-    return swiglu_forward_fp8(step.compute, step.fp8->output(step, down_.slot(), saved.act), saved.hidden);
+  if (saved.act.defined()) return {};
+  const Shape shape{rows, intermediate_};
+  if (!step.fp8 || kind_ != FeedForward::swiglu || !step.fp8->knows_steps(step, down_.slot())) {
+    saved.act = step.activation("mlp activation", shape);
+    feed_forward_activation(step.compute, kind_, saved.act, saved.hidden);
+    return {};
   }
-  saved.act = step.activation("mlp activation", {rows, intermediate_});
-  feed_forward_activation(step.compute, kind_, saved.act, saved.hidden);
+  const RoundedOutput out =
+      step.keeps() ? step.fp8->kept_input(step, down_.slot(), "mlp activation", shape)
+                   : step.fp8->output(step, down_.slot(), step.fp8->input(step, "mlp activation", shape));
+  swiglu_forward_fp8(step.compute, out, saved.hidden);
+  saved.act = step.keeps() ? out.turned : out.codes;
+  return step.keeps() ? out.codes : Tensor();
 }
 
 void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const {
-  Tensor dact = step.temporary("d mlp activation", saved.act.shape);
+  Tensor dact = step.temporary("d mlp activation", {saved.hidden.shape[0], intermediate_});
   down_.backward(step, dact, dy, saved.act);
   step.release(saved.act);
   Tensor dhidden = hidden_gradient(step, dact, saved.hidden);

@@ -8,7 +8,8 @@ namespace ltrain {
 class MlpLayer {
  public:
   struct Saved {
-    Tensor hidden, act;  ///< before and after the activation function
+    Tensor hidden;  ///< before the activation function
+    Tensor act;     ///< after it; in FP8 codes of the transpose where a backward follows
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                const std::string& prefix, double out_std);
@@ -25,6 +26,9 @@ class MlpLayer {
   void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved) const;
 
  private:
+  /// Computes the missing tensors of `saved`. Result: codes for down_'s forward where saved.act has those of
+  /// the transpose, which the caller releases.
+  Tensor activate(Step& step, Tensor x, int64_t rows, Saved& saved) const;
   /// Gradient of `hidden`, which it overwrites, or new codes of it where up_ takes them.
   Tensor hidden_gradient(Step& step, Tensor dact, Tensor hidden) const;
   Linear up_, down_;

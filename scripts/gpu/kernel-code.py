@@ -44,7 +44,8 @@ WATCHED = {
     "rope": ["rope_packs<bf16, false>", "rope_packs<bf16, true>"],
     "tensor_ops": ["add<bf16, 8>", "add_vector<bf16, 8>", "cast<bf16, float, 8>", "sum_squares<float>",
                    "partial_column_sums<8, float, Elements<bf16, 8> >"],
-    "swiglu_fp8": ["swiglu_forward_fp8<bf16, 16>", "swiglu_backward_fp8_tiles<E5m2, bf16>"],
+    "swiglu_fp8": ["swiglu_forward_fp8<bf16, 16>", "swiglu_forward_fp8_tiles<bf16>",
+                   "swiglu_backward_fp8_tiles<E5m2, bf16>"],
     "adamw": ["update<float, bf16, float, float, true>"],
 }
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")

@@ -141,6 +141,7 @@ void run_rank(const RunOptions& o) {
   options.shared_gpu = recipe.debug.shared_gpu;
   options.deterministic = recipe.deterministic;
   auto job = Job::join(options);
+  if (recipe.log.format == LogFormat::json) log_as_json(job->info().rank);
   // Must be set before CUDA starts. With one stream per group, no group may share a queue with the compute
   // stream, where a wait for another rank would block it.
   if (job->info().world_size > 1) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -262,6 +263,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
     tokenize(recipe, false);
     job = check_job(given, size, checks);
   }
+  if (recipe.log.format == LogFormat::json) log_as_json(-1);
   const LaterAttempts later(o, text, recipe, size.world / size.ranks_per_node);
   later.check(recipe.launch, size.ranks_per_node);
   SuperviseOptions s;

@@ -391,6 +391,7 @@ class Job::Impl {
     const bool tell = connected_ && name != section_;
     section_ = name, step_ = step;
     lock.unlock();
+    set_log_step(step);
     if (tell) client_->send_status_now();
   }
 

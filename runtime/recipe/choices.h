@@ -46,8 +46,9 @@ enum class TrainOn : uint8_t { assistant, last_turn, all };
 LT_ENUM_NAMES(TrainOn, {TrainOn::assistant, "assistant"}, {TrainOn::last_turn, "last_turn"},
               {TrainOn::all, "all"});
 
-enum class LogFormat : uint8_t { text, megatron };
-LT_ENUM_NAMES(LogFormat, {LogFormat::text, "text"}, {LogFormat::megatron, "megatron"});
+enum class LogFormat : uint8_t { text, megatron, json };
+LT_ENUM_NAMES(LogFormat, {LogFormat::text, "text"}, {LogFormat::megatron, "megatron"},
+              {LogFormat::json, "json"});
 
 /// two_and_half_d: tensor_depth grids of two_d.
 enum class TensorModeChoice : uint8_t { one_d, two_d, two_and_half_d, three_d };

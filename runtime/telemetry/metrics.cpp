@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "runtime/telemetry/append_file.h"
 #include "runtime/telemetry/gpu_numbers.h"
 #include "runtime/telemetry/prometheus.h"
@@ -28,6 +29,12 @@ double now() {
 
 /// JSON has no NaN, so it is written as null.
 json number(double v) { return std::isfinite(v) ? json(v) : json(nullptr); }
+
+/// A step without an update is one too: some are usual, many are not.
+bool is_warning(std::string_view text) {
+  return text.starts_with("warning:") || text.starts_with("WARNING:") ||
+         text.find(": no update was made") != std::string_view::npos;
+}
 
 /// Step of a line of metrics.jsonl; INT64_MAX for another line.
 int64_t line_step(const std::string& line) {
@@ -246,6 +253,7 @@ Progress::Progress(LogFormat format, int64_t log_interval)
 }
 
 Progress::~Progress() {
+  for (const std::string& line : limit_.rest()) write(line, true);
   if (drawn_) put("\n");
 }
 
@@ -263,8 +271,17 @@ void Progress::put(const std::string& text) {
 
 void Progress::line(const std::string& text) {
   if (quiet_) return;
+  const bool warning = is_warning(text);
+  const double now_unix =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  if (const std::string said = warning ? limit_.pass(text, now_unix) : text; !said.empty())
+    write(said, warning);
+}
+
+void Progress::write(const std::string& line, bool warning) {
   clear();
-  put(text + "\n");
+  put(format_ == LogFormat::json ? log_text(warning ? LogLevel::warning : LogLevel::info, line)
+                                 : line + "\n");
 }
 
 void IntervalMean::add(const StepMetrics& m) {

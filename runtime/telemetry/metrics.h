@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/repeat_limit.h"
 #include "kernels/cuda/gpu_reading.h"
 #include "runtime/launch/supervisor/output.h"
 #include "runtime/recipe/recipe.h"
@@ -112,17 +113,19 @@ class Progress {
   Progress(LogFormat format, int64_t log_interval);
   ~Progress();
   void step(const StepMetrics& m);
-  /// Writes a separate line.
+  /// Writes a separate line. Warnings that repeat are limited.
   void line(const std::string& text);
 
  private:
   void clear();
+  void write(const std::string& line, bool warning);
   void put(const std::string& text);
   std::string emphasized(std::string text) const;  ///< the step in bold if the output has colour
   std::unique_ptr<OutputRelay> relay_;             ///< to stderr; null under a launcher, which always reads
   LogFormat format_;
   int64_t interval_;
   IntervalMean mean_;
+  RepeatLimit limit_;  // repeated warnings
   bool terminal_ = false, colour_ = false, drawn_ = false, quiet_ = false;
   int columns_ = 100;
   double last_draw_ = 0;

@@ -19,6 +19,7 @@
 
 #include "base/exit_codes.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "base/secret.h"
 #include "base/time_scale.h"
@@ -113,7 +114,9 @@ class Supervisor {
 
   // ---- starting ----
 
-  void print_line(const std::string& line) { error_.write(printable_lines(line)); }
+  void print_line(const std::string& line, LogLevel level = LogLevel::info) {
+    error_.write(log_text(level, line));
+  }
 
   void start_ranks(const std::string& coordinator) {
     int threads = o_.threads_per_rank;
@@ -253,10 +256,10 @@ class Supervisor {
       PlainText& plain = c.plain[which - 1];
       if (n <= 0) {
         fd.reset();
-        return log(c, plain.finish());
+        return log(i, plain.finish());
       }
       const size_t size = static_cast<size_t>(n);
-      log(c, plain.add({buffer, size}));
+      log(i, plain.add({buffer, size}));
       if (rank_of(i) == 0) (which == 1 ? output_ : error_).write({buffer, size});
       if (which == 2) {
         c.tail.append(buffer, size);
@@ -266,7 +269,9 @@ class Supervisor {
     }
   }
 
-  void log(Child& c, const std::string& text) {
+  void log(int i, std::string text) {
+    Child& c = children_[static_cast<size_t>(i)];
+    if (logs_json()) text = json_lines(text, rank_of(i));
     if (c.log.is_open())
       c.log.write(text);
     else if (!o_.run_dir.empty() && c.waiting.size() + text.size() <= kWaitingBytes)
@@ -417,15 +422,16 @@ class Supervisor {
       return static_cast<int>(code);
     }
     const std::vector<std::string> lines = v.lines_after(shown_by_rank_0(v.text));
-    for (size_t i = 0; i < lines.size(); ++i) print_line((i == 0 ? "ltrain: run failed: " : "  ") + lines[i]);
+    for (size_t i = 0; i < lines.size(); ++i)
+      print_line((i == 0 ? "ltrain: run failed: " : "  ") + lines[i], LogLevel::error);
     if (!o_.flight_dir.empty())
       for (const std::string& line : merge_flights(o_.flight_dir, began_))
-        print_line("  last calls: " + line);
+        print_line("  last calls: " + line, LogLevel::error);
     std::string last = "ltrain: " + exit_code_text(static_cast<int>(v.code));
     const int local = v.rank - o_.node * o_.ranks;
     if (local >= 0 && local < o_.ranks && !children_[static_cast<size_t>(local)].log_path.empty())
       last += "; log of the rank: " + children_[static_cast<size_t>(local)].log_path;
-    print_line(last);
+    print_line(last, LogLevel::error);
     return static_cast<int>(v.code);
   }
 
@@ -434,7 +440,7 @@ class Supervisor {
     for (int i = 0; i < o_.ranks; ++i)
       if (rank_of(i) == 0)
         return !text.empty() &&
-               children_[static_cast<size_t>(i)].tail.find(printable_lines(text)) != std::string::npos;
+               children_[static_cast<size_t>(i)].tail.find(as_logged(text)) != std::string::npos;
     return false;
   }
 

@@ -104,7 +104,10 @@ void add_launch_keys(std::vector<Key>& t) {
 
 /// Adds logs and settings for tests.
 void add_log_keys(std::vector<Key>& t) {
-  t.push_back(choice("log.format", LT_MEMBER(log.format), {}, "Lines of the log."));
+  t.push_back(
+      choice("log.format", LT_MEMBER(log.format), {},
+             "Lines of the log. json: objects with time, level, rank, step and message, on stderr and in "
+             "output_dir/logs."));
   t.push_back(
       number("log.rank_file_mib", LT_MEMBER(log.rank_file_mib),
              "MiB of a rank's log in output_dir/logs; the file then becomes rank-00000.log.1, in the place "

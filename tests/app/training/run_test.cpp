@@ -302,3 +302,49 @@ TEST_CASE("a plan beyond the host's memory is refused with the itemised sum") {
   CHECK(has(o, "exceeds this host's memory"));
   CHECK(has(o, "activations"));
 }
+
+TEST_CASE("log.format: json makes every line of stderr and of the ranks' logs an object, failures too") {
+  TempRun t;
+  REQUIRE(t.build().code == 0);
+  const auto objects = [](const std::string& text, bool ranks) {
+    std::vector<nlohmann::json> all;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) {
+      INFO(line);
+      const auto j = nlohmann::json::parse(line, nullptr, false);
+      REQUIRE(j.is_object());
+      CHECK((j.contains("time") && j.contains("level") && j.contains("message")));
+      if (ranks) CHECK(j.contains("rank"));
+      all.push_back(j);
+    }
+    return all;
+  };
+  const Outcome o = t.sh("run tiny.yaml log.format=json train.train_steps=2 2>&1 >/dev/null");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  const auto lines = objects(o.text, true);
+  const auto step = std::find_if(lines.begin(), lines.end(), [](const nlohmann::json& j) {
+    return j["message"].get<std::string>().starts_with("step 2/2  loss ");
+  });
+  REQUIRE(step != lines.end());
+  CHECK(((*step)["step"] == 2 && (*step)["rank"] == 0 && (*step)["level"] == "info"));
+  const auto logged = [&](int rank) {
+    return read_text(t.folder() + "/run/logs/rank-0000" + std::to_string(rank) + ".log");
+  };
+  CHECK(logged(0) == o.text);
+
+  // A rank that ends with an error: its own line, and the launcher's, which have no rank.
+  const Outcome failed = t.sh("run tiny.yaml log.format=json train.train_steps=4 2>&1 >/dev/null",
+                              "LTRAIN_FAULT=train.step:1:2:error");
+  INFO(failed.text);
+  CHECK(failed.code != 0);
+  const auto verdict = objects(failed.text, false);
+  CHECK(std::any_of(verdict.begin(), verdict.end(), [](const nlohmann::json& j) {
+    return j["level"] == "error" && !j.contains("rank") &&
+           j["message"].get<std::string>().starts_with("ltrain: run failed: rank 1 on host ");
+  }));
+  const auto own = objects(logged(1), true);
+  CHECK(std::any_of(own.begin(), own.end(), [](const nlohmann::json& j) {
+    return j["level"] == "error" && j["rank"] == 1 && j["step"] == 4;
+  }));
+}

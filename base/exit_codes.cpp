@@ -19,7 +19,8 @@ constexpr ExitCodeRow kTable[] = {
      "no progress (loss or gradients not finite, or the same failure at the same step after two restarts)",
      "no progress: do not start again"},
     {ExitCode::does_not_fit, StartAgain::useless,
-     "needs more memory than there is: of `plan`, `slurm` and a `run` that was refused",
+     "needs more memory than there is: of `plan`, `slurm`, a `run` that was refused, and a GPU without room "
+     "for a request",
      "needs more memory than there is: do not start again"},
 };
 

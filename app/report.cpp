@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 
 #include "app/commands.h"
@@ -46,7 +47,10 @@ void print_flights(const std::vector<std::string>& runs) {
 /// Writes the runs for other programs that show runs, and prints the command that takes them.
 void write_for_trackers(const std::vector<std::string>& runs, const std::string& wandb,
                         const std::string& mlflow, const std::string& project) {
-  for (const std::string& run : runs) {
+  for (const std::string& given : runs) {
+    const std::filesystem::path path(given);
+    const std::string run =
+        path.filename() == "metrics.jsonl" ? absolute(path).parent_path().string() : given;
     if (!wandb.empty()) std::printf("wandb sync %s\n", write_wandb_run(run, wandb, project).c_str());
     if (!mlflow.empty()) write_mlflow_run(run, mlflow, project);
   }

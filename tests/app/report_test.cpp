@@ -23,6 +23,10 @@ TEST_CASE("ltrain report compares runs, and writes a page, a drawing and a table
   CHECK(t.sh("report a --csv one.csv").code == 0);
   CHECK_THAT(t.sh("report a b --json").text, Contains("--json is of one run"));
   CHECK(t.sh("report a nowhere").code != 0);
+  const std::string sync = t.sh("report a b/metrics.jsonl --wandb tracked --project p").text;
+  CHECK_THAT(sync, Catch::StartsWith("wandb sync tracked/offline-run-") && Contains("\nwandb sync tracked/"));
+  CHECK_THAT(t.sh("report a --mlflow store").text, Contains("mlflow ui --backend-store-uri store"));
+  CHECK_THAT(t.sh("report nowhere --wandb tracked").text, Contains("expected the output_dir of a run"));
 }
 
 TEST_CASE("a peak that was measured beside other work gives no MFU above 100 %, and is measured again") {

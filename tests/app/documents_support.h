@@ -1,5 +1,6 @@
 // Console blocks of documents: the commands that a page shows, and what it says they print.
 #pragma once
+#include <cctype>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -12,6 +13,7 @@ namespace ltrain::test {
 /// the page says only that it works.
 struct ShownCommand {
   std::string place;  ///< "docs/moe.md:12"
+  size_t line = 0;    ///< 12: lines of the page before its output
   std::string command;
   std::vector<std::string> output;
   bool compared = false;  ///< the output is shown
@@ -39,6 +41,7 @@ inline std::vector<ShownCommand> shown_commands(const std::string& root, const s
     }
     ShownCommand c;
     c.place = document + ":" + std::to_string(number);
+    c.line = static_cast<size_t>(number);
     c.command = dollar ? line.substr(2) : line;
     c.compared = dollar;
     if (const size_t at = c.command.find("# exit "); at != std::string::npos)
@@ -78,6 +81,44 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;
+}
+
+/// A line without its numbers, and with one space where they and other spaces were.
+inline std::string words_of(const std::string& line) {
+  std::string words;
+  for (const char c : line) {
+    const bool left_out = std::isspace(static_cast<unsigned char>(c)) ||
+                          std::isdigit(static_cast<unsigned char>(c)) || c == '.' || c == ',';
+    if (!left_out)
+      words += c;
+    else if (!words.empty() && words.back() != ' ')
+      words += ' ';
+  }
+  return words;
+}
+
+/// The shown lines with new figures: a line that is not printed any more becomes the next printed line with
+/// the same words. Empty if a line has none. Without "..." all that is printed.
+inline std::vector<std::string> renewed(const std::vector<std::string>& shown,
+                                        const std::vector<std::string>& printed) {
+  std::vector<std::string> out;
+  size_t next = 0;
+  bool dots = false;
+  for (const std::string& line : shown) {
+    dots = dots || line.find("...") != std::string::npos;
+    if (line == "...") {
+      out.push_back(line);
+      continue;
+    }
+    size_t same = next, alike = next;
+    while (same < printed.size() && !line_matches(line, printed[same])) ++same;
+    while (alike < printed.size() && words_of(line) != words_of(printed[alike])) ++alike;
+    const size_t found = same < printed.size() ? same : alike;
+    if (found == printed.size()) return dots ? std::vector<std::string>() : printed;
+    out.push_back(found == same ? line : printed[found]);
+    next = found + 1;
+  }
+  return dots ? out : printed;
 }
 
 }  // namespace ltrain::test

@@ -191,9 +191,9 @@ cublasStatus_t run(Stream& s, const Product& p, const cublasLtMatmulAlgo_t& algo
                              &algo, scratch(s, kScratchBytes), static_cast<size_t>(kScratchBytes), native(s));
 }
 
-/// Time for which a candidate runs before it is timed, and for which it is timed. Large matmuls are bound by
-/// the card's power: within tens of milliseconds the clock falls to what the limit allows, as in a training
-/// step, and an algorithm that needs less energy overtakes one that is faster in a short burst.
+/// Time for which a candidate runs before it is timed, and for which it is timed. Large matmuls reach the
+/// card's power limit, and its clock falls as in a training step; the fastest in a short burst may then be
+/// slower than another (docs/measurements/h200_2026-11-27.md).
 constexpr double kBusyMicroseconds = 50000, kTimedMicroseconds = 50000;
 
 /// Microseconds of one matmul by `algo`, in the long run; infinity if it does not run.

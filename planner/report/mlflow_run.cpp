@@ -70,7 +70,7 @@ void write_mlflow_run(const std::string& run, const std::string& folder, const s
   put(of_run / "tags" / "host", tracked.host);
   fs::create_directories(of_run / "artifacts", error);
   constexpr int kRunning = 1, kFinished = 3;  // mlflow.entities.RunStatus
-  const bool done = reached >= tracked.config.value("/train/train_steps"_json_pointer, int64_t{0});
+  const bool done = tracked.done(reached);
   put(of_run / "meta.yaml",
       fmt::format("artifact_uri: {}\nend_time: {}\nentry_point_name: ''\nexperiment_id: '{}'\n"
                   "lifecycle_stage: active\nrun_id: {}\nrun_name: {}\nrun_uuid: {}\nsource_name: ''\n"

@@ -47,6 +47,10 @@ std::string TrackedRun::id() const {
   return fmt::format("{:016x}{:016x}", hash_name(whole), hash_name(whole + "\n"));
 }
 
+bool TrackedRun::done(int64_t steps) const {
+  return steps >= config.value("/train/train_steps"_json_pointer, int64_t{0});
+}
+
 TrackedRun read_tracked_run(const std::string& folder) {
   TrackedRun run;
   run.folder = folder;

@@ -17,6 +17,8 @@ struct TrackedRun {
   nlohmann::json config;  ///< the whole recipe, without commands
   /// 32 hexadecimal digits, the same for the same folder, host and start.
   std::string id() const;
+  /// The run has made all steps that its recipe asks for.
+  bool done(int64_t steps) const;
 };
 
 /// Reads RUN_DIR/recipe.yaml. Throws Error (data) if it is not there.

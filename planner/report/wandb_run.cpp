@@ -72,7 +72,7 @@ class RunFile {
   void begin(const std::string& id, const std::string& project) {
     std::string version, header;
     put_field(version, 1, "ltrain");
-    put_field(version, 2, "0.70.0");  // the oldest client that reads it
+    put_field(version, 2, "0.70.0");  // oldest client, as wandb 0.31 writes it
     put_field(header, 1, version);
     add(field::header, header);
     std::string config, r, started;
@@ -102,17 +102,16 @@ class RunFile {
     reached_ = s.step;
     seconds_ = s.seconds;
   }
-  /// `done`: the run has made all of its steps. Without an end the client lets the run stay open.
-  void end(bool done) {
+  /// A run with steps left gets no end, so that the client leaves it open.
+  void end() {
     std::string summary, end;
     for (const auto& [key, json] : last_) put_field(summary, 1, item(key, json));
     add(field::summary, summary);
-    if (!done) return;
+    if (!run_.done(reached_)) return;
     put_field(end, 1, 0);
     put_field(end, 2, static_cast<int64_t>(seconds_));
     add(field::exit, end);
   }
-  int64_t reached() const { return reached_; }
   const std::string& bytes() const { return log_.bytes(); }
 
  private:
@@ -137,8 +136,7 @@ std::string write_wandb_run(const std::string& run, const std::string& folder, c
   RunFile file(tracked);
   file.begin(id, project);
   each_step(run, [&](const StepNumbers& s) { file.step(s); });
-  const int64_t wanted = tracked.config.value("/train/train_steps"_json_pointer, int64_t{0});
-  file.end(file.reached() >= wanted);
+  file.end();
   char when[32];
   const std::time_t started = tracked.started;
   struct tm utc {};

@@ -52,7 +52,8 @@ std::string called_elsewhere(const std::string& word) {
       {"test", "eval"},       {"chat", "generate"},    {"infer", "generate"}, {"inference", "generate"},
       {"sample", "generate"}, {"predict", "generate"}, {"convert", "import"}, {"preprocess", "data"},
       {"prepare", "data"},    {"benchmark", "bench"},  {"config", "recipe"},  {"estimate", "plan"},
-      {"check", "doctor"},    {"info", "doctor"},      {"sbatch", "slurm"},   {"metrics", "report"}};
+      {"check", "doctor"},    {"info", "doctor"},      {"sbatch", "slurm"},   {"kubernetes", "kube"},
+      {"jobset", "kube"},     {"metrics", "report"}};
   const auto at = names.find(word);
   return at == names.end() ? "" : at->second;
 }
@@ -115,6 +116,7 @@ int main(int argc, char** argv) {
   app::add_bench(app);
   app::add_doctor(app);
   app::add_slurm(app);
+  app::add_kube(app);
   app::add_selftest(app);
   app::add_completion(app);
   try {

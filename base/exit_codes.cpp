@@ -59,6 +59,14 @@ bool script_restarts(int code) {
   return row && (row->start == StartAgain::at_once || row->start == StartAgain::after_request);
 }
 
+std::string codes_of_scripts(bool restarts, std::string_view separator) {
+  std::string codes;
+  for (const ExitCodeRow& row : kTable)
+    if (row.start != StartAgain::none && script_restarts(static_cast<int>(row.code)) == restarts)
+      codes += fmt::format("{}{}", codes.empty() ? "" : separator, static_cast<int>(row.code));
+  return codes;
+}
+
 std::string exit_code_text(int code) {
   const ExitCodeRow* row = find_exit_code(code);
   return row ? fmt::format("exit code {} ({})", code, row->text) : fmt::format("exit code {}", code);

@@ -37,6 +37,9 @@ bool launcher_restarts(int code);
 /// Returns whether a batch script should start the job again.
 bool script_restarts(int code);
 
+/// Codes other than 0 for which script_restarts() is `restarts`, such as "71, 75" with the separator ", ".
+std::string codes_of_scripts(bool restarts, std::string_view separator);
+
 std::string exit_code_text(int code);  ///< "exit code 71 (a rank died or hung: start again)"
 
 /// Table of docs/launch.md, in Markdown.

@@ -152,7 +152,7 @@ data::DataIdentity data_identity(const Recipe& r) {
   };
   d.sources = identities(r.data.train);
   for (const DataStage& stage : r.data.stages)
-    d.stages.push_back({samples_before_step(r, stage.from_step), identities(stage.train)});
+    d.stages.push_back({samples_before_step(r, first_step(r, stage)), identities(stage.train)});
   if (!recorded) d.tokenizer = recipe_tokenizer(r);
   d.seq_length = r.data.seq_length;
   d.seed = r.seed;

@@ -335,7 +335,7 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   for (const DataSource& s : r.data.train) o.sources.push_back({s.path, s.weight});
   for (const DataStage& stage : r.data.stages) {
     data::StageSpec& later =
-        o.stages.emplace_back(data::StageSpec{samples_before_step(r, stage.from_step), {}});
+        o.stages.emplace_back(data::StageSpec{samples_before_step(r, first_step(r, stage)), {}});
     for (const DataSource& s : stage.train) later.sources.push_back({s.path, s.weight});
   }
   o.seq_length = r.data.seq_length;

@@ -24,6 +24,8 @@ std::string list_words(const std::vector<std::string>& words, size_t most) {
 /// "unknown key; did you mean `x`?" for a word in `section`.
 std::string unknown_key(const std::string& section, const std::string& word) {
   if (const std::string hint = missing_space_hint(word); !hint.empty()) return "unknown key; " + hint;
+  if (section == "launch" && word == "hosts")
+    return "unknown key; start `ltrain run` on each host, with PET_NODE_RANK, as docs/launch.md shows";
   if (word == "<<") return "unknown key; YAML merge keys are not supported: repeat the keys";
   // The same word in another section is a better guess than a similar word in this section.
   for (const Key& key : schema()) {
@@ -90,6 +92,8 @@ class Flattener {
       if (key && key->path != path)
         notes_.push_back(fmt::format("{}: `{}` is read as {}", place.text(), path, key->path));
     }
+    // Checkpoints before 2026-11-28 have this key in their recipe, with this value.
+    if (path == "launch.hosts" && value.kind == Node::scalar && value.text == "local") return;
     if (!key) return diagnostics_.add(place, fmt::format("{}: {}", path, unknown_key(section_path, word)));
     const auto [it, fresh] = found_.emplace(key->path, RawValue{value, place, path});
     if (fresh) return;

@@ -307,6 +307,10 @@ int64_t samples_before_step(const Recipe& r, int64_t step) {
 
 int64_t end_step(const Recipe& r) { return r.train.stop_step.value_or(r.train.train_steps); }
 
+int64_t first_step(const Recipe& r, const DataStage& stage) {
+  return stage.from_tokens > 0 ? steps_for_tokens(r, stage.from_tokens) + 1 : stage.from_step;
+}
+
 int64_t steps_for_tokens(const Recipe& r, int64_t tokens) {
   const BatchRamp& ramp = r.train.batch_ramp;
   const int64_t whole = r.train.global_batch_size;

@@ -123,7 +123,8 @@ struct DataSource {
 
 /// Mix of training data from a step on.
 struct DataStage {
-  int64_t from_step = 0;  ///< its first step, counted from 1
+  int64_t from_step = 0;    ///< its first step, counted from 1; 0: by from_tokens
+  int64_t from_tokens = 0;  ///< it begins with the first step before which the run has read so many tokens
   std::vector<DataSource> train;
   bool operator==(const DataStage&) const = default;
 };
@@ -145,7 +146,8 @@ struct Decontaminate {
 
 struct Data {
   std::vector<DataSource> train;
-  std::vector<DataStage> stages;  ///< mixes that replace `train` later, in ascending order of from_step
+  std::vector<DataStage>
+      stages;  ///< mixes that replace `train` later, in ascending order of their first steps
   std::vector<DataSource> eval;
   /// Weights of the mixes in proportion to tokens^(1 / temperature). resolve_sources() takes it into the
   /// weights and leaves it unset.
@@ -249,8 +251,7 @@ struct CheckpointSettings {
 };
 
 struct LaunchSettings {
-  std::vector<std::string> hosts;  ///< empty: this machine ("local")
-  int64_t ranks_per_node = 0;      ///< 0: auto
+  int64_t ranks_per_node = 0;  ///< 0: auto
   /// set by resolve(), without a key: ranks that share a host's memory, cores and network
   int64_t ranks_on_host = 1;
   int64_t threads_per_rank = 0;  ///< 0: auto
@@ -374,6 +375,8 @@ int64_t global_batch_after(const Recipe& recipe, int64_t samples);
 int64_t samples_before_step(const Recipe& recipe, int64_t step);
 /// Steps until at least `tokens` tokens are processed, with a growing batch.
 int64_t steps_for_tokens(const Recipe& recipe, int64_t tokens);
+/// First step of a mix of data.stages, counted from 1; at least 2.
+int64_t first_step(const Recipe& recipe, const DataStage& stage);
 
 /// Settings of the loss of task: dpo or kto.
 PreferenceSettings preference_settings(const Recipe& recipe);

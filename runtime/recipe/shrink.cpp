@@ -313,7 +313,6 @@ class Shrink {
           "offload.activations.device",
           "offload.activations.fraction",
           "offload.activations.path",
-          "launch.hosts",
           "launch.ranks_per_node",
           "launch.threads_per_rank",
           "launch.max_restarts",

@@ -73,6 +73,7 @@ FOLDERS = {
     "app": "the command line, one file a subcommand, and the options that commands share",
     "app/machine": "what this machine has and does: `doctor`, `bench`, `profile`, `selftest`",
     "app/data": "`data`, `tokenize` and `tokenizer`",
+    "app/cluster": "`slurm` and `kube`: what a job asks of a cluster, and the scripts that start it",
     "app/plan": "`plan`: options, search, exports and pictures",
 }
 ORDER = list(FOLDERS)

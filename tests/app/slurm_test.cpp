@@ -1,4 +1,4 @@
-#include "app/slurm_script.h"
+#include "app/cluster/slurm_script.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -54,7 +54,21 @@ TEST_CASE("sbatch scripts: as expected, and clean for the shell") {
   CHECK_THAT(requeue, Contains("output_dir='runs/it'\\''s'") && Contains("*JobState=CANCELLED*"));
   SlurmOptions plain;
   plain.recipe = "r.yaml", plain.job_name = "r", plain.max_attempts = 0, plain.gpus_per_node = 8;
+  plain.nodes = plain.ranks_per_node = plain.threads_per_rank = 1, plain.time = "24:00:00";
   compare("slurm-exec.sbatch", slurm_script(plain));
+}
+
+TEST_CASE("sbatch scripts start the ranks in an image") {
+  SlurmOptions o = example();
+  o.max_attempts = 0, o.gpus_per_node = 8;
+  o.container_image = "registry#ltrain:0.1";
+  compare("slurm-pyxis.sbatch", slurm_script(o));
+  o.container_image.clear();
+  o.apptainer_image = "images/ltrain 0.1.sif";
+  compare("slurm-apptainer.sbatch", slurm_script(o));
+  CHECK_THAT(slurm_script(o), Contains("apptainer exec --nv --bind \"$PWD\""));
+  o.gpus_per_node = 0, o.container_mounts = "/data,/home:/home";
+  CHECK_THAT(slurm_script(o), Contains("apptainer exec --bind /data,/home:/home --pwd \"$PWD\""));
 }
 
 TEST_CASE("Slurm's forms of time") {

@@ -38,7 +38,6 @@ REFUSED = {
     "cuda_graphs=on": "cuda_graphs",
     "attention_backend=cudnn": "attention_backend",
     "data.tokenizer.kind=gpt2": "data.tokenizer",
-    "launch.hosts=[there]": "launch.hosts",
     "checkpoint.resume=nowhere": "checkpoint.resume = nowhere",
     "checkpoint.upcycle=nowhere": "checkpoint.upcycle",
     "checkpoint.load.path=nowhere": "checkpoint.load.path",

@@ -28,12 +28,22 @@ void temperature_rule(const Recipe& r, const BrokenRule& broken) {
 void data_rules(const Recipe& r, const BrokenRule& broken) {
   temperature_rule(r, broken);
   if (r.data.stages.empty()) return;
-  const DataStage& last = r.data.stages.back();
-  if (last.from_step > r.train.train_steps)
+  int64_t before = 1;
+  for (size_t i = 0; i < r.data.stages.size(); ++i) {
+    const int64_t first = first_step(r, r.data.stages[i]);
+    if (first <= before)
+      return broken(
+          "data.stages",
+          fmt::format("stage {} begins at step {}, expected a step above {}, where the mix before it "
+                      "begins; nearest valid value of its from_step: {}",
+                      i + 1, first, before, before + 1));
+    before = first;
+  }
+  if (before > r.train.train_steps)
     broken("data.stages",
            fmt::format("stage {} begins at step {}, after the last of train.train_steps = {}; nearest valid "
                        "value of its from_step: {}",
-                       r.data.stages.size(), last.from_step, r.train.train_steps, r.train.train_steps),
+                       r.data.stages.size(), before, r.train.train_steps, r.train.train_steps),
            {"train.train_steps"});
 }
 

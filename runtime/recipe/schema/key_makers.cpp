@@ -162,26 +162,4 @@ Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help)
   return key;
 }
 
-Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string help) {
-  Key key;
-  key.path = std::move(path);
-  key.type = "local or list of names";
-  key.help = std::move(help);
-  key.set = [get](const Key&, Recipe& r, const Node& node) -> std::string {
-    get(r).clear();
-    if (node.kind == Node::scalar && node.text == "local") return "";
-    if (node.kind == Node::list && !node.items.empty())
-      return "starting ranks on other hosts is not in this build, which supports local; under Slurm, "
-             "torchrun or Open MPI `ltrain run` joins the ranks that they start, and this key stays local";
-    return "must be local";
-  };
-  key.write = [get](const Key&, const Recipe& r, bool json) {
-    std::string s;
-    for (const std::string& host : get(const_cast<Recipe&>(r)))
-      s += (s.empty() ? "" : ", ") + write_text(host, json);
-    return s.empty() ? write_text("local", json) : "[" + s + "]";
-  };
-  return key;
-}
-
 }  // namespace ltrain::recipe

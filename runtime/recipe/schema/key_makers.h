@@ -191,7 +191,5 @@ Key texts(std::string path, std::vector<std::string>& (*get)(Recipe&), std::stri
 Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool named, std::string help);
 /// List of later mixes.
 Key data_stages(std::string path, std::string help);
-/// Row of launch.hosts: `local` or a list of names.
-Key host_list(std::string path, std::vector<std::string>& (*get)(Recipe&), std::string help);
 
 }  // namespace ltrain::recipe

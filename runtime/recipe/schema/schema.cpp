@@ -285,9 +285,10 @@ void add_source_keys(std::vector<Key>& t) {
       "refuses a run that "
       "would read the source more often."));
   t.push_back(
-      data_stages("data.stages",
-                  "Mixes that replace data.train from a step on, such as another one for the last "
-                  "tenth of a run. A source keeps its place and its epochs when the mix changes.")
+      data_stages(
+          "data.stages",
+          "Mixes that replace data.train from a step on, or after so many tokens, such as another one for "
+          "the last tenth of a run. A source keeps its place and its epochs when the mix changes.")
           .when("task: pretrain or sft", false, [](const Recipe& r) { return !trains_preferences(r.task); }));
   t.push_back(sources(
                   "data.eval", [](Recipe& r) -> std::vector<DataSource>& { return r.data.eval; }, true,

@@ -58,11 +58,8 @@ void add_checkpoint_keys(std::vector<Key>& t) {
       truth("checkpoint.save_at_end", LT_MEMBER(checkpoint.save_at_end), "Saves after the last step."));
 }
 
-/// Adds hosts, ranks and restarts.
+/// Adds ranks and restarts.
 void add_launch_keys(std::vector<Key>& t) {
-  t.push_back(host_list(
-      "launch.hosts", [](Recipe& r) -> std::vector<std::string>& { return r.launch.hosts; },
-      "Hosts on which ranks are started."));
   t.push_back(integer("launch.ranks_per_node", LT_MEMBER(launch.ranks_per_node),
                       "Ranks per node; auto: one per device.")
                   .or_word("auto", 0)

@@ -137,7 +137,8 @@ Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool nam
 namespace {
 
 ValueError read_stage(const Node& node, DataStage& out) {
-  if (node.kind != Node::map) return {"needs {from_step: STEP, train: [{path: PREFIX}]}", node.place};
+  constexpr const char* kForm = "needs {from_step: STEP, train: [{path: PREFIX}]}, or from_tokens: TOKENS";
+  if (node.kind != Node::map) return {kForm, node.place};
   std::vector<std::string> seen;
   for (const Node::Entry& e : node.entries) {
     if (std::find(seen.begin(), seen.end(), e.key) != seen.end())
@@ -148,16 +149,19 @@ ValueError read_stage(const Node& node, DataStage& out) {
       wrong = {read_integer(e.value, out.from_step), e.value.place};
       if (wrong.empty() && out.from_step < 2)
         wrong = {"must be at least 2; data.train is the mix from step 1 on", e.value.place};
+    } else if (e.key == "from_tokens") {
+      wrong = {read_integer(e.value, out.from_tokens), e.value.place};
+      if (wrong.empty() && out.from_tokens < 1) wrong = {"must be at least 1", e.value.place};
     } else if (e.key == "train") {
       wrong = read_source_list(e.value, false, out.train);
       if (wrong.empty() && out.train.empty()) wrong = {"needs at least one source", e.value.place};
     } else {
-      return {fmt::format("has an unknown key `{}`; a stage has from_step, train", e.key), e.place};
+      return {fmt::format("has an unknown key `{}`; a stage has from_step or from_tokens, train", e.key),
+              e.place};
     }
     if (!wrong.empty()) return {e.key + " " + wrong.text, wrong.place};
   }
-  if (out.from_step == 0 || out.train.empty())
-    return {"needs from_step and train: {from_step: STEP, train: [{path: PREFIX}]}", node.place};
+  if ((out.from_step == 0) == (out.from_tokens == 0) || out.train.empty()) return {kForm, node.place};
   return "";
 }
 
@@ -166,7 +170,7 @@ ValueError read_stage(const Node& node, DataStage& out) {
 Key data_stages(std::string path, std::string help) {
   Key key;
   key.path = std::move(path);
-  key.type = "list of {from_step, train}";
+  key.type = "list of {from_step or from_tokens, train}";
   key.help = std::move(help);
   key.set = [](const Key&, Recipe& r, const Node& node) -> ValueError {
     std::vector<DataStage> stages;
@@ -175,13 +179,8 @@ Key data_stages(std::string path, std::string help) {
           "needs a list of at most {} stages: [{{from_step: STEP, train: [{{path: PREFIX}}]}}]", kMostStages);
     for (const Node& item : node.items) {
       DataStage stage;
-      const auto number = stages.size() + 1;
       if (ValueError wrong = read_stage(item, stage); !wrong.empty())
-        return {fmt::format("stage {} {}", number, wrong.text), wrong.place};
-      if (!stages.empty() && stage.from_step <= stages.back().from_step)
-        return {fmt::format("stage {} from_step must be above {}, where the stage before begins", number,
-                            stages.back().from_step),
-                item.place};
+        return {fmt::format("stage {} {}", stages.size() + 1, wrong.text), wrong.place};
       stages.push_back(std::move(stage));
     }
     r.data.stages = std::move(stages);
@@ -191,8 +190,9 @@ Key data_stages(std::string path, std::string help) {
     std::string all;
     const char* quote = json ? "\"" : "";
     for (const DataStage& stage : r.data.stages)
-      all += fmt::format("{0}{{{1}from_step{1}: {2}, {1}train{1}: {3}}}", all.empty() ? "" : ", ", quote,
-                         stage.from_step, write_source_list(stage.train, json));
+      all += fmt::format("{0}{{{1}{2}{1}: {3}, {1}train{1}: {4}}}", all.empty() ? "" : ", ", quote,
+                         stage.from_tokens > 0 ? "from_tokens" : "from_step",
+                         std::max(stage.from_tokens, stage.from_step), write_source_list(stage.train, json));
     return "[" + all + "]";
   };
   return key;

@@ -30,6 +30,29 @@ TEST_CASE("run: a stage changes the mix at its step and not before") {
   CHECK(losses[3] != plain[3]);
 }
 
+TEST_CASE("run: a stage begins with the first step before which so many tokens were read") {
+  TempRun t;
+  // A step reads 8 samples of 32 tokens; the recipe of a checkpoint that has launch.hosts: local loads.
+  const auto from_tokens = [&](int tokens) {
+    const std::string run =
+        "run tiny.yaml data.eval=[] train.eval_interval=0 'launch={hosts: local, threads_per_rank: 1}' "
+        "'data.stages=[{from_tokens: " +
+        std::to_string(tokens) + ", train: [{path: text-val}, {path: text-train}]}]' output_dir=t" +
+        std::to_string(tokens);
+    const Outcome o = t.sh(run);
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    return t.metric("lm_loss", "t" + std::to_string(tokens));
+  };
+  REQUIRE(t.sh(kStages + "output_dir=steps").code == 0);
+  const auto by_steps = t.metric("lm_loss", "steps");
+  CHECK(from_tokens(768) == by_steps);
+  CHECK(from_tokens(767) == by_steps);
+  const auto later = from_tokens(769);
+  CHECK(later[2] == by_steps[2]);
+  CHECK(later[3] != by_steps[3]);
+}
+
 TEST_CASE("run: a resume within a stage, before it, and on other ranks reads the same samples") {
   TempRun t;
   REQUIRE(t.sh(kStages + "output_dir=whole").code == 0);

@@ -263,7 +263,7 @@ TEST_CASE("nothing of a recipe reaches a terminal as it is", "[recipe]") {
                                      "!" + h + " a", "*" + h, "&" + h + " 1", "${" + h + "}"})
       for (const char* key :
            {"name", "seed", "device", "precision", "output_dir", "train.train_steps", "data.train",
-            "optimizer.groups", "recompute.tensors", "fp8.keep", "parallel.order", "launch.hosts",
+            "optimizer.groups", "recompute.tensors", "fp8.keep", "parallel.order", "data.stages",
             "model.from", "parallel.shard_group", "checkpoint.async_save"}) {
         look(std::string(key) + ": " + value + "\n");
         look("", {std::string(key) + "=" + value});

@@ -1,4 +1,4 @@
-#include "app/slurm_requeue.h"
+#include "app/cluster/slurm_requeue.h"
 
 #include <fmt/format.h>
 

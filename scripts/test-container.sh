@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Builds the image of the Containerfile by buildah, on a bare Debian that it makes itself, and trains in it: what somebody does
+# who has the package alone. Needs root. Usage: scripts/test-container.sh [BUILD]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build}
+command -v buildah >/dev/null && command -v mmdebstrap >/dev/null || scripts/setup.sh buildah mmdebstrap
+scripts/package.sh "$build" >/dev/null
+folder=$(mktemp -d)
+trap 'for c in ${containers:-}; do buildah rm "$c" >/dev/null; done; buildah rmi -f localhost/ltrain-test localhost/ltrain-base >/dev/null 2>&1; rm -rf "$folder"' EXIT
+# Files that a container has, in the place of a registry.
+mmdebstrap --variant=apt --quiet bookworm "$folder/debian.tar" http://deb.debian.org/debian
+base=$(buildah from scratch)
+buildah add --quiet "$base" "$folder/debian.tar" / >/dev/null
+buildah commit --quiet --rm "$base" localhost/ltrain-base >/dev/null
+buildah build --quiet --isolation chroot --build-arg BASE=localhost/ltrain-base --build-arg PACKAGES="$build/packages" -t localhost/ltrain-test . >"$folder/log" 2>&1 ||
+  { cat "$folder/log" >&2; exit 1; }
+container=$(buildah from localhost/ltrain-test)
+containers=$container
+inside() { buildah run --isolation chroot "$container" -- "$@"; }
+inside ltrain --version
+# The quick start's recipe on a text of the image: two ranks, a checkpoint, an answer.
+inside sh -euc '
+  for i in $(seq 3000); do echo "line $i of a text that repeats itself"; done >text.txt
+  ltrain data build --tokenizer byte --split 90,10 --input text.txt --output runs/quickstart/data/text
+  ltrain run /usr/share/ltrain/recipes/quickstart.yaml train.train_steps=20 schedule.lr_warmup_steps=5 train.eval_interval=0 launch.threads_per_rank=1
+  ltrain generate runs/quickstart --prompt "line 1" --tokens 8'
+buildah images --format '{{.Size}}' localhost/ltrain-test | sed 's/^/image: /'

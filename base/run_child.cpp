@@ -21,17 +21,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t kMostOutput = 4096;
 
-int milliseconds_until(Clock::time_point end) {
+/// Milliseconds of a wait that looks at the clock, and at a request to stop, now and then.
+int milliseconds_until(Clock::time_point end, int most) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
-  return static_cast<int>(left < 0 ? 0 : left > 1000 ? 1000 : left + 1);
+  return static_cast<int>(left < 0 ? 0 : left > most ? most : left + 1);
 }
 
-/// True, with its status, if the child has ended by then.
-bool wait_until(pid_t pid, Clock::time_point end, int& status) {
+/// True, with its status, if the child has ended by then, and before a request to stop.
+bool wait_until(pid_t pid, Clock::time_point end, int& status, const std::stop_token& stop = {}) {
   for (;;) {
     const pid_t got = ::waitpid(pid, &status, WNOHANG);
     if (got == pid) return true;
-    if ((got < 0 && errno != EINTR) || Clock::now() >= end) return false;
+    if ((got < 0 && errno != EINTR) || Clock::now() >= end || stop.stop_requested()) return false;
     ::poll(nullptr, 0, 5);
   }
 }
@@ -86,13 +87,15 @@ int start_child(const std::vector<std::string>& command, const Fd& given, const 
 
 /// Waits for the end of a child, whose output has ended or whose time is over. A child that goes on is
 /// killed.
-void take_end(pid_t pid, Clock::time_point end, double seconds, ChildEnd& result) {
+void take_end(pid_t pid, Clock::time_point end, double seconds, const std::stop_token& stop,
+              ChildEnd& result) {
   int status = 0;
-  if (!wait_until(pid, end, status)) {
+  if (!wait_until(pid, end, status, stop)) {
     ::kill(-pid, SIGKILL);
     wait_until(pid, Clock::now() + std::chrono::seconds(5), status);
     result.how = ChildEnd::How::too_long;
-    result.text = fmt::format("did not end in {:.3g} s", seconds);
+    result.text = stop.stop_requested() ? "was ended because the run stops"
+                                        : fmt::format("did not end in {:.3g} s", seconds);
   } else if (WIFSIGNALED(status)) {
     result.how = ChildEnd::How::signalled, result.number = WTERMSIG(status);
     result.text = fmt::format("was ended by signal {} ({})", result.number, ::strsignal(result.number));
@@ -104,7 +107,8 @@ void take_end(pid_t pid, Clock::time_point end, double seconds, ChildEnd& result
 
 }  // namespace
 
-ChildEnd run_child(const std::vector<std::string>& command, double seconds, const std::string& input) {
+ChildEnd run_child(const std::vector<std::string>& command, double seconds, const std::string& input,
+                   const std::stop_token& stop) {
   const Clock::time_point end =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   int ends[2];
@@ -120,16 +124,16 @@ ChildEnd run_child(const std::vector<std::string>& command, double seconds, cons
 
   ChildEnd result;
   for (char buffer[1024];;) {  // until its output or the time ends
-    const int left = milliseconds_until(end);
+    const int left = milliseconds_until(end, stop.stop_possible() ? 200 : 1000);
     pollfd p{from.get(), POLLIN, 0};
-    if (left == 0) break;
+    if (left == 0 || stop.stop_requested()) break;
     if (::poll(&p, 1, left) <= 0) continue;
     const ssize_t n = ::read(from.get(), buffer, sizeof buffer);
     if (n == 0 || (n < 0 && errno != EINTR)) break;
     if (n > 0)
       result.output.append(buffer, std::min(static_cast<size_t>(n), kMostOutput - result.output.size()));
   }
-  take_end(pid, end, seconds, result);
+  take_end(pid, end, seconds, stop, result);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Runs a program for its output, with a time limit. GPU kernels that may hang or kill their process are tried
 // this way.
 #pragma once
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct ChildEnd {
 
 /// Runs command[0] with its arguments, in this process's environment and its own process group, which is
 /// killed after `seconds`. A child that survives even that, such as one waiting for a driver, is left behind.
-/// `input`: its standard input.
-ChildEnd run_child(const std::vector<std::string>& command, double seconds, const std::string& input = "");
+/// `input`: its standard input. A request of `stop` kills it within 0.2 s, and counts as too long.
+ChildEnd run_child(const std::vector<std::string>& command, double seconds, const std::string& input = "",
+                   const std::stop_token& stop = {});
 
 }  // namespace ltrain

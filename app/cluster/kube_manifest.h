@@ -12,10 +12,10 @@ struct KubeOptions : JobRequest {
   std::string name, name_space;  ///< name_space empty: that of kubectl's context
   std::string image;
   std::string claim;            ///< PersistentVolumeClaim with data and output_dir
-  std::string mount = "/work";  ///< where the claim is mounted; the working folder
+  std::string mount = "/work";  ///< folder of the claim in the pods, and their working folder
   std::string mem;              ///< memory of a pod, in Kubernetes' form
   int grace_seconds = 120;      ///< from SIGTERM to SIGKILL, in which ranks save
-  int max_restarts = 20;        ///< of the whole JobSet
+  int max_restarts = 20;        ///< restarts of all pods
   std::string recipe_text;
   std::string token;  ///< secret of the job, in hex digits
 };

@@ -66,7 +66,8 @@ TrackedRun read_tracked_run(const std::string& folder) {
   run.started = about.st_mtime;
   run.config = value_of(recipe::parse_yaml(text, path));
   if (!run.config.is_object()) fail(ExitCode::data, "{}: expected a map of keys", path);
-  if (run.config.contains("telemetry")) run.config["telemetry"].erase("on_end");  // may hold a secret
+  if (run.config.contains("telemetry"))
+    for (const char* key : {"on_end", "on_save"}) run.config["telemetry"].erase(key);  // may hold a secret
   run.name = run.config.value("name", std::filesystem::path(folder).filename().string());
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);

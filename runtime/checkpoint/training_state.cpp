@@ -128,7 +128,9 @@ Tensor checkpoint_staging(Memory& host, int64_t bytes) {
 
 TrainingState::TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
                              Stream& control_stream, int rank)
-    : recipe_(recipe), parameters_(parameters), control_(control), stream_(control_stream), rank_(rank) {}
+    : recipe_(recipe), parameters_(parameters), control_(control), stream_(control_stream), rank_(rank) {
+  if (rank == 0 && recipe.telemetry.on_save) command_.emplace(recipe);
+}
 
 TrainingState::~TrainingState() = default;
 
@@ -392,6 +394,11 @@ std::vector<std::string> TrainingState::poll() {
                                      : "";
       lines.push_back(fmt::format("saved {} ({}{}, training waited {:.2f} s, written in {:.2f} s)", r.path,
                                   bytes_text(r.bytes), linked, r.stall_seconds, r.write_seconds));
+      if (command_) {
+        SavedCheckpoint saved{.step = r.step, .path = r.path, .eval_loss = {}};
+        if (evaluated_step_ == r.step) saved.eval_loss = eval_loss_;
+        command_->saved(saved);
+      }
     } else {
       lines.push_back(
           fmt::format("WARNING: the checkpoint of step {} was not saved; training goes on from memory, the "
@@ -399,13 +406,18 @@ std::vector<std::string> TrainingState::poll() {
                       r.step, last_committed_, r.error));
     }
   }
+  if (command_)
+    for (std::string& line : command_->take_lines()) lines.push_back(std::move(line));
   return lines;
 }
 
-std::vector<std::string> TrainingState::finish() {
+std::vector<std::string> TrainingState::finish(bool stopping) {
   if (!writer_) return {};
+  if (command_ && stopping) command_->stop();
   writer_->wait();
   std::vector<std::string> lines = poll();
+  if (command_)
+    for (std::string& line : command_->finish()) lines.push_back(std::move(line));
   if (last_failed_) fail(ExitCode::storage, "the last checkpoint could not be saved: {}", last_error_);
   return lines;
 }

@@ -10,6 +10,7 @@
 #include "parallel/optim/loss_scale.h"
 #include "parallel/zero/parameter_store.h"
 #include "runtime/checkpoint/reader.h"
+#include "runtime/checkpoint/save_command.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/recipe/recipe.h"
 
@@ -86,8 +87,9 @@ class TrainingState {
   /// Lines for the user about finished saves. A failed save is a line and not an error, unless it was the
   /// last.
   std::vector<std::string> poll();
-  /// Waits for the save in flight. Throws Error (storage) if the last save failed.
-  std::vector<std::string> finish();
+  /// Waits for the save in flight, and for its telemetry.on_save, which a run that was asked to stop ends.
+  /// Throws Error (storage) if the last save failed.
+  std::vector<std::string> finish(bool stopping);
   int64_t last_committed() const { return last_committed_; }
 
  private:
@@ -105,6 +107,7 @@ class TrainingState {
   double eval_loss_ = 0;
   int64_t skipped_steps_ = 0, earlier_updates_ = 0;
   std::optional<LossScaleState> loss_scale_;
+  std::optional<SaveCommand> command_;  // rank 0 with telemetry.on_save
   int64_t last_committed_ = 0, begun_ = 0;
   std::string begun_path_;
   std::vector<std::string> damaged_;

@@ -272,6 +272,8 @@ struct TelemetrySettings {
   std::optional<std::string> prometheus;  ///< file that is rewritten at each log line
   std::optional<std::string> on_end;      ///< shell command that gets the end of the job as JSON
   double on_end_seconds = 30;             ///< longest time of on_end
+  std::optional<std::string> on_save;     ///< shell command that is run for each saved checkpoint
+  double on_save_seconds = 3600;          ///< longest time of on_save
 };
 
 struct ProfileSettings {

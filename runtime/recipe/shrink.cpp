@@ -323,6 +323,8 @@ class Shrink {
           "telemetry.prometheus",
           "telemetry.on_end",
           "telemetry.on_end_seconds",
+          "telemetry.on_save",
+          "telemetry.on_save_seconds",
           "profile.step_start",
           "profile.step_end",
           "profile.ranks",

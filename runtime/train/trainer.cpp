@@ -492,7 +492,7 @@ class Trainer {
   /// Reports saves that have ended, to the user and to the launcher; `all`: waits for the one in flight.
   void poll_saves(bool all = false) {
     const int64_t before = state_->last_committed();
-    say(all ? state_->finish() : state_->poll());
+    say(all ? state_->finish(bool(job_.stop_requested())) : state_->poll());
     if (lead_ && state_->last_committed() != before) job_.tell(kSavedStep, state_->last_committed());
   }
 

@@ -7,7 +7,7 @@ Usage: scripts/compare.sh records [--random N] [--seed S] [--only parquet] [--fo
 --speed: CPU time on one thread for a column of text of 430 MB, in turns. Exits with 1 at a difference.
 """
 # build: print_records
-# packages: pyarrow numpy
+# packages: pyarrow numpy zstandard pysimdjson
 import argparse
 import json
 import os
@@ -371,6 +371,47 @@ def folder_files(folder):
     return not bad
 
 
+def print_rates(title, ways, size):
+    """MB/s of each way, in turns: the best of five CPU times. The way `ltrain` gives its own seconds."""
+    best = {}
+    for _ in range(5):
+        for name, way in ways.items():
+            begin = time.process_time()
+            result = way()
+            seconds = result if name == "ltrain" else time.process_time() - begin
+            del result
+            best[name] = min(best.get(name, 1e9), seconds)
+    print(f"{title:10}" + "".join(f"  {name} {size / s:6.0f} MB/s" for name, s in best.items()), flush=True)
+
+
+def speed_of_lines(folder, texts, size):
+    """JSON lines, beside what zstd and simdjson take alone for the same bytes, and Python's way to the texts."""
+    import simdjson
+    import zstandard
+    lines = [json.dumps({"text": t, "id": i}).encode() for i, t in enumerate(texts)] * 12
+    plain = b"\n".join(lines) + b"\n"
+    packed = zstandard.ZstdCompressor(level=3).compress(plain)
+
+    def decompress():
+        with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
+            while stream.read(1 << 20):
+                pass
+
+    def parse():
+        parser = simdjson.Parser()
+        for line in lines:
+            parser.parse(line)["text"]
+
+    for name, content in (("JSONL", plain), ("JSONL.zst", packed)):
+        path = os.path.join(folder, "a.jsonl")
+        with open(path, "wb") as f:
+            f.write(content)
+        ways = {"ltrain": lambda: json.loads(subprocess.check_output([PRINT, path, "--count"]))["seconds"], "simdjson": parse}
+        if content is packed:
+            ways["zstd"] = decompress
+        print_rates(name, ways, size)
+
+
 def speed():
     """Texts of about 2 kB, as datasets of web pages have them, with and without compression."""
     pa.set_cpu_count(1)
@@ -381,6 +422,7 @@ def speed():
     table = pa.table({"text": texts * 12, "id": range(len(texts) * 12)})
     size = sum(map(len, texts)) * 12 / 1e6
     with tempfile.TemporaryDirectory() as folder:
+        speed_of_lines(folder, texts, size)
         for codec in ("NONE", "SNAPPY", "ZSTD", "arrow"):
             path = os.path.join(folder, "a")
             if codec == "arrow":
@@ -402,15 +444,7 @@ def speed():
 
             ways = {"ltrain": lambda: json.loads(subprocess.check_output([PRINT, path, "--fields", "text", "--count"]))["seconds"],
                     "pyarrow": read, "pyarrow batches": read_pages, "pyarrow to_pylist": lambda: read().to_pylist()}
-            best = {}
-            for _ in range(5):
-                for name, way in ways.items():
-                    begin = time.process_time()
-                    result = way()
-                    seconds = result if name == "ltrain" else time.process_time() - begin
-                    del result
-                    best[name] = min(best.get(name, 1e9), seconds)
-            print(f"{codec:8}" + "".join(f"  {name} {size / s:6.0f} MB/s" for name, s in best.items()), flush=True)
+            print_rates(codec, ways, size)
 
 
 def main():

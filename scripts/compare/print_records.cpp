@@ -1,4 +1,4 @@
-// Prints the records of a Parquet or Arrow file, one JSON value a line, for
+// Prints the records of a Parquet or Arrow file, or the texts of a .jsonl file, one JSON value a line, for
 // scripts/compare/compare_records.py. Usage: print_records FILE [--json] [--fields A,B]; --schema: rows and
 // fields; --count: bytes and CPU seconds alone;
 // --files: names of files on stdin, each answered by its records and a line of "end" or of the error.
@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "runtime/data/input/record_file.h"
 #include "runtime/records/arrow.h"
 #include "runtime/records/encodings/json_value.h"
 #include "runtime/records/parquet.h"
@@ -50,7 +51,26 @@ std::string line_of(const Record& record, bool as_json) {
   return line.empty() ? "[]" : line + "]";
 }
 
+void print_count(int64_t rows, int64_t bytes, std::clock_t begin) {
+  std::printf("{\"rows\": %lld, \"bytes\": %lld, \"seconds\": %.6f}\n", static_cast<long long>(rows),
+              static_cast<long long>(bytes), static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+}
+
+/// Counts the texts of JSON lines, compressed or not.
+void count_lines(const std::string& path) {
+  Source source{std::make_shared<data::InputFile>(path), path};
+  char head[4] = {};
+  source.compression = compression_of({head, static_cast<size_t>(source.file->read_some(head, 0, 4))});
+  const std::clock_t begin = std::clock();
+  data::RecordReader reader(source, data::RecordForm::lines, 1 << 20);
+  int64_t bytes = 0, rows = 0;
+  for (std::string line; reader.next(line); ++rows)
+    bytes += static_cast<int64_t>(data::json_text(line, "text", path, reader.line_number()).size());
+  print_count(rows, bytes, begin);
+}
+
 void print(const std::string& path, const Options& options) {
+  if (path.find(".jsonl") != std::string::npos) return count_lines(path);
   const auto file = std::make_shared<data::InputFile>(path);
   const bool parquet = is_parquet(*file);
   if (options.schema) return print_schema(parquet ? parquet_schema(file, path) : arrow_schema(file, path));
@@ -68,10 +88,7 @@ void print(const std::string& path, const Options& options) {
       std::fputc('\n', stdout);
     }
   }
-  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-  if (options.count)
-    std::printf("{\"rows\": %lld, \"bytes\": %lld, \"seconds\": %.6f}\n", static_cast<long long>(rows),
-                static_cast<long long>(bytes), seconds);
+  if (options.count) print_count(rows, bytes, begin);
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ void save_rank(const TinyOptions& o, const TinyRank& at, const std::string& outp
   state.open_writer(step - 1, recipe.train.train_steps);
   state.note_health(1, 1);
   state.save(step, {step * o.global_batch, step * o.global_batch, step * o.global_batch * o.seq});
-  state.finish();
+  state.finish(false);
 }
 
 TrainingState::Resumed resume_rank(const TinyOptions& o, const TinyRank& at, const std::string& path) {

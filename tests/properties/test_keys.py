@@ -67,6 +67,7 @@ BY_HAND = {
     "launch.min_nodes", "log.rank_file_mib",
     "offload.optimizer.update",
     "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
+    "telemetry.on_save", "telemetry.on_save_seconds",
 }
 
 
@@ -376,6 +377,15 @@ def test_telemetry(program):
     late = program.run("run", "tiny.yaml", "telemetry.on_end=sleep 300", "telemetry.on_end_seconds=0.2", "output_dir=late")
     assert late.returncode == 0 and "did not end in 0.2 s" in late.stderr
     assert time.monotonic() - begin < 60
+
+
+def test_on_save(program):
+    """The command gets path and step of each checkpoint, and is killed after its time."""
+    program.ok("run", "tiny.yaml", "telemetry.on_save=echo $1 > of-$2", "output_dir=saved")
+    last = sorted((program.folder / "saved" / "checkpoints").glob("step-*"))[-1].name
+    assert (program.folder / f"of-{int(last[5:])}").read_text().strip() == f"saved/checkpoints/{last}"
+    late = program.ok("run", "tiny.yaml", "telemetry.on_save=sleep 300", "telemetry.on_save_seconds=0.2", "output_dir=slow")
+    assert "did not end in 0.2 s" in late
 
 
 def test_timeout(program):

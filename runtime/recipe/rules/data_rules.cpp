@@ -36,7 +36,8 @@ void data_rules(const Recipe& r, const BrokenRule& broken) {
           "data.stages",
           fmt::format("stage {} begins at step {}, expected a step above {}, where the mix before it "
                       "begins; nearest valid value of its from_step: {}",
-                      i + 1, first, before, before + 1));
+                      i + 1, first, before, before + 1),
+          {});
     before = first;
   }
   if (before > r.train.train_steps)

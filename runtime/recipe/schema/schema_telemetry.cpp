@@ -18,6 +18,16 @@ void add_telemetry_keys(std::vector<Key>& t) {
           .when("telemetry.on_end", true, [](const Recipe& r) { return r.telemetry.on_end.has_value(); })
           .above(0)
           .between(0, 3600));
+  t.push_back(text(
+      "telemetry.on_save", LT_MEMBER(telemetry.on_save),
+      "Shell command that is run for each saved checkpoint, with its path as $1 and its step as $2, while "
+      "training continues. Its output goes to the log, and its failure is a warning."));
+  t.push_back(
+      number("telemetry.on_save_seconds", LT_MEMBER(telemetry.on_save_seconds),
+             "Seconds after which on_save is killed.")
+          .when("telemetry.on_save", true, [](const Recipe& r) { return r.telemetry.on_save.has_value(); })
+          .above(0)
+          .between(0, 86400));
 }
 
 }  // namespace ltrain::recipe

@@ -1,4 +1,4 @@
-// What a job asks of a cluster: nodes, ranks, cores, GPUs, memory and time, from the options of a command,
+// Request of a job to a cluster: nodes, ranks, cores, GPUs, memory and time, from the options of a command,
 // the recipe and its plan. For the scripts of `ltrain slurm` and `ltrain kube`.
 #pragma once
 #include <CLI/CLI.hpp>
@@ -27,7 +27,7 @@ struct PlannedRequest {
   double seconds = 0;  ///< time of the run with a margin, at least 600
   std::string time_note;
   std::string network_note;  ///< empty: the profile has the network, or there is none
-  std::string output_dir;    ///< of the recipe
+  std::string output_dir;    ///< output_dir of the recipe
 };
 
 /// Declares the recipe and the options of a request.

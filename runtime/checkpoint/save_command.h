@@ -18,7 +18,7 @@ namespace ltrain {
 struct SavedCheckpoint {
   int64_t step = 0;
   std::string path;
-  std::optional<double> eval_loss;  ///< of an evaluation at this step
+  std::optional<double> eval_loss;  ///< mean loss of an evaluation at this step
 };
 
 /// Runs the command on rank 0, one checkpoint at a time. If a save ends while it runs, it runs again for the

@@ -11,7 +11,7 @@ using Catch::Contains;
 
 TEST_CASE("on_save: each checkpoint is exported while training goes on, and its lines are in the log") {
   TempRun t;
-  // Rank 0 of two starts the command, which is no rank: it exports and generates by itself.
+  // Rank 0 of two starts the command outside of the job: it exports and generates by itself.
   const Outcome o =
       t.sh("run tiny.yaml 'telemetry.on_save=cat > saved-$2.json; " + program() +
            " export \"$1\" exports/$2 -q && " + program() +

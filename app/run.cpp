@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "kernels/tensor/device.h"
+#include "runtime/check/background_build.h"
 #include "runtime/check/check_job.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/check/tokenized_sources.h"
@@ -72,8 +73,8 @@ std::optional<FolderLock> lock_if_there(const std::string& folder) {
   return lock_output(folder);
 }
 
-/// Makes the token files of sources that lack them, with a progress line unless `quiet`.
-void tokenize(const Recipe& recipe, bool quiet) {
+/// Makes token files of sources that lack them, with a progress line unless `quiet`.
+void tokenize(const Recipe& recipe, MadeFiles which, bool quiet) {
   std::string path;
   std::optional<ProgressLine> line;
   const auto progress = [&](const std::string& source, const data::ShardProgress& p) {
@@ -87,7 +88,7 @@ void tokenize(const Recipe& recipe, bool quiet) {
                  p.elsewhere.empty() ? fmt::format(", {} tokens", p.tokens)
                                      : ", waiting for another process at " + p.elsewhere);
   };
-  const std::vector<std::string> notes = tokenize_sources(recipe, progress);
+  const std::vector<std::string> notes = tokenize_sources(recipe, which, progress);
   line.reset();
   print_notes(notes);
 }
@@ -98,7 +99,7 @@ void tokenize_as_rank(Recipe recipe) {
   if (!has_text_sources(recipe)) return;
   const LaunchEnvironment e = detect_environment(process_variables());
   if (recipe.data.workers == 0) recipe.data.workers = std::max(1, usable_cores() / std::max(1, e.local_size));
-  tokenize(recipe, e.local_rank > 0);
+  tokenize(recipe, MadeFiles::all, e.local_rank > 0);
 }
 
 /// Runs telemetry.on_end.
@@ -260,7 +261,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   }
   // Everything else was checked before the data is tokenised, which may take long.
   if (has_pending_sources(recipe)) {
-    tokenize(recipe, false);
+    tokenize(recipe, MadeFiles::needed_first, false);
     job = check_job(given, size, checks);
   }
   if (recipe.log.format == LogFormat::json) log_as_json(-1);
@@ -292,7 +293,15 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
     s.node = e.node, s.nodes = e.nodes, s.token = e.token;
     s.coordinator_host = e.coordinator_host, s.coordinator_port = e.coordinator_ports.at(0);
   }
+  std::optional<BackgroundBuild> build;
+  if (!training_files_exist(recipe)) {
+    build.emplace(recipe);
+    s.work_error = [&build] { return build->error(); };
+  }
   const int code = supervise(s);
+  if (build && !build->is_done() && !build->error())
+    print_notes({"some token files are not made yet; the next start makes the others"});
+  if (build && code != 0 && build->error()) throw *build->error();
   if (code != 0) throw CLI::RuntimeError(code);
 }
 

@@ -29,14 +29,19 @@ struct StatsCommand {
     resolve_sources(r, true);
     for (const std::vector<DataSource>* list : lists_of(r))
       for (const DataSource& s : *list)
-        if (s.pending)
-          fail(ExitCode::data,
-               "{}: is not tokenised yet, and its tokens are not known. `ltrain run` makes the token files "
-               "before it trains, and `ltrain data build` ahead of time",
-               printable(s.path));
+        if (s.pending) refuse_unknown(s.path);
+    if (!training_files_exist(r)) refuse_unknown(r.data.train[0].path);
     check_data(r);
     const std::vector<SourceStatistics> all = source_statistics(r);
     json ? print_json(given, r, all) : print(given, r, all);
+  }
+
+  [[noreturn]] static void refuse_unknown(const std::string& path) {
+    fail(ExitCode::data,
+         "{}: is not tokenised yet, and its tokens are not known. `ltrain run` makes the token files before "
+         "it "
+         "trains, or with data.shuffle_window while it trains, and `ltrain data build` ahead of time",
+         printable(path));
   }
 
   static std::vector<const std::vector<DataSource>*> lists_of(const Recipe& r) {

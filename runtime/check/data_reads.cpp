@@ -8,15 +8,6 @@
 namespace ltrain {
 namespace {
 
-/// Index of a token file in the union; -1: it is not one of them.
-int64_t index_of(const FileReads& reads, const std::string& path) {
-  const auto& paths = reads.files.paths;
-  const auto at = std::find_if(paths.begin(), paths.end(), [&](const std::string& other) {
-    return data::dataset_prefix(other) == data::dataset_prefix(path);
-  });
-  return at == paths.end() ? -1 : at - paths.begin();
-}
-
 void add_statistics(const std::string& name, const std::vector<DataSource>& list, const FileReads& reads,
                     std::vector<SourceStatistics>& all) {
   const std::map<int64_t, SourceReads> reads_of = reads_by_source(list, reads);
@@ -27,11 +18,13 @@ void add_statistics(const std::string& name, const std::vector<DataSource>& list
     one.list = name, one.number = number, one.reads = of;
     for (const DataSource& s : list) {
       if (s.number != number) continue;
-      const data::SourceInfo info = data::inspect_source(s.path);
       one.share += s.weight / weights;
-      ++one.files;
-      one.documents += info.documents;
-      one.tokens += info.tokens;
+      for (const std::string& file : s.token_files()) {
+        const data::SourceInfo info = data::inspect_source(file);
+        ++one.files;
+        one.documents += info.documents;
+        one.tokens += info.tokens;
+      }
     }
     all.push_back(one);
   }
@@ -44,13 +37,17 @@ FileReads file_reads(const Recipe& r) {
   const data::LoaderOptions o = loader_options(r, alone);
   FileReads reads;
   reads.files = data::union_of(o.sources, o.stages);
-  for (const std::string& path : reads.files.paths) {
-    const data::SampleCount count = data::count_samples(path, o.seq_length, o.packing.mode);
-    reads.samples.push_back(count.samples);
-    reads.padding.push_back(count.padding);
-    reads.cut.push_back(count.cut);
+  for (const std::vector<std::string>& files : reads.files.files) {
+    data::SampleCount all;
+    for (const std::string& file : files) {
+      const data::SampleCount count = data::count_samples(file, o.seq_length, o.packing.mode);
+      all.samples += count.samples, all.padding += count.padding, all.cut += count.cut;
+    }
+    reads.samples.push_back(all.samples);
+    reads.padding.push_back(all.padding);
+    reads.cut.push_back(all.cut);
   }
-  const data::StagedOrder order(reads.samples, reads.files.stages, 0, false);
+  const data::StagedOrder order(reads.samples.size(), reads.files.stages);
   const int64_t all = samples_before_step(r, r.train.train_steps + 1);
   for (size_t i = 0; i < reads.samples.size(); ++i)
     reads.read.push_back(order.draws_before(static_cast<int>(i), all));
@@ -60,7 +57,7 @@ FileReads file_reads(const Recipe& r) {
 std::map<int64_t, SourceReads> reads_by_source(const std::vector<DataSource>& list, const FileReads& reads) {
   std::map<int64_t, SourceReads> all;
   for (const DataSource& s : list) {
-    const int64_t i = index_of(reads, s.path);
+    const int i = reads.files.find(s.token_files());
     if (i < 0) continue;
     all[s.number].read += reads.read[static_cast<size_t>(i)];
     all[s.number].samples += reads.samples[static_cast<size_t>(i)];

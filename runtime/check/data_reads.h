@@ -12,7 +12,7 @@ namespace ltrain {
 struct FileReads {
   data::SourceUnion files;
   std::vector<int64_t> samples, read;  ///< one for each of files.paths
-  /// data.packing other than concatenate: tokens of padding in the samples of each file, and documents cut.
+  /// data.packing other than concatenate: tokens of padding in the samples of each, and documents cut.
   std::vector<int64_t> padding, cut;
 };
 

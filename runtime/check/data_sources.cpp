@@ -60,6 +60,18 @@ std::vector<DataSource> in_proportion(const DataSource& source, const std::vecto
   return files;
 }
 
+/// `source` with token files that are read in windows.
+DataSource in_windows(const DataSource& source, std::vector<std::string> prefixes) {
+  DataSource windowed = source;
+  windowed.files = std::move(prefixes);
+  return windowed;
+}
+
+/// Returns whether the sources of a list are read in windows. Held-out data are read in file order.
+bool has_windows(const Data& data, const char* key) {
+  return data.shuffle_window > 0 && std::string_view(key) != "data.eval";
+}
+
 std::vector<DataSource> matching_files(const DataSource& source, const char* key, const Data& data,
                                        bool here) {
   const std::vector<std::string> prefixes = matching(source.path);
@@ -69,6 +81,7 @@ std::vector<DataSource> matching_files(const DataSource& source, const char* key
          "PREFIX.bin and PREFIX.idx, and {} was looked for too",
          key, printable(source.path), printable(source.path + ".idx"));
   if (prefixes.empty()) return {source};
+  if (has_windows(data, key)) return {in_windows(source, prefixes)};
   return in_proportion(source, prefixes, data);
 }
 
@@ -120,19 +133,39 @@ std::vector<std::string> kept_files(Recipe& r, const DataSource& source, std::ve
 /// Token files of a source of text or records; the source itself, pending, if they do not exist yet.
 std::vector<DataSource> tokenized_files(Recipe& r, const DataSource& source, const char* key) {
   std::vector<std::string> prefixes;
-  int64_t bytes = 0, files = 0, missing = 0;
+  int64_t bytes = 0, files = 0;
+  std::vector<bool> built;
   for (const data::Shard& shard : tokenized_source(r, source, key).shards) {
     prefixes.push_back(shard.prefix);
     bytes += shard.inputs.bytes;
     files += static_cast<int64_t>(shard.inputs.files.size());
-    missing += !data::is_built(shard);
+    built.push_back(data::is_built(shard));
   }
-  if (missing == 0) return in_proportion(source, kept_files(r, source, prefixes, key), r.data);
-  add_note(r, fmt::format("{}: {}: {} files, {:.1f} MB, are tokenised before the run trains", key,
-                          printable(source.path), files, static_cast<double>(bytes) * 1e-6));
-  DataSource pending = source;
-  pending.pending = true;
-  return {pending};
+  const auto all = static_cast<int64_t>(built.size()), made = std::count(built.begin(), built.end(), true);
+  std::vector<std::string> kept;
+  if (made == all) kept = kept_files(r, source, prefixes, key);
+  const bool windows = has_windows(r.data, key);
+  if (made == all && !windows) return in_proportion(source, kept, r.data);
+  const int64_t first = windows ? std::min(all, r.data.shuffle_window) : all;
+  if (std::find(built.begin(), built.begin() + first, false) != built.begin() + first) {
+    add_note(r,
+             fmt::format("{}: {}: {} files, {:.1f} MB, are tokenised {}", key, printable(source.path), files,
+                         static_cast<double>(bytes) * 1e-6,
+                         windows ? fmt::format("into {} token files, the first {} before the run trains and "
+                                               "the others while it does",
+                                               all, first)
+                                 : "before the run trains"));
+    DataSource pending = source;
+    pending.pending = true;
+    return {pending};
+  }
+  if (made < all)
+    add_note(r, fmt::format("{}: {}: {} of {} token files exist; the others are made while the run trains",
+                            key, printable(source.path), made, all));
+  // A file of which filters left no sample stays in its window, which must not depend on what exists.
+  DataSource windowed = in_windows(source, std::move(prefixes));
+  windowed.named_by_content = true;
+  return {windowed};
 }
 
 /// Refuses keys of records for a source of token files, on which they would have no effect.
@@ -173,7 +206,7 @@ std::vector<DataSource> expanded(Recipe& r, const std::vector<DataSource>& sourc
     for (DataSource& file :
          text ? tokenized_files(r, source, key) : matching_files(source, key, r.data, here)) {
       const bool twice = std::any_of(all.begin(), all.end(), [&](const DataSource& other) {
-        return other.path == file.path && !file.pending;
+        return !file.pending && (file.files.empty() ? other.path == file.path : other.files == file.files);
       });
       if (twice)
         fail(ExitCode::usage, "{}: path {}: {} is a source already; give it once", key,
@@ -186,6 +219,15 @@ std::vector<DataSource> expanded(Recipe& r, const std::vector<DataSource>& sourc
     fail(ExitCode::usage, "{}: {} token files; a mix has at most {}: build fewer, larger ones", key,
          all.size(), data::kMaxSources);
   return all;
+}
+
+/// Returns whether all token files of the sources exist, so that their samples can be counted.
+bool all_there(const std::vector<DataSource>& sources) {
+  return std::all_of(sources.begin(), sources.end(), [](const DataSource& s) {
+    return !s.pending && std::all_of(s.files.begin(), s.files.end(), [](const std::string& file) {
+      return data::file_exists(data::dataset_prefix(file) + ".idx");
+    });
+  });
 }
 
 bool any_pending(const std::vector<DataSource>& sources) {
@@ -281,6 +323,12 @@ void resolve_sources(Recipe& r, bool here) {
   r.data.temperature.reset();  // the weights say it now
 }
 
+bool training_files_exist(const Recipe& r) {
+  return all_there(r.data.train) &&
+         std::all_of(r.data.stages.begin(), r.data.stages.end(),
+                     [](const DataStage& stage) { return all_there(stage.train); });
+}
+
 bool has_pending_sources(const Recipe& r) { return training_pending(r) || any_pending(r.data.eval); }
 
 std::string cut_note(const EvalSet& set, const Data& data, int64_t wanted) {
@@ -308,7 +356,7 @@ std::string cut_note(const EvalSet& set, const Data& data, int64_t wanted) {
 
 std::vector<std::string> data_notes(const Recipe& r) {
   std::vector<std::string> notes;
-  if (!training_pending(r) && !r.data.train.empty()) {
+  if (training_files_exist(r) && !r.data.train.empty()) {
     const FileReads reads = file_reads(r);
     check_epochs(r, "data.train", r.data.train, reads);
     for (const DataStage& stage : r.data.stages) check_epochs(r, "data.stages", stage.train, reads);

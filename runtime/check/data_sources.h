@@ -16,16 +16,20 @@ namespace ltrain {
 /// for more sources than a mix can have.
 void resolve_sources(Recipe& recipe, bool here);
 
-/// Returns whether a resolved recipe has sources that are not tokenised yet.
+/// Returns whether a resolved recipe has sources that are not tokenised yet; with data.shuffle_window, whose
+/// first window is not.
 bool has_pending_sources(const Recipe& recipe);
+
+/// Returns whether all token files of the training sources of a resolved recipe exist.
+bool training_files_exist(const Recipe& recipe);
 
 /// A note on a set that ends with its smallest source before `wanted` samples are evaluated; else "". The
 /// files must exist.
 std::string cut_note(const EvalSet& set, const Data& data, int64_t wanted);
 
-/// Notes on sources that are read many times during training, and on held-out sets of several sources that
-/// end when the first one is used up. The files must exist. Throws Error (usage) if training would read a
-/// source more often than its max_epochs.
+/// Notes on sources that are read many times during training, unless some of their files are made later, and
+/// on held-out sets of several sources that end when the first one is used up. The other files must exist.
+/// Throws Error (usage) if training would read a source more often than its max_epochs.
 std::vector<std::string> data_notes(const Recipe& recipe);
 
 }  // namespace ltrain

@@ -3,8 +3,10 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "base/cache_folder.h"
 #include "base/error.h"
@@ -93,6 +95,7 @@ data::BuildOptions build_options(const Recipe& r, const DataSource& source, cons
   o.tokenizer = r.data.tokenizer.kind->name;
   if (r.data.tokenizer.kind->takes_file()) o.path = r.data.tokenizer.path.value_or("");
   o.workers = static_cast<int>(r.data.workers);
+  o.shard_bytes = std::max<int64_t>(1, std::llround(r.data.shard_mib * (1 << 20)));
   o.records.on_bad = r.data.on_bad_record;
   o.records.where = source.where;
   o.records.dataset = {source.config, source.split};
@@ -142,20 +145,80 @@ TokenizedSource tokenized_source(const Recipe& r, const DataSource& source, cons
   return t;
 }
 
-std::vector<std::string> tokenize_sources(
-    const Recipe& r,
-    const std::function<void(const std::string& path, const data::ShardProgress&)>& progress) {
-  std::vector<std::string> notes;
-  for (const auto& [key, listed] : all_sources(r)) {
-    const DataSource& source = *listed;
-    if (!is_tokenized_by_run(source)) continue;
-    const TokenizedSource t = tokenized_source(r, source, key);
-    const data::BadRecords bad = data::build_shards(
-        t.shards, t.options, [&](const data::ShardProgress& p) { progress(source.path, p); });
-    if (bad.skipped + bad.replaced > 0)
-      notes.push_back(fmt::format("{}: {}: {} bad records left out, {} read with U+FFFD; the first: {}", key,
-                                  printable(source.path), bad.skipped, bad.replaced, bad.first[0]));
+namespace {
+
+/// A source that the run tokenises, and the notes on its records.
+struct Work {
+  const char* key;
+  const DataSource* source;
+  TokenizedSource files;
+  double share = 1;  ///< weight in its list
+  data::BadRecords bad = {};
+};
+
+/// Shards of a source that are built together.
+struct Window {
+  size_t work = 0;
+  data::ShardRange shards;
+  /// Later windows of data.stages come after those of data.train; then input bytes that the mix reads before.
+  std::pair<bool, double> need;
+};
+
+std::vector<Work> work_of(const Recipe& r) {
+  std::vector<Work> all;
+  for (const auto& [key, source] : all_sources(r)) {
+    if (!is_tokenized_by_run(*source)) continue;
+    all.push_back({.key = key, .source = source, .files = tokenized_source(r, *source, key)});
+    all.back().share = source->weight;
   }
+  return all;
+}
+
+/// Windows of all sources. With data.shuffle_window, in the order in which a run needs them: those of one
+/// list by the bytes before them and the weight of their source.
+std::vector<Window> windows_of(const Recipe& r, const std::vector<Work>& all, MadeFiles which) {
+  std::vector<Window> windows;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto& shards = all[i].files.shards;
+    const bool windowed = r.data.shuffle_window > 0 && std::string_view(all[i].key) != "data.eval";
+    const size_t length = windowed ? static_cast<size_t>(r.data.shuffle_window) : shards.size();
+    double before = 0;
+    for (size_t first = 0; first < shards.size(); first += length) {
+      const size_t end = std::min(first + length, shards.size());
+      if (first > 0 && which == MadeFiles::needed_first) break;
+      const bool stage = first > 0 && std::string_view(all[i].key) == "data.stages";
+      windows.push_back({i, {.first = first, .end = end}, {stage, before / all[i].share}});
+      for (size_t s = first; s < end; ++s) before += static_cast<double>(shards[s].inputs.bytes);
+    }
+  }
+  std::stable_sort(windows.begin(), windows.end(),
+                   [](const Window& a, const Window& b) { return a.need < b.need; });
+  return windows;
+}
+
+}  // namespace
+
+std::vector<std::string> tokenize_sources(
+    const Recipe& r, MadeFiles which,
+    const std::function<void(const std::string& path, const data::ShardProgress&)>& progress) {
+  std::vector<Work> all = work_of(r);
+  const std::vector<Window> windows = windows_of(r, all, which);
+  // With several windows, a builder first goes on where no other process works, and waits for the others
+  // last.
+  const bool several = windows.size() > all.size();
+  for (const bool wait : several ? std::vector{false, true} : std::vector{true})
+    for (Window w : windows) {
+      Work& work = all[w.work];
+      w.shards.wait = wait;
+      work.bad.add(data::build_shards(
+          work.files.shards, work.files.options,
+          [&](const data::ShardProgress& p) { progress(work.source->path, p); }, w.shards));
+    }
+  std::vector<std::string> notes;
+  for (const Work& w : all)
+    if (const data::BadRecords& bad = w.bad; bad.skipped + bad.replaced > 0)
+      notes.push_back(fmt::format("{}: {}: {} bad records left out, {} read with U+FFFD; the first: {}",
+                                  w.key, printable(w.source->path), bad.skipped, bad.replaced, bad.first[0]));
   return notes;
 }
 

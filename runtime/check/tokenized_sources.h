@@ -27,10 +27,17 @@ struct TokenizedSource {
 /// files cannot be read.
 TokenizedSource tokenized_source(const Recipe& recipe, const DataSource& source, const char* key);
 
-/// Builds the token files of all sources that lack them. `progress`: of one source, with its path. Returns
-/// notes, such as the number of records left out.
+/// Token files that tokenize_sources() makes.
+enum class MadeFiles : uint8_t {
+  needed_first,  ///< with data.shuffle_window, the first window of each training source, and all held-out
+                 ///< data
+  all,           ///< all of them, in the order in which the run needs them
+};
+
+/// Builds the token files of all sources that lack them. `progress`: of one source, with its path; what it
+/// throws ends the work. Returns notes, such as the number of records left out.
 std::vector<std::string> tokenize_sources(
-    const Recipe& recipe,
+    const Recipe& recipe, MadeFiles which,
     const std::function<void(const std::string& path, const data::ShardProgress&)>& progress);
 
 }  // namespace ltrain

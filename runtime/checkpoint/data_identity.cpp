@@ -108,6 +108,11 @@ void check_end_of_document(const Recipe& r, const data::SourceInfo& s) {
 
 /// Refuses token files whose documents have another form than the task reads.
 void check_form(const Recipe& r, const DataSource& s, const data::SourceInfo& info) {
+  if (r.task == Task::sft && !info.loss_mask)
+    fail(ExitCode::usage,
+         "{}task = sft: {} has no loss mask, so every token would count. Name the files of the conversations "
+         "themselves, or build them with ltrain data build --chat",
+         place(r, "task"), printable(s.path));
   const bool pairs = r.task == Task::dpo, examples = r.task == Task::kto;
   if (r.task == Task::pretrain || (pairs == info.preference && examples == info.unpaired)) return;
   const std::string_view expected = pairs      ? "preference pairs"
@@ -144,8 +149,14 @@ data::DataIdentity data_identity(const Recipe& r) {
   const auto identities = [&](const std::vector<DataSource>& list) {
     std::vector<data::SourceIdentity> sources;
     for (const DataSource& s : list) {
-      const data::SourceInfo info = data::inspect_source(s.path);
-      sources.push_back({s.path, s.weight, data::content_identity(s.path), info.tokens, info.documents});
+      const data::SourceInfo info = data::inspect_source(s.token_files()[0]);
+      data::SourceIdentity one{.path = s.path, .weight = s.weight, .content = {}};
+      if (s.files.empty())
+        one.content = data::content_identity(s.path), one.tokens = info.tokens,
+        one.documents = info.documents;
+      else
+        one.content = data::content_identity(s.files, s.named_by_content);
+      sources.push_back(std::move(one));
       if (info.has_sidecar) d.tokenizer = identity_of(info), recorded = true;
     }
     return sources;
@@ -157,6 +168,7 @@ data::DataIdentity data_identity(const Recipe& r) {
   d.seq_length = r.data.seq_length;
   d.seed = r.seed;
   d.packing = to_string(r.data.packing);
+  d.shuffle_window = r.data.shuffle_window;
   d.reset_attention_mask = r.data.reset_attention_mask;
   d.reset_position_ids = r.data.reset_position_ids;
   d.eod_mask_loss = r.data.eod_mask_loss;
@@ -172,22 +184,21 @@ void check_data(const Recipe& r) {
   for (const ListedSource& listed : all_sources(r)) {
     const DataSource& s = *listed.source;
     if (s.pending) continue;  // checked when its token files are there
-    const data::SourceInfo info = data::inspect_source(s.path);
-    if (r.task == Task::sft && !info.loss_mask)
-      fail(ExitCode::usage,
-           "{}task = sft: {} has no loss mask, so every token would count. Name the files of the "
-           "conversations "
-           "themselves, or build them with ltrain data build --chat",
-           place(r, "task"), printable(s.path));
-    check_form(r, s, info);
-    if (info.has_sidecar) {
-      check_kind(r, info);
-      check_tokenizer(r, tokenizer_of_recipe(), info);
-    } else {
-      check_end_of_document(r, info);
+    for (const std::string& file : s.token_files()) {
+      // Files that the run makes later have its tokenizer, and the loader checks them when it opens them.
+      if (s.named_by_content && !data::file_exists(file + ".idx")) continue;
+      const data::SourceInfo info = data::inspect_source(file);
+      check_form(r, s, info);
+      if (info.has_sidecar) {
+        check_kind(r, info);
+        check_tokenizer(r, tokenizer_of_recipe(), info);
+      } else {
+        check_end_of_document(r, info);
+      }
+      if (info.max_token >= 0) check_vocabulary(r, file, info.max_token + 1);
+      // A file of a window may have no sample; a source must have one.
+      if (s.files.empty()) data::check_source(info, r.model.vocab_size, r.data.seq_length, r.data.packing);
     }
-    if (info.max_token >= 0) check_vocabulary(r, s.path, info.max_token + 1);
-    data::check_source(info, r.model.vocab_size, r.data.seq_length, r.data.packing);
   }
   if (r.data.tokenizer.kind->vocab_size == 0)  // rules check the vocabulary of the other kinds
     check_vocabulary(r, "the tokenizer " + printable(*r.data.tokenizer.path),

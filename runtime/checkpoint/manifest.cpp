@@ -176,6 +176,7 @@ json identity_json(const data::DataIdentity& d) {
                 {"reset_position_ids", d.reset_position_ids},
                 {"eod_mask_loss", d.eod_mask_loss}};
   if (d.packing != data::DataIdentity().packing) identity["packing"] = d.packing;
+  if (d.shuffle_window > 0) identity["shuffle_window"] = d.shuffle_window;
   for (const data::StageIdentity& stage : d.stages)
     identity["stages"].push_back(
         {{"first_sample", stage.first_sample}, {"sources", sources_json(stage.sources)}});
@@ -219,6 +220,7 @@ data::DataIdentity read_identity(const json& v, const std::string& where) {
   d.seq_length = o.integer("seq_length", 1, kMaxCount);
   d.seed = o.integer("seed");
   if (o.has("packing")) d.packing = o.text("packing");
+  if (o.has("shuffle_window")) d.shuffle_window = o.integer("shuffle_window", 1, kMaxCount);
   d.reset_attention_mask = o.truth("reset_attention_mask");
   d.reset_position_ids = o.truth("reset_position_ids");
   d.eod_mask_loss = o.truth("eod_mask_loss");

@@ -15,9 +15,12 @@
 #include "runtime/data/sample_order.h"
 #include "runtime/data/source_union.h"
 #include "runtime/data/staged_order.h"
+#include "runtime/data/window_order.h"
 
 namespace ltrain::data {
 namespace {
+
+constexpr std::chrono::milliseconds kLookForFiles{200};
 
 void check_options(const LoaderOptions& o, int64_t first_sample) {
   auto at_least = [](const char* name, int64_t value, int64_t least) {
@@ -52,23 +55,118 @@ void check_options(const LoaderOptions& o, int64_t first_sample) {
          (o.global_batch / (o.micro_batch * o.dp_size) + 1) * o.micro_batch * o.dp_size);
 }
 
-std::vector<std::unique_ptr<IndexedDataset>> open_sources(const LoaderOptions& o, const SourceUnion& all) {
-  std::vector<std::unique_ptr<IndexedDataset>> sources;
-  for (const std::string& path : all.paths) {
-    sources.push_back(std::make_unique<IndexedDataset>(path));
-    check_source(sources.back()->info(), o.vocab_size, o.seq_length, o.packing.mode);
+/// Token files of all sources, opened when a sample of them is asked for, and the places of samples in them.
+/// With LoaderOptions::shuffle_window a file may be missing until then. For several threads.
+class SourceFiles {
+ public:
+  /// Opens all files without a window, and checks them.
+  SourceFiles(const LoaderOptions& o, const SourceUnion& all) : options_(o) {
+    if (o.packing.mode != SamplePacking::concatenate) documents_.emplace(o.seq_length, o.packing.mode);
+    for (size_t i = 0; i < all.files.size(); ++i) {
+      const auto count = static_cast<int64_t>(all.files[i].size());
+      sources_.push_back(
+          {all.files[i], WindowOrder(static_cast<int>(i), count, o.shuffle_window, o.seed, !o.eval), {}, 0});
+      if (o.shuffle_window == 0)
+        while (!sources_.back().order.knows_all()) open_next(sources_.back());
+    }
   }
-  return sources;
-}
 
-/// Samples of whole documents; nothing if the documents are concatenated.
-std::unique_ptr<DocumentSamples> document_samples(
-    const LoaderOptions& o, const std::vector<std::unique_ptr<IndexedDataset>>& sources) {
-  if (o.packing.mode == SamplePacking::concatenate) return nullptr;
-  std::vector<const IndexedDataset*> all;
-  for (const auto& source : sources) all.push_back(source.get());
-  return std::make_unique<DocumentSamples>(std::move(all), o.seq_length, o.packing.mode);
-}
+  struct Found {
+    const IndexedDataset* data = nullptr;
+    size_t number = 0;      ///< number of the file in DocumentSamples
+    int64_t sample = 0;     ///< sample of the file
+    int64_t in_source = 0;  ///< number of the sample in its source
+  };
+  /// Sample of a draw; nothing if its window has a file that does not exist yet.
+  std::optional<Found> find(const Blend::Draw& draw) {
+    const std::lock_guard lock(mutex_);
+    Source& s = sources_[static_cast<size_t>(draw.source)];
+    for (;;) {
+      if (s.order.knows_all() && s.order.known_samples() == 0)
+        fail(ExitCode::data,
+             "{} and {} other token files: less than one sample of seq_length + 1 = {} tokens in each",
+             s.files[0], s.files.size() - 1, options_.seq_length + 1);
+      if (const auto at = s.order.find(draw.index)) {
+        const Opened& file = s.opened[static_cast<size_t>(at->file)];
+        return Found{file.data.get(), file.number, at->sample, at->in_source};
+      }
+      if (!exists(s, s.opened.size())) return std::nullopt;
+      open_next(s);
+    }
+  }
+
+  /// Files that exist, from the first on, and all.
+  FileCounts counts() {
+    const std::lock_guard lock(mutex_);
+    FileCounts c;
+    for (Source& s : sources_) {
+      while (s.existing < s.files.size() && exists(s, s.existing)) ++s.existing;
+      c.made += static_cast<int64_t>(s.existing), c.all += static_cast<int64_t>(s.files.size());
+    }
+    return c;
+  }
+  /// First file of a source that was not opened.
+  std::string next_file(int source) {
+    const std::lock_guard lock(mutex_);
+    const Source& s = sources_[static_cast<size_t>(source)];
+    return s.opened.size() < s.files.size() ? s.files[s.opened.size()] : "";
+  }
+
+  bool packs_documents() const { return documents_.has_value(); }
+  void documents_of(const Found& at, std::vector<DocumentSamples::Run>& out) {
+    const std::lock_guard lock(mutex_);
+    documents_->sample(at.number, at.sample, out);
+  }
+
+  /// Samples of each source in the files that were opened.
+  std::vector<int64_t> samples() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<int64_t> all;
+    for (const Source& s : sources_) all.push_back(s.order.known_samples());
+    return all;
+  }
+  int64_t memory_bytes() const {
+    const std::lock_guard lock(mutex_);
+    int64_t bytes = documents_ ? documents_->memory_bytes() : 0;
+    for (const Source& s : sources_)
+      for (const Opened& file : s.opened) bytes += file.data->memory_bytes();
+    return bytes;
+  }
+
+ private:
+  struct Opened {
+    std::unique_ptr<IndexedDataset> data;
+    size_t number;
+  };
+  struct Source {
+    std::vector<std::string> files;
+    WindowOrder order;
+    std::vector<Opened> opened;
+    size_t existing;  // files that exist, from the first on
+  };
+
+  static bool exists(const Source& s, size_t file) {
+    return file < s.existing || file_exists(dataset_prefix(s.files[file]) + ".idx");
+  }
+  void open_next(Source& s) {
+    auto data = std::make_unique<IndexedDataset>(s.files[s.opened.size()]);
+    const SourceInfo& info = data->info();
+    if (s.files.size() == 1)
+      check_source(info, options_.vocab_size, options_.seq_length, options_.packing.mode);
+    else
+      check_tokens(info, options_.vocab_size, options_.seq_length);
+    const size_t number = files_++;
+    if (documents_) documents_->add(*data);
+    s.order.add(documents_ ? documents_->count(number).samples : info.samples(options_.seq_length));
+    s.opened.push_back({std::move(data), number});
+  }
+
+  const LoaderOptions& options_;
+  mutable std::mutex mutex_;
+  std::vector<Source> sources_;
+  size_t files_ = 0;                          // opened ones of all sources
+  std::optional<DocumentSamples> documents_;  // samples of whole documents
+};
 
 /// Samples of an evaluation: each at most once, until the first source ends.
 int64_t evaluated_samples(const LoaderOptions& o, const std::vector<int64_t>& samples) {
@@ -100,10 +198,8 @@ struct BatchLoader::State {
   Positions rows;  // rows of each sequence on this rank
   int64_t first_sample, micro_steps;
   SourceUnion all;
-  std::vector<std::unique_ptr<IndexedDataset>> sources;  // all.paths
-  std::unique_ptr<DocumentSamples> documents;            // null: documents are concatenated
-  std::vector<int64_t> samples;                          // count of each source
   StagedOrder order;
+  mutable SourceFiles files;
   int64_t eval_samples = 0;
 
   std::mutex mutex;
@@ -121,20 +217,17 @@ struct BatchLoader::State {
         first_sample(first),
         micro_steps(o.global_batch / (o.micro_batch * o.dp_size)),
         all(union_of(o.sources, o.stages)),
-        sources(open_sources(o, all)),
-        documents(document_samples(o, sources)),
-        samples(count_all()),
-        order(samples, all.stages, o.seed, !o.eval),
+        order(all.paths.size(), all.stages),
+        files(options, all),
         ring(o.prefetch) {
-    if (o.eval) eval_samples = evaluated_samples(o, samples);
+    if (o.eval) eval_samples = evaluated_samples(o, files.samples());
   }
 
-  std::vector<int64_t> count_all() const {
-    std::vector<int64_t> counts;
-    for (size_t i = 0; i < sources.size(); ++i)
-      counts.push_back(documents ? documents->count(i).samples
-                                 : sources[i]->info().samples(options.seq_length));
-    return counts;
+  /// The first file that a sample of [begin, end) needs and that does not exist; "" if there is none.
+  std::string missing_file(int64_t begin, int64_t end) const {
+    for (int64_t g = begin; g < end; ++g)
+      if (const Blend::Draw draw = order(g); !files.find(draw)) return files.next_file(draw.source);
+    return "";
   }
 
   /// Reads `count` tokens of a source to position `at` of a sample.
@@ -147,31 +240,38 @@ struct BatchLoader::State {
   }
 
   /// Reads the documents of a sample and notes where they and the padding after them begin.
-  void read_documents(const SampleRef& ref, Sample& s) const {
+  void read_documents(const SourceFiles::Found& found, Sample& s) const {
     const int64_t length = options.seq_length;
-    documents->sample(static_cast<size_t>(ref.source), ref.sample, s.runs);
+    files.documents_of(found, s.runs);
     std::fill(s.tokens.begin(), s.tokens.end(), 0);
     std::fill(s.counted.begin(), s.counted.end(), uint8_t{0});
     s.starts.clear();
     int64_t at = 0;
     for (const DocumentSamples::Run& run : s.runs) {
       s.starts.push_back(at);
-      read_tokens(*sources[ref.source], run.first, run.count + !run.ends_document, at, s);
+      read_tokens(*found.data, run.first, run.count + !run.ends_document, at, s);
       at += run.count;
     }
     if (s.runs.back().ends_document) s.starts.push_back(at);
     LT_CHECK(at <= length, "expected documents of at most {} tokens in a sample, got {}", length, at);
   }
 
+  SourceFiles::Found sample_at(const Blend::Draw& draw) const {
+    const auto found = files.find(draw);
+    LT_CHECK(found, "expected the token files of draw {} of {}, got none", draw.index,
+             all.paths[draw.source]);
+    return *found;
+  }
+
   void read_sample(int64_t index, Sample& s) const {
     const int64_t length = options.seq_length;
-    const SampleRef ref = order(index);
-    const IndexedDataset& source = *sources[ref.source];
+    const SourceFiles::Found found = sample_at(order(index));
+    const IndexedDataset& source = *found.data;
     int64_t begin = 0;  // position that `starts` count from
-    if (documents) {
-      read_documents(ref, s);
+    if (files.packs_documents()) {
+      read_documents(found, s);
     } else {
-      begin = ref.sample * length;
+      begin = found.sample * length;
       read_tokens(source, begin, length + 1, 0, s);
       if (options.packing.on()) source.document_starts(begin, length + 1, s.starts);
     }
@@ -193,6 +293,24 @@ struct BatchLoader::State {
       if (s.documents[t] == t) std::swap(s.labels[t], s.counted[t]);
   }
 
+  /// Global index of the first sample of a micro-batch.
+  int64_t first_of(int64_t index) const {
+    const int64_t step = index / micro_steps, k = index % micro_steps;
+    return first_sample + step * options.global_batch +
+           (k * options.dp_size + options.dp_rank) * options.micro_batch;
+  }
+
+  /// Waits until the token files of a micro-batch exist. Returns false if the loader ends before.
+  bool wait_for_files(int64_t index) {
+    if (options.shuffle_window == 0) return true;
+    const int64_t begin = first_of(index);
+    while (!missing_file(begin, begin + options.micro_batch).empty()) {
+      std::unique_lock lock(mutex);
+      if (changed.wait_for(lock, kLookForFiles, [&] { return stop; })) return false;
+    }
+    return true;
+  }
+
   void read_micro_batch(int64_t index, Batch& batch, Sample& sample) const {
     const int64_t length = options.seq_length, samples = options.micro_batch;
     const Packing& packing = options.packing;
@@ -212,9 +330,7 @@ struct BatchLoader::State {
       batch.labels.assign(options.labels ? samples * max_segments(length) / 2 : 0, 0);
       batch.pairs = 0;
     }
-    const int64_t step = index / micro_steps, k = index % micro_steps;
-    const int64_t base =
-        first_sample + step * options.global_batch + (k * options.dp_size + options.dp_rank) * samples;
+    const int64_t base = first_of(index);
     for (int64_t b = 0; b < samples; ++b) {
       const bool padding = options.eval && base + b >= eval_samples;
       batch.sample_index[b] = padding ? -1 : base + b;
@@ -243,9 +359,10 @@ struct BatchLoader::State {
   void read_pairs(int64_t b, int64_t index, Sample& sample, Batch& batch) const {
     const int64_t length = options.seq_length, most = max_segments(length);
     if (index < 0) return (void)std::fill_n(batch.segments.begin() + b * rows.rows, rows.rows, -1);
-    const SampleRef ref = order(index);
+    const Blend::Draw draw = order(index);
+    const int64_t in_source = sample_at(draw).in_source;
     segments_of(sample.documents, sample.counted,
-                fmt::format("{}: sample {}", all.paths[ref.source], ref.sample), sample.segments);
+                fmt::format("{}: sample {}", all.paths[draw.source], in_source), sample.segments);
     const int32_t texts = *std::max_element(sample.segments.begin(), sample.segments.end()) + 1;
     for (int64_t r = 0; r < rows.rows; ++r) {
       const int32_t segment = sample.segments[rows.at(r)];
@@ -256,10 +373,10 @@ struct BatchLoader::State {
     for (int64_t t = 0; options.labels && t < length; ++t)
       if (sample.labels[t] && sample.segments[t] >= 0) batch.labels[(b * most + sample.segments[t]) / 2] = 1;
     if (!options.references) return;
-    const int64_t first = options.references->first(ref.source, ref.sample);
-    LT_CHECK(options.references->segments(ref.source, ref.sample) == texts,
+    const int64_t first = options.references->first(draw.source, in_source);
+    LT_CHECK(options.references->segments(draw.source, in_source) == texts,
              "expected reference values of {} texts, got {}", texts,
-             options.references->segments(ref.source, ref.sample));
+             options.references->segments(draw.source, in_source));
     std::copy_n(options.references->values.begin() + first, texts, batch.references.begin() + b * most);
   }
 
@@ -289,6 +406,7 @@ struct BatchLoader::State {
           changed.wait(lock, [&] { return stop || filled - taken < static_cast<int64_t>(ring.size()); });
           if (stop) return;
         }
+        if (!wait_for_files(index)) return;
         // The slot is not ready yet, so only this thread uses it.
         LT_FAULT_POINT("data.read");
         read_micro_batch(index, ring[index % ring.size()], sample);
@@ -346,9 +464,15 @@ int64_t BatchLoader::micro_steps() const { return state_->micro_steps; }
 
 int64_t BatchLoader::total_samples_per_epoch() const {
   int64_t total = 0;
-  for (const int64_t samples : state_->samples) total += samples;
+  for (const int64_t samples : state_->files.samples()) total += samples;
   return total;
 }
+
+std::string BatchLoader::missing_file(int64_t first, int64_t end) const {
+  return state_->missing_file(first, end);
+}
+
+FileCounts BatchLoader::file_counts() const { return state_->files.counts(); }
 
 int64_t BatchLoader::eval_samples() const { return state_->eval_samples; }
 
@@ -358,9 +482,7 @@ double BatchLoader::wait_seconds() const {
 }
 
 int64_t BatchLoader::buffer_bytes() const {
-  int64_t bytes = loader_buffer_bytes(state_->options) + state_->order.memory_bytes();
-  for (const auto& s : state_->sources) bytes += s->memory_bytes();
-  return bytes + (state_->documents ? state_->documents->memory_bytes() : 0);
+  return loader_buffer_bytes(state_->options) + state_->order.memory_bytes() + state_->files.memory_bytes();
 }
 
 int64_t loader_buffer_bytes(const LoaderOptions& o) {

@@ -54,8 +54,11 @@ struct Packing {
 };
 
 struct SourceSpec {
-  std::string path;  ///< PREFIX of PREFIX.bin and PREFIX.idx
+  std::string path;  ///< PREFIX of PREFIX.bin and PREFIX.idx, or with `files` a name for messages
   double weight = 1;
+  std::vector<std::string> files = {};  ///< PREFIX of each token file, in their order; empty: `path` alone
+
+  std::vector<std::string> token_files() const { return files.empty() ? std::vector{path} : files; }
 };
 
 /// Sources from a global sample on.
@@ -69,6 +72,7 @@ struct LoaderOptions {
   std::vector<StageSpec> stages;  ///< later mixes, in ascending order of first_sample
   int64_t seq_length = 0, micro_batch = 0, global_batch = 0;  ///< batch sizes in samples
   uint64_t seed = 0;
+  int64_t shuffle_window = 0;  ///< token files of a source that are shuffled together (WindowOrder); 0: all
   int dp_rank = 0, dp_size = 1;
   int64_t vocab_size = 0;  ///< vocabulary of the model; a token outside it is an error
   int prefetch = 4;        ///< micro-batches to prefetch, at least 1
@@ -84,6 +88,11 @@ struct LoaderOptions {
   /// first source ends) are padding.
   bool eval = false;
   int64_t eval_samples = 0;
+};
+
+/// Token files of all sources: those that exist, each source's from its first one on, and all.
+struct FileCounts {
+  int64_t made = 0, all = 0;
 };
 
 /// Loads micro-batches. Row b of micro-step k on rank r, in the global batch that begins at sample g, is
@@ -103,9 +112,14 @@ class BatchLoader {
   /// thread.
   void next(Batch& out);
 
+  /// The first token file that a sample of [first, end) needs and that does not exist yet; "": all exist.
+  /// Samples are asked for in ascending order. Throws Error (data) for a file that cannot be read.
+  std::string missing_file(int64_t first, int64_t end) const;
+  FileCounts file_counts() const;
+
   int64_t cursor() const;                   ///< global index after the last complete step returned
   int64_t micro_steps() const;              ///< micro-batches per step
-  int64_t total_samples_per_epoch() const;  ///< samples of all sources, each counted once
+  int64_t total_samples_per_epoch() const;  ///< samples of all sources in the files opened so far
   int64_t eval_samples() const;             ///< eval only: number of samples without padding
   double wait_seconds() const;              ///< total time that next() waited
   int64_t buffer_bytes() const;             ///< host memory of this loader

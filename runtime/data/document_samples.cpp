@@ -11,30 +11,32 @@
 
 namespace ltrain::data {
 
-DocumentSamples::DocumentSamples(std::vector<const IndexedDataset*> sources, int64_t seq_length,
-                                 SamplePacking packing)
-    : sources_(std::move(sources)), length_(seq_length), packing_(packing) {
+DocumentSamples::DocumentSamples(int64_t seq_length, SamplePacking packing)
+    : length_(seq_length), packing_(packing) {
   LT_CHECK(packing != SamplePacking::concatenate && seq_length > 0,
            "expected samples of whole documents and a length above 0, got packing {} and length {}",
            to_string(packing), seq_length);
+}
+
+void DocumentSamples::add(const IndexedDataset& source) {
+  const SourceInfo& info = source.info();
+  if (info.packed_length > 0)
+    fail(ExitCode::data,
+         "{}: its documents are packed into samples of {} tokens by the build; expected data.packing = "
+         "concatenate, got {}",
+         info.prefix, info.packed_length, to_string(packing_));
+  const size_t number = sources_.size();
+  sources_.push_back(&source);
+  SampleCount& count = counts_.emplace_back();
+  std::vector<int64_t>& first = first_samples_.emplace_back();
   Window window;
-  for (size_t s = 0; s < sources_.size(); ++s) {
-    const SourceInfo& info = sources_[s]->info();
-    if (info.packed_length > 0)
-      fail(ExitCode::data,
-           "{}: its documents are packed into samples of {} tokens by the build; expected data.packing = "
-           "concatenate, got {}",
-           info.prefix, info.packed_length, to_string(packing));
-    SampleCount& count = counts_.emplace_back();
-    std::vector<int64_t>& first = first_samples_.emplace_back();
-    for (int64_t at = 0; at < info.documents; at += kWindowDocuments) {
-      pack(s, at / kWindowDocuments, window);
-      first.push_back(count.samples);
-      count.samples += window.before.back();
-      for (const IndexedDataset::Range& d : window.documents) count.cut += d.count > length_;
-    }
-    count.padding = count.samples * length_ - info.tokens;
+  for (int64_t at = 0; at < info.documents; at += kWindowDocuments) {
+    pack(number, at / kWindowDocuments, window);
+    first.push_back(count.samples);
+    count.samples += window.before.back();
+    for (const IndexedDataset::Range& d : window.documents) count.cut += d.count > length_;
   }
+  count.padding = count.samples * length_ - info.tokens;
 }
 
 void DocumentSamples::pack(size_t source, int64_t number, Window& out) const {
@@ -121,7 +123,9 @@ SampleCount count_samples(const std::string& path, int64_t seq_length, SamplePac
   const std::lock_guard lock(mutex);
   const auto known = counted.find(key);
   if (known != counted.end()) return known->second;
-  return counted[key] = DocumentSamples({&data}, seq_length, packing).count(0);
+  DocumentSamples samples(seq_length, packing);
+  samples.add(data);
+  return counted[key] = samples.count(0);
 }
 
 }  // namespace ltrain::data

@@ -31,9 +31,12 @@ struct SampleCount {
 /// Samples of whole documents of several token files. Not for several threads at once.
 class DocumentSamples {
  public:
-  /// `sources` must outlive this. `packing`: best_fit or document. Throws Error (data) for a source whose
-  /// documents a build has packed.
-  DocumentSamples(std::vector<const IndexedDataset*> sources, int64_t seq_length, SamplePacking packing);
+  /// `packing`: best_fit or document.
+  DocumentSamples(int64_t seq_length, SamplePacking packing);
+
+  /// Adds the next source, which must outlive this, and counts its samples. Throws Error (data) if a build
+  /// has packed its documents.
+  void add(const IndexedDataset& source);
 
   const SampleCount& count(size_t source) const { return counts_[source]; }
 

@@ -45,7 +45,8 @@ void add_blocks(XXH3_state_t* hash, const InputFile& file, int64_t blocks) {
 }
 
 std::string describe(const SourceIdentity& s) {
-  return fmt::format("{} ({} tokens, content {})", printable(s.path, 200), s.tokens, s.content.substr(0, 8));
+  const std::string tokens = s.tokens > 0 ? fmt::format("{} tokens, ", s.tokens) : "";
+  return fmt::format("{} ({}content {})", printable(s.path, 200), tokens, s.content.substr(0, 8));
 }
 
 std::string describe(const TokenizerIdentity& t) {
@@ -113,13 +114,27 @@ std::string content_identity(const std::string& path) {
   return digest(hash);
 }
 
+std::string content_identity(const std::vector<std::string>& paths, bool by_name) {
+  const Hash hash = new_hash();
+  for (const std::string& path : paths) {
+    const std::string prefix = dataset_prefix(path);
+    const std::string one = by_name ? prefix.substr(prefix.rfind('/') + 1) : content_identity(prefix);
+    XXH3_128bits_update(hash.get(), one.c_str(), one.size() + 1);  // with the zero, as a separator
+  }
+  return digest(hash);
+}
+
 std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now, int64_t cursor) {
   std::vector<std::string> found;
   const auto add = [&](const std::string& key, const auto& a, const auto& b) {
     if (a != b) found.push_back(fmt::format("{} {} -> {}", key, a, b));
   };
-  compare_sources("data.train", before.sources, now.sources, found);
-  compare_stages(before, now, cursor, found);
+  add("data.shuffle_window", before.shuffle_window, now.shuffle_window);
+  // With a window, a source is one list of files, so that only lists of the same form can be compared.
+  if ((before.shuffle_window == 0) == (now.shuffle_window == 0)) {
+    compare_sources("data.train", before.sources, now.sources, found);
+    compare_stages(before, now, cursor, found);
+  }
   TokenizerIdentity a = before.tokenizer, b = now.tokenizer;
   if (a.hash.empty() || b.hash.empty()) a.hash = b.hash = "";
   if (a.vocab_size < 0 || b.vocab_size < 0) a.vocab_size = b.vocab_size = -1;

@@ -22,6 +22,7 @@ struct SourceIdentity {
   std::string path;  ///< path in the recipe
   double weight = 1;
   std::string content;  ///< content_identity()
+  /// 0 for a source that is read in windows, some of whose token files may not exist yet.
   int64_t tokens = 0, documents = 0;
   bool operator==(const SourceIdentity&) const = default;
 };
@@ -39,6 +40,7 @@ struct DataIdentity {
   TokenizerIdentity tokenizer;
   int64_t seq_length = 0, seed = 0;
   std::string packing = "concatenate";  ///< data.packing
+  int64_t shuffle_window = 0;           ///< data.shuffle_window
   bool reset_attention_mask = false, reset_position_ids = false, eod_mask_loss = false;
   bool operator==(const DataIdentity&) const = default;
 };
@@ -47,6 +49,10 @@ struct DataIdentity {
 /// KiB of each (the full file up to 1 MiB). Path and name do not matter. The cost does not depend on the size
 /// of the files. Changes of a few tokens between blocks are not detected.
 std::string content_identity(const std::string& path);
+
+/// The same of several token files in an order. `by_name`: their names follow from their contents, and are
+/// read in the place of the files, which may be missing.
+std::string content_identity(const std::vector<std::string>& paths, bool by_name);
 
 /// Hash of 32 hex digits of a file's size and of `blocks` evenly spaced blocks of 16 KiB; of the full file if
 /// it has no more.

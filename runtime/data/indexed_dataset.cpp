@@ -273,13 +273,23 @@ bool has_samples(const SourceInfo& info, int64_t seq_length, SamplePacking packi
   return packing == SamplePacking::concatenate ? info.samples(seq_length) > 0 : info.tokens > 0;
 }
 
-void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length, SamplePacking packing) {
+void check_tokens(const SourceInfo& info, int64_t vocab_size, int64_t seq_length) {
   if (info.max_token >= vocab_size)
     fail(ExitCode::data,
          "{}.bin: holds token {}, but the model's vocabulary has {} (ids 0 to {}); it was built with "
          "tokenizer {} of vocabulary {}: set model.vocab_size to at least {}",
          info.prefix, info.max_token, vocab_size, vocab_size - 1, info.tokenizer, info.vocab_size,
          info.vocab_size);
+  if (info.packed_length > 0 && info.packed_length != seq_length)
+    fail(ExitCode::data,
+         "{}: documents are packed into samples of {} tokens; expected data.seq_length = {}, got {}. Build "
+         "it again "
+         "with --pack {}",
+         info.prefix, info.packed_length, info.packed_length, seq_length, seq_length);
+}
+
+void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length, SamplePacking packing) {
+  check_tokens(info, vocab_size, seq_length);
   if (packing != SamplePacking::concatenate && info.tokens == 0)
     fail(ExitCode::data, "{}: expected at least 1 token, got an empty token file", info.prefix);
   if (!has_samples(info, seq_length, packing))
@@ -287,12 +297,6 @@ void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length
          "{}: {} tokens are shorter than one sample of seq_length + 1 = {}; use a seq_length of at most {} "
          "or more data",
          info.prefix, info.tokens, seq_length + 1, std::max<int64_t>(0, info.tokens - 1));
-  if (info.packed_length > 0 && info.packed_length != seq_length)
-    fail(ExitCode::data,
-         "{}: documents are packed into samples of {} tokens; expected data.seq_length = {}, got {}. Build "
-         "it again "
-         "with --pack {}",
-         info.prefix, info.packed_length, info.packed_length, seq_length, seq_length);
 }
 
 IndexedDataset::IndexedDataset(const std::string& path)

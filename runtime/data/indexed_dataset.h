@@ -54,6 +54,10 @@ SourceInfo inspect_source(const std::string& path);
 /// Returns whether the source has a sample.
 bool has_samples(const SourceInfo& info, int64_t seq_length, SamplePacking packing);
 
+/// Throws Error (data) if the sidecar shows that a model of `vocab_size` cannot read the source, or that its
+/// documents are packed into samples of another length.
+void check_tokens(const SourceInfo& info, int64_t vocab_size, int64_t seq_length);
+
 /// Throws Error (data) if the sidecar shows that a model of `vocab_size` cannot read the source, or if it has
 /// no sample.
 void check_source(const SourceInfo& info, int64_t vocab_size, int64_t seq_length,

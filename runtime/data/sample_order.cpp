@@ -125,12 +125,17 @@ int64_t Blend::draws_before(int source, int64_t samples) const {
   return draws;
 }
 
+int64_t shuffled(int64_t place, int64_t samples, const ShuffledPart& part, uint64_t seed, bool shuffle) {
+  if (!shuffle) return place;
+  uint64_t key =
+      mix64(mix64(mix64(seed) ^ static_cast<uint64_t>(part.source)) ^ static_cast<uint64_t>(part.epoch));
+  if (part.window > 0) key = mix64(key ^ static_cast<uint64_t>(part.window));
+  return Permutation(samples, key)(place);
+}
+
 SampleRef drawn_sample(int source, int64_t draw, int64_t samples, uint64_t seed, bool shuffle) {
-  const int64_t epoch = draw / samples, place = draw % samples;
-  if (!shuffle) return {source, epoch, place};
-  const uint64_t key =
-      mix64(mix64(mix64(seed) ^ static_cast<uint64_t>(source)) ^ static_cast<uint64_t>(epoch));
-  return {source, epoch, Permutation(samples, key)(place)};
+  const int64_t epoch = draw / samples;
+  return {source, epoch, shuffled(draw % samples, samples, {source, epoch, 0}, seed, shuffle)};
 }
 
 SampleOrder::SampleOrder(std::vector<int64_t> samples, const std::vector<double>& weights, uint64_t seed,

@@ -63,6 +63,14 @@ struct SampleRef {
   int64_t sample = 0;  ///< sample of this source: first token = sample * seq_length
 };
 
+/// Samples that are shuffled together: a window of an epoch of a source.
+struct ShuffledPart {
+  int source = 0;
+  int64_t epoch = 0, window = 0;
+};
+/// Sample that comes at `place` of a part of `samples` samples.
+int64_t shuffled(int64_t place, int64_t samples, const ShuffledPart& part, uint64_t seed, bool shuffle);
+
 /// Sample of draw `draw` of a source with `samples` samples.
 SampleRef drawn_sample(int source, int64_t draw, int64_t samples, uint64_t seed, bool shuffle);
 

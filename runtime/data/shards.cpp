@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -132,15 +133,16 @@ bool is_built(const Shard& shard) { return file_exists(shard.prefix + ".idx"); }
 namespace {
 
 /// Calls `make(shard)` for each shard that is not done, under its lock. Other processes share the work, and
-/// all return when every shard is done. `progress`: of this process.
+/// all return when every shard is done, or with `wait` false is taken. `progress`: of this process.
 template <class Done, class Make>
-void make_missing(const std::vector<Shard>& shards, ShardProgress& p,
+void make_missing(std::span<const Shard> shards, bool wait, ShardProgress& p,
                   const std::function<void(const ShardProgress&)>& progress, Done done, Make make) {
   for (;;) {
     const Shard* taken = nullptr;  // shard that another process makes
     p.input_bytes = 0;
     for (const Shard& shard : shards) {
       if (!done(shard)) {
+        if (progress) progress(p);
         const Fd lock = lock_shard(shard);
         if (!lock.valid()) {
           taken = &shard;
@@ -154,7 +156,7 @@ void make_missing(const std::vector<Shard>& shards, ShardProgress& p,
       }
       p.input_bytes += shard.inputs.bytes;
     }
-    if (!taken) return;
+    if (!taken || !wait) return;
     p.elsewhere = printable(taken->inputs.files[0].path, 200);
     if (progress) progress(p);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -162,13 +164,13 @@ void make_missing(const std::vector<Shard>& shards, ShardProgress& p,
   }
 }
 
-/// Makes the marks of all shards, which the token files of any shard need.
-void mark_shards(const std::vector<Shard>& shards, const BuildOptions& options, ShardProgress& p,
+/// Makes the marks of shards. The token files of a shard need those of the shards up to it.
+void mark_shards(std::span<const Shard> shards, const BuildOptions& options, ShardProgress& p,
                  const std::function<void(const ShardProgress&)>& progress) {
   const auto tokenizer = make_build_tokenizer(options);
   std::optional<NgramSet> ngrams;
   const auto done = [](const Shard& shard) { return file_exists(shard.marks); };
-  make_missing(shards, p, progress, done, [&](const Shard& shard) {
+  make_missing(shards, true, p, progress, done, [&](const Shard& shard) {
     if (!options.choice.against.empty() && !ngrams)
       ngrams = evaluation_ngrams(options.choice, options.records, *tokenizer);
     write_marks(shard.marks,
@@ -180,17 +182,19 @@ void mark_shards(const std::vector<Shard>& shards, const BuildOptions& options, 
 }  // namespace
 
 BadRecords build_shards(const std::vector<Shard>& shards, const BuildOptions& options,
-                        const std::function<void(const ShardProgress&)>& progress) {
+                        const std::function<void(const ShardProgress&)>& progress, ShardRange range) {
   std::error_code error;
   fs::create_directories(options.output, error);
   if (error)
     fail(ExitCode::storage, "data.cache {}: the folder cannot be made: {}", options.output, error.message());
   BadRecords bad;
   ShardProgress p;
-  for (const Shard& s : shards) p.total_bytes += s.inputs.bytes;
-  if (options.choice.on() && !std::all_of(shards.begin(), shards.end(), is_built))
-    mark_shards(shards, options, p, progress);
-  make_missing(shards, p, progress, is_built, [&](const Shard& shard) {
+  const size_t end = std::min(range.end, shards.size());
+  const std::span<const Shard> asked = std::span(shards).subspan(range.first, end - range.first);
+  for (const Shard& s : asked) p.total_bytes += s.inputs.bytes;
+  if (options.choice.on() && !std::all_of(asked.begin(), asked.end(), is_built))
+    mark_shards(std::span(shards).first(end), options, p, progress);
+  make_missing(asked, range.wait, p, progress, is_built, [&](const Shard& shard) {
     BuildOptions one = options;
     one.listed = shard.inputs;
     one.output = shard.prefix;

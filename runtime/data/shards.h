@@ -8,6 +8,7 @@
 // the names, and nothing for shards that exist. With BuildOptions::choice the evaluation data count too, and
 // with DocumentChoice::deduplicate the shards before, since a shard does not repeat their documents.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -34,10 +35,17 @@ struct ShardProgress {
   std::string elsewhere;                     ///< name of a shard that another process builds; "": none
 };
 
+/// Shards of a list that are built: [first, end).
+struct ShardRange {
+  size_t first = 0, end = SIZE_MAX;
+  bool wait = true;  ///< false: shards that other processes are building are left to them
+};
+
 /// Builds the shards that do not exist. Several processes, also on several nodes with the same folder, share
 /// the work: each shard is built by one of them, under a lock, and all return when all shards exist. Returns
-/// the bad records of the shards that this process built. `progress` may be empty.
+/// the bad records of the shards that this process built. `progress` may be empty; it is called before each
+/// shard and after each chunk, and what it throws ends the build.
 BadRecords build_shards(const std::vector<Shard>& shards, const BuildOptions& options,
-                        const std::function<void(const ShardProgress&)>& progress);
+                        const std::function<void(const ShardProgress&)>& progress, ShardRange range = {});
 
 }  // namespace ltrain::data

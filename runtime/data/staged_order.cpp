@@ -6,12 +6,9 @@
 
 namespace ltrain::data {
 
-StagedOrder::StagedOrder(std::vector<int64_t> samples, const std::vector<OrderStage>& stages, uint64_t seed,
-                         bool shuffle)
-    : samples_(std::move(samples)), seed_(seed), shuffle_(shuffle) {
+StagedOrder::StagedOrder(size_t sources, const std::vector<OrderStage>& stages) {
   LT_CHECK(!stages.empty() && stages[0].first_sample == 0,
            "expected a first stage from sample 0, got {} stages", stages.size());
-  for (int64_t n : samples_) LT_CHECK(n > 0, "expected at least 1 sample in a source, got {}", n);
   for (const OrderStage& s : stages) {
     LT_CHECK(s.sources.size() == s.weights.size(), "expected a weight for each of {} sources, got {}",
              s.sources.size(), s.weights.size());
@@ -19,8 +16,8 @@ StagedOrder::StagedOrder(std::vector<int64_t> samples, const std::vector<OrderSt
              "expected stages in ascending order, got one from sample {}", s.first_sample);
     std::vector<int64_t> earlier;
     for (const int source : s.sources) {
-      LT_CHECK(source >= 0 && source < static_cast<int>(samples_.size()),
-               "expected a source below {}, got {}", samples_.size(), source);
+      LT_CHECK(source >= 0 && source < static_cast<int>(sources), "expected a source below {}, got {}",
+               sources, source);
       earlier.push_back(stages_.empty() ? 0 : draws_before(source, s.first_sample));
     }
     stages_.push_back({s.first_sample, Blend(s.weights), s.sources, std::move(earlier)});
@@ -33,12 +30,11 @@ const StagedOrder::Stage& StagedOrder::stage_of(int64_t global_sample) const {
   return *(after - 1);
 }
 
-SampleRef StagedOrder::operator()(int64_t global_sample) const {
+Blend::Draw StagedOrder::operator()(int64_t global_sample) const {
   LT_CHECK(global_sample >= 0, "expected a sample of at least 0, got {}", global_sample);
   const Stage& stage = stage_of(global_sample);
   const Blend::Draw draw = stage.blend(global_sample - stage.first_sample);
-  const int source = stage.sources[draw.source];
-  return drawn_sample(source, stage.earlier[draw.source] + draw.index, samples_[source], seed_, shuffle_);
+  return {stage.sources[draw.source], stage.earlier[draw.source] + draw.index};
 }
 
 int64_t StagedOrder::draws_before(int source, int64_t global_samples) const {

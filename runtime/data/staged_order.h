@@ -1,8 +1,8 @@
-// Order of samples of a run whose mix changes at named samples.
+// Draws of a run whose mix changes at named samples.
 //
 // A source keeps its place when the mix changes: its draws are counted over all stages, so that a later
-// stage goes on where an earlier one left it, and its epochs are whole. The order is a function of the seed,
-// the stages and the samples of the files.
+// stage goes on where an earlier one left it, and its epochs are whole. The draws are a function of the
+// stages alone; WindowOrder finds their samples.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -20,12 +20,11 @@ struct OrderStage {
 
 class StagedOrder {
  public:
-  /// `samples`: per source, each at least 1. The first stage begins at sample 0, the others in ascending
-  /// order. One stage of all sources is SampleOrder's order.
-  StagedOrder(std::vector<int64_t> samples, const std::vector<OrderStage>& stages, uint64_t seed,
-              bool shuffle = true);
+  /// `sources`: number of them. The first stage begins at sample 0, the others in ascending order.
+  StagedOrder(size_t sources, const std::vector<OrderStage>& stages);
 
-  SampleRef operator()(int64_t global_sample) const;
+  /// Source of a global sample, and its draw there.
+  Blend::Draw operator()(int64_t global_sample) const;
   /// Samples of `source` among the first `global_samples`.
   int64_t draws_before(int source, int64_t global_samples) const;
   int64_t memory_bytes() const;
@@ -39,10 +38,7 @@ class StagedOrder {
   };
   const Stage& stage_of(int64_t global_sample) const;
 
-  std::vector<int64_t> samples_;
   std::vector<Stage> stages_;
-  uint64_t seed_;
-  bool shuffle_;
 };
 
 }  // namespace ltrain::data

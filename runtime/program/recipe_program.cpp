@@ -332,11 +332,11 @@ data::Packing packing(const Recipe& r) {
 
 data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   data::LoaderOptions o;
-  for (const DataSource& s : r.data.train) o.sources.push_back({s.path, s.weight});
+  for (const DataSource& s : r.data.train) o.sources.push_back({s.path, s.weight, s.files});
   for (const DataStage& stage : r.data.stages) {
     data::StageSpec& later =
         o.stages.emplace_back(data::StageSpec{samples_before_step(r, first_step(r, stage)), {}});
-    for (const DataSource& s : stage.train) later.sources.push_back({s.path, s.weight});
+    for (const DataSource& s : stage.train) later.sources.push_back({s.path, s.weight, s.files});
   }
   o.seq_length = r.data.seq_length;
   o.micro_batch = r.train.micro_batch_size;
@@ -345,6 +345,7 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   const bool grows = r.train.batch_ramp.start > 0;
   o.global_batch = grows ? o.micro_batch * mesh.size(kDataAxes) : r.train.global_batch_size;
   o.seed = static_cast<uint64_t>(r.seed);
+  o.shuffle_window = r.data.shuffle_window;
   o.dp_rank = mesh.place_in(kDataAxes);
   o.dp_size = mesh.size(kDataAxes);
   o.vocab_size = r.model.vocab_size;
@@ -361,6 +362,7 @@ data::LoaderOptions eval_loader_options(const Recipe& r, const Mesh& mesh,
   data::LoaderOptions o = loader_options(r, mesh);
   o.sources = sources;
   o.stages.clear();
+  o.shuffle_window = 0;  // held-out data are tokenised before the run trains
   o.global_batch = r.train.global_batch_size;
   o.eval = true;
   o.mtp_tokens = 0;

@@ -117,6 +117,13 @@ struct DataSource {
   data::RecordFilter where = {};          ///< records to keep, for data that the run tokenises
   std::optional<double> max_epochs = {};  ///< data.train: how often a run may read it
   bool pending = false;                   ///< not tokenised yet; set by resolve_sources()
+  /// data.shuffle_window: all token files of a training source in their order; the later ones may be missing
+  /// still. Set by resolve_sources(); empty: `path` alone.
+  std::vector<std::string> files = {};
+  /// The names of `files` follow from their contents, so that files that do not exist yet are known.
+  bool named_by_content = false;
+  /// PREFIX of each of its token files.
+  std::vector<std::string> token_files() const { return files.empty() ? std::vector{path} : files; }
   int64_t number = 0;  ///< place in the list of the recipe, from 0; set by resolve_sources()
   bool operator==(const DataSource&) const = default;
 };
@@ -157,6 +164,7 @@ struct Data {
   Tokenizer tokenizer;
   int64_t seq_length = 256;
   data::SamplePacking packing = data::SamplePacking::concatenate;
+  int64_t shuffle_window = 0;         ///< token files of a source that are shuffled together; 0: all
   bool reset_attention_mask = false;  ///< tokens attend only within their document
   bool reset_position_ids = false;    ///< positions restart in each document
   bool eod_mask_loss = false;         ///< no loss for predicting the first token of a document
@@ -165,7 +173,8 @@ struct Data {
   /// Most GB of local copies of objects at once; not given: half of what is free.
   std::optional<double> object_cache_gb;
   data::OnBadRecord on_bad_record = data::OnBadRecord::stop;
-  int64_t workers = 0;  ///< threads that tokenise; 0: one per core
+  int64_t workers = 0;     ///< threads that tokenise; 0: one per core
+  double shard_mib = 256;  ///< MiB of files from which a set of token files is made
   /// task: sft, dpo: name of a built-in chat template, or a file; not given: that of the tokenizer's folder.
   std::optional<std::string> chat_template;
   TrainOn train_on = TrainOn::assistant;

@@ -1,5 +1,6 @@
 #include "runtime/train/end_text.h"
 
+#include "base/cpu_isa.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/program/recipe_program.h"
 #include "runtime/telemetry/metrics.h"
@@ -17,6 +18,18 @@ std::string begin_text(const Recipe& r, int64_t parameters, int world, const std
       trained == parameters ? "" : fmt::format(" of which {} train", count(trained)), world,
       world == 1 ? "" : "s", has, precision_text(r), r.train.global_batch_size, r.data.seq_length, micros,
       micros == 1 ? "" : "es");
+}
+
+std::string threads_text(int threads) {
+  return fmt::format("{} thread{} ({})", threads, threads == 1 ? "" : "s", cpu_isa_name());
+}
+
+std::vector<std::string> ineffective_on_cpu(const Recipe& r) {
+  std::vector<std::string> notes;
+  for (const auto& [given, key] : {std::pair(r.debug.shared_gpu, "debug.shared_gpu: true"),
+                                   std::pair(!r.deterministic, "deterministic: false")})
+    if (given) notes.push_back(fmt::format("note: {} has no effect on the CPU", key));
+  return notes;
 }
 
 std::string end_text(const Recipe& recipe, const RunEnd& e) {

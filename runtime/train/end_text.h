@@ -1,6 +1,7 @@
 // First and last line of a run.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "runtime/recipe/recipe.h"
@@ -19,6 +20,10 @@ struct RunEnd {
 /// micro-batches of a rank in a step.
 std::string begin_text(const Recipe& recipe, int64_t parameters, int world, const std::string& has,
                        size_t micros);
+/// Threads of a rank on the CPU: "2 threads (avx512)".
+std::string threads_text(int threads);
+/// Notes on keys of the recipe that have no effect on the CPU.
+std::vector<std::string> ineffective_on_cpu(const Recipe& recipe);
 /// "done: 100 steps in 4:05", or why the run ended before its last step and how to go on.
 std::string end_text(const Recipe& recipe, const RunEnd& end);
 

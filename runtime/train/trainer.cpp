@@ -9,7 +9,6 @@
 #include <set>
 
 #include "base/bytes_text.h"
-#include "base/cpu_isa.h"
 #include "base/fault_point.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -39,6 +38,7 @@
 #include "runtime/train/end_text.h"
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
+#include "runtime/train/file_wait.h"
 #include "runtime/train/model_flops.h"
 #include "runtime/train/not_finite.h"
 #include "runtime/train/pair_references.h"
@@ -63,10 +63,11 @@ class Trainer {
     set_up();
     ExitCode code = ExitCode::done;
     while (step_ < end_step_) {
+      const int64_t before = step_;
       const bool stop = train_step();
       const bool last = step_ == end_step_;
-      const bool evaluates = recipe_.train.eval_interval > 0 && !recipe_.data.eval.empty() &&
-                             (step_ % recipe_.train.eval_interval == 0 || last);
+      const bool evaluates = step_ > before && recipe_.train.eval_interval > 0 &&
+                             !recipe_.data.eval.empty() && (step_ % recipe_.train.eval_interval == 0 || last);
       const int64_t every = recipe_.checkpoint.save_interval;
       // The sender of a stop request waits only seconds, and an evaluation may take minutes, so the save
       // comes first.
@@ -104,8 +105,7 @@ class Trainer {
     first_step_ = step_, first_tokens_ = position_.tokens;
   }
 
-  /// Takes the rank's device and threads, and checks that all ranks agree on what follows from their
-  /// machines.
+  /// Takes the rank's device and threads. All ranks must agree on what follows from their machines.
   void agree_on_job() {
     omp_set_num_threads(threads_per_rank(recipe_));
     device_ = device_of(recipe_);
@@ -202,6 +202,8 @@ class Trainer {
     if (data.pairs)
       data.references = reference_sums(recipe_, mesh_, data, *program_, *control_group_, *control_, step_);
     loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
+    if (data.shuffle_window > 0)
+      file_wait_ = FileWait(job_.new_tree_group("token files", kAllAxes, mesh_.group(kAllAxes)));
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
     stragglers_.emplace(job_.new_tree_group("stragglers", kAllAxes, mesh_.group(kAllAxes)), job_.info().host,
                         sum_over_ranks(lead_ ? straggler_steps() : 0),
@@ -225,17 +227,16 @@ class Trainer {
     for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
     if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
       progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
-    for (const auto& [given, key] : {std::pair(recipe_.debug.shared_gpu, "debug.shared_gpu: true"),
-                                     std::pair(!recipe_.deterministic, "deterministic: false")})
-      if (device_ == DeviceKind::cpu && given)
-        progress_->line(fmt::format("note: {} has no effect on the CPU", key));
+    if (device_ == DeviceKind::cpu) say(ineffective_on_cpu(recipe_));
     if (device_ != DeviceKind::cpu) progress_->line("attention: " + kernel_notes_.attention);
     if (!kernel_notes_.experts.empty()) progress_->line("experts: " + kernel_notes_.experts);
     for (const std::string& note : offload_memory_->notes()) progress_->line(note);
     if (totals.update) progress_->line(update_text(*totals.update));
     for (const std::string& note : notes) progress_->line(note);
-    progress_->line(begin_text(recipe_, totals.parameters, job_.info().world_size,
-                               what_a_rank_has(threads_per_rank(recipe_)), batches_.size()));
+    progress_->line(begin_text(
+        recipe_, totals.parameters, job_.info().world_size,
+        device_ == DeviceKind::cpu ? threads_text(threads_per_rank(recipe_)) : "one " + card_.name + place_,
+        batches_.size()));
     if (step_ < end_step_)
       progress_->line(fmt::format(
           "memory a rank: arena {:.1f} MiB, total {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
@@ -287,12 +288,6 @@ class Trainer {
     gpu_.start(taken.bus_id, fmt::format("rank {} on host {}", me.rank, me.host));
   }
 
-  /// Hardware of a rank for the log: "2 threads (avx512)", "one NVIDIA H200".
-  std::string what_a_rank_has(int threads) const {
-    if (device_ != DeviceKind::cpu) return "one " + card_.name + place_;
-    return fmt::format("{} thread{} ({})", threads, threads == 1 ? "" : "s", cpu_isa_name());
-  }
-
   /// Allocates each kind of memory as one block of exactly the planned size.
   void allocate() {
     arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
@@ -309,15 +304,19 @@ class Trainer {
     layout_ = unpack_pipeline_layout(broadcast_text(*control_group_, *control_, text));
   }
 
-  /// Runs one step. Returns true if any rank was asked to stop.
+  /// Runs one step, unless a rank was asked to stop before its data are there. Returns true if one was.
   bool train_step() {
     job_.section("step", step_ + 1);
     LT_FAULT_POINT("train.step");
     poll_saves();
-    step_profile_->begin(step_ + 1);
-    const double begin = steady_seconds(), data_before = loader_->wait_seconds();
-    const Stream::Waits waited_before = compute_->waited();
+    const double begin = steady_seconds(), data_before = waited_for_data();
     const int64_t batch = global_batch_after(recipe_, position_.samples);
+    if (!file_wait_.wait(
+            *loader_, position_.cursor, position_.cursor + batch, [this] { return asked_to_stop(); },
+            [this](std::string line) { say({line}); }))
+      return true;
+    step_profile_->begin(step_ + 1);
+    const Stream::Waits waited_before = compute_->waited();
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
     batches_.resize(micros);
@@ -362,13 +361,15 @@ class Trainer {
     if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
     state_->note_skips(skips_.count(), scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
-    const double seconds = steady_seconds() - begin, for_data = loader_->wait_seconds() - data_before;
+    const double seconds = steady_seconds() - begin, for_data = waited_for_data() - data_before;
     const auto exposed = exposed_by_axis(compute_->waited(), waited_before);
     stragglers_->step(seconds, for_data, total_of(exposed));
     if (lead_) report(r, batch, a.lr, seconds, for_data, exposed);
     report_gpu();
     return r.stop_requested;
   }
+
+  double waited_for_data() const { return loader_->wait_seconds() + file_wait_.seconds(); }
 
   bool asked_to_stop() const { return job_.stop_requested() || out_of_time(); }
 
@@ -561,6 +562,7 @@ class Trainer {
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<StepProfile> step_profile_;
   std::unique_ptr<data::BatchLoader> loader_;
+  FileWait file_wait_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;

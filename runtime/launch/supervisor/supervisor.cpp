@@ -205,6 +205,7 @@ class Supervisor {
       if (polled[4 + 3 * i].revents) relay(static_cast<int>(i), 2);
     }
     read_signals();
+    look_at_work();
     reap();
     if (polled[1].revents) coordinator_->clear_changed();
     if (polled[2].revents) {
@@ -309,17 +310,24 @@ class Supervisor {
       }
       const char* name = ::sigabbrev_np(s);
       const std::string reason = std::string("SIG") + (name ? name : "?");
-      if (!stop_asked_) {
-        print_line(fmt::format("ltrain: {}: all ranks save and stop{}", reason,
-                               s == SIGINT ? "; once more to end at once without a save" : ""));
-        stop_asked_ = true;
-        // With several nodes, only node 0 has the coordinator. A rank that gets the signal itself reports it.
-        if (coordinator_)
-          coordinator_->request_stop(reason);
-        else
-          kill_all(SIGTERM);
-      }
+      ask_to_stop(reason, reason, s == SIGINT ? "; once more to end at once without a save" : "");
     }
+  }
+
+  /// Asks all ranks to save and stop, once. `reason`: word for their report.
+  void ask_to_stop(const std::string& what, const std::string& reason, const char* more = "") {
+    if (std::exchange(stop_asked_, true)) return;
+    print_line(fmt::format("ltrain: {}: all ranks save and stop{}", what, more));
+    // With several nodes, only node 0 has the coordinator. A rank that gets the signal itself reports it.
+    if (coordinator_)
+      coordinator_->request_stop(reason);
+    else
+      kill_all(SIGTERM);
+  }
+
+  void look_at_work() {
+    if (!o_.work_error || stop_asked_ || ending_) return;
+    if (const auto error = o_.work_error()) ask_to_stop(error->what(), "an error of the launcher");
   }
 
   void reap() {
@@ -418,7 +426,9 @@ class Supervisor {
     const Verdict v = coordinator_->verdict();
     if (!v.failed) {
       const ExitCode code = coordinator_->goodbye_code();
-      if (code != ExitCode::done) print_line("ltrain: " + exit_code_text(static_cast<int>(code)));
+      const bool other =
+          o_.work_error && o_.work_error();  // the run ends with that error, not with this code
+      if (code != ExitCode::done && !other) print_line("ltrain: " + exit_code_text(static_cast<int>(code)));
       return static_cast<int>(code);
     }
     const std::vector<std::string> lines = v.lines_after(shown_by_rank_0(v.text));
@@ -480,6 +490,8 @@ int supervise(const SuperviseOptions& options) {
     return Supervisor(o, signals, keeps_signals).run();
   });
   signals.reset();
+  if (const auto error = options.work_error && job.code != 0 ? options.work_error() : std::nullopt)
+    job.code = static_cast<int>(error->code()), job.reason = error->what();
   job.seconds = seconds_between(began, steady_now());
   if (options.on_end) options.on_end(job);
   return job.code;

@@ -2,9 +2,11 @@
 // reports the reason.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "runtime/launch/restarts.h"
 #include "runtime/launch/supervisor/child_process.h"
 
@@ -51,6 +53,10 @@ struct SuperviseOptions {
   /// Sets ranks, arguments and settings of a later attempt. Throws Error with the reason why the job cannot
   /// go on with so many nodes. Null: they stay.
   std::function<void(SuperviseOptions&, const NextAttempt&)> prepare;
+
+  /// Error of work of this launcher without which the ranks cannot go on; asked for twice a second. The ranks
+  /// then save and stop, and the run has its exit code. Null: none.
+  std::function<std::optional<Error>()> work_error;
 
   /// Called once when the job has ended and no rank is left. Null: nothing.
   std::function<void(const JobEnd&)> on_end;

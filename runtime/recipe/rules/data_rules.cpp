@@ -25,8 +25,37 @@ void temperature_rule(const Recipe& r, const BrokenRule& broken) {
 
 }  // namespace
 
+/// Refuses what needs the number of samples of a source before step 1, when data.shuffle_window lets token
+/// files be made later.
+void window_rule(const Recipe& r, const BrokenRule& broken) {
+  if (r.data.shuffle_window == 0) return;
+  const std::string window = fmt::format("data.shuffle_window = {}", r.data.shuffle_window);
+  if (r.data.temperature)
+    broken(
+        "data.temperature",
+        fmt::format("needs the tokens of all sources before step 1, and with {} later windows are "
+                    "tokenised while the run trains; give the sources weights, or nearest valid value: null",
+                    window),
+        {"data.shuffle_window"});
+  const auto check = [&](const char* key, const std::vector<DataSource>& list) {
+    for (size_t i = 0; i < list.size(); ++i)
+      if (list[i].max_epochs)
+        return broken(
+            key,
+            fmt::format(
+                "source {} has max_epochs = {:g}, which is checked before step 1 by the number of its "
+                "samples, and with {} later windows are tokenised while the run trains; leave "
+                "max_epochs out, or set data.shuffle_window: 0",
+                i + 1, *list[i].max_epochs, window),
+            {"data.shuffle_window"});
+  };
+  check("data.train", r.data.train);
+  for (const DataStage& stage : r.data.stages) check("data.stages", stage.train);
+}
+
 void data_rules(const Recipe& r, const BrokenRule& broken) {
   temperature_rule(r, broken);
+  window_rule(r, broken);
   if (r.data.stages.empty()) return;
   int64_t before = 1;
   for (size_t i = 0; i < r.data.stages.size(); ++i) {

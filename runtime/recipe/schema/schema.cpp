@@ -366,6 +366,10 @@ void add_text_keys(std::vector<Key>& t) {
   t.push_back(integer("data.workers", LT_MEMBER(data.workers), "Threads that tokenise. 0: one per core.")
                   .between(0, 256)
                   .changes(Effect::speed));
+  t.push_back(number("data.shard_mib", LT_MEMBER(data.shard_mib),
+                     "MiB of files from which one set of token files (.bin, .idx) is made. A file is not "
+                     "divided, and a source has at most 512 sets.")
+                  .between(1e-3, 1 << 20));
   t.push_back(
       text("data.chat_template", LT_MEMBER(data.chat_template),
            "Chat template: a file, or the name of a built-in one: chatml, llama3, gemma, mistral, phi. null: "
@@ -390,6 +394,13 @@ void add_sequence_keys(std::vector<Key>& t) {
           "tokens. best_fit: whole documents share samples, and only those longer than seq_length are cut. "
           "document: one document a sample. The rest of a sample is padding, which does not count.")
           .when("task: pretrain", true, [](const Recipe& r) { return r.task == Task::pretrain; }));
+  t.push_back(
+      integer("data.shuffle_window", LT_MEMBER(data.shuffle_window),
+              "Token files of a training source that are shuffled together, one window after the other, so "
+              "that `ltrain run` trains while later windows are tokenised. 0: all files are tokenised first, "
+              "and shuffled together.")
+          .between(0, 1 << 20)
+          .when("task: pretrain or sft", true, [](const Recipe& r) { return !trains_preferences(r.task); }));
   t.push_back(truth("data.reset_attention_mask", LT_MEMBER(data.reset_attention_mask),
                     "Tokens attend only within their document. A document ends after an end-of-document "
                     "token and where the token file's index says.")

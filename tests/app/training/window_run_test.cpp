@@ -1,0 +1,158 @@
+// data.shuffle_window: a run trains while its later token files are made.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kFiles = 12;
+
+/// part-00.jsonl, ..., each of which becomes a shard of its own: some 31 samples.
+void write_parts(const TempRun& t) {
+  for (int file = 0; file < kFiles; ++file) {
+    std::ofstream out(t.folder() + "/part-" + std::to_string(file / 10) + std::to_string(file % 10) +
+                      ".jsonl");
+    for (int i = 0; i < 32; ++i)
+      out << nlohmann::json{{"text", "file " + std::to_string(file) + " says " + std::to_string(i * i) +
+                                         " in its line " + std::to_string(i)}}
+                 .dump()
+          << "\n";
+  }
+}
+
+/// 40 steps of 8 samples: five of the six windows.
+std::string run(const std::string& name, const std::string& cache, const std::string& more = "") {
+  return "run tiny.yaml data.eval=[] train.eval_interval=0 'data.train=[part-*.jsonl]' data.shard_mib=0.001 "
+         "data.shuffle_window=2 train.train_steps=40 checkpoint.save_interval=10 data.cache=" +
+         cache + " output_dir=" + name + " " + more;
+}
+
+/// Names of the token files of a folder, in the order in which they were made.
+std::vector<std::string> made_files(const TempRun& t, const std::string& cache) {
+  std::vector<std::pair<fs::file_time_type, std::string>> files;
+  if (fs::exists(t.folder() + "/" + cache))
+    for (const auto& entry : fs::directory_iterator(t.folder() + "/" + cache))
+      if (entry.path().extension() == ".idx")
+        files.emplace_back(fs::last_write_time(entry), entry.path().stem().string());
+  std::sort(files.begin(), files.end());
+  std::vector<std::string> names;
+  for (const auto& [time, name] : files) names.push_back(name);
+  return names;
+}
+
+/// Largest difference of the losses of two runs of 40 steps.
+double largest_difference(const TempRun& t, const std::string& a, const std::string& b) {
+  const std::vector<double> x = t.values("lm_loss", a), y = t.values("lm_loss", b);
+  if (x.size() != 40 || y.size() != 40) return 1e9;
+  double most = 0;
+  for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::abs(x[i] - y[i]));
+  return most;
+}
+
+/// Shell commands that keep the lock of a shard, as another builder would, until the output of a run has a
+/// text. The file `held` says that it had it in time.
+std::string hold(const std::string& lock, const std::string& text, const std::string& output) {
+  return "mkdir -p $(dirname " + lock + "); ( flock 9; for i in $(seq 600); do grep -q '" + text + "' " +
+         output + " 2>/dev/null && touch held && break; sleep 0.05; done ) 9>" + lock + " & sleep 0.2; ";
+}
+
+}  // namespace
+
+TEST_CASE("run: with a shuffle window, samples do not depend on what exists, on ranks or on a resume") {
+  TempRun t;
+  write_parts(t);
+  const Outcome first = t.sh(run("a", "warm"));
+  INFO(first.text);
+  REQUIRE(first.code == 0);
+  const std::vector<std::string> losses = t.metric("lm_loss", "a");
+  REQUIRE(losses.size() == 40);
+  const Outcome again = t.sh(run("b", "warm"));
+  CHECK_THAT(again.text, !Contains("tokenising"));
+  CHECK(t.metric("lm_loss", "b") == losses);
+  for (const std::string ranks : {"1", "4"}) {
+    INFO("ranks " << ranks);
+    REQUIRE(t.sh(run("c" + ranks, "warm", "parallel.data=" + ranks)).code == 0);
+    CHECK(largest_difference(t, "c" + ranks, "a") < 1e-5);  // sums over ranks have another order
+  }
+  REQUIRE(t.sh(run("d", "warm", "--steps=20")).code == 0);
+  REQUIRE(t.sh(run("d", "cold")).code == 0);
+  CHECK(t.metric("lm_loss", "d") == losses);
+  // Another window is another order, and a resume refuses it.
+  const Outcome other = t.sh(run("d", "warm", "data.shuffle_window=3 train.train_steps=50"));
+  CHECK(other.code == 64);
+  CHECK_THAT(other.text, Contains("data.shuffle_window 2 -> 3"));
+  REQUIRE(t.sh(run("e", "warm", "data.shuffle_window=0")).code == 0);
+  CHECK(largest_difference(t, "e", "a") > 1e-3);
+}
+
+TEST_CASE("run: with a shuffle window, steps run before the last token file exists, and wait for it") {
+  TempRun t;
+  write_parts(t);
+  REQUIRE(t.sh(run("a", "warm")).code == 0);
+  const std::vector<std::string> names = made_files(t, "warm");
+  REQUIRE(names.size() == kFiles);
+  // Shard 8 is the first of the fifth window.
+  const Outcome held = t.shell(hold("cold/" + names[8] + ".lock", "(8 of 12 made)", "held.log") + program() +
+                               " " + run("b", "cold") + " > held.log 2>&1; echo code $?; wait; cat held.log");
+  INFO(held.text);
+  CHECK_THAT(held.text, Contains("code 0"));
+  CHECK(fs::exists(t.folder() + "/held"));
+  CHECK_THAT(held.text, Contains("waiting for token files: cold/" + names[8] + " (8 of 12 made)") &&
+                            Contains("for token files") && Contains("of 12 token files exist"));
+  CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
+  CHECK(t.metric("lm_loss", "b").size() == 40);
+  CHECK(made_files(t, "cold").size() == kFiles);
+}
+
+TEST_CASE("run: token files that cannot be made end the run with a checkpoint, and a restart goes on") {
+  TempRun t;
+  write_parts(t);
+  REQUIRE(t.sh(run("a", "warm")).code == 0);
+  const std::vector<std::string> names = made_files(t, "warm");
+  const std::string taken = t.folder() + "/cold/" + names[8] + ".bin";
+  fs::create_directories(taken + "/x");
+  const Outcome broken = t.sh(run("b", "cold"));
+  INFO(broken.text);
+  CHECK(broken.code == 73);
+  CHECK_THAT(broken.text, Contains("the later token files cannot be made") && Contains(names[8] + ".bin"));
+  const size_t steps = t.metric("lm_loss", "b").size();
+  CHECK(steps < 40);
+  fs::remove_all(taken);
+  const Outcome fixed = t.sh(run("b", "cold"));
+  INFO(fixed.text);
+  CHECK(fixed.code == 0);
+  CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
+  // A bad record is named as before the first step.
+  std::ofstream(t.folder() + "/part-09.jsonl", std::ios::app) << "{\"text\": \n";
+  const Outcome bad = t.sh(run("c", "cold"));
+  INFO(bad.text);
+  CHECK(bad.code == 65);
+  CHECK_THAT(bad.text, Contains("part-09.jsonl:33"));
+}
+
+TEST_CASE("run: a stopped run stops the making of its token files, and the next start goes on") {
+  TempRun t;
+  write_parts(t);
+  REQUIRE(t.sh(run("a", "warm")).code == 0);
+  const std::vector<std::string> names = made_files(t, "warm");
+  const Outcome stopped = t.shell_with_jobs(
+      hold("cold/" + names[8] + ".lock", "code 75", "end.log") + program() + " " + run("b", "cold") +
+      " > held.log 2>&1 & pid=$!; for i in $(seq 600); do grep -q '(8 of 12 made)' held.log && break; sleep "
+      "0.05; done; kill -INT $pid; wait $pid; echo code $? > end.log; cat end.log held.log; wait");
+  INFO(stopped.text);
+  CHECK_THAT(stopped.text, Contains("code 75") && Contains("waiting for token files") &&
+                               Contains("the next start makes the others"));
+  CHECK(!fs::exists(t.folder() + "/cold/" + names[8] + ".idx"));
+  const size_t steps = t.metric("lm_loss", "b").size();
+  CHECK((steps > 20 && steps < 40));
+  const Outcome more = t.sh(run("b", "cold"));
+  INFO(more.text);
+  CHECK(more.code == 0);
+  CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
+}

@@ -108,7 +108,7 @@ void check_end_of_document(const Recipe& r, const data::SourceInfo& s) {
 
 /// Refuses token files whose documents have another form than the task reads.
 void check_form(const Recipe& r, const DataSource& s, const data::SourceInfo& info) {
-  const bool pairs = r.task == Task::dpo, examples = r.task == Task::kto;
+  const bool pairs = reads_pairs(r.task), examples = r.task == Task::kto;
   if (r.task == Task::pretrain || (pairs == info.preference && examples == info.unpaired)) return;
   const std::string_view expected = pairs      ? "preference pairs"
                                     : examples ? "labelled examples"

@@ -306,7 +306,7 @@ struct Recipe {
   Train train;
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
-  PreferenceSettings preference;  ///< task: dpo, kto: preference_settings
+  PreferenceSettings preference;  ///< task: dpo, kto, reward
   LrSchedule schedule;
   CheckpointSettings checkpoint;
   std::optional<std::string> cluster;  ///< path of a cluster file; null: none
@@ -374,9 +374,6 @@ int64_t global_batch_after(const Recipe& recipe, int64_t samples);
 int64_t samples_before_step(const Recipe& recipe, int64_t step);
 /// Steps until at least `tokens` tokens are processed, with a growing batch.
 int64_t steps_for_tokens(const Recipe& recipe, int64_t tokens);
-
-/// Settings of the loss of task: dpo or kto.
-PreferenceSettings preference_settings(const Recipe& recipe);
 
 /// Returns whether any phase has precision `p`.
 bool computes_in(const Recipe& recipe, Precision p);

@@ -41,7 +41,7 @@ void preference_pairs(Stream& s, Tensor totals, Tensor weights, Tensor sums, Ten
            "preference: expected sums ({}, 2), {} reference sums and {} totals, got {}, {} and {}", texts,
            texts, int{PreferenceTotals::count}, to_string(sums.shape), reference.elements(),
            totals.elements());
-  const bool labelled = loss.kind == PreferenceKind::kto;
+  const bool labelled = loss.labelled();
   LT_CHECK(labelled == labels.defined() && (!labelled || labels.elements() == texts / 2),
            "preference: expected {} labels, got {}", labelled ? texts / 2 : 0,
            labels.defined() ? labels.elements() : 0);

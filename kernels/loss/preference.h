@@ -1,8 +1,8 @@
 // Losses of preference pairs from sums of log-probabilities, and their gradients.
 //
 // A *text* is a run of rows of a micro-batch; texts 2k and 2k + 1 are the chosen and the rejected one of pair
-// k. With kto they are the text of example k, which has a label, and its prompt with another example's
-// completion, whose sums estimate the divergence of the policy from the reference.
+// k. With a labelled loss they are the text of example k, which has a label, and its prompt with another
+// example's completion, whose sums estimate the divergence of the policy from the reference.
 #pragma once
 #include "kernels/loss/preference_loss.h"
 #include "kernels/tensor/kernel.h"
@@ -21,7 +21,7 @@ struct PreferenceTotals {
     chosen,
     rejected,
     divergence,  ///< kto: sum over mismatched texts of policy - reference
-    desirable,   ///< kto: number of examples with that label
+    desirable,   ///< labelled losses: number of examples with that label
     count
   };
 };
@@ -38,8 +38,8 @@ void sum_texts(Stream& s, Tensor sums, Tensor values, Tensor texts, Tensor targe
 /// totals += sums over the pairs that have tokens, in order of the pairs, if `adds`. weights[t] = minus the
 /// gradient of (loss of the pair + chosen_weight * cross-entropy of the chosen text) with respect to the sum
 /// of text t. totals: (count) f64; weights: (T) f64; sums: (T, 2) f64; reference: (T) f64; labels: (T / 2)
-/// i32, 1 for a desirable text, with kto, else undefined. `values`: (R) f64, rows from which `sums` were
-/// made, for placements.
+/// i32, 1 for a desirable text, with a labelled loss, else undefined. `values`: (R) f64, rows from which
+/// `sums` were made, for placements.
 void preference_pairs(Stream& s, Tensor totals, Tensor weights, Tensor sums, Tensor reference, Tensor labels,
                       Tensor values, const PreferenceLoss& loss, double chosen_weight, bool adds);
 

@@ -17,6 +17,8 @@ enum class PreferenceKind : uint8_t {
   apo_zero,      ///< raises the chosen text, lowers the rejected one (arXiv:2408.06266)
   orpo,          ///< log odds ratio of means without a reference (arXiv:2403.07691)
   kto,           ///< one labelled text at a time, against a divergence (arXiv:2402.01306): kto_loss
+  apo_zero_unpaired,  ///< apo_zero for one labelled text at a time: kto_loss without a divergence
+  reward,             ///< Bradley-Terry: sums are the scores of a reward model, without a reference
 };
 
 struct PreferenceLoss {
@@ -24,9 +26,15 @@ struct PreferenceLoss {
   double beta = 0.1;
   double label_smoothing = 0;                           ///< sigmoid, robust
   double gamma = 0;                                     ///< simpo
-  double desirable_weight = 1, undesirable_weight = 1;  ///< kto: factors of the losses of both labels
-  double divergence = 0;  ///< kto: estimate of the policy's divergence from the reference, at least 0
-  bool has_reference() const { return kind != PreferenceKind::simpo && kind != PreferenceKind::orpo; }
+  double desirable_weight = 1, undesirable_weight = 1;  ///< labelled: factors of the losses of both labels
+  double divergence = 0;          ///< kto: estimate of the policy's divergence from the reference, at least 0
+  double center_coefficient = 0;  ///< reward: factor of the squared sum of both scores
+  bool has_reference() const {
+    return kind != PreferenceKind::simpo && kind != PreferenceKind::orpo && kind != PreferenceKind::reward;
+  }
+  /// Single texts with labels instead of pairs.
+  bool labelled() const { return kind == PreferenceKind::kto || kind == PreferenceKind::apo_zero_unpaired; }
+  bool estimates_divergence() const { return kind == PreferenceKind::kto; }
 };
 
 /// The loss of a step: sum over its pairs / their global number, plus sft_weight times the cross-entropy of
@@ -35,14 +43,15 @@ struct PreferenceSettings : PreferenceLoss {
   double sft_weight = 0;
 };
 
-/// Loss of one labelled text (kto).
+/// Loss of one labelled text.
 struct ExampleLoss {
   double loss = 0;
   double d_text = 0;  ///< gradient with respect to the policy's sum; the divergence is a constant
   double reward = 0;
 };
 
-/// A text: sum of log-probabilities of its counted tokens, the reference's sum, and their number.
+/// A text: sum of log-probabilities of its counted tokens, the reference's sum, and their number. reward: the
+/// score of its last token.
 struct TextSum {
   double policy = 0, reference = 0, tokens = 1;
 };
@@ -112,8 +121,18 @@ LT_HD inline PairLoss preference_loss(const PreferenceLoss& s, const TextSum& w,
       p.d_rejected = b * down * (1 - down);
       return p;
     }
+    case PreferenceKind::reward: {
+      const double margin = w.policy - l.policy, sum = w.policy + l.policy, c = s.center_coefficient;
+      p.chosen_reward = w.policy;
+      p.rejected_reward = l.policy;
+      p.loss = -log_sigmoid(margin) + c * sum * sum;
+      p.d_chosen = -sigmoid_of(-margin) + 2 * c * sum;
+      p.d_rejected = sigmoid_of(-margin) + 2 * c * sum;
+      return p;
+    }
     case PreferenceKind::kto:
-      break;  // has single texts: kto_loss
+    case PreferenceKind::apo_zero_unpaired:
+      break;  // have single texts: kto_loss
     case PreferenceKind::orpo: {
       // A mean of 0, a text that is certain, has infinite odds.
       const double mw = std::fmin(w.policy / w.tokens, -1e-12), ml = std::fmin(l.policy / l.tokens, -1e-12);

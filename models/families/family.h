@@ -26,6 +26,7 @@ struct ParameterNames {
   std::string layers = "model.layers";
   std::string final_norm = "model.norm";
   std::string output = "lm_head";  ///< unless tied to the embedding
+  std::string score = "score";     ///< replaces the output in a reward model
   // Names of a layer.
   std::string attention_norm =
       "input_layernorm";              ///< before or after attention, by norm_placement; both: before
@@ -103,7 +104,9 @@ struct FamilyDefaults {
 struct Family {
   std::string name;      ///< model.architecture, and model_type of a config.json
   std::string hf_class;  ///< transformers' class, architectures of a config.json: "LlamaForCausalLM"
-  std::string summary;   ///< for the reference: "learned positions, LayerNorm, biases, GELU."
+  /// transformers' class of reward models: "LlamaForSequenceClassification"; empty: none is written
+  std::string hf_score_class;
+  std::string summary;  ///< for the reference: "learned positions, LayerNorm, biases, GELU."
   ModelTraits traits;
   ParameterNames names;
   /// Settings that a recipe may choose besides the traits.

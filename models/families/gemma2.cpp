@@ -18,6 +18,7 @@ Family gemma2_family() {
   Family f = gemma_like_family();
   f.name = "gemma2";
   f.hf_class = "Gemma2ForCausalLM";
+  f.hf_score_class = "Gemma2ForSequenceClassification";
   f.summary =
       "llama with GeGLU, norms before and after attention and feed-forward that scale by 1 + weight, a "
       "scaled "

@@ -23,6 +23,7 @@ Family gemma3_text_family() {
   Family f = gemma_like_family();
   f.name = "gemma3_text";
   f.hf_class = "Gemma3ForCausalLM";
+  f.hf_score_class = "Gemma3TextForSequenceClassification";
   f.summary =
       "gemma2 with norms of queries and keys, without soft-caps, with a window in five of six layers, which "
       "rotate by "

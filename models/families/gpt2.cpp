@@ -42,6 +42,7 @@ Family gpt2_family() {
   Family f;
   f.name = "gpt2";
   f.hf_class = "GPT2LMHeadModel";
+  f.hf_score_class = "GPT2ForSequenceClassification";
   f.summary = "learned positions, LayerNorm, biases, GELU.";
   f.traits.norm = NormKind::layer;
   f.traits.positions = PositionEmbedding::learned;

@@ -50,6 +50,7 @@ class RowsOf {
     if (t.positions == PositionEmbedding::learned) same(all.model, n.positions + ".weight");
     norm(all.model, n.final_norm);
     same(all.model, n.output + ".weight");
+    same(all.model, n.score + ".weight");
   }
 
   void add_attention() {

@@ -16,6 +16,7 @@ Family llama_family() {
   Family f;
   f.name = "llama";
   f.hf_class = "LlamaForCausalLM";
+  f.hf_score_class = "LlamaForSequenceClassification";
   f.summary = "RoPE, RMSNorm, grouped queries, SwiGLU.";
   f.experts = Experts::allowed;
   f.attention_biases = true;

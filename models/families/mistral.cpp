@@ -16,6 +16,7 @@ Family mistral_family() {
   Family f;
   f.name = "mistral";
   f.hf_class = "MistralForCausalLM";
+  f.hf_score_class = "MistralForSequenceClassification";
   f.summary = "llama with windows.";
   f.windows = WindowLayers::all;
   f.hf_keys = std::make_shared<const std::vector<HfKey>>(mistral_keys());

@@ -16,6 +16,7 @@ Family olmo2_family() {
   Family f;
   f.name = "olmo2";
   f.hf_class = "Olmo2ForCausalLM";
+  f.hf_score_class = "Olmo2ForSequenceClassification";
   f.summary = "llama with norms after attention and feed-forward, and norms of all queries and of all keys.";
   f.traits.norm_placement = NormPlacement::after;
   f.traits.query_key_norm = QueryKeyNorm::projection;

@@ -24,6 +24,7 @@ Family phi3_family() {
   Family f;
   f.name = "phi3";
   f.hf_class = "Phi3ForCausalLM";
+  f.hf_score_class = "Phi3ForSequenceClassification";
   f.summary = "llama with queries, keys and values in one tensor, gate and up in another, and windows.";
   f.names.fused_qkv = "qkv_proj";
   f.names.fused_gate_up = "gate_up_proj";

@@ -16,6 +16,7 @@ Family qwen2_family() {
   Family f;
   f.name = "qwen2";
   f.hf_class = "Qwen2ForCausalLM";
+  f.hf_score_class = "Qwen2ForSequenceClassification";
   f.summary = "llama with biases of queries, keys and values, and windows.";
   f.traits.qkv_bias = true;
   f.windows = WindowLayers::last;

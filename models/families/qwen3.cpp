@@ -22,6 +22,7 @@ Family qwen3_family() {
   Family f;
   f.name = "qwen3";
   f.hf_class = "Qwen3ForCausalLM";
+  f.hf_score_class = "Qwen3ForSequenceClassification";
   f.summary = "llama with norms of each head's queries and keys, and windows.";
   f.traits.query_key_norm = QueryKeyNorm::head;
   f.windows = WindowLayers::last;

@@ -21,6 +21,7 @@ Family smollm3_family() {
   Family f;
   f.name = "smollm3";
   f.hf_class = "SmolLM3ForCausalLM";
+  f.hf_score_class = "SmolLM3ForSequenceClassification";
   f.summary = "llama with layers without positions, and windows.";
   f.windows = WindowLayers::without_positions;
   f.layers_without_positions = true;

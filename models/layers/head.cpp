@@ -55,6 +55,10 @@ void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfi
                    bool decay_embeddings, int embedding) {
   const ParameterNames& names = c.names();
   norm_.declare(store, groups, names.final_norm, c.traits(), c.hidden_size, c.norm_eps, sequence_parallel);
+  if (scores_texts_ = c.scores_texts; scores_texts_) {
+    weight_ = store.add({score_weight(c, sequence_parallel)});
+    return;
+  }
   soft_cap_ = c.final_logit_softcapping.value_or(0);
   shares_embedding_ = c.tie_word_embeddings && embedding >= 0;
   weight_ = embedding;
@@ -131,7 +135,7 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads
   if (step.training) dy = step.temporary("d norm", saved.y.shape);
   switch (step.groups.mesh.tensor_mode) {
     case TensorMode::one_d:
-      line_loss(step, mb, saved.y, dy);
+      scores_texts_ ? score_loss(step, mb, saved.y, dy) : line_loss(step, mb, saved.y, dy);
       if (step.training && also) {
         also(saved.y, dy);
         saved.y = Tensor();
@@ -214,6 +218,7 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
 }
 
 void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
+  LT_CHECK(!scores_texts_, "logits: expected an output layer, got {}", "the head of a reward model");
   LT_CHECK(step.groups.one_d() && !step.cuts_rows(),
            "logits: expected tensor parallelism in 1D without sharded rows, got {} ranks and sharded rows {}",
            step.groups.inner().size(), step.cuts_rows());

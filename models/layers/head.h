@@ -24,7 +24,7 @@ class Head {
   Tensor loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads& also = {}) const;
   /// Adds token losses of the projection of y to mb.loss; dy = gradient of y. Called within `also`.
   void loss_of(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const { line_loss(step, mb, y, dy); }
-  /// Id of the output layer's weight.
+  /// Id of the output layer's weight, or of the score's.
   int weight() const { return weight_; }
   /// out: (n, V) f32 or f64, logits of rows from first_row on of the residual stream. If the tensor axis
   /// shards the vocabulary, they are the rank's own, and zero elsewhere: summands. 1D tensor parallelism
@@ -36,6 +36,8 @@ class Head {
  private:
   /// Losses of all rows of y, the norm's result; in training also dy and the weight's gradient.
   void line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) const;
+  /// The losses of a reward model: scores of texts instead of logits.
+  void score_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   void loss_2d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   void loss_3d(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) const;
   /// Logits of one chunk, and their gradient, which may be the same tensor.
@@ -58,6 +60,7 @@ class Head {
 
   NormLayer norm_;
   int weight_ = -1;
+  bool scores_texts_ = false;
   bool shares_embedding_ = false;  // the embedding's backward completes the gradient
   int64_t vocab_ = 0;              // columns on this rank, padding included
   VocabColumns part_;
@@ -67,6 +70,8 @@ class Head {
 /// Token embedding or output projection, (V, H). 1D: rows of the vocabulary over the tensor axis. 2D: rows
 /// over row, columns over column. 3D: rows over row and then depth, columns over column.
 ParameterSpec vocabulary_weight(const Groups& groups, const ModelConfig& config, const std::string& name);
+/// Head of a reward model, (1, H), in full on every rank.
+ParameterSpec score_weight(const ModelConfig& config, bool sequence_parallel);
 /// Tokens whose rows are on this rank.
 VocabPart vocabulary_part(const Groups& groups, const ModelConfig& config);
 

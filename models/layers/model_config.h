@@ -143,11 +143,15 @@ struct ModelConfig {
   double attn_pdrop = 0.0;   ///< dropout of attention probabilities
   double resid_pdrop = 0.0;  ///< dropout before each residual addition
   LoraConfig lora;           ///< adapters, which no config.json has
+  /// The output is a score of each text instead of logits: a reward model.
+  bool scores_texts = false;
 
   /// Number of layers including multi-token prediction modules, which are numbered after the others.
   int64_t all_layers() const { return num_hidden_layers + num_nextn_predict_layers; }
   /// True if the last pipeline stage also reads the embedding.
-  bool shares_embedding() const { return tie_word_embeddings || num_nextn_predict_layers > 0; }
+  bool shares_embedding() const {
+    return (tie_word_embeddings && !scores_texts) || num_nextn_predict_layers > 0;
+  }
   bool has_experts(int64_t layer) const {
     return layer < num_hidden_layers ? moe.in_layer(layer) : moe.num_experts > 0;
   }
@@ -204,6 +208,8 @@ struct ModelConfig {
     return t;
   }
   const ParameterNames& names() const { return family->names; }
+  /// Name of the head's weight of a reward model.
+  std::string score_name() const { return names().score + ".weight"; }
 };
 
 /// Widest window of any layer; 0 if there is none.

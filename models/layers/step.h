@@ -28,12 +28,14 @@ struct RowSamples {
 };
 
 /// Preference pairs of a micro-batch: texts 2k and 2k + 1 are the chosen and the rejected one of pair k; with
-/// kto the text of example k, and its prompt with another example's completion.
+/// a labelled loss the text of example k, and its prompt with another example's completion. With
+/// PreferenceKind::reward a text has one row with a target, that of its last token.
 struct PairBatch {
   Tensor texts;       ///< (B * seq) i32: text of each row's target; -1: padding
   Tensor references;  ///< (T) f64: a reference model's sums of log-probabilities
-  Tensor labels;      ///< kto: (T / 2) i32, 1: desirable
-  Tensor sums;        ///< (T, 2) f64: sum of log-probabilities and tokens of each text; written by the head
+  Tensor labels;      ///< labelled losses: (T / 2) i32, 1: desirable
+  Tensor sums;        ///< (T, 2) f64: sum of log-probabilities, or score, and counted rows of each text;
+                      ///< written by the head
   Tensor totals;      ///< (PreferenceTotals::count) f64: sums over pairs; added to in training
   Tensor weights;     ///< (T) f64: weight of the cross-entropy of each text; set within the head
   PreferenceLoss loss;
@@ -64,7 +66,7 @@ struct MicroBatch : RowSamples {
   /// Set if the label of each counted target is sampled from the model's logits: random numbers of the
   /// samples of `targets`, with rows set later (kernels/loss/sample_labels.h).
   std::optional<RowRandom> drawn;
-  PairBatch pairs;     ///< task: dpo, kto
+  PairBatch pairs;     ///< task: dpo, kto, reward
   Tensor loss;         ///< (1) f64: sum of token losses; added to
   OutputZLoss z_loss;  ///< z-loss on the model's output logits, in training
   int64_t rows() const { return batch * seq; }

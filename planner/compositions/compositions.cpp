@@ -175,6 +175,7 @@ void add_switches(std::vector<CompositionFeature>& all) {
   all.push_back({"DoRA", {"lora.r=4", "lora.dora=true"}});
   all.push_back({"preference pairs", {"task=dpo"}});
   all.push_back({"labelled texts", {"task=kto"}});
+  all.push_back({"reward model", {"task=reward"}});
   all.push_back({"z-loss", {"train.z_loss_coeff=0.01"}});
   all.push_back({"average of weights", {"train.ema_decay=0.9"}});
   all.push_back(

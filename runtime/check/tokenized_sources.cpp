@@ -49,14 +49,15 @@ data::ChatBuild chat_options(const Recipe& r, const DataSource& source, const ch
   if (!source.text.empty())
     fail(ExitCode::usage, "{}: {}: text = {}: with task: {} a record is read whole, as {}; leave text out",
          key, printable(source.path), printable(source.text, 60), to_string(r.task),
-         r.task == Task::dpo   ? "a preference pair"
+         reads_pairs(r.task)   ? "a preference pair"
          : r.task == Task::kto ? "a labelled example"
                                : "a conversation");
   data::ChatBuild chat;
   chat.chat_template = r.data.chat_template.value_or("");
   chat.pack = r.data.seq_length;
   chat.mask = mask_options(r.data.train_on);
-  chat.preference = r.task == Task::dpo;
+  chat.preference = reads_pairs(r.task);
+  chat.reward = r.task == Task::reward;
   chat.unpaired = r.task == Task::kto;
   return chat;
 }

@@ -113,7 +113,7 @@ void check_form(const Recipe& r, const DataSource& s, const data::SourceInfo& in
          "{}task = sft: {} has no loss mask, so every token would count. Name the files of the conversations "
          "themselves, or build them with ltrain data build --chat",
          place(r, "task"), printable(s.path));
-  const bool pairs = r.task == Task::dpo, examples = r.task == Task::kto;
+  const bool pairs = reads_pairs(r.task), examples = r.task == Task::kto;
   if (r.task == Task::pretrain || (pairs == info.preference && examples == info.unpaired)) return;
   const std::string_view expected = pairs      ? "preference pairs"
                                     : examples ? "labelled examples"

@@ -367,6 +367,10 @@ struct BatchLoader::State {
     for (int64_t r = 0; r < rows.rows; ++r) {
       const int32_t segment = sample.segments[rows.at(r)];
       batch.segments[b * rows.rows + r] = segment < 0 ? -1 : static_cast<int32_t>(b * most) + segment;
+      if (!options.scores) continue;
+      const int64_t t = rows.at(r);
+      const bool ends = segment >= 0 && (t + 1 == length || sample.segments[t + 1] != segment);
+      batch.targets[b * rows.rows + r] = ends ? sample.tokens[t] : -1;
     }
     batch.pairs += texts / 2;
     // Only first tokens of examples have a label, and each is the first of an even text.

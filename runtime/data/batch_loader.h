@@ -81,6 +81,7 @@ struct LoaderOptions {
   Packing packing;
   int64_t mtp_tokens = 0;  ///< additional tokens to predict beyond the next one
   bool pairs = false;      ///< documents are preference pairs, or with `labels` the two texts of examples
+  bool scores = false;     ///< with `pairs`: the targets are the last tokens of texts, and no others
   bool labels = false;     ///< first tokens of texts have labels: SourceInfo::unpaired
   std::shared_ptr<const PairReferences> references;  ///< sums for the texts of `sources`; null: zeros
 

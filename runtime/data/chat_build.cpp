@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "runtime/files/file.h"
 #include "runtime/tokenizer/formats/huggingface_tokenizer.h"
 
@@ -20,6 +21,7 @@ std::string chat_identity(const ChatBuild& o, const std::string& tokenizer_path)
   std::string text = fmt::format("{}|{}|{}|{}|{}|{}|{}", o.chat_template, fmt::join(o.mask.roles, ","),
                                  o.mask.last_turn, o.mask.stop_token, o.mask.after_stop, o.date, o.pack);
   if (o.preference) text += "|preference";
+  if (o.reward) text += "|reward";
   if (o.unpaired) text += "|unpaired";
   for (const auto& [standard, name] : o.rows.fields) text += "|" + standard + "=" + name;
   const std::string folder = tokenizer_folder(tokenizer_path);
@@ -65,8 +67,12 @@ chat::ChatTokens ChatEncoder::operator()(const std::string& row, Tokenizer& toke
 
 ChatEncoder::Pair ChatEncoder::pair(const std::string& text, Tokenizer& tokenizer,
                                     const std::string& where) const {
-  const chat::PreferenceRow row =
-      chat::read_preference_row(chat::parse_row(text, where), options_.rows, where);
+  const chat::Json json = chat::parse_row(text, where);
+  if (options_.reward && json.is_object() && json.contains("margin"))
+    fail(ExitCode::data,
+         "{}: margin = {}: task: reward has no margins of single pairs; remove the key from the rows", where,
+         printable(json["margin"].dump(-1, ' ', false, chat::Json::error_handler_t::replace), 60));
+  const chat::PreferenceRow row = chat::read_preference_row(json, options_.rows, where);
   Pair p{encode(row.chosen, tokenizer, where + ": chosen"),
          encode(row.rejected, tokenizer, where + ": rejected")};
   if (p.chosen.ids == p.rejected.ids)

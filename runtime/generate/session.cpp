@@ -101,6 +101,11 @@ std::unique_ptr<PieceReader> Session::open(const SessionOptions& options) {
     trained_on_data_ = true;
   }
   recipe_ = parse_recipe(reader->info().recipe, path_ + " (recipe)");
+  if (recipe_.model.scores_texts)
+    fail(ExitCode::usage,
+         "{}: is a reward model, which has a score instead of logits; ltrain export makes a folder that "
+         "transformers' AutoModelForSequenceClassification reads",
+         path_);
   recipe_.model.num_nextn_predict_layers = 0;  // not used for generation
   return reader;
 }

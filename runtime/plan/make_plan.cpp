@@ -278,8 +278,7 @@ void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
 /// Adds memory. Call it after all passes.
 void plan_memory(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
                  int threads) {
-  if (trains_preferences(recipe.task) && preference_settings(recipe).has_reference())
-    meta.program.score_pairs({}, {});
+  if (trains_preferences(recipe.task) && recipe.preference.has_reference()) meta.program.score_pairs({}, {});
   run_smaller_steps(recipe, meta.program);
   run_other_precisions(recipe, meta.program);
   plan.arena = meta.memory.peak();

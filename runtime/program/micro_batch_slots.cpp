@@ -46,7 +46,7 @@ MicroBatchSlots::MicroBatchSlots(const ProgramOptions& options, const ContextSha
   pair_texts_ = slots("texts", DType::i32, rows_);
   pair_references_ = slots("references", DType::f64, texts);
   pair_sums_ = slots("sums of texts", DType::f64, 2 * texts);
-  if (options.preference->kind == PreferenceKind::kto) pair_labels_ = slots("labels", DType::i32, texts / 2);
+  if (options.preference->labelled()) pair_labels_ = slots("labels", DType::i32, texts / 2);
 }
 
 int64_t MicroBatchSlots::staging_bytes(const ProgramOptions& o, const ContextSharding& cut) {

@@ -52,7 +52,7 @@ PreferenceResult preference_result(const PreferenceSettings& settings, const Pai
   if (counts.pairs == 0) return r;
   const auto mean = [&](int which) { return totals[which] / static_cast<double>(counts.pairs); };
   r.pair_loss = mean(PreferenceTotals::loss);
-  if (settings.kind == PreferenceKind::kto) return example_result(settings, r, totals);
+  if (settings.labelled()) return example_result(settings, r, totals);
   r.sft_loss = totals[PreferenceTotals::chosen_tokens_loss] /
                static_cast<double>(std::max<int64_t>(1, counts.chosen_tokens));
   r.loss = r.pair_loss + settings.sft_weight * r.sft_loss;

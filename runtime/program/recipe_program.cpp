@@ -256,7 +256,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.context_inner = static_cast<int>(r.parallel.context_inner);
   o.documents = r.data.reset_attention_mask;
   o.position_ids = r.data.reset_position_ids;
-  if (trains_preferences(r.task)) o.preference = preference_settings(r);
+  if (trains_preferences(r.task)) o.preference = r.preference;
   o.micro_batch = r.train.micro_batch_size;
   o.seq_length = r.data.seq_length;
   o.accumulation = micro_batches_per_step(r);
@@ -353,6 +353,7 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   o.packing = packing(r);
   o.mtp_tokens = r.model.num_nextn_predict_layers;
   o.pairs = trains_preferences(r.task);
+  o.scores = r.task == Task::reward;
   o.labels = r.task == Task::kto;
   return o;
 }

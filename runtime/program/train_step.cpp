@@ -131,7 +131,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   step.enter("loss");
   LossTerms terms = count_terms(batches);
   result.tokens = terms.tokens;
-  if (options_.preference && options_.preference->kind == PreferenceKind::kto &&
+  if (options_.preference && options_.preference->estimates_divergence() &&
       ends_at_ != StepEnd::first_micro_batch)
     terms.divergence = divergence(batches, terms.pairs.pairs);
   sums_->clear();

@@ -27,15 +27,20 @@ LT_ENUM_NAMES(WeightDecayStyle, {WeightDecayStyle::constant, "constant"},
 /// sft: supervised fine-tuning on conversations, where only some tokens count in the loss.
 /// dpo: preference training on pairs of a chosen and a rejected text.
 /// kto: preference training on single texts with a label.
-enum class Task : uint8_t { pretrain, sft, dpo, kto };
-LT_ENUM_NAMES(Task, {Task::pretrain, "pretrain"}, {Task::sft, "sft"}, {Task::dpo, "dpo"}, {Task::kto, "kto"});
-/// The loss compares the sums of log-probabilities of texts.
-constexpr bool trains_preferences(Task task) { return task == Task::dpo || task == Task::kto; }
+/// reward: a model that scores texts, trained on the pairs of dpo.
+enum class Task : uint8_t { pretrain, sft, dpo, kto, reward };
+LT_ENUM_NAMES(Task, {Task::pretrain, "pretrain"}, {Task::sft, "sft"}, {Task::dpo, "dpo"}, {Task::kto, "kto"},
+              {Task::reward, "reward"});
+/// Data are pairs of a chosen and a rejected text.
+constexpr bool reads_pairs(Task task) { return task == Task::dpo || task == Task::reward; }
+/// The loss compares texts: their sums of log-probabilities, or their scores.
+constexpr bool trains_preferences(Task task) { return reads_pairs(task) || task == Task::kto; }
 
 LT_ENUM_NAMES(PreferenceKind, {PreferenceKind::sigmoid, "sigmoid"}, {PreferenceKind::ipo, "ipo"},
               {PreferenceKind::hinge, "hinge"}, {PreferenceKind::robust, "robust"},
               {PreferenceKind::sigmoid_norm, "sigmoid_norm"}, {PreferenceKind::simpo, "simpo"},
-              {PreferenceKind::apo_zero, "apo_zero"}, {PreferenceKind::orpo, "orpo"});
+              {PreferenceKind::apo_zero, "apo_zero"}, {PreferenceKind::orpo, "orpo"},
+              {PreferenceKind::kto, "kto"}, {PreferenceKind::apo_zero_unpaired, "apo_zero_unpaired"});
 
 /// Copies of documents that are left out when token files are made. exact: those with the same text.
 enum class Deduplicate : uint8_t { none, exact };

@@ -70,6 +70,7 @@ Recipe make(const std::shared_ptr<const RawValues>& given, const std::string& na
   if (!diagnostics.empty()) return r;
   for (const Key& key : schema())
     if (key.imply && !origins->has(key.path)) key.imply(r);
+  r.model.scores_texts = r.task == Task::reward;
   r.notes = given->notes;
   check_rules(r, *origins, diagnostics, r.notes);
   for (std::string& note : r.notes) note = printable(note, kLongestNote);
@@ -341,12 +342,6 @@ bool OptimizerKeys::uses(UpdateRule rule) const {
   for (const ParameterGroup& g : groups)
     if (g.kind && *g.kind == rule) return true;
   return false;
-}
-
-PreferenceSettings preference_settings(const Recipe& r) {
-  PreferenceSettings settings = r.preference;
-  if (r.task == Task::kto) settings.kind = PreferenceKind::kto;
-  return settings;
 }
 
 }  // namespace ltrain

@@ -318,7 +318,7 @@ struct Recipe {
   Train train;
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
-  PreferenceSettings preference;  ///< task: dpo, kto: preference_settings
+  PreferenceSettings preference;  ///< task: dpo, kto, reward
   LrSchedule schedule;
   CheckpointSettings checkpoint;
   std::optional<std::string> cluster;  ///< path of a cluster file; null: none
@@ -388,9 +388,6 @@ int64_t samples_before_step(const Recipe& recipe, int64_t step);
 int64_t steps_for_tokens(const Recipe& recipe, int64_t tokens);
 /// First step of a mix of data.stages, counted from 1; at least 2.
 int64_t first_step(const Recipe& recipe, const DataStage& stage);
-
-/// Settings of the loss of task: dpo or kto.
-PreferenceSettings preference_settings(const Recipe& recipe);
 
 /// Returns whether any phase has precision `p`.
 bool computes_in(const Recipe& recipe, Precision p);

@@ -396,6 +396,7 @@ std::string shrunk_data(Task task) {
             asked, right);
         break;
       case Task::dpo:
+      case Task::reward:
         out += fmt::format("{{\"prompt\": \"{}\", \"chosen\": \" {}\", \"rejected\": \" {}\"}}\n", asked,
                            right, wrong);
         break;

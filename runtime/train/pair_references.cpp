@@ -110,7 +110,7 @@ std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& r, cons
                                                            const data::LoaderOptions& train,
                                                            TrainProgram& program, Communicator& control,
                                                            Stream& stream, int64_t step) {
-  if (!preference_settings(r).has_reference()) return nullptr;
+  if (!r.preference.has_reference()) return nullptr;
   std::vector<std::string> paths;
   for (const data::SourceSpec& s : train.sources) paths.push_back(s.path);
   auto table = std::make_shared<data::PairReferences>(data::empty_references(paths, r.data.seq_length));
@@ -134,7 +134,7 @@ std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& r, cons
 }
 
 void check_first_loss(const Recipe& r, const StepResult& result) {
-  const PreferenceSettings settings = preference_settings(r);
+  const PreferenceSettings& settings = r.preference;
   // The reference has no dropout.
   const ModelConfig& m = r.model;
   const bool drops =
@@ -159,24 +159,20 @@ void check_first_loss(const Recipe& r, const StepResult& result) {
 std::vector<std::pair<std::string, double>> preference_metrics(const Recipe& r, const StepResult& result) {
   if (!result.preference) return {};
   const PreferenceResult& p = *result.preference;
-  if (r.task == Task::kto)
-    return {{"kl", p.divergence},
-            {"rewards/chosen", p.chosen_reward},
-            {"rewards/rejected", p.rejected_reward},
-            {"rewards/margin", p.chosen_reward - p.rejected_reward},
-            {"logps/chosen", p.chosen},
-            {"logps/rejected", p.rejected},
-            {"examples", static_cast<double>(p.pairs)},
-            {"desirable", static_cast<double>(p.desirable)}};
-  return {{"pair_loss", p.pair_loss},
-          {"sft_loss", p.sft_loss},
-          {"rewards/chosen", p.chosen_reward},
-          {"rewards/rejected", p.rejected_reward},
-          {"rewards/margin", p.chosen_reward - p.rejected_reward},
-          {"rewards/accuracy", p.accuracy},
-          {"logps/chosen", p.chosen},
-          {"logps/rejected", p.rejected},
-          {"pairs", static_cast<double>(p.pairs)}};
+  std::vector<std::pair<std::string, double>> all = {{"rewards/chosen", p.chosen_reward},
+                                                     {"rewards/rejected", p.rejected_reward},
+                                                     {"rewards/margin", p.chosen_reward - p.rejected_reward}};
+  if (r.task != Task::reward)
+    all.insert(all.end(), {{"logps/chosen", p.chosen}, {"logps/rejected", p.rejected}});
+  if (r.preference.estimates_divergence()) all.emplace_back("kl", p.divergence);
+  const double count = static_cast<double>(p.pairs);
+  if (r.preference.labelled()) {
+    all.insert(all.end(), {{"examples", count}, {"desirable", static_cast<double>(p.desirable)}});
+    return all;
+  }
+  if (r.task == Task::dpo) all.insert(all.end(), {{"pair_loss", p.pair_loss}, {"sft_loss", p.sft_loss}});
+  all.insert(all.end(), {{"rewards/accuracy", p.accuracy}, {"pairs", count}});
+  return all;
 }
 
 }  // namespace ltrain

@@ -138,7 +138,7 @@ json config_of(const Recipe& recipe, const std::string& base) {
           {"rank_pattern", ranks},
           {"revision", nullptr},
           {"target_modules", target_modules(recipe)},
-          {"task_type", "CAUSAL_LM"},
+          {"task_type", recipe.model.scores_texts ? "SEQ_CLS" : "CAUSAL_LM"},
           {"use_dora", lora.dora},
           {"use_rslora", lora.use_rslora}};
 }

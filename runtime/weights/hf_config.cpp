@@ -84,12 +84,26 @@ void take_harmless(const std::string& base, const std::vector<HfKey>& keys, orde
   }
 }
 
+/// transformers reads the score at the last token other than pad_token_id. null if that is also a token that
+/// ends texts.
+void set_padding(ordered_json& config) {
+  const ordered_json none, pad = config.value("pad_token_id", none), end = config.value("eos_token_id", none);
+  const bool ends = end.is_array() ? std::find(end.begin(), end.end(), pad) != end.end() : end == pad;
+  if (ends) config["pad_token_id"] = none;
+}
+
 }  // namespace
 
 std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string& base) {
   const Family& family = *recipe.model.family;
   const std::vector<HfKey>& keys = *family.hf_keys;
-  ordered_json out{{"architectures", json::array({family.hf_class})}, {"model_type", family.name}};
+  const bool scores = recipe.model.scores_texts;
+  ordered_json out{{"architectures", json::array({scores ? family.hf_score_class : family.hf_class})},
+                   {"model_type", family.name}};
+  if (scores) {  // one label: a score
+    out["id2label"] = {{"0", "LABEL_0"}};
+    out["label2id"] = {{"LABEL_0", 0}};
+  }
   ordered_json rope = ordered_json::object();
   for (const HfKey& key : keys) {
     const size_t dot = key.name.find('.');
@@ -140,6 +154,7 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
   }
   out["torch_dtype"] = torch_name(dtype);  // the older name, which both generations read
   take_harmless(base, keys, out);
+  if (scores) set_padding(out);
   return out.dump(2) + "\n";
 }
 

@@ -264,6 +264,8 @@ class Match {
   }
 
   void add(const std::string& name, const Shape& shape) {
+    // A causal model has none: it keeps its initial values.
+    if (name == model_.score_name() && !find(name)) return;
     TensorParts parts;
     parts.shape = shape;
     dtype_.clear();
@@ -307,6 +309,9 @@ class Match {
       notes.push_back(fmt::format("{}: {} is read as the embedding, {}, which is not there: they are tied",
                                   folder_.path, output_, tokens_));
     pass_over_tied_output(notes);
+    if (model_.scores_texts && left_.erase(in_folder(output_)) > 0)
+      notes.push_back(fmt::format("{}: {} is passed over: a reward model has scores instead of logits",
+                                  folder_.path, output_));
     pass_over(notes);
     if (dequantized_ > 0)
       notes.push_back(

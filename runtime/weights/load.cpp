@@ -132,7 +132,9 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
   const std::set<std::string> decomposed = pissa_weights(recipe, parameters);
   for (const OwnedPiece& piece : parameters.stored_pieces()) {
     const std::string& name = parameters.spec(piece.id).name;
-    if (parameters.spec(piece.id).adapter && !reader->has(name)) continue;  // keeps its initial values
+    // Adapters and scores keep their initial values if the model has none.
+    const bool may_lack = parameters.spec(piece.id).adapter || name == recipe.model.score_name();
+    if (may_lack && !reader->has(name)) continue;
     if (decomposed.count(name)) continue;
     tensors.read_weights(name, piece.slice, piece.master, piece.nf4, parameters.precision().compute);
     if (piece.nf4.defined()) continue;
@@ -146,9 +148,13 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
   for (const RegisteredBuffer& k : parameters.kept(false))
     if (reader->has(k.name)) tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   const auto kept = parameters.kept(false);
+  if (recipe.model.scores_texts && !reader->has(recipe.model.score_name()))
+    notes.push_back(
+        fmt::format("{} begins at random from the seed: the model has none", recipe.model.score_name()));
   reader->finish(control, stream, [&](const std::string& name) {
     const bool module = layer_of(recipe.model, name) >= recipe.model.all_layers();  // not part of this run
-    return is_weight(name) && !(recipe.model.traits().multi_token_prediction && module) &&
+    const bool output = recipe.model.scores_texts && name == recipe.model.names().output + ".weight";
+    return is_weight(name) && !output && !(recipe.model.traits().multi_token_prediction && module) &&
            std::none_of(kept.begin(), kept.end(), [&](const RegisteredBuffer& k) { return k.name == name; });
   });
   if (recipe.checkpoint.adapter) load_adapters(recipe, parameters, *reader, control, stream, notes);

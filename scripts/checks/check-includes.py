@@ -19,7 +19,7 @@ FOLDERS = {
     "kernels/cuda": "the GPU: streams, memory, graphs, cuBLASLt, NVML, libraries that are opened at run time",
     "kernels/storage": "files as memory: io_uring, direct I/O, offloaded blocks",
     "kernels/elementwise": "copies, casts, sums, activations, embeddings, dropout",
-    "kernels/loss": "cross-entropy, losses of preference pairs, labels drawn from logits",
+    "kernels/loss": "cross-entropy, losses of preference pairs, scores of rows, labels drawn from logits",
     "kernels/attention": "attention and its backward, for CPU and CUDA, native and by cuDNN",
     "kernels/matmul": "matmuls in fp32, tf32, bf16, fp16 and fp8, quantisation of their operands",
     "kernels/matmul/grouped": "grouped matmuls of experts",

@@ -25,6 +25,7 @@ BOUND = 1e-5  # relative, of losses in fp32
 
 
 def models():
+    sys.path.insert(0, str(ROOT / "scripts" / "golden"))
     spec = importlib.util.spec_from_file_location("folders", ROOT / "scripts" / "golden" / "make-hf-folders.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -26,6 +26,7 @@ RUNS = {
 KTO_RUNS = {
     "kto": {},
     "weights": {"desirable_weight": 0.5, "undesirable_weight": 1.5},
+    "apo_zero_unpaired": {"loss_type": "apo_zero_unpaired"},
     "lora": {"lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}},
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/elementwise/embedding.h"
 #include "kernels/elementwise/magnitude.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/row_scores.h"
 #include "kernels/matmul/nf4.h"
 #include "kernels/norm/norm_cut.h"
 #include "kernels/optimizer/adamw.h"
@@ -73,6 +74,30 @@ TEST_CASE("magnitudes of rows") {
         scale_columns(s, at(x), at(x), at(factors));
         magnitude_gradient(s, at(sums), at(dy), at(y), at(factors), true);
         magnitude_gradient(s, at(fresh), at(dy), at(y), at(factors), false);
+      });
+    }
+}
+
+TEST_CASE("scores of rows") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] : kShapes) {
+      if (rows == 0) continue;  // a micro-batch has rows
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      const auto x = w.random(t, {rows, cols}), weight = w.random(t, {1, cols}),
+                 dx = w.blank(t, {rows, cols});
+      const auto values = w.blank(DType::f64, {rows}), weights = w.random(DType::f64, {3});
+      const auto targets = w.of(DType::i32, {rows}, [](int64_t i) { return i % 5 == 3 || i == 0 ? i : -1; }),
+                 texts = w.of(DType::i32, {rows}, [](int64_t i) { return i % 3; });
+      const auto sums = w.random(wide(t), {1, cols}), fresh = w.blank(wide(t), {1, cols});
+      w.check([&](Stream& s, const Twin::At& at) {
+        const ScoreGradient gradient{
+            .targets = at(targets), .texts = at(texts), .weights = at(weights), .scale = 0.5};
+        row_scores(s, at(values), at(x), at(weight), at(targets));
+        row_scores_backward(s, at(dx), at(weight), gradient);
+        row_scores_weight(s, at(sums), at(x), gradient, true);
+        row_scores_weight(s, at(fresh), at(x), gradient, false);
       });
     }
 }

@@ -9,6 +9,7 @@
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/loss/preference.h"
+#include "kernels/loss/row_scores.h"
 #include "kernels/loss/sample_labels.h"
 #include "kernels/matmul/nf4.h"
 #include "tests/cuda_traffic/accesses.h"
@@ -110,6 +111,47 @@ TEST_CASE("bytes: losses of preference pairs") {
              texts * 16 + rows * 16 + (losses ? texts * 32 : 0) + (losses == of_examples ? texts / 2 * 4 : 0),
          .unpriced = losses ? 2 * 8 * PreferenceTotals::count : 0,
          .repeated = walks + (losses ? /*weights, first as 0*/ texts * 8 : 0)});
+}
+
+TEST_CASE("bytes: scores of rows") {
+  // Every row has a target; others read and write less.
+  const int64_t rows = 32, cols = 512, n = rows * cols, texts = 4;
+  const auto targets_of = [=](Operands& o) { return o.make(kI32, {rows}, [](int64_t) { return 1; }); };
+  const auto gradient_of = [=](Operands& o) {
+    const Tensor of = o.make(kI32, {rows}, [=](int64_t i) { return i % texts; });
+    return ScoreGradient{
+        .targets = targets_of(o), .texts = of, .weights = o.make(kF64, {texts}), .scale = 0.5};
+  };
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor values = o.make(kF64, {rows}), x = o.make(kBf16, {rows, cols}),
+                     weight = o.make(kBf16, {1, cols}), targets = targets_of(o);
+        return [=](Stream& s) { row_scores(s, values, x, weight, targets); };
+      },
+      {.floor = n * 2 + rows * 12,
+       .unpriced = cols * 2,
+       .repeated = (rows - 1) * cols * 2 + /*target by each thread*/ 255 * rows * 4});
+  // Each thread of a row, which has eight columns, reads target, text and weight.
+  const int64_t threads = cols / 8, scales = (threads - 1) * rows * 8 + (threads * rows - texts) * 8;
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor dx = o.make(kBf16, {rows, cols}), weight = o.make(kBf16, {1, cols});
+        const ScoreGradient gradient = gradient_of(o);
+        return [=](Stream& s) { row_scores_backward(s, dx, weight, gradient); };
+      },
+      {.floor = n * 2 + rows * 8,
+       .unpriced = /*weights*/ cols * 2 + texts * 8,
+       .repeated = (rows - 1) * cols * 2 + scales});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor out = o.make(kF32, {1, cols}), x = o.make(kBf16, {rows, cols});
+        const ScoreGradient gradient = gradient_of(o);
+        return [=](Stream& s) { row_scores_weight(s, out, x, gradient, false); };
+      },
+      {.floor = n * 2 + rows * 8 + cols * 4,
+       .unpriced = texts * 8,
+       .repeated = scales,
+       .scratch = /*one chunk of rows*/ 2 * cols * 4});
 }
 
 TEST_CASE("bytes: dropout, sums and fills") {

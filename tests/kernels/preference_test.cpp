@@ -3,6 +3,7 @@
 #include "kernels/loss/preference.h"
 
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/loss/row_scores.h"
 #include "kernels/tensor/stream.h"
 #include "tests/kernels/op_support.h"
 
@@ -12,8 +13,9 @@ using namespace ltrain::test;
 namespace {
 
 constexpr PreferenceKind kKinds[] = {
-    PreferenceKind::sigmoid,      PreferenceKind::ipo,   PreferenceKind::hinge,    PreferenceKind::robust,
-    PreferenceKind::sigmoid_norm, PreferenceKind::simpo, PreferenceKind::apo_zero, PreferenceKind::orpo};
+    PreferenceKind::sigmoid,  PreferenceKind::ipo,          PreferenceKind::hinge,
+    PreferenceKind::robust,   PreferenceKind::sigmoid_norm, PreferenceKind::simpo,
+    PreferenceKind::apo_zero, PreferenceKind::orpo,         PreferenceKind::reward};
 
 PreferenceLoss settings(PreferenceKind kind, double beta = 0.1, double smoothing = 0, double gamma = 0) {
   return {kind, beta, smoothing, gamma};
@@ -36,6 +38,10 @@ TEST_CASE("preference: losses are those of the published formulas") {
   CHECK(is(golden(settings(apo_zero)), 0.9625234160));
   CHECK(is(golden(settings(simpo, 2, 0, 1)), 2.1269280110));
   CHECK(is(golden(settings(orpo, 0.1)), 0.10420578079));
+  PreferenceLoss scores = settings(reward);
+  CHECK(is(preference_loss(scores, {1.25, 0, 1}, {-0.25, 0, 1}).loss, 0.2014132780));
+  scores.center_coefficient = 0.5;
+  CHECK(is(preference_loss(scores, {1.25, 0, 1}, {-0.25, 0, 1}).loss, 0.7014132780));
   // torchtune's vector of three pairs.
   const double p[3][4] = {{-0.5, -0.1, -0.5, -0.1}, {-10, -30, -10.1, -20.1}, {-1, -21, -0.1, -0.1}};
   const double want[3] = {0.6931471806, 0.3132616875, 0.1269280110};
@@ -54,7 +60,8 @@ TEST_CASE("preference: a policy that equals its reference has no rewards, and DP
 TEST_CASE("preference: gradients equal differences of the losses") {
   for (const PreferenceKind kind : kKinds)
     for (const double smoothing : {0.0, 0.2}) {
-      const PreferenceLoss s = settings(kind, 0.7, smoothing, 0.3);
+      PreferenceLoss s = settings(kind, 0.7, smoothing, 0.3);
+      s.center_coefficient = 0.01;
       const auto loss = [&](double dw, double dl) {
         return preference_loss(s, {-6.1 + dw, -6.4, 5}, {-4.2 + dl, -4.9, 4});
       };
@@ -85,7 +92,7 @@ TEST_CASE(
     CHECK(at(1e4).loss == (desirable ? 0 : 0.75));
   }
   // With no divergence, the sum of both labels is apo_zero.
-  s = settings(PreferenceKind::kto);
+  s = settings(PreferenceKind::apo_zero_unpaired);
   const double both = kto_loss(s, {-12, -12.5, 6}, true).loss + kto_loss(s, {-15, -14, 10}, false).loss;
   CHECK(std::abs(both - golden(settings(PreferenceKind::apo_zero))) < 1e-12);
 }
@@ -182,4 +189,39 @@ TEST_CASE("preference: sums of texts and weighted gradients of the cross-entropy
   cross_entropy(*s, tensor_of(ce, {1}), x, x, y, scale);  // in place
   check(copy);
   CHECK((values.intact() && sums.intact() && weights.intact() && totals.intact() && gradient.intact()));
+}
+
+TEST_CASE("preference: scores of rows with a target, and their gradients, are those of single rows") {
+  const int64_t rows = 7, cols = 37, texts = 4;
+  const auto s = make_inline_stream("compute");
+  auto x = random_array<double>(rows * cols, 3), weight = random_array<double>(cols, 4);
+  Guarded<double> values(rows), dx(rows * cols), dweight(cols), weights(texts);
+  Guarded<int32_t> targets(rows), of(rows);
+  const int32_t t[rows] = {-1, 5, -1, 0, 7, -1, -1}, text[rows] = {0, 0, 1, 1, 3, -1, -1};
+  for (int64_t i = 0; i < rows; ++i) targets[i] = t[i], of[i] = text[i];
+  for (int64_t i = 0; i < texts; ++i) weights[i] = 0.5 - static_cast<double>(i);
+  for (int64_t c = 0; c < cols; ++c) dweight[c] = 2;
+  const ScoreGradient gradient{.targets = tensor_of(targets, {rows}),
+                               .texts = tensor_of(of, {rows}),
+                               .weights = tensor_of(weights, {texts}),
+                               .scale = 0.25};
+  row_scores(*s, tensor_of(values, {rows}), tensor_of(x, {rows, cols}), tensor_of(weight, {1, cols}),
+             gradient.targets);
+  row_scores_backward(*s, tensor_of(dx, {rows, cols}), tensor_of(weight, {1, cols}), gradient);
+  row_scores_weight(*s, tensor_of(dweight, {1, cols}), tensor_of(x, {rows, cols}), gradient, true);
+  std::vector<double> want(cols, 2);
+  for (int64_t r = 0; r < rows; ++r) {
+    double dot = 0;
+    const double g = targets[r] < 0 ? 0 : -0.25 * weights[of[r]];
+    for (int64_t c = 0; c < cols; ++c) {
+      if (targets[r] >= 0) dot += x[r * cols + c] * weight[c];
+      want[static_cast<size_t>(c)] += g * x[r * cols + c];
+      CHECK(dx[r * cols + c] == g * weight[c]);
+    }
+    CHECK(std::abs(values[r] - dot) < 1e-13);
+  }
+  for (int64_t c = 0; c < cols; ++c) CHECK(std::abs(dweight[c] - want[static_cast<size_t>(c)]) < 1e-14);
+  row_scores_weight(*s, tensor_of(dweight, {1, cols}), tensor_of(x, {rows, cols}), gradient, false);
+  for (int64_t c = 0; c < cols; ++c) CHECK(std::abs(dweight[c] + 2 - want[static_cast<size_t>(c)]) < 1e-14);
+  CHECK((values.intact() && dx.intact() && dweight.intact()));
 }

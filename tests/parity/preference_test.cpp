@@ -87,7 +87,8 @@ TEST_CASE("preference: losses and gradients equal one process to 1e-12 in fp64 u
 TEST_CASE("preference: each loss is the same on one rank and on data, tensor and context ranks") {
   for (const PreferenceKind kind :
        {PreferenceKind::ipo, PreferenceKind::hinge, PreferenceKind::robust, PreferenceKind::sigmoid_norm,
-        PreferenceKind::simpo, PreferenceKind::apo_zero, PreferenceKind::orpo}) {
+        PreferenceKind::simpo, PreferenceKind::apo_zero, PreferenceKind::orpo,
+        PreferenceKind::apo_zero_unpaired}) {
     INFO(static_cast<int>(kind));
     TinyOptions o = with_pairs(kind);
     o.steps = 1;
@@ -123,8 +124,34 @@ TEST_CASE(
   check("data, tensor and context 2", [](TinyOptions& o) { o.ranks = o.tensor = o.context = 2; });
 }
 
+TEST_CASE("preference: scores, losses and gradients of a reward model equal one process in fp64") {
+  TinyOptions base = with_pairs(PreferenceKind::reward);
+  base.preference->sft_weight = 0;
+  base.preference->center_coefficient = 0.1;
+  const Scored one = run(base);
+  CHECK(one.result.losses[0] > 0.1);
+  const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
+    INFO(name);
+    TinyOptions o = base;
+    change(o);
+    check_same(one, run(o));
+  };
+  check("micro-batch 4", [](TinyOptions& o) { o.micro_batch = 4; });
+  check("data 2, ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
+  check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
+  check("tensor 2, sequence, data 2",
+        [](TinyOptions& o) { o.tensor = o.ranks = 2, o.sequence_parallel = true; });
+  check("context 2, p2p", [](TinyOptions& o) { o.context = 2; });
+  check("1f1b, data 2, ZeRO-1", [](TinyOptions& o) { o.pipeline = o.ranks = 2, o.zero_stage = 1; });
+  check("zbv", [](TinyOptions& o) { o.pipeline = 2, o.schedule = "zbv", o.chunks = 2; });
+  check("data, tensor, sequence and context 2",
+        [](TinyOptions& o) { o.ranks = o.tensor = o.context = 2, o.sequence_parallel = true; });
+}
+
 TEST_CASE("preference: the gradient is that of the loss, against differences") {
-  TinyOptions o = with_pairs();
+  const bool scores = GENERATE(false, true);
+  TinyOptions o = with_pairs(scores ? PreferenceKind::reward : PreferenceKind::sigmoid);
+  if (scores) o.preference->sft_weight = 0, o.preference->center_coefficient = 0.1;
   o.clip = 0;
   o.steps = 2;
   const std::string name = "model.layers.2.mlp.down_proj.weight";

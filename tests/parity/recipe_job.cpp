@@ -38,7 +38,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.dispatch = dispatch_options(r);
   o.intra_node_experts = static_cast<int>(r.parallel.intra_node_experts);
   o.packed = r.data.reset_attention_mask;
-  if (trains_preferences(r.task)) o.preference = preference_settings(r);
+  if (trains_preferences(r.task)) o.preference = r.preference;
   o.micro_batch = r.train.micro_batch_size;
   o.global_batch = r.train.global_batch_size;
   o.seq = r.data.seq_length;

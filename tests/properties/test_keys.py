@@ -310,17 +310,30 @@ def test_preference(program):
     assert len(losses) == 7
 
 
+def test_scores_of_pairs(program):
+    """The key of task: reward changes the losses."""
+    pairs = (f'{{"prompt": "{i}:", "chosen": " {i + 1} is next", "rejected": " {i * i}"}}\n' for i in range(40))
+    (program.folder / "pairs.jsonl").write_text("".join(pairs))
+    losses = set()
+    for i, settings in enumerate([(), ("center_rewards_coefficient=0.5",)]):
+        program.ok("run", "tiny.yaml", "task=reward", 'data.train=[{"path":pairs.jsonl}]', "~data.eval", "train.eval_interval=0",
+                   "data.cache=scored", f"output_dir=reward-{i}", *(f"preference.{s}" for s in settings))
+        losses.add(program.metrics(f"reward-{i}")[0][-1]["lm_loss"])
+    assert len(losses) == 2
+
+
 def test_labelled_texts(program):
     """Each key of task: kto changes the losses."""
     rows = (f'{{"prompt": "{i}:", "completion": " {i + i % 2} is next", "label": {"false" if i % 2 else "true"}}}\n'
             for i in range(40))
     (program.folder / "labelled.jsonl").write_text("".join(rows))
     losses = set()
-    for i, settings in enumerate([(), ("beta=0.5",), ("desirable_weight=0.5",), ("undesirable_weight=0.5",)]):
+    for i, settings in enumerate([(), ("beta=0.5",), ("desirable_weight=0.5",), ("undesirable_weight=0.5",),
+                                  ("loss=apo_zero_unpaired",)]):
         program.ok("run", "tiny.yaml", "task=kto", 'data.train=[{"path":labelled.jsonl}]', "~data.eval", "train.eval_interval=0",
                    "data.cache=labelled", f"output_dir=kto-{i}", *(f"preference.{s}" for s in settings))
         losses.add(program.metrics(f"kto-{i}")[0][-1]["lm_loss"])
-    assert len(losses) == 4
+    assert len(losses) == 5
 
 
 def test_updates_of_states_in_files(program, base):

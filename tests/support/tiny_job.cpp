@@ -30,6 +30,7 @@ ModelConfig tiny_model(const TinyOptions& o) {
   c.head_dim = c.hidden_size / o.heads;
   c.max_position_embeddings = 128;
   c.tie_word_embeddings = (o.tied || o.architecture == "gpt2") && !o.untied;
+  c.scores_texts = o.preference && o.preference->kind == PreferenceKind::reward;
   c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = o.dropout;
   for (int64_t i = 0; i < o.layers; ++i) {
     if (o.without_positions) c.no_rope_layers.push_back(i % 2);
@@ -125,10 +126,11 @@ void add_pairs(const TinyOptions& o, int64_t sample, int64_t b, const Positions&
   for (int64_t r = 0; r < rows.rows; ++r) {
     const int64_t t = rows.at(r), row = b * rows.rows + r;
     to.segments.push_back(texts[t] < 0 ? -1 : static_cast<int32_t>(b * most) + texts[t]);
-    if (!counted[t + 1]) to.targets[row] = -1;
+    const bool ends = texts[t] >= 0 && (t + 1 == o.seq || texts[t + 1] != texts[t]);
+    if (o.preference->kind == PreferenceKind::reward ? !ends : !counted[t + 1]) to.targets[row] = -1;
   }
   to.pairs += (*std::max_element(texts.begin(), texts.end()) + 1) / 2;
-  const bool kto = o.preference->kind == PreferenceKind::kto;
+  const bool kto = o.preference->labelled();
   for (int64_t pair = 0; kto && pair < most / 2; ++pair) to.labels.push_back((sample + pair) % 3 != 0);
   for (int64_t t = 0; t < most; ++t)
     to.references.push_back(

@@ -1,8 +1,30 @@
-// Rules of task: dpo and kto.
+// Rules of task: dpo, kto and reward.
+#include <algorithm>
+
 #include "base/error.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
+
+static void reward_rules(const Recipe& r, const BrokenRule& broken) {
+  if (r.model.family->hf_score_class.empty())
+    broken(
+        "model.architecture",
+        fmt::format("task: reward supports {}",
+                    fmt::join(family_names([](const Family& f) { return !f.hf_score_class.empty(); }), ", ")),
+        {"task"});
+  const std::string& score = r.model.names().score;
+  const std::vector<std::string>& saved = r.model.lora.modules_to_save;
+  if (r.model.lora.on() && std::none_of(saved.begin(), saved.end(), [&](const std::string& entry) {
+        return LoraConfig::names_module(entry, score);
+      }))
+    broken(
+        "lora.modules_to_save",
+        fmt::format("has no {}, the new head of task: reward, which would stay random; nearest valid value: "
+                    "[{}]",
+                    score, score),
+        {"task"});
+}
 
 void preference_rules(const Recipe& r, const BrokenRule& broken) {
   if (!trains_preferences(r.task)) return;
@@ -28,6 +50,10 @@ void preference_rules(const Recipe& r, const BrokenRule& broken) {
   refuse(r.optimizer.uses(UpdateRule::sophia), "optimizer.kind", "adamw");
   refuse(r.checkpoint.load_path && r.checkpoint.load_parts != LoadParts::weights, "checkpoint.load.parts",
          "weights");
+  if (r.task != Task::reward)
+    refuse(r.preference.labelled() != (r.task == Task::kto), "preference.loss",
+           r.task == Task::kto ? "kto" : "sigmoid");
+  if (r.task == Task::reward) reward_rules(r, broken);
   if (r.task == Task::kto && r.preference.desirable_weight == 0 && r.preference.undesirable_weight == 0)
     broken("preference.desirable_weight",
            "is 0 as preference.undesirable_weight is, so that no text counts; nearest valid value: 1",

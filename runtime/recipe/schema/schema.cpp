@@ -39,7 +39,8 @@ void add_run_keys(std::vector<Key>& t) {
              "pretrain: every token of the data counts in the loss. sft: supervised fine-tuning. "
              "Sources are conversations, whole ones are packed into a sequence, and the tokens that "
              "data.train_on names count. dpo: preference training on pairs of a chosen and a rejected text. "
-             "kto: preference training on single texts with a label (docs/fine-tuning.md).")
+             "kto: preference training on single texts with a label. reward: a reward model, trained on the "
+             "pairs of dpo (docs/fine-tuning.md).")
           .changes(Effect::data));
   t.push_back(choice("device", LT_MEMBER(device), {},
                      "Device of the run. auto: cuda if this build supports it and this machine has a GPU for "
@@ -374,12 +375,14 @@ void add_text_keys(std::vector<Key>& t) {
       text("data.chat_template", LT_MEMBER(data.chat_template),
            "Chat template: a file, or the name of a built-in one: chatml, llama3, gemma, mistral, phi. null: "
            "that of the tokenizer's folder.")
-          .when("task: sft, dpo or kto", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
+          .when("task: sft, dpo, kto or reward", false,
+                [](const Recipe& r) { return r.task != Task::pretrain; }));
   t.push_back(
       choice("data.train_on", LT_MEMBER(data.train_on), {},
              "Messages that count in the loss. assistant: all of the assistant's. last_turn: its last one. "
              "all: every message.")
-          .when("task: sft, dpo or kto", false, [](const Recipe& r) { return r.task != Task::pretrain; }));
+          .when("task: sft, dpo, kto or reward", false,
+                [](const Recipe& r) { return r.task != Task::pretrain; }));
 }
 
 /// Adds the length of sequences, and their masks.
@@ -404,11 +407,11 @@ void add_sequence_keys(std::vector<Key>& t) {
   t.push_back(truth("data.reset_attention_mask", LT_MEMBER(data.reset_attention_mask),
                     "Tokens attend only within their document. A document ends after an end-of-document "
                     "token and where the token file's index says.")
-                  .derived("true for task: sft, dpo and kto, else false",
+                  .derived("true for task: sft, dpo, kto and reward, else false",
                            [](Recipe& r) { r.data.reset_attention_mask = r.task != Task::pretrain; }));
   t.push_back(truth("data.reset_position_ids", LT_MEMBER(data.reset_position_ids),
                     "Positions restart at 0 in each document.")
-                  .derived("true for task: sft, dpo and kto, else false",
+                  .derived("true for task: sft, dpo, kto and reward, else false",
                            [](Recipe& r) { r.data.reset_position_ids = r.task != Task::pretrain; }));
   t.push_back(truth("data.eod_mask_loss", LT_MEMBER(data.eod_mask_loss),
                     "Excludes from the loss the prediction of a document's first token from the end of the "

@@ -120,7 +120,10 @@ void add_lora_keys(std::vector<Key>& t) {
                 .changes(Effect::nothing));
   with_rank(texts("lora.modules_to_save", LT_MEMBER(model.lora.modules_to_save), "module",
                   "[lm_head, embed_tokens]",
-                  "Modules beside the adapters that train, whole; all others are frozen."));
+                  "Modules beside the adapters that train, whole; all others are frozen.")
+                .derived("[score] for task: reward, else []", [](Recipe& r) {
+                  if (r.task == Task::reward) r.model.lora.modules_to_save = {r.model.names().score};
+                }));
 }
 
 }  // namespace ltrain::recipe

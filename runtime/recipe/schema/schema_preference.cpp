@@ -10,16 +10,27 @@ void add_preference_keys(std::vector<Key>& t) {
     t.push_back(std::move(key));
   };
   const auto dpo = [](const Recipe& r) { return r.task == Task::dpo; };
+  const auto kto = [](const Recipe& r) { return r.task == Task::kto; };
+  const auto reward = [](const Recipe& r) { return r.task == Task::reward; };
+  const auto of_model = [](const Recipe& r) { return r.task == Task::dpo || r.task == Task::kto; };
   add(choice(
           "preference.loss", LT_MEMBER(preference.kind), {},
-          "Loss of a pair. sigmoid: DPO. ipo, sigmoid_norm: with means over the tokens of each text. hinge, "
-          "robust, apo_zero: other functions of the same margins. simpo and orpo need no reference model."),
-      "task: dpo", dpo);
+          "Loss of a pair with task: dpo. sigmoid: DPO. ipo, sigmoid_norm: with means over the tokens of "
+          "each text. hinge, robust, apo_zero: other functions of the same margins. simpo and orpo need no "
+          "reference model. Loss of a text with task: kto. kto: KTO. apo_zero_unpaired: the same without a "
+          "divergence, so that a step has no forward passes for it.")
+          .derived("sigmoid for task: dpo, kto for task: kto",
+                   [](Recipe& r) {
+                     r.preference.kind = r.task == Task::kto      ? PreferenceKind::kto
+                                         : r.task == Task::reward ? PreferenceKind::reward
+                                                                  : PreferenceKind::sigmoid;
+                   }),
+      "task: dpo or kto", of_model);
   add(number("preference.beta", LT_MEMBER(preference.beta),
              "Strength of the reference: factor of the margin. orpo: weight of the odds ratio.")
           .between(1e-6, 1e6)
           .alias({"dpo_beta", "kto_beta"}),
-      "task: dpo or kto", [](const Recipe& r) { return trains_preferences(r.task); });
+      "task: dpo or kto", of_model);
   add(number("preference.label_smoothing", LT_MEMBER(preference.label_smoothing),
              "Probability that the two texts of a pair are the wrong way round.")
           .between(0, 0.499),
@@ -37,7 +48,6 @@ void add_preference_keys(std::vector<Key>& t) {
           .between(0, 1e6)
           .alias({"rpo_alpha", "pref_ftx"}),
       "task: dpo", dpo);
-  const auto kto = [](const Recipe& r) { return r.task == Task::kto; };
   add(number("preference.desirable_weight", LT_MEMBER(preference.desirable_weight),
              "Factor of the losses of texts with label true.")
           .between(0, 1e6)
@@ -48,6 +58,12 @@ void add_preference_keys(std::vector<Key>& t) {
           .between(0, 1e6)
           .alias({"kto_rejected_weight"}),
       "task: kto", kto);
+  add(number(
+          "preference.center_rewards_coefficient", LT_MEMBER(preference.center_coefficient),
+          "Factor of the squared sum of both scores of a pair, which is added to its loss and keeps scores "
+          "around 0.")
+          .between(0, 1e6),
+      "task: reward", reward);
 }
 
 }  // namespace ltrain::recipe

@@ -254,7 +254,9 @@ void place_grouped_matmul(Stream& s, Tensor out, Tensor a, Tensor b, GroupedProd
     P p = P::R();
     if (gradient) {  // a: dy, b: x
       const bool rows_a = pa == P::S(0), rows_b = pb == P::S(0);
-      if (rows_a && rows_b)
+      if ((pa == P::P() && pb == P::R()) || (pa == P::R() && pb == P::P()))
+        p = P::P();  // linear in each
+      else if (rows_a && rows_b)
         p = P::S(0);  // each rank's own groups
       else if (pa.kind == P::varying && pb.kind == P::varying)
         p = P::P();

@@ -1,5 +1,6 @@
 #include "models/moe/moe_layer.h"
 
+#include <cmath>
 #include <optional>
 
 #include "kernels/elementwise/tensor_ops.h"
@@ -67,6 +68,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   gate_up_ = add("gate_up_proj", {experts_, 2, f, h}, 2, c.initializer_range);
   down_ = add("down_proj", {experts_, h, f}, 2, out_std);
   if (c.traits().expert_bias) declare_biases(store, g, c, prefix);
+  declare_adapters(store, g, c, prefix, layer);
   if (m.shared_experts > 0) declare_shared(store, g, c, sequence_parallel, prefix, layer, out_std);
 }
 
@@ -81,6 +83,35 @@ void MoeLayer::declare_biases(ParameterStore& store, const Groups& g, const Mode
   };
   gate_up_bias_ = add("gate_up_proj_bias", {experts_, 2, c.moe.intermediate_size}, 2);
   down_bias_ = add("down_proj_bias", {experts_, c.hidden_size}, 0);
+}
+
+/// If tensor ranks share each expert, A of gate and up and B of down are full on each of them, and their
+/// gradients are sums over the ranks.
+void MoeLayer::declare_adapters(ParameterStore& store, const Groups& g, const ModelConfig& c,
+                                const std::string& prefix, int64_t layer) {
+  const NamedExperts named = named_experts(c, layer);
+  if (!named.any()) return;
+  LT_CHECK(replicas_->most() == 0, "{}: expected no replicas of experts with adapters, got up to {}", prefix,
+           replicas_->most());
+  const int64_t rank = c.lora.rank, f = c.moe.intermediate_size, h = c.hidden_size;
+  const auto factor = [&](const std::string& name, Shape shape, Init init, bool cut, int dim) {
+    const double std =
+        init == Init::zeros ? 0 : 1 / std::sqrt(3.0 * static_cast<double>(shape[shape.rank - 1]));
+    ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, init, std, true});
+    if (!expert_tensor_) return spec;
+    if (cut) return cut_over(Axis::tensor, std::move(spec), dim, g.tensor.rank(), g.tensor.size());
+    spec.sum = Axis::tensor;
+    return spec;
+  };
+  const double scale = c.lora.alpha / static_cast<double>(rank);
+  if (named.gate > 0)
+    gate_up_adapters_.declare(
+        store, factor("gate_up_proj.lora_A.weight", {experts_, 2, rank, h}, Init::normal, false, 0),
+        factor("gate_up_proj.lora_B.weight", {experts_, 2, f, rank}, Init::zeros, true, 2), scale);
+  if (named.down > 0)
+    down_adapters_.declare(
+        store, factor("down_proj.lora_A.weight", {experts_, rank, f}, Init::normal, true, 2),
+        factor("down_proj.lora_B.weight", {experts_, h, rank}, Init::zeros, false, 0), scale);
 }
 
 ExpertStacks MoeLayer::stacks(const Step& step) const {
@@ -249,6 +280,7 @@ void MoeLayer::run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights&
   if (!chunk.hidden.defined())
     chunk.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
   experts_forward(step, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
+  if (gate_up_adapters_.on()) gate_up_adapters_.add(step, chunk.hidden, chunk.rows, c.groups);
   if (weights.gate_up_bias.defined())
     grouped_add_bias(step.compute, chunk.hidden, weights.gate_up_bias, c.groups);
   if (!step.keeps() && !chunk.dispatched.budgeted) step.release(chunk.rows);
@@ -274,6 +306,7 @@ void MoeLayer::run_experts(Step& step, Chunk& chunk, size_t slice, Tensor out, c
   run_hidden(step, chunk, slice, weights);
   if (!step.keeps() && !chunk.dispatched.budgeted) step.release(chunk.hidden);
   experts_forward(step, out, chunk.act, weights.down, c.groups);
+  if (down_adapters_.on()) down_adapters_.add(step, out, chunk.act, c.groups);
   if (weights.down_bias.defined()) grouped_add_bias(step.compute, out, weights.down_bias, c.groups);
   if (!step.keeps() && !chunk.dispatched.budgeted)
     for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act}) step.release(*t);
@@ -285,11 +318,13 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
   Tensor& dact = chunk.dact;
   if (!dact.defined()) dact = step.temporary("d activation of experts", chunk.act.shape);
   experts_dx(step, dact, dout, weights.down, c.groups);
+  if (down_adapters_.on()) down_adapters_.add_input_gradient(step, dact, dout, c.groups);
   const Tensor hidden = chunk.hidden.narrow(0, c.received);  // overwritten by its gradient
   feed_forward_activation_backward(step.compute, kind_, hidden, dact.narrow(0, c.received), hidden);
   // Between slices, memory for gradients may be allocated: it stays there.
   if (!chunk.dispatched.budgeted) step.release(dact);
   experts_dx(step, drows, chunk.hidden, weights.gate_up, c.groups);
+  if (gate_up_adapters_.on()) gate_up_adapters_.add_input_gradient(step, drows, chunk.hidden, c.groups);
 }
 
 /// drows (most rows, H) = gradient of the experts' input, dout: gradient of their output. Releases rows,
@@ -350,6 +385,8 @@ void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor row
       grouped_sum_rows(step.compute, p.to.tensor, p.dy, c.groups, p.to.accumulate);
     if (last) step.params.grad_ready(p.id);
   }
+  if (down_adapters_.on()) down_adapters_.weight_backward(step, dout, act, c.groups, last);
+  if (gate_up_adapters_.on()) gate_up_adapters_.weight_backward(step, dhidden, rows, c.groups, last);
 }
 
 void MoeLayer::run_again(Step& step, Chunk& chunk, size_t slice, Tensor tokens) const {

@@ -1,6 +1,7 @@
 // An MoE layer instead of the feed-forward: router, experts, shared experts.
 #pragma once
 #include "models/layers/mlp_layer.h"
+#include "models/moe/expert_adapters.h"
 #include "models/moe/expert_products.h"
 #include "models/moe/expert_replicas.h"
 #include "models/moe/router.h"
@@ -106,6 +107,8 @@ class MoeLayer {
                         Tensor dout, bool last, bool at_once) const;
   void declare_biases(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                       const std::string& prefix);
+  void declare_adapters(ParameterStore& store, const Groups& groups, const ModelConfig& config,
+                        const std::string& prefix, int64_t layer);
   void declare_shared(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                       bool sequence_parallel, const std::string& prefix, int64_t layer, double out_std);
   void shared_forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Saved& saved) const;
@@ -115,6 +118,7 @@ class MoeLayer {
   MlpLayer shared_;
   int gate_up_ = -1, down_ = -1, gate_up_bias_ = -1, down_bias_ = -1;
   int gate_up_slot_ = -1, down_slot_ = -1;  // FP8 slots
+  ExpertAdapters gate_up_adapters_, down_adapters_;
   FeedForward kind_ = FeedForward::swiglu;
   int64_t experts_ = 0, top_k_ = 0, intermediate_ = 0;
   std::unique_ptr<TokenDispatch> dispatch_;

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/printable.h"
+#include "models/moe/expert_adapters.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/data/batch_loader.h"
@@ -138,15 +139,23 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
 }
 
 /// Fails if an entry of lora.target_modules or lora.modules_to_save stands for no module.
-static void check_modules(const LoraConfig& lora, const ParameterStore& store) {
+static void check_modules(const ModelConfig& model, const ParameterStore& store) {
+  const LoraConfig& lora = model.lora;
   std::set<std::string> last;
+  const auto layer_of_experts = [&](const std::string& entry) {
+    for (int64_t i = 0; i < model.num_hidden_layers; ++i)
+      if (named_experts(model, i, entry).any()) return true;
+    return false;
+  };
   for (int id = 0; id < store.count(); ++id) {
     std::string_view module = module_of(store.spec(id).name);
     if (store.spec(id).adapter) last.emplace(module_of(module).substr(module_of(module).rfind('.') + 1));
   }
+  if (HfTensorLayout hf = model.family->hf_layout; model.moe.num_experts > 0 && !hf.stacked_experts)
+    last.insert({hf.expert_gate, hf.expert_up, hf.expert_down});
   const auto check = [&](const std::vector<std::string>& entries, const char* key, bool adapters) {
     for (const std::string& entry : entries) {
-      bool found = entry == kAllLinear && adapters;
+      bool found = adapters && (entry == kAllLinear || layer_of_experts(entry));
       for (int id = 0; id < store.count() && !found; ++id) {
         std::string_view module = module_of(store.spec(id).name);
         if (store.spec(id).adapter != adapters) continue;
@@ -190,7 +199,7 @@ void check_optimizer_of(const Recipe& r) {
     all.lora.target_modules = {std::string(kAllLinear)};
     ParameterStore with_all;
     const Decoder adapted(all, with_all, alone.groups(), {});
-    check_modules(r.model.lora, with_all);
+    check_modules(r.model, with_all);
     check_patterns(r.model.lora, store);
   }
   const auto require_match = [&](const std::string& pattern, const char* key) {

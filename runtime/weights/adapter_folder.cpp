@@ -28,42 +28,65 @@ constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr std::string_view kPrefix = "base_model.model.";
 
-/// A tensor of the folder, and the checkpoint's tensor that it holds. PEFT has magnitudes of DoRA, and a
+/// A tensor of the folder, and the checkpoint's slice that it holds. PEFT has magnitudes of DoRA, and a
 /// checkpoint their changes from the norms of the rows of `weight`.
 struct Stored {
   std::string key, source;
   Shape shape;
+  Slice slice;
   std::string weight = {};
 };
 
-std::string hf_name(const Recipe& recipe, const std::string& weight) {
-  const auto names = hf_tensors(*recipe.model.family, weight, recipe.model.moe.num_experts);
-  if (names.size() != 1)
+/// Hugging Face's tensors of a weight: one, or one for each matrix of a stack of experts.
+std::vector<TensorName> hf_names(const Recipe& recipe, const std::string& weight) {
+  auto names = hf_tensors(*recipe.model.family, weight, recipe.model.moe.num_experts);
+  if (names.empty() || (names.size() > 1 && names[0].expert < 0))
     fail(ExitCode::usage, "{}: has no single tensor in Hugging Face's {}, and PEFT has no adapter for it",
          weight, recipe.model.family->name);
-  return names[0].name;
+  return names;
 }
 
-/// Hugging Face's name of the module of a factor: "model.layers.0.self_attn.q_proj".
-std::string module_name(const Recipe& recipe, const std::string& factor) {
+/// Name of the weight that a factor, or a magnitude, belongs to. Stacks of experts have no ".weight".
+std::string weight_of(const Recipe& recipe, const std::string& factor) {
   const std::string module(module_of(module_of(factor)));
-  return std::string(module_of(hf_name(recipe, module + ".weight")));
+  return hf_tensors(*recipe.model.family, module, 1).empty() ? module + ".weight" : module;
+}
+
+/// Hugging Face's modules of a factor: "model.layers.0.self_attn.q_proj", or one for each matrix of experts.
+std::vector<std::string> module_names(const Recipe& recipe, const std::string& factor) {
+  std::vector<std::string> modules;
+  for (const TensorName& name : hf_names(recipe, weight_of(recipe, factor)))
+    modules.emplace_back(module_of(name.name));
+  return modules;
 }
 
 std::vector<Stored> stored_tensors(const Recipe& recipe) {
   std::vector<Stored> all;
   for (const auto& [name, shape] : adapter_shapes(recipe.model)) {
-    const std::string module(module_of(module_of(name))), weight = module + ".weight";
+    const std::string module(module_of(module_of(name))), weight = weight_of(recipe, name);
     const bool magnitude = name == lora_magnitude_name(weight);
     const std::string end = magnitude ? ".lora_magnitude_vector" : name.substr(module.size());
-    all.push_back({std::string(kPrefix) + module_name(recipe, name) + end, name, shape,
-                   magnitude ? weight : std::string()});
+    for (const TensorName& tensor : hf_names(recipe, weight)) {
+      Stored s{.key = std::string(kPrefix) + std::string(module_of(tensor.name)) + end,
+               .source = name,
+               .shape = shape,
+               .slice = Slice::whole(shape),
+               .weight = magnitude ? weight : std::string()};
+      if (tensor.expert >= 0) {
+        s.slice = expert_slice(shape, tensor);
+        s.shape = {shape[shape.rank - 2], shape[shape.rank - 1]};
+      }
+      all.push_back(std::move(s));
+    }
   }
   const std::vector<std::string> trained = recipe.model.lora.trained();
   for (const auto& [name, shape] : parameter_shapes(recipe.model))
     if (std::any_of(trained.begin(), trained.end(),
                     [&, name = name](const std::string& pattern) { return name_matches(pattern, name); }))
-      all.push_back({std::string(kPrefix) + hf_name(recipe, name), name, shape});
+      all.push_back({.key = std::string(kPrefix) + hf_names(recipe, name).at(0).name,
+                     .source = name,
+                     .shape = shape,
+                     .slice = Slice::whole(shape)});
   return all;
 }
 
@@ -71,18 +94,33 @@ std::vector<Stored> stored_tensors(const Recipe& recipe) {
 std::vector<std::string> target_modules(const Recipe& recipe) {
   std::set<std::string> modules, last, adapted;
   for (const auto& [name, shape] : adapter_shapes(recipe.model)) {
-    modules.insert(module_name(recipe, name));
-    adapted.insert(std::string(module_of(module_of(name))));
+    for (const std::string& module : module_names(recipe, name)) modules.insert(module);
+    adapted.insert(weight_of(recipe, name));
   }
   for (const std::string& module : modules) last.insert(module.substr(module.rfind('.') + 1));
   for (const auto& [name, shape] : parameter_shapes(recipe.model)) {
-    if (!name.ends_with(".weight") || adapted.count(std::string(module_of(name)))) continue;
     const auto names = hf_tensors(*recipe.model.family, name, recipe.model.moe.num_experts);
+    const bool linear = name.ends_with(".weight") || (!names.empty() && names[0].expert >= 0);
+    if (!linear || adapted.count(name)) continue;
     for (const TensorName& t : names)
       for (const std::string& suffix : last)
         if (LoraConfig::names_module(suffix, module_of(t.name))) return {modules.begin(), modules.end()};
   }
   return {last.begin(), last.end()};
+}
+
+/// PEFT 0.21 with transformers 5 takes every module of such a name for one of the experts.
+void note_names_of_experts(const Recipe& recipe, ExportReport& report) {
+  if (recipe.model.moe.num_experts == 0) return;
+  const HfTensorLayout& hf = recipe.model.family->hf_layout;
+  for (const auto& [name, shape] : adapter_shapes(recipe.model))
+    for (const std::string& module : module_names(recipe, name))
+      for (const std::string& matrix : {hf.expert_gate, hf.expert_up, hf.expert_down})
+        if (LoraConfig::names_module(matrix, module) && module.find(".experts.") == std::string::npos)
+          return report.notes.push_back(
+              fmt::format("PEFT 0.21 takes {} for a module of the experts, and drops its adapter without a "
+                          "word; give it the merged model (--merge)",
+                          module));
 }
 
 json plain_number(double v) {
@@ -100,9 +138,9 @@ std::vector<Adapted> adapted_modules(const Recipe& recipe) {
   const LoraConfig& lora = recipe.model.lora;
   std::map<std::string, Adapted> all;
   for (const auto& [name, shape] : adapter_shapes(recipe.model)) {
-    const std::string weight = std::string(module_of(module_of(name))) + ".weight",
-                      module = module_name(recipe, name);
-    all[module] = {module, lora.rank_of(weight), lora.alpha_of(weight)};
+    const std::string weight = std::string(module_of(module_of(name))) + ".weight";
+    for (const std::string& module : module_names(recipe, name))
+      all[module] = {module, lora.rank_of(weight), lora.alpha_of(weight)};
   }
   std::vector<Adapted> list;
   for (auto& [module, adapted] : all) list.push_back(std::move(adapted));
@@ -303,7 +341,7 @@ void write_adapter_folder(PieceReader& reader, const Recipe& recipe, const std::
       report.bytes += item.bytes();
       continue;
     }
-    stream_tensor(reads_of(reader), s.source, DType::f32, Slice::whole(s.shape), false,
+    stream_tensor(reads_of(reader), s.source, DType::f32, s.slice, false,
                   [&](const void* data, int64_t bytes) {
                     writer.write(data, bytes);
                     report.bytes += bytes;
@@ -313,6 +351,7 @@ void write_adapter_folder(PieceReader& reader, const Recipe& recipe, const std::
   report.tensors = static_cast<int64_t>(items.size());
   report.dtype = DType::f32;
   report.files = {kWeightsFile, kConfigFile};
+  note_names_of_experts(recipe, report);
   made.commit();
 }
 
@@ -335,7 +374,13 @@ std::unique_ptr<PieceReader> open_adapter_folder(const std::string& folder, cons
       fail(ExitCode::usage, "{}: {} is [{}], and the recipe's model has {}", file.path(), s.key,
            fmt::join(e->shape, ", "), to_string(s.shape));
     left.erase(s.key);
-    tensors[s.source] = {*dtype, s.shape, {{0, s.key, Slice::whole(s.shape)}}};
+    TensorParts& parts = tensors[s.source];
+    if (!parts.pieces.empty() && parts.dtype != *dtype)
+      fail(ExitCode::usage, "{}: {} is {}, and other experts of its layer have another type", file.path(),
+           s.key, e->dtype);
+    parts.dtype = *dtype;
+    parts.shape = s.slice.global;
+    parts.pieces.push_back({0, s.key, s.slice});
   }
   if (!left.empty())
     fail(ExitCode::usage,

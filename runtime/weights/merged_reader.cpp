@@ -36,11 +36,14 @@ void MergedReader::load_magnitudes(const std::string& weight) {
 }
 
 void MergedReader::read(const std::string& name, DType dtype, const Slice& slice, void* to) {
-  if (name.ends_with(".bias") || !load_factors(name)) return reader_.read(name, dtype, slice, to);
+  // Stacks of experts have no ".weight".
+  const std::string weight = name.ends_with(".weight") ? name : name + ".weight";
+  if (name.ends_with(".bias") || !load_factors(weight)) return reader_.read(name, dtype, slice, to);
   wide_.resize(static_cast<size_t>(slice.elements()));
   reader_.read(name, DType::f32, slice, wide_.data());
-  const int64_t columns = slice.global[1], rank = lora_.rank_of(name);
-  const float scale = static_cast<float>(lora_.scale_of(name));
+  const Shape& all = slice.global;
+  const int64_t columns = all[all.rank - 1], rows = all[all.rank - 2], rank = lora_.rank_of(weight);
+  const float scale = static_cast<float>(lora_.scale_of(weight));
   Runs runs(slice);
   for (Run run = runs.next(); run.count > 0; run = runs.next())
     for (int64_t at = 0, n; at < run.count; at += n) {
@@ -49,7 +52,7 @@ void MergedReader::read(const std::string& name, DType dtype, const Slice& slice
       float* out = wide_.data() + run.local + at;
       for (int64_t k = 0; k < rank; ++k) {
         const float factor = scale * b_[static_cast<size_t>(row * rank + k)];
-        const float* a = a_.data() + k * columns + column;
+        const float* a = a_.data() + (row / rows * rank + k) * columns + column;  // row / rows: the matrix
         for (int64_t i = 0; i < n; ++i) out[i] += factor * a[i];
       }
       if (!lora_.dora) continue;

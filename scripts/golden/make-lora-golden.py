@@ -6,9 +6,12 @@ PEFT's files, tokens and targets, the logits of the first batch and the loss of 
 adapter_config.json are in the metadata. B is not zero at first, so that every gradient matters. Dropout has ltrain's
 masks, made here from its definition. Magnitudes of DoRA have no weight decay. With nf4 the matrices of linear layers are
 quantised by bitsandbytes, whose codes and magnitudes the file has, too, and the model computes with what it dequantises.
+Experts are linear modules of their own, as PEFT's files name them; transformers 5 has stacks instead, of which PEFT makes
+one adapter for gate and up, and it must load the same file with equal logits.
 tests/models/lora_test.cpp computes the same with ltrain. Makes a virtual environment with PyPI's torch (CPU),
 transformers, PEFT and bitsandbytes; or, with --here, takes those of the Python that runs it.
 """
+import copy
 import json
 import math
 import pathlib
@@ -27,6 +30,11 @@ LLAMA = dict(vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_lay
 LLAMA_NF4 = dict(LLAMA, hidden_size=64, intermediate_size=128)
 GPT2 = dict(vocab_size=37, n_embd=16, n_layer=2, n_head=4, n_positions=32, n_inner=24, attn_pdrop=0.0, embd_pdrop=0.0,
             resid_pdrop=0.0, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+QWEN3_MOE = dict(vocab_size=37, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=2,
+                 num_attention_heads=4, num_key_value_heads=2, head_dim=4, num_experts=4, num_experts_per_tok=2,
+                 norm_topk_prob=True, router_aux_loss_coef=0.0, max_position_embeddings=32, tie_word_embeddings=False,
+                 bos_token_id=1, eos_token_id=2, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+                 rms_norm_eps=1e-5)
 FIXTURES = {
     "llama": ("llama", LLAMA, dict(r=4, lora_alpha=8, target_modules="all-linear")),
     # Parts of fused matrices, rsLoRA, and modules that train whole.
@@ -49,6 +57,8 @@ FIXTURES = {
                                          rank_pattern={"q_proj": 2})),
     "gpt2_pissa": ("gpt2", GPT2, dict(r=4, lora_alpha=12, init_lora_weights="pissa", fan_in_fan_out=True,
                                       target_modules=["c_attn", "c_fc", "mlp.c_proj"])),
+    "qwen3_moe": ("qwen3_moe", QWEN3_MOE, dict(r=3, lora_alpha=5, target_modules=["q_proj", "gate_proj", "up_proj",
+                                                                                "down_proj"])),
     "gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=12, fan_in_fan_out=True, target_modules=["c_attn", "attn.c_proj"])),
 }
 
@@ -104,6 +114,30 @@ def counted_dropout(model, p, now):
     assert found
 
 
+def experts_apart(model):
+    """Gives each expert linear modules of its own, with the weights of transformers' stacks."""
+    import torch
+
+    class Expert(torch.nn.Module):
+        def __init__(self, gate_up, down):
+            super().__init__()
+            for name, weight in zip(("gate_proj", "up_proj", "down_proj"), (*gate_up.chunk(2), down)):
+                linear = torch.nn.Linear(*reversed(weight.shape), bias=False, dtype=weight.dtype)
+                linear.weight.data.copy_(weight)
+                self.add_module(name, linear)
+
+        def forward(self, x):
+            return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+    class Experts(torch.nn.ModuleList):
+        def forward(self, x, chosen, weights):
+            return sum(expert(x) * (weights * (chosen == i)).sum(-1, keepdim=True) for i, expert in enumerate(self))
+
+    for layer in model.model.layers:
+        stacks = layer.mlp.experts
+        layer.mlp.experts = Experts(Expert(*weights) for weights in zip(stacks.gate_up_proj, stacks.down_proj))
+
+
 def nf4(values):
     """bitsandbytes' codes and magnitudes of a tensor, and what it dequantises."""
     from bitsandbytes import functional
@@ -140,7 +174,7 @@ def make(fixture):
     lora = dict(lora)
     quantised = lora.pop("nf4", False)
     config = CONFIG_MAPPING[kind](**settings)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).double()
     generator = torch.Generator().manual_seed(11)
 
@@ -167,8 +201,13 @@ def make(fixture):
             with torch.no_grad():
                 p.copy_(values.double())
     with transformers_in_float64() as real_float:
-        if kind == "llama":
+        if kind != "gpt2":
             exact_rotary(model.model.rotary_emb, real_float)
+        stock = None
+        if kind == "qwen3_moe":
+            stock = copy.deepcopy(model)
+            experts_apart(model)
+            model.config.model_type = "experts_apart"  # PEFT would look for the stacks
         pissa = lora.get("init_lora_weights") == "pissa"
         if pissa:  # decomposes in fp64 instead of fp32
             peft.tuners.lora.layer.torch = Float64Torch(torch)
@@ -184,12 +223,14 @@ def make(fixture):
                 if "lora_" in n and not pissa:
                     p.copy_(draw(p, 0.3))
 
-        def saved():
-            with tempfile.TemporaryDirectory() as folder:
-                model.save_pretrained(folder)
-                text = (pathlib.Path(folder) / "adapter_config.json").read_text()
-                from safetensors.torch import load_file
-                return text, load_file(str(pathlib.Path(folder) / "adapter_model.safetensors"))
+        def saved(folder=None):
+            if folder is None:
+                with tempfile.TemporaryDirectory() as made:
+                    return saved(made)
+            model.save_pretrained(folder)
+            text = (pathlib.Path(folder) / "adapter_config.json").read_text()
+            from safetensors.torch import load_file
+            return text, load_file(str(pathlib.Path(folder) / "adapter_model.safetensors"))
 
         peft_config, before = saved()
         record.update({"before." + n: t.to(torch.float32) for n, t in before.items()})
@@ -206,6 +247,12 @@ def make(fixture):
         losses = []
         with torch.no_grad():
             record["logits"] = model.eval()(input_ids=tokens[0]).logits.to(torch.float32)
+        if stock:
+            with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+                saved(folder)
+                loaded = peft.PeftModel.from_pretrained(stock, folder, autocast_adapter_dtype=False).double().eval()
+                got = loaded(input_ids=tokens[0]).logits.to(torch.float32)
+            assert torch.allclose(got, record["logits"], rtol=0, atol=1e-6), (got - record["logits"]).abs().max()
         model.train()
         for step in range(STEPS):
             now["step"] = step

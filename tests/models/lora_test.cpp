@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/matmul/nf4.h"
+#include "models/families/hf_tensors.h"
 #include "runtime/weights/pissa.h"
 #include "tests/models/hf_golden.h"
 #include "tests/support/tiny_job.h"
@@ -87,9 +88,21 @@ std::vector<double> adapter_values(const HfGolden& g, const ParameterSpec& spec,
     const auto values = g.read<float>(when + name);
     return std::vector<double>(values.begin(), values.end());
   };
+  const std::string module(module_of(module_of(spec.name)));
+  if (module.find(".experts.") != std::string::npos) {  // PEFT's modules: the matrices of the stack, in order
+    std::vector<double> all(static_cast<size_t>(spec.shape.elements()));
+    const auto tensors = hf_tensors(*g.model.family, module, g.model.moe.num_experts);
+    for (const TensorName& t : tensors) {
+      const auto matrix = read(peft_name(std::string(module_of(t.name)) + spec.name.substr(module.size())));
+      REQUIRE(matrix.size() * tensors.size() == all.size());
+      const int64_t matrices = static_cast<int64_t>(tensors.size()) / g.model.moe.num_experts;
+      std::copy(matrix.begin(), matrix.end(),
+                all.begin() + (t.expert * matrices + t.matrix) * static_cast<int64_t>(matrix.size()));
+    }
+    return all;
+  }
   if (!is_magnitude(spec)) return part_of(spec, read(peft_name(spec.name)));
-  std::vector<double> all =
-      read(peft_name(std::string(module_of(module_of(spec.name)))) + ".lora_magnitude_vector");
+  std::vector<double> all = read(peft_name(module) + ".lora_magnitude_vector");
   const std::vector<double> norms = row_norms_of(g, spec);
   REQUIRE(norms.size() == all.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] -= norms[i];
@@ -205,7 +218,7 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
 TEST_CASE("adapters have PEFT's logits, losses of twenty steps, and values after them, in fp64") {
   const auto name =
       GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2", "llama_dora",
-               "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa", "gpt2_pissa");
+               "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa", "gpt2_pissa", "qwen3_moe");
   const HfGolden g("lora_" + name);
   const Differences d = compare(g, lora_of(g));
   INFO(name << ": logits " << d.logits << ", loss " << d.loss << ", adapters " << d.trained);
@@ -236,6 +249,10 @@ TEST_CASE(
   lora = lora_of(nf4);
   lora.base = LoraBase::full;
   CHECK_FALSE(compare(nf4, lora).agree());
+  const HfGolden experts("lora_qwen3_moe");
+  lora = lora_of(experts);
+  lora.target_modules = {"q_proj", "gate_proj", "up_proj"};
+  CHECK_FALSE(compare(experts, lora).agree());
   const HfGolden dropout("lora_llama_dropout");
   lora = lora_of(dropout);
   lora.dropout = 0;

@@ -169,6 +169,57 @@ TEST_CASE("lora: adapters under every axis equal one process to 1e-12 in fp64") 
   if (one.architecture == "qwen3_moe") check("expert 2", [](TinyOptions& o) { o.ranks = o.expert = 2; });
 }
 
+TEST_CASE("lora: adapters of experts under every axis equal one process to 1e-12 in fp64") {
+  TinyOptions one = with_lora(GENERATE(as<std::string>(), "qwen3_moe", "mixtral"));
+  const bool mixtral = one.architecture == "mixtral";
+  one.layers = 4;
+  one.moe.num_experts = 4;
+  one.moe.top_k = 2;
+  one.lora.target_modules = {"q_proj", "*.experts.*"};
+  if (mixtral) one.lora.target_modules = {"o_proj", "*.experts.*.w2"};
+  TinyOptions plain = one;
+  plain.lora = {};
+  const NamedTensors first = at_first(one);
+  const TinyResult base = train_tiny(one);
+  CHECK(base.losses[0] == train_tiny(plain).losses[0]);  // B is zero
+  int factors = 0;
+  for (const auto& [name, values] : base.parameters) {
+    INFO(name);
+    const bool same = values == first.at(name);
+    CHECK(same != is_adapter(name));
+    CHECK(base.gradients.count(name) == (is_adapter(name) ? 1 : 0));
+    factors += name.find(".experts.") != std::string::npos && is_adapter(name);
+  }
+  CHECK(factors == (mixtral ? 8 : 16));
+  const auto check = [&](const std::string& name, const std::function<void(TinyOptions&)>& change) {
+    INFO(one.architecture << ", " << name);
+    TinyOptions o = one;
+    change(o);
+    const TinyResult many = train_tiny(o);
+    require_parity(base, many, 1e-12);
+    CHECK(many.plan_bytes == many.used_bytes);
+    if (o.expert == 1) CHECK(many.plan_wire == many.used_wire);  // experts' rows depend on the router
+  };
+  for (const int stage : {0, 1, 2, 3})
+    check(fmt::format("data 2, ZeRO-{}", stage), [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
+  check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
+  check("tensor 2, sequence, ZeRO-3",
+        [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true, o.ranks = 2, o.zero_stage = 3; });
+  check("context 2", [](TinyOptions& o) { o.context = 2; });
+  check("1f1b, ZeRO-1", [](TinyOptions& o) { o.pipeline = 2, o.ranks = 2, o.zero_stage = 1; });
+  check("zb-h1, tensor 2", [](TinyOptions& o) { o.pipeline = 2, o.schedule = "zb-h1", o.tensor = 2; });
+  check("micro-batches by turns, tensor 2",
+        [](TinyOptions& o) { o.interleaved = true, o.tensor = 2, o.ranks = 2; });
+  check("recomputation", [](TinyOptions& o) { o.recompute.run = 1; });
+  check("expert 2", [](TinyOptions& o) { o.ranks = o.expert = 2; });
+  check("expert 2 of data 4, ZeRO-3", [](TinyOptions& o) { o.ranks = 4, o.expert = 2, o.zero_stage = 3; });
+  check("expert 4, in chunks", [](TinyOptions& o) { o.ranks = o.expert = 4, o.dispatch.chunks = 2; });
+  check("expert 2, gathered, tensor 2",
+        [](TinyOptions& o) { o.ranks = o.expert = 2, o.tensor = 2, o.dispatch.gather = true; });
+  check("expert 2 over tensor 2, sequence",
+        [](TinyOptions& o) { o.tensor = o.expert = 2, o.sequence_parallel = true, o.expert_tensor = false; });
+}
+
 TEST_CASE(
     "lora: magnitudes begin with the model's own loss, and equal one process under every axis in fp64") {
   TinyOptions one = with_lora(GENERATE(as<std::string>(), "llama", "gpt2", "deepseek_v3"));

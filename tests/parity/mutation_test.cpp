@@ -226,7 +226,13 @@ std::vector<Layout> layouts(int data) {
   experts(2, 2, 0, 1, false, 1);
   experts(4, 2, 1, 1, false, 1);
   experts(4, 2, 3, 1, false, 1);
-  experts(2, 2, 0, 2, false, 1);
+  for (const bool adapters : {false, true}) {
+    experts(2, 2, 0, 2, false, 1);
+    if (!adapters) continue;
+    all.back().name = "adapters of " + all.back().name;
+    all.back().options.lora.rank = 2;
+    all.back().options.lora.target_modules = {"*.experts.*"};
+  }
   experts(2, 4, 1, 2, true, 1);
   experts(2, 4, 0, 1, false, 2);
   DispatchOptions gather, parts;

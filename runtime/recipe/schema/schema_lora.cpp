@@ -102,7 +102,9 @@ void add_lora_keys(std::vector<Key>& t) {
   with_rank(texts(
       "lora.target_modules", LT_MEMBER(model.lora.target_modules), "module", "[q_proj, v_proj]",
       "Linear layers with adapters: the last part of their names, patterns of whole names with * and ?, or "
-      "all-linear for those of attention and feed-forward. Experts have no adapters."));
+      "all-linear for those of attention and feed-forward. Names and patterns stand for experts too, all of "
+      "a "
+      "layer (\"*.experts.*\"), and all-linear does not."));
   with_rank(pattern_key<int64_t>(
       "lora.rank_pattern", LT_MEMBER(model.lora.rank_pattern), "map of module to integer: 1 to 4096",
       "{q_proj: 8, down_proj: 32}",

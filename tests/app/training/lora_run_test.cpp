@@ -120,6 +120,50 @@ TEST_CASE("lora: with magnitudes, merged weights and adapters in PEFT's form are
   check_close(t.values("lm_loss", "parts"), t.values("lm_loss", "whole"));
 }
 
+TEST_CASE(
+    "lora: experts' adapters resume on other layouts, and merged or in PEFT's form are the run's model") {
+  TempRun t;
+  const std::string experts =
+                        "model.architecture=qwen3_moe model.moe.num_experts=4 model.moe.top_k=2 "
+                        "model.moe.intermediate_size=24 ",
+                    alone = "parallel.data=1 parallel.zero_stage=0 ",
+                    lora =
+                        "checkpoint.load.path=folder lora.r=4 lora.alpha=6 "
+                        "'lora.target_modules=[q_proj, gate_proj, up_proj, down_proj]' ",
+                    run = "run tiny.yaml train.eval_interval=0 optimizer.lr=0.02 " + experts;
+  REQUIRE(t.sh(run + "output_dir=base train.train_steps=2").code == 0);
+  REQUIRE(t.sh("export base folder --dtype fp32").code == 0);
+  const std::string trained = run + lora + "precision=fp64 train.train_steps=4 ";
+  const Outcome one = t.sh(trained + alone + "output_dir=one");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  int run_of = 0;
+  for (const char* layout : {"parallel.data=2 parallel.expert=2", "parallel.data=1 parallel.tensor=2"}) {
+    const std::string name = "layout" + std::to_string(run_of++);
+    REQUIRE(t.sh(trained + alone + "train.stop_step=2 output_dir=" + name).code == 0);
+    const Outcome rest = t.sh(trained + "parallel.zero_stage=1 output_dir=" + name + " " + layout);
+    INFO(layout << "\n" << rest.text);
+    REQUIRE(rest.code == 0);
+    check_close(t.values("lm_loss", name), t.values("lm_loss", "one"));
+  }
+  REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
+  REQUIRE(t.sh("export one adapter --adapter").code == 0);
+  const std::string next = run + alone + "precision=fp32 train.train_steps=1 ";
+  REQUIRE(t.sh(next + "output_dir=m checkpoint.load.path=merged").code == 0);
+  REQUIRE(t.sh(next + lora + "output_dir=a lora.adapter=adapter").code == 0);
+  REQUIRE(t.sh(next + "output_dir=b checkpoint.load.path=folder").code == 0);
+  const double merged = t.values("lm_loss", "m").at(0);
+  CHECK(std::abs(t.values("lm_loss", "a").at(0) - merged) < 1e-6 * merged);
+  CHECK(std::abs(t.values("lm_loss", "b").at(0) - merged) > 1e-4);  // negative control: without adapters
+  const auto config = nlohmann::json::parse(read_text(t.folder() + "/adapter/adapter_config.json"));
+  CHECK(config["target_modules"] == nlohmann::json{"down_proj", "gate_proj", "q_proj", "up_proj"});
+  const Outcome fewer = t.sh(next +
+                             "output_dir=f lora.adapter=adapter checkpoint.load.path=folder lora.r=4 "
+                             "lora.alpha=6 'lora.target_modules=[q_proj, \"*.down_proj\"]'");
+  CHECK(fewer.code == 64);
+  CHECK_THAT(fewer.text, Contains("which the recipe's adapters do not have"));
+}
+
 TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
   TempRun t;
   REQUIRE(t.sh(kLora + "output_dir=one").code == 0);

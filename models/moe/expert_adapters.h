@@ -1,0 +1,53 @@
+// LoRA of a layer's experts: y = x W_e^T + scale x A_e^T B_e^T for the rows of each expert e, as grouped
+// matmuls. Gate and up of an expert have factors of their own, as PEFT has them for its modules: A of both is
+// one matrix of twice the rank, and B has two blocks.
+#pragma once
+#include "kernels/elementwise/copy_rectangles.h"
+#include "kernels/matmul/grouped/grouped_matmul.h"
+#include "models/layers/step.h"
+
+namespace ltrain {
+
+struct ModelConfig;
+
+/// Experts of a layer whose matrices lora.target_modules names.
+struct NamedExperts {
+  int64_t gate = 0, up = 0, down = 0;
+  bool any() const { return gate + up + down > 0; }
+};
+/// `entry`: of target_modules, or of a pattern of ranks; all-linear names no expert.
+NamedExperts named_experts(const ModelConfig& config, int64_t layer, const std::string& entry);
+/// Counts for all entries of lora.target_modules.
+NamedExperts named_experts(const ModelConfig& config, int64_t layer);
+
+class ExpertAdapters {
+ public:
+  /// a: (experts, rank, in), b: (experts, out, rank) of this rank; of two matrices (experts, 2, rank, in) and
+  /// (experts, 2, out, rank).
+  void declare(ParameterStore& store, ParameterSpec a, ParameterSpec b, double scale);
+  bool on() const { return a_ >= 0; }
+  int a() const { return a_; }
+  int b() const { return b_; }
+  /// y += scale x A^T B^T. x: (at least all rows, in), y: (at least all rows, matrices out).
+  void add(Step& step, Tensor y, Tensor x, const GroupRows& rows) const;
+  /// dx += scale dy B A.
+  void add_input_gradient(Step& step, Tensor dx, Tensor dy, const GroupRows& rows) const;
+  /// dA (+)= scale (dy B)^T x; dB (+)= scale dy^T (x A^T). `last`: marks both ready.
+  void weight_backward(Step& step, Tensor dy, Tensor x, const GroupRows& rows, bool last) const;
+
+ private:
+  /// scale B as blocks of a stack (experts, matrices, out, matrices rank) that is zero elsewhere, each
+  /// element rounded once. The caller releases it.
+  Tensor scaled_b(Step& step) const;
+  /// x A^T: (rows of x, matrices rank). The caller releases it, and the one below.
+  Tensor inner(Step& step, Tensor x, const GroupRows& rows) const;
+  /// scale dy B: (rows of dy, matrices rank)
+  Tensor inner_gradient(Step& step, Tensor dy, const GroupRows& rows) const;
+
+  int a_ = -1, b_ = -1;
+  double scale_ = 1;
+  Shape factor_, blocks_shape_;        // shapes of B and scaled_b
+  std::vector<CopyRectangle> blocks_;  // copies from the one to the other
+};
+
+}  // namespace ltrain

@@ -142,6 +142,10 @@ TEST_CASE("reward: adapters train beside the score, under every layout") {
 TEST_CASE("reward: from a causal model to an exported folder that a run continues with") {
   TempRun t;
   REQUIRE(t.shell("cp -r " + trl_folder() + " model").code == 0);
+  auto base = nlohmann::json::parse(read_text(t.folder() + "/model/config.json"));
+  REQUIRE(base["eos_token_id"] == 256);
+  base["pad_token_id"] = 256;
+  std::ofstream(t.folder() + "/model/config.json") << base;
   write_trl_recipe(t, "reward", "pairs.jsonl");
   const Outcome first = succeeds(t, kTrl + "model.from=model output_dir=whole");
   CHECK_THAT(first.text,
@@ -153,7 +157,9 @@ TEST_CASE("reward: from a causal model to an exported folder that a run continue
   const auto config = nlohmann::json::parse(read_text(t.folder() + "/scored/config.json"));
   CHECK(config["architectures"] == nlohmann::json{"LlamaForSequenceClassification"});
   CHECK(config["id2label"].size() == 1);
-  CHECK(config["pad_token_id"].is_null());  // the folder's is its end of text, at which scores are read
+  // The model's padding is its end of text, at which scores are read.
+  CHECK(
+      (config["eos_token_id"] == 256 && config.contains("pad_token_id") && config["pad_token_id"].is_null()));
   succeeds(t, kTrl + "model.from=scored output_dir=again train.train_steps=1");
   CHECK(t.values("lm_loss", "again")[0] == t.values("lm_loss", "whole")[5]);
   succeeds(t, kTrl + "model.from=model output_dir=parts" + save);

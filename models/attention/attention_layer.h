@@ -20,7 +20,7 @@ class AttentionLayer {
   /// Linear::quantize_operands for the layer. `first_slot`: first slot of the block.
   void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                          std::vector<Fp8Weight>& weights);
-  int input_slot() const { return qkv_.slot(); }  ///< FP8 slot; -1: none
+  int input_slot() const { return qkv_.input_slot(); }  ///< Linear::input_slot
   /// y: (stream rows, H) = attention of x. Fills `saved` if the step keeps.
   void forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Tensor rope_table, Saved& saved) const;
   /// Recomputes the missing tensors of `saved`.

@@ -36,7 +36,9 @@ class Linear {
   /// transpose (Fp8State::kept_input).
   void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
                          std::vector<Fp8Weight>& weights, bool turned_input = false);
-  int slot() const { return slot_; }             ///< FP8 slot; -1: none
+  int slot() const { return slot_; }  ///< FP8 slot; -1: none
+  /// The slot if x may be FP8 codes (Fp8State::knows_steps); -1 with adapters, which read x too.
+  int input_slot() const { return lora_.empty() ? slot_ : -1; }
   int64_t out_features() const { return out_; }  ///< on this rank
   /// column: x: (stream rows, in), y: (full rows, out). row: x: (full rows, in), y: (stream rows, out).
   /// whole: both have stream rows.

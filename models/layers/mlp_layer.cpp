@@ -57,7 +57,7 @@ Tensor MlpLayer::activate(Step& step, Tensor x, int64_t rows, Saved& saved) cons
   }
   if (saved.act.defined()) return {};
   const Shape shape{rows, intermediate_};
-  if (!step.fp8 || kind_ != FeedForward::swiglu || !step.fp8->knows_steps(step, down_.slot())) {
+  if (!step.fp8 || kind_ != FeedForward::swiglu || !step.fp8->knows_steps(step, down_.input_slot())) {
     saved.act = step.activation("mlp activation", shape);
     feed_forward_activation(step.compute, kind_, saved.act, saved.hidden);
     return {};

@@ -34,12 +34,11 @@ NamedExperts named_experts(const ModelConfig& c, int64_t layer) {
 void ExpertAdapters::declare(ParameterStore& store, ParameterSpec a, ParameterSpec b, double scale) {
   scale_ = scale;
   factor_ = blocks_shape_ = b.shape;
-  const bool two = factor_.rank == 4;
-  const int64_t matrices = two ? factor_[1] : 1, out = factor_[factor_.rank - 2],
-                rank = factor_[factor_.rank - 1];
+  const int64_t matrices = factor_.rank == 4 ? factor_[1] : 1, rank = factor_[factor_.rank - 1],
+                all = factor_.elements() / rank, rows = matrices > 1 ? factor_[2] : all;
   blocks_shape_.dims[factor_.rank - 1] = matrices * rank;
-  for (int64_t i = 0; i < factor_[0] * matrices; ++i)
-    blocks_.push_back({out, rank, i * out, 0, i * out, i % matrices * rank});
+  for (int64_t row = 0; row < all; row += rows)
+    blocks_.push_back({rows, rank, row, 0, row, row / rows % matrices * rank});
   a.adapter = b.adapter = true;
   a_ = store.add({std::move(a)});
   b_ = store.add({std::move(b)});

@@ -291,7 +291,8 @@ void MoeLayer::run_activation(Step& step, Chunk& chunk, size_t slice) const {
   const int64_t received = chunk.dispatched.slice(slice).received, most = chunk.hidden.shape[0];
   const Tensor hidden = chunk.hidden.narrow(0, received);
   const Shape all{most, intermediate_};
-  if (step.fp8 && kind_ == FeedForward::swiglu && step.fp8->knows_steps(step, down_slot_)) {
+  const int slot = down_adapters_.on() ? -1 : down_slot_;  // adapters read what the experts read
+  if (step.fp8 && kind_ == FeedForward::swiglu && step.fp8->knows_steps(step, slot)) {
     if (!chunk.act.defined()) chunk.act = step.fp8->input(step, "activation of experts", all);
     if (received == 0 && !step.compute.meta()) return;
     const Tensor codes = chunk.act.narrow(0, received);

@@ -183,6 +183,10 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
     o.moe.score = RouterScore::sigmoid, o.moe.n_group = o.moe.topk_group = 2, o.moe.bias_update_rate = 0.1;
     o.optimizer.router_warmup = 1;
   }
+  SECTION("adapters of experts") {
+    o.lora.rank = 2;
+    o.lora.target_modules = {"q_proj", "*.experts.*"};
+  }
   SECTION("expert choice, frozen routers") {
     o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false;
     o.optimizer.freeze_routers = true;
@@ -217,6 +221,12 @@ TEST_CASE(
       require_close(cpu, cuda);
       require_exact_memory(cuda);
     }
+    TinyOptions adapted = o;
+    adapted.lora.rank = 16;
+    adapted.lora.target_modules = {"*.experts.*"};
+    const TinyResult on_host = train_tiny(adapted), adapters = train_tiny(on_cuda(adapted));
+    require_close(on_host, adapters);
+    require_exact_memory(adapters);
     if (!kSeveralRanks) continue;
     TinyOptions many = on_cuda(o);
     many.ranks = many.expert = 2, many.zero_stage = 1;

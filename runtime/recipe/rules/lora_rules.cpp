@@ -117,8 +117,14 @@ void lora_rules(const Recipe& r, const BrokenRule& broken) {
                "adapters are sharded over one axis, and parallel.tensor_mode: {} has two or three; nearest "
                "valid value: parallel.tensor_mode: 1d",
                r.parallel.tensor_mode));
-  if (computes_in(r, Precision::fp8))
-    refuse("precision", "adapters need their inputs in bf16; nearest valid value: precision: bf16");
+  if (computes_in(r, Precision::fp8) && r.model.lora.dora)
+    refuse("precision",
+           "magnitudes of rows are of weights that are not rounded to FP8; nearest valid value: lora.dora: "
+           "false, or precision: bf16");
+  if (computes_in(r, Precision::fp8) && r.model.lora.base == LoraBase::nf4)
+    refuse("precision",
+           "frozen weights of 4 bits are dequantised for matmuls in bf16; nearest valid value: lora.base: "
+           "full, or precision: bf16");
   if (r.model.num_nextn_predict_layers > 0)
     refuse("model.num_nextn_predict_layers",
            "multi-token prediction trains whole modules; nearest valid value: "

@@ -8,8 +8,11 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/progress.h"
+#include "parallel/mesh/mesh.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/data/sample_order.h"
+#include "runtime/train/file_wait.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain;
@@ -208,6 +211,44 @@ TEST_CASE("windows: a loader waits for a file that does not exist yet, and then 
   // A loader that waits can be ended.
   std::filesystem::rename(late + ".idx", f / "late");
   BatchLoader(o, 8);
+}
+
+TEST_CASE("windows: a run that waits for files makes progress, says so, and ends when it is asked to",
+          "[data]") {
+  TempFolder f;
+  const LoaderOptions o = loader_of(write_files(f, {7, 5, 6}), 1);
+  const std::string late = o.sources[0].files[1];
+  std::filesystem::rename(late + ".idx", f / "late");
+  const BatchLoader loader(o, 0);
+  FileWait wait(make_single_group("all", kAllAxes));
+  uint64_t before = 0, made = 0;
+  int looks = 0;
+  std::vector<std::string> lines;
+  const auto say = [&](std::string line) {
+    // The file comes after the first line, so that the wait alone was the progress.
+    if (lines.empty()) made = progress_made - before, std::filesystem::rename(f / "late", late + ".idx");
+    lines.push_back(std::move(line));
+  };
+  const auto go_on = [&] {
+    if (++looks == 3) before = progress_made;  // the loader's thread has read what it can, and waits too
+    return false;
+  };
+  CHECK(wait.wait(loader, 0, 4, go_on, say));
+  CHECK(lines.empty());
+  CHECK(wait.wait(loader, 4, 8, go_on, say));
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0] == "waiting for token files: " + late + " (1 of 3 made)");
+  CHECK_THAT(lines[1], Contains("waited ") && Contains(" s for token files"));
+  CHECK(made >= 2);
+  CHECK(wait.seconds() >= 1);
+  // No file is missing now, so that nothing is asked for any more.
+  CHECK(wait.wait(
+      loader, 8, 12, [] { return true; }, say));
+  std::filesystem::rename(late + ".idx", f / "late");
+  const BatchLoader stopped(o, 0);
+  FileWait again(make_single_group("all", kAllAxes));
+  CHECK(!again.wait(
+      stopped, 4, 8, [] { return true; }, say));
 }
 
 TEST_CASE("windows: sources without a sample, and missing files without a window, are refused", "[data]") {

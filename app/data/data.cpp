@@ -332,7 +332,7 @@ void add_chat_options(CLI::App& s, BuildCommand& c) {
        "Messages that count in the loss: assistant (default), last_turn of the assistant, or all")
       ->check(CLI::IsMember({"assistant", "last_turn", "all"}));
   s.add_flag("--preference", c.chat.preference,
-             "Inputs are preference pairs (prompt, chosen, rejected) for task: dpo; needs --pack");
+             "Inputs are preference pairs (prompt, chosen, rejected) for task: dpo and reward; needs --pack");
   s.add_flag("--unpaired", c.chat.unpaired,
              "Inputs are labelled texts (prompt, completion, label) for task: kto; needs --pack");
   s.add_option("--pack", c.chat.pack,

@@ -283,6 +283,10 @@ void check_config(const std::string& path, const Recipe& recipe) {
   for (const Fixed& f : fixed_settings()) {
     if (!config.contains(f.key) || config[f.key] == f.value) continue;
     if (says_nothing(config[f.key]) && says_nothing(f.value)) continue;
+    if (f.key == std::string_view("target_parameters"))
+      refuse(f.key,
+             "adapters of stacks of experts are not read; those of single experts are (target_modules, and "
+             "tensors such as ...experts.0.down_proj.lora_A.weight)");
     refuse(f.key, fmt::format("ltrain's adapters have {}", f.value.dump()));
   }
   const auto expect = [&](const char* key, const char* ours, const json& value) {

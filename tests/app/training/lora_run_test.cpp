@@ -198,6 +198,13 @@ TEST_CASE("lora: exports and adapters that do not fit are refused by name") {
               .code == 0);
   refused(with, "rank_pattern has the regular expression q_proj|k_proj");
   REQUIRE(t.shell("cp kept.json adapter/adapter_config.json").code == 0);
+  REQUIRE(t.shell("sed -i 's/\"r\": 4/\"r\": 4, \"target_parameters\": [\"experts.down_proj\"]/' "
+                  "adapter/adapter_config.json")
+              .code == 0);
+  refused(with,
+          "target_parameters = [\"experts.down_proj\"]: adapters of stacks of experts are not read; those of "
+          "single experts are");
+  REQUIRE(t.shell("cp kept.json adapter/adapter_config.json").code == 0);
   REQUIRE(t.shell("sed -i 's/\"use_dora\": false/\"use_dora\": true/' adapter/adapter_config.json").code ==
           0);
   refused(with, "adapter_config.json: use_dora = true: the recipe has lora.dora = false");

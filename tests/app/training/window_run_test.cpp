@@ -91,6 +91,30 @@ TEST_CASE("run: with a shuffle window, samples do not depend on what exists, on 
   CHECK(largest_difference(t, "e", "a") > 1e-3);
 }
 
+TEST_CASE("run: with a shuffle window, a mix with stages, copies and whole documents has one order") {
+  TempRun t;
+  write_parts(t);
+  const auto mix = [](const std::string& cache) {
+    return run("m", cache,
+               "'data.train=[{path: part-*.jsonl, weight: 0.7}, {path: part-0*.jsonl, weight: 0.3}]' "
+               "'data.stages=[{from_step: 12, train: [{path: part-*.jsonl, weight: 0.4}, {path: "
+               "part-1*.jsonl, weight: 0.6}]}]' data.deduplicate=exact data.packing=best_fit");
+  };
+  const Outcome cold = t.sh(mix("cache"));
+  INFO(cold.text);
+  REQUIRE(cold.code == 0);
+  CHECK_THAT(cold.text, Contains("2 of 12 token files exist") && Contains("2 of 10 token files exist"));
+  const std::vector<std::string> losses = t.metric("lm_loss", "m");
+  CHECK(losses.size() == 40);
+  fs::remove_all(t.folder() + "/m");
+  const Outcome warm = t.sh(mix("cache"));
+  INFO(warm.text);
+  CHECK(warm.code == 0);
+  CHECK_THAT(warm.text, !Contains("tokenising") && !Contains("token files exist") &&
+                            Contains("documents left out by deduplicate"));
+  CHECK(t.metric("lm_loss", "m") == losses);
+}
+
 TEST_CASE("run: with a shuffle window, steps run before the last token file exists, and wait for it") {
   TempRun t;
   write_parts(t);

@@ -50,7 +50,7 @@ void SaveCommand::saved(SavedCheckpoint checkpoint) {
     next_ = std::move(checkpoint);
     return;
   }
-  running_ = true;
+  running_ = checkpoint.step;
   thread_ = std::jthread(
       [this, checkpoint = std::move(checkpoint)](const std::stop_token& stop) { run_all(stop, checkpoint); });
 }
@@ -61,11 +61,12 @@ void SaveCommand::run_all(const std::stop_token& stop, SavedCheckpoint checkpoin
     const std::lock_guard lock(mutex_);
     lines_.insert(lines_.end(), std::make_move_iterator(said.begin()), std::make_move_iterator(said.end()));
     if (!next_ || stop.stop_requested()) {
-      running_ = false;
+      running_.reset();
       idle_.notify_all();
       return;
     }
     checkpoint = *std::exchange(next_, std::nullopt);
+    running_ = checkpoint.step;
   }
 }
 
@@ -84,6 +85,11 @@ std::vector<std::string> SaveCommand::run(const std::stop_token& stop,
   std::istringstream output(child.output);
   for (std::string line; std::getline(output, line);) lines.push_back("  " + printable(line, 500));
   return lines;
+}
+
+bool SaveCommand::uses(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  return running_ == step || (next_ && next_->step == step);
 }
 
 std::vector<std::string> SaveCommand::take_lines() {

@@ -29,6 +29,8 @@ class SaveCommand {
   explicit SaveCommand(const Recipe& recipe) : recipe_(recipe) {}
 
   void saved(SavedCheckpoint checkpoint);
+  /// Returns whether the command reads the checkpoint of this step now, or will next. For any thread.
+  bool uses(int64_t step);
   /// Lines of commands that have ended since the last call: their output, or a warning with the reason.
   std::vector<std::string> take_lines();
   /// Ends the command that runs, and runs none from now on.
@@ -43,8 +45,9 @@ class SaveCommand {
   const Recipe& recipe_;
   std::mutex mutex_;
   std::condition_variable idle_;
-  bool running_ = false, stopped_ = false;  // running: a thread runs commands
-  std::optional<SavedCheckpoint> next_;     // for the thread
+  std::optional<int64_t> running_;  // step whose command a thread runs
+  bool stopped_ = false;
+  std::optional<SavedCheckpoint> next_;  // for the thread
   std::vector<std::string> lines_;
   std::jthread thread_;  // last: ends before the members that it uses
 };

@@ -246,7 +246,8 @@ std::vector<std::string> rotate(const std::string& folder, const KeepRule& keep)
     const bool kept = newest || (counts && (healthy < latest || keep.permanent(c.step())));
     healthy += counts;
     newest = false;
-    if (!kept && !c.pinned && &c != best) old.push_back(&c);
+    const bool in_use = keep.in_use && keep.in_use(c.step());
+    if (!kept && !c.pinned && !in_use && &c != best) old.push_back(&c);
   }
   std::reverse(old.begin(), old.end());
   std::vector<std::string> removed;

@@ -6,6 +6,7 @@
 // older step. They get a name with the reason, such as superseded-step-00000100, which auto and rotation
 // ignore.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -73,9 +74,10 @@ std::vector<const Candidate*> left_behind(const std::vector<Candidate>& found, i
 void refuse_pinned(const std::vector<Candidate>& found, int64_t begun, int64_t last);
 /// Checkpoints that rotation leaves.
 struct KeepRule {
-  int64_t latest = 2;  ///< newest healthy ones, at least 2; 0: all
-  bool best = false;   ///< and the one of the lowest held-out loss
-  int64_t every = 0;   ///< and those whose step is a multiple of it; 0: none
+  int64_t latest = 2;                             ///< newest healthy ones, at least 2; 0: all
+  bool best = false;                              ///< and the one of the lowest held-out loss
+  int64_t every = 0;                              ///< and those whose step is a multiple of it; 0: none
+  std::function<bool(int64_t step)> in_use = {};  ///< and those that are read now; null: none
   bool permanent(int64_t step) const { return every > 0 && step % every == 0; }
 };
 /// Bytes that rotation may remove for a run that starts from step `begun`.

@@ -288,6 +288,7 @@ std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, M
   o.folder = checkpoint_folder(recipe_);
   const auto& c = recipe_.checkpoint;
   o.keep = {.latest = c.keep_latest, .best = c.keep_best, .every = c.keep_every};
+  if (command_) o.keep.in_use = [this](int64_t saved) { return command_->uses(saved); };
   o.async_save = recipe_.checkpoint.async_save;
   o.begun = begun_;
   o.last_step = end;

@@ -43,4 +43,15 @@ double weight_decay(const OptimizerKeys& o, const LrSchedule& s, int64_t step, i
                                       : done);
 }
 
+AdamwArgs adamw_args(const Recipe& r, int64_t update, int64_t earlier) {
+  AdamwArgs a;
+  a.lr = learning_rate(r.optimizer, r.schedule, update);
+  a.beta1 = r.optimizer.adam_beta1;
+  a.beta2 = r.optimizer.adam_beta2;
+  a.eps = r.optimizer.adam_eps;
+  a.weight_decay = weight_decay(r.optimizer, r.schedule, update, r.train.train_steps);
+  a.step = earlier + update;
+  return a;
+}
+
 }  // namespace ltrain

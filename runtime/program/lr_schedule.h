@@ -1,5 +1,6 @@
 // Learning rate and weight decay of each step.
 #pragma once
+#include "kernels/optimizer/adamw_args.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
@@ -12,5 +13,9 @@ double learning_rate(const OptimizerKeys& optimizer, const LrSchedule& schedule,
 /// Weight decay of update `step` (from 1) of `steps`: from schedule.start_weight_decay at the first to
 /// schedule.end_weight_decay at the last (Megatron-LM's get_wd).
 double weight_decay(const OptimizerKeys& optimizer, const LrSchedule& schedule, int64_t step, int64_t steps);
+
+/// Arguments of update `update` (from 1) of this run; `earlier`: updates that the optimizer's moments had
+/// before.
+AdamwArgs adamw_args(const Recipe& recipe, int64_t update, int64_t earlier);
 
 }  // namespace ltrain

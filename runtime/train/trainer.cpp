@@ -316,6 +316,7 @@ class Trainer {
             [this](std::string line) { say({line}); }))
       return true;
     step_profile_->begin(step_ + 1);
+    const double reads = steady_seconds();
     const Stream::Waits waited_before = compute_->waited();
     const size_t micros =
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
@@ -324,16 +325,10 @@ class Trainer {
       LT_FAULT_POINT("train.batch");
       loader_->next(b);
     }
-    step_profile_->host("data", begin, steady_seconds());
+    step_profile_->host("data", reads, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
-    AdamwArgs a;
     const int64_t update = step_ + 1 - skips_.count();  // schedules count updates, as in Megatron-LM
-    a.lr = learning_rate(recipe_.optimizer, recipe_.schedule, update);
-    a.beta1 = recipe_.optimizer.adam_beta1;
-    a.beta2 = recipe_.optimizer.adam_beta2;
-    a.eps = recipe_.optimizer.adam_eps;
-    a.weight_decay = weight_decay(recipe_.optimizer, recipe_.schedule, update, recipe_.train.train_steps);
-    a.step = earlier_updates_ + update;  // updates that the optimizer's moments include
+    const AdamwArgs a = adamw_args(recipe_, update, earlier_updates_);
     usage_.begin_step(groups_->groups());
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
     const StepResult r = program_->train_step(batches_, a, [this] { return asked_to_stop(); });

@@ -69,6 +69,25 @@ void add_windows(const ModelConfig& model, ordered_json& out) {
     out["layer_types"].push_back(model.window(i) > 0 ? "sliding_attention" : "full_attention");
 }
 
+/// Writes rope_scaling with the keys that the transformers class of the family accepts. `rope`: all obeyed
+/// keys.
+void add_rope_scaling(const ModelConfig& model, ordered_json rope, ordered_json& out) {
+  const RopeType type = model.rope_scaling.type;
+  if (type != RopeType::llama3)
+    for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.erase(key);
+  if (type == RopeType::linear) rope.erase("original_max_position_embeddings");
+  if (type == RopeType::longrope && find_hf_key(*model.family->hf_keys, "original_max_position_embeddings")) {
+    // The class of the older generation accepts three keys, and derives the factor from the positions.
+    rope["type"] = rope.at("rope_type");
+    rope.erase("rope_type");
+    const RopeScaling& s = model.rope_scaling;
+    if (s.factor == longrope_factor(model)) rope.erase("factor");
+  }
+  if (type == RopeType::none)  // a class that scales by default would use its default for null
+    rope = model.family->hf_default_rope.empty() ? ordered_json() : ordered_json{{"rope_type", "default"}};
+  out["rope_scaling"] = rope;
+}
+
 /// Copies keys of an older config.json that do not change the computation, except those about how it was
 /// saved.
 void take_harmless(const std::string& base, const std::vector<HfKey>& keys, ordered_json& out) {
@@ -121,22 +140,7 @@ std::string hf_config_text(const Recipe& recipe, DType dtype, const std::string&
       out[key.name] = key.accepted.front();
     }
   }
-  if (rope.contains("rope_type")) {
-    const RopeType type = recipe.model.rope_scaling.type;
-    if (type != RopeType::llama3)
-      for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.erase(key);
-    if (type == RopeType::linear) rope.erase("original_max_position_embeddings");
-    if (type == RopeType::longrope && find_hf_key(keys, "original_max_position_embeddings")) {
-      // The class of the older generation accepts three keys, and derives the factor from the positions.
-      rope["type"] = rope.at("rope_type");
-      rope.erase("rope_type");
-      const RopeScaling& s = recipe.model.rope_scaling;
-      if (s.factor == longrope_factor(recipe.model)) rope.erase("factor");
-    }
-    if (type == RopeType::none)  // a class that scales by default would use its default for null
-      rope = family.hf_default_rope.empty() ? ordered_json() : ordered_json{{"rope_type", "default"}};
-    out["rope_scaling"] = rope;
-  }
+  if (rope.contains("rope_type")) add_rope_scaling(recipe.model, std::move(rope), out);
   add_windows(recipe.model, out);
   if (family.traits.multi_token_prediction)
     out["num_nextn_predict_layers"] = recipe.model.num_nextn_predict_layers;

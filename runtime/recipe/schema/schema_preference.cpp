@@ -3,15 +3,45 @@
 #include "runtime/recipe/schema/schema_parts.h"
 
 namespace ltrain::recipe {
+namespace {
 
-void add_preference_keys(std::vector<Key>& t) {
-  const auto add = [&](Key key, std::string when, std::function<bool(const Recipe&)> applies) {
+/// Adds keys that apply only in some recipes.
+struct KeysWhen {
+  std::vector<Key>& keys;
+  void operator()(Key key, std::string when, std::function<bool(const Recipe&)> applies) const {
     key.when(std::move(when), true, std::move(applies));
-    t.push_back(std::move(key));
-  };
-  const auto dpo = [](const Recipe& r) { return r.task == Task::dpo; };
+    keys.push_back(std::move(key));
+  }
+};
+
+/// Adds keys of labelled texts and of reward models.
+void add_kto_and_reward_keys(std::vector<Key>& t) {
+  const KeysWhen add{t};
   const auto kto = [](const Recipe& r) { return r.task == Task::kto; };
   const auto reward = [](const Recipe& r) { return r.task == Task::reward; };
+  add(number("preference.desirable_weight", LT_MEMBER(preference.desirable_weight),
+             "Factor of the losses of texts with label true.")
+          .between(0, 1e6)
+          .alias({"kto_chosen_weight"}),
+      "task: kto", kto);
+  add(number("preference.undesirable_weight", LT_MEMBER(preference.undesirable_weight),
+             "Factor of the losses of texts with label false.")
+          .between(0, 1e6)
+          .alias({"kto_rejected_weight"}),
+      "task: kto", kto);
+  add(number(
+          "preference.center_rewards_coefficient", LT_MEMBER(preference.center_coefficient),
+          "Factor of the squared sum of both scores of a pair, which is added to its loss and keeps scores "
+          "around 0.")
+          .between(0, 1e6),
+      "task: reward", reward);
+}
+
+}  // namespace
+
+void add_preference_keys(std::vector<Key>& t) {
+  const KeysWhen add{t};
+  const auto dpo = [](const Recipe& r) { return r.task == Task::dpo; };
   const auto of_model = [](const Recipe& r) { return r.task == Task::dpo || r.task == Task::kto; };
   add(choice(
           "preference.loss", LT_MEMBER(preference.kind), {},
@@ -48,22 +78,7 @@ void add_preference_keys(std::vector<Key>& t) {
           .between(0, 1e6)
           .alias({"rpo_alpha", "pref_ftx"}),
       "task: dpo", dpo);
-  add(number("preference.desirable_weight", LT_MEMBER(preference.desirable_weight),
-             "Factor of the losses of texts with label true.")
-          .between(0, 1e6)
-          .alias({"kto_chosen_weight"}),
-      "task: kto", kto);
-  add(number("preference.undesirable_weight", LT_MEMBER(preference.undesirable_weight),
-             "Factor of the losses of texts with label false.")
-          .between(0, 1e6)
-          .alias({"kto_rejected_weight"}),
-      "task: kto", kto);
-  add(number(
-          "preference.center_rewards_coefficient", LT_MEMBER(preference.center_coefficient),
-          "Factor of the squared sum of both scores of a pair, which is added to its loss and keeps scores "
-          "around 0.")
-          .between(0, 1e6),
-      "task: reward", reward);
+  add_kto_and_reward_keys(t);
 }
 
 }  // namespace ltrain::recipe

@@ -20,7 +20,7 @@ TEST_CASE("on_save: each checkpoint is exported while training goes on, and its 
   REQUIRE(o.code == 0);
   CHECK_THAT(o.text, Contains("on_save of step 6: ended in ") && Contains("  done with 6\n"));
   CHECK(std::filesystem::exists(t.folder() + "/exports/6/config.json"));
-  CHECK(std::filesystem::exists(t.folder() + "/exports/2/config.json"));
+  CHECK(std::filesystem::exists(t.folder() + "/exports/2/config.json"));  // although rotation keeps two
   const auto saved = nlohmann::json::parse(read_text(t.folder() + "/saved-6.json"));
   CHECK((saved["step"] == 6 && saved["checkpoint"] == "run/checkpoints/step-00000006" &&
          saved["name"] == "tiny"));
@@ -30,6 +30,14 @@ TEST_CASE("on_save: each checkpoint is exported while training goes on, and its 
 TEST_CASE(
     "on_save: a command that is slow is run for the newest checkpoint, and one that fails is a warning") {
   TempRun t;
+  // Rotation keeps two checkpoints, and the one that the command reads.
+  const Outcome reads = t.sh(
+      "run tiny.yaml output_dir=reads checkpoint.save_interval=1 checkpoint.keep_latest=2 "
+      "'telemetry.on_save=sleep 1; [ -e \"$1/COMMIT\" ] && echo still there'");
+  INFO(reads.text);
+  CHECK_THAT(reads.text,
+             Contains("on_save of step 1: ended in") && Contains("rotation removed step-00000002"));
+  CHECK(reads.text.find("exit code") == std::string::npos);
   const Outcome slow =
       t.sh("run tiny.yaml checkpoint.save_interval=1 'telemetry.on_save=sleep 1.5; touch of-$2'");
   INFO(slow.text);

@@ -15,6 +15,7 @@
 #include "base/limits.h"
 #include "kernels/storage/offload.h"
 #include "parallel/comm/host_collectives.h"
+#include "parallel/comm/socket.h"
 #include "runtime/checkpoint/finite.h"
 #include "runtime/checkpoint/safetensors.h"
 
@@ -32,12 +33,6 @@ int64_t slice_bytes(const StateSlice& s) { return s.slice.elements() * dtype_siz
 int64_t staged(const StateSlice& s) { return (slice_bytes(s) + kAlign - 1) / kAlign * kAlign; }
 
 struct Skipped {};  ///< injected fault: claim a shard that was never written
-
-std::string host_name() {
-  char host[64] = "?";
-  gethostname(host, sizeof host - 1);
-  return host;
-}
 
 std::string make_nonce() {
   std::random_device device;

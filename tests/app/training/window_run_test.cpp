@@ -33,6 +33,12 @@ std::string run(const std::string& name, const std::string& cache, const std::st
          cache + " output_dir=" + name + " " + more;
 }
 
+/// Makes all token files of a run, which may end before the last ones that it does not need.
+void make_all(const TempRun& t, const std::string& run) {
+  REQUIRE(t.sh(run + " data.shuffle_window=0 --steps=1 output_dir=all").code == 0);
+  fs::remove_all(t.folder() + "/all");
+}
+
 /// Names of the token files of a folder, in the order in which they were made.
 std::vector<std::string> made_files(const TempRun& t, const std::string& cache) {
   std::vector<std::pair<fs::file_time_type, std::string>> files;
@@ -106,18 +112,25 @@ TEST_CASE("run: with a shuffle window, a mix with stages, copies and whole docum
   CHECK_THAT(cold.text, Contains("2 of 12 token files exist") && Contains("2 of 10 token files exist"));
   const std::vector<std::string> losses = t.metric("lm_loss", "m");
   CHECK(losses.size() == 40);
-  fs::remove_all(t.folder() + "/m");
-  const Outcome warm = t.sh(mix("cache"));
-  INFO(warm.text);
-  CHECK(warm.code == 0);
-  CHECK_THAT(warm.text, !Contains("tokenising") && !Contains("token files exist") &&
-                            Contains("documents left out by deduplicate"));
-  CHECK(t.metric("lm_loss", "m") == losses);
+  // Each run goes on at the files that the ones before did not need.
+  std::string text;
+  for (int i = 0; i < 20 && (text.empty() || text.find("token files exist") != std::string::npos); ++i) {
+    fs::remove_all(t.folder() + "/m");
+    const Outcome warm = t.sh(mix("cache"));
+    INFO(warm.text);
+    CHECK(warm.code == 0);
+    CHECK(t.metric("lm_loss", "m") == losses);
+    text = warm.text;
+  }
+  INFO(text);
+  CHECK_THAT(text, !Contains("tokenising") && !Contains("token files exist") &&
+                       Contains("documents left out by deduplicate"));
 }
 
 TEST_CASE("run: with a shuffle window, steps run before the last token file exists, and wait for it") {
   TempRun t;
   write_parts(t);
+  make_all(t, run("a", "warm"));
   REQUIRE(t.sh(run("a", "warm")).code == 0);
   const std::vector<std::string> names = made_files(t, "warm");
   REQUIRE(names.size() == kFiles);
@@ -131,12 +144,13 @@ TEST_CASE("run: with a shuffle window, steps run before the last token file exis
                             Contains("for token files") && Contains("of 12 token files exist"));
   CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
   CHECK(t.metric("lm_loss", "b").size() == 40);
-  CHECK(made_files(t, "cold").size() == kFiles);
+  CHECK(made_files(t, "cold").size() >= kFiles - 2);  // the last window is not needed
 }
 
 TEST_CASE("run: token files that cannot be made end the run with a checkpoint, and a restart goes on") {
   TempRun t;
   write_parts(t);
+  make_all(t, run("a", "warm"));
   REQUIRE(t.sh(run("a", "warm")).code == 0);
   const std::vector<std::string> names = made_files(t, "warm");
   const std::string taken = t.folder() + "/cold/" + names[8] + ".bin";
@@ -163,6 +177,7 @@ TEST_CASE("run: token files that cannot be made end the run with a checkpoint, a
 TEST_CASE("run: a stopped run stops the making of its token files, and the next start goes on") {
   TempRun t;
   write_parts(t);
+  make_all(t, run("a", "warm"));
   REQUIRE(t.sh(run("a", "warm")).code == 0);
   const std::vector<std::string> names = made_files(t, "warm");
   const Outcome stopped = t.shell_with_jobs(

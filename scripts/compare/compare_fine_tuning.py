@@ -97,4 +97,5 @@ def main():
         {"results": record, "shape": dict(SHAPE, num_hidden_layers=o.layers)})
 
 
-main()
+if __name__ == "__main__":
+    main()

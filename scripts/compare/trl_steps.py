@@ -15,6 +15,13 @@ from tokenizers import Tokenizer, models
 from trl import SFTConfig, SFTTrainer
 
 
+class InOrder(SFTTrainer):
+    """Each batch has all rows, as each step of ltrain."""
+
+    def _get_train_sampler(self, dataset=None):
+        return torch.utils.data.SequentialSampler(dataset if dataset is not None else self.train_dataset)
+
+
 class Times(TrainerCallback):
     def __init__(self):
         self.begin, self.ms, self.losses = 0.0, [], []
@@ -55,8 +62,8 @@ def main():
                            save_strategy="no", report_to=[], gradient_checkpointing=False, bf16=o.dtype == "bf16",
                            optim="adamw_torch_fused", dataset_kwargs={"skip_prepare_dataset": True},
                            dataloader_pin_memory=False, disable_tqdm=True)
-        SFTTrainer(model=model, args=config, train_dataset=data, processing_class=tokenizer,
-                   peft_config=lora if o.rank else None, callbacks=[times]).train()
+        InOrder(model=model, args=config, train_dataset=data, processing_class=tokenizer,
+                peft_config=lora if o.rank else None, callbacks=[times]).train()
     print(json.dumps({"loss": times.losses, "step_ms": times.ms,
                       "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 

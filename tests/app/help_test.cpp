@@ -43,17 +43,19 @@ const char* kSmall =
 
 TEST_CASE("every command's help has an example, and every example runs") {
   TempRun t;
-  // The folder of a user who has run the quickstart, and the sbatch and kubectl of clusters.
+  // The folder of a user who has run the quickstart, and the sbatch and kubectl of clusters, which read all.
   REQUIRE(
-      t.shell("mkdir -p bin corpus runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
-              " bin/ltrain && cp -r " + LTRAIN_SOURCE_DIR + "/recipes . && cp " + LTRAIN_SOURCE_DIR +
-              "/tests/golden/small.tiktoken gpt2.tiktoken && cp " + LTRAIN_SOURCE_DIR +
-              "/tests/golden/all_reduce_perf.log . && cp text.txt corpus && printf "
-              "'#!/bin/sh\\ngrep -q \"^#SBATCH --nodes\"\\n' > bin/sbatch && chmod +x bin/sbatch && printf "
-              "'#!/bin/sh\\ngrep -q \"^kind: JobSet\"\\n' > bin/kubectl && chmod +x bin/kubectl && "
-              "bin/ltrain data build --input text.txt --output runs/quickstart/data/text --split 90,10 "
-              "--tokenizer byte && bin/ltrain run recipes/quickstart.yaml" +
-              kSmall)
+      t.shell(
+           "mkdir -p bin corpus runs/quickstart/data && ln -s " + std::string(LTRAIN_BINARY) +
+           " bin/ltrain && cp -r " + LTRAIN_SOURCE_DIR + "/recipes . && cp " + LTRAIN_SOURCE_DIR +
+           "/tests/golden/small.tiktoken gpt2.tiktoken && cp " + LTRAIN_SOURCE_DIR +
+           "/tests/golden/all_reduce_perf.log . && cp text.txt corpus && printf "
+           "'#!/bin/sh\\ntest $(grep -c \"^#SBATCH --nodes\") = 1\\n' > bin/sbatch && chmod +x bin/sbatch && "
+           "printf "
+           "'#!/bin/sh\\ntest $(grep -c \"^kind: JobSet\") = 1\\n' > bin/kubectl && chmod +x bin/kubectl && "
+           "bin/ltrain data build --input text.txt --output runs/quickstart/data/text --split 90,10 "
+           "--tokenizer byte && bin/ltrain run recipes/quickstart.yaml" +
+           kSmall)
           .code == 0);
   std::vector<Help> all;
   collect(t, "", all);

@@ -39,17 +39,22 @@ void make_all(const TempRun& t, const std::string& run) {
   fs::remove_all(t.folder() + "/all");
 }
 
-/// Names of the token files of a folder, in the order in which they were made.
+/// Names of the token files of a folder.
 std::vector<std::string> made_files(const TempRun& t, const std::string& cache) {
-  std::vector<std::pair<fs::file_time_type, std::string>> files;
+  std::vector<std::string> names;
   if (fs::exists(t.folder() + "/" + cache))
     for (const auto& entry : fs::directory_iterator(t.folder() + "/" + cache))
-      if (entry.path().extension() == ".idx")
-        files.emplace_back(fs::last_write_time(entry), entry.path().stem().string());
-  std::sort(files.begin(), files.end());
-  std::vector<std::string> names;
-  for (const auto& [time, name] : files) names.push_back(name);
+      if (entry.path().extension() == ".idx") names.push_back(entry.path().stem().string());
   return names;
+}
+
+/// Name of the token files of part-08.jsonl, the first of the fifth window: those of a run with this file
+/// alone.
+std::string ninth_file(const TempRun& t) {
+  make_all(t, run("all", "alone", "'data.train=[part-08.jsonl]'"));
+  const std::vector<std::string> names = made_files(t, "alone");
+  REQUIRE(names.size() == 1);
+  return names[0];
 }
 
 /// Largest difference of the losses of two runs of 40 steps.
@@ -64,8 +69,9 @@ double largest_difference(const TempRun& t, const std::string& a, const std::str
 /// Shell commands that keep the lock of a shard, as another builder would, until the output of a run has a
 /// text. The file `held` says that it had it in time.
 std::string hold(const std::string& lock, const std::string& text, const std::string& output) {
-  return "mkdir -p $(dirname " + lock + "); ( flock 9; for i in $(seq 600); do grep -q '" + text + "' " +
-         output + " 2>/dev/null && touch held && break; sleep 0.05; done ) 9>" + lock + " & sleep 0.2; ";
+  return "mkdir -p $(dirname " + lock + "); ( flock 9; touch locked; for i in $(seq 600); do grep -q '" +
+         text + "' " + output + " 2>/dev/null && touch held && break; sleep 0.05; done ) 9>" + lock +
+         " & for i in $(seq 600); do [ ! -e locked ] || break; sleep 0.05; done; ";
 }
 
 }  // namespace
@@ -132,15 +138,13 @@ TEST_CASE("run: with a shuffle window, steps run before the last token file exis
   write_parts(t);
   make_all(t, run("a", "warm"));
   REQUIRE(t.sh(run("a", "warm")).code == 0);
-  const std::vector<std::string> names = made_files(t, "warm");
-  REQUIRE(names.size() == kFiles);
-  // Shard 8 is the first of the fifth window.
-  const Outcome held = t.shell(hold("cold/" + names[8] + ".lock", "(8 of 12 made)", "held.log") + program() +
+  const std::string ninth = ninth_file(t);
+  const Outcome held = t.shell(hold("cold/" + ninth + ".lock", "(8 of 12 made)", "held.log") + program() +
                                " " + run("b", "cold") + " > held.log 2>&1; echo code $?; wait; cat held.log");
   INFO(held.text);
   CHECK_THAT(held.text, Contains("code 0"));
   CHECK(fs::exists(t.folder() + "/held"));
-  CHECK_THAT(held.text, Contains("waiting for token files: cold/" + names[8] + " (8 of 12 made)") &&
+  CHECK_THAT(held.text, Contains("waiting for token files: cold/" + ninth + " (8 of 12 made)") &&
                             Contains("for token files") && Contains("of 12 token files exist"));
   CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
   CHECK(t.metric("lm_loss", "b").size() == 40);
@@ -152,13 +156,13 @@ TEST_CASE("run: token files that cannot be made end the run with a checkpoint, a
   write_parts(t);
   make_all(t, run("a", "warm"));
   REQUIRE(t.sh(run("a", "warm")).code == 0);
-  const std::vector<std::string> names = made_files(t, "warm");
-  const std::string taken = t.folder() + "/cold/" + names[8] + ".bin";
+  const std::string ninth = ninth_file(t);
+  const std::string taken = t.folder() + "/cold/" + ninth + ".bin";
   fs::create_directories(taken + "/x");
   const Outcome broken = t.sh(run("b", "cold"));
   INFO(broken.text);
   CHECK(broken.code == 73);
-  CHECK_THAT(broken.text, Contains("the later token files cannot be made") && Contains(names[8] + ".bin"));
+  CHECK_THAT(broken.text, Contains("the later token files cannot be made") && Contains(ninth + ".bin"));
   const size_t steps = t.metric("lm_loss", "b").size();
   CHECK(steps < 40);
   fs::remove_all(taken);
@@ -179,15 +183,15 @@ TEST_CASE("run: a stopped run stops the making of its token files, and the next 
   write_parts(t);
   make_all(t, run("a", "warm"));
   REQUIRE(t.sh(run("a", "warm")).code == 0);
-  const std::vector<std::string> names = made_files(t, "warm");
+  const std::string ninth = ninth_file(t);
   const Outcome stopped = t.shell_with_jobs(
-      hold("cold/" + names[8] + ".lock", "code 75", "end.log") + program() + " " + run("b", "cold") +
+      hold("cold/" + ninth + ".lock", "code 75", "end.log") + program() + " " + run("b", "cold") +
       " > held.log 2>&1 & pid=$!; for i in $(seq 600); do grep -q '(8 of 12 made)' held.log && break; sleep "
       "0.05; done; kill -INT $pid; wait $pid; echo code $? > end.log; cat end.log held.log; wait");
   INFO(stopped.text);
   CHECK_THAT(stopped.text, Contains("code 75") && Contains("waiting for token files") &&
                                Contains("the next start makes the others"));
-  CHECK(!fs::exists(t.folder() + "/cold/" + names[8] + ".idx"));
+  CHECK(!fs::exists(t.folder() + "/cold/" + ninth + ".idx"));
   const size_t steps = t.metric("lm_loss", "b").size();
   CHECK((steps > 20 && steps < 40));
   const Outcome more = t.sh(run("b", "cold"));

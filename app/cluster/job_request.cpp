@@ -9,6 +9,7 @@
 #include "app/profile_option.h"
 #include "base/error.h"
 #include "runtime/check/check_job.h"
+#include "runtime/files/write_file.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
 #include "runtime/telemetry/metrics.h"
@@ -42,6 +43,11 @@ int preferred_ranks(JobRequest& o, const Recipe& recipe) {
   return static_cast<int>(most);
 }
 
+/// "1 rank a node", "8 ranks a node".
+std::string ranks_of_node(const JobRequest& o) {
+  return fmt::format("{} rank{} a node", o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s");
+}
+
 /// Threads per rank from the cores of the job's nodes, and the line that explains them. 0: a CPU job without
 /// a profile.
 std::pair<int, std::string> threads_of_node(const JobRequest& o, const Recipe& recipe) {
@@ -49,11 +55,10 @@ std::pair<int, std::string> threads_of_node(const JobRequest& o, const Recipe& r
   if (!cuda && o.profile.empty()) return {};
   const MachineProfile p = profile_for({o.profile}, cuda ? DeviceKind::cuda : DeviceKind::cpu);
   const int cores = cuda || p.cores_per_node > 0 ? p.cores_per_node : p.cores;
-  const std::string ranks =
-      fmt::format("{} rank{} a node", o.ranks_per_node, o.ranks_per_node == 1 ? "" : "s");
   if (cores > 0)
     return {std::max(1, cores / o.ranks_per_node),
-            fmt::format("Threads a rank: the {} cores of a node, by {}, over {}.", cores, p.source, ranks)};
+            fmt::format("Threads a rank: the {} cores of a node, by {}, over {}.", cores, p.source,
+                        ranks_of_node(o))};
   // A rank on a GPU has a thread that launches work, one that reads data, and those of its transports.
   constexpr int kOfGpu = 4;
   return {
@@ -63,16 +68,14 @@ std::pair<int, std::string> threads_of_node(const JobRequest& o, const Recipe& r
                   kOfGpu, p.source)};
 }
 
-const char* plural(int n) { return n == 1 ? "" : "s"; }
-
 /// Sets memory and its note: the largest rank of the plan for each rank of a node, and a tenth more.
 void take_memory(const JobRequest& o, const Plan& plan, PlannedRequest& planned) {
   int64_t largest = 0;
   for (const RankPlan& r : plan.ranks) largest = std::max(largest, r.host_bytes);
   const double mib = static_cast<double>(largest) / 1048576.0;
   planned.node_mib = static_cast<int64_t>(std::ceil(mib * o.ranks_per_node * 1.1));
-  planned.memory_note = fmt::format("Memory: {} rank{} a node of {:.1f} MiB, planned, and a tenth more.",
-                                    o.ranks_per_node, plural(o.ranks_per_node), mib);
+  planned.memory_note =
+      fmt::format("Memory: {} of {:.1f} MiB, planned, and a tenth more.", ranks_of_node(o), mib);
 }
 
 /// Sets the time and its note: that of the plan, and a margin by how its profile was made.
@@ -116,9 +119,9 @@ PlannedRequest take_from_plan(JobRequest& o, Recipe recipe) {
     o.threads_per_rank = plan.threads_per_rank;
     if (own_threads == 0 && recipe.launch.threads_per_rank == 0)
       o.notes.push_back(
-          fmt::format("Threads a rank: the cores of the machine that made this, over {} rank{} a node; "
+          fmt::format("Threads a rank: the cores of the machine that made this, over {}; "
                       "--threads-per-rank, or --profile with a profile of the nodes, says otherwise.",
-                      o.ranks_per_node, plural(o.ranks_per_node)));
+                      ranks_of_node(o)));
   }
   PlannedRequest planned;
   take_memory(o, plan, planned);
@@ -217,9 +220,7 @@ void write_script(const std::string& text, const std::string& output) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return;
   }
-  std::FILE* file = std::fopen(output.c_str(), "w");
-  const bool good = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (!file || std::fclose(file) != 0 || !good) fail(ExitCode::storage, "cannot write {}", output);
+  write_file(output, text);
 }
 
 }  // namespace ltrain::app

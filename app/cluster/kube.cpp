@@ -1,14 +1,13 @@
 // `ltrain kube recipe.yaml`: the manifests for a run on Kubernetes.
 #include <algorithm>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "app/cluster/kube_manifest.h"
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "base/error.h"
 #include "base/secret.h"
+#include "runtime/checkpoint/files.h"
 
 namespace ltrain::app {
 namespace {
@@ -48,14 +47,6 @@ std::string kube_name(const std::string& recipe) {
   return name;
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) fail(ExitCode::usage, "cannot read {}", path);
-  return text.str();
-}
-
 void print_manifest(KubeOptions& o, const std::string& output) {
   const Recipe recipe = load_with_notes(o.recipe, o.overrides);
   const PlannedRequest planned = complete_request(o, recipe);
@@ -64,7 +55,7 @@ void print_manifest(KubeOptions& o, const std::string& output) {
     o.notes.push_back(planned.memory_note);
   }
   if (o.name.empty()) o.name = kube_name(o.recipe);
-  o.recipe_text = text_of(o.recipe);
+  o.recipe_text = read_text_file(o.recipe, kMostRecipeBytes);
   o.token = to_hex(random_bytes(32));
   write_script(kube_manifest(o), output);
 }

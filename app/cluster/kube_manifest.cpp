@@ -31,7 +31,6 @@ void check_label(const char* option, const std::string& value, size_t most) {
 void check_options(const KubeOptions& o) {
   check_label("--name", o.name, kLongestJobName);
   if (!o.name_space.empty()) check_label("--namespace", o.name_space, 63);
-  // A claim may have dots, too; its parts are labels.
   check_label("--claim", o.claim, 63);
   if (o.image.empty() || o.image.find_first_of(" \t\r\n\"") != std::string::npos)
     fail(ExitCode::usage, "--image=\"{}\": expected the name of an image, such as registry/ltrain:0.1",
@@ -40,10 +39,9 @@ void check_options(const KubeOptions& o) {
     fail(ExitCode::usage, "--mount=\"{}\": expected an absolute path without `:`, such as /work", o.mount);
   if (!is_kube_memory(o.mem))
     fail(ExitCode::usage, "--mem=\"{}\": expected a quantity of Kubernetes, such as 16Gi", o.mem);
-  constexpr size_t kMost = 900 << 10;
-  if (o.recipe_text.size() > kMost)
+  if (o.recipe_text.size() > kMostRecipeBytes)
     fail(ExitCode::usage, "{}: has {} bytes, and a ConfigMap holds {}", o.recipe, o.recipe_text.size(),
-         kMost);
+         kMostRecipeBytes);
 }
 
 std::string metadata(const KubeOptions& o, const std::string& name) {

@@ -23,6 +23,9 @@ struct KubeOptions : JobRequest {
 /// Longest name: a pod has it with "-node-0-NUMBER" and a random ending, and a host name 63 characters.
 inline constexpr size_t kLongestJobName = 40;
 
+/// Longest recipe: a ConfigMap holds 1 MiB.
+inline constexpr size_t kMostRecipeBytes = 900 << 10;
+
 /// Secret, ConfigMap and JobSet as three YAML documents. Throws Error (usage) for an option that Kubernetes
 /// would refuse.
 std::string kube_manifest(const KubeOptions& options);

@@ -67,11 +67,6 @@ DataSource in_windows(const DataSource& source, std::vector<std::string> prefixe
   return windowed;
 }
 
-/// Returns whether the sources of a list are read in windows. Held-out data are read in file order.
-bool has_windows(const Data& data, const char* key) {
-  return data.shuffle_window > 0 && std::string_view(key) != "data.eval";
-}
-
 std::vector<DataSource> matching_files(const DataSource& source, const char* key, const Data& data,
                                        bool here) {
   const std::vector<std::string> prefixes = matching(source.path);

@@ -131,6 +131,10 @@ bool is_tokenized_by_run(const DataSource& source) {
   return !paths.empty() && std::none_of(paths.begin(), paths.end(), is_tokens);
 }
 
+bool has_windows(const Data& data, const char* key) {
+  return data.shuffle_window > 0 && std::string_view(key) != "data.eval";
+}
+
 bool has_text_sources(const Recipe& r) {
   const std::vector<ListedSource> all = all_sources(r);
   return std::any_of(all.begin(), all.end(),
@@ -181,7 +185,7 @@ std::vector<Window> windows_of(const Recipe& r, const std::vector<Work>& all, Ma
   std::vector<Window> windows;
   for (size_t i = 0; i < all.size(); ++i) {
     const auto& shards = all[i].files.shards;
-    const bool windowed = r.data.shuffle_window > 0 && std::string_view(all[i].key) != "data.eval";
+    const bool windowed = has_windows(r.data, all[i].key);
     const size_t length = windowed ? static_cast<size_t>(r.data.shuffle_window) : shards.size();
     double before = 0;
     for (size_t first = 0; first < shards.size(); first += length) {

@@ -16,6 +16,10 @@ chat::MaskOptions mask_options(TrainOn train_on);
 /// matches it as a pattern, exists, and there is no PATH.idx.
 bool is_tokenized_by_run(const DataSource& source);
 
+/// Returns whether the sources of a list, data.train, data.stages or data.eval, are read in windows
+/// (data.shuffle_window). Held-out data are read in file order.
+bool has_windows(const Data& data, const char* key);
+
 bool has_text_sources(const Recipe& recipe);  ///< one of its sources is tokenised by the run
 
 struct TokenizedSource {

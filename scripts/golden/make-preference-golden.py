@@ -121,9 +121,8 @@ def begin_adapter(model):
                 count += n
 
 
-def save_adapter(model):
+def save_adapter(model, folder):
     """Without the page about the model, and without the folder of the base model on this machine."""
-    folder = FOLDER / "adapter"
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     config = json.loads((folder / "adapter_config.json").read_text())
@@ -173,7 +172,7 @@ def train_kto(folder, options):
                            train_dataset=Dataset.from_list(list(labelled())))
         if lora:
             begin_adapter(trainer.model)
-            save_adapter(trainer.model)
+            save_adapter(trainer.model, FOLDER / "adapter")
         trainer.train()
     return rows
 

@@ -37,16 +37,6 @@ def reward_model():
     return model
 
 
-def save_adapter(model):
-    folder = FOLDER / "adapter"
-    model.save_pretrained(folder)
-    (folder / "README.md").unlink(missing_ok=True)
-    config = json.loads((folder / "adapter_config.json").read_text())
-    config["base_model_name_or_path"] = "tests/golden/trl"
-    config["target_modules"] = sorted(config["target_modules"])
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
 def train(folder, options):
     import torch
     from datasets import Dataset
@@ -87,7 +77,7 @@ def train(folder, options):
                            train_dataset=Dataset.from_list(list(common.pairs())))
         if lora:
             common.begin_adapter(trainer.model)
-            save_adapter(trainer.model)
+            common.save_adapter(trainer.model, FOLDER / "adapter")
         trainer.train()
     return rows
 

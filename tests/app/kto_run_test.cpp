@@ -82,13 +82,7 @@ TEST_CASE("kto: losses, divergences and rewards are those of TRL, with adapters 
         CHECK_THAT(read_text(t.folder() + "/" + name + "/metrics.jsonl"), !Contains("\"kl\""));
         continue;
       }
-      const std::vector<double> got = t.values(key, name);
-      REQUIRE(got.size() == steps.size());
-      for (size_t i = 0; i < got.size(); ++i) {
-        INFO(key << " of step " << i + 1);
-        const double expected = steps[i][of_trl].get<double>();
-        CHECK(std::abs(got[i] - expected) <= bound * std::max(1.0, std::abs(expected)));
-      }
+      check_trl_steps(t, name, steps, key, of_trl, bound);
     }
   }
 }

@@ -1,5 +1,9 @@
-// The recipe of the comparisons with TRL (tests/golden/trl).
+// Recipe and figures of the comparisons with TRL (tests/golden/trl).
 #pragma once
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
 #include "tests/app/run_program.h"
 
 namespace ltrain::test {
@@ -19,6 +23,18 @@ preference: {beta: 0.3}
 checkpoint: {save_interval: 0, save_at_end: false}
 launch: {threads_per_rank: 1}
 )";
+}
+
+/// Compares a value of each step of run `name` with that of TRL, within bound * max(1, |TRL's|).
+inline void check_trl_steps(const TempRun& t, const std::string& name, const nlohmann::json& steps,
+                            const char* key, const char* of_trl, double bound) {
+  const std::vector<double> got = t.values(key, name);
+  REQUIRE(got.size() == steps.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    INFO(key << " of step " << i + 1);
+    const double expected = steps[i][of_trl].get<double>();
+    CHECK(std::abs(got[i] - expected) <= bound * std::max(1.0, std::abs(expected)));
+  }
 }
 
 }  // namespace ltrain::test

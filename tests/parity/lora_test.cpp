@@ -49,6 +49,20 @@ void set_factors(const TinyRank& rank, const LoraConfig& merged) {
 
 bool is_adapter(const std::string& name) { return name.find(".lora_") != std::string::npos; }
 
+/// A check that `one` with a change has the results of `expected`, which outlives it, with memory and traffic
+/// as planned.
+auto same_as(const TinyResult& expected, const TinyOptions& one) {
+  return [&expected, one](const std::string& name, const std::function<void(TinyOptions&)>& change) {
+    INFO(one.architecture << ", " << name);
+    TinyOptions o = one;
+    change(o);
+    const TinyResult many = train_tiny(o);
+    require_parity(expected, many, 1e-12);
+    CHECK(many.plan_bytes == many.used_bytes);
+    if (o.expert == 1) CHECK(many.plan_wire == many.used_wire);  // experts' rows depend on the router
+  };
+}
+
 }  // namespace
 
 TEST_CASE("lora: a run begins with the model's own loss, and only adapters and modules_to_save move") {
@@ -142,15 +156,7 @@ TEST_CASE("lora: adapters under every axis equal one process to 1e-12 in fp64") 
   one.lora.dropout = 0.2;
   if (one.architecture == "llama") one.lora.modules_to_save = {"lm_head", "embed_tokens"};
   const TinyResult base = train_tiny(one);
-  const auto check = [&](const std::string& name, const std::function<void(TinyOptions&)>& change) {
-    INFO(one.architecture << ", " << name);
-    TinyOptions o = one;
-    change(o);
-    const TinyResult many = train_tiny(o);
-    require_parity(base, many, 1e-12);
-    CHECK(many.plan_bytes == many.used_bytes);
-    if (o.expert == 1) CHECK(many.plan_wire == many.used_wire);  // experts' rows depend on the router
-  };
+  const auto check = same_as(base, one);
   for (const int stage : {0, 1, 2, 3})
     check(fmt::format("data 2, ZeRO-{}", stage), [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
   check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
@@ -191,15 +197,7 @@ TEST_CASE("lora: adapters of experts under every axis equal one process to 1e-12
     factors += name.find(".experts.") != std::string::npos && is_adapter(name);
   }
   CHECK(factors == (mixtral ? 8 : 16));
-  const auto check = [&](const std::string& name, const std::function<void(TinyOptions&)>& change) {
-    INFO(one.architecture << ", " << name);
-    TinyOptions o = one;
-    change(o);
-    const TinyResult many = train_tiny(o);
-    require_parity(base, many, 1e-12);
-    CHECK(many.plan_bytes == many.used_bytes);
-    if (o.expert == 1) CHECK(many.plan_wire == many.used_wire);  // experts' rows depend on the router
-  };
+  const auto check = same_as(base, one);
   for (const int stage : {0, 1, 2, 3})
     check(fmt::format("data 2, ZeRO-{}", stage), [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
   check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
@@ -243,15 +241,7 @@ TEST_CASE(
   CHECK(moved >= 8);
   one.lora.dropout = 0.2;
   const TinyResult dropped = train_tiny(one);
-  const auto check = [&](const std::string& name, const std::function<void(TinyOptions&)>& change) {
-    INFO(one.architecture << ", " << name);
-    TinyOptions o = one;
-    change(o);
-    const TinyResult many = train_tiny(o);
-    require_parity(dropped, many, 1e-12);
-    CHECK(many.plan_bytes == many.used_bytes);
-    CHECK(many.plan_wire == many.used_wire);
-  };
+  const auto check = same_as(dropped, one);
   check("data 2, ZeRO-3", [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
   check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
   check("tensor 2, sequence, ZeRO-3",

@@ -61,17 +61,22 @@ void check_same(const Scored& one, const Scored& many) {
       CHECK(std::abs(sums[i] - many.sums.at(sample)[i]) <= 1e-11 * (1 + std::abs(sums[i])));
 }
 
+/// A check that `base` with a change has the results of `one`, which outlives it.
+auto same_as(const Scored& one, const TinyOptions& base) {
+  return [&one, base](const char* name, const std::function<void(TinyOptions&)>& change) {
+    INFO(name);
+    TinyOptions o = base;
+    change(o);
+    check_same(one, run(o));
+  };
+}
+
 }  // namespace
 
 TEST_CASE("preference: losses and gradients equal one process to 1e-12 in fp64 under every layout") {
   const Scored one = run(with_pairs());
   CHECK(one.result.losses[0] > 0.1);
-  const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
-    INFO(name);
-    TinyOptions o = with_pairs();
-    change(o);
-    check_same(one, run(o));
-  };
+  const auto check = same_as(one, with_pairs());
   check("micro-batch 4", [](TinyOptions& o) { o.micro_batch = 4; });
   check("small chunks of logits", [](TinyOptions& o) { o.micro_batch = 2, o.logits_chunk.rows = 5; });
   check("data 2, ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
@@ -107,12 +112,7 @@ TEST_CASE(
   base.preference->undesirable_weight = 1.5;
   const Scored one = run(base);
   CHECK(one.result.losses[0] > 0.1);
-  const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
-    INFO(name);
-    TinyOptions o = base;
-    change(o);
-    check_same(one, run(o));
-  };
+  const auto check = same_as(one, base);
   check("micro-batch 4", [](TinyOptions& o) { o.micro_batch = 4; });
   check("small chunks of logits", [](TinyOptions& o) { o.micro_batch = 2, o.logits_chunk.rows = 5; });
   check("data 2, ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
@@ -130,12 +130,7 @@ TEST_CASE("preference: scores, losses and gradients of a reward model equal one 
   base.preference->center_coefficient = 0.1;
   const Scored one = run(base);
   CHECK(one.result.losses[0] > 0.1);
-  const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
-    INFO(name);
-    TinyOptions o = base;
-    change(o);
-    check_same(one, run(o));
-  };
+  const auto check = same_as(one, base);
   check("micro-batch 4", [](TinyOptions& o) { o.micro_batch = 4; });
   check("data 2, ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
   check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });

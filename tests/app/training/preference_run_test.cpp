@@ -61,13 +61,7 @@ TEST_CASE("dpo: the losses are those of TRL") {
     REQUIRE(o.code == 0);
     const auto& steps = want["runs"][name]["steps"];
     const auto near = [&](const char* key, const char* of_trl, double bound) {
-      const std::vector<double> got = t.values(key, name);
-      REQUIRE(got.size() == steps.size());
-      for (size_t i = 0; i < got.size(); ++i) {
-        INFO(key << " of step " << i + 1);
-        const double expected = steps[i][of_trl].get<double>();
-        CHECK(std::abs(got[i] - expected) <= bound * std::max(1.0, std::abs(expected)));
-      }
+      check_trl_steps(t, name, steps, key, of_trl, bound);
     };
     near("lm_loss", "loss", 1e-5);
     near("grad_norm", "grad_norm", 1e-4);

@@ -78,13 +78,7 @@ TEST_CASE("reward: losses and rewards are those of TRL, with an adapter of PEFT 
                                              {"rewards/rejected", "rejected", 1e-5},
                                              {"rewards/margin", "margin", 1e-5},
                                              {"rewards/accuracy", "accuracy", 1e-6}}) {
-      const std::vector<double> got = t.values(key, name);
-      REQUIRE(got.size() == steps.size());
-      for (size_t i = 0; i < got.size(); ++i) {
-        INFO(key << " of step " << i + 1);
-        const double expected = steps[i][of_trl].get<double>();
-        CHECK(std::abs(got[i] - expected) <= bound * std::max(1.0, std::abs(expected)));
-      }
+      check_trl_steps(t, name, steps, key, of_trl, bound);
     }
   }
 }

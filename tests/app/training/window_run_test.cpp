@@ -57,6 +57,14 @@ std::string ninth_file(const TempRun& t) {
   return names[0];
 }
 
+/// Makes the parts, and the run `a` with all token files. Returns ninth_file().
+std::string write_parts_and_run(const TempRun& t) {
+  write_parts(t);
+  make_all(t, run("a", "warm"));
+  REQUIRE(t.sh(run("a", "warm")).code == 0);
+  return ninth_file(t);
+}
+
 /// Largest difference of the losses of two runs of 40 steps.
 double largest_difference(const TempRun& t, const std::string& a, const std::string& b) {
   const std::vector<double> x = t.values("lm_loss", a), y = t.values("lm_loss", b);
@@ -135,10 +143,7 @@ TEST_CASE("run: with a shuffle window, a mix with stages, copies and whole docum
 
 TEST_CASE("run: with a shuffle window, steps run before the last token file exists, and wait for it") {
   TempRun t;
-  write_parts(t);
-  make_all(t, run("a", "warm"));
-  REQUIRE(t.sh(run("a", "warm")).code == 0);
-  const std::string ninth = ninth_file(t);
+  const std::string ninth = write_parts_and_run(t);
   const Outcome held = t.shell(hold("cold/" + ninth + ".lock", "(8 of 12 made)", "held.log") + program() +
                                " " + run("b", "cold") + " > held.log 2>&1; echo code $?; wait; cat held.log");
   INFO(held.text);
@@ -153,10 +158,7 @@ TEST_CASE("run: with a shuffle window, steps run before the last token file exis
 
 TEST_CASE("run: token files that cannot be made end the run with a checkpoint, and a restart goes on") {
   TempRun t;
-  write_parts(t);
-  make_all(t, run("a", "warm"));
-  REQUIRE(t.sh(run("a", "warm")).code == 0);
-  const std::string ninth = ninth_file(t);
+  const std::string ninth = write_parts_and_run(t);
   const std::string taken = t.folder() + "/cold/" + ninth + ".bin";
   fs::create_directories(taken + "/x");
   const Outcome broken = t.sh(run("b", "cold"));
@@ -180,10 +182,7 @@ TEST_CASE("run: token files that cannot be made end the run with a checkpoint, a
 
 TEST_CASE("run: a stopped run stops the making of its token files, and the next start goes on") {
   TempRun t;
-  write_parts(t);
-  make_all(t, run("a", "warm"));
-  REQUIRE(t.sh(run("a", "warm")).code == 0);
-  const std::string ninth = ninth_file(t);
+  const std::string ninth = write_parts_and_run(t);
   const Outcome stopped = t.shell_with_jobs(
       hold("cold/" + ninth + ".lock", "code 75", "end.log") + program() + " " + run("b", "cold") +
       " > held.log 2>&1 & pid=$!; for i in $(seq 600); do grep -q '(8 of 12 made)' held.log && break; sleep "

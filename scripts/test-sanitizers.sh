@@ -83,7 +83,9 @@ if [ "$which" != asan ]; then
   fi
   part "build, ThreadSanitizer" scripts/build.sh tsan "${targets[@]}"
   # One thread, or the schedules and stages of others in more combinations.
-  many_runs+='|no reader of JSON|pipelines compose with tied embeddings'
+  many_runs+='|no reader of JSON|pipelines compose with tied embeddings|compared in n log n'
+  # Schedules are computed by one thread.
+  many_runs+='|bubble|lowered programs|computes early'
   part "tests, ThreadSanitizer" scripts/run-tests.sh build-tsan -L "$labels" -E "$many_runs" || true
   if [ "$whole" ]; then
     part "streams and whole steps, ThreadSanitizer" scripts/run-tests.sh build-tsan \

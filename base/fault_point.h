@@ -42,6 +42,7 @@ inline constexpr std::string_view kFaultPoints[] = {
     "checkpoint.committed",        // rank 0: the name is on the disk
     "checkpoint.before_delete",    // rank 0: rotation is about to delete an old one
     "checkpoint.mid_delete",       // rank 0: the old one has lost its name, but still has its files
+    "remote.before_commit",        // rank 0: an upload has all files but COMMIT
     "checkpoint.done",             // every rank knows the result
 };
 

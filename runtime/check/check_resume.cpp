@@ -1,8 +1,11 @@
 // Checks of checkpoint.resume and of the location of the next checkpoint before processes are started.
+#include <algorithm>
+
 #include "base/bytes_text.h"
 #include "runtime/check/check_job.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/remote_checkpoints.h"
 #include "runtime/checkpoint/resume_changes.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/training_state.h"
@@ -12,6 +15,24 @@
 #include "runtime/weights/load.h"
 
 namespace ltrain {
+
+namespace {
+
+/// Asks the store of checkpoint.remote, and compares the recipe with the newest copy if it would be resumed
+/// from. Returns the step that the run begins from. `begun`: that of the local checkpoint.
+int64_t check_remote(const Recipe& recipe, int64_t begun) {
+  const std::vector<Candidate> copies = RemoteCheckpoints(*recipe.checkpoint.remote).list();
+  const auto usable = [](const Candidate& c) { return c.error.empty() && c.manifest.info.healthy; };
+  const auto newest = std::find_if(copies.begin(), copies.end(), usable);
+  if (recipe.checkpoint.resume == "auto" && newest != copies.end() && newest->step() > begun) {
+    compare_resume(newest->manifest.info, newest->path, recipe, data_identity(recipe));
+    begun = newest->step();
+  }
+  refuse_pinned(copies, begun, end_step(recipe));
+  return begun;
+}
+
+}  // namespace
 
 void check_resume(const Recipe& recipe, const Plan& plan) {
   auto alone = make_single_group("check", Axis::data);
@@ -42,6 +63,7 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
     open_weights(recipe, false, *alone, *stream, notes);
     if (recipe.checkpoint.adapter) open_adapter_folder(*recipe.checkpoint.adapter, recipe);
   }
+  if (recipe.checkpoint.remote) begun = check_remote(recipe, begun);
   if (!saves_at_all(recipe)) return;
   refuse_pinned(list_checkpoints(checkpoint_folder(recipe)), begun, end_step(recipe));
   // Values, and one full-size moment for each state; row and column statistics are small.

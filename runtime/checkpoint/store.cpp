@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/fault_point.h"
 #include "runtime/checkpoint/files.h"
@@ -68,9 +69,33 @@ int64_t Candidate::step() const {
 
 std::string checkpoint_name(int64_t step) { return fmt::format("step-{:08d}", step); }
 
+std::string temporary_name(const std::string& path) {
+  std::random_device device;
+  return fmt::format("{}{}{:08x}{:08x}", path, kTemporary, device(), device());
+}
+
 std::string commit_record(const std::string& manifest_text) {
   return fmt::format("ltrain-commit 1\nmanifest {} bytes xxh3_128 {}\n", manifest_text.size(),
                      hash_text(manifest_text));
+}
+
+void check_commit(const std::string& commit, const std::string& manifest, const std::string& checkpoint) {
+  if (commit == commit_record(manifest)) return;
+  const std::string path = checkpoint + "/" + kCommitFile;
+  if (commit.compare(0, 16, "ltrain-commit 1\n") != 0)
+    fail(ExitCode::storage, "{}: not a commit record of version 1: damaged, or from a newer ltrain", path);
+  fail(ExitCode::storage, "{}: does not match {}: the hash of its {} bytes is {}; one of the two is damaged",
+       path, kManifestFile, manifest.size(), hash_text(manifest));
+}
+
+void check_sizes(const std::string& checkpoint, const Manifest& m,
+                 const std::function<int64_t(const std::string& name)>& size_of) {
+  for (const FileRecord& f : m.files) {
+    const int64_t bytes = size_of(f.name);
+    if (bytes < 0) fail(ExitCode::storage, "{}/{}: missing", checkpoint, f.name);
+    if (bytes != f.bytes)
+      fail(ExitCode::storage, "{}/{}: {} bytes, the manifest says {}", checkpoint, f.name, bytes, f.bytes);
+  }
 }
 
 Manifest read_committed(const std::string& checkpoint) {
@@ -78,25 +103,13 @@ Manifest read_committed(const std::string& checkpoint) {
                     manifest_path = checkpoint + "/" + kManifestFile;
   if (!path_exists(commit_path))
     fail(ExitCode::storage, "{}: no {} record: the save was not finished", checkpoint, kCommitFile);
-  const std::string commit = read_text_file(commit_path, 4096);
+  const std::string commit = read_text_file(commit_path, kMaxCommitBytes);
   if (!path_exists(manifest_path))
     fail(ExitCode::storage, "{}: missing, though the checkpoint is committed", manifest_path);
   const std::string text = read_text_file(manifest_path, kMaxManifestBytes);
-  if (const std::string expected = commit_record(text); commit != expected) {
-    if (commit.compare(0, 16, "ltrain-commit 1\n") != 0)
-      fail(ExitCode::storage, "{}: not a commit record of version 1: damaged, or from a newer ltrain",
-           commit_path);
-    fail(ExitCode::storage,
-         "{}: does not match {}: the hash of its {} bytes is {}; one of the two is damaged", commit_path,
-         kManifestFile, text.size(), hash_text(text));
-  }
+  check_commit(commit, text, checkpoint);
   Manifest m = manifest_from_json(text, manifest_path);
-  for (const FileRecord& f : m.files) {
-    const std::string path = checkpoint + "/" + f.name;
-    const int64_t bytes = file_size(path);
-    if (bytes < 0) fail(ExitCode::storage, "{}: missing", path);
-    if (bytes != f.bytes) fail(ExitCode::storage, "{}: {} bytes, the manifest says {}", path, bytes, f.bytes);
-  }
+  check_sizes(checkpoint, m, [&](const std::string& name) { return file_size(checkpoint + "/" + name); });
   return m;
 }
 
@@ -232,11 +245,10 @@ std::string link_best(const std::string& folder, bool keep_best) {
   return best->name;
 }
 
-std::vector<std::string> rotate(const std::string& folder, const KeepRule& keep) {
+std::vector<const Candidate*> rotated_out(const std::vector<Candidate>& all, const KeepRule& keep) {
   if (keep.latest <= 0) return {};
   const int64_t latest = std::max<int64_t>(keep.latest, 2);
   std::vector<const Candidate*> old;
-  const std::vector<Candidate> all = list_checkpoints(folder);
   const Candidate* best = keep.best ? best_checkpoint(all) : nullptr;
   int64_t healthy = 0;
   bool newest = true;
@@ -250,8 +262,13 @@ std::vector<std::string> rotate(const std::string& folder, const KeepRule& keep)
     if (!kept && !c.pinned && !in_use && &c != best) old.push_back(&c);
   }
   std::reverse(old.begin(), old.end());
+  return old;
+}
+
+std::vector<std::string> rotate(const std::string& folder, const KeepRule& keep) {
+  const std::vector<Candidate> all = list_checkpoints(folder);
   std::vector<std::string> removed;
-  for (const Candidate* c : old) {
+  for (const Candidate* c : rotated_out(all, keep)) {
     LT_FAULT_POINT("checkpoint.before_delete");
     // Rename first, so that an interrupted deletion leaves debris and not a broken checkpoint.
     const std::string doomed = c->path + kTemporary + "delete-" + std::to_string(getpid());

@@ -20,8 +20,18 @@ inline const char* kCommitFile = "COMMIT";
 inline const char* kBestLink = "best";  ///< symbolic link to the checkpoint with the lowest held-out loss
 inline const char* kPinFile = "KEEP";   ///< created by a user to protect the checkpoint from rotation
 
+/// Name for a checkpoint while it is written: PATH.tmp- and 16 digits.
+std::string temporary_name(const std::string& path);
+
 /// Contents of COMMIT for a manifest's text.
 std::string commit_record(const std::string& manifest_text);
+
+inline constexpr int64_t kMaxCommitBytes = 4096;
+/// Throws Error (storage) unless `commit` is the COMMIT of this manifest. `checkpoint`: its path or URL.
+void check_commit(const std::string& commit, const std::string& manifest, const std::string& checkpoint);
+/// Throws Error (storage) unless the manifest's files have their sizes. `size_of`: -1 for a missing file.
+void check_sizes(const std::string& checkpoint, const Manifest& manifest,
+                 const std::function<int64_t(const std::string& name)>& size_of);
 
 /// Reads COMMIT, then checks the manifest against it, then checks the sizes of the files. Throws Error
 /// (storage) with the reason.
@@ -89,8 +99,10 @@ std::vector<std::string> sweep_debris(const std::string& folder);
 /// Healthy checkpoint with the lowest held-out loss, the earliest of equal ones; null: none was evaluated.
 const Candidate* best_checkpoint(const std::vector<Candidate>& found);
 
-/// Removes old checkpoints, oldest first: healthy ones that the rule does not keep, and unhealthy ones older
-/// than the newest. Never removes pinned or unreadable ones. Returns their names.
+/// Old checkpoints of a list, which is newest first: healthy ones that the rule does not keep, and unhealthy
+/// ones older than the newest. Never pinned or unreadable ones. The oldest comes first.
+std::vector<const Candidate*> rotated_out(const std::vector<Candidate>& all, const KeepRule& keep);
+/// Removes those of a folder. Returns their names.
 std::vector<std::string> rotate(const std::string& folder, const KeepRule& keep);
 /// With `keep_best`, points the link `best` in the folder to the best checkpoint. Removes a link whose
 /// checkpoint is gone. Returns the name of the checkpoint if the link changed, else "".

@@ -1,6 +1,8 @@
 #include "runtime/checkpoint/training_state.h"
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
 
 #include "base/bytes_text.h"
 #include "base/version.h"
@@ -10,7 +12,10 @@
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/nf4_pieces.h"
+#include "runtime/checkpoint/rank_texts.h"
+#include "runtime/checkpoint/remote_fetch.h"
 #include "runtime/checkpoint/resume_changes.h"
+#include "runtime/checkpoint/save_command.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/tensor_reader.h"
 #include "runtime/checkpoint/upcycle.h"
@@ -129,14 +134,36 @@ Tensor checkpoint_staging(Memory& host, int64_t bytes) {
 TrainingState::TrainingState(const Recipe& recipe, ParameterStore& parameters, Communicator& control,
                              Stream& control_stream, int rank)
     : recipe_(recipe), parameters_(parameters), control_(control), stream_(control_stream), rank_(rank) {
-  if (rank == 0 && recipe.telemetry.on_save) command_.emplace(recipe);
+  if (rank == 0 && recipe.telemetry.on_save)
+    command_.emplace("telemetry.on_save", [this](const std::stop_token& stop, const SavedCheckpoint& c) {
+      return run_save_command(recipe_, stop, c);
+    });
 }
 
 TrainingState::~TrainingState() = default;
 
+std::unique_ptr<CheckpointReader> TrainingState::open_newest(std::vector<std::string>& notes) {
+  const ResumeOptions options = resume_options(recipe_);
+  const auto open = [&] { return CheckpointReader::open(options, control_, stream_, notes); };
+  const auto& remote = recipe_.checkpoint.remote;
+  if (!remote || options.resume != "auto") return open();
+  std::unique_ptr<CheckpointReader> local;
+  std::exception_ptr damaged;  // all local checkpoints are
+  try {
+    local = open();
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::storage) throw;
+    damaged = std::current_exception();
+  }
+  const int64_t have = local ? local->info().step : 0;
+  if (fetch_newer(*remote, options.folder, have, control_, stream_, notes)) return open();
+  if (damaged) std::rethrow_exception(damaged);
+  return local;
+}
+
 TrainingState::Resumed TrainingState::resume() {
   std::vector<std::string> notes;
-  const auto reader = CheckpointReader::open(resume_options(recipe_), control_, stream_, notes);
+  const auto reader = open_newest(notes);
   Resumed r;
   if (reader) r = go_on(*reader);
   r.notes.insert(r.notes.begin(), notes.begin(), notes.end());
@@ -288,7 +315,9 @@ std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, M
   o.folder = checkpoint_folder(recipe_);
   const auto& c = recipe_.checkpoint;
   o.keep = {.latest = c.keep_latest, .best = c.keep_best, .every = c.keep_every};
-  if (command_) o.keep.in_use = [this](int64_t saved) { return command_->uses(saved); };
+  o.keep.in_use = [this](int64_t saved) {
+    return (command_ && command_->uses(saved)) || (copies_ && copies_->uses(saved));
+  };
   o.async_save = recipe_.checkpoint.async_save;
   o.begun = begun_;
   o.last_step = end;
@@ -299,7 +328,25 @@ std::vector<std::string> TrainingState::open_writer(int64_t step, int64_t end, M
     o.touched = [this] { parameters_.release_offloaded(); };
   if (host) o.staging = checkpoint_staging(*host, CheckpointWriter::staging_bytes(slices)).data;
   writer_ = std::make_unique<CheckpointWriter>(o, slices, control_, stream_);
-  return writer_->notes();
+  std::vector<std::string> notes = writer_->notes();
+  if (recipe_.checkpoint.remote) open_copies(o);
+  if (copies_) notes.insert(notes.end(), copies_->notes().begin(), copies_->notes().end());
+  return notes;
+}
+
+void TrainingState::open_copies(const CheckpointOptions& writer) {
+  std::string text = ok_text("");
+  if (rank_ == 0) try {
+      const KeepRule& keep = writer.keep;
+      copies_.emplace(
+          RemoteCopies::Options{.url = *recipe_.checkpoint.remote,
+                                .keep = {.latest = keep.latest, .best = keep.best, .every = keep.every},
+                                .begun = writer.begun,
+                                .last_step = writer.last_step});
+    } catch (const Error& e) {
+      text = error_text(e);
+    }
+  if (text = broadcast_text(control_, stream_, text); !is_ok(text)) throw_error(text);
 }
 
 void TrainingState::note_health(double loss, double grad_norm) {
@@ -395,11 +442,10 @@ std::vector<std::string> TrainingState::poll() {
                                      : "";
       lines.push_back(fmt::format("saved {} ({}{}, training waited {:.2f} s, written in {:.2f} s)", r.path,
                                   bytes_text(r.bytes), linked, r.stall_seconds, r.write_seconds));
-      if (command_) {
-        SavedCheckpoint saved{.step = r.step, .path = r.path, .eval_loss = {}};
-        if (evaluated_step_ == r.step) saved.eval_loss = eval_loss_;
-        command_->saved(saved);
-      }
+      SavedCheckpoint saved{.step = r.step, .path = r.path, .eval_loss = {}};
+      if (evaluated_step_ == r.step) saved.eval_loss = eval_loss_;
+      if (command_) command_->saved(saved);
+      if (copies_) copies_->saved(saved);
     } else {
       lines.push_back(
           fmt::format("WARNING: the checkpoint of step {} was not saved; training goes on from memory, the "
@@ -407,8 +453,9 @@ std::vector<std::string> TrainingState::poll() {
                       r.step, last_committed_, r.error));
     }
   }
-  if (command_)
-    for (std::string& line : command_->take_lines()) lines.push_back(std::move(line));
+  const auto add = [&](std::vector<std::string> more) { std::ranges::move(more, std::back_inserter(lines)); };
+  if (command_) add(command_->take_lines());
+  if (copies_) add(copies_->take_lines());
   return lines;
 }
 
@@ -417,8 +464,12 @@ std::vector<std::string> TrainingState::finish(bool stopping) {
   if (command_ && stopping) command_->stop();
   writer_->wait();
   std::vector<std::string> lines = poll();
-  if (command_)
-    for (std::string& line : command_->finish()) lines.push_back(std::move(line));
+  const auto add = [&](std::vector<std::string> more) { std::ranges::move(more, std::back_inserter(lines)); };
+  if (command_) add(command_->finish());
+  if (copies_) add(copies_->finish());
+  if (copies_ && !copies_->last_error().empty())
+    fail(ExitCode::storage, "the last checkpoint, of step {}, could not be uploaded: {}", last_committed_,
+         copies_->last_error());
   if (last_failed_) fail(ExitCode::storage, "the last checkpoint could not be saved: {}", last_error_);
   return lines;
 }

@@ -9,8 +9,9 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/optim/loss_scale.h"
 #include "parallel/zero/parameter_store.h"
+#include "runtime/checkpoint/after_save.h"
 #include "runtime/checkpoint/reader.h"
-#include "runtime/checkpoint/save_command.h"
+#include "runtime/checkpoint/remote_copies.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/recipe/recipe.h"
 
@@ -59,7 +60,8 @@ class TrainingState {
     int64_t bytes_read = 0;          ///< bytes of tensors read by this rank
     std::vector<std::string> notes;  ///< notes for the user
   };
-  /// Loads the checkpoint selected by checkpoint.resume. Throws if an explicit checkpoint cannot be loaded.
+  /// Loads the checkpoint selected by checkpoint.resume, after the one of checkpoint.remote is downloaded if
+  /// it is newer. Throws if an explicit checkpoint cannot be loaded.
   Resumed resume();
   /// For a fresh start. go_on continues after the step of the checkpoint. take_states loads only weights and
   /// optimizer state. Both throw Error (usage) if this recipe cannot continue from them.
@@ -87,13 +89,16 @@ class TrainingState {
   /// Lines for the user about finished saves. A failed save is a line and not an error, unless it was the
   /// last.
   std::vector<std::string> poll();
-  /// Waits for the save in flight, and for its telemetry.on_save, which a run that was asked to stop ends.
-  /// Throws Error (storage) if the last save failed.
+  /// Waits for the save in flight, for its upload, and for its telemetry.on_save, which a run that was asked
+  /// to stop ends. Throws Error (storage) if the last save or upload failed.
   std::vector<std::string> finish(bool stopping);
   int64_t last_committed() const { return last_committed_; }
 
  private:
   const data::DataIdentity& identity();
+  std::unique_ptr<CheckpointReader> open_newest(std::vector<std::string>& notes);
+  /// Takes checkpoint.remote for the copies of this run's saves, on rank 0.
+  void open_copies(const CheckpointOptions& writer);
   Resumed read(CheckpointReader& reader);
   bool resume_errors(const CheckpointReader& reader, TensorReader& tensors);
   bool of_frozen_parameter(const std::string& name) const;
@@ -107,7 +112,8 @@ class TrainingState {
   double eval_loss_ = 0;
   int64_t skipped_steps_ = 0, earlier_updates_ = 0;
   std::optional<LossScaleState> loss_scale_;
-  std::optional<SaveCommand> command_;  // rank 0 with telemetry.on_save
+  std::optional<AfterSave> command_;    // rank 0 with telemetry.on_save
+  std::optional<RemoteCopies> copies_;  // rank 0 with checkpoint.remote, once the writer is open
   int64_t last_committed_ = 0, begun_ = 0;
   std::string begun_path_;
   std::vector<std::string> damaged_;

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
-#include <random>
 #include <sstream>
 
 #include "base/bytes_text.h"
@@ -17,6 +16,7 @@
 #include "parallel/comm/host_collectives.h"
 #include "parallel/comm/socket.h"
 #include "runtime/checkpoint/finite.h"
+#include "runtime/checkpoint/rank_texts.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace ltrain {
@@ -33,29 +33,6 @@ int64_t slice_bytes(const StateSlice& s) { return s.slice.elements() * dtype_siz
 int64_t staged(const StateSlice& s) { return (slice_bytes(s) + kAlign - 1) / kAlign * kAlign; }
 
 struct Skipped {};  ///< injected fault: claim a shard that was never written
-
-std::string make_nonce() {
-  std::random_device device;
-  return fmt::format("{:08x}{:08x}", device(), device());
-}
-
-/// Text that ranks send each other: "ok" or "error", then the rest.
-std::string ok_text(const std::string& rest) { return "ok " + rest; }
-std::string error_text(const std::string& rest) { return "error " + rest; }
-bool is_ok(const std::string& text) { return text.compare(0, 3, "ok ") == 0; }
-std::string rest_of(const std::string& text) { return text.substr(text.find(' ') + 1); }
-
-/// Errors of all ranks, with equal ones merged: "rank 1 on host7: ...".
-std::string join_errors(const std::vector<std::string>& texts) {
-  std::string all;
-  std::map<std::string, std::vector<size_t>> who;
-  for (size_t r = 0; r < texts.size(); ++r)
-    if (!is_ok(texts[r])) who[rest_of(texts[r])].push_back(r);
-  for (const auto& [error, ranks] : who)
-    all += fmt::format("{}rank {}{}: {}", all.empty() ? "" : "; ", ranks[0],
-                       ranks.size() > 1 ? fmt::format(" and {} more", ranks.size() - 1) : "", error);
-  return all;
-}
 
 }  // namespace
 
@@ -180,15 +157,12 @@ void CheckpointWriter::prepare() {
     try {
       take_folder(plans);
     } catch (const Error& e) {
-      verdict = fmt::format("error {} {}", static_cast<int>(e.code()), e.what());
+      verdict = error_text(e);
       lock_.reset();
     }
   }
   verdict = broadcast_text(control_, stream_, verdict);
-  if (!is_ok(verdict)) {
-    const std::string rest = rest_of(verdict);
-    throw Error(static_cast<ExitCode>(std::stoi(rest)), rest_of(rest));
-  }
+  if (!is_ok(verdict)) throw_error(verdict);
 }
 
 /// Copies a slice to the staging buffer. Returns the number of elements that are not finite.
@@ -316,7 +290,7 @@ void CheckpointWriter::write(CheckpointInfo info, SaveReport report) {
 
 std::string CheckpointWriter::make_temporary(const std::string& path) const {
   try {
-    const std::string temporary = fmt::format("{}.tmp-{}", path, make_nonce());
+    const std::string temporary = temporary_name(path);
     const int64_t need = total_bytes_ - (constant_path_.empty() ? 0 : constant_bytes_) + kReserve;
     if (const int64_t have = free_bytes(options_.folder); have < need)
       fail(ExitCode::storage,

@@ -1,6 +1,7 @@
 #include "runtime/launch/liveness.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/time_scale.h"
 #include "runtime/launch/environment/hostlist.h"
@@ -96,9 +97,18 @@ void Liveness::report_hang(int hung, const std::vector<std::optional<RankStatus>
   const StallReport report = explain_stall(all);
   const RankStatus& s = *all[static_cast<size_t>(hung)];
   const int culprit = report.culprits.empty() || !s.waits() ? hung : report.culprits[0];
+  std::set<std::string> hosts;
+  for (const int r : report.in_one_call) hosts.insert(host(r));
+  const bool path = hosts.size() > 1;
   std::string text = fmt::format(
-      "hangs, {}: it got nothing done for {:.1f} s (launch.distributed_timeout_minutes allows {:g} s)",
-      where(*all[static_cast<size_t>(culprit)]), s.idle_seconds, s.idle_limit);
+      "{}, {}: it got nothing done for {:.1f} s (launch.distributed_timeout_minutes allows {:g} s)",
+      path ? "gets no data" : "hangs", where(*all[static_cast<size_t>(culprit)]), s.idle_seconds,
+      s.idle_limit);
+  if (path)
+    text += fmt::format(
+        "\n  each rank of the call has entered it, and control messages arrive: data do not pass between the "
+        "hosts {}; see their network (interface, firewall, MTU)",
+        fmt::join(hosts, ", "));
   for (const std::string& line : report.lines) text += "\n  " + line;
   add_failure(Failure::Kind::overrun, culprit, ExitCode::rank_lost, text);
 }

@@ -128,7 +128,17 @@ StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
     }
   }
   if (!report.culprits.empty()) return report;
-  // No rank is behind: no collective is running, or all ranks are in the same one and no data flows.
+  // No rank is behind: no collective is running, or all ranks are in the same one and no data flow.
+  for (const auto& [name, members] : groups) {
+    const uint64_t call = members[0].second->last.sequence;
+    const bool same = std::all_of(members.begin(), members.end(), [&](const auto& m) {
+      const GroupStatus& g = *m.second;
+      return !transfer(g.last) && g.entered > g.completed && g.last.sequence == call;
+    });
+    if (!same || members.size() < 2 || members.size() < report.in_one_call.size()) continue;
+    report.in_one_call.clear();
+    for (const auto& [r, g] : members) report.in_one_call.push_back(r);
+  }
   std::map<std::string, std::vector<int>> inside;
   for (size_t r = 0; r < ranks.size(); ++r)
     if (ranks[r]) inside[where(*ranks[r])].push_back(static_cast<int>(r));

@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
@@ -87,6 +88,7 @@ struct Transfer {
   const HttpSink* sink = nullptr;
   const std::atomic<bool>* stop = nullptr;
   size_t header_bytes = 0;
+  curl_off_t sent = 0;
   bool begun = false;
   std::string refused;  // why a callback ended the transfer
 };
@@ -130,8 +132,9 @@ size_t take_body(char* bytes, size_t size, size_t count, void* user) {
   return n;
 }
 
-int check_stop(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+int check_stop(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t sent) {
   Transfer& t = *static_cast<Transfer*>(user);
+  if (std::exchange(t.sent, sent) != sent) note_progress();
   if (!t.stop || !*t.stop) return 0;
   t.response.stopped = true;
   return 1;
@@ -162,6 +165,8 @@ void take_failure(const Curl& c, CURLcode code, const char* why, Transfer& t) {
   t.response.can_retry = t.refused.empty() && !t.response.stopped && may_help(code);
 }
 
+bool sends_body(const HttpRequest& r) { return r.method == "PUT" || r.method == "POST"; }
+
 /// One request to `url`, without redirects. `target`: the URL that a redirect names.
 void perform(const Curl& c, const HttpRequest& request, const std::string& url, Transfer& t,
              std::string& target) {
@@ -171,6 +176,9 @@ void perform(const Curl& c, const HttpRequest& request, const std::string& url, 
       [&] {
         curl_slist* list = nullptr;
         for (const std::string& header : request.headers) list = c.slist_append(list, header.c_str());
+        // Headers that libcurl adds to a body: the form's type, and a wait for the server's consent.
+        if (sends_body(request))
+          for (const char* left_out : {"Content-Type:", "Expect:"}) list = c.slist_append(list, left_out);
         return list;
       }(),
       c.slist_free_all);
@@ -180,6 +188,11 @@ void perform(const Curl& c, const HttpRequest& request, const std::string& url, 
   set(CURLOPT_URL, url.c_str());
   set(CURLOPT_HTTPHEADER, headers.get());
   set(CURLOPT_NOBODY, request.method == "HEAD" ? 1L : 0L);
+  if (sends_body(request)) {
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+    set(CURLOPT_POSTFIELDS, request.body.empty() ? "" : request.body.data());
+  }
+  if (request.method != "GET" && request.method != "HEAD") set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
   set(CURLOPT_USERAGENT, agent.c_str());
   set(CURLOPT_ERRORBUFFER, why);
   set(CURLOPT_NOSIGNAL, 1L);

@@ -6,15 +6,17 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ltrain::objects {
 
 struct HttpRequest {
-  std::string method = "GET";  ///< GET or HEAD
+  std::string method = "GET";  ///< GET, HEAD, PUT, POST or DELETE
   std::string url;             ///< full; never printed
   std::string name;            ///< for messages
   std::vector<std::string> headers;
+  std::string_view body;          ///< sent by PUT and POST; outlives the request
   std::string certificates;       ///< StoreSettings::certificates
   bool follow_redirects = false;  ///< up to 5, of HTTP and HTTPS; never from HTTPS to HTTP
 };

@@ -54,27 +54,6 @@ Url bucket_of(const Url& url) {
   return bucket;
 }
 
-/// Objects whose keys begin with `prefix`.
-std::vector<Object> with_prefix(const Url& url, const std::string& prefix, ObjectStore& store) {
-  std::vector<Object> all;
-  std::set<std::string> tokens;
-  for (std::string token;;) {
-    const HttpResponse r = store.send("GET", bucket_of(url), list_query(prefix, token));
-    if (!r.ok()) store.fail_response(r, url, "the request was a list of objects");
-    ListPage page = read_list_page(r.body, url);
-    for (Object& o : page.objects) all.push_back(std::move(o));
-    if (all.size() > kMaxObjects)
-      fail(ExitCode::data, "{}: more than {} objects; give a longer prefix, or a pattern", url.name(),
-           kMaxObjects);
-    if (page.next.empty()) break;
-    if (!tokens.insert(page.next).second)
-      fail(ExitCode::data, "{}: the list of objects has no end: a continuation token came twice", url.name());
-    token = page.next;
-  }
-  std::sort(all.begin(), all.end(), [](const Object& a, const Object& b) { return a.url.path < b.url.path; });
-  return all;
-}
-
 /// Names near a key that does not exist, from the first page of its folder.
 std::string near_names(const Url& url, ObjectStore& store) {
   const std::string key = url.path.substr(0, url.path.find_first_of("*?["));
@@ -95,6 +74,26 @@ std::string near_names(const Url& url, ObjectStore& store) {
 }
 
 }  // namespace
+
+std::vector<Object> objects_with_prefix(const Url& url, const std::string& prefix, ObjectStore& store) {
+  std::vector<Object> all;
+  std::set<std::string> tokens;
+  for (std::string token;;) {
+    const HttpResponse r = store.send("GET", bucket_of(url), list_query(prefix, token));
+    if (!r.ok()) store.fail_response(r, url, "the request was a list of objects");
+    ListPage page = read_list_page(r.body, url);
+    for (Object& o : page.objects) all.push_back(std::move(o));
+    if (all.size() > kMaxObjects)
+      fail(ExitCode::data, "{}: more than {} objects; give a longer prefix, or a pattern", url.name(),
+           kMaxObjects);
+    if (page.next.empty()) break;
+    if (!tokens.insert(page.next).second)
+      fail(ExitCode::data, "{}: the list of objects has no end: a continuation token came twice", url.name());
+    token = page.next;
+  }
+  std::sort(all.begin(), all.end(), [](const Object& a, const Object& b) { return a.url.path < b.url.path; });
+  return all;
+}
 
 bool matches_pattern(const std::string& pattern, const std::string& key) {
   // Compared folder by folder, with the folders of the key that each ** may take.
@@ -186,7 +185,7 @@ ObjectList list_objects(const Url& url, ObjectStore& store) {
   const std::string prefix = pattern                            ? key.substr(0, key.find_first_of("*?["))
                              : key.empty() || key.back() == '/' ? key
                                                                 : key + "/";
-  for (Object& o : with_prefix(url, prefix, store)) {
+  for (Object& o : objects_with_prefix(url, prefix, store)) {
     const bool marks_folder = o.size == 0 && o.url.path.ends_with('/');
     if (!marks_folder && (!pattern || o.url.path == key || matches_pattern(key, o.url.path)))
       list.objects.push_back(std::move(o));

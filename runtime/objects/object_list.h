@@ -22,6 +22,9 @@ struct ListPage {
 /// Reads such an answer for the bucket of `url`. Throws Error (data) for another text.
 ListPage read_list_page(std::string_view xml, const Url& url);
 
+/// Objects of a bucket whose keys begin with `prefix`, sorted by key; empty if there are none.
+std::vector<Object> objects_with_prefix(const Url& url, const std::string& prefix, ObjectStore& store);
+
 /// Returns whether a key matches a pattern: * and ? do not match a slash, and **/ stands for any folders, or
 /// none.
 bool matches_pattern(const std::string& pattern, const std::string& key);

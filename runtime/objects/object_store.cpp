@@ -3,7 +3,9 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/hash/sha256.h"
 #include "base/printable.h"
+#include "base/secret.h"
 #include "runtime/objects/xml.h"
 
 namespace ltrain::objects {
@@ -55,9 +57,10 @@ ObjectStore::ObjectStore(const Url& url, const Variables& variable)
     : settings_(store_settings(url.scheme, variable)) {}
 
 HttpRequest ObjectStore::request(const std::string& method, const Url& url, const Pairs& query,
-                                 const Pairs& headers) const {
+                                 const Pairs& headers, std::string_view body) const {
   HttpRequest r;
   r.method = method;
+  r.body = body;
   r.name = url.name();
   r.certificates = settings_.certificates;
   if (!url.is_bucket()) {
@@ -78,15 +81,16 @@ HttpRequest ObjectStore::request(const std::string& method, const Url& url, cons
   r.url = base + path + (text.empty() ? "" : "?" + text);
   Pairs signed_headers = headers;
   if (settings_.credentials.present()) {
-    const std::string time = amz_time();
+    const std::string time = amz_time(),
+                      payload = body.empty() ? kEmptyPayload : to_hex(bytes_of(sha256(body)));
     signed_headers.emplace_back("host", base.substr(base.find("://") + 3));
-    signed_headers.emplace_back("x-amz-content-sha256", kEmptyPayload);
+    signed_headers.emplace_back("x-amz-content-sha256", payload);
     signed_headers.emplace_back("x-amz-date", time);
     if (!settings_.credentials.session_token.empty())
       signed_headers.emplace_back("x-amz-security-token", settings_.credentials.session_token);
-    r.headers.push_back("Authorization: " +
-                        authorization({method, path, query, signed_headers, kEmptyPayload},
-                                      settings_.credentials, settings_.region, "s3", time));
+    r.headers.push_back("Authorization: " + authorization({method, path, query, signed_headers, payload},
+                                                          settings_.credentials, settings_.region, "s3",
+                                                          time));
   }
   for (const auto& [name, value] : signed_headers)
     if (name != "host") r.headers.push_back(name + ": " + value);
@@ -105,8 +109,8 @@ bool ObjectStore::learn_region(const HttpResponse& response) {
 }
 
 HttpResponse ObjectStore::send(const std::string& method, const Url& url, const Pairs& query,
-                               const Pairs& headers, const std::atomic<bool>* stop) {
-  const auto make = [&] { return request(method, url, query, headers); };
+                               const Pairs& headers, const std::atomic<bool>* stop, std::string_view body) {
+  const auto make = [&] { return request(method, url, query, headers, body); };
   HttpResponse response = objects::send(make, stop);
   if (!response.ok() && url.is_bucket() && learn_region(response)) response = objects::send(make, stop);
   return response;

@@ -31,13 +31,15 @@ class ObjectStore {
   /// Throws Error (usage) as store_settings() does.
   explicit ObjectStore(const Url& url, const Variables& variable = process_variable);
 
-  /// Request for an object or, with an empty `path` and a query, for the bucket.
+  /// Request for an object or, with an empty `path` and a query, for the bucket. `body`: of PUT and POST; the
+  /// caller keeps it while the request is sent. Its hash is part of the signature, and the store compares it.
   HttpRequest request(const std::string& method, const Url& url, const Pairs& query = {},
-                      const Pairs& headers = {}) const;
+                      const Pairs& headers = {}, std::string_view body = {}) const;
   /// Sends such a request, and again while that may help. If a bucket is in another region than the default
   /// one, requests go to its region from then on.
   HttpResponse send(const std::string& method, const Url& url, const Pairs& query = {},
-                    const Pairs& headers = {}, const std::atomic<bool>* stop = nullptr);
+                    const Pairs& headers = {}, const std::atomic<bool>* stop = nullptr,
+                    std::string_view body = {});
 
   /// Size and ETag of an object. Throws as fail_response() does.
   Object head(const Url& url);

@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/data/batch_loader.h"
 #include "runtime/launch/transport.h"
+#include "runtime/objects/upload.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
 #include "runtime/plan/meta_rank.h"
@@ -100,6 +101,10 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
     } else {
       plan.outside.push_back({"checkpoint staging", bytes, "formula"});
     }
+    if (recipe.checkpoint.remote && plan.rank == 0)
+      plan.outside.push_back({"uploads of checkpoints",
+                              std::min(objects::kUploadThreads * objects::part_bytes(bytes), bytes),
+                              "formula"});
   }
   plan.offloaded = meta.program.offloaded();
   add_offloaded(plan, recipe);

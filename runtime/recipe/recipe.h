@@ -249,7 +249,8 @@ struct CheckpointSettings {
   bool keep_best = false;        ///< and the one of the lowest held-out loss
   int64_t keep_every = 0;        ///< and those of its multiples; 0: none
   bool async_save = true;
-  std::string resume = "auto";  ///< auto | never | path of a checkpoint or of a folder with checkpoints
+  std::optional<std::string> remote;  ///< s3://BUCKET/PREFIX: a copy of each checkpoint
+  std::string resume = "auto";        ///< auto | never | path of a checkpoint or of a folder with checkpoints
   ResumeData resume_data = ResumeData::same;
   std::optional<std::string> upcycle;  ///< dense checkpoint from which a fresh MoE model starts
   /// initial weights of a fresh run: a Hugging Face folder or a checkpoint

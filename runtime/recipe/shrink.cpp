@@ -324,6 +324,7 @@ class Shrink {
           "telemetry.on_end",
           "telemetry.on_end_seconds",
           "telemetry.on_save",
+          "checkpoint.remote",
           "telemetry.on_save_seconds",
           "profile.step_start",
           "profile.step_end",

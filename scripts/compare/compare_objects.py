@@ -3,8 +3,8 @@
 
 Usage: scripts/compare.sh objects [--objects N] [--megabytes M]
 N (40) objects with odd keys and sizes, uploaded by boto3, some in parts, are listed and downloaded by `ltrain data build`
-and by boto3: the same tokens as of local files. M (256): size of one object whose download is timed. Exits with 1 at a
-difference.
+and by boto3: the same tokens as of local files. M (256): size of one object whose download is timed. A run uploads a
+checkpoint, whose files boto3 compares, and goes on from the copy. Exits with 1 at a difference.
 """
 # build: ltrain
 # packages: moto[server,s3] boto3
@@ -13,6 +13,7 @@ import io
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,16 @@ from boto3.s3.transfer import TransferConfig
 from moto.server import ThreadedMotoServer
 
 LTRAIN = os.environ.get("LTRAIN_BINARY", "build/ltrain")
+RUN = """
+name: run
+output_dir: {folder}/run
+model: {{architecture: llama, vocab_size: 257, hidden_size: 512, intermediate_size: 1024, num_hidden_layers: 2,
+        num_attention_heads: 2, max_position_embeddings: 64}}
+data: {{train: [{{path: {folder}/large.txt}}], seq_length: 32}}
+train: {{global_batch_size: 2, micro_batch_size: 2, train_steps: 2, log_interval: 1}}
+checkpoint: {{remote: "s3://bucket/run"}}
+device: cpu
+"""
 PARTS = "abcdefghij0123456789 +=&%~!'()[]{}@$,;:é漢-_.#"
 
 
@@ -31,6 +42,26 @@ def build(source, output, environment):
     subprocess.run([LTRAIN, "data", "build", "--tokenizer", "byte", "--input-format", "text", "--input", source, "--output",
                     str(output), "--force", "-q"], check=True, env=environment)
     return time.monotonic() - begin, pathlib.Path(f"{output}.bin").read_bytes()
+
+
+def checkpoints_are_the_same(client, folder, environment):
+    """Whether boto3 finds the files of a checkpoint in its copy, and a run goes on from the copy alone."""
+    recipe = folder / "run.yaml"
+    recipe.write_text(RUN.format(folder=folder))
+    run = lambda *settings: subprocess.run([LTRAIN, "run", str(recipe), *settings], check=True, env=environment,
+                                           capture_output=True, text=True)
+    run("train.train_steps=2")
+    step = folder / "run/checkpoints/step-00000002"
+    listed = client.list_objects_v2(Bucket="bucket", Prefix="run/step-")["Contents"]
+    names = [o["Key"].removeprefix("run/step-00000002/") for o in listed]
+    same = sorted(names) == sorted(p.name for p in step.iterdir()) and all(
+        client.get_object(Bucket="bucket", Key=f"run/step-00000002/{n}")["Body"].read() == (step / n).read_bytes() for n in names)
+    size = sum(p.stat().st_size for p in step.iterdir())
+    shutil.rmtree(folder / "run")
+    said = run("train.train_steps=3").stderr
+    same = same and "downloading s3://bucket/run/step-00000002" in said and "step 3/3" in said
+    print(f"a checkpoint of {size / 1e6:.0f} MB, and a run that goes on from its copy: {'the same' if same else 'DIFFERENT'}")
+    return same
 
 
 def main():
@@ -76,6 +107,7 @@ def main():
         warm = build("s3://bucket/large", folder / "large", environment)[0]
         print(f"one object of {options.megabytes} MiB: boto3 download_file {boto:.2f} s; ltrain {cold - warm:.2f} s more than "
               f"the {warm:.2f} s of a build from its copy")
+        same = checkpoints_are_the_same(client, folder, environment) and same
     server.stop()
     sys.exit(0 if same else 1)
 

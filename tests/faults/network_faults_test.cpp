@@ -1,6 +1,9 @@
 // Two nodes in network namespaces of their own, whose link goes down: no connection is reset, nothing
 // arrives.
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <fstream>
+#include <sstream>
 
 #include "tests/faults/run_support.h"
 #include "tests/support/outcome.h"
@@ -10,7 +13,17 @@ using namespace ltrain;
 using namespace ltrain::test;
 using Catch::Contains;
 
-TEST_CASE("the link of a node goes down without a reset (F38): both nodes end in bounded time, and say who") {
+namespace {
+
+/// Exit codes and messages of two nodes, with one rank each, after a fault of their network.
+struct TwoNodes {
+  std::string code[2], error[2];
+  double seconds = 0;
+};
+
+/// Runs `ltrain selftest allreduce OPTIONS` on two nodes, named one and two, and after two seconds the shell
+/// commands of `fault` on the first. Skips the test where they cannot be made.
+TwoNodes run_two_nodes(const std::string& options, const std::string& fault) {
   const TemporaryFolder kept;
   const std::string folder = kept.path();
   std::ofstream(folder + "/nodes.sh") << fmt::format(
@@ -23,30 +36,55 @@ TEST_CASE("the link of a node goes down without a reset (F38): both nodes end in
       "up' "
       "|| exit 77\n"
       "export PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=10.9.0.1 PET_MASTER_PORT=23456\n"
-      "run='{1} selftest allreduce --steps 100000 --step-seconds 0.005'\n"
-      "PET_NODE_RANK=0 $run 2>error-0 >output-0 & first=$!\n"
-      "PET_NODE_RANK=1 ip netns exec other $run 2>error-1 >output-1 & second=$!\n"
-      "sleep {2}\n"
-      "ip link set one down\n"
+      "run='{1} selftest allreduce --steps 100000 --step-seconds 0.005 {2}'\n"
+      "as() {{ echo \"echo $1 >/proc/sys/kernel/hostname; exec $run\"; }}\n"
+      "PET_NODE_RANK=0 unshare -u sh -c \"$(as one)\" 2>error-0 >output-0 & first=$!\n"
+      "PET_NODE_RANK=1 ip netns exec other unshare -u sh -c \"$(as two)\" 2>error-1 >output-1 & second=$!\n"
+      "sleep {3}\n"
+      "{4}\n"
       "wait $first; echo $? >code-0\n"
       "wait $second; echo $? >code-1\n",
-      folder, LTRAIN_BINARY, scaled(2));
+      folder, LTRAIN_BINARY, options, scaled(2), fault);
   const auto begin = std::chrono::steady_clock::now();
   const int status = std::system(("unshare -n -m sh " + folder + "/nodes.sh 2>" + folder + "/setup").c_str());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  TwoNodes nodes;
+  nodes.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const auto text = [&](const std::string& name) {
     std::ifstream file(folder + "/" + name);
     std::stringstream all;
     all << file.rdbuf();
     return all.str();
   };
-  const std::string setup = text("setup");
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    skip_test("no network namespaces with a veth pair here (unshare, ip): " + setup);
-  INFO(text("error-0") << "\n" << text("error-1"));
-  CHECK(text("code-0") == "71\n");
-  CHECK(text("code-1") == "71\n");
-  CHECK(seconds < 20 * time_scale());
-  CHECK_THAT(text("error-0"), Contains("rank 1") && Contains("no heartbeat") && Contains("unreachable"));
-  CHECK_THAT(text("error-1"), Contains("launcher") && Contains("has been silent"));
+    skip_test("no network namespaces with a veth pair, or no iptables here (unshare, ip): " + text("setup"));
+  for (int i = 0; i < 2; ++i) {
+    nodes.code[i] = text(fmt::format("code-{}", i));
+    nodes.error[i] = text(fmt::format("error-{}", i));
+  }
+  return nodes;
+}
+
+}  // namespace
+
+TEST_CASE("the link of a node goes down without a reset (F38): both nodes end in bounded time, and say who") {
+  const TwoNodes n = run_two_nodes("", "ip link set one down");
+  INFO(n.error[0] << "\n" << n.error[1]);
+  CHECK((n.code[0] == "71\n" && n.code[1] == "71\n"));
+  CHECK(n.seconds < 20 * time_scale());
+  CHECK_THAT(n.error[0], Contains("rank 1") && Contains("no heartbeat") && Contains("unreachable"));
+  CHECK_THAT(n.error[1], Contains("launcher") && Contains("has been silent"));
+}
+
+TEST_CASE("data stop between two nodes (F39), control messages go on: both name the hosts of the path") {
+  // Control messages go through the launcher's port.
+  const TwoNodes n = run_two_nodes(
+      fmt::format("--deadline {}", scaled(2)),
+      "rule='iptables -A INPUT -i one -p tcp'\n"
+      "$rule --dport 23456 -j ACCEPT && $rule --sport 23456 -j ACCEPT && $rule -j DROP || exit 77");
+  INFO(n.error[0] << "\n" << n.error[1]);
+  CHECK((n.code[0] == "71\n" && n.code[1] == "71\n"));
+  CHECK(n.seconds < 20 * time_scale());
+  for (const std::string& error : n.error)
+    CHECK_THAT(error, Contains("rank 0 on host one gets no data, in section step") &&
+                          Contains("data do not pass between the hosts one, two") && !Contains("hangs"));
 }

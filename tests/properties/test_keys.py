@@ -60,6 +60,7 @@ AT_THE_START = {"model.initializer_range", "model.output_layer_init_method"}
 BY_HAND = {
     "output_dir", "model.from", "model.from_ignore", "checkpoint.resume_data", "data.tokenizer.path",
     "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node",
+    "checkpoint.remote",  # tests/python/test_remote_checkpoints.py
     "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template",
     "data.train_on", "lora.adapter", "lora.init", "preference.loss", "preference.beta", "preference.label_smoothing",
     "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",

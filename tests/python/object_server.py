@@ -95,6 +95,62 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def do_PUT(self):
+        """PUT and POST of objects, whole, in parts, or as copies; DELETE."""
+        store = self.server.store
+        path, _, query = self.path.partition("?")
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        name, values = urllib.parse.unquote(path), dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        with store.lock:
+            store.requests.append((self.command, self.path, dict(self.headers)))
+            fault = store.write_faults.pop(0) if store.write_faults else None
+        if fault in ("500", "503"):
+            return self.error(int(fault), "SlowDown", "Please reduce your request rate.")
+        if fault == "drop":
+            self.close_connection = True
+            return None
+        if fault == "denied":
+            return self.error(403, "AccessDenied", "Access Denied")
+        if self.refused(path, query):
+            return None
+        if "Authorization" in self.headers and hashlib.sha256(body).hexdigest() != self.headers["x-amz-content-sha256"]:
+            return self.error(400, "XAmzContentSHA256Mismatch", "The provided header does not match what was computed.")
+        if self.command == "DELETE":
+            store.uploads.pop(values["uploadId"], None) if "uploadId" in values else store.objects.pop(name, None)
+            return self.answer(204)
+        if self.command == "POST" and "uploads" in values:
+            store.uploads[f"upload{len(store.requests)}"] = {}
+            return self.answer(200, f"<InitiateMultipartUploadResult><UploadId>upload{len(store.requests)}</UploadId>"
+                                    "</InitiateMultipartUploadResult>".encode())
+        if self.command == "POST":
+            fault = store.end_faults.pop(0) if store.end_faults else None
+            if fault == "late":  # the status comes before the work is done
+                return self.answer(200, b"<Error><Code>InternalError</Code><Message>Try again.</Message></Error>")
+            parts = store.uploads.pop(values["uploadId"], None)
+            if parts is None:
+                return self.error(404, "NoSuchUpload", "The specified upload does not exist.")
+            listed = re.findall(r"<PartNumber>(\d+)</PartNumber><ETag>(.*?)</ETag>", body.decode())
+            if [(n, store.etag(parts[int(n)])) for n, _ in listed] != listed or len(listed) != len(parts):
+                return self.error(400, "InvalidPart", "One or more of the specified parts could not be found.")
+            store.objects[name] = b"".join(parts[int(n)] for n, _ in listed)
+            if fault == "lost":  # done, and the answer does not arrive
+                self.close_connection = True
+                return None
+            return self.answer(200, b"<CompleteMultipartUploadResult></CompleteMultipartUploadResult>")
+        if "partNumber" in values:
+            if values["uploadId"] not in store.uploads:
+                return self.error(404, "NoSuchUpload", "The specified upload does not exist.")
+            store.uploads[values["uploadId"]][int(values["partNumber"])] = body
+        elif "x-amz-copy-source" in self.headers:
+            body = store.objects[urllib.parse.unquote(self.headers["x-amz-copy-source"])]
+            store.objects[name] = body
+            return self.answer(200, b"<CopyObjectResult></CopyObjectResult>")
+        else:
+            store.objects[name] = body
+        return self.answer(200, ETag=store.etag(body))
+
+    do_POST = do_DELETE = do_PUT
+
     def send_object(self, path, body, fault):
         store = self.server.store
         etag = store.etag(body)
@@ -145,10 +201,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class ObjectServer:
-    """`objects`: path to bytes; /bucket/KEY and /corpus/KEY need a signature. `faults`: of the next GET requests of objects, in order."""
+    """`objects`: path to bytes; /bucket/KEY and /corpus/KEY need a signature. `faults`: of the next GET requests of objects,
+    in order; `write_faults`: of the next PUT, POST and DELETE requests, `end_faults`: of the
+    next ends of uploads in parts. `uploads`: parts of those that are not completed."""
 
     def __init__(self, certificate=None):
         self.objects, self.faults, self.requests, self.redirects = {}, [], [], {}
+        self.uploads, self.write_faults, self.end_faults = {}, [], []
         self.page, self.ranges, self.public, self.checksums = 3, True, False, {}
         self.etag = lambda body: f'"{hashlib.md5(body).hexdigest()}"'
         self.lock = threading.Lock()

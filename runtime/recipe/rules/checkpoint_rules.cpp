@@ -1,5 +1,6 @@
 // Rules of the checkpoints that a run keeps.
 #include "base/error.h"
+#include "runtime/objects/url.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
@@ -19,10 +20,26 @@ void check_keep_every(const Recipe& r, const BrokenRule& broken) {
          {"checkpoint.save_interval"});
 }
 
+void check_remote(const Recipe& r, const BrokenRule& broken) {
+  if (!r.checkpoint.remote) return;
+  const std::string key = "checkpoint.remote";
+  try {
+    const objects::Url url = objects::parse_url(*r.checkpoint.remote);
+    if (!url.is_bucket() || url.path.find_first_not_of('/') == std::string::npos)
+      broken(key,
+             "must be a prefix in a bucket; valid: s3://BUCKET/PREFIX and "
+             "gs://BUCKET/PREFIX",
+             {});
+  } catch (const Error& e) {
+    broken(key, e.what(), {});
+  }
+}
+
 }  // namespace
 
 void checkpoint_rules(const Recipe& r, const BrokenRule& broken) {
   check_keep_every(r, broken);
+  check_remote(r, broken);
   const std::string key = "checkpoint.keep_best";
   if (!r.checkpoint.keep_best) return;
   const int64_t every = r.train.eval_interval, save = r.checkpoint.save_interval;

@@ -26,6 +26,10 @@ void add_checkpoint_keys(std::vector<Key>& t) {
             "data.eval), which the link checkpoints/best points to."));
   t.push_back(truth("checkpoint.async_save", LT_MEMBER(checkpoint.async_save),
                     "Writes checkpoints in the background while training continues."));
+  t.push_back(text("checkpoint.remote", LT_MEMBER(checkpoint.remote),
+                   "s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, where each checkpoint is uploaded, too, while "
+                   "training continues. resume: auto takes the newest checkpoint of both places, and the "
+                   "rules of rotation are the same."));
   t.push_back(text("checkpoint.resume", LT_MEMBER(checkpoint.resume),
                    "auto: the newest complete checkpoint of output_dir, or a fresh start. never: always a "
                    "fresh start. A path: this checkpoint, which must load.")

@@ -68,7 +68,7 @@ class RemoteCheckpoints {
   std::string owner_;  // text of OWNER; empty: not taken
   bool has_uploaded_ = false;
   std::map<std::string, std::pair<std::string, Manifest>>
-      manifests_;  // by name: identity of COMMIT, manifest
+      manifests_;  // name to identity of COMMIT, and manifest
 };
 
 }  // namespace ltrain

@@ -19,7 +19,7 @@ class RemoteCopies {
   /// Takes the URL for this run. Throws Error if the store refuses, or a copy with KEEP is in the way.
   explicit RemoteCopies(const Options& options);
 
-  const std::vector<std::string>& notes() const { return notes_; }  ///< of the start
+  const std::vector<std::string>& notes() const { return notes_; }  ///< notes of the start
   void saved(SavedCheckpoint checkpoint) { uploads_.saved(std::move(checkpoint)); }
   /// Returns whether an upload reads the checkpoint of this step now, or will next. For any thread.
   bool uses(int64_t step) { return uploads_.uses(step); }

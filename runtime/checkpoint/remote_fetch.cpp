@@ -7,8 +7,8 @@
 #include "base/bytes_text.h"
 #include "base/log.h"
 #include "parallel/comm/host_collectives.h"
+#include "parallel/comm/rank_texts.h"
 #include "runtime/checkpoint/files.h"
-#include "runtime/checkpoint/rank_texts.h"
 #include "runtime/checkpoint/remote_checkpoints.h"
 #include "runtime/launch/folder_lock.h"
 

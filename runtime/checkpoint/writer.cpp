@@ -14,9 +14,9 @@
 #include "base/limits.h"
 #include "kernels/storage/offload.h"
 #include "parallel/comm/host_collectives.h"
+#include "parallel/comm/rank_texts.h"
 #include "parallel/comm/socket.h"
 #include "runtime/checkpoint/finite.h"
-#include "runtime/checkpoint/rank_texts.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace ltrain {

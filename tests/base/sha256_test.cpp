@@ -1,10 +1,16 @@
 #include "base/hash/sha256.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <random>
+#include <vector>
 
+#include "base/hash/sha256_blocks.h"
 #include "base/secret.h"
+#include "tests/support/outcome.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 
 namespace {
 std::string hex(const Digest& d) { return to_hex(bytes_of(d)); }
@@ -33,4 +39,19 @@ TEST_CASE("HMAC-SHA-256: the vectors of RFC 4231") {
   CHECK(
       hex(hmac_sha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First")) ==
       "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST_CASE("the SHA instructions of this CPU give what the portable code does") {
+  const Sha256Blocks fast = sha256_blocks_of_cpu();
+  if (!fast) skip_test("this CPU has no SHA instructions");
+  std::mt19937 random(3);
+  std::vector<unsigned char> data(64 * 37);
+  for (unsigned char& c : data) c = static_cast<unsigned char>(random());
+  for (size_t blocks = 0; blocks <= 37; ++blocks) {
+    uint32_t a[8], b[8];
+    for (int i = 0; i < 8; ++i) a[i] = b[i] = static_cast<uint32_t>(random());
+    sha256_blocks_portable(a, data.data(), blocks);
+    fast(b, data.data(), blocks);
+    CHECK(std::equal(a, a + 8, b));
+  }
 }

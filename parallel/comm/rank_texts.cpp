@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/rank_texts.h"
+#include "parallel/comm/rank_texts.h"
 
 #include <fmt/format.h>
 

@@ -15,7 +15,7 @@
 
 namespace ltrain {
 
-inline const char* kSupersededFile = "SUPERSEDED";  ///< what COMMIT is renamed to
+inline const char* kSupersededFile = "SUPERSEDED";  ///< COMMIT of a copy that counts no more
 inline const char* kOwnerFile = "OWNER";
 
 /// One thread at a time. Functions throw Error as ObjectStore::fail_response(), with the URL.
@@ -49,7 +49,7 @@ class RemoteCheckpoints {
   void download_commit(const Candidate& copy, const std::string& folder);
 
  private:
-  using Files = std::map<std::string, objects::Object>;  // by name
+  using Files = std::map<std::string, objects::Object>;  // keyed by name
   /// Files of copies whose names begin with `names`, by name of the copy.
   std::map<std::string, Files> folders(const std::string& names = "step-");
   objects::Url file_url(const std::string& copy, const std::string& file) const;

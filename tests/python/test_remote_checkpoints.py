@@ -2,6 +2,7 @@
 import json
 import random
 import shutil
+import signal
 
 import pytest
 from object_server import ObjectServer
@@ -148,14 +149,13 @@ def test_a_run_that_goes_back_supersedes_later_copies_and_overwrites_none(server
 
 def test_of_two_runs_with_one_url_the_later_one_goes_on(server, program):
     program.train("train.train_steps=2")
-    server.write_faults = []
-    first = program.start("run", "remote.yaml", "train.train_steps=200", "checkpoint.save_interval=100", "output_dir=first",
-                          "checkpoint.resume=never")
+    first = program.start("run", "remote.yaml", "train.train_steps=1000000", "checkpoint.save_interval=0", "output_dir=first",
+                          "checkpoint.resume=never", "train.log_interval=100000")
     try:
-        for line in first.stdout:
-            if line.startswith("step 1/"):
-                break
+        while "memory a rank" not in first.stdout.readline():  # it has taken the URL
+            assert first.poll() is None
         program.train("output_dir=second", "train.train_steps=4")
+        first.send_signal(signal.SIGINT)  # it saves, and may not upload
         text = first.communicate(timeout=120)[0]
     finally:
         first.kill()

@@ -547,6 +547,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   sparsity_rules(recipe, broken);
   lora_rules(recipe, broken);
   preference_rules(recipe, broken);
+  distillation_rules(recipe, broken);
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);
   data_rules(recipe, broken);

@@ -5,6 +5,8 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
+constexpr int kRowThreads = 64;  ///< one for each row
+
 /// Running statistics of both models' logits: maxima, and sums relative to them (DistillationStat).
 template <class T>
 struct BothSums {
@@ -38,7 +40,7 @@ struct BothSums {
   }
 };
 
-/// One block for each row, as below.
+/// One block for each row, here and in distilled.
 template <int N, class T, bool kCap>
 __global__ void __launch_bounds__(kThreads)
     both_stats(T* out, const T* student, const T* teacher, const int32_t* targets, int64_t vocab, T cap,
@@ -79,27 +81,31 @@ __global__ void __launch_bounds__(kThreads)
   store_one(own, kCross, sums.cross);
 }
 
-/// losses: (2, rows), cross-entropies and divergences.
+/// Losses of each row and the numbers of its gradient, by one thread: logarithms and exponentials in double
+/// take many registers. losses: (2, rows), cross-entropies and divergences.
+template <class T>
+__global__ void rows_of(DistilledRow* out, double* losses, const int32_t* targets, const T* stats, int ranks,
+                        int64_t rows, DistillationLoss loss, GradientScale scale) {
+  const int64_t row = grid_thread();
+  if (row >= rows) return;
+  DistilledRow d;
+  if (load_one(targets, row) >= 0) d = distilled_row(stats, ranks, rows, row, loss, scale.get(row));
+  out[row] = d;
+  store_one(losses, row, d.ce);
+  store_one(losses, rows + row, d.kl);
+}
+
 template <int N, class T, class G, bool kCap>
 __global__ void __launch_bounds__(kThreads)
-    distilled(double* losses, G* dstudent, const T* student, const T* teacher, const int32_t* targets,
-              const T* stats, int ranks, int64_t vocab, T cap, VocabColumns part, DistillationLoss loss,
-              GradientScale scale) {
-  const int64_t row = blockIdx.x, rows = gridDim.x;
+    distilled(G* dstudent, const DistilledRow* rows, const T* student, const T* teacher,
+              const int32_t* targets, int64_t vocab, T cap, T cool, VocabColumns part) {
+  const int64_t row = blockIdx.x;
   const int32_t token = load_one(targets, row);
-  DistilledRow* const told = shared_memory<DistilledRow>();
-  if (threadIdx.x == 0) {
-    // Logarithms and exponentials in double are for one thread.
-    if (token >= 0) *told = distilled_row(stats, ranks, rows, row, loss, scale.get(row));
-    store_one(losses, row, token >= 0 ? told->ce : 0);
-    store_one(losses, rows + row, token >= 0 ? told->kl : 0);
-  }
   if (token < 0) return zero_columns(dstudent, RowChunks<N>(row, vocab, vocab));
-  __syncthreads();
-  const T top = static_cast<T>(told->student_top), high = static_cast<T>(told->teacher_top),
-          label = static_cast<T>(told->label), own = static_cast<T>(told->student),
-          other = static_cast<T>(told->teacher), minus = static_cast<T>(told->target),
-          cool = static_cast<T>(1 / loss.temperature);
+  const DistilledRow& of = rows[row];
+  const T top = static_cast<T>(of.student_top), high = static_cast<T>(of.teacher_top),
+          label = static_cast<T>(of.label), own = static_cast<T>(of.student),
+          other = static_cast<T>(of.teacher), minus = static_cast<T>(of.target);
   const RowChunks<N> chunks(row, vocab, part.columns);
   chunks.template each<true>([&]<int M>(int64_t col) {
     T x[M], y[M];
@@ -140,13 +146,17 @@ void distillation_cuda(Stream& s, DType logits_type, DType grad_type, double* ce
                        const void* student, const void* teacher, const int32_t* targets, const void* stats,
                        int ranks, int64_t rows, int64_t vocab, VocabColumns part, DistillationLoss loss,
                        GradientScale scale, double soft_cap) {
-  double* const losses = static_cast<double*>(scratch(s, 2 * rows * 8));
+  DistilledRow* const of_rows =
+      static_cast<DistilledRow*>(scratch(s, rows * (static_cast<int64_t>(sizeof(DistilledRow)) + 2 * 8)));
+  double* const losses = reinterpret_cast<double*>(of_rows + rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
+    launch(s, blocks_for(rows, kRowThreads), kRowThreads, 0, cuda::rows_of<T>, of_rows, losses, targets,
+           static_cast<const T*>(stats), ranks, rows, loss, scale);
     with_chunks<T>(soft_cap, {student, teacher, dstudent}, [&]<int N, bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, sizeof(DistilledRow),
-             cuda::distilled<N, T, G, kCap>, losses, static_cast<G*>(dstudent),
-             static_cast<const T*>(student), static_cast<const T*>(teacher), targets,
-             static_cast<const T*>(stats), ranks, vocab, static_cast<T>(soft_cap), part, loss, scale);
+      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::distilled<N, T, G, kCap>,
+             static_cast<G*>(dstudent), of_rows, static_cast<const T*>(student),
+             static_cast<const T*>(teacher), targets, vocab, static_cast<T>(soft_cap),
+             static_cast<T>(1 / loss.temperature), part);
     });
   });
   add_losses(s, ce, losses, rows);

@@ -105,11 +105,12 @@ TEST_CASE("bytes: distillation over a vocabulary that ranks share") {
                        0.5);
         };
       },
-      // A row's statistics by one thread, the largest logits twice; its target by each of 512 threads.
+      // A row's statistics by one thread, two of them twice; its target by that and each of 512 others,
+      // which read six numbers of the row.
       {.floor = rows * (vocab * 10 + ranks * stat),
        .unpriced = rows * 4 + 32,
-       .repeated = 511 * rows * 4 + rows * ranks * 3 * 4,
-       .scratch = /*losses*/ 2 * rows * 16});
+       .repeated = 512 * rows * 4 + rows * ranks * 2 * 4,
+       .scratch = rows * (64 + 512 * 48) + /*losses*/ 2 * rows * 16});
 }
 
 TEST_CASE("bytes: losses of preference pairs") {

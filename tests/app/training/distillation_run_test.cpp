@@ -70,6 +70,15 @@ TEST_CASE("distillation: the loss does not depend on micro-batch, accumulation o
   REQUIRE(loss.size() == 3);
   for (size_t i = 0; i < 3; ++i) CHECK(std::abs(loss[i] - (0.4 * ce[i] + 0.6 * 2.25 * kl[i])) < 1e-12);
   CHECK(kl[0] > 0.1);
+  // 45,184 weights in fp64, in full, or in halves of buckets that are padded to equal parts.
+  for (const auto& [layout, bytes] : {std::pair("parallel.data=1 parallel.zero_stage=0", 361472),
+                                      std::pair("parallel.data=2 parallel.zero_stage=3", 180864)}) {
+    const Outcome plan = t.sh("plan" + fp64.substr(3) + layout + " --json");
+    INFO(plan.text);
+    const auto teacher = nlohmann::json::parse(plan.text)["ranks"][0]["teacher"];
+    CHECK(teacher["bytes"] == bytes);
+    CHECK(teacher["seconds"] > 0);
+  }
   int run = 0;
   for (const char* layout : {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=1",
                              "parallel.data=2 parallel.zero_stage=1 train.micro_batch_size=2",

@@ -1,6 +1,7 @@
 #include "models/decoder/teacher.h"
 
 #include "kernels/meta/meta.h"
+#include "kernels/tensor/layer_prefix.h"
 #include "models/layers/tensor_parallel.h"
 
 namespace ltrain {
@@ -63,6 +64,7 @@ Step FrozenTeacher::step_of(const Step& student) {
 void FrozenTeacher::forward(const Step& student, const MicroBatch& mb) {
   LT_CHECK(!rows_.defined(), "expected a teacher to have one micro-batch at a time, got {}", 2);
   const Timed timed(*this, student.compute);
+  const LayerPrefix named("teacher.");
   Step step = step_of(student);
   MicroBatch own = mb;
   own.distilled = {};

@@ -79,6 +79,12 @@ TEST_CASE("distillation: the loss does not depend on micro-batch, accumulation o
     CHECK(teacher["bytes"] == bytes);
     CHECK(teacher["seconds"] > 0);
   }
+  // A search prices the student's layers, and leaves out layouts over which the teacher's heads do not
+  // divide.
+  const Outcome found =
+      t.sh("plan" + fp64.substr(3) + "parallel.data=-1 parallel.zero_stage=0 --search --gpus 2");
+  INFO(found.text);
+  CHECK(found.code == 0);
   int run = 0;
   for (const char* layout : {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=1",
                              "parallel.data=2 parallel.zero_stage=1 train.micro_batch_size=2",

@@ -3,6 +3,7 @@
 #include "base/printable.h"
 #include "kernels/tensor/device.h"
 #include "parallel/mesh/groups.h"
+#include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/tensor_reader.h"
@@ -46,6 +47,41 @@ Recipe checkpoint_model(const Recipe& r, const std::string& path, std::vector<st
   return parse_recipe("{}", reader->path(), settings);
 }
 
+/// Tokenizer of the teacher's tokens, if it is known.
+std::optional<data::TokenizerIdentity> teacher_tokenizer(const std::string& path,
+                                                         const CheckpointReader* checkpoint) {
+  if (checkpoint)
+    return checkpoint->info().data ? std::optional(checkpoint->info().data->tokenizer) : std::nullopt;
+  const Recipe folder = hf_recipe(path);
+  if (!folder.data.tokenizer.kind->takes_file()) return {};
+  const auto tokenizer = load_tokenizer(folder);
+  return data::TokenizerIdentity{.kind = tokenizer->name(),
+                                 .hash = tokenizer->hash(),
+                                 .vocab_size = tokenizer->vocab_size(),
+                                 .eod = tokenizer->eot(),
+                                 .bos = -1};
+}
+
+/// Tells if the data's tokens are those of another tokenizer than the teacher's; "": they are not, or it is
+/// not known. Tokenizers of one family may differ in what they add, so this is not an error.
+std::string tokenizer_note(const Recipe& r, const std::string& path, const CheckpointReader* checkpoint) {
+  std::optional<data::TokenizerIdentity> theirs;
+  try {
+    theirs = teacher_tokenizer(path, checkpoint);
+  } catch (const Error& e) {
+    return fmt::format("note: the teacher's tokenizer was not compared with that of data.train: {}",
+                       e.what());
+  }
+  const data::TokenizerIdentity own = data_identity(r).tokenizer;
+  if (!theirs || theirs->hash.empty() || own.hash.empty()) return "";
+  if (theirs->kind == own.kind && theirs->hash == own.hash) return "";
+  return fmt::format(
+      "note: the teacher's tokenizer is {} (hash {}), and that of data.train is {} (hash {}): an id must "
+      "stand "
+      "for the same text in both",
+      theirs->kind, theirs->hash, own.kind, own.hash);
+}
+
 }  // namespace
 
 void read_teacher(Recipe& r) {
@@ -79,11 +115,18 @@ std::vector<std::string> load_teacher(const Recipe& r, ParameterStore& parameter
   const std::string& path = *r.distillation.teacher;
   std::vector<std::string> notes;
   std::unique_ptr<PieceReader> reader;
-  if (is_hf_folder(path))
+  const CheckpointReader* checkpoint = nullptr;
+  if (is_hf_folder(path)) {
     reader = hf_weights(open_hf_folder(path, kTeacherKey), *r.distillation.model, notes);
-  else
-    reader = CheckpointReader::open_at(path, kTeacherKey, true, control, stream, notes);
+  } else {
+    auto opened = CheckpointReader::open_at(path, kTeacherKey, true, control, stream, notes);
+    checkpoint = opened.get();
+    reader = std::move(opened);
+  }
   notes.push_back(fmt::format("teacher: {}", printable(reader->path())));
+  if (control.rank() == 0)
+    if (std::string note = tokenizer_note(r, path, checkpoint); !note.empty())
+      notes.push_back(std::move(note));
   reader->take_any_float();
   TensorReader tensors(*reader, parameters.stream());
   parameters.clear();

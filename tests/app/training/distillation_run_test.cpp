@@ -127,6 +127,12 @@ TEST_CASE("distillation: checkpoints teach, resumed runs repeat to the bit, and 
   INFO(folder.text);
   REQUIRE(folder.code == 0);
   CHECK(t.metric("lm_loss", "folder") == t.metric("lm_loss", "whole"));
+  CHECK(folder.text.find("teacher's tokenizer") == std::string::npos);
+  REQUIRE(t.shell("cp " + std::string(LTRAIN_SOURCE_DIR) +
+                  "/tests/golden/tokenizers/llama3.tokenizer.json exported/tokenizer.json")
+              .code == 0);
+  CHECK_THAT(t.sh(run + "output_dir=other distillation.teacher=exported").text,
+             Contains("note: the teacher's tokenizer is huggingface") && Contains("of data.train is byte"));
   REQUIRE(t.shell("rm -r teacher").code == 0);
   const Outcome text = t.sh("generate whole --prompt line --tokens 3");
   INFO(text.text);

@@ -10,27 +10,6 @@
 namespace ltrain::LT_ISA {
 namespace {
 
-/// A row of logits after the soft-cap, and the slopes for the gradient; without a soft-cap the row itself and
-/// null. In scratch of the thread, because the gradient may overwrite the logits.
-template <class T>
-struct SeenRow {
-  const T* x;
-  const T* slope = nullptr;
-  SeenRow(const T* logits, int64_t columns, T cap) : x(logits) {
-    if (!(cap > 0)) return;
-    T* capped = scratch<T>(4, 2 * columns);
-    T* slopes = capped + columns;
-#pragma omp simd
-    for (int64_t v = 0; v < columns; ++v) {
-      const SoftCapped<T> s = soft_cap(logits[v], cap);
-      capped[v] = s.value;
-      slopes[v] = s.slope;
-    }
-    x = capped;
-    slope = slopes;
-  }
-};
-
 /// The z-loss of rows, and its part in their gradient.
 struct RowZLoss {
   double coeff;

@@ -86,43 +86,6 @@ __global__ void cap_all(T* x, int64_t n, T cap) {
   });
 }
 
-/// loss += sum of the rows' losses: consecutive rows in order, then threads by one tree. One block.
-__global__ void add_rows(double* loss, const double* row_loss, int64_t rows) {
-  const int64_t begin = rows * threadIdx.x / blockDim.x, end = rows * (threadIdx.x + 1) / blockDim.x;
-  double sum = 0;
-  for (int64_t row = begin; row < end; ++row) sum += load_one(row_loss, row);
-  sum = block_reduce(sum, Sum(), 0.0, shared_memory<double>());
-  if (threadIdx.x == 0) *loss += sum;
-}
-
-void add_losses(Stream& s, double* loss, const double* row_loss, int64_t rows) {
-  launch(s, dim3(1), kThreads, kWarp * 8, add_rows, loss, row_loss, rows);
-}
-
-/// Calls f with the types of the logits and of their gradient.
-template <class F>
-void with_types(DType logits, DType grad, F&& f) {
-  if (logits == DType::f64) {
-    f.template operator()<double, double>();
-  } else if (is_half(grad)) {
-    dispatch_half(grad, [&]<class G>() { f.template operator()<float, G>(); });
-  } else {
-    f.template operator()<float, float>();
-  }
-}
-
-/// Calls f<N, kCap>() for logits of type T. For fp64, N is one pack, to limit registers.
-template <class T, class F>
-void with_chunks(double soft_cap, std::initializer_list<const void*> pointers, F&& f) {
-  with_cap(soft_cap, [&]<bool kCap>() {
-    if (aligned(pointers)) {
-      f.template operator()<sizeof(T) == 8 ? kPackOf<T> : kChunk, kCap>();
-    } else {
-      f.template operator()<1, kCap>();
-    }
-  });
-}
-
 /// Room for the losses of rows, and for their z-losses behind them.
 double* row_losses(Stream& s, int64_t rows, double z_coeff) {
   return static_cast<double*>(scratch(s, (z_coeff > 0 ? 2 : 1) * rows * 8));

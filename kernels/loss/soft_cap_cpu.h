@@ -1,5 +1,6 @@
 // Soft-cap of scores and logits, cap * tanh(x / cap) (arXiv:2408.00118, section 2). Only for *_cpu.cpp files.
 #pragma once
+#include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/vector_math.h"
 
 namespace ltrain::LT_ISA {
@@ -36,6 +37,27 @@ inline SoftCapped<A> soft_cap(A x, A cap) {
     t = close_tanh(u, e);
   return {cap * t, A(4) * e / (sum * sum)};
 }
+
+/// A row of logits after the soft-cap, and the slopes for the gradient; without a soft-cap the row itself and
+/// null. In scratch of the thread, because the gradient may overwrite the logits.
+template <class T>
+struct SeenRow {
+  const T* x;
+  const T* slope = nullptr;
+  SeenRow(const T* logits, int64_t columns, T cap) : x(logits) {
+    if (!(cap > 0)) return;
+    T* capped = scratch<T>(4, 2 * columns);
+    T* slopes = capped + columns;
+#pragma omp simd
+    for (int64_t v = 0; v < columns; ++v) {
+      const SoftCapped<T> s = soft_cap(logits[v], cap);
+      capped[v] = s.value;
+      slopes[v] = s.slope;
+    }
+    x = capped;
+    slope = slopes;
+  }
+};
 
 }  // namespace
 }  // namespace ltrain::LT_ISA

@@ -4,12 +4,14 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "kernels/tensor/layer_prefix.h"
 #include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {
 namespace {
 
 thread_local Timeline* timeline = nullptr;
+thread_local std::string_view layer_prefix;
 
 }  // namespace
 
@@ -66,7 +68,16 @@ OpRange::~OpRange() {
   }
 }
 
+LayerPrefix::LayerPrefix(std::string_view prefix) {
+  LT_CHECK(layer_prefix.empty(), "expected one second model at a time, got {} within {}", prefix,
+           layer_prefix);
+  layer_prefix = prefix;
+}
+
+LayerPrefix::~LayerPrefix() { layer_prefix = {}; }
+
 void enter_layer(Stream& s, const std::string& layer) {
+  if (!layer_prefix.empty()) return name_layer(s, std::string(layer_prefix) + layer);
   if (s.overlap) s.overlap->enter(layer);
   name_layer(s, layer);
 }

@@ -304,6 +304,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
 
 Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const {
   const StageLayers& s = stages_[stage];
+  if (mb.distilled.on()) mb.distilled.teacher->forward(step, mb);
   Residual r;
   if (s.embeds) {
     embed(step, mb, r);
@@ -314,17 +315,14 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   if (s.heads) {
     MicroBatchOverlap::after_other(
         step.compute);  // its backward runs here, and a tied table has the gradients of both ends
-    step.params.gather_segment(head_segment());
-    const bool embedding = config_.shares_embedding() && has_embedding_;
-    if (embedding) step.params.gather_segment(kEmbedding);
+    gather_head(step);
     Head::AlsoReads also;
     if (!modules_.empty()) also = [&](Tensor y, Tensor dy) { predict_more(step, mb, y, dy); };
     if (step.generation)
       head_.logits(step, r, step.generation->logits, step.generation->first_row);
     else
       saved.dx = head_.loss(step, mb, r, also);
-    step.params.release_segment(head_segment());
-    if (embedding) step.params.release_segment(kEmbedding);
+    release_head(step);
     return {};
   }
   Tensor out = step.activation("stage output", r.x.shape);
@@ -332,6 +330,29 @@ Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor inpu
   step.release(r.delta);
   if (!r.kept) step.release(r.x);
   return out;
+}
+
+void Decoder::gather_head(Step& step) const {
+  step.params.gather_segment(head_segment());
+  if (config_.shares_embedding() && has_embedding_) step.params.gather_segment(kEmbedding);
+}
+
+void Decoder::release_head(Step& step) const {
+  step.params.release_segment(head_segment());
+  if (config_.shares_embedding() && has_embedding_) step.params.release_segment(kEmbedding);
+}
+
+Tensor Decoder::final_rows(Step& step, const MicroBatch& mb) const {
+  LT_CHECK(stages_.size() == 1 && stages_[0].embeds && stages_[0].heads && !step.training,
+           "expected a forward without training of a model in one stage, got {} stages", stages_.size());
+  Residual r;
+  embed(step, mb, r);
+  Saved unused;
+  run_blocks(step, mb, 0, r, unused);
+  step.params.gather_segment(head_segment());
+  const Tensor y = head_.final_rows(step, r);
+  step.params.release_segment(head_segment());
+  return y;
 }
 
 Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dout, Saved& saved) const {

@@ -54,6 +54,13 @@ class Decoder {
   /// Undefined if the stage embeds. Returns the output, or undefined if the stage has the head, which adds
   /// the loss to mb.loss, or with step.generation writes its logits. Without step.training nothing is saved.
   Tensor forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const;
+  /// Result of the final norm, (stream rows, H), of a model in one stage; nothing is saved.
+  Tensor final_rows(Step& step, const MicroBatch& mb) const;
+  /// Gathers and releases the weights of the output layer, between which head().project() makes logits from
+  /// rows of final_rows.
+  void gather_head(Step& step) const;
+  void release_head(Step& step) const;
+  const Head& head() const { return head_; }
   /// `dout`: gradient of the output; ownership passes to this call. Undefined if the stage has the head.
   /// Returns the gradient of the input, undefined if the stage embeds. Gradients of parameters go to the
   /// store.

@@ -4,6 +4,7 @@
 
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/loss/distillation.h"
 #include "kernels/loss/sample_labels.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
@@ -115,16 +116,32 @@ void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor ta
 }
 
 Tensor Head::gathered_stats(Step& step, Tensor logits, Tensor targets) const {
-  const Group& g = step.groups.inner();
   Tensor own =
       step.memory.allocate(MemoryKind::temporaries, "logit statistics", logits.dtype, {logits.shape[0], 3});
   cross_entropy_stats(step.compute, own, logits, targets, part_, soft_cap_);
+  return of_all_ranks(step, own);
+}
+
+Tensor Head::of_all_ranks(Step& step, Tensor own) {
+  const Group& g = step.groups.inner();
   if (g.size() == 1) return own;
-  Tensor all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", logits.dtype,
-                                    {logits.shape[0] * g.size(), 3});
+  Tensor all = step.memory.allocate(MemoryKind::temporaries, "logit statistics of all", own.dtype,
+                                    {own.shape[0] * g.size(), own.shape[1]});
   g.all_gather(step.compute, all, own);
   step.memory.release(own);
   return all;
+}
+
+void Head::chunk_distillation(Step& step, const MicroBatch& mb, Tensor logits, Tensor taught, Tensor targets,
+                              Tensor grad) const {
+  const DistilledBatch& d = mb.distilled;
+  Tensor own = step.memory.allocate(MemoryKind::temporaries, "statistics of both models' logits",
+                                    logits.dtype, {logits.shape[0], kDistillationStats});
+  distillation_stats(step.compute, own, logits, taught, targets, part_, d.loss.temperature, soft_cap_);
+  Tensor all = of_all_ranks(step, own);
+  distillation(step.compute, mb.loss, d.divergence, grad, logits, taught, targets, all, part_, d.loss,
+               mb.gradient_scale(), soft_cap_);
+  step.memory.release(all);
 }
 
 Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads& also) const {
@@ -189,7 +206,12 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
     release_logits(step, logits);
     return release_whole(step, whole, y);
   }
-  Tensor partial;
+  Tensor partial, taught;
+  if (mb.distilled.on()) {
+    mb.distilled.teacher->begin_logits(step);
+    taught = step.memory.allocate(MemoryKind::temporaries, "teacher's logits of a chunk", step.stat_type(),
+                                  {chunk, vocab_});
+  }
   GradBuffer to;
   const bool trains = step.training && step.params.trains(weight_);
   if (step.training) partial = partial_rows(step, dy, rows, "partial gradient");
@@ -201,7 +223,12 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
     project.trans_b = true;
     matmul(step.compute, out, x, weight, project);
     const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
-    chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
+    if (taught.defined()) {
+      mb.distilled.teacher->logits(step, taught.narrow(0, n), first);
+      chunk_distillation(step, mb, out, taught.narrow(0, n), mb.targets.narrow(first, n), grad);
+    } else {
+      chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
+    }
     if (!step.training) continue;
     matmul(step.compute, partial.narrow(first, n), grad, weight);
     if (!trains) continue;
@@ -211,10 +238,29 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
     matmul(step.compute, to.tensor, grad, x, outer);
   }
   if (mb.pairs.on()) step.memory.release(mb.pairs.weights);
+  if (taught.defined()) {
+    step.memory.release(taught);
+    mb.distilled.teacher->end_logits(step);
+  }
   release_logits(step, logits);
   release_whole(step, whole, y);
   if (!step.training) return;
   sum_rows_start(step, dy, partial).wait(step);
+}
+
+Tensor Head::final_rows(Step& step, Residual& r) const {
+  step.enter(kHeadLayer);
+  NormLayer::Saved saved;
+  norm_.forward(step, r, saved);
+  step.release(r.x);
+  return saved.y;
+}
+
+void Head::project(const Step& step, Tensor out, Tensor rows) const {
+  MatmulArgs args;
+  args.trans_b = true;
+  matmul(step.compute, out, rows, step.params.value(weight_), args);
+  if (soft_cap_ > 0) soft_cap_logits(step.compute, out, soft_cap_);
 }
 
 void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const {
@@ -222,27 +268,21 @@ void Head::logits(Step& step, Residual& r, Tensor out, int64_t first_row) const 
   LT_CHECK(step.groups.one_d() && !step.cuts_rows(),
            "logits: expected tensor parallelism in 1D without sharded rows, got {} ranks and sharded rows {}",
            step.groups.inner().size(), step.cuts_rows());
-  step.enter(kHeadLayer);
-  NormLayer::Saved saved;
-  norm_.forward(step, r, saved);
+  Tensor y = final_rows(step, r);
   const int64_t n = out.shape[0];
-  MatmulArgs project;
-  project.trans_b = true;
   const bool cut = step.groups.tensor.size() > 1;
   Tensor own = out;
   if (cut)
     own = step.memory.allocate(MemoryKind::temporaries, "logits of a part of the vocabulary", out.dtype,
                                {n, vocab_});
-  matmul(step.compute, own, saved.y.narrow(first_row, n), step.params.value(weight_), project);
-  if (soft_cap_ > 0) soft_cap_logits(step.compute, own, soft_cap_);
+  project(step, own, y.narrow(first_row, n));
   if (cut) {
     fill_zero(step.compute, out);
     copy_rectangles(step.compute, out, own, {{n, part_.columns, 0, 0, 0, part_.first}});
     place_as(step.compute, "logits of all tokens", Axis::tensor, out, Placement::S(1), Placement::P());
     step.memory.release(own);
   }
-  step.release(saved.y);
-  step.release(r.x);
+  step.release(y);
 }
 
 }  // namespace ltrain

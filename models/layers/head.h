@@ -30,6 +30,10 @@ class Head {
   /// shards the vocabulary, they are the rank's own, and zero elsewhere: summands. 1D tensor parallelism
   /// only.
   void logits(Step& step, Residual& r, Tensor out, int64_t first_row) const;
+  /// Result of the final norm for the rows of the residual stream; nothing is saved.
+  Tensor final_rows(Step& step, Residual& r) const;
+  /// out = logits of `rows`, rows of the final norm's result, over this rank's columns.
+  void project(const Step& step, Tensor out, Tensor rows) const;
   /// Rows of logits held at a time, for `rows` rows with `vocab` columns on this rank; chunks are equal.
   static int64_t chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab);
 
@@ -54,9 +58,14 @@ class Head {
   void sum_pairs(Step& step, MicroBatch& mb, Tensor whole, Tensor logits) const;
   /// Statistics of a chunk's rows of all ranks that share the vocabulary: (ranks * R, 3).
   Tensor gathered_stats(Step& step, Tensor logits, Tensor targets) const;
+  /// own: (R, n), released; returns (ranks * R, n), the rows of all ranks.
+  static Tensor of_all_ranks(Step& step, Tensor own);
   /// Loss of one chunk; with `grad` also the gradient of the logits. first_row: row in mb.targets.
   void chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
                   Tensor grad) const;
+  /// chunk_loss with a teacher, whose logits are `taught`.
+  void chunk_distillation(Step& step, const MicroBatch& mb, Tensor logits, Tensor taught, Tensor targets,
+                          Tensor grad) const;
 
   NormLayer norm_;
   int weight_ = -1;

@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise/dropout.h"
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/loss/distillation_loss.h"
 #include "kernels/loss/preference_loss.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/timeline.h"
@@ -44,6 +45,31 @@ struct PairBatch {
   bool on() const { return texts.defined(); }
 };
 
+struct MicroBatch;
+struct Step;
+
+/// A frozen model whose distribution a student learns (models/decoder/teacher.h). It has one micro-batch at a
+/// time: forward, begin_logits, logits of chunks, end_logits, each with the student's step.
+class Teacher {
+ public:
+  virtual ~Teacher() = default;
+  /// Runs the model up to its output layer, and keeps what that reads.
+  virtual void forward(const Step& student, const MicroBatch& mb) = 0;
+  /// Gathers the output layer's weights and input rows.
+  virtual void begin_logits(const Step& student) = 0;
+  /// out: (n, columns of this rank) f32 or f64, logits of rows from first_row on of the micro-batch.
+  virtual void logits(const Step& student, Tensor out, int64_t first_row) = 0;
+  virtual void end_logits(const Step& student) = 0;
+};
+
+/// Distillation of a micro-batch in training.
+struct DistilledBatch {
+  Teacher* teacher = nullptr;
+  DistillationLoss loss;
+  Tensor divergence;  ///< (1) f64: sum of the divergences of tokens; added to
+  bool on() const { return teacher != nullptr; }
+};
+
 /// One micro-batch; with 2D or 3D tensor parallelism, this rank's sequences of it.
 struct MicroBatch : RowSamples {
   int64_t batch = 1, seq = 1;  ///< seq: tokens of a sample on this context rank
@@ -66,7 +92,8 @@ struct MicroBatch : RowSamples {
   /// Set if the label of each counted target is sampled from the model's logits: random numbers of the
   /// samples of `targets`, with rows set later (kernels/loss/sample_labels.h).
   std::optional<RowRandom> drawn;
-  PairBatch pairs;     ///< task: dpo, kto, reward
+  PairBatch pairs;  ///< task: dpo, kto, reward
+  DistilledBatch distilled;
   Tensor loss;         ///< (1) f64: sum of token losses; added to
   OutputZLoss z_loss;  ///< z-loss on the model's output logits, in training
   int64_t rows() const { return batch * seq; }

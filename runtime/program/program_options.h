@@ -1,5 +1,6 @@
 // Options of a step program: the model, its precision and layout, and the settings of a step.
 #pragma once
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -41,6 +42,8 @@ struct ProgramOptions : StepSettings {
   bool documents = false;                       ///< batches have document boundaries for attention
   bool position_ids = false;                    ///< batches have position ids
   std::optional<PreferenceSettings> preference;  ///< batches have preference pairs, and these are the loss
+  std::shared_ptr<const ModelConfig> teacher;    ///< model that training distils from; null: none
+  DistillationLoss distillation;
   /// Schedule of the pipeline axis; with no stages: one stage with all layers.
   pipeline::Schedule schedule;
   pipeline::Programs programs;                        ///< programs of `schedule`, if already lowered

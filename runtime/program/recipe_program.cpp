@@ -266,6 +266,12 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.documents = r.data.reset_attention_mask;
   o.position_ids = r.data.reset_position_ids;
   if (trains_preferences(r.task)) o.preference = r.preference;
+  if (r.distillation.teacher) {
+    LT_CHECK(r.distillation.model, "expected the model of distillation.teacher = {} to be read, got none",
+             *r.distillation.teacher);
+    o.teacher = r.distillation.model;
+    o.distillation = r.distillation;
+  }
   o.micro_batch = r.train.micro_batch_size;
   o.seq_length = r.data.seq_length;
   o.accumulation = micro_batches_per_step(r);

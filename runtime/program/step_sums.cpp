@@ -19,6 +19,7 @@ std::vector<StepSums::Slice> StepSums::slices(const ProgramOptions& o) {
         {&StepSums::experts, "sums of routers", {m.all_layers(), moe_sums(experts)}, o.expert_tensor});
   if (o.z_loss_coeff > 0) all.push_back({&StepSums::z_loss, "z-loss", {1}});
   if (m.num_nextn_predict_layers > 0) all.push_back({&StepSums::mtp_loss, "loss of later tokens", {1}});
+  if (o.teacher) all.push_back({&StepSums::divergence, "divergences from a teacher", {1}});
   if (o.preference) all.push_back({&StepSums::pairs, "sums of pairs", {PreferenceTotals::count}});
   return all;
 }

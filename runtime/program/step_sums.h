@@ -47,13 +47,14 @@ class StepSums {
   /// Waits for the values and returns them.
   Values read(Staging& staging) const;
 
-  StepSum loss;      ///< (1) sum of token losses
-  StepSum stop;      ///< (1) ranks that ask to stop
-  StepSum squares;   ///< (segments) squares of gradients
-  StepSum experts;   ///< (layers, moe_sums) sums of routers; on in MoE models
-  StepSum z_loss;    ///< (1) sum of z-losses on output logits
-  StepSum mtp_loss;  ///< (1) sum of token losses of multi-token prediction
-  StepSum pairs;     ///< (PreferenceTotals::count) sums over preference pairs
+  StepSum loss;        ///< (1) sum of token losses
+  StepSum stop;        ///< (1) ranks that ask to stop
+  StepSum squares;     ///< (segments) squares of gradients
+  StepSum experts;     ///< (layers, moe_sums) sums of routers; on in MoE models
+  StepSum z_loss;      ///< (1) sum of z-losses on output logits
+  StepSum mtp_loss;    ///< (1) sum of token losses of multi-token prediction
+  StepSum pairs;       ///< (PreferenceTotals::count) sums over preference pairs
+  StepSum divergence;  ///< (1) sum of the tokens' divergences from a teacher
 
  private:
   struct Slice {

@@ -90,6 +90,13 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
                    options.optimizer, options.offload, device_.slow.states, device_.slow.params,
                    options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length, !options.for_training);
+  if (options.teacher) {
+    LT_CHECK(!staged() && options.for_training, "expected a teacher in training without a pipeline, got {}",
+             staged() ? "a pipeline" : "no training");
+    teacher_ = std::make_unique<FrozenTeacher>(*options.teacher, device_.groups, options.sequence_parallel);
+    teacher_->allocate(device_.compute, device_.memory, device_.groups, options.precision, options.sharding,
+                       options.bucket_elements, options.seq_length);
+  }
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
   };

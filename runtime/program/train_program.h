@@ -10,6 +10,7 @@
 
 #include "kernels/tensor/staging.h"
 #include "models/decoder/decoder.h"
+#include "models/decoder/teacher.h"
 #include "parallel/mesh/groups.h"
 #include "parallel/optim/loss_scale.h"
 #include "parallel/pipeline/lowering.h"
@@ -57,6 +58,11 @@ struct ExpertStatistics {
   std::vector<double> beyond_rows, beyond_slices;
 };
 
+struct DistillationResult {
+  double ce_loss = 0;  ///< cross-entropy of the labels
+  double kl = 0;       ///< KL(teacher || student) at the temperature
+};
+
 struct StepResult {
   double loss = 0;       ///< mean over counted tokens of the global batch
   double mtp_loss = 0;   ///< loss of multi-token prediction: mean over its modules and the same tokens
@@ -64,9 +70,11 @@ struct StepResult {
   double grad_norm = 0;  ///< before clipping
   ExpertStatistics experts;
   std::optional<PreferenceResult> preference;  ///< set with pairs; `loss` is then the mean over them
-  int64_t tokens = 0;                          ///< counted, global
-  bool finite = true;                          ///< false: not finite, and the update was skipped
-  bool skipped = false;                        ///< update skipped on all ranks because of skip_grad_norm
+  /// Set with a teacher: means of the terms of `loss` (DistillationLoss::of).
+  std::optional<DistillationResult> distillation;
+  int64_t tokens = 0;    ///< counted, global
+  bool finite = true;    ///< false: not finite, and the update was skipped
+  bool skipped = false;  ///< update skipped on all ranks because of skip_grad_norm
   /// Update skipped because a scaled gradient was not finite; the scale may back off.
   bool overflow = false;
   double loss_scale = 1;        ///< loss scale of this step
@@ -108,6 +116,8 @@ class TrainProgram {
   const ProgramOptions& options() const { return options_; }
   ParameterStore& parameters() { return store_; }
   const Decoder& decoder() const { return decoder_; }
+  /// Null without distillation.
+  FrozenTeacher* teacher() { return teacher_.get(); }
 
   /// This rank's context-parallel shard of each sequence.
   const ContextSharding& context_sharding() const { return cut_; }
@@ -237,6 +247,7 @@ class TrainProgram {
   Device device_;
   ParameterStore store_;
   Decoder decoder_;
+  std::unique_ptr<FrozenTeacher> teacher_;
   ContextSharding cut_;
   std::vector<pipeline::PipelineStep> program_;  // program of a full train step
   Staging staging_;

@@ -93,6 +93,9 @@ MicroBatch TrainProgram::StepPasses::micro_batch(int64_t slot) const {
   mb.loss_scale = program_.loss_scale();
   mb.pairs.chosen_weight = chosen_weight_;
   mb.pairs.loss.divergence = divergence_;
+  if (program_.teacher_)
+    mb.distilled = {program_.teacher_.get(), program_.options_.distillation,
+                    program_.sums_->divergence.tensor};
   if (!drawn_) return mb;
   mb.loss_scale = 0;
   mb.drawn = drawn_;
@@ -243,6 +246,11 @@ void TrainProgram::read_result(StepResult& result, const LossTerms& terms) {
     if (sums_->z_loss.on()) result.z_loss = sums[sums_->z_loss] / tokens;
     if (sums_->mtp_loss.on())
       result.mtp_loss = sums[sums_->mtp_loss] / (tokens * static_cast<double>(options_.mtp_modules()));
+  }
+  if (teacher_) {
+    const double kl = terms.tokens > 0 ? sums[sums_->divergence] / static_cast<double>(terms.tokens) : 0;
+    result.distillation = {.ce_loss = result.loss, .kl = kl};
+    result.loss = options_.distillation.of(result.loss, kl);
   }
   if (options_.preference) {
     PreferenceSettings settings = *options_.preference;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/loss/distillation_loss.h"
 #include "kernels/tensor/stream.h"
 #include "kernels/tensor/tensor.h"
 #include "models/layers/fp8_settings.h"
@@ -232,6 +233,13 @@ struct OptimizerKeys : OptimizerHyperparameters {
   bool uses(UpdateRule rule) const;
 };
 
+/// Distillation from a teacher.
+struct Distillation : DistillationLoss {
+  std::optional<std::string> teacher;  ///< a Hugging Face folder or a checkpoint; null: no distillation
+  /// Set by read_teacher() (runtime/weights/teacher.h), without a key: the teacher's model.
+  std::shared_ptr<const ModelConfig> model;
+};
+
 struct LrSchedule {
   LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
   int64_t lr_warmup_steps = 0;
@@ -320,6 +328,7 @@ struct Recipe {
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
   PreferenceSettings preference;  ///< task: dpo, kto, reward
+  Distillation distillation;
   LrSchedule schedule;
   CheckpointSettings checkpoint;
   std::optional<std::string> cluster;  ///< path of a cluster file; null: none

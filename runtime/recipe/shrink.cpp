@@ -334,6 +334,9 @@ class Shrink {
           "checkpoint.load.parts",
           "checkpoint.upcycle",
           "checkpoint.load.path",
+          "distillation.teacher",
+          "distillation.kd_ratio",
+          "distillation.temperature",
           "checkpoint.keep_best",
           "checkpoint.keep_every"});
     set("checkpoint.resume", "never");

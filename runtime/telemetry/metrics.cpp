@@ -124,6 +124,8 @@ void MetricsWriter::step(const StepMetrics& m) {
   if (m.exposed_offload_ms >= 0) j["exposed_offload_ms"] = number(m.exposed_offload_ms);
   if (m.mtp_loss) j["mtp_loss"] = number(*m.mtp_loss);
   if (m.z_loss) j["z_loss"] = number(*m.z_loss);
+  if (m.ce_loss) j["ce_loss"] = number(*m.ce_loss);
+  if (m.kl) j["kl"] = number(*m.kl);
   for (const auto& [name, value] : m.preference) j[name] = number(value);
   if (m.loss_scale > 0) j["loss_scale"] = number(m.loss_scale);
   if (!m.expert_tokens.empty()) {

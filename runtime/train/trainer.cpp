@@ -47,6 +47,7 @@
 #include "runtime/train/step_profile.h"
 #include "runtime/train/stragglers.h"
 #include "runtime/weights/load.h"
+#include "runtime/weights/teacher.h"
 
 namespace ltrain {
 namespace {
@@ -187,6 +188,9 @@ class Trainer {
     std::vector<std::string> notes = resumed.notes;
     if (!resumed.loaded)
       for (std::string& note : begin_weights()) notes.push_back(std::move(note));
+    if (FrozenTeacher* teacher = program_->teacher())
+      for (std::string& note : load_teacher(recipe_, teacher->parameters(), *control_group_, *control_))
+        notes.push_back(std::move(note));
     synchronize();
     if (saves_at_all(recipe_))
       for (const std::string& note : state_->open_writer(step_, end_step_, host_.get()))
@@ -416,6 +420,7 @@ class Trainer {
     m.lm_loss = r.loss;
     if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
     if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
+    if (r.distillation) m.ce_loss = r.distillation->ce_loss, m.kl = r.distillation->kl;
     m.preference = preference_metrics(recipe_, r);
     m.grad_norm = r.grad_norm;
     m.lr = lr;

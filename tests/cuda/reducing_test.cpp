@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/cuda/persistent_cuda.h"
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/loss/distillation.h"
 #include "kernels/loss/sample_labels.h"
 #include "kernels/matmul/matmul.h"
 #include "tests/cuda/twin.h"
@@ -85,6 +86,41 @@ TEST_CASE("cross-entropy over a vocabulary that ranks share, with padding") {
                             {0.02, at(z)});
     });
   }
+}
+
+TEST_CASE("distillation over the whole vocabulary and over one that ranks share, some rows not counted") {
+  if (!have_cuda()) return;
+  for (const auto& [type, grad] : {std::pair{DType::f32, DType::f32},
+                                   {DType::f32, DType::bf16},
+                                   {DType::f32, DType::f16},
+                                   {DType::f64, DType::f64}})
+    for (const auto& [width, cap] : {std::pair<int64_t, double>{5, 0}, {40, 3}, {4099, 0}}) {
+      CAPTURE(dtype_name(type), dtype_name(grad), width, cap);
+      Twin w(type);
+      const int64_t rows = 6, columns = width == 40 ? 33 : width;
+      const auto a = w.random(type, {rows, width}, 6), b = w.random(type, {rows, width}, 6),
+                 in_place = w.random(type, {rows, width}, 6), x = w.random(type, {rows, width}, 6),
+                 y = w.random(type, {rows, width}, 6);
+      const auto targets = w.of(DType::i32, {rows},
+                                [&, width = width](int64_t i) { return i == 1 ? -1 : i * 17 % (width + 1); });
+      const auto stats = w.blank(type, {2 * rows, kDistillationStats}),
+                 one = w.blank(type, {rows, kDistillationStats});
+      const auto d = w.blank(grad, {rows, width});
+      const auto sums = w.of(DType::f64, {2}, [](int64_t) { return 0.5; });
+      const VocabColumns first{0, width}, second{width, columns}, all{0, width};
+      const DistillationLoss loss{0.7, 2.5};
+      w.check(
+          [&, cap = cap](Stream& s, const Twin::At& at) {
+            const Tensor ce = at(sums).flat(0, {1}), kl = at(sums).flat(1, {1});
+            distillation_stats(s, at(stats).narrow(0, rows), at(a), at(x), at(targets), first, 2.5, cap);
+            distillation_stats(s, at(stats).narrow(rows, rows), at(b), at(y), at(targets), second, 2.5, cap);
+            distillation(s, ce, kl, at(d), at(b), at(y), at(targets), at(stats), second, loss, 0.5, cap);
+            distillation_stats(s, at(one), at(in_place), at(x), at(targets), all, 2.5, cap);
+            distillation(s, ce, kl, at(in_place), at(in_place), at(x), at(targets), at(one), all, loss, 0.5,
+                         cap);
+          },
+          type == DType::f64 ? 1 : 2);
+    }
 }
 
 TEST_CASE("labels that a model draws from its logits") {

@@ -81,6 +81,26 @@ TEST_CASE(
   CHECK(there.text == run.sh("generate cuda --device cpu" + options).text);
 }
 
+TEST_CASE("distillation on cuda: losses and divergences of the CPU's run, in exactly the planned memory") {
+  if (!have_cuda()) return;
+  const TempRun run;
+  REQUIRE(run.sh(kRecipe + std::string("model.hidden_size=24 seed=3 device=cpu output_dir=teacher")).code ==
+          0);
+  for (const std::string device : {"cpu", "cuda"}) {
+    const Outcome o =
+        run.sh(kRecipe + std::string("distillation.teacher=teacher distillation.temperature=2 ") +
+               "device=" + device + " output_dir=" + device);
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+  }
+  REQUIRE(losses(run, "cpu").size() == 4);
+  for (const char* key : {"lm_loss", "ce_loss", "kl", "grad_norm", "eval_loss"})
+    require_close(losses(run, "cpu", key), losses(run, "cuda", key));
+  const auto plan = nlohmann::json::parse(read_text(run.folder() + "/cuda/plan.json"));
+  const auto used = nlohmann::json::parse(read_text(run.folder() + "/cuda/logs/usage-00000.json"));
+  CHECK(plan["ranks"][0]["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);
+}
+
 TEST_CASE("8-bit moments and states in files on cuda: a resumed run has the bits of an unbroken one") {
   if (!have_cuda()) return;
   const std::string settings = GENERATE(

@@ -8,6 +8,7 @@
 #include "kernels/elementwise/magnitude.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/loss/distillation.h"
 #include "kernels/loss/preference.h"
 #include "kernels/loss/row_scores.h"
 #include "kernels/loss/sample_labels.h"
@@ -77,6 +78,39 @@ TEST_CASE("bytes: cross-entropy over a vocabulary that ranks share") {
        .repeated = rows * (vocab * 4 + vocab / 4) +
                    /*target and largest logit by each thread*/ 512 * rows * 8 + rows * 4,
        .more = /*the last few logits, by one thread*/ 1024});
+}
+
+TEST_CASE("bytes: distillation over a vocabulary that ranks share") {
+  const int64_t rows = 8, vocab = 4096, ranks = 4, stat = kDistillationStats * 4;
+  const VocabColumns part{vocab, vocab};  // the second rank's
+  const auto targets = [=](Operands& o) {
+    return o.make(kI32, {rows}, [=](int64_t i) { return vocab + i * 11; });
+  };
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor stats = o.make(kF32, {rows, kDistillationStats}), t = targets(o),
+                     student = o.make(kF32, {rows, vocab}), teacher = o.make(kF32, {rows, vocab});
+        return [=](Stream& s) { distillation_stats(s, stats, student, teacher, t, part, 2); };
+      },
+      {.floor = rows * (vocab * 8 + stat),
+       .unpriced = rows * 4,
+       .repeated = /*the target's logit, and the target by each thread*/ rows * 4 + 511 * rows * 4});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor sums = o.make(kF64, {2}), stats = o.make(kF32, {ranks * rows, kDistillationStats}),
+                     t = targets(o), student = o.make(kF32, {rows, vocab}),
+                     teacher = o.make(kF32, {rows, vocab}), d = o.make(kBf16, {rows, vocab});
+        return [=](Stream& s) {
+          distillation(s, sums.flat(0, {1}), sums.flat(1, {1}), d, student, teacher, t, stats, part, {0.5, 2},
+                       0.5);
+        };
+      },
+      // A row's statistics by one thread, two of them twice; its target by that and each of 512 others,
+      // which read six numbers of the row.
+      {.floor = rows * (vocab * 10 + ranks * stat),
+       .unpriced = rows * 4 + 32,
+       .repeated = 512 * rows * 4 + rows * ranks * 2 * 4,
+       .scratch = rows * (64 + 512 * 48) + /*losses*/ 2 * rows * 16});
 }
 
 TEST_CASE("bytes: losses of preference pairs") {

@@ -64,7 +64,7 @@ BY_HAND = {
     "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template",
     "data.train_on", "lora.adapter", "lora.init", "preference.loss", "preference.beta", "preference.label_smoothing",
     "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",
-    "preference.center_rewards_coefficient",
+    "preference.center_rewards_coefficient", "distillation.teacher", "distillation.kd_ratio", "distillation.temperature",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
     "launch.min_nodes", "log.rank_file_mib",
     "offload.optimizer.update",
@@ -310,6 +310,17 @@ def test_preference(program):
                    "data.cache=pairs", f"output_dir=dpo-{i}", *(f"preference.{s}" for s in settings))
         losses.add(program.metrics(f"dpo-{i}")[0][-1]["lm_loss"])
     assert len(losses) == 7
+
+
+def test_distillation(program):
+    """Each key of distillation changes the losses."""
+    program.ok("run", "tiny.yaml", "seed=9", "output_dir=teacher")
+    losses = set()
+    for i, settings in enumerate([(), ("teacher=teacher",), ("teacher=teacher", "kd_ratio=0.9"),
+                                  ("teacher=teacher", "temperature=2")]):
+        program.ok("run", "tiny.yaml", f"output_dir=student-{i}", *(f"distillation.{s}" for s in settings))
+        losses.add(program.metrics(f"student-{i}")[0][-1]["lm_loss"])
+    assert len(losses) == 4
 
 
 def test_scores_of_pairs(program):

@@ -521,6 +521,18 @@ class Rules {
   Diagnostics& p_;
 };
 
+/// Checks that a teacher that was read divides over the ranks, as the model does.
+void teacher_cuts(const Recipe& recipe, const RecipeOrigins& origins, const BrokenRule& broken) {
+  Recipe teacher = recipe;
+  teacher.model = *recipe.distillation.model;
+  Diagnostics problems;
+  Rules rules(teacher, origins, problems);
+  rules.tensor_cuts();
+  rules.context_cuts();
+  for (const Diagnostic& p : problems.list())
+    broken("distillation.teacher", fmt::format("its {} {}", p.path, p.text), {p.path});
+}
+
 }  // namespace
 
 void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics& diagnostics,
@@ -532,6 +544,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   rules.tensor_cuts();
   rules.context_cuts();
   const BrokenRule broken = rules.report();
+  if (recipe.distillation.model) teacher_cuts(recipe, origins, broken);
   pipeline_rules(recipe, origins, broken);
   level_rules(recipe, broken);
   check_moe(recipe, broken);
@@ -547,6 +560,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   sparsity_rules(recipe, broken);
   lora_rules(recipe, broken);
   preference_rules(recipe, broken);
+  distillation_rules(recipe, broken);
   recompute_rules(recipe, broken);
   offload_rules(recipe, broken);
   data_rules(recipe, broken);

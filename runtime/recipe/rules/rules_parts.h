@@ -43,6 +43,7 @@ void checkpoint_rules(const Recipe& recipe, const BrokenRule& broken);
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void lora_rules(const Recipe& recipe, const BrokenRule& broken);
 void preference_rules(const Recipe& recipe, const BrokenRule& broken);
+void distillation_rules(const Recipe& recipe, const BrokenRule& broken);
 void onebit_rules(const Recipe& recipe, const BrokenRule& broken);
 void sophia_rules(const Recipe& recipe, const BrokenRule& broken);
 

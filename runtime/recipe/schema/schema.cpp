@@ -551,6 +551,7 @@ std::vector<Key> make_table() {
   add_sparsity_keys(t);
   add_lora_keys(t);
   add_preference_keys(t);
+  add_distillation_keys(t);
   add_schedule_keys(t);
   add_job_keys(t);
   add_telemetry_keys(t);

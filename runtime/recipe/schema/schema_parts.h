@@ -26,6 +26,7 @@ void add_profile_keys(std::vector<Key>& table);
 void add_sparsity_keys(std::vector<Key>& table);
 void add_lora_keys(std::vector<Key>& table);
 void add_preference_keys(std::vector<Key>& table);
+void add_distillation_keys(std::vector<Key>& table);
 void add_schedule_keys(std::vector<Key>& table);
 /// Adds the keys of checkpoints, launch and logs.
 void add_job_keys(std::vector<Key>& table);

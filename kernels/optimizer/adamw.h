@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/optimizer/adamw_args.h"
+#include "kernels/optimizer/optimizer_step.h"
 #include "kernels/tensor/fused.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
@@ -23,7 +23,7 @@ struct AdamwFactors {
   A couple;  ///< factor of a parameter added to its gradient
 
   AdamwFactors() = default;
-  AdamwFactors(const AdamwArgs& args, bool decay)
+  AdamwFactors(const OptimizerStep& args, bool decay)
       : beta1(A(args.beta1)),
         one_minus1(A(1.0 - args.beta1)),
         beta2(A(args.beta2)),
@@ -48,7 +48,7 @@ struct AdamwFactors {
 struct AdamwRun {
   int64_t end = 0;
   bool decay = true;  ///< false skips the weight decay (norms, biases)
-  AdamwArgs args;
+  OptimizerStep args;
 };
 
 /// master -= lr * (weight_decay * master + mhat / (sqrt(vhat) + eps)) over n elements, in PyTorch's order of

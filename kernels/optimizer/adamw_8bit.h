@@ -48,7 +48,7 @@ struct CodedPart {
   CodedMoments moments;
   Tensor grad, low;
   bool decay = true;
-  AdamwArgs args;
+  OptimizerStep args;
 };
 /// One AdamW step on all parts, with copies of one dtype: on a GPU in one launch, or in a few for dozens of
 /// parts. The bits of a part do not depend on the other parts.
@@ -64,7 +64,7 @@ struct CodedSpan {
   void* low;  ///< may be null
   int64_t n;
   bool decay;
-  AdamwArgs args;
+  OptimizerStep args;
 };
 LT_KERNEL(adamw_8bit, DType low_type, std::vector<CodedSpan> spans)
 LT_KERNEL(decode_moments, void* values, const void* first, const void* second, const void* scales, int64_t n)

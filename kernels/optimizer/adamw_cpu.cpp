@@ -7,7 +7,7 @@ namespace {
 
 template <class A, class L, class M, class G>
 void update(A* __restrict w, M* __restrict m, M* __restrict v, const G* __restrict g, L* __restrict low,
-            int64_t n, bool decay, const AdamwArgs& args) {
+            int64_t n, bool decay, const OptimizerStep& args) {
   const AdamwFactors<A> f(args, decay);
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
     // Local pointers: a captured one loses __restrict, and with it the vector loop.

@@ -48,7 +48,7 @@ void gauss_newton_estimate(Stream& s, Tensor hessian, Tensor grad, double beta2,
 }
 
 void sophia(Stream& s, Tensor master, Tensor exp_avg, Tensor hessian, Tensor grad, Tensor low, bool decay,
-            const AdamwArgs& args, double gamma) {
+            const OptimizerStep& args, double gamma) {
   const int64_t n = master.elements();
   for (const Tensor& t : {exp_avg, hessian, grad})
     LT_CHECK(t.elements() == n && t.dtype == master.dtype, "sophia: expected {} {} elements, got {} {}", n,

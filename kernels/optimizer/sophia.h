@@ -35,7 +35,7 @@ template <class A>
 struct SophiaFactors {
   A scale, beta1, one_minus1, keep, lr, gamma, eps;
 
-  SophiaFactors(const AdamwArgs& a, double gamma, bool decay)
+  SophiaFactors(const OptimizerStep& a, double gamma, bool decay)
       : scale(A(a.grad_scale)),
         beta1(A(a.beta1)),
         one_minus1(A(1.0 - a.beta1)),
@@ -65,7 +65,7 @@ void gauss_newton_estimate(Stream& s, Tensor hessian, Tensor grad, double beta2,
 /// One step on n elements. master, exp_avg, hessian, grad: (n) f32, or all f64. low: 16-bit copy of master,
 /// or undefined. args: beta1 of the moment; eps: lower limit of gamma * hessian.
 void sophia(Stream& s, Tensor master, Tensor exp_avg, Tensor hessian, Tensor grad, Tensor low, bool decay,
-            const AdamwArgs& args, double gamma);
+            const OptimizerStep& args, double gamma);
 
 LT_KERNEL(add_signs, DType t, void* y, double factor, int64_t n, uint64_t seed, uint64_t stream,
           BoxElements elements)
@@ -74,6 +74,6 @@ LT_KERNEL(hutchinson_estimate, DType t, void* hessian, const void* grad, const v
 LT_KERNEL(gauss_newton_estimate, DType t, void* hessian, const void* grad, int64_t n, double beta2,
           double factor)
 LT_KERNEL(sophia, DType t, void* master, void* exp_avg, const void* hessian, const void* grad, DType low_type,
-          void* low, int64_t n, bool decay, AdamwArgs args, double gamma)
+          void* low, int64_t n, bool decay, OptimizerStep args, double gamma)
 
 }  // namespace ltrain

@@ -87,7 +87,7 @@ void gauss_newton_estimate_cpu(DType t, void* hessian, const void* grad, int64_t
 }
 
 void sophia_cpu(DType t, void* master, void* exp_avg, const void* hessian, const void* grad, DType low_type,
-                void* low, int64_t n, bool decay, AdamwArgs args, double gamma) {
+                void* low, int64_t n, bool decay, OptimizerStep args, double gamma) {
   dispatch_half(low_type, [&]<class L>() {
     dispatch_wide(t, [&]<class A>() {
       update(static_cast<A*>(master), static_cast<A*>(exp_avg), static_cast<const A*>(hessian),

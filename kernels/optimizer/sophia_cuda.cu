@@ -85,7 +85,7 @@ void gauss_newton_estimate_cuda(Stream& s, DType t, void* hessian, const void* g
 }
 
 void sophia_cuda(Stream& s, DType t, void* master, void* exp_avg, const void* hessian, const void* grad,
-                 DType low_type, void* low, int64_t n, bool decay, AdamwArgs args, double gamma) {
+                 DType low_type, void* low, int64_t n, bool decay, OptimizerStep args, double gamma) {
   dispatch_half(low_type, [&]<class L>() {
     dispatch_wide(t, [&]<class A>() {
       with_pack<A>(n, {master, exp_avg, hessian, grad, low}, [&]<int N>() {

@@ -5,7 +5,7 @@
 namespace ltrain {
 
 void lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, bool decay,
-                    const AdamwArgs& args) {
+                    const OptimizerStep& args) {
   const int64_t n = master.elements();
   LT_CHECK(exp_avg.elements() == n && exp_avg_sq.elements() == n && grad.elements() == n &&
                grad.dtype == master.dtype && exp_avg.dtype == master.dtype,

@@ -13,10 +13,10 @@ namespace ltrain {
 /// Direction of LAMB (arXiv:1904.00962): moments as in AdamW, then grad = mhat / (sqrt(vhat) + eps) +
 /// weight_decay master. master is read only. All (n) f32, or all f64.
 void lamb_direction(Stream& s, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor grad, bool decay,
-                    const AdamwArgs& args);
+                    const OptimizerStep& args);
 
 LT_KERNEL(lamb_direction, DType t, const void* master, void* exp_avg, void* exp_avg_sq, void* grad, int64_t n,
-          bool decay, AdamwArgs args)
+          bool decay, OptimizerStep args)
 
 enum class DirectionScale : uint8_t {
   none,   ///< lr

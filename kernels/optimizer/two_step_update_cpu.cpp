@@ -5,8 +5,8 @@ namespace ltrain::LT_ISA {
 namespace {
 
 template <class A>
-void direction(const A* w, A* m, A* v, A* g, int64_t n, bool decay, const AdamwArgs& args) {
-  AdamwArgs unit = args;
+void direction(const A* w, A* m, A* v, A* g, int64_t n, bool decay, const OptimizerStep& args) {
+  OptimizerStep unit = args;
   unit.lr = 1;  // f.step is then 1 / bias correction of the first moment
   const AdamwFactors<A> f(unit, decay);
   const A weight_decay = decay ? A(args.weight_decay) : A(0);
@@ -40,7 +40,7 @@ void apply(A* w, const A* u, L* low, int64_t n, A keep, A factor) {
 }  // namespace
 
 void lamb_direction_cpu(DType t, const void* master, void* exp_avg, void* exp_avg_sq, void* grad, int64_t n,
-                        bool decay, AdamwArgs args) {
+                        bool decay, OptimizerStep args) {
   if (t == DType::f64) {
     direction(static_cast<const double*>(master), static_cast<double*>(exp_avg),
               static_cast<double*>(exp_avg_sq), static_cast<double*>(grad), n, decay, args);

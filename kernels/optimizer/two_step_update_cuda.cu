@@ -47,9 +47,9 @@ __global__ void apply_kernel(A* w, const A* u, L* low, const double* sums, int64
 using namespace cuda;
 
 void lamb_direction_cuda(Stream& s, DType t, const void* master, void* exp_avg, void* exp_avg_sq, void* grad,
-                         int64_t n, bool decay, AdamwArgs args) {
+                         int64_t n, bool decay, OptimizerStep args) {
   const auto run = [&]<class A>() {
-    AdamwArgs unit = args;
+    OptimizerStep unit = args;
     unit.lr = 1;
     const AdamwFactors<A> f(unit, decay);
     with_pack<A>(n, {master, exp_avg, exp_avg_sq, grad}, [&]<int N>() {

@@ -38,8 +38,8 @@ class ActivationOffload::Space final : public Memory {
   }
 };
 
-ActivationOffload::ActivationOffload(Stream& compute, Memory& memory, OffloadMemory& slow, int64_t bytes)
-    : compute_(compute), memory_(memory), offload_memory_(slow), space_(std::make_unique<Space>(bytes)) {
+ActivationOffload::ActivationOffload(Stream& compute, Memory& memory, OffloadMemory& offload, int64_t bytes)
+    : compute_(compute), memory_(memory), offload_memory_(offload), space_(std::make_unique<Space>(bytes)) {
   if (!compute.meta()) offload_memory_.reserve(bytes);
 }
 ActivationOffload::~ActivationOffload() = default;

@@ -38,7 +38,7 @@ struct OffloadedTensors {
 class ActivationOffload {
  public:
   /// `bytes`: size of offload memory, allocated now and never exceeded. Unlimited on meta.
-  ActivationOffload(Stream& compute, Memory& memory, OffloadMemory& slow, int64_t bytes);
+  ActivationOffload(Stream& compute, Memory& memory, OffloadMemory& offload, int64_t bytes);
   ~ActivationOffload();
 
   /// Writes out the defined ones of `tensors`, which must not be written before need(). They stay in memory

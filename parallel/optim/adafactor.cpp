@@ -46,7 +46,7 @@ class AdafactorUpdate final : public TensorUpdate {
 
   void update() override {
     const OptimizerSettings& o = c_.settings();
-    const AdamwArgs& step = c_.step();
+    const OptimizerStep& step = c_.step();
     const double beta = 1 - std::pow(static_cast<double>(step.step), -o.adafactor_decay_rate);
     const double eps = c_.master_type() == DType::f64 ? 0x1p-52 : 0x1p-23;
     if (factors_.defined()) move_factors(beta);

@@ -25,7 +25,7 @@ void OnebitUpdate::add_own_squares(const Tensor& grad, int ranks, const Tensor& 
 
 void OnebitUpdate::average(UpdateRule rule, const std::function<void(const Elements&)>& before) {
   Stream& s = c_.compute();
-  const AdamwArgs& step = c_.step();
+  const OptimizerStep& step = c_.step();
   for (int b : c_.buckets(rule)) {
     const Group& g = c_.group(b);
     const Elements e = c_.stored(b);

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/optimizer/adamw_args.h"
+#include "kernels/optimizer/optimizer_step.h"
 #include "kernels/tensor/stream.h"
 #include "parallel/optim/parameter_rule.h"
 
@@ -25,15 +25,15 @@ class UpdateContext;
 struct Elements {
   Tensor master;               ///< the weights
   Tensor low;                  ///< 16-bit copy that the update writes, or undefined
-  Tensor grad;                 ///< summed over ranks, before multiplication by AdamwArgs::grad_scale
+  Tensor grad;                 ///< summed over ranks, before multiplication by OptimizerStep::grad_scale
   std::vector<Tensor> states;  ///< in the order of element_states; coded moments: both codes, and scales
 };
 
 /// Elements from the end of the previous run up to `end`: one parameter, or several with the same settings.
 struct ElementRun {
   int64_t end = 0;
-  bool decay = true;  ///< false skips the weight decay (norms, biases)
-  AdamwArgs args;     ///< arguments of this step, with the parameter's own learning rate and weight decay
+  bool decay = true;   ///< false skips the weight decay (norms, biases)
+  OptimizerStep args;  ///< arguments of this step, with the parameter's own learning rate and weight decay
 };
 
 /// A range of elements, and the settings of its update.

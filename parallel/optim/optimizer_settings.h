@@ -47,7 +47,7 @@ enum class HessianEstimator : uint8_t { gauss_newton, hutchinson };
 LT_ENUM_NAMES(HessianEstimator, {HessianEstimator::gauss_newton, "gauss_newton"},
               {HessianEstimator::hutchinson, "hutchinson"});
 
-/// Optimizer-specific settings, named like the keys of recipes. Common ones are in AdamwArgs.
+/// Optimizer-specific settings, named like the keys of recipes. Common ones are in OptimizerStep.
 struct OptimizerHyperparameters {
   double sgd_momentum = 0.9;
   bool sgd_nesterov = false;
@@ -74,7 +74,7 @@ struct OptimizerGroup {
   std::optional<double> weight_decay;  ///< if given, also applies to norms and biases
 };
 
-/// Settings that do not change from step to step. AdamwArgs has the others.
+/// Settings that do not change from step to step. OptimizerStep has the others.
 struct OptimizerSettings : OptimizerHyperparameters {
   UpdateRule rule = UpdateRule::adamw;
   double muon_lr_scale = 1;  ///< learning rate of Muon's matrices relative to the others

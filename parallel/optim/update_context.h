@@ -20,7 +20,7 @@ struct ParameterPart {
   int64_t begin = 0;  ///< elements of this rank's part of the parameter before them
   int64_t at = 0;     ///< elements with states on this rank in the bucket before them
   Elements elements;
-  AdamwArgs args;  ///< arguments of this step, with the parameter's own settings
+  OptimizerStep args;  ///< arguments of this step, with the parameter's own settings
 };
 
 /// A full parameter of a bucket on this rank.
@@ -41,7 +41,7 @@ class UpdateContext {
   virtual uint64_t seed() = 0;
   /// The current update. step().step counts updates, for bias corrections; step_number() counts steps from 1,
   /// skipped ones included.
-  virtual const AdamwArgs& step() = 0;
+  virtual const OptimizerStep& step() = 0;
   virtual int64_t step_number() = 0;
   virtual TensorSums& sums() = 0;
 

@@ -32,7 +32,7 @@ BucketUpdates::BucketUpdates(const StoreContext& context, const ParameterLayout&
     if (used[i]) updates_[i] = optimizer_of(static_cast<UpdateRule>(i)).make_tensor_update(*this);
 }
 
-void BucketUpdates::update(const AdamwArgs& step) {
+void BucketUpdates::update(const OptimizerStep& step) {
   step_ = step;
   bool whole[kUpdateRules] = {};
   for (const Bucket& b : layout_.buckets()) {
@@ -62,7 +62,7 @@ void BucketUpdates::begin_estimate() {
     if (u) u->begin_estimate();
 }
 
-void BucketUpdates::end_estimate(const AdamwArgs& step, double labels, double loss_scale) {
+void BucketUpdates::end_estimate(const OptimizerStep& step, double labels, double loss_scale) {
   step_ = step;
   for (const auto& u : updates_)
     if (u) u->end_estimate(labels, loss_scale);

@@ -16,11 +16,11 @@ class BucketUpdates final : public UpdateContext {
                 CompressedAllReduce& compressed, ElementUpdates& elements, WeightAverage& average,
                 uint64_t seed);
 
-  void update(const AdamwArgs& step);
+  void update(const OptimizerStep& step);
   /// TensorUpdate::add_own_squares of the bucket's optimizer.
   void add_own_squares(const Bucket& b, const Tensor& total);
   void begin_estimate();
-  void end_estimate(const AdamwArgs& step, double labels, double loss_scale);
+  void end_estimate(const OptimizerStep& step, double labels, double loss_scale);
   void clear();
   std::vector<WholeState> states() const;
 
@@ -31,7 +31,7 @@ class BucketUpdates final : public UpdateContext {
   const OptimizerSettings& settings() override { return rules_.optimizer; }
   DType master_type() override { return c_.precision.master; }
   uint64_t seed() override { return seed_; }
-  const AdamwArgs& step() override { return step_; }
+  const OptimizerStep& step() override { return step_; }
   int64_t step_number() override { return rules_.step; }
   TensorSums& sums() override { return sums_; }
   std::vector<int> buckets(UpdateRule r) override;
@@ -58,7 +58,7 @@ class BucketUpdates final : public UpdateContext {
   ElementUpdates& elements_;
   WeightAverage& average_;
   uint64_t seed_;
-  AdamwArgs step_;
+  OptimizerStep step_;
   TensorSums sums_;
   std::unique_ptr<TensorUpdate> updates_[kUpdateRules];  // one for each rule that parameters use
   std::vector<AsyncHandle> averaged_;                    // moments in flight, by bucket

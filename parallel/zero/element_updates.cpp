@@ -51,8 +51,8 @@ Elements ElementUpdates::elements(const Bucket& b, int64_t from, int64_t n) cons
   return e;
 }
 
-AdamwArgs ElementUpdates::args_of(const ParameterRule& r, const AdamwArgs& step) const {
-  AdamwArgs a = step;
+OptimizerStep ElementUpdates::args_of(const ParameterRule& r, const OptimizerStep& step) const {
+  OptimizerStep a = step;
   // the first step after the routers' warm-up
   if (!r.router) a.step = std::max<int64_t>(1, a.step - rules_.optimizer.router_warmup);
   a.lr *= r.lr_scale;
@@ -63,7 +63,7 @@ AdamwArgs ElementUpdates::args_of(const ParameterRule& r, const AdamwArgs& step)
 /// Elements of parameters in [from, from + n). `all` has the states of that range, in the type of the
 /// arithmetic.
 ElementPart ElementUpdates::part_of_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
-                                          const AdamwArgs& step) const {
+                                          const OptimizerStep& step) const {
   const std::vector<int> ids = layout_.members(b);
   int64_t first = -1;
   std::vector<ElementRun> runs;  // ends relative to `first`
@@ -81,7 +81,7 @@ ElementPart ElementUpdates::part_of_range(const Bucket& b, int64_t from, int64_t
 }
 
 void ElementUpdates::update_range(const Site& site, const Bucket& b, int64_t from, int64_t n,
-                                  const Elements& all, const AdamwArgs& step) const {
+                                  const Elements& all, const OptimizerStep& step) const {
   const ElementPart p = part_of_range(b, from, n, all, step);
   if (!p.runs.empty())
     optimizer_of(b.kind.rule.rule).update_elements(site.on, p.elements, p.runs, rules_.optimizer);
@@ -101,7 +101,7 @@ void ElementUpdates::round_weights(Stream& on, const Bucket& b, int64_t from, in
 
 /// update_range for states as stored.
 void ElementUpdates::update_stored(const Site& site, const Bucket& b, int64_t from, int64_t n,
-                                   const Elements& stored, const AdamwArgs& step) const {
+                                   const Elements& stored, const OptimizerStep& step) const {
   if (takes_stored(b)) return update_range(site, b, from, n, stored, step);
   const DType wide = c_.precision.wide();
   const int64_t most = site.wide[0].elements();
@@ -126,7 +126,7 @@ void ElementUpdates::update_stored(const Site& site, const Bucket& b, int64_t fr
   }
 }
 
-void ElementUpdates::update(const Bucket& b, const AdamwArgs& step) {
+void ElementUpdates::update(const Bucket& b, const OptimizerStep& step) {
   const int64_t begin = layout_.stored_begin(b), n = layout_.stored_count(b);
   if (states_.is_coded(b)) {  // one rule for the bucket, so that its blocks are uniform
     const ParameterRule& rule = b.kind.rule;
@@ -154,7 +154,7 @@ void ElementUpdates::update(const Bucket& b, const AdamwArgs& step) {
   });
 }
 
-void ElementUpdates::finish(const AdamwArgs& step) {
+void ElementUpdates::finish(const OptimizerStep& step) {
   std::vector<ElementPart> parts[kUpdateRules + 1];
   for (const Together& t : together_)
     if (!t.part.runs.empty()) parts[static_cast<int>(t.bucket->kind.rule.rule)].push_back(t.part);

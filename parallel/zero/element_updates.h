@@ -23,13 +23,13 @@ class ElementUpdates {
   /// Elements [from, from + n) of a bucket, with states on this rank: the tensors that the device holds.
   Elements elements(const Bucket& b, int64_t from, int64_t n) const;
   /// Arguments of the update `step` for parameters with rule `r`.
-  AdamwArgs args_of(const ParameterRule& r, const AdamwArgs& step) const;
+  OptimizerStep args_of(const ParameterRule& r, const OptimizerStep& step) const;
 
   /// Updates all elements with states on this rank in the bucket: now, or in finish() together with other
   /// buckets.
-  void update(const Bucket& b, const AdamwArgs& step);
+  void update(const Bucket& b, const OptimizerStep& step);
   /// Called after the last bucket.
-  void finish(const AdamwArgs& step);
+  void finish(const OptimizerStep& step);
   void pass(const Bucket& b) { windows_.pass(b); }
 
  private:
@@ -55,11 +55,11 @@ class ElementUpdates {
     const std::vector<Tensor>& wide;
   };
   ElementPart part_of_range(const Bucket& b, int64_t from, int64_t n, const Elements& all,
-                            const AdamwArgs& step) const;
+                            const OptimizerStep& step) const;
   void update_stored(const Site& site, const Bucket& b, int64_t from, int64_t n, const Elements& stored,
-                     const AdamwArgs& step) const;
+                     const OptimizerStep& step) const;
   void update_range(const Site& site, const Bucket& b, int64_t from, int64_t n, const Elements& all,
-                    const AdamwArgs& step) const;
+                    const OptimizerStep& step) const;
   void round_weights(Stream& on, const Bucket& b, int64_t from, int64_t n, const Tensor& to,
                      const Tensor& wide, int64_t step) const;
 

@@ -64,9 +64,9 @@ void OptimizerStates::allocate_moments(const Bucket& b) {
 
 void OptimizerStates::lay_out_offloaded() {
   for (const Bucket& b : layout_.buckets()) {
-    const int64_t slow = layout_.stored_count(b) - of(b).resident;
-    for (int s = 0; slow > 0 && s < count(b); ++s)
-      of(b).slow.push_back(access_.take_states(slow * dtype_size(type(b, s))));
+    const int64_t offloaded = layout_.stored_count(b) - of(b).resident;
+    for (int s = 0; offloaded > 0 && s < count(b); ++s)
+      of(b).offloaded.push_back(access_.take_states(offloaded * dtype_size(type(b, s))));
   }
 }
 
@@ -86,14 +86,14 @@ Tensor OptimizerStates::state(const Bucket& b, int state, int64_t at, int64_t n)
   LT_CHECK(s.resident + n <= layout_.stored_count(b),
            "expected states within the {} elements of bucket {}, got {} beyond {} resident ones",
            layout_.stored_count(b), b.index, n, s.resident);
-  Tensor slow = resident;
-  slow.shape = {n};
-  slow.data = c_.meta() ? nullptr : access_.states->at(offset(b, state, at));
-  return slow;
+  Tensor offloaded = resident;
+  offloaded.shape = {n};
+  offloaded.data = c_.meta() ? nullptr : access_.states->at(offset(b, state, at));
+  return offloaded;
 }
 
 int64_t OptimizerStates::offset(const Bucket& b, int state, int64_t at) const {
-  return of(b).slow[static_cast<size_t>(state)] + (at - of(b).resident) * dtype_size(type(b, state));
+  return of(b).offloaded[static_cast<size_t>(state)] + (at - of(b).resident) * dtype_size(type(b, state));
 }
 
 void OptimizerStates::fetch(const Bucket& b, int state, int64_t at, const Tensor& t) const {
@@ -130,13 +130,13 @@ Tensor OptimizerStates::master(const Bucket& b, int64_t at, int64_t n) const {
 
 void OptimizerStates::copy_master(const Bucket& b, const Tensor& to) const {
   const bool masters = has_master(b);
-  const int64_t resident = masters ? of(b).resident : to.elements(), slow = to.elements() - resident;
+  const int64_t resident = masters ? of(b).resident : to.elements(), offloaded = to.elements() - resident;
   const Tensor from = masters ? of(b).master : weights_.updated(b);
   const auto view = [&](const Tensor& t) { return access_.view(c_.compute, t); };
   access_.in_parts(resident, [&](int64_t at, int64_t n) {
     cast(c_.compute, view(to.flat(at, {n})), view(from.flat(at, {n})));
   });
-  access_.in_parts(slow, [&](int64_t at, int64_t n) {
+  access_.in_parts(offloaded, [&](int64_t at, int64_t n) {
     cast(c_.compute, view(to.flat(resident + at, {n})), view(state(b, 0, resident + at, n)));
   });
 }
@@ -233,7 +233,7 @@ void OptimizerStates::each_tensor(const std::function<void(const Tensor&)>& f) c
     const State& s = of(b);
     for (const Tensor& t : {s.master, s.coded.first, s.coded.second, s.coded.scales}) f(t);
     for (const Tensor& t : s.moments) f(t);
-    for (int i = 0; !s.slow.empty() && i < count(b); ++i)
+    for (int i = 0; !s.offloaded.empty() && i < count(b); ++i)
       f(state(b, i, s.resident, layout_.stored_count(b) - s.resident));
   }
 }

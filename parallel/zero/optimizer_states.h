@@ -66,10 +66,10 @@ class OptimizerStates {
     Tensor master;
     std::vector<Tensor> moments;  // in the order of Optimizer::element_states
     Tensor scratch;
-    CodedMoments coded;         // instead of moments
-    int64_t resident = 0;       // number of first elements with states on the device
-    std::vector<int64_t> slow;  // for each state: offset of the others in offload memory
-    std::vector<float> open;    // decoded moments, between open and close
+    CodedMoments coded;              // instead of moments
+    int64_t resident = 0;            // number of first elements with states on the device
+    std::vector<int64_t> offloaded;  // for each state: offset of the others in offload memory
+    std::vector<float> open;         // decoded moments, between open and close
   };
   State& of(const Bucket& b) { return states_[static_cast<size_t>(b.index)]; }
   const State& of(const Bucket& b) const { return states_[static_cast<size_t>(b.index)]; }

@@ -72,7 +72,7 @@ ParameterRule ParameterStore::rule_with(int id, const OptimizerSettings& optimiz
 void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout) {
   settings_ = layout;
   context_.reset(new StoreContext{compute, memory, groups, layout.precision, layout.sharding});
-  offload_ = {layout.slow, layout.offload_params};
+  offload_ = {layout.offload_states, layout.offload_params};
   parameters_->fill(groups, layout.sharding, settings_.optimizer, layout.bucket_elements);
   offloaded_ = std::make_unique<OffloadedWeights>(*context_, *parameters_, layout.offload.params, offload_);
   weights_ = std::make_unique<Weights>(*context_, *parameters_, *offloaded_);
@@ -257,11 +257,11 @@ void ParameterStore::begin_estimate(EstimatePass pass) {
   }
   training_->updates->begin_estimate();
 }
-void ParameterStore::end_estimate(const AdamwArgs& step, double labels, double loss_scale) {
+void ParameterStore::end_estimate(const OptimizerStep& step, double labels, double loss_scale) {
   training_->updates->end_estimate(step, labels, loss_scale);
 }
 
-void ParameterStore::update(const AdamwArgs& step) {
+void ParameterStore::update(const OptimizerStep& step) {
   training_->sparse.choose();
   training_->windows.begin_update();
   training_->updates->update(step);

@@ -59,7 +59,7 @@ class ParameterStore {
     bool for_training = true;           ///< false: no gradients, no optimizer state
     OptimizerSettings optimizer = {};
     OffloadSettings offload = {};
-    OffloadMemory* slow = nullptr;            ///< with offload.fraction above 0
+    OffloadMemory* offload_states = nullptr;  ///< with offload.fraction above 0
     OffloadMemory* offload_params = nullptr;  ///< with offload.params above 0
     bool reduce_bf16 = false;                 ///< gradients are rounded to bf16 before the sums of each level
     bool reduce_int8 = false;  ///< gradients are rounded to 8 bits, with error feedback; ZeRO-0 and 1
@@ -136,10 +136,10 @@ class ParameterStore {
   /// the mean loss of the gradients, which are scaled by `loss_scale`.
   EstimatePass estimate(int64_t step) const;
   void begin_estimate(EstimatePass pass);
-  void end_estimate(const AdamwArgs& step, double labels, double loss_scale);
+  void end_estimate(const OptimizerStep& step, double labels, double loss_scale);
   /// One optimizer step on the elements that this rank owns. Pieces of others arrive with the next step, or
   /// with complete_weights.
-  void update(const AdamwArgs& args);
+  void update(const OptimizerStep& args);
 
   // ---- EMA of the weights ----
   /// Swaps the EMA in for the weights (for an evaluation), or the weights back, bit for bit.

@@ -91,7 +91,7 @@ Planned plan_model(const ProgramOptions& options, DeviceKind device, Remember& c
                        {*compute, memory, groups.groups(), device == DeviceKind::cpu ? nullptr : &host});
   cost.costs.clear();
   cost.names.clear();
-  program.train_step({}, AdamwArgs{});
+  program.train_step({}, OptimizerStep{});
   return {memory.peak().arena_bytes, host.peak().arena_bytes};
 }
 
@@ -129,7 +129,7 @@ void run_model(const ProgramOptions& options, DeviceKind device, int threads, Me
   program.initialize();
   const auto batches = random_batches(options);
   time_ops(out, *compute, [&](int step) {
-    AdamwArgs a;
+    OptimizerStep a;
     a.lr = 1e-4;
     a.step = step + 1;
     program.train_step(batches, a);

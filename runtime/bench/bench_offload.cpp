@@ -53,7 +53,7 @@ void bench_host_memory(MachineProfile& profile, int64_t elements) {
   };
   const Tensor master = make(DType::f32), first = make(DType::f32), second = make(DType::f32),
                grad = make(DType::bf16), low = make(DType::bf16);
-  AdamwArgs args;
+  OptimizerStep args;
   args.lr = 1e-4;
   std::vector<double> seconds;
   for (; args.step <= kRounds; ++args.step)

@@ -16,7 +16,7 @@ struct MetaRank {
   GroupSet groups;
   std::unique_ptr<Stream> compute;
   MetaMemory memory, host;
-  OffloadMemories slow;
+  OffloadMemories offload;
   TrainProgram program;
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
@@ -30,10 +30,10 @@ struct MetaRank {
         compute(make_meta_stream("compute", trace)),
         memory(trace),
         host(trace),
-        slow(trace, device_of(recipe), offload_folders(recipe)),
+        offload(trace, device_of(recipe), offload_folders(recipe)),
         program(at_skew(options, profile.expert_skew),
                 {*compute, memory, groups.groups(), device_of(recipe) == DeviceKind::cpu ? nullptr : &host,
-                 slow.places()}) {
+                 offload.places()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
   }
@@ -45,7 +45,7 @@ struct MetaRank {
   /// Runs a step of the kind that most steps of the run are.
   void train_step() { train_step(step_kinds(program.options().optimizer).usual_step); }
   void train_step(int64_t step) {
-    AdamwArgs args;
+    OptimizerStep args;
     args.step = step;
     program.train_step({}, args);
   }

@@ -38,7 +38,7 @@ CallsByGroup calls_of(const Recipe& recipe, const MachineProfile& profile, const
   const StepKinds kinds = step_kinds(meta.program.options().optimizer);
   for (const int64_t step : {kinds.usual_step, kinds.other_step}) {
     if (step == 0) continue;
-    AdamwArgs args;
+    OptimizerStep args;
     args.step = step;
     meta.program.train_step(std::vector<HostBatch>(static_cast<size_t>(compared_micros(recipe))), args);
   }

@@ -11,7 +11,7 @@ void run_smaller_steps(const Recipe& r, TrainProgram& program) {
   for (int64_t batch = ramp.start; batch < r.train.global_batch_size; batch += ramp.increment)
     for (const int64_t step : {kinds.usual_step, kinds.other_step}) {
       if (step == 0) continue;
-      AdamwArgs args;
+      OptimizerStep args;
       args.step = step;
       program.train_step(std::vector<HostBatch>(static_cast<size_t>(batch / sequences)), args);
     }

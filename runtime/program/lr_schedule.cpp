@@ -43,8 +43,8 @@ double weight_decay(const OptimizerKeys& o, const LrSchedule& s, int64_t step, i
                                       : done);
 }
 
-AdamwArgs adamw_args(const Recipe& r, int64_t update, int64_t earlier) {
-  AdamwArgs a;
+OptimizerStep optimizer_step(const Recipe& r, int64_t update, int64_t earlier) {
+  OptimizerStep a;
   a.lr = learning_rate(r.optimizer, r.schedule, update);
   a.beta1 = r.optimizer.adam_beta1;
   a.beta2 = r.optimizer.adam_beta2;

@@ -1,6 +1,6 @@
 // Learning rate and weight decay of each step.
 #pragma once
-#include "kernels/optimizer/adamw_args.h"
+#include "kernels/optimizer/optimizer_step.h"
 #include "runtime/recipe/recipe.h"
 
 namespace ltrain {
@@ -16,6 +16,6 @@ double weight_decay(const OptimizerKeys& optimizer, const LrSchedule& schedule, 
 
 /// Arguments of update `update` (from 1) of this run; `earlier`: updates that the optimizer's moments had
 /// before.
-AdamwArgs adamw_args(const Recipe& recipe, int64_t update, int64_t earlier);
+OptimizerStep optimizer_step(const Recipe& recipe, int64_t update, int64_t earlier);
 
 }  // namespace ltrain

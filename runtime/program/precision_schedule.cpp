@@ -25,7 +25,7 @@ void run_other_precisions(const Recipe& r, TrainProgram& program) {
     if (std::find(done.begin(), done.end(), products) != done.end()) continue;
     done.push_back(products);
     program.set_matmul_precision(products);
-    program.train_step({}, AdamwArgs{});
+    program.train_step({}, OptimizerStep{});
     run_smaller_steps(r, program);
   }
 }

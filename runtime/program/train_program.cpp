@@ -87,7 +87,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
                                            : pipeline::lower(options_.schedule, pipeline_rank());
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.sharding, options.bucket_elements, options.for_training,
-                   options.optimizer, options.offload, device_.slow.states, device_.slow.params,
+                   options.optimizer, options.offload, device_.offload.states, device_.offload.params,
                    options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length, !options.for_training);
   if (options.teacher) {
@@ -120,8 +120,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   device_.compute.attention_backend = options.attention_backend;
   if (options.fp8) make_fp8();
   if (options.for_training && options.activations.any())
-    offloaded_.emplace(device_.compute, device_.memory, *device_.slow.activations,
-                       device_.slow.activation_bytes);
+    offloaded_.emplace(device_.compute, device_.memory, *device_.offload.activations,
+                       device_.offload.activation_bytes);
 }
 
 void TrainProgram::make_fp8() {

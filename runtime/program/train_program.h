@@ -44,8 +44,8 @@ struct Device {
   Stream& compute;
   Memory& memory;
   const Groups& groups;
-  Memory* host = nullptr;    ///< host memory for copies, if the device has its own memory
-  OffloadTargets slow = {};  ///< targets for offloaded tensors
+  Memory* host = nullptr;       ///< host memory for copies, if the device has its own memory
+  OffloadTargets offload = {};  ///< targets for offloaded tensors
 };
 
 /// Router statistics of a step, over all ranks.
@@ -148,7 +148,7 @@ class TrainProgram {
   /// smaller step, which runs the first micro-batches of a pipeline schedule. On meta without batches: a full
   /// step. Deterministic unless the options allow otherwise: the bits depend only on the batches and the
   /// state.
-  StepResult train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
+  StepResult train_step(const std::vector<HostBatch>& batches, const OptimizerStep& adamw,
                         const AskStop& ask_stop = {});
 
   /// Evaluates the batches that `next` returns until it returns null. All data ranks must have the same
@@ -203,7 +203,7 @@ class TrainProgram {
   /// passes without dropout over all micro-batches (preference_step.cpp). `examples`: global.
   double divergence(const std::vector<HostBatch>& batches, int64_t examples);
   /// Estimates the curvature by passes of its own, for an optimizer that asks for it in this step.
-  void estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes, const AdamwArgs& adamw,
+  void estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes, const OptimizerStep& adamw,
                           const LossTerms& terms);
   void run_micro_batches(StepPasses& passes, int64_t update, EstimatePass estimate);
   /// On meta: actions of later micro-batches repeat those of earlier ones.
@@ -212,7 +212,7 @@ class TrainProgram {
   void read_result(StepResult& result, const LossTerms& terms);
   /// Decides whether the step updates the parameters. Needs the result's loss and gradient norm.
   bool accept(StepResult& result);
-  void update(const AdamwArgs& args);
+  void update(const OptimizerStep& args);
   /// Captures a graph for each kind of micro-batch, and replays it: the first of a step, which gathers
   /// updated weights and writes gradients; the later ones, which add to gradients; and the last, after which
   /// gradients are reduced. `pass` runs micro-batches [first, first + count) of a step of `micros` through

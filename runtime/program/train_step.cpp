@@ -124,7 +124,7 @@ void TrainProgram::StepPasses::run_captured() {
   }
 }
 
-StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const AdamwArgs& adamw,
+StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const OptimizerStep& adamw,
                                     const AskStop& ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(true);
@@ -154,7 +154,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_->stop.tensor, 1);
   sums_->reduce(device_.groups, "reading the loss and the gradient norm");
 
-  AdamwArgs args = adamw;
+  OptimizerStep args = adamw;
   if (!meta) {
     read_result(result, terms);
     if (!accept(result)) return result;
@@ -188,7 +188,7 @@ bool TrainProgram::same_actions(EstimatePass estimate) const {
 }
 
 void TrainProgram::estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes,
-                                      const AdamwArgs& adamw, const LossTerms& terms) {
+                                      const OptimizerStep& adamw, const LossTerms& terms) {
   store_.begin_step(passes.micros(), adamw.step);
   store_.begin_estimate(estimate);
   store_.gather_weights();
@@ -275,7 +275,7 @@ bool TrainProgram::accept(StepResult& result) {
   return result.finite && !result.diverged && !result.skipped && !result.overflow;
 }
 
-void TrainProgram::update(const AdamwArgs& args) {
+void TrainProgram::update(const OptimizerStep& args) {
   MetaTrace* meta = device_.compute.meta();
   if (meta) meta->set_model_work(false);
   store_.update(args);

@@ -164,7 +164,7 @@ class Trainer {
                                                               .memory = *arena_,
                                                               .groups = groups_->groups(),
                                                               .host = host_.get(),
-                                                              .slow = offload_memory_->places()});
+                                                              .offload = offload_memory_->places()});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
   }
@@ -332,7 +332,7 @@ class Trainer {
     step_profile_->host("data", reads, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     const int64_t update = step_ + 1 - skips_.count();  // schedules count updates, as in Megatron-LM
-    const AdamwArgs a = adamw_args(recipe_, update, earlier_updates_);
+    const OptimizerStep a = optimizer_step(recipe_, update, earlier_updates_);
     usage_.begin_step(groups_->groups());
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
     const StepResult r = program_->train_step(batches_, a, [this] { return asked_to_stop(); });

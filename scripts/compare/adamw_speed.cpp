@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
     x = arena.allocate(MemoryKind::optimizer, "adamw", DType::f32, {n});
     fill_value(*stream, x, 0.01);
   }
-  AdamwArgs args;
+  OptimizerStep args;
   args.lr = 3e-4, args.weight_decay = 0.1;
   std::printf("{\"adamw_ms\": [");
   for (int i = -2; i < calls; ++i) {

@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
   };
   const Tensor master = make(DType::f32), first = make(DType::f32), second = make(DType::f32),
                grad = make(DType::bf16), low = make(DType::bf16);
-  AdamwArgs args;
+  OptimizerStep args;
   args.lr = 3e-4, args.weight_decay = 0.1;
   struct Loop {
     const char* name;

@@ -162,7 +162,7 @@ TEST_CASE("AdamW, with and without a bf16 copy, on odd sizes") {
         const auto master = w.random(t, {n}), m = w.random(t, {n}), g = w.random(t, {n});
         const auto v = w.of(t, {n}, [](int64_t i) { return 0.01 * static_cast<double>(i % 9); });
         const auto copy = w.blank(DType::bf16, {n});
-        AdamwArgs a;
+        OptimizerStep a;
         a.lr = 0.01, a.weight_decay = 0.1, a.grad_scale = 0.5, a.step = 3;
         w.check([&](Stream& s, const Twin::At& at) {
           for (const bool decay : {true, false})
@@ -170,7 +170,7 @@ TEST_CASE("AdamW, with and without a bf16 copy, on odd sizes") {
           std::vector<AdamwRun> runs;  // more than a launch takes, some shorter than what a thread takes
           for (int64_t i = 0, end = 1; runs.empty() || runs.back().end < n;
                ++i, end += n < 1000 ? 3 : 4 * i) {
-            AdamwArgs own = a;
+            OptimizerStep own = a;
             own.lr = 0.01 * static_cast<double>(i % 5);
             runs.push_back({std::min(end, n), i % 3 == 0, own});
           }
@@ -191,7 +191,7 @@ TEST_CASE("AdamW of many places at once: each as alone, wherever it lies") {
       const auto v = w.of(t, {kAll}, [](int64_t i) { return 0.01 * static_cast<double>(i % 9); });
       const auto copy = w.blank(DType::bf16, {kAll});
       const auto again = w.of(t, {kAll}, [&](int64_t) { return 0.0; });
-      AdamwArgs a;
+      OptimizerStep a;
       a.lr = 0.01, a.weight_decay = 0.1, a.grad_scale = 0.5, a.step = 3;
       w.check([&](Stream& s, const Twin::At& at) {
         std::vector<AdamwPart> parts;
@@ -199,7 +199,7 @@ TEST_CASE("AdamW of many places at once: each as alone, wherever it lies") {
         for (int64_t i = 0; i < kParts; ++i) {
           const int64_t n = i == 7 ? 40000 : 60 + i % 31;
           const auto of = [&](Twin::Id id) { return at(id).flat(begin, {n}); };
-          AdamwArgs own = a;
+          OptimizerStep own = a;
           own.lr = 0.01 * static_cast<double>(i % 5);
           parts.push_back({of(master),
                            of(m),
@@ -219,7 +219,7 @@ TEST_CASE("AdamW of many places at once: each as alone, wherever it lies") {
 TEST_CASE("AdamW of the buckets of a rank is one launch, with the bits of a launch each") {
   const int64_t n = 1000, buckets = 9;
   const auto stream = cuda::make_cuda_stream("cuda");
-  AdamwArgs a;
+  OptimizerStep a;
   a.lr = 0.01, a.weight_decay = 0.1, a.step = 2;
   std::vector<std::vector<float>> results;
   std::vector<int64_t> launches;

@@ -34,7 +34,7 @@ TEST_CASE("updates with one moment, and directions") {
             MomentumArgs muon;
             muon.rule = MomentumRule::muon, muon.nesterov = true;
             momentum_update(s, at(master), at(m), at(g), {}, false, muon);
-            AdamwArgs a;
+            OptimizerStep a;
             a.lr = 0.01, a.weight_decay = 0.1, a.step = 2;
             lamb_direction(s, at(master), at(m), at(v), at(u), true, a);
             for (DirectionScale scale : {DirectionScale::none, DirectionScale::trust, DirectionScale::rms}) {
@@ -71,7 +71,7 @@ TEST_CASE("AdamW, Adam, SGD and Lion: the same bits on both devices") {
         ids.push_back(w.blank(n % 2 ? DType::f16 : DType::bf16, {n}));
       }
       const auto update = [&](Stream& s, const Twin::At& at) {
-        AdamwArgs a;
+        OptimizerStep a;
         a.lr = 3e-2, a.weight_decay = 0.1, a.step = 3, a.grad_scale = 0.37;
         MomentumArgs m;
         m.lr = 3e-2, m.weight_decay = 0.1, m.grad_scale = 0.37;
@@ -126,7 +126,7 @@ TEST_CASE("8-bit moments: the same codes on both devices, and codes of decoded v
   w.check(
       [&](Stream& s, const Twin::At& at) {
         const CodedMoments m{at(first), at(second), at(scales)};
-        AdamwArgs a;
+        OptimizerStep a;
         a.lr = 0.01, a.weight_decay = 0.1, a.step = 3;
         adamw_8bit(s, {{at(master), m, at(g), at(low), true, a}});
         decode_moments(s, at(values), m);
@@ -161,7 +161,7 @@ TEST_CASE("8-bit AdamW of many parts: the bits of each alone, on both devices") 
   const auto difference = w.blank(DType::f32, {n});
   const auto part = [&](const Twin::At& at, const Ids& of, int i) {
     const int64_t from = begin[static_cast<size_t>(i)], m = begin[static_cast<size_t>(i) + 1] - from;
-    AdamwArgs a;
+    OptimizerStep a;
     a.lr = 0.01 * (1 + i % 4), a.weight_decay = 0.1, a.step = 3;
     return CodedPart{at(of.master).flat(from, {m}),
                      {at(of.first).flat(from, {m}), at(of.second).flat(from, {m}),
@@ -239,7 +239,7 @@ TEST_CASE("1-bit Adam and LAMB after their warm-up, and Sophia") {
             e.rank = 2;
             e.global[0] = 100, e.global[1] = 90, e.offset[0] = 3, e.offset[1] = 7, e.extent[0] = 90,
             e.extent[1] = 60, e.begin = 5;
-            AdamwArgs sa;
+            OptimizerStep sa;
             sa.lr = 0.01, sa.weight_decay = 0.1, sa.eps = 1e-3;
             add_signs(s, at(y), 0.25, 7, 8, e);
             hutchinson_estimate(s, at(h), at(mean), at(beside), 0.9, 0.5, 7, 8, e);

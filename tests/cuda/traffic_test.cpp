@@ -241,7 +241,7 @@ TEST_CASE("casts, sums and updates move each element once") {
       [&](Operands& o) {
         const Tensor master = o.make(kF32, {n}), m = o.make(kF32, {n}), v = o.make(kF32, {n}),
                      g = o.make(kF32, {n}), low = o.make(kBf16, {n});
-        AdamwArgs a;
+        OptimizerStep a;
         a.lr = 0.01;
         return [=](Stream& s) { adamw(s, master, m, v, g, low, {{n, true, a}}); };
       },

@@ -12,7 +12,7 @@ namespace {
 /// PyTorch's torch.optim.AdamW, step by step, in double.
 struct Reference {
   std::vector<double> w, m, v;
-  void step(const std::vector<double>& grad, bool decay, const AdamwArgs& a) {
+  void step(const std::vector<double>& grad, bool decay, const OptimizerStep& a) {
     const double c1 = 1 - std::pow(a.beta1, static_cast<double>(a.step)),
                  c2 = 1 - std::pow(a.beta2, static_cast<double>(a.step));
     for (size_t i = 0; i < w.size(); ++i) {
@@ -36,7 +36,7 @@ void check_case(int64_t n, bool decay, bool low) {
         Guarded<L> copy(n);
         Reference want{doubles(w), doubles(m), doubles(v)};
         for (int step = 1; step <= 4; ++step) {
-          AdamwArgs args;
+          OptimizerStep args;
           args.lr = 1e-2 / step, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = step;
           const auto grad = random_array<A>(n, 10 + step, std::pow(10.0, step - 2));
           f({dtype_of<A>::value, dtype_of<L>::value, dtype_of<A>::value, dtype_of<A>::value},
@@ -73,7 +73,7 @@ TEST_CASE("a zero gradient on fresh moments moves nothing but the decay") {
   for (const auto& [isa, f] : BOTH_ISAS(adamw_cpu)) {
     Guarded<float> w(8), m(8), v(8), g(8);
     for (int i = 0; i < 8; ++i) w[i] = 2, m[i] = v[i] = g[i] = 0;
-    AdamwArgs args;
+    OptimizerStep args;
     args.lr = 0.5, args.weight_decay = 0.1;
     f({DType::f32, DType::f32, DType::f32, DType::f32},
       {{w.data(), m.data(), v.data(), g.data(), nullptr, {{8, false, args}}}});
@@ -86,7 +86,7 @@ TEST_CASE("a zero gradient on fresh moments moves nothing but the decay") {
 
 TEST_CASE("moments and gradients of bf16 give the bits of widening, updating and rounding them") {
   const int64_t n = 20001;
-  AdamwArgs args;
+  OptimizerStep args;
   args.lr = 1e-3, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = 3;
   for (const auto& [isa, f] : BOTH_ISAS(adamw_cpu))
     for (const auto& [moment, grad] :

@@ -110,7 +110,7 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
           b.mtp_tokens.push_back(has ? b.tokens[at + static_cast<size_t>(n)] : 0);
           b.mtp_targets.push_back(has ? b.targets[at + static_cast<size_t>(n)] : -1);
         }
-    AdamwArgs args;
+    OptimizerStep args;
     args.lr = g.number("lr");
     args.beta1 = g.number("beta1");
     args.beta2 = g.number("beta2");

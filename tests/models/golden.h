@@ -14,7 +14,7 @@ inline constexpr int64_t kGoldenBatch = 4, kGoldenSeq = 16;
 struct Golden {
   SafetensorsFile file;
   ModelConfig model;
-  AdamwArgs adamw;
+  OptimizerStep adamw;
   double clip = 0;
 
   explicit Golden(const std::string& name)

@@ -18,7 +18,7 @@ struct Trained {
   double worst_cosine = 1, worst_length = 0;  ///< first gradients, by tensor
 };
 
-Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const AdamwArgs& settings) {
+Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const OptimizerStep& settings) {
   ProgramOptions o;
   o.model = model;
   o.precision = precision_policy("fp32");
@@ -51,7 +51,7 @@ Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const Adam
       append_rows(targets, step, static_cast<int64_t>(k) * kMicroBatch, kMicroBatch, batches[k].targets);
       batches[k].sample_index.assign(kMicroBatch, 0);
     }
-    AdamwArgs args = settings;
+    OptimizerStep args = settings;
     args.lr = lr[step];
     args.step = step + 1;
     const StepResult r = program.train_step(batches, args);
@@ -108,7 +108,7 @@ TEST_CASE("negative control: a model or an optimizer that is a little different 
   m = gpt2.model;
   m.norm_eps = 1e-3;
   CHECK_FALSE(agrees(train_as_torch_did(gpt2, m, gpt2.adamw)));
-  AdamwArgs a = gpt2.adamw;
+  OptimizerStep a = gpt2.adamw;
   a.weight_decay = 0;
   CHECK_FALSE(agrees(train_as_torch_did(gpt2, gpt2.model, a)));
   a = gpt2.adamw;

@@ -25,7 +25,7 @@ struct Rank {
 /// gradient of that parameter. `spoil` scales the analytic one, for the negative control.
 double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
   Rank rank(tiny_program(o));
-  AdamwArgs still;  // lr 0: parameters stay
+  OptimizerStep still;  // lr 0: parameters stay
   still.lr = 0;
   const auto batches = tiny_batches(o, 0, 0);
   rank.program.train_step(batches, still);

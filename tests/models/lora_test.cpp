@@ -190,7 +190,7 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
       batches[static_cast<size_t>(k)].targets = row(targets, step, k);
       batches[static_cast<size_t>(k)].sample_index = {step * kBatch + k};
     }
-    AdamwArgs args;
+    OptimizerStep args;
     args.lr = g.number("lr");
     args.beta1 = g.number("beta1");
     args.beta2 = g.number("beta2");

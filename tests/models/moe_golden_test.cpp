@@ -50,7 +50,7 @@ Differences compare(const HfGolden& g, const ModelConfig& model) {
   batches[0].tokens = g.read<int32_t>("tokens");
   batches[0].targets = g.read<int32_t>("targets");
   batches[0].sample_index.assign(batch, 0);
-  AdamwArgs still;
+  OptimizerStep still;
   still.lr = 0;
   still.step = 1;
   const StepResult r = program.train_step(batches, still, {});

@@ -21,7 +21,7 @@ struct Rank {
     program.initialize();
   }
   StepResult step() {
-    AdamwArgs still;
+    OptimizerStep still;
     still.lr = 0;
     return program.train_step(tiny_batches(options, 0, 0), still);
   }

@@ -31,7 +31,7 @@ std::vector<double> train(UpdateRule rule) {
     for (int64_t i = 0; i < n; ++i) t.w.push_back(std::sin(1.0 + static_cast<double>(first + i)));
     const bool moves = matrix || rule != UpdateRule::muon;  // PyTorch's has matrices alone
     for (int step = 1; step <= 20 && moves; ++step) {
-      AdamwArgs a;
+      OptimizerStep a;
       a.lr = 0.02 / step;
       a.weight_decay = 0.1;
       a.step = step;

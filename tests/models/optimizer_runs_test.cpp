@@ -110,7 +110,7 @@ TrainedModel train(const Golden& g, const Job& job) {
         append_rows(targets, step, row, 2, batches[k].targets);
         batches[k].sample_index = {step * kGoldenBatch + row, step * kGoldenBatch + row + 1};
       }
-      AdamwArgs a = g.adamw;
+      OptimizerStep a = g.adamw;
       a.lr = lr.at(static_cast<size_t>(step));
       a.step = step + 1;
       const StepResult r = program.train_step(batches, a, {});

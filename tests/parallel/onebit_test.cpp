@@ -29,8 +29,8 @@ double gradient_of(int tensor, int64_t element, int step, int rank) {
          0.3 * normal_value(11, 4, at / 1024);
 }
 
-AdamwArgs step_args(int step) {
-  AdamwArgs a;
+OptimizerStep step_args(int step) {
+  OptimizerStep a;
   a.lr = 0.01 / step;
   a.weight_decay = 0.1;
   a.step = step;
@@ -197,7 +197,7 @@ std::map<std::string, Values> reference(int ranks, UpdateRule rule, bool int8) {
   double coefficient[2] = {0, 0}, factor[2] = {1, 1};
   const LambLimits limits;
   for (int step = 1; step <= kSteps; ++step) {
-    const AdamwArgs a = step_args(step);
+    const OptimizerStep a = step_args(step);
     const bool frozen = is_onebit(rule) && step > kFreeze;
     std::vector<Values> own(static_cast<size_t>(ranks), Values(n));
     for (int r = 0; r < ranks; ++r)

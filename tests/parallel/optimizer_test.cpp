@@ -56,8 +56,8 @@ double gradient_of(const std::string& name, int64_t element, int step) {
   return normal_value(11, 3, at) * std::pow(10.0, static_cast<double>(element % 3) - 1);
 }
 
-AdamwArgs step_args(int step) {
-  AdamwArgs a;
+OptimizerStep step_args(int step) {
+  OptimizerStep a;
   a.lr = 0.02 / step;
   a.weight_decay = 0.1;
   a.step = step;

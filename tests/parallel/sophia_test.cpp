@@ -38,8 +38,8 @@ double gradient(const Values& w, size_t i, int step) {
   return g;
 }
 
-AdamwArgs step_args(int step) {
-  AdamwArgs a;
+OptimizerStep step_args(int step) {
+  OptimizerStep a;
   a.lr = 0.02;
   a.beta1 = 0.9, a.beta2 = 0.8;
   a.eps = 1e-6;
@@ -179,7 +179,7 @@ std::map<std::string, Values> reference(HessianEstimator estimator) {
     Values w(n), m(n), h(n), u(n);
     for (size_t i = 0; i < n; ++i) w[i] = t.decay ? 0.3 * normal_value(5, hash_name(t.name), i) : 1.0;
     for (int step = 1; step <= kSteps; ++step) {
-      const AdamwArgs a = step_args(step);
+      const OptimizerStep a = step_args(step);
       const bool estimated = (step - 1) % kInterval == 0;
       for (size_t i = 0; estimated && estimator == kGaussNewton && i < n; ++i)
         if (const double g = drawn_gradient(w, i, step); std::isfinite(g))

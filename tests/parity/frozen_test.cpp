@@ -66,7 +66,7 @@ TEST_CASE(
   TinyOptions one = some;
   one.steps = 1;
   const TinyResult once = train_tiny(one);
-  const AdamwArgs a = tiny_adamw(1);
+  const OptimizerStep a = tiny_adamw(1);
   const double scale = std::min(1.0, all.clip / (norm + 1e-6));
   double worst = 0;
   for (const auto& [name, gradient] : r.gradients)

@@ -67,7 +67,7 @@ void quantize(std::vector<double>& x, bool first) {
 }  // namespace
 
 void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, const ParameterRule& rule,
-                    const OptimizerSettings& o, const AdamwArgs& step) {
+                    const OptimizerSettings& o, const OptimizerStep& step) {
   const size_t n = t.w.size();
   const double lr = step.lr * rule.lr_scale,
                decay = rule.decay ? rule.weight_decay.value_or(step.weight_decay) : 0;

@@ -18,6 +18,6 @@ struct ReferenceTensor {
 
 /// One step. `gradient` is whole; args.grad_scale has been applied by the caller if at all.
 void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, const ParameterRule& rule,
-                    const OptimizerSettings& settings, const AdamwArgs& args);
+                    const OptimizerSettings& settings, const OptimizerStep& args);
 
 }  // namespace ltrain::test

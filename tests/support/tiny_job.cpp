@@ -230,8 +230,8 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   return p;
 }
 
-AdamwArgs tiny_adamw(int64_t step) {
-  AdamwArgs a;
+OptimizerStep tiny_adamw(int64_t step) {
+  OptimizerStep a;
   a.lr = 1e-2;
   a.weight_decay = 0.1;
   a.step = step;

@@ -158,6 +158,6 @@ struct MetaJob {
 
 ProgramOptions tiny_program(const TinyOptions& options);
 /// The optimizer's settings at `step`, from 1.
-AdamwArgs tiny_adamw(int64_t step);
+OptimizerStep tiny_adamw(int64_t step);
 
 }  // namespace ltrain::test

@@ -12,7 +12,7 @@
 namespace ltrain {
 
 struct OnebitArgs {
-  AdamwArgs adam;
+  OptimizerStep adam;
   int64_t freeze_step = 1;  ///< last step that changed the second moment
 };
 

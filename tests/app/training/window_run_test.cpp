@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <random>
 
 #include "tests/app/run_program.h"
 
@@ -166,6 +167,8 @@ TEST_CASE("run: with a shuffle window, steps run before the last token file exis
   CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
   CHECK(t.metric("lm_loss", "b").size() == 40);
   CHECK(made_files(t, "cold").size() >= kFiles - 2);  // the last window is not needed
+  CHECK_THAT(t.sh("plan tiny.yaml data.shuffle_window=2").text, Contains("making of token files"));
+  CHECK_THAT(t.sh("plan tiny.yaml").text, !Contains("making of token files"));
 }
 
 TEST_CASE("run: token files that cannot be made end the run with a checkpoint, and a restart goes on") {
@@ -250,4 +253,39 @@ TEST_CASE("run: token files that a rank of another launcher cannot make end all 
   INFO(fixed.text);
   CHECK_THAT(fixed.text, Contains("codes 0 0"));
   CHECK(t.metric("lm_loss", "b1") == t.metric("lm_loss", "a"));
+}
+
+TEST_CASE("run: 1, 2, 3, 4 and 8 ranks that are killed, with and without token files, have one order") {
+  TempRun t;
+  write_parts(t);
+  const auto settings = [](int ranks, const std::string& name, const std::string& cache) {
+    return run(name, cache,
+               fmt::format("train.global_batch_size=24 train.micro_batch_size=1 train.train_steps=12 "
+                           "checkpoint.save_interval=3 parallel.data={}",
+                           ranks));
+  };
+  const Outcome one = t.sh(settings(1, "r1", "warm"));
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  const std::vector<double> wanted = t.values("lm_loss", "r1");
+  REQUIRE(wanted.size() == 12);
+  std::mt19937 random(3);
+  for (const int ranks : {2, 3, 4, 8}) {
+    const std::string name = "r" + std::to_string(ranks), cache = ranks % 4 == 0 ? "warm" : "cold" + name;
+    const char* points[] = {"train.step", "train.batch", "data.read", "checkpoint.mid_write"};
+    const std::string point = points[random() % 4];
+    const unsigned occurrence = point == "checkpoint.mid_write" ? 1 + random() % 2 : 2 + random() % 9;
+    const std::string fault =
+        fmt::format("LTRAIN_FAULT={}:{}:{}:kill", point, random() % static_cast<unsigned>(ranks), occurrence);
+    INFO(ranks << " ranks, " << fault);
+    const Outcome killed = t.sh(settings(ranks, name, cache), fault);
+    INFO(killed.text);
+    CHECK(killed.code != 0);
+    const Outcome again = t.sh(settings(ranks, name, cache));
+    INFO(again.text);
+    REQUIRE(again.code == 0);
+    const std::vector<double> losses = t.values("lm_loss", name);
+    REQUIRE(losses.size() == 12);
+    for (size_t i = 0; i < 12; ++i) CHECK(std::abs(losses[i] - wanted[i]) < 1e-5);
+  }
 }

@@ -94,12 +94,13 @@ void tokenize(const Recipe& recipe, MadeFiles which, bool quiet) {
 }
 
 /// Tokenises in a rank that another launcher started, which does not know of data. All ranks share the
-/// shards, and the ranks of a node its cores. Called before the ranks meet, since it may take long.
+/// shards, and the ranks of a node its cores. Called before the ranks meet, since it may take long: with
+/// data.shuffle_window for what the first steps need.
 void tokenize_as_rank(Recipe recipe) {
   if (!has_text_sources(recipe)) return;
   const LaunchEnvironment e = detect_environment(process_variables());
   if (recipe.data.workers == 0) recipe.data.workers = std::max(1, usable_cores() / std::max(1, e.local_size));
-  tokenize(recipe, MadeFiles::all, e.local_rank > 0);
+  tokenize(recipe, MadeFiles::needed_first, e.local_rank > 0);
 }
 
 /// Runs telemetry.on_end.
@@ -108,17 +109,35 @@ void tell_end(const Recipe& recipe, const JobEnd& end) {
     log_lines(LogLevel::warning, "ltrain: " + warning);
 }
 
+/// Says after a run that some token files are not made.
+void tell_of_missing_files(const std::optional<BackgroundBuild>& build) {
+  if (build && !build->is_done() && !build->error())
+    print_notes({"some token files are not made yet; the next start makes the others"});
+}
+
 /// Checks and trains as a rank that has joined. Throws CLI::RuntimeError after a stop request.
 void train_rank(const RunOptions& o, Recipe recipe, Job& job) {
   ExitCode code = ExitCode::done;
   // Taken by rank 0 only: other ranks write nothing before they meet it, and it exits last.
   std::optional<FolderLock> lock;
+  std::optional<BackgroundBuild> build;
+  const RankInfo& me = job.info();
   try {
-    const bool locks = job.info().rank == 0 && !job.info().launched;
+    const bool locks = me.rank == 0 && !me.launched;
     if (locks) lock = lock_if_there(recipe.output_dir);
-    recipe = check_joined(recipe, job.info(), o);
+    recipe = check_joined(recipe, me, o);
     if (locks && !lock) lock = lock_output(recipe.output_dir);
-    code = train(recipe, job, {o.force, o.steps, read_restart_note(process_variables())});
+    TrainerOptions options{.force = o.force,
+                           .steps = o.steps,
+                           .restart = read_restart_note(process_variables()),
+                           .work_error = {}};
+    // The first rank of each node makes the later token files, as a launcher of ltrain does.
+    if (!me.launched && recipe.data.shuffle_window > 0) {
+      if (me.local_rank == 0 && !training_files_exist(recipe)) build.emplace(recipe);
+      options.work_error = [&build] { return build ? build->error() : std::nullopt; };
+    }
+    code = train(recipe, job, options);
+    tell_of_missing_files(build);
   } catch (const std::exception& e) {
     job.fail(e);
   }
@@ -299,8 +318,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
     s.work_error = [&build] { return build->error(); };
   }
   const int code = supervise(s);
-  if (build && !build->is_done() && !build->error())
-    print_notes({"some token files are not made yet; the next start makes the others"});
+  tell_of_missing_files(build);
   if (build && code != 0 && build->error()) throw *build->error();
   if (code != 0) throw CLI::RuntimeError(code);
 }

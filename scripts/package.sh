@@ -44,7 +44,7 @@ fi
 # Every library that the program loads belongs to a package that it depends on, so that `apt install` brings it.
 depends=$(dpkg-deb -f "$deb" Depends)
 echo "Depends: $depends"
-for library in libc6 libstdc++6 libfmt libgloo libdnnl liburing libyaml-cpp; do
+for library in libc6 libstdc++6 libfmt libgloo libdnnl liburing libyaml-cpp libsimdjson; do
   [[ ", $depends" == *", $library"* ]] || {
     echo "package: $deb does not depend on $library" >&2
     exit 1

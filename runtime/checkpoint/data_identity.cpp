@@ -162,8 +162,11 @@ data::DataIdentity data_identity(const Recipe& r) {
     return sources;
   };
   d.sources = identities(r.data.train);
+  const auto shorter = [&](int64_t length) { return length == r.data.seq_length ? 0 : length; };
   for (const DataStage& stage : r.data.stages)
-    d.stages.push_back({samples_before_step(r, first_step(r, stage)), identities(stage.train)});
+    d.stages.push_back(
+        {samples_before_step(r, first_step(r, stage)), identities(stage.train), shorter(stage.seq_length)});
+  d.train_seq_length = shorter(r.data.train_seq_length.value_or(0));
   if (!recorded) d.tokenizer = recipe_tokenizer(r);
   d.seq_length = r.data.seq_length;
   d.seed = r.seed;

@@ -177,9 +177,12 @@ json identity_json(const data::DataIdentity& d) {
                 {"eod_mask_loss", d.eod_mask_loss}};
   if (d.packing != data::DataIdentity().packing) identity["packing"] = d.packing;
   if (d.shuffle_window > 0) identity["shuffle_window"] = d.shuffle_window;
-  for (const data::StageIdentity& stage : d.stages)
-    identity["stages"].push_back(
-        {{"first_sample", stage.first_sample}, {"sources", sources_json(stage.sources)}});
+  if (d.train_seq_length > 0) identity["train_seq_length"] = d.train_seq_length;
+  for (const data::StageIdentity& stage : d.stages) {
+    json one{{"first_sample", stage.first_sample}, {"sources", sources_json(stage.sources)}};
+    if (stage.seq_length > 0) one["seq_length"] = stage.seq_length;
+    identity["stages"].push_back(std::move(one));
+  }
   return identity;
 }
 
@@ -202,7 +205,8 @@ void read_stages(const json& stages, const Object& o, const std::string& where, 
   if (!stages.is_array()) o.bad("\"stages\" is not a list");
   for (const json& stage : stages) {
     Object s(stage, where + ": a stage");
-    d.stages.push_back({s.count("first_sample"), {}});
+    d.stages.push_back({s.count("first_sample"), {}, 0});
+    if (s.has("seq_length")) d.stages.back().seq_length = s.integer("seq_length", 1, kMaxCount);
     d.stages.back().sources = read_sources(s.get("sources"), s, where);
     s.done();
   }
@@ -219,6 +223,7 @@ data::DataIdentity read_identity(const json& v, const std::string& where) {
   t.done();
   d.seq_length = o.integer("seq_length", 1, kMaxCount);
   d.seed = o.integer("seed");
+  if (o.has("train_seq_length")) d.train_seq_length = o.integer("train_seq_length", 1, kMaxCount);
   if (o.has("packing")) d.packing = o.text("packing");
   if (o.has("shuffle_window")) d.shuffle_window = o.integer("shuffle_window", 1, kMaxCount);
   d.reset_attention_mask = o.truth("reset_attention_mask");

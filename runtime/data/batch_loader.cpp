@@ -22,6 +22,22 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookForFiles{200};
 
+/// Checks LoaderOptions::first_sequence and those of the stages.
+void check_sequences(const LoaderOptions& o) {
+  const auto check = [&](int64_t sequence) {
+    if (sequence == 0 || sequence == o.seq_length) return;
+    LT_CHECK(sequence > 0 && o.seq_length % sequence == 0,
+             "expected a sequence length that divides {} tokens of a sample, got {}", o.seq_length, sequence);
+    LT_CHECK(o.packing.attention_mask && o.packing.position_ids && !o.pairs &&
+                 o.packing.mode == SamplePacking::concatenate,
+             "expected masks, positions and concatenated documents for sequences of {} tokens in samples of "
+             "{}, got others",
+             sequence, o.seq_length);
+  };
+  check(o.first_sequence);
+  for (const StageSpec& stage : o.stages) check(stage.sequence);
+}
+
 void check_options(const LoaderOptions& o, int64_t first_sample) {
   auto at_least = [](const char* name, int64_t value, int64_t least) {
     if (value < least) fail(ExitCode::usage, "data: {} is {}; it must be at least {}", name, value, least);
@@ -44,6 +60,7 @@ void check_options(const LoaderOptions& o, int64_t first_sample) {
   if (o.rows && (o.rows->seq != o.seq_length || o.rows->rows < 1 || o.rows->rows > o.seq_length))
     fail(ExitCode::usage, "data: {} rows of sequences of {}, but seq_length is {}", o.rows->rows, o.rows->seq,
          o.seq_length);
+  check_sequences(o);
   if (o.dp_rank >= o.dp_size) fail(ExitCode::usage, "data: dp_rank {} of {}", o.dp_rank, o.dp_size);
   if (o.vocab_size > int64_t{1} << 31)
     fail(ExitCode::usage, "data: vocab_size {}; at most 2^31", o.vocab_size);
@@ -192,6 +209,10 @@ struct BatchLoader::State {
     std::vector<int32_t> segments;   // LoaderOptions::pairs: text of each position; length
     std::vector<uint8_t> labels;     // LoaderOptions::labels: label of an example that begins; length + 1
     std::vector<DocumentSamples::Run> runs;  // samples of whole documents
+    int64_t sequence = 0;                    // tokens of a sequence
+
+    /// First position that the token at `t` attends to: of its document, or of its sequence.
+    int32_t begin(int64_t t) const { return std::max(documents[t], static_cast<int32_t>(t - t % sequence)); }
   };
 
   LoaderOptions options;
@@ -263,8 +284,17 @@ struct BatchLoader::State {
     return *found;
   }
 
+  /// Tokens of a sequence of a global sample.
+  int64_t sequence_at(int64_t sample) const {
+    int64_t sequence = options.first_sequence;
+    for (const StageSpec& stage : options.stages)
+      if (stage.first_sample <= sample) sequence = stage.sequence;
+    return sequence > 0 ? sequence : options.seq_length;
+  }
+
   void read_sample(int64_t index, Sample& s) const {
     const int64_t length = options.seq_length;
+    s.sequence = sequence_at(index);
     const SourceFiles::Found found = sample_at(order(index));
     const IndexedDataset& source = *found.data;
     int64_t begin = 0;  // position that `starts` count from
@@ -337,6 +367,7 @@ struct BatchLoader::State {
       if (padding) {
         std::fill(sample.tokens.begin(), sample.tokens.end(), 0);
         std::fill(sample.documents.begin(), sample.documents.end(), 0);
+        sample.sequence = length;
       } else {
         read_sample(base + b, sample);
       }
@@ -347,11 +378,12 @@ struct BatchLoader::State {
             !padding && sample.counted[t + 1] && !(packing.mask_loss && documents[t + 1] == t + 1);
         batch.tokens[to] = sample.tokens[t];
         batch.targets[to] = counted ? sample.tokens[t + 1] : -1;
-        if (packing.position_ids) batch.position_ids[to] = static_cast<int32_t>(t) - documents[t];
+        if (packing.position_ids) batch.position_ids[to] = static_cast<int32_t>(t) - sample.begin(t);
       }
       read_mtp(b, padding, sample, batch);
       if (options.pairs) read_pairs(b, padding ? -1 : base + b, sample, batch);
-      if (packing.attention_mask) std::copy_n(documents.data(), length, batch.documents.data() + b * length);
+      for (int64_t t = 0; packing.attention_mask && t < length; ++t)
+        batch.documents[b * length + t] = sample.begin(t);
     }
   }
 
@@ -393,7 +425,7 @@ struct BatchLoader::State {
       for (int64_t r = 0; r < rows.rows; ++r) {
         const int64_t t = rows.at(r), at = t + k, to = (k - 1) * all + b * rows.rows + r;
         bool counted = !padding && at < length;
-        if (counted && apart) counted = sample.documents[at] == sample.documents[t];
+        if (counted && apart) counted = sample.begin(at) == sample.begin(t);
         if (counted) counted = sample.counted[at + 1] != 0;
         if (counted && packing.mask_loss) counted = sample.documents[at + 1] != at + 1;
         batch.mtp_tokens[to] = at <= length ? sample.tokens[at] : 0;

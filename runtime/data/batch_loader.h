@@ -65,12 +65,17 @@ struct SourceSpec {
 struct StageSpec {
   int64_t first_sample = 0;
   std::vector<SourceSpec> sources;
+  int64_t sequence = 0;  ///< tokens of a sequence, like LoaderOptions::first_sequence
 };
 
 struct LoaderOptions {
   std::vector<SourceSpec> sources;
   std::vector<StageSpec> stages;  ///< later mixes, in ascending order of first_sample
   int64_t seq_length = 0, micro_batch = 0, global_batch = 0;  ///< batch sizes in samples
+  /// Tokens of a sequence of `sources`, until the first stage: a divisor of seq_length. Sequences of a sample
+  /// are told apart as documents are, by attention_mask and position_ids of `packing`; the last token of one
+  /// has the first of the next as its target. 0: seq_length.
+  int64_t first_sequence = 0;
   uint64_t seed = 0;
   int64_t shuffle_window = 0;  ///< token files of a source that are shuffled together (WindowOrder); 0: all
   int dp_rank = 0, dp_size = 1;

@@ -78,6 +78,7 @@ class Encoder {
 
   Encoded operator()(const Chunk& chunk) {
     Encoded out;
+    out.tokens.reserve(chunk.text.size() + chunk.tokens.size());  // at most one token a byte
     out.input_bytes = chunk.input_bytes;
     int64_t next = chunk.first_document;
     for (const Piece& piece : chunk.pieces) {
@@ -345,6 +346,17 @@ std::vector<DocumentState> document_states(const BuildOptions& o, const InputLis
 
 int worker_count(const BuildOptions& options) {
   return options.workers > 0 ? options.workers : std::clamp<int>(std::thread::hardware_concurrency(), 1, 256);
+}
+
+int64_t build_memory_bytes(const BuildOptions& options) {
+  // In chunks, with the largest record at the end of one and the room of vectors that grow.
+  constexpr int64_t kRead = 2 + 2;         // text and pieces of a chunk
+  constexpr int64_t kEncoded = 4 * 2 + 2;  // tokens and runs
+  constexpr int64_t kRecord = 2 + 16;      // text of a record, and what simdjson takes to parse it
+  constexpr int64_t kReader = 4 + 2 + 8;   // block of the file, record, window of zstd
+  const int64_t workers = worker_count(options);
+  const int64_t chunks = (2 * workers + 2) * kEncoded + (workers + 1) * kRead + workers * kRecord + kReader;
+  return chunks * options.chunk_bytes;
 }
 
 BuildResult build_dataset(const BuildOptions& options) {

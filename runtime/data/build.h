@@ -72,6 +72,11 @@ std::unique_ptr<Tokenizer> make_build_tokenizer(const BuildOptions& options);
 /// Threads of a build.
 int worker_count(const BuildOptions& options);
 
+/// Most memory of the threads of build_dataset(), for records of at most BuildOptions::chunk_bytes, beside
+/// the tokenizer's tables, the columns that a reader of Parquet or Arrow holds, and what BuildOptions::choice
+/// needs.
+int64_t build_memory_bytes(const BuildOptions& options);
+
 /// Returns what build_dataset() would read. Checks options, inputs and outputs, and writes nothing.
 BuildResult plan_build(const BuildOptions& options);
 

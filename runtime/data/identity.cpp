@@ -78,13 +78,15 @@ void compare_sources(const std::string& list, const std::vector<SourceIdentity>&
   }
 }
 
+std::string length_text(int64_t length) { return length > 0 ? std::to_string(length) : "data.seq_length"; }
+
 /// Adds the differences of the stages that begin before sample `cursor`.
 void compare_stages(const DataIdentity& before, const DataIdentity& now, int64_t cursor,
                     std::vector<std::string>& found) {
   const auto begun = [&](const DataIdentity& d, size_t i) {
     return i < d.stages.size() && d.stages[i].first_sample < cursor;
   };
-  const StageIdentity none{-1, {}};
+  const StageIdentity none{-1, {}, 0};
   for (size_t i = 0; begun(before, i) || begun(now, i); ++i) {
     const StageIdentity& a = begun(before, i) ? before.stages[i] : none;
     const StageIdentity& b = begun(now, i) ? now.stages[i] : none;
@@ -93,6 +95,9 @@ void compare_stages(const DataIdentity& before, const DataIdentity& now, int64_t
     };
     if (a.first_sample != b.first_sample)
       found.push_back(fmt::format("data.stages.{} {} -> {}", i, text(a), text(b)));
+    if (a.seq_length != b.seq_length && a.first_sample >= 0 && b.first_sample >= 0)
+      found.push_back(fmt::format("data.stages.{}.seq_length {} -> {}", i, length_text(a.seq_length),
+                                  length_text(b.seq_length)));
     compare_sources(fmt::format("data.stages.{}.train", i), a.sources, b.sources, found);
   }
 }
@@ -145,6 +150,7 @@ std::vector<std::string> differences(const DataIdentity& before, const DataIdent
   a.bos = b.bos = -1;                                     // part of the data, whose content is compared
   if (!(a == b)) found.push_back(fmt::format("data.tokenizer {} -> {}", describe(a), describe(b)));
   add("data.seq_length", before.seq_length, now.seq_length);
+  add("data.train_seq_length", length_text(before.train_seq_length), length_text(now.train_seq_length));
   add("data.packing", before.packing, now.packing);
   add("data.reset_attention_mask", before.reset_attention_mask, now.reset_attention_mask);
   add("data.reset_position_ids", before.reset_position_ids, now.reset_position_ids);

@@ -31,6 +31,7 @@ struct SourceIdentity {
 struct StageIdentity {
   int64_t first_sample = 0;
   std::vector<SourceIdentity> sources;
+  int64_t seq_length = 0;  ///< 0: DataIdentity::seq_length
   bool operator==(const StageIdentity&) const = default;
 };
 
@@ -39,6 +40,7 @@ struct DataIdentity {
   std::vector<StageIdentity> stages;    ///< later mixes
   TokenizerIdentity tokenizer;
   int64_t seq_length = 0, seed = 0;
+  int64_t train_seq_length = 0;         ///< tokens of a sequence of `sources`; 0: seq_length
   std::string packing = "concatenate";  ///< data.packing
   int64_t shuffle_window = 0;           ///< data.shuffle_window
   bool reset_attention_mask = false, reset_position_ids = false, eod_mask_loss = false;

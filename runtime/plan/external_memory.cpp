@@ -1,11 +1,13 @@
 // Memory of a rank outside its arenas: buffers of the data loader, checkpoints, groups and libraries.
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "kernels/tensor/device.h"
 #include "parallel/nccl/communicator_nccl.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/data/batch_loader.h"
+#include "runtime/data/build.h"
 #include "runtime/launch/transport.h"
 #include "runtime/objects/upload.h"
 #include "runtime/plan/make_plan.h"
@@ -40,6 +42,23 @@ std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfil
   if (panel_bytes > 0) items.push_back({"GEMM packing buffers", panel_bytes * threads, "formula"});
   items.push_back(loader);
   return items;
+}
+
+/// Memory to make token files while the run trains (data.shuffle_window), on the first rank of a node or its
+/// launcher; nothing where all sources are known to be token files.
+std::optional<ExternalMemory> token_file_memory(const Recipe& r, int rank) {
+  const auto makes = [](const std::vector<DataSource>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const DataSource& s) { return s.files.empty() || s.named_by_content; });
+  };
+  const bool any = makes(r.data.train) || std::any_of(r.data.stages.begin(), r.data.stages.end(),
+                                                      [&](const DataStage& s) { return makes(s.train); });
+  if (r.data.shuffle_window == 0 || !any || rank % std::max<int64_t>(1, r.launch.ranks_on_host) != 0)
+    return std::nullopt;
+  data::BuildOptions options;
+  options.workers = static_cast<int>(r.data.workers);
+  return ExternalMemory{"making of token files", data::build_memory_bytes(options),
+                        "bound: records up to 1 MiB"};
 }
 
 /// Buffers of NCCL's groups: per channel some 6 MiB for each of its two ring neighbours, and more for trees
@@ -94,6 +113,7 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
   const bool cuda = device_of(recipe) == DeviceKind::cuda;
   const Mesh mesh = mesh_of(recipe, plan.rank);
   plan.outside = external_memory(recipe, profile, mesh, threads, meta.trace.panel_bytes());
+  if (auto making = token_file_memory(recipe, plan.rank)) plan.outside.push_back(std::move(*making));
   if (saves_at_all(recipe)) {
     const int64_t bytes = CheckpointWriter::staging_bytes(state_slices(meta.program.parameters()));
     if (cuda) {

@@ -349,11 +349,12 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   data::LoaderOptions o;
   for (const DataSource& s : r.data.train) o.sources.push_back({s.path, s.weight, s.files});
   for (const DataStage& stage : r.data.stages) {
-    data::StageSpec& later =
-        o.stages.emplace_back(data::StageSpec{samples_before_step(r, first_step(r, stage)), {}});
+    data::StageSpec& later = o.stages.emplace_back(
+        data::StageSpec{samples_before_step(r, first_step(r, stage)), {}, stage.seq_length});
     for (const DataSource& s : stage.train) later.sources.push_back({s.path, s.weight, s.files});
   }
   o.seq_length = r.data.seq_length;
+  o.first_sequence = r.data.train_seq_length.value_or(0);
   o.micro_batch = r.train.micro_batch_size;
   // With a growing batch, one loader step is one micro-batch of every rank. The order of the samples is the
   // same.
@@ -378,6 +379,7 @@ data::LoaderOptions eval_loader_options(const Recipe& r, const Mesh& mesh,
   data::LoaderOptions o = loader_options(r, mesh);
   o.sources = sources;
   o.stages.clear();
+  o.first_sequence = 0;
   o.shuffle_window = 0;  // held-out data are tokenised before the run trains
   o.global_batch = r.train.global_batch_size;
   o.eval = true;

@@ -133,6 +133,7 @@ struct DataSource {
 struct DataStage {
   int64_t from_step = 0;    ///< its first step, counted from 1; 0: by from_tokens
   int64_t from_tokens = 0;  ///< it begins with the first step before which the run has read so many tokens
+  int64_t seq_length = 0;   ///< tokens of its sequences, a divisor of data.seq_length; 0: data.seq_length
   std::vector<DataSource> train;
   bool operator==(const DataStage&) const = default;
 };
@@ -157,6 +158,7 @@ struct Data {
   std::vector<DataStage>
       stages;  ///< mixes that replace `train` later, in ascending order of their first steps
   std::vector<DataSource> eval;
+  std::optional<int64_t> train_seq_length;  ///< tokens of sequences of `train`, as DataStage::seq_length
   /// Weights of the mixes in proportion to tokens^(1 / temperature). resolve_sources() takes it into the
   /// weights and leaves it unset.
   std::optional<double> temperature;

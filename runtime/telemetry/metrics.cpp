@@ -115,6 +115,7 @@ void MetricsWriter::step(const StepMetrics& m) {
          {"mfu", number(m.mfu)},
          {"step_time_ms", number(m.step_time_ms)},
          {"data_time_ms", number(m.data_time_ms)},
+         {"data_wait_ms", number(m.data_wait_ms)},
          {"mem_peak_gib", number(m.mem_peak_gib)},
          {"mem_plan_gib", number(m.mem_plan_gib)},
          {"consumed_tokens", m.consumed_tokens},

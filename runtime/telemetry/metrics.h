@@ -25,7 +25,7 @@ struct StepMetrics {
   std::optional<double> z_loss;                            ///< set with train.z_loss_coeff above 0
   std::optional<double> ce_loss, kl;                       ///< set with a teacher
   std::vector<std::pair<std::string, double>> preference;  ///< task: dpo: names and values
-  double step_time_ms = 0, data_time_ms = 0;
+  double step_time_ms = 0, data_time_ms = 0, data_wait_ms = 0;
   std::vector<std::pair<std::string, double>>
       exposed_comm_ms;             ///< key: comm_axis, for axes with more than one rank
   double exposed_offload_ms = -1;  ///< below 0: nothing is offloaded

@@ -81,7 +81,10 @@ std::string prometheus_text(const StepMetrics& m, const std::string& run, int re
   p.gauge("learning_rate", "Learning rate of the last step.", m.lr);
   if (m.loss_scale > 0) p.gauge("loss_scale", "Factor of the loss with fp16.", m.loss_scale);
   p.gauge("step_time_seconds", "Wall time of a step, mean of the interval.", m.step_time_ms / 1e3);
-  p.gauge("data_time_seconds", "Time of the last step that rank 0 waited for data.", m.data_time_ms / 1e3);
+  p.gauge("data_time_seconds", "Time of the last step that rank 0 waited for the loader.",
+          m.data_time_ms / 1e3);
+  p.gauge("data_wait_seconds", "Time of the last step that ranks waited for token files in the making.",
+          m.data_wait_ms / 1e3);
   std::vector<std::pair<std::string, double>> exposed, losses;
   for (const auto& [axis, ms] : m.exposed_comm_ms)
     exposed.emplace_back(fmt::format("axis=\"{}\"", label_value(axis)), ms / 1e3);

@@ -81,6 +81,7 @@ class Trainer {
       if ((every > 0 && step_ % every == 0) || (last && recipe_.checkpoint.save_at_end)) save();
     }
     finish(code);
+    if (code != ExitCode::done && options_.work_error) end_by_work_error();
     return code;
   }
 
@@ -313,7 +314,8 @@ class Trainer {
     job_.section("step", step_ + 1);
     LT_FAULT_POINT("train.step");
     poll_saves();
-    const double begin = steady_seconds(), data_before = waited_for_data();
+    const double begin = steady_seconds(), loads_before = loader_->wait_seconds();
+    const double files_before = file_wait_.seconds();
     const int64_t batch = global_batch_after(recipe_, position_.samples);
     if (!file_wait_.wait(
             *loader_, position_.cursor, position_.cursor + batch, [this] { return asked_to_stop(); },
@@ -360,17 +362,17 @@ class Trainer {
     if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
     state_->note_skips(skips_.count(), scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
-    const double seconds = steady_seconds() - begin, for_data = waited_for_data() - data_before;
+    const double seconds = steady_seconds() - begin;
+    const DataWaits waits{loader_->wait_seconds() - loads_before, file_wait_.seconds() - files_before};
     const auto exposed = exposed_by_axis(compute_->waited(), waited_before);
-    stragglers_->step(seconds, for_data, total_of(exposed));
-    if (lead_) report(r, batch, a.lr, seconds, for_data, exposed);
+    stragglers_->step(seconds, waits.loader + waits.files, total_of(exposed));
+    if (lead_) report(r, batch, a.lr, seconds, waits, exposed);
     report_gpu();
     return r.stop_requested;
   }
 
-  double waited_for_data() const { return loader_->wait_seconds() + file_wait_.seconds(); }
-
-  bool asked_to_stop() const { return job_.stop_requested() || out_of_time(); }
+  bool asked_to_stop() const { return job_.stop_requested() || out_of_time() || work_failed(); }
+  bool work_failed() const { return options_.work_error && options_.work_error(); }
 
   /// Rank 0's clock decides for all ranks.
   bool out_of_time() const {
@@ -412,7 +414,12 @@ class Trainer {
              program_->offloaded().all());
   }
 
-  void report(const StepResult& r, int64_t batch, double lr, double seconds, double data_seconds,
+  /// Seconds of a step that it waited for the loader, and for token files that were not made yet.
+  struct DataWaits {
+    double loader = 0, files = 0;
+  };
+
+  void report(const StepResult& r, int64_t batch, double lr, double seconds, const DataWaits& waits,
               const std::vector<std::pair<std::string, double>>& exposed) {
     StepMetrics m;
     m.step = step_, m.train_steps = recipe_.train.train_steps, m.end_step = end_step_;
@@ -427,7 +434,8 @@ class Trainer {
     m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;
     m.skipped_steps = skips_.count();
     m.step_time_ms = seconds * 1e3;
-    m.data_time_ms = data_seconds * 1e3;
+    m.data_time_ms = waits.loader * 1e3;
+    m.data_wait_ms = waits.files * 1e3;
     for (const std::string& axis : comm_axes_)
       m.exposed_comm_ms.emplace_back(axis, exposed_ms(exposed, axis));
     const Offload& o = recipe_.offload;
@@ -483,6 +491,16 @@ class Trainer {
     return true;
   }
 
+  /// Throws the error of a rank whose work beside training failed, on all ranks: on the others as their loss
+  /// of that one, so that the job's verdict and exit code are those of the error.
+  void end_by_work_error() {
+    const std::optional<Error> mine = options_.work_error();
+    const auto failed = gather_numbers(*control_group_, *control_, {mine.has_value()});
+    if (mine) throw *mine;
+    for (size_t rank = 0; rank < failed.size(); ++rank)
+      if (failed[rank]) fail(ExitCode::rank_lost, "rank {} cannot make the later token files", rank);
+  }
+
   void save() {
     job_.section("save", step_);
     state_->save(step_, position_);
@@ -530,6 +548,7 @@ class Trainer {
     say(metrics_->finish());
     const StopRequest stop = job_.stop_requested();
     const std::string reason = stop            ? stop.reason
+                               : work_failed() ? "token files that cannot be made"
                                : out_of_time() ? "train.exit_duration_in_mins"
                                                : "by another rank";
     progress_->line(end_text(

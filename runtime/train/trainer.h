@@ -1,7 +1,9 @@
 // Training loop of one rank: setup from the plan, steps, evaluations, checkpoints, shutdown.
 #pragma once
+#include <functional>
 #include <optional>
 
+#include "base/error.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/restarts.h"
 #include "runtime/recipe/recipe.h"
@@ -12,6 +14,9 @@ struct TrainerOptions {
   bool force = false;  ///< start even if the plan exceeds the host's memory
   int64_t steps = 0;   ///< stop after this many steps; 0: as in the recipe. The value of rank 0 counts.
   std::optional<RestartNote> restart;  ///< set where the launcher has started the ranks again
+  /// Error of work that this rank's process does beside training; null: it does none. All ranks then save and
+  /// end with that error. Set on all ranks of a job or on none.
+  std::function<std::optional<Error>()> work_error;
 };
 
 /// Trains a resolved recipe. Returns done, or preempted after a stop request was answered with a checkpoint.

@@ -68,6 +68,7 @@ def test_rates(dense, program):
         assert m["tflops_per_gpu"] == close(flops / seconds / 1e12 / RANKS)
         peaks.add(round(m["tflops_per_gpu"] / m["mfu"], 6))
         assert 0 <= m["data_time_ms"] <= m["step_time_ms"]
+        assert m["data_wait_ms"] == 0  # no data.shuffle_window
         assert 0 <= m["exposed_comm_ms/dp"] <= m["step_time_ms"]
         assert not {"exposed_comm_ms/tp", "exposed_comm_ms/pp", "exposed_offload_ms", "loss_scale"} & set(m)
     assert len(peaks) == 1  # MFU is over one peak, of TFLOP/s of a rank

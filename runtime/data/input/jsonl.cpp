@@ -1,5 +1,8 @@
 #include "runtime/data/input/jsonl.h"
 
+#include <simdjson.h>
+
+#include <bit>
 #include <cctype>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -10,6 +13,9 @@
 
 namespace ltrain::data {
 namespace {
+
+/// Longest record for simdjson, which needs up to 14 bytes of memory for each byte of a record.
+constexpr size_t kMostFastBytes = size_t{16} << 20;
 
 /// Walks the record without building it, so memory and stack stay small for any nesting.
 class TextFinder final : public nlohmann::json::json_sax_t {
@@ -147,8 +153,33 @@ std::string with_quoted_nan(std::string_view line) {
   return out.append(line.substr(copied));
 }
 
+std::optional<std::string> ordinary_text(std::string_view line, const std::string& key) {
+  if (line.size() > kMostFastBytes) return std::nullopt;
+  thread_local simdjson::dom::parser parser;
+  thread_local std::vector<char> padded;
+  if (padded.size() < line.size() + simdjson::SIMDJSON_PADDING) {
+    const size_t capacity = std::bit_ceil(std::max<size_t>(line.size(), 4096));
+    padded.resize(capacity + simdjson::SIMDJSON_PADDING);
+    if (parser.allocate(capacity) != simdjson::SUCCESS) return std::nullopt;
+  }
+  std::copy(line.begin(), line.end(), padded.begin());
+  std::fill_n(padded.begin() + static_cast<ptrdiff_t>(line.size()), simdjson::SIMDJSON_PADDING, '\0');
+  simdjson::dom::object record;
+  if (parser.parse(padded.data(), line.size(), false).get(record) != simdjson::SUCCESS) return std::nullopt;
+  std::optional<std::string_view> text;
+  for (const auto [name, value] : record) {
+    if (name != key) continue;
+    std::string_view found;
+    if (text || value.get(found) != simdjson::SUCCESS) return std::nullopt;
+    text = found;
+  }
+  if (!text) return std::nullopt;
+  return std::string(*text);
+}
+
 std::string json_text(std::string_view line, const std::string& key, const std::string& path,
                       int64_t line_number) {
+  if (std::optional<std::string> text = ordinary_text(line, key)) return std::move(*text);
   TextFinder finder(key);
   // Format of the parser's errors: "[json.exception.parse_error.101] parse error at line 1, column 8: what".
   if (!walk(line, finder, key))

@@ -15,6 +15,12 @@ namespace ltrain::data {
 std::string json_text(std::string_view line, const std::string& key, const std::string& path,
                       int64_t line_number);
 
+/// The same string of an ordinary record, by simdjson, at the rate of memory: valid everywhere, with the key
+/// once, and a string there. nullopt for any other line, which json_text() then reads with a slower parser,
+/// to say what is wrong or to accept what simdjson does not: integers above 64 bits, NaN, more than 1024
+/// levels, a byte order mark, more than 16 MiB.
+std::optional<std::string> ordinary_text(std::string_view line, const std::string& key);
+
 /// Like json_text(), but returns nullopt for a bad record that `options` skips, and counts it in `bad`.
 std::optional<std::string> read_record(std::string_view line, const RecordOptions& options,
                                        const std::string& path, int64_t line_number, BadRecords& bad);

@@ -249,6 +249,7 @@ int64_t ChunkReader::consumed() const {
 
 std::optional<Chunk> ChunkReader::next() {
   Chunk chunk;
+  chunk.text.reserve(static_cast<size_t>(chunk_bytes_));
   chunk.first_document = documents_;
   while (chunk.bytes() < chunk_bytes_ && file_ < list_.files.size()) {
     if (!text_ && !json_ && !records_) open_next();

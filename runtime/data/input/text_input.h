@@ -42,8 +42,10 @@ struct Chunk {
   std::vector<Piece> pieces;
   int64_t input_bytes = 0;
   int64_t first_document = 0;  ///< number of the first piece's document in the inputs
-  /// Bytes of the content, which bound a chunk.
-  int64_t bytes() const { return static_cast<int64_t>(text.size() + tokens.size() * 4); }
+  /// Memory of the content, which bounds a chunk. A position takes up to 64 bytes.
+  int64_t bytes() const {
+    return static_cast<int64_t>(text.size() + tokens.size() * 4 + pieces.size() * (sizeof(Piece) + 64));
+  }
 };
 
 /// Downloads an object on a thread of its own, so that it is there when it is opened.

@@ -53,8 +53,54 @@ void window_rule(const Recipe& r, const BrokenRule& broken) {
   for (const DataStage& stage : r.data.stages) check("data.stages", stage.train);
 }
 
+/// Values below `length` that divide it and are nearest to `wanted`, as text.
+std::string nearest_divisors(int64_t length, int64_t wanted) {
+  int64_t below = 0, above = length;
+  for (int64_t d = 1; d * d <= length; ++d)
+    for (const int64_t divisor : {d, length / d}) {
+      if (length % divisor != 0) continue;
+      if (divisor <= wanted) below = std::max(below, divisor);
+      if (divisor >= wanted) above = std::min(above, divisor);
+    }
+  return below == 0 || below == above ? std::to_string(above) : fmt::format("{} or {}", below, above);
+}
+
+/// Sequences that are shorter than a sample fill it, and are told apart by masks and positions.
+void length_rule(const Recipe& r, const BrokenRule& broken) {
+  const Data& d = r.data;
+  const auto check = [&](const char* key, const std::string& what, const char* nearest, int64_t length) {
+    if (length == 0 || length == d.seq_length) return;
+    if (d.seq_length % length != 0)
+      return broken(key,
+                    fmt::format("{}expected a divisor of data.seq_length = {}, since sequences of {} fill "
+                                "samples of {} tokens; nearest valid value{}: {}",
+                                what, d.seq_length, length, d.seq_length, nearest,
+                                nearest_divisors(d.seq_length, length)),
+                    {"data.seq_length"});
+    const auto needs = [&](const char* other, const char* value, const char* why) {
+      broken(key,
+             fmt::format("{}needs {}: {}, {}; nearest valid value{}: {}", what, other, value, why, nearest,
+                         d.seq_length),
+             {other});
+    };
+    if (r.task != Task::pretrain)
+      return needs("task", "pretrain", "since conversations are packed when their token files are made");
+    if (d.packing != data::SamplePacking::concatenate)
+      return needs("data.packing", "concatenate", "since the ends of sequences cut documents");
+    if (!d.reset_attention_mask)
+      return needs("data.reset_attention_mask", "true", "by which tokens attend within their sequence");
+    if (!d.reset_position_ids)
+      needs("data.reset_position_ids", "true", "by which a sequence begins at position 0");
+  };
+  check("data.train_seq_length", "", "", d.train_seq_length.value_or(0));
+  for (size_t i = 0; i < d.stages.size(); ++i)
+    check("data.stages", fmt::format("stage {} has seq_length = {}, ", i + 1, d.stages[i].seq_length),
+          " of its seq_length", d.stages[i].seq_length);
+}
+
 void data_rules(const Recipe& r, const BrokenRule& broken) {
   temperature_rule(r, broken);
+  length_rule(r, broken);
   window_rule(r, broken);
   if (r.data.stages.empty()) return;
   int64_t before = 1;

@@ -390,6 +390,11 @@ void add_sequence_keys(std::vector<Key>& t) {
   t.push_back(integer("data.seq_length", LT_MEMBER(data.seq_length), "Sequence length in tokens.")
                   .between(1, kMaxIds)
                   .alias({"sequence_length", "max_seq_length"}));
+  t.push_back(integer("data.train_seq_length", LT_MEMBER(data.train_seq_length),
+                      "Tokens of a sequence of data.train, until a stage of data.stages with a seq_length of "
+                      "its own; null: data.seq_length. Shorter sequences share samples of data.seq_length: "
+                      "tokens attend within their sequence, and its positions begin at 0.")
+                  .between(1, kMaxIds));
   t.push_back(
       choice(
           "data.packing", LT_MEMBER(data.packing), {},

@@ -152,11 +152,15 @@ ValueError read_stage(const Node& node, DataStage& out) {
     } else if (e.key == "from_tokens") {
       wrong = {read_integer(e.value, out.from_tokens), e.value.place};
       if (wrong.empty() && out.from_tokens < 1) wrong = {"must be at least 1", e.value.place};
+    } else if (e.key == "seq_length" || e.key == "sequence_length") {
+      wrong = {read_integer(e.value, out.seq_length), e.value.place};
+      if (wrong.empty() && out.seq_length < 1) wrong = {"must be at least 1", e.value.place};
     } else if (e.key == "train") {
       wrong = read_source_list(e.value, false, out.train);
       if (wrong.empty() && out.train.empty()) wrong = {"needs at least one source", e.value.place};
     } else {
-      return {fmt::format("has an unknown key `{}`; a stage has from_step or from_tokens, train", e.key),
+      return {fmt::format("has an unknown key `{}`; a stage has from_step or from_tokens, seq_length, train",
+                          e.key),
               e.place};
     }
     if (!wrong.empty()) return {e.key + " " + wrong.text, wrong.place};
@@ -170,7 +174,7 @@ ValueError read_stage(const Node& node, DataStage& out) {
 Key data_stages(std::string path, std::string help) {
   Key key;
   key.path = std::move(path);
-  key.type = "list of {from_step or from_tokens, train}";
+  key.type = "list of {from_step or from_tokens, seq_length, train}";
   key.help = std::move(help);
   key.set = [](const Key&, Recipe& r, const Node& node) -> ValueError {
     std::vector<DataStage> stages;
@@ -189,10 +193,14 @@ Key data_stages(std::string path, std::string help) {
   key.write = [](const Key&, const Recipe& r, bool json) {
     std::string all;
     const char* quote = json ? "\"" : "";
-    for (const DataStage& stage : r.data.stages)
-      all += fmt::format("{0}{{{1}{2}{1}: {3}, {1}train{1}: {4}}}", all.empty() ? "" : ", ", quote,
+    for (const DataStage& stage : r.data.stages) {
+      const std::string length =
+          stage.seq_length > 0 ? fmt::format("{0}seq_length{0}: {1}, ", quote, stage.seq_length) : "";
+      all += fmt::format("{0}{{{1}{2}{1}: {3}, {5}{1}train{1}: {4}}}", all.empty() ? "" : ", ", quote,
                          stage.from_tokens > 0 ? "from_tokens" : "from_step",
-                         std::max(stage.from_tokens, stage.from_step), write_source_list(stage.train, json));
+                         std::max(stage.from_tokens, stage.from_step), write_source_list(stage.train, json),
+                         length);
+    }
     return "[" + all + "]";
   };
   return key;

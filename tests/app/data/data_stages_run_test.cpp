@@ -1,5 +1,6 @@
 // data.stages and max_epochs: mixes that change at a step, and how often a run reads a source.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/app/run_program.h"
@@ -12,6 +13,21 @@ namespace {
 const std::string kRun = "run tiny.yaml data.eval=[] train.eval_interval=0 ";
 const std::string kStages =
     kRun + "'data.stages=[{from_step: 4, train: [{path: text-val}, {path: text-train}]}]' ";
+
+/// PREFIX.bin and .idx of Megatron's form with `sequences` documents of as many 16-bit tokens, all 0, in a
+/// file that takes no room.
+void write_sparse(const std::string& prefix, int64_t sequences, int32_t tokens) {
+  std::ofstream idx(prefix + ".idx", std::ios::binary);
+  const auto put = [&](auto value) { idx.write(reinterpret_cast<const char*>(&value), sizeof value); };
+  idx.write("MMIDIDX\0\0", 9);
+  put(uint64_t{1}), put(uint8_t{8}), put(static_cast<uint64_t>(sequences)),
+      put(static_cast<uint64_t>(sequences + 1));
+  for (int64_t i = 0; i < sequences; ++i) put(tokens);
+  for (int64_t i = 0; i < sequences; ++i) put(i * tokens * int64_t{2});
+  for (int64_t i = 0; i <= sequences; ++i) put(i);
+  std::ofstream(prefix + ".bin").close();
+  std::filesystem::resize_file(prefix + ".bin", static_cast<uintmax_t>(sequences * tokens * 2));
+}
 
 /// Loss of an entry "STEP:LOSS".
 double loss_of(const std::string& entry) { return std::stod(entry.substr(entry.find(':') + 1)); }
@@ -169,4 +185,66 @@ TEST_CASE("data stats: samples that a run reads of each source, over all stages"
     CHECK(sources[at]["epochs"].get<double>() == Approx(static_cast<double>(read) / samples));
   }
   CHECK_THAT(t.sh(recipe).text, Contains("text-val") && Contains("6 steps read 48 samples of 32 tokens"));
+}
+
+TEST_CASE("run: shorter sequences of the first mix are those of a run with shorter samples") {
+  TempRun t;
+  // 257 tokens, all of which each step reads: 8 samples of 32, or 16 of 16.
+  std::ofstream(t.folder() + "/short.txt") << std::string(read_text(t.folder() + "/text.txt"), 0, 256);
+  REQUIRE(t.sh("data build --input short.txt --output short --tokenizer byte").code == 0);
+  const std::string run =
+      "run tiny.yaml 'data.train=[{path: short}]' data.eval=[] train.eval_interval=0 "
+      "data.reset_attention_mask=true data.reset_position_ids=true ";
+  const std::string mixed =
+      run + "data.train_seq_length=16 'data.stages=[{from_step: 4, train: [{path: short}]}]' ";
+  for (const char* model : {"llama", "gpt2"}) {
+    const std::string name = std::string(" model.architecture=") + model + " output_dir=" + model;
+    REQUIRE(t.sh(run + "data.seq_length=16 train.global_batch_size=16" + name + "-short").code == 0);
+    REQUIRE(t.sh(run + name + "-long").code == 0);
+    const Outcome o = t.sh(mixed + name + "-mixed");
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    const auto wanted = t.values("lm_loss", model + std::string("-short"));
+    const auto other = t.values("lm_loss", model + std::string("-long"));
+    const auto got = t.values("lm_loss", model + std::string("-mixed"));
+    REQUIRE(got.size() == 6);
+    for (size_t i = 0; i < 3; ++i) CHECK(std::abs(got[i] - wanted[i]) < 1e-5);
+    CHECK(std::abs(got[0] - other[0]) > 1e-4);
+    CHECK(std::abs(got[3] - wanted[3]) > 1e-4);
+  }
+  // A resume keeps the length of a mix that has begun.
+  const std::string more = " model.architecture=llama output_dir=llama-mixed train.train_steps=8";
+  const Outcome changed = t.sh(run + "'data.stages=[{from_step: 4, train: [{path: short}]}]' " + more);
+  CHECK(changed.code == 64);
+  CHECK_THAT(changed.text, Contains("data.train_seq_length 16 -> data.seq_length"));
+  const Outcome stage =
+      t.sh(mixed + "'data.stages=[{from_step: 4, seq_length: 8, train: [{path: short}]}]'" + more);
+  CHECK(stage.code == 64);
+  CHECK_THAT(stage.text, Contains("data.stages.0.seq_length data.seq_length -> 8"));
+  const Outcome later =
+      t.sh(mixed +
+           "'data.stages=[{from_step: 4, train: [{path: short}]}, {from_step: 7, seq_length: "
+           "8, train: [{path: short}]}]'" +
+           more);
+  INFO(later.text);
+  CHECK(later.code == 0);
+}
+
+TEST_CASE("run: ranks take no more memory than planned with a data set of 100 GB") {
+  TempRun t;
+  write_sparse(t.folder() + "/sparse", 100000, 500000);
+  for (const char* more : {"", " data.packing=best_fit"}) {
+    const std::string name = std::string("output_dir=b") + (*more ? "1" : "0");
+    const Outcome o = t.sh(kRun + "'data.train=[{path: sparse}]' " + name + more);
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+    const size_t at = o.text.find("rank 0 used ");
+    REQUIRE(at != std::string::npos);
+    double used = 0, planned = 0;
+    REQUIRE(std::sscanf(o.text.c_str() + at,
+                        "rank 0 used %lf MiB of the host's memory at its peak (%lf planned)", &used,
+                        &planned) == 2);
+    CHECK(used < planned);
+    CHECK(planned < 100);
+  }
 }

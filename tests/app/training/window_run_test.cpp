@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <random>
 
 #include "tests/app/run_program.h"
 
@@ -82,6 +83,18 @@ std::string hold(const std::string& lock, const std::string& text, const std::st
          " & for i in $(seq 600); do [ ! -e locked ] || break; sleep 0.05; done; ";
 }
 
+/// Shell commands that start the two ranks of a run as torchrun does, on one node or on two, and print
+/// "codes A B".
+std::string as_torchrun(const std::string& run, int nodes) {
+  std::string commands = "port=$((20000 + $$ % 20000)); ";
+  for (int rank = 0; rank < 2; ++rank)
+    commands += fmt::format(
+        "RANK={} WORLD_SIZE=2 LOCAL_RANK={} LOCAL_WORLD_SIZE={} GROUP_RANK={} MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT=$port {} {} & p{}=$!; ",
+        rank, nodes == 1 ? rank : 0, 2 / nodes, nodes == 1 ? 0 : rank, program(), run, rank);
+  return commands + "wait $p0; a=$?; wait $p1; echo codes $a $?; ";
+}
+
 }  // namespace
 
 TEST_CASE("run: with a shuffle window, samples do not depend on what exists, on ranks or on a resume") {
@@ -154,6 +167,8 @@ TEST_CASE("run: with a shuffle window, steps run before the last token file exis
   CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
   CHECK(t.metric("lm_loss", "b").size() == 40);
   CHECK(made_files(t, "cold").size() >= kFiles - 2);  // the last window is not needed
+  CHECK_THAT(t.sh("plan tiny.yaml data.shuffle_window=2").text, Contains("making of token files"));
+  CHECK_THAT(t.sh("plan tiny.yaml").text, !Contains("making of token files"));
 }
 
 TEST_CASE("run: token files that cannot be made end the run with a checkpoint, and a restart goes on") {
@@ -197,4 +212,80 @@ TEST_CASE("run: a stopped run stops the making of its token files, and the next 
   INFO(more.text);
   CHECK(more.code == 0);
   CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
+}
+
+TEST_CASE("run: ranks of another launcher train while the first of each node makes their token files") {
+  TempRun t;
+  const std::string ninth = write_parts_and_run(t);
+  const Outcome held =
+      t.shell_with_jobs("(" + hold("cold/" + ninth + ".lock", "(8 of 12 made)", "held.log") + "{ " +
+                        as_torchrun(run("b", "cold"), 1) + "} > held.log 2>&1); cat held.log");
+  INFO(held.text);
+  CHECK_THAT(held.text, Contains("codes 0 0") && Contains("waiting for token files: cold/" + ninth));
+  CHECK(fs::exists(t.folder() + "/held"));
+  CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
+  CHECK(t.metric("lm_loss", "b").size() == 40);
+  double waited = 0;
+  for (const double ms : t.values("data_wait_ms", "b")) waited += ms;
+  CHECK(waited > 100);
+  // Two nodes with one folder.
+  const Outcome nodes = t.shell_with_jobs(as_torchrun(run("c", "both"), 2));
+  INFO(nodes.text);
+  CHECK_THAT(nodes.text, Contains("codes 0 0"));
+  CHECK(t.metric("lm_loss", "c") == t.metric("lm_loss", "a"));
+}
+
+TEST_CASE("run: token files that a rank of another launcher cannot make end all ranks with that error") {
+  TempRun t;
+  const std::string ninth = write_parts_and_run(t);
+  fs::create_directories(t.folder() + "/cold/" + ninth + ".bin/x");
+  for (const int nodes : {1, 2}) {
+    const std::string name = "b" + std::to_string(nodes);
+    const Outcome broken = t.shell_with_jobs(as_torchrun(run(name, "cold"), nodes));
+    INFO(broken.text);
+    CHECK_THAT(broken.text, Contains("codes 73 73") && Contains("the later token files cannot be made") &&
+                                Contains(ninth + ".bin"));
+    CHECK(t.metric("lm_loss", name).size() < 40);
+    CHECK(t.sh("checkpoint verify " + name).code == 0);
+  }
+  fs::remove_all(t.folder() + "/cold/" + ninth + ".bin");
+  const Outcome fixed = t.shell_with_jobs(as_torchrun(run("b1", "cold"), 1));
+  INFO(fixed.text);
+  CHECK_THAT(fixed.text, Contains("codes 0 0"));
+  CHECK(t.metric("lm_loss", "b1") == t.metric("lm_loss", "a"));
+}
+
+TEST_CASE("run: 1, 2, 3, 4 and 8 ranks that are killed, with and without token files, have one order") {
+  TempRun t;
+  write_parts(t);
+  const auto settings = [](int ranks, const std::string& name, const std::string& cache) {
+    return run(name, cache,
+               fmt::format("train.global_batch_size=24 train.micro_batch_size=1 train.train_steps=12 "
+                           "checkpoint.save_interval=3 parallel.data={}",
+                           ranks));
+  };
+  const Outcome one = t.sh(settings(1, "r1", "warm"));
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  const std::vector<double> wanted = t.values("lm_loss", "r1");
+  REQUIRE(wanted.size() == 12);
+  std::mt19937 random(3);
+  for (const int ranks : {2, 3, 4, 8}) {
+    const std::string name = "r" + std::to_string(ranks), cache = ranks % 4 == 0 ? "warm" : "cold" + name;
+    const char* points[] = {"train.step", "train.batch", "data.read", "checkpoint.mid_write"};
+    const std::string point = points[random() % 4];
+    const unsigned occurrence = point == "checkpoint.mid_write" ? 1 + random() % 2 : 2 + random() % 9;
+    const std::string fault =
+        fmt::format("LTRAIN_FAULT={}:{}:{}:kill", point, random() % static_cast<unsigned>(ranks), occurrence);
+    INFO(ranks << " ranks, " << fault);
+    const Outcome killed = t.sh(settings(ranks, name, cache), fault);
+    INFO(killed.text);
+    CHECK(killed.code != 0);
+    const Outcome again = t.sh(settings(ranks, name, cache));
+    INFO(again.text);
+    REQUIRE(again.code == 0);
+    const std::vector<double> losses = t.values("lm_loss", name);
+    REQUIRE(losses.size() == 12);
+    for (size_t i = 0; i < 12; ++i) CHECK(std::abs(losses[i] - wanted[i]) < 1e-5);
+  }
 }

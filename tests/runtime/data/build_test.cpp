@@ -1,5 +1,7 @@
 #include "runtime/data/build.h"
 
+#include <malloc.h>
+
 #include <catch2/catch.hpp>
 #include <random>
 #include <set>
@@ -8,6 +10,7 @@
 #include "runtime/data/input/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"
 #include "tests/runtime/data/support.h"
+#include "tests/support/outcome.h"
 
 using namespace ltrain;
 using namespace ltrain::data;
@@ -323,4 +326,35 @@ TEST_CASE("pipeline: bounded, ordered, and the first error in order wins", "[dat
       CHECK(failing(1000, 1000) == "");
     }
   }
+}
+
+TEST_CASE("build: its threads hold at most the memory that a plan has for them", "[data]") {
+  TempFolder f;
+  std::string small, large;
+  for (int i = 0; i < 300000; ++i) small += "{\"text\":\"" + std::to_string(i) + "\"}\n";
+  for (int i = 0; i < 40; ++i) large += "{\"text\":\"" + std::string(1000000, 'x') + "\"}\n";
+  write_file(f / "small.jsonl", small);
+  write_file(f / "large.jsonl", large);
+  small = large = "";
+  for (const char* file : {"small.jsonl", "large.jsonl"})
+    for (const int workers : {1, 6}) {
+      INFO(file << ", " << workers << " workers");
+      BuildOptions o = options_for(f, {file});
+      o.workers = workers;
+      o.force = true;
+      const auto held = [] {
+        const struct mallinfo2 m = ::mallinfo2();
+        return static_cast<int64_t>(m.uordblks + m.hblkhd);
+      };
+      const int64_t before = held();
+      if (before == 0)
+        return ltrain::test::skip_test(
+            "build: its threads hold at most the memory that a plan has for them: a sanitizer's allocator "
+            "does not say what it holds");
+      int64_t most = 0;
+      o.progress = [&](const BuildProgress&) { most = std::max(most, held() - before); };
+      build_dataset(o);
+      CHECK(most < build_memory_bytes(o));
+      CHECK(most > o.chunk_bytes);  // how much more depends on the threads
+    }
 }

@@ -84,6 +84,46 @@ TEST_CASE("packing: a document is seen alone, and its positions begin at 0", "[d
   }
 }
 
+TEST_CASE("packing: a sequence shorter than a sample is seen alone, by the mix of its sample", "[data]") {
+  TempFolder f;
+  const std::vector<int64_t> starts = uneven_dataset(f / "a", 2000);
+  LoaderOptions o = options_for(f / "a");
+  o.packing.attention_mask = o.packing.position_ids = o.packing.mask_loss = true;
+  o.mtp_tokens = 1;
+  o.first_sequence = 4;
+  o.stages = {{8, {{f / "a", 1}}, 8}, {16, {{f / "a", 1}}, 0}};
+  BatchLoader loader(o, 0);
+  Batch batch;
+  int64_t cut = 0, whole = 0;
+  for (int step = 0; step < 20; ++step) {
+    loader.next(batch);
+    for (int64_t i = 0; i < 32; ++i) {
+      const int64_t sample = batch.sample_index[i / 16], length = sample < 8 ? 4 : sample < 16 ? 8 : 16;
+      const int64_t t = i % 16, first = batch.tokens[i - t];  // tokens are their own places in the stream
+      const auto start_of = [&](int64_t at) {
+        int64_t start = first + at / length * length;
+        for (int64_t s : starts)
+          if (s <= first + at) start = std::max(start, s);
+        return start;
+      };
+      const auto ends = [&](int64_t at) {
+        return std::find(starts.begin(), starts.end(), first + at + 1) != starts.end();
+      };
+      REQUIRE(batch.documents[i] == start_of(t) - first);
+      REQUIRE(batch.position_ids[i] == first + t - start_of(t));
+      // The end of a sequence predicts the next token, and the end of a document does not.
+      REQUIRE(batch.targets[i] == (ends(t) ? -1 : batch.tokens[i] + 1));
+      const bool together = t + 1 < 16 && start_of(t + 1) == start_of(t);
+      REQUIRE(batch.mtp_targets[i] == (together && !ends(t + 1) ? batch.tokens[i] + 2 : -1));
+      cut += start_of(t) == first + 4 && length == 4, whole += length == 16 && t > 8 && start_of(t) == first;
+    }
+  }
+  CHECK(cut > 0);
+  CHECK(whole > 0);
+  o.packing.position_ids = false;
+  CHECK_THROWS(BatchLoader(o, 0));
+}
+
 TEST_CASE("packing: an end-of-document token ends its document, as in Megatron-LM", "[data]") {
   TempFolder f;
   std::vector<int32_t> tokens(400);

@@ -115,9 +115,10 @@ void share(std::vector<double>& values, Communicator& control, Stream& stream) {
 std::shared_ptr<const data::PairReferences> reference_sums(const ReferencedRun& run,
                                                            const data::LoaderOptions& options, int held_out) {
   const Recipe& r = run.recipe;
-  if (!r.preference.has_reference()) return nullptr;
   std::vector<std::string> paths;
   for (const data::SourceSpec& s : options.sources) paths.push_back(s.path);
+  if (r.task == Task::reward) return data::margins_of(paths, r.data.seq_length);
+  if (!r.preference.has_reference()) return nullptr;
   auto table = std::make_shared<data::PairReferences>(data::empty_references(paths, r.data.seq_length));
   const SumsFile file = sums_file(r, options, held_out);
   if (run.step > 0) {

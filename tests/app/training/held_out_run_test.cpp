@@ -24,6 +24,7 @@ void write_texts(const TempRun& t, const std::string& task) {
         row.update({{"completion", i % 3 == 1 ? bad : good}, {"label", i % 3 != 1}});
       else
         row.update({{"chosen", good}, {"rejected", bad}});
+      if (task == "reward" && i % 3 > 0) row["margin"] = 0.1 * (i % 7) - 0.2;
       out << row.dump() << "\n";
     }
   };
@@ -78,7 +79,9 @@ TEST_CASE("held-out pairs: losses, rewards and accuracies are those of TRL") {
       Texts{"dpo", "dpo", "pairs", "held-out-pairs", ""},
       Texts{"dpo+sft", "dpo", "pairs", "held-out-pairs", "preference.sft_weight=0.5"},
       Texts{"kto", "kto", "labelled", "held-out-labelled", ""},
-      Texts{"reward", "reward", "pairs", "held-out-pairs", "model.from=model '~preference.beta'"}};
+      Texts{"reward", "reward", "pairs", "held-out-pairs", "model.from=model '~preference.beta'"},
+      Texts{"margins", "reward", "margins", "held-out-margins",
+            "model.from=model '~preference.beta' preference.center_rewards_coefficient=0.1"}};
   for (const auto& [name, task, train, held, given] : cases) {
     INFO(name);
     write_trl_recipe(t, task, train + ".jsonl");
@@ -86,6 +89,11 @@ TEST_CASE("held-out pairs: losses, rewards and accuracies are those of TRL") {
                     " train.train_steps=6 train.eval_interval=1 train.eval_steps=8 'data.eval=[{path: " +
                     golden + "/" + held + ".jsonl}]' " + given);
     const auto& steps = want["runs"][name]["evaluations"];
+    const auto losses = want["runs"][name]["losses"].get<std::vector<double>>(),
+               got = t.values("lm_loss", name);
+    REQUIRE(got.size() == losses.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      CHECK(std::abs(got[i] - losses[i]) <= 1e-5 * std::max(1.0, losses[i]));
     const bool reward = task == "reward", kto = task == "kto";
     const std::string& run = name;
     const auto near = [&](const char* key, const char* of_trl) {

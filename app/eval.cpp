@@ -114,6 +114,11 @@ class Evaluation {
   void check(const EvalSet& set) {
     for (const data::SourceSpec& s : set.sources) {
       const data::SourceInfo info = data::inspect_source(s.path);
+      if (info.preference || info.unpaired)
+        fail(ExitCode::usage,
+             "{} has {}, whose loss a run with that task logs as eval_loss; name conversations or texts with "
+             "--data PREFIX",
+             info.prefix, info.preference ? "preference pairs" : "labelled examples");
       if (const auto t = session_.trained_tokenizer();
           info.has_sidecar && t && !t->hash.empty() && info.tokenizer_hash != t->hash)
         fail(ExitCode::usage,

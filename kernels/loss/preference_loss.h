@@ -18,7 +18,9 @@ enum class PreferenceKind : uint8_t {
   orpo,          ///< log odds ratio of means without a reference (arXiv:2403.07691)
   kto,           ///< one labelled text at a time, against a divergence (arXiv:2402.01306): kto_loss
   apo_zero_unpaired,  ///< apo_zero for one labelled text at a time: kto_loss without a divergence
-  reward,             ///< Bradley-Terry: sums are the scores of a reward model, without a reference
+  /// Bradley-Terry: sums are the scores of a reward model. The reference of a chosen text is its pair's
+  /// margin.
+  reward,
 };
 
 struct PreferenceLoss {
@@ -122,12 +124,12 @@ LT_HD inline PairLoss preference_loss(const PreferenceLoss& s, const TextSum& w,
       return p;
     }
     case PreferenceKind::reward: {
-      const double margin = w.policy - l.policy, sum = w.policy + l.policy, c = s.center_coefficient;
+      const double beyond = yw - l.policy, sum = w.policy + l.policy, c = s.center_coefficient;
       p.chosen_reward = w.policy;
       p.rejected_reward = l.policy;
-      p.loss = -log_sigmoid(margin) + c * sum * sum;
-      p.d_chosen = -sigmoid_of(-margin) + 2 * c * sum;
-      p.d_rejected = sigmoid_of(-margin) + 2 * c * sum;
+      p.loss = -log_sigmoid(beyond) + c * sum * sum;
+      p.d_chosen = -sigmoid_of(-beyond) + 2 * c * sum;
+      p.d_rejected = sigmoid_of(-beyond) + 2 * c * sum;
       return p;
     }
     case PreferenceKind::kto:

@@ -47,11 +47,13 @@ void Head::score_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) con
   };
   if (step.groups.context.size() > 1) add_over(step.groups.context, Axis::context);
   if (step.cuts_rows()) add_over(step.groups.tensor, Axis::tensor);
-  if (step.training) {
+  if (step.training || pairs.totalled) {
     pairs.weights =
         step.memory.allocate(MemoryKind::temporaries, "weights of texts", DType::f64, pairs.references.shape);
     preference_pairs(s, pairs.totals, pairs.weights, pairs.sums, pairs.references, pairs.labels, values,
                      pairs.loss, pairs.chosen_weight, adds);
+  }
+  if (step.training) {
     const ScoreGradient gradient{
         .targets = targets, .texts = texts, .weights = pairs.weights, .scale = mb.gradient_scale()};
     row_scores_backward(s, dy, weight, gradient);
@@ -59,8 +61,8 @@ void Head::score_loss(Step& step, const MicroBatch& mb, Tensor y, Tensor dy) con
       const GradBuffer to = step.params.accumulate(weight_);
       row_scores_weight(s, to.tensor, y, gradient, to.accumulate);
     }
-    step.memory.release(pairs.weights);
   }
+  if (pairs.weights.defined()) step.memory.release(pairs.weights);
   step.memory.release(values);
 }
 

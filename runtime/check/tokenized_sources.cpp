@@ -57,7 +57,6 @@ data::ChatBuild chat_options(const Recipe& r, const DataSource& source, const ch
   chat.pack = r.data.seq_length;
   chat.mask = mask_options(r.data.train_on);
   chat.preference = reads_pairs(r.task);
-  chat.reward = r.task == Task::reward;
   chat.unpaired = r.task == Task::kto;
   return chat;
 }

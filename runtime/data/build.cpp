@@ -23,6 +23,7 @@ struct Encoded {
     int part;
     int64_t chosen = 0;              // tokens of the chosen text of a preference pair; 0: a document
     std::optional<bool> label = {};  // label of an example
+    double margin = 0;               // margin of a pair
   };
   std::vector<int32_t> tokens;
   std::vector<uint8_t> counted;  // with BuildOptions::chat: 1 for each token that counts in the loss
@@ -142,9 +143,10 @@ class Encoder {
         out.runs.push_back({put((*chat_)(row, *tokenizer_, where)), true, -1});
         return;
       }
-      const auto [chosen, rejected] = chat_->pair(row, *tokenizer_, where);
-      const int64_t first = put(chosen);
-      out.runs.push_back({first + put(rejected), true, -1, first});
+      const auto [chosen, rejected, margin] = chat_->pair(row, *tokenizer_, where);
+      const int64_t first = put(chosen), all = first + put(rejected);
+      out.runs.push_back(
+          {.count = all, .ends_document = true, .part = -1, .chosen = first, .label = {}, .margin = margin});
     } catch (const Error& e) {
       if (e.code() != ExitCode::data) throw;
       skip_record(e.what(), options_.records, out.bad);
@@ -221,7 +223,8 @@ class Sink {
       if (counted) counted += run.count;
       if (!run.ends_document) continue;
       if (open_) {
-        run.label ? parts_[part_]->end_example(*run.label) : parts_[part_]->end_document(run.chosen);
+        run.label ? parts_[part_]->end_example(*run.label)
+                  : parts_[part_]->end_document(run.chosen, run.margin);
         ++documents_;
       } else {
         ++empty_;

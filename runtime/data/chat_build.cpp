@@ -1,6 +1,7 @@
 #include "runtime/data/chat_build.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
@@ -20,8 +21,7 @@ constexpr int64_t kMaxTemplateBytes = 16 << 20;
 std::string chat_identity(const ChatBuild& o, const std::string& tokenizer_path) {
   std::string text = fmt::format("{}|{}|{}|{}|{}|{}|{}", o.chat_template, fmt::join(o.mask.roles, ","),
                                  o.mask.last_turn, o.mask.stop_token, o.mask.after_stop, o.date, o.pack);
-  if (o.preference) text += "|preference";
-  if (o.reward) text += "|reward";
+  if (o.preference) text += "|preference, margins";
   if (o.unpaired) text += "|unpaired";
   for (const auto& [standard, name] : o.rows.fields) text += "|" + standard + "=" + name;
   const std::string folder = tokenizer_folder(tokenizer_path);
@@ -65,16 +65,22 @@ chat::ChatTokens ChatEncoder::operator()(const std::string& row, Tokenizer& toke
   return tokens;
 }
 
+/// Margin of a preference row; 0 without one.
+static double margin_of(const chat::Json& row, const std::string& where) {
+  const auto margin = row.is_object() ? row.find("margin") : row.end();
+  if (margin == row.end()) return 0;
+  if (!margin->is_number() || !std::isfinite(margin->get<double>()))
+    fail(ExitCode::data, "{}: margin = {}: expected a finite number", where,
+         printable(margin->dump(-1, ' ', false, chat::Json::error_handler_t::replace), 60));
+  return margin->get<double>();
+}
+
 ChatEncoder::Pair ChatEncoder::pair(const std::string& text, Tokenizer& tokenizer,
                                     const std::string& where) const {
   const chat::Json json = chat::parse_row(text, where);
-  if (options_.reward && json.is_object() && json.contains("margin"))
-    fail(ExitCode::data,
-         "{}: margin = {}: task: reward has no margins of single pairs; remove the key from the rows", where,
-         printable(json["margin"].dump(-1, ' ', false, chat::Json::error_handler_t::replace), 60));
   const chat::PreferenceRow row = chat::read_preference_row(json, options_.rows, where);
   Pair p{encode(row.chosen, tokenizer, where + ": chosen"),
-         encode(row.rejected, tokenizer, where + ": rejected")};
+         encode(row.rejected, tokenizer, where + ": rejected"), margin_of(json, where)};
   if (p.chosen.ids == p.rejected.ids)
     fail(ExitCode::data, "{}: chosen and rejected have the same {} tokens, expected different ones", where,
          p.chosen.ids.size());

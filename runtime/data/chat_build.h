@@ -16,7 +16,6 @@ struct ChatBuild {
   std::string date = chat::kTemplateDate;
   int64_t pack = 0;         ///< tokens of a sample that holds whole conversations; 0: they are not packed
   bool preference = false;  ///< rows are pairs of a chosen and a rejected text, which stay in one sample
-  bool reward = false;      ///< with `preference`: pairs of task: reward, whose rows may have no margin
   bool unpaired = false;    ///< rows are prompts and completions with a label
 };
 
@@ -36,6 +35,7 @@ class ChatEncoder {
 
   struct Pair {
     chat::ChatTokens chosen, rejected;
+    double margin = 0;  ///< key margin of the row
   };
   /// The same for a preference pair: prompt, chosen and rejected. Refuses equal texts, prompts with different
   /// tokens, and pairs longer than a sample.

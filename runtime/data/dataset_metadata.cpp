@@ -71,6 +71,7 @@ std::string write_sidecar_text(const SourceInfo& info, bool append_eot) {
   if (info.loss_mask) j["loss_mask"] = true;
   if (info.packed_length > 0) j["packed_length"] = info.packed_length;
   if (info.preference) j["preference"] = true;
+  if (info.margins) j["margins"] = true;
   if (info.unpaired) j["unpaired"] = true;
   if (info.filtered.read > 0) {
     j["records_read"] = info.filtered.read;
@@ -120,10 +121,13 @@ void read_sidecar(SourceInfo& info) {
   info.loss_mask = truth(j, path, "loss_mask");
   if (j.contains("packed_length")) info.packed_length = integer(j, path, "packed_length", 1, INT32_MAX);
   info.preference = truth(j, path, "preference");
+  info.margins = truth(j, path, "margins");
   info.unpaired = truth(j, path, "unpaired");
   if ((info.preference || info.unpaired) && (!info.loss_mask || info.packed_length == 0))
     fail(ExitCode::data, "{}: {} is true, expected loss_mask and packed_length with it; build the data again",
          path, info.preference ? "preference" : "unpaired");
+  if (info.margins && !info.preference)
+    fail(ExitCode::data, "{}: margins is true, expected preference with it; build the data again", path);
   if (info.preference && info.unpaired)
     fail(ExitCode::data, "{}: preference and unpaired are true, expected one of them; build the data again",
          path);

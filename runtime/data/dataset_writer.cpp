@@ -44,7 +44,7 @@ void refuse_overwrite(const std::string& prefix, bool force) {
   if (prefix.empty() || prefix.back() == '/')
     fail(ExitCode::usage, "output {}: a prefix of file names is needed, such as data/corpus", prefix);
   if (force) return;
-  for (const char* end : {".bin", ".idx", ".json", ".mask"})
+  for (const char* end : {".bin", ".idx", ".json", ".mask", ".margins"})
     if (file_exists(prefix + end))
       fail(ExitCode::data, "{}{}: exists; choose another --output or give --force to replace it", prefix,
            end);
@@ -152,6 +152,8 @@ SourceInfo DatasetWriter::finish(const FilterCounts& filtered) {
     fail(ExitCode::data, "{}: no text in any of the inputs; nothing written", info_.prefix);
   info_.bin_hash = fmt::format("{:016x}", XXH3_64bits_digest(hash_.get()));
   info_.has_sidecar = true;
+  info_.margins =
+      info_.preference && std::any_of(margins_.begin(), margins_.end(), [](double m) { return m != 0; });
   lengths_.flush();
 
   OutputFile index(info_.prefix + ".idx");
@@ -187,6 +189,11 @@ SourceInfo DatasetWriter::finish(const FilterCounts& filtered) {
   if (mask_) {
     if (mask_bits_ % 8) mask_->write(&mask_byte_, 1);
     mask_->commit();
+  }
+  if (info_.margins) {
+    OutputFile margins(info_.prefix + ".margins");
+    margins.write(margins_.data(), static_cast<int64_t>(margins_.size() * sizeof(double)));
+    margins.commit();
   }
   bin_.commit();
   sidecar.commit();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/files/file.h"
@@ -26,6 +27,8 @@ class DatasetWriter {
   void keep_mask(int64_t packed_length);
   /// Documents are preference pairs: SourceInfo::preference. Call it after keep_mask.
   void keep_pairs() { info_.preference = true; }
+  /// Margin of the next pair: with one that is not 0, the dataset has PREFIX.margins.
+  void add_margin(double margin) { margins_.push_back(margin); }
   /// Documents are labelled examples: SourceInfo::unpaired. Call it after keep_mask.
   void keep_examples() { info_.unpaired = true; }
 
@@ -61,6 +64,7 @@ class DatasetWriter {
   std::optional<OutputFile> mask_;
   uint8_t mask_byte_ = 0;  // bits of the last tokens, fewer than eight
   int64_t mask_bits_ = 0;  // bits of the mask so far
+  std::vector<double> margins_;
 };
 
 /// Throws Error (data) if a file of the dataset exists and `force` is false.

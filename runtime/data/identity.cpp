@@ -115,7 +115,8 @@ std::string content_identity(const std::string& path) {
   const std::string prefix = dataset_prefix(path);
   const Hash hash = new_hash();
   for (const char* end : {".idx", ".bin"}) add_blocks(hash.get(), InputFile(prefix + end), kBlocks);
-  if (file_exists(prefix + ".mask")) add_blocks(hash.get(), InputFile(prefix + ".mask"), kBlocks);
+  for (const char* end : {".mask", ".margins"})
+    if (file_exists(prefix + end)) add_blocks(hash.get(), InputFile(prefix + end), kBlocks);
   return digest(hash);
 }
 

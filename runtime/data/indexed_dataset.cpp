@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -322,6 +323,21 @@ void IndexedDataset::read_mask(int64_t first, int64_t count, uint8_t* out) const
   mask_->read(bytes.data(), from, static_cast<int64_t>(bytes.size()));
   for (int64_t i = 0; i < count; ++i)
     out[i] = bytes[static_cast<size_t>((first + i) / 8 - from)] >> ((first + i) % 8) & 1;
+}
+
+std::vector<double> IndexedDataset::read_margins() const {
+  LT_CHECK(info_.margins, "expected margins of the pairs of {}, got none", info_.prefix);
+  const InputFile file(info_.prefix + ".margins");
+  if (file.size() % 8 != 0 || file.size() / 8 > info_.documents / 2)
+    fail(ExitCode::data, "{}: {} bytes, expected 8 for each of at most {} pairs. Build the data again",
+         file.path(), file.size(), info_.documents / 2);
+  std::vector<double> margins(static_cast<size_t>(file.size() / 8));
+  file.read(margins.data(), 0, file.size());
+  for (size_t i = 0; i < margins.size(); ++i)
+    if (!std::isfinite(margins[i]))
+      fail(ExitCode::data, "{}: margin {} of pair {}, expected a finite number. Build the data again",
+           file.path(), margins[i], i);
+  return margins;
 }
 
 /// Fails unless document starts go up from sequence 0 to the last one, and all sequences are text.

@@ -1,6 +1,7 @@
 // Token files: Megatron's indexed dataset, PREFIX.bin (tokens) and PREFIX.idx (lengths, byte offsets,
 // documents), ltrain's optional sidecar PREFIX.json (tokenizer, vocabulary size, largest token), and for
-// fine-tuning PREFIX.mask: one bit a token, lowest bit first, set where the token counts in the loss.
+// fine-tuning PREFIX.mask: one bit a token, lowest bit first, set where the token counts in the loss. Pairs
+// with margins have PREFIX.margins: f64 a pair, little-endian.
 //
 // .idx, little-endian, unpadded: "MMIDIDX\0\0", u64 version 1, u8 type code, u64 sequences S, u64 documents +
 // 1 = D, i32[S] lengths in tokens, i64[S] byte offsets into .bin, i64[D] first sequence of each document, and
@@ -38,6 +39,7 @@ struct SourceInfo {
   int64_t packed_length = 0;
   /// Documents are pairs in the order chosen, rejected; both are in the same sample (pair_segments.h).
   bool preference = false;
+  bool margins = false;  ///< PREFIX.margins exists
   /// Documents are labelled examples, two of each in the same sample: its text, whose first token has the
   /// label in the place of its mask bit, and its prompt with the completion of another example.
   bool unpaired = false;
@@ -88,6 +90,9 @@ class IndexedDataset {
 
   /// Reads for the same tokens whether they count in the loss: 1 or 0. Only with SourceInfo::loss_mask.
   void read_mask(int64_t first, int64_t count, uint8_t* out) const;
+
+  /// Margin of each pair. Only with SourceInfo::margins.
+  std::vector<double> read_margins() const;
 
   struct Range {
     int64_t first = 0, count = 0;  ///< token positions in the stream

@@ -67,4 +67,27 @@ PairReferences empty_references(const std::vector<std::string>& sources, int64_t
   return {samples, segments};
 }
 
+std::shared_ptr<const PairReferences> margins_of(const std::vector<std::string>& sources,
+                                                 int64_t seq_length) {
+  const auto has = [](const std::string& path) { return inspect_source(path).margins; };
+  if (std::none_of(sources.begin(), sources.end(), has)) return nullptr;
+  auto table = std::make_shared<PairReferences>(empty_references(sources, seq_length));
+  int64_t first = 0;  // text of the source in the table
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const IndexedDataset data(sources[i]);
+    const int64_t samples = data.info().samples(seq_length),
+                  end = samples > 0 ? table->first(i, samples - 1) + table->segments(i, samples - 1) : first;
+    if (data.info().margins) {
+      const std::vector<double> margins = data.read_margins();
+      if (static_cast<int64_t>(margins.size()) != (end - first) / 2)
+        fail(ExitCode::data, "{}.margins: {} margins, expected those of {} pairs; build the data again",
+             data.info().prefix, margins.size(), (end - first) / 2);
+      for (size_t pair = 0; pair < margins.size(); ++pair)
+        table->values[static_cast<size_t>(first) + 2 * pair] = margins[pair];
+    }
+    first = end;
+  }
+  return table;
+}
+
 }  // namespace ltrain::data

@@ -2,6 +2,8 @@
 // them.
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/data/indexed_dataset.h"
@@ -19,7 +21,8 @@ inline int64_t max_segments(int64_t seq_length) { return seq_length / 4 * 2; }
 void segments_of(const std::vector<int32_t>& starts, const std::vector<uint8_t>& counted,
                  const std::string& where, std::vector<int32_t>& out);
 
-/// Sums of a reference model's log-probabilities for all texts of all sources, by sample.
+/// Sums of a reference model's log-probabilities for all texts of all sources, by sample; or margins of
+/// pairs, at their chosen texts.
 class PairReferences {
  public:
   PairReferences() = default;
@@ -44,5 +47,9 @@ class PairReferences {
 
 /// Reads masks and documents of all samples, and makes a table of zeros for their texts.
 PairReferences empty_references(const std::vector<std::string>& sources, int64_t seq_length);
+
+/// Margins of all pairs, 0 in sources without them. Null if no source has any. Throws Error (data) if their
+/// number is not that of the pairs.
+std::shared_ptr<const PairReferences> margins_of(const std::vector<std::string>& sources, int64_t seq_length);
 
 }  // namespace ltrain::data

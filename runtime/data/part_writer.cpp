@@ -31,13 +31,14 @@ void PartWriter::add(const int32_t* tokens, int64_t count, const uint8_t* counte
   open_.counted.insert(open_.counted.end(), counted, counted + count);
 }
 
-void PartWriter::end_document(int64_t chosen) {
+void PartWriter::end_document(int64_t chosen, double margin) {
   ++counts_.documents;
   if (length_ == 0) {
     writer_.end_document();
     return;
   }
   open_.chosen = chosen;
+  open_.margin = margin;
   // The token before a document's first one would be of another document.
   for (const int64_t first : {int64_t{0}, chosen})
     if (auto& counted = open_.counted[static_cast<size_t>(first)]; counted) --counts_.trained, counted = 0;
@@ -89,6 +90,7 @@ void PartWriter::write_samples() {
       if (document.chosen > 0) {
         writer_.add(document.tokens.data(), document.chosen, document.counted.data());
         writer_.end_document();
+        writer_.add_margin(document.margin);
       }
       writer_.add(document.tokens.data() + document.chosen, size - document.chosen,
                   document.counted.data() + document.chosen);

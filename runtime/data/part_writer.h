@@ -20,8 +20,8 @@ class PartWriter {
   /// without a loss mask.
   void add(const int32_t* tokens, int64_t count, const uint8_t* counted);
   /// Ends a document, or with `chosen` above 0 a preference pair, whose first `chosen` tokens are the chosen
-  /// text and the others the rejected one.
-  void end_document(int64_t chosen = 0);
+  /// text and the others the rejected one. `margin`: that of the pair.
+  void end_document(int64_t chosen = 0, double margin = 0);
   /// Ends a labelled example. The completion of the one before it follows its prompt as a second text, and
   /// that of the last one the prompt of the first (trl's rotation, over the whole part). A second text that
   /// does not fit into a sample is cut at its end. finish() throws Error (data) if there is one example only.
@@ -36,6 +36,7 @@ class PartWriter {
     std::vector<int32_t> tokens;
     std::vector<uint8_t> counted;
     int64_t chosen = 0;  // tokens of the first text of a pair; 0: one text
+    double margin = 0;   // margin of a pair
   };
   /// An example's text and the begin of its completion.
   struct Example {

@@ -272,7 +272,9 @@ void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
   };
   const auto first = pass(1);  // includes the gather of updated weights
   const auto one = pass(1), two = pass(2);
-  const int64_t sets = static_cast<int64_t>(eval_sets(recipe).size());
+  // Losses of kto need the divergence of the whole set, from a pass of its own.
+  const bool twice = trains_preferences(recipe.task) && recipe.preference.estimates_divergence();
+  const int64_t sets = static_cast<int64_t>(eval_sets(recipe).size()) * (twice ? 2 : 1);
   plan.eval_wire_bytes =
       first.first - one.first + sets * (one.first + (batches - 1) * (two.first - one.first));
   plan.eval_seconds =

@@ -12,7 +12,7 @@ double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
 
 std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostBatch*()>& next,
                                                  const AskStop& ask_stop,
-                                                 const std::vector<int32_t>& token_bytes) {
+                                                 const std::vector<int32_t>& token_bytes, double divergence) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(false);
   if (options_.for_training) {
@@ -20,7 +20,8 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
     store_.use_ema_weights(true);
   }
   sums_->clear();
-  std::array<int64_t, 2> counts{};  // tokens, bytes
+  int64_t tokens = 0, bytes = 0;
+  PairCounts pairs;
   bool more = true, once = meta && !next;
   const HostBatch none;
   while (more) {  // one pass per group of micro-batches, as large as in a step for a pipeline
@@ -35,25 +36,41 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       more = batch != nullptr;
       if (!more) break;
       for (const int32_t t : batch->targets) {
-        counts[0] += t >= 0;
-        if (t >= 0 && static_cast<size_t>(t) < token_bytes.size()) counts[1] += token_bytes[t];
+        tokens += t >= 0;
+        if (t >= 0 && static_cast<size_t>(t) < token_bytes.size()) bytes += token_bytes[t];
       }
+      count_pairs(pairs, *batch, device_.groups.context.rank());
       load(*batch, slots++, false);
     }
     if (slots == 0) break;
     const pipeline::Schedule forward = forward_only(options_.schedule, slots);
     StageRun run(decoder_, step, forward);
-    run.run(pipeline::lower(forward, pipeline_rank()), [&](int k) { return micro_batch(k); });
+    run.run(pipeline::lower(forward, pipeline_rank()), [&](int k) {
+      MicroBatch mb = micro_batch(k);
+      mb.pairs.totalled = true;
+      mb.pairs.loss.divergence = divergence;
+      return mb;
+    });
   }
   step.enter("loss");
-  sum_counts(counts);
+  std::array<int64_t, 3> counts{tokens, options_.preference ? pairs.pairs : bytes, pairs.chosen_tokens};
+  sum_counts(std::span(counts).first(options_.preference ? 3 : 2));
   sums_->reduce(device_.groups, "reading the loss");
   if (options_.for_training) store_.use_ema_weights(false);
-  EvalResult result{0, counts[0], counts[1]};
-  if (!meta && result.tokens > 0) {
-    result.loss = sums_->read(staging_)[sums_->loss] / static_cast<double>(result.tokens);
-    device_.groups.check();
-  }
+  EvalResult result;
+  result.tokens = counts[0];
+  if (!options_.preference) result.bytes = counts[1];
+  if (meta || result.tokens == 0) return result;
+  const StepSums::Values sums = sums_->read(staging_);
+  device_.groups.check();
+  result.loss = sums[sums_->loss] / static_cast<double>(result.tokens);
+  if (!options_.preference) return result;
+  PreferenceSettings settings = *options_.preference;
+  settings.divergence = divergence;
+  const std::span<const double> totals = sums.of(sums_->pairs);
+  result.preference = preference_result(settings, {counts[1], counts[2]}, totals);
+  result.loss = result.preference->loss;
+  result.divergence = divergence_of(totals, counts[1]);
   return result;
 }
 

@@ -9,14 +9,16 @@
 
 namespace ltrain {
 
-PairCounts count_pairs(const std::vector<data::Batch>& batches, int context_rank) {
-  PairCounts n;
-  for (const data::Batch& b : batches) {
-    if (context_rank == 0) n.pairs += b.pairs;
-    for (size_t i = 0; i < b.segments.size(); ++i)
-      n.chosen_tokens += b.targets[i] >= 0 && b.segments[i] >= 0 && b.segments[i] % 2 == 0;
-  }
-  return n;
+void count_pairs(PairCounts& n, const data::Batch& b, int context_rank) {
+  if (context_rank == 0) n.pairs += b.pairs;
+  for (size_t i = 0; i < b.segments.size(); ++i)
+    n.chosen_tokens += b.targets[i] >= 0 && b.segments[i] >= 0 && b.segments[i] % 2 == 0;
+}
+
+double divergence_of(std::span<const double> totals, int64_t examples) {
+  const double sum = totals[PreferenceTotals::divergence];
+  // NaN stays, and ends the step as a loss that is not finite.
+  return examples == 0 || sum < 0 ? 0 : sum / static_cast<double>(examples);
 }
 
 double chosen_weight(const PreferenceSettings& settings, const PairCounts& counts) {
@@ -141,12 +143,10 @@ double TrainProgram::divergence(const std::vector<HostBatch>& batches, int64_t e
     }
   }
   sums_->reduce(device_.groups, "reading the divergence from the reference");
-  if (meta || examples == 0) return 0;
+  if (meta) return 0;
   const StepSums::Values sums = sums_->read(staging_);
   device_.groups.check();
-  const double sum = sums.of(sums_->pairs)[PreferenceTotals::divergence];
-  // NaN stays, and ends the step as a loss that is not finite.
-  return sum < 0 ? 0 : sum / static_cast<double>(examples);
+  return divergence_of(sums.of(sums_->pairs), examples);
 }
 
 }  // namespace ltrain

@@ -10,7 +10,7 @@
 
 namespace ltrain {
 
-/// Means over the pairs of a step.
+/// Means over the pairs of a step or an evaluation.
 struct PreferenceResult {
   double loss = 0;       ///< with the sft term
   double pair_loss = 0;  ///< without it
@@ -19,17 +19,20 @@ struct PreferenceResult {
   double accuracy = 0;              ///< share of pairs whose chosen text has the larger reward
   double chosen = 0, rejected = 0;  ///< sums of log-probabilities
   int64_t pairs = 0;
-  double divergence = 0;  ///< kto: estimate that the step used
+  double divergence = 0;  ///< kto: estimate that the losses used
   int64_t desirable = 0;  ///< kto: examples with that label; means of rewards and texts are over each label
 };
 
 struct PairCounts {
   int64_t pairs = 0, chosen_tokens = 0;
 };
-/// Counts of this rank. Pairs are counted by context rank 0 alone, tokens by the rank that has them.
-PairCounts count_pairs(const std::vector<data::Batch>& batches, int context_rank);
+/// Adds the pairs of a batch of this rank. Pairs are counted by context rank 0 alone, tokens by the rank that
+/// has them.
+void count_pairs(PairCounts& counts, const data::Batch& batch, int context_rank);
 /// PairBatch::chosen_weight for global counts.
 double chosen_weight(const PreferenceSettings& settings, const PairCounts& counts);
+/// kto: estimate of the policy's divergence from the reference over `examples`, at least 0.
+double divergence_of(std::span<const double> totals, int64_t examples);
 /// `totals`: PreferenceTotals of the step. `counts`: global.
 PreferenceResult preference_result(const PreferenceSettings& settings, const PairCounts& counts,
                                    std::span<const double> totals);

@@ -83,9 +83,11 @@ struct StepResult {
 };
 
 struct EvalResult {
-  double loss = 0;     ///< mean over the counted targets, in nats
+  double loss = 0;     ///< mean over the counted targets, in nats; with pairs, over them
   int64_t tokens = 0;  ///< number of counted targets
   int64_t bytes = 0;   ///< bytes of text of these targets; 0: unknown
+  std::optional<PreferenceResult> preference;  ///< set with pairs
+  double divergence = 0;                       ///< kto: estimate over the evaluated examples, at least 0
   double bits_per_byte() const {
     return bytes > 0 ? loss * static_cast<double>(tokens) / (std::numbers::ln2 * static_cast<double>(bytes))
                      : 0;
@@ -154,9 +156,9 @@ class TrainProgram {
   /// Evaluates the batches that `next` returns until it returns null. All data ranks must have the same
   /// number of batches. On meta without `next`: one batch. With `ask_stop`, all ranks agree before each batch
   /// whether to stop, and a stopped evaluation returns nullopt. `token_bytes`: bytes of text of each token
-  /// id; ids beyond its end count as 0 bytes.
+  /// id; ids beyond its end count as 0 bytes. `divergence`: PreferenceLoss::divergence.
   std::optional<EvalResult> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop,
-                                     const std::vector<int32_t>& token_bytes = {});
+                                     const std::vector<int32_t>& token_bytes = {}, double divergence = 0);
   /// Returns the loss only.
   double evaluate(const std::function<const HostBatch*()>& next);
 

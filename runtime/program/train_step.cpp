@@ -172,7 +172,8 @@ TrainProgram::LossTerms TrainProgram::count_terms(const std::vector<HostBatch>& 
   for (const HostBatch& b : batches)
     for (const int32_t t : b.targets) counted += t >= 0;
   PairCounts pairs;
-  if (options_.preference) pairs = count_pairs(batches, device_.groups.context.rank());
+  if (options_.preference)
+    for (const HostBatch& b : batches) count_pairs(pairs, b, device_.groups.context.rank());
   std::array<int64_t, 3> counts{counted, pairs.pairs, pairs.chosen_tokens};
   sum_counts(std::span(counts).first(options_.preference ? 3 : 1));
   LossTerms terms{.tokens = counts[0], .pairs = {counts[1], counts[2]}, .count = counts[0]};

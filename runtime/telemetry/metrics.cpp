@@ -189,17 +189,18 @@ void MetricsWriter::gpus(int64_t step, const std::vector<RankGpu>& all) {
   state_->file->append(j.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
-void MetricsWriter::eval(int64_t step, const std::string& name, double loss, double bits_per_byte) {
+void MetricsWriter::eval(int64_t step, const std::string& name, double loss, double bits_per_byte,
+                         const std::vector<std::pair<std::string, double>>& preference) {
   if (state_->prometheus) state_->prometheus->eval(name, loss);
   json j{{"step", step}};
   if (!name.empty()) j["eval_set"] = name;
-  const auto put = [&](const char* key, double value) {
+  const auto put = [&](const std::string& key, double value) {
     j[key] = number(value);
-    if (state_->tensorboard)
-      state_->tensorboard->scalar(name.empty() ? key : std::string(key) + "/" + name, step, value);
+    if (state_->tensorboard) state_->tensorboard->scalar(name.empty() ? key : key + "/" + name, step, value);
   };
   put("eval_loss", loss);
-  put("eval_perplexity", std::exp(loss));
+  if (preference.empty()) put("eval_perplexity", std::exp(loss));
+  for (const auto& [key, value] : preference) put("eval_" + key, value);
   if (bits_per_byte > 0) put("eval_bits_per_byte", bits_per_byte);
   state_->file->append(j.dump() + "\n");
 }

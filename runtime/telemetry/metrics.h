@@ -74,8 +74,9 @@ class MetricsWriter {
   /// Writes the GPUs of all ranks, in the interval that ends with `step`.
   void gpus(int64_t step, const std::vector<RankGpu>& all);
   /// Writes an evaluation of the held-out set `name`; "" if the recipe names no sets. `bits_per_byte` 0:
-  /// unknown.
-  void eval(int64_t step, const std::string& name, double loss, double bits_per_byte);
+  /// unknown. `preference`: names and values of pairs, whose loss has no perplexity.
+  void eval(int64_t step, const std::string& name, double loss, double bits_per_byte,
+            const std::vector<std::pair<std::string, double>>& preference = {});
   /// Sentences for the user since the last call: files that cannot be written now, or that can be written
   /// again.
   std::vector<std::string> notes();

@@ -37,7 +37,10 @@ class Reader {
       const auto set = j.find("eval_set");
       if (set != j.end() && !set->is_string()) lines_.wrong("eval_set must be a text");
       if (const auto loss = lines_.number(j, "eval_loss"))
-        r_.evaluations.push_back({step, set == j.end() ? "" : set->get<std::string>(), *loss});
+        r_.evaluations.push_back({.step = step,
+                                  .set = set == j.end() ? "" : set->get<std::string>(),
+                                  .loss = *loss,
+                                  .of_tokens = !j.contains("eval_rewards/margin")});
       return;
     }
     if (j.contains("gpus")) return;  // other ranks' GPUs

@@ -39,6 +39,7 @@ struct RunReport {
     int64_t step = 0;
     std::string set;  ///< "": the recipe names no sets
     double loss = 0;
+    bool of_tokens = true;  ///< a mean over tokens, which has a perplexity; false: over pairs of texts
   };
   /// A restart or a straggler.
   struct Event {

@@ -88,8 +88,8 @@ class Text {
           mean(last_.gpu_power_w, "{:.0f} W"));
     if (r_.not_finite > 0) line("{} steps had a loss that was not finite", r_.not_finite);
     for (const RunReport::Evaluation& e : r_.last_evaluations())
-      line("{:<14} {:.4f} at step {}, perplexity {:.2f}; {} evaluations",
-           e.set.empty() ? "held out" : printable(e.set, 64), e.loss, e.step, std::exp(e.loss),
+      line("{:<14} {:.4f} at step {}{}; {} evaluations", e.set.empty() ? "held out" : printable(e.set, 64),
+           e.loss, e.step, e.of_tokens ? fmt::format(", perplexity {:.2f}", std::exp(e.loss)) : "",
            std::count_if(r_.evaluations.begin(), r_.evaluations.end(),
                          [&](const RunReport::Evaluation& other) { return other.set == e.set; }));
     if (r_.experts() > 0) experts();

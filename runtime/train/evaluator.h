@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "runtime/eval/held_out.h"
 #include "runtime/program/train_program.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/train/pair_references.h"
 
 namespace ltrain {
 
@@ -25,6 +27,9 @@ class Evaluator {
   /// Reads the tokenizer if the data has one. `recipe` and `mesh` must outlive this object.
   Evaluator(const Recipe& recipe, const Mesh& mesh);
 
+  /// With preference pairs: the sums of the reference for the pairs of each set. Collective.
+  void find_references(const ReferencedRun& run);
+
   /// Evaluates train.eval_steps global batches of each set, in file order. Returns nullopt if the ranks
   /// agreed to stop.
   std::optional<std::vector<SetResult>> evaluate(TrainProgram& program,
@@ -35,12 +40,17 @@ class Evaluator {
   const Mesh& mesh_;
   struct Set : EvalSet {
     bool in_bytes = false;  // bytes of its tokens are known
+    std::shared_ptr<const data::PairReferences> references;
   };
+  /// One pass over a set. `divergence`: PreferenceLoss::divergence.
+  std::optional<EvalResult> pass(const Set& set, TrainProgram& program, const TrainProgram::AskStop& ask_stop,
+                                 double divergence) const;
   std::vector<Set> sets_;
   std::vector<int32_t> text_bytes_;  // text bytes of each token id
 };
 
-/// "eval at step 10: loss 1.5000, perplexity 4.48, 2.1640 bits per byte (0.5 s)", with the name of the set.
+/// "eval at step 10: loss 1.5000, perplexity 4.48, 2.1640 bits per byte (0.5 s)", with the name of the set;
+/// with pairs their accuracy and margin.
 std::string eval_line(int64_t step, const SetResult& set);
 
 }  // namespace ltrain

@@ -19,22 +19,29 @@ namespace {
 
 constexpr std::string_view kMagic = "ltrain reference sums 1\n";
 
-std::string file_of(const Recipe& r) { return r.output_dir + "/reference-sums.bin"; }
+/// A file of sums, and the data whose texts have them.
+struct SumsFile {
+  std::string path;
+  const char* key;    // recipe key of the data, for messages
+  uint64_t data = 0;  // hash of the data
+};
 
-/// Hash of the data whose pairs have sums.
-uint64_t data_hash(const Recipe& r) {
+SumsFile sums_file(const Recipe& r, const data::LoaderOptions& options, int held_out) {
   std::string text = fmt::format("{}", r.data.seq_length);
-  for (const DataSource& s : r.data.train) text += "|" + data::content_identity(s.path);
-  return XXH3_64bits(text.data(), text.size());
+  for (const data::SourceSpec& s : options.sources) text.append("|").append(data::content_identity(s.path));
+  const std::string set = held_out > 0 ? fmt::format("-eval-{}", held_out) : "";
+  return {.path = fmt::format("{}/reference-sums{}.bin", r.output_dir, set),
+          .key = held_out > 0 ? "data.eval" : "data.train",
+          .data = XXH3_64bits(text.data(), text.size())};
 }
 
-std::string packed(const Recipe& r, const std::vector<double>& values) {
+std::string packed(const SumsFile& file, const std::vector<double>& values) {
   std::string text(kMagic);
-  const uint64_t hash = data_hash(r), count = values.size();
+  const uint64_t count = values.size();
   const auto put = [&](const void* from, size_t bytes) {
     text.append(static_cast<const char*>(from), bytes);
   };
-  put(&hash, 8);
+  put(&file.data, 8);
   put(&count, 8);
   put(values.data(), values.size() * 8);
   const uint64_t check = XXH3_64bits(text.data(), text.size());
@@ -42,13 +49,13 @@ std::string packed(const Recipe& r, const std::vector<double>& values) {
   return text;
 }
 
-void unpack(const Recipe& r, std::vector<double>& values) {
-  const std::string path = file_of(r);
+void unpack(const Recipe& r, const SumsFile& sums, std::vector<double>& values) {
+  const std::string& path = sums.path;
   if (!data::file_exists(path))
     fail(ExitCode::data,
-         "{}: missing. A resumed run with task: {} needs the sums of its reference model, which its first "
-         "start wrote; put the file back, or begin anew with another output_dir",
-         path, r.task);
+         "{}: missing. A resumed run with task: {} needs the sums of its reference model over {}, which its "
+         "first start wrote; put the file back, or begin anew with another output_dir",
+         path, r.task, sums.key);
   const int64_t bytes = static_cast<int64_t>(kMagic.size() + 24 + values.size() * 8);
   data::InputFile file(path);
   if (file.size() != bytes)
@@ -61,8 +68,7 @@ void unpack(const Recipe& r, std::vector<double>& values) {
   std::memcpy(&check, text.data() + bytes - 8, 8);
   if (!text.starts_with(kMagic) || check != XXH3_64bits(text.data(), text.size() - 8))
     fail(ExitCode::data, "{}: damaged, its hash does not match its bytes", path);
-  if (hash != data_hash(r))
-    fail(ExitCode::data, "{}: the sums are of other training data than data.train", path);
+  if (hash != sums.data) fail(ExitCode::data, "{}: the sums are of other data than {}", path, sums.key);
   std::memcpy(values.data(), text.data() + kMagic.size() + 16, values.size() * 8);
 }
 
@@ -106,30 +112,31 @@ void share(std::vector<double>& values, Communicator& control, Stream& stream) {
 
 }  // namespace
 
-std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& r, const Mesh& mesh,
-                                                           const data::LoaderOptions& train,
-                                                           TrainProgram& program, Communicator& control,
-                                                           Stream& stream, int64_t step) {
-  if (!r.preference.has_reference()) return nullptr;
+std::shared_ptr<const data::PairReferences> reference_sums(const ReferencedRun& run,
+                                                           const data::LoaderOptions& options, int held_out) {
+  const Recipe& r = run.recipe;
   std::vector<std::string> paths;
-  for (const data::SourceSpec& s : train.sources) paths.push_back(s.path);
+  for (const data::SourceSpec& s : options.sources) paths.push_back(s.path);
+  if (r.task == Task::reward) return data::margins_of(paths, r.data.seq_length);
+  if (!r.preference.has_reference()) return nullptr;
   auto table = std::make_shared<data::PairReferences>(data::empty_references(paths, r.data.seq_length));
-  if (step > 0) {
+  const SumsFile file = sums_file(r, options, held_out);
+  if (run.step > 0) {
     // Rank 0 reads the file of the run, whose folder other hosts may not see.
-    if (control.rank() == 0) unpack(r, table->values);
-    share(table->values, control, stream);
+    if (run.control.rank() == 0) unpack(r, file, table->values);
+    share(table->values, run.control, run.stream);
     return table;
   }
   for (size_t source = 0; source < paths.size(); ++source)
-    score_source(r, mesh, train, source, program, *table);
-  share(table->values, control, stream);
+    score_source(r, run.mesh, options, source, run.program, *table);
+  share(table->values, run.control, run.stream);
   for (const double v : table->values)
     if (!std::isfinite(v))
       fail(ExitCode::data,
            "task: {}: the initial weights give a log-probability of {}, expected a finite one; check "
            "model.from and checkpoint.load.path",
            r.task, v);
-  if (control.rank() == 0) replace_file(file_of(r), packed(r, table->values));
+  if (run.control.rank() == 0) replace_file(file.path, packed(file, table->values));
   return table;
 }
 
@@ -156,9 +163,10 @@ void check_first_loss(const Recipe& r, const StepResult& result) {
        r.task, result.preference->pair_loss, expected);
 }
 
-std::vector<std::pair<std::string, double>> preference_metrics(const Recipe& r, const StepResult& result) {
-  if (!result.preference) return {};
-  const PreferenceResult& p = *result.preference;
+std::vector<std::pair<std::string, double>> preference_metrics(
+    const Recipe& r, const std::optional<PreferenceResult>& result) {
+  if (!result) return {};
+  const PreferenceResult& p = *result;
   std::vector<std::pair<std::string, double>> all = {{"rewards/chosen", p.chosen_reward},
                                                      {"rewards/rejected", p.rejected_reward},
                                                      {"rewards/margin", p.chosen_reward - p.rejected_reward}};

@@ -1,8 +1,8 @@
-// The reference model of task: dpo and kto: its sums of log-probabilities for all training pairs, which one
-// pass before the first step makes from the initial weights. They are kept in a file of the run for later
-// starts.
+// The reference model of task: dpo and kto: its sums of log-probabilities for all pairs, which one pass
+// before the first step makes from the initial weights. They are kept in files of the run for later starts.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,13 +15,22 @@
 
 namespace ltrain {
 
-/// Sums for LoaderOptions::references; null for losses without a reference. At step 0 they are computed and
-/// written to OUTPUT_DIR/reference-sums.bin, at later ones read from it. Collective. Throws Error (data) if
-/// the file is missing, damaged or of other data.
-std::shared_ptr<const data::PairReferences> reference_sums(const Recipe& recipe, const Mesh& mesh,
-                                                           const data::LoaderOptions& train,
-                                                           TrainProgram& program, Communicator& control,
-                                                           Stream& stream, int64_t step);
+/// A run at the step from which it goes on.
+struct ReferencedRun {
+  const Recipe& recipe;
+  const Mesh& mesh;
+  TrainProgram& program;
+  Communicator& control;
+  Stream& stream;
+  int64_t step;
+};
+
+/// Sums for LoaderOptions::references of training data (`held_out` 0), or of held-out set 1, 2, ...; null for
+/// losses without a reference. task: reward: the margins of pairs. At step 0 they are computed and written to
+/// a file of OUTPUT_DIR, reference-sums.bin or reference-sums-eval-SET.bin, at later ones read from it.
+/// Collective. Throws Error (data) if the file is missing, damaged or of other data.
+std::shared_ptr<const data::PairReferences> reference_sums(const ReferencedRun& run,
+                                                           const data::LoaderOptions& options, int held_out);
 
 /// Checks the loss of the first step of a run with a reference: it is that of a policy equal to the
 /// reference. Throws Error (internal) otherwise.
@@ -29,6 +38,6 @@ void check_first_loss(const Recipe& recipe, const StepResult& result);
 
 /// Names and values of metrics.jsonl; empty without pairs.
 std::vector<std::pair<std::string, double>> preference_metrics(const Recipe& recipe,
-                                                               const StepResult& result);
+                                                               const std::optional<PreferenceResult>& result);
 
 }  // namespace ltrain

@@ -204,12 +204,20 @@ class Trainer {
         std::make_unique<StepProfile>(recipe_, profile_, job_.info().rank, job_.info().world_size);
     data::LoaderOptions data = loader_options(recipe_, mesh_);
     if (data.packing.on()) data.packing.eod = end_of_document(recipe_);
-    if (data.pairs)
-      data.references = reference_sums(recipe_, mesh_, data, *program_, *control_group_, *control_, step_);
+    evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
+    if (data.pairs) {
+      const ReferencedRun run{.recipe = recipe_,
+                              .mesh = mesh_,
+                              .program = *program_,
+                              .control = *control_group_,
+                              .stream = *control_,
+                              .step = step_};
+      data.references = reference_sums(run, data, 0);
+      evaluator_->find_references(run);
+    }
     loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
     if (data.shuffle_window > 0)
       file_wait_ = FileWait(job_.new_tree_group("token files", kAllAxes, mesh_.group(kAllAxes)));
-    evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
     stragglers_.emplace(job_.new_tree_group("stragglers", kAllAxes, mesh_.group(kAllAxes)), job_.info().host,
                         sum_over_ranks(lead_ ? straggler_steps() : 0),
                         device_ == DeviceKind::cpu ? nullptr : &gpu_);
@@ -428,7 +436,7 @@ class Trainer {
     if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
     if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
     if (r.distillation) m.ce_loss = r.distillation->ce_loss, m.kl = r.distillation->kl;
-    m.preference = preference_metrics(recipe_, r);
+    m.preference = preference_metrics(recipe_, r.preference);
     m.grad_norm = r.grad_norm;
     m.lr = lr;
     m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;
@@ -485,7 +493,8 @@ class Trainer {
     state_->note_evaluation(step_, sum / static_cast<double>(results->size()));
     if (!lead_) return true;
     for (const SetResult& set : *results) {
-      metrics_->eval(step_, set.name, set.result.loss, set.result.bytes > 0 ? set.result.bits_per_byte() : 0);
+      metrics_->eval(step_, set.name, set.result.loss, set.result.bytes > 0 ? set.result.bits_per_byte() : 0,
+                     preference_metrics(recipe_, set.result.preference));
       progress_->line(eval_line(step_, set));
     }
     return true;

@@ -1,6 +1,7 @@
 #include "runtime/weights/adapter_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -121,6 +122,28 @@ void note_names_of_experts(const Recipe& recipe, ExportReport& report) {
               fmt::format("PEFT 0.21 takes {} for a module of the experts, and drops its adapter without a "
                           "word; give it the merged model (--merge)",
                           module));
+}
+
+/// Says what vLLM 0.33 refuses of the adapters, and the option that their rank needs.
+void note_limits_of_vllm(const Recipe& recipe, ExportReport& report) {
+  const LoraConfig& lora = recipe.model.lora;
+  const auto refuses = [&](const std::string& what) {
+    report.notes.push_back(fmt::format("vLLM 0.33 refuses {}; give it the merged model (--merge)", what));
+  };
+  if (recipe.model.family->name == "gpt2") refuses("adapters of GPT2LMHeadModel");
+  if (lora.dora) refuses("use_dora");
+  if (lora.init == LoraInit::pissa) refuses("init_lora_weights: pissa");
+  for (const std::string& module : lora.modules_to_save)
+    if (module != "score") refuses(fmt::format("modules_to_save: [{}]", module));
+  int64_t rank = lora.rank;
+  for (const auto& [entry, own] : lora.rank_pattern) rank = std::max(rank, own);
+  constexpr std::array<int64_t, 6> kRanks{32, 64, 128, 256, 320, 512};
+  const auto most = std::lower_bound(kRanks.begin(), kRanks.end(), rank);
+  if (most == kRanks.end())
+    refuses(fmt::format("ranks above {}, and the adapter has {}", kRanks.back(), rank));
+  else if (rank > 16)
+    report.notes.push_back(
+        fmt::format("vLLM needs --max-lora-rank {} for rank {}, instead of its 16", *most, rank));
 }
 
 json plain_number(double v) {
@@ -356,6 +379,7 @@ void write_adapter_folder(PieceReader& reader, const Recipe& recipe, const std::
   report.dtype = DType::f32;
   report.files = {kWeightsFile, kConfigFile};
   note_names_of_experts(recipe, report);
+  note_limits_of_vllm(recipe, report);
   made.commit();
 }
 

@@ -40,6 +40,7 @@ TEST_CASE("preference: losses are those of the published formulas") {
   CHECK(is(golden(settings(orpo, 0.1)), 0.10420578079));
   PreferenceLoss scores = settings(reward);
   CHECK(is(preference_loss(scores, {1.25, 0, 1}, {-0.25, 0, 1}).loss, 0.2014132780));
+  CHECK(is(preference_loss(scores, {1.75, 0.5, 1}, {-0.25, 0, 1}).loss, 0.2014132780));  // a margin of 0.5
   scores.center_coefficient = 0.5;
   CHECK(is(preference_loss(scores, {1.25, 0, 1}, {-0.25, 0, 1}).loss, 0.7014132780));
   // torchtune's vector of three pairs.

@@ -28,13 +28,11 @@ static void reward_rules(const Recipe& r, const BrokenRule& broken) {
 
 void preference_rules(const Recipe& r, const BrokenRule& broken) {
   if (!trains_preferences(r.task)) return;
-  const auto refuse = [&](bool is, const char* key, const char* nearest, const char* why = "") {
+  const auto refuse = [&](bool is, const char* key, const char* nearest) {
     if (is)
-      broken(key,
-             fmt::format("task: {} does not support it{}; nearest valid value: {}", r.task, why, nearest),
+      broken(key, fmt::format("task: {} does not support it; nearest valid value: {}", r.task, nearest),
              {"task"});
   };
-  refuse(!r.data.eval.empty(), "data.eval", "[]", ", because a held-out loss of preferences is not built");
   refuse(!r.data.reset_attention_mask, "data.reset_attention_mask", "true");
   refuse(!r.data.reset_position_ids, "data.reset_position_ids", "true");
   refuse(r.data.eod_mask_loss, "data.eod_mask_loss", "false");

@@ -167,14 +167,34 @@ TEST_CASE("reward: from a causal model to an exported folder that a run continue
   CHECK_THAT(causal.text, Contains("lm_head.weight") && Contains("score.weight"));
 }
 
-TEST_CASE("reward: margins of pairs, and adapters beside a frozen score, are refused") {
+TEST_CASE("reward: margins that are no numbers, and adapters beside a frozen score, are refused") {
   TempRun t;
   std::ofstream(t.folder() + "/pairs.jsonl")
-      << R"({"prompt": "a", "chosen": "b", "rejected": "c", "margin": 0.5})"
+      << R"({"prompt": "a", "chosen": "b", "rejected": "c", "margin": "0.5"})"
       << "\n";
   const Outcome margin = t.sh(kReward + "output_dir=w");
   CHECK(margin.code == 65);
-  CHECK_THAT(margin.text, Contains("pairs.jsonl:1") && Contains("margin = 0.5"));
+  CHECK_THAT(margin.text,
+             Contains("pairs.jsonl:1") && Contains("margin = \"0.5\": expected a finite number"));
+  std::ofstream(t.folder() + "/pairs.jsonl")
+      << R"({"prompt": "a", "chosen": "b", "rejected": "c", "margin": 0.5})"
+      << "\n";
+  REQUIRE(
+      t.sh("data build --chat --preference --pack 128 --input pairs.jsonl --output built --tokenizer byte")
+          .code == 0);
+  const std::string ahead = kReward + "'data.train=[built]' train.train_steps=1 ";
+  succeeds(t, ahead + "output_dir=ahead");
+  for (const auto& [change, rule] :
+       {std::pair("printf '\\0\\0\\0\\0\\0\\0\\370\\177' > built.margins",
+                  "margin nan of pair 0, expected a finite number"),
+        std::pair("head -c 7 /dev/zero > built.margins", "7 bytes, expected 8 for each"),
+        std::pair("head -c 0 /dev/zero > built.margins", "0 margins, expected those of 1 pairs")}) {
+    REQUIRE(t.shell(change).code == 0);
+    const Outcome damaged = t.sh(ahead + "output_dir=damaged");
+    INFO(damaged.text);
+    CHECK(damaged.code == 65);
+    CHECK_THAT(damaged.text, Contains("built.margins") && Contains(rule));
+  }
   const Outcome frozen = t.sh(kReward + "output_dir=w lora.r=4 'lora.modules_to_save=[embed_tokens]'");
   CHECK(frozen.code == 64);
   CHECK_THAT(frozen.text, Contains("has no score") && Contains("nearest valid value: [score]"));

@@ -165,6 +165,20 @@ void take_failure(const Curl& c, CURLcode code, const char* why, Transfer& t) {
   t.response.can_retry = t.refused.empty() && !t.response.stopped && may_help(code);
 }
 
+/// Takes a body when the status is known.
+struct BodyWriter {
+  const Curl& c;
+  CURL* h;
+  Transfer& t;
+  static size_t write(char* bytes, size_t size, size_t count, void* user) {
+    BodyWriter& w = *static_cast<BodyWriter*>(user);
+    long status = 0;
+    w.c.easy_getinfo(w.h, CURLINFO_RESPONSE_CODE, &status);
+    w.t.response.status = static_cast<int>(status);
+    return take_body(bytes, size, count, &w.t);
+  }
+};
+
 bool sends_body(const HttpRequest& r) { return r.method == "PUT" || r.method == "POST"; }
 
 /// One request to `url`, without redirects. `target`: the URL that a redirect names.
@@ -204,20 +218,8 @@ void perform(const Curl& c, const HttpRequest& request, const std::string& url, 
   if (!request.certificates.empty()) set(CURLOPT_CAINFO, request.certificates.c_str());
   set(CURLOPT_HEADERFUNCTION, &take_header);
   set(CURLOPT_HEADERDATA, static_cast<void*>(&t));
-  // The status is known before the first byte of the body.
-  struct Writer {
-    const Curl& c;
-    CURL* h;
-    Transfer& t;
-    static size_t write(char* bytes, size_t size, size_t count, void* user) {
-      Writer& w = *static_cast<Writer*>(user);
-      long status = 0;
-      w.c.easy_getinfo(w.h, CURLINFO_RESPONSE_CODE, &status);
-      w.t.response.status = static_cast<int>(status);
-      return take_body(bytes, size, count, &w.t);
-    }
-  } writer{c, h, t};
-  set(CURLOPT_WRITEFUNCTION, &Writer::write);
+  BodyWriter writer{c, h, t};
+  set(CURLOPT_WRITEFUNCTION, &BodyWriter::write);
   set(CURLOPT_WRITEDATA, static_cast<void*>(&writer));
   set(CURLOPT_XFERINFOFUNCTION, &check_stop);
   set(CURLOPT_XFERINFODATA, static_cast<void*>(&t));

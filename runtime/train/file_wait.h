@@ -10,6 +10,12 @@
 
 namespace ltrain {
 
+/// Seconds that a run waited for the loader, and for token files that were not made yet.
+struct DataWaits {
+  double loader = 0, files = 0;
+  DataWaits operator-(const DataWaits& o) const { return {loader - o.loader, files - o.files}; }
+};
+
 class FileWait {
  public:
   FileWait() = default;  ///< never waits: the files of the run all exist

@@ -42,6 +42,18 @@ ResourceUsage::Bytes ResourceUsage::sent(const Groups& groups, bool by_group) {
   return sums;
 }
 
+void check_used_bytes(const RankPlan& plan, const Arena& arena, const Arena* host,
+                      const OffloadedBytes& offloaded) {
+  LT_CHECK(arena.peak().arena_bytes <= plan.arena.arena_bytes,
+           "expected a step to use at most {} planned bytes, got {}", plan.arena.arena_bytes,
+           arena.peak().arena_bytes);
+  LT_CHECK(!host || host->peak().arena_bytes == plan.staging_bytes,
+           "expected {} planned bytes of staging memory, got {}", plan.staging_bytes,
+           host->peak().arena_bytes);
+  LT_CHECK(offloaded.all() <= plan.offloaded.all(), "expected at most {} planned bytes of offload, got {}",
+           plan.offloaded.all(), offloaded.all());
+}
+
 void ResourceUsage::begin_step(const Groups& groups) {
   axis_at_begin_ = sent(groups, false);
   group_at_begin_ = sent(groups, true);

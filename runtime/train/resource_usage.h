@@ -12,6 +12,10 @@
 
 namespace ltrain {
 
+/// Checks at run time that a step uses the planned bytes. `host`: null on a CPU.
+void check_used_bytes(const RankPlan& plan, const Arena& arena, const Arena* host,
+                      const OffloadedBytes& offloaded);
+
 class ResourceUsage {
  public:
   /// Call before and after each training step; both count bytes that groups sent in between. `planned_bytes`:

@@ -44,10 +44,9 @@
 #include "runtime/train/pair_references.h"
 #include "runtime/train/resource_usage.h"
 #include "runtime/train/skipped_steps.h"
+#include "runtime/train/start_state.h"
 #include "runtime/train/step_profile.h"
 #include "runtime/train/stragglers.h"
-#include "runtime/weights/load.h"
-#include "runtime/weights/teacher.h"
 
 namespace ltrain {
 namespace {
@@ -172,7 +171,8 @@ class Trainer {
 
   /// Loads a checkpoint or initializes weights, and opens the folder of new checkpoints. Returns notes.
   std::vector<std::string> restore_or_begin() {
-    const TrainingState::Resumed resumed = resume_or_load();
+    const TrainingState::Resumed resumed =
+        load_start(recipe_, *program_, *state_, *control_group_, *control_);
     step_ = saved_step_ = resumed.step;
     end_step_ = end_step(recipe_);
     if (options_.restart && options_.restart->end_step > 0)
@@ -187,11 +187,6 @@ class Trainer {
     if (LossScaler* scaler = program_->loss_scaler(); scaler && resumed.loss_scale)
       scaler->restore(*resumed.loss_scale);
     std::vector<std::string> notes = resumed.notes;
-    if (!resumed.loaded)
-      for (std::string& note : begin_weights()) notes.push_back(std::move(note));
-    if (FrozenTeacher* teacher = program_->teacher())
-      for (std::string& note : load_teacher(recipe_, teacher->parameters(), *control_group_, *control_))
-        notes.push_back(std::move(note));
     synchronize();
     if (saves_at_all(recipe_))
       for (const std::string& note : state_->open_writer(step_, end_step_, host_.get()))
@@ -264,27 +259,6 @@ class Trainer {
                                 metrics_->lost_steps() == 1 ? " is" : "s are", r.reason));
   }
 
-  /// Loads the last checkpoint of this run, or else the state of another run that checkpoint.load names.
-  TrainingState::Resumed resume_or_load() {
-    TrainingState::Resumed resumed = state_->resume();
-    const LoadParts parts = recipe_.checkpoint.load_parts;
-    if (resumed.loaded || parts == LoadParts::weights) return resumed;
-    const auto from = open_loaded_checkpoint(recipe_, true, *control_group_, *control_, resumed.notes);
-    TrainingState::Resumed loaded =
-        parts == LoadParts::all ? state_->go_on(*from) : state_->take_states(*from);
-    loaded.notes.insert(loaded.notes.begin(), resumed.notes.begin(), resumed.notes.end());
-    return loaded;
-  }
-
-  /// Initializes weights for a fresh start. Returns notes on weights that do not come from the seed.
-  std::vector<std::string> begin_weights() {
-    program_->initialize();
-    if (recipe_.checkpoint.upcycle) return state_->upcycle();
-    if (recipe_.checkpoint.load_path)
-      return load_weights(recipe_, program_->parameters(), *control_group_, *control_);
-    return {};
-  }
-
   void synchronize() {
     compute_->synchronize();
     groups_->synchronize();
@@ -322,8 +296,8 @@ class Trainer {
     job_.section("step", step_ + 1);
     LT_FAULT_POINT("train.step");
     poll_saves();
-    const double begin = steady_seconds(), loads_before = loader_->wait_seconds();
-    const double files_before = file_wait_.seconds();
+    const double begin = steady_seconds();
+    const DataWaits waits_before{loader_->wait_seconds(), file_wait_.seconds()};
     const int64_t batch = global_batch_after(recipe_, position_.samples);
     if (!file_wait_.wait(
             *loader_, position_.cursor, position_.cursor + batch, [this] { return asked_to_stop(); },
@@ -332,9 +306,8 @@ class Trainer {
     step_profile_->begin(step_ + 1);
     const double reads = steady_seconds();
     const Stream::Waits waited_before = compute_->waited();
-    const size_t micros =
-        static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size);
-    batches_.resize(micros);
+    batches_.resize(
+        static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size));
     for (HostBatch& b : batches_) {
       LT_FAULT_POINT("train.batch");
       loader_->next(b);
@@ -371,7 +344,7 @@ class Trainer {
     state_->note_skips(skips_.count(), scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
     const double seconds = steady_seconds() - begin;
-    const DataWaits waits{loader_->wait_seconds() - loads_before, file_wait_.seconds() - files_before};
+    const DataWaits waits = DataWaits{loader_->wait_seconds(), file_wait_.seconds()} - waits_before;
     const auto exposed = exposed_by_axis(compute_->waited(), waited_before);
     stragglers_->step(seconds, waits.loader + waits.files, total_of(exposed));
     if (lead_) report(r, batch, a.lr, seconds, waits, exposed);
@@ -407,25 +380,11 @@ class Trainer {
     fail(ExitCode::no_progress, "{}\n{}", not_finite_text(failed, r, position_.cursor), back);
   }
 
-  /// Checks at run time that the planned bytes are the bytes in use.
   void check_high_water() {
     if (checked_ || step_ < first_step_ + 1) return;
     checked_ = true;
-    LT_CHECK(arena_->peak().arena_bytes <= plan_.arena.arena_bytes,
-             "expected a step to use at most {} planned bytes, got {}", plan_.arena.arena_bytes,
-             arena_->peak().arena_bytes);
-    LT_CHECK(!host_ || host_->peak().arena_bytes == plan_.staging_bytes,
-             "expected {} planned bytes of staging memory, got {}", plan_.staging_bytes,
-             host_->peak().arena_bytes);
-    LT_CHECK(program_->offloaded().all() <= plan_.offloaded.all(),
-             "expected at most {} planned bytes of offload, got {}", plan_.offloaded.all(),
-             program_->offloaded().all());
+    check_used_bytes(plan_, *arena_, host_.get(), program_->offloaded());
   }
-
-  /// Seconds of a step that it waited for the loader, and for token files that were not made yet.
-  struct DataWaits {
-    double loader = 0, files = 0;
-  };
 
   void report(const StepResult& r, int64_t batch, double lr, double seconds, const DataWaits& waits,
               const std::vector<std::pair<std::string, double>>& exposed) {

@@ -33,7 +33,7 @@ void ElementUpdates::allocate() {
   size_t moments = 0;
   for (const Bucket& b : layout_.buckets()) {
     if (!widens_stored() && !widens_gradients()) break;
-    if (b.kind.rule.trains() && (!optimizer_of(b.kind.rule.rule).by_element() || takes_stored(b))) continue;
+    if (!b.kind.rule.trains() || !optimizer_of(b.kind.rule.rule).by_element() || takes_stored(b)) continue;
     most = std::max(most, host_.on() ? states_.resident(b) : layout_.stored_count(b));
     moments = std::max(moments, states_.moments(b));
   }

@@ -1,6 +1,7 @@
 // Distillation from a teacher, `distillation.teacher`, through the real program.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 
 #include "tests/app/run_program.h"
 #include "tests/app/trl_recipe.h"
@@ -79,6 +80,15 @@ TEST_CASE("distillation: the loss does not depend on micro-batch, accumulation o
     CHECK(teacher["bytes"] == bytes);
     CHECK(teacher["seconds"] > 0);
   }
+  // States and their windows are the student's alone, also where updates widen what has 16 bits.
+  std::set<int64_t> states;
+  for (const char* drop : {"", "~distillation "}) {
+    const Outcome plan = t.sh("plan" + kDistill.substr(3) + "precision=bf16 " + drop + "--json");
+    INFO(plan.text);
+    states.insert(
+        nlohmann::json::parse(plan.text)["ranks"][0]["memory_bytes"]["arena"]["optimizer"].get<int64_t>());
+  }
+  CHECK(states.size() == 1);
   // A search prices the student's layers, and leaves out layouts over which the teacher's heads do not
   // divide.
   const Outcome found =

@@ -150,7 +150,7 @@ class TrainProgram {
   /// smaller step, which runs the first micro-batches of a pipeline schedule. On meta without batches: a full
   /// step. Deterministic unless the options allow otherwise: the bits depend only on the batches and the
   /// state.
-  StepResult train_step(const std::vector<HostBatch>& batches, const OptimizerStep& adamw,
+  StepResult train_step(const std::vector<HostBatch>& batches, const OptimizerStep& scheduled,
                         const AskStop& ask_stop = {});
 
   /// Evaluates the batches that `next` returns until it returns null. All data ranks must have the same
@@ -205,8 +205,8 @@ class TrainProgram {
   /// passes without dropout over all micro-batches (preference_step.cpp). `examples`: global.
   double divergence(const std::vector<HostBatch>& batches, int64_t examples);
   /// Estimates the curvature by passes of its own, for an optimizer that asks for it in this step.
-  void estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes, const OptimizerStep& adamw,
-                          const LossTerms& terms);
+  void estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes,
+                          const OptimizerStep& scheduled, const LossTerms& terms);
   void run_micro_batches(StepPasses& passes, int64_t update, EstimatePass estimate);
   /// On meta: actions of later micro-batches repeat those of earlier ones.
   bool same_actions(EstimatePass estimate) const;

@@ -124,7 +124,7 @@ void TrainProgram::StepPasses::run_captured() {
   }
 }
 
-StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const OptimizerStep& adamw,
+StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const OptimizerStep& scheduled,
                                     const AskStop& ask_stop) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(true);
@@ -139,11 +139,11 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
     terms.divergence = divergence(batches, terms.pairs.pairs);
   sums_->clear();
 
-  const EstimatePass estimate = store_.estimate(adamw.step);
+  const EstimatePass estimate = store_.estimate(scheduled.step);
   StepPasses passes(*this, step, batches, terms, estimate);
   if (fp8_) fp8_->forget_weights();
-  if (estimate != EstimatePass::none) estimate_curvature(estimate, step, passes, adamw, terms);
-  run_micro_batches(passes, adamw.step, estimate);
+  if (estimate != EstimatePass::none) estimate_curvature(estimate, step, passes, scheduled, terms);
+  run_micro_batches(passes, scheduled.step, estimate);
   actions_ = passes.actions();
   if (ends_at_ != StepEnd::update) return result;
 
@@ -154,7 +154,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_->stop.tensor, 1);
   sums_->reduce(device_.groups, "reading the loss and the gradient norm");
 
-  OptimizerStep args = adamw;
+  OptimizerStep args = scheduled;
   if (!meta) {
     read_result(result, terms);
     if (!accept(result)) return result;
@@ -189,16 +189,16 @@ bool TrainProgram::same_actions(EstimatePass estimate) const {
 }
 
 void TrainProgram::estimate_curvature(EstimatePass estimate, Step& step, StepPasses& passes,
-                                      const OptimizerStep& adamw, const LossTerms& terms) {
-  store_.begin_step(passes.micros(), adamw.step);
+                                      const OptimizerStep& scheduled, const LossTerms& terms) {
+  store_.begin_step(passes.micros(), scheduled.step);
   store_.begin_estimate(estimate);
   store_.gather_weights();
-  if (estimate == EstimatePass::sampled_labels) passes.sample_labels(adamw.step);
+  if (estimate == EstimatePass::sampled_labels) passes.sample_labels(scheduled.step);
   passes.run();
   passes.use_targets();
   step.enter("gradients");
   store_.finish_gradients();
-  store_.end_estimate(adamw, static_cast<double>(terms.tokens), loss_scale());
+  store_.end_estimate(scheduled, static_cast<double>(terms.tokens), loss_scale());
   sums_->clear();
   if (fp8_ && estimate == EstimatePass::moved_weights) fp8_->forget_weights();
 }

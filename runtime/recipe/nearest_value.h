@@ -23,4 +23,11 @@ std::string nearest(int64_t v, int64_t low, int64_t high, Good good) {
   return s.empty() ? "" : "; nearest valid value: " + s;
 }
 
+/// Suggests the multiples of `unit` nearest to `v`.
+inline std::string nearest_multiple(int64_t v, int64_t unit) {
+  const int64_t low = v / unit * unit;
+  return low > 0 ? fmt::format("; nearest valid value: {} or {}", low, low + unit)
+                 : fmt::format("; nearest valid value: {}", unit);
+}
+
 }  // namespace ltrain::recipe

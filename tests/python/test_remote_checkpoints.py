@@ -77,9 +77,11 @@ def test_a_run_on_a_new_machine_goes_on_from_the_bucket_as_if_nothing_had_happen
     whole, after = program.losses("whole"), program.losses()
     assert sorted(after) == [5, 6] and all(abs(after[s] - whole[s]) < 1e-5 for s in after)
     assert steps(server) == ["step-00000004", "step-00000006"]  # rotation keeps two, there and here
+    server.objects[PREFIX + "step-00000004/KEEP"] = b""
     program.new_machine()
     text = program.train("train.train_steps=8")
     assert sorted(program.losses()) == [7, 8] and "resuming from" in text
+    assert steps(server) == ["step-00000004", "step-00000006", "step-00000008"]
 
 
 def test_files_in_parts_survive_faults_and_arrive_whole(server, program):
@@ -161,6 +163,11 @@ def test_of_two_runs_with_one_url_the_later_one_goes_on(server, program):
         first.kill()
     assert first.returncode == 73, text
     assert "another run has taken this URL" in text and steps(server) == ["step-00000002", "step-00000004"]
+
+
+def test_the_plan_counts_the_parts_that_an_upload_holds(server, program):
+    assert "uploads of checkpoints" in program.run("plan", "remote.yaml")
+    assert "uploads of checkpoints" not in program.run("plan", "remote.yaml", "~checkpoint.remote")
 
 
 def test_what_cannot_work_is_refused_before_the_first_step(server, program):

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "runtime/records/encodings/json_value.h"
 
@@ -74,15 +75,16 @@ Batch::Batch(const data::InputFile& f, std::string n, Bytes bytes, const FlatTab
 
 void Batch::skip(const Field& field) {
   ++node;
-  buffer += static_cast<size_t>(field.stored_buffers());
-  if (field.has_variadic && !field.has_dictionary) {
-    if (variadic_at >= variadic.size) damaged("it has fewer counts of buffers than the schema has views");
-    const auto count = FlatTable::read<int64_t>(metadata, variadic.position + 8 * variadic_at++);
-    if (count < 0 || count > static_cast<int64_t>(buffers.size))
-      damaged("it has {} buffers of a view", count);
-    buffer += static_cast<size_t>(count);
-  }
+  buffer += static_cast<size_t>(field.stored_buffers() + variadic_buffers(field));
   for (const Field& child : field.stored_children()) skip(child);
+}
+
+int64_t Batch::variadic_buffers(const Field& field) {
+  if (!field.is_view || field.has_dictionary) return 0;
+  if (variadic_at >= variadic.size) damaged("it has fewer counts of buffers than the schema has views");
+  const auto count = FlatTable::read<int64_t>(metadata, variadic.position + 8 * variadic_at++);
+  if (count < 0 || count > static_cast<int64_t>(buffers.size)) damaged("it has {} buffers of a view", count);
+  return count;
 }
 
 Array::Array(const Field& field) : field_(&field) {
@@ -99,10 +101,13 @@ void Array::bind(Batch& batch, int64_t* memory_budget) {
   const int buffers = field_->stored_buffers();
   if (buffers > 0) bind_buffer(batch, validity_, memory_budget);
   const bool has_offsets =
-      !field_->has_dictionary &&
+      !field_->has_dictionary && !field_->is_view &&
       (field_->kind == Kind::text || field_->kind == Kind::list || field_->kind == Kind::map);
   if (has_offsets) bind_buffer(batch, offsets_, memory_budget);
   if (buffers > (has_offsets ? 2 : 1)) bind_buffer(batch, data_, memory_budget);
+  view_data_.resize(static_cast<size_t>(batch.variadic_buffers(*field_)));
+  int64_t view_budget = kMostBytes;  // buffers may share bytes of the file, so that many are all the same
+  for (BufferView& view : view_data_) bind_buffer(batch, view, memory_budget ? memory_budget : &view_budget);
   for (Array& child : children_) {
     child.bind(batch, memory_budget);
     if (field_->kind == Kind::structure && child.length_ < length_)
@@ -133,7 +138,7 @@ void Array::bind_buffer(Batch& batch, BufferView& view, int64_t* memory_budget) 
   if (unpacked < -1 || (whole && std::max(needed, size) > kMostBytes))
     damaged("a buffer has {} bytes, expected 0 to {}", needed, kMostBytes);
   if (memory_budget && (*memory_budget -= needed) < 0)
-    damaged("dictionaries have more than {} bytes", kMostBytes);
+    damaged("dictionaries or views have more than {} bytes", kMostBytes);
   if (!whole) return view.bind_file(*batch.file, begin, size);
   if (unpacked < 0) {
     Buffer& memory = view.bind_memory(size);
@@ -188,9 +193,27 @@ std::pair<int64_t, int64_t> Array::elements(int64_t i) {
 std::string_view Array::text(int64_t i) {
   if (field_->kind != Kind::text && field_->kind != Kind::fixed)
     damaged("a dictionary has values of type {}", field_->type.substr(0, 100));
+  if (field_->is_view) return viewed_text(i);
   const bool fixed = field_->kind == Kind::fixed;
   const auto [begin, end] = fixed ? span_of(i, field_->width) : elements(i);
   return {reinterpret_cast<const char*>(data_.at(begin, end - begin)), static_cast<size_t>(end - begin)};
+}
+
+/// A view has the size, and then the text itself, or its first 4 bytes, the buffer and the offset there.
+std::string_view Array::viewed_text(int64_t i) {
+  constexpr int32_t kMostInline = 12;
+  const uint8_t* view = data_.at(span_of(i, field_->width).first, field_->width);
+  int32_t numbers[4] = {};
+  std::memcpy(numbers, view, sizeof numbers);
+  const auto [size, prefix, buffer, offset] = numbers;
+  if (size < 0) damaged("a value has {} bytes", size);
+  const uint8_t* text = view + 4;
+  if (size > kMostInline) {
+    if (buffer < 0 || static_cast<size_t>(buffer) >= view_data_.size())
+      damaged("a value is in buffer {} of {}", buffer, view_data_.size());
+    text = view_data_[static_cast<size_t>(buffer)].at(offset, size);
+  }
+  return {reinterpret_cast<const char*>(text), static_cast<size_t>(size)};
 }
 
 void Array::append_json(std::string& to, int64_t i, Dictionaries& dictionaries, int depth) {

@@ -50,7 +50,8 @@ struct Batch {
   /// Reads the table RecordBatch. `body`: position in the file.
   Batch(const data::InputFile& file, std::string name, Bytes metadata, const FlatTable& table, int64_t body,
         int64_t body_bytes);
-  void skip(const Field& field);  ///< goes behind the nodes and buffers of the field
+  void skip(const Field& field);                 ///< goes behind the nodes and buffers of the field
+  int64_t variadic_buffers(const Field& field);  ///< takes the count of buffers behind those of a view
 };
 
 class Dictionaries;
@@ -79,12 +80,14 @@ class Array {
 
  private:
   void bind_buffer(Batch& batch, BufferView& view, int64_t* memory_budget);
+  std::string_view viewed_text(int64_t i);
   void append_elements(std::string& to, int64_t i, Dictionaries& dictionaries, int depth);
   void append_struct(std::string& to, int64_t i, Dictionaries& dictionaries, int depth);
 
   const Field* field_;
   int64_t length_ = 0, nulls_ = 0;
   BufferView validity_, offsets_, data_;
+  std::vector<BufferView> view_data_;  // bytes of the texts that do not fit into their view
   std::vector<Array> children_;
 };
 

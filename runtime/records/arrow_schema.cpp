@@ -185,8 +185,8 @@ class Reader {
         return set(f, Kind::other, 0, 0, "run_end_encoded");
       case kBinaryView:
       case kUtf8View:
-        f.has_variadic = true;
-        return set(f, Kind::other, 0, 2, number == kUtf8View ? "string_view" : "binary_view");
+        f.is_view = true;
+        return set(f, Kind::text, 16, 2, number == kUtf8View ? "string_view" : "binary_view");
       case kListView:
       case kLargeListView:
         return set(f, Kind::other, 0, 3, "list_view");

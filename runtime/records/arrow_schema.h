@@ -30,7 +30,7 @@ struct Field {
   int scale = 0;
   int64_t list_size = 0;        ///< elements of a fixed_list
   int buffers = 0;              ///< buffers of the field itself, without children
-  bool has_variadic = false;    ///< more buffers follow, counted in the record batch
+  bool is_view = false;         ///< text by 16 bytes each; more buffers follow, counted in the record batch
   std::vector<Field> children;  ///< one of a list; the struct of key and value of a map
 
   bool has_dictionary = false;  ///< values are indices; kind and children are the dictionary's

@@ -289,7 +289,10 @@ def write_parquet(r, table, path):
 
 
 def write_arrow(r, table, path):
-    """The stream or the file format; a dictionary grows or is replaced where the format allows it."""
+    """The stream or the file format, with views of texts or without; a dictionary grows or is replaced where the format
+    allows it."""
+    if r.random() < 0.5:
+        table = table.cast(pa.schema([f.with_type(pa.string_view()) if pa.types.is_string(f.type) else f for f in table.schema]))
     file_format = r.random() < 0.4
     codec = r.choice([None, None, "lz4", "zstd"])
     v4 = codec is None and r.random() < 0.3  # pyarrow does not decompress its own V4

@@ -88,6 +88,11 @@ def write_all():
                               pa.DictionaryArray.from_arrays(pa.array([1, 2, 3, 0], pa.int8()), ["a", "b", "c", "d"]),
                               pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int8()), ["z"])])
     assert [w for a in words for w in a.to_pylist()] == grown.to_pylist()
+    views = table.set_column(0, "text", table["text"].cast(pa.string_view()))
+    messages = pa.list_(pa.struct([("role", pa.string_view()), ("content", pa.string_view())]))
+    views = views.set_column(3, "messages", pa.array(table["messages"].to_pylist(), messages))
+    write_arrow("views-stream.arrow", views, compression=None)
+    write_arrow("views-file-zstd.arrow", views, compression="zstd", new=pa.ipc.new_file)
     write_arrow("dictionary-stream.arrow", pa.table({"text": grown}), compression=None, emit_dictionary_deltas=True)
 
 

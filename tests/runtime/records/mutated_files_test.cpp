@@ -69,6 +69,8 @@ std::vector<Seed> seeds() {
           {"arrow", read_file(golden("stream.arrow"))},
           {"arrow", read_file(golden("file-lz4.arrow"))},
           {"arrow", read_file(golden("types-stream.arrow"))},
+          {"arrow", read_file(golden("views-stream.arrow"))},
+          {"arrow", read_file(golden("views-file-zstd.arrow"))},
           {"parquet", read_file(golden("v1-plain-none.parquet"))},
           {"parquet", read_file(golden("v1-dictionary-snappy.parquet"))},
           {"parquet", read_file(golden("v1-small-dictionary-lz4.parquet"))},
@@ -123,7 +125,7 @@ void read_mutant(const Format& format, const std::string& path, const std::strin
 TEST_CASE("records: mutated files end in records or in an error, never otherwise", "[records]") {
   const char* asked = std::getenv("LTRAIN_FUZZ_EXECUTIONS");
   const std::vector<Seed> all = seeds();
-  const int64_t each = (asked ? std::atoll(asked) : 6800) / static_cast<int64_t>(all.size());
+  const int64_t each = (asked ? std::atoll(asked) : 7600) / static_cast<int64_t>(all.size());
   TempFolder f;
   Outcomes sum;
   for (size_t i = 0; i < all.size(); ++i) {

@@ -8,8 +8,8 @@
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/make_token_files.h"
 #include "app/print_notes.h"
-#include "app/progress_line.h"
 #include "app/refuse_restarts.h"
 #include "app/shrink_option.h"
 #include "app/start_run.h"
@@ -18,6 +18,7 @@
 #include "base/printable.h"
 #include "kernels/tensor/device.h"
 #include "runtime/check/background_build.h"
+#include "runtime/check/changed_stages.h"
 #include "runtime/check/check_job.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/check/tokenized_sources.h"
@@ -32,6 +33,7 @@
 #include "runtime/program/recipe_program.h"
 #include "runtime/recipe/read_file.h"
 #include "runtime/telemetry/end_command.h"
+#include "runtime/train/stage_changes.h"
 #include "runtime/train/trainer.h"
 
 namespace ltrain::app {
@@ -73,26 +75,6 @@ std::optional<FolderLock> lock_if_there(const std::string& folder) {
   return lock_output(folder);
 }
 
-/// Makes token files of sources that lack them, with a progress line unless `quiet`.
-void tokenize(const Recipe& recipe, MadeFiles which, bool quiet) {
-  std::string path;
-  std::optional<ProgressLine> line;
-  const auto progress = [&](const std::string& source, const data::ShardProgress& p) {
-    if (source != path) {
-      line.reset();
-      path = source;
-      if (!quiet) std::fprintf(stderr, "tokenising %s\n", printable(path).c_str());
-      line.emplace(quiet);
-    }
-    line->update(p.input_bytes, p.total_bytes,
-                 p.elsewhere.empty() ? fmt::format(", {} tokens", p.tokens)
-                                     : ", waiting for another process at " + p.elsewhere);
-  };
-  const std::vector<std::string> notes = tokenize_sources(recipe, which, progress);
-  line.reset();
-  print_notes(notes);
-}
-
 /// Tokenises in a rank that another launcher started, which does not know of data. All ranks share the
 /// shards, and the ranks of a node its cores. Called before the ranks meet, since it may take long: with
 /// data.shuffle_window for what the first steps need.
@@ -100,7 +82,29 @@ void tokenize_as_rank(Recipe recipe) {
   if (!has_text_sources(recipe)) return;
   const LaunchEnvironment e = detect_environment(process_variables());
   if (recipe.data.workers == 0) recipe.data.workers = std::max(1, usable_cores() / std::max(1, e.local_size));
-  tokenize(recipe, MadeFiles::needed_first, e.local_rank > 0);
+  make_token_files(recipe, MadeFiles::needed_first, e.local_rank > 0);
+}
+
+/// Override with the data.stages that a run in the recipe's output_dir took while it ran.
+std::vector<std::string> taken_override(const Recipe& recipe) {
+  const auto taken = taken_stages(recipe.output_dir);
+  if (!taken) return {};
+  return {"data.stages=" + *taken};
+}
+
+/// A recipe with these stages, which the ranks need too.
+Recipe with_taken_stages(const Recipe& given, const std::string& text, const RunOptions& o,
+                         const std::vector<std::string>& taken) {
+  if (taken.empty()) return given;
+  std::vector<std::string> all = o.overrides;
+  all.insert(all.end(), taken.begin(), taken.end());
+  Recipe recipe = parse_recipe(text, o.recipe, all);
+  if (stages_text(recipe) != stages_text(given))
+    recipe.notes.push_back(fmt::format(
+        "data.stages are those of {}/stages.json, which the run took while it went on; delete the "
+        "file to go back to those of the recipe",
+        printable(given.output_dir)));
+  return recipe;
 }
 
 /// Runs telemetry.on_end.
@@ -130,7 +134,8 @@ void train_rank(const RunOptions& o, Recipe recipe, Job& job) {
     TrainerOptions options{.force = o.force,
                            .steps = o.steps,
                            .restart = read_restart_note(process_variables()),
-                           .work_error = {}};
+                           .work_error = {},
+                           .with_stages = with_stages};
     // The first rank of each node makes the later token files, as a launcher of ltrain does.
     if (!me.launched && recipe.data.shuffle_window > 0) {
       if (me.local_rank == 0 && !training_files_exist(recipe)) build.emplace(recipe);
@@ -149,8 +154,10 @@ void run_rank(const RunOptions& o) {
   // A launcher has read and checked the file, which may have changed since.
   const std::optional<std::string> handed =
       handed_text(process_variables(), kRecipeVariable, recipe::kMaxFileBytes);
-  Recipe recipe = handed ? parse_recipe(*handed, o.recipe, o.overrides) : load_recipe(o.recipe, o.overrides);
+  const std::string text = handed ? *handed : read_recipe(o.recipe);
+  Recipe recipe = parse_recipe(text, o.recipe, o.overrides);
   if (!handed) {
+    recipe = with_taken_stages(recipe, text, o, taken_override(recipe));
     refuse_restarts(recipe, "ranks that another launcher starts");
     tokenize_as_rank(recipe);
   }
@@ -206,18 +213,19 @@ class LaterAttempts {
  public:
   /// `begun`: the checked recipe of the first attempt, on `nodes` nodes.
   LaterAttempts(const RunOptions& o, std::string text, const Recipe& begun, int nodes)
-      : o_(o), text_(std::move(text)), data_(begun.parallel.data), nodes_(nodes) {}
+      : o_(o), text_(std::move(text)), begun_(begun), nodes_(nodes) {}
 
   /// Overrides in addition to those of the command line. An attempt that has saved goes on from the newest
   /// checkpoint, also where the recipe says `never` or names the one that the first attempt began with.
   std::vector<std::string> overrides(const NextAttempt& next) const {
-    std::vector<std::string> more;
+    std::vector<std::string> more = taken_override(begun_);
     if (next.from_newest) more.push_back("checkpoint.resume=auto");
     if (next.nodes == nodes_) return more;
-    if (data_ * next.nodes % nodes_ != 0)
-      fail(ExitCode::usage, "parallel.data = {} on {} nodes does not divide over {}", data_, nodes_,
+    const int64_t data = begun_.parallel.data;
+    if (data * next.nodes % nodes_ != 0)
+      fail(ExitCode::usage, "parallel.data = {} on {} nodes does not divide over {}", data, nodes_,
            next.nodes);
-    more.push_back(fmt::format("parallel.data={}", data_ * next.nodes / nodes_));
+    more.push_back(fmt::format("parallel.data={}", data * next.nodes / nodes_));
     return more;
   }
 
@@ -259,13 +267,17 @@ class LaterAttempts {
 
   const RunOptions o_;
   const std::string text_;
-  const int64_t data_;
+  const Recipe begun_;
   const int nodes_;
 };
 
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const std::string text = read_recipe(o.recipe);
-  const Recipe given = parse_recipe(text, o.recipe, o.overrides);
+  Recipe given = parse_recipe(text, o.recipe, o.overrides);
+  const std::vector<std::string> taken = taken_override(given);
+  const size_t notes = given.notes.size();
+  given = with_taken_stages(given, text, o, taken);
+  if (given.notes.size() > notes && !o.dry_run) print_notes({given.notes.back()});
   const JobSize size = job_size(given, e, gpus_for(given));
   if (!o.dry_run) check_host_ranks(given, size);
   std::optional<FolderLock> lock;
@@ -280,7 +292,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   }
   // Everything else was checked before the data is tokenised, which may take long.
   if (has_pending_sources(recipe)) {
-    tokenize(recipe, MadeFiles::needed_first, false);
+    make_token_files(recipe, MadeFiles::needed_first, false);
     job = check_job(given, size, checks);
   }
   if (recipe.log.format == LogFormat::json) log_as_json(-1);
@@ -288,7 +300,7 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   later.check(recipe.launch, size.ranks_per_node);
   SuperviseOptions s;
   s.ranks = size.ranks_per_node;
-  s.arguments = run_arguments(o, {});
+  s.arguments = run_arguments(o, taken);
   s.run_dir = recipe.output_dir;
   s.log_bytes = static_cast<int64_t>(recipe.log.rank_file_mib * (1 << 20));
   s.flight_dir = recipe.output_dir + "/flight";

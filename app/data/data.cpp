@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/data/data_ledger.h"
+#include "app/data/data_stages.h"
 #include "app/data/data_stats.h"
 #include "app/data/inspect_records.h"
 #include "app/input_options.h"
@@ -421,6 +423,8 @@ void add_data(CLI::App& app) {
   add_build(*data);
   add_inspect(*data);
   add_stats(*data);
+  add_ledger(*data);
+  add_stages(*data);
 }
 
 }  // namespace ltrain::app

@@ -1,5 +1,6 @@
 #include "app/data/data_stats.h"
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,8 @@
 #include "runtime/check/data_reads.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/checkpoint/data_identity.h"
+#include "runtime/program/recipe_program.h"
+#include "runtime/train/training_data.h"
 
 namespace ltrain::app {
 namespace {
@@ -20,6 +23,7 @@ struct StatsCommand {
   std::string recipe;
   std::vector<std::string> overrides;
   bool json = false;
+  int64_t read_steps = 0;
 
   void run() const {
     const Recipe given = load_with_notes(recipe, overrides);
@@ -33,7 +37,13 @@ struct StatsCommand {
     if (!training_files_exist(r)) refuse_unknown(r.data.train[0].path);
     check_data(r);
     const std::vector<SourceStatistics> all = source_statistics(r);
-    json ? print_json(given, r, all) : print(given, r, all);
+    const std::optional<ReadRate> rate =
+        read_steps > 0 ? std::optional(read_as_rank(r, read_steps)) : std::nullopt;
+    json ? print_json(given, r, all, rate) : print(given, r, all);
+    if (rate && !json)
+      std::printf("one of %d data-parallel ranks reads %.3g tokens/s: %lld in %.3f s\n", rate->ranks,
+                  static_cast<double>(rate->tokens) / rate->seconds, static_cast<long long>(rate->tokens),
+                  rate->seconds);
   }
 
   [[noreturn]] static void refuse_unknown(const std::string& path) {
@@ -60,6 +70,26 @@ struct StatsCommand {
 
   static int64_t samples_of(const Recipe& r) { return samples_before_step(r, r.train.train_steps + 1); }
 
+  /// Tokens that the first data-parallel rank reads in some steps, and the time that it takes.
+  struct ReadRate {
+    int ranks = 0;
+    int64_t tokens = 0;
+    double seconds = 0;
+  };
+  static ReadRate read_as_rank(const Recipe& r, int64_t steps) {
+    const data::LoaderOptions options = training_options(r, mesh_of(r, 0));
+    const auto begin = std::chrono::steady_clock::now();
+    data::BatchLoader loader(options, 0);
+    data::Batch batch;
+    ReadRate rate{.ranks = options.dp_size};
+    for (int64_t i = 0; i < steps * loader.micro_steps(); ++i) {
+      loader.next(batch);
+      rate.tokens += static_cast<int64_t>(batch.tokens.size());
+    }
+    rate.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return rate;
+  }
+
   static void print(const Recipe& given, const Recipe& r, const std::vector<SourceStatistics>& all) {
     const bool packed = r.data.packing != data::SamplePacking::concatenate;
     std::printf("%-28s %12s %15s %10s %7s %8s%s\n", "source", "documents", "tokens", "mean", "share",
@@ -78,7 +108,8 @@ struct StatsCommand {
                 static_cast<long long>(r.data.seq_length));
   }
 
-  static void print_json(const Recipe& given, const Recipe& r, const std::vector<SourceStatistics>& all) {
+  static void print_json(const Recipe& given, const Recipe& r, const std::vector<SourceStatistics>& all,
+                         const std::optional<ReadRate>& rate) {
     nlohmann::ordered_json j{{"schema", 1},
                              {"train_steps", r.train.train_steps},
                              {"samples", samples_of(r)},
@@ -97,6 +128,7 @@ struct StatsCommand {
                               {"samples", s.reads.samples},
                               {"samples_read", s.reads.read},
                               {"epochs", s.reads.epochs()}});
+    if (rate) j["read"] = {{"ranks", rate->ranks}, {"tokens", rate->tokens}, {"seconds", rate->seconds}};
     std::printf("%s\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   }
 
@@ -121,6 +153,8 @@ void add_stats(CLI::App& data) {
                           "Example: ltrain data stats recipes/quickstart.yaml");
   s->add_option("recipe", c->recipe, "YAML recipe")->required();
   s->add_option("overrides", c->overrides, "key=value");
+  s->add_option("--read", c->read_steps, "read so many steps as a data-parallel rank does, and show the rate")
+      ->check(CLI::PositiveNumber);
   s->add_flag("--json", c->json, "as JSON");
   s->allow_extras();
   s->callback([c, s] {

@@ -94,8 +94,12 @@ class TrainingState {
   std::vector<std::string> finish(bool stopping);
   int64_t last_committed() const { return last_committed_; }
 
- private:
+  /// Collective at its first call.
   const data::DataIdentity& identity();
+  /// The data of the recipe have changed.
+  void change_identity(data::DataIdentity now) { identity_ = std::move(now); }
+
+ private:
   std::unique_ptr<CheckpointReader> open_newest(std::vector<std::string>& notes);
   /// Takes checkpoint.remote for the copies of this run's saves, on rank 0.
   void open_copies(const CheckpointOptions& writer);

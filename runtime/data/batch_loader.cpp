@@ -1,5 +1,7 @@
 #include "runtime/data/batch_loader.h"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -193,6 +195,12 @@ int64_t evaluated_samples(const LoaderOptions& o, const std::vector<int64_t>& sa
   return o.eval_samples == 0 ? all : std::min(all, o.eval_samples);
 }
 
+ReadSample with_crc(ReadSample read, const std::vector<int32_t>& tokens) {
+  read.crc = static_cast<uint32_t>(
+      ::crc32_z(0, reinterpret_cast<const Bytef*>(tokens.data()), tokens.size() * sizeof tokens[0]));
+  return read;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -292,10 +300,13 @@ struct BatchLoader::State {
     return sequence > 0 ? sequence : options.seq_length;
   }
 
-  void read_sample(int64_t index, Sample& s) const {
+  /// Reads a global sample, and returns its source and number.
+  ReadSample read_sample(int64_t index, Sample& s) const {
     const int64_t length = options.seq_length;
     s.sequence = sequence_at(index);
-    const SourceFiles::Found found = sample_at(order(index));
+    const Blend::Draw draw = order(index);
+    const SourceFiles::Found found = sample_at(draw);
+    const ReadSample read{draw.source, found.in_source, 0};
     const IndexedDataset& source = *found.data;
     int64_t begin = 0;  // position that `starts` count from
     if (files.packs_documents()) {
@@ -305,7 +316,7 @@ struct BatchLoader::State {
       read_tokens(source, begin, length + 1, 0, s);
       if (options.packing.on()) source.document_starts(begin, length + 1, s.starts);
     }
-    if (!options.packing.on()) return;
+    if (!options.packing.on()) return read;
     // In conversations the token also ends turns, and documents end where the index says.
     const int64_t eod = source.info().loss_mask  ? -1
                         : source.info().eot >= 0 ? source.info().eot
@@ -317,10 +328,11 @@ struct BatchLoader::State {
       if (next != s.starts.end() && *next == begin + t) start = t, ++next;
       s.documents[t] = static_cast<int32_t>(start);
     }
-    if (!options.labels) return;
+    if (!options.labels) return read;
     s.labels.assign(length + 1, 0);
     for (int64_t t = 0; t <= length; ++t)
       if (s.documents[t] == t) std::swap(s.labels[t], s.counted[t]);
+    return read;
   }
 
   /// Global index of the first sample of a micro-batch.
@@ -354,6 +366,7 @@ struct BatchLoader::State {
     sample.tokens.resize(length + 1);
     sample.counted.resize(length + 1);
     if (packing.on()) sample.documents.resize(length + 1);
+    if (options.ledger) batch.read.assign(samples, {});
     if (options.pairs) {
       batch.segments.resize(samples * rows.rows);
       batch.references.assign(samples * max_segments(length), 0);
@@ -369,7 +382,8 @@ struct BatchLoader::State {
         std::fill(sample.documents.begin(), sample.documents.end(), 0);
         sample.sequence = length;
       } else {
-        read_sample(base + b, sample);
+        const ReadSample read = read_sample(base + b, sample);
+        if (options.ledger) batch.read[b] = with_crc(read, sample.tokens);
       }
       const auto& documents = sample.documents;
       for (int64_t r = 0; r < rows.rows; ++r) {
@@ -496,6 +510,8 @@ int64_t BatchLoader::cursor() const {
   return state_->first_sample + state_->taken / state_->micro_steps * state_->options.global_batch;
 }
 
+const LoaderOptions& BatchLoader::options() const { return state_->options; }
+
 int64_t BatchLoader::micro_steps() const { return state_->micro_steps; }
 
 int64_t BatchLoader::total_samples_per_epoch() const {
@@ -526,7 +542,8 @@ int64_t loader_buffer_bytes(const LoaderOptions& o) {
   const int64_t batch = o.micro_batch * (4 * (2 + o.packing.position_ids + 2 * o.mtp_tokens) * rows + 8 +
                                          (o.packing.attention_mask ? 4 * o.seq_length : 0) +
                                          (o.pairs ? 4 * rows + 8 * max_segments(o.seq_length) : 0) +
-                                         (o.labels ? 2 * max_segments(o.seq_length) : 0));
+                                         (o.labels ? 2 * max_segments(o.seq_length) : 0) +
+                                         (o.ledger ? static_cast<int64_t>(sizeof(ReadSample)) : 0));
   const int64_t windows = o.packing.mode == SamplePacking::concatenate ? 0 : kPackingBytes;
   // The ring, the caller's batch, one sample.
   return windows + (o.prefetch + 1) * batch + (o.seq_length + 1) * (o.packing.on() ? 9 : 5);

@@ -12,6 +12,13 @@
 
 namespace ltrain::data {
 
+/// A sample as it was read.
+struct ReadSample {
+  int32_t source = 0;     ///< its number, in the order of union_of()
+  int64_t in_source = 0;  ///< number of the sample in its source
+  uint32_t crc = 0;       ///< CRC-32 of its seq_length + 1 tokens
+};
+
 /// One micro-batch in host memory.
 struct Batch {
   std::vector<int32_t> tokens;   ///< [micro_batch * rows]; rows = seq_length without context parallelism
@@ -35,7 +42,8 @@ struct Batch {
   /// LoaderOptions::labels: [micro_batch * max_segments() / 2], 1 for each pair of texts whose example is
   /// desirable.
   std::vector<int32_t> labels;
-  int64_t pairs = 0;  ///< LoaderOptions::pairs: pairs of the full samples
+  int64_t pairs = 0;             ///< LoaderOptions::pairs: pairs of the full samples
+  std::vector<ReadSample> read;  ///< LoaderOptions::ledger: [micro_batch]
 };
 
 /// Treatment of document ends in a sequence with several documents: Megatron-LM's reset_attention_mask,
@@ -88,6 +96,7 @@ struct LoaderOptions {
   bool pairs = false;      ///< documents are preference pairs, or with `labels` the two texts of examples
   bool scores = false;     ///< with `pairs`: the targets are the last tokens of texts, and no others
   bool labels = false;     ///< first tokens of texts have labels: SourceInfo::unpaired
+  bool ledger = false;     ///< batches say what was read (Batch::read)
   std::shared_ptr<const PairReferences> references;  ///< sums for the texts of `sources`; null: zeros
 
   /// Evaluation: samples in file order, each at most once. Rows beyond eval_samples (0: all samples until the
@@ -123,6 +132,7 @@ class BatchLoader {
   std::string missing_file(int64_t first, int64_t end) const;
   FileCounts file_counts() const;
 
+  const LoaderOptions& options() const;
   int64_t cursor() const;                   ///< global index after the last complete step returned
   int64_t micro_steps() const;              ///< micro-batches per step
   int64_t total_samples_per_epoch() const;  ///< samples of all sources in the files opened so far

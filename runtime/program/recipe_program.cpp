@@ -371,6 +371,7 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   o.pairs = trains_preferences(r.task);
   o.scores = r.task == Task::reward;
   o.labels = r.task == Task::kto;
+  o.ledger = r.data.ledger;
   return o;
 }
 
@@ -384,6 +385,7 @@ data::LoaderOptions eval_loader_options(const Recipe& r, const Mesh& mesh,
   o.global_batch = r.train.global_batch_size;
   o.eval = true;
   o.mtp_tokens = 0;
+  o.ledger = false;
   o.eval_samples = r.train.eval_steps * r.train.global_batch_size;
   return o;
 }

@@ -9,10 +9,11 @@ namespace ltrain {
 
 std::vector<StepSums::Slice> StepSums::slices(const ProgramOptions& o) {
   const ModelConfig& m = o.model;
-  // Each rank asks to stop by itself and has squares of its own gradients. Without tensor parallelism of
-  // experts, ranks of the inner axis have routers' sums of different rows.
+  // Each rank asks to stop and has news by itself, and has squares of its own gradients. Without tensor
+  // parallelism of experts, ranks of the inner axis have routers' sums of different rows.
   std::vector<Slice> all = {{&StepSums::loss, "loss", {1}},
                             {&StepSums::stop, "stop requests", {1}, false},
+                            {&StepSums::news, "ranks with news", {1}, false},
                             {&StepSums::squares, "squares of gradients", {Decoder::segments(m)}, false}};
   if (const int64_t experts = m.moe.num_experts; experts > 0)
     all.push_back(

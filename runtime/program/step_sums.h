@@ -49,6 +49,7 @@ class StepSums {
 
   StepSum loss;        ///< (1) sum of token losses
   StepSum stop;        ///< (1) ranks that ask to stop
+  StepSum news;        ///< (1) ranks that have news for all
   StepSum squares;     ///< (segments) squares of gradients
   StepSum experts;     ///< (layers, moe_sums) sums of routers; on in MoE models
   StepSum z_loss;      ///< (1) sum of z-losses on output logits

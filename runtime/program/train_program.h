@@ -80,6 +80,7 @@ struct StepResult {
   double loss_scale = 1;        ///< loss scale of this step
   bool diverged = false;        ///< update skipped because of stop_loss
   bool stop_requested = false;  ///< some rank asked to stop
+  bool news = false;            ///< some rank has news for all, which they share after the step
 };
 
 struct EvalResult {
@@ -146,12 +147,12 @@ class TrainProgram {
   LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
   /// Runs one optimizer step over `accumulation` micro-batches. `ask_stop` is called at its end, and all
-  /// ranks agree: stop_requested is set if any rank returns true. Fewer batches than `accumulation` make a
-  /// smaller step, which runs the first micro-batches of a pipeline schedule. On meta without batches: a full
-  /// step. Deterministic unless the options allow otherwise: the bits depend only on the batches and the
-  /// state.
+  /// ranks agree: stop_requested is set if any rank returns true; likewise `ask_news` and news. Fewer batches
+  /// than `accumulation` make a smaller step, which runs the first micro-batches of a pipeline schedule. On
+  /// meta without batches: a full step. Deterministic unless the options allow otherwise: the bits depend
+  /// only on the batches and the state.
   StepResult train_step(const std::vector<HostBatch>& batches, const OptimizerStep& scheduled,
-                        const AskStop& ask_stop = {});
+                        const AskStop& ask_stop = {}, const std::function<bool()>& ask_news = {});
 
   /// Evaluates the batches that `next` returns until it returns null. All data ranks must have the same
   /// number of batches. On meta without `next`: one batch. With `ask_stop`, all ranks agree before each batch

@@ -125,7 +125,7 @@ void TrainProgram::StepPasses::run_captured() {
 }
 
 StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const OptimizerStep& scheduled,
-                                    const AskStop& ask_stop) {
+                                    const AskStop& ask_stop, const std::function<bool()>& ask_news) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(true);
   StepResult result;
@@ -152,6 +152,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const
   if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);
   store_.add_grad_squares(sums_->squares.tensor);
   if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_->stop.tensor, 1);
+  if (!meta && ask_news && ask_news()) fill_value(device_.compute, sums_->news.tensor, 1);
   sums_->reduce(device_.groups, "reading the loss and the gradient norm");
 
   OptimizerStep args = scheduled;
@@ -263,6 +264,7 @@ void TrainProgram::read_result(StepResult& result, const LossTerms& terms) {
   for (const double of_segment : sums.of(sums_->squares)) squares += of_segment;
   result.grad_norm = std::sqrt(squares) / result.loss_scale;
   result.stop_requested = sums[sums_->stop] > 0;
+  result.news = sums[sums_->news] > 0;
   const bool finite_loss = std::isfinite(sums[sums_->loss]);
   result.overflow = scaler_ && finite_loss && !std::isfinite(squares);
   result.finite = finite_loss && std::isfinite(result.loss) && (std::isfinite(squares) || result.overflow);

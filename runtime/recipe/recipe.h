@@ -168,6 +168,7 @@ struct Data {
   int64_t seq_length = 256;
   data::SamplePacking packing = data::SamplePacking::concatenate;
   int64_t shuffle_window = 0;         ///< token files of a source that are shuffled together; 0: all
+  bool ledger = false;                ///< each rank writes the samples of its steps to output_dir/ledger
   bool reset_attention_mask = false;  ///< tokens attend only within their document
   bool reset_position_ids = false;    ///< positions restart in each document
   bool eod_mask_loss = false;         ///< no loss for predicting the first token of a document

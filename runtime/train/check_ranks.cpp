@@ -37,4 +37,11 @@ void check_nodes(const Parallel& p, Communicator& group, Stream& stream) {
         -most[1], most[0], p.levels_key());
 }
 
+void throw_work_error(const std::optional<Error>& mine, Communicator& group, Stream& stream) {
+  const auto failed = gather_numbers(group, stream, {mine.has_value()});
+  if (mine) throw *mine;
+  for (size_t rank = 0; rank < failed.size(); ++rank)
+    if (failed[rank]) fail(ExitCode::rank_lost, "rank {} cannot make the later token files", rank);
+}
+
 }  // namespace ltrain

@@ -21,7 +21,6 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
-#include "runtime/data/batch_loader.h"
 #include "runtime/files/write_file.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
@@ -38,15 +37,16 @@
 #include "runtime/train/end_text.h"
 #include "runtime/train/evaluator.h"
 #include "runtime/train/expert_report.h"
-#include "runtime/train/file_wait.h"
 #include "runtime/train/model_flops.h"
 #include "runtime/train/not_finite.h"
 #include "runtime/train/pair_references.h"
 #include "runtime/train/resource_usage.h"
 #include "runtime/train/skipped_steps.h"
+#include "runtime/train/stage_changes.h"
 #include "runtime/train/start_state.h"
 #include "runtime/train/step_profile.h"
 #include "runtime/train/stragglers.h"
+#include "runtime/train/training_data.h"
 
 namespace ltrain {
 namespace {
@@ -65,6 +65,7 @@ class Trainer {
     while (step_ < end_step_) {
       const int64_t before = step_;
       const bool stop = train_step();
+      if (news_) take_new_stages();
       const bool last = step_ == end_step_;
       const bool evaluates = step_ > before && recipe_.train.eval_interval > 0 &&
                              !recipe_.data.eval.empty() && (step_ % recipe_.train.eval_interval == 0 || last);
@@ -80,7 +81,8 @@ class Trainer {
       if ((every > 0 && step_ % every == 0) || (last && recipe_.checkpoint.save_at_end)) save();
     }
     finish(code);
-    if (code != ExitCode::done && options_.work_error) end_by_work_error();
+    if (code != ExitCode::done && options_.work_error)
+      throw_work_error(options_.work_error(), *control_group_, *control_);
     return code;
   }
 
@@ -197,8 +199,7 @@ class Trainer {
   void open_data() {
     step_profile_ =
         std::make_unique<StepProfile>(recipe_, profile_, job_.info().rank, job_.info().world_size);
-    data::LoaderOptions data = loader_options(recipe_, mesh_);
-    if (data.packing.on()) data.packing.eod = end_of_document(recipe_);
+    data::LoaderOptions data = training_options(recipe_, mesh_);
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
     if (data.pairs) {
       const ReferencedRun run{.recipe = recipe_,
@@ -210,9 +211,10 @@ class Trainer {
       data.references = reference_sums(run, data, 0);
       evaluator_->find_references(run);
     }
-    loader_ = std::make_unique<data::BatchLoader>(data, position_.cursor);
-    if (data.shuffle_window > 0)
-      file_wait_ = FileWait(job_.new_tree_group("token files", kAllAxes, mesh_.group(kAllAxes)));
+    data_.emplace(recipe_, mesh_, job_, data, step_, position_.cursor);
+    if (options_.with_stages)
+      changes_.emplace(recipe_.output_dir, options_.with_stages,
+                       job_.new_tree_group("data.stages", kAllAxes, mesh_.group(kAllAxes)));
     stragglers_.emplace(job_.new_tree_group("stragglers", kAllAxes, mesh_.group(kAllAxes)), job_.info().host,
                         sum_over_ranks(lead_ ? straggler_steps() : 0),
                         device_ == DeviceKind::cpu ? nullptr : &gpu_);
@@ -297,10 +299,10 @@ class Trainer {
     LT_FAULT_POINT("train.step");
     poll_saves();
     const double begin = steady_seconds();
-    const DataWaits waits_before{loader_->wait_seconds(), file_wait_.seconds()};
+    const DataWaits waits_before = data_->waits();
     const int64_t batch = global_batch_after(recipe_, position_.samples);
-    if (!file_wait_.wait(
-            *loader_, position_.cursor, position_.cursor + batch, [this] { return asked_to_stop(); },
+    if (!data_->wait(
+            position_.cursor, position_.cursor + batch, [this] { return asked_to_stop(); },
             [this](std::string line) { say({line}); }))
       return true;
     step_profile_->begin(step_ + 1);
@@ -308,17 +310,17 @@ class Trainer {
     const Stream::Waits waited_before = compute_->waited();
     batches_.resize(
         static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size));
-    for (HostBatch& b : batches_) {
-      LT_FAULT_POINT("train.batch");
-      loader_->next(b);
-    }
+    data_->read(batches_);
     step_profile_->host("data", reads, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     const int64_t update = step_ + 1 - skips_.count();  // schedules count updates, as in Megatron-LM
     const OptimizerStep a = optimizer_step(recipe_, update, earlier_updates_);
     usage_.begin_step(groups_->groups());
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
-    const StepResult r = program_->train_step(batches_, a, [this] { return asked_to_stop(); });
+    const StepResult r = program_->train_step(
+        batches_, a, [this] { return asked_to_stop(); },
+        [this] { return lead_ && changes_ && changes_->pending(); });
+    news_ = r.news;
     const bool usual = !kinds_.is_other(a.step);
     if (step_profile_->running()) {
       synchronize();
@@ -338,18 +340,30 @@ class Trainer {
     position_.cursor += batch;
     position_.samples += batch;
     position_.tokens += batch * recipe_.data.seq_length;
-    LT_CHECK(position_.cursor == loader_->cursor(), "expected the loader at sample {}, got sample {}",
-             position_.cursor, loader_->cursor());
+    data_->trained(step_, batches_, position_.cursor);
+    say(data_->notes());
     if (!r.overflow) state_->note_health(r.loss, r.grad_norm);
     state_->note_skips(skips_.count(), scaler ? std::optional(scaler->state()) : std::nullopt);
     check_high_water();
     const double seconds = steady_seconds() - begin;
-    const DataWaits waits = DataWaits{loader_->wait_seconds(), file_wait_.seconds()} - waits_before;
+    const DataWaits waits = data_->waits() - waits_before;
     const auto exposed = exposed_by_axis(compute_->waited(), waited_before);
     stragglers_->step(seconds, waits.loader + waits.files, total_of(exposed));
     if (lead_) report(r, batch, a.lr, seconds, waits, exposed);
     report_gpu();
     return r.stop_requested;
+  }
+
+  /// Takes data.stages that wait for the run, on all ranks or on none.
+  void take_new_stages() {
+    std::string reason;
+    auto change = changes_->take(recipe_, state_->identity(), position_.cursor, reason);
+    if (!change) return say({"warning: data.stages stay as they are: " + reason});
+    recipe_.data.stages = std::move(change->recipe.data.stages);
+    state_->change_identity(std::move(change->identity));
+    data_->reopen(training_options(recipe_, mesh_), position_.cursor);
+    if (lead_) replace_file(recipe_.output_dir + "/recipe.yaml", dump_yaml(recipe_));
+    say({"data.stages have changed: " + stages_in_words(change->stages)});
   }
 
   bool asked_to_stop() const { return job_.stop_requested() || out_of_time() || work_failed(); }
@@ -459,16 +473,6 @@ class Trainer {
     return true;
   }
 
-  /// Throws the error of a rank whose work beside training failed, on all ranks: on the others as their loss
-  /// of that one, so that the job's verdict and exit code are those of the error.
-  void end_by_work_error() {
-    const std::optional<Error> mine = options_.work_error();
-    const auto failed = gather_numbers(*control_group_, *control_, {mine.has_value()});
-    if (mine) throw *mine;
-    for (size_t rank = 0; rank < failed.size(); ++rank)
-      if (failed[rank]) fail(ExitCode::rank_lost, "rank {} cannot make the later token files", rank);
-  }
-
   void save() {
     job_.section("save", step_);
     state_->save(step_, position_);
@@ -523,7 +527,7 @@ class Trainer {
         recipe_, {code, step_, first_step_, options_.steps > 0, reason, steady_seconds() - started_}));
   }
 
-  const Recipe& recipe_;
+  Recipe recipe_;  // data.stages may change during the run
   Job& job_;
   TrainerOptions options_;
   bool lead_;
@@ -548,8 +552,9 @@ class Trainer {
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<StepProfile> step_profile_;
-  std::unique_ptr<data::BatchLoader> loader_;
-  FileWait file_wait_;
+  std::optional<TrainingData> data_;
+  std::optional<StageChanges> changes_;
+  bool news_ = false;  // after the last step
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<Progress> progress_;

@@ -17,6 +17,9 @@ struct TrainerOptions {
   /// Error of work that this rank's process does beside training; null: it does none. All ranks then save and
   /// end with that error. Set on all ranks of a job or on none.
   std::function<std::optional<Error>()> work_error;
+  /// A resolved recipe with other data.stages, given as an override's text, on every rank. Throws Error.
+  /// Null: the run takes no changes (StageChanges).
+  std::function<Recipe(const Recipe& recipe, const std::string& stages)> with_stages;
 };
 
 /// Trains a resolved recipe. Returns done, or preempted after a stop request was answered with a checkpoint.

@@ -37,7 +37,8 @@ void collect(const TempRun& t, const std::string& command, std::vector<Help>& al
 
 /// Small enough for a test: the same command, two steps.
 const char* kSmall =
-    " train.train_steps=2 train.eval_interval=0 schedule.lr_warmup_steps=1 checkpoint.save_interval=2";
+    " train.train_steps=2 train.eval_interval=0 schedule.lr_warmup_steps=1 checkpoint.save_interval=2 "
+    "data.ledger=true";
 
 }  // namespace
 

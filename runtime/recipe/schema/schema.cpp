@@ -409,6 +409,10 @@ void add_sequence_keys(std::vector<Key>& t) {
               "and shuffled together.")
           .between(0, 1 << 20)
           .when("task: pretrain or sft", true, [](const Recipe& r) { return !trains_preferences(r.task); }));
+  t.push_back(truth("data.ledger", LT_MEMBER(data.ledger),
+                    "Each data-parallel rank writes which samples its steps were trained on, to ledger/ of "
+                    "output_dir. `ltrain data ledger` compares them with the order of the recipe.")
+                  .changes(Effect::nothing));
   t.push_back(truth("data.reset_attention_mask", LT_MEMBER(data.reset_attention_mask),
                     "Tokens attend only within their document. A document ends after an end-of-document "
                     "token and where the token file's index says.")

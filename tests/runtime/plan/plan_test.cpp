@@ -49,10 +49,10 @@ TEST_CASE("planned collectives are ZeRO's closed forms", "[plan]") {
           plan_of(recipe(n, {"precision=" + precision, "parallel.zero_stage=" + std::to_string(stage)}));
       INFO(precision << ", " << n << " ranks, ZeRO " << stage);
       REQUIRE(plan.ranks.size() == 2);  // first and last
-      // Two small sums: the token count (1 x i64), and loss, stop requests, and squares of gradients for
-      // embedding, three layers and head (f64 each).
+      // Two small sums: the token count (1 x i64), and loss, stop requests, news, and squares of gradients
+      // for embedding, three layers and head (f64 each).
       for (const RankPlan& r : plan.ranks) {
-        const int64_t sums = 8 * (2 + 3 + 2), small = 8 + sums;
+        const int64_t sums = 8 * (3 + 3 + 2), small = 8 + sums;
         int64_t sent = collective_wire_bytes(CollectiveOp::all_reduce, 8, n, r.rank, 8) +
                        collective_wire_bytes(CollectiveOp::all_reduce, sums, n, r.rank, 8);
         const CollectivePlan* all_reduce = find(r, "all_reduce");

@@ -23,6 +23,12 @@ enum class PreferenceKind : uint8_t {
   reward,
 };
 
+/// Origin of the sums of a reference.
+enum class PreferenceReference : uint8_t {
+  precomputed,   ///< one pass over all texts before the first step
+  adapters_off,  ///< in each step, a forward pass of the model without its adapters
+};
+
 struct PreferenceLoss {
   PreferenceKind kind = PreferenceKind::sigmoid;
   double beta = 0.1;
@@ -43,6 +49,12 @@ struct PreferenceLoss {
 /// the chosen texts / the global number of their counted tokens.
 struct PreferenceSettings : PreferenceLoss {
   double sft_weight = 0;
+  PreferenceReference reference = PreferenceReference::precomputed;  ///< for losses that have one
+
+  /// Each step makes the sums of the reference for its texts.
+  bool references_in_step() const {
+    return has_reference() && reference == PreferenceReference::adapters_off;
+  }
 };
 
 /// Loss of one labelled text.

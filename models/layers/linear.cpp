@@ -145,7 +145,8 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
   MatmulArgs args;
   args.trans_b = true;
   const Tensor bias = this->bias(step);
-  const Tensor in_product = magnitudes_.on() ? Tensor() : bias;  // magnitudes multiply before the bias
+  const Tensor in_product =
+      multiplies_magnitudes(step) ? Tensor() : bias;  // magnitudes multiply before the bias
   if (cut_ == LinearSharding::whole) {
     weight_product(step, y, x, args);
     add_lora(step, y, x);

@@ -111,6 +111,7 @@ class Linear {
   /// `adapted`: for each part, true if it has an adapter.
   void declare_magnitudes(ParameterStore& store, const Groups& groups, bool sequence_parallel,
                           const std::vector<LinearPart>& parts, const std::vector<bool>& adapted);
+  bool multiplies_magnitudes(const Step& step) const { return magnitudes_.on() && step.adapters; }
   /// (out, 2): magnitude / norm of each row of W + scale B A, and 1 / magnitude. The norm has no gradient.
   /// The caller releases it.
   Tensor magnitude_factors(Step& step) const;

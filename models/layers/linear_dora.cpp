@@ -86,7 +86,7 @@ Tensor Linear::magnitude_factors(Step& step) const {
 }
 
 void Linear::apply_magnitudes(Step& step, Tensor y, Tensor bias) const {
-  if (!magnitudes_.on()) return;
+  if (!multiplies_magnitudes(step)) return;
   Tensor factors = magnitude_factors(step);
   scale_columns(step.compute, y, y, factors);
   step.memory.release(factors);

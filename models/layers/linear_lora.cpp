@@ -146,6 +146,7 @@ Tensor Linear::lora_inner_gradient(Step& step, Tensor dy, const Adapters& l) con
 }
 
 void Linear::add_lora(Step& step, Tensor y, Tensor x, const Dropout& drop) const {
+  if (!step.adapters) return;
   for (const Adapters& l : lora_) add_lora(step, y, x, l, drop);
 }
 

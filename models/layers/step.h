@@ -149,6 +149,7 @@ struct Step {
   uint64_t seed = 0;
   bool sequence_parallel = false;  ///< between tensor-parallel matmuls each rank has a run of the rows
   bool training = true;            ///< dropout on, a backward follows
+  bool adapters = true;            ///< false, without a backward: linear layers leave out their LoRA adapters
   /// Matmuls of tensor-parallel linear layers run in chunks, each overlapping with the collective of another
   /// chunk.
   bool async_tensor_parallel = false;

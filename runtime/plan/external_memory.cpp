@@ -25,7 +25,9 @@ std::vector<ExternalMemory> external_memory(const Recipe& r, const MachineProfil
   std::vector<ExternalMemory> items;
   items.push_back(
       {"process", profile.process_bytes, profile.measured ? "measured by ltrain bench" : "built-in guess"});
-  const ExternalMemory loader{"data loader", data::loader_buffer_bytes(loader_options(r, mesh)), "formula"};
+  const data::LoaderOptions batches = loader_options(r, mesh);
+  const ExternalMemory loader{"data loader", data::loader_buffer_bytes(batches),
+                              fmt::format("formula: one thread, {} micro-batches ahead", batches.prefetch)};
   if (device_of(r) == DeviceKind::cuda) {
     // Driver, CUDA libraries and their host buffers: the maximum of ten runs on an H200 with CUDA 13.0, with
     // one rank, and with two ranks and NCCL (docs/measurements).
@@ -58,7 +60,7 @@ std::optional<ExternalMemory> token_file_memory(const Recipe& r, int rank) {
   data::BuildOptions options;
   options.workers = static_cast<int>(r.data.workers);
   return ExternalMemory{"making of token files", data::build_memory_bytes(options),
-                        "bound: records up to 1 MiB"};
+                        fmt::format("bound: {} threads, records up to 1 MiB", data::worker_count(options))};
 }
 
 /// Buffers of NCCL's groups: per channel some 6 MiB for each of its two ring neighbours, and more for trees

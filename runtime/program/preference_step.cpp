@@ -116,34 +116,55 @@ void TrainProgram::score_pairs(const std::function<const HostBatch*()>& next, co
   } while (next);
 }
 
-double TrainProgram::divergence(const std::vector<HostBatch>& batches, int64_t examples) {
+void TrainProgram::run_forwards(Step& step, const std::vector<HostBatch>& batches,
+                                const std::function<MicroBatch(int)>& slot,
+                                const std::function<void(int64_t, int64_t)>& done) {
   const bool meta = device_.compute.meta() != nullptr;
   const auto micros = meta && batches.empty() ? options_.accumulation : static_cast<int64_t>(batches.size());
-  Step step = make_step(false);
   store_.complete_weights();
-  sums_->clear();
   const HostBatch none;
-  const auto load_micro = [&](int64_t micro, int64_t slot) {
-    load(meta ? none : batches[static_cast<size_t>(micro)], slot, false);
-  };
-  const auto slot_of = [&](int64_t slot) {
-    MicroBatch mb = micro_batch(slot);
-    mb.pairs.totalled = true;
-    return mb;
-  };
-  if (staged()) {
-    for (int64_t k = 0; k < micros; ++k) load_micro(k, k);
-    const pipeline::Schedule forward = forward_only(options_.schedule, static_cast<int>(micros));
-    StageRun(decoder_, step, forward).run(pipeline::lower(forward, pipeline_rank()), slot_of);
-  } else {
-    const pipeline::Schedule forward = forward_only(options_.schedule, 1);
-    for (int64_t k = 0; k < micros; ++k) {
-      load_micro(k, 0);
-      StageRun(decoder_, step, forward).run(pipeline::lower(forward, pipeline_rank()), slot_of);
-    }
+  const int64_t together = staged() ? micros : 1;  // micro-batches of a pass
+  const pipeline::Schedule forward = forward_only(options_.schedule, static_cast<int>(together));
+  for (int64_t first = 0; first < micros; first += together) {
+    for (int64_t k = 0; k < together; ++k)
+      load(meta ? none : batches[static_cast<size_t>(first + k)], k, false);
+    StageRun(decoder_, step, forward).run(pipeline::lower(forward, pipeline_rank()), slot);
+    for (int64_t k = 0; k < together; ++k) done(first + k, k);
   }
+}
+
+std::vector<HostBatch> TrainProgram::with_references(const std::vector<HostBatch>& batches) {
+  Step step = make_step(false);
+  step.adapters = false;
+  sums_->clear();
+  const bool reads = !device_.compute.meta() && options_.schedule.rank_of_stage.back() == pipeline_rank();
+  std::vector<HostBatch> referenced = batches;
+  std::vector<double> sums(static_cast<size_t>(slots_->pairs(0).sums.elements()));
+  run_forwards(
+      step, batches, [this](int k) { return micro_batch(k); },
+      [&](int64_t micro, int64_t slot) {
+        if (!reads) return;  // the head, which reads them, is there
+        staging_.get(sums.data(), slots_->pairs(slot).sums);
+        device_.groups.check();
+        std::vector<double>& references = referenced[static_cast<size_t>(micro)].references;
+        for (size_t text = 0; text < references.size(); ++text) references[text] = sums[2 * text];
+      });
+  return referenced;
+}
+
+double TrainProgram::divergence(const std::vector<HostBatch>& batches, int64_t examples) {
+  Step step = make_step(false);
+  sums_->clear();
+  run_forwards(
+      step, batches,
+      [this](int k) {
+        MicroBatch mb = micro_batch(k);
+        mb.pairs.totalled = true;
+        return mb;
+      },
+      [](int64_t, int64_t) {});
   sums_->reduce(device_.groups, "reading the divergence from the reference");
-  if (meta) return 0;
+  if (device_.compute.meta()) return 0;
   const StepSums::Values sums = sums_->read(staging_);
   device_.groups.check();
   return divergence_of(sums.of(sums_->pairs), examples);

@@ -202,6 +202,14 @@ class TrainProgram {
 
   // ---- a train step (train_step.cpp) ----
   LossTerms count_terms(const std::vector<HostBatch>& batches);
+  /// PreferenceSettings::references_in_step: the batches with the sums of the model without its adapters,
+  /// from forward passes over all micro-batches (preference_step.cpp). On meta: no batches.
+  std::vector<HostBatch> with_references(const std::vector<HostBatch>& batches);
+  /// Forward passes without dropout over all micro-batches of a step. `slot`: micro-batch in a slot; `done`:
+  /// called for each one after its pass, with its slot.
+  void run_forwards(Step& step, const std::vector<HostBatch>& batches,
+                    const std::function<MicroBatch(int)>& slot,
+                    const std::function<void(int64_t micro, int64_t slot)>& done);
   /// kto: mean of policy - reference over the mismatched texts of the global batch, at least 0, from forward
   /// passes without dropout over all micro-batches (preference_step.cpp). `examples`: global.
   double divergence(const std::vector<HostBatch>& batches, int64_t examples);

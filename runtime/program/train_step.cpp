@@ -124,12 +124,18 @@ void TrainProgram::StepPasses::run_captured() {
   }
 }
 
-StepResult TrainProgram::train_step(const std::vector<HostBatch>& batches, const OptimizerStep& scheduled,
+StepResult TrainProgram::train_step(const std::vector<HostBatch>& given, const OptimizerStep& scheduled,
                                     const AskStop& ask_stop, const std::function<bool()>& ask_news) {
   const bool meta = device_.compute.meta() != nullptr;
   Step step = make_step(true);
   StepResult result;
   result.loss_scale = loss_scale();
+
+  const bool references = options_.preference && options_.preference->references_in_step() &&
+                          ends_at_ != StepEnd::first_micro_batch;
+  std::vector<HostBatch> referenced;
+  if (references) referenced = with_references(given);
+  const std::vector<HostBatch>& batches = references ? referenced : given;
 
   step.enter("loss");
   LossTerms terms = count_terms(batches);

@@ -42,6 +42,9 @@ LT_ENUM_NAMES(PreferenceKind, {PreferenceKind::sigmoid, "sigmoid"}, {PreferenceK
               {PreferenceKind::apo_zero, "apo_zero"}, {PreferenceKind::orpo, "orpo"},
               {PreferenceKind::kto, "kto"}, {PreferenceKind::apo_zero_unpaired, "apo_zero_unpaired"});
 
+LT_ENUM_NAMES(PreferenceReference, {PreferenceReference::precomputed, "precomputed"},
+              {PreferenceReference::adapters_off, "adapters_off"});
+
 /// Copies of documents that are left out when token files are made. exact: those with the same text.
 enum class Deduplicate : uint8_t { none, exact };
 LT_ENUM_NAMES(Deduplicate, {Deduplicate::none, "none"}, {Deduplicate::exact, "exact"});

@@ -118,7 +118,7 @@ std::shared_ptr<const data::PairReferences> reference_sums(const ReferencedRun& 
   std::vector<std::string> paths;
   for (const data::SourceSpec& s : options.sources) paths.push_back(s.path);
   if (r.task == Task::reward) return data::margins_of(paths, r.data.seq_length);
-  if (!r.preference.has_reference()) return nullptr;
+  if (!r.preference.has_reference() || (held_out == 0 && r.preference.references_in_step())) return nullptr;
   auto table = std::make_shared<data::PairReferences>(data::empty_references(paths, r.data.seq_length));
   const SumsFile file = sums_file(r, options, held_out);
   if (run.step > 0) {

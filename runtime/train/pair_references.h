@@ -26,9 +26,10 @@ struct ReferencedRun {
 };
 
 /// Sums for LoaderOptions::references of training data (`held_out` 0), or of held-out set 1, 2, ...; null for
-/// losses without a reference. task: reward: the margins of pairs. At step 0 they are computed and written to
-/// a file of OUTPUT_DIR, reference-sums.bin or reference-sums-eval-SET.bin, at later ones read from it.
-/// Collective. Throws Error (data) if the file is missing, damaged or of other data.
+/// losses without a reference, and for training data whose references each step makes. task: reward: the
+/// margins of pairs. At step 0 they are computed and written to a file of OUTPUT_DIR, reference-sums.bin or
+/// reference-sums-eval-SET.bin, at later ones read from it. Collective. Throws Error (data) if the file is
+/// missing, damaged or of other data.
 std::shared_ptr<const data::PairReferences> reference_sums(const ReferencedRun& run,
                                                            const data::LoaderOptions& options, int held_out);
 

@@ -62,7 +62,7 @@ BY_HAND = {
     "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node",
     "checkpoint.remote",  # tests/python/test_remote_checkpoints.py
     "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template",
-    "data.train_on", "lora.adapter", "lora.init", "preference.loss", "preference.beta", "preference.label_smoothing",
+    "data.train_on", "lora.adapter", "lora.init", "preference.loss", "preference.reference", "preference.beta", "preference.label_smoothing",
     "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",
     "preference.center_rewards_coefficient", "distillation.teacher", "distillation.kd_ratio", "distillation.temperature",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",

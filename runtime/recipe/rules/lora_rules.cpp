@@ -133,12 +133,10 @@ void lora_rules(const Recipe& r, const BrokenRule& broken) {
     refuse("parallel.async_tensor_parallel",
            "adapters add to a whole matmul; nearest valid value: parallel.async_tensor_parallel: auto");
   if (r.checkpoint.adapter && !r.checkpoint.load_path)
-    broken(
-        "lora.adapter",
-        fmt::format("= {}: adapts the weights of a model, and the run begins with none; give model.from or "
-                    "checkpoint.load.path",
-                    *r.checkpoint.adapter),
-        {"checkpoint.load.path"});
+    broken("lora.adapter",
+           "adapts the weights of a model, and the run begins with none; give model.from or "
+           "checkpoint.load.path",
+           {"checkpoint.load.path"});
   if (r.checkpoint.adapter && r.checkpoint.load_parts != LoadParts::weights)
     broken("lora.adapter",
            fmt::format("= {}: checkpoint.load.parts: {} has adapters already; nearest valid value: null",

@@ -26,6 +26,22 @@ static void reward_rules(const Recipe& r, const BrokenRule& broken) {
         {"task"});
 }
 
+/// The model without adapters must be the one that the run begins with.
+static void adapters_off_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.preference.references_in_step()) return;
+  const LoraConfig& lora = r.model.lora;
+  const auto refuse = [&](bool is, const char* key, std::string_view why) {
+    if (is) broken("preference.reference", fmt::format("{}; nearest valid value: precomputed", why), {key});
+  };
+  refuse(!lora.on(), "lora.r", "needs LoRA: without adapters the reference would be the model that trains");
+  refuse(!lora.modules_to_save.empty(), "lora.modules_to_save",
+         "lora.modules_to_save train whole, so that the reference would change with them");
+  refuse(lora.on() && lora.init == LoraInit::pissa, "lora.init",
+         "lora.init = pissa takes the adapters out of the weights, so that they alone are another model");
+  refuse(r.checkpoint.adapter.has_value(), "lora.adapter",
+         "the run begins with the adapter of lora.adapter, and the reference would be the model without it");
+}
+
 void preference_rules(const Recipe& r, const BrokenRule& broken) {
   if (!trains_preferences(r.task)) return;
   const auto refuse = [&](bool is, const char* key, const char* nearest) {
@@ -52,6 +68,7 @@ void preference_rules(const Recipe& r, const BrokenRule& broken) {
     refuse(r.preference.labelled() != (r.task == Task::kto), "preference.loss",
            r.task == Task::kto ? "kto" : "sigmoid");
   if (r.task == Task::reward) reward_rules(r, broken);
+  adapters_off_rules(r, broken);
   if (r.task == Task::kto && r.preference.desirable_weight == 0 && r.preference.undesirable_weight == 0)
     broken("preference.desirable_weight",
            "is 0 as preference.undesirable_weight is, so that no text counts; nearest valid value: 1",

@@ -56,6 +56,11 @@ void add_preference_keys(std::vector<Key>& t) {
                                                                   : PreferenceKind::sigmoid;
                    }),
       "task: dpo or kto", of_model);
+  add(choice("preference.reference", LT_MEMBER(preference.reference), {},
+             "Log-probabilities of the reference for the texts that train. precomputed: one pass over all of "
+             "them before the first step, kept in a file. adapters_off: in each step, a forward pass of the "
+             "model without its LoRA adapters. Held-out texts are always precomputed."),
+      "task: dpo or kto", of_model);
   add(number("preference.beta", LT_MEMBER(preference.beta),
              "Strength of the reference: factor of the margin. orpo: weight of the odds ratio.")
           .between(1e-6, 1e6)

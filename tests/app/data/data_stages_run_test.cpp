@@ -184,6 +184,11 @@ TEST_CASE("data stats: samples that a run reads of each source, over all stages"
     CHECK(sources[at]["samples"] == samples);
     CHECK(sources[at]["epochs"].get<double>() == Approx(static_cast<double>(read) / samples));
   }
+  const auto rate = nlohmann::json::parse(t.sh(recipe + " --read 4 --json").text)["read"];
+  CHECK(rate["ranks"] == 2);
+  CHECK(rate["tokens"] == 4 * 4 * 32);  // half of the samples of a step
+  CHECK(rate["seconds"].get<double>() > 0);
+  CHECK_THAT(t.sh(recipe + " --read 4").text, Contains("one of 2 data-parallel ranks reads"));
   CHECK_THAT(t.sh(recipe).text, Contains("text-val") && Contains("6 steps read 48 samples of 32 tokens"));
 }
 

@@ -143,6 +143,37 @@ TEST_CASE("dpo: adapters begin at equal models, and have the losses of one proce
                t.values("lm_loss", "drop"));
 }
 
+TEST_CASE("dpo: a reference without adapters, in each step, has the losses of one computed before") {
+  TempRun t;
+  write_pairs(t);
+  const std::string dpo =
+      kDpo + "precision=fp64 train.train_steps=4 optimizer.lr=0.02 lora.r=4 preference.sft_weight=0.3 ";
+  int run = 0;
+  for (const char* kind : {"", "preference.loss=ipo lora.dora=true"}) {
+    const std::string before = "before" + std::to_string(run);
+    REQUIRE(t.sh(dpo + kind + " parallel.data=1 parallel.zero_stage=0 output_dir=" + before).code == 0);
+    const std::vector<double> expected = t.values("lm_loss", before);
+    REQUIRE(expected.size() == 4);
+    CHECK(std::abs(expected[3] - expected[0]) > 0.01);
+    for (const char* layout :
+         {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8",
+          "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=2",
+          "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 parallel.sequence_parallel=true",
+          "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
+          "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
+      const std::string name = "off" + std::to_string(run++);
+      check_losses(t, dpo + kind + " preference.reference=adapters_off output_dir=" + name + " " + layout,
+                   name, expected);
+      CHECK(!std::filesystem::exists(t.folder() + "/" + name + "/reference-sums.bin"));
+    }
+  }
+  const std::string off = dpo + "preference.reference=adapters_off checkpoint.save_interval=2 ";
+  REQUIRE(t.sh(off + "output_dir=whole").code == 0);
+  REQUIRE(t.sh(off + "output_dir=parts --steps 2").code == 0);
+  REQUIRE(t.sh(off + "output_dir=parts").code == 0);
+  CHECK(t.metric("lm_loss", "parts") == t.metric("lm_loss", "whole"));
+}
+
 TEST_CASE("dpo: a resumed run has the losses of one that was not stopped, and needs its reference sums") {
   TempRun t;
   write_pairs(t);

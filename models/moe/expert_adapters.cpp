@@ -31,6 +31,27 @@ NamedExperts named_experts(const ModelConfig& c, int64_t layer) {
   return all;
 }
 
+LoraConfig lora_of_stacks(const ModelConfig& c) {
+  LoraConfig lora = c.lora;
+  std::vector<std::pair<std::string, int64_t>> ranks;
+  std::vector<std::pair<std::string, double>> alphas;
+  const HfTensorLayout& hf = c.family->hf_layout;
+  const auto add = [&](int64_t layer, const char* stack, const std::string& matrix) {
+    const std::string experts = moe_prefix(c, layer) + ".experts.",
+                      weight = experts + "0." + matrix + ".weight";
+    ranks.emplace_back(experts + stack, c.lora.rank_of(weight));
+    alphas.emplace_back(experts + stack, c.lora.alpha_of(weight));
+  };
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    const NamedExperts named = named_experts(c, i);
+    if (named.gate > 0) add(i, "gate_up_proj", hf.expert_gate);
+    if (named.down > 0) add(i, "down_proj", hf.expert_down);
+  }
+  lora.rank_pattern.insert(lora.rank_pattern.begin(), ranks.begin(), ranks.end());
+  lora.alpha_pattern.insert(lora.alpha_pattern.begin(), alphas.begin(), alphas.end());
+  return lora;
+}
+
 void ExpertAdapters::declare(ParameterStore& store, ParameterSpec a, ParameterSpec b, double scale) {
   scale_ = scale;
   factor_ = blocks_shape_ = b.shape;

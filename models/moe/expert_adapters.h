@@ -9,6 +9,7 @@
 namespace ltrain {
 
 struct ModelConfig;
+struct LoraConfig;
 
 /// Experts of a layer whose matrices lora.target_modules names.
 struct NamedExperts {
@@ -19,6 +20,9 @@ struct NamedExperts {
 NamedExperts named_experts(const ModelConfig& config, int64_t layer, const std::string& entry);
 /// Counts for all entries of lora.target_modules.
 NamedExperts named_experts(const ModelConfig& config, int64_t layer);
+/// config.lora, with the rank and alpha of each adapted stack of experts in front of its patterns, by the
+/// stack's own name: "model.layers.0.mlp.experts.gate_up_proj". The patterns name single experts' matrices.
+LoraConfig lora_of_stacks(const ModelConfig& config);
 
 class ExpertAdapters {
  public:

@@ -93,7 +93,8 @@ void MoeLayer::declare_adapters(ParameterStore& store, const Groups& g, const Mo
   if (!named.any()) return;
   LT_CHECK(replicas_->most() == 0, "{}: expected no replicas of experts with adapters, got up to {}", prefix,
            replicas_->most());
-  const int64_t rank = c.lora.rank, f = c.moe.intermediate_size, h = c.hidden_size;
+  const int64_t f = c.moe.intermediate_size, h = c.hidden_size;
+  const LoraConfig lora = lora_of_stacks(c);
   const auto factor = [&](const std::string& name, Shape shape, Init init, bool cut, int dim) {
     const double std =
         init == Init::zeros ? 0 : 1 / std::sqrt(3.0 * static_cast<double>(shape[shape.rank - 1]));
@@ -103,15 +104,21 @@ void MoeLayer::declare_adapters(ParameterStore& store, const Groups& g, const Mo
     spec.sum = Axis::tensor;
     return spec;
   };
-  const double scale = c.lora.alpha / static_cast<double>(rank);
-  if (named.gate > 0)
+  if (named.gate > 0) {
+    const std::string weight = prefix + ".experts.gate_up_proj.weight";
+    const int64_t rank = lora.rank_of(weight);
     gate_up_adapters_.declare(
         store, factor("gate_up_proj.lora_A.weight", {experts_, 2, rank, h}, Init::normal, false, 0),
-        factor("gate_up_proj.lora_B.weight", {experts_, 2, f, rank}, Init::zeros, true, 2), scale);
-  if (named.down > 0)
+        factor("gate_up_proj.lora_B.weight", {experts_, 2, f, rank}, Init::zeros, true, 2),
+        lora.scale_of(weight));
+  }
+  if (named.down > 0) {
+    const std::string weight = prefix + ".experts.down_proj.weight";
+    const int64_t rank = lora.rank_of(weight);
     down_adapters_.declare(
         store, factor("down_proj.lora_A.weight", {experts_, rank, f}, Init::normal, true, 2),
-        factor("down_proj.lora_B.weight", {experts_, h, rank}, Init::zeros, false, 0), scale);
+        factor("down_proj.lora_B.weight", {experts_, h, rank}, Init::zeros, false, 0), lora.scale_of(weight));
+  }
 }
 
 ExpertStacks MoeLayer::stacks(const Step& step) const {

@@ -172,10 +172,13 @@ static void check_modules(const ModelConfig& model, const ParameterStore& store)
 }
 
 /// Fails if an entry of lora.rank_pattern or lora.alpha_pattern stands for no module with an adapter.
-static void check_patterns(const LoraConfig& lora, const ParameterStore& store) {
+static void check_patterns(const ModelConfig& model, const ParameterStore& store) {
+  const LoraConfig& lora = model.lora;
   const auto check = [&](const auto& pattern, const char* key) {
     for (const auto& [entry, value] : pattern) {
       bool found = false;
+      for (int64_t i = 0; i < model.num_hidden_layers && !found; ++i)
+        found = named_experts(model, i).any() && named_experts(model, i, entry).any();
       for (int id = 0; id < store.count() && !found; ++id)
         found = store.spec(id).adapter &&
                 LoraConfig::names_module(entry, module_of(module_of(store.spec(id).name)));
@@ -200,7 +203,7 @@ void check_optimizer_of(const Recipe& r) {
     ParameterStore with_all;
     const Decoder adapted(all, with_all, alone.groups(), {});
     check_modules(r.model, with_all);
-    check_patterns(r.model.lora, store);
+    check_patterns(r.model, store);
   }
   const auto require_match = [&](const std::string& pattern, const char* key) {
     for (int id = 0; id < store.count(); ++id)

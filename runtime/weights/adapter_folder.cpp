@@ -10,6 +10,8 @@
 
 #include "base/printable.h"
 #include "models/families/hf_tensors.h"
+#include "models/moe/expert_adapters.h"
+#include "models/moe/moe_layer.h"
 #include "parallel/optim/parameter_rule.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -124,6 +126,17 @@ void note_names_of_experts(const Recipe& recipe, ExportReport& report) {
                           module));
 }
 
+/// PEFT 0.21 with transformers 5 fails as it decomposes a stack of experts.
+void note_singular_vectors_of_experts(const Recipe& recipe, ExportReport& report) {
+  if (recipe.model.lora.init != LoraInit::pissa) return;
+  for (int64_t i = 0; i < recipe.model.num_hidden_layers; ++i)
+    if (named_experts(recipe.model, i).any())
+      return report.notes.push_back(
+          "PEFT 0.21 with transformers 5 does not decompose stacks of experts (init_lora_weights: pissa); "
+          "give it the "
+          "merged model (--merge)");
+}
+
 /// Says what vLLM 0.33 refuses of the adapters, and the option that their rank needs.
 void note_limits_of_vllm(const Recipe& recipe, ExportReport& report) {
   const LoraConfig& lora = recipe.model.lora;
@@ -158,7 +171,7 @@ struct Adapted {
 };
 
 std::vector<Adapted> adapted_modules(const Recipe& recipe) {
-  const LoraConfig& lora = recipe.model.lora;
+  const LoraConfig lora = lora_of_stacks(recipe.model);
   std::map<std::string, Adapted> all;
   for (const auto& [name, shape] : adapter_shapes(recipe.model)) {
     const std::string weight = std::string(module_of(module_of(name))) + ".weight";
@@ -170,18 +183,57 @@ std::vector<Adapted> adapted_modules(const Recipe& recipe) {
   return list;
 }
 
+/// Values that differ from `otherwise`, by whole names: they mean the same to PEFT, which reads its patterns
+/// as regular expressions. Experts' matrices of one name have one entry if all modules of that name have one
+/// value: PEFT tries every entry for each module.
+template <class F>
+json pattern_of(const std::vector<Adapted>& modules, F value, double otherwise) {
+  const auto last = [](const Adapted& a) { return a.module.substr(a.module.rfind('.') + 1); };
+  std::map<std::string, std::set<double>> values;
+  std::set<std::string> of_experts;
+  for (const Adapted& a : modules) {
+    values[last(a)].insert(value(a));
+    if (a.module.find(".experts.") != std::string::npos) of_experts.insert(last(a));
+  }
+  json pattern = json::object();
+  for (const Adapted& a : modules) {
+    const bool one = of_experts.count(last(a)) && values[last(a)].size() == 1;
+    if (value(a) != otherwise) pattern[one ? last(a) : a.module] = plain_number(value(a));
+  }
+  return pattern;
+}
+
+/// Adds entries for the stacks that PEFT with transformers 5 makes of single experts: gate and up become one
+/// adapter of twice the rank, whose scale must stay. Without an entry PEFT takes lora.r and lora.alpha.
+void add_stacks(const Recipe& recipe, json& ranks, json& alphas) {
+  const LoraConfig lora = lora_of_stacks(recipe.model);
+  for (int64_t i = 0; i < recipe.model.num_hidden_layers; ++i)
+    for (const auto& [stack, matrices] : {std::pair{"gate_up_proj", 2}, {"down_proj", 1}}) {
+      const NamedExperts named = named_experts(recipe.model, i);
+      if ((matrices == 2 ? named.gate : named.down) == 0) continue;
+      const std::string weight = fmt::format("{}.experts.{}.weight", moe_prefix(recipe.model, i), stack);
+      const int64_t rank = lora.rank_of(weight);
+      const double alpha = lora.alpha_of(weight), times = lora.use_rslora ? std::sqrt(matrices) : matrices;
+      if (rank == lora.rank && alpha == lora.alpha && times == matrices) continue;
+      const std::string theirs = fmt::format("{}.mlp.experts.{}", recipe.model.names().layer(i), stack);
+      ranks[theirs] = matrices * rank;
+      alphas[theirs] = plain_number(times * alpha);
+    }
+}
+
 json config_of(const Recipe& recipe, const std::string& base) {
   const LoraConfig& lora = recipe.model.lora;
   const bool transposed = recipe.model.family->name == "gpt2";
   const auto list_or_null = [](const std::vector<std::string>& list) {
     return list.empty() ? json() : json(list);
   };
-  // Whole names: they mean the same to PEFT, which reads its patterns as regular expressions.
-  json ranks = json::object(), alphas = json::object();
-  for (const Adapted& adapted : adapted_modules(recipe)) {
-    if (adapted.rank != lora.rank) ranks[adapted.module] = adapted.rank;
-    if (adapted.alpha != lora.alpha) alphas[adapted.module] = plain_number(adapted.alpha);
-  }
+  const std::vector<Adapted> adapted = adapted_modules(recipe);
+  json ranks = pattern_of(
+           adapted, [](const Adapted&a) { return static_cast<double>(a.rank); },
+           static_cast<double>(lora.rank)),
+       alphas = pattern_of(
+           adapted, [](const Adapted&a) { return a.alpha; }, lora.alpha);
+  add_stacks(recipe, ranks, alphas);
   return {{"alpha_pattern", alphas},
           {"auto_mapping", nullptr},
           {"base_model_name_or_path", base},
@@ -379,6 +431,7 @@ void write_adapter_folder(PieceReader& reader, const Recipe& recipe, const std::
   report.dtype = DType::f32;
   report.files = {kWeightsFile, kConfigFile};
   note_names_of_experts(recipe, report);
+  note_singular_vectors_of_experts(recipe, report);
   note_limits_of_vllm(recipe, report);
   made.commit();
 }

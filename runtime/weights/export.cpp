@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/families/hf_tensors.h"
+#include "models/moe/expert_adapters.h"
 #include "parallel/mesh/groups.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/checkpoint/files.h"
@@ -243,7 +244,7 @@ ExportReport export_checkpoint(const ExportOptions& o) {
     write_adapter_folder(*reader, recipe, recipe.checkpoint.load_path.value_or(""), o.folder, report);
     return report;
   }
-  MergedReader merged(*reader, recipe.model.lora);
+  MergedReader merged(*reader, lora_of_stacks(recipe.model));
   const ReadSlice read = reads_of(merged);
   const std::vector<Part> parts = parts_of(recipe, *reader, is_imported(*reader), o);
   report.dtype = parts.front().item.dtype;

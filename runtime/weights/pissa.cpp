@@ -6,6 +6,7 @@
 
 #include "kernels/matmul/singular_vectors.h"
 #include "kernels/tensor/staging.h"
+#include "models/moe/expert_adapters.h"
 #include "runtime/checkpoint/convert_elements.h"
 
 namespace ltrain {
@@ -21,17 +22,41 @@ void round_to(DType dtype, std::vector<double>& values) {
   convert_elements(dtype, bytes.data(), DType::f64, values.data(), n);
 }
 
-/// Fills elements of a piece with value(index in the full tensor).
+/// Elements [first, end) of a piece: what it has of one matrix, consecutive in its memory.
+struct MatrixPart {
+  const OwnedPiece* piece;
+  int64_t first, end;
+};
+using MatrixParts = std::map<int64_t, std::vector<MatrixPart>>;  // key: index of a matrix in its stack
+
+/// Parts that pieces of a stack of matrices of `each` elements have of the single matrices.
+MatrixParts parts_of(const std::vector<OwnedPiece>& pieces, int64_t each) {
+  MatrixParts parts;
+  for (const OwnedPiece& piece : pieces) {
+    Runs runs(piece.slice);
+    for (Run run = runs.next(); run.count > 0; run = runs.next())
+      for (int64_t at = 0, n; at < run.count; at += n) {
+        n = std::min(run.count - at, each - (run.global + at) % each);
+        std::vector<MatrixPart>& of = parts[(run.global + at) / each];
+        if (of.empty() || of.back().piece != &piece) of.push_back({&piece, run.local + at, 0});
+        of.back().end = run.local + at + n;
+      }
+  }
+  return parts;
+}
+
+/// Fills a part of a piece with value(index in the matrix of `each` elements).
 template <class F>
-void fill(ParameterStore& parameters, const OwnedPiece& piece, F value) {
+void fill(ParameterStore& parameters, const MatrixPart& part, int64_t each, F value) {
+  const OwnedPiece& piece = *part.piece;
   std::vector<double> values;
-  for (int64_t done = 0; done < piece.slice.elements(); done += kElements) {
-    const int64_t n = std::min(kElements, piece.slice.elements() - done);
+  for (int64_t done = part.first; done < part.end; done += kElements) {
+    const int64_t n = std::min(kElements, part.end - done);
     values.resize(static_cast<size_t>(n));
     Runs runs(piece.slice.range(done, done + n));
     for (Run run = runs.next(); run.count > 0; run = runs.next())
       for (int64_t i = 0; i < run.count; ++i)
-        values[static_cast<size_t>(run.local + i)] = value(run.global + i);
+        values[static_cast<size_t>(run.local + i)] = value((run.global + i) % each);
     Stream& s = parameters.stream();
     if (piece.nf4.defined()) {
       std::vector<float> narrow(values.begin(), values.end());
@@ -94,8 +119,10 @@ std::set<std::string> pissa_weights(const Recipe& recipe, const ParameterStore& 
   if (recipe.model.lora.init != LoraInit::pissa) return names;
   for (int id = 0; id < parameters.count(); ++id) {
     const std::string& name = parameters.spec(id).name;
-    if (name.ends_with(".weight") && !parameters.spec(id).adapter && parameters.find(lora_a_name(name)) >= 0)
-      names.insert(name);
+    if (!parameters.spec(id).adapter || !name.ends_with(".lora_A.weight")) continue;
+    const std::string module(module_of(module_of(name)));
+    names.insert(parameters.find(module) >= 0 ? module
+                                              : module + ".weight");  // a stack of experts, or a matrix
   }
   return names;
 }
@@ -106,30 +133,43 @@ void load_pissa(const Recipe& recipe, ParameterStore& parameters, PieceReader& r
   std::map<std::string, std::vector<OwnedPiece>> pieces;
   for (OwnedPiece& piece : parameters.stored_pieces())
     pieces[parameters.spec(piece.id).name].push_back(std::move(piece));
+  const LoraConfig lora = lora_of_stacks(recipe.model);
+  const DType kept =
+      parameters.precision().has_master() ? parameters.precision().master : parameters.precision().compute;
   double residual = 0;
+  int64_t decomposed = 0;
   for (const std::string& name : weights) {
-    const std::string a = lora_a_name(name), b = lora_b_name(name);
+    const std::string weight = name.ends_with(".weight") ? name : name + ".weight";
+    const std::string a = lora_a_name(weight), b = lora_b_name(weight);
     if (reader.has(a))
       fail(ExitCode::usage, "lora.init = pissa: {} has adapters already; nearest valid value: zero",
            reader.path());
     const Shape shape = parameters.spec(parameters.find(name)).slice.global;
-    std::vector<float> w(static_cast<size_t>(shape.elements()));
-    reader.read(name, DType::f32, Slice::whole(shape), w.data());
-    const DType kept =
-        parameters.precision().has_master() ? parameters.precision().master : parameters.precision().compute;
-    const PissaFactors f = pissa_factors(name, recipe.model.lora, shape, std::move(w), kept);
-    residual = std::max(residual, f.residual);
-    for (const OwnedPiece& piece : pieces[a])
-      fill(parameters, piece, [&](int64_t i) { return f.a[static_cast<size_t>(i)]; });
-    for (const OwnedPiece& piece : pieces[b])
-      fill(parameters, piece, [&](int64_t i) { return f.b[static_cast<size_t>(i)]; });
-    for (const OwnedPiece& piece : pieces[name])
-      fill(parameters, piece, [&](int64_t i) { return f.rest(i / f.cols, i % f.cols); });
+    const int64_t rows = shape[-2], cols = shape[-1], rank = lora.rank_of(weight), all = rows * cols;
+    const MatrixParts of_w = parts_of(pieces[name], all), of_a = parts_of(pieces[a], rank * cols),
+                      of_b = parts_of(pieces[b], rows * rank);
+    std::set<int64_t> matrices;  // with elements on this rank
+    for (const MatrixParts* parts : {&of_w, &of_a, &of_b})
+      for (const auto& [k, part] : *parts) matrices.insert(k);
+    for (const int64_t k : matrices) {
+      std::vector<float> w(static_cast<size_t>(all));
+      reader.read(name, DType::f32, Slice::flat(shape, k * all, (k + 1) * all), w.data());
+      const PissaFactors f = pissa_factors(weight, lora, {rows, cols}, std::move(w), kept);
+      residual = std::max(residual, f.residual);
+      const auto fill_all = [&](const MatrixParts& parts, int64_t each, const auto& value) {
+        if (const auto found = parts.find(k); found != parts.end())
+          for (const MatrixPart& part : found->second) fill(parameters, part, each, value);
+      };
+      fill_all(of_a, rank * cols, [&](int64_t i) { return f.a[static_cast<size_t>(i)]; });
+      fill_all(of_b, rows * rank, [&](int64_t i) { return f.b[static_cast<size_t>(i)]; });
+      fill_all(of_w, all, [&](int64_t i) { return f.rest(i / cols, i % cols); });
+    }
+    decomposed += static_cast<int64_t>(matrices.size());
   }
   notes.push_back(
       fmt::format("the adapters begin with the largest singular vectors of {} matrices (residuals up "
                   "to {:.1e})",
-                  weights.size(), residual));
+                  decomposed, residual));
 }
 
 }  // namespace ltrain

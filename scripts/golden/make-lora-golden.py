@@ -7,7 +7,8 @@ adapter_config.json are in the metadata. B is not zero at first, so that every g
 masks, made here from its definition. Magnitudes of DoRA have no weight decay. With nf4 the matrices of linear layers are
 quantised by bitsandbytes, whose codes and magnitudes the file has, too, and the model computes with what it dequantises.
 Experts are linear modules of their own, as PEFT's files name them; transformers 5 has stacks instead, of which PEFT makes
-one adapter for gate and up, and it must load the same file with equal logits.
+one adapter for gate and up, and it must load the same file with equal logits, given the entries that ltrain's exports
+add to its patterns.
 tests/models/lora_test.cpp computes the same with ltrain. Makes a virtual environment with PyPI's torch (CPU),
 transformers, PEFT and bitsandbytes; or, with --here, takes those of the Python that runs it.
 """
@@ -59,6 +60,14 @@ FIXTURES = {
                                       target_modules=["c_attn", "c_fc", "mlp.c_proj"])),
     "qwen3_moe": ("qwen3_moe", QWEN3_MOE, dict(r=3, lora_alpha=5, target_modules=["q_proj", "gate_proj", "up_proj",
                                                                                 "down_proj"])),
+    # rsLoRA, and ranks and alphas of their own, of one layer's experts and of all.
+    "qwen3_moe_pattern": ("qwen3_moe", QWEN3_MOE, dict(
+        r=4, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "gate_proj", "up_proj", "down_proj"],
+        rank_pattern={"down_proj": 2, **{f"model.layers.1.mlp.experts.{e}.{m}_proj": 3 for e in range(4) for m in ("gate", "up")}},
+        alpha_pattern={"gate_proj": 7, "up_proj": 7})),
+    "qwen3_moe_pissa": ("qwen3_moe", QWEN3_MOE, dict(
+        r=4, lora_alpha=6, init_lora_weights="pissa", target_modules=["q_proj", "gate_proj", "up_proj", "down_proj"],
+        rank_pattern={"down_proj": 2})),
     "gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=12, fan_in_fan_out=True, target_modules=["c_attn", "attn.c_proj"])),
 }
 
@@ -136,6 +145,25 @@ def experts_apart(model):
     for layer in model.model.layers:
         stacks = layer.mlp.experts
         layer.mlp.experts = Experts(Expert(*weights) for weights in zip(stacks.gate_up_proj, stacks.down_proj))
+
+
+def add_stacks(path, layers):
+    """Adds the entries that ltrain's exports have for transformers' stacks, where PEFT would take other scales."""
+    from peft.utils.other import get_pattern_key
+
+    config = json.loads(path.read_text())
+    for layer in range(layers):
+        for matrix, stack, matrices in (("gate_proj", "gate_up_proj", 2), ("down_proj", "down_proj", 1)):
+            own, default = {}, {"rank": config["r"], "alpha": config["lora_alpha"]}
+            for key, value in default.items():
+                pattern = config[key + "_pattern"]
+                own[key] = pattern.get(get_pattern_key(pattern, f"model.layers.{layer}.mlp.experts.0.{matrix}"), value)
+            times = math.sqrt(matrices) if config["use_rslora"] else matrices
+            if own != default or times != matrices:
+                name = f"model.layers.{layer}.mlp.experts.{stack}"
+                config["rank_pattern"][name] = matrices * own["rank"]
+                config["alpha_pattern"][name] = times * own["alpha"]
+    path.write_text(json.dumps(config))
 
 
 def nf4(values):
@@ -247,9 +275,10 @@ def make(fixture):
         losses = []
         with torch.no_grad():
             record["logits"] = model.eval()(input_ids=tokens[0]).logits.to(torch.float32)
-        if stock:
+        if stock and not pissa:  # PEFT does not decompose stacks
             with tempfile.TemporaryDirectory() as folder, torch.no_grad():
                 saved(folder)
+                add_stacks(pathlib.Path(folder) / "adapter_config.json", config.num_hidden_layers)
                 loaded = peft.PeftModel.from_pretrained(stock, folder, autocast_adapter_dtype=False).double().eval()
                 got = loaded(input_ids=tokens[0]).logits.to(torch.float32)
             assert torch.allclose(got, record["logits"], rtol=0, atol=1e-6), (got - record["logits"]).abs().max()

@@ -6,6 +6,7 @@
 
 #include "kernels/matmul/nf4.h"
 #include "models/families/hf_tensors.h"
+#include "models/moe/expert_adapters.h"
 #include "runtime/weights/pissa.h"
 #include "tests/models/hf_golden.h"
 #include "tests/support/tiny_job.h"
@@ -109,20 +110,27 @@ std::vector<double> adapter_values(const HfGolden& g, const ParameterSpec& spec,
   return part_of(spec, all);
 }
 
-/// A factor, or a weight without it, of the full tensors.
+/// A factor, or a weight without it, of the full tensors; all matrices of a stack of experts, in its order.
 std::vector<double> pissa_values(const HfGolden& g, const ParameterStore& store, const LoraConfig& lora,
                                  const ParameterSpec& spec) {
-  const std::string weight =
-      spec.adapter ? std::string(module_of(module_of(spec.name))) + ".weight" : spec.name;
-  const Shape shape = store.spec(store.find(weight)).slice.global;
-  const PissaFactors f =
-      pissa_factors(weight, lora, shape, floats(g.read<bf16>("weight." + weight)), DType::f64);
-  CHECK(f.residual < 1e-11);
-  if (spec.name == lora_a_name(weight)) return f.a;
-  if (spec.name == lora_b_name(weight)) return f.b;
-  std::vector<double> rest;
-  for (int64_t i = 0; i < shape.elements(); ++i) rest.push_back(f.rest(i / f.cols, i % f.cols));
-  return rest;
+  const std::string module(spec.adapter ? module_of(module_of(spec.name)) : std::string_view(spec.name));
+  const bool stack = module.find(".experts.") != std::string::npos;
+  const std::string name = stack || !spec.adapter ? module : module + ".weight",
+                    weight = stack ? name + ".weight" : name;
+  const Shape all = store.spec(store.find(name)).slice.global, shape{all[-2], all[-1]};
+  const std::vector<float> w = floats(g.read<bf16>("weight." + name));
+  std::vector<double> values;
+  for (int64_t k = 0; k < all.elements() / shape.elements(); ++k) {
+    const auto matrix = w.begin() + k * shape.elements();
+    const PissaFactors f =
+        pissa_factors(weight, lora, shape, {matrix, matrix + shape.elements()}, DType::f64);
+    CHECK(f.residual < 1e-11);
+    if (spec.name == lora_a_name(weight)) values.insert(values.end(), f.a.begin(), f.a.end());
+    if (spec.name == lora_b_name(weight)) values.insert(values.end(), f.b.begin(), f.b.end());
+    if (spec.name == name)
+      for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(f.rest(i / f.cols, i % f.cols));
+  }
+  return values;
 }
 
 Differences compare(const HfGolden& g, const LoraConfig& lora) {
@@ -155,9 +163,10 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
     const auto fill = [&](const auto& from) {
       for (size_t i = 0; i < from.size(); ++i) value.ptr<double>()[i] = static_cast<double>(from[i]);
     };
-    const bool adapted = spec.name.ends_with(".weight") && store.find(lora_a_name(spec.name)) >= 0;
+    const bool matrix = spec.name.ends_with(".weight"), bias = spec.name.ends_with(".bias");
+    const bool adapted = !bias && store.find(lora_a_name(matrix ? spec.name : spec.name + ".weight")) >= 0;
     if (lora.init == LoraInit::pissa && (spec.adapter || adapted))
-      fill(part_of(spec, pissa_values(g, store, lora, spec)));
+      fill(part_of(spec, pissa_values(g, store, lora_of_stacks(o.model), spec)));
     else if (spec.adapter)
       fill(adapter_values(g, spec, "before."));
     else
@@ -216,9 +225,9 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
 }  // namespace
 
 TEST_CASE("adapters have PEFT's logits, losses of twenty steps, and values after them, in fp64") {
-  const auto name =
-      GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2", "llama_dora",
-               "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa", "gpt2_pissa", "qwen3_moe");
+  const auto name = GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2",
+                             "llama_dora", "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa",
+                             "gpt2_pissa", "qwen3_moe", "qwen3_moe_pattern", "qwen3_moe_pissa");
   const HfGolden g("lora_" + name);
   const Differences d = compare(g, lora_of(g));
   INFO(name << ": logits " << d.logits << ", loss " << d.loss << ", adapters " << d.trained);
@@ -253,6 +262,13 @@ TEST_CASE(
   lora = lora_of(experts);
   lora.target_modules = {"q_proj", "gate_proj", "up_proj"};
   CHECK_FALSE(compare(experts, lora).agree());
+  const HfGolden own_ranks("lora_qwen3_moe_pattern");
+  lora = lora_of(own_ranks);
+  lora.use_rslora = false;
+  CHECK_FALSE(compare(own_ranks, lora).agree());
+  lora = lora_of(own_ranks);
+  std::erase_if(lora.alpha_pattern, [](const auto& entry) { return entry.first == "gate_proj"; });
+  CHECK_FALSE(compare(own_ranks, lora).agree());
   const HfGolden dropout("lora_llama_dropout");
   lora = lora_of(dropout);
   lora.dropout = 0;

@@ -183,6 +183,9 @@ TEST_CASE("lora: adapters of experts under every axis equal one process to 1e-12
   one.moe.top_k = 2;
   one.lora.target_modules = {"q_proj", "*.experts.*"};
   if (mixtral) one.lora.target_modules = {"o_proj", "*.experts.*.w2"};
+  one.lora.rank_pattern = {{mixtral ? "w2" : "down_proj", 3}, {"*.1.*.experts.*", 2}};
+  one.lora.alpha_pattern = {{"*.2.*.experts.*", 11}};
+  one.lora.use_rslora = mixtral;
   TinyOptions plain = one;
   plain.lora = {};
   const NamedTensors first = at_first(one);

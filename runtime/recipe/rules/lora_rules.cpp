@@ -1,6 +1,7 @@
 // Rules of LoRA. Names of modules are checked once the model is known (check_optimizer_of).
 #include "base/error.h"
 #include "models/moe/expert_adapters.h"
+#include "models/moe/moe_layer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
@@ -64,6 +65,40 @@ static bool named_apart(const Recipe& r, int64_t layer, const NamedExperts& name
   return false;
 }
 
+/// Fails if a pattern gives experts of a layer different ranks or alphas, or gate others than up.
+static bool values_apart(const Recipe& r, int64_t layer, const BrokenRule& broken) {
+  const NamedExperts named = named_experts(r.model, layer);
+  const HfTensorLayout& hf = r.model.family->hf_layout;
+  const auto apart = [&](const char* key, const auto& value_of, const std::string& matrix,
+                         const std::string& first) {
+    const std::string experts = moe_prefix(r.model, layer) + ".experts.";
+    const std::string like = experts + "0." + first;
+    for (int64_t e = 0; e < r.model.moe.num_experts; ++e) {
+      const std::string module = fmt::format("{}{}.{}", experts, e, matrix);
+      if (value_of(module + ".weight") == value_of(like + ".weight")) continue;
+      broken(
+          key,
+          fmt::format("gives {} {}, and {} {}; experts of a layer have one value, and gate that of up: name "
+                      "all of them, as in {{{}: ..., {}: ..., {}: ...}}",
+                      like, value_of(like + ".weight"), module, value_of(module + ".weight"), hf.expert_gate,
+                      hf.expert_up, hf.expert_down),
+          {"lora.target_modules"});
+      return true;
+    }
+    return false;
+  };
+  const LoraConfig& lora = r.model.lora;
+  const auto rank = [&](const std::string& weight) { return lora.rank_of(weight); };
+  const auto alpha = [&](const std::string& weight) { return lora.alpha_of(weight); };
+  for (const auto& [count, matrix, first] : {std::tuple{named.gate, hf.expert_gate, hf.expert_gate},
+                                             {named.up, hf.expert_up, hf.expert_gate},
+                                             {named.down, hf.expert_down, hf.expert_down}})
+    if (count > 0 && (apart("lora.rank_pattern", rank, matrix, first) ||
+                      apart("lora.alpha_pattern", alpha, matrix, first)))
+      return true;
+  return false;
+}
+
 /// Rules of adapters of experts, which have PEFT's limits for stacks of experts.
 static void expert_adapter_rules(const Recipe& r, const BrokenRule& broken) {
   bool any = false;
@@ -80,21 +115,8 @@ static void expert_adapter_rules(const Recipe& r, const BrokenRule& broken) {
   if (lora.dropout > 0)
     refuse("lora.dropout", "PEFT has no dropout of their inputs; nearest valid value: lora.dropout: 0");
   if (lora.dora) refuse("lora.dora", "PEFT has no magnitudes of them; nearest valid value: lora.dora: false");
-  if (lora.init == LoraInit::pissa)
-    refuse("lora.init", "stacks of experts are not decomposed; nearest valid value: lora.init: zero");
-  if (lora.use_rslora)
-    refuse("lora.use_rslora",
-           "PEFT joins gate and up to one adapter of twice the rank, whose scale would be sqrt(2) times as "
-           "large; nearest valid value: lora.use_rslora: false");
-  const auto pattern = [&](const auto& entries, const char* key) {
-    for (const auto& [entry, value] : entries)
-      for (int64_t i = 0; i < r.model.num_hidden_layers; ++i)
-        if (named_experts(r.model, i).any() && named_experts(r.model, i, entry).any())
-          return refuse(key,
-                        fmt::format("they have lora.r and lora.alpha, and {} gives them {}", key, value));
-  };
-  pattern(lora.rank_pattern, "lora.rank_pattern");
-  pattern(lora.alpha_pattern, "lora.alpha_pattern");
+  for (int64_t i = 0; i < r.model.num_hidden_layers; ++i)
+    if (values_apart(r, i, broken)) break;
   if (r.parallel.replicated_experts > 0)
     refuse("parallel.shadow_experts",
            "replicas of experts have no adapters; nearest valid value: parallel.shadow_experts: 0");

@@ -130,7 +130,8 @@ TEST_CASE(
                         "model.moe.intermediate_size=24 ",
                     alone = "parallel.data=1 parallel.zero_stage=0 ",
                     lora =
-                        "checkpoint.load.path=folder lora.r=4 lora.alpha=6 "
+                        "checkpoint.load.path=folder lora.r=4 lora.alpha=6 lora.use_rslora=true "
+                        "'lora.rank_pattern={down_proj: 2}' "
                         "'lora.target_modules=[q_proj, gate_proj, up_proj, down_proj]' ",
                     run = "run tiny.yaml train.eval_interval=0 optimizer.lr=0.02 " + experts;
   REQUIRE(t.sh(run + "output_dir=base train.train_steps=2").code == 0);
@@ -159,11 +160,63 @@ TEST_CASE(
   CHECK(std::abs(t.values("lm_loss", "b").at(0) - merged) > 1e-4);  // negative control: without adapters
   const auto config = nlohmann::json::parse(read_text(t.folder() + "/adapter/adapter_config.json"));
   CHECK(config["target_modules"] == nlohmann::json{"down_proj", "gate_proj", "q_proj", "up_proj"});
+  // For transformers' stacks too, with the scale of the experts: 6 / sqrt(4) = alpha / sqrt(8).
+  nlohmann::json ranks{{"down_proj", 2}}, alphas = nlohmann::json::object();
+  for (const std::string layer : {"0", "1"}) {
+    const std::string experts = "model.layers." + layer + ".mlp.experts.";
+    ranks[experts + "gate_up_proj"] = 8, ranks[experts + "down_proj"] = 2;
+    alphas[experts + "gate_up_proj"] = 6 * std::sqrt(2.0), alphas[experts + "down_proj"] = 6;
+  }
+  CHECK(config["rank_pattern"] == ranks);
+  CHECK(config["alpha_pattern"] == alphas);
   const Outcome fewer = t.sh(next +
                              "output_dir=f lora.adapter=adapter checkpoint.load.path=folder lora.r=4 "
-                             "lora.alpha=6 'lora.target_modules=[q_proj, \"*.down_proj\"]'");
+                             "lora.alpha=6 lora.use_rslora=true 'lora.rank_pattern={down_proj: 2}' "
+                             "'lora.target_modules=[q_proj, \"*.down_proj\"]'");
   CHECK(fewer.code == 64);
   CHECK_THAT(fewer.text, Contains("which the recipe's adapters do not have"));
+}
+
+TEST_CASE("lora: PiSSA of experts begins with the model's loss under every layout") {
+  TempRun t;
+  const std::string run =
+      "run tiny.yaml train.eval_interval=0 optimizer.lr=0.02 precision=fp64 train.train_steps=3 "
+      "model.architecture=qwen3_moe model.moe.num_experts=4 model.moe.top_k=2 "
+      "model.moe.intermediate_size=24 ";
+  REQUIRE(t.sh(run + "output_dir=base train.train_steps=2").code == 0);
+  REQUIRE(t.sh("export base folder --dtype fp32").code == 0);
+  const std::string
+      alone = "parallel.data=1 parallel.zero_stage=0 ",
+      zero = run +
+             "checkpoint.load.path=folder lora.r=4 lora.alpha=6 'lora.rank_pattern={down_proj: 2}' "
+             "'lora.target_modules=[\"*.experts.*\"]' ",
+      pissa = zero + "lora.init=pissa ";
+  REQUIRE(t.sh(zero + alone + "output_dir=zero").code == 0);
+  const Outcome one = t.sh(pissa + alone + "output_dir=one");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  CHECK_THAT(one.text, Contains("the largest singular vectors of 24 matrices"));
+  const std::vector<double> want = t.values("lm_loss", "one"), first = t.values("lm_loss", "zero");
+  CHECK(std::abs(want.at(0) - first.at(0)) < 1e-12 * first[0]);
+  CHECK(std::abs(want.at(2) - first.at(2)) > 1e-6);  // negative control: other adapters train
+  int layouts = 0;
+  for (const char* layout : {"parallel.data=2 parallel.zero_stage=3", "parallel.data=2 parallel.expert=2",
+                             "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2"}) {
+    const std::string name = "layout" + std::to_string(layouts++);
+    const Outcome many = t.sh(pissa + "output_dir=" + name + " " + layout);
+    INFO(layout << "\n" << many.text);
+    REQUIRE(many.code == 0);
+    check_close(t.values("lm_loss", name), want);
+  }
+  REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
+  const Outcome adapter = t.sh("export one adapter --adapter");
+  CHECK_THAT(adapter.text, Contains("PEFT 0.21 with transformers 5 does not decompose stacks of experts"));
+  const std::string next = alone + "train.train_steps=1 ";
+  REQUIRE(t.sh(run + next + "output_dir=m checkpoint.load.path=merged").code == 0);
+  REQUIRE(t.sh(pissa + next + "output_dir=a lora.adapter=adapter").code == 0);
+  const double merged = t.values("lm_loss", "m").at(0);
+  CHECK(std::abs(t.values("lm_loss", "a").at(0) - merged) < 1e-6 * merged);
+  CHECK(std::abs(first.at(0) - merged) > 1e-4);  // negative control: without adapters
 }
 
 TEST_CASE("lora: exports and adapters that do not fit are refused by name") {

@@ -79,6 +79,7 @@ struct MicroBatch : RowSamples {
   RowSamples sublayer_rows;  ///< 3D: rows of this rank inside a sublayer
   ContextSharding cut;       ///< sharding of each sample over the context ranks, if there are several
   Tensor positions;          ///< (seq) i32: positions of this rank's rows in a sample; undefined: 0, 1, ...
+  Tensor row_keys;           ///< (B * seq) i64: row_key() of each row; optional
   int64_t micros = 1;        ///< micro-batches of a step
   Tensor experts;  ///< (layers, moe_sums(E)) f64: sums of the routers in training (models/moe/router.h)
   /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,

@@ -24,34 +24,66 @@ NamedExperts named_experts(const ModelConfig& config, int64_t layer);
 /// stack's own name: "model.layers.0.mlp.experts.gate_up_proj". The patterns name single experts' matrices.
 LoraConfig lora_of_stacks(const ModelConfig& config);
 
+/// True if adapters of experts have dropout: their rows then travel with keys.
+bool drops_inputs_of_experts(const ModelConfig& config);
+/// Name of a row, position + length x sample, for the masks of its dropout on the ranks of its experts. Limbs
+/// of 13 bits have 16 bits each: those of a normal number of any 16-bit type, so that rows of every float
+/// type carry keys to the bit.
+int64_t row_key(int64_t row);
+
+/// Dropout of the inputs of adapters: the mask of a row is a function of its key and of the adapter's module.
+struct ExpertDropout {
+  double p = 0;
+  uint64_t seed = 0;
+  Tensor keys;              ///< (at least all rows) i64
+  int part = 0, parts = 1;  ///< RowRandom's
+  bool on() const { return p > 0; }
+};
+
 class ExpertAdapters {
  public:
   /// a: (experts, rank, in), b: (experts, out, rank) of this rank; of two matrices (experts, 2, rank, in) and
   /// (experts, 2, out, rank).
-  void declare(ParameterStore& store, ParameterSpec a, ParameterSpec b, double scale);
+  /// masks: for each matrix of an expert, and then each of this rank's experts, the stream of its masks.
+  void declare(ParameterStore& store, ParameterSpec a, ParameterSpec b, double scale,
+               std::vector<uint64_t> masks);
   bool on() const { return a_ >= 0; }
   int a() const { return a_; }
   int b() const { return b_; }
   /// y += scale x A^T B^T. x: (at least all rows, in), y: (at least all rows, matrices out).
-  void add(Step& step, Tensor y, Tensor x, const GroupRows& rows) const;
+  void add(Step& step, Tensor y, Tensor x, const GroupRows& rows, const ExpertDropout& drop) const;
   /// dx += scale dy B A.
-  void add_input_gradient(Step& step, Tensor dx, Tensor dy, const GroupRows& rows) const;
+  void add_input_gradient(Step& step, Tensor dx, Tensor dy, const GroupRows& rows,
+                          const ExpertDropout& drop) const;
   /// dA (+)= scale (dy B)^T x; dB (+)= scale dy^T (x A^T). `last`: marks both ready.
-  void weight_backward(Step& step, Tensor dy, Tensor x, const GroupRows& rows, bool last) const;
+  void weight_backward(Step& step, Tensor dy, Tensor x, const GroupRows& rows, const ExpertDropout& drop,
+                       bool last) const;
 
  private:
   /// scale B as blocks of a stack (experts, matrices, out, matrices rank) that is zero elsewhere, each
   /// element rounded once. The caller releases it.
   Tensor scaled_b(Step& step) const;
-  /// x A^T: (rows of x, matrices rank). The caller releases it, and the one below.
-  Tensor inner(Step& step, Tensor x, const GroupRows& rows) const;
+  /// x A^T: (rows of x, matrices rank). The caller releases it, and those below.
+  Tensor inner(Step& step, Tensor x, const GroupRows& rows, const ExpertDropout& drop) const;
   /// scale dy B: (rows of dy, matrices rank)
   Tensor inner_gradient(Step& step, Tensor dy, const GroupRows& rows) const;
+
+  int64_t matrices() const { return factor_.rank == 4 ? factor_[1] : 1; }
+  int64_t rank() const { return factor_[-1]; }
+  /// to = from with the dropped elements of a matrix's input zero. May alias.
+  void drop_rows(Step& step, Tensor to, Tensor from, const GroupRows& rows, int64_t matrix,
+                 const ExpertDropout& drop) const;
+  /// Input of the A of a matrix: x itself without dropout.
+  Tensor dropped(Step& step, Tensor x, const GroupRows& rows, int64_t matrix,
+                 const ExpertDropout& drop) const;
+  /// A copy of z with the columns of other matrices zero.
+  Tensor columns_of(Step& step, Tensor z, const GroupRows& rows, int64_t matrix) const;
 
   int a_ = -1, b_ = -1;
   double scale_ = 1;
   Shape factor_, blocks_shape_;        // shapes of B and scaled_b
   std::vector<CopyRectangle> blocks_;  // copies from the one to the other
+  std::vector<uint64_t> masks_;
 };
 
 }  // namespace ltrain

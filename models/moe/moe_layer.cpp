@@ -95,6 +95,16 @@ void MoeLayer::declare_adapters(ParameterStore& store, const Groups& g, const Mo
            replicas_->most());
   const int64_t f = c.moe.intermediate_size, h = c.hidden_size;
   const LoraConfig lora = lora_of_stacks(c);
+  const HfTensorLayout& hf = c.family->hf_layout;
+  adapter_dropout_ = lora.dropout;
+  const auto masks = [&](std::initializer_list<std::string> matrices) {
+    std::vector<uint64_t> streams;
+    const int64_t each = experts_ / g.expert.size(), first = g.expert.rank() * each;
+    for (const std::string& matrix : matrices)
+      for (int64_t e = first; e < first + each; ++e)
+        streams.push_back(hash_name(fmt::format("{}.experts.{}.{}.lora_A.weight", prefix, e, matrix)));
+    return streams;
+  };
   const auto factor = [&](const std::string& name, Shape shape, Init init, bool cut, int dim) {
     const double std =
         init == Init::zeros ? 0 : 1 / std::sqrt(3.0 * static_cast<double>(shape[shape.rank - 1]));
@@ -110,14 +120,15 @@ void MoeLayer::declare_adapters(ParameterStore& store, const Groups& g, const Mo
     gate_up_adapters_.declare(
         store, factor("gate_up_proj.lora_A.weight", {experts_, 2, rank, h}, Init::normal, false, 0),
         factor("gate_up_proj.lora_B.weight", {experts_, 2, f, rank}, Init::zeros, true, 2),
-        lora.scale_of(weight));
+        lora.scale_of(weight), masks({hf.expert_gate, hf.expert_up}));
   }
   if (named.down > 0) {
     const std::string weight = prefix + ".experts.down_proj.weight";
     const int64_t rank = lora.rank_of(weight);
-    down_adapters_.declare(
-        store, factor("down_proj.lora_A.weight", {experts_, rank, f}, Init::normal, true, 2),
-        factor("down_proj.lora_B.weight", {experts_, h, rank}, Init::zeros, false, 0), lora.scale_of(weight));
+    down_adapters_.declare(store,
+                           factor("down_proj.lora_A.weight", {experts_, rank, f}, Init::normal, true, 2),
+                           factor("down_proj.lora_B.weight", {experts_, h, rank}, Init::zeros, false, 0),
+                           lora.scale_of(weight), masks({hf.expert_down}));
   }
 }
 
@@ -216,6 +227,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   const std::vector<TokenRange> ranges = chunks(n);
   if (!recompute) route(step, mb, tokens, ranges, capacity, saved);
   if (replicas_->most() > 0) replicas_->fetch_start(step, saved.copies, stacks(step));
+  if (adapter_dropout_ > 0 && step.training) send_keys(step, mb, n, capacity, ranges, saved);
   const auto of = [&](size_t i) { return tokens.narrow(ranges[i].first, ranges[i].tokens); };
   const auto start = [&](size_t i) {
     Chunk& c = saved.chunks[i];
@@ -248,6 +260,40 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   if (cut_experts(step)) release_whole(step, tokens, x);
   combine(step, y, n, ranges, saved);
   if (!step.keeps()) release_saved(step, saved);
+}
+
+void MoeLayer::send_keys(Step& step, const MicroBatch& mb, int64_t tokens, int64_t capacity,
+                         const std::vector<TokenRange>& ranges, Saved& saved) const {
+  LT_CHECK(mb.row_keys.defined(), "experts: expected keys of {} rows for dropout {}, got none", tokens,
+           adapter_dropout_);
+  const bool some = tokens < mb.rows();  // a tensor rank's share of the rows
+  Tensor keys = mb.row_keys.flat(some ? step.groups.tensor.rank() * tokens : 0, {tokens});
+  keys = place_apart(step.compute, keys, "keys of rows");
+  if (some) place_set(step.compute, keys, Axis::tensor, Placement::S(0));
+  keys.shape = {tokens, dtype_size(keys.dtype) / dtype_size(step.dtype)};
+  keys.dtype = step.dtype;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    Chunk& c = saved.chunks[i];
+    c.keys = step.activation("keys of experts' rows",
+                             {dispatch_->most_rows(ranges[i].tokens, capacity), keys.cols()});
+    dispatch_->start(step, c.dispatched, 0, keys.narrow(ranges[i].first, ranges[i].tokens), c.keys);
+    dispatch_->finish(step, c.dispatched, 0, c.keys);
+  }
+}
+
+ExpertDropout MoeLayer::dropout_of(const Step& step, Tensor keys, bool cut) const {
+  ExpertDropout d;
+  if (!keys.defined()) return d;
+  d.p = adapter_dropout_;
+  d.seed = step.seed;
+  d.keys = keys;
+  d.keys.dtype = DType::i64;
+  d.keys.shape = {keys.shape[0]};
+  if (cut && cut_experts(step)) {
+    d.part = step.groups.tensor.rank();
+    d.parts = step.groups.tensor.size();
+  }
+  return d;
 }
 
 /// y: (tokens of this rank, H) = weighted outputs of the experts of each of the `n` tokens, added to the
@@ -287,7 +333,8 @@ void MoeLayer::run_hidden(Step& step, Chunk& chunk, size_t slice, const Weights&
   if (!chunk.hidden.defined())
     chunk.hidden = step.activation("hidden units of experts", {most, 2 * intermediate_});
   experts_forward(step, chunk.hidden, chunk.rows, weights.gate_up, c.groups);
-  if (gate_up_adapters_.on()) gate_up_adapters_.add(step, chunk.hidden, chunk.rows, c.groups);
+  if (gate_up_adapters_.on())
+    gate_up_adapters_.add(step, chunk.hidden, chunk.rows, c.groups, dropout_of(step, chunk.keys, false));
   if (weights.gate_up_bias.defined())
     grouped_add_bias(step.compute, chunk.hidden, weights.gate_up_bias, c.groups);
   if (!step.keeps() && !chunk.dispatched.budgeted) step.release(chunk.rows);
@@ -314,10 +361,11 @@ void MoeLayer::run_experts(Step& step, Chunk& chunk, size_t slice, Tensor out, c
   run_hidden(step, chunk, slice, weights);
   if (!step.keeps() && !chunk.dispatched.budgeted) step.release(chunk.hidden);
   experts_forward(step, out, chunk.act, weights.down, c.groups);
-  if (down_adapters_.on()) down_adapters_.add(step, out, chunk.act, c.groups);
+  if (down_adapters_.on())
+    down_adapters_.add(step, out, chunk.act, c.groups, dropout_of(step, chunk.keys, true));
   if (weights.down_bias.defined()) grouped_add_bias(step.compute, out, weights.down_bias, c.groups);
   if (!step.keeps() && !chunk.dispatched.budgeted)
-    for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act}) step.release(*t);
+    for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act, &chunk.keys}) step.release(*t);
 }
 
 void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk, size_t slice,
@@ -326,13 +374,16 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
   Tensor& dact = chunk.dact;
   if (!dact.defined()) dact = step.temporary("d activation of experts", chunk.act.shape);
   experts_dx(step, dact, dout, weights.down, c.groups);
-  if (down_adapters_.on()) down_adapters_.add_input_gradient(step, dact, dout, c.groups);
+  if (down_adapters_.on())
+    down_adapters_.add_input_gradient(step, dact, dout, c.groups, dropout_of(step, chunk.keys, true));
   const Tensor hidden = chunk.hidden.narrow(0, c.received);  // overwritten by its gradient
   feed_forward_activation_backward(step.compute, kind_, hidden, dact.narrow(0, c.received), hidden);
   // Between slices, memory for gradients may be allocated: it stays there.
   if (!chunk.dispatched.budgeted) step.release(dact);
   experts_dx(step, drows, chunk.hidden, weights.gate_up, c.groups);
-  if (gate_up_adapters_.on()) gate_up_adapters_.add_input_gradient(step, drows, chunk.hidden, c.groups);
+  if (gate_up_adapters_.on())
+    gate_up_adapters_.add_input_gradient(step, drows, chunk.hidden, c.groups,
+                                         dropout_of(step, chunk.keys, false));
 }
 
 /// drows (most rows, H) = gradient of the experts' input, dout: gradient of their output. Releases rows,
@@ -345,15 +396,17 @@ void MoeLayer::experts_backward(Step& step, Tensor drows, Tensor dout, Chunk& ch
   const bool ends = slice + 1 == chunk.dispatched.slices();
   rows_backward(step, drows, dout, chunk, slice, own(step));
   if (step.deferred && !chunk.dispatched.budgeted && replicas_->most() == 0) {
-    step.deferred->add([this, c, rows = chunk.rows, dhidden = chunk.hidden, act = chunk.act, dout,
-                        last](Step& s) { weights_backward(s, c, rows, dhidden, act, dout, last, false); },
-                       {chunk.rows, chunk.hidden, chunk.act, dout});
+    const Tensor kept = chunk.keys.defined() ? chunk.keys : chunk.rows;
+    step.deferred->add(
+        [this, c, rows = chunk.rows, keys = chunk.keys, dhidden = chunk.hidden, act = chunk.act, dout,
+         last](Step& s) { weights_backward(s, c, rows, keys, dhidden, act, dout, last, false); },
+        {chunk.rows, kept, chunk.hidden, chunk.act, dout});
   } else {
-    weights_backward(step, c, chunk.rows, chunk.hidden, chunk.act, dout, last && ends,
+    weights_backward(step, c, chunk.rows, chunk.keys, chunk.hidden, chunk.act, dout, last && ends,
                      chunk.dispatched.budgeted);
   }
   if (!ends) return;
-  for (Tensor* t : {&chunk.rows, &chunk.hidden, &chunk.act, &chunk.dact}) step.release(*t);
+  for (Tensor* t : {&chunk.rows, &chunk.keys, &chunk.hidden, &chunk.act, &chunk.dact}) step.release(*t);
 }
 
 void MoeLayer::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved) const {
@@ -369,8 +422,8 @@ void MoeLayer::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& save
 
 /// `at_once`: allocates memory for all gradients before the first is complete, as needed between slices, so
 /// that memory does not depend on the number of slices.
-void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor dhidden, Tensor act,
-                                Tensor dout, bool last, bool at_once) const {
+void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor rows, Tensor keys,
+                                Tensor dhidden, Tensor act, Tensor dout, bool last, bool at_once) const {
   struct Part {
     int id, slot;
     Tensor dy, x;  ///< a bias has no x
@@ -393,8 +446,10 @@ void MoeLayer::weights_backward(Step& step, const ExpertRowCounts& c, Tensor row
       grouped_sum_rows(step.compute, p.to.tensor, p.dy, c.groups, p.to.accumulate);
     if (last) step.params.grad_ready(p.id);
   }
-  if (down_adapters_.on()) down_adapters_.weight_backward(step, dout, act, c.groups, last);
-  if (gate_up_adapters_.on()) gate_up_adapters_.weight_backward(step, dhidden, rows, c.groups, last);
+  if (down_adapters_.on())
+    down_adapters_.weight_backward(step, dout, act, c.groups, dropout_of(step, keys, true), last);
+  if (gate_up_adapters_.on())
+    gate_up_adapters_.weight_backward(step, dhidden, rows, c.groups, dropout_of(step, keys, false), last);
 }
 
 void MoeLayer::run_again(Step& step, Chunk& chunk, size_t slice, Tensor tokens) const {

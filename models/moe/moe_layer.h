@@ -19,7 +19,8 @@ class MoeLayer {
   /// A chunk of the tokens, which is exchanged while experts compute another.
   struct Chunk {
     Dispatched dispatched;
-    Tensor rows;         ///< (most rows, H) rows of this rank's experts, sorted by expert, of the first slice
+    Tensor rows;  ///< (most rows, H) rows of this rank's experts, sorted by expert, of the first slice
+    Tensor keys;  ///< (most rows, elements of a key) keys of the rows, with dropout of adapters' inputs
     Tensor hidden, act;  ///< (most rows, 2F) and (most rows, F): before and after the activation function
     Tensor dact;         ///< (most rows, F) gradient of `act`, in backward
   };
@@ -103,8 +104,13 @@ class MoeLayer {
   /// Adds to dweights; returns the gradients of rows, one tensor for each replica.
   std::vector<Tensor> copies_backward(Step& step, Tensor dweights, Tensor dy, Saved& saved) const;
   void copies_permute_backward(Step& step, Tensor dx, std::vector<Tensor>& drows, Saved& saved) const;
-  void weights_backward(Step& step, const ExpertRowCounts& counts, Tensor rows, Tensor dhidden, Tensor act,
-                        Tensor dout, bool last, bool at_once) const;
+  void weights_backward(Step& step, const ExpertRowCounts& counts, Tensor rows, Tensor keys, Tensor dhidden,
+                        Tensor act, Tensor dout, bool last, bool at_once) const;
+  /// Fills the chunks' keys with those of `tokens` rows of this rank.
+  void send_keys(Step& step, const MicroBatch& mb, int64_t tokens, int64_t capacity,
+                 const std::vector<TokenRange>& ranges, Saved& saved) const;
+  /// Dropout of the inputs of the adapters of gate and up, or with `cut` of down, whose columns may be cut.
+  ExpertDropout dropout_of(const Step& step, Tensor keys, bool cut) const;
   void declare_biases(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                       const std::string& prefix);
   void declare_adapters(ParameterStore& store, const Groups& groups, const ModelConfig& config,
@@ -119,6 +125,7 @@ class MoeLayer {
   int gate_up_ = -1, down_ = -1, gate_up_bias_ = -1, down_bias_ = -1;
   int gate_up_slot_ = -1, down_slot_ = -1;  // FP8 slots
   ExpertAdapters gate_up_adapters_, down_adapters_;
+  double adapter_dropout_ = 0;
   FeedForward kind_ = FeedForward::swiglu;
   int64_t experts_ = 0, top_k_ = 0, intermediate_ = 0;
   std::unique_ptr<TokenDispatch> dispatch_;

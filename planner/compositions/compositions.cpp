@@ -172,6 +172,9 @@ void add_switches(std::vector<CompositionFeature>& all) {
   all.push_back({"frozen parameters", {"optimizer.frozen=[\"*attn*\"]"}});
   all.push_back({"LoRA", {"lora.r=4"}});
   all.push_back({"LoRA, dropout", {"lora.r=4", "lora.dropout=0.1"}});
+  all.push_back({"LoRA, experts",
+                 {"lora.r=4", "lora.dropout=0.1", "model.moe.num_experts=4",
+                  "lora.target_modules=[\"*.experts.*\"]", "lora.rank_pattern={\"*.1.*.experts.*\": 2}"}});
   all.push_back({"DoRA", {"lora.r=4", "lora.dora=true"}});
   all.push_back({"preference pairs", {"task=dpo"}});
   all.push_back({"labelled texts", {"task=kto"}});

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/meta/placement_rules.h"
+#include "models/moe/expert_adapters.h"
 #include "runtime/program/preference_step.h"
 
 namespace ltrain {
@@ -32,6 +33,7 @@ MicroBatchSlots::MicroBatchSlots(const ProgramOptions& options, const ContextSha
     mtp_targets_ = slots("later targets", DType::i32, mtp_modules_ * rows_);
   }
   sample_index_ = slots("sample index", DType::i64, batch_);
+  if (drops_inputs_of_experts(options.model)) row_keys_ = slots("row keys", DType::i64, rows_);
   if (cut_.ranks > 1) {
     std::vector<int32_t> at;
     for (int64_t row = 0; row < cut_.rows().rows; ++row)
@@ -52,6 +54,7 @@ MicroBatchSlots::MicroBatchSlots(const ProgramOptions& options, const ContextSha
 int64_t MicroBatchSlots::staging_bytes(const ProgramOptions& o, const ContextSharding& cut) {
   const int64_t rows = o.micro_batch * cut.rows().rows, whole = o.micro_batch * o.seq_length;
   int64_t bytes = 2 * Staging::room(rows * 4) + Staging::room(o.micro_batch * 8);
+  if (drops_inputs_of_experts(o.model)) bytes += Staging::room(rows * 8);
   if (o.documents) bytes += Staging::room(whole * 4);
   if (o.position_ids) bytes += Staging::room(rows * 4);
   if (o.preference) bytes += pair_slot_bytes(rows, o.micro_batch, o.seq_length);
@@ -92,6 +95,7 @@ MicroBatch MicroBatchSlots::whole(int64_t slot) const {
   mb.pairs = pairs(slot);
   mb.sample_index = sample_index_.flat(slot * batch_, {batch_});
   mb.target_samples = mb.sample_index;
+  if (row_keys_.defined()) mb.row_keys = row_keys_.flat(slot * rows_, {rows_});
   if (const int64_t n = mtp_modules_ * rows_; n > 0) {
     mb.mtp_tokens = mtp_tokens_.flat(slot * n, {n});
     mb.mtp_targets = mtp_targets_.flat(slot * n, {n});
@@ -136,12 +140,21 @@ MicroBatch MicroBatchSlots::micro_batch(int64_t slot) const {
 }
 
 void MicroBatchSlots::place_loaded(const MicroBatch& mb) const {
-  for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index, mb.mtp_tokens, mb.mtp_targets})
+  for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index, mb.row_keys, mb.mtp_tokens, mb.mtp_targets})
     if (t.defined()) place_set(stream_, t, kAllAxes, Placement::R());
-  for (const Tensor& t : {mb.tokens, mb.targets, mb.mtp_tokens, mb.mtp_targets})
+  for (const Tensor& t : {mb.tokens, mb.targets, mb.row_keys, mb.mtp_tokens, mb.mtp_targets})
     if (t.defined()) place_set(stream_, t, kGradientAxes, Placement::V());
   place_set(stream_, mb.sample_index, kDataAxes, Placement::V());
   place_pairs(stream_, mb.pairs);
+}
+
+std::vector<int64_t> MicroBatchSlots::row_keys(const data::Batch& batch) const {
+  std::vector<int64_t> keys;
+  const int64_t rows = cut_.rows().rows, length = cut_.ranks > 1 ? cut_.seq : rows;
+  for (const int64_t sample : batch.sample_index)
+    for (int64_t row = 0; row < rows; ++row)
+      keys.push_back(row_key(sample * length + (cut_.ranks > 1 ? cut_.rows().at(row) : row)));
+  return keys;
 }
 
 void MicroBatchSlots::load(const data::Batch& batch, int64_t slot, bool training, Staging& staging) {
@@ -161,6 +174,7 @@ void MicroBatchSlots::load(const data::Batch& batch, int64_t slot, bool training
   if (training) put(mb.mtp_tokens, batch.mtp_tokens, "later tokens");
   if (training) put(mb.mtp_targets, batch.mtp_targets, "later targets");
   staging.put(mb.sample_index, batch.sample_index.data());
+  if (mb.row_keys.defined()) staging.put(mb.row_keys, row_keys(batch).data());
   put(mb.documents, batch.documents, "document starts");
   put(mb.position_ids, batch.position_ids, "position ids");
   put(mb.pairs.texts, batch.segments, "texts");

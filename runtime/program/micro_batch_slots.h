@@ -39,12 +39,15 @@ class MicroBatchSlots {
   RowSamples samples_of(const MicroBatch& whole, int64_t part) const;
   void place_loaded(const MicroBatch& mb) const;
 
+  std::vector<int64_t> row_keys(const data::Batch& batch) const;
+
   ContextSharding cut_;
   int64_t count_, batch_, seq_length_, rows_, mtp_modules_;
   Stream& stream_;
   const Groups& groups_;
   // Dim 0 of all but positions_ is the slot.
   Tensor tokens_, targets_, sample_index_;
+  Tensor row_keys_;                  // defined if adapters of experts have dropout
   Tensor mtp_tokens_, mtp_targets_;  // tokens of multi-token prediction
   Tensor positions_;                 // (rows) MicroBatch::positions; with context parallelism
   Tensor documents_, position_ids_;  // defined if batches have them

@@ -234,6 +234,8 @@ json config_of(const Recipe& recipe, const std::string& base) {
        alphas = pattern_of(
            adapted, [](const Adapted&a) { return a.alpha; }, lora.alpha);
   add_stacks(recipe, ranks, alphas);
+  const double dropout =
+      drops_inputs_of_experts(recipe.model) ? 0 : lora.dropout;  // PEFT refuses it for stacks
   return {{"alpha_pattern", alphas},
           {"auto_mapping", nullptr},
           {"base_model_name_or_path", base},
@@ -244,7 +246,7 @@ json config_of(const Recipe& recipe, const std::string& base) {
           {"layers_pattern", nullptr},
           {"layers_to_transform", nullptr},
           {"lora_alpha", plain_number(lora.alpha)},
-          {"lora_dropout", lora.dropout},
+          {"lora_dropout", dropout},
           {"modules_to_save", list_or_null(lora.modules_to_save)},
           {"peft_type", "LORA"},
           {"r", lora.rank},

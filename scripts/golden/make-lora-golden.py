@@ -68,6 +68,8 @@ FIXTURES = {
     "qwen3_moe_pissa": ("qwen3_moe", QWEN3_MOE, dict(
         r=4, lora_alpha=6, init_lora_weights="pissa", target_modules=["q_proj", "gate_proj", "up_proj", "down_proj"],
         rank_pattern={"down_proj": 2})),
+    "qwen3_moe_dropout": ("qwen3_moe", QWEN3_MOE, dict(
+        r=4, lora_alpha=8, lora_dropout=0.3, target_modules=["q_proj", "gate_proj", "up_proj", "down_proj"])),
     "gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=12, fan_in_fan_out=True, target_modules=["c_attn", "attn.c_proj"])),
 }
 
@@ -86,6 +88,11 @@ def philox(seed, stream, index):
     return c
 
 
+def row_key(row):
+    """Name of a row for experts' dropout: limbs of 13 bits in 16, each with bit 13."""
+    return sum((0x2000 | row >> 13 * i & 0x1FFF) << 16 * i for i in range(4))
+
+
 def keep_mask(name, p, samples, columns):
     """Elements that ltrain's dropout keeps: a function of seed, name, sample, position and channel."""
     import torch
@@ -94,9 +101,11 @@ def keep_mask(name, p, samples, columns):
     for c in name.encode():
         stream = (stream ^ c) * 1099511628211 % 2**64
     calls = math.ceil(columns / 4)
-    rows = [[v for i in range(calls) for v in philox(SEED, stream, (sample * SEQ + position) * calls + i)][:columns]
+    key = row_key if ".experts." in name else int
+    rows = [[v for i in range(calls)
+             for v in philox(SEED, stream, (key(sample * SEQ + position) * calls + i) % 2**64)][:columns]
             for sample in samples for position in range(SEQ)]
-    return torch.tensor(rows).reshape(len(samples), SEQ, columns) >= int(p * 2**32)
+    return torch.tensor(rows) >= int(p * 2**32)
 
 
 def counted_dropout(model, p, now):
@@ -113,7 +122,7 @@ def counted_dropout(model, p, now):
                 return x
             samples = [now["step"] * BATCH + k for k in range(BATCH)]
             scale = torch.tensor(1 / (1 - p), dtype=torch.float32).double()
-            return x * keep_mask(self.name, p, samples, x.shape[-1]) * scale
+            return x * keep_mask(self.name, p, samples, x.shape[-1]).reshape(x.shape) * scale
 
     found = 0
     for name, module in model.named_modules():
@@ -148,10 +157,14 @@ def experts_apart(model):
 
 
 def add_stacks(path, layers):
-    """Adds the entries that ltrain's exports have for transformers' stacks, where PEFT would take other scales."""
+    """Adds the entries that ltrain's exports have for transformers' stacks, where PEFT would take other scales.
+
+    PEFT refuses dropout of stacks; exports have none.
+    """
     from peft.utils.other import get_pattern_key
 
     config = json.loads(path.read_text())
+    config["lora_dropout"] = 0.0
     for layer in range(layers):
         for matrix, stack, matrices in (("gate_proj", "gate_up_proj", 2), ("down_proj", "down_proj", 1)):
             own, default = {}, {"rank": config["r"], "alpha": config["lora_alpha"]}

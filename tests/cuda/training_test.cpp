@@ -186,6 +186,7 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
   SECTION("adapters of experts") {
     o.lora.rank = 2;
     o.lora.target_modules = {"q_proj", "*.experts.*"};
+    o.lora.dropout = 0.2;
   }
   SECTION("expert choice, frozen routers") {
     o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false;
@@ -224,6 +225,7 @@ TEST_CASE(
     TinyOptions adapted = o;
     adapted.lora.rank = 16;
     adapted.lora.target_modules = {"*.experts.*"};
+    adapted.lora.dropout = 0.2;
     const TinyResult on_host = train_tiny(adapted), adapters = train_tiny(on_cuda(adapted));
     require_close(on_host, adapters);
     require_exact_memory(adapters);

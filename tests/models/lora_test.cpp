@@ -225,9 +225,10 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
 }  // namespace
 
 TEST_CASE("adapters have PEFT's logits, losses of twenty steps, and values after them, in fp64") {
-  const auto name = GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2",
-                             "llama_dora", "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa",
-                             "gpt2_pissa", "qwen3_moe", "qwen3_moe_pattern", "qwen3_moe_pissa");
+  const auto name =
+      GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2", "llama_dora",
+               "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa", "gpt2_pissa", "qwen3_moe",
+               "qwen3_moe_pattern", "qwen3_moe_pissa", "qwen3_moe_dropout");
   const HfGolden g("lora_" + name);
   const Differences d = compare(g, lora_of(g));
   INFO(name << ": logits " << d.logits << ", loss " << d.loss << ", adapters " << d.trained);
@@ -269,10 +270,12 @@ TEST_CASE(
   lora = lora_of(own_ranks);
   std::erase_if(lora.alpha_pattern, [](const auto& entry) { return entry.first == "gate_proj"; });
   CHECK_FALSE(compare(own_ranks, lora).agree());
-  const HfGolden dropout("lora_llama_dropout");
-  lora = lora_of(dropout);
-  lora.dropout = 0;
-  CHECK_FALSE(compare(dropout, lora).agree());
+  for (const char* name : {"lora_llama_dropout", "lora_qwen3_moe_dropout"}) {
+    const HfGolden dropout(name);
+    lora = lora_of(dropout);
+    lora.dropout = 0;
+    CHECK_FALSE(compare(dropout, lora).agree());
+  }
 }
 
 TEST_CASE("codes and magnitudes of NF4 are bitsandbytes', at the limits of levels too") {
@@ -321,6 +324,20 @@ TEST_CASE("codes and magnitudes of NF4 are bitsandbytes', at the limits of level
     nf4_dequantize(*s, tensor(rounded.data(), DType::f32, rounded.size()), a);
     REQUIRE(nf4_store(*s, b, dtype, rounded.data()));
     CHECK((first == second && one == two));
+  }
+}
+
+TEST_CASE("keys of experts' rows: 13 bits of a row in each normal number of 16 bits") {
+  for (const int64_t row : {int64_t{0}, int64_t{1}, int64_t{8191}, int64_t{8192}, (int64_t{5} << 26) + 7,
+                            (int64_t{1} << 52) - 1}) {
+    const uint64_t key = static_cast<uint64_t>(row_key(row));
+    uint64_t back = 0;
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t limb = key >> (16 * i) & 0xffff;
+      CHECK((limb >= 0x2000 && limb < 0x4000));
+      back |= (limb & 0x1fff) << (13 * i);
+    }
+    CHECK(back == static_cast<uint64_t>(row));
   }
 }
 

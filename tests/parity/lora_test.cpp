@@ -186,6 +186,7 @@ TEST_CASE("lora: adapters of experts under every axis equal one process to 1e-12
   one.lora.rank_pattern = {{mixtral ? "w2" : "down_proj", 3}, {"*.1.*.experts.*", 2}};
   one.lora.alpha_pattern = {{"*.2.*.experts.*", 11}};
   one.lora.use_rslora = mixtral;
+  one.lora.dropout = 0.2;
   TinyOptions plain = one;
   plain.lora = {};
   const NamedTensors first = at_first(one);

@@ -112,8 +112,6 @@ static void expert_adapter_rules(const Recipe& r, const BrokenRule& broken) {
   const auto refuse = [&](const char* key, const std::string& why) {
     broken("lora.target_modules", "names experts: " + why, {key});
   };
-  if (lora.dropout > 0)
-    refuse("lora.dropout", "PEFT has no dropout of their inputs; nearest valid value: lora.dropout: 0");
   if (lora.dora) refuse("lora.dora", "PEFT has no magnitudes of them; nearest valid value: lora.dora: false");
   for (int64_t i = 0; i < r.model.num_hidden_layers; ++i)
     if (values_apart(r, i, broken)) break;

@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"
+#include "runtime/weights/prune.h"
 #include "runtime/weights/resize_vocab.h"
 
 namespace ltrain::app {
@@ -270,11 +271,64 @@ void add_resize_vocab(CLI::App& checkpoint) {
   s->callback([c] { c->run(); });
 }
 
+struct PruneCommand {
+  PruneOptions o;
+  std::string layers;
+  bool json = false, quiet = false;
+
+  void run() {
+    if (!layers.empty()) o.layers = parse_layers(layers, "--layers");
+    ProgressLine line(quiet);
+    o.progress = [&](int64_t done, int64_t all) { line.update(done, all); };
+    const PruneReport r = prune_checkpoint(o);
+    if (json) {
+      std::printf("%s\n", ordered_json{{"schema", "ltrain.prune.v1"},
+                                       {"checkpoint", r.checkpoint},
+                                       {"step", r.step},
+                                       {"parameters_before", r.parameters_before},
+                                       {"parameters", r.parameters},
+                                       {"dropped_layers", r.dropped_layers},
+                                       {"settings", r.settings},
+                                       {"states_left_out", r.states_left_out},
+                                       {"notes", r.notes}}
+                              .dump()
+                              .c_str());
+      return;
+    }
+    print_notes(r.notes);
+    std::printf("%s: %lld parameters where %s, step %lld, has %lld%s\n", r.checkpoint.c_str(),
+                static_cast<long long>(r.parameters), o.checkpoint.c_str(), static_cast<long long>(r.step),
+                static_cast<long long>(r.parameters_before),
+                r.states_left_out > 0 ? "; weights alone, without the optimizer's states" : "");
+    std::printf("a run begins with it by: checkpoint.load.path=%s %s\n", r.checkpoint.c_str(),
+                fmt::format("{}", fmt::join(r.settings, " ")).c_str());
+  }
+};
+
+void add_prune(CLI::App& checkpoint) {
+  auto c = std::make_shared<PruneCommand>();
+  CLI::App* s = checkpoint.add_subcommand(
+      "prune", "Write the weights of a dense model with fewer layers, or narrower feed-forwards");
+  s->add_option("checkpoint", c->o.checkpoint, "A checkpoint, a folder of them, or the output_dir of a run")
+      ->required();
+  s->add_option("made", c->o.made, "The checkpoint to make")->required();
+  s->add_option("--layers", c->layers, "Layers that stay, from 0, ascending: 0-3,6; default: all");
+  s->add_option("--intermediate-size", c->o.intermediate_size,
+                "Neurons of each feed-forward that stay, those with the largest weights; default: all")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  s->add_flag("--json", c->json, "For programs");
+  s->add_flag("-q,--quiet", c->quiet, "No progress");
+  s->footer(
+      "Example: ltrain checkpoint prune runs/quickstart smaller --layers 0-1,3 --intermediate-size 256\n"
+      "A run begins with the result by checkpoint.load.path: smaller and the settings that this prints.");
+  s->callback([c] { c->run(); });
+}
+
 }  // namespace
 
 void add_checkpoint(CLI::App& app) {
-  CLI::App* checkpoint =
-      app.add_subcommand("checkpoint", "List checkpoints, check them, look into one, resize a vocabulary");
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "List checkpoints, check them, look into one, resize a vocabulary, prune");
   checkpoint->require_subcommand(1);
   static Options options;
   const auto add = [&](const char* name, const char* help, void (*run)(const Options&)) {
@@ -294,6 +348,7 @@ void add_checkpoint(CLI::App& app) {
   add("show", "State, model and tensors of one (of a folder: the newest)", show)
       ->add_flag("--tensors", options.tensors, "List the tensors too");
   add_resize_vocab(*checkpoint);
+  add_prune(*checkpoint);
 }
 
 }  // namespace ltrain::app

@@ -101,11 +101,7 @@ ResizeVocabReport resize_vocab(const ResizeVocabOptions& o) {
     }
     const bool rows = name == names.tokens + ".weight" || name == names.output + ".weight";
     if (!rows) {
-      tensors.push_back({name, t.dtype, t.shape, [&, name = name](const WriteBytes& write) {
-                           const TensorParts& from = reader->tensors().at(name);
-                           stream_tensor(reads_of(*reader), name, from.dtype, Slice::whole(from.shape), false,
-                                         write);
-                         }});
+      tensors.push_back(copied_tensor(*reader, name, name));
       continue;
     }
     if (t.shape.rank != 2 || t.shape[0] != before)
@@ -124,12 +120,8 @@ ResizeVocabReport resize_vocab(const ResizeVocabOptions& o) {
          }});
   }
   if (report.tensors.empty()) fail(ExitCode::storage, "{}: has no {}.weight", reader->path(), names.tokens);
-  CheckpointInfo info;
-  info.model = model_settings(recipe.model);
-  info.recipe = dump_yaml(recipe);
-  info.seed = reader->info().seed;
-  parse_recipe(info.recipe,
-               o.made + " (recipe)");  // before a byte is written: its tokenizer may need the rows
+  // before a byte is written: its tokenizer may need the rows
+  CheckpointInfo info = info_of_weights(recipe, reader->info().seed, o.made);
   write_weights(o.made, tensors, std::move(info), o.progress);
   report.checkpoint = o.made;
   return report;

@@ -13,6 +13,25 @@ constexpr int64_t kShardBytes = int64_t{10} << 30;
 
 }  // namespace
 
+WrittenTensor copied_tensor(PieceReader& reader, const std::string& from, std::string name) {
+  const TensorParts& t = reader.tensors().at(from);
+  return {.name = std::move(name),
+          .dtype = t.dtype,
+          .shape = t.shape,
+          .elements = [&reader, &t, from](const WriteBytes& write) {
+            stream_tensor(reads_of(reader), from, t.dtype, Slice::whole(t.shape), false, write);
+          }};
+}
+
+CheckpointInfo info_of_weights(const Recipe& recipe, int64_t seed, const std::string& made) {
+  CheckpointInfo info;
+  info.model = model_settings(recipe.model);
+  info.recipe = dump_yaml(recipe);
+  info.seed = seed;
+  parse_recipe(info.recipe, made + " (recipe)");
+  return info;
+}
+
 int64_t write_weights(const std::string& checkpoint, const std::vector<WrittenTensor>& tensors,
                       CheckpointInfo info, const CopyProgress& progress) {
   int64_t all = 0, written = 0, in_shard = 0;

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/piece_reader.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/weights/export.h"
 #include "runtime/weights/stream_tensor.h"
 
@@ -17,6 +19,13 @@ struct WrittenTensor {
   Shape shape;
   std::function<void(const WriteBytes&)> elements;
 };
+
+/// The tensor `from` of `reader` with its elements unchanged, under another name. `reader` must outlive it.
+WrittenTensor copied_tensor(PieceReader& reader, const std::string& from, std::string name);
+
+/// State of a checkpoint `made` of step 0 with the weights of the recipe's model. Throws Error (usage) if the
+/// recipe breaks a rule.
+CheckpointInfo info_of_weights(const Recipe& recipe, int64_t seed, const std::string& made);
 
 /// Error when `checkpoint` exists. Returns the bytes of all tensors.
 int64_t write_weights(const std::string& checkpoint, const std::vector<WrittenTensor>& tensors,

@@ -3,8 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "parallel/mesh/groups.h"
-#include "runtime/checkpoint/reader.h"
 #include "tests/runtime/weights/support.h"
 
 using namespace ltrain;
@@ -12,29 +10,6 @@ using namespace ltrain::test;
 using Catch::Contains;
 
 namespace {
-
-struct Read {
-  std::map<std::string, std::vector<double>> tensors;
-  std::map<std::string, DType> types;
-  Recipe recipe;
-};
-
-Read read_all(const std::string& path) {
-  std::vector<std::string> notes;
-  const GroupSet alone;
-  const auto stream = make_inline_stream("checkpoint");
-  const auto reader =
-      CheckpointReader::open_at(path, "test", true, alone.groups().world.communicator(), *stream, notes);
-  reader->take_any_float();
-  Read r;
-  for (const auto& [name, t] : reader->tensors()) {
-    r.types[name] = t.dtype;
-    r.tensors[name].resize(static_cast<size_t>(t.shape.elements()));
-    reader->read(name, DType::f64, Slice::whole(t.shape), r.tensors[name].data());
-  }
-  r.recipe = parse_recipe(reader->info().recipe, path);
-  return r;
-}
 
 ResizeVocabOptions options(const std::string& from, const std::string& to, int64_t size) {
   ResizeVocabOptions o;
@@ -51,13 +26,13 @@ TEST_CASE("new rows of a vocabulary are the mean of the old ones, which stay bit
   const json& model = golden().begin().value()["mixtral"];
   write_folder(t.path + "/in", model["config"], random_tensors(model));
   import_folder(t.path + "/in", t.path + "/old");
-  const Read old = read_all(t.path + "/old");
+  const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
   const int64_t before = old.recipe.model.vocab_size, after = before + 5,
                 hidden = old.recipe.model.hidden_size;
   const ResizeVocabReport report = resize_vocab(options(t.path + "/old", t.path + "/new", after));
   CHECK((report.before == before && report.after == after));
   REQUIRE(report.tensors == std::vector<std::string>{"lm_head.weight", "model.embed_tokens.weight"});
-  const Read made = read_all(t.path + "/new");
+  const WholeCheckpoint made = read_whole_checkpoint(t.path + "/new");
   CHECK(made.recipe.model.vocab_size == after);
   CHECK(made.types == old.types);
   for (const auto& [name, values] : made.tensors) {
@@ -82,16 +57,16 @@ TEST_CASE("new rows of a vocabulary are the mean of the old ones, which stay bit
   }
   // The same again; other rows by other rules, each a function of the options alone.
   resize_vocab(options(t.path + "/old", t.path + "/again", after));
-  CHECK(read_all(t.path + "/again").tensors == made.tensors);
+  CHECK(read_whole_checkpoint(t.path + "/again").tensors == made.tensors);
   ResizeVocabOptions o = options(t.path + "/old", t.path + "/zero", after);
   o.rows = NewRows::zero;
   resize_vocab(o);
-  const auto zero = read_all(t.path + "/zero").tensors.at("lm_head.weight");
+  const auto zero = read_whole_checkpoint(t.path + "/zero").tensors.at("lm_head.weight");
   CHECK(std::all_of(zero.end() - 5 * hidden, zero.end(), [](double v) { return v == 0; }));
   o.rows = NewRows::normal;
   o.made = t.path + "/normal";
   resize_vocab(o);
-  const auto normal = read_all(t.path + "/normal").tensors.at("lm_head.weight");
+  const auto normal = read_whole_checkpoint(t.path + "/normal").tensors.at("lm_head.weight");
   double squares = 0;
   for (auto v = normal.end() - 5 * hidden; v != normal.end(); ++v) squares += *v * *v;
   const double std = std::sqrt(squares / static_cast<double>(5 * hidden));
@@ -104,14 +79,14 @@ TEST_CASE("rows of a vocabulary are lost by --force alone, where their tokens ma
   const json& model = golden().begin().value()["mixtral"];
   write_folder(t.path + "/in", model["config"], random_tensors(model));
   import_folder(t.path + "/in", t.path + "/old");
-  const Read old = read_all(t.path + "/old");
+  const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
   const int64_t before = old.recipe.model.vocab_size, hidden = old.recipe.model.hidden_size;
   ResizeVocabOptions o = options(t.path + "/old", t.path + "/new", before - 3);
   CHECK_THROWS_WITH(resize_vocab(o), Contains("3 rows would be lost, and the checkpoint does not record"));
   CHECK(!path_exists(o.made));
   o.force = true;
   resize_vocab(o);
-  const auto rows = read_all(o.made).tensors.at("model.embed_tokens.weight");
+  const auto rows = read_whole_checkpoint(o.made).tensors.at("model.embed_tokens.weight");
   const auto& were = old.tensors.at("model.embed_tokens.weight");
   REQUIRE(rows.size() == static_cast<size_t>((before - 3) * hidden));
   const bool kept = std::equal(rows.begin(), rows.end(), were.begin());

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "parallel/mesh/groups.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/weights/hf_folder.h"
@@ -87,6 +89,30 @@ inline Tensors read_tensors(const std::string& folder) {
 inline json read_json(const std::string& path) {
   std::ifstream in(path);
   return json::parse(in);
+}
+
+/// All tensors of a checkpoint as doubles, their types, and its recipe.
+struct WholeCheckpoint {
+  std::map<std::string, std::vector<double>> tensors;
+  std::map<std::string, DType> types;
+  Recipe recipe;
+};
+
+inline WholeCheckpoint read_whole_checkpoint(const std::string& path) {
+  std::vector<std::string> notes;
+  const GroupSet alone;
+  const auto stream = make_inline_stream("checkpoint");
+  const auto reader =
+      CheckpointReader::open_at(path, "test", true, alone.groups().world.communicator(), *stream, notes);
+  reader->take_any_float();
+  WholeCheckpoint r;
+  for (const auto& [name, t] : reader->tensors()) {
+    r.types[name] = t.dtype;
+    r.tensors[name].resize(static_cast<size_t>(t.shape.elements()));
+    reader->read(name, DType::f64, Slice::whole(t.shape), r.tensors[name].data());
+  }
+  r.recipe = parse_recipe(reader->info().recipe, path);
+  return r;
 }
 
 inline Recipe recipe_of(const std::string& folder) {

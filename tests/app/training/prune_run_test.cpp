@@ -1,0 +1,97 @@
+// ltrain checkpoint prune: what it preserves, and a student that begins with its result.
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "tests/app/run_program.h"
+#include "tests/runtime/weights/support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+const std::string kRun = "run tiny.yaml model.num_hidden_layers=3 ";
+
+double loss(const TempRun& t, const std::string& model) {
+  const Outcome o = t.sh("eval " + model + " --precision fp64 --threads 1 --json 2>/dev/null");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  return nlohmann::json::parse(o.text)["sets"][0]["loss"].get<double>();
+}
+
+/// Zeros one row of an fp32 matrix, or one column.
+void zero(Made& m, int64_t index, bool column) {
+  const int64_t rows = m.shape[0], columns = m.shape[1];
+  auto* x = reinterpret_cast<float*>(m.bytes.data());
+  for (int64_t i = 0; i < (column ? rows : columns); ++i)
+    x[column ? i * columns + index : index * columns + i] = 0;
+}
+
+}  // namespace
+
+TEST_CASE("pruning a layer that adds zero and neurons whose output is zero changes no loss, to the bit") {
+  TempRun t;
+  REQUIRE(t.sh(kRun).code == 0);
+  REQUIRE(t.sh("export run hf --dtype fp32 -q").code == 0);
+  Tensors tensors = read_tensors(t.folder() + "/hf");
+  for (const char* name : {"self_attn.o_proj", "mlp.down_proj"}) {
+    auto& bytes = tensors.at(std::string("model.layers.1.") + name + ".weight").bytes;
+    std::memset(bytes.data(), 0, bytes.size());
+  }
+  // 12 dead neurons of 64, others in each layer, by one of their three matrices.
+  for (const int layer : {0, 2})
+    for (int i = 0; i < 12; ++i) {
+      const std::string mlp = "model.layers." + std::to_string(layer) + ".mlp.";
+      zero(tensors.at(mlp +
+                      (i % 3 == 0   ? "gate_proj"
+                       : i % 3 == 1 ? "up_proj"
+                                    : "down_proj") +
+                      ".weight"),
+           5 * i + layer, i % 3 == 2);
+    }
+  std::filesystem::remove(t.folder() + "/hf/model.safetensors");
+  write_tensors(t.folder() + "/hf/model.safetensors", tensors);
+  REQUIRE(t.sh("import hf dead -q").code == 0);
+  const Outcome pruned = t.sh("checkpoint prune dead small --layers 0,2 --intermediate-size 52 -q");
+  INFO(pruned.text);
+  REQUIRE(pruned.code == 0);
+  CHECK_THAT(pruned.text, Contains("a run begins with it by: checkpoint.load.path=small "
+                                   "model.num_hidden_layers=2 model.intermediate_size=52"));
+  CHECK(t.sh("checkpoint verify small").code == 0);
+  REQUIRE(t.sh("checkpoint prune dead less --layers 0,2 --intermediate-size 51 -q").code == 0);
+  REQUIRE(t.sh("checkpoint prune dead other --layers 0,1 -q").code == 0);
+  const std::string data = " --seq-length 32 --data text-val";
+  const double whole = loss(t, "dead" + data);
+  CHECK(loss(t, "small" + data) == whole);
+  CHECK(loss(t, "less" + data) != whole);
+  CHECK(loss(t, "other" + data) != whole);
+}
+
+TEST_CASE(
+    "prune and distil are two commands: the student begins with the pruned weights and nears its teacher") {
+  TempRun t;
+  REQUIRE(
+      t.sh(kRun + "train.train_steps=60 train.eval_interval=0 checkpoint.save_interval=0 optimizer.lr=1e-2")
+          .code == 0);
+  const Outcome pruned = t.sh("checkpoint prune run small --layers 0,2 --intermediate-size 48 --json");
+  INFO(pruned.text);
+  REQUIRE(pruned.code == 0);
+  const auto report = nlohmann::json::parse(pruned.text);
+  CHECK(report["dropped_layers"] == nlohmann::json({1}));
+  std::string settings;
+  for (const auto& s : report["settings"]) settings += " " + s.get<std::string>();
+  const std::string distil =
+      "run tiny.yaml distillation.teacher=run distillation.kd_ratio=1 train.train_steps=20 "
+      "train.eval_interval=0" +
+      settings;
+  for (const char* how : {" output_dir=pruned checkpoint.load.path=small", " output_dir=fresh"}) {
+    const Outcome o = t.sh(distil + how);
+    INFO(o.text);
+    REQUIRE(o.code == 0);
+  }
+  const std::vector<double> pruned_kl = t.values("kl", "pruned"), fresh_kl = t.values("kl", "fresh");
+  REQUIRE(pruned_kl.size() == 20);
+  CHECK(pruned_kl.front() < 0.5 * fresh_kl.front());
+  CHECK(pruned_kl.back() < pruned_kl.front());
+}

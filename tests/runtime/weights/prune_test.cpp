@@ -150,11 +150,23 @@ TEST_CASE("models, layers and widths that cannot be pruned are refused with what
     const char* text;
   };
   for (const Case& c :
-       {Case{"llama", {}, 0, "nothing to prune: give --layers, --intermediate-size or both"},
-        Case{"llama", {0, 2}, 0, "--layers: there is no layer 2: the model has layers 0 to 1"},
-        Case{"llama", {}, 49, "the model has 48, and pruning makes it smaller; nearest valid value: 48"},
-        Case{"llama", {0, 1}, 48, "has this shape already"},
-        Case{"mixtral", {0}, 0, "experts in a layer, and pruning is built for dense models alone"}}) {
+       {Case{.model = "llama",
+       .layers = {},
+       .neurons = 0,
+       .text = "nothing to prune: give --layers, --intermediate-size or both"},
+        Case{.model = "llama",
+        .layers = {0, 2},
+        .neurons = 0,
+        .text = "--layers: there is no layer 2: the model has layers 0 to 1"},
+        Case{.model = "llama",
+        .layers = {},
+        .neurons = 49,
+        .text = "the model has 48, and pruning makes it smaller; nearest valid value: 48"},
+        Case{.model = "llama", .layers = {0, 1}, .neurons = 48, .text = "has this shape already"},
+        Case{.model = "mixtral",
+        .layers = {0},
+        .neurons = 0,
+        .text = "experts in a layer, and pruning is built for dense models alone"}}) {
     const TemporaryFolder t;
     write_folder(t.path + "/in", models[c.model]["config"], random_tensors(models[c.model]));
     import_folder(t.path + "/in", t.path + "/old");

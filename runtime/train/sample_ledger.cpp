@@ -1,7 +1,5 @@
 #include "runtime/train/sample_ledger.h"
 
-#include <unistd.h>
-
 #include <charconv>
 #include <filesystem>
 #include <fstream>

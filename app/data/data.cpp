@@ -1,4 +1,4 @@
-// ltrain data: build and inspect; stats is in data_stats.cpp.
+// ltrain data build; the other commands have files of their own.
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/data/data_inspect.h"
 #include "app/data/data_ledger.h"
 #include "app/data/data_stages.h"
 #include "app/data/data_stats.h"
-#include "app/data/inspect_records.h"
 #include "app/input_options.h"
 #include "app/progress_line.h"
 #include "app/tokenizer_option.h"
@@ -29,24 +29,6 @@ namespace ltrain::app {
 namespace {
 
 using namespace ltrain::data;
-
-nlohmann::ordered_json describe(const SourceInfo& s) {
-  nlohmann::ordered_json j;
-  j["prefix"] = s.prefix;
-  j["type"] = token_type_name(s.type);
-  j["documents"] = s.documents;
-  j["sequences"] = s.sequences;
-  j["tokens"] = s.tokens;
-  if (!s.has_sidecar) return j;
-  j["max_token"] = s.max_token;
-  j["tokenizer"] = s.tokenizer;
-  j["tokenizer_hash"] = s.tokenizer_hash;
-  j["vocab_size"] = s.vocab_size;
-  j["eot"] = s.eot;
-  j["bos"] = s.bos;
-  j["split_special_tokens"] = s.split_special_tokens;
-  return j;
-}
 
 struct BuildCommand {
   BuildOptions options;
@@ -176,146 +158,8 @@ struct BuildCommand {
     j["outputs"] = nlohmann::json::array();
     if (dry_run)
       for (const std::string& p : output_prefixes(options)) j["outputs"].push_back({{"prefix", p}});
-    for (const SourceInfo& s : r.outputs) j["outputs"].push_back(describe(s));
+    for (const SourceInfo& s : r.outputs) j["outputs"].push_back(source_json(s));
     if (!dry_run) j["seconds"] = seconds;
-    std::printf("%s\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
-  }
-};
-
-struct InspectCommand {
-  std::string prefix;
-  TokenizerOption tokenizer{"", "", {}};
-  int64_t document = -1, show = 200;
-  bool json = false, verify = false, all = false;
-  RecordOptions records;
-
-  std::unique_ptr<data::Tokenizer> tokenizer_for(const SourceInfo& info) const {
-    const bool asked = !tokenizer.name.empty();
-    TokenizerOption option = tokenizer;
-    if (!asked) option.name = info.tokenizer;
-    const std::string name = option.name;
-    // If the tokenizer was not requested and is not available, show only ids.
-    const data::TokenizerKind* kind = data::find_tokenizer_kind(name);
-    if (!asked && (!kind || (kind->takes_file() && option.path().empty()))) return nullptr;
-    auto t = option.make();
-    if (!asked && info.tokenizer_hash != t->hash()) return nullptr;
-    if (info.has_sidecar && info.tokenizer_hash != t->hash())
-      fail(ExitCode::data,
-           "{}: built with tokenizer {} of hash {}, but {} here has hash {}: the text would be wrong. Give "
-           "the --tokenizer and --ranks of the build",
-           info.prefix, info.tokenizer, info.tokenizer_hash, name, t->hash());
-    return t;
-  }
-
-  /// Text in which the tokens that count in the loss are green on a terminal, else between brackets.
-  static std::string marked_text(const data::Tokenizer& t, const std::vector<int32_t>& ids,
-                                 const std::vector<uint8_t>& counted) {
-    const bool colour = ::isatty(STDOUT_FILENO) != 0;
-    std::string out;
-    for (size_t i = 0, end = 0; i < ids.size(); i = end) {
-      while (end < ids.size() && counted[end] == counted[i]) ++end;
-      std::string part;
-      t.decode(ids.data() + i, static_cast<int64_t>(end - i), part, i == 0);
-      out += !counted[i] ? part : colour ? "\033[32m" + part + "\033[0m" : "⟦" + part + "⟧";
-    }
-    return out;
-  }
-
-  void run() {
-    if (objects::is_url(prefix)) return inspect_records({prefix, records, 3, show, all, json});
-    const std::string index = dataset_prefix(prefix) + ".idx";
-    if (std::filesystem::exists(prefix) && !file_exists(index))
-      return inspect_records({prefix, records, 3, show, all, json});
-    IndexedDataset data(prefix);
-    const SourceInfo& info = data.info();
-    TokenScan scan;
-    if (verify || !info.has_sidecar) scan = data.scan();
-    if (info.has_sidecar && verify && (scan.bin_hash != info.bin_hash || scan.max_token != info.max_token))
-      fail(ExitCode::data,
-           "{}.bin: has hash {} and largest token {}, but {}.json says {} and {}: damaged, or of another "
-           "build",
-           info.prefix, scan.bin_hash, scan.max_token, info.prefix, info.bin_hash, info.max_token);
-    const int64_t max_token = info.has_sidecar ? info.max_token : scan.max_token;
-    const LengthStats lengths = data.document_lengths();
-
-    const int64_t shown = document >= 0 ? document : 0;
-    std::vector<int32_t> ids;
-    std::vector<uint8_t> counted;
-    std::string text;
-    bool cut = false;
-    const auto t = tokenizer_for(info);
-    if (info.documents > 0 || document >= 0) {
-      const IndexedDataset::Range r = data.document(shown);
-      cut = document < 0 && r.count > show;
-      ids.resize(cut ? show : r.count);
-      data.read(r.first, static_cast<int64_t>(ids.size()), int64_t{1} << 31, ids.data());
-      counted.resize(info.loss_mask ? ids.size() : 0);
-      if (info.loss_mask) data.read_mask(r.first, static_cast<int64_t>(ids.size()), counted.data());
-      if (info.unpaired && !counted.empty()) counted[0] = 0;  // the label of an example
-      if (t) text = json || counted.empty() ? t->decode(ids) : marked_text(*t, ids, counted);
-    }
-    if (!json && info.loss_mask)
-      std::printf("loss mask: %lld of the %zu tokens shown of document %lld count\n",
-                  static_cast<long long>(std::count(counted.begin(), counted.end(), 1)), ids.size(),
-                  static_cast<long long>(shown));
-    json ? print_json(info, max_token, lengths, shown, ids, t ? &text : nullptr, cut)
-         : print(info, max_token, lengths, shown, ids, t ? &text : nullptr, cut);
-  }
-
-  void print(const SourceInfo& s, int64_t max_token, const LengthStats& lengths, int64_t shown,
-             const std::vector<int32_t>& ids, const std::string* text, bool cut) const {
-    auto n = [](int64_t v) { return static_cast<long long>(v); };
-    std::printf("%s\n  tokens     %lld (%s, %.1f MB)\n  documents  %lld (%lld sequences)\n", s.prefix.c_str(),
-                n(s.tokens), token_type_name(s.type).c_str(), s.tokens * token_bytes(s.type) * 1e-6,
-                n(s.documents), n(s.sequences));
-    std::printf("  max token  %lld\n", n(max_token));
-    if (s.has_sidecar)
-      std::printf("  tokenizer  %s, vocabulary %lld, end of text %lld, hash %s\n", s.tokenizer.c_str(),
-                  n(s.vocab_size), n(s.eot), s.tokenizer_hash.c_str());
-    if (s.split_special_tokens) std::printf("  special tokens in text were read as text\n");
-    if (!s.has_sidecar) std::printf("  tokenizer  unknown (no %s.json)\n", s.prefix.c_str());
-    if (verify)
-      std::printf("  verified   %s\n", s.has_sidecar ? "index, hash of .bin, max token" : "index, token ids");
-    std::printf("  lengths    %lld to %lld tokens a document\n", n(lengths.shortest), n(lengths.longest));
-    int64_t most = 1;
-    for (int64_t b : lengths.buckets) most = std::max(most, b);
-    for (size_t i = 0; i < lengths.buckets.size(); ++i) {
-      if (lengths.buckets[i] == 0) continue;
-      const int64_t low = i == 0 ? 0 : int64_t{1} << (i - 1), high = i == 0 ? 0 : (int64_t{1} << i) - 1;
-      const std::string bar((lengths.buckets[i] * 30 + most - 1) / most, '#');
-      std::printf("    %10lld - %-10lld %10lld %s\n", n(low), n(high), n(lengths.buckets[i]), bar.c_str());
-    }
-    std::printf("document %lld, %zu tokens%s:\n", n(shown), ids.size(), cut ? " of its beginning" : "");
-    if (text) {
-      std::fwrite(text->data(), 1, text->size(), stdout);
-      std::printf("\n");
-      return;
-    }
-    for (size_t i = 0; i < ids.size(); ++i) std::printf("%s%d", i ? " " : "", ids[i]);
-    const data::TokenizerKind* kind = data::find_tokenizer_kind(s.tokenizer);
-    const std::string option = !kind || !kind->takes_file() ? ""
-                               : kind->folder               ? " FOLDER"
-                                                            : " " + kind->name + " --ranks FILE";
-    std::printf("\n(ids; for text give --tokenizer%s)\n", option.c_str());
-  }
-
-  void print_json(const SourceInfo& s, int64_t max_token, const LengthStats& lengths, int64_t shown,
-                  const std::vector<int32_t>& ids, const std::string* text, bool cut) const {
-    nlohmann::ordered_json j = describe(s);
-    j["schema"] = 1;
-    j["max_token"] = max_token;
-    j["sidecar"] = s.has_sidecar;
-    j["verified"] = verify;
-    j["shortest"] = lengths.shortest;
-    j["longest"] = lengths.longest;
-    auto histogram = nlohmann::ordered_json::array();
-    for (size_t i = 0; i < lengths.buckets.size(); ++i)
-      if (lengths.buckets[i] > 0)
-        histogram.push_back(
-            {{"from", i == 0 ? 0 : int64_t{1} << (i - 1)}, {"documents", lengths.buckets[i]}});
-    j["lengths"] = histogram;
-    j["document"] = {{"index", shown}, {"tokens", ids}, {"beginning_only", cut}};
-    if (text) j["document"]["text"] = *text;
     std::printf("%s\n", j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   }
 };
@@ -391,27 +235,6 @@ void add_build(CLI::App& data) {
   s->add_flag("--dry-run", c->dry_run, "say what would be read and written, write nothing");
   s->add_flag("--json", c->json, "the result as JSON");
   s->add_flag("-q,--quiet", c->quiet, "no progress line");
-  s->callback([c] { c->run(); });
-}
-
-void add_inspect(CLI::App& data) {
-  auto c = std::make_shared<InspectCommand>();
-  CLI::App* s = data.add_subcommand("inspect",
-                                    "what is in token files, or in files of text and records\n"
-                                    "Example: ltrain data inspect data/corpus-train");
-  s->add_option("path", c->prefix,
-                "PREFIX of PREFIX.bin and PREFIX.idx, or a file, a folder or a URL of records")
-      ->required();
-  add_record_options(*s, c->records);
-  s->add_flag("--all", c->all, "Records: read all of them, not only the first 10,000");
-  s->add_option("--document", c->document, "show this whole document (counted from 0)")
-      ->check(CLI::NonNegativeNumber);
-  s->add_option("--tokenizer", c->tokenizer.name,
-                "byte, gpt2, or a tokenizer.json or its folder; default: the one of the build");
-  s->add_option("--ranks", c->tokenizer.ranks, "gpt2: merge ranks, a tiktoken file; else $LTRAIN_GPT2_RANKS");
-  s->add_flag("--verify", c->verify,
-              "read all tokens; compare with the hash and the largest token of the build");
-  s->add_flag("--json", c->json, "as JSON");
   s->callback([c] { c->run(); });
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "app/data/shown_lengths.h"
 #include "app/print_notes.h"
 #include "base/error.h"
 #include "base/printable.h"
@@ -21,11 +22,12 @@ constexpr int64_t kRecords = 10000;
 struct Seen {
   std::string format;
   int64_t records = 0, nulls = 0, bad = 0;
-  bool complete = false;  // all records were read
-  std::vector<std::string> fields;
-  int64_t shortest = INT64_MAX, longest = 0;  // length of the field, in bytes or tokens
-  bool tokens = false, has_field = false;
+  bool complete = false;                                              // all records were read
+  std::vector<std::pair<std::string, std::set<std::string>>> fields;  // names and the types of their values
+  data::LengthStats lengths;                                          // lengths of the field, in `unit`
+  std::string unit;
   std::vector<std::string> first;  // records as JSON
+  std::vector<std::vector<int32_t>> first_tokens;
   std::string first_problem;
 };
 
@@ -34,30 +36,59 @@ std::string format_name(const TextFile& f) {
   return f.form == RecordForm::lines ? "jsonl" : f.form == RecordForm::array ? "json array" : "text";
 }
 
+/// Type of a value, such as "text" or "list of integer".
+std::string type_name(const Json& value) {
+  if (value.is_string()) return "text";
+  if (value.is_boolean()) return "true or false";
+  if (value.is_number_integer()) return "integer";
+  if (value.is_number()) return "number";
+  if (value.is_null()) return "null";
+  if (value.is_object()) return "object";
+  return value.empty() ? "list" : "list of " + type_name(value.front());
+}
+
+/// Adds the types of a record's fields to those seen before.
+void add_fields(Seen& seen, const Json& record) {
+  for (const auto& [key, value] : record.items()) {
+    if (key == "__key__") continue;
+    auto known = std::find_if(seen.fields.begin(), seen.fields.end(),
+                              [&name = key](const auto& field) { return field.first == name; });
+    if (known == seen.fields.end()) {
+      if (seen.fields.size() >= 100) continue;
+      known = seen.fields.insert(known, {key, {}});
+    }
+    if (known->second.size() < 4) known->second.insert(type_name(value).substr(0, 60));
+  }
+}
+
+std::string types_of(const std::set<std::string>& types) {
+  return fmt::format("{}", fmt::join(types, " or "));
+}
+
 /// Adds one record, as a JSON object.
-void add(Seen& seen, const std::string& text, const std::string& field) {
+void add(Seen& seen, const std::string& text, const std::string& field, const InspectRecordsOptions& o) {
   const Json record = Json::parse(text, nullptr, false);
   if (!record.is_object()) {
     ++seen.bad;
     if (seen.first_problem.empty()) seen.first_problem = "not a JSON object";
     return;
   }
-  for (const auto& [key, value] : record.items())
-    if (key != "__key__" && seen.fields.size() < 100 &&
-        std::find(seen.fields.begin(), seen.fields.end(), key) == seen.fields.end())
-      seen.fields.push_back(key);
+  add_fields(seen, record);
   const auto found = record.find(field);
   if (found == record.end() || found->is_null()) {
     ++seen.nulls;
     return;
   }
-  seen.has_field = true;
-  seen.tokens = found->is_array();
-  const auto length = static_cast<int64_t>(found->is_string()  ? found->get_ref<const std::string&>().size()
-                                           : found->is_array() ? found->size()
-                                                               : 0);
-  seen.shortest = std::min(seen.shortest, length);
-  seen.longest = std::max(seen.longest, length);
+  std::vector<int32_t> ids;
+  const bool encoded = found->is_string() && o.tokenizer;
+  if (encoded) o.tokenizer->encode(found->get_ref<const std::string&>(), ids);
+  seen.unit = encoded || found->is_array() ? "tokens" : "bytes of text";
+  seen.lengths.add(static_cast<int64_t>(encoded              ? ids.size()
+                                        : found->is_string() ? found->get_ref<const std::string&>().size()
+                                        : found->is_array()  ? found->size()
+                                                             : 0));
+  if (o.tokens && encoded && static_cast<int64_t>(seen.first_tokens.size()) < o.show)
+    seen.first_tokens.push_back(std::move(ids));
 }
 
 /// Calls `take(text, problem)` with each record as JSON until it returns false. Returns false then.
@@ -88,7 +119,7 @@ Seen read(const TextFile& f, const InspectRecordsOptions& o) {
       return true;
     }
     if (static_cast<int64_t>(seen.first.size()) < o.show) seen.first.push_back(text);
-    add(seen, text, field);
+    add(seen, text, field, o);
     return true;
   });
   return seen;
@@ -101,23 +132,32 @@ void print(const TextFile& f, const Seen& s, const InspectRecordsOptions& o) {
   std::printf("  records    %lld (%s)\n", n(s.records),
               s.complete ? "all of them" : "the first; --all reads all");
   std::string fields;
-  for (const std::string& name : s.fields) fields += (fields.empty() ? "" : ", ") + printable(name, 60);
+  for (const auto& [name, types] : s.fields)
+    fields += fmt::format("{}{} ({})", fields.empty() ? "" : ", ", printable(name, 60), types_of(types));
   std::printf("  fields     %s\n", fields.c_str());
-  if (s.has_field)
-    std::printf("  lengths    %lld to %lld %s\n", n(s.shortest), n(s.longest),
-                s.tokens ? "tokens" : "bytes of text");
+  if (!s.unit.empty()) print_lengths(s.lengths, s.unit + " a record");
   if (s.nulls > 0) std::printf("  null       %lld records have no such field or value\n", n(s.nulls));
   if (s.bad > 0) std::printf("  bad        %lld records, the first: %s\n", n(s.bad), s.first_problem.c_str());
   for (size_t i = 0; i < s.first.size(); ++i)
     std::printf("record %zu: %s\n", i + 1, printable(s.first[i], static_cast<size_t>(o.shown_bytes)).c_str());
+  for (size_t i = 0; i < s.first_tokens.size(); ++i)
+    std::printf("tokens of record %zu:\n%s\n", i + 1,
+                tokens_with_text(*o.tokenizer, s.first_tokens[i]).c_str());
 }
 
-Json json_of(const TextFile& f, const Seen& s) {
+Json json_of(const TextFile& f, const Seen& s, const InspectRecordsOptions& o) {
+  Json fields = Json::object();
+  for (const auto& [name, types] : s.fields) fields[name] = types;
   Json j{{"path", f.path},         {"format", s.format}, {"bytes", f.bytes}, {"records", s.records},
-         {"complete", s.complete}, {"fields", s.fields}, {"null", s.nulls},  {"bad", s.bad}};
-  if (s.has_field) j["lengths"] = {{"shortest", s.shortest}, {"longest", s.longest}};
+         {"complete", s.complete}, {"fields", fields},   {"null", s.nulls},  {"bad", s.bad}};
+  if (!s.unit.empty())
+    j["lengths"] = {{"unit", s.unit},
+                    {"shortest", s.lengths.shortest},
+                    {"longest", s.lengths.longest},
+                    {"histogram", histogram_json(s.lengths, "records")}};
   j["first"] = Json::array();
   for (const std::string& r : s.first) j["first"].push_back(Json::parse(r, nullptr, false));
+  if (o.tokens) j["first_tokens"] = s.first_tokens;
   return j;
 }
 
@@ -138,10 +178,10 @@ void inspect_records(const InspectRecordsOptions& o) {
     if (!formats.insert(format_name(f)).second) continue;
     if (!f.format && f.form == RecordForm::none) continue;
     const Seen seen = read(f, o);
-    o.json ? void(all.push_back(json_of(f, seen))) : print(f, seen, o);
+    o.json ? void(all.push_back(json_of(f, seen, o))) : print(f, seen, o);
   }
   if (o.json) {
-    std::printf("%s\n", Json{{"schema", "ltrain.records.v1"},
+    std::printf("%s\n", Json{{"schema", "ltrain.records.v2"},
                              {"files", list.files.size()},
                              {"bytes", list.bytes},
                              {"texts", texts},

@@ -3,15 +3,18 @@
 #include <string>
 
 #include "runtime/data/input/input_list.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace ltrain::app {
 
 struct InspectRecordsOptions {
   std::string path;
   data::RecordOptions records;
-  int64_t show = 3;           ///< records to print
-  int64_t shown_bytes = 200;  ///< bytes printed of a record
-  bool all = false;           ///< read all records, and not only the first 10,000
+  data::Tokenizer* tokenizer = nullptr;  ///< lengths of text are in its tokens; null: in bytes
+  int64_t show = 3;                      ///< records to print
+  int64_t shown_bytes = 200;             ///< bytes printed of a record
+  bool all = false;                      ///< read all records, and not only the first 10,000
+  bool tokens = false;                   ///< print the tokens of these records' texts; needs `tokenizer`
   bool json = false;
 };
 

@@ -489,6 +489,14 @@ void IndexedDataset::document_starts(int64_t first, int64_t count, std::vector<i
   }
 }
 
+void LengthStats::add(int64_t length) {
+  shortest = buckets.empty() ? length : std::min(shortest, length);
+  longest = std::max(longest, length);
+  const size_t bucket = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(0, length)));
+  if (buckets.size() <= bucket) buckets.resize(bucket + 1);
+  ++buckets[bucket];
+}
+
 LengthStats IndexedDataset::document_lengths() const {
   const IndexLayout at = layout_of(info_);
   ArrayReader<int32_t> lengths(index_, at.lengths(), info_.sequences);
@@ -499,11 +507,7 @@ LengthStats IndexedDataset::document_lengths() const {
     const int64_t end = std::min(documents.next(), info_.sequences);
     int64_t length = 0;
     for (; sequence < end; ++sequence) length += lengths.next();
-    stats.shortest = d == 0 ? length : std::min(stats.shortest, length);
-    stats.longest = std::max(stats.longest, length);
-    const size_t bucket = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(0, length)));
-    if (stats.buckets.size() <= bucket) stats.buckets.resize(bucket + 1);
-    ++stats.buckets[bucket];
+    stats.add(length);
   }
   return stats;
 }

@@ -73,6 +73,7 @@ struct TokenScan {
 struct LengthStats {
   int64_t shortest = 0, longest = 0;
   std::vector<int64_t> buckets;  ///< [0]: empty documents; [i]: documents of 2^(i-1) .. 2^i - 1 tokens
+  void add(int64_t length);
 };
 
 /// Reads tokens as one stream: the sequences in the order of the index. Opening reads and checks the full

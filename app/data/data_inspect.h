@@ -1,0 +1,15 @@
+// ltrain data inspect.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "runtime/data/indexed_dataset.h"
+
+namespace ltrain::app {
+
+void add_inspect(CLI::App& data);
+
+/// What the index and the sidecar of token files say, as `ltrain data` prints it.
+nlohmann::ordered_json source_json(const data::SourceInfo& source);
+
+}  // namespace ltrain::app

@@ -44,14 +44,15 @@ std::vector<uint32_t> samples_of_file(const TempRun& t) {
   return all;
 }
 
-/// Samples of all steps by their number in the run: (number in the source, CRC-32).
+/// Samples of all steps from one source by their number in the run: (number in the source, CRC-32).
 std::map<int64_t, std::pair<int64_t, uint32_t>> ledger(const TempRun& t, const std::string& name) {
   std::map<int64_t, std::pair<int64_t, uint32_t>> all;
   for (const auto& entry : fs::directory_iterator(t.folder() + "/" + name + "/ledger")) {
     std::ifstream in(entry.path());
     for (std::string line; std::getline(in, line);) {
-      const auto samples = nlohmann::json::parse(line)["samples"]["text-train"];
-      for (const auto& s : samples) {
+      const auto samples = nlohmann::json::parse(line)["samples"];
+      REQUIRE(samples.size() == 1);
+      for (const auto& s : samples.front()) {
         const bool once =
             all.emplace(s[0].get<int64_t>(), std::pair(s[1].get<int64_t>(), s[2].get<uint32_t>())).second;
         CHECK(once);
@@ -63,8 +64,7 @@ std::map<int64_t, std::pair<int64_t, uint32_t>> ledger(const TempRun& t, const s
 
 }  // namespace
 
-TEST_CASE(
-    "ledger: 1 to 8 ranks, killed and resumed, train on each sample of the file as often as on others") {
+TEST_CASE("ledger: 1 to 8 ranks, killed anywhere and resumed, with and without a cache, train on one order") {
   TempRun t;
   // 73 samples, which twelve steps of 24 read three or four times.
   REQUIRE(t.shell("head -c 2345 text.txt > short.txt; rm text-train.*; " + program() +
@@ -72,13 +72,21 @@ TEST_CASE(
               .code == 0);
   const std::vector<uint32_t> in_file = samples_of_file(t);
   std::map<int64_t, std::pair<int64_t, uint32_t>> first;
-  for (const char* ranks : {"1", "2", "3", "4", "8"}) {
-    INFO("ranks " << ranks);
-    const std::string name = std::string("r") + ranks,
-                      part = run(name, std::string("parallel.data=") + ranks);
-    const Outcome killed = t.sh(part, "LTRAIN_FAULT=train.step:0:6:kill");
+  struct Case {
+    std::string ranks, killed_at;
+    bool cold;
+  };
+  const std::string text = "'data.train=[{path: short.txt}]' data.tokenizer.kind=byte data.cache=cache ";
+  for (const Case& c : std::vector<Case>{
+           {"1", "6", true}, {"2", "2", false}, {"3", "11", true}, {"4", "9", false}, {"8", "5", true}}) {
+    INFO("ranks " << c.ranks);
+    const std::string name = "r" + c.ranks;
+    if (c.cold) fs::remove_all(t.folder() + "/cache");
+    const Outcome killed = t.sh(run(name, text + "parallel.data=" + c.ranks),
+                                "LTRAIN_FAULT=train.step:0:" + c.killed_at + ":kill");
     REQUIRE(killed.code != 0);
-    const Outcome resumed = t.sh(run(name, "parallel.data=2"));
+    if (c.cold) fs::remove_all(t.folder() + "/cache");
+    const Outcome resumed = t.sh(run(name, text + "parallel.data=2"));
     INFO(resumed.text);
     REQUIRE(resumed.code == 0);
     const auto seen = ledger(t, name);

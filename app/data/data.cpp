@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "runtime/check/tokenized_sources.h"
 #include "runtime/data/build.h"
+#include "runtime/recipe/schema/fields_value.h"
 #include "runtime/recipe/schema/where_value.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/tokenizer/tokenizer_kinds.h"
@@ -45,9 +46,10 @@ struct BuildCommand {
       options.chat = chat;
       options.records.whole = true;
     } else if (chat.pack > 0 || chat.preference || chat.unpaired || !chat.chat_template.empty() ||
-               train_on != TrainOn::assistant) {
+               !chat.rows.fields.empty() || train_on != TrainOn::assistant) {
       fail(ExitCode::usage,
-           "--pack, --preference, --unpaired, --chat-template and --train-on are for conversations: add "
+           "--pack, --preference, --unpaired, --chat-template, --fields and --train-on are for "
+           "conversations: add "
            "--chat");
     }
     options.tokenizer = tokenizer.kind();
@@ -195,6 +197,15 @@ RecordFilter read_where_option(const std::string& text) {
   return filter;
 }
 
+/// Reads --fields, which is written as in a recipe.
+std::map<std::string, std::string> read_fields_option(const std::string& text) {
+  std::map<std::string, std::string> fields;
+  if (const recipe::ValueError wrong = recipe::read_fields(recipe::parse_yaml(text, "--fields"), fields);
+      !wrong.empty())
+    fail(ExitCode::usage, "--fields {}: {}", printable(text, 200), wrong.text);
+  return fields;
+}
+
 /// --deduplicate, --decontaminate, --decontaminate-ngram, --left-out.
 void add_choice_options(CLI::App& s, BuildCommand& c) {
   s.add_flag("--deduplicate", c.options.choice.deduplicate,
@@ -228,6 +239,9 @@ void add_build(CLI::App& data) {
   s->add_flag("--prepend-bos", c->options.prepend_bos, "begin each document with the begin-of-text token");
   add_split_special_tokens(*s, c->options.split_special_tokens);
   add_chat_options(*s, *c);
+  s->add_option_function<std::string>(
+      "--fields", [c](const std::string& text) { c->chat.rows.fields = read_fields_option(text); },
+      "With --chat: names in the file of fields that differ, as fields in a recipe: '{messages: dialog}'");
   s->add_option("--split", c->options.split,
                 "shares of PREFIX-train, PREFIX-val and PREFIX-test: 95,5 or 90,5,5")
       ->delimiter(',');

@@ -9,7 +9,7 @@ namespace ltrain::app {
 
 void add_inspect(CLI::App& data);
 
-/// What the index and the sidecar of token files say, as `ltrain data` prints it.
+/// Contents of the index and the sidecar of token files, as `ltrain data` prints them.
 nlohmann::ordered_json source_json(const data::SourceInfo& source);
 
 }  // namespace ltrain::app

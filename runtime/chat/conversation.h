@@ -21,6 +21,9 @@ enum class RowForm : uint8_t {
   text,               ///< {"text"}
 };
 
+/// Standard keys of rows and of their messages.
+const std::vector<std::string>& standard_fields();
+
 struct RowOptions {
   RowForm form = RowForm::by_keys;
   /// Key in the file for each standard key that differs: {"messages": "dialog", "role": "speaker", "content":

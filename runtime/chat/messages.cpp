@@ -198,6 +198,8 @@ class MessageReader {
 
 }  // namespace
 
+const std::vector<std::string>& standard_fields() { return kKeys; }
+
 RowKeys::RowKeys(const RowOptions& options, const std::string& where) : options_(options), where_(where) {
   for (const auto& [key, name] : options.fields) {
     if (std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end()) continue;

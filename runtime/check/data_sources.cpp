@@ -170,7 +170,8 @@ void refuse_record_keys(const Recipe& r, const DataSource& source, const char* k
   const std::pair<const char*, bool> given[] = {{"text", !source.text.empty()},
                                                 {"split", !source.split.empty()},
                                                 {"config", !source.config.empty()},
-                                                {"where", !source.where.empty()}};
+                                                {"where", !source.where.empty()},
+                                                {"fields", !source.fields.empty()}};
   for (const auto& [name, is_given] : given)
     if (is_given)
       fail(ExitCode::usage,

@@ -58,6 +58,7 @@ data::ChatBuild chat_options(const Recipe& r, const DataSource& source, const ch
   chat.mask = mask_options(r.data.train_on);
   chat.preference = reads_pairs(r.task);
   chat.unpaired = r.task == Task::kto;
+  chat.rows.fields = source.fields;
   return chat;
 }
 

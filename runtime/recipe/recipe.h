@@ -3,6 +3,7 @@
 // defaults.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -115,7 +116,9 @@ struct DataSource {
   std::string name;  ///< data.eval: set that this source belongs to; "": not given
   /// Field of the text, and part of a dataset folder, for data that the run tokenises; "": default.
   std::string text = {}, split = {}, config = {};
-  data::RecordFilter where = {};          ///< records to keep, for data that the run tokenises
+  data::RecordFilter where = {};  ///< records to keep, for data that the run tokenises
+  /// Name in the file of each standard field of conversations that differs, such as {"messages": "dialog"}.
+  std::map<std::string, std::string> fields = {};
   std::optional<double> max_epochs = {};  ///< data.train: how often a run may read it
   bool pending = false;                   ///< not tokenised yet; set by resolve_sources()
   /// data.shuffle_window: all token files of a training source in their order; the later ones may be missing

@@ -1,5 +1,6 @@
 // Rules of mixes of data.
 #include "base/error.h"
+#include "runtime/recipe/data_lists.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
@@ -24,6 +25,19 @@ void temperature_rule(const Recipe& r, const BrokenRule& broken) {
 }
 
 }  // namespace
+
+/// Refuses names of conversations' fields for texts.
+void fields_rule(const Recipe& r, const BrokenRule& broken) {
+  if (r.task != Task::pretrain) return;
+  for (const auto& [key, source] : all_sources(r))
+    if (!source->fields.empty())
+      return broken(
+          key,
+          fmt::format("{} has fields, names of the fields of conversations, which task: pretrain does "
+                      "not read; name the field of the text by text: NAME",
+                      source->path),
+          {"task"});
+}
 
 /// Refuses what needs the number of samples of a source before step 1, when data.shuffle_window lets token
 /// files be made later.
@@ -101,6 +115,7 @@ void length_rule(const Recipe& r, const BrokenRule& broken) {
 void data_rules(const Recipe& r, const BrokenRule& broken) {
   temperature_rule(r, broken);
   length_rule(r, broken);
+  fields_rule(r, broken);
   window_rule(r, broken);
   if (r.data.stages.empty()) return;
   int64_t before = 1;

@@ -282,9 +282,9 @@ void add_source_keys(std::vector<Key>& t) {
       "Arrow, "
       "JSONL, CSV, tar and others; docs/data.md), which the run tokenises first. A path may be a pattern, "
       "shard-*: matching token files share its weight in proportion to their samples. text: the field of the "
-      "text. split, config: part of a dataset folder. where: records to keep, by their fields. max_epochs: "
-      "refuses a run that "
-      "would read the source more often."));
+      "text. split, config: part of a dataset folder. where: records to keep, by their fields. fields: names "
+      "in the file of a conversation's fields, {messages: dialog}. max_epochs: refuses a run that would read "
+      "the source more often."));
   t.push_back(
       data_stages(
           "data.stages",

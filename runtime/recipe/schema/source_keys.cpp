@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "runtime/data/sample_order.h"
+#include "runtime/recipe/schema/fields_value.h"
 #include "runtime/recipe/schema/key_makers.h"
 #include "runtime/recipe/schema/where_value.h"
 
@@ -35,7 +36,7 @@ ValueError read_source(const Node& node, bool named, DataSource& out) {
   std::vector<std::string> keys{"path", "weight"}, seen;
   keys.emplace_back(named ? "name" : "max_epochs");
   for (const auto& [key, member] : kSourceTexts) keys.emplace_back(key);
-  keys.emplace_back("where");
+  for (const char* key : {"where", "fields"}) keys.emplace_back(key);
   for (const Node::Entry& e : node.entries) {
     if (std::find(keys.begin(), keys.end(), e.key) == keys.end())
       return {unknown_source_key(e.key, keys), e.place};
@@ -46,6 +47,9 @@ ValueError read_source(const Node& node, bool named, DataSource& out) {
     if (e.key == "where") {
       if (ValueError bad = read_where(e.value, out.where); !bad.empty())
         return {"where " + bad.text, bad.place};
+    } else if (e.key == "fields") {
+      if (ValueError bad = read_fields(e.value, out.fields); !bad.empty())
+        return {"fields " + bad.text, bad.place};
     } else if (e.key == "max_epochs") {
       wrong = read_max_epochs(e.value, out).text;
     } else if (e.key == "path") {
@@ -80,7 +84,7 @@ ValueError read_source_list(const Node& node, bool named, std::vector<DataSource
       return {fmt::format("source {} {}", i + 1, wrong.text), wrong.place};
     for (const DataSource& other : list)
       if (other.path == source.path && other.split == source.split && other.config == source.config &&
-          other.where == source.where)
+          other.where == source.where && other.fields == source.fields)
         return {fmt::format(
                     "source {} has the path of an earlier one, {}; give it once, with the sum of the weights",
                     i + 1, source.path),
@@ -109,6 +113,8 @@ std::string write_source_list(const std::vector<DataSource>& list, bool json) {
       s += fmt::format(", {0}max_epochs{0}: {1}", json ? "\"" : "", write_number(*d.max_epochs));
     if (!d.where.empty())
       s += fmt::format(", {0}where{0}: {1}", json ? "\"" : "", write_where(d.where, json));
+    if (!d.fields.empty())
+      s += fmt::format(", {0}fields{0}: {1}", json ? "\"" : "", write_fields(d.fields, json));
     s += "}";
   }
   return "[" + s + "]";
@@ -119,8 +125,8 @@ std::string write_source_list(const std::vector<DataSource>& list, bool json) {
 Key sources(std::string path, std::vector<DataSource>& (*get)(Recipe&), bool named, std::string help) {
   Key key;
   key.path = std::move(path);
-  key.type = named ? "list of {path, weight, name, text, split, config, where}"
-                   : "list of {path, weight, text, split, config, where, max_epochs}";
+  key.type = named ? "list of {path, weight, name, text, split, config, where, fields}"
+                   : "list of {path, weight, text, split, config, where, fields, max_epochs}";
   key.help = std::move(help);
   key.set = [get, named](const Key&, Recipe& r, const Node& node) -> ValueError {
     std::vector<DataSource> list;

@@ -90,6 +90,44 @@ TEST_CASE("sft: the assistant's tokens count, and a build ahead of time gives th
   CHECK_THAT(plain.text, Contains("text-train has no loss mask"));
 }
 
+TEST_CASE("sft: fields with other names in the file give the losses of the standard ones") {
+  TempRun t;
+  write_chats(t);
+  REQUIRE(
+      t.shell(
+           "sed 's/\"messages\"/\"dialog\"/; s/\"role\"/\"speaker\"/g; s/\"content\"/\"says\"/g' chats.jsonl "
+           "> other.jsonl")
+          .code == 0);
+  REQUIRE(t.sh(kSft + "output_dir=standard").code == 0);
+  const std::string fields = "{messages: dialog, role: speaker, content: says}";
+  const Outcome o =
+      t.sh(kSft + "'data.train=[{path: other.jsonl, fields: " + fields + "}]' output_dir=other");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  CHECK(t.metric("lm_loss", "other") == t.metric("lm_loss", "standard"));
+  const std::string build =
+      "data build --chat --chat-template chat.jinja --pack 256 --tokenizer byte --output tokens --input ";
+  REQUIRE(t.sh(build + "other.jsonl --fields '" + fields + "'").code == 0);
+  REQUIRE(t.sh(kSft + "'data.train=[tokens]' output_dir=built").code == 0);
+  CHECK(t.metric("lm_loss", "built") == t.metric("lm_loss", "standard"));
+  const auto refused = [&](const std::string& arguments, const std::string& why) {
+    const Outcome bad = t.sh(arguments);
+    INFO(bad.text);
+    CHECK(bad.code == 64);
+    CHECK_THAT(bad.text, Contains(why));
+  };
+  refused(kSft + "'data.train=[{path: other.jsonl, fields: {mesages: dialog}}]' output_dir=w",
+          "source 1 fields has an unknown name `mesages`; did you mean `messages`?");
+  refused(kSft + "'data.train=[{path: tokens, fields: {messages: dialog}}]' output_dir=w",
+          "fields: expected files of records, got token files");
+  refused("run tiny.yaml 'data.train=[{path: text.txt, fields: {messages: dialog}}]' output_dir=w",
+          "text.txt has fields, names of the fields of conversations, which task: pretrain does not read");
+  refused("data build --tokenizer byte --input text.txt --output w --fields '{messages: dialog}'",
+          "are for conversations: add --chat");
+  refused("data build --chat --tokenizer byte --input other.jsonl --output w --fields dialog",
+          "--fields dialog: needs names in the file by their standard names");
+}
+
 TEST_CASE("sft: the held-out loss does not depend on how conversations are packed") {
   TempRun t;
   write_chats(t);

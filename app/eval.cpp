@@ -18,6 +18,7 @@
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/eval/held_out.h"
 #include "runtime/eval/multiple_choice.h"
+#include "runtime/eval/routing_record.h"
 #include "runtime/files/file.h"
 #include "runtime/generate/session.h"
 #include "runtime/program/recipe_program.h"
@@ -28,7 +29,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Options {
-  std::string where, scores, precision;
+  std::string where, scores, precision, routing, routing_before;
   std::vector<std::string> data, choices, from_ignore;
   int64_t samples = 0, micro_batch = 4, seq_length = 0;
   int threads = 0;
@@ -36,6 +37,7 @@ struct Options {
   bool json = false, average = false;
   ModelLayout layout;
   TextBegin begin = TextBegin::as_trained;
+  bool records_routing() const { return !routing.empty() || !routing_before.empty(); }
 };
 
 /// Splits "NAME=PATH" or "PATH". Without a name, and with several of a kind, the path is the name.
@@ -76,6 +78,7 @@ class Evaluation {
                   .micro_batch = reads_data() ? options.micro_batch : 0,
                   .texts = questions.empty() ? 0 : 1,
                   .scores = !questions.empty(),
+                  .choices = options.records_routing(),
                   .seq_length = options.seq_length,
                   .device = options.device,
                   .average = options.average,
@@ -83,6 +86,8 @@ class Evaluation {
                   .layout = options.layout,
                   .job = job}) {
     if (!options.scores.empty() && lead_) scores_.emplace(options.scores);
+    if (options.records_routing() && lead_)
+      routing_.emplace(session_.recipe().model, session_.step(), options.routing, options.routing_before);
   }
 
   void run() {
@@ -101,10 +106,12 @@ class Evaluation {
     for (const EvalSet& set : sets) all_sets.push_back(evaluate(set));
     for (const Questions& q : questions_) all_questions.push_back(answer(q));
     if (scores_) scores_->commit();
-    if (!options_.json) return;
+    if (routing_) routing_->commit();
+    if (!options_.json) return say_routing();
     ordered_json j{{"schema", "ltrain.eval.v2"}, {"checkpoint", session_.path()}, {"step", session_.step()}};
     if (!sets.empty()) j["sets"] = std::move(all_sets);
     if (!questions_.empty()) j["questions"] = std::move(all_questions);
+    if (routing_ && !routing_->changes().empty()) j["routing_changes"] = routing_json();
     std::printf("%s\n", j.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
   }
 
@@ -177,6 +184,10 @@ class Evaluation {
       loader.next(batch);
       return &batch;
     };
+    if (routing_)
+      session_.program().take_choices([&](const HostBatch& of, const std::vector<int32_t>& choices) {
+        routing_->add(set.name, of, choices);
+      });
     EvalResult r = *session_.program().evaluate(next, {}, bytes_of(set));
     r.tokens /= options_.layout.data;  // these ranks have read the same data
     r.bytes /= options_.layout.data;
@@ -234,6 +245,26 @@ class Evaluation {
     return j;
   }
 
+  ordered_json routing_json() const {
+    ordered_json all = ordered_json::array();
+    for (const auto& [layer, change] : routing_->changes())
+      all.push_back({{"layer", layer},
+                     {"tokens", change.tokens},
+                     {"first", change.first_share()},
+                     {"choices", change.choice_share()}});
+    return all;
+  }
+
+  /// Shares of choices that differ from --routing-before, by layer.
+  void say_routing() const {
+    if (!routing_ || routing_->changes().empty()) return;
+    std::printf("since %s, by layer: tokens whose first expert changed, choices that changed\n",
+                printable(options_.routing_before).c_str());
+    for (const auto& [layer, change] : routing_->changes())
+      std::printf("  layer %-4lld %6.2f%% %6.2f%%\n", static_cast<long long>(layer),
+                  100 * change.first_share(), 100 * change.choice_share());
+  }
+
   void say(const std::string& name, const std::string& text) const {
     if (options_.json) return;
     const std::string begin = single_ ? fmt::format("{}, step {}", session_.path(), session_.step()) : "";
@@ -248,8 +279,21 @@ class Evaluation {
   const bool lead_;  // the rank whose output is shown
   Session session_;
   std::optional<data::OutputFile> scores_;  // --scores
+  std::optional<RoutingRecord> routing_;    // --routing, --routing-before
   bool single_ = false;                     // print a single line
 };
+
+/// Choices are those of the first rank, which has all tokens and all layers.
+void check_routing(const Options& o) {
+  const char* option = o.routing.empty() ? "--routing-before" : "--routing";
+  if (o.data.empty() && !o.choices.empty())
+    fail(ExitCode::usage, "{}: is of held-out data; give --data PREFIX beside --choices", option);
+  if (o.layout.tensor > 1 || o.layout.pipeline > 1)
+    fail(ExitCode::usage,
+         "{}: expected one rank of tensor and pipeline, got {} and {}; experts may be on several (--parallel "
+         "data=2,expert=2)",
+         option, o.layout.tensor, o.layout.pipeline);
+}
 
 }  // namespace
 
@@ -271,6 +315,11 @@ void add_eval(CLI::App& app) {
        "again");
   command->add_option("--scores", o->scores,
                       "A file to write: an object a question with each choice's log-likelihood");
+  command->add_option(
+      "--routing", o->routing,
+      "A file to write: the choices of each router with experts, a line for each sample and layer");
+  command->add_option("--routing-before", o->routing_before,
+                      "Such a file of another checkpoint: how many choices have changed since");
   command->add_option("--samples", o->samples, "Sequences of each set, at most; 0: all")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--seq-length", o->seq_length, "Tokens of a sequence; default: the recipe's")
@@ -289,6 +338,7 @@ void add_eval(CLI::App& app) {
     std::vector<Questions> questions;
     if (!o->scores.empty() && o->choices.empty())
       fail(ExitCode::usage, "--scores {}: is of questions; give --choices FILE", printable(o->scores));
+    if (o->records_routing()) check_routing(*o);
     for (const std::string& given : o->choices) {
       const auto [name, path] = name_and_path(given, o->choices.size() > 1);
       questions.push_back({name, path, read_questions(path)});

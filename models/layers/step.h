@@ -87,6 +87,8 @@ struct MicroBatch : RowSamples {
   Tensor balance_sums, balance_table;
   /// (layers, E), dtype of the logits: added to scores for the choice of experts; optional
   Tensor router_bias;
+  /// (layers, B * seq, k) i32: choices of each layer's router, if an evaluation records them; optional
+  Tensor choices;
   double grad_scale = 1;  ///< loss_scale / counted tokens of the full global batch
   Tensor grad_scale_at;   ///< (1) f64: grad_scale on the device, for captured work; otherwise undefined
   double loss_scale = 1;  ///< factor of gradients of losses other than the tokens'

@@ -183,6 +183,11 @@ void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) c
   if (mb.router_bias.defined()) bias = mb.router_bias.flat(layer_ * args_.experts, {args_.experts});
   choose(step, mb, bias, balance_ == BalanceLoss::sequence ? tokens / mb.batch : tokens,
          random(step, mb, tokens, ".router.second"), saved);
+  if (mb.choices.defined() && !step.compute.meta()) {
+    const Tensor& chosen = saved.routing.experts;
+    const Tensor to = mb.choices.flat(layer_ * chosen.elements(), chosen.shape);
+    step.compute.copy(to.data, chosen.data, chosen.bytes());
+  }
   if (!step.training) return;
   add_up(step, mb, saved);
   if (balances() && of_all_layers())

@@ -126,6 +126,7 @@ ProgramOptions Session::inference_options(const SessionOptions& options) const {
   p.sharding = {};
   p.micro_batch = std::max<int64_t>(1, options.micro_batch);
   p.accumulation = 1;
+  p.records_choices = options.choices;
   p.fp8.reset();
   if (p.products == MatmulPrecision::fp8) p.products = MatmulPrecision::plain;
   if (!options.precision.empty()) {
@@ -172,6 +173,10 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
   const DeviceKind device = device_of(recipe_);
   take_device(device, job_ ? job_->info().local_rank : 0);
   compute_ = make_compute_stream(device, "compute");
+  if (const MoeConfig& moe = recipe_.model.moe;
+      options.choices && (moe.num_experts == 0 || moe.selection == Selection::expert_choice))
+    fail(ExitCode::usage, "{}: expected a model whose tokens choose experts, to record their choices, got {}",
+         path_, moe.num_experts == 0 ? "a model without experts" : "one whose experts choose tokens");
   ProgramOptions p = inference_options(options);
   if (options.text_length) p.seq_length = options.text_length(*this);
   make_groups(device, p);

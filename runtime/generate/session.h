@@ -52,6 +52,7 @@ struct SessionOptions {
   int64_t micro_batch = 0;                 ///< sequences evaluated at once; 0: no evaluation
   int64_t texts = 0;                       ///< texts generated or scored at once; 0: none
   bool scores = false;                     ///< the texts are scored (TrainProgram::score)
+  bool choices = false;                    ///< evaluations keep the choices of the routers
   int64_t seq_length = 0;                  ///< tokens per sequence; 0: as in the recipe
   /// Returns the tokens of the longest text. Called when tokenizer and recipe are loaded and before memory is
   /// allocated. Null: as long as a sequence.

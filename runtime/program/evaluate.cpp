@@ -6,6 +6,14 @@
 
 namespace ltrain {
 
+void TrainProgram::hand_choices(const HostBatch& batch) {
+  const int64_t layers = choices_.shape[0], each = choices_.elements() / layers;
+  std::vector<int32_t> all(static_cast<size_t>(choices_.elements()));
+  for (int64_t i = 0; i < layers; ++i) staging_.get(all.data() + i * each, choices_.narrow(i, 1));
+  device_.groups.check();
+  take_choices_(batch, all);
+}
+
 double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   return evaluate(next, {})->loss;
 }
@@ -23,7 +31,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
   int64_t tokens = 0, bytes = 0;
   PairCounts pairs;
   bool more = true, once = meta && !next;
-  const HostBatch none;
+  const HostBatch none, *last = nullptr;
   while (more) {  // one pass per group of micro-batches, as large as in a step for a pipeline
     if (ask_stop && any_rank(ask_stop())) {
       if (options_.for_training) store_.use_ema_weights(false);
@@ -41,6 +49,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       }
       count_pairs(pairs, *batch, device_.groups.context.rank());
       load(*batch, slots++, false);
+      last = batch;
     }
     if (slots == 0) break;
     const pipeline::Schedule forward = forward_only(options_.schedule, slots);
@@ -51,6 +60,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       mb.pairs.loss.divergence = divergence;
       return mb;
     });
+    if (take_choices_ && !meta) hand_choices(*last);
   }
   step.enter("loss");
   std::array<int64_t, 3> counts{tokens, options_.preference ? pairs.pairs : bytes, pairs.chosen_tokens};

@@ -61,6 +61,7 @@ struct ProgramOptions : StepSettings {
   bool deterministic =
       true;  ///< kernels are deterministic; attention's backward then uses cuDNN only on request
   bool for_training = true;
+  bool records_choices = false;  ///< evaluations keep the choices of the routers (TrainProgram::take_choices)
 
   /// The model runs in stages of a pipeline.
   bool staged() const { return stage_layers.size() > 1; }

@@ -160,6 +160,11 @@ class TrainProgram {
   /// id; ids beyond its end count as 0 bytes. `divergence`: PreferenceLoss::divergence.
   std::optional<EvalResult> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop,
                                      const std::vector<int32_t>& token_bytes = {}, double divergence = 0);
+  /// Receives a batch and the choices of its routers: (layers, tokens of the batch, k) expert indices, best
+  /// first; layers without experts have zeros.
+  using TakeChoices = std::function<void(const HostBatch& batch, const std::vector<int32_t>& choices)>;
+  /// Sets what evaluations call for each batch. Needs ProgramOptions::records_choices.
+  void take_choices(TakeChoices take) { take_choices_ = std::move(take); }
   /// Returns the loss only.
   double evaluate(const std::function<const HostBatch*()>& next);
 
@@ -252,6 +257,7 @@ class TrainProgram {
   void sum_counts(std::span<int64_t> counts);
   ExpertStatistics expert_statistics(const StepSums::Values& sums) const;
   void make_router_bias();
+  void hand_choices(const HostBatch& batch);
   void make_fp8();
 
   ProgramOptions options_;
@@ -267,8 +273,10 @@ class TrainProgram {
   Tensor text_positions_;                // (rows of a forward) i32, for generation
   Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
   Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
-  Tensor count_;                         // (3) i64
-  Tensor scale_;                         // (1) f64, gradient scale; defined with CUDA graphs
+  Tensor choices_;                       // MicroBatch::choices; defined with records_choices
+  TakeChoices take_choices_;
+  Tensor count_;  // (3) i64
+  Tensor scale_;  // (1) f64, gradient scale; defined with CUDA graphs
   std::vector<ActionTime> actions_;
   std::optional<LossScaler> scaler_;
   std::unique_ptr<Fp8State> fp8_;

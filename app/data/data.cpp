@@ -13,6 +13,7 @@
 #include "app/commands.h"
 #include "app/data/data_inspect.h"
 #include "app/data/data_ledger.h"
+#include "app/data/data_prepare.h"
 #include "app/data/data_stages.h"
 #include "app/data/data_stats.h"
 #include "app/input_options.h"
@@ -258,6 +259,7 @@ void add_data(CLI::App& app) {
   CLI::App* data = app.add_subcommand("data", "build token files from text, or look into them");
   data->require_subcommand(1);
   add_build(*data);
+  add_prepare(*data);
   add_inspect(*data);
   add_stats(*data);
   add_ledger(*data);

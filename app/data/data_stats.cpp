@@ -48,9 +48,9 @@ struct StatsCommand {
 
   [[noreturn]] static void refuse_unknown(const std::string& path) {
     fail(ExitCode::data,
-         "{}: is not tokenised yet, and its tokens are not known. `ltrain run` makes the token files before "
-         "it "
-         "trains, or with data.shuffle_window while it trains, and `ltrain data build` ahead of time",
+         "{}: is not tokenised yet, and its tokens are not known. `ltrain data prepare RECIPE` makes the "
+         "token "
+         "files, as `ltrain run` does before it trains, or with data.shuffle_window while it trains",
          printable(path));
   }
 

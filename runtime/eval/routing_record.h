@@ -24,7 +24,7 @@ struct RoutedSample {
 /// Place of a line: set, sample of the set, layer.
 using RoutedPlace = std::tuple<std::string, int64_t, int64_t>;
 
-/// Reads a record. Throws Error (data) with file and line for a line that is not one of a record.
+/// Reads a record. Throws Error (data) with file and line for a line of another form.
 std::map<RoutedPlace, RoutedSample> read_routing(const std::string& path);
 
 /// How many choices of a layer are others than those of an earlier record.
@@ -47,7 +47,7 @@ class RoutingRecord {
   void add(const std::string& set, const data::Batch& batch, const std::vector<int32_t>& choices);
   /// Gives the file its name. Throws Error (data) if the earlier record has samples that were not added.
   void commit();
-  /// By layer; empty without an earlier record.
+  /// Changes of each layer; empty without an earlier record.
   const std::map<int64_t, RoutingChange>& changes() const { return changes_; }
 
  private:

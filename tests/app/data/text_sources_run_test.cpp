@@ -132,3 +132,31 @@ TEST_CASE("run --dry-run says which data would be tokenised, and writes nothing"
   CHECK(none.code == 65);
   CHECK_THAT(none.text, Contains("no split validation; the configuration default has: test, train"));
 }
+
+TEST_CASE("data prepare: a run finds the files, a killed one goes on, and two at once make each shard once") {
+  TempRun t;
+  REQUIRE(t.shell("mkdir texts; for i in 1 2 3 4 5 6; do head -c 9000 text.txt > texts/$i.txt; done").code ==
+          0);
+  const std::string recipe =
+                        "tiny.yaml 'data.train=[{path: texts}]' data.tokenizer.kind=byte data.eval=[] "
+                        "train.eval_interval=0 data.shard_mib=0.005 ",
+                    prepare = "data prepare " + recipe + "-q --json data.cache=";
+  const Outcome once = t.sh(prepare + "once");
+  INFO(once.text);
+  REQUIRE(once.code == 0);
+  const auto made = nlohmann::json::parse(once.text);
+  CHECK(made["made"] == true);
+  CHECK(made["token_files"] == 6);
+  CHECK(made["tokens"] == 6 * 9001);
+  CHECK(nlohmann::json::parse(t.sh(prepare + "once").text)["made"] == false);
+  const Outcome run = t.sh("run " + recipe + "data.cache=once output_dir=run");
+  REQUIRE(run.code == 0);
+  CHECK_THAT(run.text, !Contains("tokenising"));
+  // Two processes with one folder, of which the first is killed.
+  const std::string both = "(timeout -s KILL 0.05 " + program() + " " + prepare + "both; true) & " +
+                           program() + " " + prepare + "both; wait; " + program() + " " + prepare + "both";
+  const Outcome shared = t.shell(both);
+  INFO(shared.text);
+  REQUIRE(shared.code == 0);
+  CHECK(t.shell("cd once && sha256sum *.bin *.idx > ../sums; cd ../both && sha256sum -c ../sums").code == 0);
+}

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/meta/meta.h"
+#include "kernels/meta/placement_rules.h"
 
 namespace ltrain {
 
@@ -27,6 +28,12 @@ const Group& Groups::link(int from, int to) const {
   fail(ExitCode::internal, "no link from stage {} to stage {}", from, to);
 }
 
+void Groups::sum_over_sites(Stream& s, Tensor values) const {
+  if (sites.size() == 1) return;
+  if (s.meta()) place_set(s, values, Axis::replica, Placement::P());
+  sites.all_reduce(s, values);
+}
+
 std::vector<const Group*> Groups::each() const {
   std::vector<const Group*> out{&tensor,
                                 &context,
@@ -44,6 +51,7 @@ std::vector<const Group*> Groups::each() const {
                                 &expert_shard,
                                 &expert_replicate,
                                 &world,
+                                &sites,
                                 &copies,
                                 &tied};
   for (const Link& l : links) out.push_back(&l.group);
@@ -136,11 +144,14 @@ GroupSet::GroupSet(const Mesh& mesh, const MakeGroup& make_group, const MakeStre
   groups_.expert_inter_node = make(make_group, {"expert inter-node", experts, inter_node_ranks, false},
                                    groups_.expert.stream_, near > 1);
   // If one group has all ranks, gradients and agreements share it.
-  const bool flat = mesh.world() == mesh.size(kGradientAxes);
+  const bool flat = mesh.site_ranks() == mesh.size(kGradientAxes);
   groups_.world =
       flat ? groups_.gradient
            : make(make_group, {"world", kAllAxes, mesh.group(kAllAxes), true, GroupMessages::numbers}, comm,
-                  mesh.world() > 1);
+                  mesh.site_ranks() > 1);
+  // To placements it is an outer level of the data axis.
+  groups_.sites = make(make_group, {"sites", Axis::replica, mesh.site_peers(), false},
+                       mesh.sites > 1 ? stream(make_stream, "sites") : comm, mesh.sites > 1);
   const int stage = mesh.coordinate(Axis::pipeline), last = mesh.size(Axis::pipeline) - 1;
   std::vector<int> tied{mesh.rank};
   const bool ties = options.tied_stages && last > 0;

@@ -36,7 +36,8 @@ struct Groups {
   Group expert_inter_node;   ///< ranks with this rank's index among their neighbours
   Group expert_shard;        ///< ranks of `shard` with the same experts
   Group expert_replicate;    ///< ranks of `replicate` with the same experts
-  Group world;               ///< loss, norm, and agreements of all ranks
+  Group world;               ///< loss, norm, and agreements of all ranks of a site
+  Group sites;               ///< ranks with this rank's position in other sites; else a group of one
   Group copies;             ///< tensor ranks with the same key-value head, if there are more ranks than heads
   Group tied;               ///< first and last stage if they share the embedding; otherwise a group of one
   std::vector<Link> links;  ///< links with this rank at one end
@@ -51,6 +52,8 @@ struct Groups {
   /// Group that spans exactly those of `axes`, tensor-parallel axes, that have more than one rank.
   const Group& spanning(AxisSet axes) const;
   const Group& link(int from, int to) const;
+  /// Sums in place over sites values that all ranks of a site have.
+  void sum_over_sites(Stream& s, Tensor values) const;
   /// Bytes that this rank has sent over all groups.
   int64_t wire_bytes() const;
   std::vector<const Communicator*> all() const;

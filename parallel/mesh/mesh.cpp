@@ -1,6 +1,7 @@
 #include "parallel/mesh/mesh.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -102,10 +103,22 @@ Axis Mesh::inner_axis() const {
                                             : Axis::row;
 }
 
-int Mesh::world() const {
+int Mesh::site_ranks() const {
   int n = 1;
   for (int d : degree) n *= d;
   return n;
+}
+
+std::vector<int> Mesh::site_peers() const {
+  std::vector<int> ranks;
+  for (int r = rank % site_ranks(); r < world(); r += site_ranks()) ranks.push_back(r);
+  return ranks;
+}
+
+std::vector<int> Mesh::all_ranks() const {
+  std::vector<int> ranks(static_cast<size_t>(world()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 int Mesh::size(AxisSet axes) const {

@@ -33,10 +33,12 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error);
 
 TensorMode tensor_mode(std::string_view name);  ///< "1d", "2d", "2.5d", "3d"
 
-/// Degrees of the axes, and the layout of ranks over them.
+/// Degrees of the axes, and the layout of ranks over them. With several sites (DiLoCo), axes and groups are
+/// those of this rank's site, and the ranks of a site are consecutive.
 struct Mesh {
   std::array<int, kAxisCount> degree{1, 1, 1, 1, 1, 1, 1, 1, 1};
-  int rank = 0;
+  int sites = 1;
+  int rank = 0;  ///< in the job
   AxisOrder order = kAxisOrder;
   /// Axes of the first level (within a node) among kGradientAxes. ZeRO shards over it, and two-level
   /// reductions reduce-scatter over it. The rest of kGradientAxes is the second level.
@@ -66,7 +68,12 @@ struct Mesh {
   int sequence_parts() const { return size(Axis::depth) * size(Axis::row); }
 
   int size(Axis a) const { return degree[static_cast<int>(a)]; }
-  int world() const;
+  int site_ranks() const;  ///< ranks of a site
+  int world() const { return site_ranks() * sites; }
+  int site() const { return rank / site_ranks(); }
+  /// Ranks at this rank's position in each site; and all ranks of the job.
+  std::vector<int> site_peers() const;
+  std::vector<int> all_ranks() const;
   /// This rank's position on the axis.
   int coordinate(Axis a) const;
   int size(AxisSet axes) const;

@@ -59,10 +59,12 @@ bool OptimizerSettings::uses(UpdateRule r) const {
 }
 
 int64_t StepKinds::others(int64_t steps) const {
-  return std::min(steps, first_others) + (every > 0 ? (steps + every - 1) / every : 0);
+  return std::min(steps, first_others) + (every > 0 ? (steps + every - first_every) / every : 0);
 }
 
 StepKinds step_kinds(const OptimizerSettings& o) {
+  if (const int64_t every = o.diloco.inner_steps; o.diloco.on() && every > 1)
+    return {.other = "synchronization of sites", .other_step = every, .every = every, .first_every = every};
   for (int i = 0; i < kUpdateRules; ++i)
     if (o.uses(rule_at(i)))
       if (const StepKinds kinds = optimizer_of(rule_at(i)).step_kinds(o); *kinds.other) return kinds;

@@ -61,8 +61,11 @@ struct StepKinds {
   int64_t usual_step = 1;    ///< a step of the first kind, counted like updates, from 1
   int64_t other_step = 0;    ///< a step of the second kind
   int64_t first_others = 0;  ///< number of first steps that are of the second kind,
-  int64_t every = 0;         ///< or: the first step and every N-th after it are
-  bool is_other(int64_t step) const { return step <= first_others || (every > 0 && (step - 1) % every == 0); }
+  int64_t every = 0;         ///< or: every N-th step is, of which
+  int64_t first_every = 1;   ///< this is the first, 1 to `every`
+  bool is_other(int64_t step) const {
+    return step <= first_others || (every > 0 && step % every == first_every % every);
+  }
   int64_t others(int64_t steps) const;  ///< number of the second kind among the first `steps`
 };
 
@@ -171,5 +174,7 @@ std::vector<std::string_view> all_state_names();
 
 /// Name of the EMA, a state of every rule if it is on.
 inline constexpr std::string_view kAverage = "ema";
+/// Name of the momentum of the outer optimizer of DiLoCo in checkpoints.
+inline constexpr std::string_view kOuterMomentum = "outer_momentum";
 
 }  // namespace ltrain

@@ -6,6 +6,7 @@
 #include "kernels/matmul/nf4.h"
 #include "kernels/tensor/rng.h"
 #include "parallel/zero/bucket_updates.h"
+#include "parallel/zero/outer_optimizer.h"
 #include "parallel/zero/sparse_masks.h"
 
 namespace ltrain {
@@ -33,6 +34,7 @@ struct ParameterStore::Training {
         gradients(c, p, rules, compressed),
         states(c, p, weights, l.optimizer, l.offload.fraction, offload),
         average(c, p, weights, states, offload, l.ema_decay),
+        outer(c, p, weights, states, l.optimizer.diloco),
         windows(c, p, weights, states, offloaded, l.offload),
         host(c, p, states, gradients, offload, l.offload),
         elements(c, p, rules, states, gradients, offloaded, windows, host, average, l.seed, l.offload.window),
@@ -44,6 +46,7 @@ struct ParameterStore::Training {
   GradientReducer gradients;
   OptimizerStates states;
   WeightAverage average;
+  OuterOptimizer outer;
   StateWindows windows;
   HostUpdates host;
   ElementUpdates elements;
@@ -89,6 +92,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     if (!t) continue;
     t->states.allocate_master(b);
     t->average.allocate(b);
+    t->outer.allocate(b);
     if (!b.kind.rule.trains()) continue;
     t->gradients.allocate(b);
     t->compressed.allocate(b);
@@ -132,6 +136,7 @@ void ParameterStore::clear() {
   training_->gradients.each_tensor(zero);
   training_->states.each_tensor(zero);
   for (const Bucket& b : parameters_->buckets()) zero(training_->average.of(b));
+  training_->outer.each_tensor(zero);
   training_->compressed.each_error(zero);
   training_->updates->clear();
 }
@@ -156,6 +161,7 @@ void ParameterStore::initialize(uint64_t seed) {
   initialize_nf4(seed);
   if (settings_.sharding.shards_weights()) publish_loaded();
   start_average();
+  if (training_) training_->outer.start();
 }
 
 /// Initial values are computed on the host, block by block, and rounded to the dtype of the step.
@@ -276,6 +282,9 @@ void ParameterStore::start_average() {
   if (training_) training_->average.start();
 }
 
+void ParameterStore::synchronize_sites() { training_->outer.synchronize(); }
+int ParameterStore::site() const { return context_->groups.mesh.site(); }
+
 int64_t ParameterStore::offload_bytes() const { return offload_.state_bytes; }
 int64_t ParameterStore::offloaded_bytes() const { return offload_.param_bytes; }
 void ParameterStore::wait_offloaded() { offload_.wait(); }
@@ -288,7 +297,7 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
     // One of several copies is written.
     if (owned && !parameters_->first_copy(b)) continue;
     const int64_t stored = parameters_->stored_begin(b), middle = stored + states.resident(b);
-    const Tensor& average = training_->average.of(b);
+    const Tensor &average = training_->average.of(b), &momentum = training_->outer.momentum(b);
     const auto add = [&](int id, int64_t from, int64_t to) {  // all resident, or all offloaded
       if (from >= to) return;
       const auto& p = parameters_->parameter(id);
@@ -305,6 +314,7 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
         piece.master = states.master(b, at, n);
       piece.moments = states.named(b, at, n);
       if (average.defined()) piece.moments.push_back({kAverage, average.flat(at, {n})});
+      if (momentum.defined()) piece.moments.push_back({kOuterMomentum, momentum.flat(at, {n})});
       if (trains(id)) piece.grad = training_->gradients.part(b, from, n);
       out.push_back(piece);
     };
@@ -364,6 +374,7 @@ void ParameterStore::publish_loaded() {
     weights_->wait_published();
   }
   weights_->note_complete();
+  if (training_) training_->outer.start();
 }
 
 }  // namespace ltrain

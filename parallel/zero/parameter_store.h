@@ -10,6 +10,7 @@
 //   bucket_updates.h         the update of all buckets, and the interface of optimizers
 //   (optim/update_context.h)
 //   weight_average.h         EMA of the weights
+//   outer_optimizer.h        the outer update of DiLoCo
 //   sparse_masks.h           2:4 sparsity
 // A ShardingPolicy, the ZeRO stage, says which pieces of a bucket a rank keeps. The gradient norm is summed
 // over the elements that a rank owns, and a checkpoint is written from them, so that all stages give the same
@@ -147,7 +148,12 @@ class ParameterStore {
   /// Initializes the EMA with the current weights.
   void start_average();
 
+  /// DiLoCo: averages the changes of the weights since the last call over sites, and applies the outer
+  /// optimizer, after an update. All sites then have the same weights.
+  void synchronize_sites();
+
   // ---- state ----
+  int site() const;  ///< DiLoCo: this rank's site; else 0
   /// Bytes in offload memory: of states, and of parameters.
   int64_t offload_bytes() const;
   int64_t offloaded_bytes() const;

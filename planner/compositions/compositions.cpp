@@ -184,6 +184,7 @@ void add_switches(std::vector<CompositionFeature>& all) {
   all.push_back(
       {"growing batch",
        {"train.batch_ramp.start=8", "train.batch_ramp.increment=4", "train.batch_ramp.samples=64"}});
+  all.push_back({"DiLoCo", {"parallel.data=4", "diloco.sites=2", "diloco.inner_steps=1"}});
   all.push_back({"CUDA graphs", {"device=cuda", "cuda_graphs=on"}});
   const auto to_files = [](const std::string& section) {  // for the base recipe's device: the CPU
     return std::vector<std::string>{"offload." + section + ".device=nvme", "offload." + section + ".path=."};

@@ -28,6 +28,26 @@ std::string state_name(std::string_view state, const std::string& parameter) {
   return fmt::format("optimizer/{}/{}", state, parameter);
 }
 
+/// Name of a state of `site`: the first one has the plain name.
+std::string site_state(std::string_view state, int64_t site) {
+  return site == 0 ? std::string(state) : fmt::format("{}_site_{:05d}", state, site);
+}
+
+/// True for states of other sites than the first, and of the outer optimizer.
+bool of_diloco(const std::string& name) {
+  return name.starts_with(state_name(kOuterMomentum, "")) ||
+         (name.starts_with("optimizer/") && name.find("_site_") < name.find('/', 10));
+}
+
+/// Name of a state in a checkpoint of any number of sites, of which site `site` takes that of site modulo
+/// their number.
+std::string saved_state(const CheckpointReader& reader, std::string_view state, const std::string& parameter,
+                        int64_t site) {
+  int64_t sites = 1;
+  while (sites <= site && reader.has(state_name(site_state(state, sites), parameter))) ++sites;
+  return state_name(site_state(state, site % sites), parameter);
+}
+
 bool of_shape(const CheckpointReader& reader, const RegisteredBuffer& k) {
   const auto at = reader.tensors().find(k.name);
   return at != reader.tensors().end() && at->second.shape == k.tensor.shape;
@@ -57,7 +77,10 @@ ResumeOptions resume_options(const Recipe& recipe) {
 
 std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
   std::vector<StateSlice> out;
+  // Sites have the same weights, and states of their own.
+  const int site = parameters.site();
   for (const OwnedPiece& piece : parameters.owned_pieces()) {
+    if (site > 0 && !parameters.trains(piece.id)) continue;
     const std::string& name = parameters.spec(piece.id).name;
     const Slice& slice = piece.slice;
     if (piece.nf4.defined()) {
@@ -65,13 +88,16 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
       out.push_back({name + kNf4Absmax, DType::f32, slice.per(kNf4Block), piece.nf4.absmax.data, true});
       continue;
     }
-    out.push_back({name, piece.master.dtype, slice, piece.master.data, !parameters.trains(piece.id)});
+    if (site == 0)
+      out.push_back({name, piece.master.dtype, slice, piece.master.data, !parameters.trains(piece.id)});
     for (const NamedState& m : piece.moments)
-      out.push_back({state_name(m.name, name), m.tensor.dtype, slice, m.tensor.data});
+      if (site == 0 || m.name != kOuterMomentum)
+        out.push_back({state_name(site_state(m.name, site), name), m.tensor.dtype, slice, m.tensor.data});
   }
   for (const WholeState& w : parameters.whole_states(true))
-    out.push_back({state_name(w.name, parameters.spec(w.id).name), w.tensor.dtype,
+    out.push_back({state_name(site_state(w.name, site), parameters.spec(w.id).name), w.tensor.dtype,
                    Slice::whole(w.tensor.shape), w.tensor.data});
+  if (site > 0) return out;
   for (const RoundingError& e : parameters.rounding_errors(true))
     out.push_back(
         {error_name(e, parameters.spec(e.id).name, e.rank), e.tensor.dtype, e.slice, e.tensor.data});
@@ -200,21 +226,23 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   r.loaded = true;
   parameters_.clear();
   parameters_.prefetch_states();
-  bool no_average = false;
+  bool no_average = false, no_momentum = false;
   TensorReader tensors(reader, parameters_.stream(), [this] { parameters_.release_offloaded(); });
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
     tensors.read_weights(name, piece.slice, piece.master, piece.nf4, parameters_.precision().compute);
     for (const NamedState& m : piece.moments) {
-      if (m.name == kAverage && !reader.has(state_name(m.name, name))) {
-        no_average = true;
+      if ((m.name == kAverage || m.name == kOuterMomentum) && !reader.has(state_name(m.name, name))) {
+        (m.name == kAverage ? no_average : no_momentum) = true;
         continue;
       }
-      tensors.read(state_name(m.name, name), piece.slice, m.tensor);
+      const int64_t site = m.name == kOuterMomentum ? 0 : parameters_.site();
+      tensors.read(saved_state(reader, m.name, name, site), piece.slice, m.tensor);
     }
   }
   for (const WholeState& w : parameters_.whole_states(false))
-    tensors.read(state_name(w.name, parameters_.spec(w.id).name), Slice::whole(w.tensor.shape), w.tensor);
+    tensors.read(saved_state(reader, w.name, parameters_.spec(w.id).name, parameters_.site()),
+                 Slice::whole(w.tensor.shape), w.tensor);
   for (const RegisteredBuffer& k : parameters_.kept(false)) {
     if (k.name == kFp8History && !of_shape(reader, k)) {  // another type or length than in the checkpoint
       r.notes.push_back(
@@ -228,7 +256,7 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   parameters_.offload_states(true);
   const std::string averages = state_name(kAverage, "");
   reader.finish(control_, stream_, [&](const std::string& name) {
-    return !of_frozen_parameter(name) && !name.starts_with(averages) && !is_error(name) &&
+    return !of_frozen_parameter(name) && !name.starts_with(averages) && !is_error(name) && !of_diloco(name) &&
            name != kFp8History;
   });
   parameters_.publish_loaded();
@@ -236,6 +264,8 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
     parameters_.start_average();
     r.notes.push_back("note: the checkpoint has no average of weights: it begins here, with the weights");
   }
+  if (no_momentum)
+    r.notes.push_back("note: the checkpoint has no outer momentum (DiLoCo): it begins with zero");
   if (no_errors)
     r.notes.push_back(
         "note: the checkpoint has no rounding errors of as many ranks as sum here: they begin with zero");
@@ -390,13 +420,13 @@ void TrainingState::save(int64_t step, const DataPosition& position) {
        "step {}: the weights and states of the optimizer after its update: {}; nothing was saved. Loss and "
        "gradient norm of the step, which are from before the update, are {:.4g} and {:.4g}: the update "
        "itself is too large. Lower optimizer.lr.\n{}",
-       step, not_finite, loss_, grad_norm_, way_back());
+       step, not_finite, loss_, grad_norm_, way_back(control_));
 }
 
-std::string TrainingState::way_back() {
+std::string TrainingState::way_back(Communicator& group) {
   if (writer_) writer_->wait();
   std::string text;
-  if (rank_ == 0) try {
+  if (group.rank() == 0) try {
       std::vector<Candidate> healthy;  // newest first
       for (Candidate& c : list_checkpoints(checkpoint_folder(recipe_)))
         if (c.error.empty() && c.manifest.info.healthy) healthy.push_back(std::move(c));
@@ -424,7 +454,7 @@ std::string TrainingState::way_back() {
     } catch (const Error& e) {
       text = e.what();
     }
-  return broadcast_text(control_, stream_, text);
+  return broadcast_text(group, stream_, text);
 }
 
 std::vector<std::string> TrainingState::poll() {

@@ -18,7 +18,8 @@
 namespace ltrain {
 
 /// Slices that this rank writes. "NAME" is the parameter (its fp32 master weights in bf16 runs).
-/// "optimizer/exp_avg/NAME" and similar names are its optimizer state.
+/// "optimizer/exp_avg/NAME" and similar names are its optimizer state; "optimizer/exp_avg_site_00001/NAME" is
+/// that of another site than the first (DiLoCo), which writes the rest.
 std::vector<StateSlice> state_slices(const ParameterStore& parameters);
 /// Reads only parameters, or their EMA with `average`. For generation and evaluation.
 void load_parameters(PieceReader& reader, ParameterStore& parameters, bool average = false);
@@ -82,10 +83,10 @@ class TrainingState {
   /// Saves the state after `step`, in the background unless async_save is false. If an element is not finite,
   /// it writes nothing and throws Error (no progress).
   void save(int64_t step, const DataPosition& position);
-  /// Collective. Called before the run ends because of values that are not finite. Returns the newest healthy
-  /// checkpoint and the recipe keys to resume from it. If the run itself resumed from the newest and has
-  /// saved nothing since, it returns the one before.
-  std::string way_back();
+  /// Collective over `group`, of which rank 0 reads the folder. Called before the run ends because of values
+  /// that are not finite. Returns the newest healthy checkpoint and the recipe keys to resume from it. If the
+  /// run itself resumed from the newest and has saved nothing since, it returns the one before.
+  std::string way_back(Communicator& group);
   /// Lines for the user about finished saves. A failed save is a line and not an error, unless it was the
   /// last.
   std::vector<std::string> poll();

@@ -140,7 +140,7 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
   }
   const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
   // Add the group of the checkpoints. It is a tree without buffers if its ranks are on several hosts.
-  const std::vector<int> all = mesh.group(kAllAxes);
+  const std::vector<int> all = mesh.all_ranks();
   if (all.size() > 1 && planned_transport(all, ranks_on_host) == Transport::shm) groups.push_back(all);
   add_group_memory(plan, groups, ranks_on_host);
   plan.staging_bytes = meta.host.peak().arena_bytes;

@@ -194,8 +194,8 @@ std::string memory_text(const RankPlan& r) {
 namespace {
 
 std::string head_text(const Plan& p, const Recipe& recipe) {
-  std::string axes;
   const Mesh mesh = mesh_of(recipe, 0);
+  std::string axes = mesh.sites > 1 ? fmt::format("sites {}", mesh.sites) : "";
   for (int i = 0; i < kAxisCount; ++i)
     if (const Axis a = static_cast<Axis>(i); a == Axis::data || mesh.size(a) > 1)
       axes += fmt::format("{}{} {}", axes.empty() ? "" : ", ", axis_name(a), mesh.size(a));

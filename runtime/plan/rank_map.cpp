@@ -94,6 +94,9 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
           first.size(first.shard), span.most_nodes, recipe.parallel.levels_key()));
     map.axes.push_back(span);
   }
+  if (first.sites > 1)
+    map.notes.push_back(fmt::format("diloco.sites: {} of {} ranks each; ranks 0 to {} are the first",
+                                    first.sites, first.site_ranks(), first.site_ranks() - 1));
   return map;
 }
 

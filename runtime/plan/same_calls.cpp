@@ -90,6 +90,9 @@ std::vector<int> ranks_to_compare(const Recipe& recipe) {
     if (begin.size(grid) > kWholeGrid) continue;
     for (const int rank : begin.group(grid)) ranks.insert(rank);
   }
+  if (first.sites > 1)
+    for (const int rank : std::vector<int>(ranks.begin(), ranks.end()))
+      ranks.insert(rank + (first.sites - 1) * first.site_ranks());
   return {ranks.begin(), ranks.end()};
 }
 

@@ -64,8 +64,9 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
   }
   step.enter("loss");
   std::array<int64_t, 3> counts{tokens, options_.preference ? pairs.pairs : bytes, pairs.chosen_tokens};
-  sum_counts(std::span(counts).first(options_.preference ? 3 : 2));
+  sum_counts(std::span(counts).first(options_.preference ? 3 : 2), true);
   sums_->reduce(device_.groups, "reading the loss");
+  sums_->reduce_over_sites(device_.groups);
   if (options_.for_training) store_.use_ema_weights(false);
   EvalResult result;
   result.tokens = counts[0];

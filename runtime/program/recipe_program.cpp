@@ -135,6 +135,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.frozen = from.frozen;
   o.trained = r.model.lora.trained();
   o.sparsity = r.sparsity;
+  o.diloco = r.diloco;
   return o;
 }
 
@@ -362,11 +363,12 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   // With a growing batch, one loader step is one micro-batch of every rank. The order of the samples is the
   // same.
   const bool grows = r.train.batch_ramp.start > 0;
-  o.global_batch = grows ? o.micro_batch * mesh.size(kDataAxes) : r.train.global_batch_size;
+  o.global_batch = grows ? o.micro_batch * r.parallel.data : r.train.global_batch_size;
   o.seed = static_cast<uint64_t>(r.seed);
   o.shuffle_window = r.data.shuffle_window;
-  o.dp_rank = mesh.place_in(kDataAxes);
-  o.dp_size = mesh.size(kDataAxes);
+  // A site's samples do not depend on the number of its data ranks.
+  o.dp_rank = mesh.place_in(kDataAxes) * mesh.sites + mesh.site();
+  o.dp_size = mesh.size(kDataAxes) * mesh.sites;
   o.vocab_size = r.model.vocab_size;
   o.rows = context_sharding(r, mesh).rows();
   o.packing = packing(r);

@@ -77,6 +77,12 @@ void StepSums::reduce(const Groups& groups, const char* reading) {
   place_require(stream_, reading, all_, Placement::R());
 }
 
+void StepSums::reduce_requests_over_sites(const Groups& groups) {
+  LT_CHECK(news.first == stop.first + 1, "expected news after requests to stop, got values {} and {}",
+           news.first, stop.first);
+  groups.sum_over_sites(stream_, all_.flat(stop.first, {2}));
+}
+
 StepSums::Values StepSums::read(Staging& staging) const {
   Values values{std::vector<double>(static_cast<size_t>(all_.elements()))};
   staging.get(values.all.data(), all_);

@@ -42,6 +42,9 @@ class StepSums {
   /// Sums the values over all ranks in place. Values that ranks of the inner axis have alike are added once.
   /// `reading`: what the sums are read for, in messages of the placement check.
   void reduce(const Groups& groups, const char* reading);
+  /// After reduce(): sums requests to stop and news over sites, too; or all values.
+  void reduce_requests_over_sites(const Groups& groups);
+  void reduce_over_sites(const Groups& groups) { groups.sum_over_sites(stream_, all_); }
   /// A sum on the device after the collective.
   Tensor reduced(const StepSum& sum) const { return all_.flat(sum.first, sum.tensor.shape); }
   /// Waits for the values and returns them.

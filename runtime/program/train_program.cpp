@@ -220,35 +220,39 @@ MicroBatch TrainProgram::micro_batch(int64_t slot) const {
   return mb;
 }
 
-void TrainProgram::sum_counts(std::span<int64_t> counts) {
+void TrainProgram::sum_counts(std::span<int64_t> counts, bool all_sites) {
   const Tensor sums = count_.flat(0, {static_cast<int64_t>(counts.size())});
   if (device_.compute.meta()) {
     place_set(device_.compute, sums, kAllAxes, Placement::R());
     place_set(device_.compute, sums, kGradientAxes, Placement::P());
     device_.groups.gradient.all_reduce(device_.compute, sums);
+    if (all_sites) device_.groups.sum_over_sites(device_.compute, sums);
     place_require(device_.compute, "reading the token count", sums, Placement::R());
     counts[0] =
         options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
     return;
   }
-  if (device_.groups.gradient.size() == 1) return;
+  const int64_t ranks = device_.groups.gradient.size() * (all_sites ? device_.groups.sites.size() : 1);
+  if (ranks == 1) return;
   staging_.open();
   staging_.put(sums, counts.data());
   staging_.close();
   device_.groups.gradient.all_reduce(device_.compute, sums);
+  if (all_sites) device_.groups.sum_over_sites(device_.compute, sums);
   staging_.get(counts.data(), sums);
   device_.groups.check();
 }
 
 bool TrainProgram::any_rank(bool mine) {
   const Group& world = device_.groups.world;
-  if (world.size() == 1) return mine;
+  if (device_.groups.mesh.world() == 1) return mine;
   int64_t ranks = mine;
   staging_.open();
   const Tensor sum = count_.flat(0, {1});
   staging_.put(sum, &ranks);
   staging_.close();
   world.all_reduce(device_.compute, sum);
+  device_.groups.sum_over_sites(device_.compute, sum);
   staging_.get(&ranks, sum);
   device_.groups.check();
   return ranks > 0;

@@ -229,6 +229,8 @@ class TrainProgram {
   /// Decides whether the step updates the parameters. Needs the result's loss and gradient norm.
   bool accept(StepResult& result);
   void update(const OptimizerStep& args);
+  /// DiLoCo: ends a round of inner steps. Biases of routers are averaged over sites.
+  void synchronize_sites();
   /// Captures a graph for each kind of micro-batch, and replays it: the first of a step, which gathers
   /// updated weights and writes gradients; the later ones, which add to gradients; and the last, after which
   /// gradients are reduced. `pass` runs micro-batches [first, first + count) of a step of `micros` through
@@ -253,8 +255,8 @@ class TrainProgram {
   bool staged() const { return options_.staged(); }
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
   int pipeline_rank() const { return device_.groups.coordinate(Axis::pipeline); }
-  /// Sums up to three counts in place over the ranks that see different tokens.
-  void sum_counts(std::span<int64_t> counts);
+  /// Sums up to three counts in place over the ranks of the site that see different tokens, or of all sites.
+  void sum_counts(std::span<int64_t> counts, bool all_sites = false);
   ExpertStatistics expert_statistics(const StepSums::Values& sums) const;
   void make_router_bias();
   void hand_choices(const HostBatch& batch);

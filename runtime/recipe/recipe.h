@@ -333,6 +333,7 @@ struct Recipe {
   Train train;
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
+  DilocoSettings diloco;
   PreferenceSettings preference;  ///< task: dpo, kto, reward
   Distillation distillation;
   LrSchedule schedule;

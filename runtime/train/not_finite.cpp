@@ -59,14 +59,15 @@ json report_of_tensors(const FailedStep& f) {
 }
 
 /// "rank 1 on host a: model.norm.weight, 3 of 64 values" of the first rank with such a tensor; none: empty.
-std::string first_of(const std::vector<json>& reports, const char* kind) {
+std::string first_of(const FailedStep& f, const std::vector<json>& reports, const char* kind) {
+  const int first_rank = f.mesh.site() * f.mesh.site_ranks();
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (!reports[rank].contains(kind)) continue;
     const json& r = reports[rank][kind];
     const int64_t tensors = r["tensors"].get<int64_t>();
-    return fmt::format("{} of rank {} on host {}, {} of {} values{}", r["name"].get<std::string>(), rank,
-                       reports[rank]["host"].get<std::string>(), r["bad"].get<int64_t>(),
-                       r["of"].get<int64_t>(),
+    return fmt::format("{} of rank {} on host {}, {} of {} values{}", r["name"].get<std::string>(),
+                       first_rank + static_cast<int>(rank), reports[rank]["host"].get<std::string>(),
+                       r["bad"].get<int64_t>(), r["of"].get<int64_t>(),
                        tensors == 1 ? "" : fmt::format("; {} tensors there have some", tensors));
   }
   return "";
@@ -146,14 +147,15 @@ std::string not_finite_text(const FailedStep& f, const StepResult& r, int64_t sa
 
 std::string explain_not_finite(const FailedStep& f) {
   f.compute.synchronize();
-  const std::string folder = save_batch(f, f.group.rank());
+  const std::string folder = save_batch(f, f.mesh.rank);
   std::vector<json> reports;
   for (const std::string& text : gather_texts(f.group, f.stream, report_of_tensors(f).dump()))
     reports.push_back(json::parse(text));
-  const std::string weight = first_of(reports, "weight"), gradient = first_of(reports, "gradient");
+  const std::string weight = first_of(f, reports, "weight"), gradient = first_of(f, reports, "gradient");
   std::string text = weight.empty() ? "Before the step all weights that were read had usual values."
                                     : "Before the step a weight was NaN or infinite: " + weight + ".";
-  if (!trains_preferences(f.recipe.task) && f.program.options().ema_decay == 0) {
+  // Forward passes outside a step are of all sites.
+  if (!trains_preferences(f.recipe.task) && f.program.options().ema_decay == 0 && f.mesh.sites == 1) {
     if (const auto bad = first_bad_batch(f)) {
       const std::vector<int64_t> places = gather_numbers(f.group, f.stream, {f.mesh.place_in(kDataAxes)});
       const auto rank = std::find(places.begin(), places.end(), bad->second) - places.begin();

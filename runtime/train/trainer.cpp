@@ -113,7 +113,8 @@ class Trainer {
     omp_set_num_threads(threads_per_rank(recipe_));
     device_ = device_of(recipe_);
     profile_ = default_profile(device_);
-    control_group_ = job_.new_control_group("checkpoint", kAllAxes, mesh_.group(kAllAxes));
+    control_group_ = job_.new_control_group("checkpoint", kAllAxes, mesh_.all_ranks());
+    if (mesh_.sites > 1) site_group_ = job_.new_control_group("site", kAllAxes, mesh_.group(kAllAxes));
     control_ = make_worker_stream("checkpoint");
     take_device();
     check_nodes(recipe_.parallel, *control_group_, *control_);
@@ -182,6 +183,12 @@ class Trainer {
     else if (options_.steps > 0)
       end_step_ = std::min(end_step_, step_ + options_.steps);
     end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end_step_) : 0));
+    if (const DilocoSettings& d = recipe_.diloco; d.on() && end_step_ % d.inner_steps != 0)
+      fail(ExitCode::usage,
+           "the run would end at step {}, and sites synchronize every {} steps (diloco.inner_steps); nearest "
+           "valid value: --steps {}, which ends at step {}",
+           end_step_, d.inner_steps, (end_step_ / d.inner_steps + 1) * d.inner_steps - step_,
+           (end_step_ / d.inner_steps + 1) * d.inner_steps);
     if (lead_) job_.tell(kFirstStep, step_), job_.tell(kEndStep, end_step_);
     position_ = resumed.position;
     skips_.restore(resumed.skipped_steps);
@@ -214,7 +221,7 @@ class Trainer {
     data_.emplace(recipe_, mesh_, job_, data, step_, position_.cursor);
     if (options_.with_stages)
       changes_.emplace(recipe_.output_dir, options_.with_stages,
-                       job_.new_tree_group("data.stages", kAllAxes, mesh_.group(kAllAxes)));
+                       job_.new_tree_group("data.stages", kAllAxes, mesh_.all_ranks()));
     stragglers_.emplace(job_.new_tree_group("stragglers", kAllAxes, mesh_.group(kAllAxes)), job_.info().host,
                         sum_over_ranks(lead_ ? straggler_steps() : 0),
                         device_ == DeviceKind::cpu ? nullptr : &gpu_);
@@ -317,9 +324,7 @@ class Trainer {
     const OptimizerStep a = optimizer_step(recipe_, update, earlier_updates_);
     usage_.begin_step(groups_->groups());
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
-    const StepResult r = program_->train_step(
-        batches_, a, [this] { return asked_to_stop(); },
-        [this] { return lead_ && changes_ && changes_->pending(); });
+    const StepResult r = run_step(a);
     news_ = r.news;
     const bool usual = !kinds_.is_other(a.step);
     if (step_profile_->running()) {
@@ -352,6 +357,14 @@ class Trainer {
     if (lead_) report(r, batch, a.lr, seconds, waits, exposed);
     report_gpu();
     return r.stop_requested;
+  }
+
+  /// Sites agree on a stop and on news when they synchronize.
+  StepResult run_step(const OptimizerStep& a) {
+    const bool agrees = !recipe_.diloco.on() || recipe_.diloco.synchronizes_after(step_ + 1);
+    return program_->train_step(
+        batches_, a, [&] { return agrees && asked_to_stop(); },
+        [&] { return agrees && lead_ && changes_ && changes_->pending(); });
   }
 
   /// Takes data.stages that wait for the run, on all ranks or on none.
@@ -388,9 +401,11 @@ class Trainer {
   }
 
   [[noreturn]] void not_finite(const StepResult& r) {
-    const std::string back = state_->way_back();  // waits for a save, which uses the same group
-    const FailedStep failed{recipe_,         mesh_,     *program_,        *compute_, batches_,
-                            *control_group_, *control_, job_.info().host, step_ + 1};
+    // The ranks of other sites are in a step of their own.
+    Communicator& group = site_group_ ? *site_group_ : *control_group_;
+    const std::string back = state_->way_back(group);  // waits for a save, which uses the same stream
+    const FailedStep failed{recipe_, mesh_,     *program_,        *compute_, batches_,
+                            group,   *control_, job_.info().host, step_ + 1};
     fail(ExitCode::no_progress, "{}\n{}", not_finite_text(failed, r, position_.cursor), back);
   }
 
@@ -537,6 +552,7 @@ class Trainer {
   RankPlan plan_;
   ModelFlops flops_;
   std::unique_ptr<Communicator> control_group_;
+  std::unique_ptr<Communicator> site_group_;  // with several sites
   DeviceKind device_ = DeviceKind::cpu;
   DeviceInfo card_;
   std::string place_;  // location of rank 0's device

@@ -1,6 +1,6 @@
 // Whole models trained with every optimizer, in double, against runs made outside of ltrain: torch.optim's
 // where PyTorch has the optimizer, the papers' formulas in Python where not
-// (scripts/golden/make-optimizer-runs.py).
+// (scripts/golden/make-optimizer-runs.py); and with DiLoCo (scripts/golden/make-diloco-golden.py).
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -25,9 +25,9 @@ struct TrainedModel {
 
 using TrainedModels = std::map<std::string, TrainedModel>;  // keyed by "gpt2 muon"
 
-TrainedModels read_runs() {
+TrainedModels read_runs(const std::string& file = "optimizer_runs.txt") {
   TrainedModels runs;
-  std::ifstream in(LTRAIN_SOURCE_DIR "/tests/golden/optimizer_runs.txt");
+  std::ifstream in(LTRAIN_SOURCE_DIR "/tests/golden/" + file);
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("#")) continue;
     std::istringstream words(line);
@@ -64,20 +64,25 @@ struct Job {
   std::string kind;
   OptimizerSettings optimizer;
   int tensor = 1;
+  int64_t steps = kSteps;
+  std::optional<double> lr = {};  ///< else the golden model's schedule
+  bool fp32 = false;
 };
 
 /// Trains as the script does. 1-bit optimizers have two ranks with two rows each, others one.
 TrainedModel train(const Golden& g, const Job& job) {
   const bool onebit = is_onebit(job.optimizer.rule);
   const bool coded = job.optimizer.rule == UpdateRule::adamw8bit;  // whose moments are of fp32
-  const int ranks = onebit ? 2 : 1, world = ranks * job.tensor;
+  const int sites = static_cast<int>(std::max<int64_t>(1, job.optimizer.diloco.sites));
+  const int ranks = onebit ? 2 : 1, world = ranks * job.tensor * sites;
   ProgramOptions o;
   o.model = g.model;
-  o.precision = precision_policy(coded ? "fp32" : "fp64");
+  const bool fp32 = coded || job.fp32;
+  o.precision = precision_policy(fp32 ? "fp32" : "fp64");
   o.bucket_elements = 1;  // a bucket for each unit, so that blocks begin with it
   o.micro_batch = 2;
   o.seq_length = kGoldenSeq;
-  o.accumulation = kGoldenBatch / (o.micro_batch * ranks);
+  o.accumulation = kGoldenBatch / (o.micro_batch * ranks * sites);
   o.clip_grad = 0;
   o.optimizer = job.optimizer;
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
@@ -89,6 +94,7 @@ TrainedModel train(const Golden& g, const Job& job) {
   on_threads(world, [&](int rank) {
     Mesh mesh;
     mesh.degree = {ranks, 1, 1, 1, 1, 1, 1, 1, 1};
+    mesh.sites = sites;
     mesh.rank = rank;
     mesh.cut_tensor(TensorMode::one_d, job.tensor, 1);
     GroupSet groups = made.on(mesh);
@@ -97,21 +103,23 @@ TrainedModel train(const Golden& g, const Job& job) {
     TrainProgram program(o, {*compute, arena, groups.groups()});
     program.initialize();
     ParameterStore& store = program.parameters();
-    if (coded)
+    if (fp32)
       set_weights<float>(g, store);
     else
       set_weights<double>(g, store);
-    const int64_t data = mesh.place_in(kDataAxes);
-    for (int64_t step = 0; step < kSteps; ++step) {
+    store.publish_loaded();
+    const int64_t data = mesh.place_in(kDataAxes) * sites + mesh.site();
+    for (int64_t step = 0; step < job.steps; ++step) {
+      const int64_t batch = step % static_cast<int64_t>(lr.size());
       std::vector<HostBatch> batches(static_cast<size_t>(o.accumulation));
       for (size_t k = 0; k < batches.size(); ++k) {
         const int64_t row = data * 2 + static_cast<int64_t>(k) * 2;
-        append_rows(tokens, step, row, 2, batches[k].tokens);
-        append_rows(targets, step, row, 2, batches[k].targets);
+        append_rows(tokens, batch, row, 2, batches[k].tokens);
+        append_rows(targets, batch, row, 2, batches[k].targets);
         batches[k].sample_index = {step * kGoldenBatch + row, step * kGoldenBatch + row + 1};
       }
       OptimizerStep a = g.adamw;
-      a.lr = lr.at(static_cast<size_t>(step));
+      a.lr = job.lr.value_or(lr.at(static_cast<size_t>(batch)));
       a.step = step + 1;
       const StepResult r = program.train_step(batches, a, {});
       if (rank == 0) run.losses.push_back(r.loss);
@@ -125,7 +133,7 @@ TrainedModel train(const Golden& g, const Job& job) {
       for (Run r = runs.next(); r.count > 0; r = runs.next())
         for (int64_t i = 0; i < r.count; ++i)
           to[static_cast<size_t>(r.global + i)] =
-              coded ? p.master.ptr<float>()[r.local + i] : p.master.ptr<double>()[r.local + i];
+              fp32 ? p.master.ptr<float>()[r.local + i] : p.master.ptr<double>()[r.local + i];
     }
   });
   for (const auto& [name, x] : whole) {
@@ -144,8 +152,8 @@ TrainedModel train(const Golden& g, const Job& job) {
 
 /// The largest difference, of losses relative and of tensors by their length; what it is of goes to `where`.
 double worst(const TrainedModel& want, const TrainedModel& got, std::string& where) {
-  REQUIRE(want.losses.size() == kSteps);
-  REQUIRE(got.losses.size() == kSteps);
+  REQUIRE(want.losses.size() >= kSteps);
+  REQUIRE(got.losses.size() == want.losses.size());
   REQUIRE(want.tensors.size() == got.tensors.size());
   double most = 0;
   const auto note = [&](double difference, const std::string& what) {
@@ -198,4 +206,33 @@ TEST_CASE("Muon's matrices are those of the model, however tensor parallelism cu
       INFO(architecture << " " << kind << ": " << where);
       CHECK(most < 1e-12);
     }
+}
+
+TEST_CASE("DiLoCo's sites move a llama as PyTorch's AdamW and outer SGD do") {
+  const TrainedModels runs = read_runs("diloco.txt");
+  REQUIRE(runs.size() == 2);
+  const Golden g("llama");
+  const auto apart = [&](const char* kind, const Job& job) {
+    std::string where;
+    const double most = worst(runs.at(std::string("llama ") + kind), train(g, job), where);
+    UNSCOPED_INFO(kind << ": " << where << " by " << most);
+    return most;
+  };
+  Job job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 40, .lr = 1e-3};
+  DilocoSettings& d = job.optimizer.diloco;
+  d = {.sites = 2, .inner_steps = 2, .outer_lr = 0.7, .outer_momentum = 0.9, .nesterov = true};
+  CHECK(apart("nesterov", job) < 1e-12);
+  CHECK(apart("plain", job) > 1e-3);  // negative controls
+  d.nesterov = false;
+  CHECK(apart("plain", job) < 1e-12);
+  d.inner_steps = 4;
+  CHECK(apart("plain", job) > 1e-3);
+  d.inner_steps = 2;
+  job.tensor = 2;
+  CHECK(apart("plain", job) < 1e-12);
+  job.tensor = 1;
+  job.fp32 = true;
+  CHECK(apart("plain", job) < 1e-5);
+  d.nesterov = true;
+  CHECK(apart("nesterov", job) < 1e-5);
 }

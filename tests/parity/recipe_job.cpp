@@ -18,7 +18,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
     o.hidden = r.model.hidden_size, o.intermediate = r.model.intermediate_size;
   o.heads = static_cast<int>(r.model.num_attention_heads);
   o.kv_heads = static_cast<int>(r.model.num_key_value_heads);
-  o.ranks = static_cast<int>(r.parallel.data);
+  o.ranks = static_cast<int>(r.parallel.data / std::max<int64_t>(1, r.diloco.sites));
   o.tensor = static_cast<int>(r.parallel.tensor);
   o.tensor_mode = to_string(r.parallel.tensor_mode);
   o.tensor_depth = static_cast<int>(r.parallel.tensor_depth);

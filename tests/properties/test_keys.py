@@ -20,6 +20,7 @@ WORDS = {
                 "model.kv_lora_rank=16 model.qk_nope_head_dim=8 model.qk_rope_head_dim=4 model.v_head_dim=6",
     "DEEPSEEK_V3": "model.architecture=deepseek_v3 model.moe.num_experts=4 model.moe.top_k=2 model.q_lora_rank=12 "
                    "model.kv_lora_rank=16 model.qk_nope_head_dim=8 model.qk_rope_head_dim=4 model.v_head_dim=6",
+    "DILOCO": "parallel.data=2 diloco.sites=2 checkpoint.save_interval=3",
     "MOE": "model.architecture=mixtral model.moe.num_experts=4 model.moe.top_k=2",
     "ONEBIT_LAMB": "optimizer.kind=onebit_lamb optimizer.freeze_step=2 train.train_steps=6 parallel.data=2 "
                    "optimizer.lr=0.01",

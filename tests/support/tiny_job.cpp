@@ -68,9 +68,19 @@ std::vector<int32_t> tiny_sample(const TinyOptions& o, int64_t sample) {
   return tokens;
 }
 
+namespace {
+
+int sites_of(const TinyOptions& o) { return std::max(1, static_cast<int>(o.optimizer.diloco.sites)); }
+
+/// Micro-batches of a rank in a step.
+int64_t micros_of(const TinyOptions& o) { return o.global_batch / (o.micro_batch * o.ranks * sites_of(o)); }
+
+}  // namespace
+
 Mesh tiny_mesh(const TinyOptions& o, int rank) {
   Mesh m;
   m.degree = {o.ranks, o.pipeline, o.context, 1, 1, 1, 1, 1, 1};
+  m.sites = sites_of(o);
   m.rank = rank;
   m.cut_tensor(tensor_mode(o.tensor_mode), o.tensor, o.tensor_depth);
   if (o.shard) {
@@ -142,13 +152,13 @@ void add_pairs(const TinyOptions& o, int64_t sample, int64_t b, const Positions&
 }  // namespace
 
 std::vector<HostBatch> tiny_batches(const TinyOptions& o, int64_t step, int rank, int context) {
-  const int64_t accumulation = o.global_batch / (o.micro_batch * o.ranks);
+  const int64_t accumulation = micros_of(o), ranks = o.ranks * sites_of(o);
   const Positions rows = tiny_cut(o, context).rows();
   std::vector<HostBatch> batches(accumulation);
   for (int64_t k = 0; k < accumulation; ++k)
     for (int64_t b = 0; b < o.micro_batch; ++b) {
       HostBatch& to = batches[k];
-      const int64_t sample = step * o.global_batch + (k * o.ranks + rank) * o.micro_batch + b;
+      const int64_t sample = step * o.global_batch + (k * ranks + rank) * o.micro_batch + b;
       const std::vector<int32_t> row = tiny_sample(o, sample);
       const std::vector<int32_t> documents = tiny_documents(o, sample);
       for (int64_t r = 0; r < rows.rows; ++r) {
@@ -193,7 +203,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.bucket_elements = o.bucket_elements;
   p.micro_batch = o.micro_batch;
   p.seq_length = o.seq;
-  p.accumulation = o.global_batch / (o.micro_batch * o.ranks);
+  p.accumulation = micros_of(o);
   p.clip_grad = o.clip;
   p.skip_grad_norm = o.skip_grad_norm;
   p.z_loss_coeff = o.z_loss_coeff;
@@ -350,7 +360,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       meta.program.train_step(std::vector<HostBatch>(static_cast<size_t>(o.micros)), tiny_adamw(1));
       before = meta.groups.groups().wire_bytes();
     }
-    int64_t batches = o.global_batch / (o.micro_batch * o.ranks);
+    int64_t batches = micros_of(o);
     const HostBatch any;
     meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
     result.plan_wire[rank] = train + meta.groups.groups().wire_bytes() - before;
@@ -379,13 +389,14 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
                              result.plan_offloaded[rank].activations);
   TrainProgram program(tiny_program(o), {*compute, arena, groups.groups(),
                                          o.device == DeviceKind::cpu ? nullptr : host.get(), slow.places()});
-  const auto control = world.groups.take({"control", kAllAxes, tiny_mesh(o, rank).group(kAllAxes)}, rank);
+  const auto control = world.groups.take({"control", kAllAxes, tiny_mesh(o, rank).all_ranks()}, rank);
   const TinyRank here{rank, program, *control};
   const int64_t first = hooks.begin ? hooks.begin(here) : 0;
   if (o.late_start)  // the first weights are written while the first step is being enqueued
     cuda::run_on_host(*compute, [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
   if (first == 0) program.initialize();
-  const int data = groups.groups().mesh.place_in(kDataAxes);
+  const Mesh& mesh = groups.groups().mesh;
+  const int data = mesh.place_in(kDataAxes) * mesh.sites + mesh.site();
   const int context = groups.groups().coordinate(Axis::context);
   const ParameterStore& store = program.parameters();
   for (int64_t step = first; step < o.steps; ++step) {
@@ -403,7 +414,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
         result.used_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
       timeline.reset();
     }
-    if (step == first && o.read_gradients)
+    if (step == first && o.read_gradients && mesh.site() == 0)
       for (const OwnedPiece& p : store.owned_pieces())
         if (p.grad.defined())
           world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
@@ -429,7 +440,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   LT_CHECK(store.offload_bytes() == result.offload_bytes[rank], "{} bytes in offload memory, {} planned",
            store.offload_bytes(), result.offload_bytes[rank]);
   for (const OwnedPiece& p : store.owned_pieces()) {
-    world.add(result.parameters, p.slice, store.spec(p.id).name,
+    world.add(result.sites[static_cast<size_t>(mesh.site())], p.slice, store.spec(p.id).name,
               p.nf4.defined() ? elements(*compute, p.nf4) : elements(*compute, p.master));
     for (const NamedState& s : p.moments)
       if (s.name == kAverage)
@@ -451,8 +462,10 @@ TinyResult train_tiny(const TinyOptions& o, const GroupWrapper& wrap, const Tiny
     v->resize(ranks);
   for (auto* v : {&result.plan_offloaded, &result.used_offloaded}) v->resize(ranks);
   result.plan_ops.resize(ranks), result.used_ops.resize(ranks);
+  result.sites.resize(static_cast<size_t>(sites_of(o)));
   World world;
   on_threads(ranks, [&](int r) { train_rank(o, r, world, wrap, hooks, result); });
+  result.parameters = result.sites[0];
   for (const NamedTensors* all : {&result.parameters, &result.gradients})
     for (const auto& [name, values] : *all)
       for (double v : values) LT_CHECK(!std::isnan(v), "{} has an element that no rank owns, or a NaN", name);

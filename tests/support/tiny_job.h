@@ -20,7 +20,7 @@ struct TinyOptions {
   std::string precision = "fp64";
   bool tied = false, untied = false;  ///< neither: as the architecture has it
   double dropout = 0;
-  int ranks = 1;  ///< data-parallel
+  int ranks = 1;  ///< data-parallel, of a site
   int tensor = 1;
   std::string tensor_mode = "1d";
   int tensor_depth = 1;
@@ -97,6 +97,7 @@ struct TinyResult {
   std::vector<double> loss_scales;        ///< loss scale by step, and after the last; fp16 only
   std::vector<ExpertStatistics> experts;  ///< indexed by step
   NamedTensors parameters;                ///< after all steps, put together from what the ranks own
+  std::vector<NamedTensors> sites;        ///< parameters of each site of DiLoCo; the first is `parameters`
   NamedTensors averages;                  ///< averages of weights, put together likewise
   NamedTensors gradients;  ///< gradients of the first step, before clipping, put together likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached

@@ -25,7 +25,7 @@ std::pair<std::string, int64_t> levels_key(const Parallel& p) {
 void level_size(const Recipe& r, int64_t data, const BrokenRule& broken) {
   const auto [key, value] = levels_key(r.parallel);
   if (key.empty() || value == kNode) return;
-  const int64_t all = data * r.parallel.context, n = value;
+  const int64_t all = plain_mesh(r, data).size(kGradientAxes), n = value;
   const auto wrong = [&](int64_t ranks) { return plain_mesh(r, data).split_levels(ranks); };
   const auto good = [&](int64_t ranks) { return wrong(ranks).empty(); };
   if (const std::string text = wrong(n); !text.empty())
@@ -68,11 +68,11 @@ int64_t count_on_hosts(const Mesh& mesh, AxisSet axes, int64_t per_host) {
 
 int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
   // A search asks for the same mesh many times, so answers are cached.
-  using Key = std::tuple<std::array<int, kAxisCount>, AxisOrder, uint16_t, int64_t>;
+  using Key = std::tuple<std::array<int, kAxisCount>, int, AxisOrder, uint16_t, int64_t>;
   thread_local std::map<Key, int64_t> answers;
   constexpr size_t kMostAnswers = 4096;
   if (answers.size() > kMostAnswers) answers.clear();
-  const auto [it, fresh] = answers.try_emplace({mesh.degree, mesh.order, axes.bits, per_host});
+  const auto [it, fresh] = answers.try_emplace({mesh.degree, mesh.sites, mesh.order, axes.bits, per_host});
   if (fresh) it->second = count_on_hosts(mesh, axes, per_host);
   return it->second;
 }
@@ -108,13 +108,14 @@ int64_t level_layout(const Recipe& r, int64_t world, int64_t per_node, const Bro
   const auto [key, value] = levels_key(r.parallel);
   if (key.empty()) return 0;
   const Parallel& p = r.parallel;
-  const int64_t data = world / (p.tensor * p.pipeline * p.context), all = data * p.context;
+  const int64_t data = world / (p.tensor * p.pipeline * p.context);
   if (value != kNode) {
     if (broken) level_size(r, data, broken);
     return value;
   }
   per_node = ranks_on_host(r, world, per_node);
   const Mesh mesh = plain_mesh(r, data);
+  const int64_t all = mesh.size(kGradientAxes);
   const auto wrong_split = [&](int64_t ranks) { return Mesh(mesh).split_levels(ranks); };
   const int64_t n = on_each_host(mesh, kGradientAxes, per_node);
   std::string wrong;

@@ -398,6 +398,7 @@ class Rules {
           fmt::format("the axes make {} ranks, and there are {}; nearest valid value: {}", p.data * others,
                       world, world % others == 0 ? std::to_string(world / others) : "-1"));
     }
+    diloco_layout_rules(r_, world, per_node, report());
     batch(world / others);
     const int64_t first = level_layout(r_, world, per_node, report());
     check_moe_layout(r_, world / others, first, report());
@@ -447,6 +448,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   optimizer_rules(recipe, broken);
   checkpoint_rules(recipe, broken);
   sparsity_rules(recipe, broken);
+  diloco_rules(recipe, broken);
   lora_rules(recipe, broken);
   preference_rules(recipe, broken);
   distillation_rules(recipe, broken);
@@ -489,8 +491,9 @@ Mesh plain_mesh(const Recipe& r, int64_t data) {
   Mesh m;
   const Parallel& p = r.parallel;
   const auto set = [&](Axis a, int64_t n) { m.degree[static_cast<int>(a)] = static_cast<int>(n); };
-  set(Axis::data, data), set(Axis::pipeline, p.pipeline), set(Axis::context, p.context),
-      set(Axis::tensor, p.tensor);
+  m.sites = static_cast<int>(std::max<int64_t>(1, r.diloco.sites));
+  set(Axis::data, std::max<int64_t>(1, data / m.sites)), set(Axis::pipeline, p.pipeline),
+      set(Axis::context, p.context), set(Axis::tensor, p.tensor);
   std::string error;  // already reported by check_rules
   m.order = parse_axis_order(p.order, error);
   return m;

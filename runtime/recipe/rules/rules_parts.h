@@ -41,6 +41,10 @@ void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
 void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::vector<std::string>& notes);
 void checkpoint_rules(const Recipe& recipe, const BrokenRule& broken);
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
+void diloco_rules(const Recipe& recipe, const BrokenRule& broken);
+/// Checks that sites divide the ranks and are full nodes.
+void diloco_layout_rules(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node,
+                         const BrokenRule& broken);
 void tensor_grid_rules(const Recipe& recipe, const BrokenRule& broken);
 void lora_rules(const Recipe& recipe, const BrokenRule& broken);
 void preference_rules(const Recipe& recipe, const BrokenRule& broken);

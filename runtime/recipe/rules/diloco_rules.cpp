@@ -1,0 +1,98 @@
+// Rules of DiLoCo: sites, when they synchronize, and what needs all ranks in every step.
+#include "base/error.h"
+#include "parallel/optim/optimizer.h"
+#include "runtime/recipe/nearest_value.h"
+#include "runtime/recipe/rules/rules.h"
+#include "runtime/recipe/rules/rules_parts.h"
+
+namespace ltrain::recipe {
+namespace {
+
+const std::string kSites = "diloco.sites", kInner = "diloco.inner_steps";
+
+/// Steps at which all ranks meet must be synchronizations.
+void meeting_steps(const Recipe& r, const BrokenRule& broken) {
+  const int64_t inner = r.diloco.inner_steps;
+  const auto check = [&](const char* key, int64_t steps, const char* what) {
+    if (steps % inner == 0) return;
+    broken(key,
+           fmt::format("{} while sites have weights of their own: must be a multiple of {} = {}{}", what,
+                       kInner, inner, nearest_multiple(steps, inner)),
+           {kInner, kSites});
+  };
+  if (r.train.stop_step)
+    check("train.stop_step", *r.train.stop_step, "ends the run");
+  else
+    check("train.train_steps", r.train.train_steps, "ends the run");
+  if (!r.data.eval.empty()) check("train.eval_interval", r.train.eval_interval, "evaluates");
+  check("checkpoint.save_interval", r.checkpoint.save_interval, "saves");
+}
+
+/// Settings with a state or a decision of all ranks in every step.
+void every_step(const Recipe& r, const BrokenRule& broken) {
+  const auto refuse = [&](const char* key, bool on, const char* why, const char* valid) {
+    if (on) broken(key, fmt::format("{}; nearest valid value: {}, or diloco.sites: 0", why, valid), {kSites});
+  };
+  refuse("precision", computes_in(r, Precision::fp16), "has a loss scale, on which sites would not agree",
+         "bf16");
+  refuse("precision", computes_in(r, Precision::fp8),
+         "has largest magnitudes of the past, which sites would not share", "bf16");
+  refuse("optimizer.master_weights", !r.optimizer.master_weights,
+         "has no fp32 weights, of which diloco.sites averages the changes", "true");
+  refuse("train.skip_grad_norm", r.train.skip_grad_norm > 0,
+         "skips updates, and sites would be at different steps of the schedule", "0");
+  refuse("train.ema_decay", r.train.ema_decay > 0, "averages weights that sites do not share", "0");
+  refuse("sparsity.match", r.sparsity.on(), "has zeros that sites would choose differently", "[]");
+  refuse("parallel.grad_reduce_dtype", r.parallel.grad_reduce_dtype == GradReduceDtype::int8,
+         "has rounding errors of ranks, which checkpoints of several sites do not have", "bf16");
+  refuse("offload.optimizer.device", r.offload.optimizer.on(),
+         "moves master weights out, which diloco.sites changes on the device", "none");
+  refuse("offload.params.device", r.offload.params.on(),
+         "moves weights out, which diloco.sites changes on the device", "none");
+  refuse("task", trains_preferences(r.task), "counts examples of all ranks in a step", "pretrain");
+  refuse("data.shuffle_window", r.data.shuffle_window > 0,
+         "may stop a run at any step, when token files are missing", "0");
+  OptimizerSettings settings;
+  static_cast<OptimizerHyperparameters&>(settings) = r.optimizer;
+  for (int i = 0; i < kUpdateRules; ++i) {
+    const UpdateRule rule = static_cast<UpdateRule>(i);
+    if (r.optimizer.uses(rule) && *optimizer_of(rule).step_kinds(settings).other)
+      broken("optimizer.kind",
+             fmt::format("{} has steps of two kinds, and so has diloco.sites; nearest valid value: adamw, or "
+                         "diloco.sites: 0",
+                         update_rule_name(rule)),
+             {kSites});
+  }
+}
+
+}  // namespace
+
+void diloco_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.diloco.on()) return;
+  meeting_steps(r, broken);
+  every_step(r, broken);
+  const int64_t data = r.parallel.data, sites = r.diloco.sites;
+  if (data > 0 && data % sites != 0)
+    broken(kSites,
+           fmt::format("must divide parallel.data = {}{}", data,
+                       nearest(sites, 1, data, [&](int64_t n) { return data % n == 0; })),
+           {"parallel.data"});
+}
+
+void diloco_layout_rules(const Recipe& r, int64_t world, int64_t per_node, const BrokenRule& broken) {
+  const int64_t sites = r.diloco.sites;
+  if (sites <= 1) return;
+  const Parallel& p = r.parallel;
+  const int64_t data = world / (p.tensor * p.pipeline * p.context), here = ranks_on_host(r, world, per_node);
+  const auto good = [&](int64_t n) { return data % n == 0 && (here >= world || world / n % here == 0); };
+  if (good(sites)) return;
+  const std::string wrong =
+      data % sites != 0
+          ? fmt::format("must divide the {} data-parallel ranks", data)
+          : fmt::format("makes sites of {} ranks, and a site is full nodes of {} ranks", world / sites, here);
+  broken(
+      kSites, wrong + nearest(sites, 1, data, good),
+      {"parallel.data", "launch.ranks_per_node", "parallel.tensor", "parallel.pipeline", "parallel.context"});
+}
+
+}  // namespace ltrain::recipe

@@ -1,0 +1,77 @@
+// DiLoCo through the real program, with processes: resume, stop, failures, usage.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+
+namespace {
+
+const std::string kRun =
+    "run tiny.yaml diloco.sites=2 diloco.inner_steps=3 checkpoint.save_interval=3 "
+    "checkpoint.async_save=false ";
+
+bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
+
+nlohmann::json json_of(const TempRun& t, const std::string& file) {
+  return nlohmann::json::parse(read_text(t.folder() + "/" + file));
+}
+
+}  // namespace
+
+TEST_CASE("a run of two sites sends as planned, and goes on from its checkpoint bit for bit") {
+  TempRun t;
+  const Outcome whole = t.sh(kRun);
+  INFO(whole.text);
+  REQUIRE(whole.code == 0);
+  const auto plan = json_of(t, "run/plan.json")["ranks"][0], used = json_of(t, "run/logs/usage-00000.json");
+  CHECK(plan["wire_bytes_per_step"] == 0);
+  CHECK(plan["other_wire_bytes_per_step"].get<int64_t>() > 0);
+  CHECK(used["train_wire_bytes"] == 2 * plan["other_wire_bytes_per_step"].get<int64_t>());
+  CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);
+  const auto shard = [&](const std::string& rank) {
+    return read_text(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
+                     "-of-00002.safetensors");
+  };
+  const std::string first = shard("0"), second = shard("1");
+  CHECK(first.find("optimizer/outer_momentum/") != std::string::npos);
+  CHECK(second.find("optimizer/exp_avg_site_00001/") != std::string::npos);
+  std::filesystem::remove_all(t.folder() + "/run");
+  REQUIRE(t.sh(kRun + "train.stop_step=3").code == 0);
+  const Outcome rest = t.sh(kRun);
+  INFO(rest.text);
+  CHECK(has(rest, "resuming from run/checkpoints/step-00000003"));
+  CHECK((shard("0") == first && shard("1") == second));
+  CHECK(t.sh("checkpoint verify run").code == 0);
+  CHECK(t.sh("eval run --threads 1").code == 0);
+  // Without DiLoCo the first site's moments go on.
+  const Outcome plain = t.sh("run tiny.yaml train.train_steps=8");
+  INFO(plain.text);
+  CHECK(plain.code == 0);
+}
+
+TEST_CASE("a request to stop waits for the next synchronization of sites") {
+  TempRun t;
+  const Outcome o = t.sh(kRun + "train.exit_duration_in_mins=0.00001");
+  INFO(o.text);
+  CHECK(o.code == 75);
+  CHECK(has(o, "saved run/checkpoints/step-00000003"));
+  CHECK_FALSE(has(o, "step 4/6"));
+  const Outcome steps = t.sh(kRun + "--steps 1");
+  INFO(steps.text);
+  CHECK(steps.code == 64);
+  CHECK(has(steps, "nearest valid value: --steps 3, which ends at step 6"));
+}
+
+TEST_CASE("a site with a loss that is not finite ends the run by name") {
+  TempRun t;
+  const auto [fault, rank] =
+      GENERATE(std::pair("train.loss:0:2:nan", "rank 0"), std::pair("train.loss:1:2:nan", "rank 1"));
+  const Outcome o = t.sh(kRun, std::string("LTRAIN_FAULT=") + fault);
+  INFO(o.text);
+  CHECK(o.code == 76);
+  CHECK(has(o, "a weight was NaN or infinite: "));
+  CHECK(has(o, std::string(" of ") + rank + " on host "));
+  CHECK(has(o, "There is no checkpoint yet"));
+}

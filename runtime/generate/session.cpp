@@ -33,6 +33,7 @@ Recipe laid_out(Recipe r, const SessionOptions& options, int ranks_per_node) {
   r.cuda_graphs = OverlapChoice::off;  // applies to training only, like the next ones
   r.offload = {};
   r.distillation = {};
+  r.preference.reference = PreferenceReference::precomputed;  // none stays in memory
   r.optimizer = {};
   r.recompute = {};
   // cuDNN would need a plan for each length, which takes seconds.

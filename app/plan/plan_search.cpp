@@ -13,7 +13,7 @@
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/recipe/schema/schema_parts.h"
-#include "runtime/weights/teacher.h"
+#include "runtime/weights/frozen_model.h"
 
 namespace ltrain::app {
 namespace {
@@ -197,7 +197,7 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
     all.insert(all.end(), settings.begin(), settings.end());
     Recipe recipe = load_recipe(path, all);
     recipe.device = given.device;
-    read_teacher(recipe);
+    read_frozen_model(recipe);
     return recipe;
   };
   SearchLimits limits;

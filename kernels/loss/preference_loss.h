@@ -27,6 +27,7 @@ enum class PreferenceKind : uint8_t {
 enum class PreferenceReference : uint8_t {
   precomputed,   ///< one pass over all texts before the first step
   adapters_off,  ///< in each step, a forward pass of the model without its adapters
+  resident,      ///< in each step, a forward pass of a frozen model that stays in memory
 };
 
 struct PreferenceLoss {
@@ -52,9 +53,9 @@ struct PreferenceSettings : PreferenceLoss {
   PreferenceReference reference = PreferenceReference::precomputed;  ///< for losses that have one
 
   /// Each step makes the sums of the reference for its texts.
-  bool references_in_step() const {
-    return has_reference() && reference == PreferenceReference::adapters_off;
-  }
+  bool references_in_step() const { return has_reference() && reference != PreferenceReference::precomputed; }
+  /// A frozen reference model stays in memory beside the one that trains.
+  bool resident_reference() const { return has_reference() && reference == PreferenceReference::resident; }
 };
 
 /// Loss of one labelled text.

@@ -17,7 +17,7 @@
 #include "runtime/plan/memory_limits.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/diagnostics.h"
-#include "runtime/weights/teacher.h"
+#include "runtime/weights/frozen_model.h"
 
 namespace ltrain {
 
@@ -141,7 +141,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   CheckedJob job{resolve(given, size.world, size.ranks_per_node), {}, {}};
   const Recipe& recipe = job.recipe;
   if (checks.data) check_data_given(recipe);
-  read_teacher(job.recipe);
+  read_frozen_model(job.recipe);
   resolve_sources(job.recipe, checks.part != Part::recipe);
   if (checks.part != Part::recipe) {
     check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);

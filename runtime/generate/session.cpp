@@ -34,6 +34,7 @@ Recipe laid_out(Recipe r, const SessionOptions& options, int ranks_per_node) {
   r.offload = {};
   r.distillation = {};
   r.diloco = {};
+  r.preference.reference = PreferenceReference::precomputed;  // none stays in memory
   r.optimizer = {};
   r.recompute = {};
   // cuDNN would need a plan for each length, which takes seconds.

@@ -89,7 +89,8 @@ int64_t model_parameters(const ModelConfig& model) {
 
 /// Plan::state_bytes, from one layer on one rank.
 double state_bytes(Recipe recipe, const MachineProfile& profile) {
-  recipe.distillation = {};  // a teacher does not grow with the model
+  recipe.distillation = {};  // a frozen model does not grow with the model
+  recipe.preference.reference = PreferenceReference::precomputed;
   recipe.model.num_hidden_layers = 1;
   recipe.parallel.pipeline = recipe.parallel.virtual_pipeline = 1;
   recipe.parallel.zero_stage = 0;
@@ -250,9 +251,10 @@ namespace {
 void plan_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
   meta.train_step();
   plan.step_seconds = meta.end();
-  if (FrozenTeacher* teacher = meta.program.teacher()) {
-    plan.teacher_bytes = teacher->weight_bytes();
-    plan.teacher_seconds = teacher->seconds();
+  if (FrozenModel* frozen = meta.program.frozen_model()) {
+    plan.frozen_model = meta.program.options().teacher ? "teacher" : "reference";
+    plan.frozen_bytes = frozen->weight_bytes();
+    plan.frozen_seconds = frozen->seconds();
   }
   if (layout.stage_layers.empty()) return;  // a single rank does not know when its neighbours send
   plan.actions = meta.program.actions();

@@ -135,7 +135,7 @@ ordered_json rank_json(const RankPlan& r) {
     j["offload_optimizer"] = {{"bytes_out", std::llround(r.states_out_bytes)},
                               {"bytes_in", std::llround(r.states_in_bytes)},
                               {"host_seconds", r.host_update_seconds}};
-  if (r.teacher_bytes > 0) j["teacher"] = {{"bytes", r.teacher_bytes}, {"seconds", r.teacher_seconds}};
+  if (!r.frozen_model.empty()) j[r.frozen_model] = {{"bytes", r.frozen_bytes}, {"seconds", r.frozen_seconds}};
   j["eval_seconds"] = r.eval_seconds;
   for (const OpPlan& o : r.ops)
     j["ops"].push_back({{"name", o.name},
@@ -168,8 +168,8 @@ std::string memory_text(const RankPlan& r) {
       out += row(std::string(memory_kind_name(static_cast<MemoryKind>(i))), r.arena.by_kind[i]);
   if (const int64_t gaps = r.arena.arena_bytes - r.arena.live_bytes; gaps > 0)
     out += row("gaps between tensors", gaps);
-  if (r.teacher_bytes > 0)
-    out += row("teacher's weights", r.teacher_bytes, "(exactly; among the parameters)");
+  if (!r.frozen_model.empty())
+    out += row(r.frozen_model + "'s weights", r.frozen_bytes, "(exactly; among the parameters)");
   out += row("arena", r.arena.arena_bytes, "(allocated once, exactly)");
   if (r.even_arena_bytes > 0)
     out +=
@@ -275,9 +275,9 @@ std::string step_part(const Plan& p, const Recipe& recipe, const RankPlan& r) {
     exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
   out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it exposed communication{})\n", "step time",
                      seconds * 1e3, r.exposed_comm_seconds() * 1e3, exposed);
-  if (r.teacher_seconds > 0)
-    out +=
-        fmt::format("  {:<28}{:>12.1f} ms of the step time\n", "teacher's forward", r.teacher_seconds * 1e3);
+  if (!r.frozen_model.empty())
+    out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", r.frozen_model + "'s forward",
+                       r.frozen_seconds * 1e3);
   if (!p.schedule.empty())
     out += fmt::format("  {:<28}{:>12.1f} % of the pipeline's time; {}{}{}\n", "bubble", 100 * p.bubble_share,
                        p.schedule, recipe.parallel.chooses_schedule() ? ", which auto chose" : "",

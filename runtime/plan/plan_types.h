@@ -56,8 +56,9 @@ struct RankPlan {
   /// Model FLOPs of a train step on this rank (OpCost::model_flops).
   double model_flops = 0;
   double step_seconds = 0;
-  int64_t teacher_bytes = 0;   ///< weights of a teacher, part of `arena`
-  double teacher_seconds = 0;  ///< its forward passes, part of step_seconds
+  std::string frozen_model;   ///< "teacher" or "reference" that stays in memory; empty: none
+  int64_t frozen_bytes = 0;   ///< its weights, part of `arena`
+  double frozen_seconds = 0;  ///< its forward passes, part of step_seconds
   /// Time that compute waits for communication, by axis as in metrics ("dp", "tp", ...), longest first.
   std::vector<std::pair<std::string, double>> exposed;
   double exposed_comm_seconds() const;  ///< total of all axes

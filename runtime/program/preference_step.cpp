@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/meta/placement_rules.h"
+#include "kernels/tensor/layer_prefix.h"
 #include "runtime/program/stage_run.h"
 #include "runtime/program/train_program.h"
 
@@ -86,8 +87,10 @@ void place_pairs(Stream& s, const PairBatch& pairs) {
 void TrainProgram::score_pairs(const std::function<const HostBatch*()>& next, const TakeSums& take) {
   LT_CHECK(options_.preference, "expected a program with preference pairs, got {} of them", 0);
   const bool meta = device_.compute.meta() != nullptr;
-  Step step = make_step(false);
-  if (options_.for_training) store_.complete_weights();
+  const Step own = make_step(false);
+  Step step = reference_ ? reference_->step_of(own) : own;
+  const Decoder& reference = reference_ ? reference_->decoder() : decoder_;
+  if (options_.for_training) step.params.complete_weights();
   sums_->clear();
   const HostBatch none;
   bool once = meta && !next;
@@ -105,7 +108,7 @@ void TrainProgram::score_pairs(const std::function<const HostBatch*()>& next, co
     }
     if (batches.empty()) break;
     const pipeline::Schedule forward = forward_only(options_.schedule, static_cast<int>(batches.size()));
-    StageRun run(decoder_, step, forward);
+    StageRun run(reference, step, forward);
     run.run(pipeline::lower(forward, pipeline_rank()), [&](int k) { return micro_batch(k); });
     if (meta || !last) continue;
     for (size_t k = 0; k < batches.size(); ++k) {
@@ -116,32 +119,39 @@ void TrainProgram::score_pairs(const std::function<const HostBatch*()>& next, co
   } while (next);
 }
 
-void TrainProgram::run_forwards(Step& step, const std::vector<HostBatch>& batches,
+void TrainProgram::run_forwards(const Decoder& model, Step& step, const std::vector<HostBatch>& batches,
                                 const std::function<MicroBatch(int)>& slot,
                                 const std::function<void(int64_t, int64_t)>& done) {
   const bool meta = device_.compute.meta() != nullptr;
   const auto micros = meta && batches.empty() ? options_.accumulation : static_cast<int64_t>(batches.size());
-  store_.complete_weights();
+  step.params.complete_weights();
   const HostBatch none;
   const int64_t together = staged() ? micros : 1;  // micro-batches of a pass
   const pipeline::Schedule forward = forward_only(options_.schedule, static_cast<int>(together));
   for (int64_t first = 0; first < micros; first += together) {
     for (int64_t k = 0; k < together; ++k)
       load(meta ? none : batches[static_cast<size_t>(first + k)], k, false);
-    StageRun(decoder_, step, forward).run(pipeline::lower(forward, pipeline_rank()), slot);
+    StageRun(model, step, forward).run(pipeline::lower(forward, pipeline_rank()), slot);
     for (int64_t k = 0; k < together; ++k) done(first + k, k);
   }
 }
 
 std::vector<HostBatch> TrainProgram::with_references(const std::vector<HostBatch>& batches) {
-  Step step = make_step(false);
-  step.adapters = false;
+  Step own = make_step(false);
+  own.adapters = false;
+  std::optional<FrozenModel::Timed> timed;
+  std::optional<LayerPrefix> named;
+  if (reference_) {
+    timed.emplace(*reference_, device_.compute);
+    named.emplace("reference.");
+  }
+  Step step = reference_ ? reference_->step_of(own) : own;
   sums_->clear();
   const bool reads = !device_.compute.meta() && options_.schedule.rank_of_stage.back() == pipeline_rank();
   std::vector<HostBatch> referenced = batches;
   std::vector<double> sums(static_cast<size_t>(slots_->pairs(0).sums.elements()));
   run_forwards(
-      step, batches, [this](int k) { return micro_batch(k); },
+      reference_ ? reference_->decoder() : decoder_, step, batches, [this](int k) { return micro_batch(k); },
       [&](int64_t micro, int64_t slot) {
         if (!reads) return;  // the head, which reads them, is there
         staging_.get(sums.data(), slots_->pairs(slot).sums);
@@ -156,7 +166,7 @@ double TrainProgram::divergence(const std::vector<HostBatch>& batches, int64_t e
   Step step = make_step(false);
   sums_->clear();
   run_forwards(
-      step, batches,
+      decoder_, step, batches,
       [this](int k) {
         MicroBatch mb = micro_batch(k);
         mb.pairs.totalled = true;

@@ -43,6 +43,7 @@ struct ProgramOptions : StepSettings {
   bool position_ids = false;                    ///< batches have position ids
   std::optional<PreferenceSettings> preference;  ///< batches have preference pairs, and these are the loss
   std::shared_ptr<const ModelConfig> teacher;    ///< model that training distils from; null: none
+  std::shared_ptr<const ModelConfig> reference;  ///< preference: model of a resident reference; null: none
   DistillationLoss distillation;
   /// Schedule of the pipeline axis; with no stages: one stage with all layers.
   pipeline::Schedule schedule;

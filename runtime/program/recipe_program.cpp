@@ -243,6 +243,19 @@ DispatchOptions dispatch_options(const Recipe& r) {
   return o;
 }
 
+/// The model of a resident reference: that of preference.reference_model, or the one that trains, without
+/// adapters.
+static std::shared_ptr<const ModelConfig> reference_model(const Recipe& r) {
+  if (r.preference.reference_model) {
+    LT_CHECK(r.preference.model, "expected the model of preference.reference_model = {} to be read, got none",
+             *r.preference.reference_model);
+    return r.preference.model;
+  }
+  ModelConfig own = r.model;
+  own.lora = {};
+  return std::make_shared<const ModelConfig>(own);
+}
+
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   static_cast<StepSettings&>(o) = r.train;
@@ -270,6 +283,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.documents = r.data.reset_attention_mask;
   o.position_ids = r.data.reset_position_ids;
   if (trains_preferences(r.task)) o.preference = r.preference;
+  if (trains_preferences(r.task) && r.preference.resident_reference()) o.reference = reference_model(r);
   if (r.distillation.teacher) {
     LT_CHECK(r.distillation.model, "expected the model of distillation.teacher = {} to be read, got none",
              *r.distillation.teacher);

@@ -103,13 +103,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
                    options.optimizer, options.offload, device_.offload.states, device_.offload.params,
                    options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length, !options.for_training);
-  if (options.teacher) {
-    LT_CHECK(!staged() && options.for_training, "expected a teacher in training without a pipeline, got {}",
-             staged() ? "a pipeline" : "no training");
-    teacher_ = std::make_unique<FrozenTeacher>(*options.teacher, device_.groups, options.sequence_parallel);
-    teacher_->allocate(device_.compute, device_.memory, device_.groups, options.precision, options.sharding,
-                       options.bucket_elements, options.seq_length);
-  }
+  make_frozen_model();
   const auto constant = [&](const char* name, DType t, Shape s) {
     return device_.memory.allocate(MemoryKind::temporaries, name, t, s);
   };
@@ -136,6 +130,25 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   if (options.for_training && options.activations.any())
     offloaded_.emplace(device_.compute, device_.memory, *device_.offload.activations,
                        device_.offload.activation_bytes);
+}
+
+void TrainProgram::make_frozen_model() {
+  const ProgramOptions& o = options_;
+  DecoderOptions decoder;
+  decoder.sequence_parallel = o.sequence_parallel;
+  if (o.teacher) {
+    LT_CHECK(!staged() && o.for_training, "expected a teacher in training without a pipeline, got {}",
+             staged() ? "a pipeline" : "no training");
+    teacher_ = std::make_unique<FrozenTeacher>(*o.teacher, device_.groups, decoder);
+  } else if (o.reference) {
+    decoder.stages = stages_of_rank(o, pipeline_rank());
+    decoder.dispatch = o.dispatch;
+    decoder.expert_tensor = o.expert_tensor;
+    reference_ = std::make_unique<FrozenModel>(*o.reference, device_.groups, decoder);
+  }
+  if (FrozenModel* frozen = frozen_model())
+    frozen->allocate(device_.compute, device_.memory, device_.groups, o.precision, o.sharding,
+                     o.bucket_elements, o.seq_length);
 }
 
 void TrainProgram::make_fp8() {

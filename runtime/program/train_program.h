@@ -119,8 +119,8 @@ class TrainProgram {
   const ProgramOptions& options() const { return options_; }
   ParameterStore& parameters() { return store_; }
   const Decoder& decoder() const { return decoder_; }
-  /// Null without distillation.
-  FrozenTeacher* teacher() { return teacher_.get(); }
+  /// The teacher, or the resident reference; null without them.
+  FrozenModel* frozen_model() { return teacher_ ? teacher_.get() : reference_.get(); }
 
   /// This rank's context-parallel shard of each sequence.
   const ContextSharding& context_sharding() const { return cut_; }
@@ -207,12 +207,13 @@ class TrainProgram {
 
   // ---- a train step (train_step.cpp) ----
   LossTerms count_terms(const std::vector<HostBatch>& batches);
-  /// PreferenceSettings::references_in_step: the batches with the sums of the model without its adapters,
-  /// from forward passes over all micro-batches (preference_step.cpp). On meta: no batches.
+  /// PreferenceSettings::references_in_step: the batches with the sums of the resident reference, or of the
+  /// model without its adapters, from forward passes over all micro-batches (preference_step.cpp). On meta:
+  /// no batches.
   std::vector<HostBatch> with_references(const std::vector<HostBatch>& batches);
-  /// Forward passes without dropout over all micro-batches of a step. `slot`: micro-batch in a slot; `done`:
-  /// called for each one after its pass, with its slot.
-  void run_forwards(Step& step, const std::vector<HostBatch>& batches,
+  /// Forward passes of a model without dropout over all micro-batches of a step; its weights are those of
+  /// `step`. `slot`: micro-batch in a slot; `done`: called for each one after its pass, with its slot.
+  void run_forwards(const Decoder& model, Step& step, const std::vector<HostBatch>& batches,
                     const std::function<MicroBatch(int)>& slot,
                     const std::function<void(int64_t micro, int64_t slot)>& done);
   /// kto: mean of policy - reference over the mismatched texts of the global batch, at least 0, from forward
@@ -261,12 +262,14 @@ class TrainProgram {
   void make_router_bias();
   void hand_choices(const HostBatch& batch);
   void make_fp8();
+  void make_frozen_model();
 
   ProgramOptions options_;
   Device device_;
   ParameterStore store_;
   Decoder decoder_;
   std::unique_ptr<FrozenTeacher> teacher_;
+  std::unique_ptr<FrozenModel> reference_;
   ContextSharding cut_;
   std::vector<pipeline::PipelineStep> program_;  // program of a full train step
   Staging staging_;

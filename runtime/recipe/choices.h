@@ -43,7 +43,8 @@ LT_ENUM_NAMES(PreferenceKind, {PreferenceKind::sigmoid, "sigmoid"}, {PreferenceK
               {PreferenceKind::kto, "kto"}, {PreferenceKind::apo_zero_unpaired, "apo_zero_unpaired"});
 
 LT_ENUM_NAMES(PreferenceReference, {PreferenceReference::precomputed, "precomputed"},
-              {PreferenceReference::adapters_off, "adapters_off"});
+              {PreferenceReference::adapters_off, "adapters_off"},
+              {PreferenceReference::resident, "resident"});
 
 /// Copies of documents that are left out when token files are made. exact: those with the same text.
 enum class Deduplicate : uint8_t { none, exact };

@@ -242,7 +242,15 @@ struct OptimizerKeys : OptimizerHyperparameters {
 /// Distillation from a teacher.
 struct Distillation : DistillationLoss {
   std::optional<std::string> teacher;  ///< a Hugging Face folder or a checkpoint; null: no distillation
-  /// Set by read_teacher() (runtime/weights/teacher.h), without a key: the teacher's model.
+  /// Set by read_frozen_model() (runtime/weights/frozen_model.h), without a key: the teacher's model.
+  std::shared_ptr<const ModelConfig> model;
+};
+
+/// Preference training.
+struct Preference : PreferenceSettings {
+  /// Resident reference: a Hugging Face folder or a checkpoint; null: the weights that the run begins with
+  std::optional<std::string> reference_model;
+  /// Set by read_frozen_model(), without a key: the model of reference_model.
   std::shared_ptr<const ModelConfig> model;
 };
 
@@ -334,7 +342,7 @@ struct Recipe {
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
   DilocoSettings diloco;
-  PreferenceSettings preference;  ///< task: dpo, kto, reward
+  Preference preference;  ///< task: dpo, kto, reward
   Distillation distillation;
   LrSchedule schedule;
   CheckpointSettings checkpoint;

@@ -341,6 +341,7 @@ class Shrink {
           "distillation.teacher",
           "distillation.kd_ratio",
           "distillation.temperature",
+          "preference.reference_model",
           "checkpoint.keep_best",
           "checkpoint.keep_every"});
     set("checkpoint.resume", "never");

@@ -133,9 +133,10 @@ std::shared_ptr<const data::PairReferences> reference_sums(const ReferencedRun& 
   for (const double v : table->values)
     if (!std::isfinite(v))
       fail(ExitCode::data,
-           "task: {}: the initial weights give a log-probability of {}, expected a finite one; check "
-           "model.from and checkpoint.load.path",
-           r.task, v);
+           "task: {}: the reference model gives a log-probability of {}, expected a finite one; check {}",
+           r.task, v,
+           r.preference.reference_model ? "preference.reference_model"
+                                        : "model.from and checkpoint.load.path");
   if (run.control.rank() == 0) replace_file(file.path, packed(file, table->values));
   return table;
 }
@@ -146,7 +147,8 @@ void check_first_loss(const Recipe& r, const StepResult& result) {
   const ModelConfig& m = r.model;
   const bool drops =
       m.embd_pdrop > 0 || m.attn_pdrop > 0 || m.resid_pdrop > 0 || (m.lora.on() && m.lora.dropout > 0);
-  if (!result.preference || !settings.has_reference() || drops) return;
+  // With preference.reference_model the reference is another model.
+  if (!result.preference || !settings.has_reference() || drops || r.preference.reference_model) return;
   const TextSum same{-1, -1, 1};
   const auto of_label = [&](bool desirable) { return kto_loss(settings, same, desirable).loss; };
   const double share = static_cast<double>(result.preference->desirable) /

@@ -1,5 +1,5 @@
 // The reference model of task: dpo and kto: its sums of log-probabilities for all pairs, which one pass
-// before the first step makes from the initial weights. They are kept in files of the run for later starts.
+// before the first step makes. They are kept in files of the run for later starts.
 #pragma once
 #include <memory>
 #include <optional>
@@ -33,8 +33,8 @@ struct ReferencedRun {
 std::shared_ptr<const data::PairReferences> reference_sums(const ReferencedRun& run,
                                                            const data::LoaderOptions& options, int held_out);
 
-/// Checks the loss of the first step of a run with a reference: it is that of a policy equal to the
-/// reference. Throws Error (internal) otherwise.
+/// Checks the loss of the first step of a run whose reference is the initial model: it is that of a policy
+/// equal to the reference. Throws Error (internal) otherwise.
 void check_first_loss(const Recipe& recipe, const StepResult& result);
 
 /// Names and values of metrics.jsonl; empty without pairs.

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/weights/frozen_model.h"
 #include "runtime/weights/load.h"
-#include "runtime/weights/teacher.h"
 
 namespace ltrain {
 namespace {
@@ -39,8 +39,8 @@ TrainingState::Resumed load_start(const Recipe& recipe, TrainProgram& program, T
     std::ranges::move(notes, std::back_inserter(start.notes));
   };
   if (!start.loaded) add(begin_weights(recipe, program, state, control, stream));
-  if (FrozenTeacher* teacher = program.teacher())
-    add(load_teacher(recipe, teacher->parameters(), control, stream));
+  if (FrozenModel* frozen = program.frozen_model())
+    add(load_frozen_model(recipe, frozen->parameters(), control, stream));
   return start;
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/trl: a tiny Llama, preference pairs, and the first 10 losses of TRL's DPOTrainer for each loss that
-ltrain has too; labelled texts, and those of its KTOTrainer. All pairs are one batch, so that TRL's mean over a micro-batch
-is ltrain's over pairs, and its rotation of completions within a batch is ltrain's over all texts."""
+"""Writes tests/golden/trl: a tiny Llama, a tiny Qwen3-MoE, preference pairs, and the first 10 losses of TRL's DPOTrainer
+for each loss that ltrain has too; labelled texts, and those of its KTOTrainer. All pairs are one batch, so that TRL's mean over a micro-batch
+is ltrain's over pairs, and its rotation of completions within a batch is ltrain's over all texts. The reference of some
+runs is the model of tests/golden/distillation (make-distillation-golden.py)."""
 import json
 import os
 import sys
@@ -21,12 +22,14 @@ RUNS = {
     "sigmoid_norm": {"loss_type": ["sigmoid_norm"]},
     "apo_zero": {"loss_type": ["apo_zero"]},
     "sigmoid+sft": {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5]},
+    "reference": {"loss_type": ["sigmoid"], "reference": "distillation"},
 }
 
 KTO_RUNS = {
     "kto": {},
     "weights": {"desirable_weight": 0.5, "undesirable_weight": 1.5},
     "apo_zero_unpaired": {"loss_type": "apo_zero_unpaired"},
+    "reference": {"reference": "distillation"},
     "lora": {"lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}},
 }
 
@@ -72,12 +75,34 @@ def tiny_model():
     return LlamaForCausalLM(config).to(torch.float32)
 
 
-def train(folder, options):
+def tiny_experts():
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.manual_seed(8)
+    config = Qwen3MoeConfig(vocab_size=257, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=2,
+                            num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+                            norm_topk_prob=True, max_position_embeddings=256, initializer_range=0.2, tie_word_embeddings=True,
+                            bos_token_id=None, eos_token_id=256, attention_dropout=0.0, router_aux_loss_coef=0.0)
+    return Qwen3MoeForCausalLM(config).to(torch.float32)
+
+
+def reference_model(options):
+    """The model of another folder that options name; None: TRL takes the initial model."""
+    from transformers import AutoModelForCausalLM
+
+    name = options.pop("reference", None)
+    return AutoModelForCausalLM.from_pretrained(str(GOLDEN / name), dtype="float32") if name else None
+
+
+def train(folder, options, start=FOLDER):
     import torch
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
     rows = []
+    options = dict(options)
+    reference = reference_model(options)
 
     class Recorder(DPOTrainer):
         def compute_loss(self, *arguments, **more):
@@ -102,7 +127,7 @@ def train(folder, options):
                            logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_dropout=True, seed=1,
                            max_length=None, model_init_kwargs={"dtype": "float32"}, **options)
         torch.manual_seed(1)
-        trainer = Recorder(model=str(FOLDER), args=config, processing_class=byte_tokenizer(folder),
+        trainer = Recorder(model=str(start), ref_model=reference, args=config, processing_class=byte_tokenizer(folder),
                            train_dataset=Dataset.from_list(list(pairs())))
         trainer.train()
     return rows
@@ -138,7 +163,7 @@ def train_kto(folder, options):
 
     rows = []
     options = dict(options)
-    lora = options.pop("lora", None)
+    lora, reference = options.pop("lora", None), reference_model(options)
 
     class Recorder(KTOTrainer):
         def compute_loss(self, *arguments, **more):
@@ -168,7 +193,8 @@ def train_kto(folder, options):
             from peft import LoraConfig
 
             peft = LoraConfig(task_type="CAUSAL_LM", **lora)
-        trainer = Recorder(model=str(FOLDER), args=config, processing_class=byte_tokenizer(folder), peft_config=peft,
+        trainer = Recorder(model=str(FOLDER), ref_model=reference, args=config, processing_class=byte_tokenizer(folder),
+                           peft_config=peft,
                            train_dataset=Dataset.from_list(list(labelled())))
         if lora:
             begin_adapter(trainer.model)
@@ -188,6 +214,8 @@ def main():
     model = tiny_model()
     model.save_pretrained(FOLDER, safe_serialization=True)
     (FOLDER / "generation_config.json").unlink(missing_ok=True)
+    tiny_experts().save_pretrained(FOLDER / "experts", safe_serialization=True)
+    (FOLDER / "experts" / "generation_config.json").unlink(missing_ok=True)
     with open(FOLDER / "pairs.jsonl", "w") as out:
         for row in pairs():
             out.write(json.dumps(row) + "\n")
@@ -199,6 +227,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, options in RUNS.items():
             result["runs"][name] = {"options": options, "steps": train(folder, options)}
+        result["experts"] = {"sigmoid": {"steps": train(folder, RUNS["sigmoid"], FOLDER / "experts")}}
         result["kto"] = {name: {"options": o, "steps": train_kto(folder, o)} for name, o in KTO_RUNS.items()}
     with open(FOLDER / "losses.json", "w") as out:
         out.write(json.dumps(result, indent=1) + "\n")

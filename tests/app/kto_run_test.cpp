@@ -53,6 +53,24 @@ const char* const kLayouts[] = {"parallel.data=1 parallel.zero_stage=0 train.mic
 
 }  // namespace
 
+TEST_CASE("kto: a reference that stays in memory has the losses and divergences of one computed before") {
+  TempRun t;
+  write_examples(t);
+  const std::string kto = kKto +
+                          "precision=fp64 train.train_steps=4 'data.eval=[{path: labelled.jsonl}]' "
+                          "train.eval_interval=2 train.eval_steps=1 ";
+  REQUIRE(t.sh(kto + "parallel.data=1 parallel.zero_stage=0 output_dir=one").code == 0);
+  CHECK(t.values("kl", "one")[3] > 0);
+  int run = 0;
+  for (const char* layout : {kLayouts[2], kLayouts[4]}) {
+    const std::string name = "resident" + std::to_string(run++);
+    check_same(t, kto + "preference.reference=resident output_dir=" + name + " " + layout, name, "one");
+    const std::vector<double> want = t.values("eval_loss", "one"), got = t.values("eval_loss", name);
+    REQUIRE((want.size() == 2 && got.size() == 2));
+    for (size_t i = 0; i < 2; ++i) CHECK(std::abs(got[i] - want[i]) <= 1e-11 * want[i]);
+  }
+}
+
 TEST_CASE("kto: a reference without adapters, in each step, has the losses and divergences of one before") {
   TempRun t;
   write_examples(t);
@@ -81,6 +99,8 @@ TEST_CASE("kto: losses, divergences and rewards are those of TRL, with adapters 
       {"kto", ""},
       {"weights", "preference.desirable_weight=0.5 preference.undesirable_weight=1.5"},
       {"apo_zero_unpaired", "preference.loss=apo_zero_unpaired"},
+      {"reference",
+       "preference.reference=resident preference.reference_model=" + golden + "/../distillation"},
       {"lora", "lora.adapter=" + golden + "/adapter lora.r=4 lora.alpha=8"}};
   for (const auto& [name, given] : settings) {
     INFO(name);

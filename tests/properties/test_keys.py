@@ -63,7 +63,8 @@ BY_HAND = {
     "checkpoint.async_save", "checkpoint.load.parts", "launch.distributed_timeout_minutes", "launch.ranks_per_node",
     "checkpoint.remote",  # tests/python/test_remote_checkpoints.py
     "data.cache", "data.on_bad_record", "data.workers", "data.object_cache_gb", "task", "data.chat_template",
-    "data.train_on", "lora.adapter", "lora.init", "preference.loss", "preference.reference", "preference.beta", "preference.label_smoothing",
+    "data.train_on", "lora.adapter", "lora.init", "preference.loss", "preference.reference", "preference.reference_model",
+    "preference.beta", "preference.label_smoothing",
     "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",
     "preference.center_rewards_coefficient", "distillation.teacher", "distillation.kd_ratio", "distillation.temperature",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
@@ -304,13 +305,14 @@ def test_preference(program):
     """Each key of task: dpo changes the losses."""
     pairs = (f'{{"prompt": "{i}:", "chosen": " {i + 1} is next", "rejected": " {i * i}"}}\n' for i in range(40))
     (program.folder / "pairs.jsonl").write_text("".join(pairs))
+    program.ok("run", "tiny.yaml", "seed=9", "output_dir=other")
     losses = set()
     for i, settings in enumerate([(), ("loss=ipo",), ("beta=0.5",), ("label_smoothing=0.2",), ("sft_weight=1",), ("loss=simpo",),
-                                  ("loss=simpo", "gamma=0.5")]):
+                                  ("loss=simpo", "gamma=0.5"), ("reference=resident", "reference_model=other")]):
         program.ok("run", "tiny.yaml", "task=dpo", 'data.train=[{"path":pairs.jsonl}]', "~data.eval", "train.eval_interval=0",
                    "data.cache=pairs", f"output_dir=dpo-{i}", *(f"preference.{s}" for s in settings))
         losses.add(program.metrics(f"dpo-{i}")[0][-1]["lm_loss"])
-    assert len(losses) == 7
+    assert len(losses) == 8
 
 
 def test_distillation(program):

@@ -411,16 +411,22 @@ class Rules {
   Diagnostics& p_;
 };
 
-/// Checks that a teacher that was read divides over the ranks, as the model does.
-void teacher_cuts(const Recipe& recipe, const RecipeOrigins& origins, const BrokenRule& broken) {
-  Recipe teacher = recipe;
-  teacher.model = *recipe.distillation.model;
+/// Checks that a frozen model that was read divides over the ranks, as the model does.
+void frozen_model_cuts(const Recipe& recipe, const char* key, const ModelConfig& model,
+                       const RecipeOrigins& origins, const BrokenRule& broken) {
+  Recipe frozen = recipe;
+  frozen.model = model;
   Diagnostics problems;
-  Rules rules(teacher, origins, problems);
+  Rules rules(frozen, origins, problems);
   rules.tensor_cuts();
   rules.context_cuts();
-  for (const Diagnostic& p : problems.list())
-    broken("distillation.teacher", fmt::format("its {} {}", p.path, p.text), {p.path});
+  for (const Diagnostic& p : problems.list()) broken(key, fmt::format("its {} {}", p.path, p.text), {p.path});
+  if (recipe.parallel.pipeline > 1 && model.num_hidden_layers != recipe.model.num_hidden_layers)
+    broken(key,
+           fmt::format("has {} layers, and model.num_hidden_layers is {}: with parallel.pipeline = {} both "
+                       "models run in the same stages; nearest valid value: parallel.pipeline: 1",
+                       model.num_hidden_layers, recipe.model.num_hidden_layers, recipe.parallel.pipeline),
+           {"parallel.pipeline"});
 }
 
 }  // namespace
@@ -434,7 +440,10 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   rules.tensor_cuts();
   rules.context_cuts();
   const BrokenRule broken = rules.report();
-  if (recipe.distillation.model) teacher_cuts(recipe, origins, broken);
+  if (recipe.distillation.model)
+    frozen_model_cuts(recipe, "distillation.teacher", *recipe.distillation.model, origins, broken);
+  if (recipe.preference.model)
+    frozen_model_cuts(recipe, "preference.reference_model", *recipe.preference.model, origins, broken);
   pipeline_rules(recipe, origins, broken);
   level_rules(recipe, broken);
   check_moe(recipe, broken);

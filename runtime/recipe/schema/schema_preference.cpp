@@ -59,8 +59,16 @@ void add_preference_keys(std::vector<Key>& t) {
   add(choice("preference.reference", LT_MEMBER(preference.reference), {},
              "Log-probabilities of the reference for the texts that train. precomputed: one pass over all of "
              "them before the first step, kept in a file. adapters_off: in each step, a forward pass of the "
-             "model without its LoRA adapters. Held-out texts are always precomputed."),
+             "model without its LoRA adapters. resident: in each step, a forward pass of a frozen model that "
+             "stays in memory, reference_model. Held-out texts are always precomputed."),
       "task: dpo or kto", of_model);
+  add(text("preference.reference_model", LT_MEMBER(preference.reference_model),
+           "Reference model: a Hugging Face folder, a checkpoint, or the output_dir of a run. It may have "
+           "another size and architecture, and has the vocabulary of the model. null: the model that the "
+           "run begins with.")
+          .alias({"ref_model"}),
+      "preference.reference: resident",
+      [of_model](const Recipe& r) { return of_model(r) && r.preference.resident_reference(); });
   add(number("preference.beta", LT_MEMBER(preference.beta),
              "Strength of the reference: factor of the margin. orpo: weight of the odds ratio.")
           .between(1e-6, 1e6)

@@ -53,7 +53,9 @@ TEST_CASE("dpo: the losses are those of TRL") {
       {"robust", "preference.loss=robust preference.label_smoothing=0.1"},
       {"sigmoid_norm", "preference.loss=sigmoid_norm"},
       {"apo_zero", "preference.loss=apo_zero"},
-      {"sigmoid+sft", "preference.sft_weight=0.5"}};
+      {"sigmoid+sft", "preference.sft_weight=0.5"},
+      {"reference",
+       "preference.reference=resident preference.reference_model=" + golden + "/../distillation"}};
   for (const auto& [name, given] : settings) {
     INFO(name);
     const Outcome o = t.sh("run dpo.yaml output_dir=" + name + " " + given);
@@ -172,6 +174,155 @@ TEST_CASE("dpo: a reference without adapters, in each step, has the losses of on
   REQUIRE(t.sh(off + "output_dir=parts --steps 2").code == 0);
   REQUIRE(t.sh(off + "output_dir=parts").code == 0);
   CHECK(t.metric("lm_loss", "parts") == t.metric("lm_loss", "whole"));
+}
+
+TEST_CASE("dpo: a reference that stays in memory has the losses of one computed before, and planned bytes") {
+  TempRun t;
+  write_pairs(t);
+  const std::string dpo = kDpo + "precision=fp64 train.train_steps=4 preference.sft_weight=0.3 ";
+  const std::string resident = "preference.reference=resident ";
+  int run = 0;
+  for (const char* kind :
+       {"model.tie_word_embeddings=true ", "preference.loss=ipo lora.r=4 optimizer.lr=0.02 "}) {
+    const std::string before = "before" + std::to_string(run);
+    REQUIRE(t.sh(dpo + kind + " parallel.data=1 parallel.zero_stage=0 output_dir=" + before).code == 0);
+    const std::vector<double> expected = t.values("lm_loss", before);
+    REQUIRE(expected.size() == 4);
+    CHECK(std::abs(expected[3] - expected[0]) > 0.01);
+    for (const char* layout :
+         {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8",
+          "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=2",
+          "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 parallel.sequence_parallel=true",
+          "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
+          "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
+      const std::string name = "resident" + std::to_string(run++);
+      check_losses(t, dpo + kind + resident + "output_dir=" + name + " " + layout, name, expected);
+      CHECK(!std::filesystem::exists(t.folder() + "/" + name + "/reference-sums.bin"));
+    }
+  }
+  // The parameters of a plan have the reference's too, in full, or in halves with ZeRO-3.
+  for (const char* layout :
+       {"parallel.data=1 parallel.zero_stage=0 ", "parallel.data=2 parallel.zero_stage=3 "}) {
+    std::vector<int64_t> bytes, held;
+    for (const std::string& reference : {std::string(), resident}) {
+      const Outcome plan = t.sh("plan" + dpo.substr(3) + layout + reference + "--json");
+      INFO(plan.text);
+      const auto rank = nlohmann::json::parse(plan.text)["ranks"][0];
+      bytes.push_back(rank["memory_bytes"]["arena"]["parameters"].get<int64_t>());
+      held.push_back(reference.empty() ? 0 : rank["reference"]["bytes"].get<int64_t>());
+      if (!reference.empty()) CHECK(rank["reference"]["seconds"] > 0);
+    }
+    CHECK(held[1] > 0);
+    CHECK(bytes[1] - bytes[0] == held[1]);
+  }
+}
+
+TEST_CASE("dpo: a model with experts has TRL's losses, and those of one process under every layout") {
+  TempRun t;
+  const auto want = nlohmann::json::parse(read_text(trl_folder() + "/losses.json"));
+  write_trl_recipe(t, "dpo", "pairs.jsonl");
+  const Outcome trl = t.sh("run dpo.yaml output_dir=trl model.from=" + trl_folder() + "/experts");
+  INFO(trl.text);
+  REQUIRE(trl.code == 0);
+  for (const auto& [key, of_trl, bound] : {std::tuple("lm_loss", "loss", 1e-5),
+                                           {"grad_norm", "grad_norm", 1e-4},
+                                           {"rewards/rejected", "rewards/rejected", 1e-4},
+                                           {"logps/chosen", "logps/chosen", 1e-5}})
+    check_trl_steps(t, "trl", want["experts"]["sigmoid"]["steps"], key, of_trl, bound);
+  write_pairs(t);
+  const std::string dpo =
+      kDpo +
+      "precision=fp64 train.train_steps=3 model.architecture=qwen3_moe model.moe.num_experts=4 "
+      "model.moe.top_k=2 model.moe.intermediate_size=24 model.moe.balance.kind=none ";
+  const Outcome one = t.sh(dpo + "output_dir=one parallel.data=1 parallel.zero_stage=0");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  const std::vector<double> expected = t.values("lm_loss", "one");
+  REQUIRE(expected.size() == 3);
+  CHECK(std::abs(expected[0] - std::log(2.0)) < 1e-12);
+  int run = 0;
+  for (const char* layout :
+       {"parallel.data=2 parallel.expert=2 parallel.zero_stage=1 train.micro_batch_size=1",
+        "parallel.data=2 parallel.expert=2 parallel.zero_stage=1 preference.reference=resident",
+        "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 preference.reference=resident",
+        "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2 preference.reference=resident"}) {
+    const std::string name = "layout" + std::to_string(run++);
+    check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
+  }
+}
+
+TEST_CASE("dpo: another model is the reference under every layout, for held-out texts and resumed runs") {
+  TempRun t;
+  write_pairs(t);
+  const std::string alone = "parallel.data=1 parallel.zero_stage=0 ";
+  const std::string shape = "data.seq_length=128 model.max_position_embeddings=128 ";
+  REQUIRE(t.sh("run tiny.yaml output_dir=other seed=9 model.hidden_size=48 train.train_steps=2 data.eval=[] "
+               "train.eval_interval=0 model.tie_word_embeddings=true " +
+               shape)
+              .code == 0);
+  const std::string dpo = kDpo +
+                          "preference.reference=resident preference.reference_model=other precision=fp64 "
+                          "train.train_steps=4 ";
+  REQUIRE(t.sh(dpo + alone + "output_dir=one").code == 0);
+  const std::vector<double> expected = t.values("lm_loss", "one");
+  REQUIRE(expected.size() == 4);
+  CHECK(std::abs(expected[0] - std::log(2.0)) > 1e-3);
+  int run = 0;
+  for (const char* layout :
+       {"parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=2",
+        "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 parallel.sequence_parallel=true",
+        "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
+        "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
+    const std::string name = "layout" + std::to_string(run++);
+    check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
+  }
+  // A policy that stays has equal losses on texts that train and on the same ones held out.
+  REQUIRE(t.shell("head -n 8 pairs.jsonl > eight.jsonl").code == 0);
+  const Outcome held =
+      t.sh(dpo + alone +
+           "'data.train=[{path: eight.jsonl}]' 'data.eval=[{path: eight.jsonl}]' data.seq_length=80 "
+           "train.eval_interval=1 train.eval_steps=1 train.global_batch_size=8 optimizer.lr=1e-13 "
+           "output_dir=held");
+  INFO(held.text);
+  REQUIRE(held.code == 0);
+  CHECK(std::abs(t.values("lm_loss", "held")[0] - t.values("eval_loss", "held")[0]) < 1e-9);
+  CHECK(!std::filesystem::exists(t.folder() + "/held/reference-sums.bin"));
+  const std::string saved = dpo + alone + "checkpoint.save_interval=2 ";
+  REQUIRE(t.sh(saved + "output_dir=parts --steps 2").code == 0);
+  REQUIRE(t.shell("cp -r parts lost").code == 0);
+  REQUIRE(t.sh(saved + "output_dir=parts").code == 0);
+  CHECK(t.metric("lm_loss", "parts") == t.metric("lm_loss", "one"));
+  CHECK(t.sh("generate parts --prompt What --tokens 3").code == 0);
+  REQUIRE(t.shell("mv other gone").code == 0);
+  const Outcome lost = t.sh(saved + "output_dir=lost");
+  CHECK(lost.code != 0);
+  CHECK_THAT(lost.text, Contains("preference.reference_model = other: there is no such folder"));
+}
+
+TEST_CASE("dpo: a reference that does not fit beside the policy is refused with its key") {
+  TempRun t;
+  write_pairs(t);
+  for (const char* settings :
+       {"small model.hidden_size=24 model.num_attention_heads=3 model.num_key_value_heads=1",
+        "deep model.num_hidden_layers=3"})
+    REQUIRE(t.sh("run tiny.yaml data.eval=[] train.eval_interval=0 train.train_steps=1 data.seq_length=128 "
+                 "model.max_position_embeddings=128 output_dir=" +
+                 std::string(settings))
+                .code == 0);
+  for (const auto& [settings, rule] :
+       {std::pair("preference.reference_model=small parallel.tensor=2",
+                  "preference.reference_model = small: its model breaks a rule: parallel.tensor = 2"),
+        {"preference.reference_model=deep parallel.pipeline=2",
+         "preference.reference_model = deep: has 3 layers, and model.num_hidden_layers is 2"},
+        {"preference.reference_model=nowhere",
+         "preference.reference_model = nowhere: there is no such folder"}}) {
+    const Outcome o =
+        t.sh(kDpo + "preference.reference=resident parallel.data=1 parallel.zero_stage=0 output_dir=w " +
+             settings);
+    INFO(settings << "\n" << o.text);
+    CHECK(o.code != 0);
+    CHECK_THAT(o.text, Contains(rule));
+  }
 }
 
 TEST_CASE("dpo: a resumed run has the losses of one that was not stopped, and needs its reference sums") {

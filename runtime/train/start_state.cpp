@@ -44,4 +44,20 @@ TrainingState::Resumed load_start(const Recipe& recipe, TrainProgram& program, T
   return start;
 }
 
+int64_t end_of_start(const Recipe& recipe, int64_t step, int64_t steps, int64_t restart_end) {
+  const int64_t end = end_step(recipe);
+  if (restart_end > 0) return std::min(end, restart_end);
+  return steps > 0 ? std::min(end, step + steps) : end;
+}
+
+void check_end_step(const Recipe& recipe, int64_t step, int64_t end) {
+  const DilocoSettings& d = recipe.diloco;
+  if (!d.on() || end % d.inner_steps == 0) return;
+  const int64_t next = (end / d.inner_steps + 1) * d.inner_steps;
+  fail(ExitCode::usage,
+       "the run would end at step {}, and sites synchronize every {} steps (diloco.inner_steps); nearest "
+       "valid value: --steps {}, which ends at step {}",
+       end, d.inner_steps, next - step, next);
+}
+
 }  // namespace ltrain

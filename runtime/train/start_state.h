@@ -13,4 +13,10 @@ namespace ltrain {
 TrainingState::Resumed load_start(const Recipe& recipe, TrainProgram& program, TrainingState& state,
                                   Communicator& control, Stream& stream);
 
+/// Last step of a start after `step`: that of the recipe, or of the start before it (`restart_end`, 0: none),
+/// or `steps` later (0: not given).
+int64_t end_of_start(const Recipe& recipe, int64_t step, int64_t steps, int64_t restart_end);
+/// Throws Error (usage) if sites do not synchronize after the last step.
+void check_end_step(const Recipe& recipe, int64_t step, int64_t end);
+
 }  // namespace ltrain

@@ -177,18 +177,10 @@ class Trainer {
     const TrainingState::Resumed resumed =
         load_start(recipe_, *program_, *state_, *control_group_, *control_);
     step_ = saved_step_ = resumed.step;
-    end_step_ = end_step(recipe_);
-    if (options_.restart && options_.restart->end_step > 0)
-      end_step_ = std::min(end_step_, options_.restart->end_step);
-    else if (options_.steps > 0)
-      end_step_ = std::min(end_step_, step_ + options_.steps);
-    end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end_step_) : 0));
-    if (const DilocoSettings& d = recipe_.diloco; d.on() && end_step_ % d.inner_steps != 0)
-      fail(ExitCode::usage,
-           "the run would end at step {}, and sites synchronize every {} steps (diloco.inner_steps); nearest "
-           "valid value: --steps {}, which ends at step {}",
-           end_step_, d.inner_steps, (end_step_ / d.inner_steps + 1) * d.inner_steps - step_,
-           (end_step_ / d.inner_steps + 1) * d.inner_steps);
+    const int64_t end =
+        end_of_start(recipe_, step_, options_.steps, options_.restart ? options_.restart->end_step : 0);
+    end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end) : 0));
+    check_end_step(recipe_, step_, end_step_);
     if (lead_) job_.tell(kFirstStep, step_), job_.tell(kEndStep, end_step_);
     position_ = resumed.position;
     skips_.restore(resumed.skipped_steps);
@@ -430,8 +422,7 @@ class Trainer {
     m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;
     m.skipped_steps = skips_.count();
     m.step_time_ms = seconds * 1e3;
-    m.data_time_ms = waits.loader * 1e3;
-    m.data_wait_ms = waits.files * 1e3;
+    m.data_time_ms = waits.loader * 1e3, m.data_wait_ms = waits.files * 1e3;
     for (const std::string& axis : comm_axes_)
       m.exposed_comm_ms.emplace_back(axis, exposed_ms(exposed, axis));
     const Offload& o = recipe_.offload;

@@ -306,7 +306,7 @@ TEST_CASE("every recipe plans as it is, and runs in small on the CPU") {
     INFO(recipe << "\n" << plan.text);
     CHECK(plan.code == 0);
     CHECK(plan.text.find("none refused") != std::string::npos);
-    const bool sites = read_text(t.folder() + "/" + recipe).find("\ndiloco:") != std::string::npos;
+    const bool sites = read_text(recipe).find("\ndiloco:") != std::string::npos;
     const Outcome run = t.sh("run " + recipe + kSmall + (sites ? "diloco.inner_steps=2" : "") +
                              " output_dir=out model.num_hidden_layers=2 'data.train=[{path: text-train}]' "
                              "'data.eval=[]' data.tokenizer.kind=byte parallel.data=2 device=cpu");

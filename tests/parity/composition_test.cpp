@@ -54,8 +54,9 @@ TEST_CASE("slow: every composition that the table calls supported trains like on
         one.moe.num_experts, one.moe.capacity_factor.value_or(0), static_cast<int>(one.moe.selection),
         update_rule_name(one.optimizer.rule), one.optimizer.sparsity.on(), one.ema_decay, one.micros,
         one.hidden, one.global_batch, one.z_loss_coeff, one.optimizer.frozen.size(), one.lora.rank,
-        one.optimizer.diloco.sites, one.lora.dropout, one.lora.dora, one.lora.rank_pattern.size(),
-        one.preference.has_value(), static_cast<int>(one.preference.value_or(PreferenceSettings()).kind));
+        one.optimizer.diloco.sites * one.micro_batch, one.lora.dropout, one.lora.dora,
+        one.lora.rank_pattern.size(), one.preference.has_value(),
+        static_cast<int>(one.preference.value_or(PreferenceSettings()).kind));
     if (!alone.count(key)) alone[key] = train_tiny(one);
     const TinyResult& base = alone[key];
     const TinyResult result = train_tiny(many);

@@ -151,6 +151,7 @@ Tensor ExpertAdapters::inner_gradient(Step& step, Tensor dy, const GroupRows& ro
 
 void ExpertAdapters::add(Step& step, Tensor y, Tensor x, const GroupRows& rows,
                          const ExpertDropout& drop) const {
+  if (!step.adapters) return;
   Tensor b = scaled_b(step), z = inner(step, x, rows, drop);
   Tensor sum = step.temporary("outputs of adapters", y.shape);
   grouped_matmul(step.compute, sum, z, b, rows);

@@ -249,6 +249,13 @@ TEST_CASE("dpo: a model with experts has TRL's losses, and those of one process 
     const std::string name = "layout" + std::to_string(run++);
     check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
   }
+  const std::string lora = dpo + "lora.r=4 'lora.target_modules=[\"*.experts.*\"]' optimizer.lr=0.02 ";
+  REQUIRE(t.sh(lora + "output_dir=lora parallel.data=1 parallel.zero_stage=0").code == 0);
+  const std::vector<double> adapted = t.values("lm_loss", "lora");
+  REQUIRE(adapted.size() == 3);
+  CHECK(adapted[2] < adapted[0] - 1e-3);
+  check_losses(t, lora + "output_dir=off parallel.data=2 parallel.expert=2 preference.reference=adapters_off",
+               "off", adapted);
 }
 
 TEST_CASE("dpo: another model is the reference under every layout, for held-out texts and resumed runs") {

@@ -8,6 +8,7 @@
 
 #include "base/enum_names.h"
 #include "kernels/optimizer/lamb_limits.h"
+#include "parallel/optim/quantization.h"
 #include "parallel/optim/sparsity.h"
 
 namespace ltrain {
@@ -83,6 +84,7 @@ struct OptimizerSettings : OptimizerHyperparameters {
       frozen;  ///< patterns of whole names: parameters without gradient, state and update
   std::vector<std::string> trained;  ///< patterns: if there are any, all other parameters are frozen, too
   SparsitySettings sparsity;
+  QuantizationSettings quantization;
   bool freeze_routers = false;
   int64_t router_warmup = 0;  ///< first steps in which only routers move
 

@@ -135,6 +135,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.frozen = from.frozen;
   o.trained = r.model.lora.trained();
   o.sparsity = r.sparsity;
+  o.quantization = r.quantization;
   return o;
 }
 

@@ -330,6 +330,7 @@ struct Recipe {
   Train train;
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
+  QuantizationSettings quantization;
   PreferenceSettings preference;  ///< task: dpo, kto, reward
   Distillation distillation;
   LrSchedule schedule;

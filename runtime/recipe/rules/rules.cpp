@@ -447,6 +447,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   optimizer_rules(recipe, broken);
   checkpoint_rules(recipe, broken);
   sparsity_rules(recipe, broken);
+  quantization_rules(recipe, broken);
   lora_rules(recipe, broken);
   preference_rules(recipe, broken);
   distillation_rules(recipe, broken);

@@ -42,6 +42,7 @@ void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::ve
 void checkpoint_rules(const Recipe& recipe, const BrokenRule& broken);
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void tensor_grid_rules(const Recipe& recipe, const BrokenRule& broken);
+void quantization_rules(const Recipe& recipe, const BrokenRule& broken);
 void lora_rules(const Recipe& recipe, const BrokenRule& broken);
 void preference_rules(const Recipe& recipe, const BrokenRule& broken);
 void distillation_rules(const Recipe& recipe, const BrokenRule& broken);

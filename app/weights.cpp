@@ -81,6 +81,8 @@ void add_export(CLI::App& app) {
                       "Folder of tokenizer files; default: that of data.tokenizer.path (huggingface), else "
                       "the Hugging Face folder that the run began with");
   command->add_flag("--ema", o->e.average, "The average of weights that train.ema_decay keeps");
+  command->add_flag("--masters", o->e.masters,
+                    "Of a run with quantization.weights: the weights that it is made from");
   auto* merge =
       command->add_flag("--merge", o->merge, "Of a run with LoRA: the weights with its adapters added");
   command->add_flag("--adapter", o->adapter, "Of a run with LoRA: its adapters alone, as a folder of PEFT")

@@ -9,6 +9,7 @@
 #include "base/enum_names.h"
 #include "kernels/optimizer/lamb_limits.h"
 #include "parallel/optim/diloco_settings.h"
+#include "parallel/optim/quantization.h"
 #include "parallel/optim/sparsity.h"
 
 namespace ltrain {
@@ -85,6 +86,7 @@ struct OptimizerSettings : OptimizerHyperparameters {
   std::vector<std::string> trained;  ///< patterns: if there are any, all other parameters are frozen, too
   SparsitySettings sparsity;
   DilocoSettings diloco;
+  QuantizationSettings quantization;
   bool freeze_routers = false;
   int64_t router_warmup = 0;  ///< first steps in which only routers move
 

@@ -39,6 +39,8 @@ struct ParameterSpec {
 
   bool is_stack() const { return slice.global.rank > 2 && !vectors; }
   bool is_matrix() const { return slice.global.rank == 2 && !vectors; }
+  /// A matrix of a linear layer: neither a table, the projection to the vocabulary nor a router.
+  bool is_linear() const { return is_matrix() && !embedding && !router; }
 };
 
 /// Part of rank `rank` of `parts` if `axis` shards dim `dim`: ceil(n / parts) rows or columns each, the last

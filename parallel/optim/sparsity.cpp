@@ -7,11 +7,9 @@
 
 namespace ltrain {
 
-bool can_be_sparse(const ParameterSpec& spec) { return spec.is_matrix() && !spec.embedding && !spec.router; }
-
 bool is_sparse(const SparsitySettings& settings, const ParameterSpec& spec) {
-  return can_be_sparse(spec) && std::any_of(settings.match.begin(), settings.match.end(),
-                                            [&](const auto& m) { return name_matches(m, spec.name); });
+  return spec.is_linear() && std::any_of(settings.match.begin(), settings.match.end(),
+                                         [&](const auto& m) { return name_matches(m, spec.name); });
 }
 
 void require_fours(const ParameterSpec& spec) {

@@ -17,9 +17,6 @@ struct SparsitySettings {
   bool on() const { return !match.empty(); }
 };
 
-/// True for a matrix of a linear layer: two dims, and neither a table, the projection to the vocabulary nor a
-/// router.
-bool can_be_sparse(const ParameterSpec& spec);
 /// True if a pattern matches.
 bool is_sparse(const SparsitySettings& settings, const ParameterSpec& spec);
 /// Throws Error (usage) unless a rank's part has full groups of four along the input dim.

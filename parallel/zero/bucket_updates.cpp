@@ -49,6 +49,8 @@ void BucketUpdates::update(const OptimizerStep& step) {
   elements_.finish(step);
   for (int i = 0; i < kUpdateRules; ++i)
     if (whole[i]) updates_[i]->update();
+  for (const Bucket& b : layout_.buckets())
+    if (b.kind.group > 0 && rules_.moves(b)) weights_.quantize(b, states_.stored_master(b));
   weights_.end_update();
 }
 

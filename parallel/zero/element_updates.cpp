@@ -155,12 +155,15 @@ void ElementUpdates::update(const Bucket& b, const OptimizerStep& step) {
 }
 
 void ElementUpdates::finish(const OptimizerStep& step) {
-  std::vector<ElementPart> parts[kUpdateRules + 1];
+  // Parts of one call have all a 16-bit copy, or none.
+  std::vector<ElementPart> parts[kUpdateRules + 1][2];
   for (const Together& t : together_)
-    if (!t.part.runs.empty()) parts[static_cast<int>(t.bucket->kind.rule.rule)].push_back(t.part);
+    if (!t.part.runs.empty())
+      parts[static_cast<int>(t.bucket->kind.rule.rule)][t.part.elements.low.defined()].push_back(t.part);
   for (int i = 0; i <= kUpdateRules; ++i)
-    if (!parts[i].empty())
-      optimizer_of(static_cast<UpdateRule>(i)).update_parts(c_.compute, parts[i], rules_.optimizer);
+    for (const std::vector<ElementPart>& some : parts[i])
+      if (!some.empty())
+        optimizer_of(static_cast<UpdateRule>(i)).update_parts(c_.compute, some, rules_.optimizer);
   for (const Together& t : together_) average_.follow(*t.bucket, t.from, t.master, step.step);
   together_.clear();
   host_.finish();

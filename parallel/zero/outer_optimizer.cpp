@@ -63,7 +63,10 @@ void OuterOptimizer::update(const Bucket& b) {
     cast(s, change, state.momentum);
   scale_add(s, state.anchor, 1, change, -settings_.outer_lr);
   cast(s, weights, state.anchor);
-  if (states_.has_master(b)) cast(s, weights_.updated(b), state.anchor);
+  if (b.kind.group > 0)
+    weights_.quantize(b, state.anchor);
+  else if (states_.has_master(b))
+    cast(s, weights_.updated(b), state.anchor);
   layout_.place_bucket(s, b, state.anchor, layout_.stores_pieces(b));
   weights_.end_writing(b);
   c_.memory.release(change);

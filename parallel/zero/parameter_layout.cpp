@@ -1,5 +1,7 @@
 #include "parallel/zero/parameter_layout.h"
 
+#include <numeric>
+
 #include "base/error.h"
 #include "kernels/matmul/nf4.h"
 #include "kernels/meta/placement_rules.h"
@@ -92,6 +94,27 @@ static void check_nf4(const ParameterSpec& spec) {
          spec.name, spec.shape[1], spec.shape[1] < spec.slice.global[1] ? " on each rank" : "", kNf4Block);
 }
 
+/// Elements that share a scale in the matrices of a unit; 0: they are not quantized.
+static int64_t group_of_unit(const std::vector<ParameterLayout::Parameter>& unit,
+                             const QuantizationSettings& quantization) {
+  const ParameterLayout::Parameter& first = unit.front();
+  const int64_t group = quantization_group(quantization, first.spec);
+  for (const auto& p : unit)
+    if (quantization_group(quantization, p.spec) != group)
+      fail(ExitCode::usage,
+           "quantization.match: one of {} and {} is quantized, and they are parts of one matrix; match both "
+           "or "
+           "ignore both",
+           first.spec.name, p.spec.name);
+  if (group > 0 && !first.rule.trains())
+    fail(ExitCode::usage,
+         "quantization.match: {} is frozen, and what is quantized has to train; add it to "
+         "quantization.ignore, "
+         "or leave it out of optimizer.frozen",
+         first.spec.name);
+  return group;
+}
+
 void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const OptimizerSettings& optimizer,
                            int64_t bucket_elements) {
   groups_ = &groups;
@@ -110,6 +133,8 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
     kind.nf4 = parameters_[units_[u].first].spec.nf4 && !kind.rule.trains();
     for (int id = units_[u].first; kind.nf4 && id < units_[u].first + units_[u].count; ++id)
       check_nf4(parameters_[id].spec);
+    const auto begin = parameters_.begin() + units_[u].first;
+    kind.group = group_of_unit({begin, begin + units_[u].count}, optimizer.quantization);
     const auto fits = [&](int i) {
       const Bucket& b = buckets_[i];
       return b.kind == kind && b.used < bucket_elements && !b.kind.tied && b.segment == units_[u].segment;
@@ -127,7 +152,7 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
       buckets_.back().segment = units_[u].segment;
     }
     Bucket& b = buckets_[at];
-    b.used = round_up(b.used, kBucketAlign);
+    b.used = round_up(b.used, std::lcm(kBucketAlign, std::max<int64_t>(1, kind.group)));
     for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
       parameters_[id].bucket = at;
       parameters_[id].offset = b.used;
@@ -141,7 +166,7 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
 void ParameterLayout::cut(int bucket, int64_t block) {
   Bucket& b = buckets_[static_cast<size_t>(bucket)];
   const int ranks = shard_group(b).size(), copies = replicate_group(b).size();
-  b.padded = round_up(b.used, std::max(block, kBucketAlign) * ranks * copies);
+  b.padded = round_up(b.used, std::lcm(block, kBucketAlign) * ranks * copies);
   b.piece = b.padded / ranks;
   b.own = b.piece / copies;
 }

@@ -38,6 +38,7 @@ class ParameterLayout {
     ParameterRule rule;   ///< without settings in which units of a bucket may differ
     bool expert = false;  ///< sharded over ranks with different tokens
     bool nf4 = false;     ///< frozen, and held in NF4
+    int64_t group = 0;    ///< elements of quantized matrices that share a scale; 0: not quantized
     bool operator==(const Kind&) const = default;
   };
   struct Bucket {

@@ -1,6 +1,7 @@
 #include "parallel/zero/parameter_store.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/nf4.h"
@@ -74,11 +75,13 @@ ParameterRule ParameterStore::rule_with(int id, const OptimizerSettings& optimiz
 
 void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout) {
   settings_ = layout;
+  if (layout.for_training) settings_.optimizer.quantization.type = layout.precision.compute;
   context_.reset(new StoreContext{compute, memory, groups, layout.precision, layout.sharding});
   offload_ = {layout.offload_states, layout.offload_params};
   parameters_->fill(groups, layout.sharding, settings_.optimizer, layout.bucket_elements);
   offloaded_ = std::make_unique<OffloadedWeights>(*context_, *parameters_, layout.offload.params, offload_);
-  weights_ = std::make_unique<Weights>(*context_, *parameters_, *offloaded_);
+  weights_ =
+      std::make_unique<Weights>(*context_, *parameters_, *offloaded_, settings_.optimizer.quantization);
   if (layout.for_training)
     training_ =
         std::make_unique<Training>(*context_, *parameters_, settings_, *weights_, *offloaded_, offload_);
@@ -87,7 +90,8 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     const Bucket& b = parameters_->buckets()[i];
     const int64_t coded = optimizer_of(b.kind.rule.rule).coded_states() ? kCodeBlock : 1;
     const int64_t block = b.kind.nf4 ? kNf4Block : coded;
-    parameters_->cut(static_cast<int>(i), std::max(block, t ? t->compressed.block(b) : 1));
+    parameters_->cut(static_cast<int>(i), std::lcm(std::max<int64_t>(1, b.kind.group),
+                                                   std::max(block, t ? t->compressed.block(b) : 1)));
     weights_->allocate(b);
     if (!t) continue;
     t->states.allocate_master(b);
@@ -149,7 +153,8 @@ void ParameterStore::initialize(uint64_t seed) {
       const Tensor to = weights_->part(parameters_->bucket(p.bucket), p.offset, p.spec.slice.elements());
       fill_initial(context_->compute, p.spec, to, p.spec.slice, seed);
     }
-  if (training_ && (settings_.precision.has_master() || settings_.sharding.shards_weights()))
+  const bool quantized = settings_.optimizer.quantization.on();
+  if (training_ && (settings_.precision.has_master() || settings_.sharding.shards_weights() || quantized))
     for (const OwnedPiece& piece : stored_pieces()) {
       if (piece.nf4.defined()) continue;
       offload_.in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
@@ -159,7 +164,7 @@ void ParameterStore::initialize(uint64_t seed) {
       });
     }
   initialize_nf4(seed);
-  if (settings_.sharding.shards_weights()) publish_loaded();
+  if (settings_.sharding.shards_weights() || quantized) publish_loaded();
   start_average();
   if (training_) training_->outer.start();
 }
@@ -369,7 +374,10 @@ std::vector<Tensor> ParameterStore::held_values() const {
 void ParameterStore::publish_loaded() {
   if (training_) training_->sparse.forget();
   for (const Bucket& b : parameters_->buckets()) {
-    if (training_ && training_->states.has_master(b)) training_->states.copy_master(b, weights_->updated(b));
+    if (b.kind.group > 0)
+      weights_->quantize(b, training_ ? training_->states.stored_master(b) : weights_->updated(b));
+    else if (training_ && training_->states.has_master(b))
+      training_->states.copy_master(b, weights_->updated(b));
     weights_->publish(b);
     weights_->wait_published();
   }

@@ -59,7 +59,9 @@ void WeightAverage::exchange(bool shown) {
   access_.wait();
   for (const Bucket& b : layout_.buckets()) {
     const Tensor weights = weights_.updated(b);
-    if (!states_.has_master(b))
+    if (b.kind.group > 0)
+      weights_.quantize(b, shown ? of(b) : states_.stored_master(b));
+    else if (!states_.has_master(b))
       swap_in_parts(weights, of(b));
     else if (shown)
       access_.in_parts(weights.elements(), [&](int64_t at, int64_t n) {

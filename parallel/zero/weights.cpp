@@ -8,10 +8,12 @@
 
 namespace ltrain {
 
-Weights::Weights(const StoreContext& context, const ParameterLayout& layout, OffloadedWeights& offloaded)
+Weights::Weights(const StoreContext& context, const ParameterLayout& layout, OffloadedWeights& offloaded,
+                 const QuantizationSettings& quantization)
     : c_(context),
       layout_(layout),
       offloaded_(offloaded),
+      quantization_(quantization),
       states_(layout.buckets().size()),
       records_(layout.units().size()) {}
 
@@ -290,6 +292,13 @@ Tensor Weights::part(const Bucket& b, int64_t from, int64_t n) const {
 Nf4Matrix Weights::nf4_part(const Bucket& b, int64_t from, int64_t n) const {
   const int64_t at = c_.sharding.shards_weights() ? from - layout_.stored_begin(b) : from;
   return {held(b).flat(at / kNf4Pair, {n / kNf4Pair}), held_absmax(b).flat(at / kNf4Block, {n / kNf4Block})};
+}
+
+void Weights::quantize(const Bucket& b, const Tensor& from) const {
+  LT_CHECK(!offloaded_.has(b), "expected quantized weights of bucket {} on the device, got offloaded ones",
+           b.index);
+  fake_quantize(c_.compute, updated(b), from, quantization_.weights, b.kind.group,
+                quantization_.type.value_or(c_.precision.compute));
 }
 
 void Weights::begin_writing(const Bucket& b) {

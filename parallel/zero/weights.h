@@ -15,7 +15,9 @@ namespace ltrain {
 
 class Weights {
  public:
-  Weights(const StoreContext& context, const ParameterLayout& layout, OffloadedWeights& offloaded);
+  /// `quantization`: with the dtype of scales.
+  Weights(const StoreContext& context, const ParameterLayout& layout, OffloadedWeights& offloaded,
+          const QuantizationSettings& quantization);
 
   /// Allocates a bucket, in the order of buckets; lay_out_offloaded() after the last one.
   void allocate(const Bucket& b);
@@ -52,6 +54,10 @@ class Weights {
   Nf4Matrix nf4_part(const Bucket& b, int64_t from, int64_t n) const;
   /// On meta: gives `t` the placement of held(b), for offloaded weights of which t is a part.
   void place_like_held(const Bucket& b, const Tensor& t) const;
+
+  /// Sets the part of a quantized bucket that this rank updates to the quantized `from`, which may be that
+  /// part itself.
+  void quantize(const Bucket& b, const Tensor& from) const;
 
   // ---- after this rank has written its part ----
   /// On meta: marks elements of a bucket as being written by the ranks with their states.
@@ -97,6 +103,7 @@ class Weights {
   StoreContext c_;
   const ParameterLayout& layout_;
   OffloadedWeights& offloaded_;
+  const QuantizationSettings& quantization_;
   std::vector<State> states_;           // indexed by bucket
   std::vector<TensorRecord*> records_;  // indexed by unit, on meta
   bool stale_ = true;      // the next step begins with gathers; initially true, so that all steps have them

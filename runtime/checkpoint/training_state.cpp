@@ -151,6 +151,7 @@ void load_parameters(PieceReader& reader, ParameterStore& parameters, bool avera
   }
   for (const RegisteredBuffer& k : parameters.kept(false))
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
+  parameters.publish_loaded();
 }
 
 Tensor checkpoint_staging(Memory& host, int64_t bytes) {

@@ -131,6 +131,11 @@ ProgramOptions Session::inference_options(const SessionOptions& options) const {
   p.records_choices = options.choices;
   p.fp8.reset();
   if (p.products == MatmulPrecision::fp8) p.products = MatmulPrecision::plain;
+  if (recipe_.quantization.on() && !options.precision.empty() && options.precision != "fp32")
+    fail(ExitCode::usage,
+         "--precision {}: weights of {} are {}, and are made from those of fp32; leave --precision out",
+         options.precision, path_, recipe_.quantization.weights);
+  p.optimizer.quantization.type = p.precision.compute;
   if (!options.precision.empty()) {
     p.precision = precision_policy(options.precision);
     p.precision.master = p.precision.compute;

@@ -23,6 +23,7 @@
 #include "runtime/program/action_repeats.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
+#include "runtime/program/quantized_matrices.h"
 #include "runtime/recipe/derived.h"
 #include "runtime/recipe/rules/fp8_rules.h"
 #include "runtime/telemetry/exposed.h"
@@ -468,6 +469,7 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
   const std::map<std::string, Shape> sparse = sparse_matrices(recipe);
   Plan plan = job_of(recipe, profile);
   for (const auto& [name, shape] : sparse) plan.sparse_parameters += shape.elements();
+  for (const auto& [name, shape] : quantized_matrices(recipe)) plan.quantized_parameters += shape.elements();
   plan.sparse_from = sparse.empty() ? 0 : recipe.sparsity.at_step;
   if (pipeline.layout.recompute) plan.recompute = describe(*pipeline.layout.recompute);
   plan.smaller = smaller_settings(recipe);

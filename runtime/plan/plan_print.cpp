@@ -210,6 +210,11 @@ std::string head_text(const Plan& p, const Recipe& recipe) {
     out += fmt::format(
         "2:4 sparse: {} parameters, half of them zero from update {} on; bytes and flops stay\n\n",
         format_count(static_cast<double>(p.sparse_parameters)), p.sparse_from);
+  if (const QuantizationSettings& q = recipe.quantization; p.quantized_parameters > 0)
+    out += fmt::format(
+        "quantized: {} parameters are {} in each step, {}\n\n",
+        format_count(static_cast<double>(p.quantized_parameters)), q.weights,
+        q.group_size == 0 ? "with one scale a row" : fmt::format("with one scale for {}", q.group_size));
   if (p.node.cards > 0) out += p.node.text() + "; launch.ranks_per_node says otherwise\n\n";
   return out;
 }
@@ -406,6 +411,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
     j["sparse_parameters"] = p.sparse_parameters;
     j["sparse_from_step"] = p.sparse_from;
   }
+  if (p.quantized_parameters > 0) j["quantized_parameters"] = p.quantized_parameters;
   j["tokens_per_step"] = p.tokens_per_step;
   j["micro_batches"] = p.accumulation;
   j["train_steps"] = p.train_steps;

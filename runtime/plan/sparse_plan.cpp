@@ -16,7 +16,7 @@ std::string patterns_that_work(const ParameterStore& store) {
   for (const char* pattern : {"*.mlp.*", "*.self_attn.*", "*.attn.*"})
     for (int id = 0; id < store.count(); ++id) {
       const ParameterSpec& spec = store.spec(id);
-      if (!can_be_sparse(spec) || !name_matches(pattern, spec.name)) continue;
+      if (!spec.is_linear() || !name_matches(pattern, spec.name)) continue;
       all += fmt::format("{}[\"{}\"]", all.empty() ? "" : ", or ", pattern);
       break;
     }
@@ -37,7 +37,7 @@ std::map<std::string, Shape> sparse_matrices(const Recipe& r) {
     for (int id = 0; id < store.count(); ++id) {
       const ParameterSpec& spec = store.spec(id);
       if (!name_matches(pattern, spec.name)) continue;
-      if (can_be_sparse(spec)) {
+      if (spec.is_linear()) {
         any = true;
         found.emplace(spec.name, spec.slice.global);
       } else {

@@ -136,6 +136,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.trained = r.model.lora.trained();
   o.sparsity = r.sparsity;
   o.diloco = r.diloco;
+  o.quantization = r.quantization;
   return o;
 }
 

@@ -342,6 +342,7 @@ struct Recipe {
   OptimizerKeys optimizer;
   SparsitySettings sparsity;
   DilocoSettings diloco;
+  QuantizationSettings quantization;
   Preference preference;  ///< task: dpo, kto, reward
   Distillation distillation;
   LrSchedule schedule;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "models/families/hf_tensors.h"
 #include "models/moe/expert_adapters.h"
@@ -12,10 +13,12 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/finite.h"
 #include "runtime/checkpoint/reader.h"
+#include "runtime/program/quantized_matrices.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/tokenizer/formats/huggingface_tokenizer.h"
 #include "runtime/tokenizer/tokenizer_kinds.h"
 #include "runtime/weights/adapter_folder.h"
+#include "runtime/weights/compressed_tensors.h"
 #include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/merged_reader.h"
@@ -54,11 +57,57 @@ struct Part {
   std::string source;
   Slice slice;
   bool transposed = false, stacked = false;  ///< fields of TensorName
+  std::optional<CompressedPart> compressed;  ///< a tensor of a quantized matrix
 };
 
+/// Settings of the folder's quantized matrices, with the dtype of scales. Not on, if there are none.
+QuantizationSettings quantization_of(const std::string& checkpoint, const Recipe& recipe,
+                                     const ExportOptions& o) {
+  QuantizationSettings q = recipe.quantization;
+  if (o.masters && !q.on())
+    fail(ExitCode::usage, "{}: --masters is for a run with quantization.weights, and this one has none",
+         checkpoint);
+  if (o.masters || !q.on()) return {};
+  if (recipe.precision == Precision::fp64)
+    fail(ExitCode::usage,
+         "{}: has scales of fp64, which other programs do not read; give --masters to export "
+         "the master weights",
+         checkpoint);
+  q.type = run_dtype(recipe);
+  if (o.dtype && *o.dtype != *q.type)
+    fail(
+        ExitCode::usage,
+        "--dtype: weights of {} are {} with scales of {}; leave --dtype out, or give --masters to export the "
+        "master weights",
+        checkpoint, q.weights, dtype_name(*q.type));
+  return q;
+}
+
+[[noreturn]] void refuse_module(const std::string& checkpoint, const std::string& name,
+                                const Family& family) {
+  fail(ExitCode::usage,
+       "{}: {} is not the weight of a Linear in Hugging Face's {}, and compressed-tensors has quantized "
+       "weights of Linear alone; give --masters to export the master weights",
+       checkpoint, name, family.name);
+}
+
+/// Adds the tensors that a quantized matrix of master weights `source` becomes.
+void add_quantized(std::vector<Part>& parts, const QuantizationSettings& quantization,
+                   const std::string& name, const std::string& source, const Shape& shape) {
+  for (CompressedItem& c : compressed_items(quantization, name, shape))
+    parts.push_back({.item = std::move(c.item),
+                     .source = source,
+                     .slice = Slice::whole(shape),
+                     .transposed = false,
+                     .stacked = false,
+                     .compressed = c.part});
+}
+
 std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool imported,
-                           const ExportOptions& o) {
+                           const ExportOptions& o, const QuantizationSettings& quantization) {
   const ModelConfig& model = recipe.model;
+  std::map<std::string, Shape> quantized;
+  if (quantization.on()) quantized = quantized_matrices(recipe);
   std::vector<Part> parts;
   const auto add = [&](const std::string& name, const Shape& shape, bool trained) {
     const std::string source = o.average && trained ? fmt::format("optimizer/{}/{}", kAverage, name) : name;
@@ -75,12 +124,17 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
     if (tensors.empty())
       fail(ExitCode::usage, "{}: {} has no name in Hugging Face's {}, which cannot hold this model",
            reader.path(), name, model.family->name);
+    if (quantized.count(name)) {
+      if (tensors.size() != 1 || tensors[0].transposed) refuse_module(reader.path(), name, *model.family);
+      return add_quantized(parts, quantization, tensors[0].name, source, shape);
+    }
     for (const TensorName& t : tensors) {
       Part p{.item = {.name = t.name, .dtype = dtype, .shape = dims_of(shape), .data = nullptr},
              .source = source,
              .slice = Slice::whole(shape),
              .transposed = t.transposed,
-             .stacked = t.stacked};
+             .stacked = t.stacked,
+             .compressed = {}};
       if (t.expert >= 0) {
         p.slice = expert_slice(shape, t);
         p.item.shape = {shape[shape.rank - 2], shape[shape.rank - 1]};
@@ -114,6 +168,15 @@ std::vector<Part> parts_of(const Recipe& recipe, const PieceReader& reader, bool
        "value: --dtype {}",
        checkpoint, item.name, count, item.bytes() / dtype_size(item.dtype), dtype_name(stored),
        dtype_name(item.dtype), half ? "65504" : "3.4e38", half ? "bf16" : "fp32");
+}
+
+/// Modules of matrices that are not quantized; others than Linear do no harm.
+std::vector<std::string> other_modules(const Recipe& recipe, const std::vector<Part>& parts) {
+  std::set<std::string> modules{recipe.model.names().output};
+  for (const Part& p : parts)
+    if (!p.compressed && p.item.shape.size() == 2 && p.item.name.ends_with(".weight"))
+      modules.emplace(module_of(p.item.name));
+  return {modules.begin(), modules.end()};
 }
 
 /// Groups the parts into files of up to `most` bytes, in order.
@@ -181,7 +244,8 @@ void check_adapters(const std::string& checkpoint, const Recipe& recipe, const E
 /// files. Returns the names in the order of the file.
 std::vector<std::string> write_shard(const ReadSlice& read, const CheckpointReader& reader,
                                      const std::vector<const Part*>& parts, const std::string& path,
-                                     const ExportOptions& o, int64_t all, ExportReport& report) {
+                                     const QuantizationSettings& quantization, const ExportOptions& o,
+                                     int64_t all, ExportReport& report) {
   std::map<std::string, const Part*> by_name;
   std::vector<SafetensorsItem> items;
   for (const Part* p : parts) {
@@ -196,13 +260,15 @@ std::vector<std::string> write_shard(const ReadSlice& read, const CheckpointRead
     const DType stored = reader.tensors().at(p.source).dtype;
     int64_t infinite = 0;
     const WriteBytes write = [&](const void* data, int64_t bytes) {
-      if (stored != item.dtype)
+      if (stored != item.dtype && !p.compressed)
         infinite += count_not_finite(item.dtype, data, bytes / dtype_size(item.dtype));
       writer.write(data, bytes);
       report.bytes += bytes;
       if (o.progress) o.progress(report.bytes, all);
     };
-    if (p.stacked)
+    if (p.compressed)
+      stream_compressed(read, p.source, p.slice.global, quantization, *p.compressed, write);
+    else if (p.stacked)
       stream_stack(read, p.source, item.dtype, p.slice.global, p.transposed, write);
     else
       stream_tensor(read, p.source, item.dtype, p.slice, p.transposed, write);
@@ -246,7 +312,8 @@ ExportReport export_checkpoint(const ExportOptions& o) {
   }
   MergedReader merged(*reader, lora_of_stacks(recipe.model));
   const ReadSlice read = reads_of(merged);
-  const std::vector<Part> parts = parts_of(recipe, *reader, is_imported(*reader), o);
+  const QuantizationSettings quantization = quantization_of(report.checkpoint, recipe, o);
+  const std::vector<Part> parts = parts_of(recipe, *reader, is_imported(*reader), o, quantization);
   report.dtype = parts.front().item.dtype;
   report.tensors = static_cast<int64_t>(parts.size());
 
@@ -256,6 +323,12 @@ ExportReport export_checkpoint(const ExportOptions& o) {
       folder.work() + "/config.json",
       hf_config_text(recipe, report.dtype, begun_with.empty() ? "" : begun_with + "/config.json"));
   check_hf_config(folder.work() + "/config.json", recipe);
+  if (quantization.on()) {
+    ordered_json config = ordered_json::parse(read_text_file(folder.work() + "/config.json", 1 << 20));
+    std::filesystem::remove(folder.work() + "/config.json");  // read back without, and written with it
+    config["quantization_config"] = compressed_config(quantization, other_modules(recipe, parts));
+    write_text_file(folder.work() + "/config.json", config.dump(2) + "\n");
+  }
   int64_t all = 0;
   for (const Part& p : parts) all += p.item.bytes();
   folder.need(all);
@@ -264,7 +337,7 @@ ExportReport export_checkpoint(const ExportOptions& o) {
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_file(i, shards.size());
     for (const std::string& tensor :
-         write_shard(read, *reader, shards[i], folder.work() + "/" + name, o, all, report))
+         write_shard(read, *reader, shards[i], folder.work() + "/" + name, quantization, o, all, report))
       map[tensor] = name;
     report.files.push_back(name);
   }

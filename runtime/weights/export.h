@@ -23,6 +23,7 @@ struct ExportOptions {
   std::optional<DType> dtype;  ///< type of the weights; none: the run's matmul type, or the imported types
   int64_t shard_bytes = 5'000'000'000;  ///< maximum size of a file, unless a single tensor is larger
   bool average = false;                 ///< export the EMA weights of train.ema_decay
+  bool masters = false;                 ///< export master weights of a quantized run
   ExportAdapters adapters = ExportAdapters::unset;
   /// Folder of tokenizer files. Empty: folder of data.tokenizer.path (huggingface), else the folder that the
   /// run began with.

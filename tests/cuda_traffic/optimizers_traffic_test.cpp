@@ -4,6 +4,7 @@
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/optimizer/adafactor.h"
 #include "kernels/optimizer/adamw_8bit.h"
+#include "kernels/optimizer/fake_quantize.h"
 #include "kernels/optimizer/momentum.h"
 #include "kernels/optimizer/onebit/error_feedback.h"
 #include "kernels/optimizer/onebit/onebit.h"
@@ -253,4 +254,14 @@ TEST_CASE("bytes: rounding by chance, and 2:4 sparsity") {
       },
       // No weight is zero here, so that nothing is written.
       {.floor = kCount * 8, .unpriced = -kCount * 4});
+}
+
+TEST_CASE("bytes: fake quantization") {
+  for (int64_t group : {32, 128})
+    check_bytes(
+        [=](Operands& o) {
+          const Tensor out = o.make(kBf16, {kCount}), w = o.make(kF32, {kCount});
+          return [=](Stream& s) { fake_quantize(s, out, w, WeightCodes::int4, group, kBf16); };
+        },
+        {.floor = kCount * 6, .repeated = kCount * 4});  // the second read of a group is of the cache
 }

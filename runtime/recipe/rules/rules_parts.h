@@ -46,6 +46,7 @@ void diloco_rules(const Recipe& recipe, const BrokenRule& broken);
 void diloco_layout_rules(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node,
                          const BrokenRule& broken);
 void tensor_grid_rules(const Recipe& recipe, const BrokenRule& broken);
+void quantization_rules(const Recipe& recipe, const BrokenRule& broken);
 void lora_rules(const Recipe& recipe, const BrokenRule& broken);
 void preference_rules(const Recipe& recipe, const BrokenRule& broken);
 void distillation_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -559,6 +559,7 @@ std::vector<Key> make_table() {
   add_optimizer_keys(t);
   add_sparsity_keys(t);
   add_diloco_keys(t);
+  add_quantization_keys(t);
   add_lora_keys(t);
   add_preference_keys(t);
   add_distillation_keys(t);

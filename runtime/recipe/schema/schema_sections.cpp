@@ -36,6 +36,10 @@ constexpr Section kSections[] = {
      "DiLoCo: sites that train apart and average their changes now and then: [diloco.md](diloco.md).",
      Effect::function},
     {"sparsity", "2:4 sparse matrices: two of each four neighbours are zero.", Effect::function},
+    {"quantization",
+     "Quantization-aware training: matrices in int4, int8 or FP8 in each step: "
+     "[compression.md](compression.md).",
+     Effect::function},
     {"lora", "Fine-tuning of factors of low rank beside frozen matrices: [fine-tuning.md](fine-tuning.md).",
      Effect::function},
     {"preference",

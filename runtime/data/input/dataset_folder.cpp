@@ -53,7 +53,8 @@ using Patterns = std::vector<std::string>;
 struct Config {
   std::string name;
   bool is_default = false;
-  std::map<std::string, Patterns> splits;
+  std::string data_dir;                    ///< folder of its files, below that of the dataset; "": all of it
+  std::map<std::string, Patterns> splits;  ///< patterns below data_dir; none: names tell the split
 };
 
 Patterns patterns_of(const YAML::Node& node) {
@@ -70,6 +71,7 @@ Config read_config(const YAML::Node& node) {
   Config config;
   config.name = node["config_name"] ? node["config_name"].as<std::string>() : "default";
   config.is_default = config.name == "default" || (node["default"] && node["default"].as<bool>());
+  if (node["data_dir"]) config.data_dir = node["data_dir"].as<std::string>();
   const YAML::Node files = node["data_files"];
   if (!files) return config;
   bool by_split = false;
@@ -97,7 +99,7 @@ std::vector<Config> read_configs(const std::string& front, const std::string& pa
          "files instead of the folder",
          path, e.what());
   }
-  std::erase_if(configs, [](const Config& c) { return c.splits.empty(); });
+  std::erase_if(configs, [](const Config& c) { return c.splits.empty() && c.data_dir.empty(); });
   return configs;
 }
 
@@ -168,8 +170,9 @@ DatasetFiles by_name(std::vector<fs::path> files, const fs::path& folder, const 
   std::map<std::string, int64_t> found;
   for (const fs::path& f : files)
     if (const std::string s = split_of(below(f, folder)); !s.empty()) ++found[s];
+  // Without a name that tells a split, all files are of train.
   if (!found.contains(split)) {
-    if (!given) return {std::move(files), {}};
+    if (!given || (found.empty() && split == "train")) return {std::move(files), {}};
     std::vector<std::string> names;
     for (const auto& [name, count] : found) names.push_back(name);
     fail(ExitCode::data,
@@ -178,6 +181,21 @@ DatasetFiles by_name(std::vector<fs::path> files, const fs::path& folder, const 
          folder.string(), printable(split, 60), names.empty() ? "no split" : listed(names));
   }
   return parted(files, [&](const fs::path& f) { return split_of(below(f, folder)) == split; });
+}
+
+/// Files of a configuration's folder, by the names of splits in their paths below it.
+DatasetFiles in_data_dir(std::vector<fs::path> files, const fs::path& folder, const DatasetPart& part) {
+  DatasetFiles within = parted(files, [&](const fs::path& f) {
+    const std::string path = below(f, folder);
+    return !path.empty() && !path.starts_with("..");
+  });
+  if (within.files.empty())
+    fail(ExitCode::data, "{}: has no file, and README.md names it as data_dir: is the download complete?",
+         folder.string());
+  DatasetFiles d = by_name(std::move(within.files), folder, part.split.empty() ? "train" : part.split,
+                           !part.split.empty());
+  d.others.insert(d.others.end(), within.others.begin(), within.others.end());
+  return d;
 }
 
 }  // namespace
@@ -205,10 +223,12 @@ DatasetFiles select_dataset(std::vector<fs::path> files, const fs::path& folder,
   const std::vector<Config> configs = read_configs(front, (folder / "README.md").string());
   if (!configs.empty()) {
     const Config& config = choose_config(configs, part.config, folder);
+    const fs::path own = config.data_dir.empty() ? folder : (folder / config.data_dir).lexically_normal();
+    if (config.splits.empty()) return in_data_dir(std::move(files), own, part);
     const Patterns& patterns = choose_split(config, part.split, folder);
     DatasetFiles d = parted(files, [&](const fs::path& f) {
       return std::any_of(patterns.begin(), patterns.end(),
-                         [&](const std::string& p) { return matches(p, below(f, folder)); });
+                         [&](const std::string& p) { return matches(p, below(f, own)); });
     });
     if (d.files.empty())
       fail(ExitCode::data,

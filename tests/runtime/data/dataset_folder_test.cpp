@@ -73,6 +73,28 @@ TEST_CASE("dataset folders: Parquet files by the names of their splits, other fo
   CHECK(chosen(f, {}) == Names{"data/train-0.parquet", "train/a.txt"});
 }
 
+TEST_CASE("dataset folders: files without names of splits are of train, as the datasets library has it",
+          "[data]") {
+  TempFolder f;
+  for (const char* name : {"a.parquet", "b.parquet"}) write_file(f / name, "x");
+  CHECK(chosen(f, {"", "train"}) == Names{"a.parquet", "b.parquet"});
+  CHECK(chosen(f, {}) == Names{"a.parquet", "b.parquet"});
+  CHECK_THAT(error_of([&] { chosen(f, {"", "test"}); }), Contains("names of its files say: no split"));
+}
+
+TEST_CASE("dataset folders: data_dir of a configuration holds its files", "[data]") {
+  TempFolder f;
+  for (const char* name : {"p/train.csv", "p/test.csv", "q/test.csv", "q/x/a.csv"})
+    write_file(f / name, "text\nx\n");
+  write_file(f / "README.md",
+             "---\nconfigs:\n- config_name: default\n  data_dir: p\n- config_name: other\n  data_dir: q/\n"
+             "  data_files: x/*.csv\n- config_name: none\n  data_dir: /etc\n---\n");
+  CHECK(chosen(f, {}) == Names{"p/train.csv"});
+  CHECK(chosen(f, {"", "test"}) == Names{"p/test.csv"});
+  CHECK(chosen(f, {"other", ""}) == Names{"q/x/a.csv"});
+  CHECK_THAT(error_of([&] { chosen(f, {"none", ""}); }), Contains("README.md names it as data_dir"));
+}
+
 TEST_CASE("dataset folders: text beside record files is left out and named", "[data]") {
   TempFolder f;
   write_file(f / "in/README.md", "# A dataset\n");

@@ -55,6 +55,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.activations = activation_offload(r);
   o.offload = program_options(r).offload;
   o.optimizer = optimizer_settings(r);
+  o.optimizer.quantization.group_size = 4;  // rows of tiny matrices are shorter than those of recipes
   o.ema_decay = r.train.ema_decay;
   o.z_loss_coeff = r.train.z_loss_coeff;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;

@@ -395,6 +395,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   if (o.late_start)  // the first weights are written while the first step is being enqueued
     cuda::run_on_host(*compute, [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
   if (first == 0) program.initialize();
+  const int64_t sent_before = groups.groups().wire_bytes();  // quantized weights are gathered at the start
   const Mesh& mesh = groups.groups().mesh;
   const int data = mesh.place_in(kDataAxes) * mesh.sites + mesh.site();
   const int context = groups.groups().coordinate(Axis::context);
@@ -449,7 +450,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   result.used_offloaded[rank] = program.offloaded();
   result.used_bytes[rank] = arena.peak().arena_bytes;
   result.used_host[rank] = host->peak().arena_bytes;
-  result.used_wire[rank] = groups.groups().wire_bytes();
+  result.used_wire[rank] = groups.groups().wire_bytes() - sent_before;
 }
 
 }  // namespace

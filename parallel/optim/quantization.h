@@ -1,4 +1,4 @@
-// Quantization-aware training: matrices whose weights in a step are codes of few bits times scales.
+// Quantization-aware training: matrices whose weights in a step are low-precision codes times scales.
 #pragma once
 #include <cstdint>
 #include <optional>

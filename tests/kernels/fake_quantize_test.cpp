@@ -62,7 +62,7 @@ TEST_CASE("fake quantization in 16 bits rounds scales and products, from fp32, a
       for (const auto& [isa, quantize] : BOTH_ISAS(fake_quantize_cpu)) {
         INFO(isa << " " << dtype_name(type) << " " << to_string(codes));
         Guarded<float> w = random_array<float>(n, 3), wide(n);
-        Guarded<bf16> low(n);  // of bf16 or f16
+        Guarded<bf16> low(n);  // 16 bits, read as `type`
         quantize(type, type, low.data(), w.data(), codes, group, n);
         quantize(DType::f32, type, wide.data(), w.data(), codes, group, n);
         int wrong = 0;

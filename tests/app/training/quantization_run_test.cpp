@@ -130,7 +130,7 @@ TEST_CASE("quantization: eval, generate and export have the weights of the steps
       CHECK(ignore.count("lm_head") == 1);
       CHECK(ignore.count("model.layers.1.self_attn.o_proj") == 1);
       CHECK(ignore.count("model.layers.1.self_attn.q_proj") == 0);
-      // What the folder says, times its scales, is the weights that the steps multiply with.
+      // Codes of the folder times its scales are the weights of the steps.
       const ltrain::SafetensorsFile hf(t.folder() + "/hf-" + name + "/model.safetensors");
       const ltrain::SafetensorsFile masters(t.folder() + "/masters-" + name + "/model.safetensors");
       const std::string matrix = "model.layers.1.mlp.down_proj.weight";

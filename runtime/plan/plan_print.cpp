@@ -239,7 +239,9 @@ std::string memory_part(const Plan& p, bool all_ranks) {
 
 std::string communication_part(const Plan& p, const RankPlan& r) {
   std::string out = "\ncommunication of a step, rank 0\n";
-  if (r.collectives.empty() || r.train_wire_bytes == 0) out += "  none: no axis is larger than 1\n";
+  if (r.collectives.empty() || r.train_wire_bytes == 0)
+    out += r.other_wire_bytes > 0 ? "  none but in the other kind of step (below)\n"
+                                  : "  none: no axis is larger than 1\n";
   if (r.train_wire_bytes == 0) return out;
   const int64_t network = p.network_bytes();
   size_t width = 8;

@@ -95,8 +95,8 @@ RankMap map_ranks(const Recipe& recipe, const std::vector<std::string>& hosts) {
     map.axes.push_back(span);
   }
   if (first.sites > 1)
-    map.notes.push_back(fmt::format("diloco.sites: {} of {} ranks each; ranks 0 to {} are the first",
-                                    first.sites, first.site_ranks(), first.site_ranks() - 1));
+    map.notes.push_back(fmt::format("diloco.sites: {} of {} neighbouring rank{} each, in the order of ranks",
+                                    first.sites, first.site_ranks(), first.site_ranks() == 1 ? "" : "s"));
   return map;
 }
 

@@ -26,7 +26,7 @@ fi
 if [ ${#given[@]} -gt 0 ] || [ ! -e $run/data/text-train.idx ]; then
   text=("${given[@]}")
   # Records of measurements are left out.
-  ((${#text[@]})) || text=(README.md docs app planner runtime models parallel kernels base tests scripts --exclude '*.json' '*.jsonl')
+  ((${#text[@]})) || text=(README.md docs app planner runtime models parallel kernels base scripts --exclude '*.json' '*.jsonl')
   build/ltrain data build --tokenizer byte --split 95,5 --force --input "${text[@]}" --output $run/data/text
   echo "${given[*]}" >$made_from
 fi

@@ -10,7 +10,6 @@
 #include "kernels/matmul/nf4.h"
 #include "kernels/norm/norm_cut.h"
 #include "kernels/optimizer/adamw.h"
-#include "kernels/optimizer/fake_quantize.h"
 #include "kernels/optimizer/round_stochastic.h"
 #include "kernels/optimizer/sparsify.h"
 #include "tests/cuda/twin.h"
@@ -150,25 +149,6 @@ TEST_CASE("2:4 sparse are the same two, and zeros mask the same elements") {
           prune_2_4(s, at(weights), at(weights));
           mask_by_zeros(s, at(grad), at(weights));
         });
-      }
-}
-
-TEST_CASE("fake quantization has the same codes, in place and of 16 bits") {
-  if (!have_cuda()) return;
-  for (const auto& [type, wide] : {std::pair(DType::f32, DType::f32), std::pair(DType::f64, DType::f64),
-                                   std::pair(DType::bf16, DType::f32), std::pair(DType::f16, DType::f32)})
-    for (WeightCodes codes : {WeightCodes::int4, WeightCodes::int8, WeightCodes::fp8})
-      for (int64_t group : {1, 32, 40, 128}) {
-        CAPTURE(dtype_name(type), to_string(codes), group);
-        Twin w(wide);
-        const auto weights = w.random(wide, {group * 37}), in_place = w.random(wide, {group * 37});
-        const auto out = w.blank(type, {group * 37});
-        w.check(
-            [&](Stream& s, const Twin::At& at) {
-              fake_quantize(s, at(out), at(weights), codes, group, type);
-              fake_quantize(s, at(in_place), at(in_place), codes, group, type);
-            },
-            0);
       }
 }
 

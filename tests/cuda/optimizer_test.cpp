@@ -3,6 +3,7 @@
 #include "kernels/optimizer/adafactor.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/adamw_8bit.h"
+#include "kernels/optimizer/fake_quantize.h"
 #include "kernels/optimizer/momentum.h"
 #include "kernels/optimizer/onebit/error_feedback.h"
 #include "kernels/optimizer/onebit/onebit.h"
@@ -250,4 +251,23 @@ TEST_CASE("1-bit Adam and LAMB after their warm-up, and Sophia") {
           },
           4);
     }
+}
+
+TEST_CASE("fake quantization has the same codes, in place and of 16 bits") {
+  if (!have_cuda()) return;
+  for (const auto& [type, wide] : {std::pair(DType::f32, DType::f32), std::pair(DType::f64, DType::f64),
+                                   std::pair(DType::bf16, DType::f32), std::pair(DType::f16, DType::f32)})
+    for (WeightCodes codes : {WeightCodes::int4, WeightCodes::int8, WeightCodes::fp8})
+      for (int64_t group : {1, 32, 40, 128}) {
+        CAPTURE(dtype_name(type), to_string(codes), group);
+        Twin w(wide);
+        const auto weights = w.random(wide, {group * 37}), in_place = w.random(wide, {group * 37});
+        const auto out = w.blank(type, {group * 37});
+        w.check(
+            [&](Stream& s, const Twin::At& at) {
+              fake_quantize(s, at(out), at(weights), codes, group, type);
+              fake_quantize(s, at(in_place), at(in_place), codes, group, type);
+            },
+            0);
+      }
 }

@@ -26,12 +26,7 @@ void quantization_rules(const Recipe& r, const BrokenRule& broken) {
         "makes weights from fp32 master weights, and optimizer.master_weights: false has none; nearest valid "
         "value: none, or optimizer.master_weights: true",
         {"optimizer.master_weights"});
-  if (r.parallel.tensor > 1 && r.parallel.tensor_mode != TensorModeChoice::one_d)
-    broken("quantization.weights",
-           fmt::format("is for matrices that one axis cuts, and parallel.tensor_mode: {} cuts them by two or "
-                       "three; nearest valid value: none, or parallel.tensor_mode: 1d",
-                       r.parallel.tensor_mode),
-           {"parallel.tensor_mode", "parallel.tensor"});
+  one_axis_rule(r, broken, "quantization.weights", "none");
   for (const auto& [device, of] : {std::pair("offload.optimizer.device", &r.offload.optimizer),
                                    std::pair("offload.params.device", &r.offload.params)})
     if (of->on())

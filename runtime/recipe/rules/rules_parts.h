@@ -40,6 +40,8 @@ void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
 /// Notes on parameters that an optimizer leaves to AdamW, and on a short warm-up of 1-bit optimizers.
 void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::vector<std::string>& notes);
 void checkpoint_rules(const Recipe& recipe, const BrokenRule& broken);
+/// Refuses tensor parallelism in two or three dims with `key`, whose value `off` turns it off.
+void one_axis_rule(const Recipe& recipe, const BrokenRule& broken, const char* key, const char* off);
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void diloco_rules(const Recipe& recipe, const BrokenRule& broken);
 /// Checks that sites divide the ranks and are full nodes.

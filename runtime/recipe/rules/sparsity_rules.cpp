@@ -14,12 +14,7 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
            fmt::format("is after the last of train.train_steps = {}; nearest valid value: {}",
                        r.train.train_steps, r.train.train_steps),
            {"train.train_steps"});
-  if (r.parallel.tensor > 1 && r.parallel.tensor_mode != TensorModeChoice::one_d)
-    broken("sparsity.match",
-           fmt::format("is for matrices that one axis cuts, and parallel.tensor_mode: {} cuts them by two or "
-                       "three; nearest valid value: [], or parallel.tensor_mode: 1d",
-                       r.parallel.tensor_mode),
-           {"parallel.tensor_mode", "parallel.tensor"});
+  one_axis_rule(r, broken, "sparsity.match", "[]");
   for (const auto& [device, of] : {std::pair("offload.optimizer.device", &r.offload.optimizer),
                                    std::pair("offload.params.device", &r.offload.params)})
     if (of->on())

@@ -111,4 +111,13 @@ void tensor_grid_rules(const Recipe& r, const BrokenRule& broken) {
            {tensor, "parallel.tensor_mode", "parallel.tensor_depth"});
 }
 
+void one_axis_rule(const Recipe& r, const BrokenRule& broken, const char* key, const char* off) {
+  if (r.parallel.tensor <= 1 || r.parallel.tensor_mode == TensorModeChoice::one_d) return;
+  broken(key,
+         fmt::format("is for matrices that one axis cuts, and parallel.tensor_mode: {} cuts them by two or "
+                     "three; nearest valid value: {}, or parallel.tensor_mode: 1d",
+                     r.parallel.tensor_mode, off),
+         {"parallel.tensor_mode", "parallel.tensor"});
+}
+
 }  // namespace ltrain::recipe

@@ -39,6 +39,30 @@ void check_losses(const TempRun& t, const std::string& command, const std::strin
   for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
 }
 
+/// Compares a reference that each step makes, under every layout, with one computed before: `dpo` with each
+/// of `kinds`, and with `reference`.
+void check_reference_in_step(const TempRun& t, const std::string& dpo, const std::vector<std::string>& kinds,
+                             const std::string& reference) {
+  int run = 0;
+  for (const std::string& kind : kinds) {
+    const std::string before = "before" + std::to_string(run);
+    REQUIRE(t.sh(dpo + kind + "parallel.data=1 parallel.zero_stage=0 output_dir=" + before).code == 0);
+    const std::vector<double> expected = t.values("lm_loss", before);
+    REQUIRE(expected.size() == 4);
+    CHECK(std::abs(expected[3] - expected[0]) > 0.01);
+    for (const char* layout :
+         {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8",
+          "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=2",
+          "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 parallel.sequence_parallel=true",
+          "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
+          "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
+      const std::string name = "in_step" + std::to_string(run++);
+      check_losses(t, dpo + kind + reference + "output_dir=" + name + " " + layout, name, expected);
+      CHECK(!std::filesystem::exists(t.folder() + "/" + name + "/reference-sums.bin"));
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("dpo: the losses are those of TRL") {
@@ -150,25 +174,8 @@ TEST_CASE("dpo: a reference without adapters, in each step, has the losses of on
   write_pairs(t);
   const std::string dpo =
       kDpo + "precision=fp64 train.train_steps=4 optimizer.lr=0.02 lora.r=4 preference.sft_weight=0.3 ";
-  int run = 0;
-  for (const char* kind : {"", "preference.loss=ipo lora.dora=true"}) {
-    const std::string before = "before" + std::to_string(run);
-    REQUIRE(t.sh(dpo + kind + " parallel.data=1 parallel.zero_stage=0 output_dir=" + before).code == 0);
-    const std::vector<double> expected = t.values("lm_loss", before);
-    REQUIRE(expected.size() == 4);
-    CHECK(std::abs(expected[3] - expected[0]) > 0.01);
-    for (const char* layout :
-         {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8",
-          "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=2",
-          "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 parallel.sequence_parallel=true",
-          "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
-          "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
-      const std::string name = "off" + std::to_string(run++);
-      check_losses(t, dpo + kind + " preference.reference=adapters_off output_dir=" + name + " " + layout,
-                   name, expected);
-      CHECK(!std::filesystem::exists(t.folder() + "/" + name + "/reference-sums.bin"));
-    }
-  }
+  check_reference_in_step(t, dpo, {"", "preference.loss=ipo lora.dora=true "},
+                          "preference.reference=adapters_off ");
   const std::string off = dpo + "preference.reference=adapters_off checkpoint.save_interval=2 ";
   REQUIRE(t.sh(off + "output_dir=whole").code == 0);
   REQUIRE(t.sh(off + "output_dir=parts --steps 2").code == 0);
@@ -181,25 +188,9 @@ TEST_CASE("dpo: a reference that stays in memory has the losses of one computed 
   write_pairs(t);
   const std::string dpo = kDpo + "precision=fp64 train.train_steps=4 preference.sft_weight=0.3 ";
   const std::string resident = "preference.reference=resident ";
-  int run = 0;
-  for (const char* kind :
-       {"model.tie_word_embeddings=true ", "preference.loss=ipo lora.r=4 optimizer.lr=0.02 "}) {
-    const std::string before = "before" + std::to_string(run);
-    REQUIRE(t.sh(dpo + kind + " parallel.data=1 parallel.zero_stage=0 output_dir=" + before).code == 0);
-    const std::vector<double> expected = t.values("lm_loss", before);
-    REQUIRE(expected.size() == 4);
-    CHECK(std::abs(expected[3] - expected[0]) > 0.01);
-    for (const char* layout :
-         {"parallel.data=1 parallel.zero_stage=0 train.micro_batch_size=8",
-          "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=2",
-          "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 parallel.sequence_parallel=true",
-          "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
-          "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
-      const std::string name = "resident" + std::to_string(run++);
-      check_losses(t, dpo + kind + resident + "output_dir=" + name + " " + layout, name, expected);
-      CHECK(!std::filesystem::exists(t.folder() + "/" + name + "/reference-sums.bin"));
-    }
-  }
+  check_reference_in_step(
+      t, dpo, {"model.tie_word_embeddings=true ", "preference.loss=ipo lora.r=4 optimizer.lr=0.02 "},
+      resident);
   // The parameters of a plan have the reference's too, in full, or in halves with ZeRO-3.
   for (const char* layout :
        {"parallel.data=1 parallel.zero_stage=0 ", "parallel.data=2 parallel.zero_stage=3 "}) {

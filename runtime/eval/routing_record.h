@@ -27,11 +27,11 @@ using RoutedPlace = std::tuple<std::string, int64_t, int64_t>;
 /// Reads a record. Throws Error (data) with file and line for a line of another form.
 std::map<RoutedPlace, RoutedSample> read_routing(const std::string& path);
 
-/// How many choices of a layer are others than those of an earlier record.
+/// Number of choices of a layer that differ from those of an earlier record.
 struct RoutingChange {
   int64_t tokens = 0;
-  int64_t first = 0;    ///< tokens whose best expert was another one
-  int64_t choices = 0;  ///< choices of experts that were not among the token's
+  int64_t first = 0;    ///< tokens with another best expert
+  int64_t choices = 0;  ///< choices of experts that the token did not choose then
   int64_t top_k = 0;
   double first_share() const { return static_cast<double>(first) / static_cast<double>(tokens); }
   double choice_share() const { return static_cast<double>(choices) / static_cast<double>(tokens * top_k); }
@@ -40,7 +40,7 @@ struct RoutingChange {
 /// Writes a record, and compares with an earlier one of the same tokens.
 class RoutingRecord {
  public:
-  /// `path`: a file to write, ""; `before`: an earlier record, "".
+  /// `path`: the file to write; "": none. `before`: the file of an earlier record; "": none.
   RoutingRecord(const ModelConfig& model, int64_t step, const std::string& path, const std::string& before);
   /// Adds a batch of a set, and the choices for it: (layers, tokens of the batch, k). Throws Error (data) if
   /// the earlier record has other tokens.

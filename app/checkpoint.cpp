@@ -215,16 +215,37 @@ void show(const Options& o) {
                 to_string(t.shape).c_str(), t.pieces.size());
 }
 
-struct ResizeCommand {
-  ResizeVocabOptions o;
-  std::string rows = "mean";
+/// A command that writes one checkpoint from another. Rewrite: its options in runtime/weights.
+template <class Rewrite>
+struct RewriteCommand {
+  static constexpr const char* kWeightsAlone = "; weights alone, without the optimizer's states";
+  Rewrite o;
   bool json = false, quiet = false;
+
+  void add_paths(CLI::App& command) {
+    command
+        .add_option("checkpoint", o.checkpoint, "A checkpoint, a folder of them, or the output_dir of a run")
+        ->required();
+    command.add_option("made", o.made, "The checkpoint to make")->required();
+  }
+  void add_output_flags(CLI::App& command) {
+    command.add_flag("--json", json, "For programs");
+    command.add_flag("-q,--quiet", quiet, "No progress");
+  }
+  /// Calls `rewrite` with these options, and shows its progress.
+  auto with_progress(auto rewrite) {
+    ProgressLine line(quiet);
+    o.progress = [&](int64_t done, int64_t all) { line.update(done, all); };
+    return rewrite(o);
+  }
+};
+
+struct ResizeCommand : RewriteCommand<ResizeVocabOptions> {
+  std::string rows = "mean";
 
   void run() {
     o.rows = enum_value<NewRows>(rows).value();
-    ProgressLine line(quiet);
-    o.progress = [&](int64_t done, int64_t all) { line.update(done, all); };
-    const ResizeVocabReport r = resize_vocab(o);
+    const ResizeVocabReport r = with_progress(resize_vocab);
     if (json) {
       std::printf("%s\n", ordered_json{{"schema", "ltrain.resize-vocab.v1"},
                                        {"checkpoint", r.checkpoint},
@@ -242,7 +263,7 @@ struct ResizeCommand {
     std::printf("%s: %lld rows for tokens where %s, step %lld, has %lld, in %s%s\n", r.checkpoint.c_str(),
                 static_cast<long long>(r.after), o.checkpoint.c_str(), static_cast<long long>(r.step),
                 static_cast<long long>(r.before), fmt::format("{}", fmt::join(r.tensors, " and ")).c_str(),
-                r.states_left_out > 0 ? "; weights alone, without the optimizer's states" : "");
+                r.states_left_out > 0 ? kWeightsAlone : "");
   }
 };
 
@@ -250,9 +271,7 @@ void add_resize_vocab(CLI::App& checkpoint) {
   auto c = std::make_shared<ResizeCommand>();
   CLI::App* s = checkpoint.add_subcommand(
       "resize-vocab", "Write the weights of a checkpoint with rows for more or fewer tokens");
-  s->add_option("checkpoint", c->o.checkpoint, "A checkpoint, a folder of them, or the output_dir of a run")
-      ->required();
-  s->add_option("made", c->o.made, "The checkpoint to make")->required();
+  c->add_paths(*s);
   s->add_option("--vocab-size", c->o.vocab_size, "Rows that the result has, one for each token")
       ->required()
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
@@ -263,24 +282,19 @@ void add_resize_vocab(CLI::App& checkpoint) {
       ->check(CLI::IsMember({"mean", "normal", "zero"}))
       ->capture_default_str();
   s->add_flag("--force", c->o.force, "Lose rows that tokens of the run's data may have");
-  s->add_flag("--json", c->json, "For programs");
-  s->add_flag("-q,--quiet", c->quiet, "No progress");
+  c->add_output_flags(*s);
   s->footer(
       "Example: ltrain checkpoint resize-vocab runs/quickstart larger --vocab-size 320\n"
       "A run begins with the result by checkpoint.load.path: larger and model.vocab_size: 320.");
   s->callback([c] { c->run(); });
 }
 
-struct PruneCommand {
-  PruneOptions o;
+struct PruneCommand : RewriteCommand<PruneOptions> {
   std::string layers;
-  bool json = false, quiet = false;
 
   void run() {
     if (!layers.empty()) o.layers = parse_layers(layers, "--layers");
-    ProgressLine line(quiet);
-    o.progress = [&](int64_t done, int64_t all) { line.update(done, all); };
-    const PruneReport r = prune_checkpoint(o);
+    const PruneReport r = with_progress(prune_checkpoint);
     if (json) {
       std::printf("%s\n", ordered_json{{"schema", "ltrain.prune.v1"},
                                        {"checkpoint", r.checkpoint},
@@ -298,8 +312,7 @@ struct PruneCommand {
     print_notes(r.notes);
     std::printf("%s: %lld parameters where %s, step %lld, has %lld%s\n", r.checkpoint.c_str(),
                 static_cast<long long>(r.parameters), o.checkpoint.c_str(), static_cast<long long>(r.step),
-                static_cast<long long>(r.parameters_before),
-                r.states_left_out > 0 ? "; weights alone, without the optimizer's states" : "");
+                static_cast<long long>(r.parameters_before), r.states_left_out > 0 ? kWeightsAlone : "");
     std::printf("a run begins with it by: checkpoint.load.path=%s %s\n", r.checkpoint.c_str(),
                 fmt::format("{}", fmt::join(r.settings, " ")).c_str());
   }
@@ -309,15 +322,12 @@ void add_prune(CLI::App& checkpoint) {
   auto c = std::make_shared<PruneCommand>();
   CLI::App* s = checkpoint.add_subcommand(
       "prune", "Write the weights of a dense model with fewer layers, or narrower feed-forwards");
-  s->add_option("checkpoint", c->o.checkpoint, "A checkpoint, a folder of them, or the output_dir of a run")
-      ->required();
-  s->add_option("made", c->o.made, "The checkpoint to make")->required();
+  c->add_paths(*s);
   s->add_option("--layers", c->layers, "Layers that stay, from 0, ascending: 0-3,6; default: all");
   s->add_option("--intermediate-size", c->o.intermediate_size,
                 "Neurons of each feed-forward that stay, those with the largest weights; default: all")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  s->add_flag("--json", c->json, "For programs");
-  s->add_flag("-q,--quiet", c->quiet, "No progress");
+  c->add_output_flags(*s);
   s->footer(
       "Example: ltrain checkpoint prune runs/quickstart smaller --layers 0-1,3 --intermediate-size 256\n"
       "A run begins with the result by checkpoint.load.path: smaller and the settings that this prints.");

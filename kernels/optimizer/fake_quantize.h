@@ -3,17 +3,12 @@
 #pragma once
 #include <type_traits>
 
-#include "base/enum_names.h"
+#include "kernels/optimizer/weight_codes.h"
 #include "kernels/tensor/fp8.h"
 #include "kernels/tensor/kernel.h"
 #include "kernels/tensor/stream.h"
 
 namespace ltrain {
-
-/// Codes of weights: signed integers, or FP8's e4m3.
-enum class WeightCodes : uint8_t { none, int4, int8, fp8 };
-LT_ENUM_NAMES(WeightCodes, {WeightCodes::none, "none"}, {WeightCodes::int4, "int4"},
-              {WeightCodes::int8, "int8"}, {WeightCodes::fp8, "fp8"});
 
 /// out = code * scale of each group of `group` neighbours of w, as quantize_group() has them. out, w: (n), n
 /// a multiple of `group`; out may alias w. `type`: dtype of scales and products, to which both are rounded.

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/optimizer/fake_quantize.h"
+#include "kernels/optimizer/weight_codes.h"
+#include "kernels/tensor/dtype.h"
 
 namespace ltrain {
 

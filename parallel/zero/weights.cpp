@@ -4,6 +4,7 @@
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
+#include "kernels/optimizer/fake_quantize.h"
 #include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {

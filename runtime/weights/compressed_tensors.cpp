@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "kernels/optimizer/fake_quantize.h"
 
 namespace ltrain {
 namespace {

@@ -32,18 +32,18 @@
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/gpu_watch.h"
 #include "runtime/telemetry/metrics.h"
-#include "runtime/telemetry/prometheus.h"
 #include "runtime/train/check_ranks.h"
 #include "runtime/train/end_text.h"
 #include "runtime/train/evaluator.h"
-#include "runtime/train/expert_report.h"
 #include "runtime/train/model_flops.h"
 #include "runtime/train/not_finite.h"
 #include "runtime/train/pair_references.h"
 #include "runtime/train/resource_usage.h"
+#include "runtime/train/run_reports.h"
 #include "runtime/train/skipped_steps.h"
 #include "runtime/train/stage_changes.h"
 #include "runtime/train/start_state.h"
+#include "runtime/train/step_metrics.h"
 #include "runtime/train/step_profile.h"
 #include "runtime/train/stragglers.h"
 #include "runtime/train/training_data.h"
@@ -224,40 +224,28 @@ class Trainer {
                        experts_report(recipe_, card_.capability, kernel_notes_.experts)};
   }
 
-  /// Opens metrics and progress of rank 0, and prints what the run begins with. `notes`: of the checkpoint
+  /// Opens the reports of rank 0, and prints what the run begins with. `notes`: of the checkpoint
   /// and the weights. `begin`: steady_seconds() at the begin of set-up.
   void open_reports(const Plan& totals, const std::vector<std::string>& notes, double begin) {
-    metrics_ = std::make_unique<MetricsWriter>(recipe_.output_dir, recipe_.log.tensorboard, step_);
-    if (const auto& file = recipe_.telemetry.prometheus)
-      metrics_->also(std::make_unique<PrometheusFile>(PrometheusFile::Options{
-          *file, recipe_.name, recipe_.train.log_interval, options_.restart ? options_.restart->number : 0}));
-    progress_ = std::make_unique<Progress>(recipe_.log.format, recipe_.train.log_interval);
-    if (options_.restart) report_restart(*options_.restart);
-    for (const std::string& note : recipe_.notes) progress_->line("note: " + note);
+    reports_.open(recipe_, step_, options_.restart);
+    for (const std::string& note : recipe_.notes) say({"note: " + note});
     if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
-      progress_->line("debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing");
+      say({"debug.shared_gpu: ranks share GPUs over sockets; timings and tokens/s mean nothing"});
     if (device_ == DeviceKind::cpu) say(ineffective_on_cpu(recipe_));
-    if (device_ != DeviceKind::cpu) progress_->line("attention: " + kernel_notes_.attention);
-    if (!kernel_notes_.experts.empty()) progress_->line("experts: " + kernel_notes_.experts);
-    for (const std::string& note : offload_memory_->notes()) progress_->line(note);
-    if (totals.update) progress_->line(update_text(*totals.update));
-    for (const std::string& note : notes) progress_->line(note);
-    progress_->line(begin_text(
+    if (device_ != DeviceKind::cpu) say({"attention: " + kernel_notes_.attention});
+    if (!kernel_notes_.experts.empty()) say({"experts: " + kernel_notes_.experts});
+    say(offload_memory_->notes());
+    if (totals.update) say({update_text(*totals.update)});
+    say(notes);
+    say({begin_text(
         recipe_, totals.parameters, job_.info().world_size,
         device_ == DeviceKind::cpu ? threads_text(threads_per_rank(recipe_)) : "one " + card_.name + place_,
-        batches_.size()));
+        batches_.size())});
     if (step_ < end_step_)
-      progress_->line(fmt::format(
+      say({fmt::format(
           "memory a rank: arena {:.1f} MiB, total {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
           plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, steady_seconds() - begin, step_ + 1,
-          end_step_));
-  }
-
-  void report_restart(const RestartNote& r) {
-    metrics_->restart(r.number, r.most, r.reason);
-    progress_->line(fmt::format("restart {} of {}: goes on from step {}, {} step{} lost; {}", r.number,
-                                r.most, step_, metrics_->lost_steps(),
-                                metrics_->lost_steps() == 1 ? " is" : "s are", r.reason));
+          end_step_)});
   }
 
   void synchronize() {
@@ -409,49 +397,32 @@ class Trainer {
 
   void report(const StepResult& r, int64_t batch, double lr, double seconds, const DataWaits& waits,
               const std::vector<std::pair<std::string, double>>& exposed) {
-    StepMetrics m;
-    m.step = step_, m.train_steps = recipe_.train.train_steps, m.end_step = end_step_;
-    m.consumed_samples = position_.samples, m.consumed_tokens = position_.tokens;
-    m.lm_loss = r.loss;
-    if (recipe_.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
-    if (recipe_.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
-    if (r.distillation) m.ce_loss = r.distillation->ce_loss, m.kl = r.distillation->kl;
-    m.preference = preference_metrics(recipe_, r.preference);
-    m.grad_norm = r.grad_norm;
-    m.lr = lr;
-    m.loss_scale = program_->loss_scaler() ? r.loss_scale : 0;
-    m.skipped_steps = skips_.count();
-    m.step_time_ms = seconds * 1e3;
-    m.data_time_ms = waits.loader * 1e3, m.data_wait_ms = waits.files * 1e3;
-    for (const std::string& axis : comm_axes_)
-      m.exposed_comm_ms.emplace_back(axis, exposed_ms(exposed, axis));
-    const Offload& o = recipe_.offload;
-    if (o.optimizer.on() || o.params.on() || o.activations.on())
-      m.exposed_offload_ms = exposed_ms(exposed, "");
     const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
     const double flops = flops_.per_step() * part;
-    m.tokens_per_sec = static_cast<double>(batch * recipe_.data.seq_length) / seconds;
-    m.tokens_per_sec_per_gpu = m.tokens_per_sec / job_.info().world_size;
-    m.tflops_per_gpu = flops / seconds / 1e12 / job_.info().world_size;
+    StepMetrics m = step_metrics({.recipe = recipe_,
+                                  .result = r,
+                                  .position = position_,
+                                  .step = step_,
+                                  .end_step = end_step_,
+                                  .steps = step_ - first_step_,
+                                  .elapsed = steady_seconds() - started_,
+                                  .samples = batch,
+                                  .seconds = seconds,
+                                  .waits = waits,
+                                  .comm_axes = comm_axes_,
+                                  .exposed = exposed,
+                                  .lr = lr,
+                                  .loss_scale = program_->loss_scaler() ? r.loss_scale : 0,
+                                  .skipped_steps = skips_.count(),
+                                  .world_size = job_.info().world_size,
+                                  .flops = flops,
+                                  .arena_peak = arena_->peak().arena_bytes,
+                                  .arena_planned = plan_.arena.arena_bytes});
     std::string note;
     m.mfu = flops_.mfu(step_, flops / seconds, note);
     say({note});
-    m.skipped = r.skipped || r.overflow;
-    m.mem_peak_gib = static_cast<double>(arena_->peak().arena_bytes) / kGiB;
-    m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
-    m.seconds_left = (steady_seconds() - started_) / static_cast<double>(step_ - first_step_) *
-                     static_cast<double>(end_step_ - step_);
-    add_expert_metrics(m, r.experts);
     m.gpu = gpu_.newest();
-    if (job_.info().world_size == 1) metrics_->gpus(step_, {{0, job_.info().host, m.gpu}});
-    if (stragglers_->compared()) metrics_->gpus(step_, stragglers_->gpus());
-    metrics_->step(m);
-    if (stragglers_->compared()) metrics_->stragglers(step_, stragglers_->found());
-    progress_->step(m);
-    say(stragglers_->notes());
-    say(metrics_->notes());
-    say(starvation_.look(step_, r.experts));
-    if (const auto budget = recipe_.model.moe.row_budget) say(beyond_budget_.look(step_, r.experts, *budget));
+    reports_.step(m, recipe_, r.experts, job_.info(), *stragglers_);
   }
 
   /// Tells what the watch of this rank's GPU has found. One rank names the numbers that NVML refuses.
@@ -470,12 +441,7 @@ class Trainer {
     double sum = 0;
     for (const SetResult& set : *results) sum += set.result.loss;
     state_->note_evaluation(step_, sum / static_cast<double>(results->size()));
-    if (!lead_) return true;
-    for (const SetResult& set : *results) {
-      metrics_->eval(step_, set.name, set.result.loss, set.result.bytes > 0 ? set.result.bits_per_byte() : 0,
-                     preference_metrics(recipe_, set.result.preference));
-      progress_->line(eval_line(step_, set));
-    }
+    reports_.evaluation(step_, recipe_, *results);
     return true;
   }
 
@@ -493,12 +459,7 @@ class Trainer {
     if (lead_ && state_->last_committed() != before) job_.tell(kSavedStep, state_->last_committed());
   }
 
-  /// Prints lines of rank 0; an empty one is nothing.
-  void say(const std::vector<std::string>& lines) {
-    if (!lead_) return;
-    for (const std::string& line : lines)
-      if (!line.empty()) progress_->line(line);
-  }
+  void say(const std::vector<std::string>& lines) { reports_.say(lines); }
 
   /// Writes what this rank has used. A full disk here does not fail a training that is finished and saved.
   void report_usage() {
@@ -523,13 +484,12 @@ class Trainer {
     synchronize();
     report_usage();
     if (!lead_) return;
-    say(metrics_->finish());
     const StopRequest stop = job_.stop_requested();
     const std::string reason = stop            ? stop.reason
                                : work_failed() ? "token files that cannot be made"
                                : out_of_time() ? "train.exit_duration_in_mins"
                                                : "by another rank";
-    progress_->line(end_text(
+    reports_.finish(end_text(
         recipe_, {code, step_, first_step_, options_.steps > 0, reason, steady_seconds() - started_}));
   }
 
@@ -563,10 +523,7 @@ class Trainer {
   std::optional<StageChanges> changes_;
   bool news_ = false;  // after the last step
   std::unique_ptr<Evaluator> evaluator_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::unique_ptr<Progress> progress_;
-  StarvationWatch starvation_;
-  RowBudgetWatch beyond_budget_;
+  RunReports reports_;
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0;
   DataPosition position_;

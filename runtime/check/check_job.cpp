@@ -125,13 +125,13 @@ JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int 
     if (world == 0) world = static_cast<int>(ranks(r));
     size = {world, ranks_per_node(r, world, e)};
   }
-  if (!profile.empty() && r.device == DeviceChoice::cuda) {
-    const MachineProfile p = profile_for({profile}, DeviceKind::cuda);
-    if (p.nodes > 0) check_cluster(p, r, size, world);
-  }
+  const bool cuda = r.device == DeviceChoice::cuda;
+  if (profile.empty() && !cuda) return size;  // all ranks are on this host
+  const MachineProfile p = profile_for({profile}, cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  if (p.nodes > 0) check_cluster(p, r, size, world);
   const bool laid_out = r.launch.ranks_per_node > 0 || size.ranks_per_node != size.world;
-  if (r.device != DeviceChoice::cuda || laid_out) return size;
-  size.node = assumed_node(profile_for({profile}, DeviceKind::cuda), size.world, gpus);
+  if (laid_out || (!cuda && p.nodes == 0)) return size;
+  size.node = assumed_node(p, size.world, gpus);
   if (size.node.cards > 0) size.ranks_per_node = size.node.cards;
   return size;
 }

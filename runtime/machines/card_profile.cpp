@@ -82,7 +82,7 @@ void set_network(MachineProfile& p, const std::vector<NetworkLevel>& network, co
   p.network_seconds = level.seconds.value;
   p.network_bytes_per_second = level.bytes_per_second.value * level.sustained.value;
   p.adapter_bytes_per_second =
-      level.ranks_a_link > 0 ? level.bytes_per_second.value / static_cast<double>(level.ranks_a_link) : 0;
+      level.ranks_a_link > 0 ? p.network_bytes_per_second / static_cast<double>(level.ranks_a_link) : 0;
 }
 
 MachineProfile card_profile(const std::string& card) {

@@ -92,8 +92,10 @@ struct AssumedNode {
   int cards = 0;     ///< 0: no assumption
   std::string card;  ///< "H100"
   std::string source = "assumed";
-  /// "a node: 8 H100, assumed"
-  std::string text() const { return fmt::format("a node: {} {}, {}", cards, card, source); }
+  /// "a node: 8 H100, assumed". A rank of a CPU counts as a card without a name.
+  std::string text() const {
+    return fmt::format("a node: {} {}, {}", cards, card.empty() ? "CPU ranks" : card, source);
+  }
 };
 struct Plan {
   std::string recipe_name;

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "runtime/machines/cluster.h"
 #include "tests/runtime/checkpoint/support.h"
 
 using namespace ltrain;
@@ -230,7 +231,7 @@ TEST_CASE("a card is found in the name that its driver gives, and nowhere else",
   card.device_bytes = 80000000000;
   save_profile(card, folder.path + "/card.json");
   const MachineProfile read = load_profile(folder.path + "/card.json");
-  CHECK((read.card == "h100" && read.cards_per_node == 8 && read.adapter_bytes_per_second == 50e9));
+  CHECK((read.card == "h100" && read.cards_per_node == 8 && read.adapter_bytes_per_second == 0.9 * 50e9));
   CHECK_FALSE(read.network_given);
   CHECK(read.network_source == card_profile("h100").network_source);
   card.network_given = true;
@@ -285,4 +286,26 @@ TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere",
   CHECK(at(1e6) > 0);
   CHECK(one.stolen_seconds(c) == 0);
   CHECK(ProfileCost(p, 4, true).stolen_seconds(c) == Approx(5e-4));
+}
+
+TEST_CASE("nodes with a measured CPU are priced by the rate that their link sustains", "[plan]") {
+  const TemporaryFolder folder;
+  save_profile(example(), folder.path + "/mine.json");
+  const auto seconds = [&](const std::string& sustained, const std::string& ranks_a_link) {
+    const std::string text =
+        "format: ltrain.cluster.v1\nname: ours\nprofile: mine.json\nnodes: 2\ngpus_per_node: 4\n"
+        "references: {tc: the bucket}\nlevels:\n  - name: link\n    ranks_a_link: " +
+        ranks_a_link +
+        "\n    seconds: {value: 1e-3, source: measured, reference: tc}\n"
+        "    bytes_per_second: {value: 1e6, source: measured, reference: tc}\n"
+        "    sustained: {value: " +
+        sustained + ", source: measured, reference: tc}\n";
+    const MachineProfile p = parse_cluster(text, folder.path + "/ours.yaml");
+    OpCost op = cost("all_reduce", OpClass::collective, 4e6, 0);
+    op.collective = "all_reduce", op.group_size = 8, op.wire_bytes = op.network_bytes = 4e6;
+    return ProfileCost(p, 1, false, 4, 8).seconds(op);
+  };
+  CHECK(seconds("1", "1") == Approx(4 + 2e-3).epsilon(1e-3));
+  CHECK(seconds("0.5", "1") == Approx(8 + 2e-3).epsilon(1e-3));
+  CHECK(seconds("0.5", "0") == Approx(4 * 8 + 2e-3).epsilon(1e-3));  // one link for the four ranks of a node
 }

@@ -3,8 +3,11 @@
 
 #include "base/error.h"
 #include "runtime/check/check_job.h"
+#include "runtime/files/write_file.h"
+#include "runtime/machines/machine_profile.h"
 #include "runtime/plan/make_plan.h"
 #include "tests/runtime/recipe/bad_recipe_table.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using Kind = LaunchEnvironment::Kind;
@@ -96,6 +99,24 @@ TEST_CASE("ranks on cards that nothing lays out on nodes are on nodes of eight",
   CHECK(assumed_node(here, 16, 16).cards == 0);
   CHECK(assumed_node(here, 32, 16).cards == 8);
   CHECK(assumed_node(builtin_profile(2), 64, 0).cards == 0);
+}
+
+TEST_CASE("ranks on CPUs of a cluster file are on its nodes", "[train]") {
+  const test::TemporaryFolder folder;
+  save_profile(builtin_profile(4), folder.path() + "/mine.json");
+  const std::string path = folder.path() + "/ours.yaml";
+  write_file(path,
+             "format: ltrain.cluster.v1\nname: ours\nprofile: mine.json\nnodes: 3\ngpus_per_node: 2\n"
+             "network: ethernet-100g\n");
+  const auto planned = [&](std::vector<std::string> overrides, int world = 0) {
+    overrides.emplace_back("device=cpu");
+    return planned_size(recipe(overrides), {}, 0, world, path);
+  };
+  CHECK(equal(planned({"parallel.data=6"}), 6, 2));
+  CHECK(planned({"parallel.data=6"}).node.text() == "a node: 2 CPU ranks, by " + path);
+  CHECK(equal(planned({"parallel.data=6", "launch.ranks_per_node=1"}), 6, 1));
+  CHECK(equal(planned({}), 6, 2));  // all of them
+  CHECK_THROWS_WITH(planned({"parallel.data=8"}), Catch::Contains("has 6 cards; nearest valid value: 6"));
 }
 
 TEST_CASE("every bad recipe is refused in the same words for whatever a command checks of it",

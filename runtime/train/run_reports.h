@@ -1,4 +1,4 @@
-// What rank 0 tells about a run: lines for people; metrics.jsonl, TensorBoard and Prometheus for programs.
+// Reports of rank 0 on a run: lines for people; metrics.jsonl, TensorBoard and Prometheus for programs.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -16,13 +16,13 @@ namespace ltrain {
 struct EndedStep {
   const Recipe& recipe;
   const StepResult& result;
-  DataPosition position;                   ///< after the step
-  int64_t step = 0, end_step = 0;          ///< numbers of the step, and of the last one of this attempt
-  int64_t steps = 1;                       ///< steps of this attempt
-  double elapsed = 0;                      ///< seconds of these steps
-  int64_t samples = 0;                     ///< of the step; fewer than the global batch while it grows
-  double seconds = 0;                      ///< of the step
-  DataWaits waits;                         ///< of the step, in seconds
+  DataPosition position;           ///< after the step
+  int64_t step = 0, end_step = 0;  ///< numbers of the step, and of the last one of this attempt
+  int64_t steps = 1;               ///< steps of this attempt
+  double elapsed = 0;              ///< seconds of these steps
+  int64_t samples = 0;             ///< trained in the step: fewer than the global batch while it grows
+  double seconds = 0;              ///< duration of the step
+  DataWaits waits;                 ///< waits for data in the step, in seconds
   const std::set<std::string>& comm_axes;  ///< comm_axis of each group with more than one rank
   /// Seconds that compute waited, by comm_axis; "": for offload memory.
   const std::vector<std::pair<std::string, double>>& exposed;

@@ -207,8 +207,8 @@ std::vector<std::string> run_arguments(const RunOptions& o, const std::vector<st
   return words;
 }
 
-/// Recipe of a restart. With fewer nodes than the job began with, parallel.data falls in proportion and
-/// train.global_batch_size stays. Throws Error with the rule that forbids it.
+/// Recipe of a restart. With fewer nodes than the job began with, parallel.data and diloco.sites fall in
+/// proportion and train.global_batch_size stays. Throws Error with the rule that forbids it.
 class LaterAttempts {
  public:
   /// `begun`: the checked recipe of the first attempt, on `nodes` nodes.
@@ -226,6 +226,12 @@ class LaterAttempts {
       fail(ExitCode::usage, "parallel.data = {} on {} nodes does not divide over {}", data, nodes_,
            next.nodes);
     more.push_back(fmt::format("parallel.data={}", data * next.nodes / nodes_));
+    if (const int64_t sites = begun_.diloco.sites; sites > 1) {
+      if (sites * next.nodes % nodes_ != 0)
+        fail(ExitCode::usage, "diloco.sites = {} of {} nodes each: {} nodes are not whole sites", sites,
+             nodes_ / sites, next.nodes);
+      more.push_back(fmt::format("diloco.sites={}", sites * next.nodes / nodes_));
+    }
     return more;
   }
 

@@ -192,6 +192,24 @@ TEST_CASE("launchers of three nodes: the second is gone, and the first and the t
   check_close(n.t, whole.t);
 }
 
+TEST_CASE(
+    "launchers of two sites: with launch.min_nodes one goes on from the last save when the other is lost") {
+  const std::string sites = "diloco.sites=2 diloco.inner_steps=2 train.eval_interval=4 ";
+  TempRun whole;
+  REQUIRE(whole.sh(kJob + sites + "parallel.data=2 train.stop_step=4 checkpoint.save_at_end=true").code == 0);
+  REQUIRE(whole.sh(kJob + "diloco.sites=1 diloco.inner_steps=2 train.eval_interval=4 parallel.data=1").code ==
+          0);
+  Nodes n;
+  const std::string more = kRestarts + sites + "launch.min_nodes=1 parallel.data=2";
+  const std::string slow = "LTRAIN_JOIN_TIMEOUT=3 LTRAIN_FAULT=train.step:1:8:hang";
+  const std::string codes =
+      n.codes(n.start(0, more, "LTRAIN_JOIN_TIMEOUT=3") + n.start(1, more, slow) + kill_after_step(6, 1));
+  INFO(codes << "\n" << n.text(0) << "\n" << n.text(1));
+  CHECK(codes == "0 137");
+  CHECK_THAT(n.text(0), Contains("restart 1 of 5: goes on from step 4"));
+  CHECK(numbers(n.t) == numbers(whole));
+}
+
 TEST_CASE("launch.min_nodes with which the job could not go on is refused at the start") {
   Nodes n;
   const std::string none = "launch.max_restarts=5 ";
@@ -204,4 +222,19 @@ TEST_CASE("launch.min_nodes with which the job could not go on is refused at the
   INFO(n.text(0));
   CHECK(codes == "64 64");
   CHECK_THAT(n.text(0), Contains(text));
+}
+
+TEST_CASE("launch.min_nodes with which a site would lose a part of its nodes is refused at the start") {
+  Nodes n(4);
+  const std::string more =
+      "parallel.data=4 diloco.sites=2 diloco.inner_steps=2 train.eval_interval=4 launch.max_restarts=5 "
+      "launch.min_nodes=3";
+  const std::string codes =
+      n.codes(n.start(0, more) + n.start(1, more) + n.start(2, more) + n.start(3, more));
+  INFO(n.text(0));
+  CHECK(codes == "64 64 64 64");
+  CHECK_THAT(
+      n.text(0),
+      Contains("launch.min_nodes = 3: the job could not go on with 3 of 4 nodes: diloco.sites = 2 of 2 "
+               "nodes each: 3 nodes are not whole sites"));
 }

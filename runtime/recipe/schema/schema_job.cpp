@@ -93,12 +93,14 @@ void add_launch_keys(std::vector<Key>& t) {
                   .changes(Effect::nothing)
                   .when("launch.max_restarts above 0", true, restarts)
                   .between(0, 1e6));
-  t.push_back(integer("launch.min_nodes", LT_MEMBER(launch.min_nodes),
-                      "Nodes with which a restart goes on if the launchers of the others do not come back: "
-                      "parallel.data falls in proportion, train.global_batch_size stays. 0: all nodes.")
-                  .changes(Effect::nothing)
-                  .when("launch.max_restarts above 0", true, restarts)
-                  .between(0, 1e6));
+  t.push_back(
+      integer(
+          "launch.min_nodes", LT_MEMBER(launch.min_nodes),
+          "Nodes with which a restart goes on if the launchers of the others do not come back: "
+          "parallel.data and diloco.sites fall in proportion, train.global_batch_size stays. 0: all nodes.")
+          .changes(Effect::nothing)
+          .when("launch.max_restarts above 0", true, restarts)
+          .between(0, 1e6));
   t.push_back(text("launch.interface", LT_MEMBER(launch.interface),
                    "Network interface of the data connections; null: the one with a route to the peers."));
 }

@@ -42,10 +42,11 @@ struct CodeTile {
       to[(4 * h + 3) * kColumn] = pick_bytes(high[0], high[1], 0x7632);
     }
   }
-  /// Stores column c of the tile to row line_of(c) of `turned`, (.., rows), from its column r0 on; negative:
-  /// not at all. rows is a multiple of kPack.
+  /// Stores column c of the tile to row line_of(c) of `transposed`, (.., rows), from its column r0 on;
+  /// negative: not at all. rows is a multiple of kPack.
   template <int kThreads, class F>
-  __device__ __forceinline__ void store_turned(uint8_t* turned, int64_t rows, int64_t r0, F line_of) const {
+  __device__ __forceinline__ void store_transposed(uint8_t* transposed, int64_t rows, int64_t r0,
+                                                   F line_of) const {
     constexpr int kChunks = kSide / kPack;
     static_assert(kThreads % kChunks == 0 && kSide * kChunks % kThreads == 0);
     const int chunk = threadIdx.x % kChunks;
@@ -56,7 +57,7 @@ struct CodeTile {
       const int c = threadIdx.x / kChunks + n * (kThreads / kChunks);
       const int64_t line = line_of(c);
       if (line < 0) continue;
-      store(reinterpret_cast<uint32_t*>(turned + line * rows + row), 0,
+      store(reinterpret_cast<uint32_t*>(transposed + line * rows + row), 0,
             *reinterpret_cast<const Pack<uint32_t, 4>*>(place(c, chunk)));
     }
   }

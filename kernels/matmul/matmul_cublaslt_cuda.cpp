@@ -336,7 +336,7 @@ void matmul_cuda(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& ar
 
 void matmul_fp8_cuda(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
                      const MatmulArgs& args) {
-  const bool forward = !a.turned && !b.turned;  // gradients use codes of a transpose
+  const bool forward = !a.transposed && !b.transposed;  // gradients use codes of a transpose
   multiply(s, out, a.codes, b.codes, a.steps.ptr<float>(), b.steps.ptr<float>(), forward, args);
 }
 

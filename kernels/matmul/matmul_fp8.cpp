@@ -47,10 +47,10 @@ void matmul_fp8(Stream& s, Tensor out, const Fp8Operand& a, const Fp8Operand& b,
     if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
     cost.dtype = DType::f8e4m3;
     cost.m = m, cost.n = n, cost.k = k;
-    if (a.turned) cost.role = OpRole::weight_gradient;
+    if (a.transposed) cost.role = OpRole::weight_gradient;
     s.meta()->add(s, cost);
     if (out.dtype != DType::f64) s.meta()->need_panels(packed_bytes(m, n, k, DType::f8e4m3, out.dtype));
-    place_matmul(s, out, a.of, a.turned, b.of, !b.turned, args.accumulate);
+    place_matmul(s, out, a.of, a.transposed, b.of, !b.transposed, args.accumulate);
     if (args.bias.defined()) place_add_vector(s, "bias", out, args.bias);
     return;
   }

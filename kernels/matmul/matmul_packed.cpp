@@ -4,8 +4,8 @@ namespace ltrain {
 namespace {
 
 /// Describes a matrix as an operand that is contracted over its rows or columns.
-PackedOperand operand(const Tensor& x, bool turned) {
-  return {.dtype = x.dtype, .data = x.data, .stride = x.shape[1], .turned = turned};
+PackedOperand operand(const Tensor& x, bool transposed) {
+  return {.dtype = x.dtype, .data = x.data, .stride = x.shape[1], .transposed = transposed};
 }
 
 PackedOperand operand(const Fp8Operand& x) {

@@ -5,13 +5,13 @@
 
 namespace ltrain {
 
-/// An operand in its original layout. Turned: contiguous along the contraction.
+/// An operand in its original layout. Transposed: contiguous along the contraction.
 struct PackedOperand {
   DType dtype = DType::f32;
   const void* data = nullptr;
   int64_t stride = 0;  ///< elements from row to row
-  bool turned = false;
-  const float* steps = nullptr;  ///< FP8, always turned: a number is code * step
+  bool transposed = false;
+  const float* steps = nullptr;  ///< FP8, always transposed: a number is code * step
   int64_t block_rows = 0;        ///< rows that share a step, in blocks of kFp8Block; 0: one step
   int64_t steps_cols = 0;
 };

@@ -42,7 +42,8 @@ void with_source(const PackedOperand& o, const PackedProduct& p, F&& f) {
       if (p.tf32) return f(Tf32Matrix{static_cast<const float*>(o.data), o.stride});
       return f(Matrix<float>{static_cast<const float*>(o.data), o.stride});
     case DType::bf16:
-      if (p.pairs && o.turned) return f(PairMatrix<true>{static_cast<const bf16*>(o.data), o.stride, p.k});
+      if (p.pairs && o.transposed)
+        return f(PairMatrix<true>{static_cast<const bf16*>(o.data), o.stride, p.k});
       if (p.pairs) return f(PairMatrix<false>{static_cast<const bf16*>(o.data), o.stride, p.k});
       return f(Matrix<bf16>{static_cast<const bf16*>(o.data), o.stride});
     case DType::f16:
@@ -84,7 +85,7 @@ void compute(const PackedProduct& p, const A& a, const B& b, const Part& part) {
   float* panel_a = static_cast<float*>(thread_scratch(0, bytes[0]));
   float* panel_b = static_cast<float*>(thread_scratch(1, bytes[1]));
   if (!half) {
-    gemm(static_cast<float*>(p.out) + part.row * p.n + part.col, p.n, a, p.a.turned, b, p.b.turned,
+    gemm(static_cast<float*>(p.out) + part.row * p.n + part.col, p.n, a, p.a.transposed, b, p.b.transposed,
          static_cast<const float*>(p.bias), part, sums_of_k, p.accumulate, panel_a, panel_b);
     return;
   }
@@ -93,7 +94,8 @@ void compute(const PackedProduct& p, const A& a, const B& b, const Part& part) {
     for (int64_t i = 0; i < part.rows; i += kHalfRows) {
       const Part some{part.row + i, std::min(kHalfRows, part.rows - i), part.col + j,
                       std::min(kHalfCols, part.cols - j)};
-      gemm(sums, some.cols, a, p.a.turned, b, p.b.turned, nullptr, some, sums_of_k, false, panel_a, panel_b);
+      gemm(sums, some.cols, a, p.a.transposed, b, p.b.transposed, nullptr, some, sums_of_k, false, panel_a,
+           panel_b);
       dispatch_half(p.out_type, [&]<class T>() {
         const T* bias = static_cast<const T*>(p.bias);
         for (int64_t r = 0; r < some.rows; ++r) {

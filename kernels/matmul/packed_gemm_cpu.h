@@ -158,7 +158,7 @@ inline void transpose(Lanes* x) {
 /// Packs one panel of R rows that are contiguous along k: src (row + r, k0 + k) to dst[k * R + r]. Full
 /// vectors are stored in memory order, and the last one reaches into the next panel (kPackOver).
 template <int R, class Source>
-void pack_turned(float* dst, const Source& src, int64_t row, int64_t rows, int64_t k0, int64_t depth) {
+void pack_transposed(float* dst, const Source& src, int64_t row, int64_t rows, int64_t k0, int64_t depth) {
   for (int r0 = 0; r0 < R; r0 += kLanes) {
     const int wide = std::min(kLanes, R - r0);
     const int have = static_cast<int>(std::clamp<int64_t>(rows - r0, 0, wide));
@@ -184,13 +184,14 @@ void pack_turned(float* dst, const Source& src, int64_t row, int64_t rows, int64
   }
 }
 
-/// Packs rows [row, row + rows) of an operand, k from k0, into panels of R. Turned: rows are contiguous along
-/// k; otherwise src is (k, rows).
+/// Packs rows [row, row + rows) of an operand, k from k0, into panels of R. Transposed: rows are contiguous
+/// along k; otherwise src is (k, rows).
 template <int R, class Source>
-void pack(float* dst, const Source& src, bool turned, int64_t row, int64_t rows, int64_t k0, int64_t depth) {
-  if (turned) {
+void pack(float* dst, const Source& src, bool transposed, int64_t row, int64_t rows, int64_t k0,
+          int64_t depth) {
+  if (transposed) {
     for (int64_t r = 0; r < rows; r += R)
-      pack_turned<R>(dst + r * depth, src, row + r, std::min<int64_t>(R, rows - r), k0, depth);
+      pack_transposed<R>(dst + r * depth, src, row + r, std::min<int64_t>(R, rows - r), k0, depth);
     return;
   }
   constexpr int64_t kTogether = 8;  // rows of src that are read together
@@ -339,18 +340,18 @@ struct Part {
 /// c of a part (+)= a b [+ bias]. `c` points at the part's first element, `bias` at column 0. k: depth, in
 /// pairs if a and b are. panel_a, panel_b: buffers of pack_bytes.
 template <class A, class B>
-void gemm(float* c, int64_t ldc, const A& a, bool a_turned, const B& b, bool b_turned, const float* bias,
-          const Part& part, int64_t k, bool accumulate, float* panel_a, float* panel_b) {
+void gemm(float* c, int64_t ldc, const A& a, bool a_transposed, const B& b, bool b_transposed,
+          const float* bias, const Part& part, int64_t k, bool accumulate, float* panel_a, float* panel_b) {
   using Kernel = std::conditional_t<A::kPairs, Pairs, Plain>;
   const int64_t depth_of_block = pack_depth(k);
   for (int64_t j0 = 0; j0 < part.cols; j0 += kColBlock)
     for (int64_t k0 = 0; k0 < k; k0 += depth_of_block) {
       const int64_t cols = std::min(kColBlock, part.cols - j0), depth = std::min(depth_of_block, k - k0);
       const float* bias_here = k0 == 0 && bias ? bias + part.col + j0 : nullptr;
-      pack<kPanelCols>(panel_b, b, b_turned, part.col + j0, cols, k0, depth);
+      pack<kPanelCols>(panel_b, b, b_transposed, part.col + j0, cols, k0, depth);
       for (int64_t i0 = 0; i0 < part.rows; i0 += kRowBlock) {
         const int64_t rows = std::min(kRowBlock, part.rows - i0);
-        pack<kPanelRows>(panel_a, a, a_turned, part.row + i0, rows, k0, depth);
+        pack<kPanelRows>(panel_a, a, a_transposed, part.row + i0, rows, k0, depth);
         for (int64_t j = 0; j < cols; j += kPanelCols)
           for (int64_t i = 0; i < rows; i += kPanelRows)
             tile_at<Kernel>(static_cast<int>(std::min<int64_t>(kPanelRows, rows - i)), cols - j, depth,

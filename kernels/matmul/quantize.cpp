@@ -15,7 +15,7 @@ void require_agreed(Stream& s, Tensor steps) {
     place_require(s, "quantize", steps, a, Placement::R());
 }
 
-/// Codes have the placement of x; if turned, sharded in the other dim.
+/// Codes have the placement of x; if transposed, sharded in the other dim.
 void place_codes(Stream& s, Tensor codes, Tensor x, bool turn) {
   place(s, "quantize", Rule::elementwise, {codes}, {x});
   if (!turn) return;
@@ -44,21 +44,21 @@ void check_rounded(const RoundedOutput& out, const Shape& shape) {
 void place_rounded(Stream& s, const char* op, const RoundedOutput& out) {
   require_agreed(s, out.step);
   if (out.amax.defined()) place_max(s, op, out.amax, out.codes);
-  if (out.turned.defined()) place(s, op, Rule::elementwise, {out.turned}, {out.codes});
+  if (out.transposed.defined()) place(s, op, Rule::elementwise, {out.transposed}, {out.codes});
 }
 
-void turn_codes(Stream& s, Tensor turned, Tensor codes) {
-  LT_CHECK(dtype_size(codes.dtype) == 1 && turned.dtype == codes.dtype && turned.rows() == codes.cols() &&
-               turned.cols() == codes.rows(),
+void turn_codes(Stream& s, Tensor transposed, Tensor codes) {
+  LT_CHECK(dtype_size(codes.dtype) == 1 && transposed.dtype == codes.dtype &&
+               transposed.rows() == codes.cols() && transposed.cols() == codes.rows(),
            "turn_codes: expected one-byte codes and their transpose, got {} {} and {} {}",
-           dtype_name(codes.dtype), to_string(codes.shape), dtype_name(turned.dtype),
-           to_string(turned.shape));
+           dtype_name(codes.dtype), to_string(codes.shape), dtype_name(transposed.dtype),
+           to_string(transposed.shape));
   if (s.meta()) {
-    s.meta()->add(s, op_cost("turn_codes", OpClass::elementwise, 0, {turned}, {codes}));
-    place_codes(s, turned, codes, true);
+    s.meta()->add(s, op_cost("turn_codes", OpClass::elementwise, 0, {transposed}, {codes}));
+    place_codes(s, transposed, codes, true);
     return;
   }
-  LT_LAUNCH(s, turn_codes, turned.data, codes.data, codes.rows(), codes.cols());
+  LT_LAUNCH(s, turn_codes, transposed.data, codes.data, codes.rows(), codes.cols());
 }
 
 void max_abs(Stream& s, Tensor amax, Tensor x) {
@@ -93,33 +93,33 @@ void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor 
             step.ptr<float>(), amax.defined() ? amax.ptr<float>() : nullptr);
 }
 
-void quantize_both(Stream& s, Tensor codes, Tensor turned, Tensor x, Tensor step, Tensor amax) {
+void quantize_both(Stream& s, Tensor codes, Tensor transposed, Tensor x, Tensor step, Tensor amax) {
   check_codes(codes, x, false);
-  check_codes(turned, x, true);
+  check_codes(transposed, x, true);
   LT_CHECK(single(step) && (!amax.defined() || single(amax)),
            "quantize_both: expected a step and an amax of one f32 element, got step {} {}",
            dtype_name(step.dtype), to_string(step.shape));
   if (s.meta()) {
-    OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes, turned}, {x});
+    OpCost cost = op_cost("quantize", OpClass::elementwise, 1.0 * x.elements(), {codes, transposed}, {x});
     cost.role = OpRole::operand_rounding;
     cost.dtype = x.dtype;
     s.meta()->add(s, cost);
     require_agreed(s, step);
     place_codes(s, codes, x, false);
-    place_codes(s, turned, x, true);
+    place_codes(s, transposed, x, true);
     if (amax.defined()) place_max(s, "quantize", amax, x);
     return;
   }
   const OpRange range(s, "quantize");
   float* const most = amax.defined() ? amax.ptr<float>() : nullptr;
   if (s.device() == DeviceKind::cuda)
-    return quantize_both_cuda(s, codes.dtype, x.dtype, codes.data, turned.data, x.data, x.rows(), x.cols(),
-                              step.ptr<float>(), most);
+    return quantize_both_cuda(s, codes.dtype, x.dtype, codes.data, transposed.data, x.data, x.rows(),
+                              x.cols(), step.ptr<float>(), most);
   s.launch([=] {
     LT_CPU(quantize_cpu)
     (codes.dtype, x.dtype, codes.data, x.data, x.rows(), x.cols(), false, step.ptr<float>(), most);
     LT_CPU(quantize_cpu)
-    (codes.dtype, x.dtype, turned.data, x.data, x.rows(), x.cols(), true, step.ptr<float>(), nullptr);
+    (codes.dtype, x.dtype, transposed.data, x.data, x.rows(), x.cols(), true, step.ptr<float>(), nullptr);
   });
 }
 

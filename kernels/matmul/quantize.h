@@ -21,22 +21,22 @@ void quantize(Stream& s, Tensor codes, Tensor x, bool turn, Tensor step, Tensor 
 
 /// Codes of x (rows, cols) and of its transpose with one read of x: the same bits as quantize without and
 /// with `turn`. `amax` as in quantize. No aliases.
-void quantize_both(Stream& s, Tensor codes, Tensor turned, Tensor x, Tensor step, Tensor amax = {});
+void quantize_both(Stream& s, Tensor codes, Tensor transposed, Tensor x, Tensor step, Tensor amax = {});
 
 /// Quantized output of an op: the same codes that quantize would make of its result, and `amax`.
 struct RoundedOutput {
   Tensor codes;  ///< shape of the result; e4m3, of a gradient any FP8 dtype
   Tensor step;
-  Tensor amax = {};    ///< optional
-  Tensor turned = {};  ///< codes of the transpose, for ops that say so; on meta placed as the result is
+  Tensor amax = {};        ///< optional
+  Tensor transposed = {};  ///< codes of the transpose, for ops that say so; on meta placed as the result is
 };
-/// Placement on meta: checks that ranks agree on the step, and derives the placements of `amax` and `turned`.
-/// The codes already have the placement of the result.
+/// Placement on meta: checks that ranks agree on the step, and derives the placements of `amax` and
+/// `transposed`. The codes already have the placement of the result.
 void place_rounded(Stream& s, const char* op, const RoundedOutput& out);
 void check_rounded(const RoundedOutput& out, const Shape& shape);
 
-/// turned (cols, rows) = transpose of codes (rows, cols), for any one-byte dtype. No aliases.
-void turn_codes(Stream& s, Tensor turned, Tensor codes);
+/// transposed (cols, rows) = transpose of codes (rows, cols), for any one-byte dtype. No aliases.
+void turn_codes(Stream& s, Tensor transposed, Tensor codes);
 
 /// quantize with steps that it computes. codes: (r, c), one step for each block of `block_rows` (1 or
 /// kFp8Block) by kFp8Block codes; the last blocks are smaller. steps: (ceil(r / block_rows), ceil(c /
@@ -62,12 +62,12 @@ inline constexpr int64_t kFp8StepStride = 4;
 void update_fp8_steps(Stream& s, Tensor steps, Tensor amax, Tensor history, const Fp8StepArgs& args);
 
 LT_KERNEL(max_abs, DType t, float* amax, const void* x, int64_t n)
-LT_KERNEL(turn_codes, void* turned, const void* codes, int64_t rows, int64_t cols)
+LT_KERNEL(turn_codes, void* transposed, const void* codes, int64_t rows, int64_t cols)
 LT_KERNEL(quantize, DType to, DType from, void* codes, const void* x, int64_t rows, int64_t cols, bool turn,
           const float* step, float* amax)
-/// `turned` or `codes` may be null to skip that output.
-LT_CUDA_KERNEL(quantize_both, DType to, DType from, void* codes, void* turned, const void* x, int64_t rows,
-               int64_t cols, const float* step, float* amax)
+/// `transposed` or `codes` may be null to skip that output.
+LT_CUDA_KERNEL(quantize_both, DType to, DType from, void* codes, void* transposed, const void* x,
+               int64_t rows, int64_t cols, const float* step, float* amax)
 LT_KERNEL(quantize_blocks, DType to, DType from, void* codes, float* steps, const void* x, int64_t rows,
           int64_t cols, bool turn, int64_t block_rows)
 LT_KERNEL(update_fp8_steps, float* steps, float* amax, float* history, int64_t n, int64_t length,

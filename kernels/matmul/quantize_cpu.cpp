@@ -58,8 +58,8 @@ void quantize_cpu(DType to, DType from, void* codes, const void* x, int64_t rows
   });
 }
 
-void turn_codes_cpu(void* turned, const void* codes, int64_t rows, int64_t cols) {
-  uint8_t* out = static_cast<uint8_t*>(turned);
+void turn_codes_cpu(void* transposed, const void* codes, int64_t rows, int64_t cols) {
+  uint8_t* out = static_cast<uint8_t*>(transposed);
   const uint8_t* in = static_cast<const uint8_t*>(codes);
   parallel_for((cols + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end) {
     for (int64_t c0 = begin * kTile; c0 < std::min(cols, end * kTile); c0 += kTile)

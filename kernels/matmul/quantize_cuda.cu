@@ -7,9 +7,9 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPack = 16;            // codes in 16 bytes
-constexpr int kTile = 32;            // side of a tile that a block transposes at once, element by element
-constexpr int kTurnedThreads = 128;  // block size of kernels that transpose bytes
+constexpr int kPack = 16;                // codes in 16 bytes
+constexpr int kTile = 32;                // side of a tile that a block transposes at once, element by element
+constexpr int kTransposedThreads = 128;  // block size of kernels that transpose bytes
 
 template <class T, int P>
 __global__ void largest_magnitude(float* amax, const T* x, int64_t n) {
@@ -39,8 +39,8 @@ __global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* ste
 
 /// A block transposes tiles through shared memory.
 template <class E, class T, bool kMax>
-__global__ void quantize_turned(uint8_t* codes, const T* x, int64_t rows, int64_t cols, const float* step,
-                                float* amax) {
+__global__ void quantize_transposed(uint8_t* codes, const T* x, int64_t rows, int64_t cols, const float* step,
+                                    float* amax) {
   uint8_t* tile = shared_memory<uint8_t>() + kWarp * 4;  // (kTile, kTile + 1), behind the buffer of sums
   const float inverse = 1.0f / *step;
   const int64_t across = (cols + kTile - 1) / kTile, tiles = (rows + kTile - 1) / kTile * across;
@@ -71,7 +71,7 @@ constexpr int64_t kBothShared = kWarp * 4 + CodeTile::kBytes;
 /// of 8. A block handles tiles.
 template <class E, class T, bool kPlain, bool kMax>
 __global__ void __launch_bounds__(kBothThreads)
-    quantize_tiles_of_packs(uint8_t* codes, uint8_t* turned, const T* x, int64_t rows, int64_t cols,
+    quantize_tiles_of_packs(uint8_t* codes, uint8_t* transposed, const T* x, int64_t rows, int64_t cols,
                             const float* step, float* amax) {
   constexpr int kSide = CodeTile::kSide, kPacks = kSide / 8;
   const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(kBothThreads)
       tile.put(8 * pack, quad, c);
     }
     __syncthreads();
-    tile.store_turned<kBothThreads>(turned, rows, r0, [&](int c) { return c0 + c < cols ? c0 + c : -1; });
+    tile.store_transposed<kBothThreads>(transposed, rows, r0,
+                                        [&](int c) { return c0 + c < cols ? c0 + c : -1; });
     __syncthreads();
   }
   if (kMax) keep_largest(amax, most, shared_memory<uint32_t>());
@@ -99,8 +100,8 @@ __global__ void __launch_bounds__(kBothThreads)
 
 /// Transposes bytes if rows and cols are multiples of 16: a thread loads 16 columns of 4 rows, and stores 16
 /// rows of a column.
-__global__ void __launch_bounds__(kTurnedThreads)
-    turn_packs(uint8_t* turned, const uint8_t* x, int64_t rows, int64_t cols) {
+__global__ void __launch_bounds__(kTransposedThreads)
+    turn_packs(uint8_t* transposed, const uint8_t* x, int64_t rows, int64_t cols) {
   constexpr int kRows = 64, kCols = 128, kQuads = kRows / 4, kWidth = kQuads + 1;
   uint32_t* tile = shared_memory<uint32_t>();  // (kCols, kWidth): four rows in a word
   const int64_t across = (cols + kCols - 1) / kCols, tiles = (rows + kRows - 1) / kRows * across;
@@ -117,26 +118,26 @@ __global__ void __launch_bounds__(kTurnedThreads)
             static_cast<uint32_t>(c[2].v[j]) << 16 | static_cast<uint32_t>(c[3].v[j]) << 24;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < kRows * kCols / kPack; i += kTurnedThreads) {
+    for (int i = threadIdx.x; i < kRows * kCols / kPack; i += kTransposedThreads) {
       const int64_t c = i / (kRows / kPack), r = i % (kRows / kPack) * kPack;
       if (c0 + c >= cols || r0 + r >= rows) continue;
       Pack<uint32_t, 4> words;
       for (int k = 0; k < 4; ++k) words.v[k] = tile[c * kWidth + r / 4 + k];
-      store(reinterpret_cast<uint32_t*>(turned + (c0 + c) * rows + r0 + r), 0, words);
+      store(reinterpret_cast<uint32_t*>(transposed + (c0 + c) * rows + r0 + r), 0, words);
     }
     __syncthreads();
   }
 }
 
-__global__ void turn_bytes(uint8_t* turned, const uint8_t* x, int64_t rows, int64_t cols) {
+__global__ void turn_bytes(uint8_t* transposed, const uint8_t* x, int64_t rows, int64_t cols) {
   for (int64_t i = grid_thread(); i < rows * cols; i += grid_stride())
-    store_one(turned, i, load_one(x, i % rows * cols + i / rows));
+    store_one(transposed, i, load_one(x, i % rows * cols + i / rows));
 }
 
 constexpr int kSide = static_cast<int>(kFp8Block);  // side of a tile with one step, or with one for each line
 constexpr int kLaneCols = kSide / kWarp, kWarpRows = 16;  // columns and rows of a thread
 constexpr int kBlockThreads = kSide / kWarpRows * kWarp;  // a warp has kWarpRows rows
-constexpr int kTurnedLine = kSide + 16;                   // bytes of a turned line in shared memory
+constexpr int kTransposedLine = kSide + 16;               // bytes of a transposed line in shared memory
 
 /// A block quantizes a tile of kSide by kSide elements with one read. The tile has one step (kOne), or each
 /// line of the codes has one: a row of the tile, or with kTurn a column.
@@ -215,14 +216,14 @@ __global__ void __launch_bounds__(kBlockThreads)
       }
     }
   } else {
-    uint8_t* const lines = reinterpret_cast<uint8_t*>(scratch);  // (kSide columns, kTurnedLine)
+    uint8_t* const lines = reinterpret_cast<uint8_t*>(scratch);  // (kSide columns, kTransposedLine)
 #pragma unroll
     for (int c = 0; c < kLaneCols; ++c) {
       float column[kWarpRows];
       for (int r = 0; r < kWarpRows; ++r) column[r] = v[r][c];
       Pack<uint8_t, kWarpRows> to;
       round_to<E, kWarpRows>(to.v, column, inverse_of[c], any);
-      *reinterpret_cast<Pack<uint8_t, kWarpRows>*>(lines + (lane * kLaneCols + c) * kTurnedLine +
+      *reinterpret_cast<Pack<uint8_t, kWarpRows>*>(lines + (lane * kLaneCols + c) * kTransposedLine +
                                                    warp * kWarpRows) = to;
     }
     __syncthreads();
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       const int line = i / (kSide / kPack), part = i % (kSide / kPack) * kPack;
       const int64_t col = tile_col * kSide + line, row = tile_row * kSide + part;
       if (col >= cols) continue;
-      const auto c = *reinterpret_cast<const Pack<uint8_t, kPack>*>(lines + line * kTurnedLine + part);
+      const auto c = *reinterpret_cast<const Pack<uint8_t, kPack>*>(lines + line * kTransposedLine + part);
       if constexpr (kPacks) {
         if (row < rows) store(codes, col * rows + row, c);
       } else {
@@ -271,12 +272,12 @@ __global__ void update_steps(float* steps, float* amax, float* history, int64_t 
 
 using namespace cuda;
 
-void turn_codes_cuda(Stream& s, void* turned, const void* codes, int64_t rows, int64_t cols) {
+void turn_codes_cuda(Stream& s, void* transposed, const void* codes, int64_t rows, int64_t cols) {
   if (rows * cols == 0) return;
-  uint8_t* out = static_cast<uint8_t*>(turned);
+  uint8_t* out = static_cast<uint8_t*>(transposed);
   const uint8_t* in = static_cast<const uint8_t*>(codes);
   if (aligned({out, in}) && rows % kPack == 0 && cols % kPack == 0)
-    launch(s, blocks_for((rows + 63) / 64 * ((cols + 127) / 128), 1), kTurnedThreads, 128 * 17 * 4,
+    launch(s, blocks_for((rows + 63) / 64 * ((cols + 127) / 128), 1), kTransposedThreads, 128 * 17 * 4,
            cuda::turn_packs, out, in, rows, cols);
   else
     launch(s, blocks_for(rows * cols, kThreads), kThreads, 0, cuda::turn_bytes, out, in, rows, cols);
@@ -308,20 +309,20 @@ void quantize_cuda(Stream& s, DType to, DType from, void* codes, const void* x, 
                         kWarp * 4, packs ? cuda::quantize<E, T, kPack, kMax> : cuda::quantize<E, T, 1, kMax>,
                         out, in, rows * cols, step, amax);
         launch(s, blocks_for((rows + kTile - 1) / kTile * ((cols + kTile - 1) / kTile), 1, kMaxBlocks),
-               kThreads, kWarp * 4 + kTile * (kTile + 1), cuda::quantize_turned<E, T, kMax>, out, in, rows,
-               cols, step, amax);
+               kThreads, kWarp * 4 + kTile * (kTile + 1), cuda::quantize_transposed<E, T, kMax>, out, in,
+               rows, cols, step, amax);
       };
       amax ? with_max.template operator()<true>() : with_max.template operator()<false>();
     });
   });
 }
 
-void quantize_both_cuda(Stream& s, DType to, DType from, void* codes, void* turned, const void* x,
+void quantize_both_cuda(Stream& s, DType to, DType from, void* codes, void* transposed, const void* x,
                         int64_t rows, int64_t cols, const float* step, float* amax) {
   if (rows * cols == 0) return;
-  if (!aligned({codes, turned, x}) || rows % kPack != 0 || cols % 8 != 0) {
+  if (!aligned({codes, transposed, x}) || rows % kPack != 0 || cols % 8 != 0) {
     quantize_cuda(s, to, from, codes, x, rows, cols, false, step, amax);
-    return quantize_cuda(s, to, from, turned, x, rows, cols, true, step, nullptr);
+    return quantize_cuda(s, to, from, transposed, x, rows, cols, true, step, nullptr);
   }
   const dim3 blocks = blocks_for(
       (rows + CodeTile::kSide - 1) / CodeTile::kSide * ((cols + CodeTile::kSide - 1) / CodeTile::kSide), 1,
@@ -330,8 +331,8 @@ void quantize_both_cuda(Stream& s, DType to, DType from, void* codes, void* turn
     dispatch_float(from, [&]<class T>() {
       const auto run = [&]<bool kPlain, bool kMax>() {
         launch(s, blocks, kBothThreads, kBothShared, cuda::quantize_tiles_of_packs<E, T, kPlain, kMax>,
-               static_cast<uint8_t*>(codes), static_cast<uint8_t*>(turned), static_cast<const T*>(x), rows,
-               cols, step, amax);
+               static_cast<uint8_t*>(codes), static_cast<uint8_t*>(transposed), static_cast<const T*>(x),
+               rows, cols, step, amax);
       };
       if (codes)
         amax ? run.template operator()<true, true>() : run.template operator()<true, false>();
@@ -348,7 +349,7 @@ void quantize_blocks_cuda(Stream& s, DType to, DType from, void* codes, float* s
   LT_CHECK(tiles < int64_t{1} << 31, "quantize_blocks: expected fewer than 2^31 blocks of a matrix, got {}",
            tiles);
   const bool packs = aligned({codes, x}) && cols % kLaneCols == 0 && (!turn || rows % kPack == 0);
-  constexpr int64_t kShared = std::max<int64_t>(kSide * kTurnedLine, kBlockThreads / kWarp * kSide * 4);
+  constexpr int64_t kShared = std::max<int64_t>(kSide * kTransposedLine, kBlockThreads / kWarp * kSide * 4);
   dispatch_fp8(to, [&]<class E>() {
     dispatch_float(from, [&]<class T>() {
       const auto run = [&]<bool kTurn, bool kOne>() {

@@ -5,7 +5,7 @@
 
 namespace ltrain::LT_ISA {
 
-void swiglu_forward_fp8_cpu(DType t, void* codes, void* turned, const float* step, float* amax,
+void swiglu_forward_fp8_cpu(DType t, void* codes, void* transposed, const float* step, float* amax,
                             const void* gate_up, int64_t rows, int64_t cols) {
   const float inverse = 1.0f / *step;
   dispatch_float(t, [&]<class T>() {
@@ -20,10 +20,10 @@ void swiglu_forward_fp8_cpu(DType t, void* codes, void* turned, const float* ste
       if (amax) raise(amax, most);
     });
   });
-  if (turned) turn_codes_cpu(turned, codes, rows, cols);
+  if (transposed) turn_codes_cpu(transposed, codes, rows, cols);
 }
 
-void swiglu_backward_fp8_cpu(DType to, DType t, void* codes, void* turned, const float* step, float* amax,
+void swiglu_backward_fp8_cpu(DType to, DType t, void* codes, void* transposed, const float* step, float* amax,
                              const void* dy, const void* gate_up, int64_t rows, int64_t cols) {
   const float inverse = 1.0f / *step;
   dispatch_fp8(to, [&]<class E>() {
@@ -41,7 +41,7 @@ void swiglu_backward_fp8_cpu(DType to, DType t, void* codes, void* turned, const
       });
     });
   });
-  turn_codes_cpu(turned, codes, rows, 2 * cols);
+  turn_codes_cpu(transposed, codes, rows, 2 * cols);
 }
 
 }  // namespace ltrain::LT_ISA

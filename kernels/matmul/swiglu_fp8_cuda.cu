@@ -29,8 +29,9 @@ __global__ void swiglu_forward_fp8(uint8_t* codes, const T* gate_up, int64_t row
 
 /// Any shape and type, element by element.
 template <class E, class T>
-__global__ void swiglu_backward_fp8_elements(uint8_t* codes, uint8_t* turned, const T* dy, const T* gate_up,
-                                             int64_t rows, int64_t cols, const float* step, float* amax) {
+__global__ void swiglu_backward_fp8_elements(uint8_t* codes, uint8_t* transposed, const T* dy,
+                                             const T* gate_up, int64_t rows, int64_t cols, const float* step,
+                                             float* amax) {
   const float inverse = 1.0f / *step;
   uint32_t most = 0;
   for (int64_t i = grid_thread(); i < rows * cols; i += grid_stride()) {
@@ -48,7 +49,7 @@ __global__ void swiglu_backward_fp8_elements(uint8_t* codes, uint8_t* turned, co
     round_to<E, 2>(c, v, inverse, most);
     for (int j = 0; j < 2; ++j) {
       store_one(codes, gate + j * cols, c[j]);
-      store_one(turned, (col + j * cols) * rows + row, c[j]);
+      store_one(transposed, (col + j * cols) * rows + row, c[j]);
     }
   }
   if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
@@ -76,8 +77,8 @@ __device__ __forceinline__ void store_codes(uint8_t* codes, int64_t row, int64_t
 
 template <class T>
 __global__ void __launch_bounds__(kTileThreads)
-    swiglu_forward_fp8_tiles(uint8_t* codes, uint8_t* turned, const T* gate_up, int64_t rows, int64_t cols,
-                             const float* step, float* amax) {
+    swiglu_forward_fp8_tiles(uint8_t* codes, uint8_t* transposed, const T* gate_up, int64_t rows,
+                             int64_t cols, const float* step, float* amax) {
   constexpr int kSide = CodeTile::kSide;
   const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
   const float inverse = 1.0f / *step;
@@ -105,7 +106,8 @@ __global__ void __launch_bounds__(kTileThreads)
       store_codes<E4m3>(codes, row, col, cols, tile, tile_col, y, inverse, most);
     }
     __syncthreads();
-    tile.store_turned<kTileThreads>(turned, rows, r0, [&](int c) { return c0 + c < cols ? c0 + c : -1; });
+    tile.store_transposed<kTileThreads>(transposed, rows, r0,
+                                        [&](int c) { return c0 + c < cols ? c0 + c : -1; });
     __syncthreads();
   }
   if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
@@ -114,8 +116,8 @@ __global__ void __launch_bounds__(kTileThreads)
 /// The gradients of gate and of up of kTileCols columns fill a tile.
 template <class E, class T>
 __global__ void __launch_bounds__(kTileThreads)
-    swiglu_backward_fp8_tiles(uint8_t* codes, uint8_t* turned, const T* dy, const T* gate_up, int64_t rows,
-                              int64_t cols, const float* step, float* amax) {
+    swiglu_backward_fp8_tiles(uint8_t* codes, uint8_t* transposed, const T* dy, const T* gate_up,
+                              int64_t rows, int64_t cols, const float* step, float* amax) {
   constexpr int kSide = CodeTile::kSide;
   const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
   const float inverse = 1.0f / *step;
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(kTileThreads)
       store_codes<E>(codes, row, cols + col, 2 * cols, tile, kTileCols + tile_col, to_up, inverse, most);
     }
     __syncthreads();
-    tile.store_turned<kTileThreads>(turned, rows, r0, [&](int c) {
+    tile.store_transposed<kTileThreads>(transposed, rows, r0, [&](int c) {
       const int64_t of_dy = c0 + c % kTileCols;
       return of_dy < cols ? of_dy + c / kTileCols * cols : -1;
     });
@@ -173,14 +175,14 @@ bool in_tiles(std::initializer_list<const void*> pointers, int64_t rows, int64_t
 
 using namespace cuda;
 
-void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, void* turned, const float* step, float* amax,
-                             const void* gate_up, int64_t rows, int64_t cols) {
+void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, void* transposed, const float* step,
+                             float* amax, const void* gate_up, int64_t rows, int64_t cols) {
   if (rows * cols == 0) return;
   dispatch_float(t, [&]<class T>() {
     const T* const in = static_cast<const T*>(gate_up);
-    uint8_t *const out = static_cast<uint8_t*>(codes), *const also = static_cast<uint8_t*>(turned);
+    uint8_t *const out = static_cast<uint8_t*>(codes), *const also = static_cast<uint8_t*>(transposed);
     if constexpr (is_half_v<T>)
-      if (turned && in_tiles({codes, turned, gate_up}, rows, cols))
+      if (transposed && in_tiles({codes, transposed, gate_up}, rows, cols))
         return launch(s, tile_grid(rows, cols, CodeTile::kSide), kTileThreads, kTileShared,
                       cuda::swiglu_forward_fp8_tiles<T>, out, also, in, rows, cols, step, amax);
     const auto run = [&]<int N>() {
@@ -194,22 +196,22 @@ void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, void* turned, cons
       run.template operator()<kCodes>();
     else
       run.template operator()<1>();
-    if (turned) turn_codes_cuda(s, turned, codes, rows, cols);
+    if (transposed) turn_codes_cuda(s, transposed, codes, rows, cols);
   });
 }
 
-void swiglu_backward_fp8_cuda(Stream& s, DType to, DType t, void* codes, void* turned, const float* step,
+void swiglu_backward_fp8_cuda(Stream& s, DType to, DType t, void* codes, void* transposed, const float* step,
                               float* amax, const void* dy, const void* gate_up, int64_t rows, int64_t cols) {
   if (rows * cols == 0) return;
   dispatch_fp8(to, [&]<class E>() {
     dispatch_float(t, [&]<class T>() {
       const auto run = [&](dim3 grid, int64_t shared, auto kernel) {
         launch(s, grid, kTileThreads, shared, kernel, static_cast<uint8_t*>(codes),
-               static_cast<uint8_t*>(turned), static_cast<const T*>(dy), static_cast<const T*>(gate_up), rows,
-               cols, step, amax);
+               static_cast<uint8_t*>(transposed), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
+               rows, cols, step, amax);
       };
       if constexpr (is_half_v<T>)
-        if (in_tiles({codes, turned, dy, gate_up}, rows, cols))
+        if (in_tiles({codes, transposed, dy, gate_up}, rows, cols))
           return run(tile_grid(rows, cols, kTileCols), kTileShared, cuda::swiglu_backward_fp8_tiles<E, T>);
       run(blocks_for(rows * cols, kTileThreads, kMaxBlocks), kWarp * 4,
           cuda::swiglu_backward_fp8_elements<E, T>);

@@ -21,7 +21,7 @@ class MetaMemory final : public Memory {
   /// Repeats watched requests without tensors. The arena needs only the bytes, so that kinds are not counted
   /// again.
   int64_t repeat(int64_t bytes);
-  void end_repeat(int64_t offset) { give_back(offset); }
+  void end_repeat(int64_t offset) { deallocate(offset); }
   /// Tensor at an offset from repeat() or allocate(), like `like` except for its offset.
   Tensor tensor_at(int64_t offset, DType dtype, Shape shape, const TensorRecord& like);
 

@@ -69,11 +69,11 @@ int64_t Memory::take(MemoryKind kind, std::string_view name, int64_t bytes) {
 }
 
 void Memory::release(Tensor& t) {
-  give_back(offset_of(t));
+  deallocate(offset_of(t));
   t = Tensor();
 }
 
-void Memory::give_back(int64_t offset) {
+void Memory::deallocate(int64_t offset) {
   Block block{};
   LT_CHECK(live_.take(offset, block), "expected a release of a live tensor, got offset {}", offset);
   const int64_t bytes = block.bytes;

@@ -63,7 +63,7 @@ class Memory {
   /// cannot hold the bytes. `name` is interned.
   static int64_t aligned(int64_t bytes);
   int64_t take(MemoryKind kind, std::string_view name, int64_t aligned_bytes);
-  void give_back(int64_t offset);
+  void deallocate(int64_t offset);
   int64_t capacity_ = INT64_MAX;
 
  private:

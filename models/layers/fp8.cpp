@@ -68,9 +68,9 @@ void Fp8State::keep_weights(Stream& compute, Memory& memory, const std::vector<F
   for (const Fp8Weight& w : weights) {
     if (kept_.size() <= static_cast<size_t>(w.slot)) kept_.resize(static_cast<size_t>(w.slot) + 1);
     KeptWeight& k = kept_[static_cast<size_t>(w.slot)];
-    for (const bool turned : {false, true})
-      k.operand[turned] = operand(memory, MemoryKind::fp8_weights, Fp8Role::weight, turned ? w.cols : w.rows,
-                                  turned ? w.rows : w.cols, w.matrices);
+    for (const bool transposed : {false, true})
+      k.operand[transposed] = operand(memory, MemoryKind::fp8_weights, Fp8Role::weight,
+                                      transposed ? w.cols : w.rows, transposed ? w.rows : w.cols, w.matrices);
     if (settings_.recipe != Fp8Recipe::tensorwise) continue;
     k.step = memory.allocate(MemoryKind::fp8_weights, "step of a weight", DType::f32, {1});
     place_set(compute, k.step, kAllAxes, Placement::R());
@@ -136,17 +136,17 @@ Fp8Operand Fp8State::operand(Memory& memory, MemoryKind kind, Fp8Role role, int6
 void Fp8State::round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
                      bool note) const {
   out.of = source.of;
-  out.turned = source.turned;
+  out.transposed = source.transposed;
   const bool stack = source.of.shape.rank > 2, delayed = settings_.recipe == Fp8Recipe::delayed;
   Tensor amax;
   if (delayed && note && step.training && !source.copied) amax = element(amax_, slot, source.role);
   if (settings_.recipe != Fp8Recipe::blockwise)
     out.steps = delayed ? element(steps_, slot, source.role) : current;
-  if (stack) return quantize_stack(step.compute, out, source.of, source.turned, amax);
+  if (stack) return quantize_stack(step.compute, out, source.of, source.transposed, amax);
   if (settings_.recipe == Fp8Recipe::blockwise)
-    return quantize_blocks(step.compute, out.codes, out.steps, source.of, source.turned, out.block_rows);
+    return quantize_blocks(step.compute, out.codes, out.steps, source.of, source.transposed, out.block_rows);
   if (is_fp8(source.of.dtype)) return turn_codes(step.compute, out.codes, source.of);
-  quantize(step.compute, out.codes, source.of, source.turned, out.steps, amax);
+  quantize(step.compute, out.codes, source.of, source.transposed, out.steps, amax);
 }
 
 void Fp8State::expect_both(int slot, Tensor dy) {
@@ -161,28 +161,28 @@ Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Te
   Fp8Operand out;
   if (as_it_is(source)) {
     out.codes = out.of = source.of;
-    out.turned = source.turned;
+    out.transposed = source.transposed;
     out.steps = element(steps_, slot, source.role);
     return out;
   }
   const bool both = both_.slot == slot && source.role == Fp8Role::gradient &&
                     both_.of.data == source.of.data && both_.of.record == source.of.record;
-  if (both && source.turned) {
-    LT_CHECK(both_.turned.codes.defined(), "slot {}: expected codes of the transposed gradient, got none",
+  if (both && source.transposed) {
+    LT_CHECK(both_.transposed.codes.defined(), "slot {}: expected codes of the transposed gradient, got none",
              slot);
-    return std::exchange(both_, {}).turned;
+    return std::exchange(both_, {}).transposed;
   }
   const int64_t matrices = source.of.shape.rank > 2 ? source.of.shape[0] : 1, cols = source.of.cols(),
                 rows = source.of.elements() / matrices / cols;
-  out = operand(step.memory, MemoryKind::temporaries, source.role, source.turned ? cols : rows,
-                source.turned ? rows : cols, matrices);
+  out = operand(step.memory, MemoryKind::temporaries, source.role, source.transposed ? cols : rows,
+                source.transposed ? rows : cols, matrices);
   if (both) {
-    out.of = both_.turned.of = source.of;
-    out.steps = both_.turned.steps = element(steps_, slot, source.role);
-    both_.turned.codes =
+    out.of = both_.transposed.of = source.of;
+    out.steps = both_.transposed.steps = element(steps_, slot, source.role);
+    both_.transposed.codes =
         step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(source.role), {cols, rows});
-    both_.turned.turned = true;
-    quantize_both(step.compute, out.codes, both_.turned.codes, source.of, out.steps,
+    both_.transposed.transposed = true;
+    quantize_both(step.compute, out.codes, both_.transposed.codes, source.of, out.steps,
                   step.training ? element(amax_, slot, source.role) : Tensor());
     return out;
   }
@@ -191,10 +191,10 @@ Fp8Operand Fp8State::temporary(Step& step, int slot, const Fp8Source& source, Te
 }
 
 Fp8Operand Fp8State::rounded_weight(Step& step, int slot, const Fp8Source& source, KeptWeight& kept) const {
-  Fp8Operand& out = kept.operand[source.turned];
-  if (!kept.rounded[source.turned])
-    round(step, slot, source, kept.step, out, /*note=*/!kept.rounded[!source.turned]);
-  kept.rounded[source.turned] = true;
+  Fp8Operand& out = kept.operand[source.transposed];
+  if (!kept.rounded[source.transposed])
+    round(step, slot, source, kept.step, out, /*note=*/!kept.rounded[!source.transposed]);
+  kept.rounded[source.transposed] = true;
   out.of = source.of;
   return out;
 }
@@ -232,7 +232,7 @@ RoundedOutput Fp8State::kept_input(Step& step, int slot, std::string_view name, 
   RoundedOutput out =
       output(step, slot,
              step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(Fp8Role::input), shape));
-  out.turned = input(step, name, {shape[1], shape[0]});
+  out.transposed = input(step, name, {shape[1], shape[0]});
   return out;
 }
 
@@ -242,12 +242,12 @@ RoundedOutput Fp8State::gradient(Step& step, int slot, Shape shape) {
     return step.memory.allocate(MemoryKind::temporaries, "rounded operand", format(Fp8Role::gradient), of);
   };
   out.codes = room(shape);
-  out.turned = room({shape[1], shape[0]});
+  out.transposed = room({shape[1], shape[0]});
   out.step = element(steps_, slot, Fp8Role::gradient);
   if (step.training) out.amax = element(amax_, slot, Fp8Role::gradient);
   expect_both(slot, out.codes);
-  both_.turned.codes = out.turned, both_.turned.steps = out.step;
-  both_.turned.of = out.codes, both_.turned.turned = true;
+  both_.transposed.codes = out.transposed, both_.transposed.steps = out.step;
+  both_.transposed.of = out.codes, both_.transposed.transposed = true;
   return out;
 }
 

@@ -45,15 +45,15 @@ struct Fp8Weight {
   int64_t matrices = 1;
 };
 
-/// An operand of a matmul before quantization, or an already quantized input. `turned`: the matmul uses its
-/// transpose.
+/// An operand of a matmul before quantization, or an already quantized input. `transposed`: the matmul uses
+/// its transpose.
 struct Fp8Source {
   Tensor of;
-  bool turned = false;
+  bool transposed = false;
   Fp8Role role = Fp8Role::input;
   /// a copy of another rank's weight: its codes are not kept, and its magnitude is not noted
   bool copied = false;
-  bool is_turned = false;  ///< `of` is codes of the transpose (kept_input)
+  bool is_transposed = false;  ///< `of` is codes of the transpose (kept_input)
 };
 
 /// FP8 state of a rank.
@@ -83,8 +83,8 @@ class Fp8State {
   /// out = a b^T of the quantized operands, as in matmul_fp8. An input may be quantized already.
   void multiply(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                 const MatmulArgs& args);
-  /// Matmuls of groups of rows, each with its matrix of a stack: a b_g^T (b turned: a b_g) into rows; or,
-  /// with both turned, into a stack, added with `accumulate`. Rows beyond the groups are unchanged.
+  /// Matmuls of groups of rows, each with its matrix of a stack: a b_g^T (b transposed: a b_g) into rows; or,
+  /// with both transposed, into a stack, added with `accumulate`. Rows beyond the groups are unchanged.
   void multiply_groups(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                        const GroupRows& rows, bool accumulate = false);
   /// Called before the first matmul of a step, and after a state was loaded.
@@ -115,13 +115,13 @@ class Fp8State {
   void round(Step& step, int slot, const Fp8Source& source, Tensor current, Fp8Operand& out,
              bool note = true) const;
   static bool as_it_is(const Fp8Source& source) {
-    return is_fp8(source.of.dtype) && source.turned == source.is_turned;
+    return is_fp8(source.of.dtype) && source.transposed == source.is_transposed;
   }
   Fp8Operand temporary(Step& step, int slot, const Fp8Source& source, Tensor current);
   Fp8Operand temporary_rows(Step& step, int slot, const Fp8Source& source, Tensor current,
                             const GroupRows& rows);
-  Fp8Operand temporary_turned(Step& step, int slot, const Fp8Source& source, Tensor current,
-                              const GroupRows& rows) const;
+  Fp8Operand temporary_transposed(Step& step, int slot, const Fp8Source& source, Tensor current,
+                                  const GroupRows& rows) const;
   static void release(Step& step, Fp8Operand& operand);
   Fp8Operand rounded_weight(Step& step, int slot, const Fp8Source& source, KeptWeight& kept) const;
   Fp8StepArgs step_args() const;
@@ -133,7 +133,7 @@ class Fp8State {
   struct BothWays {
     int slot = -1;
     Tensor of;
-    Fp8Operand turned;
+    Fp8Operand transposed;
   } both_;
 };
 

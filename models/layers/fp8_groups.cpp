@@ -30,8 +30,8 @@ Fp8Operand Fp8State::temporary_rows(Step& step, int slot, const Fp8Source& sourc
 }
 
 /// Magnitudes were noted when it was first quantized.
-Fp8Operand Fp8State::temporary_turned(Step& step, int slot, const Fp8Source& source, Tensor current,
-                                      const GroupRows& rows) const {
+Fp8Operand Fp8State::temporary_transposed(Step& step, int slot, const Fp8Source& source, Tensor current,
+                                          const GroupRows& rows) const {
   const int64_t most = source.of.shape[0], k = source.of.cols(), groups = static_cast<int64_t>(rows.size());
   const auto room = [&](const char* name, DType type, int64_t n) {
     return step.memory.allocate(MemoryKind::temporaries, name, type, {n, k});
@@ -39,17 +39,17 @@ Fp8Operand Fp8State::temporary_turned(Step& step, int slot, const Fp8Source& sou
   const DType codes = format(source.role);
   Fp8Operand out;
   out.of = source.of;
-  out.turned = true;
-  out.codes = room("rounded operand", codes, fp8_turned_rows(most, groups));
+  out.transposed = true;
+  out.codes = room("rounded operand", codes, fp8_transposed_rows(most, groups));
   Tensor scratch;
   if (settings_.recipe == Fp8Recipe::blockwise) {
     out.block_rows = 1;
-    out.steps = room("steps of blocks", DType::f32, fp8_turned_blocks(most, groups));
+    out.steps = room("steps of blocks", DType::f32, fp8_transposed_blocks(most, groups));
   } else {
     out.steps = settings_.recipe == Fp8Recipe::delayed ? element(steps_, slot, source.role) : current;
     scratch = room("rows of a group", codes, fp8_filled_rows(most));
   }
-  quantize_turned(step.compute, out, source.of, scratch, rows);
+  quantize_transposed(step.compute, out, source.of, scratch, rows);
   if (scratch.defined()) step.memory.release(scratch);
   return out;
 }
@@ -62,9 +62,9 @@ void Fp8State::multiply_groups(Step& step, int slot, Tensor out, const Fp8Source
     return current.defined() ? current.flat(i * kFp8StepStride, {1}) : current;
   };
   const bool gradient = b.role != Fp8Role::weight;
-  Fp8Operand left = gradient ? temporary_turned(step, slot, a, current_of(0), rows)
+  Fp8Operand left = gradient ? temporary_transposed(step, slot, a, current_of(0), rows)
                              : temporary_rows(step, slot, a, current_of(0), rows);
-  Fp8Operand right = gradient ? temporary_turned(step, slot, b, current_of(1), rows)
+  Fp8Operand right = gradient ? temporary_transposed(step, slot, b, current_of(1), rows)
                      : kept   ? rounded_weight(step, slot, b, *kept)
                               : temporary(step, slot, b, current_of(1));
   gradient ? grouped_matmul_fp8_dw(step.compute, out, left, right, rows, accumulate)

@@ -32,10 +32,10 @@ class Linear {
                const std::vector<LinearPart>& parts, int64_t in, bool bias, double std, LinearSharding cut,
                const LoraConfig& lora = {});
   /// Called after declare: matmuls are in FP8 in steps with FP8, unless settings.keep excludes the weight,
-  /// which is otherwise added to `weights`. `turned_input`: where x is FP8 codes, backward gets those of its
-  /// transpose (Fp8State::kept_input).
+  /// which is otherwise added to `weights`. `transposed_input`: where x is FP8 codes, backward gets those of
+  /// its transpose (Fp8State::kept_input).
   void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
-                         std::vector<Fp8Weight>& weights, bool turned_input = false);
+                         std::vector<Fp8Weight>& weights, bool transposed_input = false);
   int slot() const { return slot_; }  ///< FP8 slot; -1: none
   /// The slot if x may be FP8 codes (Fp8State::knows_steps); -1 with adapters, which read x too.
   int input_slot() const { return lora_.empty() ? slot_ : -1; }
@@ -146,7 +146,7 @@ class Linear {
   double lora_dropout_ = 0;
   Magnitudes magnitudes_;
   int slot_ = -1;  // FP8 slot
-  bool turned_input_ = false;
+  bool transposed_input_ = false;
   int64_t out_ = 0;
   LinearSharding cut_ = LinearSharding::column;
 };

@@ -4,8 +4,8 @@
 namespace ltrain {
 
 void Linear::quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
-                               std::vector<Fp8Weight>& weights, bool turned_input) {
-  turned_input_ = turned_input;
+                               std::vector<Fp8Weight>& weights, bool transposed_input) {
+  transposed_input_ = transposed_input;
   const auto kept = [&](int i) { return keeps_type(settings, store.spec(weight_ + i).name); };
   for (int i = 1; i < parts_; ++i)
     if (kept(i) != kept(0))
@@ -39,9 +39,9 @@ void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArg
   MatmulArgs plain = args;
   plain.trans_a = plain.trans_b = false;
   const Fp8Source source{.of = b,
-                         .turned = !args.trans_b,
+                         .transposed = !args.trans_b,
                          .role = right,
-                         .is_turned = args.trans_a && turned_input_ && is_fp8(b.dtype)};
+                         .is_transposed = args.trans_a && transposed_input_ && is_fp8(b.dtype)};
   step.fp8->multiply(step, slot_, out, {a, args.trans_a, left}, source, plain);
 }
 

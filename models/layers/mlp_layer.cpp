@@ -34,7 +34,7 @@ void MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings&
                                  std::vector<Fp8Weight>& weights) {
   up_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::up), weights);
   down_.quantize_operands(store, settings, fp8_slot(first_slot, Fp8Linear::down), weights,
-                          /*turned_input=*/true);
+                          /*transposed_input=*/true);
 }
 
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
@@ -66,7 +66,7 @@ Tensor MlpLayer::activate(Step& step, Tensor x, int64_t rows, Saved& saved) cons
       step.keeps() ? step.fp8->kept_input(step, down_.slot(), "mlp activation", shape)
                    : step.fp8->output(step, down_.slot(), step.fp8->input(step, "mlp activation", shape));
   swiglu_forward_fp8(step.compute, out, saved.hidden);
-  saved.act = step.keeps() ? out.turned : out.codes;
+  saved.act = step.keeps() ? out.transposed : out.codes;
   return step.keeps() ? out.codes : Tensor();
 }
 

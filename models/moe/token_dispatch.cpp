@@ -85,7 +85,7 @@ class ExchangeDispatch final : public TokenDispatch {
   }
   void combine(Step& step, Dispatched& d, Tensor y) const override {
     take_back(step, d, 0, d.out);
-    give_back_memory(step, d);
+    release_memory(step, d);
     if (y.defined()) combine_rows(step.compute, y, d.out, d.routing, true);
   }
   void combine_backward_start(Step& step, Dispatched& d, Tensor dweights, Tensor dy,
@@ -136,7 +136,7 @@ class ExchangeDispatch final : public TokenDispatch {
   void permute_backward(Step& step, Dispatched& d, Tensor dx) const override {
     const Tensor rows = d.slices() > 1 ? d.out : d.travelling;
     take_back(step, d, d.slices() - 1, rows);
-    give_back_memory(step, d);
+    release_memory(step, d);
     combine_rows(step.compute, dx, rows, d.routing, false);
     d.out = Tensor();
     step.release(d.travelling);
@@ -150,7 +150,7 @@ class ExchangeDispatch final : public TokenDispatch {
     copy_rectangles(step.compute, rows, d.leaving, whole_rows(d.slice(slice).own, rows.cols(), true));
     spend(step.compute, d.leaving);
   }
-  static void give_back_memory(Step& step, Dispatched& d) {
+  static void release_memory(Step& step, Dispatched& d) {
     ExpertExchange::release(step, d.flight);
     step.release(d.leaving);
   }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kNames[] = {LT_OPTIMIZERS(LT_NAME)};
 #undef LT_NAME
 
-class Still final : public Optimizer {
+class Frozen final : public Optimizer {
  public:
   std::vector<std::string_view> element_states(const ParameterRule&) const override { return {}; }
 };
@@ -24,7 +24,7 @@ UpdateRule rule_at(int i) { return static_cast<UpdateRule>(i); }
 }  // namespace
 
 std::string_view update_rule_name(UpdateRule r) {
-  return r == UpdateRule::still ? "no optimizer" : kNames[static_cast<int>(r)];
+  return r == UpdateRule::frozen ? "no optimizer" : kNames[static_cast<int>(r)];
 }
 
 std::optional<UpdateRule> update_rule(std::string_view name) {
@@ -34,17 +34,17 @@ std::optional<UpdateRule> update_rule(std::string_view name) {
 }
 
 const Optimizer& optimizer_of(UpdateRule r) {
-  static const Still still;
+  static const Frozen frozen;
   switch (r) {
 #define LT_CASE(name)    \
   case UpdateRule::name: \
     return name##_optimizer();
     LT_OPTIMIZERS(LT_CASE)
 #undef LT_CASE
-    case UpdateRule::still:
+    case UpdateRule::frozen:
       break;
   }
-  return still;
+  return frozen;
 }
 
 Elements part_of(const Elements& e, int64_t at, int64_t n) {

@@ -160,7 +160,7 @@ class Optimizer {
   virtual std::unique_ptr<TensorUpdate> make_tensor_update(UpdateContext& context) const { return nullptr; }
 };
 
-/// `still` has an optimizer without states or updates.
+/// `frozen` has an optimizer without states or updates.
 const Optimizer& optimizer_of(UpdateRule r);
 
 /// True if its moments are averaged over ranks in a compressed all-reduce after a warm-up.

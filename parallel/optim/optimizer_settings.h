@@ -29,11 +29,11 @@ namespace ltrain {
   ROW(onebit_lamb)         \
   ROW(sophia)
 
-/// `still`: frozen, without gradients; not a name in recipes.
+/// `frozen`: without gradients; not a name in recipes.
 #define LT_ENUMERATOR(name) name,
-enum class UpdateRule : uint8_t { LT_OPTIMIZERS(LT_ENUMERATOR) still };
+enum class UpdateRule : uint8_t { LT_OPTIMIZERS(LT_ENUMERATOR) frozen };
 #undef LT_ENUMERATOR
-constexpr int kUpdateRules = static_cast<int>(UpdateRule::still);
+constexpr int kUpdateRules = static_cast<int>(UpdateRule::frozen);
 std::string_view update_rule_name(UpdateRule r);
 /// Rule with that name, or nothing.
 std::optional<UpdateRule> update_rule(std::string_view name);

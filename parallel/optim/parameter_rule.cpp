@@ -32,7 +32,7 @@ ParameterRule rule_of(const OptimizerSettings& o, const RuleTarget& t) {
                        [&](const std::string& pattern) { return name_matches(pattern, t.name); });
   };
   if ((t.router && o.freeze_routers) || named_in(o.frozen) || (!o.trained.empty() && !named_in(o.trained))) {
-    r.rule = UpdateRule::still;
+    r.rule = UpdateRule::frozen;
     r.decay = false;
     return r;
   }

@@ -29,7 +29,7 @@ struct ParameterRule {
   bool router = false;                 ///< moves in the warm-up of routers; set only with a warm-up
 
   /// False: frozen, by its name or as a router.
-  bool trains() const { return rule != UpdateRule::still; }
+  bool trains() const { return rule != UpdateRule::frozen; }
   bool operator==(const ParameterRule&) const = default;
 };
 ParameterRule rule_of(const OptimizerSettings& settings, const RuleTarget& target);

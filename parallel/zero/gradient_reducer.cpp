@@ -90,7 +90,7 @@ GradBuffer GradientReducer::accumulate(int id, int n) {
   if (!b.kind.rule.trains()) return accumulate_frozen(unit(layout_.parameter(id).unit), id, n);
   State& s = at(b);
   if (!s.all.defined()) {
-    if (pending_.size() >= kInFlight) settle(kInFlight - 1);
+    if (pending_.size() >= kInFlight) finish_sums(kInFlight - 1);
     s.all = c_.memory.allocate(MemoryKind::gradients,
                                fmt::format("gradients of a micro-batch, bucket {}", b.index),
                                c_.precision.grad, {b.padded});
@@ -322,7 +322,7 @@ void GradientReducer::gather_reduced() {
 }
 
 /// ZeRO-2 and 3: adds reduced gradients to this rank's pieces until `keep` reductions are in flight.
-void GradientReducer::settle(size_t keep) {
+void GradientReducer::finish_sums(size_t keep) {
   while (pending_.size() > keep) {
     Pending p = pending_.front();
     pending_.erase(pending_.begin());
@@ -342,7 +342,7 @@ void GradientReducer::settle(size_t keep) {
 }
 
 void GradientReducer::finish() {
-  settle(0);
+  finish_sums(0);
   gather_reduced();
   const bool sharded = c_.sharding.shards_gradients();
   const Group& tied = c_.groups.tied;

@@ -98,7 +98,7 @@ class GradientReducer {
   bool alone(const Bucket& b) const;
   /// True if gradients are in 8 bits and tied: both stages have the same gradients, and the same errors.
   bool rounds_tied(const Bucket& b) const { return b.kind.tied && compressed_.compresses_gradients(b); }
-  void settle(size_t keep);
+  void finish_sums(size_t keep);
   void sum_replicas(const Bucket& b, Tensor piece, const AsyncHandle& ready);
   void gather_reduced();
 

@@ -33,7 +33,7 @@ class Frame {
     if (std::isfinite(v)) least_ = std::min(least_, v), most_ = std::max(most_, v);
   }
   /// Call after see(). Returns false if no value was seen.
-  bool settle_range() {
+  bool make_range() {
     if (!(least_ <= most_)) return false;
     if (most_ - least_ < 1e-12) most_ += 0.5, least_ -= 0.5;
     return true;
@@ -142,7 +142,7 @@ std::string curve_svg(const std::vector<RunReport>& runs, const RunCurve& curve)
   }
   if (curve.from_zero) frame.see(0);
   Svg svg(curve.title);
-  if (!frame.settle_range()) return svg.document(200, 20);
+  if (!frame.make_range()) return svg.document(200, 20);
   frame.draw_axes(svg, true);
   for (size_t i = 0; i < runs.size(); ++i) {
     const char* colour = kColours[i % kColours.size()];
@@ -166,7 +166,7 @@ std::string step_time_svg(const RunReport& run) {
   for (const ReportStretch& s : run.stretches)
     if (drawn(s.step_ms)) frame.see(s.step_ms.value());
   Svg svg("milliseconds of a step by what it does and waits for");
-  if (!frame.settle_range()) return svg.document(200, 20);
+  if (!frame.make_range()) return svg.document(200, 20);
   frame.draw_axes(svg, true);
   std::map<std::string, const char*> colours;
   for (const ReportStretch& s : run.stretches) {
@@ -195,7 +195,7 @@ std::string expert_map_svg(const RunReport& run) {
   Frame frame({run}, kRow * static_cast<double>(layers));
   Svg svg("evenness of the load of experts by layer and step");
   frame.see(0), frame.see(1);
-  if (!frame.settle_range() || layers == 0) return svg.document(200, 20);
+  if (!frame.make_range() || layers == 0) return svg.document(200, 20);
   frame.draw_axes(svg, false);
   for (size_t layer = 0; layer < layers; ++layer) {
     const double top = Frame::kTop + kRow * static_cast<double>(layer);

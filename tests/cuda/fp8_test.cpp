@@ -61,7 +61,7 @@ struct OneDevice {
 
 }  // namespace
 
-TEST_CASE("largest magnitudes, rounding to FP8 in place and turned: the same bits as on the CPU") {
+TEST_CASE("largest magnitudes, rounding to FP8 in place and transposed: the same bits as on the CPU") {
   if (!have_cuda()) return;
   for (DType t : kFloats)
     for (const auto& [rows, cols] :
@@ -69,13 +69,14 @@ TEST_CASE("largest magnitudes, rounding to FP8 in place and turned: the same bit
       CAPTURE(dtype_name(t), rows, cols);
       Twin w(t);
       const auto x = w.random(t, {rows, cols}, 600);
-      const auto plain = w.blank(DType::u8, {rows, cols}), turned = w.blank(DType::u8, {cols, rows});
+      const auto plain = w.blank(DType::u8, {rows, cols}), transposed = w.blank(DType::u8, {cols, rows});
       const auto step = w.of(DType::f32, {1}, [](int64_t) { return 0.5; });
       const auto amax = w.of(DType::f32, {3}, [](int64_t i) { return i == 1 ? 1e9 : 0.0; });
       w.check(
           [&, rows = rows, cols = cols](Stream& s, const Twin::At& at) {
             quantize(s, codes_of(at(plain), DType::f8e4m3), at(x), false, at(step), at(amax).flat(0, {1}));
-            quantize(s, codes_of(at(turned), DType::f8e5m2), at(x), true, at(step), at(amax).flat(2, {1}));
+            quantize(s, codes_of(at(transposed), DType::f8e5m2), at(x), true, at(step),
+                     at(amax).flat(2, {1}));
             max_abs(s, at(amax).flat(1, {1}), at(x));
           },
           0);
@@ -92,21 +93,22 @@ TEST_CASE("a matrix rounded to FP8 both ways from one reading has the bits of tw
         Twin w(t);
         const auto x =
             w.of(t, {rows, cols}, [&](int64_t i) { return i == 77 ? odd : random_value(3, i, 600); });
-        const auto both = w.blank(DType::u8, {rows, cols}), both_turned = w.blank(DType::u8, {cols, rows});
-        const auto plain = w.blank(DType::u8, {rows, cols}), turned = w.blank(DType::u8, {cols, rows});
+        const auto both = w.blank(DType::u8, {rows, cols}),
+                   both_transposed = w.blank(DType::u8, {cols, rows});
+        const auto plain = w.blank(DType::u8, {rows, cols}), transposed = w.blank(DType::u8, {cols, rows});
         const auto step = w.of(DType::f32, {1}, [](int64_t) { return 0.5; });
         const auto amax = w.of(DType::f32, {2}, [](int64_t) { return 1.0; });
         w.check(
             [&](Stream& s, const Twin::At& at) {
               const auto codes = [&](Twin::Id id) { return codes_of(at(id), DType::f8e5m2); };
-              quantize_both(s, codes(both), codes(both_turned), at(x), at(step), at(amax).flat(0, {1}));
+              quantize_both(s, codes(both), codes(both_transposed), at(x), at(step), at(amax).flat(0, {1}));
               quantize(s, codes(plain), at(x), false, at(step), at(amax).flat(1, {1}));
-              quantize(s, codes(turned), at(x), true, at(step));
+              quantize(s, codes(transposed), at(x), true, at(step));
               s.synchronize();
               if (s.device() == DeviceKind::cuda) return;
               CHECK(std::memcmp(at(both).data, at(plain).data, static_cast<size_t>(rows * cols)) == 0);
-              CHECK(std::memcmp(at(both_turned).data, at(turned).data, static_cast<size_t>(rows * cols)) ==
-                    0);
+              CHECK(std::memcmp(at(both_transposed).data, at(transposed).data,
+                                static_cast<size_t>(rows * cols)) == 0);
               CHECK(std::memcmp(at(amax).ptr<float>(), at(amax).ptr<float>() + 1, 4) == 0);
             },
             0);
@@ -264,10 +266,10 @@ TEST_CASE("norms and SwiGLU rounded to FP8: the bits of rounding their results")
             CHECK(same(one.codes, two.codes));
             CHECK(same(one.amax, two.amax));
             CHECK(same(plain.rstd, a.rstd));
-            const Tensor turned = codes({cols, rows}), also = codes({cols, rows});
-            quantize(*stream, turned, plain.y, true, step);
+            const Tensor transposed = codes({cols, rows}), also = codes({cols, rows});
+            quantize(*stream, transposed, plain.y, true, step);
             turn_codes(*stream, also, two.codes);
-            CHECK(same(turned, also));
+            CHECK(same(transposed, also));
             RoundedOutput quiet = rounded();
             quiet.amax = Tensor();
             norm_forward_fp8(*stream, a, quiet);
@@ -281,12 +283,12 @@ TEST_CASE("norms and SwiGLU rounded to FP8: the bits of rounding their results")
         CHECK(same(one.codes, two.codes));
         CHECK(same(one.amax, two.amax));
         RoundedOutput both = rounded();
-        both.turned = codes({cols, rows});
-        const Tensor turned = codes({cols, rows});
+        both.transposed = codes({cols, rows});
+        const Tensor transposed = codes({cols, rows});
         swiglu_forward_fp8(*stream, both, gate_up);
-        quantize(*stream, turned, y, true, step);
+        quantize(*stream, transposed, y, true, step);
         CHECK(same(one.codes, both.codes));
-        CHECK(same(turned, both.turned));
+        CHECK(same(transposed, both.transposed));
         CHECK(same(one.amax, both.amax));
       }
     }
@@ -311,19 +313,19 @@ TEST_CASE("SwiGLU's gradient rounded to FP8 both ways: the bits of rounding its 
             return RoundedOutput{.codes = device.make(format, {rows, 2 * cols}, 0),
                                  .step = step,
                                  .amax = device.make(DType::f32, {1}, 0),
-                                 .turned = device.make(format, {2 * cols, rows}, 0)};
+                                 .transposed = device.make(format, {2 * cols, rows}, 0)};
           };
           const RoundedOutput after = rounded(), at_once = rounded();
           swiglu_backward(s, gradient, dy, gate_up);
-          quantize_both(s, after.codes, after.turned, gradient, step, after.amax);
+          quantize_both(s, after.codes, after.transposed, gradient, step, after.amax);
           swiglu_backward_fp8(s, at_once, dy, gate_up);
           CHECK(device.same(after.codes, at_once.codes));
-          CHECK(device.same(after.turned, at_once.turned));
+          CHECK(device.same(after.transposed, at_once.transposed));
           CHECK(device.same(after.amax, at_once.amax));
           RoundedOutput quiet = rounded();
           quiet.amax = Tensor();
           swiglu_backward_fp8(s, quiet, dy, gate_up);
-          CHECK(device.same(after.turned, quiet.turned));
+          CHECK(device.same(after.transposed, quiet.transposed));
         }
 }
 

@@ -85,7 +85,7 @@ TEST_CASE("traffic: weights of FP8 are rounded once a step, not once a use") {
       };
     });
   };
-  // Two bytes of an element are read and one is written, of each operand as it is and turned.
+  // Two bytes of an element are read and one is written, of each operand as it is and transposed.
   const int64_t weight = 2 * 3 * out * in, others = 2 * 3 * rows * (in + out);
   const Moved before = linear(false), after = linear(true);
   CHECK(before.planned == micros * (weight + others));
@@ -107,16 +107,16 @@ TEST_CASE("traffic: norms and SwiGLU write what FP8 products read") {
       a.rstd = filled(s, memory, kF32, {rows}, 0);
       RoundedOutput out{memory.allocate(MemoryKind::activations, "codes", kE4m3, {rows, cols}),
                         filled(s, memory, kF32, {1}, 1), filled(s, memory, kF32, {1}, 0)};
-      const Tensor turned = memory.allocate(MemoryKind::activations, "turned", kE4m3, {cols, rows});
+      const Tensor transposed = memory.allocate(MemoryKind::activations, "transposed", kE4m3, {cols, rows});
       if (!fused) a.y = filled(s, memory, kBf16, {rows, cols}, 0);
       return [=, &s] {
         if (fused) {
           norm_forward_fp8(s, a, out);
-          turn_codes(s, turned, out.codes);
+          turn_codes(s, transposed, out.codes);
         } else {
           norm_forward(s, a);
           quantize(s, out.codes, a.y, false, out.step, out.amax);
-          quantize(s, turned, a.y, true, out.step, out.amax);
+          quantize(s, transposed, a.y, true, out.step, out.amax);
         }
       };
     });
@@ -137,17 +137,17 @@ TEST_CASE("traffic: norms and SwiGLU write what FP8 products read") {
       const Tensor gate_up = filled(s, memory, kBf16, {rows, 2 * cols}, 1);
       RoundedOutput out{memory.allocate(MemoryKind::activations, "codes", kE4m3, {rows, cols}),
                         filled(s, memory, kF32, {1}, 1), filled(s, memory, kF32, {1}, 0)};
-      const Tensor turned = memory.allocate(MemoryKind::activations, "turned", kE4m3, {cols, rows});
+      const Tensor transposed = memory.allocate(MemoryKind::activations, "transposed", kE4m3, {cols, rows});
       const Tensor y = filled(s, memory, kBf16, {rows, cols}, 0);
       return [=, &s] {
         if (fused) {
           RoundedOutput both = out;
-          both.turned = turned;
+          both.transposed = transposed;
           swiglu_forward_fp8(s, both, gate_up);
         } else {
           swiglu_forward(s, y, gate_up);
           quantize(s, out.codes, y, false, out.step, out.amax);
-          quantize(s, turned, y, true, out.step, out.amax);
+          quantize(s, transposed, y, true, out.step, out.amax);
         }
       };
     });
@@ -172,11 +172,11 @@ TEST_CASE("traffic: SwiGLU's backward writes both sets of codes that FP8 product
       const RoundedOutput out{.codes = codes({rows, 2 * cols}),
                               .step = filled(s, memory, kF32, {1}, 1),
                               .amax = filled(s, memory, kF32, {1}, 0),
-                              .turned = codes({2 * cols, rows})};
+                              .transposed = codes({2 * cols, rows})};
       return [=, &s] {
         if (fused) return swiglu_backward_fp8(s, out, dy, gate_up);
         swiglu_backward(s, gate_up, dy, gate_up);
-        quantize_both(s, out.codes, out.turned, gate_up, out.step, out.amax);
+        quantize_both(s, out.codes, out.transposed, gate_up, out.step, out.amax);
       };
     });
   };

@@ -248,7 +248,7 @@ TEST_CASE("casts, sums and updates move each element once") {
       n * 30, 0, n / 4);
 }
 
-TEST_CASE("rounding to FP8 reads each element once, with its largest magnitude and turned too") {
+TEST_CASE("rounding to FP8 reads each element once, with its largest magnitude and transposed too") {
   const int64_t rows = 128, cols = 256, n = rows * cols;
   for (const bool turn : {false, true})
     check_traffic(

@@ -248,7 +248,7 @@ TEST_CASE("bytes: products of codes with steps for blocks") {
           {.floor = m * n * 3, .unpriced = m * n / kFp8Block / block_rows * 4});
 }
 
-TEST_CASE("bytes: largest magnitudes, codes that are turned and steps") {
+TEST_CASE("bytes: largest magnitudes, codes that are transposed and steps") {
   const int64_t rows = 128, cols = 256, n = rows * cols;
   check_bytes(
       [=](Operands& o) {
@@ -260,17 +260,17 @@ TEST_CASE("bytes: largest magnitudes, codes that are turned and steps") {
   check_bytes(
       [=](Operands& o) {
         const Tensor x = o.make(kBf16, {rows, cols}), codes = o.make(DType::f8e4m3, {rows, cols}),
-                     turned = o.make(DType::f8e4m3, {cols, rows}), step = o.make(kF32, {1}),
+                     transposed = o.make(DType::f8e4m3, {cols, rows}), step = o.make(kF32, {1}),
                      amax = o.make(kF32, {1});
-        return [=](Stream& s) { quantize_both(s, codes, turned, x, step, amax); };
+        return [=](Stream& s) { quantize_both(s, codes, transposed, x, step, amax); };
       },
       // Two tiles, each by a block of 512 threads, which read the step.
       {.floor = n * 4, .unpriced = 4 + 4, .repeated = (2 * 512 - 1) * 4 + 4});
   check_bytes(
       [=](Operands& o) {
-        const Tensor turned = o.make(DType::f8e4m3, {cols, rows}),
+        const Tensor transposed = o.make(DType::f8e4m3, {cols, rows}),
                      codes = o.make(DType::f8e4m3, {rows, cols});
-        return [=](Stream& s) { turn_codes(s, turned, codes); };
+        return [=](Stream& s) { turn_codes(s, transposed, codes); };
       },
       {.floor = n * 2});
   check_bytes(

@@ -107,7 +107,8 @@ TEST_CASE("steps: the smallest power of two that no element is too large for") {
   for (float nothing : {0.0f, INFINITY, NAN}) CHECK(fp8::step_of(nothing, 8, 2) == 1);
 }
 
-TEST_CASE("quantize: rounded numbers and largest magnitudes, in place and turned, on each instruction set") {
+TEST_CASE(
+    "quantize: rounded numbers and largest magnitudes, in place and transposed, on each instruction set") {
   each_float([&]<class T>() {
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 70}, {130, 65}, {64, 128}})
       for (bool turn : {false, true})
@@ -144,7 +145,7 @@ TEST_CASE("a NaN is the largest magnitude, and stays one") {
   CHECK(std::isnan(amax));
 }
 
-TEST_CASE("blocks: steps of 1 x 128 and of 128 x 128, in place and turned") {
+TEST_CASE("blocks: steps of 1 x 128 and of 128 x 128, in place and transposed") {
   auto stream = make_inline_stream("compute");
   const int64_t rows = 200, cols = 300;
   auto x = random_array<float>(rows * cols, 9);

@@ -36,7 +36,7 @@ Matrix rounded(const Matrix& x, DType format, int64_t down, int64_t across, floa
   return out;
 }
 
-Matrix turned(const Matrix& x, size_t cols) {
+Matrix transposed(const Matrix& x, size_t cols) {
   Matrix out(cols, std::vector<double>(x.size()));
   for (size_t r = 0; r < x.size(); ++r)
     for (size_t c = 0; c < cols; ++c) out[c][r] = x[r][c];
@@ -123,14 +123,16 @@ void check_groups(bool blocks, bool codes_already, double allowed) {
     const auto dy_of = [&](const Matrix& m) { return rounded(m, DType::f8e5m2, row, side, step(kStepDy)); };
     const Matrix rw = rounded(mw, DType::f8e4m3, side, side, step(kStepW));
     write(want_y, first * kOut, product(x_of(mx), rw));
-    write(want_dx, first * kIn, product(dy_of(mdy), turned(rw, kIn)));
-    if (n > 0) write(want_dw, g * kOut * kIn, product(dy_of(turned(mdy, kOut)), x_of(turned(mx, kIn))));
+    write(want_dx, first * kIn, product(dy_of(mdy), transposed(rw, kIn)));
+    if (n > 0)
+      write(want_dw, g * kOut * kIn, product(dy_of(transposed(mdy, kOut)), x_of(transposed(mx, kIn))));
     first += n;
   }
 
   const auto steps = [&](int64_t n) { return blocks ? n : 1; };
   const auto across = [&](int64_t k) { return (k + b - 1) / b; };
-  const int64_t of_turned = fp8_turned_rows(kMost, groups), blocks_turned = fp8_turned_blocks(kMost, groups);
+  const int64_t of_turned = fp8_transposed_rows(kMost, groups),
+                blocks_turned = fp8_transposed_blocks(kMost, groups);
   Room rx(DType::f8e4m3, kMost, steps(kMost * across(kIn)), kIn, kStepX),
       rdy(DType::f8e5m2, kMost, steps(kMost * across(kOut)), kOut, kStepDy),
       rw(DType::f8e4m3, groups * kOut, steps(groups * across(kOut) * across(kIn)), kIn, kStepW),
@@ -146,16 +148,16 @@ void check_groups(bool blocks, bool codes_already, double allowed) {
   };
   const auto stack = [&](Room& r, bool turn) {
     r.operand.of = tw;
-    r.operand.turned = turn;
+    r.operand.transposed = turn;
     r.operand.block_rows = blocks ? b : 0;
     quantize_stack(*s, r.operand, tw, turn);
   };
   const auto turn = [&](Room& r, const Tensor& of, const Room& plain) {
     r.operand.of = of;
-    r.operand.turned = true;
+    r.operand.transposed = true;
     r.operand.block_rows = blocks ? 1 : 0;
-    quantize_turned(*s, r.operand, codes_already ? plain.operand.codes : of,
-                    blocks ? Tensor() : r.own_scratch(), kGroups);
+    quantize_transposed(*s, r.operand, codes_already ? plain.operand.codes : of,
+                        blocks ? Tensor() : r.own_scratch(), kGroups);
   };
   rows(rx, tx), rows(rdy, tdy), stack(rw, false), stack(rwt, true);
   turn(rxt, tx, rx), turn(rdyt, tdy, rdy);

@@ -158,7 +158,7 @@ TEST_CASE("an element's sum does not depend on the sizes, nor on the instruction
   const auto product = [&](auto f, int64_t rows, int64_t cols) {
     Guarded<float> out(rows * cols);
     f({.out = out.data(),
-       .a = {.data = a.data(), .stride = k, .turned = true},
+       .a = {.data = a.data(), .stride = k, .transposed = true},
        .b = {.data = b.data(), .stride = n},
        .m = rows,
        .n = cols,

@@ -81,7 +81,7 @@ void reference_step(ReferenceTensor& t, const std::vector<double>& gradient, con
     return t.m[i] / c1 / (std::sqrt(t.v[i] / c2) + step.eps);
   };
   switch (rule.rule) {
-    case UpdateRule::still:
+    case UpdateRule::frozen:
     case UpdateRule::onebit_adam:  // tests/parallel/onebit_test.cpp, where ranks have gradients of their own
     case UpdateRule::onebit_lamb:
     case UpdateRule::sophia:  // tests/models/sophia_test.cpp, where there is a model to estimate

@@ -10,14 +10,14 @@ namespace {
 int64_t blocks_of(int64_t n) { return (n + kFp8Block - 1) / kFp8Block; }
 
 /// Rows of a group that are transposed, and multiplied, at once.
-struct TurnedRows {
+struct TransposedRows {
   int64_t group, first, rows;  ///< rows of x
-  int64_t at, filled, block;   ///< row offset in the turned operand, padded rows, block offset
+  int64_t at, filled, block;   ///< row offset in the transposed operand, padded rows, block offset
 };
 
 template <class F>
-void each_turned(const GroupRows& rows, bool blocks, F&& f) {
-  TurnedRows r{};
+void each_transposed(const GroupRows& rows, bool blocks, F&& f) {
+  TransposedRows r{};
   for (; r.group < static_cast<int64_t>(rows.size()); ++r.group) {
     r.rows = rows[static_cast<size_t>(r.group)];
     r.filled = blocks ? r.rows : fp8_filled_rows(r.rows);
@@ -28,11 +28,11 @@ void each_turned(const GroupRows& rows, bool blocks, F&& f) {
   }
 }
 
-Tensor codes_of(const Fp8Operand& o, const TurnedRows& r, int64_t width) {
+Tensor codes_of(const Fp8Operand& o, const TransposedRows& r, int64_t width) {
   return o.codes.flat(r.at * width, {width, r.filled});
 }
 
-Tensor steps_of(const Fp8Operand& o, const TurnedRows& r, int64_t width) {
+Tensor steps_of(const Fp8Operand& o, const TransposedRows& r, int64_t width) {
   return o.block_rows ? o.steps.flat(r.block * width, {width, blocks_of(r.rows)}) : o.steps;
 }
 
@@ -98,21 +98,22 @@ void quantize_stack(Stream& s, const Fp8Operand& out, Tensor w, bool turn, Tenso
   }
 }
 
-void quantize_turned(Stream& s, const Fp8Operand& out, Tensor x, Tensor scratch, const GroupRows& rows) {
+void quantize_transposed(Stream& s, const Fp8Operand& out, Tensor x, Tensor scratch, const GroupRows& rows) {
   const int64_t k = x.cols(), groups = static_cast<int64_t>(rows.size());
   const bool blocks = out.block_rows > 0;
-  LT_CHECK(x.shape[0] >= total_rows(rows) && is_fp8(out.codes.dtype) &&
-               out.codes.elements() >=
-                   (blocks ? total_rows(rows) : fp8_turned_rows(total_rows(rows), groups)) * k &&
-               (!blocks || out.steps.elements() >= fp8_turned_blocks(total_rows(rows), groups) * k) &&
-               (blocks || scratch.dtype == out.codes.dtype),
-           "quantize_turned: expected FP8 codes with room for {} rows of {} groups of {} columns, got x {} "
-           "and codes {} {}",
-           total_rows(rows), groups, k, to_string(x.shape), dtype_name(out.codes.dtype),
-           to_string(out.codes.shape));
+  LT_CHECK(
+      x.shape[0] >= total_rows(rows) && is_fp8(out.codes.dtype) &&
+          out.codes.elements() >=
+              (blocks ? total_rows(rows) : fp8_transposed_rows(total_rows(rows), groups)) * k &&
+          (!blocks || out.steps.elements() >= fp8_transposed_blocks(total_rows(rows), groups) * k) &&
+          (blocks || scratch.dtype == out.codes.dtype),
+      "quantize_transposed: expected FP8 codes with room for {} rows of {} groups of {} columns, got x {} "
+      "and codes {} {}",
+      total_rows(rows), groups, k, to_string(x.shape), dtype_name(out.codes.dtype),
+      to_string(out.codes.shape));
   if (s.meta()) return add_quantize(s, out, x.narrow(0, total_rows(rows)), {});
   const OpRange range(s, "quantize");
-  each_turned(rows, blocks, [&](const TurnedRows& r) {
+  each_transposed(rows, blocks, [&](const TransposedRows& r) {
     const Tensor own = x.narrow(r.first, r.rows);
     if (blocks)
       return quantize_blocks(s, codes_of(out, r, k), steps_of(out, r, k), own, true, out.block_rows);
@@ -137,14 +138,14 @@ void grouped_matmul_fp8(Stream& s, Tensor y, const Fp8Operand& x, const Fp8Opera
            "{}, weights {}, y {}",
            groups, n, k, total_rows(rows), to_string(x.codes.shape), to_string(w.codes.shape),
            to_string(y.shape));
-  const char* name = w.turned       ? w.block_rows ? "grouped_matmul_fp8_dx_blocks" : "grouped_matmul_fp8_dx"
+  const char* name = w.transposed   ? w.block_rows ? "grouped_matmul_fp8_dx_blocks" : "grouped_matmul_fp8_dx"
                      : w.block_rows ? "grouped_matmul_fp8_blocks"
                                     : "grouped_matmul_fp8";
   if (s.meta()) {
     add_product(s, name, y, x.of, rows, n, k,
                 static_cast<double>(total_rows(rows) * (k + n * dtype_size(y.dtype)) + w.codes.bytes()));
     place_grouped_matmul(s, y, x.of, w.of,
-                         w.turned ? GroupedProduct::input_gradient : GroupedProduct::forward, false);
+                         w.transposed ? GroupedProduct::input_gradient : GroupedProduct::forward, false);
     return;
   }
   const OpRange range(s, name);
@@ -163,11 +164,12 @@ void grouped_matmul_fp8(Stream& s, Tensor y, const Fp8Operand& x, const Fp8Opera
 void grouped_matmul_fp8_dw(Stream& s, Tensor dw, const Fp8Operand& dy, const Fp8Operand& x,
                            const GroupRows& rows, bool accumulate) {
   const int64_t groups = static_cast<int64_t>(rows.size()), n = dy.of.cols(), k = x.of.cols();
-  LT_CHECK(dw.shape[0] == groups && dw.elements() == groups * n * k && dy.block_rows == x.block_rows &&
-               dy.turned && x.turned,
-           "grouped FP8 matmul for dw: expected dw (groups, n, k) = ({}, {}, {}) and turned operands with "
-           "the same blocks, got dw {}, dy {}, x {}",
-           groups, n, k, to_string(dw.shape), to_string(dy.of.shape), to_string(x.of.shape));
+  LT_CHECK(
+      dw.shape[0] == groups && dw.elements() == groups * n * k && dy.block_rows == x.block_rows &&
+          dy.transposed && x.transposed,
+      "grouped FP8 matmul for dw: expected dw (groups, n, k) = ({}, {}, {}) and transposed operands with "
+      "the same blocks, got dw {}, dy {}, x {}",
+      groups, n, k, to_string(dw.shape), to_string(dy.of.shape), to_string(x.of.shape));
   const char* name = x.block_rows ? "grouped_matmul_fp8_dw_blocks" : "grouped_matmul_fp8_dw";
   if (s.meta()) {
     add_product(s, name, dw, dy.of, rows, n, k,
@@ -180,7 +182,7 @@ void grouped_matmul_fp8_dw(Stream& s, Tensor dw, const Fp8Operand& dy, const Fp8
     if (rows[static_cast<size_t>(g)] == 0 && !accumulate) fill_zero(s, group_matrix(dw, g));
   MatmulArgs args;
   args.accumulate = accumulate;
-  each_turned(rows, dy.block_rows > 0, [&](const TurnedRows& r) {
+  each_transposed(rows, dy.block_rows > 0, [&](const TransposedRows& r) {
     const auto operand = [&](const Fp8Operand& of, int64_t width) {
       Fp8Operand one = of;
       one.codes = codes_of(of, r, width);

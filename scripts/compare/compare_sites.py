@@ -60,7 +60,7 @@ def ways(inner_steps):
 def run(o, rate, overrides, steps, scratch):
     out = os.path.join(scratch, "run")
     command = " ".join([o.binary, "run", RECIPE, f"output_dir={out}", *FEW, *overrides, f"train.train_steps={steps}"])
-    burst = max(32768, int(rate * 1e6 / 8 / 250))  # what passes between two ticks of the kernel's clock
+    burst = max(32768, int(rate * 1e6 / 8 / 250))  # enough from one tick of the kernel to the next
     shutil.rmtree(out, ignore_errors=True)
     done = subprocess.run(["unshare", "-n", "-m", "bash", "-c", NODES, "nodes", str(rate), command, scratch, str(burst)],
                           cwd=measure.REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

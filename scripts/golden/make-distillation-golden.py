@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/golden/distillation: a tiny Llama as the teacher of that in tests/golden/trl, prompts with completions,
-and the first 10 losses of PyTorch that ltrain must have. The divergence is that of TRL's DistillationTrainer (beta 0, on
+and the first 20 losses of PyTorch that ltrain must have. The divergence is that of TRL's DistillationTrainer (beta 0, on
 transformers' hidden states), compared here with torch's kl_div. All completions are one batch."""
 import json
 import sys
@@ -9,7 +9,7 @@ from golden_tools import GOLDEN, run_with
 
 PACKAGES = ["trl==1.16.0", "transformers==5.24.0", "torch"]
 FOLDER, STUDENT = GOLDEN / "distillation", GOLDEN / "trl"
-STEPS = 10
+STEPS = 20
 SETTINGS = {"lr": 2e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "clip": 1.0}
 RUNS = {
     "half": {"kd_ratio": 0.5, "temperature": 1.0},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/trl: a tiny Llama, a tiny Qwen3-MoE, preference pairs, and the first 10 losses of TRL's DPOTrainer
+"""Writes tests/golden/trl: a tiny Llama, a tiny Qwen3-MoE, preference pairs, and the first 20 losses of TRL's DPOTrainer
 for each loss that ltrain has too; labelled texts, and those of its KTOTrainer. All pairs are one batch, so that TRL's mean over a micro-batch
 is ltrain's over pairs, and its rotation of completions within a batch is ltrain's over all texts. The reference of some
 runs is the model of tests/golden/distillation (make-distillation-golden.py)."""
@@ -12,7 +12,7 @@ from golden_tools import GOLDEN, run_with
 
 PACKAGES = ["trl==1.16.0", "peft==0.21.2", "transformers==5.24.0", "torch"]
 FOLDER = GOLDEN / "trl"
-STEPS, BETA = 10, 0.3
+STEPS, BETA = 20, 0.3
 SETTINGS = {"batch": 8, "lr": 2e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "clip": 1.0, "beta": BETA}
 RUNS = {
     "sigmoid": {"loss_type": ["sigmoid"]},

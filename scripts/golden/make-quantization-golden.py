@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/quantization: weights before and after fake quantization by compressed-tensors, and the first 10
+"""Writes tests/golden/quantization: weights before and after fake quantization by compressed-tensors, and the first 20
 losses of PyTorch with such weights in the linear layers of tests/golden/trl's Llama, with straight-through gradients,
 on the completions of make-distillation-golden.py."""
 import importlib.util
@@ -10,7 +10,7 @@ from golden_tools import GOLDEN, run_with, write_safetensors
 
 PACKAGES = ["compressed-tensors==0.20.0", "transformers==5.24.0", "torch"]
 FOLDER, MODEL = GOLDEN / "quantization", GOLDEN / "trl"
-STEPS = 10
+STEPS = 20
 LARGEST = {"int4": 7, "int8": 127, "fp8": 448}
 SETTINGS = {"lr": 2e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "clip": 1.0}
 RUNS = {

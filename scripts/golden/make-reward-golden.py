@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/trl/reward: the head of a reward model on the tiny Llama of tests/golden/trl, and the first 10 steps of
+"""Writes tests/golden/trl/reward: the head of a reward model on the tiny Llama of tests/golden/trl, and the first 20 steps of
 TRL's RewardTrainer on its pairs, all in one batch; and an adapter of PEFT with such a head. The index names the Llama's
 file base.safetensors: the test puts it there."""
 import importlib.util

@@ -16,7 +16,7 @@ inline void write_trl_recipe(const TempRun& t, const std::string& task, const st
   std::ofstream(t.folder() + "/" + task + ".yaml")
       << "task: " << task << "\nmodel: {from: " << trl_folder() << "}\ndata: {train: [{path: " << trl_folder()
       << "/" << data << R"(}], seq_length: 64, cache: cache, tokenizer: {kind: byte}}
-train: {micro_batch_size: 8, global_batch_size: 8, train_steps: 10}
+train: {micro_batch_size: 8, global_batch_size: 8, train_steps: 20}
 optimizer: {lr: 2.0e-3, weight_decay: 0, adam_beta2: 0.95}
 schedule: {lr_decay_style: constant}
 preference: {beta: 0.3}

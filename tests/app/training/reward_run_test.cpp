@@ -70,10 +70,11 @@ TEST_CASE("reward: losses and rewards are those of TRL, with an adapter of PEFT 
   for (const auto& [name, given] : settings) {
     INFO(name);
     succeeds(t, kTrl + "model.from=model output_dir=" + name + " " + given);
-    CHECK(t.values("pairs", name) == std::vector<double>(10, 8.0));
+    CHECK(t.values("pairs", name) == std::vector<double>(20, 8.0));
     const auto& steps = want["runs"][name]["steps"];
+    // With centring TRL's norms in fp32 are up to 1.4e-4 from those of an fp64 run, and ltrain's 4e-5.
     for (const auto& [key, of_trl, bound] : {std::tuple("lm_loss", "loss", 1e-5),
-                                             {"grad_norm", "grad_norm", 1e-4},
+                                             {"grad_norm", "grad_norm", name == "centred" ? 1e-4 : 1e-5},
                                              {"rewards/chosen", "chosen", 1e-5},
                                              {"rewards/rejected", "rejected", 1e-5},
                                              {"rewards/margin", "margin", 1e-5},

@@ -126,31 +126,53 @@ class Encoder {
       fail(ExitCode::data, "{}: expected records of conversations, got {}", path,
            piece.kind == Piece::text ? "text" : "token ids");
     if (!piece.problem.empty()) return skip_record(where + ": " + piece.problem, options_.records, out.bad);
+    const std::string row =
+        chunk.text.substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
     try {
-      const auto row =
-          chunk.text.substr(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
-      const auto put = [&](const chat::ChatTokens& chat) {
-        out.tokens.insert(out.tokens.end(), chat.ids.begin(), chat.ids.end());
-        out.counted.insert(out.counted.end(), chat.trained.begin(), chat.trained.end());
-        return static_cast<int64_t>(chat.ids.size());
-      };
-      if (options_.chat->unpaired) {
-        const auto [text, desirable] = chat_->example(row, *tokenizer_, where);
-        out.runs.push_back({put(text), true, -1, 0, desirable});
-        return;
-      }
-      if (!options_.chat->preference) {
-        out.runs.push_back({put((*chat_)(row, *tokenizer_, where)), true, -1});
-        return;
-      }
-      const auto [chosen, rejected, margin] = chat_->pair(row, *tokenizer_, where);
-      const int64_t first = put(chosen), all = first + put(rejected);
-      out.runs.push_back(
-          {.count = all, .ends_document = true, .part = -1, .chosen = first, .label = {}, .margin = margin});
+      return encode_row(row, where, out);
     } catch (const Error& e) {
       if (e.code() != ExitCode::data) throw;
+      if (replaced(row, where, out)) return out.bad.add(e.what());
       skip_record(e.what(), options_.records, out.bad);
     }
+  }
+
+  /// Encodes a bad record with U+FFFD in the place of invalid characters, if the options say so. Returns
+  /// false if it has another defect too.
+  bool replaced(const std::string& row, const std::string& where, Encoded& out) {
+    if (options_.records.on_bad != OnBadRecord::replace) return false;
+    const std::string repaired = repair_record(row);
+    if (repaired == row) return false;
+    try {
+      encode_row(repaired, where, out);
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::data) throw;
+      return false;
+    }
+    ++out.bad.replaced;
+    return true;
+  }
+
+  /// Encodes a record of conversations. Throws Error (data), with nothing added.
+  void encode_row(const std::string& row, const std::string& where, Encoded& out) {
+    const auto put = [&](const chat::ChatTokens& chat) {
+      out.tokens.insert(out.tokens.end(), chat.ids.begin(), chat.ids.end());
+      out.counted.insert(out.counted.end(), chat.trained.begin(), chat.trained.end());
+      return static_cast<int64_t>(chat.ids.size());
+    };
+    if (options_.chat->unpaired) {
+      const auto [text, desirable] = chat_->example(row, *tokenizer_, where);
+      out.runs.push_back({put(text), true, -1, 0, desirable});
+      return;
+    }
+    if (!options_.chat->preference) {
+      out.runs.push_back({put((*chat_)(row, *tokenizer_, where)), true, -1});
+      return;
+    }
+    const auto [chosen, rejected, margin] = chat_->pair(row, *tokenizer_, where);
+    const int64_t first = put(chosen), all = first + put(rejected);
+    out.runs.push_back(
+        {.count = all, .ends_document = true, .part = -1, .chosen = first, .label = {}, .margin = margin});
   }
 
   void copy_ids(const Chunk& chunk, const Piece& piece, const std::string& path, Encoded& out) {

@@ -173,3 +173,37 @@ TEST_CASE("sft: rows that cannot be trained on stop the run with file, line and 
   CHECK(none.code == 64);
   CHECK_THAT(none.text, Contains("chatml"));
 }
+
+TEST_CASE(
+    "sft: invalid characters of a row stop the build, leave the row out, or become U+FFFD, and are counted") {
+  TempRun t;
+  write_chats(t);
+  const auto write = [&](const std::string& file, const std::string& word) {
+    std::ofstream(t.folder() + "/" + file) << R"({"messages": [{"role": "user", "content": "a )" << word
+                                           << R"( b"}, {"role": "assistant", "content": "4"}]})"
+                                           << "\n";
+  };
+  write("clean.jsonl", "\xEF\xBF\xBD");
+  const std::string build =
+      "data build --tokenizer byte --chat --chat-template chat.jinja --pack 256 --force ";
+  REQUIRE(t.sh(build + "--input clean.jsonl --output clean").code == 0);
+  for (const char* word : {"\xFF", "\\ud800"}) {
+    write("bad.jsonl", word);
+    const Outcome stopped = t.sh(build + "--input bad.jsonl --output stopped");
+    CHECK(stopped.code == 65);
+    CHECK_THAT(stopped.text, Contains("bad.jsonl:1: expected JSON"));
+    const Outcome replaced = t.sh(build + "--input bad.jsonl --output replaced --on-bad-record replace");
+    INFO(replaced.text);
+    REQUIRE(replaced.code == 0);
+    CHECK_THAT(replaced.text, Contains("bad records: 0 skipped, 1 read with U+FFFD"));
+    for (const char* end : {".bin", ".idx"})
+      CHECK(read_text(t.folder() + "/replaced" + end) == read_text(t.folder() + "/clean" + end));
+    REQUIRE(t.shell("cat chats.jsonl >> bad.jsonl").code == 0);
+    CHECK_THAT(t.sh(build + "--input bad.jsonl --output skipped --on-bad-record skip").text,
+               Contains("bad records: 1 skipped, 0 read with U+FFFD"));
+  }
+  // A row with another defect too is left out.
+  REQUIRE(t.shell("sed '1s/assistant/robot/' bad.jsonl > worse.jsonl").code == 0);
+  CHECK_THAT(t.sh(build + "--input worse.jsonl --output worse --on-bad-record replace").text,
+             Contains("bad records: 1 skipped, 0 read with U+FFFD"));
+}

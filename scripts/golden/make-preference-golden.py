@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/golden/trl: a tiny Llama, a tiny Qwen3-MoE, preference pairs, and the first 20 losses of TRL's DPOTrainer
-for each loss that ltrain has too; labelled texts, and those of its KTOTrainer. All pairs are one batch, so that TRL's mean over a micro-batch
+for each loss that ltrain has too, of its CPOTrainer and ORPOTrainer; labelled texts, and those of its KTOTrainer. All pairs are one batch, so that TRL's mean over a micro-batch
 is ltrain's over pairs, and its rotation of completions within a batch is ltrain's over all texts. The reference of some
 runs is the model of tests/golden/distillation (make-distillation-golden.py)."""
 import json
@@ -24,6 +24,8 @@ RUNS = {
     "sigmoid+sft": {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.5]},
     "reference": {"loss_type": ["sigmoid"], "reference": "distillation"},
 }
+
+WITHOUT_REFERENCE = {"simpo": {"simpo_gamma": 0.4}, "orpo": {}}
 
 KTO_RUNS = {
     "kto": {},
@@ -133,6 +135,52 @@ def train(folder, options, start=FOLDER):
     return rows
 
 
+def train_without_reference(folder, kind, options):
+    """simpo: TRL's CPOTrainer without its term of cross-entropy. orpo: its ORPOTrainer, whose cross-entropy is over the
+    completion's tokens as ltrain's, and not over the prompt's too."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+    from trl.experimental.cpo import CPOConfig, CPOTrainer
+    from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+    rows = []
+    trainer_class, config_class = (CPOTrainer, CPOConfig) if kind == "simpo" else (ORPOTrainer, ORPOConfig)
+
+    class Recorder(trainer_class):
+        def concatenated_forward(self, model, batch):
+            got = list(super().concatenated_forward(model, batch))
+            counted = (batch["chosen_labels"][:, 1:] != -100).sum(-1)
+            got[4] = -(got[0] * counted).sum() / counted.sum()
+            return tuple(got)
+
+        def get_batch_loss_metrics(self, *arguments, **more):
+            loss, metrics = super().get_batch_loss_metrics(*arguments, **more)
+            keys = ("rewards/chosen", "rewards/rejected", "rewards/accuracies")
+            rows.append({"loss": float(loss.detach().double()), **{key: float(metrics[key]) for key in keys}})
+            return loss, metrics
+
+        def log(self, logs, *arguments, **more):
+            if rows and "grad_norm" in logs:
+                rows[-1]["grad_norm"] = float(logs["grad_norm"])
+            return super().log(logs, *arguments, **more)
+
+    if kind == "simpo":
+        options = {"loss_type": "simpo", "cpo_alpha": 0.0, **options}
+    with tempfile.TemporaryDirectory() as out:
+        config = config_class(output_dir=out, per_device_train_batch_size=SETTINGS["batch"], gradient_accumulation_steps=1,
+                              max_steps=STEPS, learning_rate=SETTINGS["lr"], lr_scheduler_type="constant", weight_decay=0.0,
+                              adam_beta1=SETTINGS["beta1"], adam_beta2=SETTINGS["beta2"], adam_epsilon=SETTINGS["eps"],
+                              max_grad_norm=SETTINGS["clip"], beta=BETA, bf16=False, fp16=False, use_cpu=True, report_to=[],
+                              logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_dropout=True, seed=1,
+                              max_length=256, **options)
+        torch.manual_seed(1)
+        trainer = Recorder(model=AutoModelForCausalLM.from_pretrained(str(FOLDER), dtype="float32"), args=config,
+                           processing_class=byte_tokenizer(folder), train_dataset=Dataset.from_list(list(pairs())))
+        trainer.train()
+    return rows
+
+
 def begin_adapter(model):
     """A of a LoRA model as the test sets it too: the sine of 1, 2, ... in the order of the names; B is zero."""
     import torch
@@ -227,6 +275,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, options in RUNS.items():
             result["runs"][name] = {"options": options, "steps": train(folder, options)}
+        for name, options in WITHOUT_REFERENCE.items():
+            result["runs"][name] = {"options": options, "steps": train_without_reference(folder, name, options)}
         result["experts"] = {"sigmoid": {"steps": train(folder, RUNS["sigmoid"], FOLDER / "experts")}}
         result["kto"] = {name: {"options": o, "steps": train_kto(folder, o)} for name, o in KTO_RUNS.items()}
     with open(FOLDER / "losses.json", "w") as out:

@@ -78,6 +78,8 @@ TEST_CASE("dpo: the losses are those of TRL") {
       {"sigmoid_norm", "preference.loss=sigmoid_norm"},
       {"apo_zero", "preference.loss=apo_zero"},
       {"sigmoid+sft", "preference.sft_weight=0.5"},
+      {"simpo", "preference.loss=simpo preference.gamma=0.4"},
+      {"orpo", "preference.loss=orpo preference.sft_weight=1"},
       {"reference",
        "preference.reference=resident preference.reference_model=" + golden + "/../distillation"}};
   for (const auto& [name, given] : settings) {
@@ -93,9 +95,11 @@ TEST_CASE("dpo: the losses are those of TRL") {
     near("grad_norm", "grad_norm", 1e-5);
     near("rewards/chosen", "rewards/chosen", 1e-4);
     near("rewards/rejected", "rewards/rejected", 1e-4);
+    near("rewards/accuracy", "rewards/accuracies", 1e-6);
+    if (!steps[0].contains("logps/chosen"))
+      continue;  // means over tokens, in TRL's losses without a reference
     near("logps/chosen", "logps/chosen", 1e-5);
     near("logps/rejected", "logps/rejected", 1e-5);
-    near("rewards/accuracy", "rewards/accuracies", 1e-6);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "models/moe/expert_adapters.h"
 
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/matmul/grouped/grouped_bias.h"
 #include "models/layers/model_config.h"
 #include "models/moe/moe_layer.h"
 
@@ -152,6 +153,15 @@ Tensor ExpertAdapters::inner_gradient(Step& step, Tensor dy, const GroupRows& ro
 void ExpertAdapters::add(Step& step, Tensor y, Tensor x, const GroupRows& rows,
                          const ExpertDropout& drop) const {
   if (!step.adapters) return;
+  add_factors(step, y, x, rows, drop);
+  if (!multiplies()) return;
+  Tensor factors = magnitude_factors(step);
+  grouped_scale_columns(step.compute, y, y, factors, rows);
+  step.release(factors);
+}
+
+void ExpertAdapters::add_factors(Step& step, Tensor y, Tensor x, const GroupRows& rows,
+                                 const ExpertDropout& drop) const {
   Tensor b = scaled_b(step), z = inner(step, x, rows, drop);
   Tensor sum = step.temporary("outputs of adapters", y.shape);
   grouped_matmul(step.compute, sum, z, b, rows);
@@ -178,6 +188,18 @@ void ExpertAdapters::add_input_gradient(Step& step, Tensor dx, Tensor dy, const 
 
 void ExpertAdapters::weight_backward(Step& step, Tensor dy, Tensor x, const GroupRows& rows,
                                      const ExpertDropout& drop, bool last) const {
+  if (!multiplies()) return factors_backward(step, dy, x, rows, drop, last);
+  Tensor factors = magnitude_factors(step);
+  Tensor before = step.temporary("d DoRA of experts", dy.shape);
+  grouped_scale_columns(step.compute, before, dy, factors, rows);
+  if (step.params.trains(change_)) magnitude_backward(step, before, x, factors, rows, drop, last);
+  factors_backward(step, before, x, rows, drop, last);
+  step.release(before);
+  step.release(factors);
+}
+
+void ExpertAdapters::factors_backward(Step& step, Tensor dy, Tensor x, const GroupRows& rows,
+                                      const ExpertDropout& drop, bool last) const {
   if (step.params.trains(a_)) {
     Tensor dz = inner_gradient(step, dy, rows);
     const GradBuffer to = step.params.accumulate(a_);

@@ -47,19 +47,37 @@ class ExpertAdapters {
   /// masks: for each matrix of an expert, and then each of this rank's experts, the stream of its masks.
   void declare(ParameterStore& store, ParameterSpec a, ParameterSpec b, double scale,
                std::vector<uint64_t> masks);
+  /// DoRA (arXiv:2402.09353): the rows of each expert's W + scale B A have trained magnitudes. change:
+  /// (experts, out) or (experts, 2, out) of this rank, as linear_dora.cpp has it; `frozen`: id of the stack
+  /// of W. `sums`: tensor ranks have parts of each row of W.
+  void declare_magnitudes(ParameterStore& store, ParameterSpec change, int frozen, bool sums);
   bool on() const { return a_ >= 0; }
   int a() const { return a_; }
   int b() const { return b_; }
-  /// y += scale x A^T B^T. x: (at least all rows, in), y: (at least all rows, matrices out).
+  /// y += scale x A^T B^T, and with magnitudes times these over the norms. x: (at least all rows, in), y: (at
+  /// least all rows, matrices out), x W^T.
   void add(Step& step, Tensor y, Tensor x, const GroupRows& rows, const ExpertDropout& drop) const;
-  /// dx += scale dy B A.
+  /// Gradient of the output before it is multiplied by magnitudes: a copy, which the caller releases, or dy
+  /// itself without magnitudes.
+  Tensor before_magnitudes(Step& step, Tensor dy, const GroupRows& rows) const;
+  /// dx += scale dy B A. dy: of before_magnitudes.
   void add_input_gradient(Step& step, Tensor dx, Tensor dy, const GroupRows& rows,
                           const ExpertDropout& drop) const;
-  /// dA (+)= scale (dy B)^T x; dB (+)= scale dy^T (x A^T). `last`: marks both ready.
+  /// dA (+)= scale (dy B)^T x; dB (+)= scale dy^T (x A^T), each with dy before the magnitudes; and the
+  /// gradient of these. dy: gradient of the output. `last`: marks all ready.
   void weight_backward(Step& step, Tensor dy, Tensor x, const GroupRows& rows, const ExpertDropout& drop,
                        bool last) const;
 
  private:
+  void add_factors(Step& step, Tensor y, Tensor x, const GroupRows& rows, const ExpertDropout& drop) const;
+  void factors_backward(Step& step, Tensor dy, Tensor x, const GroupRows& rows, const ExpertDropout& drop,
+                        bool last) const;
+  // ---- magnitudes (expert_magnitudes.cpp) ----
+  bool multiplies() const { return change_ >= 0; }
+  /// (experts, matrices out, 2), magnitude_factors() of the rows of each expert. The caller releases it.
+  Tensor magnitude_factors(Step& step) const;
+  void magnitude_backward(Step& step, Tensor dy, Tensor x, Tensor factors, const GroupRows& rows,
+                          const ExpertDropout& drop, bool last) const;
   /// scale B as blocks of a stack (experts, matrices, out, matrices rank) that is zero elsewhere, each
   /// element rounded once. The caller releases it.
   Tensor scaled_b(Step& step) const;
@@ -80,6 +98,8 @@ class ExpertAdapters {
   Tensor columns_of(Step& step, Tensor z, const GroupRows& rows, int64_t matrix) const;
 
   int a_ = -1, b_ = -1;
+  int change_ = -1, frozen_ = -1;  // changes of magnitudes, and the stack of W; -1: no magnitudes
+  bool sums_ = false;              // squares of rows are summed over the tensor axis
   double scale_ = 1;
   Shape factor_, blocks_shape_;        // shapes of B and scaled_b
   std::vector<CopyRectangle> blocks_;  // copies from the one to the other

@@ -114,6 +114,14 @@ void MoeLayer::declare_adapters(ParameterStore& store, const Groups& g, const Mo
     spec.sum = Axis::tensor;
     return spec;
   };
+  const auto change = [&](const std::string& name, Shape shape, bool cut) {
+    ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, Init::zeros, 0, false});
+    spec.vectors = true;
+    if (!expert_tensor_) return spec;
+    if (cut) return cut_over(Axis::tensor, std::move(spec), 2, g.tensor.rank(), g.tensor.size());
+    spec.sum = Axis::tensor;
+    return spec;
+  };
   if (named.gate > 0) {
     const std::string weight = prefix + ".experts.gate_up_proj.weight";
     const int64_t rank = lora.rank_of(weight);
@@ -121,6 +129,9 @@ void MoeLayer::declare_adapters(ParameterStore& store, const Groups& g, const Mo
         store, factor("gate_up_proj.lora_A.weight", {experts_, 2, rank, h}, Init::normal, false, 0),
         factor("gate_up_proj.lora_B.weight", {experts_, 2, f, rank}, Init::zeros, true, 2),
         lora.scale_of(weight), masks({hf.expert_gate, hf.expert_up}));
+    if (lora.dora)
+      gate_up_adapters_.declare_magnitudes(
+          store, change("gate_up_proj.lora_magnitude.weight", {experts_, 2, f}, true), gate_up_, false);
   }
   if (named.down > 0) {
     const std::string weight = prefix + ".experts.down_proj.weight";
@@ -129,6 +140,9 @@ void MoeLayer::declare_adapters(ParameterStore& store, const Groups& g, const Mo
                            factor("down_proj.lora_A.weight", {experts_, rank, f}, Init::normal, true, 2),
                            factor("down_proj.lora_B.weight", {experts_, h, rank}, Init::zeros, false, 0),
                            lora.scale_of(weight), masks({hf.expert_down}));
+    if (lora.dora)
+      down_adapters_.declare_magnitudes(
+          store, change("down_proj.lora_magnitude.weight", {experts_, h}, false), down_, expert_tensor_);
   }
 }
 
@@ -373,17 +387,20 @@ void MoeLayer::rows_backward(Step& step, Tensor drows, Tensor dout, Chunk& chunk
   const ExpertRowCounts& c = chunk.dispatched.slice(slice);
   Tensor& dact = chunk.dact;
   if (!dact.defined()) dact = step.temporary("d activation of experts", chunk.act.shape);
-  experts_dx(step, dact, dout, weights.down, c.groups);
+  Tensor before = down_adapters_.before_magnitudes(step, dout, c.groups);
+  experts_dx(step, dact, before, weights.down, c.groups);
   if (down_adapters_.on())
-    down_adapters_.add_input_gradient(step, dact, dout, c.groups, dropout_of(step, chunk.keys, true));
+    down_adapters_.add_input_gradient(step, dact, before, c.groups, dropout_of(step, chunk.keys, true));
+  release_whole(step, before, dout);
   const Tensor hidden = chunk.hidden.narrow(0, c.received);  // overwritten by its gradient
   feed_forward_activation_backward(step.compute, kind_, hidden, dact.narrow(0, c.received), hidden);
   // Between slices, memory for gradients may be allocated: it stays there.
   if (!chunk.dispatched.budgeted) step.release(dact);
-  experts_dx(step, drows, chunk.hidden, weights.gate_up, c.groups);
+  before = gate_up_adapters_.before_magnitudes(step, chunk.hidden, c.groups);
+  experts_dx(step, drows, before, weights.gate_up, c.groups);
   if (gate_up_adapters_.on())
-    gate_up_adapters_.add_input_gradient(step, drows, chunk.hidden, c.groups,
-                                         dropout_of(step, chunk.keys, false));
+    gate_up_adapters_.add_input_gradient(step, drows, before, c.groups, dropout_of(step, chunk.keys, false));
+  release_whole(step, before, chunk.hidden);
 }
 
 /// drows (most rows, H) = gradient of the experts' input, dout: gradient of their output. Releases rows,

@@ -126,6 +126,18 @@ void note_names_of_experts(const Recipe& recipe, ExportReport& report) {
                           module));
 }
 
+/// PEFT has no magnitudes for the stacks of transformers 5.
+void refuse_magnitudes_of_experts(const Recipe& recipe) {
+  if (!recipe.model.lora.dora) return;
+  for (int64_t i = 0; i < recipe.model.num_hidden_layers; ++i)
+    if (named_experts(recipe.model, i).any())
+      fail(ExitCode::usage,
+           "lora.dora = true: layer {} has magnitudes of experts, and PEFT has none for its stacks of "
+           "experts; "
+           "ltrain export --merge writes a model with them",
+           i);
+}
+
 /// PEFT 0.21 with transformers 5 fails as it decomposes a stack of experts.
 void note_singular_vectors_of_experts(const Recipe& recipe, ExportReport& report) {
   if (recipe.model.lora.init != LoraInit::pissa) return;
@@ -400,6 +412,7 @@ std::vector<float> magnitudes_of(PieceReader& reader, const Stored& s) {
 
 void write_adapter_folder(PieceReader& reader, const Recipe& recipe, const std::string& base,
                           const std::string& folder, ExportReport& report) {
+  refuse_magnitudes_of_experts(recipe);
   std::map<std::string, Stored> by_key;
   std::vector<SafetensorsItem> items;
   int64_t all = 0;

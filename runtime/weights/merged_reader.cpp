@@ -25,11 +25,15 @@ void MergedReader::load_magnitudes(const std::string& weight) {
   LoraConfig without = lora_;
   without.dora = false;
   MergedReader sum(reader_, without);
-  const Shape& shape = reader_.tensors().at(weight).shape;
-  const auto before = row_norms(reads_of(reader_), weight, shape, 0, shape[0]),
-             after = row_norms(reads_of(sum), weight, shape, 0, shape[0]);
-  magnitudes_.resize(static_cast<size_t>(shape[0]));
-  reader_.read(lora_magnitude_name(weight), DType::f32, Slice::whole({shape[0]}), magnitudes_.data());
+  // Stacks of experts have no ".weight", and a matrix for each expert.
+  const std::string name = reader_.has(weight) ? weight : std::string(module_of(weight));
+  const Shape& shape = reader_.tensors().at(name).shape;
+  const int64_t rows = shape.elements() / shape[-1];
+  const auto before = row_norms(reads_of(reader_), name, shape, 0, rows),
+             after = row_norms(reads_of(sum), name, shape, 0, rows);
+  const std::string changes = lora_magnitude_name(weight);
+  magnitudes_.resize(before.size());
+  reader_.read(changes, DType::f32, Slice::whole(reader_.tensors().at(changes).shape), magnitudes_.data());
   for (size_t i = 0; i < magnitudes_.size(); ++i)
     magnitudes_[i] =
         after[i] > 0 ? static_cast<float>((before[i] + static_cast<double>(magnitudes_[i])) / after[i]) : 0;
@@ -42,7 +46,7 @@ void MergedReader::read(const std::string& name, DType dtype, const Slice& slice
   wide_.resize(static_cast<size_t>(slice.elements()));
   reader_.read(name, DType::f32, slice, wide_.data());
   const Shape& all = slice.global;
-  const int64_t columns = all[all.rank - 1], rows = all[all.rank - 2], rank = lora_.rank_of(weight);
+  const int64_t columns = all[-1], rows = all[-2], rank = lora_.rank_of(weight);
   const float scale = static_cast<float>(lora_.scale_of(weight));
   Runs runs(slice);
   for (Run run = runs.next(); run.count > 0; run = runs.next())

@@ -10,16 +10,19 @@ namespace ltrain {
 std::vector<double> row_norms(const ReadSlice& read, const std::string& weight, const Shape& shape,
                               int64_t first, int64_t count) {
   constexpr int64_t kElements = 4 << 20;  // read at once
-  LT_CHECK(shape.rank == 2 && first >= 0 && first + count <= shape[0],
-           "{}: expected a matrix of at least {} rows, got {}", weight, first + count, to_string(shape));
-  const int64_t cols = shape[1], most = std::max<int64_t>(1, kElements / cols);
+  const int64_t cols = shape[-1], most = std::max<int64_t>(1, kElements / cols);
+  LT_CHECK(shape.rank >= 2 && first >= 0 && (first + count) * cols <= shape.elements(),
+           "{}: expected matrices of at least {} rows, got {}", weight, first + count, to_string(shape));
   std::vector<float> rows;
   std::vector<double> norms;
   norms.reserve(static_cast<size_t>(count));
   for (int64_t done = 0; done < count; done += most) {
     const int64_t n = std::min(most, count - done);
     rows.resize(static_cast<size_t>(n * cols));
-    read(weight, DType::f32, Slice::box(shape, {first + done, 0}, {n, cols}), rows.data());
+    Slice slice = Slice::whole(shape);
+    slice.begin = (first + done) * cols;
+    slice.end = slice.begin + n * cols;
+    read(weight, DType::f32, slice, rows.data());
     for (int64_t row = 0; row < n; ++row) {
       double sum = 0;
       for (int64_t c = 0; c < cols; ++c) {

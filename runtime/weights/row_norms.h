@@ -7,7 +7,8 @@
 
 namespace ltrain {
 
-/// Norms of rows [first, first + count) of the matrix `weight` of `shape`, read in fp32 some MiB at once.
+/// Norms of rows [first, first + count) of `weight` of `shape`, a matrix or a stack of matrices whose rows
+/// follow each other, read in fp32 some MiB at once.
 std::vector<double> row_norms(const ReadSlice& read, const std::string& weight, const Shape& shape,
                               int64_t first, int64_t count);
 

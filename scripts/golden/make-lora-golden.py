@@ -70,6 +70,9 @@ FIXTURES = {
         rank_pattern={"down_proj": 2})),
     "qwen3_moe_dropout": ("qwen3_moe", QWEN3_MOE, dict(
         r=4, lora_alpha=8, lora_dropout=0.3, target_modules=["q_proj", "gate_proj", "up_proj", "down_proj"])),
+    "qwen3_moe_dora": ("qwen3_moe", QWEN3_MOE, dict(
+        r=4, lora_alpha=8, use_dora=True, target_modules=["q_proj", "gate_proj", "up_proj", "down_proj"],
+        rank_pattern={"down_proj": 2})),
     "gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=12, fan_in_fan_out=True, target_modules=["c_attn", "attn.c_proj"])),
 }
 
@@ -288,7 +291,7 @@ def make(fixture):
         losses = []
         with torch.no_grad():
             record["logits"] = model.eval()(input_ids=tokens[0]).logits.to(torch.float32)
-        if stock and not pissa:  # PEFT does not decompose stacks
+        if stock and not pissa and not lora.get("use_dora"):  # PEFT does not decompose stacks, nor scale their rows
             with tempfile.TemporaryDirectory() as folder, torch.no_grad():
                 saved(folder)
                 add_stacks(pathlib.Path(folder) / "adapter_config.json", config.num_hidden_layers)

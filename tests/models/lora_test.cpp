@@ -68,19 +68,17 @@ std::vector<float> floats(const std::vector<bf16>& values) {
 
 bool is_magnitude(const ParameterSpec& spec) { return spec.name.ends_with(".lora_magnitude.weight"); }
 
-/// Norms of the rows of the weight that a part of magnitudes belongs to: ltrain has the magnitudes' changes
-/// from them.
-std::vector<double> row_norms_of(const HfGolden& g, const ParameterSpec& spec) {
-  const auto w = g.read<bf16>("weight." + std::string(module_of(module_of(spec.name))) + ".weight");
-  const int64_t rows = spec.slice.global[0], cols = static_cast<int64_t>(w.size()) / rows;
-  std::vector<double> norms;
+/// Subtracts the norms of a weight's rows from their magnitudes: ltrain has the changes from them.
+void subtract_norms(const HfGolden& g, const std::string& weight, std::vector<double>& magnitudes) {
+  const auto w = g.read<bf16>("weight." + weight);
+  const int64_t rows = static_cast<int64_t>(magnitudes.size()), cols = static_cast<int64_t>(w.size()) / rows;
+  REQUIRE(rows * cols == static_cast<int64_t>(w.size()));
   for (int64_t row = 0; row < rows; ++row) {
     double sum = 0;
     for (int64_t c = 0; c < cols; ++c)
       sum += std::pow(static_cast<double>(static_cast<float>(w[static_cast<size_t>(row * cols + c)])), 2);
-    norms.push_back(std::sqrt(sum));
+    magnitudes[static_cast<size_t>(row)] -= std::sqrt(sum);
   }
-  return norms;
 }
 
 /// Values of a part of a file's tensor, as ltrain has them.
@@ -94,19 +92,20 @@ std::vector<double> adapter_values(const HfGolden& g, const ParameterSpec& spec,
     std::vector<double> all(static_cast<size_t>(spec.shape.elements()));
     const auto tensors = hf_tensors(*g.model.family, module, g.model.moe.num_experts);
     for (const TensorName& t : tensors) {
-      const auto matrix = read(peft_name(std::string(module_of(t.name)) + spec.name.substr(module.size())));
+      const auto matrix =
+          read(peft_name(std::string(module_of(t.name)) +
+                         (is_magnitude(spec) ? ".lora_magnitude_vector" : spec.name.substr(module.size()))));
       REQUIRE(matrix.size() * tensors.size() == all.size());
       const int64_t matrices = static_cast<int64_t>(tensors.size()) / g.model.moe.num_experts;
       std::copy(matrix.begin(), matrix.end(),
                 all.begin() + (t.expert * matrices + t.matrix) * static_cast<int64_t>(matrix.size()));
     }
+    if (is_magnitude(spec)) subtract_norms(g, module, all);
     return all;
   }
   if (!is_magnitude(spec)) return part_of(spec, read(peft_name(spec.name)));
   std::vector<double> all = read(peft_name(module) + ".lora_magnitude_vector");
-  const std::vector<double> norms = row_norms_of(g, spec);
-  REQUIRE(norms.size() == all.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] -= norms[i];
+  subtract_norms(g, module + ".weight", all);
   return part_of(spec, all);
 }
 
@@ -228,7 +227,7 @@ TEST_CASE("adapters have PEFT's logits, losses of twenty steps, and values after
   const auto name =
       GENERATE(as<std::string>(), "llama", "llama_qv", "llama_pattern", "llama_dropout", "gpt2", "llama_dora",
                "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa", "gpt2_pissa", "qwen3_moe",
-               "qwen3_moe_pattern", "qwen3_moe_pissa", "qwen3_moe_dropout");
+               "qwen3_moe_pattern", "qwen3_moe_pissa", "qwen3_moe_dropout", "qwen3_moe_dora");
   const HfGolden g("lora_" + name);
   const Differences d = compare(g, lora_of(g));
   INFO(name << ": logits " << d.logits << ", loss " << d.loss << ", adapters " << d.trained);

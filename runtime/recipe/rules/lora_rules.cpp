@@ -112,7 +112,11 @@ static void expert_adapter_rules(const Recipe& r, const BrokenRule& broken) {
   const auto refuse = [&](const char* key, const std::string& why) {
     broken("lora.target_modules", "names experts: " + why, {key});
   };
-  if (lora.dora) refuse("lora.dora", "PEFT has no magnitudes of them; nearest valid value: lora.dora: false");
+  if (lora.dora && r.checkpoint.adapter)
+    refuse(
+        "lora.adapter",
+        "magnitudes of experts are not read from a folder of PEFT; nearest valid value: lora.adapter: null, "
+        "or lora.dora: false");
   for (int64_t i = 0; i < r.model.num_hidden_layers; ++i)
     if (values_apart(r, i, broken)) break;
   if (r.parallel.replicated_experts > 0)

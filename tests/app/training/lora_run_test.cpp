@@ -177,6 +177,43 @@ TEST_CASE(
   CHECK_THAT(fewer.text, Contains("which the recipe's adapters do not have"));
 }
 
+TEST_CASE("lora: magnitudes of experts resume on other layouts, and merged are the run's model") {
+  TempRun t;
+  const std::string alone = "parallel.data=1 parallel.zero_stage=0 ",
+                    run =
+                        "run tiny.yaml train.eval_interval=0 optimizer.lr=0.02 model.architecture=qwen3_moe "
+                        "model.moe.num_experts=4 model.moe.top_k=2 model.moe.intermediate_size=24 ",
+                    dora = run +
+                           "checkpoint.load.path=folder lora.r=4 lora.dora=true precision=fp64 "
+                           "'lora.target_modules=[q_proj, \"*.experts.*\"]' train.train_steps=5 ";
+  REQUIRE(t.sh(run + "output_dir=base train.train_steps=2").code == 0);
+  REQUIRE(t.sh("export base folder --dtype fp32").code == 0);
+  const Outcome one = t.sh(dora + alone + "train.stop_step=4 output_dir=one");
+  INFO(one.text);
+  REQUIRE(one.code == 0);
+  const Outcome adapter = t.sh("export one adapter --adapter");
+  CHECK(adapter.code == 64);
+  CHECK_THAT(adapter.text, Contains("PEFT has none for its stacks of experts; ltrain export --merge"));
+  REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
+  REQUIRE(t.sh(dora + alone + "output_dir=one").code == 0);
+  REQUIRE(t.sh(dora + alone + "train.stop_step=2 output_dir=parts").code == 0);
+  const Outcome rest =
+      t.sh(dora + "parallel.data=2 parallel.expert=2 parallel.zero_stage=1 output_dir=parts");
+  INFO(rest.text);
+  REQUIRE(rest.code == 0);
+  check_close(t.values("lm_loss", "parts"), t.values("lm_loss", "one"));
+  // The last step's samples, by the merged model and by the one without adapters.
+  const std::string next = run + alone + "precision=fp64 train.train_steps=5 checkpoint.load.path=";
+  std::vector<double> losses;
+  for (const std::string folder : {"merged", "folder"}) {
+    REQUIRE(t.sh(next + folder + " optimizer.lr=1e-13 output_dir=of_" + folder).code == 0);
+    losses.push_back(t.values("lm_loss", "of_" + folder).at(4));
+  }
+  const double trained = t.values("lm_loss", "one").at(4);
+  CHECK(std::abs(losses[0] - trained) < 1e-6 * trained);
+  CHECK(std::abs(losses[1] - trained) > 1e-4);  // negative control: without adapters
+}
+
 TEST_CASE("lora: PiSSA of experts begins with the model's loss under every layout") {
   TempRun t;
   const std::string run =

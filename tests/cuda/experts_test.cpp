@@ -225,5 +225,11 @@ TEST_CASE("biases of experts") {
       grouped_sum_rows(s, at(dbias), at(y), rows, false);
       grouped_sum_rows(s, at(dbias), at(y), rows, true);
     });
+    const auto x = w.random(t, {50, 24}), factors = w.random(stat, {4, 24, 2});
+    w.check([&](Stream& s, const Twin::At& at) {
+      grouped_scale_columns(s, at(y), at(x), at(factors), rows);
+      grouped_magnitude_gradient(s, at(dbias), at(y), at(x), at(factors), rows, false);
+      grouped_magnitude_gradient(s, at(dbias), at(y), at(x), at(factors), rows, true);
+    });
   }
 }

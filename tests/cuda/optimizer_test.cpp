@@ -283,7 +283,7 @@ TEST_CASE("codes of groups of channels, to the bit") {
         const int64_t rows = 6, cols = sections * width;
         Twin w(t);
         const auto x = w.random(t, {rows, cols}), out = w.blank(t, {rows, cols});
-        const auto codes = w.blank(code, {rows, cols});
+        const auto codes = w.blank(DType::u8, {rows, cols});
         const auto scales = w.blank(wide(t), {rows, group_count(cols, sections)});
         const auto samples = w.of(DType::i64, {2}, [](int64_t i) { return 100 + 7 * i; });
         w.check(
@@ -293,7 +293,8 @@ TEST_CASE("codes of groups of channels, to the bit") {
               r.sample_index = at(samples);
               r.rows.seq = rows / 2;
               if (width % kGroupChannels == 0) r.part = 1, r.parts = 3;
-              const GroupCodes g{at(codes), at(scales), sections};
+              GroupCodes g{at(codes), at(scales), sections};
+              g.codes.dtype = code;
               encode_groups(s, g, at(x), r);
               decode_groups(s, at(out), g);
             },

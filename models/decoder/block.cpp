@@ -73,6 +73,8 @@ void Block::offload(Step& step, Saved& saved, const ActivationOffloadOptions& o)
     if (const BlockTensor t = static_cast<BlockTensor>(i); o.tensors.has(t))
       for (const std::vector<Tensor*>& of : {saved.tensors(t), saved.not_recomputed(t)})
         tensors.insert(tensors.end(), of.begin(), of.end());
+  for (Saved::Compressed& c : saved.compressed)
+    if (o.tensors.has(c.which)) tensors.insert(tensors.end(), {&c.codes.codes, &c.codes.scales});
   step.enter(place_ + ".offload");
   step.offloaded->offload(saved.offloaded, tensors);
 }
@@ -118,6 +120,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
                     const Keep& keep) const {
   const RunningBatch running(step, mb);
   const auto drop = [&](BlockTensor which) {
+    compress(step, mb, saved, which, keep);
     if (keep.without.has(which))
       for (Tensor* t : saved.tensors(which)) step.release(*t);
   };
@@ -151,15 +154,53 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   drop(BlockTensor::mlp_activation);
   drop(BlockTensor::mlp_norm);
   if (!step.keeps()) step.release(saved.norm2.y);
-  if (keep.without.has(BlockTensor::residual)) {  // released when the next norm has added to it
+  compress(step, mb, saved, BlockTensor::residual, keep);
+  if (keep.without.has(BlockTensor::residual) ||
+      keep.compressed.has(BlockTensor::residual)) {  // released when the next norm has added to it
     r.kept = false;
     saved.norm2.x = Tensor();
   }
   r.dropout = step.dropout(dropout_, place_ + ".mlp.output", mb);
 }
 
+void Block::compress(Step& step, const MicroBatch& mb, Saved& saved, BlockTensor which,
+                     const Keep& keep) const {
+  Tensor* const t = saved.tensors(which).front();
+  if (!step.keeps() || !t->defined() || !keep.compressed.has(which)) return;
+  // Gate and up have groups of their own, so that these are the same on each tensor-parallel rank.
+  const bool hidden = which == BlockTensor::mlp_hidden,
+             inner = hidden || which == BlockTensor::mlp_activation;
+  const int sections = hidden ? mlp_.hidden_sections() : 1;
+  const std::string name(block_tensor_name(which));
+  RowRandom random = step.random(place_ + "." + name, mb, inner ? step.whole_rows(mb) : step.row_map(mb));
+  if (inner) random.part = step.groups.tensor.rank(), random.parts = step.groups.tensor.size();
+  Saved::Compressed c{which, t->shape, {}};
+  c.codes.sections = sections;
+  c.codes.codes = step.memory.allocate(MemoryKind::activations, name + " codes",
+                                       keep.compressed.fp8.has(which) ? DType::f8e4m3 : DType::u8, t->shape);
+  c.codes.scales = step.statistic(name + " scales", {t->shape[0], group_count(t->shape[1], sections)});
+  encode_groups(step.compute, c.codes, *t, random);
+  saved.compressed.push_back(c);
+  if (which != BlockTensor::residual) step.release(*t);  // the next norm adds to the residual first
+}
+
+void Block::decompress(Step& step, Saved& saved) const {
+  for (Saved::Compressed& c : saved.compressed) {
+    Tensor* const t = saved.tensors(c.which).front();
+    *t = step.activation(block_tensor_name(c.which), c.shape);
+    decode_groups(step.compute, *t, c.codes);
+    step.release(c.codes.codes);
+    step.release(c.codes.scales);
+  }
+  saved.compressed.clear();
+}
+
 void Block::recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const {
   const RunningBatch running(step, mb);
+  if (!saved.compressed.empty()) {
+    step.enter(place_ + ".decompress");
+    decompress(step, saved);
+  }
   step.enter(place_ + ".attention");
   AttentionLayer::Saved& attention = saved.attention;
   if (!saved.norm1.y.defined()) norm1_.recompute(step, saved.norm1);

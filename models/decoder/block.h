@@ -1,5 +1,6 @@
 // One transformer block, with norms before its sublayers, after them, or both (NormPlacement).
 #pragma once
+#include "kernels/elementwise/group_codes.h"
 #include "models/attention/attention_layer.h"
 #include "models/layers/activation_offload.h"
 #include "models/layers/mlp_layer.h"
@@ -18,6 +19,13 @@ class Block {
     MlpLayer::Saved mlp;
     MoeLayer::Saved moe;
     OffloadedTensors offloaded;
+    /// A compressed tensor of the block, which is undefined meanwhile.
+    struct Compressed {
+      BlockTensor which;
+      Shape shape;
+      GroupCodes codes;
+    };
+    std::vector<Compressed> compressed;
     /// The block's tensors with that name, defined or not.
     std::vector<Tensor*> tensors(BlockTensor which);
     /// Tensors of shared experts and of replicas of hot ones, which are never recomputed.
@@ -25,10 +33,11 @@ class Block {
   };
   /// Purpose of a forward.
   struct Keep {
-    bool input = false;      ///< keeps its input if the step keeps nothing
-    bool output = true;      ///< false: last of the recomputed layers, whose output is not needed
-    BlockTensorSet without;  ///< in a step that keeps: tensors to drop
-    bool recompute = false;  ///< recomputation: the routing of tokens is in Saved
+    bool input = false;                 ///< keeps its input if the step keeps nothing
+    bool output = true;                 ///< false: last of the recomputed layers, whose output is not needed
+    BlockTensorSet without;             ///< in a step that keeps: tensors to drop
+    CompressedTensors compressed = {};  ///< in a step that keeps: tensors to compress
+    bool recompute = false;             ///< recomputation: the routing of tokens is in Saved
   };
   void declare(ParameterStore& store, const Groups& groups, const ModelConfig& config, bool sequence_parallel,
                bool expert_tensor, const DispatchOptions& dispatch, int64_t index);
@@ -40,7 +49,7 @@ class Block {
   void forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_table, Saved& saved) const {
     forward(step, mb, r, rope_table, saved, Keep());
   }
-  /// Called before backward: recomputes the dropped tensors of forward.
+  /// Called before backward: decompresses the compressed tensors of forward, and recomputes the dropped ones.
   void recompute(Step& step, const MicroBatch& mb, Tensor rope_table, Saved& saved) const;
   /// Called after forward, in a step that keeps: offloads the tensors of `options`, which need() brings back.
   void offload(Step& step, Saved& saved, const ActivationOffloadOptions& options) const;
@@ -48,6 +57,9 @@ class Block {
   void backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor rope_table, Saved& saved) const;
 
  private:
+  /// Replaces a saved tensor by its codes, if `keep` says so.
+  void compress(Step& step, const MicroBatch& mb, Saved& saved, BlockTensor which, const Keep& keep) const;
+  void decompress(Step& step, Saved& saved) const;
   /// Gradient through the dropout of a sublayer's output: dx itself without dropout, or a copy if its weight
   /// gradients are deferred and dx will change. Must be released unless it is dx.
   Tensor through_dropout(Step& step, const MicroBatch& mb, Tensor dx, const char* which) const;

@@ -262,6 +262,7 @@ void Decoder::run_blocks(Step& step, const MicroBatch& mb, int stage, Residual& 
       Block::Keep keep;
       keep.input = run.recompute && i == run.first;
       keep.without = run.tensors;
+      keep.compressed = run.compressed;
       blocks_[layer].forward(step, mb, r, rope_table(layer), saved.blocks[i], keep);
       if (run.recompute && !keep.input) saved.blocks[i].norm1.x = Tensor();
       if (run.recompute) saved.blocks[i].norm2.x = Tensor();
@@ -366,7 +367,7 @@ Tensor Decoder::backward(Step& step, const MicroBatch& mb, int stage, Tensor dou
       if (k > 0) step.offloaded->prefetch(saved.blocks[runs[k - 1].first].offloaded);
       step.offloaded->reclaim();
     }
-    if (run.recompute || run.tensors.bits) recompute_run(step, mb, s, run, saved);
+    if (run.recompute || run.tensors.bits || run.compressed.any()) recompute_run(step, mb, s, run, saved);
     for (int64_t i = run.first + run.count; i-- > run.first;) {
       const int64_t layer = s.first + i;
       // The layer before, or the first layer of the previous run if that is recomputed.

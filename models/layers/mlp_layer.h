@@ -16,7 +16,8 @@ class MlpLayer {
   /// Linear::quantize_operands for the layer. `first_slot`: first slot of the block.
   void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int first_slot,
                          std::vector<Fp8Weight>& weights);
-  int input_slot() const { return up_.input_slot(); }  ///< Linear::input_slot
+  int input_slot() const { return up_.input_slot(); }              ///< Linear::input_slot
+  int hidden_sections() const { return has_gate(kind_) ? 2 : 1; }  ///< equal runs of columns of Saved::hidden
   /// `rows`: rows of the micro-batch; every tensor rank computes its columns for all of them. y undefined:
   /// computes only the tensors for backward.
   void forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const;

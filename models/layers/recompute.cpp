@@ -32,6 +32,7 @@ std::vector<LayerRun> layer_runs(const RecomputeOptions& o, int64_t layers) {
       r.count = std::min(o.run, about - at);
     } else if (at < about) {
       r.tensors = o.tensors;
+      r.compressed = o.compressed;
     }
     at += r.count;
     runs.push_back(r);

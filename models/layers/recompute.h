@@ -43,10 +43,25 @@ inline BlockTensorSet set_of(std::initializer_list<BlockTensor> tensors) {
   return s;
 }
 
+/// True if backward can read it from codes of 8 bits: inputs of linear layers and of norms. Attention reads
+/// its tensors beside statistics of their exact values.
+inline bool can_compress(BlockTensor t) {
+  return can_recompute(t) && t != BlockTensor::qkv && t != BlockTensor::attention;
+}
+
+/// Tensors that are saved as codes of groups of channels (kernels/elementwise/group_codes.h).
+struct CompressedTensors {
+  BlockTensorSet int8, fp8;
+  bool any() const { return int8.bits != 0 || fp8.bits != 0; }
+  bool has(BlockTensor t) const { return int8.has(t) || fp8.has(t); }
+  bool operator==(const CompressedTensors&) const = default;
+};
+
 struct RecomputeOptions {
-  int64_t run = 0;         ///< layers recomputed from the input of the first; 0: none
-  int64_t layers = -1;     ///< number of first layers of every stage that this applies to; -1: all
-  BlockTensorSet tensors;  ///< recomputed tensors of other layers, and with run 0 of all layers
+  int64_t run = 0;                    ///< layers recomputed from the input of the first; 0: none
+  int64_t layers = -1;                ///< number of first layers of every stage that this applies to; -1: all
+  BlockTensorSet tensors;             ///< recomputed tensors of other layers, and with run 0 of all layers
+  CompressedTensors compressed = {};  ///< compressed tensors of the same layers; dense models alone
   bool any() const { return run > 0 || tensors.bits != 0; }
   bool operator==(const RecomputeOptions&) const = default;
 };
@@ -56,6 +71,7 @@ struct LayerRun {
   int64_t first = 0, count = 1;  ///< indices in the stage
   bool recompute = false;        ///< recomputed from the input of the first
   BlockTensorSet tensors;        ///< recomputed tensors of a single kept layer
+  CompressedTensors compressed;  ///< compressed tensors of a single kept layer
 };
 /// "runs of 3 layers", "attention_norm, mlp_norm of the first 4 layers of a stage".
 std::string describe(const RecomputeOptions& options);

@@ -17,9 +17,8 @@ bool cut_within(Placement p, int rank) {
   return p.kind == Placement::sharded && p.dim > 0 && p.dim < rank - 1;
 }
 
-/// A view (rows, columns) of a stack (experts, ..., columns), or of one vector for each expert if `columns`
-/// is
-/// 1. Ranks with other rows of each expert have rows that vary.
+/// A view (rows, columns) of a stack (experts, ..., columns). `columns` of 1: of a vector for each expert.
+/// Ranks with other rows of each expert have rows that vary.
 Tensor rows_of(Step& step, const Tensor& stack, int64_t columns = 0) {
   const int rank = columns > 0 ? stack.shape.rank + 1 : stack.shape.rank;
   if (columns == 0) columns = stack.shape[-1];

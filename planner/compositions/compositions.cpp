@@ -194,6 +194,9 @@ void add_switches(std::vector<CompositionFeature>& all) {
   all.push_back({"offload, weights", to_files("params")});
   all.back().overrides.insert(all.back().overrides.end(), {"parallel.data=2", "parallel.zero_stage=3"});
   all.push_back({"offload, activations", to_files("activations")});
+  all.push_back({"compressed activations",
+                 {"recompute.granularity=selective",
+                  "recompute.tensors={attention_norm: int8, residual: int8, mlp_norm: fp8}"}});
   all.push_back({"gpt2", {"model.architecture=gpt2"}});
   all.push_back({"tied embeddings", {"model.tie_word_embeddings=true"}});
   all.push_back({"dropout", {"model.embd_pdrop=0.1", "model.attn_pdrop=0.1", "model.resid_pdrop=0.1"}});

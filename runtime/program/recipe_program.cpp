@@ -327,8 +327,11 @@ RecomputeOptions recompute_options(const Recipe& r) {
   } else if (c.granularity == RecomputeGranularity::selective) {
     o.layers = c.num_layers.value_or(-1);
     for (RecomputeModule m : c.modules) o.tensors.bits |= module_tensors(m).bits;
-    for (const auto& [t, save_policy] : c.tensors)
+    for (const auto& [t, save_policy] : c.tensors) {
       save_policy == SavePolicy::recompute ? o.tensors.add(t) : o.tensors.remove(t);
+      if (save_policy == SavePolicy::int8) o.compressed.int8.add(t);
+      if (save_policy == SavePolicy::fp8) o.compressed.fp8.add(t);
+    }
   }
   return o;
 }

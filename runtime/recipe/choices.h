@@ -102,9 +102,9 @@ LT_ENUM_NAMES(RecomputeModule, {RecomputeModule::core_attn, "core_attn"},
               {RecomputeModule::moe_act, "moe_act"});
 
 /// Treatment of a tensor that a layer's backward reads.
-enum class SavePolicy : uint8_t { keep, recompute, offload };
+enum class SavePolicy : uint8_t { keep, recompute, offload, int8, fp8 };
 LT_ENUM_NAMES(SavePolicy, {SavePolicy::keep, "keep"}, {SavePolicy::recompute, "recompute"},
-              {SavePolicy::offload, "offload"});
+              {SavePolicy::offload, "offload"}, {SavePolicy::int8, "int8"}, {SavePolicy::fp8, "fp8"});
 
 enum class OffloadDevice : uint8_t { none, cpu, nvme };
 LT_ENUM_NAMES(OffloadDevice, {OffloadDevice::none, "none"}, {OffloadDevice::cpu, "cpu"},

@@ -356,7 +356,7 @@ class Shrink {
     for (const auto& [tensor, policy] : r_.recompute.tensors) {
       any = any || policy == SavePolicy::offload;
       tensors.push_back(fmt::format("{}: {}", block_tensor_name(tensor),
-                                    policy == SavePolicy::recompute ? "recompute" : "keep"));
+                                    policy == SavePolicy::offload ? SavePolicy::keep : policy));
     }
     if (any) set("recompute.tensors", fmt::format("{{{}}}", fmt::join(tensors, ", ")));
   }

@@ -36,6 +36,26 @@ def described_by(packages, script):
     return json.loads(said.stdout.splitlines()[-1])
 
 
+def philox(seed, stream, index):
+    """Philox4x32-10 (Salmon et al., SC11) of a 64-bit key and a 128-bit counter."""
+    word = 0xFFFFFFFF
+    c = [index & word, index >> 32, stream & word, stream >> 32]
+    k = [seed & word, seed >> 32]
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k[0], b & word, (a >> 32) ^ c[3] ^ k[1], a & word]
+        k = [(k[0] + 0x9E3779B9) & word, (k[1] + 0xBB67AE85) & word]
+    return c
+
+
+def hash_name(name):
+    """64-bit FNV-1a: the stream of random numbers of a name."""
+    stream = 14695981039346656037
+    for c in name.encode():
+        stream = (stream ^ c) * 1099511628211 % 2**64
+    return stream
+
+
 def write_safetensors(path, tensors, metadata):
     """Tensors of torch, the widest types first; metadata: texts."""
     import torch

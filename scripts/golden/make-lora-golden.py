@@ -19,7 +19,7 @@ import pathlib
 import sys
 import tempfile
 
-from golden_tools import GOLDEN, Float64Torch, exact_rotary, run_with, transformers_in_float64, write_safetensors
+from golden_tools import GOLDEN, Float64Torch, exact_rotary, hash_name, philox, run_with, transformers_in_float64, write_safetensors
 
 VERSIONS = ["torch==2.15.0", "transformers==5.24.0", "peft==0.21.2", "bitsandbytes==0.50.2"]
 BATCH, SEQ, STEPS = 2, 12, 20
@@ -79,18 +79,6 @@ FIXTURES = {
 SEED = 1234  # ProgramOptions::seed
 
 
-def philox(seed, stream, index):
-    """Philox4x32-10 (Salmon et al., SC11) of a 64-bit key and a 128-bit counter."""
-    word = 0xFFFFFFFF
-    c = [index & word, index >> 32, stream & word, stream >> 32]
-    k = [seed & word, seed >> 32]
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & word, (a >> 32) ^ c[3] ^ k[1], a & word]
-        k = [(k[0] + 0x9E3779B9) & word, (k[1] + 0xBB67AE85) & word]
-    return c
-
-
 def row_key(row):
     """Name of a row for experts' dropout: limbs of 13 bits in 16, each with bit 13."""
     return sum((0x2000 | row >> 13 * i & 0x1FFF) << 16 * i for i in range(4))
@@ -100,9 +88,7 @@ def keep_mask(name, p, samples, columns):
     """Elements that ltrain's dropout keeps: a function of seed, name, sample, position and channel."""
     import torch
 
-    stream = 14695981039346656037
-    for c in name.encode():
-        stream = (stream ^ c) * 1099511628211 % 2**64
+    stream = hash_name(name)
     calls = math.ceil(columns / 4)
     key = row_key if ".experts." in name else int
     rows = [[v for i in range(calls)

@@ -1,3 +1,4 @@
+#include "kernels/elementwise/group_codes.h"
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/optimizer/adafactor.h"
@@ -267,6 +268,35 @@ TEST_CASE("fake quantization has the same codes, in place and of 16 bits") {
             [&](Stream& s, const Twin::At& at) {
               fake_quantize(s, at(out), at(weights), codes, group, type);
               fake_quantize(s, at(in_place), at(in_place), codes, group, type);
+            },
+            0);
+      }
+}
+
+TEST_CASE("codes of groups of channels, to the bit") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [sections, width] :
+         {std::pair<int64_t, int64_t>{1, 128}, {2, 384}, {1, 37}, {2, 130}, {1, 4}})
+      for (DType code : {DType::u8, DType::f8e4m3}) {
+        CAPTURE(dtype_name(t), dtype_name(code), sections, width);
+        const int64_t rows = 6, cols = sections * width;
+        Twin w(t);
+        const auto x = w.random(t, {rows, cols}), out = w.blank(t, {rows, cols});
+        const auto codes = w.blank(DType::u8, {rows, cols});
+        const auto scales = w.blank(wide(t), {rows, group_count(cols, sections)});
+        const auto samples = w.of(DType::i64, {2}, [](int64_t i) { return 100 + 7 * i; });
+        w.check(
+            [&](Stream& s, const Twin::At& at) {
+              RowRandom r;
+              r.seed = 5, r.stream = 9;
+              r.sample_index = at(samples);
+              r.rows.seq = rows / 2;
+              if (width % kGroupChannels == 0) r.part = 1, r.parts = 3;
+              GroupCodes g{at(codes), at(scales), sections};
+              g.codes.dtype = code;
+              encode_groups(s, g, at(x), r);
+              decode_groups(s, at(out), g);
             },
             0);
       }

@@ -5,6 +5,7 @@
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/elementwise/dropout.h"
 #include "kernels/elementwise/embedding.h"
+#include "kernels/elementwise/group_codes.h"
 #include "kernels/elementwise/magnitude.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/loss/cross_entropy.h"
@@ -186,6 +187,35 @@ TEST_CASE("bytes: scores of rows") {
        .unpriced = texts * 8,
        .repeated = scales,
        .scratch = /*one chunk of rows*/ 2 * cols * 4});
+}
+
+TEST_CASE("bytes: codes of groups of channels") {
+  const int64_t rows = 32, cols = 512, n = rows * cols, groups = n / kGroupChannels;
+  for (DType code : {DType::u8, DType::f8e4m3}) {
+    const auto made = [=](Operands& o) {
+      return GroupCodes{o.make(code, {rows, cols}), o.make(DType::f32, {rows, cols / kGroupChannels}), 1};
+    };
+    const bool rounds = code == DType::u8;  // each lane reads the sample of its row
+    check_bytes(
+        [=](Operands& o) {
+          const GroupCodes g = made(o);
+          const Tensor x = o.make(kBf16, {rows, cols});
+          RowRandom r;
+          r.sample_index = o.make(DType::i64, {2}, [](int64_t i) { return i; });
+          r.rows.seq = rows / 2;
+          return [=](Stream& s) { encode_groups(s, g, x, r); };
+        },
+        {.floor = n * 2 + n + groups * 4,
+         .unpriced = rounds ? 16 : 0,
+         .repeated = rounds ? n / 4 * 8 - 16 : 0});
+    check_bytes(
+        [=](Operands& o) {
+          const GroupCodes g = made(o);
+          const Tensor x = o.make(kBf16, {rows, cols});
+          return [=](Stream& s) { decode_groups(s, x, g); };
+        },
+        {.floor = n * 2 + n + groups * 4, .repeated = /*the scale, for each lane*/ groups * 31 * 4});
+  }
 }
 
 TEST_CASE("bytes: dropout, sums and fills") {

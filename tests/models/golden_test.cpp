@@ -18,15 +18,19 @@ struct Trained {
   double worst_cosine = 1, worst_length = 0;  ///< first gradients, by tensor
 };
 
-Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const OptimizerStep& settings) {
+/// T: float, or double for fp64.
+template <class T = float>
+Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const OptimizerStep& settings,
+                           const RecomputeOptions& recompute = {}, int64_t steps = kSteps) {
   ProgramOptions o;
   o.model = model;
-  o.precision = precision_policy("fp32");
+  o.precision = precision_policy(sizeof(T) == 8 ? "fp64" : "fp32");
   o.bucket_elements = 3000;
   o.micro_batch = kMicroBatch;
   o.seq_length = kSeq;
   o.accumulation = kBatch / kMicroBatch;
   o.clip_grad = g.clip;
+  o.recompute = recompute;
   auto compute = make_inline_stream("compute");
   CpuArena arena(32 << 20);
   const GroupSet alone;
@@ -38,18 +42,19 @@ Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const Opti
   for (int id = 0; id < store.count(); ++id) named += store.find(store.spec(id).name) == id;
   REQUIRE(named == weights);
   const auto first_of = [&](int id) { return first_element(store, id); };
-  set_weights<float>(g, store);
+  set_weights<T>(g, store);
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
   const auto lr = g.read<double>("lr"), loss = g.read<double>("loss"), norm = g.read<double>("grad_norm");
   REQUIRE(loss.size() == kSteps);
   Trained run;
   const auto relative = [](double got, double want) { return std::abs(got - want) / std::abs(want); };
-  for (int64_t step = 0; step < kSteps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     std::vector<HostBatch> batches(kBatch / kMicroBatch);
     for (size_t k = 0; k < batches.size(); ++k) {
       append_rows(tokens, step, static_cast<int64_t>(k) * kMicroBatch, kMicroBatch, batches[k].tokens);
       append_rows(targets, step, static_cast<int64_t>(k) * kMicroBatch, kMicroBatch, batches[k].targets);
-      batches[k].sample_index.assign(kMicroBatch, 0);
+      for (int64_t i = 0; i < kMicroBatch; ++i)
+        batches[k].sample_index.push_back(step * kBatch + static_cast<int64_t>(k) * kMicroBatch + i);
     }
     OptimizerStep args = settings;
     args.lr = lr[step];
@@ -64,7 +69,7 @@ Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const Opti
       double dot = 0, a = 0, b = 0;
       for (int part = id; part < store.count(); ++part) {
         if (store.spec(part).name != store.spec(id).name) continue;
-        const float* got = store.grad(part).ptr<float>();
+        const T* got = store.grad(part).ptr<T>();
         for (int64_t i = 0; i < store.grad(part).elements(); ++i) {
           const double x = got[i], y = want[first_of(part) + i];
           dot += x * y, a += x * x, b += y * y;
@@ -95,6 +100,29 @@ TEST_CASE("twenty steps give PyTorch's losses, from PyTorch's weights") {
   CHECK(r.worst_norm < 1e-3);
   CHECK(r.worst_cosine > 0.99999);
   CHECK(r.worst_length < 1e-4);
+}
+
+TEST_CASE("with activations as codes of 8 bits twenty steps give the losses of PyTorch with the same codes") {
+  using enum BlockTensor;
+  const Golden g("llama_compressed");
+  RecomputeOptions codes;
+  codes.compressed.int8 = set_of({attention_norm, residual, mlp_norm, mlp_activation});
+  codes.compressed.fp8 = set_of({mlp_hidden});
+  const Trained r = train_as_torch_did<double>(g, g.model, g.adamw, codes);
+  INFO("loss " << r.worst_loss << ", gradient norm " << r.worst_norm << ", cosine 1 - " << 1 - r.worst_cosine
+               << ", length " << r.worst_length);
+  CHECK(r.worst_loss < 1e-8);
+  CHECK(r.worst_norm < 1e-7);
+  CHECK(r.worst_cosine > 1 - 1e-10);
+  CHECK(r.worst_length < 1e-6);  // the file has fp32
+  // Negative control: each tensor that is kept exact, or has the other codes, shows.
+  for (BlockTensor t : {attention_norm, residual, mlp_norm, mlp_activation, mlp_hidden}) {
+    RecomputeOptions other = codes;
+    other.compressed.int8.remove(t);
+    other.compressed.fp8.remove(t);
+    INFO("without " << block_tensor_name(t));
+    CHECK(train_as_torch_did<double>(g, g.model, g.adamw, other, 1).worst_cosine < 1 - 1e-6);
+  }
 }
 
 TEST_CASE("negative control: a model or an optimizer that is a little different does not agree") {

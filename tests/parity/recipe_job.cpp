@@ -90,7 +90,8 @@ TinyOptions one_rank(TinyOptions o) {
   o.expert_tensor = true;
   o.zero_stage = o.shard = 0;
   o.schedule = "1f1b";
-  o.recompute = {};
+  o.recompute.run = 0;
+  o.recompute.tensors = {};
   o.activations = {};
   o.offload = {};
   o.context_comm = "p2p";

@@ -1,8 +1,42 @@
 // Rules of recomputation.
 #include "base/error.h"
+#include "kernels/elementwise/group_codes.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
+namespace {
+
+/// Rules of tensors that are saved as codes of 8 bits. The first that is broken is reported.
+void compression_rules(const Recipe& r, const BrokenRule& broken) {
+  for (const auto& [tensor, save_policy] : r.recompute.tensors) {
+    if (save_policy != SavePolicy::int8 && save_policy != SavePolicy::fp8) continue;
+    const std::string which = fmt::format("{}: {}", block_tensor_name(tensor), save_policy);
+    const bool inner = tensor == BlockTensor::mlp_hidden || tensor == BlockTensor::mlp_activation;
+    const int64_t groups = r.parallel.tensor * kGroupChannels;
+    const auto refuse = [&](const std::string& rule, std::vector<std::string> others) {
+      broken("recompute.tensors", fmt::format("{}: {}; keep it, recompute it, or offload it", which, rule),
+             std::move(others));
+    };
+    if (r.model.moe.num_experts > 0)
+      return refuse("routers and experts read exact activations, and a model with experts compresses none",
+                    {"model.moe.num_experts"});
+    else if (can_recompute(tensor) && !can_compress(tensor))
+      return refuse("attention reads it beside statistics of its exact values", {});
+    else if (computes_in(r, Precision::fp8))
+      return refuse("linear layers in FP8 save codes of their own", {"precision"});
+    else if (r.parallel.tensor > 1 && r.parallel.tensor_mode != TensorModeChoice::one_d)
+      return refuse(fmt::format("groups of {} channels need parallel.tensor_mode: 1d, got {}", kGroupChannels,
+                                r.parallel.tensor_mode),
+                    {"parallel.tensor_mode"});
+    else if (inner && r.parallel.tensor > 1 && r.model.intermediate_size % groups != 0)
+      return refuse(fmt::format("groups of {} channels must not cross the {} tensor-parallel ranks: expected "
+                                "model.intermediate_size divisible by {}, got {}",
+                                kGroupChannels, r.parallel.tensor, groups, r.model.intermediate_size),
+                    {"model.intermediate_size", "parallel.tensor"});
+  }
+}
+
+}  // namespace
 
 void recompute_rules(const Recipe& r, const BrokenRule& broken) {
   const Recompute& c = r.recompute;
@@ -43,6 +77,7 @@ void recompute_rules(const Recipe& r, const BrokenRule& broken) {
                          m == mlp ? moe : moe_act, m == mlp ? moe : moe_act),
              {"model.moe.num_experts"});
   }
+  compression_rules(r, broken);
   bool recomputes = !c.modules.empty();
   for (const auto& [tensor, save_policy] : c.tensors)
     recomputes = recomputes || save_policy != SavePolicy::keep;

@@ -62,10 +62,12 @@ Key modules_key() {
 Key tensors_key() {
   Key key;
   key.path = "recompute.tensors";
-  key.type = "map of tensor to keep, recompute or offload";
-  key.help = "selective: save policy of single tensors of a layer, which overrides modules: " +
-             join(tensor_names()) +
-             ". offload: to the target of offload.activations, which then moves only these tensors.";
+  key.type = "map of tensor to keep, recompute, offload, int8 or fp8";
+  key.help =
+      "selective: save policy of single tensors of a layer, which overrides modules: " +
+      join(tensor_names()) +
+      ". offload: to the target of offload.activations, which then moves only these tensors. int8, fp8: "
+      "as codes of 8 bits, with a scale for each 128 channels.";
   key.set = [](const Key&, Recipe& r, const Node& node) -> std::string {
     if (node.kind != Node::map) return "needs a map: {mlp_norm: recompute, qkv: keep}";
     std::vector<std::pair<BlockTensor, SavePolicy>> list;
@@ -75,7 +77,7 @@ Key tensors_key() {
       std::string what;
       if (std::string wrong = read_text(e.value, what); !wrong.empty()) return e.key + " " + wrong;
       const std::optional<SavePolicy> save_policy = enum_value<SavePolicy>(what);
-      if (!save_policy) return e.key + " must be keep, recompute or offload";
+      if (!save_policy) return e.key + " must be keep, recompute, offload, int8 or fp8";
       list.emplace_back(*tensor, *save_policy);
     }
     r.recompute.tensors = std::move(list);

@@ -441,7 +441,7 @@ class Trainer {
     m.mem_plan_gib = static_cast<double>(plan_.arena.arena_bytes) / kGiB;
     m.seconds_left = (steady_seconds() - started_) / static_cast<double>(step_ - first_step_) *
                      static_cast<double>(end_step_ - step_);
-    add_expert_metrics(m, r.experts);
+    add_expert_metrics(m, r.experts, batch * recipe_.data.seq_length);
     m.gpu = gpu_.newest();
     if (job_.info().world_size == 1) metrics_->gpus(step_, {{0, job_.info().host, m.gpu}});
     if (stragglers_->compared()) metrics_->gpus(step_, stragglers_->gpus());

@@ -28,6 +28,8 @@ void check(const Routing& r, const RouteArgs& a) {
   LT_CHECK(a.selection != Selection::gshard_top2 || (a.top_k == 2 && a.renormalize),
            "router with GShard's top-2: expected top_k 2 and renormalization, got top_k {}, renormalize {}",
            a.top_k, a.renormalize);
+  LT_CHECK(a.selection != Selection::top_p || (a.threshold > 0 && a.threshold <= 1),
+           "router with top-p: expected a sum of scores above 0, at most 1, got {}", a.threshold);
   const Shape chosen{tokens, a.top_k};
   const int64_t rows = expert_choice ? a.experts * a.capacity : chosen.elements();
   LT_CHECK(r.experts.shape == chosen && r.weights.shape == chosen && r.slots.shape == chosen &&

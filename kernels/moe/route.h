@@ -11,10 +11,12 @@ namespace ltrain {
 /// Selection of experts or tokens. top_k: each token takes its k best experts. gshard_top2: the best, and the
 /// second with probability min(1, its weight / threshold), which is 1 for a threshold of 0 (GShard,
 /// arXiv:2006.16668, threshold 0.5). expert_choice: each expert takes its `capacity` best tokens, ties to the
-/// lowest token (arXiv:2202.09368); then top_k is the number of experts, and weights are plain scores.
-enum class Selection : uint8_t { top_k, gshard_top2, expert_choice };
+/// lowest token (arXiv:2202.09368); then top_k is the number of experts, and weights are plain scores. top_p:
+/// the fewest best experts whose scores, divided by the sum over all experts, reach `threshold`; at most
+/// top_k (arXiv:2403.07652). Weights are made of the scores of these alone.
+enum class Selection : uint8_t { top_k, gshard_top2, expert_choice, top_p };
 LT_ENUM_NAMES(Selection, {Selection::top_k, "top_k"}, {Selection::gshard_top2, "gshard"},
-              {Selection::expert_choice, "expert_choice"});
+              {Selection::expert_choice, "expert_choice"}, {Selection::top_p, "top_p"});
 
 /// Choices dropped beyond a capacity: those with the least weight, those of the last tokens, or second
 /// choices before first ones and then the last tokens' (GShard). Ties drop the last token.
@@ -36,7 +38,7 @@ struct RouteArgs {
   int64_t capacity = 0;            ///< most rows of an expert; 0: unlimited
   Drop drop = Drop::least_weight;  ///< rule for rows beyond it
   Selection selection = Selection::top_k;
-  double threshold = 0;  ///< gshard_top2
+  double threshold = 0;  ///< gshard_top2, top_p
   RowRandomArgs random;  ///< gshard_top2: random numbers of the tokens; set by route_forward
 };
 

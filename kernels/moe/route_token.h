@@ -77,6 +77,7 @@ struct RouteToken {
       return;
     }
     best_experts(experts);
+    if (a.selection == Selection::top_p) leave_beyond(experts);
     weigh(experts, weights);
     if (a.selection == Selection::gshard_top2 && a.threshold > 0) {
       const double u = to_uniform(philox(a.random.seed, a.random.stream, a.random.call(t, 1)).v[0]);
@@ -102,16 +103,36 @@ struct RouteToken {
     }
   }
 
+  /// top_p: leaves out the experts behind those whose share of all scores reaches the threshold.
+  LT_HD void leave_beyond(int32_t* experts) const {
+    A share = score(experts[0]) / sum;
+    for (int64_t j = 1; j < a.top_k; ++j) {
+      const int32_t e = experts[j];
+      if (share >= static_cast<A>(a.threshold)) experts[j] = -1 - e;
+      share += score(e) / sum;
+    }
+  }
+
+  /// Number of the token's experts that weights are made of. With top_p those that are left out come last.
+  LT_HD int64_t weighed(const int32_t* experts) const {
+    int64_t n = a.top_k;
+    if (a.selection == Selection::top_p)
+      while (experts[n - 1] < 0) --n;
+    return n;
+  }
+
   LT_HD void weigh(const int32_t* experts, A* weights) const {
+    const int64_t n = weighed(experts);
     A total = 0, most = logits[experts[0]];
-    for (int64_t j = 1; j < a.top_k; ++j)
+    for (int64_t j = 1; j < n; ++j)
       if (logits[experts[j]] > most) most = logits[experts[j]];
-    for (int64_t j = 0; j < a.top_k; ++j) {
+    for (int64_t j = 0; j < n; ++j) {
       weights[j] = over_chosen() ? std::exp(logits[experts[j]] - most) : score(experts[j]);
       total += weights[j];
     }
     const A factor = static_cast<A>(a.scale) / (over_chosen() || a.renormalize ? total + tiny() : A(1));
-    for (int64_t j = 0; j < a.top_k; ++j) weights[j] *= factor;
+    for (int64_t j = 0; j < n; ++j) weights[j] *= factor;
+    for (int64_t j = n; j < a.top_k; ++j) weights[j] = 0;
   }
 
   /// True if the softmax is over the chosen logits only.
@@ -132,15 +153,15 @@ struct RouteToken {
       dlogits[i] = d;
     }
     const auto expert = [&](int64_t j) { return experts[j] < 0 ? -1 - experts[j] : experts[j]; };
+    const int64_t n = weighed(experts);
     const A scale = static_cast<A>(a.scale);
     A weighted = 0, total = tiny();  // sums of dw * weight and of scores over the chosen experts
-    for (int64_t j = 0; j < a.top_k; ++j) {
+    for (int64_t j = 0; j < n; ++j) {
       weighted += dweights[j] * weights[j];
       total += score(expert(j));
     }
     if (over_chosen()) {
-      for (int64_t j = 0; j < a.top_k; ++j)
-        dlogits[expert(j)] += weights[j] * (dweights[j] - weighted / scale);
+      for (int64_t j = 0; j < n; ++j) dlogits[expert(j)] += weights[j] * (dweights[j] - weighted / scale);
       return;
     }
     A softmax_dot = 0;
@@ -148,13 +169,13 @@ struct RouteToken {
       return a.renormalize ? (scale * dweights[j] - weighted) / total : scale * dweights[j];
     };
     if (a.sigmoid) {
-      for (int64_t j = 0; j < a.top_k; ++j) {
+      for (int64_t j = 0; j < n; ++j) {
         const A p = score(expert(j));
         dlogits[expert(j)] += p * (1 - p) * dscore(j);
       }
       return;
     }
-    for (int64_t j = 0; j < a.top_k; ++j) {
+    for (int64_t j = 0; j < n; ++j) {
       const A d = dscore(j) * score(expert(j));
       softmax_dot += d;
       dlogits[expert(j)] += d;

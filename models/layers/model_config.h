@@ -72,6 +72,7 @@ struct MoeConfig {
   int64_t n_group = 1, topk_group = 1;
   Selection selection = Selection::top_k;
   double second_threshold = 0.5;  ///< gshard: weight from which the second expert is always taken
+  double top_p = 0.4;             ///< top_p: sum of scores from which a token has experts enough
   double jitter_eps = 0;          ///< training: noise on the router's input; 0: none
   double bias_update_rate = 0;    ///< balance without a loss: step of the scores' bias; 0: no bias
   BalanceLoss balance = BalanceLoss::none;

@@ -32,7 +32,7 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   args_.groups = m.n_group;
   args_.kept_groups = m.topk_group;
   args_.drop = m.drop_policy;
-  args_.threshold = m.second_threshold;
+  args_.threshold = m.selection == Selection::top_p ? m.top_p : m.second_threshold;
   args_.selection = m.selection;
   jitter_ = m.jitter_eps;
   balance_ = m.balance;
@@ -68,7 +68,7 @@ RouteArgs Router::args(const Step& step, int64_t tokens) const {
   const bool alone = ranks_of_samples(step.groups) == 1;
   RouteArgs a = args_;
   if (alone) a.capacity = capacity(step.groups, tokens, step.training);
-  if (!step.training) a.threshold = 0;  // evaluation takes both
+  if (!step.training && a.selection == Selection::gshard_top2) a.threshold = 0;  // evaluation takes both
   if (a.selection == Selection::expert_choice) {
     if (!alone) a.capacity = tokens;  // all are candidates until the choices of other ranks are known
     a.top_k = a.experts;

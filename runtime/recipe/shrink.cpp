@@ -238,7 +238,8 @@ class Shrink {
     const bool grouped = moe.n_group > 1;
     const int64_t n = std::min<int64_t>(moe.num_experts, grouped ? 8 : 4);
     set("model.moe.num_experts", n);
-    if (moe.selection == Selection::top_k) set("model.moe.top_k", std::min<int64_t>(moe.top_k, 2));
+    if (moe.selection == Selection::top_k || moe.selection == Selection::top_p)
+      set("model.moe.top_k", std::min<int64_t>(moe.top_k, 2));
     set("model.moe.intermediate_size", scaled(moe.intermediate_size));
     if (moe.shared_experts > 1) set("model.moe.shared_experts", 1);
     if (!grouped) return;

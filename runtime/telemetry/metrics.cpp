@@ -134,6 +134,7 @@ void MetricsWriter::step(const StepMetrics& m) {
     j["router_z_loss"] = number(m.router_z_loss);
     j["drop_rate"] = number(m.drop_rate);
     j["expert_load_entropy"] = number(m.expert_load_entropy);
+    j["experts_per_token"] = number(m.experts_per_token);
     j["expert_tokens"] = m.expert_tokens;
     json drops = json::array();
     for (double d : m.drop_rate_by_layer) drops.push_back(number(d));

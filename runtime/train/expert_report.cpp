@@ -15,7 +15,7 @@ double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.e
 
 }  // namespace
 
-void add_expert_metrics(StepMetrics& m, const ExpertStatistics& experts) {
+void add_expert_metrics(StepMetrics& m, const ExpertStatistics& experts, int64_t tokens) {
   m.expert_tokens = experts.chosen;
   m.balance_loss = experts.balance_loss;
   m.router_z_loss = experts.z_loss;
@@ -32,6 +32,7 @@ void add_expert_metrics(StepMetrics& m, const ExpertStatistics& experts) {
   }
   m.drop_rate = chosen > 0 ? 1 - kept / chosen : 0;
   m.expert_load_entropy = layers > 0 ? entropies / layers : 0;
+  m.experts_per_token = layers > 0 ? chosen / (static_cast<double>(tokens) * layers) : 0;
   if (experts.beyond_slices.empty()) return;
   m.rows_beyond_budget = kept > 0 ? sum(experts.beyond_rows) / kept : 0;
   m.slices_beyond_budget = layers > 0 ? sum(experts.beyond_slices) / layers : 0;

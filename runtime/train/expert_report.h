@@ -9,8 +9,9 @@
 
 namespace ltrain {
 
-/// Fills the MoE fields of `metrics`. Does nothing for a dense model.
-void add_expert_metrics(StepMetrics& metrics, const ExpertStatistics& experts);
+/// Fills the MoE fields of `metrics`. Does nothing for a dense model. `tokens`: of the step, padding
+/// included.
+void add_expert_metrics(StepMetrics& metrics, const ExpertStatistics& experts, int64_t tokens);
 
 /// Warns of layers in which an expert received less than a tenth of its even share for kSteps steps in a row.
 /// Warns once until the expert recovers.

@@ -1,5 +1,7 @@
 #include "runtime/train/step_metrics.h"
 
+#include <algorithm>
+
 #include "base/bytes_text.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/train/expert_report.h"
@@ -45,7 +47,9 @@ StepMetrics step_metrics(const EndedStep& e) {
   m.mem_plan_gib = static_cast<double>(e.arena_planned) / kGiB;
   add_losses(m, e.recipe, e.result);
   add_times(m, e);
-  add_expert_metrics(m, e.result.experts);
+  // Experts' statistics are those of one site.
+  const int64_t sites = std::max<int64_t>(1, e.recipe.diloco.sites);
+  add_expert_metrics(m, e.result.experts, e.samples / sites * e.recipe.data.seq_length);
   return m;
 }
 

@@ -4,8 +4,9 @@
 For mixtral, qwen3_moe and olmoe (those named *_one have one expert a token, with a weight of 1) each file holds random
 weights (bf16, exact), tokens and targets of one batch, the token loss, transformers' loss for balance
 (load_balancing_loss_func) and the gradient of every parameter of the sum of both with the class's own
-router_aux_loss_coef; its config.json is in the metadata. tests/models/moe_golden_test.cpp computes the same with
-ltrain. Makes a virtual environment and installs PyPI's torch (CPU) and transformers there, some gigabytes; or, with
+router_aux_loss_coef; its config.json is in the metadata. In olmoe_top_p a token has the fewest experts whose
+probabilities sum to TOP_P, at most num_experts_per_tok, by a cumulative sum in the router's forward; it has no loss for
+balance. tests/models/moe_golden_test.cpp computes the same with ltrain. Makes a virtual environment and installs PyPI's torch (CPU) and transformers there, some gigabytes; or, with
 --here, takes those of the Python that runs it. Names of files after it: these alone.
 
 transformers computes norms, rotations, routers and softmax in fp32 whatever the model's type is. Here torch.float32 and
@@ -33,6 +34,27 @@ for family in list(CONFIGS):
     CONFIGS[family + ONE] = dict(CONFIGS[family], num_experts_per_tok=1)
 for family in ("qwen3_moe", "olmoe"):  # mixtral has no key for it
     CONFIGS[family + ONE]["norm_topk_prob"] = True
+TOP_P = 0.9
+CONFIGS["olmoe_top_p"] = dict(CONFIGS["olmoe"], num_hidden_layers=2, num_experts_per_tok=3, output_router_logits=False)
+
+
+def choose_by_top_p(model):
+    """Leaves out experts behind those that sum to TOP_P. Their index is the number of experts, which the class skips."""
+    import torch
+    from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
+
+    taken = []
+    for router in [m for m in model.modules() if isinstance(m, OlmoeTopKRouter)]:
+        def forward(hidden, router=router):
+            logits = torch.nn.functional.linear(hidden, router.weight)
+            values, indices = torch.softmax(logits, -1).sort(-1, descending=True)
+            before = values.cumsum(-1) - values
+            chosen = (before < TOP_P) & (torch.arange(router.num_experts) < router.top_k)
+            assert (before - TOP_P).abs().min() > 1e-9, "a sum that rounding could move over the bound"
+            taken.append(chosen.sum(-1))
+            return logits, (values * chosen)[:, :router.top_k], indices.where(chosen, router.num_experts)[:, :router.top_k]
+        router.forward = forward
+    return taken
 
 
 def make(name):
@@ -40,11 +62,13 @@ def make(name):
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    family = name.removesuffix(ONE)
+    top_p = name.endswith("_top_p")
+    family = name.removesuffix(ONE).removesuffix("_top_p")
     config = CONFIG_MAPPING[family](**CONFIGS[name])
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).double().train()
+    taken = choose_by_top_p(model) if top_p else []
     with transformers_in_float64() as real_float:
         generator = torch.Generator().manual_seed(7)
         record = {}
@@ -71,7 +95,8 @@ def make(name):
         labels[1, SEQ - 4:] = -100  # not counted, and routed all the same
         out = model(input_ids=tokens, labels=labels)
         total = out.loss
-        assert total.dtype == torch.float64 and out.aux_loss.dtype == torch.float64, (total.dtype, out.aux_loss.dtype)
+        balance = torch.zeros((), dtype=torch.float64) if top_p else out.aux_loss
+        assert total.dtype == torch.float64 and balance.dtype == torch.float64, (total.dtype, balance.dtype)
         total.backward()
         prefix = lambda n: n.replace(".mlp.", ".block_sparse_moe.") if family == "mixtral" else n
         for n, p in model.named_parameters():
@@ -82,12 +107,15 @@ def make(name):
         targets[:, :-1] = labels[:, 1:]
         targets[targets == -100] = -1
         record["tokens"], record["targets"] = tokens.int(), targets.int()
-        record["aux_loss"] = out.aux_loss.detach().reshape(1)
-        record["token_loss"] = (total - config.router_aux_loss_coef * out.aux_loss).detach().reshape(1)
+        record["aux_loss"] = balance.detach().reshape(1)
+        record["token_loss"] = (total - config.router_aux_loss_coef * balance).detach().reshape(1)
+        if top_p:
+            record["taken"] = torch.stack(taken).sum(-1).int()  # choices of each layer
 
     path = GOLDEN / f"hf_{name}.safetensors"
     write = dict(CONFIGS[name], model_type=family)
-    write_safetensors(path, record, {"config": json.dumps(write), "transformers": transformers.__version__})
+    metadata = {"config": json.dumps(write), "transformers": transformers.__version__}
+    write_safetensors(path, record, dict(metadata, top_p=str(TOP_P)) if top_p else metadata)
     print(f"{path}: {path.stat().st_size} bytes, loss {record['token_loss'].item():.6f}, balance "
           f"{record['aux_loss'].item():.6f} times {config.router_aux_loss_coef}")
 

@@ -19,10 +19,11 @@ TEST_CASE("router, rows of experts and losses for balance") {
   if (!have_cuda()) return;
   constexpr int64_t kTokens = 600, kExperts = 8, kRuns = 2, kCols = 24;
   for (DType t : {DType::f32, DType::f64})
-    for (const int kind : {0, 1, 2, 3}) {
+    for (const int kind : {0, 1, 2, 3, 4}) {
       CAPTURE(dtype_name(t), kind);
       RouteArgs a;
       a.experts = kExperts, a.top_k = 2;
+      if (kind == 4) a.selection = Selection::top_p, a.threshold = 0.5;
       a.sigmoid = kind == 1, a.top_k_first = kind == 2, a.renormalize = kind != 3;
       if (kind == 1) a.groups = 4, a.kept_groups = 2, a.scale = 2.5;
       if (kind >= 2) a.capacity = 130, a.drop = kind == 3 ? Drop::last_token : Drop::least_weight;

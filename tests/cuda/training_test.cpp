@@ -179,6 +179,7 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
     o.moe.selection = Selection::gshard_top2, o.moe.capacity_factor = 1.0,
     o.moe.drop_policy = Drop::later_choice;
   }
+  SECTION("top-p") { o.moe.selection = Selection::top_p, o.moe.top_p = 0.4, o.moe.norm_topk_prob = false; }
   SECTION("a bias, groups and sigmoid scores; routers that warm up") {
     o.moe.score = RouterScore::sigmoid, o.moe.n_group = o.moe.topk_group = 2, o.moe.bias_update_rate = 0.1;
     o.optimizer.router_warmup = 1;

@@ -274,6 +274,40 @@ TEST_CASE("router: the second expert is taken with the probability of its weight
   CHECK(other > 0);  // negative control
 }
 
+TEST_CASE("router: top-p takes the fewest experts whose scores reach the sum, at most top_k") {
+  RouteArgs a = choices(5, 3);
+  a.selection = Selection::top_p, a.renormalize = GENERATE(false, true);
+  Routed r(4, a);
+  // Scores in percent: one expert is enough, two reach 60 together, the cap ends at 54, and ties go in order.
+  const double scores[4][5] = {
+      {5, 70, 10, 10, 5}, {31, 2, 35, 30, 2}, {20, 17, 16, 15, 32}, {20, 20, 20, 20, 20}};
+  for (int64_t t = 0; t < 4; ++t)
+    for (int64_t i = 0; i < 5; ++i) r.logits[t * 5 + i] = std::log(scores[t][i] / 100) + 3;
+  const auto chosen = [&](double sum) {
+    r.args.threshold = sum;
+    r.run();
+    std::vector<int32_t> all(&r.experts[0], &r.experts[0] + 12);
+    for (int64_t i = 0; i < 12; ++i) CHECK((r.slots[i] >= 0) == (all[static_cast<size_t>(i)] >= 0));
+    return all;
+  };
+  CHECK(chosen(0.55) == std::vector<int32_t>{1, -3, -4, 2, 0, -4, 4, 0, 1, 0, 1, 2});
+  CHECK((r.kept() == 9 && r.counts[0] == 3 && r.statistics[0] == 3));
+  for (int64_t t = 0; t < 4; ++t) {
+    double sum = 0;
+    for (int64_t j = 0; j < 3; ++j)
+      if (r.experts[t * 3 + j] >= 0) sum += scores[t][r.experts[t * 3 + j]] / 100;
+    for (int64_t j = 0; j < 3; ++j) {
+      const int32_t e = r.experts[t * 3 + j];
+      const double weight = e < 0 ? 0 : scores[t][e] / 100 / (a.renormalize ? sum : 1);
+      CHECK(r.weights[t * 3 + j] == Approx(weight).epsilon(1e-12));
+    }
+  }
+  CHECK(chosen(1e-6) == std::vector<int32_t>{1, -3, -4, 2, -1, -4, 4, -1, -2, 0, -2, -3});
+  r.args.threshold = 1;
+  r.run();
+  CHECK(r.kept() == 12);  // no three of these make up the whole
+}
+
 TEST_CASE("router: expert choice take equally many tokens, those of the best scores") {
   RouteArgs a = choices(4, 4);
   a.selection = Selection::expert_choice;
@@ -372,6 +406,14 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
     a.top_k = 2, a.scale = 1.5;
     a.selection = Selection::gshard_top2, a.threshold = 0.6;
   }
+  SECTION("top-p") {
+    a.selection = Selection::top_p, a.threshold = 0.6, a.renormalize = false, a.scale = 1.5;
+  }
+  SECTION("top-p, renormalised") { a.selection = Selection::top_p, a.threshold = 0.6; }
+  SECTION("top-p, softmax over the chosen") {
+    a.selection = Selection::top_p, a.threshold = 0.6, a.top_k_first = true;
+  }
+  SECTION("top-p of sigmoid scores") { a.selection = Selection::top_p, a.threshold = 0.4, a.sigmoid = true; }
   SECTION("expert choice") {
     a.top_k = 6, a.renormalize = false;
     a.selection = Selection::expert_choice, a.capacity = 3;

@@ -165,6 +165,10 @@ TEST_CASE("gradients of MoE models, with every loss for balance, equal central d
     o.architecture = "deepseek_v2", o.no_query_latent = true, o.moe.norm_topk_prob = false;
     o.moe.shared_experts = 2, o.moe.balance = BalanceLoss::sequence;
   }
+  SECTION("top-p, which takes one or two experts") {
+    o.moe.selection = Selection::top_p, o.moe.top_p = 0.4, o.moe.norm_topk_prob = false;
+    o.moe.balance = BalanceLoss::switch_loss;
+  }
   SECTION("expert choice") { o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false; }
   CHECK(worst_error(o, 3) < 1e-7);
 }

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <numeric>
 
 #include "tests/models/hf_golden.h"
 #include "tests/support/tiny_job.h"
@@ -14,10 +15,11 @@ using namespace ltrain::test;
 namespace {
 
 struct Differences {
-  double loss = 0, balance = 0;  ///< relative
+  double loss = 0, balance = 0;  ///< relative; absolute where the balance must be 0
   double gradient = 0;           ///< the largest of a tensor, of its largest element
   int tensors = 0;
   std::string worst;
+  std::vector<int32_t> chosen;  ///< choices of each layer
 };
 
 /// One step of ltrain beside transformers'.
@@ -55,7 +57,11 @@ Differences compare(const HfGolden& g, const ModelConfig& model) {
   still.step = 1;
   const StepResult r = program.train_step(batches, still, {});
   Differences d;
-  const auto relative = [](double got, double want) { return std::abs(got - want) / std::abs(want); };
+  for (const std::vector<double>& layer : r.experts.chosen)
+    d.chosen.push_back(static_cast<int32_t>(std::accumulate(layer.begin(), layer.end(), 0.0)));
+  const auto relative = [](double got, double want) {
+    return std::abs(got - want) / (want == 0 ? 1 : std::abs(want));
+  };
   d.loss = relative(r.loss, g.read<double>("token_loss").at(0));
   d.balance = relative(r.experts.balance_loss,
                        g.read<double>("aux_loss").at(0) *
@@ -93,6 +99,20 @@ TEST_CASE("MoE models have transformers' loss, loss for balance and gradients") 
   CHECK(d.loss < 1e-12);
   CHECK(d.balance < 1e-12);
   CHECK(d.gradient < 1e-10);
+}
+
+TEST_CASE("top-p: a token's fewest experts, the loss and gradients are those of transformers' layers") {
+  const HfGolden g("hf_olmoe_top_p");
+  ModelConfig m = g.model;
+  m.moe.selection = Selection::top_p;
+  m.moe.top_p = g.number("top_p");
+  const Differences d = compare(g, m);
+  INFO("loss " << d.loss << ", gradient " << d.gradient << " of " << d.worst);
+  CHECK(d.chosen == g.read<int32_t>("taken"));
+  CHECK(agrees(d));
+  m.moe.top_p = 0.85;
+  CHECK_FALSE(agrees(compare(g, m)));  // negative controls: another bound, and all of top_k
+  CHECK_FALSE(agrees(compare(g, g.model)));
 }
 
 TEST_CASE("negative control: an MoE model that is a little different does not agree with transformers") {

@@ -168,6 +168,10 @@ def test_experts(program):
     """Choices are top_k a token and layer; a capacity drops the rest; entropy is that of the shares."""
     program.ok(*BASE, *MOE, "output_dir=moe")
     program.ok(*BASE, *MOE, "model.moe.capacity_factor=0.25", "output_dir=drops")
+    program.ok(*BASE, *MOE, "model.moe.router.selection=top_p", "model.moe.router.top_p=0.26", "output_dir=some")
+    for m in program.metrics("some")[0]:
+        mean = sum(map(sum, m["expert_tokens"])) / 2 / (BATCH * SEQ)
+        assert 1 < mean < 2 and m["experts_per_token"] == close(mean, 1e-6)
     for run, capacity in (("moe", None), ("drops", 0.25)):
         for m in program.metrics(run)[0]:
             choices = BATCH * SEQ * 2
@@ -176,6 +180,7 @@ def test_experts(program):
             for layer in m["expert_tokens"]:
                 shares = [n / choices for n in layer]
                 entropy.append(-sum(s * math.log(s) for s in shares if s > 0) / math.log(4))
+            assert m["experts_per_token"] == close(2, 1e-6)
             assert m["expert_load_entropy"] == close(sum(entropy) / 2, 1e-6)
             if capacity is None:
                 assert m.get("drop_rate", 0) == 0

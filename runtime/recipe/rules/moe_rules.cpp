@@ -254,6 +254,12 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
         "model.moe.router.selection: expert_choice: whether an expert takes a token depends on those that "
         "follow it: the loss is that of a model that sees a little of the future, and generation, which does "
         "not, is worse than it says");
+  if (m.num_experts > 0 && m.selection == Selection::top_p)
+    notes.push_back(
+        fmt::format("model.moe.router.selection: top_p: memory, bytes and time are planned for "
+                    "model.moe.top_k: {} experts a "
+                    "token, the most there can be; experts_per_token in metrics.jsonl has their mean number",
+                    m.top_k));
   const bool sums_to_one =
       m.norm_topk_prob || (m.order == RouterOrder::topk_first && m.score == RouterScore::softmax);
   if (m.num_experts > 1 && m.top_k == 1 && m.selection != Selection::expert_choice && sums_to_one &&

@@ -38,7 +38,8 @@ void add_selection_keys(std::vector<Key>& t) {
   add(choice("model.moe.router.selection", LT_MEMBER(model.moe.selection), {"base"},
              "top_k: each token chooses its best experts. gshard: the best, and in training the second with "
              "a probability that grows with its weight. expert_choice: each expert chooses its best tokens, "
-             "the same number for all; it sees later tokens."));
+             "the same number for all; it sees later tokens. top_p: each token chooses the fewest best "
+             "experts whose scores sum to router.top_p, at most top_k."));
   add(number("model.moe.router.second_threshold", LT_MEMBER(model.moe.second_threshold),
              "Weight of the second expert above which it is always chosen.")
           .resumes(OnResume::any)
@@ -46,6 +47,11 @@ void add_selection_keys(std::vector<Key>& t) {
           .when("model.moe.router.selection: gshard", true, [](const Recipe& r) {
             return is_moe(r) && r.model.moe.selection == Selection::gshard_top2;
           }));
+  add(number("model.moe.router.top_p", LT_MEMBER(model.moe.top_p),
+             "Sum of a token's scores, of 1 over all experts, from which it takes no further expert.")
+          .between(1e-6, 1)
+          .when("model.moe.router.selection: top_p", true,
+                [](const Recipe& r) { return is_moe(r) && r.model.moe.selection == Selection::top_p; }));
   add(number("model.moe.router.jitter_eps", LT_MEMBER(model.moe.jitter_eps),
              "In training, each input of the router is multiplied by a random number between 1 - this and 1 "
              "+ this; 0: none.")
@@ -80,12 +86,12 @@ void add_weight_keys(std::vector<Key>& t) {
   add(truth("model.moe.router.norm_topk_prob", LT_MEMBER(model.moe.norm_topk_prob),
             "Divides the weights of a token's experts by their sum.")
           .derived("true; " + join(family_names([](const Family& f) { return !f.defaults.norm_topk_prob; })) +
-                       ", top_k: 1 and selection: expert_choice: false",
+                       ", top_k: 1, selection: expert_choice and selection: top_p: false",
                    [](Recipe& r) {
                      const MoeConfig& m = r.model.moe;
-                     r.model.moe.norm_topk_prob = r.model.family->defaults.norm_topk_prob &&
-                                                  (m.top_k > 1 || m.num_experts <= 1) &&
-                                                  m.selection != Selection::expert_choice;
+                     r.model.moe.norm_topk_prob =
+                         r.model.family->defaults.norm_topk_prob && (m.top_k > 1 || m.num_experts <= 1) &&
+                         m.selection != Selection::expert_choice && m.selection != Selection::top_p;
                    }));
   add(number("model.moe.router.routed_scaling_factor", LT_MEMBER(model.moe.routed_scaling_factor),
              "Factor on the weights, after norm_topk_prob.")

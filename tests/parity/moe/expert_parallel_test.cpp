@@ -298,7 +298,7 @@ TEST_CASE("transformers' loss over all layers, under every layout without pipeli
 TEST_CASE("every way to choose and to balance, under every layout", "[expert]") {
   TinyOptions one = moe();
   one.moe.balance = BalanceLoss::none;
-  const int way = GENERATE(0, 1, 2, 3);
+  const int way = GENERATE(0, 1, 2, 3, 4);
   switch (way) {
     case 0:  // Switch
       one.moe.top_k = 1;
@@ -323,6 +323,13 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
     case 3:
       one.moe.selection = Selection::expert_choice;
       one.moe.norm_topk_prob = false;
+      break;
+    case 4:  // one to three experts a token
+      one.moe.selection = Selection::top_p;
+      one.moe.top_k = 3;
+      one.moe.top_p = 0.4;
+      one.moe.norm_topk_prob = false;
+      one.moe.balance = BalanceLoss::switch_loss;
   }
   one.micro_batch = 2;  // experts choose from the micro-batch of a rank
   one.steps = 3;

@@ -10,9 +10,10 @@ TEST_CASE("metrics of experts: drop rate and entropy over layers that have exper
   s.chosen = {{}, {10, 10}, {20, 0}};
   s.kept = {{}, {10, 5}, {15, 0}};
   StepMetrics m;
-  add_expert_metrics(m, s);
+  add_expert_metrics(m, s, 16);
   CHECK(m.drop_rate == Approx(0.25));
   CHECK(m.expert_load_entropy == Approx(0.5));
+  CHECK(m.experts_per_token == Approx(40.0 / (2 * 16)));
   CHECK(m.expert_tokens.size() == 3);
 }
 
@@ -43,11 +44,11 @@ TEST_CASE("metrics of a budget of rows: the share beyond it, and slices by layer
   s.chosen = {{}, {10, 10}, {20, 0}};
   s.kept = {{}, {10, 10}, {16, 0}};
   StepMetrics m;
-  add_expert_metrics(m, s);
+  add_expert_metrics(m, s, 16);
   CHECK(m.slices_beyond_budget_by_layer.empty());  // there is none
   s.beyond_rows = {0, 3, 6};
   s.beyond_slices = {0, 0.5, 2};
-  add_expert_metrics(m, s);
+  add_expert_metrics(m, s, 16);
   CHECK(m.rows_beyond_budget == Approx(9.0 / 36));
   CHECK(m.slices_beyond_budget == Approx(1.25));
   REQUIRE(m.slices_beyond_budget_by_layer.size() == 3);

@@ -132,7 +132,7 @@ TEST_CASE("64 cards are eight nodes with a network, and the plan says that this 
   INFO(text.text);
   CHECK(text.code == 0);
   CHECK_THAT(text.text, Contains("\na node: 8 H100, assumed; launch.ranks_per_node says otherwise\n") &&
-                            Contains("over 8 nodes") && Contains("between nodes: 3200.0 Gbit/s"));
+                            Contains("over 8 nodes") && Contains("between nodes: 2880.0 Gbit/s"));
   const auto j = nlohmann::json::parse(t.sh("plan tiny.yaml --json --profile h100" + cards).text);
   CHECK(j["node"] == nlohmann::json({{"cards", 8}, {"card", "H100"}, {"assumed", true}}));
   CHECK(j["rank_map"]["ranks_per_node"] == 8);

@@ -97,6 +97,15 @@ def reference_model(options):
     return AutoModelForCausalLM.from_pretrained(str(GOLDEN / name), dtype="float32") if name else None
 
 
+def common(out):
+    """Settings of all trainers: a step over all pairs on the CPU in fp32, with a constant learning rate."""
+    return dict(output_dir=out, per_device_train_batch_size=SETTINGS["batch"], gradient_accumulation_steps=1, max_steps=STEPS,
+                learning_rate=SETTINGS["lr"], lr_scheduler_type="constant", weight_decay=0.0, adam_beta1=SETTINGS["beta1"],
+                adam_beta2=SETTINGS["beta2"], adam_epsilon=SETTINGS["eps"], max_grad_norm=SETTINGS["clip"], beta=BETA, bf16=False,
+                fp16=False, use_cpu=True, report_to=[], logging_steps=1, save_strategy="no", gradient_checkpointing=False,
+                disable_dropout=True, seed=1)
+
+
 def train(folder, options, start=FOLDER):
     import torch
     from datasets import Dataset
@@ -122,12 +131,7 @@ def train(folder, options, start=FOLDER):
             return super().log(logs, *arguments, **more)
 
     with tempfile.TemporaryDirectory() as out:
-        config = DPOConfig(output_dir=out, per_device_train_batch_size=SETTINGS["batch"], gradient_accumulation_steps=1,
-                           max_steps=STEPS, learning_rate=SETTINGS["lr"], lr_scheduler_type="constant", weight_decay=0.0,
-                           adam_beta1=SETTINGS["beta1"], adam_beta2=SETTINGS["beta2"], adam_epsilon=SETTINGS["eps"],
-                           max_grad_norm=SETTINGS["clip"], beta=BETA, bf16=False, fp16=False, use_cpu=True, report_to=[],
-                           logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_dropout=True, seed=1,
-                           max_length=None, model_init_kwargs={"dtype": "float32"}, **options)
+        config = DPOConfig(**common(out), max_length=None, model_init_kwargs={"dtype": "float32"}, **options)
         torch.manual_seed(1)
         trainer = Recorder(model=str(start), ref_model=reference, args=config, processing_class=byte_tokenizer(folder),
                            train_dataset=Dataset.from_list(list(pairs())))
@@ -136,8 +140,8 @@ def train(folder, options, start=FOLDER):
 
 
 def train_without_reference(folder, kind, options):
-    """simpo: TRL's CPOTrainer without its term of cross-entropy. orpo: its ORPOTrainer, whose cross-entropy is over the
-    completion's tokens as ltrain's, and not over the prompt's too."""
+    """simpo: TRL's CPOTrainer without its term of cross-entropy. orpo: its ORPOTrainer, but with ltrain's cross-entropy, which
+    leaves out the prompt's tokens."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
@@ -168,12 +172,7 @@ def train_without_reference(folder, kind, options):
     if kind == "simpo":
         options = {"loss_type": "simpo", "cpo_alpha": 0.0, **options}
     with tempfile.TemporaryDirectory() as out:
-        config = config_class(output_dir=out, per_device_train_batch_size=SETTINGS["batch"], gradient_accumulation_steps=1,
-                              max_steps=STEPS, learning_rate=SETTINGS["lr"], lr_scheduler_type="constant", weight_decay=0.0,
-                              adam_beta1=SETTINGS["beta1"], adam_beta2=SETTINGS["beta2"], adam_epsilon=SETTINGS["eps"],
-                              max_grad_norm=SETTINGS["clip"], beta=BETA, bf16=False, fp16=False, use_cpu=True, report_to=[],
-                              logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_dropout=True, seed=1,
-                              max_length=256, **options)
+        config = config_class(**common(out), max_length=256, **options)
         torch.manual_seed(1)
         trainer = Recorder(model=AutoModelForCausalLM.from_pretrained(str(FOLDER), dtype="float32"), args=config,
                            processing_class=byte_tokenizer(folder), train_dataset=Dataset.from_list(list(pairs())))
@@ -229,12 +228,7 @@ def train_kto(folder, options):
             return super().log(logs, *arguments, **more)
 
     with tempfile.TemporaryDirectory() as out:
-        config = KTOConfig(output_dir=out, per_device_train_batch_size=SETTINGS["batch"], gradient_accumulation_steps=1,
-                           max_steps=STEPS, learning_rate=SETTINGS["lr"], lr_scheduler_type="constant", weight_decay=0.0,
-                           adam_beta1=SETTINGS["beta1"], adam_beta2=SETTINGS["beta2"], adam_epsilon=SETTINGS["eps"],
-                           max_grad_norm=SETTINGS["clip"], beta=BETA, bf16=False, fp16=False, use_cpu=True, report_to=[],
-                           logging_steps=1, save_strategy="no", gradient_checkpointing=False, disable_dropout=True, seed=1,
-                           max_length=None, model_init_kwargs={"dtype": "float32"}, **options)
+        config = KTOConfig(**common(out), max_length=None, model_init_kwargs={"dtype": "float32"}, **options)
         torch.manual_seed(1)
         peft = None
         if lora:

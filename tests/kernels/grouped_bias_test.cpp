@@ -5,6 +5,18 @@
 using namespace ltrain;
 using namespace ltrain::test;
 
+namespace {
+
+Tensor tensor(auto& array, Shape shape, DType t) {
+  Tensor made;
+  made.data = const_cast<void*>(static_cast<const void*>(array.data()));
+  made.shape = shape;
+  made.dtype = t;
+  return made;
+}
+
+}  // namespace
+
 TEST_CASE("biases of groups are added to their rows, and their gradients are sums over them") {
   const auto s = make_inline_stream("test");
   const GroupRows groups{3, 0, 70, 1};
@@ -22,13 +34,6 @@ TEST_CASE("biases of groups are added to their rows, and their gradients are sum
           want[row * kCols + c] += as_double(bias[g * kCols + c]);
         }
     for (size_t i = 0; i < more.size(); ++i) more[i] += sums[i];
-    const auto tensor = [](auto& array, Shape shape, DType t) {
-      Tensor made;
-      made.data = const_cast<void*>(static_cast<const void*>(array.data()));
-      made.shape = shape;
-      made.dtype = t;
-      return made;
-    };
     const DType t = dtype_of<T>::value, wide = dtype_of<A>::value;
     Guarded<T> y = before;
     grouped_add_bias(*s, tensor(y, {kRows, kCols}, t), tensor(bias, {4, 2, kCols / 2}, t), groups);
@@ -61,13 +66,6 @@ TEST_CASE("factors of groups scale their rows, and gradients of magnitudes are s
           want[i] *= as_double(factors[2 * column]);
         }
     for (size_t i = 0; i < more.size(); ++i) more[i] += sums[i];
-    const auto tensor = [](auto& array, Shape shape, DType t) {
-      Tensor made;
-      made.data = const_cast<void*>(static_cast<const void*>(array.data()));
-      made.shape = shape;
-      made.dtype = t;
-      return made;
-    };
     const DType t = dtype_of<T>::value, wide = dtype_of<A>::value;
     const Shape all{kRows, kCols};
     const Tensor by = tensor(factors, {4, kCols, 2}, wide);

@@ -22,7 +22,7 @@ TinyOptions sites_of(int sites, int64_t inner_steps) {
 /// Largest difference of parameters, relative to the largest of their tensor.
 double apart(const NamedTensors& a, const NamedTensors& b) { return worst_relative(a, b); }
 
-/// Bytes that the last rank sent to other sites in all steps.
+/// Bytes of the last rank to ranks of the sites beside its own.
 int64_t sent_to_sites(const TinyResult& r) {
   const auto at = r.used_groups.find("sites");
   return at == r.used_groups.end() ? 0 : at->second;

@@ -24,6 +24,7 @@ void add_bench(CLI::App& app);       // bench.cpp
 void add_profile(CLI::App& app);     // profile.cpp: profile list, show, import
 void add_doctor(CLI::App& app);      // doctor.cpp
 void add_slurm(CLI::App& app);       // slurm.cpp
+void add_quorum(CLI::App& app);      // quorum.cpp
 void add_kube(CLI::App& app);        // kube.cpp
 void add_completion(CLI::App& app);  // completion.cpp: completion; man is hidden
 void add_selftest(CLI::App& app);

@@ -116,6 +116,7 @@ int main(int argc, char** argv) {
   app::add_bench(app);
   app::add_doctor(app);
   app::add_slurm(app);
+  app::add_quorum(app);
   app::add_kube(app);
   app::add_selftest(app);
   app::add_completion(app);

@@ -11,6 +11,7 @@
 #include "app/make_token_files.h"
 #include "app/print_notes.h"
 #include "app/refuse_restarts.h"
+#include "app/run_replicas.h"
 #include "app/shrink_option.h"
 #include "app/start_run.h"
 #include "base/limits.h"
@@ -159,6 +160,7 @@ void run_rank(const RunOptions& o) {
   if (!handed) {
     recipe = with_taken_stages(recipe, text, o, taken_override(recipe));
     refuse_restarts(recipe, "ranks that another launcher starts");
+    check_replica_variables(recipe, "another launcher");
     tokenize_as_rank(recipe);
   }
   JobOptions options;
@@ -277,6 +279,16 @@ class LaterAttempts {
   const int nodes_;
 };
 
+/// Starts a launcher for each replica. Throws CLI::RuntimeError with the exit code of the job.
+void launch_replicas(const RunOptions& o, const Recipe& recipe, const JobSize& size,
+                     const std::vector<std::string>& taken) {
+  JobChecks checks;
+  checks.memory = !o.force;
+  check_job(recipe, size, checks);
+  const int code = run_replicas(recipe, run_arguments(o, taken), size.ranks_per_node);
+  if (code != 0) throw CLI::RuntimeError(code);
+}
+
 void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const std::string text = read_recipe(o.recipe);
   Recipe given = parse_recipe(text, o.recipe, o.overrides);
@@ -284,7 +296,9 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   const size_t notes = given.notes.size();
   given = with_taken_stages(given, text, o, taken);
   if (given.notes.size() > notes && !o.dry_run) print_notes({given.notes.back()});
+  if (e.kind == LaunchEnvironment::Kind::node) check_replica_variables(given, e.source);
   const JobSize size = job_size(given, e, gpus_for(given));
+  if (!o.dry_run && starts_replicas(given)) return launch_replicas(o, given, size, taken);
   if (!o.dry_run) check_host_ranks(given, size);
   std::optional<FolderLock> lock;
   if (e.node == 0 && !o.dry_run) lock = lock_if_there(given.output_dir);

@@ -25,6 +25,10 @@ inline constexpr std::string_view kFaultPoints[] = {
     "data.read",                // the thread that reads data, before each micro-batch
     "eval.batch",               // each batch of an evaluation, before its data is read
     "train.loss",               // nan: makes the step's loss and gradients NaN
+    "replicas.sum",             // before a sum over replicas
+    "replicas.vote",            // a replica's sums of a step are complete, before it votes
+    "replicas.voted",           // the step counts for all, before this rank applies it
+    "replicas.copy",            // before a tensor is copied from one replica to others
     "offload.store",            // skip: acts as if the disk were full when offloaded data is written
     "selftest.step",            // each step of `ltrain selftest allreduce`; before kernels are compared
     "checkpoint.snapshot",      // a save begins, before the state is copied

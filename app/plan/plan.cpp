@@ -177,6 +177,10 @@ void run_plan(Options& o) {
   if (o.recipe.empty()) fail(ExitCode::usage, "ltrain plan: which recipe? ltrain plan RECIPE.yaml");
   if (o.shrink.ranks > 0) o.overrides = o.shrink.apply(o.recipe, o.overrides, false);
   Recipe given = load_with_notes(o.recipe, o.overrides);
+  if (given.replicas.on())
+    print_notes(
+        {"replicas: the plan is of one that is left alone and runs all micro-batches; sums between "
+         "replicas are not in it"});
   if (!o.exports.target.empty()) return export_recipe(o.exports, given);
   take_cluster(o.profile, o.cluster, given);
   if (!o.profile.empty()) fit_device(given, o.profile);

@@ -230,6 +230,13 @@ void ParameterStore::finish_gradients() {
   training_->sparse.mask_gradients();
 }
 
+std::vector<Tensor> ParameterStore::stored_gradients() const {
+  std::vector<Tensor> all;
+  for (const Bucket& b : parameters_->buckets())
+    if (b.kind.rule.trains()) all.push_back(training_->gradients.stored(b));
+  return all;
+}
+
 void ParameterStore::add_grad_squares(Tensor squares) {
   // Every rank sums the elements that it owns, replicated gradients or not: the same bits with every ZeRO
   // stage. Elements of one dtype are summed together, and segments are added in the order of buckets.

@@ -128,6 +128,8 @@ class ParameterStore {
   void end_reductions();
   /// Called after the last backward: waits for the reductions.
   void finish_gradients();
+  /// After finish_gradients: the gradients from which this rank updates its states, bucket by bucket.
+  std::vector<Tensor> stored_gradients() const;
   /// Adds the squares of the gradients that this rank owns to the element of their segment: squares
   /// (segments) f64. The first of several ranks with the same gradients adds them. With one sum for each
   /// segment, the result does not depend on which rank has which segment.

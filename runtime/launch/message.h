@@ -19,6 +19,7 @@ enum class MessageType : uint8_t {
   goodbye = 6,  // this rank ends on purpose: exit code
   signal = 7,   // a signal asked this rank to stop
   differs = 8,  // identity and recipe of a rank whose recipe differs from the job's
+  vote = 9,     // a replica's, to the quorum; answered by `membership`
   // coordinator to rank
   welcome = 32,  // all ranks have joined
   value = 33,    // key, value
@@ -27,6 +28,8 @@ enum class MessageType : uint8_t {
   ping = 36,     // the coordinator is alive
   refused = 37,  // this rank cannot join: exit code, reason
   noted = 38,    // the error or goodbye has arrived
+  // quorum to replica
+  membership = 39,  // the replicas of the next step
 };
 
 constexpr size_t kMaxFrame = 1 << 20;

@@ -83,6 +83,14 @@ void StepSums::reduce_requests_over_sites(const Groups& groups) {
   groups.sum_over_sites(stream_, all_.flat(stop.first, {2}));
 }
 
+void StepSums::reduce_over_replicas(ReplicaSums& replicas) {
+  stream_.synchronize();
+  for (const Slice& slice : slices_)
+    if (const StepSum& sum = this->*slice.sum;
+        sum.first != stop.first && sum.first != news.first && sum.first != squares.first)
+      replicas.sum(reduced(sum));
+}
+
 StepSums::Values StepSums::read(Staging& staging) const {
   Values values{std::vector<double>(static_cast<size_t>(all_.elements()))};
   staging.get(values.all.data(), all_);

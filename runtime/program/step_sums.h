@@ -8,6 +8,7 @@
 #include "kernels/tensor/staging.h"
 #include "parallel/mesh/groups.h"
 #include "runtime/program/program_options.h"
+#include "runtime/program/replica_sums.h"
 
 namespace ltrain {
 
@@ -44,6 +45,9 @@ class StepSums {
   void reduce(const Groups& groups, const char* reading);
   /// After reduce(): sums requests to stop and news over sites, too; or all values.
   void reduce_requests_over_sites(const Groups& groups);
+  /// After reduce(): sums over replicas what each has of its own micro-batches. Squares are of gradients that
+  /// are summed already, and each replica stops by itself.
+  void reduce_over_replicas(ReplicaSums& replicas);
   void reduce_over_sites(const Groups& groups) { groups.sum_over_sites(stream_, all_); }
   /// A sum on the device after the collective.
   Tensor reduced(const StepSum& sum) const { return all_.flat(sum.first, sum.tensor.shape); }

@@ -81,6 +81,7 @@ struct StepResult {
   bool diverged = false;        ///< update skipped because of stop_loss
   bool stop_requested = false;  ///< some rank asked to stop
   bool news = false;            ///< some rank has news for all, which they share after the step
+  bool applies = true;          ///< false: a replica was lost meanwhile, and the step must be made again
 };
 
 struct EvalResult {
@@ -143,6 +144,9 @@ class TrainProgram {
   /// Takes effect at the next step or evaluation.
   void set_matmul_precision(MatmulPrecision products);
 
+  /// Later train steps sum over replicas, too; null: not. On a CPU.
+  void sum_over(ReplicaSums* replicas) { replicas_ = replicas; }
+
   /// Loss scaler; null without loss scaling.
   LossScaler* loss_scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
@@ -202,6 +206,7 @@ class TrainProgram {
     int64_t tokens = 0;  ///< counted
     PairCounts pairs;
     int64_t count = 0;      ///< number that gradients are divided by: tokens or pairs
+    int64_t micros = 0;     ///< micro-batches of the step, those of other replicas included
     double divergence = 0;  ///< kto: PreferenceLoss::divergence
   };
 
@@ -230,6 +235,8 @@ class TrainProgram {
   /// Decides whether the step updates the parameters. Needs the result's loss and gradient norm.
   bool accept(StepResult& result);
   void update(const OptimizerStep& args);
+  void sum_counts_over_replicas(int64_t& tokens, int64_t& micros);
+  void sum_gradients_over_replicas();
   /// DiLoCo: ends a round of inner steps. Biases of routers are averaged over sites.
   void synchronize_sites();
   /// Captures a graph for each kind of micro-batch, and replays it: the first of a step, which gathers
@@ -288,6 +295,7 @@ class TrainProgram {
   bool fp8_begun_ = false;
   MatmulPrecision matmul_precision_ = MatmulPrecision::plain;
   int64_t steps_ = 0;
+  ReplicaSums* replicas_ = nullptr;
   std::optional<ActivationOffload> offloaded_;
   MetaMemory* repeated_ = nullptr;
   StepEnd ends_at_ = StepEnd::update;

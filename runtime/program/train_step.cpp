@@ -40,6 +40,7 @@ class TrainProgram::StepPasses {
   const HostBatch none_;  // on meta
   const int64_t micros_;
   const bool full_;             // runs all micro-batches of the program's schedule
+  const int64_t step_micros_;   // including other replicas
   const double scale_;          // factor of gradients
   const double chosen_weight_;  // PairBatch::chosen_weight
   const double divergence_;     // PreferenceLoss::divergence
@@ -56,6 +57,7 @@ TrainProgram::StepPasses::StepPasses(TrainProgram& program, Step& step, const st
       micros_(meta() && batches.empty() ? program.options_.accumulation
                                         : static_cast<int64_t>(batches.size())),
       full_(micros_ == program.options_.accumulation && program.ends_at_ != StepEnd::first_micro_batch),
+      step_micros_(program.replicas_ ? terms.micros : micros_),
       // Gradients are divided by the number of terms of the loss.
       scale_(terms.count > 0 ? program.loss_scale() / static_cast<double>(terms.count) : 0),
       chosen_weight_(program.options_.preference ? chosen_weight(*program.options_.preference, terms.pairs)
@@ -88,7 +90,7 @@ void TrainProgram::StepPasses::sample_labels(int64_t update) {
 
 MicroBatch TrainProgram::StepPasses::micro_batch(int64_t slot) const {
   MicroBatch mb = program_.micro_batch(slot);
-  mb.micros = micros_;
+  mb.micros = step_micros_;
   mb.grad_scale = scale_;
   if (!meta()) mb.grad_scale_at = program_.scale_;
   mb.loss_scale = program_.loss_scale();
@@ -157,17 +159,20 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& given, const O
   step.enter("gradients");
   store_.finish_gradients();
   if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);
+  if (replicas_) sum_gradients_over_replicas();
   store_.add_grad_squares(sums_->squares.tensor);
   if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_->stop.tensor, 1);
   if (!meta && ask_news && ask_news()) fill_value(device_.compute, sums_->news.tensor, 1);
   sums_->reduce(device_.groups, "reading the loss and the gradient norm");
   const bool synchronizes = options_.optimizer.diloco.synchronizes_after(scheduled.step);
   if (synchronizes) sums_->reduce_requests_over_sites(device_.groups);
+  if (replicas_) sums_->reduce_over_replicas(*replicas_);
 
   OptimizerStep args = scheduled;
   if (!meta) {
     read_result(result, terms);
-    if (!accept(result)) return result;
+    if (replicas_) result.applies = replicas_->commit(result.stop_requested);
+    if (!result.applies || !accept(result)) return result;
     if (options_.clip_grad > 0)
       args.grad_scale = std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
     args.grad_scale /= result.loss_scale;
@@ -187,9 +192,24 @@ TrainProgram::LossTerms TrainProgram::count_terms(const std::vector<HostBatch>& 
     for (const HostBatch& b : batches) count_pairs(pairs, b, device_.groups.context.rank());
   std::array<int64_t, 3> counts{counted, pairs.pairs, pairs.chosen_tokens};
   sum_counts(std::span(counts).first(options_.preference ? 3 : 1));
-  LossTerms terms{.tokens = counts[0], .pairs = {counts[1], counts[2]}, .count = counts[0]};
+  int64_t micros = static_cast<int64_t>(batches.size());
+  if (replicas_) sum_counts_over_replicas(counts[0], micros);
+  LossTerms terms{.tokens = counts[0], .pairs = {counts[1], counts[2]}, .count = counts[0], .micros = micros};
   if (options_.preference) terms.count = terms.pairs.pairs;
   return terms;
+}
+
+void TrainProgram::sum_counts_over_replicas(int64_t& tokens, int64_t& micros) {
+  std::array<int64_t, 2> counts{tokens, micros};
+  Tensor t;
+  t.data = counts.data(), t.dtype = DType::i64, t.shape = {2};
+  replicas_->sum(t);
+  tokens = counts[0], micros = std::max<int64_t>(1, counts[1]);  // undefined after a failure
+}
+
+void TrainProgram::sum_gradients_over_replicas() {
+  device_.compute.synchronize();
+  for (const Tensor& gradients : store_.stored_gradients()) replicas_->sum(gradients);
 }
 
 bool TrainProgram::same_actions(EstimatePass estimate) const {

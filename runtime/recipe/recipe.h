@@ -294,6 +294,15 @@ struct LaunchSettings {
   std::optional<std::string> interface;
 };
 
+/// Copies of the model with ranks of their own, of which some may be lost.
+struct ReplicaSettings {
+  int64_t count = 0;  ///< 0: one, which is the job
+  int64_t min = 1;    ///< replicas that suffice for a step
+  double timeout_seconds = 60;
+
+  bool on() const { return count > 0; }
+};
+
 struct LogSettings {
   LogFormat format = LogFormat::text;
   bool tensorboard = false;
@@ -349,6 +358,7 @@ struct Recipe {
   CheckpointSettings checkpoint;
   std::optional<std::string> cluster;  ///< path of a cluster file; null: none
   LaunchSettings launch;
+  ReplicaSettings replicas;
   LogSettings log;
   TelemetrySettings telemetry;
   ProfileSettings profile;

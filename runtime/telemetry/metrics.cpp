@@ -129,6 +129,7 @@ void MetricsWriter::step(const StepMetrics& m) {
   if (m.kl) j["kl"] = number(*m.kl);
   for (const auto& [name, value] : m.preference) j[name] = number(value);
   if (m.loss_scale > 0) j["loss_scale"] = number(m.loss_scale);
+  if (m.replicas > 0) j["replicas"] = m.replicas;
   if (!m.expert_tokens.empty()) {
     j["balance_loss"] = number(m.balance_loss);
     j["router_z_loss"] = number(m.router_z_loss);

@@ -34,6 +34,7 @@ struct StepMetrics {
   double mem_peak_gib = 0, mem_plan_gib = 0;
   double seconds_left = 0;
   double loss_scale = 0;      ///< 0: no loss scaling
+  int replicas = 0;           ///< replicas of the step; 0: the recipe has none
   int64_t skipped_steps = 0;  ///< since the start of training
   bool skipped = false;       ///< this step made no update
   /// MoE models: tokens by layer and expert; empty for a dense layer.

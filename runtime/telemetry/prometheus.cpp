@@ -79,6 +79,7 @@ std::string prometheus_text(const StepMetrics& m, const std::string& run, int re
   if (m.mtp_loss) p.gauge("mtp_loss_nats", "Loss of multi-token prediction.", *m.mtp_loss);
   p.gauge("grad_norm", "2-norm of the gradient before clipping, mean of the interval.", m.grad_norm);
   p.gauge("learning_rate", "Learning rate of the last step.", m.lr);
+  if (m.replicas > 0) p.gauge("replicas", "Replicas of the last step.", m.replicas);
   if (m.loss_scale > 0) p.gauge("loss_scale", "Factor of the loss with fp16.", m.loss_scale);
   p.gauge("step_time_seconds", "Wall time of a step, mean of the interval.", m.step_time_ms / 1e3);
   p.gauge("data_time_seconds", "Time of the last step that rank 0 waited for the loader.",

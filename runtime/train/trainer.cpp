@@ -29,6 +29,7 @@
 #include "runtime/program/experts_report.h"
 #include "runtime/program/lr_schedule.h"
 #include "runtime/program/take_device.h"
+#include "runtime/replicas/copy_state.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/gpu_watch.h"
 #include "runtime/telemetry/metrics.h"
@@ -102,6 +103,7 @@ class Trainer {
     make_program();
     const std::vector<std::string> notes = restore_or_begin();
     open_data();
+    join_replicas();
     if (lead_) open_reports(totals, notes, begin);
     gpu_.begin_run();
     started_ = steady_seconds();
@@ -224,6 +226,32 @@ class Trainer {
                        experts_report(recipe_, card_.capability, kernel_notes_.experts)};
   }
 
+  /// With `replicas`: meets the others, which may be before or behind.
+  void join_replicas() {
+    const std::optional<QuorumAddress> address = recipe_.replicas.on() ? quorum_address() : std::nullopt;
+    if (!address) return;
+    if (device_ != DeviceKind::cpu)
+      fail(ExitCode::usage,
+           "replicas.count: sums over replicas are made for ranks on CPUs so far; device: cpu");
+    replicas_ = std::make_unique<ReplicaGroup>(recipe_, *address, job_.info().rank, *control_group_,
+                                               *control_, [this] { return bool(job_.stop_requested()); });
+    program_->sum_over(replicas_.get());
+    meet_replicas();
+    if (replicas_->others_are_done()) end_step_ = step_;
+  }
+
+  /// Takes part in the next step of all replicas, and copies the state of another one if that is newer.
+  void meet_replicas() {
+    TrainerPosition at{.data = position_, .earlier_updates = earlier_updates_};
+    const int64_t before = step_;
+    step_ = replicas_->begin_step(step_, [&] { copy_state(*replicas_, program_->parameters(), at); });
+    if (!replicas_->receives() || step_ == before) return;
+    position_ = at.data, earlier_updates_ = at.earlier_updates;
+    first_step_ = saved_step_ = step_, first_tokens_ = position_.tokens;
+    if (lead_) job_.tell(kFirstStep, step_);
+    data_->reopen(training_options(recipe_, mesh_), position_.cursor);
+  }
+
   /// Opens the reports of rank 0, and prints what the run begins with. `notes`: of the checkpoint
   /// and the weights. `begin`: steady_seconds() at the begin of set-up.
   void open_reports(const Plan& totals, const std::vector<std::string>& notes, double begin) {
@@ -285,6 +313,7 @@ class Trainer {
     job_.section("step", step_ + 1);
     LT_FAULT_POINT("train.step");
     poll_saves();
+    if (replicas_) meet_replicas();
     const double begin = steady_seconds();
     const DataWaits waits_before = data_->waits();
     const int64_t batch = global_batch_after(recipe_, position_.samples);
@@ -295,9 +324,8 @@ class Trainer {
     step_profile_->begin(step_ + 1);
     const double reads = steady_seconds();
     const Stream::Waits waited_before = compute_->waited();
-    batches_.resize(
-        static_cast<size_t>(batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size));
-    data_->read(batches_);
+    const int64_t micros = batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size;
+    data_->read(batches_, micros, replicas_ ? replicas_->place() : 0, replicas_ ? replicas_->count() : 1);
     step_profile_->host("data", reads, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();
     const int64_t update = step_ + 1 - skips_.count();  // schedules count updates, as in Megatron-LM
@@ -305,6 +333,10 @@ class Trainer {
     usage_.begin_step(groups_->groups());
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
     const StepResult r = run_step(a);
+    if (!r.applies) {
+      data_->reopen(training_options(recipe_, mesh_), position_.cursor);
+      return train_step();
+    }
     news_ = r.news;
     const bool usual = !kinds_.is_other(a.step);
     if (step_profile_->running()) {
@@ -312,13 +344,7 @@ class Trainer {
       say(step_profile_->end(batch == recipe_.train.global_batch_size && usual));
     }
     usage_.end_step(groups_->groups(), usual ? plan_.train_wire_bytes : plan_.other_wire_bytes);
-    if (!r.finite) not_finite(r);
-    if (r.diverged)
-      fail(ExitCode::no_progress,
-           "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was "
-           "saved.\n{}: lower optimizer.lr, or raise train.stop_loss.",
-           step_ + 1, r.loss, recipe_.train.stop_loss, last_checkpoint());
-    if (step_ == 0) check_first_loss(recipe_, r);
+    check_loss(r);
     const LossScaler* scaler = program_->loss_scaler();
     say({skips_.note(step_ + 1, r, scaler ? scaler->scale() : 1, last_checkpoint())});
     ++step_;
@@ -339,8 +365,20 @@ class Trainer {
     return r.stop_requested;
   }
 
+  /// Ends a run whose loss is not finite or too high.
+  void check_loss(const StepResult& r) {
+    if (!r.finite) not_finite(r);
+    if (r.diverged)
+      fail(ExitCode::no_progress,
+           "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was "
+           "saved.\n{}: lower optimizer.lr, or raise train.stop_loss.",
+           step_ + 1, r.loss, recipe_.train.stop_loss, last_checkpoint());
+    if (step_ == 0) check_first_loss(recipe_, r);
+  }
+
   /// Sites agree on a stop and on news when they synchronize.
   StepResult run_step(const OptimizerStep& a) {
+    if (replicas_ && step_ + 1 == end_step_) replicas_->end_after_step();
     const bool agrees = !recipe_.diloco.on() || recipe_.diloco.synchronizes_after(step_ + 1);
     return program_->train_step(
         batches_, a, [&] { return agrees && asked_to_stop(); },
@@ -399,6 +437,7 @@ class Trainer {
               const std::vector<std::pair<std::string, double>>& exposed) {
     const double part = static_cast<double>(batch) / static_cast<double>(recipe_.train.global_batch_size);
     const double flops = flops_.per_step() * part;
+    const int replicas = replicas_ ? replicas_->count() : 1;
     StepMetrics m = step_metrics({.recipe = recipe_,
                                   .result = r,
                                   .position = position_,
@@ -414,14 +453,15 @@ class Trainer {
                                   .lr = lr,
                                   .loss_scale = program_->loss_scaler() ? r.loss_scale : 0,
                                   .skipped_steps = skips_.count(),
-                                  .world_size = job_.info().world_size,
+                                  .world_size = job_.info().world_size * replicas,
                                   .flops = flops,
                                   .arena_peak = arena_->peak().arena_bytes,
                                   .arena_planned = plan_.arena.arena_bytes});
     std::string note;
-    m.mfu = flops_.mfu(step_, flops / seconds, note);
+    m.mfu = flops_.mfu(step_, flops / seconds / replicas, note);
     say({note});
     m.gpu = gpu_.newest();
+    if (replicas_) m.replicas = replicas;
     reports_.step(m, recipe_, r.experts, job_.info(), *stragglers_);
   }
 
@@ -445,7 +485,12 @@ class Trainer {
     return true;
   }
 
+  /// One replica saves for all.
   void save() {
+    if (replicas_ && !replicas_->first()) {
+      saved_step_ = step_;
+      return;
+    }
     job_.section("save", step_);
     state_->save(step_, position_);
     saved_step_ = step_;
@@ -518,6 +563,7 @@ class Trainer {
   std::optional<OffloadMemories> offload_memory_;
   std::unique_ptr<TrainProgram> program_;
   std::unique_ptr<TrainingState> state_;
+  std::unique_ptr<ReplicaGroup> replicas_;
   std::unique_ptr<StepProfile> step_profile_;
   std::optional<TrainingData> data_;
   std::optional<StageChanges> changes_;

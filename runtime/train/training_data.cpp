@@ -32,10 +32,12 @@ void TrainingData::reopen(const data::LoaderOptions& options, int64_t cursor) {
   ledger_.reset();  // numbers of sources may be others
 }
 
-void TrainingData::read(std::vector<data::Batch>& batches) {
-  for (data::Batch& b : batches) {
+void TrainingData::read(std::vector<data::Batch>& batches, int64_t micros, int place, int count) {
+  batches.resize(static_cast<size_t>((micros - place + count - 1) / count));
+  data::Batch other;
+  for (int64_t k = 0; k < micros; ++k) {
     LT_FAULT_POINT("train.batch");
-    loader_->next(b);
+    loader_->next(k % count == place ? batches[static_cast<size_t>(k / count)] : other);
   }
 }
 

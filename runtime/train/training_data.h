@@ -32,8 +32,9 @@ class TrainingData {
             const std::function<void(std::string)>& say) {
     return file_wait_.wait(*loader_, first, end, asked_to_stop, say);
   }
-  /// Fills the micro-batches of a step.
-  void read(std::vector<data::Batch>& batches);
+  /// Reads the `micros` micro-batches of a step, and fills `batches` with number `place` and each count-th
+  /// after it: those of one of `count` replicas.
+  void read(std::vector<data::Batch>& batches, int64_t micros, int place = 0, int count = 1);
   /// Notes that a step was trained on `batches`, after which the next sample is number `cursor`.
   void trained(int64_t step, const std::vector<data::Batch>& batches, int64_t cursor);
 

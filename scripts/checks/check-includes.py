@@ -56,6 +56,7 @@ FOLDERS = {
     "runtime/recipe": "recipes: the schema of all keys, rules, suggestions",
     "runtime/program": "one training step: micro-batches, reduction, update, evaluation, generation",
     "runtime/checkpoint": "checkpoints that any layout loads",
+    "runtime/replicas": "replicas of a job, of which some may be lost: the quorum, and the state that one copies",
     "runtime/weights": "weights of Hugging Face folders, both ways",
     "runtime/telemetry": "metrics, TensorBoard, traces, reports of runs",
     "runtime/eval": "held-out loss and multiple-choice tasks",

@@ -69,6 +69,7 @@ BY_HAND = {
     "preference.center_rewards_coefficient", "distillation.teacher", "distillation.kd_ratio", "distillation.temperature",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
     "launch.min_nodes", "log.rank_file_mib",
+    "replicas.count", "replicas.min", "replicas.timeout_seconds",  # tests/app/replicas_run_test.cpp
     "offload.optimizer.update",
     "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
     "telemetry.on_save", "telemetry.on_save_seconds",

@@ -458,6 +458,7 @@ void check_rules(const Recipe& recipe, const RecipeOrigins& origins, Diagnostics
   checkpoint_rules(recipe, broken);
   sparsity_rules(recipe, broken);
   diloco_rules(recipe, broken);
+  replica_rules(recipe, broken);
   quantization_rules(recipe, broken);
   lora_rules(recipe, broken);
   preference_rules(recipe, broken);

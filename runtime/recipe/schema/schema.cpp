@@ -565,6 +565,7 @@ std::vector<Key> make_table() {
   add_distillation_keys(t);
   add_schedule_keys(t);
   add_job_keys(t);
+  add_replica_keys(t);
   add_telemetry_keys(t);
   add_profile_keys(t);
   set_effects(t);

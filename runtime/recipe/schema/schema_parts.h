@@ -25,6 +25,7 @@ void add_telemetry_keys(std::vector<Key>& table);
 void add_profile_keys(std::vector<Key>& table);
 void add_sparsity_keys(std::vector<Key>& table);
 void add_diloco_keys(std::vector<Key>& table);
+void add_replica_keys(std::vector<Key>& table);
 void add_quantization_keys(std::vector<Key>& table);
 void add_lora_keys(std::vector<Key>& table);
 void add_preference_keys(std::vector<Key>& table);

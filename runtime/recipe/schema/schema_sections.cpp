@@ -52,6 +52,8 @@ constexpr Section kSections[] = {
     {"checkpoint", "Saving and resuming.", Effect::nothing},
     {"checkpoint.load", "Initial weights from another run or model."},
     {"launch", "Processes.", Effect::speed},
+    {"replicas", "Replicas of the job, of which some may be lost: [replicas.md](replicas.md).",
+     Effect::speed},
     {"log", "Log output and progress lines.", Effect::nothing},
     {"telemetry", "Metrics and messages for other programs.", Effect::nothing},
     {"profile", "Profiling of steps: [profiling.md](profiling.md). Traces of some steps on some ranks.",

@@ -1,0 +1,124 @@
+// Replicas with a launcher each: one is lost, the others go on, and it comes back with the state of another.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+const std::string kJob =
+    "tiny.yaml device=cpu precision=fp64 train.train_steps=12 train.micro_batch_size=1 "
+    "checkpoint.save_interval=4 "
+    "checkpoint.async_save=false parallel.data=1 ";
+
+/// A quorum and a launcher for each replica, on one machine.
+struct Replicas {
+  explicit Replicas(int replicas) : count(replicas) {}
+  TempRun t;
+  const int count;
+
+  std::string quorum(const std::string& arguments) const {
+    return fmt::format(
+        "export LTRAIN_QUORUM_TOKEN=secret\n{} quorum {} replicas.count={} {} --port 0 > quorum 2>&1 & q=$!\n"
+        "for i in $(seq 200); do grep -q 'at port' quorum && break; sleep 0.05; done\n"
+        "export LTRAIN_QUORUM=127.0.0.1:$(sed -n 's/.*at port \\([0-9]*\\);.*/\\1/p' quorum)\n",
+        program(), kJob, count, arguments);
+  }
+  std::string start(int replica, const std::string& arguments, const std::string& variables = "") const {
+    return fmt::format(
+        "{} LTRAIN_REPLICA={} {} run {} replicas.count={} {} output_dir=run-{} > replica-{} 2>&1 & "
+        "p{}=$!\n",
+        variables, replica, program(), kJob, count, arguments, replica, replica, replica);
+  }
+  /// Exit codes of the launchers, "CODE CODE".
+  std::string codes(std::string script) const {
+    script += "c=\n";
+    for (int r = 0; r < count; ++r) script += fmt::format("wait $p{}; c=\"$c $?\"\n", r);
+    const Outcome o = t.shell_with_jobs(script + "kill $q; echo codes:$c\n");
+    const size_t at = o.text.find("codes: ");
+    return at == std::string::npos ? o.text : o.text.substr(at + 7, o.text.find('\n', at) - at - 7);
+  }
+  std::string text(const std::string& file) const { return read_text(t.folder() + "/" + file); }
+  std::string texts() const {
+    std::string all = text("quorum");
+    for (int r = 0; r < count; ++r)
+      all += fmt::format("---- replica {}\n", r) + text(fmt::format("replica-{}", r));
+    return all;
+  }
+};
+
+/// The last value of each step: a replica that copies a newer state repeats none.
+void check_equal(const std::vector<std::string>& got, const std::vector<std::string>& expected) {
+  REQUIRE(got.size() == expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    const size_t a = got[i].find(':'), b = expected[i].find(':');
+    CHECK(got[i].substr(0, a) == expected[i].substr(0, b));
+    CHECK(std::stod(got[i].substr(a + 1)) == Approx(std::stod(expected[i].substr(b + 1))).epsilon(1e-12));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("replicas: losses are those of one process, also after a replica is lost") {
+  struct Case {
+    std::string model, layout;
+    int replicas;
+    std::string fault;  // the second replica's; it is not started again
+  };
+  const std::string experts =
+      "model.architecture=mixtral model.moe.num_experts=4 model.moe.top_k=2 "
+      "model.moe.balance.kind=switch model.moe.balance.coeff=0.1 model.moe.router.score=sigmoid "
+      "model.moe.router.bias_update_rate=0.01 ";
+  const auto [model, layout, replicas, fault] =
+      GENERATE_COPY(values<Case>({{"", "", 2, ""},
+                                  {"", "", 2, "train.step:0:7:kill"},
+                                  {"", "", 3, "train.step:0:5:abort"},  // 8 micro-batches over 3 replicas
+                                  {"", "", 3, "replicas.sum:0:40:kill"},
+                                  {"", "", 2, "replicas.vote:0:6:kill"},
+                                  {"", "", 2, "replicas.voted:0:6:kill"},
+                                  {experts, "", 3, "replicas.sum:0:40:kill"},
+                                  {"", "parallel.data=2 parallel.zero_stage=3", 3, "replicas.sum:1:40:kill"},
+                                  {"", "parallel.tensor=2", 2, "replicas.sum:1:40:kill"},
+                                  {"", "parallel.pipeline=2", 2, "train.step:0:7:kill"}}));
+  TempRun one;
+  REQUIRE(one.sh("run " + kJob + model).code == 0);
+  Replicas r(replicas);
+  std::string script = r.quorum(model + layout);
+  for (int i = 0; i < replicas; ++i)
+    script += r.start(i, model + layout, i == 1 && !fault.empty() ? "LTRAIN_FAULT=" + fault : "");
+  const std::string codes = r.codes(script);
+  INFO(model << layout << " " << fault << "\n" << codes << "\n" << r.texts());
+  const std::string lost = fault.empty() ? "0" : "71";
+  CHECK(codes == "0 " + lost + (replicas == 3 ? " 0" : ""));
+  check_equal(r.t.metric("lm_loss", "run-0"), one.metric("lm_loss"));
+  check_equal(r.t.metric("grad_norm", "run-0"), one.metric("grad_norm"));
+  check_equal(r.t.metric("eval_loss", "run-0"), one.metric("eval_loss"));
+  if (!fault.empty()) CHECK_THAT(r.text("quorum"), Contains("replica 1 is gone"));
+}
+
+TEST_CASE("replicas: one that is lost comes back with the state of another, and training goes on meanwhile") {
+  TempRun one;
+  const std::string more = "train.train_steps=40 train.eval_interval=0 checkpoint.save_interval=40 ";
+  REQUIRE(one.sh("run " + kJob + more).code == 0);
+  const int lost = GENERATE(0, 1);
+  Replicas r(2);
+  const std::string back = more + "launch.max_restarts=3 launch.restart_wait_seconds=0.1";
+  std::string script = r.quorum(back);
+  for (int i = 0; i < 2; ++i)
+    // The other replica takes time, so that it is still there when this one comes back.
+    script += r.start(
+        i, back, i == lost ? "LTRAIN_FAULT=train.step:0:25:kill" : "LTRAIN_FAULT=train.step:0:*:sleep=50");
+  const std::string codes = r.codes(script);
+  INFO(codes << "\n" << r.texts());
+  CHECK(codes == "0 0");
+  CHECK_THAT(r.text("quorum"),
+             Contains(fmt::format("replica {} copies the state of replica {}", lost, 1 - lost)));
+  check_equal(r.t.metric("lm_loss", fmt::format("run-{}", 1 - lost)), one.metric("lm_loss"));
+  const auto mine = r.t.metric("lm_loss", fmt::format("run-{}", lost)), whole = one.metric("lm_loss");
+  REQUIRE_FALSE(mine.empty());
+  CHECK(mine.back().substr(0, 3) == whole.back().substr(0, 3));
+}

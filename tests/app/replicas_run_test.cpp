@@ -122,3 +122,44 @@ TEST_CASE("replicas: one that is lost comes back with the state of another, and 
   REQUIRE_FALSE(mine.empty());
   CHECK(mine.back().substr(0, 3) == whole.back().substr(0, 3));
 }
+
+TEST_CASE("replicas: one that is frozen is left out, and goes on with the state of another once it is not") {
+  TempRun one;
+  const std::string more =
+      "train.train_steps=600 train.log_interval=100 train.eval_interval=0 checkpoint.save_interval=600 "
+      "replicas.timeout_seconds=1 ";
+  REQUIRE(one.sh("run " + kJob + "train.train_steps=600 train.eval_interval=0 checkpoint.save_interval=600")
+              .code == 0);
+  Replicas r(2);
+  const auto until = [](const std::string& text, const std::string& file) {
+    return fmt::format("for i in $(seq 1200); do grep -q '{}' {} && break; sleep 0.05; done\n", text, file);
+  };
+  const std::string script = r.quorum(more) + r.start(0, more, "LTRAIN_FAULT=train.step:0:*:sleep=10") +
+                             r.start(1, more) + until("^step 100/", "replica-0") +
+                             "rank=$(pgrep -P $p1)\nkill -STOP $p1 $rank\n" +
+                             until("did not vote", "quorum") + "kill -CONT $p1 $rank\n";
+  const std::string codes = r.codes(script);
+  INFO(codes << "\n" << r.texts());
+  CHECK(codes == "0 0");
+  CHECK_THAT(r.text("quorum"), Contains("replica 1 did not vote within 1 s") &&
+                                   Contains("replica 1 copies the state of replica 0"));
+  check_equal(r.t.metric("lm_loss", "run-0"), one.metric("lm_loss"));
+}
+
+TEST_CASE("replicas: a signal to one ends it with 75, and a signal to all saves once") {
+  Replicas r(2);
+  const std::string more = "train.train_steps=100000 train.log_interval=50 train.eval_interval=0 ";
+  const std::string until =
+      "for i in $(seq 1200); do grep -q '^step 50/' replica-0 && break; sleep 0.05; done\n";
+  const bool all = GENERATE(false, true);
+  const std::string script = r.quorum(more) + r.start(0, more) + r.start(1, more) + until +
+                             (all ? "kill -TERM $p0 $p1\n"
+                                  : "kill -TERM $p1\nfor i in $(seq 1200); do grep -q 'replica 0 of 2 goes "
+                                    "on' quorum && break; sleep 0.05; "
+                                    "done\nsleep 0.3\nkill -TERM $p0\n");
+  const std::string codes = r.codes(script);
+  INFO(codes << "\n" << r.texts());
+  CHECK(codes == "75 75");
+  CHECK_THAT(r.text("replica-0"), Contains("saved run-0/checkpoints/step-"));
+  if (!all) CHECK_THAT(r.text("replica-1"), !Contains("saved run-1/checkpoints/step-"));
+}

@@ -5,6 +5,7 @@
 #include "app/cluster/kube_manifest.h"
 #include "app/commands.h"
 #include "app/load_with_notes.h"
+#include "app/run_replicas.h"
 #include "base/error.h"
 #include "base/secret.h"
 #include "runtime/checkpoint/files.h"
@@ -49,6 +50,7 @@ std::string kube_name(const std::string& recipe) {
 
 void print_manifest(KubeOptions& o, const std::string& output) {
   const Recipe recipe = load_with_notes(o.recipe, o.overrides);
+  check_replica_variables(recipe, "the JobSet");
   const PlannedRequest planned = complete_request(o, recipe);
   if (o.mem.empty()) {
     o.mem = fmt::format("{}Mi", planned.node_mib);

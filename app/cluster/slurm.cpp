@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/refuse_restarts.h"
+#include "app/run_replicas.h"
 #include "app/shell_word.h"
 #include "base/error.h"
 #include "base/exit_codes.h"
@@ -192,6 +193,7 @@ static void add_slurm_options(CLI::App& command, SlurmOptions& o, std::string& o
 static void print_slurm_script(SlurmOptions& o, const std::string& output) {
   const Recipe given = load_with_notes(o.recipe, o.overrides);
   refuse_restarts(given, "ranks that srun starts");
+  check_replica_variables(given, "the script");
   const PlannedRequest planned = complete_request(o, given);
   if (o.mem.empty()) {
     o.mem = fmt::format("{}M", planned.node_mib);

@@ -69,7 +69,7 @@ QuorumSettings quorum_settings(const Recipe& r) {
   return {.replicas = static_cast<int>(r.replicas.count),
           .least = static_cast<int>(r.replicas.min),
           .timeout_seconds = r.replicas.timeout_seconds * time_scale(),
-          .join_seconds = kJoinSeconds * time_scale(),
+          .join_seconds = join_seconds(process_variables(), kJoinSeconds * time_scale()),
           .log = {}};
 }
 

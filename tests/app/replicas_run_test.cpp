@@ -163,3 +163,44 @@ TEST_CASE("replicas: a signal to one ends it with 75, and a signal to all saves 
   CHECK_THAT(r.text("replica-0"), Contains("saved run-0/checkpoints/step-"));
   if (!all) CHECK_THAT(r.text("replica-1"), !Contains("saved run-1/checkpoints/step-"));
 }
+
+TEST_CASE("replicas: what cannot work is refused by name") {
+  TempRun t;
+  const auto refused = [&](const std::string& arguments, const std::string& text,
+                           const std::string& variables = "") {
+    const Outcome o = t.sh(arguments, variables);
+    INFO(arguments << "\n" << o.text);
+    CHECK(o.code == 64);
+    CHECK_THAT(o.text, Contains(text));
+  };
+  const std::string two = kJob + "replicas.count=2 ";
+  refused("slurm " + two + "--nodes 2", "processes that the script starts must be told their replica");
+  refused("kube " + two + "--image a/b:1 --claim c",
+          "processes that the JobSet starts must be told their replica");
+  refused("run " + two, "LTRAIN_REPLICA is not set", "LTRAIN_QUORUM=127.0.0.1:1");
+  refused("run " + two, "LTRAIN_QUORUM: 127.0.0.1 has no port",
+          "LTRAIN_QUORUM=127.0.0.1 LTRAIN_REPLICA=0 LTRAIN_QUORUM_TOKEN=a");
+  refused("quorum " + kJob, "replicas.count = 0: the recipe has no replicas");
+  refused("quorum " + two, "LTRAIN_QUORUM_TOKEN is not set");
+  // Another recipe, another token, and a number that the job does not have.
+  Replicas r(2);
+  const std::string script =
+      r.quorum("") + r.start(0, "") +
+      "for i in $(seq 1200); do grep -q 'no checkpoints' replica-0 && break; sleep 0.05; done\n" +
+      fmt::format(
+          "LTRAIN_REPLICA=1 {0} run {1} replicas.count=2 optimizer.lr=0.5 output_dir=o > "
+          "other 2>&1; LTRAIN_REPLICA=2 {0} run {1} replicas.count=2 output_dir=o > number "
+          "2>&1\n",
+          program(), kJob) +
+      fmt::format(
+          "LTRAIN_JOIN_TIMEOUT=1 LTRAIN_QUORUM_TOKEN=wrong LTRAIN_REPLICA=1 {} run {} replicas.count=2 "
+          "output_dir=o > token 2>&1\n",
+          program(), kJob) +
+      "echo garbage > /dev/tcp/127.0.0.1/${LTRAIN_QUORUM#*:}\n" + r.start(1, "");
+  const std::string codes = r.codes(script);
+  INFO(codes << "\n" << r.texts());
+  CHECK(codes == "0 0");
+  CHECK_THAT(r.text("token"), Contains("does not know the token of this job"));
+  CHECK_THAT(r.text("other"), Contains("optimizer.lr: 0.001 on replica 0, 0.5 on replica 1"));
+  CHECK_THAT(r.text("number"), Contains("replica 2: the job has 2 replicas"));
+}

@@ -14,8 +14,8 @@ void add_replica_keys(std::vector<Key>& t) {
               "in every step, and a replica that is lost does not stop the others. 0: the job is one.")
           .between(0, 1 << 12));
   add(integer("replicas.min", LT_MEMBER(replicas.min),
-              "Replicas that suffice for a step. With fewer the others wait two minutes for one that comes "
-              "back, and end with 71.")
+              "Replicas that suffice for a step. With fewer the others wait for one that comes back, "
+              "for LTRAIN_JOIN_TIMEOUT, and end with 71.")
           .between(1, 1 << 12));
   add(number(
           "replicas.timeout_seconds", LT_MEMBER(replicas.timeout_seconds),

@@ -306,12 +306,12 @@ class Trainer {
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
     const StepResult r = run_step(a);
     news_ = r.news;
-    const bool usual = !kinds_.is_other(a.step);
+    const size_t kind = kinds_.kind_of(a.step);
     if (step_profile_->running()) {
       synchronize();
-      say(step_profile_->end(batch == recipe_.train.global_batch_size && usual));
+      say(step_profile_->end(batch == recipe_.train.global_batch_size && kind == 0));
     }
-    usage_.end_step(groups_->groups(), usual ? plan_.train_wire_bytes : plan_.other_wire_bytes);
+    usage_.end_step(groups_->groups(), plan_.wire_bytes(kind));
     if (!r.finite) not_finite(r);
     if (r.diverged)
       fail(ExitCode::no_progress,
@@ -341,7 +341,7 @@ class Trainer {
 
   /// Sites agree on a stop and on news when they synchronize.
   StepResult run_step(const OptimizerStep& a) {
-    const bool agrees = !recipe_.diloco.on() || recipe_.diloco.synchronizes_after(step_ + 1);
+    const bool agrees = !recipe_.diloco.on() || recipe_.diloco.agrees_after(step_ + 1);
     return program_->train_step(
         batches_, a, [&] { return agrees && asked_to_stop(); },
         [&] { return agrees && lead_ && changes_ && changes_->pending(); });

@@ -330,7 +330,7 @@ Axis first_axis(AxisSet axes) {
 
 void place_spent(Stream& s, Tensor t) {
   if (!s.meta()) return;
-  t.record->written = t.record->zero = false;
+  t.record->written = t.record->zero = t.record->unread = false;
 }
 
 namespace {

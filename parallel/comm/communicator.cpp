@@ -130,13 +130,13 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
   if (fault == FaultAction::corrupt) call.info.elements += 1;
   const bool recorded = s.recording() && enqueues();
   if (!recorded) call.info.sequence = next_sequence(call.info);
+  s.last_axes = axes_;
+  // Counted when it is issued, so that a call in flight belongs to the step that began it.
+  if (!recorded) wire_bytes_.fetch_add(call.wire_bytes, std::memory_order_relaxed);
   if (s.device() == DeviceKind::meta) {
-    s.last_axes = axes_;
     record_meta(s, call);
-    wire_bytes_.fetch_add(call.wire_bytes, std::memory_order_relaxed);
     return;
   }
-  s.last_axes = axes_;
   const OpRange range(s, collective_name(op), call.wire_bytes);
   if (enqueues()) stream_ = &s;
   if (recorded) {
@@ -144,7 +144,7 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
     body();
     return note_recorded(s, call.info, call.wire_bytes);
   }
-  auto work = [this, info = call.info, wire = call.wire_bytes, body = std::move(body)] {
+  auto work = [this, info = call.info, body = std::move(body)] {
     if (broken_.load(std::memory_order_relaxed))
       fail(ExitCode::rank_lost, "group \"{}\": {} after an earlier failure of this group", name_,
            to_string(info));
@@ -157,7 +157,6 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
       throw;
     }
     if (!enqueues()) complete();
-    wire_bytes_.fetch_add(wire, std::memory_order_relaxed);
   };
   enqueues() ? work() : s.launch(std::move(work));
 }

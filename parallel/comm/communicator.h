@@ -124,7 +124,8 @@ class Communicator {
   /// the host, it is made now, so that no later schedule can deadlock.
   virtual void connect(Stream&, [[maybe_unused]] int from, [[maybe_unused]] int to) {}
 
-  /// Bytes that this rank has sent, counted by the algorithm itself; equals the plan's count exactly.
+  /// Bytes that this rank sends in the calls issued so far, by the algorithm; equals the plan's count
+  /// exactly.
   int64_t wire_bytes() const { return wire_bytes_.load(std::memory_order_relaxed); }
   /// The running or last call, for stall reports. Safe from any thread.
   CollectiveInfo last_entered() const { return flight_->view().last; }

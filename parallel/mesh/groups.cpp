@@ -28,10 +28,10 @@ const Group& Groups::link(int from, int to) const {
   fail(ExitCode::internal, "no link from stage {} to stage {}", from, to);
 }
 
-void Groups::sum_over_sites(Stream& s, Tensor values) const {
-  if (sites.size() == 1) return;
+AsyncHandle Groups::start_sum_over_sites(Stream& s, Tensor values) const {
+  if (sites.size() == 1) return {};
   if (s.meta()) place_set(s, values, Axis::replica, Placement::P());
-  sites.all_reduce(s, values);
+  return sites.start_all_reduce(s, values);
 }
 
 std::vector<const Group*> Groups::each() const {

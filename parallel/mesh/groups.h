@@ -53,7 +53,8 @@ struct Groups {
   const Group& spanning(AxisSet axes) const;
   const Group& link(int from, int to) const;
   /// Sums in place over sites values that all ranks of a site have.
-  void sum_over_sites(Stream& s, Tensor values) const;
+  void sum_over_sites(Stream& s, Tensor values) const { start_sum_over_sites(s, values).wait(s); }
+  AsyncHandle start_sum_over_sites(Stream& s, Tensor values) const;
   /// Bytes that this rank has sent over all groups.
   int64_t wire_bytes() const;
   std::vector<const Communicator*> all() const;

@@ -15,7 +15,7 @@ class OnebitOptimizer : public Optimizer {
   }
   bool averages_moments() const override { return true; }
   StepKinds step_kinds(const OptimizerSettings& o) const override {
-    return {"warm-up", o.freeze_step + 1, 1, o.freeze_step, 0};
+    return {"warm-up", o.freeze_step + 1, {1}, o.freeze_step, 0};
   }
   bool sums_gradients(const OptimizerSettings& o, int64_t step) const override {
     return step <= o.freeze_step;

@@ -58,13 +58,47 @@ bool OptimizerSettings::uses(UpdateRule r) const {
   return rule == r || std::any_of(groups.begin(), groups.end(), [&](const auto& g) { return g.rule == r; });
 }
 
+std::vector<int64_t> StepKinds::all() const {
+  std::vector<int64_t> steps{usual_step};
+  steps.insert(steps.end(), other_steps.begin(), other_steps.end());
+  return steps;
+}
+
+size_t StepKinds::kind_of(int64_t step) const {
+  if (step <= first_others) return 1;
+  for (size_t i = 0; every > 0 && i < other_steps.size(); ++i)
+    if ((step - other_steps[i]) % every == 0) return i + 1;
+  return 0;
+}
+
+int64_t StepKinds::count(size_t kind, int64_t steps) const {
+  if (every == 0) return std::min(steps, first_others);
+  return (steps + every - other_steps[kind - 1]) / every;
+}
+
 int64_t StepKinds::others(int64_t steps) const {
-  return std::min(steps, first_others) + (every > 0 ? (steps + every - first_every) / every : 0);
+  int64_t n = 0;
+  for (size_t i = 0; i < other_steps.size(); ++i) n += count(i + 1, steps);
+  return n;
+}
+
+/// Steps of a round with a difference or an outer update are of kinds of their own, since fragments differ.
+static StepKinds diloco_kinds(const DilocoSettings& d) {
+  StepKinds kinds{.other = "synchronization of sites", .usual_step = 0, .every = d.inner_steps};
+  for (int64_t step = 1; step <= d.inner_steps; ++step)
+    if (d.sends_after(step) >= 0 || d.updates_after(step) >= 0)
+      kinds.other_steps.push_back(step);
+    else if (kinds.usual_step == 0)
+      kinds.usual_step = step;
+  if (kinds.usual_step > 0) return kinds;
+  // Every step synchronizes: the first is the usual one.
+  kinds.usual_step = kinds.other_steps.front();
+  kinds.other_steps.erase(kinds.other_steps.begin());
+  return kinds.other_steps.empty() ? StepKinds() : kinds;
 }
 
 StepKinds step_kinds(const OptimizerSettings& o) {
-  if (const int64_t every = o.diloco.inner_steps; o.diloco.on() && every > 1)
-    return {.other = "synchronization of sites", .other_step = every, .every = every, .first_every = every};
+  if (o.diloco.on()) return diloco_kinds(o.diloco);
   for (int i = 0; i < kUpdateRules; ++i)
     if (o.uses(rule_at(i)))
       if (const StepKinds kinds = optimizer_of(rule_at(i)).step_kinds(o); *kinds.other) return kinds;

@@ -55,18 +55,19 @@ void each_run(const Elements& e, const std::vector<ElementRun>& runs, F f) {
   }
 }
 
-/// Steps of a run are of one kind or two, which differ in computation and communication.
+/// Steps of a run are of one kind or several, which differ in computation and communication.
 struct StepKinds {
-  const char* other = "";    ///< name of the second kind: "warm-up"; empty if there is one kind
-  int64_t usual_step = 1;    ///< a step of the first kind, counted like updates, from 1
-  int64_t other_step = 0;    ///< a step of the second kind
-  int64_t first_others = 0;  ///< number of first steps that are of the second kind,
-  int64_t every = 0;         ///< or: every N-th step is, of which
-  int64_t first_every = 1;   ///< this is the first, 1 to `every`
-  bool is_other(int64_t step) const {
-    return step <= first_others || (every > 0 && step % every == first_every % every);
-  }
-  int64_t others(int64_t steps) const;  ///< number of the second kind among the first `steps`
+  const char* other = "";  ///< name of the other kinds: "warm-up"; empty if there is one kind
+  int64_t usual_step = 1;  ///< a step of the first kind, counted like updates, from 1
+  /// A step of each other kind, in the order in which they follow each other.
+  std::vector<int64_t> other_steps = {};
+  int64_t first_others = 0;  ///< number of first steps that are of the one other kind,
+  int64_t every = 0;         ///< or: each of other_steps, at most this, is followed by one every N steps
+  std::vector<int64_t> all() const;  ///< a step of each kind, the usual one first
+  /// 0: usual; else the number in other_steps, from 1.
+  size_t kind_of(int64_t step) const;
+  int64_t count(size_t kind, int64_t steps) const;  ///< number of another kind, from 1, in the first `steps`
+  int64_t others(int64_t steps) const;              ///< number of all other kinds
 };
 
 /// A forward and backward over the step's micro-batches for an optimizer's estimate.
@@ -176,5 +177,7 @@ std::vector<std::string_view> all_state_names();
 inline constexpr std::string_view kAverage = "ema";
 /// Name of the momentum of the outer optimizer of DiLoCo in checkpoints.
 inline constexpr std::string_view kOuterMomentum = "outer_momentum";
+/// Streaming DiLoCo: weights of a site, and the sum over sites of a change on its way.
+inline constexpr std::string_view kLocalWeights = "local_weights", kOuterChange = "outer_change";
 
 }  // namespace ltrain

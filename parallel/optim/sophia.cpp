@@ -94,7 +94,7 @@ class Sophia final : public Optimizer {
   }
   StepKinds step_kinds(const OptimizerSettings& o) const override {
     if (o.hessian_interval <= 1) return {};
-    return {"estimate of the Hessian", 2, 1, 0, o.hessian_interval};
+    return {"estimate of the Hessian", 2, {1}, 0, o.hessian_interval};
   }
   EstimatePass estimate(const OptimizerSettings& o, int64_t step) const override { return pass_of(o, step); }
   bool updates_elements(const OptimizerSettings&, int64_t) const override { return false; }

@@ -51,20 +51,16 @@ void CompressedAllReduce::each_error(const std::function<void(const Tensor&)>& f
   }
 }
 
-void CompressedAllReduce::run(Stream& s, const Bucket& b, Tensor values, double factor, Tensor where,
-                              bool all) {
-  const Group& g = layout_.shard_group(b);
-  const Errors& errors = errors_[static_cast<size_t>(b.index)];
-  const Code code = code_of(b);
-  const int64_t part = coded_bytes(code, values.dtype, b.piece), from = layout_.piece_begin(b);
-  const auto piece_of = [&](const Tensor& t) { return t.defined() ? t.flat(from, {b.piece}) : t; };
-  const Tensor sent = codes_.flat(0, {g.size() * part}), got = received_.flat(0, {g.size() * part});
+void compressed_all_reduce(Stream& s, const Group& g, const CompressedSum& sum, double factor, bool all) {
+  const Tensor &values = sum.values, &sent = sum.sent, &got = sum.received, &where = sum.where;
+  const int64_t piece = values.elements() / g.size(), part = sent.elements() / g.size();
+  const auto piece_of = [&](const Tensor& t) { return t.defined() ? t.flat(g.rank() * piece, {piece}) : t; };
   if (s.meta())  // each rank has a summand, and sends slices of it
     for (int i = 0; i < kAxisCount; ++i)
       if (const Axis a = static_cast<Axis>(i); g.axes().has(a) && values.record->place[a] == Placement::P())
         place_as(s, "sum in a compressed all-reduce", a, values, Placement::P(), Placement::S(0));
   const Placements parts = s.meta() ? values.record->place : Placements{};
-  compress(s, code, sent, values, errors.sent, where);
+  compress(s, sum.code, sent, values, sum.sent_error, where);
   const auto elsewhere =
       [&](auto f) {  // axes that shard parameters: codes of one part are unrelated to another's
         for (int i = 0; s.meta() && i < kAxisCount; ++i)
@@ -74,15 +70,32 @@ void CompressedAllReduce::run(Stream& s, const Bucket& b, Tensor values, double 
   elsewhere([&](Axis a) { place_set(s, sent, a, Placement::V()); });
   g.all_to_all(s, got, sent);
   const Tensor own = sent.flat(g.rank() * part, {part});
-  compress_sum(s, code, own, got, g.size(), factor, errors.sum, piece_of(where));
+  compress_sum(s, sum.code, own, got, g.size(), factor, sum.sum_error, piece_of(where));
   place_spent(s, got);
   if (all) g.all_gather(s, sent, own);
   if (all)
-    decompress(s, code, values, sent, where);
+    decompress(s, sum.code, values, sent, where);
   else
-    decompress(s, code, piece_of(values), own, piece_of(where));
+    decompress(s, sum.code, piece_of(values), own, piece_of(where));
   elsewhere([&](Axis a) { place_set(s, values, a, parts[a]); });
   place_spent(s, sent);
+}
+
+void CompressedAllReduce::run(Stream& s, const Bucket& b, Tensor values, double factor, Tensor where,
+                              bool all) {
+  const Group& g = layout_.shard_group(b);
+  const Errors& errors = errors_[static_cast<size_t>(b.index)];
+  const Code code = code_of(b);
+  const int64_t bytes = g.size() * coded_bytes(code, values.dtype, b.piece);
+  compressed_all_reduce(s, g,
+                        {.code = code,
+                         .values = values,
+                         .sent_error = errors.sent,
+                         .sum_error = errors.sum,
+                         .sent = codes_.flat(0, {bytes}),
+                         .received = received_.flat(0, {bytes}),
+                         .where = where},
+                        factor, all);
 }
 
 std::vector<RoundingError> CompressedAllReduce::rounding_errors(bool owned) const {

@@ -15,6 +15,19 @@
 
 namespace ltrain {
 
+/// The tensors of one compressed all-reduce over a group. Elements that `where` excludes are not summed.
+struct CompressedSum {
+  Code code = Code::int8;
+  Tensor values;          ///< (n) f32 or f64, n a multiple of the group's size times the block
+  Tensor sent_error;      ///< (n), of what this rank sends
+  Tensor sum_error;       ///< (n / size), of the sums of its piece
+  Tensor sent, received;  ///< (coded_bytes of n) u8
+  Tensor where;           ///< (n), or undefined
+};
+/// values = factor * their sum over the ranks of `g`; on all of them, or on this rank's piece only. `s`:
+/// stream of the group, which uses the codes.
+void compressed_all_reduce(Stream& s, const Group& g, const CompressedSum& sum, double factor, bool all);
+
 class CompressedAllReduce {
  public:
   /// `gradients`: true compresses gradients of every bucket that trains, in 8 bits.

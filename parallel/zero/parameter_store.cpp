@@ -91,7 +91,8 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     const int64_t coded = optimizer_of(b.kind.rule.rule).coded_states() ? kCodeBlock : 1;
     const int64_t block = b.kind.nf4 ? kNf4Block : coded;
     parameters_->cut(static_cast<int>(i), std::lcm(std::max<int64_t>(1, b.kind.group),
-                                                   std::max(block, t ? t->compressed.block(b) : 1)));
+                                                   std::lcm(std::max(block, t ? t->compressed.block(b) : 1),
+                                                            t ? t->outer.block(b) : 1)));
     weights_->allocate(b);
     if (!t) continue;
     t->states.allocate_master(b);
@@ -109,6 +110,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
       std::make_unique<BucketUpdates>(*context_, *parameters_, t->rules, *weights_, t->states, t->gradients,
                                       t->compressed, t->elements, t->average, layout.seed);
   t->compressed.allocate_codes();
+  t->outer.allocate_codes();
   if (layout.reduce_bf16) t->gradients.allocate_rounded();
   t->states.lay_out_offloaded();
   t->windows.allocate();
@@ -287,14 +289,19 @@ void ParameterStore::update(const OptimizerStep& step) {
 }
 
 void ParameterStore::use_ema_weights(bool shown) {
-  if (training_) training_->average.exchange(shown);
+  if (!training_) return;
+  training_->average.exchange(shown);
+  const OuterOptimizer& outer = training_->outer;
+  if (settings_.optimizer.diloco.streams())
+    training_->average.exchange(shown, [&](const Bucket& b) { return outer.shared(b); });
 }
 
 void ParameterStore::start_average() {
   if (training_) training_->average.start();
 }
 
-void ParameterStore::synchronize_sites() { training_->outer.synchronize(); }
+void ParameterStore::synchronize_sites(int64_t step) { training_->outer.synchronize(step); }
+void ParameterStore::resume_sites(int64_t step, bool in_flight) { training_->outer.resume(step, in_flight); }
 int ParameterStore::site() const { return context_->groups.mesh.site(); }
 
 int64_t ParameterStore::offload_bytes() const { return offload_.state_bytes; }
@@ -309,7 +316,8 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
     // One of several copies is written.
     if (owned && !parameters_->first_copy(b)) continue;
     const int64_t stored = parameters_->stored_begin(b), middle = stored + states.resident(b);
-    const Tensor &average = training_->average.of(b), &momentum = training_->outer.momentum(b);
+    const OuterOptimizer& outer = training_->outer;
+    const Tensor &average = training_->average.of(b), &momentum = outer.momentum(b);
     const auto add = [&](int id, int64_t from, int64_t to) {  // all resident, or all offloaded
       if (from >= to) return;
       const auto& p = parameters_->parameter(id);
@@ -317,6 +325,7 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
       OwnedPiece piece{.id = id,
                        .slice = p.spec.slice.range(from - p.offset, to - p.offset),
                        .master = {},
+                       .shared = {},
                        .nf4 = {},
                        .moments = {},
                        .grad = {}};
@@ -327,6 +336,11 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
       piece.moments = states.named(b, at, n);
       if (average.defined()) piece.moments.push_back({kAverage, average.flat(at, {n})});
       if (momentum.defined()) piece.moments.push_back({kOuterMomentum, momentum.flat(at, {n})});
+      if (outer.change(b).defined()) piece.moments.push_back({kOuterChange, outer.change(b).flat(at, {n})});
+      if (outer.shared(b).defined()) {
+        piece.shared = outer.shared(b).flat(at, {n});
+        piece.moments.push_back({kLocalWeights, piece.master});
+      }
       if (trains(id)) piece.grad = training_->gradients.part(b, from, n);
       out.push_back(piece);
     };
@@ -363,6 +377,7 @@ std::vector<RegisteredBuffer> ParameterStore::kept(bool owned) const {
 
 void ParameterStore::prefetch_states() {
   offload_.wait();
+  training_->outer.wait();
   training_->states.open();
 }
 
@@ -378,7 +393,7 @@ std::vector<Tensor> ParameterStore::held_values() const {
   return values;
 }
 
-void ParameterStore::publish_loaded() {
+void ParameterStore::publish_loaded(bool shares_weights) {
   if (training_) training_->sparse.forget();
   for (const Bucket& b : parameters_->buckets()) {
     if (b.kind.group > 0)
@@ -389,7 +404,7 @@ void ParameterStore::publish_loaded() {
     weights_->wait_published();
   }
   weights_->note_complete();
-  if (training_) training_->outer.start();
+  if (training_ && shares_weights) training_->outer.start();
 }
 
 }  // namespace ltrain

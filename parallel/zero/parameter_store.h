@@ -145,14 +145,18 @@ class ParameterStore {
   void update(const OptimizerStep& args);
 
   // ---- EMA of the weights ----
-  /// Swaps the EMA in for the weights (for an evaluation), or the weights back, bit for bit.
+  /// Swaps the EMA, or the weights that sites share, in for the weights (for an evaluation), or the weights
+  /// back, bit for bit.
   void use_ema_weights(bool shown);
   /// Initializes the EMA with the current weights.
   void start_average();
 
-  /// DiLoCo: averages the changes of the weights since the last call over sites, and applies the outer
-  /// optimizer, after an update. All sites then have the same weights.
-  void synchronize_sites();
+  /// DiLoCo, after the update of step `step`: averages the changes of weights that are due over sites, and
+  /// applies the outer optimizer. Collective over sites. Without fragments, delay and merge all sites have
+  /// the same weights after every DilocoSettings::inner_steps steps.
+  void synchronize_sites(int64_t step);
+  /// DiLoCo, after a load: goes on after step `step`. `in_flight`: changes on their way were loaded.
+  void resume_sites(int64_t step, bool in_flight);
 
   // ---- state ----
   int site() const;  ///< DiLoCo: this rank's site; else 0
@@ -185,7 +189,8 @@ class ParameterStore {
   /// magnitudes. Fault points corrupt them.
   std::vector<Tensor> held_values() const;
   /// Called after stored_pieces were filled: updates low-precision copies, and pieces of other ranks.
-  void publish_loaded();
+  /// `shares_weights`: the weights begin a round of DiLoCo; false if OwnedPiece::shared was filled, too.
+  void publish_loaded(bool shares_weights = true);
 
  private:
   struct Training;

@@ -54,22 +54,22 @@ void WeightAverage::swap_in_parts(const Tensor& a, const Tensor& b) {
   c_.memory.release(between);
 }
 
-void WeightAverage::exchange(bool shown) {
-  if (!on()) return;
+void WeightAverage::exchange(bool shown, const std::function<Tensor(const Bucket&)>& other) {
   access_.wait();
   for (const Bucket& b : layout_.buckets()) {
-    const Tensor weights = weights_.updated(b);
+    const Tensor weights = weights_.updated(b), with = other(b);
+    if (!with.defined()) continue;
     if (b.kind.group > 0)
-      weights_.quantize(b, shown ? of(b) : states_.stored_master(b));
+      weights_.quantize(b, shown ? with : states_.stored_master(b));
     else if (!states_.has_master(b))
-      swap_in_parts(weights, of(b));
+      swap_in_parts(weights, with);
     else if (shown)
       access_.in_parts(weights.elements(), [&](int64_t at, int64_t n) {
-        cast(c_.compute, access_.view(c_.compute, weights.flat(at, {n})), of(b).flat(at, {n}));
+        cast(c_.compute, access_.view(c_.compute, weights.flat(at, {n})), with.flat(at, {n}));
       });
     else
       states_.copy_master(b, weights);
-    layout_.place_bucket(c_.compute, b, of(b), layout_.stores_pieces(b));
+    layout_.place_bucket(c_.compute, b, with, layout_.stores_pieces(b));
     weights_.end_writing(b);
   }
   for (const Bucket& b : layout_.buckets()) weights_.publish(b);

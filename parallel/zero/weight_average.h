@@ -23,7 +23,11 @@ class WeightAverage {
   /// from 1.
   void follow(const Bucket& b, int64_t from, const Tensor& master, int64_t step);
   /// Swaps the EMA in for the weights, or the weights back, bit for bit.
-  void exchange(bool shown);
+  void exchange(bool shown) {
+    if (on()) exchange(shown, [this](const Bucket& b) { return of(b); });
+  }
+  /// exchange() with other weights, sharded as the states are; undefined: the bucket stays.
+  void exchange(bool shown, const std::function<Tensor(const Bucket&)>& other);
 
  private:
   void swap_in_parts(const Tensor& a, const Tensor& b);

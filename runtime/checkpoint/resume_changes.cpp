@@ -36,6 +36,27 @@ std::vector<std::string> changed_keys(const Recipe& before, const Recipe& now) {
   return changed;
 }
 
+/// Refuses other settings of DiLoCo where a difference of weights is on its way between sites.
+void refuse_in_flight(int64_t step, const std::string& path, const DilocoSettings& before,
+                      const DilocoSettings& now) {
+  const bool same = before.sites == now.sites && before.inner_steps == now.inner_steps &&
+                    before.fragments == now.fragments && before.delay == now.delay;
+  const int fragment = before.in_flight_after(step);
+  if (same || (fragment < 0 && (before.delay == 0 || now.in_flight_after(step) < 0))) return;
+  const auto text = [](const DilocoSettings& d) {
+    return fmt::format("{{sites: {}, inner_steps: {}, fragments: {}, delay: {}}}", d.sites, d.inner_steps,
+                       d.fragments, d.delay);
+  };
+  fail(ExitCode::usage,
+       "{}: diloco = {}: after step {} the difference of weights of fragment {} is on its way between sites, "
+       "and "
+       "the checkpoint is of diloco = {}; nearest valid value: that of the checkpoint, or a checkpoint of "
+       "step "
+       "{}, from which other values go on",
+       path, text(now), step, std::max(fragment, now.in_flight_after(step)), text(before),
+       (step / before.interval() + 1) * before.interval());
+}
+
 /// Refuses changes with which a run cannot continue from this checkpoint.
 void refuse_impossible(const CheckpointInfo& i, const std::string& path, const Recipe& before,
                        const Recipe& now) {
@@ -45,6 +66,7 @@ void refuse_impossible(const CheckpointInfo& i, const std::string& path, const R
          "nearest valid value of precision: {}",
          path, to_string(before.precision), to_string(now.precision), to_string(before.precision));
   const int64_t updates = i.updates();
+  refuse_in_flight(updates, path, before.diloco, now.diloco);
   if (is_onebit(before.optimizer.kind) && updates >= before.optimizer.freeze_step &&
       now.optimizer.freeze_step > updates)
     fail(ExitCode::usage,

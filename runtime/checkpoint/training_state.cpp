@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/training_state.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <iterator>
 
@@ -33,9 +34,13 @@ std::string site_state(std::string_view state, int64_t site) {
   return site == 0 ? std::string(state) : fmt::format("{}_site_{:05d}", state, site);
 }
 
+/// True for a state that all sites have alike.
+bool same_in_sites(std::string_view state) { return state == kOuterMomentum || state == kOuterChange; }
+
 /// True for states of other sites than the first, and of the outer optimizer.
 bool of_diloco(const std::string& name) {
-  return name.starts_with(state_name(kOuterMomentum, "")) ||
+  return std::ranges::any_of(std::array{kOuterMomentum, kOuterChange, kLocalWeights},
+                             [&](std::string_view s) { return name.starts_with(state_name(s, "")); }) ||
          (name.starts_with("optimizer/") && name.find("_site_") < name.find('/', 10));
 }
 
@@ -46,6 +51,26 @@ std::string saved_state(const CheckpointReader& reader, std::string_view state, 
   int64_t sites = 1;
   while (sites <= site && reader.has(state_name(site_state(state, sites), parameter))) ++sites;
   return state_name(site_state(state, site % sites), parameter);
+}
+
+/// False for states that a run keeps and the checkpoint lacks.
+struct FoundStates {
+  bool average = true, momentum = true, change = true;
+};
+
+/// Reads the states of a piece of parameter `name`.
+void read_states(CheckpointReader& reader, TensorReader& tensors, const OwnedPiece& piece,
+                 const std::string& name, int site, FoundStates& found) {
+  for (const NamedState& m : piece.moments) {
+    const bool saved = reader.has(state_name(m.name, name)), same = same_in_sites(m.name);
+    if (m.name == kAverage) found.average = saved;
+    if (m.name == kOuterMomentum) found.momentum = saved;
+    if (m.name == kOuterChange) found.change = saved;
+    if (saved || !(same || m.name == kAverage || m.name == kLocalWeights))
+      tensors.read(saved_state(reader, m.name, name, same ? 0 : site), piece.slice, m.tensor);
+    else if (m.name == kLocalWeights)  // sites begin with the same weights
+      tensors.read(name, piece.slice, m.tensor);
+  }
 }
 
 bool of_shape(const CheckpointReader& reader, const RegisteredBuffer& k) {
@@ -88,10 +113,10 @@ std::vector<StateSlice> state_slices(const ParameterStore& parameters) {
       out.push_back({name + kNf4Absmax, DType::f32, slice.per(kNf4Block), piece.nf4.absmax.data, true});
       continue;
     }
-    if (site == 0)
-      out.push_back({name, piece.master.dtype, slice, piece.master.data, !parameters.trains(piece.id)});
+    const Tensor& weights = piece.shared.defined() ? piece.shared : piece.master;
+    if (site == 0) out.push_back({name, weights.dtype, slice, weights.data, !parameters.trains(piece.id)});
     for (const NamedState& m : piece.moments)
-      if (site == 0 || m.name != kOuterMomentum)
+      if (site == 0 || !same_in_sites(m.name))
         out.push_back({state_name(site_state(m.name, site), name), m.tensor.dtype, slice, m.tensor.data});
   }
   for (const WholeState& w : parameters.whole_states(true))
@@ -227,19 +252,13 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   r.loaded = true;
   parameters_.clear();
   parameters_.prefetch_states();
-  bool no_average = false, no_momentum = false;
+  FoundStates found;
   TensorReader tensors(reader, parameters_.stream(), [this] { parameters_.release_offloaded(); });
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
-    tensors.read_weights(name, piece.slice, piece.master, piece.nf4, parameters_.precision().compute);
-    for (const NamedState& m : piece.moments) {
-      if ((m.name == kAverage || m.name == kOuterMomentum) && !reader.has(state_name(m.name, name))) {
-        (m.name == kAverage ? no_average : no_momentum) = true;
-        continue;
-      }
-      const int64_t site = m.name == kOuterMomentum ? 0 : parameters_.site();
-      tensors.read(saved_state(reader, m.name, name, site), piece.slice, m.tensor);
-    }
+    tensors.read_weights(name, piece.slice, piece.shared.defined() ? piece.shared : piece.master, piece.nf4,
+                         parameters_.precision().compute);
+    read_states(reader, tensors, piece, name, parameters_.site(), found);
   }
   for (const WholeState& w : parameters_.whole_states(false))
     tensors.read(saved_state(reader, w.name, parameters_.spec(w.id).name, parameters_.site()),
@@ -260,12 +279,14 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
     return !of_frozen_parameter(name) && !name.starts_with(averages) && !is_error(name) && !of_diloco(name) &&
            name != kFp8History;
   });
-  parameters_.publish_loaded();
-  if (no_average) {
+  const DilocoSettings& diloco = parameters_.optimizer().diloco;
+  parameters_.publish_loaded(!diloco.streams());
+  if (diloco.streams()) parameters_.resume_sites(reader.info().updates(), found.change);
+  if (!found.average) {
     parameters_.start_average();
     r.notes.push_back("note: the checkpoint has no average of weights: it begins here, with the weights");
   }
-  if (no_momentum)
+  if (!found.momentum)
     r.notes.push_back("note: the checkpoint has no outer momentum (DiLoCo): it begins with zero");
   if (no_errors)
     r.notes.push_back(

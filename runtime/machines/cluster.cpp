@@ -26,6 +26,24 @@ MachineProfile profile_of(CheckedMap& m, const std::string& cluster_file) {
   return {};
 }
 
+/// Divides the outermost level of a network by `sites`, and adds the level of `site_links` around it.
+std::vector<NetworkLevel> with_sites(CheckedMap& m, std::vector<NetworkLevel> levels, int nodes) {
+  const int64_t sites = m.whole("sites", 1, 1 << 20, 1);
+  const std::vector<NetworkLevel> links = read_levels(m, "site_links");
+  if (links.size() != (sites > 1 ? 1 : 0))
+    m.wrong("site_links", fmt::format("must have {} level{} for sites = {}, has {}", sites > 1 ? 1 : 0,
+                                      sites > 1 ? "" : "s", sites, links.size()));
+  if (nodes % sites != 0) m.wrong("sites", fmt::format("must divide nodes = {}, is {}", nodes, sites));
+  if (sites == 1 || links.empty() || levels.empty()) return levels;
+  if (levels.back().ranks > 0 || levels.back().parts > 1)
+    m.wrong("sites", "must be 1 where the last level of the network does not join all ranks");
+  if (links[0].ranks > 0 || links[0].parts > 1)
+    m.wrong("site_links", "must join all ranks: leave out ranks and parts");
+  levels.back().parts = sites;
+  levels.push_back(links[0]);
+  return levels;
+}
+
 void read_network(CheckedMap& m, MachineProfile& p, const std::string& file) {
   const bool named = m.has("network"), own = m.has("levels");
   const std::string name = m.text("network", false);
@@ -33,9 +51,9 @@ void read_network(CheckedMap& m, MachineProfile& p, const std::string& file) {
   if (named == own) {
     m.wrong(named ? "levels" : "network", "set one of network and levels");
   } else if (own) {
-    set_network(p, levels, fmt::format("by {}", file));
+    set_network(p, with_sites(m, levels, p.nodes), fmt::format("by {}", file));
   } else if (const NetworkProfile* network = find_builtin_network(name)) {
-    set_network(p, network->levels, fmt::format("{}, by {}", network->text, file));
+    set_network(p, with_sites(m, network->levels, p.nodes), fmt::format("{}, by {}", network->text, file));
   } else {
     const std::string near = nearest_word(name, builtin_network_names());
     m.wrong("network", fmt::format("must be one of {}{}", fmt::join(builtin_network_names(), ", "),

@@ -37,14 +37,26 @@ double Plan::step_seconds() const {
   return s;
 }
 
+RankPlan::OtherStep RankPlan::largest_other() const {
+  OtherStep most;
+  for (const OtherStep& s : others)
+    most = {.wire_bytes = std::max(most.wire_bytes, s.wire_bytes),
+            .seconds = std::max(most.seconds, s.seconds),
+            .passes = std::max(most.passes, s.passes)};
+  return most;
+}
+
 double Plan::total_seconds() const {
   double evaluation = 0;
   for (const RankPlan& r : ranks) evaluation = std::max(evaluation, r.eval_seconds);
-  double other = 0;
-  for (const RankPlan& r : ranks) other = std::max(other, r.other_seconds);
-  const int64_t others = kinds.others(train_steps);
-  return step_seconds() * static_cast<double>(train_steps - others) + other * static_cast<double>(others) +
-         evaluation * static_cast<double>(evaluations);
+  double sum = evaluation * static_cast<double>(evaluations) +
+               step_seconds() * static_cast<double>(train_steps - kinds.others(train_steps));
+  for (size_t i = 0; i < kinds.other_steps.size(); ++i) {
+    double seconds = 0;
+    for (const RankPlan& r : ranks) seconds = std::max(seconds, r.others.at(i).seconds);
+    sum += seconds * static_cast<double>(kinds.count(i + 1, train_steps));
+  }
+  return sum;
 }
 
 double Plan::model_flops() const {
@@ -145,18 +157,29 @@ void add_routing(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
   plan.worst_expert_bytes = std::llround(sent * worst_over_even(recipe));
 }
 
-/// Adds a step of the other kind on the same rank: bytes, time and memory.
-void add_other_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
-  const StepKinds kinds = step_kinds(meta.program.options().optimizer);
-  if (kinds.other_step == 0) return;
-  const int64_t wire = meta.wire_bytes();
-  const double begin = meta.end();
-  meta.train_step(kinds.other_step);
-  plan.other_wire_bytes = meta.wire_bytes() - wire;
-  plan.other_seconds = meta.end() - begin;
-  if (layout.stage_layers.empty()) return;
-  plan.other_passes = meta.program.parameters().estimate(kinds.other_step) == EstimatePass::none ? 1 : 2;
-  plan.other_seconds -= seconds_of(meta.program.actions());
+/// Adds steps of other kinds on the same rank: bytes, time and memory. Sums over sites that are on their way
+/// from one of them to the next overlap with the usual steps between: the clock goes on by these.
+void add_other_steps(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
+  const OptimizerSettings& o = meta.program.options().optimizer;
+  const StepKinds kinds = step_kinds(o);
+  const double usual = plan.step_seconds + (layout.stage_layers.empty() ? 0 : seconds_of(plan.actions));
+  int64_t last = kinds.usual_step;
+  for (const int64_t step : kinds.other_steps) {
+    const bool waits = o.diloco.delay > 0 && o.diloco.updates_after(step) >= 0;
+    if (waits) meta.compute->clock += usual * static_cast<double>(step - last - 1);
+    last = step;
+    const bool overlaps = o.diloco.delay > 0;
+    const auto now = [&] { return overlaps ? meta.compute->clock : meta.end(); };
+    const int64_t wire = meta.wire_bytes();
+    const double begin = now();
+    meta.train_step(step);
+    RankPlan::OtherStep& other = plan.others.emplace_back();
+    other.wire_bytes = meta.wire_bytes() - wire;
+    other.seconds = now() - begin;
+    if (layout.stage_layers.empty()) continue;
+    other.passes = meta.program.parameters().estimate(step) == EstimatePass::none ? 1 : 2;
+    other.seconds -= seconds_of(meta.program.actions());
+  }
 }
 
 }  // namespace
@@ -213,14 +236,17 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelineP
   }
   pipeline.timing = pipeline::simulate_checked(pipeline.layout.schedule, pipeline.costs);
   double other = pipeline.timing.makespan;
-  if (std::any_of(ranks.begin(), ranks.end(), [](const RankPlan& r) { return r.other_passes > 1; })) {
+  const auto twice = [](const RankPlan& r) {
+    return std::ranges::any_of(r.others, [](const RankPlan::OtherStep& s) { return s.passes > 1; });
+  };
+  if (std::ranges::any_of(ranks, twice)) {
     pipeline::StageCosts gathered = pipeline.costs;  // a step with two passes has waited before the first
     gathered.earliest_end.clear();
     other = pipeline::simulate_checked(pipeline.layout.schedule, gathered).makespan;
   }
   for (RankPlan& rank : ranks) {
     rank.step_seconds += pipeline.timing.makespan;
-    rank.other_seconds += rank.other_passes * other;
+    for (RankPlan::OtherStep& s : rank.others) s.seconds += s.passes * other;
     hide_gathers(rank, comm_axis(mesh_of(recipe, rank.rank).shard), pipeline.timing.waited.at(place(rank)));
   }
 }
@@ -308,7 +334,7 @@ RankPlan compose_rank(const Recipe& recipe, const MachineProfile& profile, const
     plan.rank = rank;
     try {
       plan_step(plan, layout, meta);
-      if (const int64_t other = step_kinds(meta.program.options().optimizer).other_step; other > 0)
+      for (const int64_t other : step_kinds(meta.program.options().optimizer).other_steps)
         meta.train_step(other);
     } catch (const ActionRepeats::Impossible&) {
       continue;
@@ -346,7 +372,7 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   std::map<std::tuple<const char*, const char*, uint16_t>, CollectivePlan*> collective_at;
   std::map<std::string_view, OpPlan> ops;
   std::unordered_map<const char*, OpPlan*> op_at;
-  add_other_step(plan, layout, meta);
+  add_other_steps(plan, layout, meta);
   for (auto entry = meta.trace.entries().begin(); entry != meta.trace.entries().begin() + entries; ++entry) {
     const TraceEntry& e = *entry;
     if (e.cls == OpClass::collective) {

@@ -119,10 +119,13 @@ ordered_json rank_json(const RankPlan& r) {
                                   {"network_bytes", c.network_bytes},
                                   {"seconds", c.seconds}});
   j["wire_bytes_per_step"] = r.train_wire_bytes;
-  if (r.other_seconds > 0) {
-    j["other_wire_bytes_per_step"] = r.other_wire_bytes;
-    j["other_step_seconds"] = r.other_seconds;
+  if (const RankPlan::OtherStep most = r.largest_other(); most.seconds > 0) {
+    j["other_wire_bytes_per_step"] = most.wire_bytes;
+    j["other_step_seconds"] = most.seconds;
   }
+  if (r.others.size() > 1)
+    for (const RankPlan::OtherStep& s : r.others)
+      j["other_kinds"].push_back({{"wire_bytes_per_step", s.wire_bytes}, {"step_seconds", s.seconds}});
   if (r.worst_expert_bytes > 0) j["expert_wire_bytes_at_worst"] = r.worst_expert_bytes;
   j["wire_bytes_per_eval"] = r.eval_wire_bytes;
   j["model_flops_per_step"] = r.model_flops;
@@ -240,8 +243,8 @@ std::string memory_part(const Plan& p, bool all_ranks) {
 std::string communication_part(const Plan& p, const RankPlan& r) {
   std::string out = "\ncommunication of a step, rank 0\n";
   if (r.collectives.empty() || r.train_wire_bytes == 0)
-    out += r.other_wire_bytes > 0 ? "  none but in the other kind of step (below)\n"
-                                  : "  none: no axis is larger than 1\n";
+    out += r.largest_other().wire_bytes > 0 ? "  none but in the other kind of step (below)\n"
+                                            : "  none: no axis is larger than 1\n";
   if (r.train_wire_bytes == 0) return out;
   const int64_t network = p.network_bytes();
   size_t width = 8;
@@ -310,10 +313,13 @@ std::string step_part(const Plan& p, const Recipe& recipe, const RankPlan& r) {
         "  {:<28}{:>12.1f} ms of the host's cores, at {:.0f} GB/s for the {} rank{} of a node, {}\n",
         "update on the host", r.host_update_seconds * 1e3, p.host_memory_bytes_per_second * 1e-9,
         p.ranks_on_host, p.ranks_on_host == 1 ? "" : "s", p.host_memory_source);
-  if (*p.kinds.other)
-    out += fmt::format("  {:<28}{:>12.1f} ms, {} sent: {} in {} of {} steps\n", "another kind of step",
-                       r.other_seconds * 1e3, bytes_text(r.other_wire_bytes), p.kinds.other,
+  if (*p.kinds.other) {
+    const RankPlan::OtherStep most = r.largest_other();
+    const char* up_to = r.others.size() > 1 ? "up to " : "";
+    out += fmt::format("  {:<28}{:>12.1f} ms, {}{} sent: {} in {} of {} steps\n", "another kind of step",
+                       most.seconds * 1e3, up_to, bytes_text(most.wire_bytes), p.kinds.other,
                        p.kinds.others(p.train_steps), p.train_steps);
+  }
   return out;
 }
 
@@ -332,10 +338,12 @@ std::string rates_part(const Plan& p, const RankPlan& r) {
     out += fmt::format("    {:<26}{:>12.1f} ms in {} call{}\n", r.ops[i].name, r.ops[i].seconds * 1e3,
                        r.ops[i].calls, r.ops[i].calls == 1 ? "" : "s");
   if (r.eval_seconds > 0) out += fmt::format("  {:<28}{:>12.1f} s\n", "one evaluation", r.eval_seconds);
-  out +=
-      fmt::format("  {:<28}{:>12} for {} steps, {} tokens\n", "to the end",
-                  format_duration(p.total_seconds()), p.train_steps,
-                  format_count(static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps)));
+  const double tokens = static_cast<double>(p.tokens_per_step) * static_cast<double>(p.train_steps);
+  out += fmt::format("  {:<28}{:>12} for {} steps, {} tokens", "to the end",
+                     format_duration(p.total_seconds()), p.train_steps, format_count(tokens));
+  if (*p.kinds.other && p.total_seconds() > 0)
+    out += fmt::format(", {} tokens/s with all kinds of steps", format_count(tokens / p.total_seconds()));
+  out += "\n";
   return out;
 }
 

@@ -67,11 +67,19 @@ struct RankPlan {
   /// host's cores.
   double states_out_bytes = 0, states_in_bytes = 0, host_update_seconds = 0;
   double eval_seconds = 0;  ///< one evaluation
-  /// Bytes and seconds of steps of the other kind (StepKinds); 0: there are none.
-  int64_t other_wire_bytes = 0;
-  double other_seconds = 0;
-  int other_passes = 0;       ///< passes of such a step over its micro-batches
-  int64_t placement_ops = 0;  ///< ops and collectives with checked placements
+  /// A step of another kind (StepKinds).
+  struct OtherStep {
+    int64_t wire_bytes = 0;
+    double seconds = 0;
+    int passes = 0;  ///< passes over its micro-batches
+  };
+  std::vector<OtherStep> others;  ///< in the order of StepKinds::other_steps
+  /// Bytes that a step of a kind (StepKinds::kind_of) sends.
+  int64_t wire_bytes(size_t kind) const {
+    return kind == 0 ? train_wire_bytes : others.at(kind - 1).wire_bytes;
+  }
+  OtherStep largest_other() const;  ///< the one with most bytes and time, each of any kind
+  int64_t placement_ops = 0;        ///< ops and collectives with checked placements
   /// With a pipeline: times of each action in the rank's pass, one after the other without bubbles. The first
   /// action of a pair has the time of both.
   std::vector<ActionTime> actions;

@@ -35,9 +35,7 @@ CallsByGroup calls_of(const Recipe& recipe, const MachineProfile& profile, const
   MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads_per_rank(recipe),
                 static_cast<int>(recipe.launch.ranks_on_host));
   meta.trace.keep_entries(false);
-  const StepKinds kinds = step_kinds(meta.program.options().optimizer);
-  for (const int64_t step : {kinds.usual_step, kinds.other_step}) {
-    if (step == 0) continue;
+  for (const int64_t step : step_kinds(meta.program.options().optimizer).all()) {
     OptimizerStep args;
     args.step = step;
     meta.program.train_step(std::vector<HostBatch>(static_cast<size_t>(compared_micros(recipe))), args);

@@ -237,8 +237,9 @@ class TrainProgram {
   void update(const OptimizerStep& args);
   void sum_counts_over_replicas(int64_t& tokens, int64_t& micros);
   void sum_gradients_over_replicas();
-  /// DiLoCo: ends a round of inner steps. Biases of routers are averaged over sites.
-  void synchronize_sites();
+  /// DiLoCo, after the update of step `step`. `agrees`: it ends a round, and biases of routers are averaged
+  /// over sites.
+  void synchronize_sites(int64_t step, bool agrees);
   /// Captures a graph for each kind of micro-batch, and replays it: the first of a step, which gathers
   /// updated weights and writes gradients; the later ones, which add to gradients; and the last, after which
   /// gradients are reduced. `pass` runs micro-batches [first, first + count) of a step of `micros` through

@@ -164,8 +164,8 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& given, const O
   if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_->stop.tensor, 1);
   if (!meta && ask_news && ask_news()) fill_value(device_.compute, sums_->news.tensor, 1);
   sums_->reduce(device_.groups, "reading the loss and the gradient norm");
-  const bool synchronizes = options_.optimizer.diloco.synchronizes_after(scheduled.step);
-  if (synchronizes) sums_->reduce_requests_over_sites(device_.groups);
+  const bool agrees = options_.optimizer.diloco.agrees_after(scheduled.step);
+  if (agrees) sums_->reduce_requests_over_sites(device_.groups);
   if (replicas_) sums_->reduce_over_replicas(*replicas_);
 
   OptimizerStep args = scheduled;
@@ -179,7 +179,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& given, const O
   }
   step.enter("optimizer");
   update(args);
-  if (synchronizes) synchronize_sites();
+  if (options_.optimizer.diloco.on()) synchronize_sites(scheduled.step, agrees);
   return result;
 }
 
@@ -318,11 +318,11 @@ void TrainProgram::update(const OptimizerStep& args) {
     move_router_bias(device_.compute, router_bias_, sums_->reduced(sums_->experts), rate);
 }
 
-void TrainProgram::synchronize_sites() {
+void TrainProgram::synchronize_sites(int64_t step, bool agrees) {
   MetaTrace* meta = device_.compute.meta();
   if (meta) meta->set_model_work(false);
-  store_.synchronize_sites();
-  if (router_bias_.defined() && device_.groups.sites.size() > 1) {
+  store_.synchronize_sites(step);
+  if (agrees && router_bias_.defined() && device_.groups.sites.size() > 1) {
     device_.groups.sum_over_sites(device_.compute, router_bias_);
     scale_add(device_.compute, router_bias_, 1.0 / device_.groups.sites.size(), {}, 0);
   }

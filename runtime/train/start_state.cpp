@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/recipe/rules/rules.h"
 #include "runtime/weights/frozen_model.h"
 #include "runtime/weights/load.h"
 
@@ -52,7 +53,7 @@ int64_t end_of_start(const Recipe& recipe, int64_t step, int64_t steps, int64_t 
 
 void check_end_step(const Recipe& recipe, int64_t step, int64_t end) {
   const DilocoSettings& d = recipe.diloco;
-  if (!d.on() || end % d.inner_steps == 0) return;
+  if (!d.on() || end % d.inner_steps == 0 || recipe::meets_anywhere(recipe)) return;
   const int64_t next = (end / d.inner_steps + 1) * d.inner_steps;
   fail(ExitCode::usage,
        "the run would end at step {}, and sites synchronize every {} steps (diloco.inner_steps); nearest "

@@ -338,12 +338,12 @@ class Trainer {
       return train_step();
     }
     news_ = r.news;
-    const bool usual = !kinds_.is_other(a.step);
+    const size_t kind = kinds_.kind_of(a.step);
     if (step_profile_->running()) {
       synchronize();
-      say(step_profile_->end(batch == recipe_.train.global_batch_size && usual));
+      say(step_profile_->end(batch == recipe_.train.global_batch_size && kind == 0));
     }
-    usage_.end_step(groups_->groups(), usual ? plan_.train_wire_bytes : plan_.other_wire_bytes);
+    usage_.end_step(groups_->groups(), plan_.wire_bytes(kind));
     check_loss(r);
     const LossScaler* scaler = program_->loss_scaler();
     say({skips_.note(step_ + 1, r, scaler ? scaler->scale() : 1, last_checkpoint())});
@@ -379,7 +379,7 @@ class Trainer {
   /// Sites agree on a stop and on news when they synchronize.
   StepResult run_step(const OptimizerStep& a) {
     if (replicas_ && step_ + 1 == end_step_) replicas_->end_after_step();
-    const bool agrees = !recipe_.diloco.on() || recipe_.diloco.synchronizes_after(step_ + 1);
+    const bool agrees = !recipe_.diloco.on() || recipe_.diloco.agrees_after(step_ + 1);
     return program_->train_step(
         batches_, a, [&] { return agrees && asked_to_stop(); },
         [&] { return agrees && lead_ && changes_ && changes_->pending(); });

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Two nodes over a link of limited rate: a sum of gradients in every step, and DiLoCo, beside the plan. The nodes are network
-namespaces of this machine, the rate is a token bucket (tc tbf). Needs root, and the data of scripts/quickstart.sh. Two
-minutes a round."""
+"""Two nodes over a link of limited rate: a sum of gradients in every step, and DiLoCo, with --fragments also in fragments
+with a delay, and with 8-bit sums, beside the plan. The nodes are network namespaces of this machine, the rate is a token
+bucket (tc tbf). Needs root, and the data of scripts/quickstart.sh. Two minutes a round."""
 # build: ltrain
 import json
 import os
@@ -51,11 +51,17 @@ wait $first && [ $second = 0 ] || { cat "$3/node0" "$3/node1"; exit 1; }
 """
 
 
-def ways(inner_steps):
+def ways(inner_steps, fragments):
     """Name, overrides, and steps of a run; the first of them are not counted."""
     yield "a sum in every step", ["~diloco"], 0
     for h in inner_steps:
-        yield f"DiLoCo, every {h} steps", [f"diloco.inner_steps={h}"], h
+        every = [f"diloco.inner_steps={h}"]
+        yield f"DiLoCo, every {h} steps", every, h
+        if fragments:
+            delay = h // fragments - 1
+            streams = every + [f"diloco.fragments={fragments}", f"diloco.delay={delay}", "diloco.merge=0.5"]
+            yield f"DiLoCo, every {h} steps, {fragments} fragments, delay {delay}", streams, h
+            yield "the same with sums of int8", streams + ["diloco.sum=int8"], h
 
 
 def run(o, rate, overrides, steps, scratch):
@@ -85,6 +91,7 @@ def main():
     a.add_argument("--profile", help="of `ltrain bench` on this machine; default: measured now")
     a.add_argument("--rates", default="10,100,1000", help="megabits a second")
     a.add_argument("--inner-steps", default="10,50")
+    a.add_argument("--fragments", type=int, default=0, help="a divisor of the inner steps; 0: none")
     a.add_argument("--message-seconds", type=float, default=1e-4, help="time of a small message over the link")
     o = a.parse_args()
     inner = [int(h) for h in o.inner_steps.split(",")]
@@ -96,7 +103,7 @@ def main():
         rows = [["Mbit/s", "", "planned tokens/s", "measured", "off", "times the sum in every step"]]
         record = []
         for rate in [int(r) for r in o.rates.split(",")]:
-            for name, overrides, h in ways(inner):
+            for name, overrides, h in ways(inner, o.fragments):
                 steps = 2 * h or o.steps
                 planned = plan(o, rate, overrides, steps, scratch)
                 tokens = planned["tokens_per_step"]

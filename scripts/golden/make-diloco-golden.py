@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/diloco.txt: the llama of make-golden.py trained by DiLoCo (arXiv:2311.08105) in double.
+"""Writes tests/golden/diloco.txt and streaming_diloco.txt: the llama of make-golden.py trained by DiLoCo (arXiv:2311.08105)
+and Streaming DiLoCo (arXiv:2501.18512) in double.
 
-Two sites have two rows of each batch. They train 20 rounds of two inner steps with torch.optim.AdamW; the outer optimizer
-is torch.optim.SGD on the parameters of the last round, whose gradient is the mean over sites of what each parameter has
-lost. Lines have the architecture, the outer momentum (nesterov or plain), and the losses of the first site, or for a
-tensor its length and its product with a fixed vector, as hexadecimal doubles. tests/models/optimizer_runs_test.cpp
-trains the same with ltrain. Needs PyTorch:
+Two sites have two rows of each batch. They train 20 rounds of two inner steps with torch.optim.AdamW, or of four with
+fragments, a delay and a merge; the outer optimizer is torch.optim.SGD on the parameters of the last round, whose gradient
+is the mean over sites of what each parameter has lost. Fragments, delay and merge are those of torchft's local_sgd.py
+(prepare_sync, perform_sync): the difference is taken `delay` steps before the outer step, and weights become
+lerp(global, local, merge). Lines have the architecture, the way (nesterov, plain, or fragments, delay and merge), and the
+losses of the first site, or for a tensor of the shared weights its length and its product with a fixed vector, as
+hexadecimal doubles. tests/models/diloco_runs_test.cpp trains the same with ltrain. Needs PyTorch:
 
     python3 -m venv venv && venv/bin/pip install torch numpy && venv/bin/python scripts/golden/make-diloco-golden.py
 """
@@ -20,7 +23,7 @@ spec = importlib.util.spec_from_file_location("runs", os.path.join(HERE, "make-o
 runs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(runs)
 
-SITES, ROUNDS, INNER, ROWS = 2, 20, 2, 2
+SITES, ROUNDS, ROWS = 2, 20, 2
 LR, OUTER_LR, OUTER_MOMENTUM = 1e-3, 0.7, 0.9
 
 
@@ -46,35 +49,64 @@ class Site:
         return loss.item()
 
 
-def diloco(job, nesterov):
-    sites = [Site(job, i) for i in range(SITES)]
-    shared = {n: t.clone().requires_grad_() for n, t in job.w.items()}
-    outer = torch.optim.SGD(shared.values(), lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=nesterov)
-    losses = []
-    for step in range(ROUNDS * INNER):
-        losses.append([s.step(step % len(job.tokens)) for s in sites][0])
-        if (step + 1) % INNER:
-            continue
-        for n, t in shared.items():
-            t.grad = torch.stack([t.detach() - s.p[n].detach() for s in sites]).mean(0)
-        outer.step()
+def place(name, job):
+    """Number of a parameter among the layers: the embedding, the blocks, the final norm and the head."""
+    if "layers." in name:
+        return 1 + int(name.split("layers.")[1].split(".")[0])
+    blocks = 1 + max(int(n.split("layers.")[1].split(".")[0]) for n in job.w if "layers." in n)
+    return 0 if "embed_tokens" in name else blocks + 1
+
+
+class Fragment:
+    """Parameters that are synchronized together."""
+
+    def __init__(self, sites, names, nesterov):
+        self.sites = sites
+        self.shared = {n: sites[0].job.w[n].clone().requires_grad_() for n in names}
+        self.outer = torch.optim.SGD(self.shared.values(), lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=nesterov)
+
+    def prepare(self):
+        for n, t in self.shared.items():
+            t.grad = torch.stack([t.detach() - s.p[n].detach() for s in self.sites]).mean(0)
+
+    def perform(self, merge):
+        self.outer.step()
         with torch.no_grad():
-            for s in sites:
-                for n, t in s.p.items():
-                    t.copy_(shared[n])
-    return losses, {n: t.detach() for n, t in shared.items()}
+            for s in self.sites:
+                for n, t in self.shared.items():
+                    s.p[n].copy_(t.lerp(s.p[n], merge))
 
 
-def main():
-    torch.set_num_threads(1)
-    with open(os.path.join(runs.GOLDEN, "diloco.txt"), "w") as out:
+def diloco(job, nesterov, inner=2, fragments=1, delay=0, merge=0.0):
+    sites = [Site(job, i) for i in range(SITES)]
+    parts = [Fragment(sites, [n for n in job.w if place(n, job) % fragments == i], nesterov) for i in range(fragments)]
+    losses, each = [], inner // fragments
+    for step in range(1, ROUNDS * inner + 1):
+        losses.append([s.step((step - 1) % len(job.tokens)) for s in sites][0])
+        if (step + delay) % each == 0:
+            parts[((step + delay) // each - 1) % fragments].prepare()
+        if step % each == 0:
+            parts[(step // each - 1) % fragments].perform(merge)
+    return losses, {n: t.detach() for part in parts for n, t in part.shared.items()}
+
+
+def write(file, ways):
+    with open(os.path.join(runs.GOLDEN, file), "w") as out:
         out.write(f"# PyTorch {torch.__version__.split('+')[0]}: scripts/golden/make-diloco-golden.py\n")
-        for kind in ("nesterov", "plain"):
-            losses, w = diloco(runs.Job("llama"), kind == "nesterov")
+        for kind, settings in ways.items():
+            losses, w = diloco(runs.Job("llama"), **settings)
             out.write(f"llama {kind} losses " + " ".join(x.hex() for x in losses) + "\n")
             for name, t in w.items():
                 out.write(f"llama {kind} {name} " + " ".join(x.hex() for x in runs.describe(name, t)) + "\n")
             print(kind, losses[0], losses[-1])
+
+
+def main():
+    torch.set_num_threads(1)
+    write("diloco.txt", {"nesterov": {"nesterov": True}, "plain": {"nesterov": False}})
+    write("streaming_diloco.txt", {
+        f"{f}_{d}_{m}": {"nesterov": True, "inner": 4, "fragments": f, "delay": d, "merge": m}
+        for f, d, m in ((2, 0, 0.0), (1, 3, 0.0), (1, 0, 0.5), (2, 1, 0.5))})
 
 
 if __name__ == "__main__":

@@ -129,11 +129,12 @@ TrainedModel train(const Golden& g, const Job& job) {
     for (const OwnedPiece& p : store.owned_pieces()) {
       std::vector<double>& to = whole[store.spec(p.id).name];
       to.resize(static_cast<size_t>(p.slice.global.elements()));
+      const Tensor& weights = p.shared.defined() ? p.shared : p.master;
       Runs runs(p.slice);
       for (Run r = runs.next(); r.count > 0; r = runs.next())
         for (int64_t i = 0; i < r.count; ++i)
           to[static_cast<size_t>(r.global + i)] =
-              fp32 ? p.master.ptr<float>()[r.local + i] : p.master.ptr<double>()[r.local + i];
+              fp32 ? weights.ptr<float>()[r.local + i] : weights.ptr<double>()[r.local + i];
     }
   });
   for (const auto& [name, x] : whole) {
@@ -235,4 +236,33 @@ TEST_CASE("DiLoCo's sites move a llama as PyTorch's AdamW and outer SGD do") {
   CHECK(apart("plain", job) < 1e-5);
   d.nesterov = true;
   CHECK(apart("nesterov", job) < 1e-5);
+}
+
+TEST_CASE("Streaming DiLoCo moves a llama as PyTorch's optimizers do with torchft's fragments") {
+  const TrainedModels runs = read_runs("streaming_diloco.txt");
+  REQUIRE(runs.size() == 4);
+  const Golden g("llama");
+  const auto apart = [&](const char* kind, const DilocoSettings& d) {
+    Job job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 80, .lr = 1e-3};
+    job.optimizer.diloco = d;
+    std::string where;
+    const double most = worst(runs.at(std::string("llama ") + kind), train(g, job), where);
+    UNSCOPED_INFO(kind << ": " << where << " by " << most);
+    return most;
+  };
+  const DilocoSettings d{.sites = 2, .inner_steps = 4};
+  const auto with = [&](int64_t fragments, int64_t delay, double merge) {
+    DilocoSettings more = d;
+    more.fragments = fragments, more.delay = delay, more.merge = merge;
+    return more;
+  };
+  CHECK(apart("2_0_0.0", with(2, 0, 0)) < 1e-12);
+  CHECK(apart("1_3_0.0", with(1, 3, 0)) < 1e-12);
+  CHECK(apart("1_0_0.5", with(1, 0, 0.5)) < 1e-12);
+  CHECK(apart("2_1_0.5", with(2, 1, 0.5)) < 1e-12);
+  // Negative controls: another delay, merge, and number of fragments.
+  CHECK(apart("2_1_0.5", with(2, 0, 0.5)) > 1e-4);
+  CHECK(apart("2_1_0.5", with(2, 1, 0.4)) > 1e-4);
+  CHECK(apart("1_3_0.0", with(1, 2, 0)) > 1e-4);
+  CHECK(apart("2_0_0.0", with(4, 0, 0)) > 1e-4);
 }

@@ -73,6 +73,7 @@ Recipe recipe_of(const TinyOptions& o, const std::string& folder, const std::str
   r.train.train_steps = o.steps;
   r.train.freeze_router = o.optimizer.freeze_routers;
   r.optimizer.frozen = o.optimizer.frozen;
+  r.diloco = o.optimizer.diloco;
   r.checkpoint.async_save = false;
   r.checkpoint.resume = resume;
   return r;

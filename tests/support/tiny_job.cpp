@@ -337,13 +337,13 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     MetaJob meta(o, rank);
     const StepKinds kinds = step_kinds(o.optimizer);
     int64_t train = 0, before = 0;
-    for (const bool other : {false, true}) {
-      if (other && kinds.other_step == 0) continue;
-      meta.program.train_step({}, tiny_adamw(other ? kinds.other_step : kinds.usual_step));
-      const int64_t others = kinds.others(o.steps), steps = other ? others : o.steps - others;
+    for (const int64_t one : kinds.all()) {
+      meta.program.train_step({}, tiny_adamw(one));
+      const size_t kind = kinds.kind_of(one);
+      const int64_t steps = kind > 0 ? kinds.count(kind, o.steps) : o.steps - kinds.others(o.steps);
       train += (meta.groups.groups().wire_bytes() - before) * steps;
       before = meta.groups.groups().wire_bytes();
-      if (other) continue;
+      if (kind > 0) continue;
       if (o.timeline)
         for (const TraceEntry& e : meta.trace.entries())
           result.plan_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));

@@ -8,10 +8,12 @@
 namespace ltrain::recipe {
 namespace {
 
-const std::string kSites = "diloco.sites", kInner = "diloco.inner_steps";
+const std::string kSites = "diloco.sites", kInner = "diloco.inner_steps", kFragments = "diloco.fragments";
 
-/// Steps at which all ranks meet must be synchronizations.
+/// Steps at which all ranks meet must be synchronizations, unless what sites share is kept beside their
+/// weights.
 void meeting_steps(const Recipe& r, const BrokenRule& broken) {
+  if (meets_anywhere(r)) return;
   const int64_t inner = r.diloco.inner_steps;
   const auto check = [&](const char* key, int64_t steps, const char* what) {
     if (steps % inner == 0) return;
@@ -26,6 +28,26 @@ void meeting_steps(const Recipe& r, const BrokenRule& broken) {
     check("train.train_steps", r.train.train_steps, "ends the run");
   if (!r.data.eval.empty()) check("train.eval_interval", r.train.eval_interval, "evaluates");
   check("checkpoint.save_interval", r.checkpoint.save_interval, "saves");
+}
+
+/// One fragment at a time is on its way, and each has layers.
+void fragment_rules(const Recipe& r, const BrokenRule& broken) {
+  const DilocoSettings& d = r.diloco;
+  const int64_t layers = r.model.num_hidden_layers, most = std::min(layers, d.inner_steps);
+  const auto good = [&](int64_t n) { return n <= most && d.inner_steps % n == 0; };
+  if (!good(d.fragments))
+    return broken(
+        kFragments,
+        fmt::format("must divide diloco.inner_steps = {}, and be at most model.num_hidden_layers = {}{}",
+                    d.inner_steps, layers, nearest(d.fragments, 1, most, good)),
+        {kInner, "model.num_hidden_layers"});
+  if (d.delay >= d.interval())
+    broken("diloco.delay",
+           fmt::format(
+               "must be below diloco.inner_steps / diloco.fragments = {}, so that one fragment at a time is "
+               "on its way; nearest valid value: {}",
+               d.interval(), d.interval() - 1),
+           {kInner, kFragments});
 }
 
 /// Settings with a state or a decision of all ranks in every step.
@@ -67,8 +89,13 @@ void every_step(const Recipe& r, const BrokenRule& broken) {
 
 }  // namespace
 
+bool meets_anywhere(const Recipe& r) {
+  return r.diloco.streams() && (r.model.moe.num_experts == 0 || r.model.moe.bias_update_rate == 0);
+}
+
 void diloco_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.diloco.on()) return;
+  fragment_rules(r, broken);
   meeting_steps(r, broken);
   every_step(r, broken);
   const int64_t data = r.parallel.data, sites = r.diloco.sites;

@@ -75,3 +75,47 @@ TEST_CASE("a site with a loss that is not finite ends the run by name") {
   CHECK(has(o, std::string(" of ") + rank + " on host "));
   CHECK(has(o, "There is no checkpoint yet"));
 }
+
+TEST_CASE("a run of fragments sends as planned, and goes on while a difference is on its way bit for bit") {
+  TempRun t;
+  const std::string kStream =
+      "run tiny.yaml diloco.sites=2 diloco.inner_steps=4 diloco.fragments=2 diloco.delay=1 diloco.merge=0.5 "
+      "train.train_steps=6 checkpoint.save_interval=3 checkpoint.async_save=false ";
+  const std::string sum = GENERATE("", "diloco.sum=int8 ");
+  const Outcome whole = t.sh(kStream + sum);
+  INFO(whole.text);
+  REQUIRE(whole.code == 0);
+  const auto plan = json_of(t, "run/plan.json")["ranks"][0], used = json_of(t, "run/logs/usage-00000.json");
+  // Differences leave after steps 1, 3 and 5; sites agree after step 4.
+  const auto& kinds = plan["other_kinds"];
+  const auto bytes = [&](size_t kind) { return kinds.at(kind)["wire_bytes_per_step"].get<int64_t>(); };
+  const int64_t first = plan["wire_bytes_per_step"];
+  REQUIRE(kinds.size() == 3);
+  CHECK(first > 0);
+  CHECK(bytes(0) == 0);
+  CHECK(bytes(1) > 0);
+  CHECK(bytes(2) == 16);
+  CHECK(used["train_wire_bytes"] == 2 * first + bytes(1) + bytes(2));
+  CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);
+  const auto shards = [&] {
+    std::string all;
+    for (const char* rank : {"0", "1"})
+      all += read_text(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
+                       "-of-00002.safetensors");
+    return all;
+  };
+  const std::string end = shards();
+  for (const char* name : {"outer_momentum/", "outer_change/", "local_weights/", "local_weights_site_00001/"})
+    CHECK(end.find(std::string("optimizer/") + name) != std::string::npos);
+  std::filesystem::remove_all(t.folder() + "/run/checkpoints/step-00000006");
+  const Outcome other = t.sh(kStream + sum + "diloco.delay=0");
+  INFO(other.text);
+  CHECK(other.code == 64);
+  CHECK(has(other, "after step 3 the difference of weights of fragment 1 is on its way between sites"));
+  const Outcome rest = t.sh(kStream + sum);
+  INFO(rest.text);
+  CHECK(has(rest, "resuming from run/checkpoints/step-00000003"));
+  CHECK(shards() == end);
+  CHECK(t.sh("checkpoint verify run").code == 0);
+  CHECK(t.sh("eval run --threads 1").code == 0);
+}

@@ -323,6 +323,25 @@ TEST_CASE("a cluster file names cards, nodes and networks, and what it says wron
         Approx(1e9 * 15 / 16 / (0.8 * 12.5e9 * 8 / 32)).epsilon(0.02));
   CHECK(cost.seconds(collective("all_gather", within, 1e9)) ==
         Approx(1e9 * 7 / 8 / (0.9 * 50e9)).epsilon(0.02));
+  // The same by a level of sites above the nodes.
+  const std::string link =
+      "sites: 2\nreferences: {line: a line}\nsite_links:\n  - {name: line, ranks_a_link: 0, seconds: {value: "
+      "5.0e-3, source: assumed, reference: line}, bytes_per_second: {value: 12.5e9, source: assumed, "
+      "reference: "
+      "line}, sustained: {value: 0.8, source: assumed, reference: line}}\n";
+  const std::string ours = replaced(good, "ethernet-100g", "ib-8x400g");
+  const ProfileCost linked(parse_cluster(ours + link, "ours.yaml"), 1, false, 4, 64);
+  CHECK(linked.seconds(collective("all_gather", across, 1e9)) ==
+        Approx(1e9 * 15 / 16 / (0.8 * 12.5e9 * 8 / 32)).epsilon(0.02));
+  CHECK(linked.seconds(collective("all_gather", within, 1e9)) <
+        linked.seconds(collective("all_gather", across, 1e9)) / 4);
+  const auto of = [&](const std::string& text) { return refusal([&] { parse_cluster(text, "ours.yaml"); }); };
+  CHECK(of(ours + link) == "accepted");
+  CHECK_THAT(of(ours + "sites: 2\n"), Contains("must have 1 level for sites = 2, has 0"));
+  CHECK_THAT(of(ours + replaced(link, "sites: 2\n", "")),
+             Contains("must have 0 levels for sites = 1, has 1"));
+  CHECK_THAT(of(ours + replaced(link, "sites: 2\n", "sites: 3\n")), Contains("must divide nodes = 16, is 3"));
+  CHECK_THAT(of(replaced(good, "ethernet-100g", "wan-2x100g") + link), Contains("last level of the network"));
 }
 
 TEST_CASE("import reads nccl-tests and refuses what is none", "[plan]") {

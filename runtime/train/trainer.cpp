@@ -230,9 +230,6 @@ class Trainer {
   void join_replicas() {
     const std::optional<QuorumAddress> address = recipe_.replicas.on() ? quorum_address() : std::nullopt;
     if (!address) return;
-    if (device_ != DeviceKind::cpu)
-      fail(ExitCode::usage,
-           "replicas.count: sums over replicas are made for ranks on CPUs so far; device: cpu");
     replicas_ = std::make_unique<ReplicaGroup>(recipe_, *address, job_.info().rank, *control_group_,
                                                *control_, [this] { return bool(job_.stop_requested()); });
     program_->sum_over(replicas_.get());

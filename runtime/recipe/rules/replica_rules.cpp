@@ -11,18 +11,34 @@ const std::string kCount = "replicas.count";
 
 }  // namespace
 
+void replica_device_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.replicas.on() || r.device != DeviceChoice::cuda) return;
+  broken(
+      "device",
+      fmt::format("sums over replicas are made for ranks on CPUs so far; nearest valid value: cpu, or {}: 0",
+                  kCount),
+      {kCount});
+}
+
 void replica_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.replicas.on()) return;
+  replica_device_rules(r, broken);
   if (r.replicas.min > r.replicas.count)
     broken("replicas.min",
            fmt::format("must be at most {} = {}; nearest valid value: {}", kCount, r.replicas.count,
                        r.replicas.count),
            {kCount});
+  const double hang = r.launch.distributed_timeout_minutes * 60;
+  if (r.replicas.timeout_seconds >= hang)
+    broken(
+        "replicas.timeout_seconds",
+        fmt::format("must be below launch.distributed_timeout_minutes, {:g} s, after which a rank that waits "
+                    "for another replica counts as hanging; nearest valid value: {:g}",
+                    hang, hang / 2),
+        {"launch.distributed_timeout_minutes"});
   const auto refuse = [&](const char* key, bool on, const char* why, const char* valid) {
     if (on) broken(key, fmt::format("{}; nearest valid value: {}, or {}: 0", why, valid, kCount), {kCount});
   };
-  refuse("device", r.device == DeviceChoice::cuda, "sums over replicas are made for ranks on CPUs so far",
-         "cpu");
   refuse("diloco.sites", r.diloco.on(), "has sites that do not sum gradients in every step", "0");
   refuse("precision", computes_in(r, Precision::fp16), "has a loss scale, which a replica that joins lacks",
          "bf16");

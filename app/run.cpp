@@ -280,12 +280,12 @@ class LaterAttempts {
 };
 
 /// Starts a launcher for each replica. Throws CLI::RuntimeError with the exit code of the job.
-void launch_replicas(const RunOptions& o, const Recipe& recipe, const JobSize& size,
+void launch_replicas(const RunOptions& o, const Recipe& recipe, const JobSize& size, int gpus,
                      const std::vector<std::string>& taken) {
   JobChecks checks;
   checks.memory = !o.force;
   check_job(recipe, size, checks);
-  const int code = run_replicas(recipe, run_arguments(o, taken), size.ranks_per_node);
+  const int code = run_replicas(recipe, run_arguments(o, taken), {size.ranks_per_node, gpus});
   if (code != 0) throw CLI::RuntimeError(code);
 }
 
@@ -297,8 +297,9 @@ void launch(const RunOptions& o, const LaunchEnvironment& e) {
   given = with_taken_stages(given, text, o, taken);
   if (given.notes.size() > notes && !o.dry_run) print_notes({given.notes.back()});
   if (e.kind == LaunchEnvironment::Kind::node) check_replica_variables(given, e.source);
-  const JobSize size = job_size(given, e, gpus_for(given));
-  if (!o.dry_run && starts_replicas(given)) return launch_replicas(o, given, size, taken);
+  const int gpus = gpus_for(given);
+  const JobSize size = job_size(given, e, gpus);
+  if (!o.dry_run && starts_replicas(given)) return launch_replicas(o, given, size, gpus, taken);
   if (!o.dry_run) check_host_ranks(given, size);
   std::optional<FolderLock> lock;
   if (e.node == 0 && !o.dry_run) lock = lock_if_there(given.output_dir);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/exit_codes.h"
@@ -46,12 +47,13 @@ bool read_lines(Fd& fd, std::string& begun, const Line& line) {
 
 class Replicas {
  public:
-  Replicas(const Recipe& recipe, const std::vector<std::string>& arguments, int ranks)
+  Replicas(const Recipe& recipe, const std::vector<std::string>& arguments, const ReplicaPlaces& places)
       : recipe_(recipe),
+        places_(places),
         token_(to_hex(random_bytes(kSecretBytes))),
         server_(settings_of(recipe), 0, token_),
         signals_({SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
-    for (int i = 0; i < recipe.replicas.count; ++i) start(i, arguments, ranks);
+    for (int i = 0; i < recipe.replicas.count; ++i) start(i, arguments);
   }
 
   int run() {
@@ -66,17 +68,24 @@ class Replicas {
     return s;
   }
 
-  void start(int number, std::vector<std::string> arguments, int ranks) {
+  void start(int number, std::vector<std::string> arguments) {
     arguments.push_back(fmt::format("output_dir={}/replica_{}", recipe_.output_dir, number));
     if (recipe_.launch.threads_per_rank == 0)
       arguments.push_back(
           fmt::format("launch.threads_per_rank={}",
-                      std::max<int64_t>(1, usable_cores() / (ranks * recipe_.replicas.count))));
+                      std::max<int64_t>(1, usable_cores() / (places_.ranks * recipe_.replicas.count))));
     Replica& r = all_.emplace_back();
     r.number = number;
-    r.process = start_child(arguments, {{"LTRAIN_QUORUM", fmt::format("127.0.0.1:{}", server_.port())},
-                                        {"LTRAIN_REPLICA", std::to_string(number)},
-                                        {"LTRAIN_QUORUM_TOKEN", token_}});
+    std::vector<std::pair<std::string, std::string>> variables{
+        {"LTRAIN_QUORUM", fmt::format("127.0.0.1:{}", server_.port())},
+        {"LTRAIN_REPLICA", std::to_string(number)},
+        {"LTRAIN_QUORUM_TOKEN", token_}};
+    if (places_.gpus > 0) {
+      const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+      variables.emplace_back("CUDA_VISIBLE_DEVICES",
+                             devices_of_replica(visible ? visible : "", number, places_.ranks));
+    }
+    r.process = start_child(arguments, variables);
   }
 
   void wait_once() {
@@ -141,6 +150,7 @@ class Replicas {
   }
 
   const Recipe& recipe_;
+  const ReplicaPlaces places_;
   const std::string token_;
   QuorumServer server_;
   CaughtSignals signals_;
@@ -151,8 +161,29 @@ class Replicas {
 
 bool starts_replicas(const Recipe& recipe) { return recipe.replicas.on() && !quorum_address(); }
 
-int run_replicas(const Recipe& recipe, const std::vector<std::string>& arguments, int ranks) {
-  return Replicas(recipe, arguments, ranks).run();
+int run_replicas(const Recipe& recipe, const std::vector<std::string>& arguments,
+                 const ReplicaPlaces& places) {
+  const int64_t needed = recipe.replicas.count * places.ranks;
+  if (places.gpus > 0 && places.gpus < needed)
+    fail(ExitCode::usage,
+         "replicas.count = {}: of {} ranks each need {} GPUs, and this machine has {}; give parallel.data, "
+         "the "
+         "ranks of one replica",
+         recipe.replicas.count, places.ranks, needed, places.gpus);
+  return Replicas(recipe, arguments, places).run();
+}
+
+std::string devices_of_replica(const std::string& visible, int replica, int ranks) {
+  std::vector<std::string> all;
+  for (size_t begin = 0; begin < visible.size();) {
+    const size_t end = std::min(visible.find(',', begin), visible.size());
+    all.push_back(visible.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::string mine;
+  for (int i = replica * ranks; i < (replica + 1) * ranks; ++i)
+    mine += (mine.empty() ? "" : ",") + (all.empty() ? std::to_string(i) : all.at(static_cast<size_t>(i)));
+  return mine;
 }
 
 void check_replica_variables(const Recipe& recipe, const std::string& starter) {

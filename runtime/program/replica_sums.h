@@ -2,9 +2,9 @@
 // the step is then not applied, and made again by the replicas that are left.
 #pragma once
 #include <cstdint>
-#include <span>
+#include <functional>
 
-#include "kernels/tensor/tensor.h"
+#include "kernels/tensor/stream.h"
 
 namespace ltrain {
 
@@ -18,5 +18,9 @@ class ReplicaSums {
   /// so that all replicas apply the step. `leaves`: this replica takes part in no further step.
   virtual bool commit(bool leaves) = 0;
 };
+
+/// Waits for the stream and runs `f` on the tensor, by way of a copy in host memory if a device has it. `f`
+/// gets one part after the other.
+void through_host(Stream& s, Tensor t, const std::function<void(Tensor)>& f);
 
 }  // namespace ltrain

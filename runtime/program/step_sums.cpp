@@ -84,11 +84,10 @@ void StepSums::reduce_requests_over_sites(const Groups& groups) {
 }
 
 void StepSums::reduce_over_replicas(ReplicaSums& replicas) {
-  stream_.synchronize();
   for (const Slice& slice : slices_)
     if (const StepSum& sum = this->*slice.sum;
         sum.first != stop.first && sum.first != news.first && sum.first != squares.first)
-      replicas.sum(reduced(sum));
+      through_host(stream_, reduced(sum), [&](const Tensor& t) { replicas.sum(t); });
 }
 
 StepSums::Values StepSums::read(Staging& staging) const {

@@ -208,8 +208,8 @@ void TrainProgram::sum_counts_over_replicas(int64_t& tokens, int64_t& micros) {
 }
 
 void TrainProgram::sum_gradients_over_replicas() {
-  device_.compute.synchronize();
-  for (const Tensor& gradients : store_.stored_gradients()) replicas_->sum(gradients);
+  for (const Tensor& gradients : store_.stored_gradients())
+    through_host(device_.compute, gradients, [this](const Tensor& t) { replicas_->sum(t); });
 }
 
 bool TrainProgram::same_actions(EstimatePass estimate) const {

@@ -55,6 +55,7 @@ std::vector<Hindrance> graph_hindrances(const Recipe& r) {
   if (r.distillation.teacher) add("forward passes of a teacher are not recorded", "distillation.teacher");
   if (r.model.moe.num_experts > 0)
     add("how many rows each expert gets is read by the host in every step", "model.moe.num_experts");
+  if (r.replicas.on()) add("replicas change the micro-batches of a step", "replicas.count");
   if (r.train.batch_ramp.start > 0)
     add("train.batch_ramp changes the micro-batches of a step", "train.batch_ramp.start");
   if (r.offload.optimizer.on())

@@ -6,14 +6,16 @@ void copy_state(ReplicaGroup& replicas, ParameterStore& parameters, TrainerPosit
   std::vector<int64_t> numbers{position.data.cursor, position.data.samples, position.data.tokens,
                                position.earlier_updates};
   replicas.copy(numbers);
-  parameters.stream().synchronize();
+  const auto copy = [&](const Tensor& t) {
+    through_host(parameters.stream(), t, [&](const Tensor& part) { replicas.copy(part); });
+  };
   parameters.prefetch_states();
   for (const OwnedPiece& piece : parameters.stored_pieces()) {
-    if (piece.master.defined()) replicas.copy(piece.master);
-    for (const NamedState& state : piece.moments) replicas.copy(state.tensor);
+    if (piece.master.defined()) copy(piece.master);
+    for (const NamedState& state : piece.moments) copy(state.tensor);
   }
-  for (const WholeState& state : parameters.whole_states(false)) replicas.copy(state.tensor);
-  for (const RegisteredBuffer& buffer : parameters.kept(false)) replicas.copy(buffer.tensor);
+  for (const WholeState& state : parameters.whole_states(false)) copy(state.tensor);
+  for (const RegisteredBuffer& buffer : parameters.kept(false)) copy(buffer.tensor);
   parameters.offload_states(replicas.receives());
   if (!replicas.receives()) return;
   parameters.publish_loaded();

@@ -11,18 +11,8 @@ const std::string kCount = "replicas.count";
 
 }  // namespace
 
-void replica_device_rules(const Recipe& r, const BrokenRule& broken) {
-  if (!r.replicas.on() || r.device != DeviceChoice::cuda) return;
-  broken(
-      "device",
-      fmt::format("sums over replicas are made for ranks on CPUs so far; nearest valid value: cpu, or {}: 0",
-                  kCount),
-      {kCount});
-}
-
 void replica_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.replicas.on()) return;
-  replica_device_rules(r, broken);
   if (r.replicas.min > r.replicas.count)
     broken("replicas.min",
            fmt::format("must be at most {} = {}; nearest valid value: {}", kCount, r.replicas.count,

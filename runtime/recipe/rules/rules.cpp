@@ -487,7 +487,6 @@ void check_device_rules(const Recipe& resolved, const RecipeOrigins& origins, Di
   Rules rules(resolved, origins, diagnostics);
   offload_device_rules(resolved, rules.report());
   attention_device_rules(resolved, rules.report());
-  replica_device_rules(resolved, rules.report());
 }
 
 int64_t ranks_on_host(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node) {

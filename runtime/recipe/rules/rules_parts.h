@@ -45,7 +45,6 @@ void one_axis_rule(const Recipe& recipe, const BrokenRule& broken, const char* k
 void sparsity_rules(const Recipe& recipe, const BrokenRule& broken);
 void diloco_rules(const Recipe& recipe, const BrokenRule& broken);
 void replica_rules(const Recipe& recipe, const BrokenRule& broken);
-void replica_device_rules(const Recipe& resolved, const BrokenRule& broken);
 /// Checks that sites divide the ranks and are full nodes.
 void diloco_layout_rules(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node,
                          const BrokenRule& broken);

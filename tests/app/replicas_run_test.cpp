@@ -3,7 +3,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/app/run_program.h"
+#include "app/run_replicas.h"
+#include "tests/app/replica_launchers.h"
 
 using namespace ltrain::test;
 using Catch::Contains;
@@ -14,52 +15,6 @@ const std::string kJob =
     "tiny.yaml device=cpu precision=fp64 train.train_steps=12 train.micro_batch_size=1 "
     "checkpoint.save_interval=4 "
     "checkpoint.async_save=false parallel.data=1 ";
-
-/// A quorum and a launcher for each replica, on one machine.
-struct Replicas {
-  explicit Replicas(int replicas) : count(replicas) {}
-  TempRun t;
-  const int count;
-
-  std::string quorum(const std::string& arguments) const {
-    return fmt::format(
-        "export LTRAIN_QUORUM_TOKEN=secret\n{} quorum {} replicas.count={} {} --port 0 > quorum 2>&1 & q=$!\n"
-        "for i in $(seq 200); do grep -q 'at port' quorum && break; sleep 0.05; done\n"
-        "export LTRAIN_QUORUM=127.0.0.1:$(sed -n 's/.*at port \\([0-9]*\\);.*/\\1/p' quorum)\n",
-        program(), kJob, count, arguments);
-  }
-  std::string start(int replica, const std::string& arguments, const std::string& variables = "") const {
-    return fmt::format(
-        "{} LTRAIN_REPLICA={} {} run {} replicas.count={} {} output_dir=run-{} > replica-{} 2>&1 & "
-        "p{}=$!\n",
-        variables, replica, program(), kJob, count, arguments, replica, replica, replica);
-  }
-  /// Exit codes of the launchers, "CODE CODE".
-  std::string codes(std::string script) const {
-    script += "c=\n";
-    for (int r = 0; r < count; ++r) script += fmt::format("wait $p{}; c=\"$c $?\"\n", r);
-    const Outcome o = t.shell_with_jobs(script + "kill $q; echo codes:$c\n");
-    const size_t at = o.text.find("codes: ");
-    return at == std::string::npos ? o.text : o.text.substr(at + 7, o.text.find('\n', at) - at - 7);
-  }
-  std::string text(const std::string& file) const { return read_text(t.folder() + "/" + file); }
-  std::string texts() const {
-    std::string all = text("quorum");
-    for (int r = 0; r < count; ++r)
-      all += fmt::format("---- replica {}\n", r) + text(fmt::format("replica-{}", r));
-    return all;
-  }
-};
-
-/// The last value of each step: a replica that copies a newer state repeats none.
-void check_equal(const std::vector<std::string>& got, const std::vector<std::string>& expected) {
-  REQUIRE(got.size() == expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    const size_t a = got[i].find(':'), b = expected[i].find(':');
-    CHECK(got[i].substr(0, a) == expected[i].substr(0, b));
-    CHECK(std::stod(got[i].substr(a + 1)) == Approx(std::stod(expected[i].substr(b + 1))).epsilon(1e-12));
-  }
-}
 
 }  // namespace
 
@@ -86,7 +41,7 @@ TEST_CASE("replicas: losses are those of one process, also after a replica is lo
                                   {"", "parallel.pipeline=2", 2, "train.step:0:7:kill"}}));
   TempRun one;
   REQUIRE(one.sh("run " + kJob + model).code == 0);
-  Replicas r(replicas);
+  ReplicaLaunchers r(replicas, kJob);
   std::string script = r.quorum(model + layout);
   for (int i = 0; i < replicas; ++i)
     script += r.start(i, model + layout, i == 1 && !fault.empty() ? "LTRAIN_FAULT=" + fault : "");
@@ -94,9 +49,9 @@ TEST_CASE("replicas: losses are those of one process, also after a replica is lo
   INFO(model << layout << " " << fault << "\n" << codes << "\n" << r.texts());
   const std::string lost = fault.empty() ? "0" : "71";
   CHECK(codes == "0 " + lost + (replicas == 3 ? " 0" : ""));
-  check_equal(r.t.metric("lm_loss", "run-0"), one.metric("lm_loss"));
-  check_equal(r.t.metric("grad_norm", "run-0"), one.metric("grad_norm"));
-  check_equal(r.t.metric("eval_loss", "run-0"), one.metric("eval_loss"));
+  check_close(r.t.metric("lm_loss", "run-0"), one.metric("lm_loss"));
+  check_close(r.t.metric("grad_norm", "run-0"), one.metric("grad_norm"));
+  check_close(r.t.metric("eval_loss", "run-0"), one.metric("eval_loss"));
   if (!fault.empty()) CHECK_THAT(r.text("quorum"), Contains("replica 1 is gone"));
 }
 
@@ -105,7 +60,7 @@ TEST_CASE("replicas: one that is lost comes back with the state of another, and 
   const std::string more = "train.train_steps=40 train.eval_interval=0 checkpoint.save_interval=40 ";
   REQUIRE(one.sh("run " + kJob + more).code == 0);
   const int lost = GENERATE(0, 1);
-  Replicas r(2);
+  ReplicaLaunchers r(2, kJob);
   const std::string back = more + "launch.max_restarts=3 launch.restart_wait_seconds=0.1";
   std::string script = r.quorum(back);
   for (int i = 0; i < 2; ++i)
@@ -117,7 +72,7 @@ TEST_CASE("replicas: one that is lost comes back with the state of another, and 
   CHECK(codes == "0 0");
   CHECK_THAT(r.text("quorum"),
              Contains(fmt::format("replica {} copies the state of replica {}", lost, 1 - lost)));
-  check_equal(r.t.metric("lm_loss", fmt::format("run-{}", 1 - lost)), one.metric("lm_loss"));
+  check_close(r.t.metric("lm_loss", fmt::format("run-{}", 1 - lost)), one.metric("lm_loss"));
   const auto mine = r.t.metric("lm_loss", fmt::format("run-{}", lost)), whole = one.metric("lm_loss");
   REQUIRE_FALSE(mine.empty());
   CHECK(mine.back().substr(0, 3) == whole.back().substr(0, 3));
@@ -130,7 +85,7 @@ TEST_CASE("replicas: one that is frozen is left out, and goes on with the state 
       "replicas.timeout_seconds=1 ";
   REQUIRE(one.sh("run " + kJob + "train.train_steps=600 train.eval_interval=0 checkpoint.save_interval=600")
               .code == 0);
-  Replicas r(2);
+  ReplicaLaunchers r(2, kJob);
   const auto until = [](const std::string& text, const std::string& file) {
     return fmt::format("for i in $(seq 1200); do grep -q '{}' {} && break; sleep 0.05; done\n", text, file);
   };
@@ -143,11 +98,11 @@ TEST_CASE("replicas: one that is frozen is left out, and goes on with the state 
   CHECK(codes == "0 0");
   CHECK_THAT(r.text("quorum"), Contains("replica 1 did not vote within 1 s") &&
                                    Contains("replica 1 copies the state of replica 0"));
-  check_equal(r.t.metric("lm_loss", "run-0"), one.metric("lm_loss"));
+  check_close(r.t.metric("lm_loss", "run-0"), one.metric("lm_loss"));
 }
 
 TEST_CASE("replicas: a signal to one ends it with 75, and a signal to all saves once") {
-  Replicas r(2);
+  ReplicaLaunchers r(2, kJob);
   const std::string more = "train.train_steps=100000 train.log_interval=50 train.eval_interval=0 ";
   const std::string until =
       "for i in $(seq 1200); do grep -q '^step 50/' replica-0 && break; sleep 0.05; done\n";
@@ -183,7 +138,7 @@ TEST_CASE("replicas: what cannot work is refused by name") {
   refused("quorum " + kJob, "replicas.count = 0: the recipe has no replicas");
   refused("quorum " + two, "LTRAIN_QUORUM_TOKEN is not set");
   // Another recipe, another token, and a number that the job does not have.
-  Replicas r(2);
+  ReplicaLaunchers r(2, kJob);
   const std::string script =
       r.quorum("") + r.start(0, "") +
       "for i in $(seq 1200); do grep -q 'no checkpoints' replica-0 && break; sleep 0.05; done\n" +
@@ -203,4 +158,10 @@ TEST_CASE("replicas: what cannot work is refused by name") {
   CHECK_THAT(r.text("token"), Contains("does not know the token of this job"));
   CHECK_THAT(r.text("other"), Contains("optimizer.lr: 0.001 on replica 0, 0.5 on replica 1"));
   CHECK_THAT(r.text("number"), Contains("replica 2: the job has 2 replicas"));
+}
+
+TEST_CASE("replicas: each gets its share of the GPUs that this machine shows") {
+  CHECK(ltrain::app::devices_of_replica("", 1, 2) == "2,3");
+  CHECK(ltrain::app::devices_of_replica("4,6,7,5", 1, 2) == "7,5");
+  CHECK(ltrain::app::devices_of_replica("GPU-a,GPU-b", 0, 1) == "GPU-a");
 }

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "runtime/program/replica_sums.h"
+#include "tests/app/replica_launchers.h"
 #include "tests/cuda/twin.h"
 #include "tests/parity/parity.h"
 
@@ -81,4 +82,20 @@ TEST_CASE("replicas: a step that does not count changes nothing") {
   TwiceTheSame sums;
   sums.refused_after = 1;
   CHECK(with(o, sums).parameters == train_tiny(shorter).parameters);
+}
+
+TEST_CASE("replicas: the program on cuda goes on without one, which comes back with the state of another") {
+  if (!have_cuda()) return;
+  const std::string job =
+      "tiny.yaml device=cuda precision=fp32 parallel.data=1 train.train_steps=12 train.eval_interval=0 "
+      "checkpoint.save_interval=0 launch.max_restarts=1 launch.restart_wait_seconds=0.1 ";
+  ReplicaLaunchers r(2, job);
+  REQUIRE(r.t.sh("run " + job + "output_dir=one").code == 0);
+  const std::string codes =
+      r.codes(r.quorum("") + r.start(0, "", "LTRAIN_FAULT=train.step:0:*:sleep=300") +
+              r.start(1, "", "LTRAIN_FAULT=train.step:0:7:kill"));
+  INFO(codes << "\n" << r.texts());
+  CHECK(codes == "0 0");
+  CHECK_THAT(r.text("quorum"), Catch::Contains("replica 1 copies the state of replica 0"));
+  check_close(r.t.metric("lm_loss", "run-0"), r.t.metric("lm_loss", "one"), 1e-5);
 }

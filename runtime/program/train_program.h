@@ -65,9 +65,10 @@ struct DistillationResult {
 
 struct StepResult {
   double loss = 0;       ///< mean over counted tokens of the global batch
-  double mtp_loss = 0;   ///< loss of multi-token prediction: mean over its modules and the same tokens
-  double z_loss = 0;     ///< z-loss on output logits: mean over the same tokens, coefficient included
   double grad_norm = 0;  ///< before clipping
+  /// Names in metrics.jsonl and means over the same tokens of the step's other sums (StepSums::means):
+  /// z_loss, with its coefficient, and mtp_loss, which is a mean over modules, too.
+  std::vector<std::pair<std::string, double>> means;
   ExpertStatistics experts;
   std::optional<PreferenceResult> preference;  ///< set with pairs; `loss` is then the mean over them
   /// Set with a teacher: means of the terms of `loss` (DistillationLoss::of).
@@ -81,6 +82,13 @@ struct StepResult {
   bool diverged = false;        ///< update skipped because of stop_loss
   bool stop_requested = false;  ///< some rank asked to stop
   bool news = false;            ///< some rank has news for all, which they share after the step
+
+  /// One of `means`; 0 if the step has no such sum.
+  double mean(std::string_view name) const {
+    for (const auto& [key, value] : means)
+      if (key == name) return value;
+    return 0;
+  }
 };
 
 struct EvalResult {

@@ -255,10 +255,8 @@ void TrainProgram::read_result(StepResult& result, const LossTerms& terms) {
   if (terms.tokens > 0) {
     const double tokens = static_cast<double>(terms.tokens);
     result.loss = sums[sums_->loss] / tokens;
-    if (sums_->z_loss.on()) result.z_loss = sums[sums_->z_loss] / tokens;
-    if (sums_->mtp_loss.on())
-      result.mtp_loss = sums[sums_->mtp_loss] / (tokens * static_cast<double>(options_.mtp_modules()));
   }
+  result.means = sums_->means(sums, terms.tokens);
   if (teacher_) {
     const double kl = terms.tokens > 0 ? sums[sums_->divergence] / static_cast<double>(terms.tokens) : 0;
     result.distillation = {.ce_loss = result.loss, .kl = kl};

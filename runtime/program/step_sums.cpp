@@ -26,7 +26,7 @@ std::vector<StepSums::Slice> StepSums::slices(const ProgramOptions& o) {
                    .shape = {1},
                    .metric = "mtp_loss",
                    .each = o.mtp_modules()});
-  if (o.teacher) all.push_back({&StepSums::divergence, "divergences from a teacher", {1}});
+  if (o.distils()) all.push_back({&StepSums::divergence, "divergences from a teacher", {1}});
   if (o.preference) all.push_back({&StepSums::pairs, "sums of pairs", {PreferenceTotals::count}});
   return all;
 }

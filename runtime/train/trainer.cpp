@@ -21,6 +21,7 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
+#include "runtime/distillation/top_logits.h"
 #include "runtime/files/write_file.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
@@ -210,6 +211,7 @@ class Trainer {
       data.references = reference_sums(run, data, 0);
       evaluator_->find_references(run);
     }
+    data.logits = open_top_logits(recipe_, data, step_, lead_);
     data_.emplace(recipe_, mesh_, job_, data, step_, position_.cursor);
     if (options_.with_stages)
       changes_.emplace(recipe_.output_dir, options_.with_stages,

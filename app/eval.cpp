@@ -8,6 +8,7 @@
 #include "app/commands.h"
 #include "app/device_option.h"
 #include "app/from_ignore_option.h"
+#include "app/make_token_files.h"
 #include "app/model_layout.h"
 #include "app/precision_option.h"
 #include "app/print_notes.h"
@@ -16,6 +17,7 @@
 #include "base/printable.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/data/indexed_dataset.h"
+#include "runtime/distillation/top_logits_recorder.h"
 #include "runtime/eval/held_out.h"
 #include "runtime/eval/multiple_choice.h"
 #include "runtime/eval/routing_record.h"
@@ -29,7 +31,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Options {
-  std::string where, scores, precision, routing, routing_before;
+  std::string where, scores, precision, routing, routing_before, record_logits;
   std::vector<std::string> data, choices, from_ignore;
   int64_t samples = 0, micro_batch = 4, seq_length = 0;
   int threads = 0;
@@ -37,6 +39,8 @@ struct Options {
   bool json = false, average = false;
   ModelLayout layout;
   TextBegin begin = TextBegin::as_trained;
+  /// --record-logits: the student's recipe, with its sources.
+  std::optional<Recipe> student;
   bool records_routing() const { return !routing.empty() || !routing_before.empty(); }
 };
 
@@ -80,12 +84,16 @@ class Evaluation {
                   .scores = !questions.empty(),
                   .choices = options.records_routing(),
                   .seq_length = options.seq_length,
+                  .data = options.student ? &options.student->data : nullptr,
                   .device = options.device,
                   .average = options.average,
                   .precision = options.precision,
                   .layout = options.layout,
                   .job = job}) {
     if (!options.scores.empty() && lead_) scores_.emplace(options.scores);
+    if (options.student)
+      recorder_.emplace(*options.student, session_.path(), session_.recipe().model.vocab_size,
+                        session_.program().options().precision.compute == DType::f64 ? 8 : 4);
     if (options.records_routing() && lead_)
       routing_.emplace(session_.recipe().model, session_.step(), options.routing, options.routing_before);
   }
@@ -94,7 +102,7 @@ class Evaluation {
     if (lead_) print_notes(session_.notes());
     std::vector<EvalSet> sets;
     if (reads_data()) {
-      sets = sets_of(options_, session_.recipe());
+      sets = recorder_ ? recorded_sets() : sets_of(options_, session_.recipe());
       if (sets.empty())
         fail(ExitCode::usage, "the recipe of {} names no data.eval; give --data PREFIX", session_.path());
     }
@@ -117,6 +125,14 @@ class Evaluation {
 
  private:
   bool reads_data() const { return !options_.data.empty() || questions_.empty(); }
+
+  /// A set for each source of the student's data.train.
+  std::vector<EvalSet> recorded_sets() const {
+    std::vector<EvalSet> sets;
+    const std::vector<std::string>& sources = recorder_->sources();
+    for (const std::string& path : sources) sets.push_back({sources.size() > 1 ? path : "", {{path}}});
+    return sets;
+  }
 
   void check(const EvalSet& set) {
     for (const data::SourceSpec& s : set.sources) {
@@ -156,6 +172,21 @@ class Evaluation {
     return {};
   }
 
+  void begin_record(int64_t samples) {
+    recorder_->begin(recorded_++, samples, lead_);
+    session_.program().take_logits(
+        [&](const HostBatch& of, int64_t first_row, const std::vector<double>& logits) {
+          recorder_->add(of, first_row, logits);
+        });
+  }
+
+  void end_record(ordered_json& j) {
+    const std::string line = recorder_->end();
+    if (line.empty()) return;
+    j["logits"] = line;
+    if (!options_.json) std::printf("%s\n", line.c_str());
+  }
+
   ordered_json evaluate(const EvalSet& set) {
     const Recipe& recipe = session_.recipe();
     data::LoaderOptions l;
@@ -167,6 +198,7 @@ class Evaluation {
     if (l.packing.on()) l.packing.eod = session_.end_of_document();
     l.eval = true;
     l.eval_samples = options_.samples;
+    if (recorder_) l = recorder_->loader(recorded_, options_.micro_batch);
     data::BatchLoader loader(l, 0);
     if (const std::string note =
             cut_note(set, recipe.data, options_.samples > 0 ? options_.samples : INT64_MAX);
@@ -188,6 +220,7 @@ class Evaluation {
       session_.program().take_choices([&](const HostBatch& of, const std::vector<int32_t>& choices) {
         routing_->add(set.name, of, choices);
       });
+    if (recorder_) begin_record(samples);
     EvalResult r = *session_.program().evaluate(next, {}, bytes_of(set));
     r.tokens /= options_.layout.data;  // these ranks have read the same data
     r.bytes /= options_.layout.data;
@@ -202,6 +235,7 @@ class Evaluation {
       j["bits_per_byte"] = r.bits_per_byte();
     }
     progress.clear();
+    if (recorder_) end_record(j);
     say(set.name, fmt::format("loss {:.4f}, perplexity {:.2f}{} over {} sequences of {} tokens", r.loss,
                               std::exp(r.loss),
                               r.bytes > 0 ? fmt::format(", {:.4f} bits per byte", r.bits_per_byte()) : "",
@@ -278,10 +312,31 @@ class Evaluation {
   const std::vector<Questions>& questions_;
   const bool lead_;  // the rank whose output is shown
   Session session_;
-  std::optional<data::OutputFile> scores_;  // --scores
-  std::optional<RoutingRecord> routing_;    // --routing, --routing-before
-  bool single_ = false;                     // print a single line
+  std::optional<data::OutputFile> scores_;     // --scores
+  std::optional<RoutingRecord> routing_;       // --routing, --routing-before
+  std::optional<TopLogitsRecorder> recorder_;  // --record-logits
+  size_t recorded_ = 0;                        // its sources so far
+  bool single_ = false;                        // print a single line
 };
+
+/// The student's recipe, whose token files exist. Logits are those of the first rank, which has all columns.
+Recipe student_recipe(const Options& o) {
+  if (!o.data.empty() || !o.choices.empty() || o.samples > 0 || o.seq_length > 0)
+    fail(ExitCode::usage,
+         "--record-logits {}: reads all of data.train of the recipe as its data.seq_length says; leave out "
+         "--data, --choices, --samples and --seq-length",
+         printable(o.record_logits));
+  if (o.layout.tensor > 1 || o.layout.pipeline > 1)
+    fail(ExitCode::usage, "--record-logits: expected one rank of tensor and pipeline, got {} and {}",
+         o.layout.tensor, o.layout.pipeline);
+  Recipe recipe = load_recipe(o.record_logits, {});
+  resolve_sources(recipe, true);
+  if (!has_pending_sources(recipe)) return recipe;
+  make_token_files(recipe, MadeFiles::all, o.json);
+  recipe = load_recipe(o.record_logits, {});
+  resolve_sources(recipe, true);
+  return recipe;
+}
 
 /// Choices are those of the first rank, which has all tokens and all layers.
 void check_routing(const Options& o) {
@@ -293,6 +348,19 @@ void check_routing(const Options& o) {
          "{}: expected one rank of tensor and pipeline, got {} and {}; experts may be on several (--parallel "
          "data=2,expert=2)",
          option, o.layout.tensor, o.layout.pipeline);
+}
+
+/// Adds the options of files that an evaluation writes beside its results.
+void add_records(CLI::App& command, Options& o) {
+  command.add_option(
+      "--routing", o.routing,
+      "A file to write: the choices of each router with experts, a line for each sample and layer");
+  command.add_option("--routing-before", o.routing_before,
+                     "Such a file of another checkpoint: how many choices have changed since");
+  command.add_option(
+      "--record-logits", o.record_logits,
+      "A student's recipe: writes the model's distillation.top_k largest logits for each token of its "
+      "data.train to its distillation.logits");
 }
 
 }  // namespace
@@ -315,11 +383,7 @@ void add_eval(CLI::App& app) {
        "again");
   command->add_option("--scores", o->scores,
                       "A file to write: an object a question with each choice's log-likelihood");
-  command->add_option(
-      "--routing", o->routing,
-      "A file to write: the choices of each router with experts, a line for each sample and layer");
-  command->add_option("--routing-before", o->routing_before,
-                      "Such a file of another checkpoint: how many choices have changed since");
+  add_records(*command, *o);
   command->add_option("--samples", o->samples, "Sequences of each set, at most; 0: all")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--seq-length", o->seq_length, "Tokens of a sequence; default: the recipe's")
@@ -339,6 +403,7 @@ void add_eval(CLI::App& app) {
     if (!o->scores.empty() && o->choices.empty())
       fail(ExitCode::usage, "--scores {}: is of questions; give --choices FILE", printable(o->scores));
     if (o->records_routing()) check_routing(*o);
+    if (!o->record_logits.empty()) o->student = student_recipe(*o);
     for (const std::string& given : o->choices) {
       const auto [name, path] = name_and_path(given, o->choices.size() > 1);
       questions.push_back({name, path, read_questions(path)});

@@ -178,7 +178,7 @@ __global__ void add_rows(double* loss, const double* row_loss, int64_t rows) {
   if (threadIdx.x == 0) *loss += sum;
 }
 
-void add_losses(Stream& s, double* loss, const double* row_loss, int64_t rows) {
+[[maybe_unused]] void add_losses(Stream& s, double* loss, const double* row_loss, int64_t rows) {
   launch(s, dim3(1), kThreads, kWarp * 8, add_rows, loss, row_loss, rows);
 }
 

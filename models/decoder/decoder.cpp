@@ -305,7 +305,7 @@ void Decoder::recompute_run(Step& step, const MicroBatch& mb, const StageLayers&
 
 Tensor Decoder::forward(Step& step, const MicroBatch& mb, int stage, Tensor input, Saved& saved) const {
   const StageLayers& s = stages_[stage];
-  if (mb.distilled.on()) mb.distilled.teacher->forward(step, mb);
+  if (mb.distilled.teacher) mb.distilled.teacher->forward(step, mb);
   Residual r;
   if (s.embeds) {
     embed(step, mb, r);

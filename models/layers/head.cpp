@@ -6,6 +6,7 @@
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/loss/distillation.h"
 #include "kernels/loss/sample_labels.h"
+#include "kernels/loss/top_logits.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/layers/tensor_parallel.h"
@@ -132,6 +133,21 @@ Tensor Head::of_all_ranks(Step& step, Tensor own) {
   return all;
 }
 
+void Head::teach(Step& step, const MicroBatch& mb, Tensor taught, Tensor logits, Tensor targets,
+                 int64_t first_row) const {
+  const DistilledBatch& d = mb.distilled;
+  if (d.teacher) return d.teacher->logits(step, taught, first_row);
+  const int64_t n = taught.shape[0];
+  Tensor own = step.memory.allocate(MemoryKind::temporaries, "statistics of logits without a record",
+                                    logits.dtype, {n, kRestStats});
+  spread_top_logits(step.compute, taught, own, logits, d.recorded.ids.narrow(first_row, n),
+                    d.recorded.values.narrow(first_row, n), targets, part_, d.loss.temperature, soft_cap_);
+  Tensor all = of_all_ranks(step, own);
+  fill_rest_logits(step.compute, taught, logits, d.recorded.rest.narrow(first_row, n), targets, all, part_,
+                   d.loss.temperature, soft_cap_);
+  step.memory.release(all);
+}
+
 void Head::chunk_distillation(Step& step, const MicroBatch& mb, Tensor logits, Tensor taught, Tensor targets,
                               Tensor grad) const {
   const DistilledBatch& d = mb.distilled;
@@ -208,7 +224,7 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
   }
   Tensor partial, taught;
   if (mb.distilled.on()) {
-    mb.distilled.teacher->begin_logits(step);
+    if (mb.distilled.teacher) mb.distilled.teacher->begin_logits(step);
     taught = step.memory.allocate(MemoryKind::temporaries, "teacher's logits of a chunk", step.stat_type(),
                                   {chunk, vocab_});
   }
@@ -224,9 +240,10 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
     matmul(step.compute, out, x, weight, project);
     const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
     if (taught.defined()) {
-      mb.distilled.teacher->logits(step, taught.narrow(0, n), first);
+      teach(step, mb, taught.narrow(0, n), out, mb.targets.narrow(first, n), first);
       chunk_distillation(step, mb, out, taught.narrow(0, n), mb.targets.narrow(first, n), grad);
     } else {
+      if (mb.take_logits) (*mb.take_logits)(out, first);
       chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
     }
     if (!step.training) continue;
@@ -240,7 +257,7 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
   if (mb.pairs.on()) step.memory.release(mb.pairs.weights);
   if (taught.defined()) {
     step.memory.release(taught);
-    mb.distilled.teacher->end_logits(step);
+    if (mb.distilled.teacher) mb.distilled.teacher->end_logits(step);
   }
   release_logits(step, logits);
   release_whole(step, whole, y);

@@ -63,6 +63,9 @@ class Head {
   /// Loss of one chunk; with `grad` also the gradient of the logits. first_row: row in mb.targets.
   void chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
                   Tensor grad) const;
+  /// Logits of the rows from `first_row` on of a teacher, or of its record and the student's `logits`.
+  void teach(Step& step, const MicroBatch& mb, Tensor taught, Tensor logits, Tensor targets,
+             int64_t first_row) const;
   /// chunk_loss with a teacher, whose logits are `taught`.
   void chunk_distillation(Step& step, const MicroBatch& mb, Tensor logits, Tensor taught, Tensor targets,
                           Tensor grad) const;

@@ -1,6 +1,7 @@
 // Layer context: streams, memory, groups and parameters of this rank, and one micro-batch.
 #pragma once
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -48,6 +49,9 @@ struct PairBatch {
 struct MicroBatch;
 struct Step;
 
+/// Receives the logits of rows from `first_row` on of a micro-batch, before a soft-cap.
+using TakeLogits = std::function<void(Tensor logits, int64_t first_row)>;
+
 /// A frozen model whose distribution a student learns (models/decoder/teacher.h). It has one micro-batch at a
 /// time: forward, begin_logits, logits of chunks, end_logits, each with the student's step.
 class Teacher {
@@ -62,12 +66,21 @@ class Teacher {
   virtual void end_logits(const Step& student) = 0;
 };
 
+/// A teacher's logits that were recorded before: the largest of each row (kernels/loss/top_logits.h).
+struct TopLogits {
+  Tensor ids;     ///< (B * seq, k) i32: tokens
+  Tensor values;  ///< (B * seq, k) f32 or f64: their logits
+  Tensor rest;  ///< (B * seq), the same type: log of the sum of exp(logit / temperature) of all other tokens
+  bool on() const { return ids.defined(); }
+};
+
 /// Distillation of a micro-batch in training.
 struct DistilledBatch {
   Teacher* teacher = nullptr;
+  TopLogits recorded;  ///< in the place of a teacher
   DistillationLoss loss;
   Tensor divergence;  ///< (1) f64: sum of the divergences of tokens; added to
-  bool on() const { return teacher != nullptr; }
+  bool on() const { return teacher || recorded.on(); }
 };
 
 /// One micro-batch; with 2D or 3D tensor parallelism, this rank's sequences of it.
@@ -97,8 +110,9 @@ struct MicroBatch : RowSamples {
   std::optional<RowRandom> drawn;
   PairBatch pairs;  ///< task: dpo, kto, reward
   DistilledBatch distilled;
-  Tensor loss;         ///< (1) f64: sum of token losses; added to
-  OutputZLoss z_loss;  ///< z-loss on the model's output logits, in training
+  const TakeLogits* take_logits = nullptr;  ///< called with each chunk of an evaluation's logits; null: not
+  Tensor loss;                              ///< (1) f64: sum of token losses; added to
+  OutputZLoss z_loss;                       ///< z-loss on the model's output logits, in training
   int64_t rows() const { return batch * seq; }
   /// Multi-token prediction in training: (modules, B * seq) i32, the tokens that module k - 1 embeds, token i
   /// + k, and its targets, token i + k + 1, negative if not counted; and (1) f64, sum of their losses.

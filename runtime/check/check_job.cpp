@@ -13,6 +13,7 @@
 #include "runtime/check/data_sources.h"
 #include "runtime/checkpoint/data_identity.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/distillation/top_logits.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
 #include "runtime/plan/rank_map.h"
@@ -146,6 +147,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   if (checks.part != Part::recipe) {
     check_device(recipe, checks.gpus_seen > 0 ? checks.gpus_seen : size.ranks_per_node);
     check_data(recipe);
+    if (!has_pending_sources(recipe)) check_top_logits(recipe);
     for (std::string& note : data_notes(recipe)) job.recipe.notes.push_back(std::move(note));
     if (recipe.launch.interface && size.world > 1) check_interface(*recipe.launch.interface);
   }

@@ -373,6 +373,12 @@ struct BatchLoader::State {
       batch.labels.assign(options.labels ? samples * max_segments(length) / 2 : 0, 0);
       batch.pairs = 0;
     }
+    if (options.logits) {
+      const int64_t k = options.logits->top_k();
+      batch.logit_ids.assign(samples * rows.rows * k, 0);
+      batch.logit_values.assign(samples * rows.rows * k, 0);
+      batch.logit_rest.assign(samples * rows.rows, 0);
+    }
     const int64_t base = first_of(index);
     for (int64_t b = 0; b < samples; ++b) {
       const bool padding = options.eval && base + b >= eval_samples;
@@ -384,6 +390,7 @@ struct BatchLoader::State {
       } else {
         const ReadSample read = read_sample(base + b, sample);
         if (options.ledger) batch.read[b] = with_crc(read, sample.tokens);
+        if (options.logits) read_logits(b, with_crc(read, sample.tokens), batch);
       }
       const auto& documents = sample.documents;
       for (int64_t r = 0; r < rows.rows; ++r) {
@@ -399,6 +406,12 @@ struct BatchLoader::State {
       for (int64_t t = 0; packing.attention_mask && t < length; ++t)
         batch.documents[b * length + t] = sample.begin(t);
     }
+  }
+
+  void read_logits(int64_t b, const ReadSample& read, Batch& batch) const {
+    const int64_t first = b * rows.rows, k = options.logits->top_k();
+    options.logits->read(read, rows, batch.logit_ids.data() + first * k,
+                         batch.logit_values.data() + first * k, batch.logit_rest.data() + first);
   }
 
   /// Fills the texts of a sample, which is number b of its batch. `index`: its global index; -1: padding.

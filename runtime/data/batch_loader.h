@@ -19,6 +19,18 @@ struct ReadSample {
   uint32_t crc = 0;       ///< CRC-32 of its seq_length + 1 tokens
 };
 
+/// A teacher's largest logits for samples of training data, recorded before
+/// (runtime/distillation/top_logits.h).
+class RecordedLogits {
+ public:
+  virtual ~RecordedLogits() = default;
+  virtual int64_t top_k() const = 0;  ///< number for each position
+  /// Reads those of a sample at `rows` of its positions, R of them: ids and values (R, k), rest (R). Throws
+  /// Error (data) if they are damaged, or of a sample with other tokens. For several threads.
+  virtual void read(const ReadSample& sample, const Positions& rows, int32_t* ids, double* values,
+                    double* rest) const = 0;
+};
+
 /// One micro-batch in host memory.
 struct Batch {
   std::vector<int32_t> tokens;   ///< [micro_batch * rows]; rows = seq_length without context parallelism
@@ -42,6 +54,9 @@ struct Batch {
   /// LoaderOptions::labels: [micro_batch * max_segments() / 2], 1 for each pair of texts whose example is
   /// desirable.
   std::vector<int32_t> labels;
+  /// LoaderOptions::logits, with R = micro_batch * rows: (R, k), (R, k) and (R).
+  std::vector<int32_t> logit_ids;
+  std::vector<double> logit_values, logit_rest;
   int64_t pairs = 0;             ///< LoaderOptions::pairs: pairs of the full samples
   std::vector<ReadSample> read;  ///< LoaderOptions::ledger: [micro_batch]
 };
@@ -98,6 +113,7 @@ struct LoaderOptions {
   bool labels = false;     ///< first tokens of texts have labels: SourceInfo::unpaired
   bool ledger = false;     ///< batches say what was read (Batch::read)
   std::shared_ptr<const PairReferences> references;  ///< sums for the texts of `sources`; null: zeros
+  std::shared_ptr<const RecordedLogits> logits;      ///< logits for the samples of `sources`; null: none
 
   /// Evaluation: samples in file order, each at most once. Rows beyond eval_samples (0: all samples until the
   /// first source ends) are padding.

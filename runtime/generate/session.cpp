@@ -27,6 +27,13 @@ namespace {
 Recipe laid_out(Recipe r, const SessionOptions& options, int ranks_per_node) {
   const ModelLayout& l = options.layout;
   if (options.seq_length > 0) r.data.seq_length = options.seq_length;
+  if (const Data* data = options.data) {
+    r.data.seq_length = data->seq_length;
+    r.data.packing = data->packing;
+    r.data.reset_attention_mask = data->reset_attention_mask;
+    r.data.reset_position_ids = data->reset_position_ids;
+    r.data.eod_mask_loss = data->eod_mask_loss;
+  }
   r.parallel = {};
   r.parallel.data = l.ranks() > 1 ? -1 : 1;
   r.device = options.device;

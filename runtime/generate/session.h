@@ -54,6 +54,7 @@ struct SessionOptions {
   bool scores = false;                     ///< the texts are scored (TrainProgram::score)
   bool choices = false;                    ///< evaluations keep the choices of the routers
   int64_t seq_length = 0;                  ///< tokens per sequence; 0: as in the recipe
+  const Data* data = nullptr;              ///< replaces the recipe's sequences and their documents; null: not
   /// Returns the tokens of the longest text. Called when tokenizer and recipe are loaded and before memory is
   /// allocated. Null: as long as a sequence.
   std::function<int64_t(Session&)> text_length{};

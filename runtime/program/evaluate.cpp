@@ -1,5 +1,6 @@
 // Evaluation: forward passes of a TrainProgram over held-out batches.
 #include <array>
+#include <cmath>
 
 #include "runtime/program/stage_run.h"
 #include "runtime/program/train_program.h"
@@ -12,6 +13,21 @@ void TrainProgram::hand_choices(const HostBatch& batch) {
   for (int64_t i = 0; i < layers; ++i) staging_.get(all.data() + i * each, choices_.narrow(i, 1));
   device_.groups.check();
   take_choices_(batch, all);
+}
+
+void TrainProgram::hand_logits(const HostBatch& batch, const Tensor& logits, int64_t first_row) {
+  const auto count = static_cast<size_t>(logits.elements());
+  std::vector<double> all(count);
+  if (logits.dtype == DType::f64) {
+    download(device_.compute, all.data(), logits);
+  } else {
+    std::vector<float> narrow(count);
+    download(device_.compute, narrow.data(), logits);
+    std::copy(narrow.begin(), narrow.end(), all.begin());
+  }
+  if (const double cap = options_.model.final_logit_softcapping.value_or(0); cap > 0)
+    for (double& x : all) x = cap * std::tanh(x / cap);
+  take_logits_(batch, first_row, all);
 }
 
 double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
@@ -52,11 +68,15 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       last = batch;
     }
     if (slots == 0) break;
+    const TakeLogits take = [&](const Tensor& logits, int64_t first_row) {
+      hand_logits(*last, logits, first_row);
+    };
     const pipeline::Schedule forward = forward_only(options_.schedule, slots);
     StageRun run(decoder_, step, forward);
     run.run(pipeline::lower(forward, pipeline_rank()), [&](int k) {
       MicroBatch mb = micro_batch(k);
       mb.pairs.totalled = true;
+      if (take_logits_ && !meta) mb.take_logits = &take;
       mb.pairs.loss.divergence = divergence;
       return mb;
     });

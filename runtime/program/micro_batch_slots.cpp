@@ -7,6 +7,14 @@
 #include "runtime/program/preference_step.h"
 
 namespace ltrain {
+namespace {
+
+/// Type of logits.
+DType logits_type(const ProgramOptions& o) {
+  return o.precision.compute == DType::f64 ? DType::f64 : DType::f32;
+}
+
+}  // namespace
 
 MicroBatchSlots::MicroBatchSlots(const ProgramOptions& options, const ContextSharding& cut, int64_t count,
                                  Stream& stream, Memory& memory, const Groups& groups)
@@ -16,6 +24,7 @@ MicroBatchSlots::MicroBatchSlots(const ProgramOptions& options, const ContextSha
       seq_length_(options.seq_length),
       rows_(options.micro_batch * cut.rows().rows),
       mtp_modules_(options.mtp_modules()),
+      top_logits_(options.top_logits),
       stream_(stream),
       groups_(groups) {
   const int parts = groups.mesh.sequence_parts();
@@ -43,6 +52,11 @@ MicroBatchSlots::MicroBatchSlots(const ProgramOptions& options, const ContextSha
   }
   if (options.documents) documents_ = slots("documents", DType::i32, batch_ * seq_length_);
   if (options.position_ids) position_ids_ = slots("position ids", DType::i32, rows_);
+  if (top_logits_ > 0) {
+    logit_ids_ = slots("ids of recorded logits", DType::i32, rows_ * top_logits_);
+    logit_values_ = slots("recorded logits", logits_type(options), rows_ * top_logits_);
+    logit_rest_ = slots("sums of logits without a record", logits_type(options), rows_);
+  }
   if (!options.preference) return;
   const int64_t texts = batch_ * data::max_segments(seq_length_);
   pair_texts_ = slots("texts", DType::i32, rows_);
@@ -57,6 +71,10 @@ int64_t MicroBatchSlots::staging_bytes(const ProgramOptions& o, const ContextSha
   if (drops_inputs_of_experts(o.model)) bytes += Staging::room(rows * 8);
   if (o.documents) bytes += Staging::room(whole * 4);
   if (o.position_ids) bytes += Staging::room(rows * 4);
+  if (const int64_t all = rows * o.top_logits; all > 0) {
+    const int64_t each = dtype_size(logits_type(o));
+    bytes += Staging::room(all * 4) + Staging::room(all * each) + Staging::room(rows * each);
+  }
   if (o.preference) bytes += pair_slot_bytes(rows, o.micro_batch, o.seq_length);
   return bytes + 2 * Staging::room(o.mtp_modules() * rows * 4);
 }
@@ -70,6 +88,14 @@ PairBatch MicroBatchSlots::pairs(int64_t slot) const {
   p.sums = pair_sums_.flat(2 * slot * texts, {texts, 2});
   if (pair_labels_.defined()) p.labels = pair_labels_.flat(slot * texts / 2, {texts / 2});
   return p;
+}
+
+TopLogits MicroBatchSlots::top_logits(int64_t slot) const {
+  if (top_logits_ == 0) return {};
+  const int64_t all = rows_ * top_logits_;
+  return {.ids = logit_ids_.flat(slot * all, {rows_, top_logits_}),
+          .values = logit_values_.flat(slot * all, {rows_, top_logits_}),
+          .rest = logit_rest_.flat(slot * rows_, {rows_})};
 }
 
 MicroBatch MicroBatchSlots::text_rows(int64_t rows) const {
@@ -139,7 +165,28 @@ MicroBatch MicroBatchSlots::micro_batch(int64_t slot) const {
   return mb;
 }
 
-void MicroBatchSlots::place_loaded(const MicroBatch& mb) const {
+void MicroBatchSlots::load_top_logits(const data::Batch& batch, int64_t slot, Staging& staging) const {
+  const TopLogits to = top_logits(slot);
+  LT_CHECK(static_cast<int64_t>(batch.logit_ids.size()) == to.ids.elements(),
+           "expected {} recorded logits in a batch, got {}", to.ids.elements(), batch.logit_ids.size());
+  staging.put(to.ids, batch.logit_ids.data());
+  for (const auto& [tensor, from] :
+       {std::pair{&to.values, &batch.logit_values}, {&to.rest, &batch.logit_rest}}) {
+    if (tensor->dtype == DType::f64) {
+      staging.put(*tensor, from->data());
+      continue;
+    }
+    const std::vector<float> narrow(from->begin(), from->end());
+    staging.put(*tensor, narrow.data());
+  }
+}
+
+void MicroBatchSlots::place_loaded(const MicroBatch& mb, const TopLogits& logits) const {
+  for (const Tensor& t : {logits.ids, logits.values, logits.rest}) {
+    if (!t.defined()) continue;
+    place_set(stream_, t, kAllAxes, Placement::R());
+    place_set(stream_, t, kGradientAxes, Placement::V());
+  }
   for (const Tensor& t : {mb.tokens, mb.targets, mb.sample_index, mb.row_keys, mb.mtp_tokens, mb.mtp_targets})
     if (t.defined()) place_set(stream_, t, kAllAxes, Placement::R());
   for (const Tensor& t : {mb.tokens, mb.targets, mb.row_keys, mb.mtp_tokens, mb.mtp_targets})
@@ -159,7 +206,7 @@ std::vector<int64_t> MicroBatchSlots::row_keys(const data::Batch& batch) const {
 
 void MicroBatchSlots::load(const data::Batch& batch, int64_t slot, bool training, Staging& staging) {
   const MicroBatch mb = whole(slot);
-  if (stream_.meta()) return place_loaded(mb);
+  if (stream_.meta()) return place_loaded(mb, training ? top_logits(slot) : TopLogits{});
   LT_CHECK(static_cast<int64_t>(batch.sample_index.size()) == mb.batch,
            "expected {} samples in a batch, got {}", mb.batch, batch.sample_index.size());
   const auto put = [&](const Tensor& to, const std::vector<int32_t>& from, const char* what) {
@@ -173,6 +220,7 @@ void MicroBatchSlots::load(const data::Batch& batch, int64_t slot, bool training
   put(mb.targets, batch.targets, "targets");
   if (training) put(mb.mtp_tokens, batch.mtp_tokens, "later tokens");
   if (training) put(mb.mtp_targets, batch.mtp_targets, "later targets");
+  if (training && top_logits_ > 0) load_top_logits(batch, slot, staging);
   staging.put(mb.sample_index, batch.sample_index.data());
   if (mb.row_keys.defined()) staging.put(mb.row_keys, row_keys(batch).data());
   put(mb.documents, batch.documents, "document starts");

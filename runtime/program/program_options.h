@@ -45,6 +45,8 @@ struct ProgramOptions : StepSettings {
   std::shared_ptr<const ModelConfig> teacher;    ///< model that training distils from; null: none
   std::shared_ptr<const ModelConfig> reference;  ///< preference: model of a resident reference; null: none
   DistillationLoss distillation;
+  int64_t top_logits =
+      0;  ///< recorded logits of a teacher for each token, in the place of `teacher`; 0: none
   /// Schedule of the pipeline axis; with no stages: one stage with all layers.
   pipeline::Schedule schedule;
   pipeline::Programs programs;                        ///< programs of `schedule`, if already lowered
@@ -64,6 +66,7 @@ struct ProgramOptions : StepSettings {
   bool for_training = true;
   bool records_choices = false;  ///< evaluations keep the choices of the routers (TrainProgram::take_choices)
 
+  bool distils() const { return teacher || top_logits > 0; }
   /// The model runs in stages of a pipeline.
   bool staged() const { return stage_layers.size() > 1; }
   /// Multi-token prediction modules that the program runs.

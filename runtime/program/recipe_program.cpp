@@ -289,8 +289,9 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
     LT_CHECK(r.distillation.model, "expected the model of distillation.teacher = {} to be read, got none",
              *r.distillation.teacher);
     o.teacher = r.distillation.model;
-    o.distillation = r.distillation;
   }
+  o.distillation = r.distillation;
+  if (r.distillation.logits) o.top_logits = r.distillation.top_k;
   o.micro_batch = r.train.micro_batch_size;
   o.seq_length = r.data.seq_length;
   o.accumulation = micro_batches_per_step(r);

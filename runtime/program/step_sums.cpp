@@ -18,9 +18,15 @@ std::vector<StepSums::Slice> StepSums::slices(const ProgramOptions& o) {
   if (const int64_t experts = m.moe.num_experts; experts > 0)
     all.push_back(
         {&StepSums::experts, "sums of routers", {m.all_layers(), moe_sums(experts)}, o.expert_tensor});
-  if (o.z_loss_coeff > 0) all.push_back({&StepSums::z_loss, "z-loss", {1}});
-  if (m.num_nextn_predict_layers > 0) all.push_back({&StepSums::mtp_loss, "loss of later tokens", {1}});
-  if (o.teacher) all.push_back({&StepSums::divergence, "divergences from a teacher", {1}});
+  if (o.z_loss_coeff > 0)
+    all.push_back({.sum = &StepSums::z_loss, .name = "z-loss", .shape = {1}, .metric = "z_loss"});
+  if (m.num_nextn_predict_layers > 0)
+    all.push_back({.sum = &StepSums::mtp_loss,
+                   .name = "loss of later tokens",
+                   .shape = {1},
+                   .metric = "mtp_loss",
+                   .each = o.mtp_modules()});
+  if (o.distils()) all.push_back({&StepSums::divergence, "divergences from a teacher", {1}});
   if (o.preference) all.push_back({&StepSums::pairs, "sums of pairs", {PreferenceTotals::count}});
   return all;
 }
@@ -94,6 +100,16 @@ StepSums::Values StepSums::read(Staging& staging) const {
   Values values{std::vector<double>(static_cast<size_t>(all_.elements()))};
   staging.get(values.all.data(), all_);
   return values;
+}
+
+std::vector<std::pair<std::string, double>> StepSums::means(const Values& values, int64_t tokens) const {
+  std::vector<std::pair<std::string, double>> all;
+  for (const Slice& slice : slices_)
+    if (slice.metric)
+      all.emplace_back(slice.metric, tokens > 0
+                                         ? values[this->*slice.sum] / static_cast<double>(tokens * slice.each)
+                                         : 0.0);
+  return all;
 }
 
 }  // namespace ltrain

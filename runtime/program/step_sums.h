@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/tensor/arena.h"
@@ -19,7 +21,8 @@ struct StepSum {
   bool on() const { return tensor.defined(); }
 };
 
-/// A new sum needs a member, a row of `slices` (step_sums.cpp), and the code that adds to it and reads it.
+/// A new sum needs a member, a row of `slices` (step_sums.cpp), and the code that adds to it. A row with a
+/// metric is also written to metrics.jsonl.
 class StepSums {
  public:
   /// Values of a step after the collective, read back to the host.
@@ -53,6 +56,8 @@ class StepSums {
   Tensor reduced(const StepSum& sum) const { return all_.flat(sum.first, sum.tensor.shape); }
   /// Waits for the values and returns them.
   Values read(Staging& staging) const;
+  /// Names and values of the sums with a metric; 0 without counted tokens.
+  std::vector<std::pair<std::string, double>> means(const Values& values, int64_t tokens) const;
 
   StepSum loss;        ///< (1) sum of token losses
   StepSum stop;        ///< (1) ranks that ask to stop
@@ -71,6 +76,8 @@ class StepSums {
     Shape shape;
     /// Ranks of the inner axis have equal values.
     bool replicated = true;
+    const char* metric = nullptr;  ///< name in metrics.jsonl of the sum divided by the counted tokens
+    int64_t each = 1;              ///< summands of a token, by which its mean is divided, too
   };
   static std::vector<Slice> slices(const ProgramOptions& options);
   const Tensor& tensor(const Slice& slice) const { return (this->*slice.sum).tensor; }

@@ -6,6 +6,9 @@
 #include <numbers>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/tensor/staging.h"
@@ -65,9 +68,10 @@ struct DistillationResult {
 
 struct StepResult {
   double loss = 0;       ///< mean over counted tokens of the global batch
-  double mtp_loss = 0;   ///< loss of multi-token prediction: mean over its modules and the same tokens
-  double z_loss = 0;     ///< z-loss on output logits: mean over the same tokens, coefficient included
   double grad_norm = 0;  ///< before clipping
+  /// Names in metrics.jsonl and means over the same tokens of the step's other sums (StepSums::means):
+  /// z_loss, with its coefficient, and mtp_loss, which is a mean over modules, too.
+  std::vector<std::pair<std::string, double>> means;
   ExpertStatistics experts;
   std::optional<PreferenceResult> preference;  ///< set with pairs; `loss` is then the mean over them
   /// Set with a teacher: means of the terms of `loss` (DistillationLoss::of).
@@ -82,6 +86,13 @@ struct StepResult {
   bool stop_requested = false;  ///< some rank asked to stop
   bool news = false;            ///< some rank has news for all, which they share after the step
   bool applies = true;          ///< false: a replica was lost meanwhile, and the step must be made again
+
+  /// One of `means`; 0 if the step has no such sum.
+  double mean(std::string_view name) const {
+    for (const auto& [key, value] : means)
+      if (key == name) return value;
+    return 0;
+  }
 };
 
 struct EvalResult {
@@ -169,6 +180,12 @@ class TrainProgram {
   using TakeChoices = std::function<void(const HostBatch& batch, const std::vector<int32_t>& choices)>;
   /// Sets what evaluations call for each batch. Needs ProgramOptions::records_choices.
   void take_choices(TakeChoices take) { take_choices_ = std::move(take); }
+  /// Receives a batch of an evaluation and logits of its rows from `first_row` on, row by row, after a
+  /// soft-cap. They are those of the rank's columns.
+  using TakeHostLogits =
+      std::function<void(const HostBatch& batch, int64_t first_row, const std::vector<double>& logits)>;
+  /// Sets what evaluations call for each chunk of logits. For one rank of the tensor and the pipeline axis.
+  void take_logits(TakeHostLogits take) { take_logits_ = std::move(take); }
   /// Returns the loss only.
   double evaluate(const std::function<const HostBatch*()>& next);
 
@@ -269,6 +286,7 @@ class TrainProgram {
   ExpertStatistics expert_statistics(const StepSums::Values& sums) const;
   void make_router_bias();
   void hand_choices(const HostBatch& batch);
+  void hand_logits(const HostBatch& batch, const Tensor& logits, int64_t first_row);
   void make_fp8();
   void make_frozen_model();
 
@@ -288,6 +306,7 @@ class TrainProgram {
   Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
   Tensor choices_;                       // MicroBatch::choices; defined with records_choices
   TakeChoices take_choices_;
+  TakeHostLogits take_logits_;
   Tensor count_;  // (3) i64
   Tensor scale_;  // (1) f64, gradient scale; defined with CUDA graphs
   std::vector<ActionTime> actions_;

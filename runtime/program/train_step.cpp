@@ -96,9 +96,11 @@ MicroBatch TrainProgram::StepPasses::micro_batch(int64_t slot) const {
   mb.loss_scale = program_.loss_scale();
   mb.pairs.chosen_weight = chosen_weight_;
   mb.pairs.loss.divergence = divergence_;
-  if (program_.teacher_)
-    mb.distilled = {program_.teacher_.get(), program_.options_.distillation,
-                    program_.sums_->divergence.tensor};
+  if (program_.options_.distils())
+    mb.distilled = {.teacher = program_.teacher_.get(),
+                    .recorded = program_.slots_->top_logits(slot),
+                    .loss = program_.options_.distillation,
+                    .divergence = program_.sums_->divergence.tensor};
   if (!drawn_) return mb;
   mb.loss_scale = 0;
   mb.drawn = drawn_;
@@ -275,11 +277,9 @@ void TrainProgram::read_result(StepResult& result, const LossTerms& terms) {
   if (terms.tokens > 0) {
     const double tokens = static_cast<double>(terms.tokens);
     result.loss = sums[sums_->loss] / tokens;
-    if (sums_->z_loss.on()) result.z_loss = sums[sums_->z_loss] / tokens;
-    if (sums_->mtp_loss.on())
-      result.mtp_loss = sums[sums_->mtp_loss] / (tokens * static_cast<double>(options_.mtp_modules()));
   }
-  if (teacher_) {
+  result.means = sums_->means(sums, terms.tokens);
+  if (options_.distils()) {
     const double kl = terms.tokens > 0 ? sums[sums_->divergence] / static_cast<double>(terms.tokens) : 0;
     result.distillation = {.ce_loss = result.loss, .kl = kl};
     result.loss = options_.distillation.of(result.loss, kl);

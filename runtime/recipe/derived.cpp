@@ -21,6 +21,8 @@ std::vector<Hindrance> overlap_hindrances(const Recipe& r) {
   if (r.cuda_graphs == OverlapChoice::on) add("cuda_graphs records a micro-batch at a time", "cuda_graphs");
   if (r.distillation.teacher)
     add("distillation.teacher runs one micro-batch at a time", "distillation.teacher");
+  if (r.distillation.logits)
+    add("distillation.logits are read for one micro-batch at a time", "distillation.logits");
   if (r.offload.params.on())
     add("offload.params brings weights for one pass at a time", "offload.params.device");
   if (r.offload.activations.on())
@@ -53,6 +55,8 @@ std::vector<Hindrance> graph_hindrances(const Recipe& r) {
   if (r.debug.shared_gpu)
     add("ranks that share a GPU (debug.shared_gpu) wait for each other", "debug.shared_gpu");
   if (r.distillation.teacher) add("forward passes of a teacher are not recorded", "distillation.teacher");
+  if (r.distillation.logits)
+    add("logits of a teacher are copied in beside a micro-batch", "distillation.logits");
   if (r.model.moe.num_experts > 0)
     add("how many rows each expert gets is read by the host in every step", "model.moe.num_experts");
   if (r.replicas.on()) add("replicas change the micro-batches of a step", "replicas.count");

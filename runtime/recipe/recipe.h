@@ -239,9 +239,12 @@ struct OptimizerKeys : OptimizerHyperparameters {
   bool uses(UpdateRule rule) const;
 };
 
-/// Distillation from a teacher.
+/// Distillation from a teacher, or from its recorded logits.
 struct Distillation : DistillationLoss {
-  std::optional<std::string> teacher;  ///< a Hugging Face folder or a checkpoint; null: no distillation
+  std::optional<std::string> teacher;  ///< a Hugging Face folder or a checkpoint
+  std::optional<std::string> logits;   ///< folder of recorded logits (runtime/distillation)
+  int64_t top_k = 64;                  ///< recorded logits of each token
+  bool on() const { return teacher || logits; }
   /// Set by read_frozen_model() (runtime/weights/frozen_model.h), without a key: the teacher's model.
   std::shared_ptr<const ModelConfig> model;
 };

@@ -341,6 +341,8 @@ class Shrink {
           "checkpoint.upcycle",
           "checkpoint.load.path",
           "distillation.teacher",
+          "distillation.logits",
+          "distillation.top_k",
           "distillation.kd_ratio",
           "distillation.temperature",
           "preference.reference_model",

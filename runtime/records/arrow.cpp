@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "runtime/records/arrow_array.h"
 #include "runtime/records/encodings/json_value.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::records {
 namespace arrow {
@@ -319,6 +320,7 @@ class ArrowSource final : public RecordSource {
 }  // namespace
 }  // namespace arrow
 
+namespace {
 bool is_arrow(std::string_view head) {
   if (head.starts_with("ARROW1")) return true;
   // A stream begins with a mark, the length of the schema, and the offset of its table.
@@ -328,6 +330,7 @@ bool is_arrow(std::string_view head) {
   return words[0] == 0xFFFFFFFF && words[1] >= 16 && words[1] % 8 == 0 && words[1] < (1u << 26) &&
          words[2] >= 4 && words[2] < words[1];
 }
+}  // namespace
 
 std::unique_ptr<RecordSource> open_arrow(std::shared_ptr<const data::InputFile> file, std::string name,
                                          const Selection& selection) {
@@ -347,6 +350,11 @@ FileSchema arrow_schema(std::shared_ptr<const data::InputFile> file, std::string
   } catch (const Damage& damage) {
     fail(ExitCode::data, "{}: {}", name, damage.what());
   }
+}
+
+Format arrow_format() {
+  return {
+      .name = "arrow", .default_field = "text", .recognise = &is_arrow, .open = &at_any_offset<&open_arrow>};
 }
 
 }  // namespace ltrain::records

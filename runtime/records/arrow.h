@@ -2,14 +2,11 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "runtime/files/file.h"
 #include "runtime/records/fields.h"
 
 namespace ltrain::records {
-
-bool is_arrow(std::string_view head);
 
 /// Records of an Arrow IPC file, in the stream format (also of Hugging Face's datasets) or the file format
 /// (ARROW1). Memory is a window of each buffer of the selected fields; dictionaries and compressed buffers

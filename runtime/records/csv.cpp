@@ -1,11 +1,13 @@
-#include "runtime/records/csv.h"
-
+// CSV and TSV with a header line (RFC 4180). Fields are the columns of the first line. A quoted field may
+// contain separators, line ends and doubled quotes. A row with another number of columns is a
+// Record::problem.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "runtime/records/fields.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::records {
 namespace {
@@ -104,11 +106,21 @@ class CsvSource final : public RecordSource {
   std::vector<size_t> columns_;
 };
 
+template <char separator>
+std::unique_ptr<RecordSource> open_separated(std::unique_ptr<ByteStream> stream, std::string name,
+                                             const Selection& selection) {
+  return std::make_unique<CsvSource>(std::move(stream), std::move(name), separator, selection);
+}
+
 }  // namespace
 
-std::unique_ptr<RecordSource> open_csv(std::unique_ptr<ByteStream> stream, std::string name, char separator,
-                                       const Selection& selection) {
-  return std::make_unique<CsvSource>(std::move(stream), std::move(name), separator, selection);
+Format csv_format() {
+  return {
+      .name = "csv", .default_field = "text", .extension = ".csv", .open = &streamed<&open_separated<','>>};
+}
+Format tsv_format() {
+  return {
+      .name = "tsv", .default_field = "text", .extension = ".tsv", .open = &streamed<&open_separated<'\t'>>};
 }
 
 }  // namespace ltrain::records

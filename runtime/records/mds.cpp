@@ -1,5 +1,5 @@
-#include "runtime/records/mds.h"
-
+// Shards of MosaicML's streaming datasets (MDS). Fields are the columns of the shard: str, bytes and json are
+// text, arrays of integers are tokens. pkl, which would run code, and images are refused.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "runtime/records/fields.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::records {
 namespace {
@@ -272,8 +273,6 @@ class MdsSource final : public RecordSource {
   int64_t samples_ = 0, sample_ = 0;
 };
 
-}  // namespace
-
 bool is_mds(std::string_view head) {
   // The first offset is the end of the settings, which follow the offsets.
   uint32_t n = 0, first = 0;
@@ -292,9 +291,13 @@ bool is_mds(std::string_view head) {
   return config >= head.size() || head[config] == '{';
 }
 
-std::unique_ptr<RecordSource> open_mds(std::unique_ptr<ByteStream> stream, std::string name,
-                                       const Selection& selection) {
-  return std::make_unique<MdsSource>(std::move(stream), std::move(name), selection);
+}  // namespace
+
+Format mds_format() {
+  return {.name = "mds",
+          .default_field = "text",
+          .recognise = &is_mds,
+          .open = &streamed<&open_stream_of<MdsSource>>};
 }
 
 }  // namespace ltrain::records

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "runtime/records/encodings/json_value.h"
+#include "runtime/records/format.h"
 #include "runtime/records/parquet_column.h"
 
 namespace ltrain::records {
@@ -372,7 +373,9 @@ class ParquetSource final : public RecordSource {
 }  // namespace
 }  // namespace parquet
 
+namespace {
 bool is_parquet(std::string_view head) { return head.starts_with("PAR1"); }
+}  // namespace
 
 std::unique_ptr<RecordSource> open_parquet(std::shared_ptr<const data::InputFile> file, std::string name,
                                            const Selection& selection) {
@@ -383,6 +386,13 @@ std::unique_ptr<RecordSource> open_parquet(std::shared_ptr<const data::InputFile
 FileSchema parquet_schema(std::shared_ptr<const data::InputFile> file, std::string name) {
   parquet::File f = parquet::open_file(std::move(file), std::move(name));
   return {f.metadata.rows, std::move(f.fields)};
+}
+
+Format parquet_format() {
+  return {.name = "parquet",
+          .default_field = "text",
+          .recognise = &is_parquet,
+          .open = &at_any_offset<&open_parquet>};
 }
 
 }  // namespace ltrain::records

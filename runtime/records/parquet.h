@@ -2,14 +2,11 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "runtime/files/file.h"
 #include "runtime/records/fields.h"
 
 namespace ltrain::records {
-
-bool is_parquet(std::string_view head);
 
 /// Records of a Parquet file. Reads row groups page by page: memory is one page and the dictionary of each
 /// selected column. Positions count row groups and their rows from 0. `name`: name of the file in messages.

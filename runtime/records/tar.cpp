@@ -1,5 +1,7 @@
-#include "runtime/records/tar.h"
-
+// Tar archives in the layout of WebDataset: files with the same path up to the first dot of their name form
+// one sample, and the rest of the name is the field: an extension such as txt or cls. `json.KEY` is a key of
+// a sample's .json. A sample without the field has Record::null. ustar, GNU long names and pax headers are
+// read. Links, folders and devices are skipped. Nothing is unpacked to disk.
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::records {
 namespace {
@@ -226,8 +229,6 @@ class TarSource final : public RecordSource {
   std::string sample_;
 };
 
-}  // namespace
-
 bool is_tar(std::string_view head) {
   if (head.size() < static_cast<size_t>(kBlock)) return false;
   Header header;
@@ -235,9 +236,13 @@ bool is_tar(std::string_view head) {
   return header[0] != '\0' && checksum_holds(header);
 }
 
-std::unique_ptr<RecordSource> open_tar(std::unique_ptr<ByteStream> stream, std::string name,
-                                       const Selection& selection) {
-  return std::make_unique<TarSource>(std::move(stream), std::move(name), selection);
+}  // namespace
+
+Format tar_format() {
+  return {.name = "tar",
+          .default_field = "txt",
+          .recognise = &is_tar,
+          .open = &streamed<&open_stream_of<TarSource>>};
 }
 
 }  // namespace ltrain::records

@@ -1,5 +1,6 @@
-#include "runtime/records/tfrecord.h"
-
+// TFRecord files of tf.train.Example. Fields are the features of an Example: a bytes_list of one value is
+// text, an int64_list is tokens. The checksums of lengths and data are checked. An Example without the
+// feature has Record::null.
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "base/hash/crc32c.h"
 #include "base/printable.h"
 #include "runtime/files/protobuf.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::records {
 namespace {
@@ -73,6 +75,14 @@ Feature read_feature(ProtobufFields message) {
 Json json_of(const Feature& f) {
   const auto list = [](const auto& values) { return values.size() == 1 ? Json(values[0]) : Json(values); };
   return !f.integers.empty() ? list(f.integers) : !f.floats.empty() ? list(f.floats) : list(f.bytes);
+}
+
+/// Returns whether the file begins with a length and its checksum.
+bool is_tfrecord(std::string_view head) {
+  if (head.size() < kHeadBytes) return false;
+  uint32_t sum = 0;
+  std::memcpy(&sum, head.data() + 8, 4);
+  return sum == masked_crc32c(head.data(), 8);
 }
 
 class TfrecordSource final : public RecordSource {
@@ -190,16 +200,11 @@ class TfrecordSource final : public RecordSource {
 
 }  // namespace
 
-bool is_tfrecord(std::string_view head) {
-  if (head.size() < kHeadBytes) return false;
-  uint32_t sum = 0;
-  std::memcpy(&sum, head.data() + 8, 4);
-  return sum == masked_crc32c(head.data(), 8);
-}
-
-std::unique_ptr<RecordSource> open_tfrecord(std::unique_ptr<ByteStream> stream, std::string name,
-                                            const Selection& selection) {
-  return std::make_unique<TfrecordSource>(std::move(stream), std::move(name), selection);
+Format tfrecord_format() {
+  return {.name = "tfrecord",
+          .default_field = "text",
+          .recognise = &is_tfrecord,
+          .open = &streamed<&open_stream_of<TfrecordSource>>};
 }
 
 }  // namespace ltrain::records

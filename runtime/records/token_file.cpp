@@ -1,10 +1,10 @@
-#include "runtime/records/token_file.h"
-
+// Files of token ids alone: those of llm.c and nanoGPT.
 #include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/records/format.h"
 
 namespace ltrain::records {
 namespace {
@@ -77,8 +77,6 @@ class TokenSource final : public RecordSource {
   int64_t count_, read_ = 0, document_ = 0;
 };
 
-}  // namespace
-
 bool is_llmc(std::string_view head) {
   int32_t header[2];
   if (head.size() < sizeof header) return false;
@@ -86,6 +84,8 @@ bool is_llmc(std::string_view head) {
   return llmc_of(header) != nullptr;
 }
 
+/// llm.c: a header of 256 i32, then ids in u16 (GPT-2) or u32 (Llama 3). Each document begins with its token
+/// of the end (GPT-2) or the begin (Llama 3) of a text, which is left out.
 std::unique_ptr<RecordSource> open_llmc(std::unique_ptr<ByteStream> stream, std::string name,
                                         const Selection&) {
   StreamReader in(std::move(stream), std::move(name));
@@ -99,10 +99,20 @@ std::unique_ptr<RecordSource> open_llmc(std::unique_ptr<ByteStream> stream, std:
   return std::make_unique<TokenSource>(std::move(in), form->bytes, form->separator, header[2]);
 }
 
+/// nanoGPT: ids in u16 without a header. Documents end with GPT-2's token 50256, which is left out.
 std::unique_ptr<RecordSource> open_nanogpt(std::unique_ptr<ByteStream> stream, std::string name,
                                            const Selection&) {
   return std::make_unique<TokenSource>(StreamReader(std::move(stream), std::move(name)), 2, kGpt2EndOfText,
                                        kUntilEnd);
+}
+
+}  // namespace
+
+Format llmc_format() {
+  return {.name = "llmc", .default_field = "tokens", .recognise = &is_llmc, .open = &streamed<&open_llmc>};
+}
+Format nanogpt_format() {
+  return {.name = "nanogpt", .default_field = "tokens", .open = &streamed<&open_nanogpt>};
 }
 
 }  // namespace ltrain::records

@@ -123,8 +123,7 @@ void MetricsWriter::step(const StepMetrics& m) {
          {"skipped_steps", m.skipped_steps}};
   for (const auto& [axis, ms] : m.exposed_comm_ms) j["exposed_comm_ms/" + axis] = number(ms);
   if (m.exposed_offload_ms >= 0) j["exposed_offload_ms"] = number(m.exposed_offload_ms);
-  if (m.mtp_loss) j["mtp_loss"] = number(*m.mtp_loss);
-  if (m.z_loss) j["z_loss"] = number(*m.z_loss);
+  for (const auto& [name, value] : m.means) j[name] = number(value);
   if (m.ce_loss) j["ce_loss"] = number(*m.ce_loss);
   if (m.kl) j["kl"] = number(*m.kl);
   for (const auto& [name, value] : m.preference) j[name] = number(value);

@@ -21,8 +21,7 @@ struct StepMetrics {
   int64_t end_step = 0;  ///< last step of this run, which is always logged
   int64_t consumed_tokens = 0, consumed_samples = 0;
   double lm_loss = 0, grad_norm = 0, lr = 0;
-  std::optional<double> mtp_loss;                          ///< set with multi-token prediction
-  std::optional<double> z_loss;                            ///< set with train.z_loss_coeff above 0
+  std::vector<std::pair<std::string, double>> means;       ///< StepResult::means
   std::optional<double> ce_loss, kl;                       ///< set with a teacher
   std::vector<std::pair<std::string, double>> preference;  ///< task: dpo: names and values
   double step_time_ms = 0, data_time_ms = 0, data_wait_ms = 0;

@@ -76,7 +76,8 @@ std::string prometheus_text(const StepMetrics& m, const std::string& run, int re
   p.gauge("iteration", "Optimizer steps done.", static_cast<double>(m.step));
   p.gauge("train_iterations", "Steps of the recipe.", static_cast<double>(m.train_steps));
   p.gauge("lm_loss_nats", "Mean cross-entropy over the steps of the interval.", m.lm_loss);
-  if (m.mtp_loss) p.gauge("mtp_loss_nats", "Loss of multi-token prediction.", *m.mtp_loss);
+  for (const auto& [name, value] : m.means)
+    if (name == "mtp_loss") p.gauge("mtp_loss_nats", "Loss of multi-token prediction.", value);
   p.gauge("grad_norm", "2-norm of the gradient before clipping, mean of the interval.", m.grad_norm);
   p.gauge("learning_rate", "Learning rate of the last step.", m.lr);
   if (m.replicas > 0) p.gauge("replicas", "Replicas of the last step.", m.replicas);

@@ -6,6 +6,7 @@
 #include "runtime/tokenizer/gpt2_split.h"
 #include "runtime/tokenizer/piece_cache.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::data {
 namespace {
@@ -79,6 +80,17 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& rank_file) {
   auto table = std::make_shared<const BpeTable>(read_rank_file(rank_file));
   std::string hash = hash_of(*table);
   return std::make_unique<Gpt2Tokenizer>(std::move(table), std::move(hash));
+}
+
+TokenizerKind gpt2_kind() {
+  return {.name = "gpt2",
+          .help = "a tiktoken rank file, 50257 ids.",
+          .file = "tiktoken file of merge ranks (lines of `base64 rank`)",
+          .file_example = "RANKS.tiktoken",
+          .file_option = "--ranks or LTRAIN_GPT2_RANKS",
+          .file_variable = "LTRAIN_GPT2_RANKS",
+          .vocab_size = 50257,
+          .make = [](const std::string& path, const DocumentTokens&) { return make_gpt2_tokenizer(path); }};
 }
 
 }  // namespace ltrain::data

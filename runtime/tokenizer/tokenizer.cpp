@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::data {
 namespace {
@@ -46,5 +47,13 @@ class ByteTokenizer final : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+TokenizerKind byte_kind() {
+  return {.name = "byte",
+          .help = "bytes and an end mark, 257 ids.",
+          .vocab_size = 257,
+          .text_bytes = 1,
+          .make = [](const std::string&, const DocumentTokens&) { return make_byte_tokenizer(); }};
+}
 
 }  // namespace ltrain::data

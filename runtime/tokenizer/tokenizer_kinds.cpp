@@ -5,34 +5,16 @@
 
 #include "base/error.h"
 
-namespace ltrain::data {
-namespace {
+/// All kinds: NAME_kind() is in the file of the kind's class.
+#define LT_TOKENIZER_KINDS(kind) kind(byte) kind(gpt2) kind(huggingface)
 
-std::vector<TokenizerKind> make_kinds() {
-  return {
-      {.name = "byte",
-       .help = "bytes and an end mark, 257 ids.",
-       .vocab_size = 257,
-       .text_bytes = 1,
-       .make = [](const std::string&, const DocumentTokens&) { return make_byte_tokenizer(); }},
-      {.name = "gpt2",
-       .help = "a tiktoken rank file, 50257 ids.",
-       .file = "tiktoken file of merge ranks (lines of `base64 rank`)",
-       .file_example = "RANKS.tiktoken",
-       .file_option = "--ranks or LTRAIN_GPT2_RANKS",
-       .file_variable = "LTRAIN_GPT2_RANKS",
-       .vocab_size = 50257,
-       .make = [](const std::string& path, const DocumentTokens&) { return make_gpt2_tokenizer(path); }},
-      {.name = "huggingface",
-       .help = "a tokenizer.json, or SentencePiece's tokenizer.model; also the default if model.from names a "
-               "folder with one.",
-       .file = "tokenizer.json, tokenizer.model or tekken.json, or the folder that has it",
-       .file_example = "FOLDER",
-       .file_option = "--tokenizer PATH",
-       .folder = true,
-       .make = make_huggingface_tokenizer},
-  };
-}
+namespace ltrain::data {
+
+#define LT_DECLARE_KIND(name) TokenizerKind name##_kind();
+LT_TOKENIZER_KINDS(LT_DECLARE_KIND)
+#undef LT_DECLARE_KIND
+
+namespace {
 
 void check_file(const TokenizerKind& kind, const std::string& path) {
   if (path.empty() == !kind.takes_file()) return;
@@ -49,7 +31,9 @@ void check_file(const TokenizerKind& kind, const std::string& path) {
 }  // namespace
 
 const std::vector<TokenizerKind>& tokenizer_kinds() {
-  static const std::vector<TokenizerKind> kinds = make_kinds();
+#define LT_KIND(name) name##_kind(),
+  static const std::vector<TokenizerKind> kinds{LT_TOKENIZER_KINDS(LT_KIND)};
+#undef LT_KIND
   return kinds;
 }
 

@@ -1,5 +1,5 @@
 // Kinds of tokenizers, by the names that data.tokenizer.kind, --tokenizer and sidecars of token files use. A
-// new kind is a class (tokenizer.h) and a row of tokenizer_kinds.cpp.
+// new kind is a file with a class (tokenizer.h) and NAME_kind(), and NAME in the list of tokenizer_kinds.cpp.
 #pragma once
 #include <cstdint>
 #include <memory>

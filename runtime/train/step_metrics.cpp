@@ -12,8 +12,7 @@ namespace {
 
 void add_losses(StepMetrics& m, const Recipe& recipe, const StepResult& r) {
   m.lm_loss = r.loss;
-  if (recipe.model.num_nextn_predict_layers > 0) m.mtp_loss = r.mtp_loss;
-  if (recipe.train.z_loss_coeff > 0) m.z_loss = r.z_loss;
+  m.means = r.means;
   if (r.distillation) m.ce_loss = r.distillation->ce_loss, m.kl = r.distillation->kl;
   m.preference = preference_metrics(recipe, r.preference);
   m.grad_norm = r.grad_norm;

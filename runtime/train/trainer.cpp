@@ -21,6 +21,7 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
+#include "runtime/distillation/top_logits.h"
 #include "runtime/files/write_file.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
@@ -39,6 +40,7 @@
 #include "runtime/train/model_flops.h"
 #include "runtime/train/not_finite.h"
 #include "runtime/train/pair_references.h"
+#include "runtime/train/rank_groups.h"
 #include "runtime/train/resource_usage.h"
 #include "runtime/train/run_reports.h"
 #include "runtime/train/skipped_steps.h"
@@ -146,16 +148,7 @@ class Trainer {
   void make_program() {
     const RankInfo& me = job_.info();
     const ProgramOptions options = program_options(recipe_, layout_);
-    GroupSet::Options group_settings = group_options(options);
-    MakeGroup make_group = [&](const GroupRequest& r) { return job_.new_group(r.name, r.axes, r.ranks); };
-    if (device_ != DeviceKind::cpu && me.world_size > 1) {
-      group_settings.together = true;
-      make_group = [&](const GroupRequest& r) {
-        return job_.new_gpu_group(r.name, r.axes, r.ranks, r.messages);
-      };
-    }
-    const auto side_stream = [&](const std::string& name) { return make_side_stream(device_, name); };
-    groups_ = std::make_unique<GroupSet>(mesh_, make_group, side_stream, group_settings);
+    groups_ = make_rank_groups(mesh_, job_, device_, group_options(options));
     for (const Communicator* c : groups_->groups().all())
       if (c->size() > 1) comm_axes_.insert(comm_axis(c->axes()));
     compute_ = make_compute_stream(device_, "compute");
@@ -212,6 +205,7 @@ class Trainer {
       data.references = reference_sums(run, data, 0);
       evaluator_->find_references(run);
     }
+    data.logits = open_top_logits(recipe_, data, step_, lead_);
     data_.emplace(recipe_, mesh_, job_, data, step_, position_.cursor);
     if (options_.with_stages)
       changes_.emplace(recipe_.output_dir, options_.with_stages,

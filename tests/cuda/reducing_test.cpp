@@ -3,6 +3,7 @@
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/loss/distillation.h"
 #include "kernels/loss/sample_labels.h"
+#include "kernels/loss/top_logits.h"
 #include "kernels/matmul/matmul.h"
 #include "tests/cuda/twin.h"
 
@@ -120,6 +121,34 @@ TEST_CASE("distillation over the whole vocabulary and over one that ranks share,
                          cap);
           },
           type == DType::f64 ? 1 : 2);
+    }
+}
+
+TEST_CASE("rows of a teacher's largest logits, over a vocabulary that ranks share") {
+  if (!have_cuda()) return;
+  for (const DType t : {DType::f32, DType::f64})
+    for (const auto& [width, cap] : {std::pair<int64_t, double>{5, 0}, {40, 3}, {4099, 0}}) {
+      CAPTURE(dtype_name(t), width, cap);
+      Twin w(t);
+      const int64_t rows = 6, k = 3, columns = width == 40 ? 33 : width;
+      const auto a = w.random(t, {rows, width}, 6), b = w.random(t, {rows, width}, 6),
+                 x = w.random(t, {rows, width}, 6), y = w.random(t, {rows, width}, 6);
+      const auto values = w.random(t, {rows, k}, 6), rest = w.random(t, {rows}, 2);
+      const auto ids = w.of(DType::i32, {rows, k},
+                            [&, width = width](int64_t i) { return (i * 7 + i / 3) % (width + columns); });
+      const auto targets = w.of(DType::i32, {rows}, [](int64_t i) { return i == 1 ? -1 : i; });
+      const auto stats = w.blank(t, {2 * rows, kRestStats});
+      const VocabColumns first{0, width}, second{width, columns};
+      w.check(
+          [&, cap = cap](Stream& s, const Twin::At& at) {
+            spread_top_logits(s, at(x), at(stats).narrow(0, rows), at(a), at(ids), at(values), at(targets),
+                              first, 2.5, cap);
+            spread_top_logits(s, at(y), at(stats).narrow(rows, rows), at(b), at(ids), at(values), at(targets),
+                              second, 2.5, cap);
+            fill_rest_logits(s, at(x), at(a), at(rest), at(targets), at(stats), first, 2.5, cap);
+            fill_rest_logits(s, at(y), at(b), at(rest), at(targets), at(stats), second, 2.5, cap);
+          },
+          2);
     }
 }
 

@@ -2,6 +2,9 @@
 // one rank and shards of the vocabulary.
 #include "kernels/loss/distillation.h"
 
+#include <algorithm>
+
+#include "kernels/loss/top_logits.h"
 #include "kernels/tensor/stream.h"
 #include "tests/kernels/op_support.h"
 
@@ -210,5 +213,106 @@ TEST_CASE("distillation: a vocabulary that ranks share gives the loss and the gr
       }
     }
     CHECK(worst < 1e-14);
+  }
+}
+
+TEST_CASE("top logits: the divergence has one bucket for all others, and ranks may share the vocabulary") {
+  const int64_t rows = 6, vocab = 33, each = 17, k = 4;
+  const auto student = random_array<double>(rows * vocab, 1, 6),
+             teacher = random_array<double>(rows * vocab, 2, 6);
+  Guarded<int32_t> targets = some_targets(rows, vocab), ids(rows * k);
+  Guarded<double> values(rows * k), rest(rows);
+  const DistillationLoss loss{1.0, 1.7};
+  for (const double soft_cap : {0.0, 1.5}) {
+    // KL over the buckets of a row of the student's logits.
+    const auto divergence = [&](std::vector<double> s, int64_t r) {
+      double of_s = 0, of_t = 0, known_s = 0, known_t = 0, kl = 0;
+      const auto p = [&](double x) { return std::exp(x / loss.temperature); };
+      if (soft_cap > 0)
+        for (double& x : s) x = soft_cap * std::tanh(x / soft_cap);
+      for (int64_t v = 0; v < vocab; ++v) of_s += p(s[v]), of_t += p(teacher[r * vocab + v]);
+      for (int64_t i = 0; i < k; ++i) {
+        const double a = p(teacher[r * vocab + ids[r * k + i]]) / of_t, b = p(s[ids[r * k + i]]) / of_s;
+        known_t += a, known_s += b, kl += a * std::log(a / b);
+      }
+      return kl + (1 - known_t) * std::log((1 - known_t) / (1 - known_s));
+    };
+    double kl = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      std::vector<int32_t> order(vocab);
+      for (int32_t v = 0; v < vocab; ++v) order[v] = v;
+      std::sort(order.begin(), order.end(),
+                [&](int a, int b) { return teacher[r * vocab + a] > teacher[r * vocab + b]; });
+      double sum = 0;
+      for (int64_t i = 0; i < vocab; ++i) {
+        const double t = teacher[r * vocab + order[i]];
+        if (i < k) ids[r * k + i] = order[i], values[r * k + i] = t;
+        if (i >= k) sum += std::exp(t / loss.temperature);
+      }
+      rest[r] = std::log(sum);
+      if (targets[r] >= 0) kl += divergence(row_of(student, r, vocab), r);
+    }
+    const auto s = make_inline_stream("compute");
+    Guarded<double> sums(2), gradient(rows * vocab);
+    sums[0] = sums[1] = 0;
+    const Tensor labels = tensor_of(targets, {rows}), known = tensor_of(ids, {rows, k}),
+                 logits = tensor_of(values, {rows, k}), others = tensor_of(rest, {rows});
+    for (const bool cut : {false, true}) {
+      const int ranks = cut ? 2 : 1;
+      Guarded<double> rest_stats(ranks * rows * kRestStats), stats(ranks * rows * kDistillationStats);
+      std::vector<Guarded<double>> x, taught;
+      std::vector<VocabColumns> parts = {{0, cut ? each : vocab}};
+      if (cut) parts.push_back({each, vocab - each});
+      for (int r = 0; r < ranks; ++r) {
+        x.emplace_back(rows * parts[0].columns), taught.emplace_back(rows * parts[0].columns);
+        for (int64_t i = 0; i < x[r].size(); ++i) {
+          const int64_t row = i / parts[0].columns, column = i % parts[0].columns;
+          x[r][i] = column < parts[r].columns ? student[row * vocab + parts[r].first + column] : 1e6;
+        }
+        spread_top_logits(*s, tensor_of(taught[r], {rows, parts[0].columns}),
+                          tensor_of(rest_stats, {ranks * rows, kRestStats}).narrow(r * rows, rows),
+                          tensor_of(x[r], {rows, parts[0].columns}), known, logits, labels, parts[r],
+                          loss.temperature, soft_cap);
+      }
+      for (int r = 0; r < ranks; ++r) {
+        const Tensor own = tensor_of(x[r], {rows, parts[0].columns}),
+                     t = tensor_of(taught[r], {rows, parts[0].columns});
+        fill_rest_logits(*s, t, own, others, labels, tensor_of(rest_stats, {ranks * rows, kRestStats}),
+                         parts[r], loss.temperature, soft_cap);
+        distillation_stats(*s, tensor_of(stats, {ranks * rows, kDistillationStats}).narrow(r * rows, rows),
+                           own, t, labels, parts[r], loss.temperature, soft_cap);
+      }
+      double worst = 0;
+      for (int r = 0; r < ranks; ++r) {
+        sums[0] = sums[1] = 0;
+        const Tensor own = tensor_of(x[r], {rows, parts[0].columns});
+        distillation(*s, tensor_of(sums, {2}).flat(0, {1}), tensor_of(sums, {2}).flat(1, {1}), own, own,
+                     tensor_of(taught[r], {rows, parts[0].columns}), labels,
+                     tensor_of(stats, {ranks * rows, kDistillationStats}), parts[r], loss, kScale, soft_cap);
+        CHECK(std::abs(sums[1] - kl) < 1e-12 * kl);
+        for (int64_t i = 0; i < x[r].size(); ++i) {
+          const int64_t row = i / parts[0].columns, column = i % parts[0].columns,
+                        at = parts[r].first + column;
+          if (column >= parts[r].columns) continue;
+          double& of = gradient[row * vocab + at];
+          if (cut) worst = std::max(worst, std::abs(x[r][i] - of));
+          of = x[r][i];
+        }
+      }
+      CHECK(worst < 1e-14);
+    }
+    double worst = 0;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t v = 0; v < vocab; ++v) {
+        std::vector<double> row = row_of(student, r, vocab);
+        const auto at = [&](double moved) {
+          row[v] = student[r * vocab + v] + moved;
+          return divergence(row, r);
+        };
+        const double e = 1e-3, slope = (8 * (at(e) - at(-e)) - (at(2 * e) - at(-2 * e))) / (12 * e);
+        const double want = targets[r] < 0 ? 0 : kScale * loss.temperature * loss.temperature * slope;
+        worst = std::max(worst, std::abs(gradient[r * vocab + v] - want));
+      }
+    CHECK(worst < 1e-9);
   }
 }

@@ -49,7 +49,8 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
       const auto loss_at = [&](double v) {
         *w = v;
         const StepResult r = rank.program.train_step(batches, still);
-        return r.loss + r.z_loss + o.modules_scale * r.mtp_loss + r.experts.balance_loss + r.experts.z_loss;
+        return r.loss + r.mean("z_loss") + o.modules_scale * r.mean("mtp_loss") + r.experts.balance_loss +
+               r.experts.z_loss;
       };
       // Four points: the error of the difference itself is far below the tolerance. What is left is the
       // loss's own rounding over h, which norms after sublayers make largest: 1e-8 of the gradient.

@@ -66,7 +66,7 @@ BY_HAND = {
     "data.train_on", "lora.adapter", "lora.init", "preference.loss", "preference.reference", "preference.reference_model",
     "preference.beta", "preference.label_smoothing",
     "preference.gamma", "preference.sft_weight", "preference.desirable_weight", "preference.undesirable_weight",
-    "preference.center_rewards_coefficient", "distillation.teacher", "distillation.kd_ratio", "distillation.temperature",
+    "preference.center_rewards_coefficient", "distillation.teacher", "distillation.logits", "distillation.top_k", "distillation.kd_ratio", "distillation.temperature",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
     "launch.min_nodes", "log.rank_file_mib",
     "replicas.count", "replicas.min", "replicas.timeout_seconds",  # tests/app/replicas_run_test.cpp
@@ -324,7 +324,13 @@ def test_distillation(program):
                                   ("teacher=teacher", "temperature=2")]):
         program.ok("run", "tiny.yaml", f"output_dir=student-{i}", *(f"distillation.{s}" for s in settings))
         losses.add(program.metrics(f"student-{i}")[0][-1]["lm_loss"])
-    assert len(losses) == 4
+    tiny = (program.folder / "tiny.yaml").read_text()
+    for k in 2, 5:
+        (program.folder / "recorded.yaml").write_text(tiny + f"\ndistillation: {{logits: top-{k}, top_k: {k}}}\n")
+        program.ok("eval", "teacher", "--record-logits", "recorded.yaml")
+        program.ok("run", "recorded.yaml", f"output_dir=recorded-{k}")
+        losses.add(program.metrics(f"recorded-{k}")[0][-1]["lm_loss"])
+    assert len(losses) == 6
 
 
 def test_scores_of_pairs(program):

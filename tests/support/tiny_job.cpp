@@ -422,8 +422,8 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     if (rank != 0) continue;
     if (program.loss_scaler()) result.loss_scales.push_back(r.loss_scale);
     result.losses.push_back(r.loss);
-    result.mtp_losses.push_back(r.mtp_loss);
-    result.z_losses.push_back(r.z_loss);
+    result.mtp_losses.push_back(r.mean("mtp_loss"));
+    result.z_losses.push_back(r.mean("z_loss"));
     result.norms.push_back(r.grad_norm);
     result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss);
     result.experts.push_back(r.experts);

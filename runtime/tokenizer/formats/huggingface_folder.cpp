@@ -10,6 +10,7 @@
 #include "runtime/tokenizer/formats/sentencepiece_tokenizer.h"
 #include "runtime/tokenizer/formats/tekken.h"
 #include "runtime/tokenizer/formats/tokenizer_json.h"
+#include "runtime/tokenizer/tokenizer_kinds.h"
 
 namespace ltrain::data {
 namespace {
@@ -78,6 +79,18 @@ std::string tokenizer_folder(const std::string& path) {
   if (path.empty() || fs::is_directory(path, error)) return path;
   const fs::path parent = fs::path(path).parent_path();
   return parent.empty() ? "." : parent.string();
+}
+
+TokenizerKind huggingface_kind() {
+  return {.name = "huggingface",
+          .help =
+              "a tokenizer.json, or SentencePiece's tokenizer.model; also the default if model.from names a "
+              "folder with one.",
+          .file = "tokenizer.json, tokenizer.model or tekken.json, or the folder that has it",
+          .file_example = "FOLDER",
+          .file_option = "--tokenizer PATH",
+          .folder = true,
+          .make = make_huggingface_tokenizer};
 }
 
 }  // namespace ltrain::data

@@ -6,14 +6,6 @@
 
 namespace ltrain {
 
-void TrainProgram::hand_choices(const HostBatch& batch) {
-  const int64_t layers = choices_.shape[0], each = choices_.elements() / layers;
-  std::vector<int32_t> all(static_cast<size_t>(choices_.elements()));
-  for (int64_t i = 0; i < layers; ++i) staging_.get(all.data() + i * each, choices_.narrow(i, 1));
-  device_.groups.check();
-  take_choices_(batch, all);
-}
-
 double TrainProgram::evaluate(const std::function<const HostBatch*()>& next) {
   return evaluate(next, {})->loss;
 }

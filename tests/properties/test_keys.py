@@ -70,6 +70,7 @@ BY_HAND = {
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
     "launch.min_nodes", "log.rank_file_mib",
     "offload.optimizer.update",
+    "train.router_replay",  # tests/app/routing_replay_run_test.cpp
     "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
     "telemetry.on_save", "telemetry.on_save_seconds",
 }

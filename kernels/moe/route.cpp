@@ -30,6 +30,8 @@ void check(const Routing& r, const RouteArgs& a) {
            a.top_k, a.renormalize);
   LT_CHECK(a.selection != Selection::top_p || (a.threshold > 0 && a.threshold <= 1),
            "router with top-p: expected a sum of scores above 0, at most 1, got {}", a.threshold);
+  LT_CHECK(!a.given || a.selection == Selection::top_k,
+           "router with given experts: expected selection top_k, got {}", to_string(a.selection));
   const Shape chosen{tokens, a.top_k};
   const int64_t rows = expert_choice ? a.experts * a.capacity : chosen.elements();
   LT_CHECK(r.experts.shape == chosen && r.weights.shape == chosen && r.slots.shape == chosen &&

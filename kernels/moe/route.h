@@ -40,13 +40,16 @@ struct RouteArgs {
   Selection selection = Selection::top_k;
   double threshold = 0;  ///< gshard_top2, top_p
   RowRandomArgs random;  ///< gshard_top2: random numbers of the tokens; set by route_forward
+  /// top_k: Routing::experts holds the experts of each token, in any order; a token whose first one is
+  /// negative chooses its own. Weights are made of the scores of these experts (R3, arXiv:2510.11370).
+  bool given = false;
 };
 
 /// Result of the router for T tokens and E experts. Assignment t * k + j is the j-th choice of token t.
 struct Routing {
   Tensor logits;  ///< (T, E) f32 or f64, input
   Tensor norm;    ///< (T, 2), dtype of the logits: logsumexp of the logits; sum of all scores (1 for softmax)
-  Tensor experts;  ///< (T, k) i32, best first; -1 - e: expert e was considered, but not chosen
+  Tensor experts;  ///< (T, k) i32, best first; -1 - e: expert e was considered, but not chosen; see `given`
   Tensor weights;  ///< (T, k), dtype of the logits
   Tensor slots;    ///< (T, k) i32: row of the assignment, sorted by expert, then token; -1: none
   Tensor sources;  ///< (T * k, or E * capacity with expert choice) i32: assignment of each row

@@ -76,7 +76,7 @@ struct RouteToken {
       }
       return;
     }
-    best_experts(experts);
+    if (!a.given || experts[0] < 0) best_experts(experts);
     if (a.selection == Selection::top_p) leave_beyond(experts);
     weigh(experts, weights);
     if (a.selection == Selection::gshard_top2 && a.threshold > 0) {

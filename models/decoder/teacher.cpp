@@ -12,8 +12,9 @@ void FrozenTeacher::forward(const Step& student, const MicroBatch& mb) {
   Step step = step_of(student);
   MicroBatch own = mb;
   own.distilled = {};
-  // Sums and biases of routers are the student's.
+  // Sums, biases and choices of routers are the student's.
   own.experts = own.balance_sums = own.balance_table = own.router_bias = {};
+  own.choices = {};
   rows_ = decoder().final_rows(step, own);
 }
 

@@ -1,8 +1,10 @@
 // Layer context: streams, memory, groups and parameters of this rank, and one micro-batch.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "kernels/elementwise/dropout.h"
@@ -44,6 +46,22 @@ struct PairBatch {
   double chosen_weight = 0;  ///< weight of the cross-entropy of chosen texts, relative to the pairs' losses
   bool totalled = false;     ///< totals are added to without training too
   bool on() const { return texts.defined(); }
+};
+
+/// Experts of each token in some layers of a micro-batch: written by the routers, or read by them.
+struct RouterChoices {
+  Tensor experts;                   ///< (layers, B * seq, k) i32
+  std::span<const int64_t> layers;  ///< layers of dim 0, ascending, as in the full model
+  /// Routers take these experts, with their own scores of them; a token whose first one is negative chooses.
+  bool given = false;
+  bool on() const { return experts.defined(); }
+  /// Experts of a layer, from row `first` on, as shape `rows` (n, k).
+  Tensor of_layer(int64_t layer, int64_t first, const Shape& rows) const {
+    const auto at = std::lower_bound(layers.begin(), layers.end(), layer);
+    LT_CHECK(at != layers.end() && *at == layer, "expected choices of layer {}, got {} other layers", layer,
+             layers.size());
+    return experts.flat(((at - layers.begin()) * experts.shape[1] + first) * experts.shape[2], rows);
+  }
 };
 
 struct MicroBatch;
@@ -100,8 +118,7 @@ struct MicroBatch : RowSamples {
   Tensor balance_sums, balance_table;
   /// (layers, E), dtype of the logits: added to scores for the choice of experts; optional
   Tensor router_bias;
-  /// (layers, B * seq, k) i32: choices of each layer's router, if an evaluation records them; optional
-  Tensor choices;
+  RouterChoices choices;  ///< optional
   double grad_scale = 1;  ///< loss_scale / counted tokens of the full global batch
   Tensor grad_scale_at;   ///< (1) f64: grad_scale on the device, for captured work; otherwise undefined
   double loss_scale = 1;  ///< factor of gradients of losses other than the tokens'

@@ -120,7 +120,7 @@ void Router::choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, 
                     Saved& saved) const {
   Routing& r = saved.routing;
   const int64_t tokens = r.logits.shape[0];
-  const RouteArgs a = args(step, tokens);
+  RouteArgs a = args(step, tokens);
   const int64_t e = a.experts, k = a.top_k;
   const auto make = [&](const char* name, DType type, Shape shape) {
     return step.memory.allocate(kept_in(step), name, type, shape);
@@ -128,6 +128,11 @@ void Router::choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, 
   r.run = run;
   r.norm = make("router norms", step.stat_type(), {tokens, 2});
   r.experts = make("chosen experts", DType::i32, {tokens, k});
+  const bool on = mb.choices.on() && !step.compute.meta();
+  Tensor record;
+  if (on) record = mb.choices.of_layer(layer_, first_row(step, mb, tokens), r.experts.shape);
+  if (mb.choices.given) a.given = true;
+  if (on && a.given) step.compute.copy(r.experts.data, record.data, record.bytes());
   r.weights = make("weights of experts", step.stat_type(), {tokens, k});
   r.slots = make("rows of choices", DType::i32, {tokens, k});
   r.sources = make("choices of rows", DType::i32,
@@ -135,6 +140,8 @@ void Router::choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, 
   r.counts = make("rows of experts", DType::i64, {e + 1});
   r.statistics = make("router statistics", DType::f64, {2 * (tokens / r.run) + 1, e});
   route_forward(step.compute, r, bias, a, random);
+  // A recomputation writes the same again.
+  if (on && !a.given) step.compute.copy(record.data, r.experts.data, record.bytes());
   if (ranks_of_samples(step.groups) > 1 && capacity(step.groups, tokens, step.training) > 0)
     drop_beyond(step, mb, a, r);
 }
@@ -183,11 +190,6 @@ void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) c
   if (mb.router_bias.defined()) bias = mb.router_bias.flat(layer_ * args_.experts, {args_.experts});
   choose(step, mb, bias, balance_ == BalanceLoss::sequence ? tokens / mb.batch : tokens,
          random(step, mb, tokens, ".router.second"), saved);
-  if (mb.choices.defined() && !step.compute.meta()) {
-    const Tensor& chosen = saved.routing.experts;
-    const Tensor to = mb.choices.flat(layer_ * chosen.elements(), chosen.shape);
-    step.compute.copy(to.data, chosen.data, chosen.bytes());
-  }
   if (!step.training) return;
   add_up(step, mb, saved);
   if (balances() && of_all_layers())

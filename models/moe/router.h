@@ -51,6 +51,10 @@ class Router {
   bool jitters(const Step& step) const { return jitter_ > 0 && step.training; }
   /// Random numbers for the router's input rows, or some of them.
   RowRandom random(const Step& step, const MicroBatch& mb, int64_t rows, const char* what) const;
+  /// The micro-batch's row that the router's first one is.
+  int64_t first_row(const Step& step, const MicroBatch& mb, int64_t rows) const {
+    return rows == mb.rows() ? 0 : step.row_map(mb).first_row;
+  }
   bool balances() const { return balance_ != BalanceLoss::none && coeff_ > 0; }
   /// Ranks with different tokens of this rank's samples.
   int64_t ranks_of_samples(const Groups& groups) const {

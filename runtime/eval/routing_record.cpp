@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "runtime/routing/routing_lines.h"
 
 namespace ltrain {
 namespace {
@@ -17,32 +18,23 @@ using Json = nlohmann::ordered_json;
 std::string line_of(int64_t step, const RoutedPlace& place, const RoutedSample& s) {
   const auto& [set, sample, layer] = place;
   const auto tokens = static_cast<int64_t>(s.experts.size()) / s.top_k;
-  Json indices = Json::array();
-  for (int64_t t = 0; t < tokens; ++t)
-    indices.push_back(
-        std::vector<int32_t>(s.experts.begin() + t * s.top_k, s.experts.begin() + (t + 1) * s.top_k));
   Json line{{"step", step},
             {"set", set},
             {"sample", sample},
             {"layer", layer},
             {"num_tokens", tokens},
             {"topk", s.top_k},
-            {"top_indices", std::move(indices)}};
+            {"top_indices", indices_json(s.experts, s.top_k)}};
   if (!s.tokens.empty()) line["tokens"] = s.tokens;
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::pair<RoutedPlace, RoutedSample> parse_line(const std::string& text) {
-  const Json line = Json::parse(text);
+  const auto line = nlohmann::json::parse(text);
   RoutedSample s;
   s.top_k = line.at("topk").get<int64_t>();
   if (s.top_k < 1) throw std::out_of_range("topk must be at least 1");
-  for (const Json& row : line.at("top_indices")) {
-    const auto experts = row.get<std::vector<int32_t>>();
-    if (static_cast<int64_t>(experts.size()) != s.top_k)
-      throw std::out_of_range("top_indices must have topk experts for each token");
-    s.experts.insert(s.experts.end(), experts.begin(), experts.end());
-  }
+  s.experts = parse_indices(line.at("top_indices"), s.top_k);
   if (line.contains("tokens")) s.tokens = line["tokens"].get<std::vector<int32_t>>();
   return {
       {line.at("set").get<std::string>(), line.at("sample").get<int64_t>(), line.at("layer").get<int64_t>()},
@@ -106,14 +98,14 @@ void RoutingRecord::add(const std::string& set, const data::Batch& batch,
   for (int64_t i = 0; i < samples; ++i) {
     const int64_t sample = batch.sample_index[static_cast<size_t>(i)];
     if (sample < 0) continue;  // padding of the last batch
-    bool first = true;
+    int64_t record = 0;        // number of the layer among those with experts
     for (int64_t layer = 0; layer < model_.num_hidden_layers; ++layer) {
       if (!model_.moe.in_layer(layer)) continue;
       RoutedSample s;
       s.top_k = k;
-      const auto from = choices.begin() + (layer * samples + i) * length * k;
+      const auto from = choices.begin() + (record * samples + i) * length * k;
       s.experts.assign(from, from + length * k);
-      if (std::exchange(first, false))
+      if (record++ == 0)
         s.tokens.assign(batch.tokens.begin() + i * length, batch.tokens.begin() + (i + 1) * length);
       const RoutedPlace place{set, sample, layer};
       if (file_) {

@@ -42,8 +42,8 @@ class RoutingRecord {
  public:
   /// `path`: the file to write; "": none. `before`: the file of an earlier record; "": none.
   RoutingRecord(const ModelConfig& model, int64_t step, const std::string& path, const std::string& before);
-  /// Adds a batch of a set, and the choices for it: (layers, tokens of the batch, k). Throws Error (data) if
-  /// the earlier record has other tokens.
+  /// Adds a batch of a set, and the choices for it: (layers with experts, tokens of the
+  /// batch, k). Throws Error (data) if the earlier record has other tokens.
   void add(const std::string& set, const data::Batch& batch, const std::vector<int32_t>& choices);
   /// Gives the file its name. Throws Error (data) if the earlier record has samples that were not added.
   void commit();

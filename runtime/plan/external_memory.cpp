@@ -132,6 +132,8 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
   add_offloaded(plan, recipe);
   if (const int64_t open = meta.program.parameters().open_state_bytes(cuda))
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
+  if (recipe.train.router_replay)
+    plan.outside.push_back({"choices of routers", meta.program.choices_bytes(), "formula"});
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (cuda) {
     for (ExternalMemory& item : external_cuda(recipe, meta.groups.groups()))

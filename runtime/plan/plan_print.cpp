@@ -12,6 +12,7 @@
 #include "runtime/plan/plan_print.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/program/recipe_program.h"
+#include "runtime/routing/step_routing.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace ltrain {
@@ -355,6 +356,8 @@ std::string notes_part(const Plan& p, const Recipe& recipe) {
   if (!p.experts.empty()) out += fmt::format("\nexperts: {}\n", p.experts);
   if (const std::string rounding = fp8_text(p, recipe); !rounding.empty())
     out += fmt::format("\nfp8: {}\n", rounding);
+  if (const std::string routing = routing_text(recipe); !routing.empty())
+    out += fmt::format("\n{}\n", routing);
   if (p.update) out += fmt::format("\n{}\n", update_text(*p.update));
   if (!p.recompute.empty()) out += fmt::format("\nrecompute: auto computes again: {}\n", p.recompute);
   out += fmt::format("\nplacements: {} ops and collectives checked, none refused\n", p.placement_ops);

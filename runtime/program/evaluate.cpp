@@ -7,14 +7,6 @@
 
 namespace ltrain {
 
-void TrainProgram::hand_choices(const HostBatch& batch) {
-  const int64_t layers = choices_.shape[0], each = choices_.elements() / layers;
-  std::vector<int32_t> all(static_cast<size_t>(choices_.elements()));
-  for (int64_t i = 0; i < layers; ++i) staging_.get(all.data() + i * each, choices_.narrow(i, 1));
-  device_.groups.check();
-  take_choices_(batch, all);
-}
-
 void TrainProgram::hand_logits(const HostBatch& batch, const Tensor& logits, int64_t first_row) {
   const auto count = static_cast<size_t>(logits.elements());
   std::vector<double> all(count);

@@ -64,7 +64,9 @@ struct ProgramOptions : StepSettings {
   bool deterministic =
       true;  ///< kernels are deterministic; attention's backward then uses cuDNN only on request
   bool for_training = true;
-  bool records_choices = false;  ///< evaluations keep the choices of the routers (TrainProgram::take_choices)
+  /// Use of RouterChoices. record: evaluations hand them over (TrainProgram::take_choices), train steps keep
+  /// them (read_choices). replay: train steps take them (give_choices).
+  enum class Choices : uint8_t { none, record, replay } choices = Choices::none;
 
   bool distils() const { return teacher || top_logits > 0; }
   /// The model runs in stages of a pipeline.

@@ -309,6 +309,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (device_of(r) == DeviceKind::cuda) o.logits_chunk.least = 4096;
   o.interleaved = recipe::overlaps_micro_batches(r);
   o.async_tensor_parallel = recipe::async_tensor_parallel(r);
+  if (r.train.router_record) o.choices = ProgramOptions::Choices::record;
+  if (r.train.router_replay) o.choices = ProgramOptions::Choices::replay;
   o.cuda_graphs = recipe::captures_steps(r) && device_of(r) == DeviceKind::cuda;
   if (device_of(r) == DeviceKind::cuda) o.attention_backend = r.attention_backend;
   o.deterministic = r.deterministic;

@@ -51,7 +51,9 @@ int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut, int64_t 
   const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
   const int64_t experts = o.model.moe.num_experts,
                 counts = experts > 0 ? expert_ranks * (experts + 1) * 8 : 0;
-  const int64_t choices = o.records_choices ? o.micro_batch * cut.rows().rows * o.model.moe.top_k * 4 : 0;
+  const int64_t choices = o.choices != ProgramOptions::Choices::none
+                              ? Staging::room(o.micro_batch * cut.rows().rows * o.model.moe.top_k * 4)
+                              : 0;
   return std::max<int64_t>(
       {MicroBatchSlots::staging_bytes(o, cut), logits, counts, choices, StepSums::count(o) * 8});
 }
@@ -59,17 +61,6 @@ int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut, int64_t 
 /// Number of staging slots: one per micro-batch on the device, and at least two, so that the host prepares
 /// one while another is copied.
 int64_t slot_count(const ProgramOptions& o) { return std::max<int64_t>(2, o.staged() ? o.accumulation : 1); }
-
-/// MicroBatch::choices, with zeros.
-Tensor make_choices(const ProgramOptions& o, int64_t rows, const Device& device) {
-  LT_CHECK(!o.staged() && !o.for_training && o.model.moe.num_experts > 0,
-           "expected an evaluation of a model with experts in one stage, got {} stages and {} experts",
-           o.stage_layers.size(), o.model.moe.num_experts);
-  Tensor choices = device.memory.allocate(MemoryKind::temporaries, "choices of routers", DType::i32,
-                                          {o.model.num_hidden_layers, rows, o.model.moe.top_k});
-  fill_zero(device.compute, choices);
-  return choices;
-}
 
 }  // namespace
 
@@ -114,7 +105,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.num_experts});
     balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.num_experts});
   }
-  if (options.records_choices) choices_ = make_choices(options, slots_->rows(), device_);
+  make_choices();
   count_ = constant("token count", DType::i64, {3});
   if (options.cuda_graphs && options.for_training) {
     LT_CHECK(
@@ -224,7 +215,7 @@ MicroBatch TrainProgram::micro_batch(int64_t slot) const {
   mb.balance_sums = balance_sums_;
   mb.balance_table = balance_table_;
   mb.router_bias = router_bias_;
-  mb.choices = choices_;
+  if (!options_.for_training) mb.choices = choices(0);
   mb.micros = options_.accumulation;
   if (options_.preference) {
     mb.pairs.totals = sums_->pairs.tensor;

@@ -175,10 +175,10 @@ class TrainProgram {
   /// id; ids beyond its end count as 0 bytes. `divergence`: PreferenceLoss::divergence.
   std::optional<EvalResult> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop,
                                      const std::vector<int32_t>& token_bytes = {}, double divergence = 0);
-  /// Receives a batch and the choices of its routers: (layers, tokens of the batch, k) expert indices, best
-  /// first; layers without experts have zeros.
+  /// Receives a batch and the choices of its routers: (layers with experts, tokens of the batch, k) expert
+  /// indices, best first.
   using TakeChoices = std::function<void(const HostBatch& batch, const std::vector<int32_t>& choices)>;
-  /// Sets what evaluations call for each batch. Needs ProgramOptions::records_choices.
+  /// Sets what evaluations call for each batch. Needs Choices::record.
   void take_choices(TakeChoices take) { take_choices_ = std::move(take); }
   /// Receives a batch of an evaluation and logits of its rows from `first_row` on, row by row, after a
   /// soft-cap. They are those of the rank's columns.
@@ -186,6 +186,19 @@ class TrainProgram {
       std::function<void(const HostBatch& batch, int64_t first_row, const std::vector<double>& logits)>;
   /// Sets what evaluations call for each chunk of logits. For one rank of the tensor and the pipeline axis.
   void take_logits(TakeHostLogits take) { take_logits_ = std::move(take); }
+
+  // ---- choices of routers in training (router_choices.cpp) ----
+
+  /// Layers with experts on this rank, ascending; those of multi-token prediction come after all others.
+  const std::vector<int64_t>& router_layers() const { return router_layers_; }
+  /// Experts of a micro-batch of the last train step in a layer of router_layers(): (rows, k). Rows that
+  /// other tensor ranks route are undefined. Needs Choices::record.
+  std::vector<int32_t> read_choices(int64_t micro, size_t layer);
+  /// Experts for the next train step, likewise; a row whose first one is negative chooses. Needs
+  /// Choices::replay.
+  void give_choices(int64_t micro, size_t layer, const std::vector<int32_t>& choices);
+  /// Bytes of the choices of a step.
+  int64_t choices_bytes() const { return choices_.defined() ? choices_.bytes() : 0; }
   /// Returns the loss only.
   double evaluate(const std::function<const HostBatch*()>& next);
 
@@ -285,6 +298,8 @@ class TrainProgram {
   void sum_counts(std::span<int64_t> counts, bool all_sites = false);
   ExpertStatistics expert_statistics(const StepSums::Values& sums) const;
   void make_router_bias();
+  void make_choices();
+  RouterChoices choices(int64_t micro) const;
   void hand_choices(const HostBatch& batch);
   void hand_logits(const HostBatch& batch, const Tensor& logits, int64_t first_row);
   void make_fp8();
@@ -304,7 +319,8 @@ class TrainProgram {
   Tensor text_positions_;                // (rows of a forward) i32, for generation
   Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
   Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
-  Tensor choices_;                       // MicroBatch::choices; defined with records_choices
+  std::vector<int64_t> router_layers_;
+  Tensor choices_;  // (micro-batches, layers, rows, k) i32: RouterChoices; defined with Choices
   TakeChoices take_choices_;
   TakeHostLogits take_logits_;
   Tensor count_;  // (3) i64

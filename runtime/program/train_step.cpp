@@ -33,7 +33,7 @@ class TrainProgram::StepPasses {
   void load(int64_t micro, int64_t slot) {
     program_.load(meta() ? none_ : batches_[static_cast<size_t>(micro)], slot, true);
   }
-  MicroBatch micro_batch(int64_t slot) const;
+  MicroBatch micro_batch(int64_t micro, int64_t slot) const;
 
   TrainProgram& program_;
   const std::vector<HostBatch>& batches_;
@@ -88,8 +88,9 @@ void TrainProgram::StepPasses::sample_labels(int64_t update) {
   drawn_->stream = hash_name("drawn labels");
 }
 
-MicroBatch TrainProgram::StepPasses::micro_batch(int64_t slot) const {
+MicroBatch TrainProgram::StepPasses::micro_batch(int64_t micro, int64_t slot) const {
   MicroBatch mb = program_.micro_batch(slot);
+  mb.choices = program_.choices(micro);
   mb.micros = step_micros_;
   mb.grad_scale = scale_;
   if (!meta()) mb.grad_scale_at = program_.scale_;
@@ -113,7 +114,7 @@ void TrainProgram::StepPasses::run() {
   run_.run(full_ ? program_.program_ : lowered_, [&](int k) {
     const int64_t slot = k % program_.slots_->count();
     if (!program_.staged() && loaded < k) load(loaded = k, slot);
-    return micro_batch(slot);
+    return micro_batch(k, slot);
   });
 }
 
@@ -124,7 +125,7 @@ void TrainProgram::StepPasses::run_captured() {
     load(k, 0);
     // Each micro-batch has two actions, a forward and a backward.
     program_.captured_pass(k, 1, micros_, [&] {
-      run_.run({all.begin() + 2 * k, all.begin() + 2 * k + 2}, [this](int) { return micro_batch(0); });
+      run_.run({all.begin() + 2 * k, all.begin() + 2 * k + 2}, [this, k](int) { return micro_batch(k, 0); });
     });
   }
 }

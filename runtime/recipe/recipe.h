@@ -209,6 +209,9 @@ struct Train : StepSettings {
   std::optional<double> exit_duration_in_mins;
   int64_t router_warmup_steps = 0;  ///< number of first steps that update only the routers of a MoE model
   bool freeze_router = false;
+  std::optional<std::string> router_record;  ///< folder for the choices of routers, step by step
+  int64_t router_record_interval = 1;        ///< steps
+  std::optional<std::string> router_replay;  ///< folder of choices that routers take
 };
 
 /// Parameters selected by name, with their own settings.

@@ -31,6 +31,7 @@
 #include "runtime/program/lr_schedule.h"
 #include "runtime/program/take_device.h"
 #include "runtime/replicas/copy_state.h"
+#include "runtime/routing/step_routing.h"
 #include "runtime/telemetry/exposed.h"
 #include "runtime/telemetry/gpu_watch.h"
 #include "runtime/telemetry/metrics.h"
@@ -163,6 +164,10 @@ class Trainer {
                                                               .groups = groups_->groups(),
                                                               .host = host_.get(),
                                                               .offload = offload_memory_->places()});
+    routing_.emplace(
+        *program_, mesh_,
+        RoutingFolders{recipe_.train.router_record.value_or(""), recipe_.train.router_record_interval,
+                       recipe_.train.router_replay.value_or("")});
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
   }
@@ -176,6 +181,7 @@ class Trainer {
         end_of_start(recipe_, step_, options_.steps, options_.restart ? options_.restart->end_step : 0);
     end_step_ = static_cast<int64_t>(sum_over_ranks(lead_ ? static_cast<double>(end) : 0));
     check_end_step(recipe_, step_, end_step_);
+    if (lead_) routing_->check_steps(step_, end_step_);
     if (lead_) job_.tell(kFirstStep, step_), job_.tell(kEndStep, end_step_);
     position_ = resumed.position;
     skips_.restore(resumed.skipped_steps);
@@ -254,6 +260,7 @@ class Trainer {
     if (device_ != DeviceKind::cpu) say({"attention: " + kernel_notes_.attention});
     if (!kernel_notes_.experts.empty()) say({"experts: " + kernel_notes_.experts});
     say(offload_memory_->notes());
+    say({routing_text(recipe_)});
     if (totals.update) say({update_text(*totals.update)});
     say(notes);
     say({begin_text(
@@ -323,11 +330,13 @@ class Trainer {
     const OptimizerStep a = optimizer_step(recipe_, update, earlier_updates_);
     usage_.begin_step(groups_->groups());
     program_->set_matmul_precision(matmul_precision_at(recipe_, step_ + 1));
+    routing_->before_step(step_ + 1, position_.cursor, batch, batches_);
     const StepResult r = run_step(a);
     if (!r.applies) {
       data_->reopen(training_options(recipe_, mesh_), position_.cursor);
       return train_step();
     }
+    routing_->after_step(step_ + 1, batches_);
     news_ = r.news;
     const size_t kind = kinds_.kind_of(a.step);
     if (step_profile_->running()) {
@@ -553,6 +562,7 @@ class Trainer {
   // destroyed before the arena, so that its streams end first
   std::optional<OffloadMemories> offload_memory_;
   std::unique_ptr<TrainProgram> program_;
+  std::optional<StepRouting> routing_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<ReplicaGroup> replicas_;
   std::unique_ptr<StepProfile> step_profile_;

@@ -55,6 +55,7 @@ FOLDERS = {
     "runtime/launch/supervisor": "the parent process of a node: children, signals, output, restarts",
     "runtime/recipe": "recipes: the schema of all keys, rules, suggestions",
     "runtime/program": "one training step: micro-batches, reduction, update, evaluation, generation",
+    "runtime/routing": "records of routers' choices in training, and their replay",
     "runtime/checkpoint": "checkpoints that any layout loads",
     "runtime/replicas": "replicas of a job, of which some may be lost: the quorum, and the state that one copies",
     "runtime/weights": "weights of Hugging Face folders, both ways",

@@ -6,7 +6,8 @@ weights (bf16, exact), tokens and targets of one batch, the token loss, transfor
 (load_balancing_loss_func) and the gradient of every parameter of the sum of both with the class's own
 router_aux_loss_coef; its config.json is in the metadata. In olmoe_top_p a token has the fewest experts whose
 probabilities sum to TOP_P, at most num_experts_per_tok, by a cumulative sum in the router's forward; it has no loss for
-balance. tests/models/moe_golden_test.cpp computes the same with ltrain. Makes a virtual environment and installs PyPI's torch (CPU) and transformers there, some gigabytes; or, with
+balance. In olmoe_given the experts of each token are given (tensor "given", layers, tokens, k), and the router's forward
+gathers its own probabilities of them, as replay of routing does (R3, arXiv:2510.11370). tests/models/moe_golden_test.cpp computes the same with ltrain. Makes a virtual environment and installs PyPI's torch (CPU) and transformers there, some gigabytes; or, with
 --here, takes those of the Python that runs it. Names of files after it: these alone.
 
 transformers computes norms, rotations, routers and softmax in fp32 whatever the model's type is. Here torch.float32 and
@@ -36,6 +37,27 @@ for family in ("qwen3_moe", "olmoe"):  # mixtral has no key for it
     CONFIGS[family + ONE]["norm_topk_prob"] = True
 TOP_P = 0.9
 CONFIGS["olmoe_top_p"] = dict(CONFIGS["olmoe"], num_hidden_layers=2, num_experts_per_tok=3, output_router_logits=False)
+GIVEN = "_given"
+CONFIGS["olmoe" + GIVEN] = dict(CONFIGS["olmoe"], num_hidden_layers=2, norm_topk_prob=True, output_router_logits=False)
+
+
+def give_experts(model, generator):
+    """Routers take random experts, and weigh them by their own probabilities of these, divided by their sum."""
+    import torch
+    from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
+
+    given = []
+    for router in [m for m in model.modules() if isinstance(m, OlmoeTopKRouter)]:
+        scores = torch.rand((BATCH * SEQ, router.num_experts), generator=generator)
+        experts = scores.argsort(-1)[:, :router.top_k]
+        given.append(experts)
+
+        def forward(hidden, router=router, experts=experts):
+            logits = torch.nn.functional.linear(hidden, router.weight)
+            values = torch.softmax(logits, -1).gather(-1, experts)
+            return logits, values / values.sum(-1, keepdim=True), experts
+        router.forward = forward
+    return torch.stack(given)
 
 
 def choose_by_top_p(model):
@@ -63,7 +85,8 @@ def make(name):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     top_p = name.endswith("_top_p")
-    family = name.removesuffix(ONE).removesuffix("_top_p")
+    given = name.endswith(GIVEN)
+    family = name.removesuffix(ONE).removesuffix("_top_p").removesuffix(GIVEN)
     config = CONFIG_MAPPING[family](**CONFIGS[name])
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
@@ -72,6 +95,8 @@ def make(name):
     with transformers_in_float64() as real_float:
         generator = torch.Generator().manual_seed(7)
         record = {}
+        if given:
+            record["given"] = give_experts(model, generator).int()
         with torch.no_grad():
             for n, p in sorted(model.named_parameters()):
                 value = 0.2 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
@@ -95,7 +120,7 @@ def make(name):
         labels[1, SEQ - 4:] = -100  # not counted, and routed all the same
         out = model(input_ids=tokens, labels=labels)
         total = out.loss
-        balance = torch.zeros((), dtype=torch.float64) if top_p else out.aux_loss
+        balance = torch.zeros((), dtype=torch.float64) if top_p or given else out.aux_loss
         assert total.dtype == torch.float64 and balance.dtype == torch.float64, (total.dtype, balance.dtype)
         total.backward()
         prefix = lambda n: n.replace(".mlp.", ".block_sparse_moe.") if family == "mixtral" else n

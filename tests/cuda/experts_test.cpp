@@ -64,6 +64,39 @@ TEST_CASE("router, rows of experts and losses for balance") {
     }
 }
 
+TEST_CASE("a router whose experts are given") {
+  if (!have_cuda()) return;
+  constexpr int64_t kTokens = 600, kExperts = 8;
+  for (DType t : {DType::f32, DType::f64}) {
+    CAPTURE(dtype_name(t));
+    RouteArgs a;
+    a.experts = kExperts, a.top_k = 2, a.given = true;
+    Twin w(t);
+    const auto logits = w.random(t, {kTokens, kExperts}, 2);
+    const auto norm = w.blank(t, {kTokens, 2}), weights = w.blank(t, {kTokens, 2});
+    const auto experts = w.of(DType::i32, {kTokens, 2}, [](int64_t i) {
+      return i / 2 % 7 == 3 ? -1 : (i / 2 * 3 + i % 2 * 5) % kExperts;  // some tokens choose
+    });
+    const auto slots = w.blank(DType::i32, {kTokens, 2}), sources = w.blank(DType::i32, {kTokens * 2});
+    const auto counts = w.blank(DType::i64, {kExperts + 1});
+    const auto statistics = w.blank(DType::f64, {3, kExperts});
+    const auto dweights = w.random(t, {kTokens, 2}), dlogits = w.blank(t, {kTokens, kExperts});
+    w.check([&](Stream& s, const Twin::At& at) {
+      const Routing r{.logits = at(logits),
+                      .norm = at(norm),
+                      .experts = at(experts),
+                      .weights = at(weights),
+                      .slots = at(slots),
+                      .sources = at(sources),
+                      .counts = at(counts),
+                      .statistics = at(statistics),
+                      .run = kTokens};
+      route_forward(s, r, {}, a);
+      route_backward(s, at(dlogits), at(dweights), r, {}, 0.02, a);
+    });
+  }
+}
+
 TEST_CASE("a capacity of several ranks' tokens") {
   if (!have_cuda()) return;
   constexpr int64_t kTokens = 600, kExperts = 8, kTopK = 2;

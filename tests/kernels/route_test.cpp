@@ -234,6 +234,42 @@ TEST_CASE("router: groups are kept by their best one or two experts") {
   CHECK(r.weights[0] == Approx(0.5).epsilon(1e-12));
 }
 
+TEST_CASE("router: given experts get their own scores, and a token without any chooses") {
+  RouteArgs a = choices(8, 2);
+  a.scale = 2.5;
+  a.sigmoid = GENERATE(false, true);
+  if (GENERATE(false, true)) a.groups = 4, a.kept_groups = 2;  // given experts may be of any group
+  Routed own(40, a), given(40, a);
+  given.args.given = true;
+  given.biased = own.biased = true;
+  own.run();
+  for (int64_t t = 0; t < 40; ++t)
+    for (int64_t j = 0; j < 2; ++j)
+      given.experts[2 * t + j] = t % 5 == 4 ? -1 : static_cast<int32_t>((3 * t + 5 * j) % 8);
+  given.run();
+  double chosen[8] = {};
+  for (int64_t t = 0; t < 40; ++t) {
+    double sum = 0;
+    const auto score = [&](int64_t e) {
+      const double x = given.logits[t * 8 + e];
+      return a.sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x);
+    };
+    for (int64_t j = 0; j < 2; ++j) {
+      const int32_t e = given.experts[2 * t + j];
+      CHECK(e == (t % 5 == 4 ? own.experts[2 * t + j] : (3 * t + 5 * j) % 8));
+      sum += score(e);
+      chosen[e] += 1;
+    }
+    for (int64_t j = 0; j < 2; ++j)
+      CHECK(given.weights[2 * t + j] == Approx(2.5 * score(given.experts[2 * t + j]) / sum).epsilon(1e-13));
+  }
+  for (int64_t e = 0; e < 8; ++e) {
+    CHECK(given.counts[e] == static_cast<int64_t>(chosen[e]));
+    CHECK(given.statistics[e] == chosen[e]);
+    CHECK(given.statistics[8 + e] == own.statistics[8 + e]);  // scores do not follow the choice
+  }
+}
+
 TEST_CASE("router: the second expert is taken with the probability of its weight, and counted when it is") {
   RouteArgs a = choices(4, 2);
   a.selection = Selection::gshard_top2;
@@ -414,6 +450,8 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
     a.selection = Selection::top_p, a.threshold = 0.6, a.top_k_first = true;
   }
   SECTION("top-p of sigmoid scores") { a.selection = Selection::top_p, a.threshold = 0.4, a.sigmoid = true; }
+  SECTION("given experts") { a.given = true, a.scale = 1.5; }
+  SECTION("given experts, softmax over these") { a.given = a.top_k_first = true; }
   SECTION("expert choice") {
     a.top_k = 6, a.renormalize = false;
     a.selection = Selection::expert_choice, a.capacity = 3;
@@ -424,6 +462,8 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
   Guarded<double> dlogits(kTokens * 6), dweights = random_array<double>(kTokens * k, 7),
                                         table = random_array<double>(kRuns * 6, 8);
   Guarded<double> z(1);
+  for (int64_t i = 0; a.given && i < kTokens * k; ++i)
+    r.experts[i] = static_cast<int32_t>((i / k * 2 + i % k) % 6);
   r.run();
   for (int64_t i = 0; i < kTokens * k; ++i)
     if (r.slots[i] < 0) dweights[i] = 0;  // dropped tokens have no weight

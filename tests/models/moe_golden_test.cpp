@@ -22,8 +22,8 @@ struct Differences {
   std::vector<int32_t> chosen;  ///< choices of each layer
 };
 
-/// One step of ltrain beside transformers'.
-Differences compare(const HfGolden& g, const ModelConfig& model) {
+/// One step of ltrain beside transformers'. `gives`: tokens go to the file's experts.
+Differences compare(const HfGolden& g, const ModelConfig& model, bool gives = false) {
   const int64_t batch = g.file.find("tokens")->shape[0], seq = g.file.find("tokens")->shape[1];
   ProgramOptions o;
   o.model = model;
@@ -33,6 +33,9 @@ Differences compare(const HfGolden& g, const ModelConfig& model) {
   o.seq_length = seq;
   o.accumulation = 1;
   o.clip_grad = 0;
+  const auto given = gives ? g.read<int32_t>("given")
+                           : std::vector<int32_t>();  // (layers, tokens, k): experts of each token
+  if (gives) o.choices = ProgramOptions::Choices::replay;
   auto compute = make_inline_stream("compute");
   CpuArena arena(64 << 20);
   const GroupSet alone;
@@ -52,6 +55,11 @@ Differences compare(const HfGolden& g, const ModelConfig& model) {
   batches[0].tokens = g.read<int32_t>("tokens");
   batches[0].targets = g.read<int32_t>("targets");
   batches[0].sample_index.assign(batch, 0);
+  const int64_t each = batch * seq * model.moe.top_k;
+  for (size_t l = 0; l < program.router_layers().size(); ++l) {
+    const auto from = given.begin() + static_cast<int64_t>(l) * each;
+    if (gives) program.give_choices(0, l, {from, from + each});
+  }
   OptimizerStep still;
   still.lr = 0;
   still.step = 1;
@@ -113,6 +121,18 @@ TEST_CASE("top-p: a token's fewest experts, the loss and gradients are those of 
   m.moe.top_p = 0.85;
   CHECK_FALSE(agrees(compare(g, m)));  // negative controls: another bound, and all of top_k
   CHECK_FALSE(agrees(compare(g, g.model)));
+}
+
+TEST_CASE("given experts have the loss and gradients of transformers' layers with these experts") {
+  const HfGolden g("hf_olmoe_given");
+  const Differences d = compare(g, g.model, true);
+  INFO("loss " << d.loss << ", gradient " << d.gradient << " of " << d.worst);
+  CHECK(d.tensors >= 20);
+  CHECK(agrees(d));
+  CHECK_FALSE(agrees(compare(g, g.model)));  // negative controls: the router's own experts, other weights
+  ModelConfig m = g.model;
+  m.moe.norm_topk_prob = false;
+  CHECK_FALSE(agrees(compare(g, m, true)));
 }
 
 TEST_CASE("negative control: an MoE model that is a little different does not agree with transformers") {

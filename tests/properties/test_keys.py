@@ -71,6 +71,7 @@ BY_HAND = {
     "launch.min_nodes", "log.rank_file_mib",
     "replicas.count", "replicas.min", "replicas.timeout_seconds",  # tests/app/replicas_run_test.cpp
     "offload.optimizer.update",
+    "train.router_replay",  # tests/app/routing_replay_run_test.cpp
     "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
     "telemetry.on_save", "telemetry.on_save_seconds",
 }

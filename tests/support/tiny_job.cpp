@@ -227,6 +227,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.logits_chunk = o.logits_chunk;
   p.interleaved = o.interleaved;
   p.async_tensor_parallel = o.async_tensor_parallel;
+  p.choices = o.choices;
   p.cuda_graphs = o.cuda_graphs;
   p.attention_backend = o.attention_backend;
   p.deterministic = o.deterministic;
@@ -406,7 +407,9 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     if (!o.products.empty()) program.set_matmul_precision(o.products[static_cast<size_t>(step)]);
     std::optional<Timeline> timeline;
     if (o.timeline && step + 1 == o.steps) timeline.emplace();
+    if (hooks.before_step) hooks.before_step(here, step + 1, batches);
     const StepResult r = program.train_step(batches, tiny_adamw(step + 1));
+    if (hooks.after_step) hooks.after_step(here, step + 1, batches);
     if (timeline) {
       compute->synchronize();
       groups.synchronize();

@@ -85,8 +85,9 @@ struct TinyOptions {
   bool late_start = false;  ///< on a GPU: the compute stream is busy for 0.3 s before set-up writes anything
   AttentionBackend attention_backend = AttentionBackend::own;
   bool deterministic = true;
-  bool timeline = false;  ///< tells what runs in the last step
-  bool nccl = false;      ///< groups of NCCL, on the network of tests/support/fake_nccl.h
+  ProgramOptions::Choices choices = ProgramOptions::Choices::none;  ///< use by StepRouting
+  bool timeline = false;                                            ///< tells what runs in the last step
+  bool nccl = false;  ///< groups of NCCL, on the network of tests/support/fake_nccl.h
 };
 
 /// Whole named tensors, row-major.
@@ -141,6 +142,9 @@ struct TinyRank {
 struct TinyHooks {
   std::function<int64_t(const TinyRank&)> begin;  ///< loads a state; returns the steps that it has done
   std::function<void(const TinyRank&)> end;
+  /// Around each step, from 1, on each rank.
+  using OfStep = std::function<void(const TinyRank&, int64_t step, const std::vector<HostBatch>&)>;
+  OfStep before_step = {}, after_step = {};
 };
 
 /// Trains. `wrap` replaces groups of each rank (negative controls); the plan is made with whole ones.

@@ -109,6 +109,27 @@ void router_training(const Recipe& r, const BrokenRule& broken) {
            {"optimizer.kind", "optimizer.groups"});
 }
 
+/// Recorded and given choices are k experts of each token, found by its sample.
+void router_records(const Recipe& r, const BrokenRule& broken) {
+  const std::string record = "train.router_record", replay = "train.router_replay";
+  if (!r.train.router_record && !r.train.router_replay) return;
+  const std::string& key = r.train.router_replay ? replay : record;
+  if (r.train.router_record && r.train.router_replay)
+    broken(replay, "routers whose choices are given have none to record; remove train.router_record",
+           {record});
+  if (r.model.moe.selection != Selection::top_k)
+    broken(
+        key,
+        fmt::format("needs tokens that choose model.moe.top_k experts each, and model.moe.router.selection "
+                    "is {}; remove the key, or model.moe.router.selection: top_k",
+                    to_string(r.model.moe.selection)),
+        {"model.moe.router.selection"});
+  if (trains_preferences(r.task))
+    broken(key, fmt::format("task: {} is not built with it; remove the key", to_string(r.task)), {"task"});
+  if (r.diloco.on())
+    broken(key, "is not built for several sites; remove the key, or diloco.sites: 0", {"diloco.sites"});
+}
+
 void upcycling(const Recipe& r, const BrokenRule& broken) {
   if (!r.checkpoint.upcycle) return;
   const MoeConfig& m = r.model.moe;
@@ -222,6 +243,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
   selection(r, broken);
   balance(r, broken);
   router_training(r, broken);
+  router_records(r, broken);
   upcycling(r, broken);
   capacity(r, broken);
   tensor(r, broken);

@@ -184,6 +184,19 @@ void add_moe_training_keys(std::vector<Key>& t) {
             "For fine-tuning: freezes the routers of a MoE model and their biases.")
           .changes(Effect::function)
           .alias({"freeze_moe_router"}));
+  add(text("train.router_record", LT_MEMBER(train.router_record),
+           "Folder in which every rank writes the experts that each token chose, a JSON line for each sample "
+           "and layer, in a folder for each step.")
+          .alias({"moe_routing_trace_path"}));
+  add(integer("train.router_record_interval", LT_MEMBER(train.router_record_interval),
+              "Steps that are recorded: every n-th.")
+          .between(1, 1e12)
+          .when("train.router_record", true,
+                [](const Recipe& r) { return r.train.router_record.has_value(); }));
+  add(text("train.router_replay", LT_MEMBER(train.router_replay),
+           "Folder of such records, or of vLLM's routed_experts. Tokens go to these experts, and routers "
+           "learn from their own scores of them.")
+          .changes(Effect::function));
 }
 
 void add_moe_keys(std::vector<Key>& t) {

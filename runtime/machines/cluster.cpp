@@ -1,5 +1,6 @@
 #include "runtime/machines/cluster.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -35,8 +36,9 @@ std::vector<NetworkLevel> with_sites(CheckedMap& m, std::vector<NetworkLevel> le
                                       sites > 1 ? "" : "s", sites, links.size()));
   if (nodes % sites != 0) m.wrong("sites", fmt::format("must divide nodes = {}, is {}", nodes, sites));
   if (sites == 1 || links.empty() || levels.empty()) return levels;
-  if (levels.back().ranks > 0 || levels.back().parts > 1)
-    m.wrong("sites", "must be 1 where the last level of the network does not join all ranks");
+  if (levels.back().ranks > 0 ||
+      std::ranges::any_of(levels, [](const NetworkLevel& l) { return l.parts > 1; }))
+    m.wrong("sites", "must be 1 where the network has parts, or its last level does not join all ranks");
   if (links[0].ranks > 0 || links[0].parts > 1)
     m.wrong("site_links", "must join all ranks: leave out ranks and parts");
   levels.back().parts = sites;

@@ -217,6 +217,11 @@ int64_t routing_record_bytes(const ModelConfig& model, int64_t seq_length, int64
   return samples * layers * (kKeys + seq_length * token);
 }
 
+RoutingFolders routing_folders(const Recipe& recipe) {
+  const Train& t = recipe.train;
+  return {t.router_record.value_or(""), t.router_record_interval, t.router_replay.value_or("")};
+}
+
 std::string routing_text(const Recipe& recipe) {
   const Train& t = recipe.train;
   if (t.router_replay)

@@ -42,6 +42,7 @@ class StepRouting {
   const RoutingFolders folders_;
 };
 
+RoutingFolders routing_folders(const Recipe& recipe);
 /// Bytes of the lines of one step of `samples` samples, an upper bound where ranks have full sequences.
 int64_t routing_record_bytes(const ModelConfig& model, int64_t seq_length, int64_t samples);
 /// Line for plans and logs on the records of a run; "": it neither records nor replays.

@@ -32,6 +32,12 @@ std::vector<std::string> ineffective_on_cpu(const Recipe& r) {
   return notes;
 }
 
+std::string diverged_text(const Recipe& recipe, int64_t step, double loss) {
+  return fmt::format(
+      "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was saved.", step,
+      loss, recipe.train.stop_loss);
+}
+
 std::string end_text(const Recipe& recipe, const RunEnd& e) {
   const int64_t last = recipe.train.train_steps;
   if (e.code == ExitCode::preempted)

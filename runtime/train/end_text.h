@@ -24,6 +24,8 @@ std::string begin_text(const Recipe& recipe, int64_t parameters, int world, cons
 std::string threads_text(int threads);
 /// Notes on keys of the recipe that have no effect on the CPU.
 std::vector<std::string> ineffective_on_cpu(const Recipe& recipe);
+/// Step whose loss is above train.stop_loss.
+std::string diverged_text(const Recipe& recipe, int64_t step, double loss);
 /// "done: 100 steps in 4:05", or why the run ended before its last step and how to go on.
 std::string end_text(const Recipe& recipe, const RunEnd& end);
 

@@ -164,10 +164,7 @@ class Trainer {
                                                               .groups = groups_->groups(),
                                                               .host = host_.get(),
                                                               .offload = offload_memory_->places()});
-    routing_.emplace(
-        *program_, mesh_,
-        RoutingFolders{recipe_.train.router_record.value_or(""), recipe_.train.router_record_interval,
-                       recipe_.train.router_replay.value_or("")});
+    routing_.emplace(*program_, mesh_, routing_folders(recipe_));
     state_ =
         std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
   }
@@ -246,7 +243,7 @@ class Trainer {
     position_ = at.data, earlier_updates_ = at.earlier_updates;
     first_step_ = saved_step_ = step_, first_tokens_ = position_.tokens;
     if (lead_) job_.tell(kFirstStep, step_);
-    data_->reopen(training_options(recipe_, mesh_), position_.cursor);
+    data_->seek(position_.cursor);
   }
 
   /// Opens the reports of rank 0, and prints what the run begins with. `notes`: of the checkpoint
@@ -333,7 +330,7 @@ class Trainer {
     routing_->before_step(step_ + 1, position_.cursor, batch, batches_);
     const StepResult r = run_step(a);
     if (!r.applies) {
-      data_->reopen(training_options(recipe_, mesh_), position_.cursor);
+      data_->seek(position_.cursor);
       return train_step();
     }
     routing_->after_step(step_ + 1, batches_);
@@ -369,10 +366,8 @@ class Trainer {
   void check_loss(const StepResult& r) {
     if (!r.finite) not_finite(r);
     if (r.diverged)
-      fail(ExitCode::no_progress,
-           "step {}: loss {:.4f} is above train.stop_loss = {}; no update was made and nothing was "
-           "saved.\n{}: lower optimizer.lr, or raise train.stop_loss.",
-           step_ + 1, r.loss, recipe_.train.stop_loss, last_checkpoint());
+      fail(ExitCode::no_progress, "{}\n{}: lower optimizer.lr, or raise train.stop_loss.",
+           diverged_text(recipe_, step_ + 1, r.loss), last_checkpoint());
     if (step_ == 0) check_first_loss(recipe_, r);
   }
 

@@ -32,6 +32,11 @@ void TrainingData::reopen(const data::LoaderOptions& options, int64_t cursor) {
   ledger_.reset();  // numbers of sources may be others
 }
 
+void TrainingData::seek(int64_t cursor) {
+  earlier_wait_ += loader_->wait_seconds();
+  loader_ = std::make_unique<data::BatchLoader>(data::LoaderOptions(loader_->options()), cursor);
+}
+
 void TrainingData::read(std::vector<data::Batch>& batches, int64_t micros, int place, int count) {
   batches.resize(static_cast<size_t>((micros - place + count - 1) / count));
   data::Batch other;

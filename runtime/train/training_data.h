@@ -27,6 +27,9 @@ class TrainingData {
   /// Goes on with other options at sample `cursor`.
   void reopen(const data::LoaderOptions& options, int64_t cursor);
 
+  /// Goes on at sample `cursor`.
+  void seek(int64_t cursor);
+
   /// Waits until the token files of samples [first, end) exist, as FileWait::wait() does.
   bool wait(int64_t first, int64_t end, const std::function<bool()>& asked_to_stop,
             const std::function<void(std::string)>& say) {

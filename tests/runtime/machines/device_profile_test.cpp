@@ -341,7 +341,8 @@ TEST_CASE("a cluster file names cards, nodes and networks, and what it says wron
   CHECK_THAT(of(ours + replaced(link, "sites: 2\n", "")),
              Contains("must have 0 levels for sites = 1, has 1"));
   CHECK_THAT(of(ours + replaced(link, "sites: 2\n", "sites: 3\n")), Contains("must divide nodes = 16, is 3"));
-  CHECK_THAT(of(replaced(good, "ethernet-100g", "wan-2x100g") + link), Contains("last level of the network"));
+  CHECK_THAT(of(replaced(good, "ethernet-100g", "wan-2x100g") + link),
+             Contains("must be 1 where the network has parts"));
 }
 
 TEST_CASE("import reads nccl-tests and refuses what is none", "[plan]") {

@@ -41,11 +41,12 @@ GIVEN = "_given"
 CONFIGS["olmoe" + GIVEN] = dict(CONFIGS["olmoe"], num_hidden_layers=2, norm_topk_prob=True, output_router_logits=False)
 
 
-def give_experts(model, generator):
+def give_experts(model):
     """Routers take random experts, and weigh them by their own probabilities of these, divided by their sum."""
     import torch
     from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 
+    generator = torch.Generator().manual_seed(8)  # apart, so that weights and tokens are those of the other files
     given = []
     for router in [m for m in model.modules() if isinstance(m, OlmoeTopKRouter)]:
         scores = torch.rand((BATCH * SEQ, router.num_experts), generator=generator)
@@ -96,7 +97,7 @@ def make(name):
         generator = torch.Generator().manual_seed(7)
         record = {}
         if given:
-            record["given"] = give_experts(model, generator).int()
+            record["given"] = give_experts(model).int()
         with torch.no_grad():
             for n, p in sorted(model.named_parameters()):
                 value = 0.2 * torch.randn(p.shape, generator=generator, dtype=torch.float64)

@@ -32,8 +32,9 @@ void spread_top_logits(Stream& s, Tensor teacher, Tensor stats, Tensor student, 
            dtype_name(student.dtype), student.rows(), to_string(ids.shape), dtype_name(values.dtype),
            "values", to_string(values.shape), temperature);
   if (s.meta()) {
+    // The statistics read the row that was written.
     s.meta()->add(s, op_cost("spread_top_logits", OpClass::cross_entropy, 6.0 * student.elements(),
-                             {teacher, stats}, {student, ids, values}));
+                             {teacher, stats}, {student, teacher, ids, values}));
     place(s, "spread_top_logits", Rule::elementwise, {teacher}, {student, ids, values, targets});
     place(s, "spread_top_logits", Rule::elementwise, {stats}, {student, ids, values, targets});
     place_row_statistics(s, stats);

@@ -13,6 +13,7 @@
 #include "kernels/loss/preference.h"
 #include "kernels/loss/row_scores.h"
 #include "kernels/loss/sample_labels.h"
+#include "kernels/loss/top_logits.h"
 #include "kernels/matmul/nf4.h"
 #include "tests/cuda_traffic/accesses.h"
 
@@ -112,6 +113,34 @@ TEST_CASE("bytes: distillation over a vocabulary that ranks share") {
        .unpriced = rows * 4 + 32,
        .repeated = 512 * rows * 4 + rows * ranks * 2 * 4,
        .scratch = rows * (64 + 512 * 48) + /*losses*/ 2 * rows * 16});
+}
+
+TEST_CASE("bytes: rows of a teacher's largest logits") {
+  const int64_t rows = 8, vocab = 4096, ranks = 4, k = 16, stat = kRestStats * 4;
+  const VocabColumns part{vocab, vocab};  // the second rank's
+  const auto targets = [=](Operands& o) { return o.make(kI32, {rows}, [=](int64_t i) { return i; }); };
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor teacher = o.make(kF32, {rows, vocab}), stats = o.make(kF32, {rows, kRestStats}),
+                     student = o.make(kF32, {rows, vocab}), values = o.make(kF32, {rows, k}), t = targets(o),
+                     ids = o.make(kI32, {rows, k}, [=](int64_t i) { return vocab + i; });
+        return [=](Stream& s) { spread_top_logits(s, teacher, stats, student, ids, values, t, part, 2); };
+      },
+      {.floor = rows * (vocab * 12 + stat + k * 8),
+       .unpriced = rows * 4,
+       .repeated =
+           /*logits over what was there, and the target by each thread*/ rows * k * 4 + 511 * rows * 4});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor teacher = o.make(kF32, {rows, vocab}), student = o.make(kF32, {rows, vocab}),
+                     rest = o.make(kF32, {rows}), stats = o.make(kF32, {ranks * rows, kRestStats}),
+                     t = targets(o);
+        return [=](Stream& s) { fill_rest_logits(s, teacher, student, rest, t, stats, part, 2); };
+      },
+      {.floor = rows * (vocab * 12 + 4 + ranks * stat),
+       .unpriced = rows * 4,
+       .repeated = /*the target by each thread*/ 511 * rows * 4,
+       .more = /*largest logits of ranks that have others*/ rows * ranks * 4});
 }
 
 TEST_CASE("bytes: losses of preference pairs") {

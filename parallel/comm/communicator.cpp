@@ -131,8 +131,10 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
   const bool recorded = s.recording() && enqueues();
   if (!recorded) call.info.sequence = next_sequence(call.info);
   s.last_axes = axes_;
-  // Counted when it is issued, so that a call in flight belongs to the step that began it.
-  if (!recorded) wire_bytes_.fetch_add(call.wire_bytes, std::memory_order_relaxed);
+  // Counted when it is issued, so that a call in flight belongs to the step that began it. Captured work
+  // counts itself, in each run.
+  const bool captured = s.recording() && !recorded;
+  if (!s.recording()) wire_bytes_.fetch_add(call.wire_bytes, std::memory_order_relaxed);
   if (s.device() == DeviceKind::meta) {
     record_meta(s, call);
     return;
@@ -144,7 +146,7 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
     body();
     return note_recorded(s, call.info, call.wire_bytes);
   }
-  auto work = [this, info = call.info, body = std::move(body)] {
+  auto work = [this, captured, info = call.info, wire = call.wire_bytes, body = std::move(body)] {
     if (broken_.load(std::memory_order_relaxed))
       fail(ExitCode::rank_lost, "group \"{}\": {} after an earlier failure of this group", name_,
            to_string(info));
@@ -156,6 +158,7 @@ void Communicator::run(Stream& s, CollectiveCall call, std::function<void()> bod
       broken_.store(true, std::memory_order_relaxed);
       throw;
     }
+    if (captured) wire_bytes_.fetch_add(wire, std::memory_order_relaxed);
     if (!enqueues()) complete();
   };
   enqueues() ? work() : s.launch(std::move(work));

@@ -42,6 +42,7 @@ void Quorum::say(const std::string& text) const {
 int64_t Quorum::arrive(int replica) {
   const Lock lock(mutex_);
   if (connections_.contains(replica)) drop(replica, "has come again");
+  say(fmt::format("replica {} is there", replica));
   return connections_[replica] = ++arrivals_;
 }
 

@@ -141,7 +141,7 @@ TEST_CASE("replicas: what cannot work is refused by name") {
   ReplicaLaunchers r(2, kJob);
   const std::string script =
       r.quorum("") + r.start(0, "") +
-      "for i in $(seq 1200); do grep -q 'no checkpoints' replica-0 && break; sleep 0.05; done\n" +
+      "for i in $(seq 1200); do grep -q 'replica 0 is there' quorum && break; sleep 0.05; done\n" +
       fmt::format(
           "LTRAIN_REPLICA=1 {0} run {1} replicas.count=2 optimizer.lr=0.5 output_dir=o > "
           "other 2>&1; LTRAIN_REPLICA=2 {0} run {1} replicas.count=2 output_dir=o > number "

@@ -93,9 +93,7 @@ TEST_CASE("quorum: a step counts for all replicas or for none") {
   }
 }
 
-TEST_CASE(
-    "quorum: a replica that dies after its vote does not undo the step, one that dies before it does not "
-    "stop it") {
+TEST_CASE("quorum: a replica that dies undoes no step that it voted for, and stops none") {
   const bool votes_first = GENERATE(true, false);
   Job job(3);
   const Membership m = job.join({5, 5, 5})[0];

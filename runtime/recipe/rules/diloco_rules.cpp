@@ -1,6 +1,5 @@
 // Rules of DiLoCo: sites, when they synchronize, and what needs all ranks in every step.
 #include "base/error.h"
-#include "parallel/optim/optimizer.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -74,17 +73,7 @@ void every_step(const Recipe& r, const BrokenRule& broken) {
   refuse("task", trains_preferences(r.task), "counts examples of all ranks in a step", "pretrain");
   refuse("data.shuffle_window", r.data.shuffle_window > 0,
          "may stop a run at any step, when token files are missing", "0");
-  OptimizerSettings settings;
-  static_cast<OptimizerHyperparameters&>(settings) = r.optimizer;
-  for (int i = 0; i < kUpdateRules; ++i) {
-    const UpdateRule rule = static_cast<UpdateRule>(i);
-    if (r.optimizer.uses(rule) && *optimizer_of(rule).step_kinds(settings).other)
-      broken("optimizer.kind",
-             fmt::format("{} has steps of two kinds, and so has diloco.sites; nearest valid value: adamw, or "
-                         "diloco.sites: 0",
-                         update_rule_name(rule)),
-             {kSites});
-  }
+  one_kind_of_step_rule(r, broken, kSites, ", and so has diloco.sites");
 }
 
 }  // namespace

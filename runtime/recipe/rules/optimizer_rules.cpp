@@ -15,6 +15,20 @@ std::pair<std::string, std::string> not_by_element(const Recipe& r) {
   return {};
 }
 
+void one_kind_of_step_rule(const Recipe& r, const BrokenRule& broken, const std::string& key,
+                           const char* why) {
+  OptimizerSettings settings;
+  static_cast<OptimizerHyperparameters&>(settings) = r.optimizer;
+  for (int i = 0; i < kUpdateRules; ++i) {
+    const UpdateRule rule = static_cast<UpdateRule>(i);
+    if (r.optimizer.uses(rule) && *optimizer_of(rule).step_kinds(settings).other)
+      broken("optimizer.kind",
+             fmt::format("{} has steps of two kinds{}; nearest valid value: adamw, or {}: 0",
+                         update_rule_name(rule), why, key),
+             {key});
+  }
+}
+
 void optimizer_rules(const Recipe& r, const BrokenRule& broken) {
   onebit_rules(r, broken);
   sophia_rules(r, broken);

@@ -1,5 +1,4 @@
 // Rules of replicas: what has a state that replicas do not share.
-#include "parallel/optim/optimizer.h"
 #include "runtime/recipe/nearest_value.h"
 #include "runtime/recipe/rules/rules.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -47,16 +46,7 @@ void replica_rules(const Recipe& r, const BrokenRule& broken) {
   refuse("task", trains_preferences(r.task), "counts pairs of all ranks in a step", "pretrain");
   refuse("data.shuffle_window", r.data.shuffle_window > 0,
          "waits for token files, which replicas would do apart", "0");
-  OptimizerSettings settings;
-  static_cast<OptimizerHyperparameters&>(settings) = r.optimizer;
-  for (int i = 0; i < kUpdateRules; ++i) {
-    const UpdateRule rule = static_cast<UpdateRule>(i);
-    if (r.optimizer.uses(rule) && *optimizer_of(rule).step_kinds(settings).other)
-      broken("optimizer.kind",
-             fmt::format("{} has steps of two kinds; nearest valid value: adamw, or {}: 0",
-                         update_rule_name(rule), kCount),
-             {kCount});
-  }
+  one_kind_of_step_rule(r, broken, kCount, "");
   const int64_t micros =
       r.train.global_batch_size /
       std::max<int64_t>(1, r.train.micro_batch_size * std::max<int64_t>(1, r.parallel.data));

@@ -37,6 +37,10 @@ void pipeline_rules(const Recipe& recipe, const RecipeOrigins& origins, const Br
 /// ranks.
 void pipeline_batch_rules(const Recipe& recipe, int64_t micros, int64_t unit, const BrokenRule& broken);
 void optimizer_rules(const Recipe& recipe, const BrokenRule& broken);
+/// Refuses optimizers whose steps are of two kinds with `key`, which 0 turns off. `why` goes into the
+/// message.
+void one_kind_of_step_rule(const Recipe& recipe, const BrokenRule& broken, const std::string& key,
+                           const char* why);
 /// Notes on parameters that an optimizer leaves to AdamW, and on a short warm-up of 1-bit optimizers.
 void optimizer_notes(const Recipe& recipe, const RecipeOrigins& origins, std::vector<std::string>& notes);
 void checkpoint_rules(const Recipe& recipe, const BrokenRule& broken);

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "app/run_replicas.h"
+#include "base/time_scale.h"
 #include "tests/app/replica_launchers.h"
 
 using namespace ltrain::test;
@@ -57,16 +58,17 @@ TEST_CASE("replicas: losses are those of one process, also after a replica is lo
 
 TEST_CASE("replicas: one that is lost comes back with the state of another, and training goes on meanwhile") {
   TempRun one;
-  const std::string more = "train.train_steps=40 train.eval_interval=0 checkpoint.save_interval=40 ";
+  const std::string more = "train.eval_interval=0 checkpoint.save_interval=12 ";
   REQUIRE(one.sh("run " + kJob + more).code == 0);
   const int lost = GENERATE(0, 1);
   ReplicaLaunchers r(2, kJob);
   const std::string back = more + "launch.max_restarts=3 launch.restart_wait_seconds=0.1";
   std::string script = r.quorum(back);
   for (int i = 0; i < 2; ++i)
-    // The other replica takes time, so that it is still there when this one comes back.
+    // The other replica takes time, so that it is still there when this one comes back, with 6 of 12 steps
+    // left.
     script += r.start(
-        i, back, i == lost ? "LTRAIN_FAULT=train.step:0:25:kill" : "LTRAIN_FAULT=train.step:0:*:sleep=50");
+        i, back, i == lost ? "LTRAIN_FAULT=train.step:0:7:kill" : "LTRAIN_FAULT=train.step:0:*:sleep=700");
   const std::string codes = r.codes(script);
   INFO(codes << "\n" << r.texts());
   CHECK(codes == "0 0");
@@ -82,7 +84,7 @@ TEST_CASE("replicas: one that is frozen is left out, and goes on with the state 
   TempRun one;
   const std::string more =
       "train.train_steps=600 train.log_interval=100 train.eval_interval=0 checkpoint.save_interval=600 "
-      "replicas.timeout_seconds=1 ";
+      "replicas.timeout_seconds=3 ";
   REQUIRE(one.sh("run " + kJob + "train.train_steps=600 train.eval_interval=0 checkpoint.save_interval=600")
               .code == 0);
   ReplicaLaunchers r(2, kJob);
@@ -96,8 +98,9 @@ TEST_CASE("replicas: one that is frozen is left out, and goes on with the state 
   const std::string codes = r.codes(script);
   INFO(codes << "\n" << r.texts());
   CHECK(codes == "0 0");
-  CHECK_THAT(r.text("quorum"), Contains("replica 1 did not vote within 1 s") &&
-                                   Contains("replica 1 copies the state of replica 0"));
+  CHECK_THAT(r.text("quorum"),
+             Contains(fmt::format("replica 1 did not vote within {:g} s", 3 * ltrain::time_scale())) &&
+                 Contains("replica 1 copies the state of replica 0"));
   check_close(r.t.metric("lm_loss", "run-0"), one.metric("lm_loss"));
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("replicas: the program on cuda goes on without one, which comes back w
       "checkpoint.save_interval=0 launch.max_restarts=1 launch.restart_wait_seconds=0.1 ";
   ReplicaLaunchers r(2, job);
   REQUIRE(r.t.sh("run " + job + "output_dir=one").code == 0);
-  const std::string codes = r.codes(r.quorum("") + r.start(0, "", "LTRAIN_FAULT=train.step:0:*:sleep=300") +
+  const std::string codes = r.codes(r.quorum("") + r.start(0, "", "LTRAIN_FAULT=train.step:0:*:sleep=700") +
                                     r.start(1, "", "LTRAIN_FAULT=train.step:0:7:kill"));
   INFO(codes << "\n" << r.texts());
   CHECK(codes == "0 0");

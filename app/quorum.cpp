@@ -9,7 +9,6 @@
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "runtime/launch/supervisor/caught_signals.h"
 #include "runtime/replicas/replica_group.h"
 

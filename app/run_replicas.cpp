@@ -13,7 +13,6 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/secret.h"
-#include "base/time_scale.h"
 #include "runtime/launch/cgroup.h"
 #include "runtime/launch/supervisor/caught_signals.h"
 #include "runtime/launch/supervisor/child_process.h"
@@ -167,8 +166,7 @@ int run_replicas(const Recipe& recipe, const std::vector<std::string>& arguments
   if (places.gpus > 0 && places.gpus < needed)
     fail(ExitCode::usage,
          "replicas.count = {}: of {} ranks each need {} GPUs, and this machine has {}; give parallel.data, "
-         "the "
-         "ranks of one replica",
+         "the ranks of one replica",
          recipe.replicas.count, places.ranks, needed, places.gpus);
   return Replicas(recipe, arguments, places).run();
 }

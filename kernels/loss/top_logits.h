@@ -20,10 +20,10 @@ enum RestStat : int {
   kRestStats
 };
 
-/// teacher[r, ids[r, i] - part.first] = values[r, i] for ids of the rank's columns, and -infinity in all
-/// others. stats: (R, kRestStats), dtype of the logits. teacher, student: (R, V) f32 or f64; ids: (R, k) i32;
-/// values: (R, k), dtype of the logits; targets: (R) i32. Rows with a target < 0 are left as they are, with
-/// statistics of 0.
+/// teacher[r, ids[r, i] - part.first] = values[r, i] for ids of the rank's columns, and -infinity
+/// elsewhere. stats: (R, kRestStats), dtype of the logits. teacher, student: (R, V) f32 or f64; ids: (R, k)
+/// i32; values: (R, k), dtype of the logits; targets: (R) i32. Rows with a target < 0 are left as they are,
+/// with statistics of 0.
 void spread_top_logits(Stream& s, Tensor teacher, Tensor stats, Tensor student, Tensor ids, Tensor values,
                        Tensor targets, const VocabColumns& part, double temperature, double soft_cap = 0);
 

@@ -98,6 +98,7 @@ void each_axis(Stream& s, F&& f) {
 
 void place(Stream& s, std::string_view op, Rule rule, TensorList outs, TensorList ins, bool accumulate) {
   if (!s.meta()) return;
+  for (const Tensor& t : ins) t.record->unread = false;  // also where no axis has several ranks
   each_axis(s, [&](Axis a) {
     const Placement p = join(s, op, rule, a, ins);
     for (const Tensor& out : outs) store(s, op, a, out, p, accumulate);
@@ -330,7 +331,7 @@ Axis first_axis(AxisSet axes) {
 
 void place_spent(Stream& s, Tensor t) {
   if (!s.meta()) return;
-  t.record->written = t.record->zero = t.record->unread = false;
+  t.record->written = t.record->zero = false;
 }
 
 namespace {

@@ -17,7 +17,7 @@
 #include "base/time_scale.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/coordinator.h"
-#include "runtime/launch/job_key.h"
+#include "runtime/launch/job_greeting.h"
 #include "runtime/launch/message.h"
 
 namespace ltrain {
@@ -183,55 +183,9 @@ class ControlClient::Impl {
     const SteadyTime limit = std::min(deadline, after(kAnswerSeconds));
     Connection c = connect_once(address, port, limit, why);
     if (!c.fd.valid()) return Kinship::none;
-    const Kinship kinship = shake_hands(c.fd.get(), limit, why);
+    const Kinship kinship = greet_server(c.fd.get(), key_, limit, why);
     if (kinship != Kinship::none) fd_ = std::move(c.fd);
     return kinship;
-  }
-
-  Kinship shake_hands(int fd, SteadyTime deadline, std::string* why) {
-    const std::string mine = JobKey::greeting(kClientMagic);
-    std::string theirs, answer;
-    if (!send_all(fd, mine, why) || !receive(fd, kGreetingBytes, deadline, &theirs, why))
-      return Kinship::none;
-    if (!theirs.starts_with(kServerMagic)) {
-      *why = "something listens but does not speak ltrain's protocol";
-      return Kinship::none;
-    }
-    if (!send_all(fd, key_.proofs(mine, theirs), why) || !receive(fd, kAnswerBytes, deadline, &answer, why))
-      return Kinship::none;
-    const Kinship kinship = key_.read_answer(answer, mine, theirs);
-    if (kinship == Kinship::none) *why = "something listens but belongs to another job";
-    if (kinship == Kinship::other_recipe) *why = "a job with another recipe listens";
-    return kinship;
-  }
-
-  // Few bytes, which fit in the buffer.
-  static bool send_all(int fd, const std::string& bytes, std::string* why) {
-    if (::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()))
-      return true;
-    *why = std::strerror(errno);
-    return false;
-  }
-
-  static bool receive(int fd, size_t count, SteadyTime deadline, std::string* bytes, std::string* why) {
-    while (bytes->size() < count) {
-      pollfd p{fd, POLLIN, 0};
-      const int ready = ::poll(&p, 1, poll_timeout(deadline));
-      if (ready < 0 && errno == EINTR) continue;
-      if (ready <= 0) {
-        *why = "something listens but does not answer like ltrain";
-        return false;
-      }
-      char buffer[256];
-      const ssize_t n = ::recv(fd, buffer, std::min(sizeof(buffer), count - bytes->size()), 0);
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-      if (n <= 0) {
-        *why = "something listens but belongs to another job";
-        return false;
-      }
-      bytes->append(buffer, static_cast<size_t>(n));
-    }
-    return true;
   }
 
   /// The coordinator belongs to this job and has another recipe. It ends the job and reports the difference,
@@ -269,7 +223,7 @@ class ControlClient::Impl {
     }
     FrameBuffer in;
     std::string byte, why;
-    while (receive(fd_.get(), 1, deadline, &byte, &why)) {
+    while (receive_all(fd_.get(), 1, deadline, &byte, &why)) {
       in.feed(byte.data(), 1);
       byte.clear();
       bool bad = false;

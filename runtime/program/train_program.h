@@ -155,7 +155,7 @@ class TrainProgram {
   /// Takes effect at the next step or evaluation.
   void set_matmul_precision(MatmulPrecision products);
 
-  /// Later train steps sum over replicas, too; null: not. On a CPU.
+  /// Later train steps sum over replicas, too; null: they do not.
   void sum_over(ReplicaSums* replicas) { replicas_ = replicas; }
 
   /// Loss scaler; null without loss scaling.

@@ -15,7 +15,7 @@
 #include "base/progress.h"
 #include "base/time_scale.h"
 #include "parallel/comm/socket.h"
-#include "runtime/launch/job_key.h"
+#include "runtime/launch/job_greeting.h"
 
 namespace ltrain {
 namespace {
@@ -36,23 +36,6 @@ bool send_bytes(int fd, const std::string& bytes) {
     sent += static_cast<size_t>(n);
   }
   return true;
-}
-
-/// Exactly `count` bytes before `deadline`; empty: they did not come.
-std::string receive_bytes(int fd, size_t count, SteadyTime deadline) {
-  std::string bytes;
-  while (bytes.size() < count) {
-    pollfd p{fd, POLLIN, 0};
-    const int ready = ::poll(&p, 1, poll_timeout(deadline));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return "";
-    char buffer[256];
-    const ssize_t n = ::recv(fd, buffer, std::min(sizeof(buffer), count - bytes.size()), 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (n <= 0) return "";
-    bytes.append(buffer, static_cast<size_t>(n));
-  }
-  return bytes;
 }
 
 std::string numbers_frame(MessageType type, const std::vector<int64_t>& values) {
@@ -96,16 +79,11 @@ QuorumChannel QuorumChannel::connect(const std::string& host, int port, const st
   std::string why;
   while (true) {
     for (const std::string& address : resolve(host, &why)) {
-      const SteadyTime limit = std::min(deadline, after(kAnswerSeconds * time_scale()));
+      // The last attempt has its full time, too: its reason is the one that is told.
+      const SteadyTime limit = after(kAnswerSeconds * time_scale());
       Connection c = connect_once(address, port, limit, &why);
       if (!c.fd.valid()) continue;
-      const std::string mine = JobKey::greeting(kClientMagic);
-      why = "something listens there that does not know the token of this job";
-      if (!send_bytes(c.fd.get(), mine)) continue;
-      const std::string theirs = receive_bytes(c.fd.get(), kGreetingBytes, limit);
-      if (!theirs.starts_with(kServerMagic) || !send_bytes(c.fd.get(), key.proofs(mine, theirs))) continue;
-      const std::string answer = receive_bytes(c.fd.get(), kAnswerBytes, limit);
-      if (answer.empty() || key.read_answer(answer, mine, theirs) != Kinship::same) continue;
+      if (greet_server(c.fd.get(), key, limit, &why) != Kinship::same) continue;
       send_at_once(c.fd);
       QuorumChannel channel;
       channel.fd_ = std::move(c.fd);
@@ -122,11 +100,11 @@ QuorumChannel QuorumChannel::accept(Fd socket, const std::string& token) {
   const SteadyTime limit = after(kAnswerSeconds * time_scale());
   const JobKey key(token, kPurpose);
   const std::string mine = JobKey::greeting(kServerMagic);
-  const std::string theirs = receive_bytes(socket.get(), kGreetingBytes, limit);
-  if (!theirs.starts_with(kClientMagic) || !send_bytes(socket.get(), mine)) return {};
-  const std::string proofs = receive_bytes(socket.get(), kProofBytes, limit);
-  if (proofs.empty() || key.judge(proofs, theirs, mine) != Kinship::same ||
-      !send_bytes(socket.get(), key.answer(Kinship::same, theirs, mine)))
+  std::string theirs, proofs, why;
+  if (!receive_all(socket.get(), kGreetingBytes, limit, &theirs, &why) || !theirs.starts_with(kClientMagic) ||
+      !send_few(socket.get(), mine, &why) || !receive_all(socket.get(), kProofBytes, limit, &proofs, &why) ||
+      key.judge(proofs, theirs, mine) != Kinship::same ||
+      !send_few(socket.get(), key.answer(Kinship::same, theirs, mine), &why))
     return {};
   send_at_once(socket);
   QuorumChannel channel;

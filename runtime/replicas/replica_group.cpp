@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/fault_point.h"
-#include "base/log.h"
 #include "base/time_scale.h"
 #include "parallel/comm/host_collectives.h"
 #include "runtime/launch/environment/environment.h"

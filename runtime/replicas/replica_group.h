@@ -1,5 +1,5 @@
 // A rank's place in a job of several replicas: membership, sums, and the state that a replica copies when it
-// joins. Each replica is a job of its own (runtime/launch/job.h); ranks at the same position in all replicas
+// joins. Each replica is a job of its own (runtime/launch/job.h); ranks at the same position of each replica
 // form a group, which is made anew when a replica is lost or joins.
 #pragma once
 #include <functional>

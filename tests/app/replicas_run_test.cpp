@@ -158,7 +158,7 @@ TEST_CASE("replicas: what cannot work is refused by name") {
   const std::string codes = r.codes(script);
   INFO(codes << "\n" << r.texts());
   CHECK(codes == "0 0");
-  CHECK_THAT(r.text("token"), Contains("does not know the token of this job"));
+  CHECK_THAT(r.text("token"), Contains("belongs to another job"));
   CHECK_THAT(r.text("other"), Contains("optimizer.lr: 0.001 on replica 0, 0.5 on replica 1"));
   CHECK_THAT(r.text("number"), Contains("replica 2: the job has 2 replicas"));
 }

@@ -5,6 +5,7 @@
 #include "runtime/checkpoint/training_state.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
+#include "tests/parity/site_layouts.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -58,19 +59,7 @@ TEST_CASE("a site of any layout trains as a site of one rank, and sites agree wh
   const TinyResult mid = train_tiny(between);
   CHECK(mid.sites.at(0) != mid.sites.at(1));
 
-  struct Layout {
-    const char* name;
-    void (*set)(TinyOptions&);
-  };
-  for (const Layout& l : std::initializer_list<Layout>{
-           {"tensor 2", [](TinyOptions& o) { o.tensor = 2; }},
-           {"data 2", [](TinyOptions& o) { o.ranks = 2; }},
-           {"ZeRO-1", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 1; }},
-           {"ZeRO-2", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 2; }},
-           {"ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; }},
-           {"pipeline 2", [](TinyOptions& o) { o.pipeline = 2; }},
-           {"context 2, ZeRO-1", [](TinyOptions& o) { o.context = 2, o.zero_stage = 1; }},
-           {"hybrid ZeRO-1", [](TinyOptions& o) { o.ranks = 4, o.shard = 2, o.zero_stage = 1; }}}) {
+  for (const NamedLayout& l : site_layouts()) {
     INFO(l.name);
     TinyOptions o = sites_of(2, 2);
     l.set(o);

@@ -2,6 +2,7 @@
 #include "runtime/checkpoint/training_state.h"
 #include "tests/parity/parity.h"
 #include "tests/parity/recipe_job.h"
+#include "tests/parity/site_layouts.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -32,16 +33,7 @@ TEST_CASE("a site of any layout trains fragments, with a delay and a merge, as a
   CHECK(one.sites.at(0) != one.sites.at(1));
   CHECK(one.used_wire == one.plan_wire);
   CHECK(one.used_bytes == one.plan_bytes);
-  const std::vector<NamedLayout> layouts{
-      {"tensor 2", [](TinyOptions& o) { o.tensor = 2; }},
-      {"data 2", [](TinyOptions& o) { o.ranks = 2; }},
-      {"ZeRO-1", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 1; }},
-      {"ZeRO-2", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 2; }},
-      {"ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; }},
-      {"pipeline 2", [](TinyOptions& o) { o.pipeline = 2; }},
-      {"context 2, ZeRO-1", [](TinyOptions& o) { o.context = 2, o.zero_stage = 1; }},
-      {"hybrid ZeRO-1", [](TinyOptions& o) { o.ranks = 4, o.shard = 2, o.zero_stage = 1; }}};
-  for (const NamedLayout& l : layouts) {
+  for (const NamedLayout& l : site_layouts()) {
     INFO(l.name);
     TinyOptions o = job;
     l.set(o);
@@ -145,7 +137,7 @@ TEST_CASE("other sites, fragments and delays go on from a step between differenc
   resume_at(6, delay);
 }
 
-TEST_CASE("sums of 8 bits over sites have the same bits on all sites and in all data layouts, as planned") {
+TEST_CASE("sums of 8 bits over sites have the same bits on every site and in every data layout, as planned") {
   TinyOptions plain = streaming(1, 0, 0, 8);
   plain.precision = "fp32";
   TinyOptions o = plain;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/app/run_program.h"
+#include "tests/app/training/distilled_losses.h"
 #include "tests/app/trl_recipe.h"
 
 using namespace ltrain::test;
@@ -17,18 +18,6 @@ const std::string kGolden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/dist
 const std::string kDistill = "run tiny.yaml distillation.teacher=" + kGolden +
                              " distillation.kd_ratio=0.6 distillation.temperature=1.5 data.eval=[] "
                              "train.eval_interval=0 checkpoint.save_interval=0 ";
-
-void check_losses(const TempRun& t, const std::string& command, const std::string& name,
-                  const std::string& like) {
-  const Outcome o = t.sh(command + " output_dir=" + name);
-  INFO(command << "\n" << o.text);
-  REQUIRE(o.code == 0);
-  for (const char* key : {"lm_loss", "ce_loss", "kl", "grad_norm"}) {
-    const std::vector<double> got = t.values(key, name), want = t.values(key, like);
-    REQUIRE((got.size() == want.size() && !want.empty()));
-    for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - want[i]) <= 1e-12 * want[i]);
-  }
-}
 
 }  // namespace
 

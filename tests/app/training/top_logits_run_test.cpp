@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tests/app/run_program.h"
+#include "tests/app/training/distilled_losses.h"
 #include "tests/app/trl_recipe.h"
 
 using namespace ltrain::test;
@@ -42,21 +43,6 @@ int64_t size_of_only_file(const std::string& folder) {
 
 std::string only_file(const std::string& folder) {
   return std::filesystem::directory_iterator(folder)->path().string();
-}
-
-void check_losses(const TempRun& t, const std::string& command, const std::string& name,
-                  const std::string& like) {
-  const Outcome o = t.sh(command + " output_dir=" + name);
-  INFO(command << "\n" << o.text);
-  REQUIRE(o.code == 0);
-  for (const char* key : {"lm_loss", "ce_loss", "kl", "grad_norm"}) {
-    const std::vector<double> got = t.values(key, name), want = t.values(key, like);
-    REQUIRE((got.size() == want.size() && !want.empty()));
-    for (size_t i = 0; i < got.size(); ++i) {
-      INFO(key << " of step " << i + 1 << ": " << got[i] << " and " << want[i]);
-      CHECK(std::abs(got[i] - want[i]) <= 1e-12 * std::abs(want[i]));
-    }
-  }
 }
 
 }  // namespace

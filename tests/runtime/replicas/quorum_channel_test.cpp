@@ -84,7 +84,7 @@ TEST_CASE("quorum server: strangers, other recipes and unknown numbers are refus
     CHECK(sent == static_cast<ssize_t>(bytes.size()));
   }
   CHECK_THROWS_WITH(QuorumClient(at(server, 0, "another"), 0, "", 0.3),
-                    Contains("something listens there that does not know the token of this job"));
+                    Contains("something listens but belongs to another job"));
   QuorumClient mine(at(server, 0), 0, "seed: 1\n", 10);
   CHECK_THROWS_WITH(QuorumClient(at(server, 0), 1, "seed: 2\n", 10),
                     Contains("seed: 1 on replica 0, 2 on replica 0"));

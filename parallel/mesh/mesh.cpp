@@ -33,7 +33,7 @@ AxisOrder parse_axis_order(std::string_view text, std::string& error) {
     at = end + 1;
     if (word == "ep" && !seen.has(Axis::expert)) {
       seen = seen | Axis::expert;
-      if (text.substr(at, 2) != "dp") {
+      if (end == text.size() || text.substr(at, 2) != "dp") {
         error = "ep is the inner part of dp and must be right before it";
         return kAxisOrder;
       }

@@ -19,6 +19,8 @@ TEST_CASE("the order of the axes is a permutation of four", "[mesh]") {
   CHECK(parse_axis_order("tp-cp-ep-dp-pp", error) == kAxisOrder);
   CHECK(error == "");
   CHECK(rejected("tp-cp-ep-dp-ep-pp") == "\"ep\" is none of tp, cp, dp, pp");
+  for (const char* text : {"tp-cp-dp-pp-ep", "ep", "tp-ep-", "tp-ep-pp"})
+    CHECK(rejected(text) == "ep is the inner part of dp and must be right before it");
   CHECK(rejected("tp-cp-dp") == "pp is missing");
   CHECK(rejected("tp-dp") == "cp and pp are missing");
   CHECK(rejected("tp-tp-dp-pp") == "tp is a duplicate");

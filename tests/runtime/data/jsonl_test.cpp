@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "tests/runtime/data/support.h"
+#include "tests/runtime/hostile/mutations.h"
 
 using namespace ltrain;
 using namespace ltrain::data;
@@ -15,7 +15,7 @@ using Catch::Contains;
 
 namespace {
 
-using Random = std::mt19937_64;
+using ltrain::test::Random;
 
 /// Text of the top-level key "text" by nlohmann's parser, which builds the whole value; nullopt if the line
 /// is not JSON, or the key is not there once, with a string.
@@ -140,9 +140,8 @@ TEST_CASE("jsonl: the fast parser reads ordinary records, and leaves all others 
 }
 
 TEST_CASE("jsonl: changed records have the text of a complete parse, or are refused by it too", "[data]") {
-  const char* asked = std::getenv("LTRAIN_FUZZ_EXECUTIONS");
-  const int64_t all = asked ? std::atoll(asked) : 20000;
-  Random random(asked ? std::random_device{}() : 5);
+  const int64_t all = ltrain::test::fuzz_executions(20000);
+  Random random = ltrain::test::fuzz_random(5);
   int64_t ordinary = 0, others = 0;
   for (int64_t i = 0; i < all; ++i) {
     const std::string line = changed(kSeeds[random() % kSeeds.size()], random);
@@ -159,5 +158,5 @@ TEST_CASE("jsonl: changed records have the text of a complete parse, or are refu
   }
   CHECK(ordinary > all / 20);
   CHECK(others > all / 20);
-  if (asked) WARN(all << " lines, " << ordinary << " of them ordinary");
+  if (std::getenv("LTRAIN_FUZZ_EXECUTIONS")) WARN(all << " lines, " << ordinary << " of them ordinary");
 }

@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
-#include <random>
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
+#include "tests/runtime/hostile/mutations.h"
 #include "tests/runtime/records/record_files_support.h"
 
 using namespace ltrain;
@@ -16,10 +16,10 @@ using data::test::bytes_of;
 using data::test::read_file;
 using data::test::TempFolder;
 using data::test::write_file;
+using ltrain::test::mutated;
+using ltrain::test::Random;
 
 namespace {
-
-using Random = std::mt19937_64;
 
 struct Seed {
   const char* format;
@@ -82,24 +82,6 @@ std::vector<Seed> seeds() {
           {"nanogpt", tokens}};
 }
 
-/// Cuts, overwrites, repeats and leaves out bytes.
-std::string mutated(std::string bytes, Random& random) {
-  if (random() % 4 == 0) bytes.resize(random() % bytes.size());
-  const bool structure = random() % 4 == 0;
-  for (unsigned k = 1 + random() % 4; k-- > 0 && !bytes.empty();) {
-    const size_t at = random() % bytes.size(), count = std::min(bytes.size() - at, 1 + random() % 16);
-    if (!structure)
-      bytes[at] = static_cast<char>(random() % 2   ? random()
-                                    : random() % 2 ? 0xFF
-                                                   : bytes[at] ^ (1 << random() % 8));
-    else if (random() % 2)
-      bytes.insert(at, bytes.substr(at, count));
-    else
-      bytes.erase(at, count);
-  }
-  return bytes;
-}
-
 struct Outcomes {
   int64_t refused = 0, read = 0;
 };
@@ -123,9 +105,9 @@ void read_mutant(const Format& format, const std::string& path, const std::strin
 }  // namespace
 
 TEST_CASE("records: mutated files end in records or in an error, never otherwise", "[records]") {
-  const char* asked = std::getenv("LTRAIN_FUZZ_EXECUTIONS");
+  const bool asked = std::getenv("LTRAIN_FUZZ_EXECUTIONS");
   const std::vector<Seed> all = seeds();
-  const int64_t each = (asked ? std::atoll(asked) : 7600) / static_cast<int64_t>(all.size());
+  const int64_t each = ltrain::test::fuzz_executions(7600) / static_cast<int64_t>(all.size());
   TempFolder f;
   Outcomes sum;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -133,7 +115,7 @@ TEST_CASE("records: mutated files end in records or in an error, never otherwise
     INFO(seed.format << ", seed " << i);
     const Format* format = format_named(seed.format);
     REQUIRE(format);
-    Random random(asked ? std::random_device{}() : 7 + i);
+    Random random = ltrain::test::fuzz_random(7 + i);
     Outcomes out;
     for (int64_t k = 0; k < each; ++k) {
       std::string mutant = mutated(seed.bytes, random);

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "base/time_scale.h"
 #include "runtime/checkpoint/manifest.h"
@@ -17,6 +16,7 @@
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/weights/hf_folder.h"
 #include "tests/runtime/checkpoint/support.h"
+#include "tests/runtime/hostile/mutations.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -24,30 +24,27 @@ using nlohmann::json;
 
 namespace {
 
-struct Reader {
-  std::string name, good;
-  std::function<void(const std::string& text)> read;
-};
-
 std::string safetensors_of(const std::string& header, const std::string& data) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes += static_cast<char>(static_cast<uint64_t>(header.size()) >> (8 * i));
   return bytes + header + data;
 }
 
-std::vector<Reader> readers(const std::string& folder) {
-  std::vector<Reader> all;
+std::vector<HostileReader> readers(const std::string& folder) {
+  std::vector<HostileReader> all;
   Manifest m;
   m.info = make_info(3);
   m.files = {{shard_name(0, 1), 24, std::string(32, '0')}};
   m.tensors["w"] = {DType::f32, {2, 3}, {{0, "w", Slice::whole({2, 3})}}};
-  all.push_back({"manifest", manifest_to_json(m), [](const std::string& t) { manifest_from_json(t, "m"); }});
   all.push_back(
-      {"pieces", pieces_to_json(m.tensors), [](const std::string& t) { pieces_from_json(t, "p", 1); }});
-  all.push_back({"identity of data", data_identity_to_json(*m.info.data),
-                 [](const std::string& t) { data_identity_from_json(t, "d"); }});
+      {"manifest", {manifest_to_json(m)}, [](const std::string& t) { manifest_from_json(t, "m"); }});
+  all.push_back(
+      {"pieces", {pieces_to_json(m.tensors)}, [](const std::string& t) { pieces_from_json(t, "p", 1); }});
+  all.push_back({"identity of data", {data_identity_to_json(*m.info.data)}, [](const std::string& t) {
+                   data_identity_from_json(t, "d");
+                 }});
   all.push_back({"safetensors",
-                 R"({"__metadata__":{"a":"b"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                 {R"({"__metadata__":{"a":"b"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"},
                  [folder](const std::string& t) {
                    write_file(folder + "/x.safetensors", safetensors_of(t, "1234"));
                    SafetensorsFile(folder + "/x.safetensors");
@@ -65,26 +62,27 @@ std::vector<Reader> readers(const std::string& folder) {
   }
   all.push_back(
       {"sidecar",
-       R"({"format":"ltrain-tokens","version":1,"tokenizer":"byte","tokenizer_hash":"0123","vocab_size":300,)"
-       R"("eot":299,"append_eot":true,"type":"u16","documents":1,"sequences":1,"tokens":3,"max_token":257,)"
-       R"("bin_xxh3_64":"0123"})",
+       {R"({"format":"ltrain-tokens","version":1,"tokenizer":"byte","tokenizer_hash":"0123","vocab_size":300,)"
+        R"("eot":299,"append_eot":true,"type":"u16","documents":1,"sequences":1,"tokens":3,"max_token":257,)"
+        R"("bin_xxh3_64":"0123"})"},
        [folder](const std::string& t) {
          write_file(folder + "/data/a.json", t);
          data::check_source(data::inspect_source(folder + "/data/a"), 300, 1);
        }});
-  all.push_back({"JSONL record", R"({"id":1,"text":"words","more":[1,2.5,{"a":null}]})",
+  all.push_back({"JSONL record",
+                 {R"({"id":1,"text":"words","more":[1,2.5,{"a":null}]})"},
                  [](const std::string& t) { data::json_text(t, "text", "x.jsonl", 1); }});
   all.push_back(
       {"machine profile",
-       R"({"format":1,"machine":"m","cores":2,"process_bytes":1,"ranks":[{"threads":1,"ops":{"matmul":[[1,2,)"
-       R"(0.5,1,1,1]]},"peak_flops":{"f32":1e9}}],"collectives":[{"op":"all_reduce","ranks":2,"bytes":8,)"
-       R"("seconds":1e-3,"cpu_seconds":0}],"transport":"shm"})",
+       {R"({"format":1,"machine":"m","cores":2,"process_bytes":1,"ranks":[{"threads":1,"ops":{"matmul":[[1,2,)"
+        R"(0.5,1,1,1]]},"peak_flops":{"f32":1e9}}],"collectives":[{"op":"all_reduce","ranks":2,"bytes":8,)"
+        R"("seconds":1e-3,"cpu_seconds":0}],"transport":"shm"})"},
        [folder](const std::string& t) {
          write_file(folder + "/profile.json", t);
          load_profile(folder + "/profile.json");
        }});
   all.push_back({"metrics.jsonl",
-                 R"({"step":1,"lm_loss":2.5,"grad_norm":1.0,"consumed_tokens":64,"tokens_per_sec":10.0})",
+                 {R"({"step":1,"lm_loss":2.5,"grad_norm":1.0,"consumed_tokens":64,"tokens_per_sec":10.0})"},
                  [folder](const std::string& t) {
                    std::filesystem::create_directories(folder + "/report");
                    write_file(folder + "/report/metrics.jsonl", t + "\n");
@@ -92,19 +90,19 @@ std::vector<Reader> readers(const std::string& folder) {
                  }});
   all.push_back(
       {"tokenizer.json",
-       R"({"version":"1.0","truncation":null,"added_tokens":[{"id":3,"content":"<e>","special":true}],"normalizer":)"
-       R"({"type":"Replace","pattern":{"Regex":"b+"},"content":"a"},"pre_tokenizer":{"type":"WhitespaceSplit"},)"
-       R"("post_processor":{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}},)"
-       R"({"SpecialToken":{"id":"<e>","type_id":0}}],"special_tokens":{"<e>":{"id":"<e>","ids":[3],"tokens":["<e>"]}}},)"
-       R"("decoder":{"type":"Fuse"},"model":{"type":"BPE","unk_token":"<u>","vocab":{"<u>":0,"a":1,"aa":2},)"
-       R"("merges":[["a","a"]]}})",
+       {R"({"version":"1.0","truncation":null,"added_tokens":[{"id":3,"content":"<e>","special":true}],"normalizer":)"
+        R"({"type":"Replace","pattern":{"Regex":"b+"},"content":"a"},"pre_tokenizer":{"type":"WhitespaceSplit"},)"
+        R"("post_processor":{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}},)"
+        R"({"SpecialToken":{"id":"<e>","type_id":0}}],"special_tokens":{"<e>":{"id":"<e>","ids":[3],"tokens":["<e>"]}}},)"
+        R"("decoder":{"type":"Fuse"},"model":{"type":"BPE","unk_token":"<u>","vocab":{"<u>":0,"a":1,"aa":2},)"
+        R"("merges":[["a","a"]]}})"},
        [folder](const std::string& t) {
          write_file(folder + "/tokenizer/tokenizer.json", t);
          data::make_huggingface_tokenizer(folder + "/tokenizer")->encode("aaa bb <e> c");
        }});
   all.push_back(
       {"tokenizer_config.json",
-       R"({"bos_token":"<u>","eos_token":{"content":"<e>"},"model_max_length":1e30})",
+       {R"({"bos_token":"<u>","eos_token":{"content":"<e>"},"model_max_length":1e30})"},
        [folder](const std::string& t) {
          write_file(
              folder + "/with_config/tokenizer.json",
@@ -115,34 +113,35 @@ std::vector<Reader> readers(const std::string& folder) {
        }});
   all.push_back(
       {"config.json",
-       R"({"model_type":"llama","vocab_size":300,"hidden_size":64,"num_attention_heads":2,"num_hidden_layers":1,)"
-       R"("intermediate_size":64,"rms_norm_eps":1e-5,"max_position_embeddings":512})",
+       {R"({"model_type":"llama","vocab_size":300,"hidden_size":64,"num_attention_heads":2,"num_hidden_layers":1,)"
+        R"("intermediate_size":64,"rms_norm_eps":1e-5,"max_position_embeddings":512})"},
        [folder](const std::string& t) {
          write_file(folder + "/config.json", t);
          parse_recipe("model: {from: " + folder + "/config.json}", "r.yaml");
        }});
   all.push_back(
       {"config.json with experts, latent attention and more tokens predicted",
-       R"({"model_type":"deepseek_v3","vocab_size":300,"hidden_size":64,"num_attention_heads":4,"num_key_value_heads":4,)"
-       R"("num_hidden_layers":3,"intermediate_size":64,"moe_intermediate_size":32,"first_k_dense_replace":1,)"
-       R"("n_routed_experts":4,"num_experts_per_tok":2,"n_shared_experts":1,"n_group":2,"topk_group":1,)"
-       R"("kv_lora_rank":16,"q_lora_rank":12,"qk_nope_head_dim":8,"qk_rope_head_dim":4,"v_head_dim":6,)"
-       R"("num_nextn_predict_layers":1,"max_position_embeddings":512,"rope_scaling":{"type":"yarn","factor":4.0,)"
-       R"("beta_fast":32,"beta_slow":1,"original_max_position_embeddings":128,"mscale":1.0,"mscale_all_dim":1.0}})",
+       {R"({"model_type":"deepseek_v3","vocab_size":300,"hidden_size":64,"num_attention_heads":4,"num_key_value_heads":4,)"
+        R"("num_hidden_layers":3,"intermediate_size":64,"moe_intermediate_size":32,"first_k_dense_replace":1,)"
+        R"("n_routed_experts":4,"num_experts_per_tok":2,"n_shared_experts":1,"n_group":2,"topk_group":1,)"
+        R"("kv_lora_rank":16,"q_lora_rank":12,"qk_nope_head_dim":8,"qk_rope_head_dim":4,"v_head_dim":6,)"
+        R"("num_nextn_predict_layers":1,"max_position_embeddings":512,"rope_scaling":{"type":"yarn","factor":4.0,)"
+        R"("beta_fast":32,"beta_slow":1,"original_max_position_embeddings":128,"mscale":1.0,"mscale_all_dim":1.0}})"},
        [folder](const std::string& t) {
          std::filesystem::create_directories(folder + "/latent");
          write_file(folder + "/latent/config.json", t);
          parse_recipe("model: {from: " + folder + "/latent/config.json}", "r.yaml");
        }});
-  all.push_back(
-      {"model.safetensors.index.json", R"({"metadata":{"total_size":4},"weight_map":{"w":"x.safetensors"}})",
-       [folder](const std::string& t) {
-         std::filesystem::create_directories(folder + "/hf");
-         write_file(folder + "/hf/x.safetensors",
-                    safetensors_of(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
-         write_file(folder + "/hf/model.safetensors.index.json", t);
-         open_hf_folder(folder + "/hf", "model.from");
-       }});
+  all.push_back({"model.safetensors.index.json",
+                 {R"({"metadata":{"total_size":4},"weight_map":{"w":"x.safetensors"}})"},
+                 [folder](const std::string& t) {
+                   std::filesystem::create_directories(folder + "/hf");
+                   write_file(
+                       folder + "/hf/x.safetensors",
+                       safetensors_of(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
+                   write_file(folder + "/hf/model.safetensors.index.json", t);
+                   open_hf_folder(folder + "/hf", "model.from");
+                 }});
   return all;
 }
 
@@ -221,10 +220,11 @@ std::vector<std::pair<size_t, size_t>> values_of(const std::string& text) {
 TEST_CASE("no reader of JSON takes hostile input for a defect, and none takes long", "[checkpoint][data]") {
   const TemporaryFolder folder;
   const auto bad = hostile();
-  std::mt19937 random(5);
-  for (const Reader& r : readers(folder.path)) {
+  Random random = fuzz_random(5);
+  for (const HostileReader& r : readers(folder.path)) {
     INFO(r.name);
-    CHECK_NOTHROW(r.read(r.good));  // negative control: the good one is read
+    const std::string& good = r.good.front();
+    CHECK_NOTHROW(r.read(good));  // negative control: the good one is read
     int refused = 0, tried = 0;
     const auto feed = [&](const std::string& text) {
       ++tried;
@@ -246,7 +246,7 @@ TEST_CASE("no reader of JSON takes hostile input for a defect, and none takes lo
       CHECK(seconds < 2 * time_scale());
     };
     for (const std::string& text : bad) feed(text);
-    const auto places = values_of(r.good);
+    const auto places = values_of(good);
     CHECK(places.size() > 3);
     // A sanitizer takes half a second for a long value: every tenth place gets those then.
     const size_t each_long = time_scale() > 1 ? 10 : 1;
@@ -254,21 +254,9 @@ TEST_CASE("no reader of JSON takes hostile input for a defect, and none takes lo
       const auto [begin, end] = places[i];
       for (const std::string& value : bad)
         if (value.size() < 10000 || i % each_long == 0)
-          feed(r.good.substr(0, begin) + value + r.good.substr(end));
+          feed(good.substr(0, begin) + value + good.substr(end));
     }
-    for (int round = 0; round < 300; ++round) {  // bytes that are lost, doubled, or others
-      std::string text = r.good;
-      for (int n = 1 + static_cast<int>(random() % 3); n > 0 && !text.empty(); --n) {
-        const size_t at = random() % text.size();
-        if (random() % 3 == 0)
-          text.erase(at, 1 + random() % 5);
-        else if (random() % 2)
-          text.insert(at, 1, text[random() % text.size()]);
-        else
-          text[at] = static_cast<char>(random() % 256);
-      }
-      feed(text);
-    }
+    feed_mutants(r, fuzz_executions(300), random);
     CHECK(refused > tried / 2);
   }
 }

@@ -10,6 +10,7 @@
 #include "planner/exports/megatron.h"
 #include "planner/exports/megatron_flags.h"
 #include "runtime/recipe/schema/schema.h"
+#include "tests/support/mutations.h"
 
 using namespace ltrain;
 using namespace ltrain::exports;
@@ -261,4 +262,14 @@ TEST_CASE("numbers of flags that are left out stand in what is to be set by hand
   CHECK(i.notes == std::vector<std::string>{"--eval-interval is left out: set train.eval_interval: 500",
                                             "--exit-interval is left out: set train.stop_step: 2000",
                                             "--save is left out: set output_dir"});
+}
+
+TEST_CASE("a changed command line of Megatron-LM is read or refused", "[megatron]") {
+  const test::HostileReader reader{
+      "command line of Megatron-LM",
+      {"torchrun --nproc-per-node 8 pretrain_gpt.py " + kLlama + kVocabulary, kLlama + kVocabulary},
+      [](const std::string& t) { parse_recipe(from_megatron(t, 0).yaml, "imported"); }};
+  for (const std::string& good : reader.good) CHECK_NOTHROW(reader.read(good));
+  test::Random random = test::fuzz_random(1);
+  feed_mutants(reader, test::fuzz_executions(1000), random);
 }

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/runtime/data/support.h"
-#include "tests/runtime/hostile/mutations.h"
+#include "tests/support/mutations.h"
 
 using namespace ltrain;
 using namespace ltrain::data;

@@ -16,7 +16,7 @@
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/weights/hf_folder.h"
 #include "tests/runtime/checkpoint/support.h"
-#include "tests/runtime/hostile/mutations.h"
+#include "tests/support/mutations.h"
 
 using namespace ltrain;
 using namespace ltrain::test;

@@ -33,7 +33,7 @@
 #include "runtime/tokenizer/formats/sentencepiece_tokenizer.h"
 #include "runtime/tokenizer/formats/tekken.h"
 #include "runtime/tokenizer/regex.h"
-#include "tests/runtime/hostile/mutations.h"
+#include "tests/support/mutations.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;

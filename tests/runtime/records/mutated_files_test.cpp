@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
-#include "tests/runtime/hostile/mutations.h"
+#include "tests/support/mutations.h"
 #include "tests/runtime/records/record_files_support.h"
 
 using namespace ltrain;

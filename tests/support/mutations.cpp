@@ -1,4 +1,4 @@
-#include "tests/runtime/hostile/mutations.h"
+#include "tests/support/mutations.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

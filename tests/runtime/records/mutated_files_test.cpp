@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
-#include "tests/support/mutations.h"
 #include "tests/runtime/records/record_files_support.h"
+#include "tests/support/mutations.h"
 
 using namespace ltrain;
 using namespace ltrain::records;

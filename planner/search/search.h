@@ -1,5 +1,5 @@
 // ltrain plan --search: the fastest layouts of a recipe that fit. Branch and bound, best bound first:
-// enumerate, bound, try (trials.h), refine (refine.h), report. docs/search.md
+// enumerate, bound, try (trials.h), refine (refine.h), report. docs/layouts.md
 // explains each step.
 #pragma once
 #include <functional>

@@ -56,7 +56,9 @@ constexpr Section kSections[] = {
      Effect::speed},
     {"log", "Log output and progress lines.", Effect::nothing},
     {"telemetry", "Metrics and messages for other programs.", Effect::nothing},
-    {"profile", "Profiling of steps: [profiling.md](profiling.md). Traces of some steps on some ranks.",
+    {"profile",
+     "Profiling of steps: [where the time goes](metrics.md#where-a-steps-time-goes). Traces of some steps on "
+     "some ranks.",
      Effect::nothing},
     {"debug", "Settings for tests of ltrain.", Effect::nothing},
 };

@@ -8,16 +8,14 @@
 namespace ltrain {
 
 CompressedAllReduce::CompressedAllReduce(const StoreContext& context, const ParameterLayout& layout,
-                                         bool gradients)
+                                         std::optional<Code> gradients)
     : c_(context), layout_(layout), gradients_(gradients), errors_(layout.buckets().size()) {}
 
-Code CompressedAllReduce::code_of(const Bucket& b) const {
-  return is_onebit(b.kind.rule.rule) ? Code::sign : Code::int8;
-}
+Code CompressedAllReduce::code_of(const Bucket& b) const { return gradients_.value_or(Code::sign); }
 
 bool CompressedAllReduce::applies(const Bucket& b) const {
   return b.kind.rule.trains() && layout_.shard_group(b).size() > 1 &&
-         (gradients_ || is_onebit(b.kind.rule.rule));
+         (gradients_.has_value() || is_onebit(b.kind.rule.rule));
 }
 
 void CompressedAllReduce::allocate(const Bucket& b) {

@@ -1,4 +1,4 @@
-// Compressed all-reduce: gradients in 8 bits, moments of 1-bit Adam and LAMB in one bit.
+// Compressed all-reduce: gradients in 8 bits or one, moments of 1-bit Adam and LAMB in one bit.
 //
 // A rank adds the rounding error of the last time to its values, and rounds them. Each rank gets all ranks'
 // codes of its piece, sums them, adds the rounding error of its last sum, and rounds the sum; all ranks get
@@ -6,6 +6,7 @@
 // bits. Errors are kept, so that nothing is lost over steps (error feedback, DeepSpeed's compressed
 // all-reduce).
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "kernels/optimizer/onebit/error_feedback.h"
@@ -30,12 +31,13 @@ void compressed_all_reduce(Stream& s, const Group& g, const CompressedSum& sum, 
 
 class CompressedAllReduce {
  public:
-  /// `gradients`: true compresses gradients of every bucket that trains, in 8 bits.
-  CompressedAllReduce(const StoreContext& context, const ParameterLayout& layout, bool gradients);
+  /// `gradients`: code for the gradients of every bucket that trains; nullopt: they are not compressed.
+  CompressedAllReduce(const StoreContext& context, const ParameterLayout& layout,
+                      std::optional<Code> gradients);
 
   /// True if sums of this bucket are compressed, of gradients or of moments.
   bool applies(const Bucket& b) const;
-  bool compresses_gradients(const Bucket& b) const { return gradients_ && applies(b); }
+  bool compresses_gradients(const Bucket& b) const { return gradients_.has_value() && applies(b); }
   /// Elements that are coded together; 1 without compression.
   int64_t block(const Bucket& b) const { return applies(b) ? code_block(code_of(b)) : 1; }
 
@@ -61,7 +63,7 @@ class CompressedAllReduce {
 
   StoreContext c_;
   const ParameterLayout& layout_;
-  bool gradients_;
+  std::optional<Code> gradients_;
   std::vector<Errors> errors_;  // indexed by bucket
   Tensor codes_, received_;     // u8, for the bucket in progress
 };

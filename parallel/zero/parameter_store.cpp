@@ -31,7 +31,7 @@ struct ParameterStore::Training {
   Training(const StoreContext& c, const ParameterLayout& p, const Layout& l, Weights& weights,
            const OffloadedWeights& offloaded, OffloadAccess& offload)
       : rules{l.optimizer, c.meta()},
-        compressed(c, p, l.reduce_int8),
+        compressed(c, p, l.reduce_code),
         gradients(c, p, rules, compressed),
         states(c, p, weights, l.optimizer, l.offload.fraction, offload),
         average(c, p, weights, states, offload, l.ema_decay),

@@ -17,10 +17,12 @@
 // bits.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/optimizer/onebit/error_feedback.h"
 #include "kernels/tensor/arena.h"
 #include "kernels/tensor/stream.h"
 #include "parallel/mesh/groups.h"
@@ -63,9 +65,10 @@ class ParameterStore {
     OffloadMemory* offload_states = nullptr;  ///< with offload.fraction above 0
     OffloadMemory* offload_params = nullptr;  ///< with offload.params above 0
     bool reduce_bf16 = false;                 ///< gradients are rounded to bf16 before the sums of each level
-    bool reduce_int8 = false;  ///< gradients are rounded to 8 bits, with error feedback; ZeRO-0 and 1
-    double ema_decay = 0;      ///< decay of the EMA of the weights; 0: none
-    uint64_t seed = 0;         ///< seed of stochastic rounding
+    std::optional<Code> reduce_code =
+        {};                ///< gradients are summed as codes, with error feedback; ZeRO-0 and 1
+    double ema_decay = 0;  ///< decay of the EMA of the weights; 0: none
+    uint64_t seed = 0;     ///< seed of stochastic rounding
   };
   /// Allocates everything from `memory`.
   void allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout);

@@ -73,7 +73,7 @@ void check_resume(const Recipe& recipe, const Plan& plan) {
     int64_t states = 1 + (program.ema_decay > 0) +
                      static_cast<int64_t>(optimizer_of(rule.rule).element_states(rule).size());
     // Rounding errors of each rank in the reduction.
-    if (program.reduce_int8 || is_onebit(program.optimizer.rule))
+    if (program.reduce_code || is_onebit(program.optimizer.rule))
       states += ranks(recipe) / (recipe.parallel.tensor * recipe.parallel.pipeline) + 1;
     const DType type = rule.trains() ? program.precision.master : program.precision.compute;
     bytes += states * parameters.spec(id).shape.elements() * dtype_size(type);

@@ -29,8 +29,8 @@ struct ProgramOptions : StepSettings {
   bool decay_embeddings = true;                 ///< weight decay applies to embeddings too
   OptimizerSettings optimizer;
   OffloadSettings offload;
-  bool reduce_bf16 = false;  ///< all-reduce gradients in bf16
-  bool reduce_int8 = false;  ///< all-reduce gradients in 8 bits, with error feedback
+  bool reduce_bf16 = false;         ///< all-reduce gradients in bf16
+  std::optional<Code> reduce_code;  ///< all-reduce gradients as codes, with error feedback
   RecomputeOptions recompute;
   ActivationOffloadOptions activations;  ///< activations offloaded between forward and backward
   bool sequence_parallel = false;

@@ -273,7 +273,8 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (device_of(r) == DeviceKind::cuda) o.offload.window = int64_t{1} << 22;
   o.activations = activation_offload(r);
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
-  o.reduce_int8 = r.parallel.grad_reduce_dtype == GradReduceDtype::int8;
+  if (r.parallel.grad_reduce_dtype == GradReduceDtype::int8) o.reduce_code = Code::int8;
+  if (r.parallel.grad_reduce_dtype == GradReduceDtype::sign) o.reduce_code = Code::sign;
   o.sharding = r.parallel.sharding();
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);

@@ -92,7 +92,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   store_.allocate(device_.compute, device_.memory, device_.groups,
                   {options.precision, options.sharding, options.bucket_elements, options.for_training,
                    options.optimizer, options.offload, device_.offload.states, device_.offload.params,
-                   options.reduce_bf16, options.reduce_int8, options.ema_decay, options.seed});
+                   options.reduce_bf16, options.reduce_code, options.ema_decay, options.seed});
   decoder_.allocate(device_.compute, device_.memory, options.seq_length, !options.for_training);
   make_frozen_model();
   const auto constant = [&](const char* name, DType t, Shape s) {

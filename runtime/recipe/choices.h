@@ -76,9 +76,13 @@ LT_ENUM_NAMES(OverlapChoice, {OverlapChoice::automatic, "auto"}, {OverlapChoice:
               {OverlapChoice::off, "off"});
 
 /// Type to which gradients are rounded before they are summed over ranks.
-enum class GradReduceDtype : uint8_t { fp32, bf16, int8 };
+enum class GradReduceDtype : uint8_t { fp32, bf16, int8, sign };
 LT_ENUM_NAMES(GradReduceDtype, {GradReduceDtype::fp32, "fp32"}, {GradReduceDtype::bf16, "bf16"},
-              {GradReduceDtype::int8, "int8"});
+              {GradReduceDtype::int8, "int8"}, {GradReduceDtype::sign, "sign"});
+/// Returns whether gradients are summed as codes, whose rounding errors each rank keeps.
+constexpr bool keeps_errors(GradReduceDtype t) {
+  return t == GradReduceDtype::int8 || t == GradReduceDtype::sign;
+}
 
 /// Storage type of optimizer moments and gradients.
 enum class StorageDtype : uint8_t { fp32, bf16 };

@@ -153,7 +153,7 @@ TEST_CASE(
   check("ZeRO-1, bf16", [](TinyOptions& m) { m.ranks = 2, m.zero_stage = 1, m.precision = "bf16"; });
   check("two levels", [](TinyOptions& m) { m.ranks = 4, m.shard = 2; });
   check("two levels, ZeRO-1", [](TinyOptions& m) { m.ranks = 4, m.shard = 2, m.zero_stage = 1; });
-  check("sums in 8 bits", [](TinyOptions& m) { m.ranks = 2, m.reduce_int8 = true; });
+  check("sums in 8 bits", [](TinyOptions& m) { m.ranks = 2, m.reduce_code = Code::int8; });
   check("tensor", [](TinyOptions& m) { m.tensor = 2, m.sequence_parallel = true; });
   check("NCCL: tensor, data", [](TinyOptions& m) { m.ranks = m.tensor = 2, m.nccl = true; });
   check("tensor, 2d", [](TinyOptions& m) { m.tensor = 4, m.tensor_mode = "2d", m.micro_batch = 2; });

@@ -183,8 +183,10 @@ struct Averager {
   }
 };
 
-std::map<std::string, Values> reference(int ranks, UpdateRule rule, bool int8) {
-  const int64_t unit = int8 ? 256 : 2048, used = kNorm + kRows * kCols;
+/// `gradients`: code in which gradients are summed; nullopt: moments are, by signs.
+std::map<std::string, Values> reference(int ranks, UpdateRule rule, std::optional<Code> gradients = {}) {
+  const bool signs = gradients.value_or(Code::sign) == Code::sign;
+  const int64_t unit = signs ? 2048 : 256, used = kNorm + kRows * kCols;
   const size_t n = static_cast<size_t>((used + unit * ranks - 1) / (unit * ranks) * unit * ranks);
   const auto tensor_of = [](size_t i) { return i < kNorm ? 1 : 0; };  // backward finishes norm first
   const auto element_of = [](size_t i) { return static_cast<int64_t>(i < kNorm ? i : i - kNorm); };
@@ -193,7 +195,7 @@ std::map<std::string, Values> reference(int ranks, UpdateRule rule, bool int8) {
     w[i] = tensor_of(i) == 1
                ? 1.0
                : 0.3 * normal_value(5, hash_name("matrix"), static_cast<uint64_t>(element_of(i)));
-  Averager average(ranks, n, !int8);
+  Averager average(ranks, n, signs);
   double coefficient[2] = {0, 0}, factor[2] = {1, 1};
   const LambLimits limits;
   for (int step = 1; step <= kSteps; ++step) {
@@ -204,7 +206,7 @@ std::map<std::string, Values> reference(int ranks, UpdateRule rule, bool int8) {
       for (size_t i = 0; i < static_cast<size_t>(used); ++i)
         own[static_cast<size_t>(r)][i] = gradient_of(tensor_of(i), element_of(i), step, r) / ranks;
     Values g(n);
-    if (int8) {
+    if (gradients) {
       g = average(own, 1, all);
     } else {
       for (const Values& x : own)
@@ -281,7 +283,7 @@ TEST_CASE("1-bit Adam and LAMB equal their double reference, warm-up and compres
     for (int ranks : {1, 2, 3}) {
       INFO(update_rule_name(rule) << " on " << ranks);
       const Outcome run = train(ranks, layout_of(rule), DType::f64);
-      const auto want = reference(ranks, rule, false);
+      const auto want = reference(ranks, rule);
       CHECK(worst(want, run.values) < 1e-11);
       for (const auto& rank : run.whole) CHECK(rank == run.values);
       if (ranks == 1) continue;
@@ -306,27 +308,28 @@ TEST_CASE(
   CHECK(onebit.values != adamw.values);
   later.optimizer.freeze_step = kSteps;
   CHECK(train(2, later, DType::f32).values == adamw.values);
-  CHECK(worst(reference(2, UpdateRule::onebit_adam, false), onebit.values) < 0.05);
+  CHECK(worst(reference(2, UpdateRule::onebit_adam), onebit.values) < 0.05);
   // In the warm-up the bucket goes round in fp32: half of that is what gradients of two bytes would send.
   const double whole = static_cast<double>(onebit.wire[0][0]) / 2,
                few = static_cast<double>(onebit.wire[0][kSteps - 1]);
   CHECK(few / whole == Approx(1.0 / 16).epsilon(0.05));
 }
 
-TEST_CASE("gradients in 8 bits equal their double reference, the same bits under ZeRO-0 and 1") {
+TEST_CASE("gradients in 8 bits and in one equal their double reference, the same bits under ZeRO-0 and 1") {
   ParameterStore::Layout l = layout_of(UpdateRule::adamw);
   const Outcome plain = train(2, l, DType::f32);
-  l.reduce_int8 = true;
-  for (int ranks : {2, 3}) {
-    INFO(ranks);
-    const Outcome run = train(ranks, l, DType::f64);
-    CHECK(worst(reference(ranks, UpdateRule::adamw, true), run.values) < 1e-11);
-    for (const auto& rank : run.whole) CHECK(rank == run.values);
-    CHECK(worst(run.values, train(ranks, l, DType::f64, true).values) > 1e-5);  // negative control
-    l.sharding = ShardingPolicy::zero(1);
-    CHECK(train(ranks, l, DType::f64).values == run.values);
-    l.sharding = ShardingPolicy::zero(0);
-  }
+  for (const Code code : {Code::sign, Code::int8})
+    for (int ranks : {2, 3}) {
+      INFO(ranks << " ranks, signs: " << (code == Code::sign));
+      l.reduce_code = code;
+      const Outcome run = train(ranks, l, DType::f64);
+      CHECK(worst(reference(ranks, UpdateRule::adamw, code), run.values) < 1e-11);
+      for (const auto& rank : run.whole) CHECK(rank == run.values);
+      CHECK(worst(run.values, train(ranks, l, DType::f64, true).values) > 1e-5);  // negative control
+      l.sharding = ShardingPolicy::zero(1);
+      CHECK(train(ranks, l, DType::f64).values == run.values);
+      l.sharding = ShardingPolicy::zero(0);
+    }
   const Outcome few = train(2, l, DType::f32);
   CHECK(static_cast<double>(few.wire[0][0]) / static_cast<double>(plain.wire[0][0]) ==
         Approx(260.0 / 1024 * 3584 / 3104));  // a quarter, a scale for each block, and the bucket's padding

@@ -42,7 +42,7 @@ TEST_CASE("slow: every composition that the table calls supported trains like on
     if (default_precision || precision == "fp8") precision = "fp64";  // also around products of FP8
     TinyOptions many = job_of(r, precision);
     const UpdateRule rule = many.optimizer.rule;
-    const bool rounded = many.reduce_bf16 || many.reduce_int8;
+    const bool rounded = many.reduce_bf16 || many.reduce_code;
     const bool compressed_states = rule == UpdateRule::adamw8bit || is_onebit(rule);  // states of fp32
     if (many.precision == "fp64" && (rounded || compressed_states)) many.precision = "fp32";
     INFO(table().features[c.a].name << " and " << table().features[c.b].name);

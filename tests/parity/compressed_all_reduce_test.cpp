@@ -10,11 +10,11 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job(UpdateRule rule, bool int8) {
+TinyOptions job(UpdateRule rule, std::optional<Code> gradients) {
   TinyOptions o;
   o.optimizer.rule = rule;
   o.optimizer.freeze_step = 2;
-  o.reduce_int8 = int8;
+  o.reduce_code = gradients;
   o.ranks = 2;
   o.global_batch = 4;
   o.kv_heads = 2;
@@ -24,25 +24,27 @@ TinyOptions job(UpdateRule rule, bool int8) {
 
 struct Way {
   UpdateRule rule;
-  bool int8;
+  std::optional<Code> gradients;
 };
-constexpr Way kWays[] = {
-    {UpdateRule::onebit_adam, false}, {UpdateRule::onebit_lamb, false}, {UpdateRule::adamw, true}};
+constexpr Way kWays[] = {{UpdateRule::onebit_adam, {}},
+                         {UpdateRule::onebit_lamb, {}},
+                         {UpdateRule::adamw, Code::int8},
+                         {UpdateRule::adamw, Code::sign}};
 
 }  // namespace
 
 TEST_CASE("compressed all-reduce: every layout does what is planned, and learns") {
   for (const Way& way : kWays) {
-    const TinyResult base = train_tiny(job(way.rule, way.int8));
+    const TinyResult base = train_tiny(job(way.rule, way.gradients));
     const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
-      TinyOptions o = job(way.rule, way.int8);
+      TinyOptions o = job(way.rule, way.gradients);
       change(o);
       INFO(update_rule_name(way.rule) << " " << name);
       const TinyResult got = train_tiny(o);
       CHECK(got.plan_bytes == got.used_bytes);
       CHECK(got.plan_wire == got.used_wire);
       CHECK(std::isfinite(got.eval_loss));
-      CHECK(std::abs(got.losses[1] - base.losses[1]) <= (way.int8 ? 1e-2 : 1e-9) * base.losses[1]);
+      CHECK(std::abs(got.losses[1] - base.losses[1]) <= (way.gradients ? 1e-2 : 1e-9) * base.losses[1]);
       CHECK(std::abs(got.eval_loss - base.eval_loss) <= 0.15 * base.eval_loss);
     };
     check("data 2", [](TinyOptions&) {});
@@ -52,16 +54,16 @@ TEST_CASE("compressed all-reduce: every layout does what is planned, and learns"
     check("tensor 2d", [](TinyOptions& o) { o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2; });
     check("pipeline 2, tied", [](TinyOptions& o) { o.pipeline = 2, o.tied = false; });
     check("context 2", [](TinyOptions& o) { o.ranks = 1, o.context = 2; });
-    if (way.int8) check("ZeRO-1", [](TinyOptions& o) { o.zero_stage = 1; });
+    if (way.gradients) check("ZeRO-1", [](TinyOptions& o) { o.zero_stage = 1; });
   }
 }
 
 TEST_CASE("compressed all-reduce: gradients in 8 bits beside moments in 8 bits") {
-  TinyOptions o = job(UpdateRule::adamw8bit, false);
+  TinyOptions o = job(UpdateRule::adamw8bit, {});
   o.precision = "fp32";
   const TinyResult plain = train_tiny(o);
   for (int stage : {0, 1}) {
-    o.reduce_int8 = true;
+    o.reduce_code = Code::int8;
     o.zero_stage = stage;
     const TinyResult got = train_tiny(o);
     INFO("ZeRO " << stage);
@@ -75,13 +77,13 @@ TEST_CASE("compressed all-reduce: gradients in 8 bits beside moments in 8 bits")
 TEST_CASE("compressed all-reduce: gpt2's tied table over two stages, and experts of an MoE model") {
   for (const Way& way : kWays) {
     INFO(update_rule_name(way.rule));
-    TinyOptions tied = job(way.rule, way.int8);
+    TinyOptions tied = job(way.rule, way.gradients);
     tied.architecture = "gpt2";
     tied.kv_heads = 0;
     tied.pipeline = 2;
     const TinyResult a = train_tiny(tied);
     CHECK(a.plan_wire == a.used_wire);
-    TinyOptions moe = job(way.rule, way.int8);
+    TinyOptions moe = job(way.rule, way.gradients);
     moe.moe.num_experts = 4;
     moe.moe.top_k = 2;
     moe.ranks = 4;
@@ -97,16 +99,18 @@ TEST_CASE("compressed all-reduce: gpt2's tied table over two stages, and experts
   }
 }
 
-TEST_CASE("compressed all-reduce: gradients in 8 bits have the same bits under ZeRO-0 and 1, in bf16 too") {
-  TinyOptions o = job(UpdateRule::adamw, true);
-  o.precision = "bf16";
-  const TinyResult plain = train_tiny(o);
-  o.zero_stage = 1;
-  const TinyResult zero = train_tiny(o);
-  check_same_bits(plain, zero);
-  CHECK(zero.plan_bytes == zero.used_bytes);
-  o.reduce_int8 = false;
-  CHECK(train_tiny(o).gradients != zero.gradients);
+TEST_CASE("compressed all-reduce: coded gradients have the same bits under ZeRO-0 and 1, in bf16 too") {
+  for (const Code code : {Code::int8, Code::sign}) {
+    TinyOptions o = job(UpdateRule::adamw, code);
+    o.precision = "bf16";
+    const TinyResult plain = train_tiny(o);
+    o.zero_stage = 1;
+    const TinyResult zero = train_tiny(o);
+    check_same_bits(plain, zero);
+    CHECK(zero.plan_bytes == zero.used_bytes);
+    o.reduce_code.reset();
+    CHECK(train_tiny(o).gradients != zero.gradients);
+  }
 }
 
 TEST_CASE(
@@ -131,7 +135,7 @@ TEST_CASE(
       return std::any_of(notes.begin(), notes.end(),
                          [](const std::string& n) { return n.find("rounding errors") != std::string::npos; });
     };
-    TinyOptions o = job(way.rule, way.int8);
+    TinyOptions o = job(way.rule, way.gradients);
     o.steps = 6;
     const TinyResult unbroken = train_tiny(o);
     o.steps = 4;

@@ -282,7 +282,7 @@ std::vector<Layout> layouts(int data) {
   // compressed all-reduce, and a step that is made twice.
   for (int zero : {0, 1}) {
     add("gradients in 8 bits", data, 1, false, zero, 2);
-    all.back().options.reduce_int8 = true;
+    all.back().options.reduce_code = Code::int8;
     for (const auto estimator : {HessianEstimator::hutchinson, HessianEstimator::gauss_newton}) {
       add("Sophia", data, 1, false, zero, 1);
       all.back().options.optimizer.rule = UpdateRule::sophia;

@@ -59,7 +59,8 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.ema_decay = r.train.ema_decay;
   o.z_loss_coeff = r.train.z_loss_coeff;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
-  o.reduce_int8 = r.parallel.grad_reduce_dtype == GradReduceDtype::int8;
+  if (r.parallel.grad_reduce_dtype == GradReduceDtype::int8) o.reduce_code = Code::int8;
+  if (r.parallel.grad_reduce_dtype == GradReduceDtype::sign) o.reduce_code = Code::sign;
   if (r.train.batch_ramp.start > 0)
     o.micros = global_batch_after(r, 0) / (r.train.micro_batch_size * r.parallel.data);
   return o;
@@ -96,7 +97,7 @@ TinyOptions one_rank(TinyOptions o) {
   o.activations = {};
   o.offload = {};
   o.context_comm = "p2p";
-  o.reduce_bf16 = o.reduce_int8 = false;
+  o.reduce_bf16 = false, o.reduce_code.reset();
   o.interleaved = false;
   return o;
 }

@@ -147,7 +147,7 @@ TEST_CASE("2:4 sparse: with moments of bf16, without masters, and with gradients
     check_sparse(train_tiny(o).parameters);
     o.master_weights = false;
     check_sparse(train_tiny(o).parameters);
-    o.master_weights = true, o.bf16_states = false, o.reduce_int8 = true;
+    o.master_weights = true, o.bf16_states = false, o.reduce_code = Code::int8;
     check_sparse(train_tiny(o).parameters);
   }
 }

@@ -219,7 +219,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.ema_decay = o.ema_decay;
   p.reduce_bf16 = o.reduce_bf16;
   if (o.bf16_gradients) p.precision.grad = DType::bf16;
-  p.reduce_int8 = o.reduce_int8;
+  p.reduce_code = o.reduce_code;
   if (o.bf16_states) p.precision.state = DType::bf16;
   if (!o.master_weights) p.precision.master = p.precision.compute;
   p.recompute = o.recompute;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,8 @@ struct TinyOptions {
   OffloadSettings offload;
   bool offload_to_files = false;  ///< on a GPU too; on the CPU, offloaded tensors always go there
   double ema_decay = 0;
-  bool reduce_bf16 = false, reduce_int8 = false;
+  bool reduce_bf16 = false;
+  std::optional<Code> reduce_code;
   int64_t micros = 0;        ///< micro-batches of each step, fewer than the batch has; 0: all
   bool bf16_states = false;  ///< moments
   bool bf16_gradients = false;

@@ -64,7 +64,7 @@ void every_step(const Recipe& r, const BrokenRule& broken) {
          "skips updates, and sites would be at different steps of the schedule", "0");
   refuse("train.ema_decay", r.train.ema_decay > 0, "averages weights that sites do not share", "0");
   refuse("sparsity.match", r.sparsity.on(), "has zeros that sites would choose differently", "[]");
-  refuse("parallel.grad_reduce_dtype", r.parallel.grad_reduce_dtype == GradReduceDtype::int8,
+  refuse("parallel.grad_reduce_dtype", keeps_errors(r.parallel.grad_reduce_dtype),
          "has rounding errors of ranks, which checkpoints of several sites do not have", "bf16");
   refuse("offload.optimizer.device", r.offload.optimizer.on(),
          "moves master weights out, which diloco.sites changes on the device", "none");

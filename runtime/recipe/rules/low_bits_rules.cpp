@@ -35,11 +35,11 @@ void onebit_rules(const Recipe& r, const BrokenRule& broken) {
                        "value: {}, or parallel.hierarchical_reduction: none",
                        name, level_text(p.hierarchical_reduction), plain),
            {"parallel.hierarchical_reduction"});
-  if (p.grad_reduce_dtype == GradReduceDtype::int8)
+  if (keeps_errors(p.grad_reduce_dtype))
     broken(kind,
-           fmt::format("{} has errors of its own bits, and parallel.grad_reduce_dtype: int8 others; nearest "
+           fmt::format("{} has errors of its own bits, and parallel.grad_reduce_dtype: {} others; nearest "
                        "valid value: {}, or parallel.grad_reduce_dtype: fp32",
-                       name, plain),
+                       name, p.grad_reduce_dtype, plain),
            {"parallel.grad_reduce_dtype"});
   if (o.freeze_step >= r.train.train_steps)
     broken(
@@ -66,12 +66,14 @@ void sophia_rules(const Recipe& r, const BrokenRule& broken) {
   const std::string where = r.optimizer.kind == UpdateRule::sophia ? "optimizer.kind" : "optimizer.groups";
   const std::string estimator = "optimizer.hessian_estimator", dtype = "parallel.grad_reduce_dtype";
   if (r.optimizer.hessian_estimator == HessianEstimator::gauss_newton) {
-    if (r.parallel.grad_reduce_dtype == GradReduceDtype::int8)
-      broken(where,
-             "sophia sums gradients of drawn labels too, and parallel.grad_reduce_dtype: int8 would add what "
-             "rounding leaves of those to the step's own; nearest valid value: lion, or "
-             "parallel.grad_reduce_dtype: bf16",
-             {dtype});
+    if (keeps_errors(r.parallel.grad_reduce_dtype))
+      broken(
+          where,
+          fmt::format("sophia sums gradients of drawn labels too, and parallel.grad_reduce_dtype: {} would "
+                      "add what rounding leaves of those to the step's own; nearest valid value: lion, or "
+                      "parallel.grad_reduce_dtype: bf16",
+                      r.parallel.grad_reduce_dtype),
+          {dtype});
     return;
   }
   const std::string difference = "hutchinson takes the difference of two gradients";

@@ -19,18 +19,19 @@ void precision_rules(const Recipe& r, const BrokenRule& broken) {
   if (r.precision == Precision::fp64)
     broken("parallel.grad_reduce_dtype", "precision: fp64 sums in fp64; nearest valid value: fp32",
            {"precision"});
-  if (p.grad_reduce_dtype == GradReduceDtype::int8) {
+  if (keeps_errors(p.grad_reduce_dtype)) {
     if (p.sharding().shards_gradients())
       broken(
           "parallel.grad_reduce_dtype",
-          fmt::format("int8 keeps an error of every gradient on every rank, and parallel.zero_stage: {} is "
+          fmt::format("{} keeps an error of every gradient on every rank, and parallel.zero_stage: {} is "
                       "there to keep a piece of them; nearest valid value: bf16, or parallel.zero_stage: 1",
-                      p.zero_stage),
+                      p.grad_reduce_dtype, p.zero_stage),
           {"parallel.zero_stage"});
     if (r.precision == Precision::fp16)
       broken("parallel.grad_reduce_dtype",
-             "int8 keeps errors from step to step, and precision: fp16 changes what gradients are multiplied "
-             "by; nearest valid value: bf16, or precision: bf16",
+             fmt::format("{} keeps errors from step to step, and precision: fp16 changes what gradients are "
+                         "multiplied by; nearest valid value: bf16, or precision: bf16",
+                         p.grad_reduce_dtype),
              {"precision"});
   }
   // bf16 is allowed with two levels: gradients are rounded again on each
@@ -39,12 +40,11 @@ void precision_rules(const Recipe& r, const BrokenRule& broken) {
        {std::tuple{"parallel.shard_group", p.shard_group, "all"},
         std::tuple{"parallel.hierarchical_reduction", p.hierarchical_reduction, "none"}})
     if (value != kOneLevel)
-      broken(
-          "parallel.grad_reduce_dtype",
-          fmt::format("int8 keeps errors of a sum on one level, and {} is {}; nearest valid value: bf16, or "
-                      "{}: {}",
-                      key, level_text(value), key, none),
-          {key});
+      broken("parallel.grad_reduce_dtype",
+             fmt::format("{} keeps errors of a sum on one level, and {} is {}; nearest valid value: bf16, or "
+                         "{}: {}",
+                         p.grad_reduce_dtype, key, level_text(value), key, none),
+             {key});
 }
 
 }  // namespace ltrain::recipe

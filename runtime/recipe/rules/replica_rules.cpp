@@ -38,7 +38,7 @@ void replica_rules(const Recipe& r, const BrokenRule& broken) {
   refuse("model.moe.balance.kind", r.model.moe.balance == BalanceLoss::global,
          "counts choices of a step's earlier micro-batches, which replicas do not share", "switch");
   refuse("sparsity.match", r.sparsity.on(), "has masks, which a replica that joins lacks", "[]");
-  refuse("parallel.grad_reduce_dtype", r.parallel.grad_reduce_dtype == GradReduceDtype::int8,
+  refuse("parallel.grad_reduce_dtype", keeps_errors(r.parallel.grad_reduce_dtype),
          "has rounding errors of ranks, which a replica that joins lacks", "bf16");
   refuse("offload.optimizer.device", r.offload.optimizer.on(), "moves states out, which replicas copy",
          "none");

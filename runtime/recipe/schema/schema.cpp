@@ -239,7 +239,8 @@ void add_sharding_keys(std::vector<Key>& t) {
   t.push_back(choice("parallel.grad_reduce_dtype", LT_MEMBER(parallel.grad_reduce_dtype), {},
                      "Type to which gradients are rounded before they are sent and summed over data and "
                      "context ranks. Sums are in fp32, and so are sums over micro-batches. int8: blocks of "
-                     "256 with one scale; the rounding error is added to the next gradient.")
+                     "256 with one scale. sign: one bit, and a scale for 2048. The rounding error of both is "
+                     "added to the next gradient.")
                   .changes(Effect::function));
 }
 

@@ -283,8 +283,8 @@ int64_t TokenDispatch::most_rows(int64_t tokens, int64_t capacity) const {
   const int64_t worst = exchange_.most_rows(tokens, top_k_, capacity);
   if (balanced_) return even_rows(tokens);
   if (row_budget_ == 0 || groups_.expert.size() == 1) return worst;
-  return std::min(worst,
-                  static_cast<int64_t>(std::ceil(row_budget_ * static_cast<double>(even_rows(tokens)))));
+  const double most = std::ceil(row_budget_ * static_cast<double>(even_rows(tokens)));
+  return most < static_cast<double>(worst) ? static_cast<int64_t>(most) : worst;
 }
 
 void TokenDispatch::lay_out(Dispatched& d, const std::vector<int64_t>& all, int64_t tokens,

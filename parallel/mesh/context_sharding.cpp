@@ -3,6 +3,7 @@
 namespace ltrain {
 
 int ContextSharding::exchange() const {
+  if (ranks == 1) return 1;
   return comm == ContextComm::a2a ? ranks : comm == ContextComm::a2a_p2p ? inner_ranks : 1;
 }
 

@@ -79,11 +79,11 @@ void Mesh::cut_tensor(TensorMode mode, int ranks, int depth) {
     return q;
   };
   const auto set = [&](Axis a, int n) { degree[static_cast<int>(a)] = n; };
-  tensor_mode = mode;
+  tensor_mode = ranks == 1 ? TensorMode::one_d : mode;  // one rank has no grid
   for (Axis a : kTensorAxes) set(a, 1);
-  if (mode == TensorMode::one_d) {
+  if (tensor_mode == TensorMode::one_d) {
     set(Axis::tensor, ranks);
-  } else if (mode == TensorMode::two_d) {
+  } else if (tensor_mode == TensorMode::two_d) {
     LT_CHECK(ranks % depth == 0, "expected a multiple of depth {} tensor-parallel ranks, got {}", depth,
              ranks);
     const int q = root(ranks / depth, [](int64_t n) { return n * n; });

@@ -23,6 +23,16 @@ std::vector<ContextSharding> all_cuts(int64_t seq) {
 
 }  // namespace
 
+TEST_CASE("one context rank exchanges with nobody, whatever the groups would be") {
+  for (const ContextComm comm :
+       {ContextComm::p2p, ContextComm::all_gather, ContextComm::a2a, ContextComm::a2a_p2p}) {
+    const ContextSharding alone{48, 1, 0, comm, 2};
+    CHECK(alone.exchange() == 1);
+    CHECK(alone.rings() == 1);
+    CHECK(alone.exchanged_rows_of(0).rows == 48);
+  }
+}
+
 TEST_CASE("every position is on one rank, and on one ring") {
   for (const ContextSharding& c : all_cuts(48)) {
     if (c.rank) continue;

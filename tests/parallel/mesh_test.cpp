@@ -89,6 +89,10 @@ TEST_CASE(
   CHECK(c.coordinate(Axis::data) == 1);
   CHECK(c.group(Axis::depth) == std::vector<int>{27, 28, 29});
   Mesh line;
+  for (const TensorMode mode : {TensorMode::two_d, TensorMode::three_d}) {  // one rank has no grid
+    line.cut_tensor(mode, 1, 2);
+    CHECK((line.tensor_mode == TensorMode::one_d && line.order == kAxisOrder));
+  }
   line.cut_tensor(TensorMode::one_d, 6);
   CHECK((line.size(Axis::tensor) == 6 && line.sequence_parts() == 1 && line.inner_axis() == Axis::tensor));
   CHECK_THROWS_AS(line.cut_tensor(TensorMode::two_d, 6), Error);

@@ -12,7 +12,9 @@
 #include "base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
+#include "runtime/eval/routing_record.h"
 #include "runtime/plan/sparse_plan.h"
+#include "runtime/weights/edit_experts.h"
 #include "runtime/weights/prune.h"
 #include "runtime/weights/resize_vocab.h"
 
@@ -334,11 +336,92 @@ void add_prune(CLI::App& checkpoint) {
   s->callback([c] { c->run(); });
 }
 
+/// Choices of each expert in a record of `ltrain eval --routing`, by layer.
+ExpertUse expert_use(const std::string& path) {
+  ExpertUse use;
+  for (const auto& [place, sample] : read_routing(path)) {
+    std::vector<int64_t>& of_layer = use[std::get<2>(place)];
+    for (const int32_t e : sample.experts) {
+      if (static_cast<size_t>(e) >= of_layer.size()) of_layer.resize(static_cast<size_t>(e) + 1);
+      ++of_layer[static_cast<size_t>(e)];
+    }
+  }
+  return use;
+}
+
+struct ExpertsCommand : RewriteCommand<EditExpertsOptions> {
+  std::string routing;
+
+  void run() {
+    if (!routing.empty()) o.use = expert_use(routing);
+    const EditExpertsReport r = with_progress(edit_experts);
+    if (json) {
+      ordered_json origins = ordered_json::object();
+      for (const auto& [layer, experts] : r.origins) origins[std::to_string(layer)] = experts;
+      std::printf("%s\n", ordered_json{{"schema", "ltrain.experts.v1"},
+                                       {"checkpoint", r.checkpoint},
+                                       {"step", r.step},
+                                       {"parameters_before", r.parameters_before},
+                                       {"parameters", r.parameters},
+                                       {"origins", origins},
+                                       {"kept_choices", r.kept_choices},
+                                       {"settings", r.settings},
+                                       {"states_left_out", r.states_left_out},
+                                       {"notes", r.notes}}
+                              .dump()
+                              .c_str());
+      return;
+    }
+    print_notes(r.notes);
+    std::printf("%s: %lld parameters where %s, step %lld, has %lld%s\n", r.checkpoint.c_str(),
+                static_cast<long long>(r.parameters), o.checkpoint.c_str(), static_cast<long long>(r.step),
+                static_cast<long long>(r.parameters_before), r.states_left_out > 0 ? kWeightsAlone : "");
+    if (o.edit != ExpertEdit::add)
+      std::printf("experts that stay had %.1f %% of the choices in %s\n", 100 * r.kept_choices,
+                  routing.c_str());
+    std::printf("a run begins with it by: checkpoint.load.path=%s %s\n", r.checkpoint.c_str(),
+                fmt::format("{}", fmt::join(r.settings, " ")).c_str());
+  }
+};
+
+void add_experts(CLI::App& checkpoint) {
+  CLI::App* experts = checkpoint.add_subcommand(
+      "experts", "Write the weights of a model with fewer experts, or with copies of them");
+  experts->require_subcommand(1);
+  const auto add = [&](ExpertEdit edit, const char* help, const char* example) {
+    auto c = std::make_shared<ExpertsCommand>();
+    c->o.edit = edit;
+    CLI::App* s = experts->add_subcommand(std::string(to_string(edit)), help);
+    c->add_paths(*s);
+    if (edit == ExpertEdit::add) {
+      s->add_option("--copies", c->o.copies, "Copies of each expert, itself included")
+          ->check(CLI::Range(int64_t{2}, int64_t{64}))
+          ->capture_default_str();
+    } else {
+      s->add_option("--keep", c->o.experts, "Experts of each layer that stay, those with the most choices")
+          ->required()
+          ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      s->add_option("--routing", c->routing, "Choices on held-out data, a file of `ltrain eval --routing`")
+          ->required();
+    }
+    c->add_output_flags(*s);
+    s->footer(example);
+    s->callback([c] { c->run(); });
+  };
+  add(ExpertEdit::prune, "Leave out the experts that tokens choose least",
+      "Example: ltrain checkpoint experts prune runs/moe smaller --keep 4 --routing routing.jsonl");
+  add(ExpertEdit::merge, "Merge experts into the most similar one of those that tokens choose most",
+      "Example: ltrain checkpoint experts merge runs/moe smaller --keep 4 --routing routing.jsonl");
+  add(ExpertEdit::add, "Copy every expert, and choose as many copies: the same function, to train on",
+      "Example: ltrain checkpoint experts add runs/moe larger --copies 2");
+}
+
 }  // namespace
 
 void add_checkpoint(CLI::App& app) {
   CLI::App* checkpoint = app.add_subcommand(
-      "checkpoint", "List checkpoints, check them, look into one, resize a vocabulary, prune");
+      "checkpoint",
+      "List checkpoints, check them, look into one, resize a vocabulary, prune, change experts");
   checkpoint->require_subcommand(1);
   static Options options;
   const auto add = [&](const char* name, const char* help, void (*run)(const Options&)) {
@@ -359,6 +442,7 @@ void add_checkpoint(CLI::App& app) {
       ->add_flag("--tensors", options.tensors, "List the tensors too");
   add_resize_vocab(*checkpoint);
   add_prune(*checkpoint);
+  add_experts(*checkpoint);
 }
 
 }  // namespace ltrain::app

@@ -231,15 +231,6 @@ void shrink_model(Recipe& recipe, const std::vector<int64_t>& layers, int64_t in
   p.pipeline_layers = none.pipeline_layers;
 }
 
-std::vector<std::string> changed_settings(const ModelConfig& before, const ModelConfig& after) {
-  const auto was = model_settings(before);
-  std::vector<std::string> changed;
-  for (const auto& setting : model_settings(after))
-    if (std::find(was.begin(), was.end(), setting) == was.end())
-      changed.push_back(fmt::format("model.{}={}", setting.first, setting.second));
-  return changed;
-}
-
 }  // namespace
 
 PruneReport prune_checkpoint(const PruneOptions& o) {

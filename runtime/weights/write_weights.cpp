@@ -1,5 +1,7 @@
 #include "runtime/weights/write_weights.h"
 
+#include <algorithm>
+
 #include "base/version.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
@@ -30,6 +32,15 @@ CheckpointInfo info_of_weights(const Recipe& recipe, int64_t seed, const std::st
   info.seed = seed;
   parse_recipe(info.recipe, made + " (recipe)");
   return info;
+}
+
+std::vector<std::string> changed_settings(const ModelConfig& before, const ModelConfig& after) {
+  const auto was = model_settings(before);
+  std::vector<std::string> changed;
+  for (const auto& setting : model_settings(after))
+    if (std::find(was.begin(), was.end(), setting) == was.end())
+      changed.push_back(fmt::format("model.{}={}", setting.first, setting.second));
+  return changed;
 }
 
 int64_t write_weights(const std::string& checkpoint, const std::vector<WrittenTensor>& tensors,

@@ -27,6 +27,9 @@ WrittenTensor copied_tensor(PieceReader& reader, const std::string& from, std::s
 /// recipe breaks a rule.
 CheckpointInfo info_of_weights(const Recipe& recipe, int64_t seed, const std::string& made);
 
+/// Settings of `after` that differ from those of `before`, as on a command line: "model.num_hidden_layers=2".
+std::vector<std::string> changed_settings(const ModelConfig& before, const ModelConfig& after);
+
 /// Error when `checkpoint` exists. Returns the bytes of all tensors.
 int64_t write_weights(const std::string& checkpoint, const std::vector<WrittenTensor>& tensors,
                       CheckpointInfo info, const CopyProgress& progress = {});

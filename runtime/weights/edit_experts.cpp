@@ -1,0 +1,274 @@
+#include "runtime/weights/edit_experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "parallel/mesh/groups.h"
+#include "runtime/checkpoint/convert_elements.h"
+#include "runtime/checkpoint/reader.h"
+#include "runtime/recipe/recipe.h"
+#include "runtime/weights/hf_folder.h"
+#include "runtime/weights/write_weights.h"
+
+namespace ltrain {
+namespace {
+
+using Origins = std::vector<std::vector<int64_t>>;
+
+constexpr int64_t kBlockElements = 1 << 20;  // of an expert in memory
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  fail(ExitCode::usage, "{}: {}", path, why);
+}
+
+/// Rows of the router's weight, as doubles.
+std::vector<std::vector<double>> router_rows(PieceReader& reader, const std::string& name, int64_t experts) {
+  const auto at = reader.tensors().find(name);
+  if (at == reader.tensors().end() || at->second.shape.rank != 2 || at->second.shape[0] != experts)
+    fail(ExitCode::storage, "{}: expected a tensor {} of {} rows, got {}", reader.path(), name, experts,
+         at == reader.tensors().end() ? "none" : to_string(at->second.shape));
+  const Shape& shape = at->second.shape;
+  std::vector<double> all(static_cast<size_t>(shape.elements()));
+  reader.read(name, DType::f64, Slice::whole(shape), all.data());
+  std::vector<std::vector<double>> rows;
+  for (int64_t e = 0; e < experts; ++e)
+    rows.emplace_back(all.begin() + e * shape[1], all.begin() + (e + 1) * shape[1]);
+  return rows;
+}
+
+double cosine(const std::vector<double>& a, const std::vector<double>& b) {
+  const auto dot = [](const std::vector<double>& x, const std::vector<double>& y) {
+    return std::inner_product(x.begin(), x.end(), y.begin(), 0.0);
+  };
+  const double norms = std::sqrt(dot(a, a) * dot(b, b));
+  return norms > 0 ? dot(a, b) / norms : 0;
+}
+
+/// Experts with the most choices, ascending by number.
+std::vector<int64_t> most_used(const std::vector<int64_t>& use, int64_t count) {
+  std::vector<int64_t> order(use.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return use[static_cast<size_t>(a)] > use[static_cast<size_t>(b)];
+  });
+  order.resize(static_cast<size_t>(count));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+/// Adds each expert that does not stay to the one that stays with the most similar router row.
+void merge_others(const std::vector<std::vector<double>>& rows, Origins& origins) {
+  std::vector<char> stays(rows.size());
+  for (const auto& o : origins) stays[static_cast<size_t>(o.front())] = 1;
+  for (size_t e = 0; e < rows.size(); ++e) {
+    if (stays[e]) continue;
+    auto best = origins.begin();
+    const auto similarity = [&](const std::vector<int64_t>& o) {
+      return cosine(rows[e], rows[static_cast<size_t>(o.front())]);
+    };
+    for (auto o = origins.begin(); o != origins.end(); ++o)
+      if (similarity(*o) > similarity(*best)) best = o;
+    best->push_back(static_cast<int64_t>(e));
+  }
+}
+
+/// Shares of an expert's origins in it.
+std::vector<double> shares(const std::vector<int64_t>& origins, const std::vector<int64_t>& use) {
+  std::vector<double> out;
+  for (const int64_t e : origins) out.push_back(static_cast<double>(use[static_cast<size_t>(e)]));
+  const double sum = std::accumulate(out.begin(), out.end(), 0.0);
+  for (double& s : out) s = sum > 0 ? s / sum : 1.0 / static_cast<double>(out.size());
+  return out;
+}
+
+class ExpertEditing {
+ public:
+  ExpertEditing(PieceReader& reader, const ModelConfig& model, const EditExpertsOptions& o)
+      : reader_(reader), model_(model), o_(o), experts_(model.moe.num_experts) {
+    for (int64_t layer = 0; o.edit != ExpertEdit::add && layer < model.num_hidden_layers; ++layer)
+      if (model.moe.in_layer(layer)) use_[layer] = use_of(layer);
+  }
+
+  /// Chooses the experts of all layers.
+  void choose(EditExpertsReport& report) {
+    int64_t kept = 0, all = 0;
+    for (int64_t layer = 0; layer < model_.num_hidden_layers; ++layer) {
+      if (!model_.moe.in_layer(layer)) continue;
+      Origins& origins = report.origins[layer];
+      if (o_.edit == ExpertEdit::add) {
+        for (int64_t e = 0; e < experts_ * o_.copies; ++e) origins.push_back({e / o_.copies});
+        continue;
+      }
+      const std::vector<int64_t>& use = use_.at(layer);
+      for (const int64_t e : most_used(use, o_.experts)) {
+        origins.push_back({e});
+        kept += use[static_cast<size_t>(e)];
+      }
+      all += std::accumulate(use.begin(), use.end(), int64_t{0});
+      if (o_.edit == ExpertEdit::merge)
+        merge_others(router_rows(reader_, prefix(layer) + model_.names().router + ".weight", experts_),
+                     origins);
+    }
+    if (all > 0) report.kept_choices = static_cast<double>(kept) / static_cast<double>(all);
+    origins_ = &report.origins;
+  }
+
+  /// Adds a tensor that has a row for each expert; false for any other.
+  bool add(const std::string& name, int64_t layer, std::vector<WrittenTensor>& out) {
+    const auto at = origins_->find(layer);
+    if (at == origins_->end()) return false;
+    const std::string router = prefix(layer) + model_.names().router + ".";
+    const bool of_router = name.starts_with(router) ||
+                           name == model_.names().layer(layer) + "." + model_.names().correction_bias();
+    if (!of_router && !name.starts_with(prefix(layer) + "experts.")) return false;
+    const TensorParts& t = reader_.tensors().at(name);
+    if (t.shape.rank == 0 || t.shape[0] != experts_)
+      fail(ExitCode::storage, "{}: {}: expected a first dim of {} experts, got shape {}", reader_.path(),
+           name, experts_, to_string(t.shape));
+    WrittenTensor w{.name = name, .dtype = t.dtype, .shape = t.shape, .elements = {}};
+    w.shape.dims[0] = static_cast<int64_t>(at->second.size());
+    w.elements = [this, name, layer, of_router, &origins = at->second](const WriteBytes& write) {
+      for (const std::vector<int64_t>& o : origins)
+        if (of_router || o.size() == 1)
+          stream_tensor(reads_of(reader_), name, reader_.tensors().at(name).dtype, rows_of(name, o.front()),
+                        false, write);
+        else
+          write_mean(name, o, shares(o, use_.at(layer)), write);
+    };
+    out.push_back(std::move(w));
+    return true;
+  }
+
+ private:
+  std::string prefix(int64_t layer) const {
+    return model_.names().layer(layer) + "." + model_.names().moe + ".";
+  }
+
+  /// Choices of each expert of a layer.
+  std::vector<int64_t> use_of(int64_t layer) const {
+    const auto at = o_.use.find(layer);
+    if (at == o_.use.end())
+      fail(ExitCode::data, "{}: layer {} has experts, and the record of routing has no choices of it",
+           reader_.path(), layer);
+    if (static_cast<int64_t>(at->second.size()) > experts_)
+      fail(ExitCode::data, "{}: layer {} has {} experts, and the record of routing names expert {}",
+           reader_.path(), layer, experts_, at->second.size() - 1);
+    std::vector<int64_t> use = at->second;
+    use.resize(static_cast<size_t>(experts_));
+    return use;
+  }
+
+  /// The elements of one expert.
+  Slice rows_of(const std::string& name, int64_t expert) const {
+    const Shape& shape = reader_.tensors().at(name).shape;
+    const int64_t of_one = shape.elements() / shape[0];
+    return Slice::whole(shape).range(expert * of_one, (expert + 1) * of_one);
+  }
+
+  void write_mean(const std::string& name, const std::vector<int64_t>& experts,
+                  const std::vector<double>& weights, const WriteBytes& write) {
+    const DType dtype = reader_.tensors().at(name).dtype;
+    const int64_t all = rows_of(name, 0).elements();
+    for (int64_t first = 0; first < all; first += kBlockElements) {
+      const int64_t n = std::min(kBlockElements, all - first);
+      std::vector<double> one(static_cast<size_t>(n)), sum(static_cast<size_t>(n));
+      for (size_t i = 0; i < experts.size(); ++i) {
+        reader_.read(name, DType::f64, rows_of(name, experts[i]).range(first, first + n), one.data());
+        for (size_t k = 0; k < sum.size(); ++k) sum[k] += weights[i] * one[k];
+      }
+      std::vector<char> bytes(static_cast<size_t>(n * dtype_size(dtype)));
+      convert_elements(DType::f64, sum.data(), dtype, bytes.data(), n);
+      write(bytes.data(), static_cast<int64_t>(bytes.size()));
+    }
+  }
+
+  PieceReader& reader_;
+  const ModelConfig& model_;
+  const EditExpertsOptions& o_;
+  int64_t experts_;
+  ExpertUse use_;  // prune, merge: of all experts
+  const std::map<int64_t, Origins>* origins_ = nullptr;
+};
+
+void check_options(const EditExpertsOptions& o, const std::string& path, const ModelConfig& m) {
+  if (m.moe.num_experts == 0) refuse(path, "is a dense model, without experts");
+  if (m.lora.on())
+    refuse(path,
+           "has adapters beside its weights; merge them with ltrain export --merge, and give the checkpoint "
+           "that ltrain import makes of that folder");
+  if (m.num_nextn_predict_layers > 0)
+    refuse(path, "has modules of multi-token prediction behind its layers, whose experts no record has");
+  if (m.moe.n_group > 1)
+    refuse(path,
+           fmt::format("has experts in {} groups, of which each would need an equal number", m.moe.n_group));
+  if (o.edit == ExpertEdit::add) {
+    if (m.moe.selection != Selection::top_k)
+      refuse(path,
+             fmt::format(
+                 "has model.moe.router.selection: {}, and only with top_k a token takes all copies of an "
+                 "expert, or none",
+                 to_string(m.moe.selection)));
+    return;
+  }
+  const auto least = std::max<int64_t>(1, m.moe.top_k);
+  if (o.experts < least || o.experts >= m.moe.num_experts)
+    refuse(path,
+           fmt::format(
+               "--keep {}: the model has {} experts in a layer, and a token chooses {}; nearest valid "
+               "value: {}",
+               o.experts, m.moe.num_experts, m.moe.top_k, o.experts < least ? least : m.moe.num_experts - 1));
+}
+
+void change_model(Recipe& recipe, const EditExpertsOptions& o) {
+  auto& moe = recipe.model.moe;
+  if (o.edit == ExpertEdit::add) {
+    moe.num_experts *= o.copies, moe.top_k *= o.copies;
+    // Copies share the score of a softmax, and a sum of scores; sigmoids alone they do not.
+    if (moe.score == RouterScore::sigmoid && !moe.norm_topk_prob)
+      moe.routed_scaling_factor /= static_cast<double>(o.copies);
+  } else {
+    moe.num_experts = o.experts;
+  }
+  if (moe.num_experts % recipe.parallel.expert != 0) recipe.parallel.expert = 1;
+}
+
+}  // namespace
+
+EditExpertsReport edit_experts(const EditExpertsOptions& o) {
+  EditExpertsReport report;
+  const GroupSet alone;
+  const auto stream = make_inline_stream("checkpoint");
+  const auto reader = CheckpointReader::open_at(o.checkpoint, "the checkpoint", true,
+                                                alone.groups().world.communicator(), *stream, report.notes);
+  reader->take_any_float();
+  Recipe recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
+  const ModelConfig model = recipe.model;
+  check_options(o, reader->path(), model);
+  change_model(recipe, o);
+  report.step = reader->info().step;
+  report.settings = changed_settings(model, recipe.model);
+  CheckpointInfo info = info_of_weights(recipe, reader->info().seed, o.made);  // before a byte is written
+  ExpertEditing editing(*reader, model, o);
+  editing.choose(report);
+  std::vector<WrittenTensor> tensors;
+  for (const auto& [name, t] : reader->tensors()) {
+    if (name.starts_with("optimizer/")) {
+      ++report.states_left_out;
+      continue;
+    }
+    report.parameters_before += t.shape.elements();
+    if (!editing.add(name, layer_of(model, name), tensors))
+      tensors.push_back(copied_tensor(*reader, name, name));
+  }
+  for (const WrittenTensor& t : tensors) report.parameters += t.shape.elements();
+  write_weights(o.made, tensors, std::move(info), o.progress);
+  report.checkpoint = o.made;
+  return report;
+}
+
+}  // namespace ltrain

@@ -1,0 +1,57 @@
+// ltrain checkpoint experts: copies leave the model's function as it is, the least chosen experts are left
+// out or merged, and runs begin with the result.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/app/run_program.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+const std::string kRun =
+    "run tiny.yaml model.moe.num_experts=8 model.moe.top_k=2 train.train_steps=40 train.eval_interval=0 "
+    "checkpoint.save_interval=0 optimizer.lr=1e-2";
+
+double loss(const TempRun& t, const std::string& model) {
+  const Outcome o = t.sh("eval " + model + " --samples 16 --precision fp64 --threads 1 --json 2>/dev/null");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  return nlohmann::json::parse(o.text)["sets"][0]["loss"].get<double>();
+}
+
+}  // namespace
+
+TEST_CASE("experts are copied without a change of the loss, and left out or merged by their use") {
+  TempRun t;
+  REQUIRE(t.sh(kRun).code == 0);
+  REQUIRE(t.sh("eval run --samples 16 --routing routing.jsonl").code == 0);
+  const double whole = loss(t, "run");
+  for (const char* copies : {"2", "3"}) {
+    const Outcome added =
+        t.sh("checkpoint experts add run more" + std::string(copies) + " --copies " + copies + " -q");
+    INFO(added.text);
+    REQUIRE(added.code == 0);
+    CHECK(std::abs(loss(t, "more" + std::string(copies)) - whole) < 1e-12 * whole);
+  }
+  for (const std::string kind : {"prune", "merge"}) {
+    const Outcome made =
+        t.sh("checkpoint experts " + kind + " run " + kind + " --keep 4 --routing routing.jsonl --json");
+    INFO(made.text);
+    REQUIRE(made.code == 0);
+    const auto report = nlohmann::json::parse(made.text);
+    CHECK(report["settings"] == nlohmann::json{"model.moe.num_experts=4"});
+    CHECK(report["kept_choices"].get<double>() > 0.5);
+    CHECK(report["origins"]["0"].size() == 4);
+    CHECK(loss(t, kind) > whole);
+    CHECK(t.sh("checkpoint verify " + kind).code == 0);
+    CHECK(t.sh(kRun + " checkpoint.load.path=" + kind +
+               " model.moe.num_experts=4 train.train_steps=2 output_dir=from-" + kind)
+              .code == 0);
+  }
+  const Outcome missing = t.sh("checkpoint experts prune run other --keep 4 --routing none.jsonl");
+  CHECK(missing.code == 65);
+  CHECK_THAT(missing.text, Contains("none.jsonl"));
+}

@@ -1,0 +1,182 @@
+// Checkpoints with fewer experts, and with copies of them.
+#include "runtime/weights/edit_experts.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/runtime/weights/support.h"
+
+using namespace ltrain;
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+using Values = std::vector<double>;
+
+EditExpertsReport edit(const TemporaryFolder& t, const std::string& to,
+                       const std::function<void(EditExpertsOptions&)>& change) {
+  EditExpertsOptions o;
+  o.checkpoint = t.path + "/old";
+  o.made = t.path + "/" + to;
+  change(o);
+  return edit_experts(o);
+}
+
+/// Rows of expert `e` of a tensor that has a row for each of `experts`.
+Values rows(const Values& all, int64_t experts, int64_t e) {
+  const auto n = static_cast<int64_t>(all.size()) / experts;
+  return {all.begin() + e * n, all.begin() + (e + 1) * n};
+}
+
+bool of_experts(const std::string& name) { return name.find(".experts.") != std::string::npos; }
+bool of_router(const ModelConfig& m, const std::string& name) {
+  return name.find("." + m.names().moe + "." + m.names().router + ".") != std::string::npos;
+}
+
+/// Most choices for the last experts of even layers, and for the first ones of odd layers.
+ExpertUse use_of(const ModelConfig& m) {
+  ExpertUse use;
+  for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer)
+    for (int64_t e = 0; m.moe.in_layer(layer) && e < m.moe.num_experts; ++e)
+      use[layer].push_back(layer % 2 ? 100 - e : 10 + e);
+  return use;
+}
+
+void import_model(const TemporaryFolder& t, const json& model) {
+  write_folder(t.path + "/in", model["config"], random_tensors(model));
+  import_folder(t.path + "/in", t.path + "/old");
+}
+
+}  // namespace
+
+TEST_CASE("experts of every family are left out, merged and copied by the definition", "[weights]") {
+  std::set<std::string> families;
+  for (const auto& [name, model] : (--golden().end()).value().items()) {
+    if (!model["config"].contains("num_local_experts") && !model["config"].contains("num_experts") &&
+        !model["config"].contains("n_routed_experts"))
+      continue;
+    const TemporaryFolder t;
+    import_model(t, model);
+    const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
+    const ModelConfig& m = old.recipe.model;
+    if (m.num_nextn_predict_layers > 0 || m.moe.n_group > 1) continue;
+    INFO(name);
+    families.insert(m.family->name);
+    const int64_t all = m.moe.num_experts, keep = all - 1;
+    REQUIRE(keep >= m.moe.top_k);
+    const ExpertUse use = use_of(m);
+    for (const ExpertEdit kind : {ExpertEdit::prune, ExpertEdit::merge, ExpertEdit::add}) {
+      INFO(to_string(kind));
+      const std::string folder = std::string(to_string(kind));
+      const EditExpertsReport report = edit(t, folder, [&](EditExpertsOptions& o) {
+        o.edit = kind;
+        if (kind != ExpertEdit::add) o.experts = keep, o.use = use;
+      });
+      const WholeCheckpoint made = read_whole_checkpoint(t.path + "/" + folder);
+      const int64_t now = kind == ExpertEdit::add ? 2 * all : keep;
+      CHECK(made.recipe.model.moe.num_experts == now);
+      CHECK(made.recipe.model.moe.top_k == (kind == ExpertEdit::add ? 2 : 1) * m.moe.top_k);
+      REQUIRE(made.tensors.size() == old.tensors.size());
+      for (const auto& [tensor, values] : old.tensors) {
+        INFO(tensor);
+        const Values& got = made.tensors.at(tensor);
+        const int64_t layer = layer_of(m, tensor);
+        if (!of_experts(tensor) && !(layer >= 0 && m.moe.in_layer(layer) && of_router(m, tensor))) {
+          CHECK(got == values);
+          continue;
+        }
+        // The least chosen expert: the first of even layers, the last of odd ones.
+        const int64_t out = layer % 2 ? all - 1 : 0;
+        const std::vector<int64_t>* merged = nullptr;
+        for (int64_t e = 0; e < now; ++e) {
+          const auto& origins = report.origins.at(layer).at(static_cast<size_t>(e));
+          const int64_t own = kind == ExpertEdit::add ? e / 2 : e + (e >= out);
+          REQUIRE(origins.front() == own);
+          if (origins.size() > 1) merged = &origins;
+          if (origins.size() == 1 || of_router(m, tensor)) CHECK(rows(got, now, e) == rows(values, all, own));
+        }
+        CHECK((merged != nullptr) == (kind == ExpertEdit::merge));
+        if (!merged || of_router(m, tensor)) continue;
+        CHECK(*merged == std::vector<int64_t>{merged->front(), out});
+        const Values a = rows(values, all, merged->front()), b = rows(values, all, out);
+        const auto& n = use.at(layer);
+        const auto na = static_cast<double>(n[static_cast<size_t>(merged->front())]),
+                   nb = static_cast<double>(n[static_cast<size_t>(out)]);
+        const Values mean = rows(got, now, merged->front() - (merged->front() > out));
+        const double digits = made.types.at(tensor) == DType::f32 ? 1e-6 : 1e-2;
+        for (size_t i = 0; i < mean.size(); ++i)
+          REQUIRE(std::abs(mean[i] - (na * a[i] + nb * b[i]) / (na + nb)) <=
+                  digits * (std::abs(a[i]) + std::abs(b[i])));
+      }
+    }
+  }
+  CHECK(families.size() >= 4);
+}
+
+TEST_CASE("an expert is merged into the one with the most similar router row", "[weights]") {
+  const TemporaryFolder t;
+  const json& model = (--golden().end()).value()["mixtral"];
+  Tensors tensors = random_tensors(model);
+  const int64_t layers = model["config"]["num_hidden_layers"], experts = model["config"]["num_local_experts"];
+  for (int64_t layer = 0; layer < layers; ++layer) {  // the row of expert 0 is that of the last one
+    Made& gate = tensors.at("model.layers." + std::to_string(layer) + ".block_sparse_moe.gate.weight");
+    const auto row = static_cast<int64_t>(gate.bytes.size()) / experts;
+    std::copy_n(gate.bytes.begin() + (experts - 1) * row, row, gate.bytes.begin());
+  }
+  write_folder(t.path + "/in", model["config"], tensors);
+  import_folder(t.path + "/in", t.path + "/old");
+  ExpertUse use;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    use[layer] = std::vector<int64_t>(static_cast<size_t>(experts), 3);
+    use[layer].front() = 1;
+  }
+  const EditExpertsReport report = edit(t, "new", [&](EditExpertsOptions& o) {
+    o.edit = ExpertEdit::merge, o.experts = experts - 1, o.use = use;
+  });
+  for (const auto& [layer, origins] : report.origins)
+    CHECK(origins.back() == std::vector<int64_t>{experts - 1, 0});
+  CHECK(report.kept_choices == Approx(1 - 1.0 / static_cast<double>(3 * experts - 2)));
+}
+
+TEST_CASE("numbers of experts that cannot be made are refused with what would work", "[weights]") {
+  const json& models = (--golden().end()).value();
+  struct Case {
+    const char* model;
+    ExpertEdit edit;
+    int64_t keep;
+    int64_t record_layers;
+    const char* text;
+  };
+  for (const Case& c : {Case{.model = "llama",
+                       .edit = ExpertEdit::add,
+                       .keep = 0,
+                       .record_layers = 0,
+                       .text = "is a dense model, without experts"},
+                        Case{.model = "mixtral",
+                        .edit = ExpertEdit::prune,
+                        .keep = 1,
+                        .record_layers = 9,
+                        .text = "and a token chooses 2; nearest valid value: 2"},
+                        Case{.model = "mixtral",
+                        .edit = ExpertEdit::merge,
+                        .keep = 100,
+                        .record_layers = 9,
+                        .text = "--keep 100: the model has "},
+                        Case{.model = "mixtral",
+                        .edit = ExpertEdit::prune,
+                        .keep = 3,
+                        .record_layers = 1,
+                        .text = "layer 1 has experts, and the record of routing has no choices of it"}}) {
+    INFO(c.text);
+    const TemporaryFolder t;
+    import_model(t, models[c.model]);
+    CHECK_THROWS_WITH(edit(t, "new",
+                           [&](EditExpertsOptions& o) {
+                             o.edit = c.edit, o.experts = c.keep;
+                             for (int64_t layer = 0; layer < c.record_layers; ++layer) o.use[layer] = {1, 2};
+                           }),
+                      Contains(c.text));
+    CHECK(!path_exists(t.path + "/new"));
+  }
+}

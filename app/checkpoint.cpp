@@ -397,6 +397,12 @@ void add_experts(CLI::App& checkpoint) {
       s->add_option("--copies", c->o.copies, "Copies of each expert, itself included")
           ->check(CLI::Range(int64_t{2}, int64_t{64}))
           ->capture_default_str();
+      s->add_option(
+           "--reinit", c->o.reinit,
+           "Share of the neurons of each copy but the first that are drawn anew, so that copies differ")
+          ->check(CLI::Range(0.0, 1.0))
+          ->capture_default_str();
+      s->add_option("--seed", c->o.seed, "Seed of what is drawn")->capture_default_str();
     } else {
       s->add_option("--keep", c->o.experts, "Experts of each layer that stay, those with the most choices")
           ->required()

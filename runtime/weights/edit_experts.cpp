@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/tensor/rng.h"
 #include "parallel/mesh/groups.h"
 #include "runtime/checkpoint/convert_elements.h"
 #include "runtime/checkpoint/reader.h"
@@ -133,8 +134,10 @@ class ExpertEditing {
     WrittenTensor w{.name = name, .dtype = t.dtype, .shape = t.shape, .elements = {}};
     w.shape.dims[0] = static_cast<int64_t>(at->second.size());
     w.elements = [this, name, layer, of_router, &origins = at->second](const WriteBytes& write) {
-      for (const std::vector<int64_t>& o : origins)
-        if (of_router || o.size() == 1)
+      for (size_t e = 0; e < origins.size(); ++e)
+        if (const std::vector<int64_t>& o = origins[e]; redrawn(name, of_router, static_cast<int64_t>(e)))
+          write_redrawn(name, layer, static_cast<int64_t>(e), o.front(), write);
+        else if (of_router || o.size() == 1)
           stream_tensor(reads_of(reader_), name, reader_.tensors().at(name).dtype, rows_of(name, o.front()),
                         false, write);
         else
@@ -168,6 +171,52 @@ class ExpertEditing {
     const Shape& shape = reader_.tensors().at(name).shape;
     const int64_t of_one = shape.elements() / shape[0];
     return Slice::whole(shape).range(expert * of_one, (expert + 1) * of_one);
+  }
+
+  /// Returns whether neurons of this copy are drawn anew. Biases stay.
+  bool redrawn(const std::string& name, bool of_router, int64_t copy) const {
+    return o_.edit == ExpertEdit::add && o_.reinit > 0 && copy % o_.copies != 0 && !of_router &&
+           !name.ends_with("bias");
+  }
+
+  /// Neurons of a copy that are drawn anew, the same for gate, up and down.
+  std::vector<char> redrawn_neurons(int64_t layer, int64_t copy, int64_t neurons) const {
+    const uint64_t stream = hash_name(fmt::format("neurons of copy {} in layer {}", copy, layer));
+    std::vector<int64_t> order(static_cast<size_t>(neurons));
+    std::iota(order.begin(), order.end(), 0);
+    const auto key = [&](int64_t n) { return normal_value(o_.seed, stream, static_cast<uint64_t>(n)); };
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return key(a) < key(b); });
+    std::vector<char> out(order.size());
+    const auto count = static_cast<int64_t>(o_.reinit * static_cast<double>(neurons));
+    for (int64_t i = 0; i < count; ++i) out[static_cast<size_t>(order[static_cast<size_t>(i)])] = 1;
+    return out;
+  }
+
+  /// A copy of gate and up (2, F, H), or of down (H, F), each matrix with its own mean and deviation.
+  void write_redrawn(const std::string& name, int64_t layer, int64_t copy, int64_t origin,
+                     const WriteBytes& write) {
+    const TensorParts& t = reader_.tensors().at(name);
+    const bool down = t.shape.rank == 3;
+    const int64_t matrices = down ? 1 : t.shape[1], neurons = t.shape[2], all = rows_of(name, 0).elements(),
+                  of_matrix = all / matrices;
+    const std::vector<char> chosen = redrawn_neurons(layer, copy, neurons);
+    std::vector<double> x(static_cast<size_t>(all));
+    reader_.read(name, DType::f64, rows_of(name, origin), x.data());
+    const uint64_t stream = hash_name(fmt::format("{} of copy {}", name, copy));
+    for (int64_t m = 0; m < matrices; ++m) {
+      std::vector<size_t> elements;
+      for (int64_t i = 0; i < of_matrix; ++i)
+        if (chosen[static_cast<size_t>(down ? i % neurons : i / (of_matrix / neurons))])
+          elements.push_back(static_cast<size_t>(m * of_matrix + i));
+      const auto count = static_cast<double>(std::max<size_t>(1, elements.size()));
+      double mean = 0, squares = 0;
+      for (const size_t i : elements) mean += x[i] / count;
+      for (const size_t i : elements) squares += (x[i] - mean) * (x[i] - mean) / count;
+      for (const size_t i : elements) x[i] = mean + std::sqrt(squares) * normal_value(o_.seed, stream, i);
+    }
+    std::vector<char> bytes(static_cast<size_t>(all * dtype_size(t.dtype)));
+    convert_elements(DType::f64, x.data(), t.dtype, bytes.data(), all);
+    write(bytes.data(), static_cast<int64_t>(bytes.size()));
   }
 
   void write_mean(const std::string& name, const std::vector<int64_t>& experts,
@@ -207,6 +256,11 @@ void check_options(const EditExpertsOptions& o, const std::string& path, const M
     refuse(path,
            fmt::format("has experts in {} groups, of which each would need an equal number", m.moe.n_group));
   if (o.edit == ExpertEdit::add) {
+    if (o.copies < 2 || !(o.reinit >= 0 && o.reinit <= 1))
+      refuse(path,
+             fmt::format(
+                 "--copies {} --reinit {}: expected at least 2 copies, and a share of neurons from 0 to 1",
+                 o.copies, o.reinit));
     if (m.moe.selection != Selection::top_k)
       refuse(path,
              fmt::format(

@@ -28,6 +28,8 @@ struct EditExpertsOptions {
   int64_t experts = 0;  ///< prune, merge: experts of each layer that stay
   ExpertUse use;        ///< prune, merge: choices of every layer that has experts
   int64_t copies = 2;   ///< add: copies of each expert, itself included
+  double reinit = 0;    ///< add: share of the neurons of each copy but the first that are drawn anew
+  uint64_t seed = 0;    ///< of the choice of these neurons and of their weights
   CopyProgress progress;
 };
 
@@ -48,7 +50,9 @@ struct EditExpertsReport {
 /// Writes a checkpoint of step 0 with the weights alone. Experts keep their order; of equals the first stay.
 /// A merged expert is the mean of its origins, weighted by their choices, or a plain mean if none was chosen.
 /// Copies of an expert follow it: with top_k times the copies, the model's function is the same but for
-/// rounding. Throws Error (usage) for a dense model, adapters, multi-token prediction, and groups of experts.
+/// rounding. With `reinit` it is not: the rows of gate and up and the columns of down of the chosen neurons
+/// are normal numbers with the mean and deviation of what they were (Drop-Upcycling, arXiv:2502.19261).
+/// Throws Error (usage) for a dense model, adapters, multi-token prediction, and groups of experts.
 EditExpertsReport edit_experts(const EditExpertsOptions& options);
 
 }  // namespace ltrain

@@ -139,6 +139,47 @@ TEST_CASE("an expert is merged into the one with the most similar router row", "
   CHECK(report.kept_choices == Approx(1 - 1.0 / static_cast<double>(3 * experts - 2)));
 }
 
+TEST_CASE("a share of the neurons of copies is drawn anew, with the mean and deviation of what they were",
+          "[weights]") {
+  for (const char* name : {"mixtral", "gpt_oss"}) {
+    INFO(name);
+    const TemporaryFolder t;
+    import_model(t, (--golden().end()).value()[name]);
+    const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
+    const ModelConfig& m = old.recipe.model;
+    const auto make = [&](const std::string& to, uint64_t seed) {
+      edit(t, to, [&](EditExpertsOptions& o) {
+        o.edit = ExpertEdit::add, o.copies = 2, o.reinit = 0.5, o.seed = seed;
+      });
+      return read_whole_checkpoint(t.path + "/" + to);
+    };
+    const WholeCheckpoint made = make("a", 1), again = make("b", 1), other = make("c", 2);
+    const int64_t all = m.moe.num_experts, neurons = m.moe.intermediate_size;
+    const std::string prefix = m.names().layer(0) + "." + m.names().moe + ".experts.";
+    std::set<int64_t> of_gate, of_down;
+    for (const char* part : {"gate_up_proj", "down_proj"}) {
+      const Values& got = made.tensors.at(prefix + part);
+      CHECK(again.tensors.at(prefix + part) == got);
+      CHECK(other.tensors.at(prefix + part) != got);
+      const Values was = rows(old.tensors.at(prefix + part), all, 1);
+      CHECK(rows(got, 2 * all, 2) == was);  // the first copy stays
+      const Values now = rows(got, 2 * all, 3);
+      const bool down = part[0] == 'd';
+      const auto width = static_cast<int64_t>(was.size()) / (down ? neurons : 2 * neurons);
+      double before = 0, after = 0;
+      for (size_t i = 0; i < was.size(); ++i) {
+        const auto at = static_cast<int64_t>(i);
+        if (was[i] == now[i]) continue;
+        (down ? of_down : of_gate).insert(down ? at % neurons : at / width % neurons);
+        before += was[i] * was[i], after += now[i] * now[i];
+      }
+      CHECK(after == Approx(before).epsilon(0.3));
+    }
+    CHECK(static_cast<int64_t>(of_gate.size()) == neurons / 2);
+    CHECK(of_gate == of_down);
+  }
+}
+
 TEST_CASE("numbers of experts that cannot be made are refused with what would work", "[weights]") {
   const json& models = (--golden().end()).value();
   struct Case {

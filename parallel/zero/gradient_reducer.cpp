@@ -409,7 +409,7 @@ void GradientReducer::scatter(const Bucket& b, Tensor whole) {
   const Group& g = layout_.shard_group(b);
   const Tensor mine = stored(b);
   if (g.size() > 1) {
-    if (c_.meta()) place_set(c_.compute, whole, c_.groups.mesh.shard, Placement::P());
+    if (c_.meta()) place_set(c_.compute, whole, g.axes(), Placement::P());
     if (c_.sharding.shards_optimizer())
       g.reduce_scatter(c_.compute, mine, whole);
     else

@@ -300,8 +300,8 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
 
 void check_moe_layout(const Recipe& r, int64_t data, int64_t shard, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
-  if (p.expert == 1 || r.model.moe.num_experts % p.expert != 0 || p.tensor_mode != TensorModeChoice::one_d)
-    return;
+  const bool one_d = p.tensor == 1 || p.tensor_mode == TensorModeChoice::one_d;
+  if (p.expert == 1 || r.model.moe.num_experts % p.expert != 0 || !one_d) return;
   const auto wrong = [&](int64_t ranks) { return wrong_cut(r, data, shard, ranks); };
   const auto good = [&](int64_t ranks) {
     return r.model.moe.num_experts % ranks == 0 && wrong(ranks).empty();

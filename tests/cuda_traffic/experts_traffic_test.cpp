@@ -117,6 +117,14 @@ TEST_CASE("bytes: the router and its losses") {
       {.floor = kTokens * 8, .unpriced = 16 - kTokens * 4});
   check_bytes(
       [](Operands& o) {
+        const Routing r = routing(o);
+        const Tensor total = o.make(kF64, {1});
+        return [=](Stream& s) { add_router_entropy(s, total, r, args(), 0.01); };
+      },
+      // A token's norms are read with each of its logits.
+      {.floor = kTokens * (kExperts * 4 + 8), .unpriced = 16, .repeated = (kExperts - 1) * kTokens * 8});
+  check_bytes(
+      [](Operands& o) {
         const Tensor table = o.make(kF64, {1, kExperts}), total = o.make(kF64, {1}),
                      local = o.make(kF64, {2, kExperts}), all = o.make(kF64, {2, kExperts});
         BalanceArgs a;

@@ -143,8 +143,7 @@ __global__ void router_entropy(double* total, RoutePointers p, RouteArgs a, doub
   double sum = 0;
   for (int64_t n = threadIdx.x; n < p.tokens * a.experts; n += blockDim.x) {
     const RouteToken<A> token = token_at<A>(p, a, n / a.experts);
-    const int64_t i = n % a.experts;
-    sum -= static_cast<double>(token.score(i) / token.sum * token.log_share(i));
+    sum += static_cast<double>(token.entropy(n % a.experts));
   }
   sum = block_reduce(sum, Sum(), 0.0, shared_memory<double>());
   if (threadIdx.x == 0) *total += scale * sum;

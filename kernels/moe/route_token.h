@@ -160,9 +160,14 @@ struct RouteToken {
   LT_HD A log_share(int64_t i) const {
     return a.sigmoid ? log_sigmoid(logits[i]) - std::log(sum) : logits[i] - lse;
   }
+  /// Expert's term of the entropy.
+  LT_HD A entropy(int64_t i) const {
+    const A log = log_share(i);
+    return -std::exp(log) * log;
+  }
   LT_HD A entropy() const {
     A all = 0;
-    for (int64_t i = 0; i < a.experts; ++i) all -= score(i) / sum * log_share(i);
+    for (int64_t i = 0; i < a.experts; ++i) all += entropy(i);
     return all;
   }
 

@@ -96,7 +96,9 @@ TEST_CASE("a router whose experts are given") {
                       .sources = at(sources),
                       .counts = at(counts),
                       .statistics = at(statistics),
-                      .run = kTokens};
+                      .run = kTokens,
+                      .identity_weights = {},
+                      .identity_rows = {}};
       route_forward(s, r, {}, a);
       route_backward(s, at(dlogits), at(dweights), r, {}, 0.02, a);
     });
@@ -154,8 +156,8 @@ TEST_CASE("GShard's random second expert, and expert choice") {
       const auto y = w.blank(t, {kTokens, kCols});
       const auto sample_index = w.of(DType::i64, {2}, [](int64_t i) { return 40 + 7 * i; });
       w.check([&](Stream& s, const Twin::At& at) {
-        const Routing r{at(logits),  at(norm),   at(experts),    at(weights), at(slots),
-                        at(sources), at(counts), at(statistics), kTokens};
+        const Routing r{at(logits), at(norm),       at(experts), at(weights), at(slots), at(sources),
+                        at(counts), at(statistics), kTokens,     {},          {}};
         RowRandom random;
         random.seed = 3, random.stream = 4;
         random.sample_index = at(sample_index);

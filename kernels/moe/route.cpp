@@ -30,18 +30,25 @@ void check(const Routing& r, const RouteArgs& a) {
            a.top_k, a.renormalize);
   LT_CHECK(a.selection != Selection::top_p || (a.threshold > 0 && a.threshold <= 1),
            "router with top-p: expected a sum of scores above 0, at most 1, got {}", a.threshold);
+  LT_CHECK(a.zero_experts >= 0 && a.zero_experts < a.experts && (a.zero_experts == 0 || !expert_choice),
+           "router: expected fewer zero experts than {} experts, and none with expert choice, got {}",
+           a.experts, a.zero_experts);
   LT_CHECK(!a.given || a.selection == Selection::top_k,
            "router with given experts: expected selection top_k, got {}", to_string(a.selection));
   const Shape chosen{tokens, a.top_k};
   const int64_t rows = expert_choice ? a.experts * a.capacity : chosen.elements();
   LT_CHECK(r.experts.shape == chosen && r.weights.shape == chosen && r.slots.shape == chosen &&
-               r.sources.elements() == rows && r.counts.elements() == a.experts + 1 &&
+               r.sources.elements() == rows && r.counts.elements() == a.real_experts() + 1 &&
                r.norm.shape == Shape({tokens, 2}),
            "router: expected experts, weights and slots {}, {} sources, {} counts and norm ({}, 2); got {}, "
            "{}, {}, {}, {}, {}",
-           to_string(chosen), rows, a.experts + 1, tokens, to_string(r.experts.shape),
+           to_string(chosen), rows, a.real_experts() + 1, tokens, to_string(r.experts.shape),
            to_string(r.weights.shape), to_string(r.slots.shape), r.sources.elements(), r.counts.elements(),
            to_string(r.norm.shape));
+  LT_CHECK(a.zero_experts == 0 || (r.identity_weights.shape == Shape({tokens, 1}) &&
+                                   r.identity_rows.shape == Shape({tokens, 1})),
+           "router with zero experts: expected weights and rows of the identity ({}, 1), got {} and {}",
+           tokens, to_string(r.identity_weights.shape), to_string(r.identity_rows.shape));
 }
 
 RoutePointers pointers(const Routing& r, const Tensor& bias) {
@@ -55,7 +62,9 @@ RoutePointers pointers(const Routing& r, const Tensor& bias) {
           r.counts.ptr<int64_t>(),
           r.statistics.ptr<double>(),
           r.logits.shape[0],
-          r.run};
+          r.run,
+          r.identity_weights.data,
+          r.identity_rows.defined() ? r.identity_rows.ptr<int32_t>() : nullptr};
 }
 
 }  // namespace
@@ -71,6 +80,8 @@ void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& ar
     };
     for (const Tensor& out : {r.norm, r.experts, r.weights, r.slots, r.sources, r.counts})
       from(Rule::elementwise, out);
+    if (args.zero_experts > 0)
+      for (const Tensor& out : {r.identity_weights, r.identity_rows}) from(Rule::elementwise, out);
     from(Rule::sum_to_rows, r.statistics);
     return;
   }
@@ -80,8 +91,11 @@ void route_forward(Stream& s, const Routing& r, Tensor bias, const RouteArgs& ar
 }
 
 void route_backward(Stream& s, Tensor dlogits, Tensor dweights, const Routing& r, Tensor table,
-                    double z_coeff, const RouteArgs& a) {
+                    double z_coeff, const RouteArgs& a, double entropy_coeff, Tensor didentity) {
   check(r, a);
+  LT_CHECK(a.zero_experts == 0 || didentity.shape == r.identity_weights.shape,
+           "router backward: expected didentity {}, got {}", to_string(r.identity_weights.shape),
+           to_string(didentity.shape));
   LT_CHECK(dlogits.shape == r.logits.shape && dweights.shape == r.weights.shape,
            "router backward: expected dlogits {} and dweights {}, got {} and {}", to_string(r.logits.shape),
            to_string(r.weights.shape), to_string(dlogits.shape), to_string(dweights.shape));
@@ -92,10 +106,15 @@ void route_backward(Stream& s, Tensor dlogits, Tensor dweights, const Routing& r
                             {r.logits, dweights, r.weights, r.experts, r.norm, table})
                     : place(s, "route_backward", Rule::elementwise, {dlogits},
                             {r.logits, dweights, r.weights, r.experts, r.norm});
+    if (a.zero_experts > 0) place(s, "route_backward", Rule::elementwise, {}, {r.weights, didentity});
     return;
   }
-  LT_LAUNCH(s, route_backward, r.logits.dtype, dlogits.data, dweights.data, pointers(r, {}),
-            table.defined() ? table.ptr<double>() : nullptr, z_coeff, a);
+  const RouteGradients d{.weights = dweights.data,
+                         .identity = a.zero_experts > 0 ? didentity.data : nullptr,
+                         .table = table.defined() ? table.ptr<double>() : nullptr,
+                         .z = z_coeff,
+                         .entropy = entropy_coeff};
+  LT_LAUNCH(s, route_backward, r.logits.dtype, dlogits.data, d, pointers(r, {}), a);
 }
 
 void add_z_loss(Stream& s, Tensor total, const Routing& r, double scale) {
@@ -105,6 +124,16 @@ void add_z_loss(Stream& s, Tensor total, const Routing& r, double scale) {
     return;
   }
   LT_LAUNCH(s, add_z_loss, r.norm.dtype, total.ptr<double>(), r.norm.data, r.norm.shape[0], scale);
+}
+
+void add_router_entropy(Stream& s, Tensor total, const Routing& r, const RouteArgs& a, double scale) {
+  if (s.meta()) {
+    s.meta()->add(s, op_cost("add_router_entropy", OpClass::elementwise, 8.0 * r.logits.elements(), {},
+                             {r.logits, r.norm}));
+    place(s, "add_router_entropy", Rule::sum_to_rows, {total}, {r.logits}, /*accumulate=*/true);
+    return;
+  }
+  LT_LAUNCH(s, add_router_entropy, r.logits.dtype, total.ptr<double>(), pointers(r, {}), a, scale);
 }
 
 }  // namespace ltrain

@@ -29,6 +29,10 @@ __global__ void choose(RoutePointers p, RouteArgs a) {
     norm[0] = token.lse, norm[1] = token.sum;
     token.choose(t, p.experts + t * a.top_k, static_cast<A*>(p.weights) + t * a.top_k);
     for (int64_t i = t * a.top_k; i < (t + 1) * a.top_k; ++i) p.slots[i] = -1;
+    if (!p.identity_weights) continue;
+    static_cast<A*>(p.identity_weights)[t] =
+        token.identity_weight(p.experts + t * a.top_k, static_cast<const A*>(p.weights) + t * a.top_k);
+    p.identity_rows[t] = static_cast<int32_t>(t);
   }
 }
 
@@ -51,8 +55,8 @@ struct Statistic {
   }
 };
 
-/// One block for each expert: selects the assignments that it keeps. Their slot becomes their index among the
-/// expert's.
+/// One block for each real expert: selects the assignments that it keeps. Their slot becomes their index
+/// among the expert's.
 template <class A>
 __global__ void keep(RoutePointers p, RouteArgs a) {
   int64_t* counts = shared_memory<int64_t>();
@@ -94,7 +98,7 @@ __global__ void keep(RoutePointers p, RouteArgs a) {
 __global__ void place_rows(RoutePointers p, RouteArgs a) {
   const int64_t runs = p.tokens / p.run;
   for (int64_t e = grid_thread(); e < a.experts; e += grid_stride())
-    p.statistics[2 * runs * a.experts + e] = static_cast<double>(p.counts[e]);
+    p.statistics[2 * runs * a.experts + e] = e < a.real_experts() ? static_cast<double>(p.counts[e]) : 0;
   for (int64_t i = grid_thread(); i < p.tokens * a.top_k; i += grid_stride()) {
     if (p.slots[i] < 0) continue;
     int64_t row = p.slots[i];
@@ -115,22 +119,32 @@ __global__ void find_bad(RoutePointers p, RouteArgs a) {
     if (const A v = load_one(logits, i); !(v - v == 0) && i < bad) bad = i;  // infinite or NaN
   int64_t first = bad == n ? p.tokens : bad / a.experts;
   first = -block_reduce(-first, Max(), -p.tokens, shared_memory<int64_t>());
-  if (threadIdx.x == 0) p.counts[a.experts] = first == p.tokens ? -1 : first;
+  if (threadIdx.x == 0) p.counts[a.real_experts()] = first == p.tokens ? -1 : first;
 }
 
 template <class A>
-__global__ void backward(A* dlogits, const A* dweights, RoutePointers p, const double* table, A z,
-                         RouteArgs a) {
+__global__ void backward(A* dlogits, RouteGradients d, RoutePointers p, RouteArgs a) {
   for (int64_t t = grid_thread(); t < p.tokens; t += grid_stride())
-    token_at<A>(p, a, t).backward(dlogits + t * a.experts, dweights + t * a.top_k, p.experts + t * a.top_k,
-                                  static_cast<const A*>(p.weights) + t * a.top_k,
-                                  table ? table + t / p.run * a.experts : nullptr, z);
+    token_at<A>(p, a, t).backward(dlogits + t * a.experts, TokenGradients<A>(d, t, a.top_k, a.experts, p.run),
+                                  p.experts + t * a.top_k, static_cast<const A*>(p.weights) + t * a.top_k);
 }
 
 template <class A>
 __global__ void z_loss(double* total, const A* norm, int64_t tokens, double scale) {
   double sum = 0;
   for (int64_t t = threadIdx.x; t < tokens; t += blockDim.x) sum += double(norm[2 * t]) * norm[2 * t];
+  sum = block_reduce(sum, Sum(), 0.0, shared_memory<double>());
+  if (threadIdx.x == 0) *total += scale * sum;
+}
+
+/// One block. Neighbouring threads read neighbouring logits.
+template <class A>
+__global__ void router_entropy(double* total, RoutePointers p, RouteArgs a, double scale) {
+  double sum = 0;
+  for (int64_t n = threadIdx.x; n < p.tokens * a.experts; n += blockDim.x) {
+    const RouteToken<A> token = token_at<A>(p, a, n / a.experts);
+    sum += static_cast<double>(token.entropy(n % a.experts));
+  }
   sum = block_reduce(sum, Sum(), 0.0, shared_memory<double>());
   if (threadIdx.x == 0) *total += scale * sum;
 }
@@ -154,17 +168,24 @@ void route_forward_cuda(Stream& s, DType type, RoutePointers p, RouteArgs a) {
       for (const bool scores : {false, true})
         column_sums(s, p.statistics + (run + (scores ? runs : 0)) * a.experts,
                     cuda::Statistic<A>{p, a, run * p.run, scores}, p.run, a.experts, false);
-    launch(s, dim3(static_cast<unsigned>(a.experts)), kThreads, kThreads * 8, cuda::keep<A>, p, a);
+    launch(s, dim3(static_cast<unsigned>(a.real_experts())), kThreads, kThreads * 8, cuda::keep<A>, p, a);
     launch(s, blocks_for(n, kThreads), kThreads, 0, cuda::place_rows, p, a);
     launch(s, dim3(1), kMostThreads, kWarp * 8, cuda::find_bad<A>, p, a);
   });
 }
 
-void route_backward_cuda(Stream& s, DType type, void* dlogits, const void* dweights, RoutePointers p,
-                         const double* table, double z, RouteArgs a) {
+void route_backward_cuda(Stream& s, DType type, void* dlogits, RouteGradients d, RoutePointers p,
+                         RouteArgs a) {
   cuda::dispatch(type, [&]<class A>() {
-    launch(s, blocks_for(p.tokens, kThreads), kThreads, 0, cuda::backward<A>, static_cast<A*>(dlogits),
-           static_cast<const A*>(dweights), p, table, static_cast<A>(z), a);
+    launch(s, blocks_for(p.tokens, kThreads), kThreads, 0, cuda::backward<A>, static_cast<A*>(dlogits), d, p,
+           a);
+  });
+}
+
+void add_router_entropy_cuda(Stream& s, DType type, double* total, RoutePointers p, RouteArgs a,
+                             double scale) {
+  cuda::dispatch(type, [&]<class A>() {
+    launch(s, dim3(1), kMostThreads, kWarp * 8, cuda::router_entropy<A>, total, p, a, scale);
   });
 }
 

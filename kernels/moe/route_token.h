@@ -10,6 +10,22 @@
 namespace ltrain {
 namespace {
 
+/// Gradients of one token's weights, and coefficients of the losses of its scores.
+template <class A>
+struct TokenGradients {
+  const A* weights;     ///< (k)
+  A identity;           ///< gradient of the sum of weights of zero experts
+  const double* table;  ///< (E), or null
+  A z, entropy;
+
+  LT_HD TokenGradients(const RouteGradients& d, int64_t t, int64_t top_k, int64_t experts, int64_t run)
+      : weights(static_cast<const A*>(d.weights) + t * top_k),
+        identity(d.identity ? static_cast<const A*>(d.identity)[t] : A(0)),
+        table(d.table ? d.table + t / run * experts : nullptr),
+        z(static_cast<A>(d.z)),
+        entropy(static_cast<A>(d.entropy)) {}
+};
+
 template <class A>
 struct RouteToken {
   const A *logits, *bias;
@@ -139,9 +155,35 @@ struct RouteToken {
   LT_HD bool over_chosen() const { return a.top_k_first && !a.sigmoid; }
   LT_HD A tiny() const { return a.sigmoid ? A(1e-20) : A(0); }
 
-  /// dlogits = terms of table and z + term of the weights.
-  LT_HD void backward(A* dlogits, const A* dweights, const int32_t* experts, const A* weights,
-                      const double* table, A z) const {
+  LT_HD static A log_sigmoid(A x) { return (x < 0 ? x : A(0)) - std::log1p(std::exp(x < 0 ? x : -x)); }
+  /// Logarithm of the expert's share of all scores.
+  LT_HD A log_share(int64_t i) const {
+    return a.sigmoid ? log_sigmoid(logits[i]) - std::log(sum) : logits[i] - lse;
+  }
+  /// Expert's term of the entropy.
+  LT_HD A entropy(int64_t i) const {
+    const A log = log_share(i);
+    return -std::exp(log) * log;
+  }
+  LT_HD A entropy() const {
+    A all = 0;
+    for (int64_t i = 0; i < a.experts; ++i) all += entropy(i);
+    return all;
+  }
+
+  /// Sum of the weights of chosen zero experts.
+  LT_HD A identity_weight(const int32_t* experts, const A* weights) const {
+    A all = 0;
+    for (int64_t j = 0; j < a.top_k; ++j)
+      if (experts[j] >= a.real_experts()) all += weights[j];
+    return all;
+  }
+
+  /// dlogits = terms of table, z and entropy + term of the weights.
+  LT_HD void backward(A* dlogits, const TokenGradients<A>& g, const int32_t* experts,
+                      const A* weights) const {
+    const double* table = g.table;
+    const A z = g.z, uncertainty = g.entropy != 0 ? entropy() : A(0);
     // Dot product of the table with the normalized scores.
     A dot = 0;
     if (table)
@@ -150,23 +192,28 @@ struct RouteToken {
       A d = 0;
       if (table) d = (static_cast<A>(table[i]) - dot) / sum * score(i) * (a.sigmoid ? 1 - score(i) : A(1));
       if (z != 0) d += 2 * z * lse * std::exp(logits[i] - lse);
+      if (g.entropy != 0)
+        d -= g.entropy * score(i) / sum * (a.sigmoid ? 1 - score(i) : A(1)) * (log_share(i) + uncertainty);
       dlogits[i] = d;
     }
     const auto expert = [&](int64_t j) { return experts[j] < 0 ? -1 - experts[j] : experts[j]; };
+    const auto dweight = [&](int64_t j) {
+      return experts[j] >= a.real_experts() ? g.identity : g.weights[j];
+    };
     const int64_t n = weighed(experts);
     const A scale = static_cast<A>(a.scale);
     A weighted = 0, total = tiny();  // sums of dw * weight and of scores over the chosen experts
     for (int64_t j = 0; j < n; ++j) {
-      weighted += dweights[j] * weights[j];
+      weighted += dweight(j) * weights[j];
       total += score(expert(j));
     }
     if (over_chosen()) {
-      for (int64_t j = 0; j < n; ++j) dlogits[expert(j)] += weights[j] * (dweights[j] - weighted / scale);
+      for (int64_t j = 0; j < n; ++j) dlogits[expert(j)] += weights[j] * (dweight(j) - weighted / scale);
       return;
     }
     A softmax_dot = 0;
     const auto dscore = [&](int64_t j) {
-      return a.renormalize ? (scale * dweights[j] - weighted) / total : scale * dweights[j];
+      return a.renormalize ? (scale * dweight(j) - weighted) / total : scale * dweight(j);
     };
     if (a.sigmoid) {
       for (int64_t j = 0; j < n; ++j) {

@@ -4,7 +4,7 @@
 
 namespace ltrain {
 
-void move_router_bias(Stream& s, Tensor bias, Tensor chosen, double rate) {
+void move_router_bias(Stream& s, Tensor bias, Tensor chosen, double rate, const BiasTarget& target) {
   LT_CHECK(bias.shape.rank == 2 && chosen.shape.rank == 2 && chosen.shape[0] == bias.shape[0] &&
                chosen.cols() >= bias.cols(),
            "router bias: expected bias (layers, E) and choices (layers, at least E), got {} and {}",
@@ -16,7 +16,7 @@ void move_router_bias(Stream& s, Tensor bias, Tensor chosen, double rate) {
     return;
   }
   LT_LAUNCH(s, move_router_bias, bias.dtype, bias.data, chosen.ptr<double>(), bias.shape[0], bias.cols(),
-            chosen.cols(), rate);
+            chosen.cols(), rate, target);
 }
 
 }  // namespace ltrain

@@ -56,7 +56,8 @@ LT_ENUM_NAMES(LayerType, {LayerType::full_attention, "full_attention"},
 
 /// An MoE layer instead of the feed-forward.
 struct MoeConfig {
-  int64_t num_experts = 0;  ///< 0: none, the model is dense
+  int64_t num_experts = 0;   ///< 0: none, the model is dense
+  int64_t zero_experts = 0;  ///< behind them: experts that are the identity, which routers choose alike
   int64_t top_k = 2;
   int64_t intermediate_size = 0;  ///< width of an expert
   // MoE layers: every layer_step-th layer, the last of each run, except dense_layers.
@@ -75,14 +76,18 @@ struct MoeConfig {
   double top_p = 0.4;             ///< top_p: sum of scores from which a token has experts enough
   double jitter_eps = 0;          ///< training: noise on the router's input; 0: none
   double bias_update_rate = 0;    ///< balance without a loss: step of the scores' bias; 0: no bias
+  /// With zero experts and a bias: mean number of real experts a token, to which biases move.
+  std::optional<double> experts_per_token;
   BalanceLoss balance = BalanceLoss::none;
-  double balance_coeff = 0.01, z_loss_coeff = 0.0;
+  double balance_coeff = 0.01, z_loss_coeff = 0.0, entropy_coeff = 0.0;
   // Most rows of an expert: capacity_factor * tokens * top_k / num_experts; unlimited without one.
   std::optional<double> capacity_factor, eval_capacity_factor;
   Drop drop_policy = Drop::least_weight;
   /// Row budget of a rank's experts, in even shares (DispatchOptions::row_budget).
   std::optional<double> row_budget;
 
+  /// Number of experts that routers choose from.
+  int64_t router_outputs() const { return num_experts + zero_experts; }
   /// Number of dense layers if they are the first ones; otherwise -1.
   int64_t first_dense() const {
     for (size_t i = 0; i < dense_layers.size(); ++i)

@@ -112,9 +112,9 @@ struct MicroBatch : RowSamples {
   Tensor positions;          ///< (seq) i32: positions of this rank's rows in a sample; undefined: 0, 1, ...
   Tensor row_keys;           ///< (B * seq) i64: row_key() of each row; optional
   int64_t micros = 1;        ///< micro-batches of a step
-  Tensor experts;  ///< (layers, moe_sums(E)) f64: sums of the routers in training (models/moe/router.h)
-  /// balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in all layers so far; (1, E) f64,
-  /// gradient of the loss with respect to a token's scores in any of them.
+  Tensor experts;  ///< (layers, moe_sums) f64: sums of the routers in training (models/moe/router.h)
+  /// E is MoeConfig::router_outputs. balance.kind hf: (2, E) f64, choices and scores of this rank's tokens in
+  /// all layers so far; (1, E) f64, gradient of the loss with respect to a token's scores in any of them.
   Tensor balance_sums, balance_table;
   /// (layers, E), dtype of the logits: added to scores for the choice of experts; optional
   Tensor router_bias;

@@ -29,6 +29,18 @@ ParameterSpec cut_experts_of(const Groups& g, ParameterSpec spec) {
   return spec;
 }
 
+/// Routing of `n` tokens of this rank to themselves. Its rows are tokens from 0 on.
+Routing identity_of(Step& step, const Routing& r, int64_t n) {
+  Routing own;
+  own.weights = r.identity_weights;
+  own.slots = own.sources = r.identity_rows.narrow(0, n);
+  if (r.identity_weights.shape[0] == n) return own;
+  own.weights = place_apart(step.compute, r.identity_weights.narrow(step.groups.tensor.rank() * n, n),
+                            "weights of zero experts of the rank's rows");
+  place_set(step.compute, own.weights, Axis::tensor, Placement::S(0));
+  return own;
+}
+
 }  // namespace
 
 std::string moe_prefix(const ModelConfig& c, int64_t layer) {
@@ -45,6 +57,7 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   const MoeConfig& m = c.moe;
   const int64_t f = m.intermediate_size, h = c.hidden_size;
   experts_ = m.num_experts;
+  zero_experts_ = m.zero_experts;
   kind_ = c.traits().feed_forward;
   top_k_ = m.selection == Selection::expert_choice ? m.num_experts : m.top_k;  // most experts of a token
   expert_tensor_ = expert_tensor;
@@ -273,6 +286,7 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   }
   if (cut_experts(step)) release_whole(step, tokens, x);
   combine(step, y, n, ranges, saved);
+  if (zero_experts_ > 0 && y.defined()) identity_forward(step, y, x, saved.router.routing);
   if (!step.keeps()) release_saved(step, saved);
 }
 
@@ -327,6 +341,25 @@ void MoeLayer::combine(Step& step, Tensor y, int64_t n, const std::vector<TokenR
   if (!has_shared_) return;
   add_to(step.compute, y, routed);
   step.release(routed);
+}
+
+void MoeLayer::identity_forward(Step& step, Tensor y, Tensor x, const Routing& routing) const {
+  Tensor more = step.temporary("rows of zero experts", y.shape);
+  combine_rows(step.compute, more, x, identity_of(step, routing, x.shape[0]), true);
+  add_to(step.compute, y, more);
+  step.release(more);
+}
+
+Tensor MoeLayer::identity_backward(Step& step, Tensor dx, Tensor dy, Tensor x, const Routing& routing) const {
+  Tensor more = step.temporary("d rows of zero experts", dx.shape);
+  Tensor own = step.memory.allocate(MemoryKind::temporaries, "d weights of zero experts", step.stat_type(),
+                                    {x.shape[0], 1});
+  combine_rows_backward(step.compute, more, own, dy, x, identity_of(step, routing, x.shape[0]));
+  add_to(step.compute, dx, more);
+  step.release(more);
+  Tensor all = whole(step, own);
+  if (all.shape[0] != own.shape[0]) step.release(own);
+  return all;
 }
 
 void MoeLayer::release_saved(Step& step, Saved& saved) const {
@@ -532,9 +565,13 @@ void MoeLayer::backward(Step& step, const MicroBatch& mb, Tensor dx, Tensor dy, 
     sum_rows_start(step, dx, partial).wait(step);
     step.groups.tensor.all_reduce(step.compute, dweights);
   }
+  Tensor didentity;
+  if (zero_experts_ > 0) didentity = identity_backward(step, dx, dy, x, saved.router.routing);
   Tensor more = step.temporary("d norm of the router", dx.shape);
   if (!budgeted) tokens = whole(step, x);
-  router_.backward(step, mb, more, step.groups.tensor.rank() * dx.shape[0], dweights, tokens, saved.router);
+  router_.backward(step, mb, more, step.groups.tensor.rank() * dx.shape[0], dweights, tokens, saved.router,
+                   didentity);
+  step.release(didentity);
   if (cut_experts(step)) release_whole(step, tokens, x);
   step.release(dweights);
   Router::release(step, saved.router);

@@ -72,6 +72,10 @@ class MoeLayer {
   void route(Step& step, const MicroBatch& mb, Tensor tokens, const std::vector<TokenRange>& ranges,
              int64_t capacity, Saved& saved) const;
   void combine(Step& step, Tensor y, int64_t n, const std::vector<TokenRange>& ranges, Saved& saved) const;
+  /// Adds to y (n, H) the rows of x with the weights of their zero experts.
+  void identity_forward(Step& step, Tensor y, Tensor x, const Routing& routing) const;
+  /// Adds to dx, the gradient of x; returns that of the router's identity_weights.
+  Tensor identity_backward(Step& step, Tensor dx, Tensor dy, Tensor x, const Routing& routing) const;
   /// Called after a forward that keeps nothing; in training the routing stays.
   void release_saved(Step& step, Saved& saved) const;
   /// Chunks of `tokens` tokens.
@@ -127,7 +131,7 @@ class MoeLayer {
   ExpertAdapters gate_up_adapters_, down_adapters_;
   double adapter_dropout_ = 0;
   FeedForward kind_ = FeedForward::swiglu;
-  int64_t experts_ = 0, top_k_ = 0, intermediate_ = 0;
+  int64_t experts_ = 0, zero_experts_ = 0, top_k_ = 0, intermediate_ = 0;
   std::unique_ptr<TokenDispatch> dispatch_;
   std::unique_ptr<ExpertReplicas> replicas_;
   int chunks_ = 1;

@@ -23,7 +23,8 @@ MemoryKind kept_in(const Step& step) {
 void Router::declare(ParameterStore& store, const Groups& groups, const ModelConfig& c,
                      const std::string& name, int64_t layer, bool rows_cut) {
   const MoeConfig& m = c.moe;
-  args_.experts = m.num_experts;
+  args_.experts = m.router_outputs();
+  args_.zero_experts = m.zero_experts;
   args_.top_k = m.top_k;
   args_.sigmoid = m.score == RouterScore::sigmoid;
   args_.top_k_first = m.order == RouterOrder::topk_first;
@@ -38,6 +39,7 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   balance_ = m.balance;
   coeff_ = m.balance_coeff;
   z_coeff_ = m.z_loss_coeff;
+  entropy_coeff_ = m.entropy_coeff;
   capacity_factor_ = m.capacity_factor.value_or(0);
   eval_capacity_factor_ = m.eval_capacity_factor.value_or(0);
   layer_ = layer;
@@ -49,7 +51,7 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   rows_cut_ = rows_cut;
   place_ = c.place(layer);
   ParameterSpec weight{.name = name + ".weight",
-                       .shape = {m.num_experts, c.hidden_size},
+                       .shape = {m.router_outputs(), c.hidden_size},
                        .init = Init::normal,
                        .std = c.initializer_range,
                        .decay = true};
@@ -58,7 +60,7 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   weight_ = store.add({weight});
   if (layer < 0 || !c.traits().router_bias) return;
   ParameterSpec bias{
-      .name = name + ".bias", .shape = {m.num_experts}, .init = Init::zeros, .std = 0, .decay = false};
+      .name = name + ".bias", .shape = {m.router_outputs()}, .init = Init::zeros, .std = 0, .decay = false};
   bias.router = true;
   if (rows_cut) bias.sum = Axis::tensor;
   bias_ = store.add({bias});
@@ -137,8 +139,12 @@ void Router::choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, 
   r.slots = make("rows of choices", DType::i32, {tokens, k});
   r.sources = make("choices of rows", DType::i32,
                    {a.selection == Selection::expert_choice ? e * a.capacity : tokens * k});
-  r.counts = make("rows of experts", DType::i64, {e + 1});
+  r.counts = make("rows of experts", DType::i64, {a.real_experts() + 1});
   r.statistics = make("router statistics", DType::f64, {2 * (tokens / r.run) + 1, e});
+  if (a.zero_experts > 0) {
+    r.identity_weights = make("weights of zero experts", step.stat_type(), {tokens, 1});
+    r.identity_rows = make("tokens of zero experts", DType::i32, {tokens, 1});
+  }
   route_forward(step.compute, r, bias, a, random);
   // A recomputation writes the same again.
   if (on && !a.given) step.compute.copy(record.data, r.experts.data, record.bytes());
@@ -263,9 +269,10 @@ void Router::add_up(Step& step, const MicroBatch& mb, const Saved& saved) const 
     for (int64_t g = 0; g < runs; ++g) add_to(step.compute, sums(mb, 0, e), r.statistics.narrow(g, 1));
   }
   add_to(step.compute, sums(mb, e, e), r.statistics.narrow(2 * runs, 1));
-  if (z_coeff_ > 0)
-    add_z_loss(step.compute, sums(mb, 2 * e + 1, 1), r,
-               z_coeff_ / (all_tokens(step, r.logits.shape[0]) * static_cast<double>(mb.micros)));
+  const double all = all_tokens(step, r.logits.shape[0]) * static_cast<double>(mb.micros);
+  if (z_coeff_ > 0) add_z_loss(step.compute, sums(mb, 2 * e + 1, 1), r, z_coeff_ / all);
+  if (entropy_coeff_ > 0)
+    add_router_entropy(step.compute, sums(mb, 2 * e + 4, 1), r, args_, entropy_coeff_ / all);
 }
 
 void Router::add_up_beyond(Step& step, const MicroBatch& mb, const Saved& saved, int64_t rows,
@@ -304,14 +311,17 @@ void Router::weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, T
 }
 
 void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first_row, Tensor dweights,
-                      Tensor x, Saved& saved) const {
+                      Tensor x, Saved& saved, Tensor didentity) const {
   const Routing& r = saved.routing;
   const int64_t tokens = x.shape[0];
   Tensor dlogits =
       step.memory.allocate(MemoryKind::temporaries, "d router logits", step.stat_type(), r.logits.shape);
-  const double z = mb.loss_scale * z_coeff_ / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
+  const auto of_token = [&](double coeff) {
+    return mb.loss_scale * coeff / (all_tokens(step, tokens) * static_cast<double>(mb.micros));
+  };
   const Tensor table = balances() && of_all_layers() ? mb.balance_table : saved.table;
-  route_backward(step.compute, dlogits, dweights, r, table, z, args(step, tokens));
+  route_backward(step.compute, dlogits, dweights, r, table, of_token(z_coeff_), args(step, tokens),
+                 of_token(entropy_coeff_), didentity);
   Tensor d = dlogits;
   if (step.dtype != dlogits.dtype) {
     d = step.temporary("d router logits, rounded", dlogits.shape);
@@ -332,7 +342,7 @@ void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first
 void Router::release(Step& step, Saved& saved) {
   Routing& r = saved.routing;
   for (Tensor* t : {&r.logits, &r.norm, &r.experts, &r.weights, &r.slots, &r.sources, &r.counts,
-                    &r.statistics, &saved.table})
+                    &r.statistics, &r.identity_weights, &r.identity_rows, &saved.table})
     step.release(*t);
 }
 

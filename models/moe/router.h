@@ -8,9 +8,9 @@
 namespace ltrain {
 
 /// Number of a router's sums over a step: choices of each expert, rows of each (without dropped ones), the
-/// balance loss, the z-loss, rows beyond the row budget of their rank, and slices for these: mean over a
-/// step's micro-batches and their ranks.
-inline int64_t moe_sums(int64_t experts) { return 2 * experts + 4; }
+/// balance loss, the z-loss, rows beyond the row budget of their rank, slices for these: mean over a
+/// step's micro-batches and their ranks, and with entropy_coeff the entropy loss.
+inline int64_t moe_sums(const MoeConfig& m) { return 2 * m.router_outputs() + 4 + (m.entropy_coeff > 0); }
 
 class Router {
  public:
@@ -35,9 +35,9 @@ class Router {
     choose(step, {}, {}, x.shape[0], {}, saved);
   }
   /// dx: (some of the rows, H), from row `first_row` on, = the router's part of their gradient; adds to its
-  /// weight's gradient. dweights: full, not a summand.
+  /// weight's gradient. dweights: full, not a summand. didentity: (rows, 1), with zero experts, likewise.
   void backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first_row, Tensor dweights, Tensor x,
-                Saved& saved) const;
+                Saved& saved, Tensor didentity = {}) const;
   static void release(Step& step, Saved& saved);
 
  private:
@@ -75,7 +75,8 @@ class Router {
   RouteArgs args_;
   BalanceLoss balance_ = BalanceLoss::none;
   std::string place_;
-  double coeff_ = 0, z_coeff_ = 0, capacity_factor_ = 0, eval_capacity_factor_ = 0, jitter_ = 0;
+  double coeff_ = 0, z_coeff_ = 0, entropy_coeff_ = 0, capacity_factor_ = 0, eval_capacity_factor_ = 0,
+         jitter_ = 0;
   int64_t layer_ = 0;
   /// indices of layers with experts, and their number
   int64_t first_layer_ = -1, last_layer_ = -1, layers_ = 0;

@@ -142,7 +142,9 @@ void add_expert_features(std::vector<CompositionFeature>& all) {
         {"in slices", "model.moe.row_budget=1"},
         {"with copies", "parallel.shadow_experts=1"},
         {"with a capacity", "model.moe.capacity_factor=2"},
-        {"expert choice", "model.moe.router.selection=expert_choice"}}) {
+        {"expert choice", "model.moe.router.selection=expert_choice"},
+        {"top-p", "model.moe.router.selection=top_p"},
+        {"zero experts", "model.moe.zero_experts=4"}}) {
     all.push_back({"expert, " + name, name == "on two levels" ? four : two});
     all.back().overrides.push_back(setting);
   }

@@ -75,8 +75,8 @@ double worst_over_even(const Recipe& r) {
   double back = std::min(k, local);
   if (m.capacity_factor) {  // one rank may use all of it if several ranks have parts of a sample
     const bool inside = mesh_of(r, 0).expert_axes.has(Axis::context);
-    back =
-        std::min(back, *m.capacity_factor * k / ranks * static_cast<double>(inside ? 1 : r.parallel.context));
+    back = std::min(back, *m.capacity_factor * k * local / static_cast<double>(m.router_outputs()) *
+                              static_cast<double>(inside ? 1 : r.parallel.context));
   }
   const auto leaves = [](double ranks) { return (ranks - 1) / ranks; };
   const double comes = m.row_budget ? 1.5 : 1;

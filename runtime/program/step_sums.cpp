@@ -15,9 +15,9 @@ std::vector<StepSums::Slice> StepSums::slices(const ProgramOptions& o) {
                             {&StepSums::stop, "stop requests", {1}, false},
                             {&StepSums::news, "ranks with news", {1}, false},
                             {&StepSums::squares, "squares of gradients", {Decoder::segments(m)}, false}};
-  if (const int64_t experts = m.moe.num_experts; experts > 0)
+  if (m.moe.num_experts > 0)
     all.push_back(
-        {&StepSums::experts, "sums of routers", {m.all_layers(), moe_sums(experts)}, o.expert_tensor});
+        {&StepSums::experts, "sums of routers", {m.all_layers(), moe_sums(m.moe)}, o.expert_tensor});
   if (o.z_loss_coeff > 0)
     all.push_back({.sum = &StepSums::z_loss, .name = "z-loss", .shape = {1}, .metric = "z_loss"});
   if (m.num_nextn_predict_layers > 0)

@@ -102,8 +102,8 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
   slots_.emplace(options_, cut_, in_flight, device_.compute, device_.memory, device_.groups);
   sums_.emplace(device_.compute, device_.memory, options_);
   if (sums_->experts.on() && options.for_training && options.model.moe.balance == BalanceLoss::hf) {
-    balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.num_experts});
-    balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.num_experts});
+    balance_sums_ = constant("balance of all layers", DType::f64, {2, options.model.moe.router_outputs()});
+    balance_table_ = constant("balance table", DType::f64, {1, options.model.moe.router_outputs()});
   }
   make_choices();
   count_ = constant("token count", DType::i64, {3});
@@ -164,13 +164,13 @@ void TrainProgram::make_router_bias() {
   if (!options_.model.has_correction_bias()) return;
   const DType type = options_.precision.compute == DType::f64 ? DType::f64 : DType::f32;
   router_bias_ = device_.memory.allocate(MemoryKind::parameters, "bias of routers", type,
-                                         {options_.model.all_layers(), m.num_experts});
+                                         {options_.model.all_layers(), m.router_outputs()});
   place_set(device_.compute, router_bias_, kAllAxes, Placement::R());
   if (!device_.compute.meta()) fill_zero(device_.compute, router_bias_);
   for (int64_t i = 0; i < options_.model.all_layers(); ++i)
     if (options_.model.has_experts(i))
       store_.keep(correction_bias_name(options_.model, i),
-                  router_bias_.flat(i * m.num_experts, {m.num_experts}));
+                  router_bias_.flat(i * m.router_outputs(), {m.router_outputs()}));
 }
 
 void TrainProgram::set_matmul_precision(MatmulPrecision products) {

@@ -53,8 +53,9 @@ struct Device {
 
 /// Router statistics of a step, over all ranks.
 struct ExpertStatistics {
-  double balance_loss = 0, z_loss = 0;  ///< sums over the layers, weighted as in the gradient
-  /// Per layer, empty for a dense layer: tokens that chose each expert, and tokens kept after drops.
+  /// Sums over the layers, weighted as in the gradient.
+  double balance_loss = 0, z_loss = 0, entropy_loss = 0;
+  /// Per layer, empty for a dense layer: tokens that chose each real expert, and tokens kept after drops.
   std::vector<std::vector<double>> chosen, kept;
   /// With a row budget, by layer: token rows beyond the budget, and slices that these rows needed (mean over
   /// micro-batches and ranks).

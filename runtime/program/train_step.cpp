@@ -11,6 +11,16 @@
 
 namespace ltrain {
 
+namespace {
+
+/// Choices that biases move to: of `top_k`, experts_per_token fall on real experts, evenly.
+BiasTarget bias_target(const MoeConfig& m) {
+  const double mean = m.experts_per_token.value_or(0);
+  return {m.num_experts, mean / static_cast<double>(m.top_k * m.num_experts)};
+}
+
+}  // namespace
+
 /// Passes of a train step over its micro-batches: forwards and backwards of this rank's stages.
 class TrainProgram::StepPasses {
  public:
@@ -314,9 +324,10 @@ void TrainProgram::update(const OptimizerStep& args) {
   if (meta) meta->set_model_work(false);
   store_.update(args);
   if (meta) meta->set_model_work(true);
-  const double rate = options_.model.moe.bias_update_rate;
+  const MoeConfig& moe = options_.model.moe;
+  const double rate = moe.bias_update_rate;
   if (router_bias_.defined() && rate > 0 && !options_.optimizer.freeze_routers)
-    move_router_bias(device_.compute, router_bias_, sums_->reduced(sums_->experts), rate);
+    move_router_bias(device_.compute, router_bias_, sums_->reduced(sums_->experts), rate, bias_target(moe));
 }
 
 void TrainProgram::synchronize_sites(int64_t step, bool agrees) {

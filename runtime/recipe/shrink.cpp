@@ -240,6 +240,11 @@ class Shrink {
     set("model.moe.num_experts", n);
     if (moe.selection == Selection::top_k || moe.selection == Selection::top_p)
       set("model.moe.top_k", std::min<int64_t>(moe.top_k, 2));
+    if (moe.zero_experts > n) set("model.moe.zero_experts", n);
+    if (moe.experts_per_token)  // the same part of a token's choices
+      set("model.moe.router.experts_per_token", *moe.experts_per_token *
+                                                    static_cast<double>(std::min<int64_t>(moe.top_k, 2)) /
+                                                    static_cast<double>(moe.top_k));
     set("model.moe.intermediate_size", scaled(moe.intermediate_size));
     if (moe.shared_experts > 1) set("model.moe.shared_experts", 1);
     if (!grouped) return;

@@ -154,7 +154,7 @@ RoutedTokens parse_routed_line(const std::string& text, const ModelConfig& model
   if (t.position + t.tokens() > seq_length)
     refuse("position {} and {} tokens are beyond the {} of a sample (data.seq_length)", t.position,
            t.tokens(), seq_length);
-  check_experts(t, model.moe.num_experts);
+  check_experts(t, model.moe.router_outputs());
   return t;
 }
 

@@ -212,7 +212,7 @@ int64_t routing_record_bytes(const ModelConfig& model, int64_t seq_length, int64
   constexpr int64_t kKeys = 200;  // bytes of a line
   int64_t layers = 0, digits = 1;
   for (int64_t i = 0; i < model.all_layers(); ++i) layers += model.has_experts(i);
-  for (int64_t most = model.moe.num_experts - 1; most >= 10; most /= 10) ++digits;
+  for (int64_t most = model.moe.router_outputs() - 1; most >= 10; most /= 10) ++digits;
   const int64_t token = model.moe.top_k * (digits + 1) + 2;
   return samples * layers * (kKeys + seq_length * token);
 }

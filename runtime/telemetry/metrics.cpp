@@ -132,6 +132,7 @@ void MetricsWriter::step(const StepMetrics& m) {
   if (!m.expert_tokens.empty()) {
     j["balance_loss"] = number(m.balance_loss);
     j["router_z_loss"] = number(m.router_z_loss);
+    j["router_entropy_loss"] = number(m.router_entropy_loss);
     j["drop_rate"] = number(m.drop_rate);
     j["expert_load_entropy"] = number(m.expert_load_entropy);
     j["experts_per_token"] = number(m.experts_per_token);

@@ -39,7 +39,8 @@ struct StepMetrics {
   /// MoE models: tokens by layer and expert; empty for a dense layer.
   std::vector<std::vector<double>> expert_tokens;
   std::vector<double> drop_rate_by_layer;  ///< NaN for a dense layer
-  double balance_loss = 0, router_z_loss = 0, drop_rate = 0, expert_load_entropy = 0, experts_per_token = 0;
+  double balance_loss = 0, router_z_loss = 0, router_entropy_loss = 0, drop_rate = 0, expert_load_entropy = 0,
+         experts_per_token = 0;
   /// ExpertStatistics::beyond_slices with model.moe.row_budget, else empty; NaN for a dense layer.
   std::vector<double> slices_beyond_budget_by_layer;
   double rows_beyond_budget = 0, slices_beyond_budget = 0;

@@ -221,7 +221,7 @@ std::vector<std::pair<std::string, Shape>> buffer_shapes(const ModelConfig& mode
   if (!model.has_correction_bias()) return shapes;
   for (int64_t i = 0; i < model.all_layers(); ++i)
     if (model.has_experts(i))
-      shapes.emplace_back(correction_bias_name(model, i), Shape{model.moe.num_experts});
+      shapes.emplace_back(correction_bias_name(model, i), Shape{model.moe.router_outputs()});
   return shapes;
 }
 

@@ -19,10 +19,11 @@ TEST_CASE("router, rows of experts and losses for balance") {
   if (!have_cuda()) return;
   constexpr int64_t kTokens = 600, kExperts = 8, kRuns = 2, kCols = 24;
   for (DType t : {DType::f32, DType::f64})
-    for (const int kind : {0, 1, 2, 3, 4}) {
+    for (const int kind : {0, 1, 2, 3, 4, 5}) {
       CAPTURE(dtype_name(t), kind);
       RouteArgs a;
       a.experts = kExperts, a.top_k = 2;
+      if (kind == 5) a.zero_experts = 3;
       if (kind == 4) a.selection = Selection::top_p, a.threshold = 0.5;
       a.sigmoid = kind == 1, a.top_k_first = kind == 2, a.renormalize = kind != 3;
       if (kind == 1) a.groups = 4, a.kept_groups = 2, a.scale = 2.5;
@@ -31,11 +32,14 @@ TEST_CASE("router, rows of experts and losses for balance") {
       const auto logits = w.random(t, {kTokens, kExperts}, 2), bias = w.random(t, {kExperts}, 0.1);
       const auto norm = w.blank(t, {kTokens, 2}), weights = w.blank(t, {kTokens, 2});
       const auto experts = w.blank(DType::i32, {kTokens, 2}), slots = w.blank(DType::i32, {kTokens, 2});
-      const auto sources = w.blank(DType::i32, {kTokens * 2}), counts = w.blank(DType::i64, {kExperts + 1});
+      const auto sources = w.blank(DType::i32, {kTokens * 2}),
+                 counts = w.blank(DType::i64, {a.real_experts() + 1});
       const auto statistics = w.blank(DType::f64, {2 * kRuns + 1, kExperts});
       const auto table = w.blank(DType::f64, {kRuns, kExperts}),
                  total = w.of(DType::f64, {1}, [](int64_t) { return 1; });
       const auto dweights = w.random(t, {kTokens, 2}), dlogits = w.blank(t, {kTokens, kExperts});
+      const auto identity = w.blank(t, {kTokens, 1}), tokens = w.blank(DType::i32, {kTokens, 1}),
+                 didentity = w.random(t, {kTokens, 1});
       const auto x = w.random(t, {kTokens, kCols}),
                  rows = w.of(t, {kTokens * 2, kCols}, [](int64_t i) { return i % 7; });
       const auto y = w.blank(t, {kTokens, kCols}), dz = w.blank(t, {kTokens * 2, kCols}),
@@ -46,14 +50,16 @@ TEST_CASE("router, rows of experts and losses for balance") {
       balance.kind = kind % 2 ? Balance::uniform : Balance::load;
       balance.experts = kExperts, balance.tokens = kTokens / kRuns, balance.coeff = 0.3;
       w.check([&](Stream& s, const Twin::At& at) {
-        const Routing r{at(logits),  at(norm),   at(experts),    at(weights),    at(slots),
-                        at(sources), at(counts), at(statistics), kTokens / kRuns};
+        const Routing r{at(logits), at(norm),       at(experts),     at(weights),  at(slots), at(sources),
+                        at(counts), at(statistics), kTokens / kRuns, at(identity), at(tokens)};
         route_forward(s, r, kind == 1 ? at(bias) : Tensor(), a);
         const Tensor sums = at(statistics).narrow(0, 2 * kRuns);
         balance_loss(s, at(table), at(total), sums, sums, balance);
         add_z_loss(s, at(total), r, 0.01);
-        route_backward(s, at(dlogits), at(dweights), r, at(table), 0.02, a);
-        permute_rows(s, at(rows), at(x), r, a.capacity ? 500 : 2 * kTokens);
+        add_router_entropy(s, at(total), r, a, 0.03);
+        route_backward(s, at(dlogits), at(dweights), r, at(table), 0.02, a, kind % 2 * 0.3,
+                       kind == 5 ? at(didentity) : Tensor());
+        permute_rows(s, at(rows), at(x), r, a.capacity || kind == 5 ? 500 : 2 * kTokens);
         combine_rows(s, at(y), at(rows), r, true);
         combine_rows_backward(s, at(dz), at(dw), at(y), at(rows), r);
         Routing some = r;
@@ -90,7 +96,9 @@ TEST_CASE("a router whose experts are given") {
                       .sources = at(sources),
                       .counts = at(counts),
                       .statistics = at(statistics),
-                      .run = kTokens};
+                      .run = kTokens,
+                      .identity_weights = {},
+                      .identity_rows = {}};
       route_forward(s, r, {}, a);
       route_backward(s, at(dlogits), at(dweights), r, {}, 0.02, a);
     });
@@ -148,8 +156,8 @@ TEST_CASE("GShard's random second expert, and expert choice") {
       const auto y = w.blank(t, {kTokens, kCols});
       const auto sample_index = w.of(DType::i64, {2}, [](int64_t i) { return 40 + 7 * i; });
       w.check([&](Stream& s, const Twin::At& at) {
-        const Routing r{at(logits),  at(norm),   at(experts),    at(weights), at(slots),
-                        at(sources), at(counts), at(statistics), kTokens};
+        const Routing r{at(logits), at(norm),       at(experts), at(weights), at(slots), at(sources),
+                        at(counts), at(statistics), kTokens,     {},          {}};
         RowRandom random;
         random.seed = 3, random.stream = 4;
         random.sample_index = at(sample_index);

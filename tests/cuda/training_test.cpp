@@ -180,6 +180,10 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
     o.moe.drop_policy = Drop::later_choice;
   }
   SECTION("top-p") { o.moe.selection = Selection::top_p, o.moe.top_p = 0.4, o.moe.norm_topk_prob = false; }
+  SECTION("zero experts with a bias, and the entropy of scores") {
+    o.moe.zero_experts = 2, o.moe.bias_update_rate = 0.1, o.moe.experts_per_token = 1.25,
+    o.moe.entropy_coeff = 0.1;
+  }
   SECTION("a bias, groups and sigmoid scores; routers that warm up") {
     o.moe.score = RouterScore::sigmoid, o.moe.n_group = o.moe.topk_group = 2, o.moe.bias_update_rate = 0.1;
     o.optimizer.router_warmup = 1;

@@ -95,7 +95,7 @@ TEST_CASE("bytes: the router and its losses") {
       {.floor = 2 * kTokens * kExperts * 4 + kChoices * 16,
        .unpriced = -kTokens * kExperts * 4 + 2 * kTokens * 8 + 3 * kChoices * 4 + 3 * kExperts * 8 +
                    (2 * kExperts + 1) * 8,
-       .repeated = 150128,
+       .repeated = 152176,
        .scratch = 2 * (kTokens / 64) * kExperts * 8 * 2});
   check_bytes(
       [](Operands& o) {
@@ -105,9 +105,10 @@ TEST_CASE("bytes: the router and its losses") {
         return [=](Stream& s) { route_backward(s, dlogits, dweights, r, table, 0.01, args()); };
       },
       {.floor = 2 * kTokens * kExperts * 4 + 2 * kChoices * 4,
-       // Choices, the tokens' norms and the table; gradients of chosen logits are added to.
+       // Choices, the tokens' norms and the table; gradients of chosen logits are added to. A choice is read
+       // again to see if it is of a zero expert.
        .unpriced = kChoices * (4 + 4) + kTokens * 8 + kExperts * 8,
-       .repeated = 59328});
+       .repeated = 61376});
   check_bytes(
       [](Operands& o) {
         const Routing r = routing(o);
@@ -115,6 +116,14 @@ TEST_CASE("bytes: the router and its losses") {
         return [=](Stream& s) { add_z_loss(s, total, r, 0.01); };
       },
       {.floor = kTokens * 8, .unpriced = 16 - kTokens * 4});
+  check_bytes(
+      [](Operands& o) {
+        const Routing r = routing(o);
+        const Tensor total = o.make(kF64, {1});
+        return [=](Stream& s) { add_router_entropy(s, total, r, args(), 0.01); };
+      },
+      // A token's norms are read with each of its logits.
+      {.floor = kTokens * (kExperts * 4 + 8), .unpriced = 16, .repeated = (kExperts - 1) * kTokens * 8});
   check_bytes(
       [](Operands& o) {
         const Tensor table = o.make(kF64, {1, kExperts}), total = o.make(kF64, {1}),

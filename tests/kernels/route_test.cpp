@@ -24,6 +24,8 @@ struct Routed {
   Guarded<int32_t> experts, slots, sources;
   Guarded<int64_t> counts;
   std::unique_ptr<Stream> stream = make_inline_stream("compute");
+  Guarded<double> identity_weights;
+  Guarded<int32_t> identity_rows;
   bool biased = false;
   std::vector<int64_t> samples{3, 900};  // two samples, each with half of the tokens
 
@@ -39,7 +41,9 @@ struct Routed {
         experts(t * a.top_k),
         slots(t * a.top_k),
         sources(a.selection == Selection::expert_choice ? a.experts * a.capacity : t * a.top_k),
-        counts(a.experts + 1) {}
+        counts(a.real_experts() + 1),
+        identity_weights(t),
+        identity_rows(t) {}
   Routing routing() {
     const Shape chosen{tokens, args.top_k};
     return {tensor_of(logits, {tokens, args.experts}),
@@ -49,9 +53,11 @@ struct Routed {
             tensor_of(slots, chosen),
             tensor_of(sources, {args.selection == Selection::expert_choice ? args.experts * args.capacity
                                                                            : tokens * args.top_k}),
-            tensor_of(counts, {args.experts + 1}),
+            tensor_of(counts, {args.real_experts() + 1}),
             tensor_of(statistics, {2 * runs + 1, args.experts}),
-            tokens / runs};
+            tokens / runs,
+            args.zero_experts > 0 ? tensor_of(identity_weights, {tokens, 1}) : Tensor(),
+            args.zero_experts > 0 ? tensor_of(identity_rows, {tokens, 1}) : Tensor()};
   }
   RowRandom random() {
     RowRandom r;
@@ -65,7 +71,7 @@ struct Routed {
   void run() {
     route_forward(*stream, routing(), biased ? tensor_of(bias, {args.experts}) : Tensor(), args, random());
   }
-  int64_t kept() { return std::accumulate(&counts[0], &counts[0] + args.experts, int64_t{0}); }
+  int64_t kept() { return std::accumulate(&counts[0], &counts[0] + args.real_experts(), int64_t{0}); }
 };
 
 RouteArgs choices(int64_t experts, int64_t k) {
@@ -452,6 +458,12 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
   SECTION("top-p of sigmoid scores") { a.selection = Selection::top_p, a.threshold = 0.4, a.sigmoid = true; }
   SECTION("given experts") { a.given = true, a.scale = 1.5; }
   SECTION("given experts, softmax over these") { a.given = a.top_k_first = true; }
+  SECTION("zero experts") { a.zero_experts = 2, a.renormalize = false, a.scale = 1.5; }
+  SECTION("zero experts, renormalised") { a.zero_experts = 3; }
+  SECTION("zero experts, softmax over the chosen") { a.zero_experts = 3, a.top_k_first = true; }
+  SECTION("zero experts of sigmoid scores and top-p") {
+    a.zero_experts = 3, a.sigmoid = true, a.selection = Selection::top_p, a.threshold = 0.4;
+  }
   SECTION("expert choice") {
     a.top_k = 6, a.renormalize = false;
     a.selection = Selection::expert_choice, a.capacity = 3;
@@ -461,6 +473,7 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
   Routed r(kTokens, a, kRuns);
   Guarded<double> dlogits(kTokens * 6), dweights = random_array<double>(kTokens * k, 7),
                                         table = random_array<double>(kRuns * 6, 8);
+  auto didentity = random_array<double>(kTokens, 9);
   Guarded<double> z(1);
   for (int64_t i = 0; a.given && i < kTokens * k; ++i)
     r.experts[i] = static_cast<int32_t>((i / k * 2 + i % k) % 6);
@@ -471,7 +484,9 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
     r.run();
     z[0] = 0;
     add_z_loss(*r.stream, tensor_of(z, {1}), r.routing(), 0.7);
+    add_router_entropy(*r.stream, tensor_of(z, {1}), r.routing(), a, 0.9);
     double sum = z[0];
+    for (int64_t t = 0; a.zero_experts > 0 && t < kTokens; ++t) sum += didentity[t] * r.identity_weights[t];
     for (int64_t i = 0; i < kTokens * k; ++i) sum += dweights[i] * r.weights[i];
     for (int64_t g = 0; g < kRuns; ++g)
       for (int64_t i = 0; i < 6; ++i) sum += table[g * 6 + i] * r.statistics[(kRuns + g) * 6 + i];
@@ -479,7 +494,8 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
   };
   value();
   route_backward(*r.stream, tensor_of(dlogits, {kTokens, 6}), tensor_of(dweights, {kTokens, k}), r.routing(),
-                 tensor_of(table, {kRuns, 6}), 0.7, a);
+                 tensor_of(table, {kRuns, 6}), 0.7, a, 0.9,
+                 a.zero_experts > 0 ? tensor_of(didentity, {kTokens, 1}) : Tensor());
   for (int64_t i = 0; i < kTokens * 6; ++i) {
     const double before = r.logits[i], h = 1e-5;
     const auto at = [&](double v) {
@@ -490,6 +506,72 @@ TEST_CASE("router: gradients of weights, of scores and of z equal central differ
     r.logits[i] = before;
     CHECK(dlogits[i] == Approx(numeric).margin(2e-8).epsilon(1e-6));
   }
+}
+
+TEST_CASE("router: zero experts are chosen as others, and have weights but no rows") {
+  constexpr int64_t kTokens = 40;
+  RouteArgs a = choices(6, 3);
+  a.capacity = GENERATE(0, 9);
+  Routed all(kTokens, a);
+  all.run();
+  a.zero_experts = 2;
+  Routed r(kTokens, a);
+  r.run();
+  CHECK(r.experts.bits() == all.experts.bits());
+  CHECK(r.weights.bits() == all.weights.bits());
+  int64_t of_zero = 0;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    double weight = 0;
+    for (int64_t i = 3 * t; i < 3 * t + 3; ++i) {
+      const bool zero = r.experts[i] >= 4;
+      of_zero += zero;
+      weight += zero ? r.weights[i] : 0;
+      CHECK(r.slots[i] == (zero ? -1 : all.slots[i]));  // rows of the first experts come first
+    }
+    CHECK(r.identity_weights[t] == weight);
+    CHECK(r.identity_rows[t] == t);
+  }
+  CHECK(of_zero > 20);
+  for (int64_t e = 0; e < 4; ++e) CHECK(r.counts[e] == all.counts[e]);
+  CHECK(r.counts[4] == -1);
+  for (int64_t e = 0; e < 6; ++e) {
+    CHECK(r.statistics[e] == all.statistics[e]);  // choices
+    CHECK(r.statistics[12 + e] == (e < 4 ? all.statistics[12 + e] : 0));
+  }
+  CHECK((r.slots.intact() && r.counts.intact() && r.identity_weights.intact() && r.identity_rows.intact()));
+  r.logits[2 * 6 + 5] = std::nan("");
+  r.run();
+  CHECK(r.counts[4] == 2);
+}
+
+TEST_CASE("the entropy of a router's scores: log E of equal ones, nearly none of sure ones") {
+  RouteArgs a = choices(6, 2);
+  a.sigmoid = GENERATE(false, true);
+  Routed r(300, a);
+  const auto entropy = [&] {
+    r.run();
+    Guarded<double> total(1);
+    total[0] = 0;
+    add_router_entropy(*r.stream, tensor_of(total, {1}), r.routing(), a, 1.0 / 300);
+    return total[0];
+  };
+  std::fill(&r.logits[0], &r.logits[0] + 1800, -0.5);
+  CHECK(entropy() == Approx(std::log(6.0)).epsilon(1e-14));
+  for (int64_t t = 0; t < 300; ++t)
+    for (int64_t i = 0; i < 6; ++i) r.logits[6 * t + i] = i == t % 6 ? 0 : -900;  // exp(-900) is 0
+  CHECK(std::abs(entropy()) < 1e-14);
+}
+
+TEST_CASE("the bias of a router with zero experts moves by the share that real experts lack") {
+  Guarded<double> bias(5), chosen(5);
+  for (int64_t i = 0; i < 5; ++i) bias[i] = 0.5, chosen[i] = std::vector<double>{30, 10, 20, 15, 25}[i];
+  const auto stream = make_inline_stream("compute");
+  // Two of a token's four choices are to be of the three real experts: a sixth of all each
+  // (arXiv:2509.01322).
+  move_router_bias(*stream, tensor_of(bias, {1, 5}), tensor_of(chosen, {1, 5}), 0.1, {3, 2.0 / 4 / 3});
+  const std::vector<double> want{0.5 + 0.1 * (1.0 / 6 - 0.3), 0.5 + 0.1 * (1.0 / 6 - 0.1),
+                                 0.5 + 0.1 * (1.0 / 6 - 0.2), 0.5, 0.5};
+  for (int64_t i = 0; i < 5; ++i) CHECK(bias[i] == Approx(want[i]).epsilon(1e-15));
 }
 
 TEST_CASE("router: both instruction sets and any number of threads give the same bits of integers") {

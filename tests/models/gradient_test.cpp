@@ -50,7 +50,7 @@ double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
         *w = v;
         const StepResult r = rank.program.train_step(batches, still);
         return r.loss + r.mean("z_loss") + o.modules_scale * r.mean("mtp_loss") + r.experts.balance_loss +
-               r.experts.z_loss;
+               r.experts.z_loss + r.experts.entropy_loss;
       };
       // Four points: the error of the difference itself is far below the tolerance. What is left is the
       // loss's own rounding over h, which norms after sublayers make largest: 1e-8 of the gradient.
@@ -169,6 +169,15 @@ TEST_CASE("gradients of MoE models, with every loss for balance, equal central d
   SECTION("top-p, which takes one or two experts") {
     o.moe.selection = Selection::top_p, o.moe.top_p = 0.4, o.moe.norm_topk_prob = false;
     o.moe.balance = BalanceLoss::switch_loss;
+  }
+  SECTION("zero experts and the entropy of their scores") {
+    o.moe.zero_experts = 3, o.moe.top_k = 3, o.moe.routed_scaling_factor = 1.7, o.moe.norm_topk_prob = false;
+    o.moe.balance = BalanceLoss::switch_loss, o.moe.entropy_coeff = 0.2, o.moe.shared_experts = 1;
+  }
+  SECTION("zero experts of sigmoid scores, renormalised, with a capacity and top-p") {
+    o.moe.zero_experts = 2, o.moe.top_k = 3, o.moe.score = RouterScore::sigmoid;
+    o.moe.selection = Selection::top_p, o.moe.top_p = 0.5, o.moe.norm_topk_prob = true;
+    o.moe.capacity_factor = 0.8, o.moe.entropy_coeff = 0.2, o.micro_batch = 1;
   }
   SECTION("expert choice") { o.moe.selection = Selection::expert_choice, o.moe.norm_topk_prob = false; }
   CHECK(worst_error(o, 3) < 1e-7);

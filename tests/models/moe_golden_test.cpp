@@ -16,6 +16,7 @@ namespace {
 
 struct Differences {
   double loss = 0, balance = 0;  ///< relative; absolute where the balance must be 0
+  double entropy = 0;            ///< relative; absolute without such a loss
   double gradient = 0;           ///< the largest of a tensor, of its largest element
   int tensors = 0;
   std::string worst;
@@ -51,6 +52,15 @@ Differences compare(const HfGolden& g, const ModelConfig& model, bool gives = fa
     REQUIRE(value.elements() == static_cast<int64_t>(w.size()));
     for (size_t i = 0; i < w.size(); ++i) value.ptr<double>()[i] = static_cast<float>(w[i]);
   }
+  if (g.file.find("correction_bias")) {
+    const auto bias = g.read<double>("correction_bias");  // (layers, experts)
+    auto from = bias.begin();
+    for (const RegisteredBuffer& b : store.kept(true)) {
+      std::copy_n(from, b.tensor.elements(), b.tensor.ptr<double>());
+      from += b.tensor.elements();
+    }
+    REQUIRE(from == bias.end());
+  }
   std::vector<HostBatch> batches(1);
   batches[0].tokens = g.read<int32_t>("tokens");
   batches[0].targets = g.read<int32_t>("targets");
@@ -74,6 +84,8 @@ Differences compare(const HfGolden& g, const ModelConfig& model, bool gives = fa
   d.balance = relative(r.experts.balance_loss,
                        g.read<double>("aux_loss").at(0) *
                            (model.family->name == "olmoe" ? 0.01 : 0.001));  // their classes' coefficients
+  d.entropy = relative(r.experts.entropy_loss,
+                       g.file.find("entropy_loss") ? g.read<double>("entropy_loss").at(0) : 0);
   for (int id = 0; id < store.count(); ++id) {
     const auto want = g.read<double>("grad." + store.spec(id).name);
     const double* got = store.grad(id).ptr<double>();
@@ -91,7 +103,9 @@ Differences compare(const HfGolden& g, const ModelConfig& model, bool gives = fa
   return d;
 }
 
-bool agrees(const Differences& d) { return d.loss < 1e-12 && d.balance < 1e-12 && d.gradient < 1e-10; }
+bool agrees(const Differences& d) {
+  return d.loss < 1e-12 && d.balance < 1e-12 && d.entropy < 1e-12 && d.gradient < 1e-10;
+}
 
 }  // namespace
 
@@ -121,6 +135,39 @@ TEST_CASE("top-p: a token's fewest experts, the loss and gradients are those of 
   m.moe.top_p = 0.85;
   CHECK_FALSE(agrees(compare(g, m)));  // negative controls: another bound, and all of top_k
   CHECK_FALSE(agrees(compare(g, g.model)));
+}
+
+TEST_CASE("the entropy of routers' scores: the loss and gradients are those of autograd") {
+  const HfGolden g("hf_olmoe_top_p_entropy");
+  ModelConfig m = g.model;
+  m.moe.selection = Selection::top_p;
+  m.moe.top_p = g.number("top_p");
+  m.moe.entropy_coeff = g.number("entropy_coeff");
+  const Differences d = compare(g, m);
+  INFO("loss " << d.loss << ", entropy " << d.entropy << ", gradient " << d.gradient << " of " << d.worst);
+  CHECK(agrees(d));
+  m.moe.entropy_coeff *= 1.001;  // negative control
+  const Differences other = compare(g, m);
+  CHECK(other.entropy > 1e-4);
+  CHECK(other.gradient > 1e-7);
+}
+
+TEST_CASE("zero experts: choices, the loss and gradients are those of transformers' longcat_flash modules") {
+  const HfGolden g("hf_olmoe_zero");
+  ModelConfig m = g.model;
+  m.moe.zero_experts = static_cast<int64_t>(g.number("zero_experts"));
+  m.moe.routed_scaling_factor = g.number("scale");
+  m.moe.bias_update_rate = 1e-3;  // moves after the step
+  const Differences d = compare(g, m);
+  INFO("loss " << d.loss << ", gradient " << d.gradient << " of " << d.worst);
+  CHECK(d.tensors >= 20);
+  CHECK(d.chosen == g.read<int32_t>("taken"));
+  CHECK(agrees(d));
+  m.moe.norm_topk_prob = true;  // negative controls: other weights, another scale
+  CHECK_FALSE(agrees(compare(g, m)));
+  m.moe.norm_topk_prob = false;
+  m.moe.routed_scaling_factor *= 1.001;
+  CHECK_FALSE(agrees(compare(g, m)));
 }
 
 TEST_CASE("given experts have the loss and gradients of transformers' layers with these experts") {

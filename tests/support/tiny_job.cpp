@@ -428,7 +428,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     result.mtp_losses.push_back(r.mean("mtp_loss"));
     result.z_losses.push_back(r.mean("z_loss"));
     result.norms.push_back(r.grad_norm);
-    result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss);
+    result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss + r.experts.entropy_loss);
     result.experts.push_back(r.experts);
   }
   if (rank == 0 && program.loss_scaler()) result.loss_scales.push_back(program.loss_scaler()->scale());

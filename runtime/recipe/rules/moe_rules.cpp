@@ -80,6 +80,28 @@ void selection(const Recipe& r, const BrokenRule& broken) {
            {choice, "train.micro_batch_size", "data.seq_length", kExperts});
 }
 
+/// Rules of experts that are the identity.
+void zero_experts(const MoeConfig& m, const BrokenRule& broken) {
+  if (m.zero_experts == 0) return;
+  const std::string key = "model.moe.zero_experts", groups = "model.moe.router.n_group",
+                    mean = "model.moe.router.experts_per_token", choice = "model.moe.router.selection";
+  if (m.selection == Selection::expert_choice)
+    broken(
+        key,
+        "each expert computes the tokens that it chooses; nearest valid value: 0, or " + choice + ": top_k",
+        {choice});
+  if (m.n_group > 1)
+    broken(groups,
+           fmt::format("groups are of experts that compute, and {} is {}; nearest valid value: 1", key,
+                       m.zero_experts),
+           {key});
+  if (m.experts_per_token && *m.experts_per_token >= static_cast<double>(m.top_k))
+    broken(mean,
+           fmt::format("must be below {} ({}), of which zero experts get the others; nearest valid value: {}",
+                       kTopK, m.top_k, write_number(static_cast<double>(m.top_k) - 0.5)),
+           {kTopK});
+}
+
 void balance(const Recipe& r, const BrokenRule& broken) {
   if (r.model.moe.balance == BalanceLoss::hf && r.parallel.pipeline > 1)
     broken("model.moe.balance.kind",
@@ -164,13 +186,13 @@ void capacity(const Recipe& r, const BrokenRule& broken) {
         {"model.moe.eval_capacity_factor", m.eval_capacity_factor}}) {
     if (!factor || (key != "model.moe.capacity_factor" && factor == m.capacity_factor)) continue;
     const double tokens = static_cast<double>(r.train.micro_batch_size * r.data.seq_length);
-    const double even = tokens * static_cast<double>(m.top_k) / static_cast<double>(m.num_experts);
+    const double even = tokens * static_cast<double>(m.top_k) / static_cast<double>(m.router_outputs());
     if (*factor * even < 1)
       broken(
           key,
           fmt::format("leaves {} of a token to an expert ({} * {} tokens * {} / {}); nearest valid value: {}",
-                      write_number(*factor * even), write_number(*factor), tokens, m.top_k, m.num_experts,
-                      write_number(std::ceil(1000 / even) / 1000)),
+                      write_number(*factor * even), write_number(*factor), tokens, m.top_k,
+                      m.router_outputs(), write_number(std::ceil(1000 / even) / 1000)),
           {"train.micro_batch_size", "data.seq_length", kExperts, kTopK});
   }
 }
@@ -241,6 +263,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
         {"model.architecture"});
   routing(m, broken);
   selection(r, broken);
+  zero_experts(m, broken);
   balance(r, broken);
   router_training(r, broken);
   router_records(r, broken);
@@ -276,12 +299,13 @@ void moe_notes(const Recipe& r, std::vector<std::string>& notes) {
         "model.moe.router.selection: expert_choice: whether an expert takes a token depends on those that "
         "follow it: the loss is that of a model that sees a little of the future, and generation, which does "
         "not, is worse than it says");
-  if (m.num_experts > 0 && m.selection == Selection::top_p)
-    notes.push_back(
-        fmt::format("model.moe.router.selection: top_p: memory, bytes and time are planned for "
-                    "model.moe.top_k: {} experts a "
-                    "token, the most there can be; experts_per_token in metrics.jsonl has their mean number",
-                    m.top_k));
+  if (m.num_experts > 0 && (m.selection == Selection::top_p || m.zero_experts > 0))
+    notes.push_back(fmt::format(
+        "{}: memory, bytes and time are planned for model.moe.top_k: {} experts a "
+        "token, the most there can be; experts_per_token in metrics.jsonl has their mean number",
+        m.selection == Selection::top_p ? "model.moe.router.selection: top_p"
+                                        : fmt::format("model.moe.zero_experts: {}", m.zero_experts),
+        m.top_k));
   const bool sums_to_one =
       m.norm_topk_prob || (m.order == RouterOrder::topk_first && m.score == RouterScore::softmax);
   if (m.num_experts > 1 && m.top_k == 1 && m.selection != Selection::expert_choice && sums_to_one &&

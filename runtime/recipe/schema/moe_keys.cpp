@@ -68,6 +68,16 @@ void add_selection_keys(std::vector<Key>& t) {
               "deepseek_v3 0.001, else 0",
               [](Recipe& r) { r.model.moe.bias_update_rate = r.model.family->defaults.bias_update_rate; })
           .alias({"moe_router_bias_update_rate"}));
+  add(number("model.moe.router.experts_per_token", LT_MEMBER(model.moe.experts_per_token),
+             "Mean number of a token's experts that compute, to which biases move: that of a real expert by "
+             "bias_update_rate times the difference of its share of choices to experts_per_token / (top_k * "
+             "num_experts), that of a zero expert not at all. null: by its sign, to even shares of all.")
+          .resumes(OnResume::any)
+          .above(0)
+          .when("model.moe.zero_experts above 0 and model.moe.router.bias_update_rate above 0", true,
+                [](const Recipe& r) {
+                  return is_moe(r) && r.model.moe.zero_experts > 0 && r.model.moe.bias_update_rate > 0;
+                }));
 }
 
 /// Adds scores, weights and groups of experts.
@@ -132,6 +142,11 @@ void add_balance_keys(std::vector<Key>& t) {
           .resumes(OnResume::any)
           .at_least(0)
           .alias({"moe_z_loss_coeff"}));
+  add(number("model.moe.router.entropy_loss_coeff", LT_MEMBER(model.moe.entropy_coeff),
+             "Weight of the mean entropy of a token's scores, divided by their sum: routers become sure, and "
+             "take fewer experts with selection: top_p.")
+          .resumes(OnResume::any)
+          .at_least(0));
 }
 
 void add_router_keys(std::vector<Key>& t) {
@@ -209,6 +224,11 @@ void add_moe_keys(std::vector<Key>& t) {
           .when("a value above 0", false, is_moe)
           .derived(by_family(&FamilyDefaults::num_experts, 0),
                    [](Recipe& r) { r.model.moe.num_experts = r.model.family->defaults.num_experts; }));
+  add(integer("model.moe.zero_experts", LT_MEMBER(model.moe.zero_experts),
+              "Experts behind the others that give a token back as it is, without work: routers choose them "
+              "alike, so that tokens have fewer experts that compute.")
+          .between(0, 65536)
+          .alias({"zero_expert_num"}));
   add(integer("model.moe.top_k", LT_MEMBER(model.moe.top_k), "Experts per token.")
           .between(1, 65536)
           .alias({"num_experts_per_tok", "moe_router_topk", "topk"})

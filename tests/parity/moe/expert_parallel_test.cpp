@@ -298,7 +298,7 @@ TEST_CASE("transformers' loss over all layers, under every layout without pipeli
 TEST_CASE("every way to choose and to balance, under every layout", "[expert]") {
   TinyOptions one = moe();
   one.moe.balance = BalanceLoss::none;
-  const int way = GENERATE(0, 1, 2, 3, 4);
+  const int way = GENERATE(0, 1, 2, 3, 4, 5, 6);
   switch (way) {
     case 0:  // Switch
       one.moe.top_k = 1;
@@ -330,6 +330,27 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
       one.moe.top_p = 0.4;
       one.moe.norm_topk_prob = false;
       one.moe.balance = BalanceLoss::switch_loss;
+      one.moe.entropy_coeff = 0.1;
+      break;
+    case 5:  // LongCat-Flash
+      one.moe.zero_experts = 4;
+      one.moe.top_k = 3;
+      one.moe.norm_topk_prob = false;
+      one.moe.routed_scaling_factor = 1.5;
+      one.moe.bias_update_rate = 0.05;
+      one.moe.experts_per_token = 1.75;
+      one.moe.balance = BalanceLoss::global;
+      break;
+    case 6:  // zero experts among those of a sum of scores, with a capacity
+      one.moe.zero_experts = 3;
+      one.moe.score = RouterScore::sigmoid;
+      one.moe.selection = Selection::top_p;
+      one.moe.top_k = 4;
+      one.moe.top_p = 0.5;
+      one.moe.bias_update_rate = 0.05;
+      one.moe.capacity_factor = 1.0;
+      one.moe.entropy_coeff = 0.1;
+      one.moe.shared_experts = 1;
   }
   one.micro_batch = 2;  // experts choose from the micro-batch of a rank
   one.steps = 3;
@@ -354,7 +375,7 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
     INFO("way " << way << ", " << l.name);
     TinyOptions many = laid_out(one, l);
     // Losses for balance are of the micro-batch over all ranks, experts choose from that of one.
-    const bool by_rank = way == 3;
+    const bool by_rank = way == 3 || way == 6;  // and a capacity is of that of one
     if (!by_rank && l.data > 2) continue;
     many.micro_batch = by_rank ? 2 : one.micro_batch / l.data;
     const TinyResult result = train_tiny(many);

@@ -5,8 +5,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runtime/routing/step_routing.h"
 #include "tests/parity/moe/moe_jobs.h"
+#include "tests/parity/moe/routing_jobs.h"
 #include "tests/parity/parity.h"
 #include "tests/support/temporary_folder.h"
 
@@ -17,8 +17,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Choices = ProgramOptions::Choices;
-
 TinyOptions job() {
   TinyOptions o = tiny_moe();
   o.layers = 3;
@@ -26,29 +24,6 @@ TinyOptions job() {
   o.micro_batch = 2;
   o.seq = 12;
   return o;
-}
-
-/// Trains with the routing of each rank in `folders`.
-TinyResult train_with(TinyOptions o, const RoutingFolders& folders) {
-  o.choices = folders.replay.empty() ? Choices::record : Choices::replay;
-  const auto of_rank = [&](const TinyRank& at) {
-    return StepRouting(at.program, tiny_mesh(o, at.rank), folders);
-  };
-  TinyHooks hooks;
-  hooks.before_step = [&](const TinyRank& at, int64_t step, const std::vector<HostBatch>& batches) {
-    of_rank(at).before_step(step, (step - 1) * o.global_batch, o.global_batch, batches);
-  };
-  hooks.after_step = [&](const TinyRank& at, int64_t step, const std::vector<HostBatch>& batches) {
-    of_rank(at).after_step(step, batches);
-  };
-  return train_tiny(o, {}, hooks);
-}
-
-TinyResult record(const TinyOptions& o, const std::string& folder) {
-  return train_with(o, {.record = folder, .replay = ""});
-}
-TinyResult replay(const TinyOptions& o, const std::string& folder) {
-  return train_with(o, {.record = "", .replay = folder});
 }
 
 std::vector<NamedLayout> layouts() {
@@ -97,7 +72,8 @@ TEST_CASE("a run that replays its own record has its bits", "[expert]") {
   o.precision = GENERATE("fp64", "bf16");
   if (GENERATE(false, true)) o.ranks = o.expert = 2, o.zero_stage = 1;
   const TemporaryFolder at;
-  const TinyResult plain = train_tiny(o), recorded = record(o, at.path()), replayed = replay(o, at.path());
+  const TinyResult plain = train_tiny(o), recorded = record_routing(o, at.path()),
+                   replayed = replay_routing(o, at.path());
   check_same_bits(plain, recorded);  // recording changes nothing
   check_same_bits(recorded, replayed);
   CHECK(recorded.plan_bytes == recorded.used_bytes);
@@ -114,9 +90,9 @@ TEST_CASE("a record of one layout replays under every other one", "[expert]") {
     TinyOptions alone = job();
     alone.layers = one.layers;
     const TemporaryFolder at;
-    const TinyResult own = record(one, at.path());
+    const TinyResult own = record_routing(one, at.path());
     shift_experts(at.path(), one.moe.num_experts);
-    const TinyResult base = replay(alone, at.path()), result = replay(many, at.path());
+    const TinyResult base = replay_routing(alone, at.path()), result = replay_routing(many, at.path());
     CHECK(std::abs(base.losses[0] / own.losses[0] - 1) > 1e-6);  // negative control: other experts
     require_parity(base, result, 1e-12);
     CHECK(result.plan_bytes == result.used_bytes);
@@ -131,9 +107,9 @@ TEST_CASE("a record of one layout replays under every other one", "[expert]") {
 TEST_CASE("a record has each token of a step once, whatever recomputes", "[expert]") {
   TinyOptions o = job();
   const TemporaryFolder plain, again;
-  record(o, plain.path());
+  record_routing(o, plain.path());
   o.recompute.run = 1;
-  record(o, again.path());
+  record_routing(o, again.path());
   const auto text = [](const TemporaryFolder& of) {
     std::ifstream in(of.path() + "/step-00000002/rank-00000-of-00001.jsonl");
     return std::string(std::istreambuf_iterator<char>(in), {});
@@ -146,7 +122,7 @@ TEST_CASE("a record has each token of a step once, whatever recomputes", "[exper
 TEST_CASE("a token without a record chooses for itself, where routed_experts leave tokens out", "[expert]") {
   const TinyOptions o = job();
   const TemporaryFolder at, part;
-  const TinyResult own = record(o, at.path());
+  const TinyResult own = record_routing(o, at.path());
   // vLLM's form of the record, without the last three positions.
   for (int64_t step = 1; step <= o.steps; ++step) {
     const std::string name = fmt::format("/step-{:08}", step);
@@ -168,14 +144,14 @@ TEST_CASE("a token without a record chooses for itself, where routed_experts lea
       out << nlohmann::json{{"sample", sample}, {"routed_experts", tokens}}.dump() << "\n";
     }
   }
-  check_same_bits(own, replay(o, part.path()));
+  check_same_bits(own, replay_routing(o, part.path()));
 }
 
 TEST_CASE("a record that lacks a token, a sample or a step, or has one twice, is refused by file and rule",
           "[expert]") {
   const TinyOptions o = job();
   const TemporaryFolder at;
-  record(o, at.path());
+  record_routing(o, at.path());
   const std::string file = at.path() + "/step-00000002/rank-00000-of-00001.jsonl";
   std::vector<std::string> lines;
   {
@@ -188,7 +164,7 @@ TEST_CASE("a record that lacks a token, a sample or a step, or has one twice, is
       for (const std::string& line : all) out << line;
     }
     try {
-      replay(o, at.path());
+      replay_routing(o, at.path());
     } catch (const Error& e) {
       CHECK(e.code() == ExitCode::data);
       return std::string(e.what());
@@ -208,5 +184,5 @@ TEST_CASE("a record that lacks a token, a sample or a step, or has one twice, is
   fs::remove(file);
   CHECK_THAT(refusal({}), Catch::Contains("has no choices of sample"));
   fs::remove(file);
-  CHECK_THROWS_WITH(replay(o, at.path()), Catch::Contains("expected *.jsonl, got no such file"));
+  CHECK_THROWS_WITH(replay_routing(o, at.path()), Catch::Contains("expected *.jsonl, got no such file"));
 }

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "runtime/telemetry/append_file.h"
+#include "runtime/telemetry/expert_images.h"
 #include "runtime/telemetry/gpu_numbers.h"
 #include "runtime/telemetry/prometheus.h"
 #include "runtime/telemetry/tensorboard.h"
@@ -55,6 +56,7 @@ int64_t line_step(const std::string& line) {
 struct MetricsWriter::State {
   std::unique_ptr<AppendFile> file;
   std::unique_ptr<TensorBoardWriter> tensorboard;
+  ExpertImages images;
   std::unique_ptr<PrometheusFile> prometheus;
   int64_t first_step = 0, lost_steps = 0;
 
@@ -152,6 +154,7 @@ void MetricsWriter::step(const StepMetrics& m) {
   for (const GpuNumber& n : gpu_numbers())
     if (m.gpu.*n.member) j[std::string("gpu_") + n.name] = number(*(m.gpu.*n.member));
   state_->file->append(j.dump() + "\n");
+  state_->images.step(m);
   if (state_->tensorboard)
     for (const auto& [name, value] : j.items())
       if (name != "step" && value.is_number()) state_->tensorboard->scalar(name, m.step, value.get<double>());
@@ -205,6 +208,7 @@ void MetricsWriter::eval(int64_t step, const std::string& name, double loss, dou
   if (preference.empty()) put("eval_perplexity", std::exp(loss));
   for (const auto& [key, value] : preference) put("eval_" + key, value);
   if (bits_per_byte > 0) put("eval_bits_per_byte", bits_per_byte);
+  if (state_->tensorboard) state_->images.write(step, *state_->tensorboard);
   state_->file->append(j.dump() + "\n");
 }
 
@@ -214,8 +218,10 @@ void MetricsWriter::routing(int64_t step, const RoutingChurn& churn) {
                {"routing_churn", number(churn.all)},
                {"routing_churn_by_layer", numbers(churn.by_layer)}};
   state_->file->append(j.dump() + "\n");
-  if (state_->tensorboard && std::isfinite(churn.all))
-    state_->tensorboard->scalar("routing_churn", step, churn.all);
+  if (!state_->tensorboard) return;
+  if (std::isfinite(churn.all)) state_->tensorboard->scalar("routing_churn", step, churn.all);
+  state_->images.routing(step, churn, *state_->tensorboard);
+  state_->images.write(step, *state_->tensorboard);
 }
 
 std::vector<std::string> MetricsWriter::notes() {

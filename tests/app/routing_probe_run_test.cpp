@@ -70,7 +70,8 @@ TEST_CASE("routing probe: churn is what records of the same checkpoints have by 
   for (size_t i = 0; i < 2; ++i) CHECK(changes[i]["choices"].get<double>() == by_hand[i]);
   const std::string page = read_text(t.folder() + "/run.prom");
   CHECK_THAT(page, Contains("ltrain_routing_churn_by_layer_ratio{run=\"tiny\",layer=\"1\"} "));
-  done(t, "report run");
+  done(t, "report run --html run.html");
+  CHECK_THAT(read_text(t.folder() + "/run.html"), Contains("data-churn="));
   // Programs that read the checkpoint leave the choices in it.
   done(t, "eval run --samples 2");
   done(t, "generate run --prompt line --tokens 2");

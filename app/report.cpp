@@ -101,7 +101,7 @@ void add_report(CLI::App& app) {
     if (!o->html.empty())
       write_file(o->html, html_page(several ? "Runs compared" : "Run " + runs.front().name(),
                                     several ? std::vector<std::string>() : run_lead(runs.front()),
-                                    run_pictures(runs), comparison_text(runs)));
+                                    run_pictures(runs, o->layer), comparison_text(runs)));
     if (several) {
       std::fputs(comparison_text(runs).c_str(), stdout);
       return;

@@ -24,11 +24,9 @@ std::string loss_svg(const std::vector<RunReport>& runs);
 /// Milliseconds of a step as a stacked bar for each stretch: own work, waits for data, for the communication
 /// of each axis, and for what is offloaded.
 std::string step_time_svg(const RunReport& run);
-/// Experts of an MoE model: evenness of the load for each layer over the steps, and drops in the tooltips.
-std::string expert_map_svg(const RunReport& run);
-
-/// Drawings for the page of one run, or of several compared. A drawing without a value is left out.
-std::vector<Picture> run_pictures(const std::vector<RunReport>& runs);
+/// Drawings for the page of one run, or of several compared. A drawing without a value is left out. `layer`:
+/// that of the experts' load; -1: the least even one of the last quarter.
+std::vector<Picture> run_pictures(const std::vector<RunReport>& runs, int64_t layer = -1);
 /// Paragraphs with the main results of one run: steps, loss, tokens, restarts and stragglers.
 std::vector<std::string> run_lead(const RunReport& run);
 

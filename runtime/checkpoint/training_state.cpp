@@ -20,6 +20,7 @@
 #include "runtime/checkpoint/store.h"
 #include "runtime/checkpoint/tensor_reader.h"
 #include "runtime/checkpoint/upcycle.h"
+#include "runtime/program/train_program.h"
 
 namespace ltrain {
 namespace {
@@ -72,6 +73,9 @@ void read_states(CheckpointReader& reader, TensorReader& tensors, const OwnedPie
       tensors.read(name, piece.slice, m.tensor);
   }
 }
+
+/// True for buffers that a run may begin with where the checkpoint has none, and may leave.
+bool begins_anew(const std::string& name) { return name == kFp8History || name == kProbedChoices; }
 
 bool of_shape(const CheckpointReader& reader, const RegisteredBuffer& k) {
   const auto at = reader.tensors().find(k.name);
@@ -264,10 +268,13 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
     tensors.read(saved_state(reader, w.name, parameters_.spec(w.id).name, parameters_.site()),
                  Slice::whole(w.tensor.shape), w.tensor);
   for (const RegisteredBuffer& k : parameters_.kept(false)) {
-    if (k.name == kFp8History && !of_shape(reader, k)) {  // another type or length than in the checkpoint
+    if (begins_anew(k.name) && !of_shape(reader, k)) {  // another type or length than in the checkpoint
       r.notes.push_back(
-          "note: the checkpoint has no largest magnitudes of fp8, or of another amax_history_len: they begin "
-          "here");
+          k.name == kProbedChoices
+              ? "note: the checkpoint has no choices of a routing probe of these sequences: the "
+                "first one has none to compare with"
+              : "note: the checkpoint has no largest magnitudes of fp8, or of another "
+                "amax_history_len: they begin here");
       continue;
     }
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
@@ -277,7 +284,7 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   const std::string averages = state_name(kAverage, "");
   reader.finish(control_, stream_, [&](const std::string& name) {
     return !of_frozen_parameter(name) && !name.starts_with(averages) && !is_error(name) && !of_diloco(name) &&
-           name != kFp8History;
+           !begins_anew(name);
   });
   const DilocoSettings& diloco = parameters_.optimizer().diloco;
   parameters_.publish_loaded(!diloco.streams());

@@ -82,12 +82,10 @@ void RoutingRecord::compare(const RoutedPlace& place, const RoutedSample& now) {
   RoutingChange& change = changes_[layer];
   change.top_k = now.top_k;
   for (size_t t = 0; t < now.experts.size(); t += static_cast<size_t>(now.top_k)) {
-    const auto begin = found->second.experts.begin() + static_cast<ptrdiff_t>(t), end = begin + now.top_k;
     ++change.tokens;
-    change.first += now.experts[t] != *begin;
-    for (int64_t j = 0; j < now.top_k; ++j)
-      change.choices += std::find(begin, end, now.experts[t + static_cast<size_t>(j)]) == end;
+    change.first += now.experts[t] != found->second.experts[t];
   }
+  change.choices += changed_choices(now.experts, found->second.experts, now.top_k);
   before_.erase(found);
 }
 

@@ -136,6 +136,7 @@ ProgramOptions Session::inference_options(const SessionOptions& options) const {
   p.micro_batch = std::max<int64_t>(1, options.micro_batch);
   p.accumulation = 1;
   p.choices = options.choices ? ProgramOptions::Choices::record : ProgramOptions::Choices::none;
+  p.probe_samples = 0;
   p.fp8.reset();
   if (p.products == MatmulPrecision::fp8) p.products = MatmulPrecision::plain;
   if (recipe_.quantization.on() && !options.precision.empty() && options.precision != "fp32")

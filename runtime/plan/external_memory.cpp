@@ -134,6 +134,10 @@ void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& pr
     plan.outside.push_back({"8-bit moments as floats", open, "formula"});  // at a checkpoint
   if (recipe.train.router_replay)
     plan.outside.push_back({"choices of routers", meta.program.choices_bytes(), "formula"});
+  for (const RegisteredBuffer& k : meta.program.parameters().kept(false))
+    if (k.name ==
+        kProbedChoices)  // 24 bytes a choice: two of this probe, two sums, and those of the one before
+      plan.outside.push_back({"choices of a routing probe", 6 * k.tensor.bytes(), "formula"});
   std::vector<std::vector<int>> groups = meta.groups.members();
   if (cuda) {
     for (ExternalMemory& item : external_cuda(recipe, meta.groups.groups()))

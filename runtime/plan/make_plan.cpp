@@ -238,7 +238,10 @@ void plan_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
 
 /// Adds an evaluation. The cost of each batch comes from passes over one and two batches.
 void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
-  if (recipe.train.eval_interval == 0) return;
+  if (recipe.train.eval_interval == 0) {
+    if (recipe.train.routing_probe_interval > 0) meta.evaluate_once();  // for its memory
+    return;
+  }
   const int64_t batches = recipe.train.eval_steps * micro_batches_per_step(recipe);
   const auto pass = [&](int64_t n) {
     const double start = meta.end();

@@ -42,6 +42,12 @@ struct MetaRank {
     options.dispatch.skew = options.dispatch.balanced ? 1 : skew;
     return options;
   }
+  /// Evaluates one batch.
+  void evaluate_once() {
+    int64_t batches = 1;
+    const HostBatch any;
+    program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
+  }
   /// Runs a step of the kind that most steps of the run are.
   void train_step() { train_step(step_kinds(program.options().optimizer).usual_step); }
   void train_step(int64_t step) {

@@ -40,11 +40,7 @@ CallsByGroup calls_of(const Recipe& recipe, const MachineProfile& profile, const
     args.step = step;
     meta.program.train_step(std::vector<HostBatch>(static_cast<size_t>(compared_micros(recipe))), args);
   }
-  if (recipe.train.eval_interval > 0) {
-    int64_t batches = 1;
-    const HostBatch any;
-    meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
-  }
+  if (recipe.train.eval_interval > 0 || recipe.train.routing_probe_interval > 0) meta.evaluate_once();
   CallsByGroup out;
   for (const Communicator* group : meta.groups.groups().all())
     if (const RecordedCalls* r = recorded_calls(*group); r && group->size() > 1)

@@ -40,12 +40,14 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
   PairCounts pairs;
   bool more = true, once = meta && !next;
   const HostBatch none, *last = nullptr;
-  while (more) {  // one pass per group of micro-batches, as large as in a step for a pipeline
+  std::vector<HostBatch> loaded;  // batches in the slots, if choices are handed over
+  while (more) {                  // one pass per group of micro-batches, as large as in a step for a pipeline
     if (ask_stop && any_rank(ask_stop())) {
       if (options_.for_training) store_.use_ema_weights(false);
       return {};
     }
     int slots = 0;
+    loaded.clear();
     while (slots < (staged() ? slots_->count() : 1)) {
       const HostBatch* batch = once ? &none : next ? next() : nullptr;
       once = false;
@@ -58,6 +60,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       count_pairs(pairs, *batch, device_.groups.context.rank());
       load(*batch, slots++, false);
       last = batch;
+      if (take_choices_) loaded.push_back(*batch);
     }
     if (slots == 0) break;
     const TakeLogits take = [&](const Tensor& logits, int64_t first_row) {
@@ -72,7 +75,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       mb.pairs.loss.divergence = divergence;
       return mb;
     });
-    if (take_choices_ && !meta) hand_choices(*last);
+    for (size_t k = 0; k < loaded.size() && !meta; ++k) hand_choices(loaded[k], static_cast<int64_t>(k));
   }
   step.enter("loss");
   std::array<int64_t, 3> counts{tokens, options_.preference ? pairs.pairs : bytes, pairs.chosen_tokens};

@@ -67,10 +67,14 @@ struct ProgramOptions : StepSettings {
   /// Use of RouterChoices. record: evaluations hand them over (TrainProgram::take_choices), train steps keep
   /// them (read_choices). replay: train steps take them (give_choices).
   enum class Choices : uint8_t { none, record, replay } choices = Choices::none;
+  /// In training: evaluations hand over choices too, and the program keeps those of so many sequences
+  /// (TrainProgram::probed_choices); 0: neither.
+  int64_t probe_samples = 0;
 
   bool distils() const { return teacher || top_logits > 0; }
   /// The model runs in stages of a pipeline.
   bool staged() const { return stage_layers.size() > 1; }
+  bool keeps_choices() const { return choices != Choices::none || probe_samples > 0; }
   /// Multi-token prediction modules that the program runs.
   int64_t mtp_modules() const { return for_training ? model.num_nextn_predict_layers : 0; }
 };

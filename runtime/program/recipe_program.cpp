@@ -312,6 +312,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   o.async_tensor_parallel = recipe::async_tensor_parallel(r);
   if (r.train.router_record) o.choices = ProgramOptions::Choices::record;
   if (r.train.router_replay) o.choices = ProgramOptions::Choices::replay;
+  if (r.train.routing_probe_interval > 0) o.probe_samples = r.train.routing_probe_samples;
   o.cuda_graphs = recipe::captures_steps(r) && device_of(r) == DeviceKind::cuda;
   if (device_of(r) == DeviceKind::cuda) o.attention_backend = r.attention_backend;
   o.deterministic = r.deterministic;

@@ -51,9 +51,8 @@ int64_t slot_bytes(const ProgramOptions& o, const ContextSharding& cut, int64_t 
   const int64_t logits = o.for_training ? 0 : o.model.vocab_size * 8;
   const int64_t experts = o.model.moe.num_experts,
                 counts = experts > 0 ? expert_ranks * (experts + 1) * 8 : 0;
-  const int64_t choices = o.choices != ProgramOptions::Choices::none
-                              ? Staging::room(o.micro_batch * cut.rows().rows * o.model.moe.top_k * 4)
-                              : 0;
+  const int64_t choices =
+      o.keeps_choices() ? Staging::room(o.micro_batch * cut.rows().rows * o.model.moe.top_k * 4) : 0;
   return std::max<int64_t>(
       {MicroBatchSlots::staging_bytes(o, cut), logits, counts, choices, StepSums::count(o) * 8});
 }
@@ -215,7 +214,7 @@ MicroBatch TrainProgram::micro_batch(int64_t slot) const {
   mb.balance_sums = balance_sums_;
   mb.balance_table = balance_table_;
   mb.router_bias = router_bias_;
-  if (!options_.for_training) mb.choices = choices(0);
+  mb.choices = evaluated_choices(slot);
   mb.micros = options_.accumulation;
   if (options_.preference) {
     mb.pairs.totals = sums_->pairs.tensor;

@@ -120,6 +120,9 @@ struct TextTokens {
   std::vector<int32_t> tokens;
 };
 
+/// Name of TrainProgram::probed_choices in checkpoints.
+inline constexpr const char* kProbedChoices = "optimizer/routing_probe";
+
 class MetaMemory;
 class StageRun;
 
@@ -179,8 +182,13 @@ class TrainProgram {
   /// Receives a batch and the choices of its routers: (layers with experts, tokens of the batch, k) expert
   /// indices, best first.
   using TakeChoices = std::function<void(const HostBatch& batch, const std::vector<int32_t>& choices)>;
-  /// Sets what evaluations call for each batch. Needs Choices::record.
+  /// Sets what evaluations call for each batch, null for nothing. Needs ProgramOptions::keeps_choices().
   void take_choices(TakeChoices take) { take_choices_ = std::move(take); }
+  /// ProgramOptions::probe_samples: numbers that this program keeps, and saves with its state: for layers
+  /// with experts of the full model (layers, samples, seq_length, k), then one more. Zero before the first
+  /// write.
+  std::vector<int32_t> probed_choices();
+  void keep_probed_choices(const std::vector<int32_t>& numbers);
   /// Receives a batch of an evaluation and logits of its rows from `first_row` on, row by row, after a
   /// soft-cap. They are those of the rank's columns.
   using TakeHostLogits =
@@ -301,7 +309,9 @@ class TrainProgram {
   void make_router_bias();
   void make_choices();
   RouterChoices choices(int64_t micro) const;
-  void hand_choices(const HostBatch& batch);
+  /// Room for the choices of an evaluation's micro-batch in an input slot, where there is any.
+  RouterChoices evaluated_choices(int64_t slot) const;
+  void hand_choices(const HostBatch& batch, int64_t slot);
   void hand_logits(const HostBatch& batch, const Tensor& logits, int64_t first_row);
   void make_fp8();
   void make_frozen_model();
@@ -321,7 +331,8 @@ class TrainProgram {
   Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
   Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
   std::vector<int64_t> router_layers_;
-  Tensor choices_;  // (micro-batches, layers, rows, k) i32: RouterChoices; defined with Choices
+  Tensor choices_;         // (micro-batches, layers, rows, k) i32: RouterChoices; defined with Choices
+  Tensor probed_choices_;  // i32; defined with probe_samples
   TakeChoices take_choices_;
   TakeHostLogits take_logits_;
   Tensor count_;  // (3) i64

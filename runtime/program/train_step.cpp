@@ -100,7 +100,8 @@ void TrainProgram::StepPasses::sample_labels(int64_t update) {
 
 MicroBatch TrainProgram::StepPasses::micro_batch(int64_t micro, int64_t slot) const {
   MicroBatch mb = program_.micro_batch(slot);
-  mb.choices = program_.choices(micro);
+  mb.choices =
+      program_.options_.choices == ProgramOptions::Choices::none ? RouterChoices() : program_.choices(micro);
   mb.micros = step_micros_;
   mb.grad_scale = scale_;
   if (!meta()) mb.grad_scale_at = program_.scale_;

@@ -212,6 +212,8 @@ struct Train : StepSettings {
   std::optional<std::string> router_record;  ///< folder for the choices of routers, step by step
   int64_t router_record_interval = 1;        ///< steps
   std::optional<std::string> router_replay;  ///< folder of choices that routers take
+  int64_t routing_probe_interval = 0;        ///< steps between two probes of routers; 0: none
+  int64_t routing_probe_samples = 8;         ///< sequences of a probe
 };
 
 /// Parameters selected by name, with their own settings.

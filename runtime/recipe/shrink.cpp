@@ -276,7 +276,8 @@ class Shrink {
     set("train.log_interval", 1);
     drop({"train.train_tokens", "train.stop_step", "train.eval_interval", "data.eval",
           "train.exit_duration_in_mins", "train.router_record", "train.router_record_interval",
-          "train.router_replay", "schedule.lr_decay_steps", "schedule.lr_num_cycles"});
+          "train.router_replay", "train.routing_probe_interval", "train.routing_probe_samples",
+          "schedule.lr_decay_steps", "schedule.lr_num_cycles"});
     if (r_.train.router_warmup_steps > 1) set("train.router_warmup_steps", 1);
     set("schedule.lr_warmup_steps", std::min<int64_t>(r_.schedule.lr_warmup_steps, 1));
     if (r_.schedule.lr_decay_style == LrDecayStyle::wsd) set("schedule.lr_wsd_decay_steps", 1);

@@ -116,6 +116,15 @@ std::vector<int32_t> parse_indices(const json& rows, int64_t top_k) {
   return experts;
 }
 
+int64_t changed_choices(std::span<const int32_t> now, std::span<const int32_t> before, int64_t top_k) {
+  int64_t changed = 0;
+  for (size_t i = 0; i < now.size(); ++i) {
+    const auto of_token = before.subspan(i - i % static_cast<size_t>(top_k), static_cast<size_t>(top_k));
+    changed += std::find(of_token.begin(), of_token.end(), now[i]) == of_token.end();
+  }
+  return changed;
+}
+
 std::string line_of(const ModelConfig& model, const RoutedTokens& t) {
   const int64_t layer = t.layers.at(0), module = layer - model.num_hidden_layers;
   nlohmann::ordered_json line{{"step", t.step},

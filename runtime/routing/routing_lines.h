@@ -15,6 +15,9 @@ nlohmann::ordered_json indices_json(std::span<const int32_t> experts, int64_t to
 /// Reads them. Throws std::invalid_argument with a rule if a list has another length or is not of integers.
 std::vector<int32_t> parse_indices(const nlohmann::json& rows, int64_t top_k);
 
+/// Number of choices in `now` of experts that their token, of `top_k` choices, did not choose `before`.
+int64_t changed_choices(std::span<const int32_t> now, std::span<const int32_t> before, int64_t top_k);
+
 /// Choices for consecutive positions of a sample.
 struct RoutedTokens {
   int64_t step = 0, rank = 0;

@@ -103,6 +103,15 @@ class StepChoices {
 
 }  // namespace
 
+RoutedRows routed_rows(const TrainProgram& program, const Mesh& mesh) {
+  const ProgramOptions& o = program.options();
+  const int64_t all = o.micro_batch * program.context_sharding().rows().rows;
+  const int64_t part = mesh.coordinate(Axis::tensor);
+  if (o.expert_tensor) return {0, part == 0 ? all : 0};
+  const int64_t each = all / mesh.size(Axis::tensor);
+  return {part * each, (part + 1) * each};
+}
+
 std::string StepRouting::folder(const std::string& of, int64_t step) const {
   return fmt::format("{}/{}{:08}", of, kStep, step);
 }
@@ -177,21 +186,17 @@ void StepRouting::after_step(int64_t step, const std::vector<HostBatch>& batches
   if (mesh_.rank == 0)  // an earlier attempt may have had other ranks
     for (const std::string& path : files_of(to))
       if (!path.ends_with(ranks)) fs::remove(path, error);
-  // Tensor ranks that share each expert route the same rows. The first writes them.
   const Positions rows = program_.context_sharding().rows();
-  const int64_t parts = mesh_.size(Axis::tensor), part = mesh_.coordinate(Axis::tensor);
-  const int64_t all = o.micro_batch * rows.rows, each = o.expert_tensor ? all : all / parts;
-  const int64_t begin = o.expert_tensor ? 0 : part * each;
-  const bool writes = !o.expert_tensor || part == 0;
+  const RoutedRows mine = routed_rows(program_, mesh_);
   const int64_t k = o.model.moe.top_k;
   data::OutputFile file(fmt::format("{}/rank-{:05}{}", to, mesh_.rank, ranks));
-  for (size_t micro = 0; writes && micro < batches.size(); ++micro)
+  for (size_t micro = 0; micro < batches.size(); ++micro)
     for (size_t layer = 0; layer < program_.router_layers().size(); ++layer) {
       const std::vector<int32_t> choices = program_.read_choices(static_cast<int64_t>(micro), layer);
-      for (int64_t row = begin, end; row < begin + each; row = end) {  // runs of neighbouring positions
+      for (int64_t row = mine.begin, end; row < mine.end; row = end) {  // runs of neighbouring positions
         const int64_t sample = row / rows.rows, position = rows.at(row % rows.rows);
         end = row + 1;
-        while (end < begin + each && end / rows.rows == sample &&
+        while (end < mine.end && end / rows.rows == sample &&
                rows.at(end % rows.rows) == position + end - row)
           ++end;
         const std::string line = line_of(

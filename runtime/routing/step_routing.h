@@ -17,6 +17,13 @@ struct RoutingFolders {
   std::string replay;    ///< "": none
 };
 
+/// Rows [begin, end) of a micro-batch's choices that a rank tells of: tensor ranks that share each expert
+/// route the same rows, of which the first tells.
+struct RoutedRows {
+  int64_t begin = 0, end = 0;
+};
+RoutedRows routed_rows(const TrainProgram& program, const Mesh& mesh);
+
 /// Choices of routers of one rank, step by step.
 class StepRouting {
  public:

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "runtime/telemetry/append_file.h"
+#include "runtime/telemetry/expert_images.h"
 #include "runtime/telemetry/gpu_numbers.h"
 #include "runtime/telemetry/prometheus.h"
 #include "runtime/telemetry/tensorboard.h"
@@ -29,6 +30,12 @@ double now() {
 
 /// JSON has no NaN, so it is written as null.
 json number(double v) { return std::isfinite(v) ? json(v) : json(nullptr); }
+
+json numbers(const std::vector<double>& all) {
+  json list = json::array();
+  for (const double v : all) list.push_back(number(v));
+  return list;
+}
 
 /// A step without an update is one too: some are usual, many are not.
 bool is_warning(std::string_view text) {
@@ -49,6 +56,7 @@ int64_t line_step(const std::string& line) {
 struct MetricsWriter::State {
   std::unique_ptr<AppendFile> file;
   std::unique_ptr<TensorBoardWriter> tensorboard;
+  ExpertImages images;
   std::unique_ptr<PrometheusFile> prometheus;
   int64_t first_step = 0, lost_steps = 0;
 
@@ -137,20 +145,17 @@ void MetricsWriter::step(const StepMetrics& m) {
     j["expert_load_entropy"] = number(m.expert_load_entropy);
     j["experts_per_token"] = number(m.experts_per_token);
     j["expert_tokens"] = m.expert_tokens;
-    json drops = json::array();
-    for (double d : m.drop_rate_by_layer) drops.push_back(number(d));
-    j["drop_rate_by_layer"] = drops;
+    j["drop_rate_by_layer"] = numbers(m.drop_rate_by_layer);
   }
   if (!m.slices_beyond_budget_by_layer.empty()) {
     j["rows_beyond_budget"] = number(m.rows_beyond_budget);
     j["slices_beyond_budget"] = number(m.slices_beyond_budget);
-    json slices = json::array();
-    for (double n : m.slices_beyond_budget_by_layer) slices.push_back(number(n));
-    j["slices_beyond_budget_by_layer"] = slices;
+    j["slices_beyond_budget_by_layer"] = numbers(m.slices_beyond_budget_by_layer);
   }
   for (const GpuNumber& n : gpu_numbers())
     if (m.gpu.*n.member) j[std::string("gpu_") + n.name] = number(*(m.gpu.*n.member));
   state_->file->append(j.dump() + "\n");
+  state_->images.step(m);
   if (state_->tensorboard)
     for (const auto& [name, value] : j.items())
       if (name != "step" && value.is_number()) state_->tensorboard->scalar(name, m.step, value.get<double>());
@@ -204,7 +209,20 @@ void MetricsWriter::eval(int64_t step, const std::string& name, double loss, dou
   if (preference.empty()) put("eval_perplexity", std::exp(loss));
   for (const auto& [key, value] : preference) put("eval_" + key, value);
   if (bits_per_byte > 0) put("eval_bits_per_byte", bits_per_byte);
+  if (state_->tensorboard) state_->images.write(step, *state_->tensorboard);
   state_->file->append(j.dump() + "\n");
+}
+
+void MetricsWriter::routing(int64_t step, const RoutingChurn& churn) {
+  if (state_->prometheus) state_->prometheus->routing(churn);
+  const json j{{"step", step},
+               {"routing_churn", number(churn.all)},
+               {"routing_churn_by_layer", numbers(churn.by_layer)}};
+  state_->file->append(j.dump() + "\n");
+  if (!state_->tensorboard) return;
+  if (std::isfinite(churn.all)) state_->tensorboard->scalar("routing_churn", step, churn.all);
+  state_->images.routing(step, churn, *state_->tensorboard);
+  state_->images.write(step, *state_->tensorboard);
 }
 
 std::vector<std::string> MetricsWriter::notes() {

@@ -47,6 +47,12 @@ struct StepMetrics {
   GpuReading gpu;  ///< newest of rank 0's GPU
 };
 
+/// Share of the choices for a fixed set of tokens that changed since the last time; NaN: unknown.
+struct RoutingChurn {
+  double all = 0;
+  std::vector<double> by_layer;  ///< NaN for a dense layer
+};
+
 /// GPU of a rank.
 struct RankGpu {
   int rank = 0;
@@ -78,6 +84,8 @@ class MetricsWriter {
   /// unknown. `preference`: names and values of pairs, whose loss has no perplexity.
   void eval(int64_t step, const std::string& name, double loss, double bits_per_byte,
             const std::vector<std::pair<std::string, double>>& preference = {});
+  /// Writes how many choices of a routing probe changed since the one before.
+  void routing(int64_t step, const RoutingChurn& churn);
   /// Sentences for the user since the last call: files that cannot be written now, or that can be written
   /// again.
   std::vector<std::string> notes();

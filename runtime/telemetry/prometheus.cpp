@@ -65,13 +65,25 @@ void add_gpus(Page& p, const std::vector<RankGpu>& gpus) {
   }
 }
 
+void add_churn(Page& p, const RoutingChurn& churn) {
+  std::vector<std::pair<std::string, double>> samples;
+  for (size_t i = 0; i < churn.by_layer.size(); ++i)
+    if (std::isfinite(churn.by_layer[i]))
+      samples.emplace_back(fmt::format("layer=\"{}\"", i), churn.by_layer[i]);
+  if (samples.empty()) return;
+  p.gauge("routing_churn_ratio", "Choices of the routing probe that changed since the one before.",
+          churn.all);
+  p.add("routing_churn_by_layer_ratio", "gauge", "The same by layer.", samples);
+}
+
 constexpr double kBytesOfGib = 1073741824.0;
 
 }  // namespace
 
 std::string prometheus_text(const StepMetrics& m, const std::string& run, int restarts,
                             const std::map<std::string, double>& eval_loss, double now,
-                            const std::vector<Straggler>& stragglers, const std::vector<RankGpu>& gpus) {
+                            const std::vector<Straggler>& stragglers, const std::vector<RankGpu>& gpus,
+                            const RoutingChurn& churn) {
   Page p(run);
   p.gauge("iteration", "Optimizer steps done.", static_cast<double>(m.step));
   p.gauge("train_iterations", "Steps of the recipe.", static_cast<double>(m.train_steps));
@@ -116,6 +128,7 @@ std::string prometheus_text(const StepMetrics& m, const std::string& run, int re
   for (const auto& [set, loss] : eval_loss)
     losses.emplace_back(set.empty() ? "" : fmt::format("set=\"{}\"", label_value(set)), loss);
   p.add("eval_loss_nats", "gauge", "Held-out loss of the last evaluation.", losses);
+  add_churn(p, churn);
   p.gauge("seconds_left", "Expected time to the last step.", m.seconds_left);
   p.gauge("last_update_timestamp_seconds", "Unix time of this file.", now);
   return p.text();
@@ -138,7 +151,8 @@ void PrometheusFile::write(const StepMetrics& m) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   try {
-    replace_file(o_.path, prometheus_text(m, o_.run, o_.restarts, eval_loss_, now, stragglers_, gpus_));
+    replace_file(o_.path,
+                 prometheus_text(m, o_.run, o_.restarts, eval_loss_, now, stragglers_, gpus_, churn_));
     if (std::exchange(failing_, false)) notes_.push_back(o_.path + " is written again");
   } catch (const std::exception& e) {
     if (!std::exchange(failing_, true))

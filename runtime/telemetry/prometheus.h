@@ -27,6 +27,8 @@ class PrometheusFile {
   void stragglers(const std::vector<Straggler>& found) { stragglers_ = found; }
   /// Sets the GPUs of all ranks. The next write has them.
   void gpus(const std::vector<RankGpu>& all) { gpus_ = all; }
+  /// Sets the churn of routers at the last probe. The next write has it.
+  void routing(const RoutingChurn& churn) { churn_ = churn; }
   /// Writes what is known, at the end of the run.
   void finish();
   /// Sentences for the user since the last call: the file cannot be written, or can be again.
@@ -41,6 +43,7 @@ class PrometheusFile {
   std::map<std::string, double> eval_loss_;
   std::vector<Straggler> stragglers_;
   std::vector<RankGpu> gpus_;
+  RoutingChurn churn_;
   std::vector<std::string> notes_;
 };
 
@@ -48,6 +51,6 @@ class PrometheusFile {
 std::string prometheus_text(const StepMetrics& m, const std::string& run, int restarts,
                             const std::map<std::string, double>& eval_loss, double now,
                             const std::vector<Straggler>& stragglers = {},
-                            const std::vector<RankGpu>& gpus = {});
+                            const std::vector<RankGpu>& gpus = {}, const RoutingChurn& churn = {});
 
 }  // namespace ltrain

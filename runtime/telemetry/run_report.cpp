@@ -44,6 +44,7 @@ class Reader {
       return;
     }
     if (j.contains("gpus")) return;  // other ranks' GPUs
+    if (j.contains("routing_churn")) return take_churn(j);
     if (j.contains("restart") || j.contains("straggler")) return take_event(step, j);
     if (step <= r_.last_step)
       lines_.wrong(fmt::format("step {} after step {}: steps must ascend", step, r_.last_step));
@@ -84,6 +85,15 @@ class Reader {
       }
     }
     keep(std::move(s));
+  }
+
+  /// A routing probe after the last step read.
+  void take_churn(const json& j) {
+    const auto list = j.find("routing_churn_by_layer");
+    if (r_.stretches.empty() || list == j.end() || !list->is_array()) return;
+    std::vector<ReportStretch::Layer>& layers = r_.stretches.back().layers;
+    for (size_t i = 0; i < std::min(layers.size(), list->size()); ++i)
+      if ((*list)[i].is_number()) layers[i].churn.add((*list)[i].get<double>());
   }
 
   /// A record beside those of the steps.
@@ -184,6 +194,7 @@ class Reader {
       to.layers[i].slices_beyond_budget.add(s.layers[i].slices_beyond_budget);
       to.layers[i].entropy.add(s.layers[i].entropy);
       to.layers[i].drop_rate.add(s.layers[i].drop_rate);
+      to.layers[i].churn.add(s.layers[i].churn);
       for (size_t e = 0; e < to.layers[i].tokens.size(); ++e) to.layers[i].tokens[e] += s.layers[i].tokens[e];
     }
   }
@@ -278,6 +289,7 @@ std::string report_json(const RunReport& r) {
         layers.push_back({{"expert_tokens", l.tokens},
                           {"expert_load_entropy", mean(l.entropy)},
                           {"drop_rate", mean(l.drop_rate)}});
+        if (l.churn.known()) layers.back()["routing_churn"] = mean(l.churn);
         if (budgeted) layers.back()["slices_beyond_budget"] = mean(l.slices_beyond_budget);
       }
       j["layers"] = std::move(layers);

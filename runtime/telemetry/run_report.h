@@ -23,6 +23,7 @@ struct ReportStretch {
   struct Layer {
     std::vector<double> tokens;  ///< tokens of each expert, summed; empty: a dense layer
     Mean entropy, drop_rate, slices_beyond_budget;
+    Mean churn;  ///< routing probes in the stretch
   };
   int64_t first_step = 0, last_step = 0, steps = 0;
   Mean loss, grad_norm, tokens_per_sec, mfu, drop_rate, balance_loss;

@@ -84,6 +84,21 @@ void TensorBoardWriter::scalar(const std::string& tag, int64_t step, double valu
   put_field(v, 1, tag);
   v += static_cast<char>(2 << 3 | 5);
   append(v, static_cast<float>(value));
+  this->value(step, v);
+}
+
+void TensorBoardWriter::image(const std::string& tag, int64_t step, const Image& image) {
+  std::string of, v;  // Summary.Image { height = 1; width = 2; colorspace = 3; encoded_image_string = 4 }
+  put_field(of, 1, image.height);
+  put_field(of, 2, image.width);
+  put_field(of, 3, int64_t{3});  // RGB
+  put_field(of, 4, png_of(image));
+  put_field(v, 1, tag);
+  put_field(v, 4, of);
+  value(step, v);
+}
+
+void TensorBoardWriter::value(int64_t step, const std::string& v) {
   std::string summary;
   put_field(summary, 1, v);
   std::string e = event_start(wall_clock());

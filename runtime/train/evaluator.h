@@ -27,6 +27,11 @@ class Evaluator {
   /// Reads the tokenizer if the data has one. `recipe` and `mesh` must outlive this object.
   Evaluator(const Recipe& recipe, const Mesh& mesh);
 
+  /// `last`: the step is the run's last.
+  bool due(int64_t step, bool last) const {
+    const int64_t every = recipe_.train.eval_interval;
+    return every > 0 && !recipe_.data.eval.empty() && (step % every == 0 || last);
+  }
   /// With preference pairs: the sums of the reference for the pairs of each set. Collective.
   void find_references(const ReferencedRun& run);
 

@@ -49,6 +49,10 @@ void RunReports::evaluation(int64_t step, const Recipe& recipe, const std::vecto
   }
 }
 
+void RunReports::routing(int64_t step, const RoutingChurn& churn) {
+  if (metrics_) metrics_->routing(step, churn);
+}
+
 void RunReports::finish(const std::string& text) {
   say(metrics_->finish());
   progress_->line(text);

@@ -31,6 +31,8 @@ class RunReports {
             StragglerWatch& stragglers);
   /// Writes the held-out losses after `step`.
   void evaluation(int64_t step, const Recipe& recipe, const std::vector<SetResult>& results);
+  /// Writes what a routing probe after `step` found.
+  void routing(int64_t step, const RoutingChurn& churn);
   /// Ends the files and says `text` last.
   void finish(const std::string& text);
 

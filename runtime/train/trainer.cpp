@@ -22,6 +22,7 @@
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/checkpoint/upcycle.h"
 #include "runtime/distillation/top_logits.h"
+#include "runtime/eval/routing_probe.h"
 #include "runtime/files/write_file.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
@@ -71,8 +72,8 @@ class Trainer {
       const bool stop = train_step();
       if (news_) take_new_stages();
       const bool last = step_ == end_step_;
-      const bool evaluates = step_ > before && recipe_.train.eval_interval > 0 &&
-                             !recipe_.data.eval.empty() && (step_ % recipe_.train.eval_interval == 0 || last);
+      const bool evaluates = step_ > before && evaluator_->due(step_, last);
+      if (step_ > before && probe_->due(step_)) reports_.routing(step_, probe_->run());  // saves have it
       const int64_t every = recipe_.checkpoint.save_interval;
       // The sender of a stop request waits only seconds, and an evaluation may take minutes, so the save
       // comes first.
@@ -109,8 +110,7 @@ class Trainer {
     join_replicas();
     if (lead_) open_reports(totals, notes, begin);
     gpu_.begin_run();
-    started_ = steady_seconds();
-    first_step_ = step_, first_tokens_ = position_.tokens;
+    started_ = steady_seconds(), first_step_ = step_, first_tokens_ = position_.tokens;
   }
 
   /// Takes the rank's device and threads. All ranks must agree on what follows from their machines.
@@ -147,7 +147,6 @@ class Trainer {
 
   /// Makes groups, streams, memory, the program and its state in checkpoints.
   void make_program() {
-    const RankInfo& me = job_.info();
     const ProgramOptions options = program_options(recipe_, layout_);
     groups_ = make_rank_groups(mesh_, job_, device_, group_options(options));
     for (const Communicator* c : groups_->groups().all())
@@ -165,8 +164,8 @@ class Trainer {
                                                               .host = host_.get(),
                                                               .offload = offload_memory_->places()});
     routing_.emplace(*program_, mesh_, routing_folders(recipe_));
-    state_ =
-        std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_, me.rank);
+    state_ = std::make_unique<TrainingState>(recipe_, program_->parameters(), *control_group_, *control_,
+                                             job_.info().rank);
   }
 
   /// Loads a checkpoint or initializes weights, and opens the folder of new checkpoints. Returns notes.
@@ -198,6 +197,7 @@ class Trainer {
         std::make_unique<StepProfile>(recipe_, profile_, job_.info().rank, job_.info().world_size);
     data::LoaderOptions data = training_options(recipe_, mesh_);
     evaluator_ = std::make_unique<Evaluator>(recipe_, mesh_);
+    probe_.emplace(recipe_, mesh_, *program_, *control_group_, *control_);
     if (data.pairs) {
       const ReferencedRun run{.recipe = recipe_,
                               .mesh = mesh_,
@@ -257,7 +257,7 @@ class Trainer {
     if (device_ != DeviceKind::cpu) say({"attention: " + kernel_notes_.attention});
     if (!kernel_notes_.experts.empty()) say({"experts: " + kernel_notes_.experts});
     say(offload_memory_->notes());
-    say({routing_text(recipe_)});
+    say({routing_text(recipe_), probe_->text()});
     if (totals.update) say({update_text(*totals.update)});
     say(notes);
     say({begin_text(
@@ -520,8 +520,7 @@ class Trainer {
 
   void finish(ExitCode code) {
     job_.section("finish", step_);
-    poll_saves(true);
-    synchronize();
+    poll_saves(true), synchronize();
     report_usage();
     if (!lead_) return;
     const StopRequest stop = job_.stop_requested();
@@ -565,6 +564,7 @@ class Trainer {
   std::optional<StageChanges> changes_;
   bool news_ = false;  // after the last step
   std::unique_ptr<Evaluator> evaluator_;
+  std::optional<RoutingProbe> probe_;
   RunReports reports_;
   std::vector<HostBatch> batches_;
   int64_t step_ = 0, first_step_ = 0, end_step_ = 0, saved_step_ = 0;

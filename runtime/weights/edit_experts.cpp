@@ -252,6 +252,9 @@ void check_options(const EditExpertsOptions& o, const std::string& path, const M
            "that ltrain import makes of that folder");
   if (m.num_nextn_predict_layers > 0)
     refuse(path, "has modules of multi-token prediction behind its layers, whose experts no record has");
+  if (m.moe.zero_experts > 0)
+    refuse(path, fmt::format("has {} zero experts behind the others in its routers, and is not edited",
+                             m.moe.zero_experts));
   if (m.moe.n_group > 1)
     refuse(path,
            fmt::format("has experts in {} groups, of which each would need an equal number", m.moe.n_group));

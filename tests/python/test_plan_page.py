@@ -107,6 +107,9 @@ def test_page_of_a_run(tmp_path):
                       "balance_loss": 0.01})
         if step % 100 == 0:
             lines.append({"step": step, "eval_loss": 5.1 - step / 100})
+        if step % 50 == 0:
+            lines.append({"step": step, "routing_churn": None if step == 50 else 5 / step,
+                          "routing_churn_by_layer": [None, None if step == 50 else 5 / step]})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = tmp_path / "run.html"
     run = ltrain("report", str(tmp_path), "--html", str(page))
@@ -114,6 +117,7 @@ def test_page_of_a_run(tmp_path):
     seen = look(page, tmp_path)
     assert seen["outside"] == []
     assert seen["loaded"] == 0
-    assert set(seen["drawings"]) == {"loss", "norm", "speed", "mfu", "memory", "step", "experts"}
+    assert set(seen["drawings"]) == {"loss", "norm", "speed", "mfu", "memory", "step", "experts", "load",
+                                     "drops", "churn"}
     assert all(d["width"] > 500 for d in seen["drawings"].values())
     assert "rank 1 died &lt;b&gt;" in page.read_text()

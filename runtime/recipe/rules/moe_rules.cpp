@@ -131,14 +131,8 @@ void router_training(const Recipe& r, const BrokenRule& broken) {
            {"optimizer.kind", "optimizer.groups"});
 }
 
-/// Recorded and given choices are k experts of each token, found by its sample.
-void router_records(const Recipe& r, const BrokenRule& broken) {
-  const std::string record = "train.router_record", replay = "train.router_replay";
-  if (!r.train.router_record && !r.train.router_replay) return;
-  const std::string& key = r.train.router_replay ? replay : record;
-  if (r.train.router_record && r.train.router_replay)
-    broken(replay, "routers whose choices are given have none to record; remove train.router_record",
-           {record});
+/// Choices that `key` reads or writes are k experts of each token, found by its sample.
+void choices_of_tokens(const Recipe& r, const std::string& key, const BrokenRule& broken) {
   if (r.model.moe.selection != Selection::top_k)
     broken(
         key,
@@ -150,6 +144,24 @@ void router_records(const Recipe& r, const BrokenRule& broken) {
     broken(key, fmt::format("task: {} is not built with it; remove the key", to_string(r.task)), {"task"});
   if (r.diloco.on())
     broken(key, "is not built for several sites; remove the key, or diloco.sites: 0", {"diloco.sites"});
+}
+
+void router_records(const Recipe& r, const BrokenRule& broken) {
+  const std::string record = "train.router_record", replay = "train.router_replay",
+                    probe = "train.routing_probe_interval";
+  if (r.train.router_record && r.train.router_replay)
+    broken(replay, "routers whose choices are given have none to record; remove train.router_record",
+           {record});
+  if (r.train.router_replay)
+    choices_of_tokens(r, replay, broken);
+  else if (r.train.router_record)
+    choices_of_tokens(r, record, broken);
+  if (r.train.routing_probe_interval == 0) return;
+  choices_of_tokens(r, probe, broken);
+  if (r.replicas.on())
+    broken(probe,
+           "is not built for replicas, of which each would probe; remove the key, or replicas.count: 0",
+           {"replicas.count"});
 }
 
 void upcycling(const Recipe& r, const BrokenRule& broken) {

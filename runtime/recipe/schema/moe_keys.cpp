@@ -212,6 +212,16 @@ void add_moe_training_keys(std::vector<Key>& t) {
            "Folder of such records, or of vLLM's routed_experts. Tokens go to these experts, and routers "
            "learn from their own scores of them.")
           .changes(Effect::function));
+  add(integer(
+          "train.routing_probe_interval", LT_MEMBER(train.routing_probe_interval),
+          "Steps between two probes of the routers: the share of choices for fixed sequences that changed "
+          "since the probe before (routing_churn); 0: never.")
+          .between(0, 1e12));
+  add(integer("train.routing_probe_samples", LT_MEMBER(train.routing_probe_samples),
+              "Sequences of a probe: the first of data.eval, or of data.train where there is none.")
+          .between(1, 65536)
+          .when("train.routing_probe_interval above 0", true,
+                [](const Recipe& r) { return r.train.routing_probe_interval > 0; }));
 }
 
 void add_moe_keys(std::vector<Key>& t) {

@@ -69,7 +69,8 @@ TEST_CASE("muon: each expert's gate, up and down matrix moves as a matrix of its
 TEST_CASE("muon: layouts of experts agree with one rank, and plans with runs") {
   const TinyOptions one = job();
   const TinyResult want = train_tiny(one);
-  const std::vector<NamedLayout> copied{  // two ranks have the same experts
+  const std::vector<NamedLayout> copied{
+      // two ranks have the same experts
       {"expert 2 of 4 ranks", [](TinyOptions& o) { o.ranks = 4, o.expert = 2; }},
       {"expert 2 of 4 ranks, ZeRO-2", [](TinyOptions& o) { o.ranks = 4, o.expert = 2, o.zero_stage = 2; }},
       {"expert 2 of 4 ranks, context 2, ZeRO-1",

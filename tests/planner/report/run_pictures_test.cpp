@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "planner/report/expert_pictures.h"
 #include "tests/support/run_of_losses.h"
 
 using namespace ltrain;
@@ -67,12 +68,25 @@ TEST_CASE("the page of a run shows parts of a step, events and experts, where th
     s.grad_norm.add(1), s.tokens_per_sec.add(1000), s.mem_peak_gib.add(1), s.mem_plan_gib.add(1.25);
   }
   CHECK(names(run_pictures({r})) ==
-        std::vector<std::string>{"loss", "norm", "speed", "memory", "step", "experts"});
+        std::vector<std::string>{"loss", "norm", "speed", "memory", "step", "experts", "load", "drops"});
   CHECK(names(run_pictures({r, r})) == std::vector<std::string>{"loss", "norm", "speed", "memory"});
   const std::string map = expert_map_svg(r);
   CHECK(count(map, "data-layer=\"1\" data-evenness=\"1\"") == 2);
   CHECK(count(map, "data-layer=\"1\" data-evenness=\"0.25\"") == 1);
   CHECK(count(map, "data-layer=\"0\"") == 0);
   CHECK_THAT(map, Contains("layer 1, steps 3 to 3: evenness 0.250, drops 12.50 %"));
+  const std::string drops = drop_map_svg(r);
+  CHECK(count(drops, "data-layer=\"1\" data-drops=\"0.125\"") == 3);
+  CHECK(count(drops, "data-layer=\"0\"") == 0);
+  r.stretches[1].layers[1].churn.add(0.25);  // probes of one stretch
+  CHECK(names(run_pictures({r})).back() == "churn");
+  CHECK(count(churn_map_svg(r), "data-churn=") == 1);
+  CHECK_THAT(churn_map_svg(r), Contains("layer 1, steps 2 to 2: churn 0.250") &&
+                                   Contains("fill=\"#d18181\"") && Contains("data-churn=\"0.25\""));
+  const std::string load = load_map_svg(r, 1);
+  CHECK(count(load, "data-expert=\"0\" data-share=\"0.75\"") == 3);
+  CHECK(count(load, "data-expert=\"1\" data-share=\"0.25\"") == 3);
+  CHECK(names(run_pictures({r}, 0)) ==  // a dense layer has no experts
+        std::vector<std::string>{"loss", "norm", "speed", "memory", "step", "experts", "drops", "churn"});
   CHECK_THAT(run_lead(r)[1], Contains("1.000 GiB of 1.250 planned"));
 }

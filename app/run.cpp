@@ -233,8 +233,21 @@ class LaterAttempts {
         fail(ExitCode::usage, "diloco.sites = {} of {} nodes each: {} nodes are not whole sites", sites,
              nodes_ / sites, next.nodes);
       more.push_back(fmt::format("diloco.sites={}", sites * next.nodes / nodes_));
+      if (!begun_.diloco.shares.empty())
+        more.push_back(fmt::format("diloco.shares=[{}]", fmt::join(shares_of(next), ", ")));
     }
     return more;
+  }
+
+  /// Shares of the sites that go on.
+  std::vector<int64_t> shares_of(const NextAttempt& next) const {
+    const int a_site = nodes_ / static_cast<int>(begun_.diloco.sites);
+    std::vector<int64_t> shares;
+    for (int i = 0; i < next.nodes; i += a_site) {
+      const int node = next.stay.empty() ? i : next.stay.at(static_cast<size_t>(i));
+      shares.push_back(begun_.diloco.shares.at(static_cast<size_t>(node / a_site)));
+    }
+    return shares;
   }
 
   void prepare(SuperviseOptions& s, const NextAttempt& next) const {

@@ -81,7 +81,7 @@ struct StatsCommand {
     const auto begin = std::chrono::steady_clock::now();
     data::BatchLoader loader(options, 0);
     data::Batch batch;
-    ReadRate rate{.ranks = options.dp_size};
+    ReadRate rate{.ranks = static_cast<int>(r.parallel.data)};
     for (int64_t i = 0; i < steps * loader.micro_steps(); ++i) {
       loader.next(batch);
       rate.tokens += static_cast<int64_t>(batch.tokens.size());

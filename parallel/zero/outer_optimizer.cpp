@@ -136,8 +136,9 @@ void OuterOptimizer::synchronize_now(const Bucket& b) {
 AsyncHandle OuterOptimizer::send(const Bucket& b, const Tensor& change) {
   Stream& s = c_.compute;
   weights_.begin_writing(b);
+  const double weight = settings_.weight(c_.groups.mesh.site());
   cast(s, change, at(b).anchor);
-  scale_add(s, change, 1, states_.stored_master(b), -1);
+  scale_add(s, change, weight, states_.stored_master(b), -weight);
   weights_.end_writing(b);
   return settings_.sum == SiteSum::int8 ? start_coded_sum(change) : c_.groups.start_sum_over_sites(s, change);
 }

@@ -16,7 +16,7 @@ RankTrials::RankTrials(Recipe recipe, const MachineProfile& profile, PipelinePla
       keep_free_(keep_free),
       most_seconds_(most_seconds),
       job_(job_of(recipe_, profile)),
-      which_(ranks_to_plan(recipe_)),
+      which_(ranks_to_plan(recipe_, profile)),
       ranks_(which_.size()),
       ended_by_(which_.size()) {}
 
@@ -56,7 +56,7 @@ Trial RankTrials::result() {
   for (const RankPlan& r : plan.ranks) t.bytes = std::max(t.bytes, r.total_bytes);
   t.fits = fits_with(plan, keep_free_);
   if (ended) return t;
-  place_actions(plan.ranks, recipe_, pipeline_);
+  place_actions(plan.ranks, recipe_, profile_, pipeline_);
   t.step_seconds = plan.step_seconds();
   t.finished = t.step_seconds <= most_seconds_;
   return t;

@@ -86,7 +86,11 @@ void check_host_ranks(const Recipe& r, const JobSize& size) {
 
 MachineProfile profile_for(const PlanPrices& prices, DeviceKind device) {
   MachineProfile p = prices.profile.empty() ? default_profile(device) : find_profile(prices.profile);
-  if (!prices.trainer.empty()) price_as(p, find_trainer(prices.trainer));
+  if (!prices.trainer.empty()) {
+    const TrainerProfile trainer = find_trainer(prices.trainer);
+    price_as(p, trainer);
+    for (MachineProfile& site : p.site_profiles) price_as(site, trainer);
+  }
   p.expert_skew = prices.expert_skew;
   return p;
 }
@@ -113,6 +117,17 @@ void check_cluster(const MachineProfile& p, const Recipe& r, JobSize& size, int 
     fail(ExitCode::usage, "launch.ranks_per_node = {}: {} has {} card{} a node; nearest valid value: {}",
          r.launch.ranks_per_node, p.source, p.cards_per_node, p.cards_per_node == 1 ? "" : "s",
          p.cards_per_node);
+}
+
+/// Refuses a site of DiLoCo on several sites of the cluster, which would sum gradients over the links between
+/// them in every step.
+void check_sites(const Recipe& r, const MachineProfile& p) {
+  const int64_t sites = r.diloco.sites;
+  if (sites <= 1 || sites % p.sites == 0) return;
+  fail(ExitCode::usage,
+       "diloco.sites = {}: {}, has sites: {}, and a site of DiLoCo is within one of them; nearest valid "
+       "value: {}",
+       sites, p.source, p.sites, (sites / p.sites + 1) * p.sites);
 }
 
 }  // namespace
@@ -155,6 +170,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   if (recipe.cluster) check_cluster_file(*recipe.cluster);
   job.profile = profile_for(checks.prices, device_of(recipe));
   check_skew(recipe, checks.prices.expert_skew);
+  check_sites(recipe, job.profile);
   job.plan = make_plan(recipe, job.profile);
   job.plan.node = size.node;
   if (!fits(job.plan)) job.plan.enough = enough_settings(recipe, job.profile, job.plan);

@@ -66,12 +66,12 @@ void check_options(const LoaderOptions& o, int64_t first_sample) {
   if (o.dp_rank >= o.dp_size) fail(ExitCode::usage, "data: dp_rank {} of {}", o.dp_rank, o.dp_size);
   if (o.vocab_size > int64_t{1} << 31)
     fail(ExitCode::usage, "data: vocab_size {}; at most 2^31", o.vocab_size);
-  if (o.global_batch % (o.micro_batch * o.dp_size) != 0)
+  const int64_t ranks = o.dp_size * o.share.of, unit = o.micro_batch * ranks;
+  if (o.global_batch % unit != 0)
     fail(ExitCode::usage,
          "data: global_batch {} is not a multiple of micro_batch {} x {} data-parallel ranks = {}; the next "
          "that is: {}",
-         o.global_batch, o.micro_batch, o.dp_size, o.micro_batch * o.dp_size,
-         (o.global_batch / (o.micro_batch * o.dp_size) + 1) * o.micro_batch * o.dp_size);
+         o.global_batch, o.micro_batch, ranks, unit, (o.global_batch / unit + 1) * unit);
 }
 
 /// Token files of all sources, opened when a sample of them is asked for, and the places of samples in them.
@@ -244,7 +244,7 @@ struct BatchLoader::State {
       : options(o),
         rows(o.rows ? *o.rows : Positions(o.seq_length)),
         first_sample(first),
-        micro_steps(o.global_batch / (o.micro_batch * o.dp_size)),
+        micro_steps(o.global_batch / (o.micro_batch * o.dp_size * o.share.of) * o.share.count),
         all(union_of(o.sources, o.stages)),
         order(all.paths.size(), all.stages),
         files(options, all),
@@ -339,7 +339,7 @@ struct BatchLoader::State {
   int64_t first_of(int64_t index) const {
     const int64_t step = index / micro_steps, k = index % micro_steps;
     return first_sample + step * options.global_batch +
-           (k * options.dp_size + options.dp_rank) * options.micro_batch;
+           options.share.at(k * options.dp_size + options.dp_rank) * options.micro_batch;
   }
 
   /// Waits until the token files of a micro-batch exist. Returns false if the loader ends before.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/tensor/positions.h"
+#include "parallel/optim/diloco_settings.h"
 #include "runtime/data/pair_segments.h"
 #include "runtime/data/sample_packing.h"
 
@@ -100,10 +101,11 @@ struct LoaderOptions {
   /// has the first of the next as its target. 0: seq_length.
   int64_t first_sequence = 0;
   uint64_t seed = 0;
-  int64_t shuffle_window = 0;  ///< token files of a source that are shuffled together (WindowOrder); 0: all
-  int dp_rank = 0, dp_size = 1;
-  int64_t vocab_size = 0;  ///< vocabulary of the model; a token outside it is an error
-  int prefetch = 4;        ///< micro-batches to prefetch, at least 1
+  int64_t shuffle_window = 0;    ///< token files of a source that are shuffled together (WindowOrder); 0: all
+  int dp_rank = 0, dp_size = 1;  ///< among the ranks of its site
+  SiteShare share;               ///< micro-batches of that site
+  int64_t vocab_size = 0;        ///< vocabulary of the model; a token outside it is an error
+  int prefetch = 4;              ///< micro-batches to prefetch, at least 1
   /// Rows of each sequence on this context-parallel rank; default: all.
   std::optional<Positions> rows;
   Packing packing;
@@ -127,8 +129,8 @@ struct FileCounts {
 };
 
 /// Loads micro-batches. Row b of micro-step k on rank r, in the global batch that begins at sample g, is
-/// sample g + (k*dp_size + r)*micro_batch + b. Every dp_size therefore sees the same global batches in the
-/// same order.
+/// sample g + share.at(k*dp_size + r)*micro_batch + b. Every dp_size therefore sees the same global batches
+/// in the same order, in each site.
 class BatchLoader {
  public:
   /// Opens and checks every source. `first_sample`: global index of the next sample, the cursor() of the run

@@ -84,7 +84,16 @@ struct MachineProfile {
   /// Assumed imbalance of routing: rows of each rank's experts relative to even routing
   /// (DispatchOptions::skew). A property of the priced job, not of the machine.
   double expert_skew = 1;
+  int sites = 1;  ///< equal parts of a cluster's nodes, which site_links join
+  /// Profiles of the sites, with the networks of the cluster; empty: all have this one.
+  std::vector<MachineProfile> site_profiles;
 
+  /// Profile of a rank of `world`, which are laid out over the sites in order.
+  const MachineProfile& at(int rank, int world) const {
+    if (site_profiles.empty()) return *this;
+    const auto site = static_cast<size_t>(int64_t{rank} * sites / world);
+    return site_profiles[std::min(site, site_profiles.size() - 1)];
+  }
   const RankProfile& for_threads(int threads) const;
   /// Returns whether ops are priced by the device's figures.
   bool priced_by_device() const {

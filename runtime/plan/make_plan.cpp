@@ -19,11 +19,13 @@
 #include "runtime/plan/on_all_cores.h"
 #include "runtime/plan/same_calls.h"
 #include "runtime/plan/schedule_plan.h"
+#include "runtime/plan/site_plan.h"
 #include "runtime/plan/sparse_plan.h"
 #include "runtime/program/action_repeats.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
 #include "runtime/program/quantized_matrices.h"
+#include "runtime/program/stage_run.h"
 #include "runtime/recipe/derived.h"
 #include "runtime/recipe/rules/fp8_rules.h"
 #include "runtime/telemetry/exposed.h"
@@ -157,8 +159,9 @@ void hide_gathers(RankPlan& rank, std::string_view axis, double left) {
 
 }  // namespace
 
-void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelinePlan& pipeline) {
-  if (pipeline.layout.stage_layers.empty()) return;
+/// place_actions of sites of one kind, whose data ranks have the micro-batches of `pipeline`.
+static void place_equal_actions(const std::vector<RankPlan*>& ranks, const Recipe& recipe,
+                                PipelinePlan& pipeline) {
   const auto place = [&](const RankPlan& rank) {
     return static_cast<size_t>(mesh_of(recipe, rank.rank).coordinate(Axis::pipeline));
   };
@@ -166,7 +169,8 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelineP
        &earliest_end = pipeline.costs.earliest_end;
   least.assign(static_cast<size_t>(pipeline.layout.schedule.ranks), {});
   earliest_end = pairs = least;
-  for (const RankPlan& rank : ranks) {
+  for (const RankPlan* planned : ranks) {
+    const RankPlan& rank = *planned;
     const auto& order = pipeline.layout.schedule.order.at(place(rank));
     std::vector<double>&seconds = least.at(place(rank)), &pair = pairs.at(place(rank)),
     &end = earliest_end.at(place(rank));
@@ -184,19 +188,38 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, PipelineP
   }
   pipeline.timing = pipeline::simulate_checked(pipeline.layout.schedule, pipeline.costs);
   double other = pipeline.timing.makespan;
-  const auto twice = [](const RankPlan& r) {
-    return std::ranges::any_of(r.others, [](const RankPlan::OtherStep& s) { return s.passes > 1; });
+  const auto twice = [](const RankPlan* r) {
+    return std::ranges::any_of(r->others, [](const RankPlan::OtherStep& s) { return s.passes > 1; });
   };
   if (std::ranges::any_of(ranks, twice)) {
     pipeline::StageCosts gathered = pipeline.costs;  // a step with two passes has waited before the first
     gathered.earliest_end.clear();
     other = pipeline::simulate_checked(pipeline.layout.schedule, gathered).makespan;
   }
-  for (RankPlan& rank : ranks) {
-    rank.step_seconds += pipeline.timing.makespan;
-    for (RankPlan::OtherStep& s : rank.others) s.seconds += s.passes * other;
-    hide_gathers(rank, comm_axis(mesh_of(recipe, rank.rank).shard), pipeline.timing.waited.at(place(rank)));
+  for (RankPlan* rank : ranks) {
+    rank->step_seconds += pipeline.timing.makespan;
+    for (RankPlan::OtherStep& s : rank->others) s.seconds += s.passes * other;
+    hide_gathers(*rank, comm_axis(mesh_of(recipe, rank->rank).shard),
+                 pipeline.timing.waited.at(place(*rank)));
   }
+}
+
+void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, const MachineProfile& profile,
+                   PipelinePlan& pipeline) {
+  if (pipeline.layout.stage_layers.empty()) return;
+  const pipeline::Schedule full = pipeline.layout.schedule;
+  PipelinePlan slowest;
+  std::map<SiteKind, std::vector<RankPlan*>> kinds;
+  for (RankPlan& r : ranks) kinds[site_kind(recipe, profile, mesh_of(recipe, r.rank).site())].push_back(&r);
+  for (const auto& [kind, same] : kinds) {
+    PipelinePlan part = pipeline;
+    if (kind.first < full.micros) part.layout.schedule = first_micros(full, static_cast<int>(kind.first));
+    place_equal_actions(same, recipe, part);
+    if (slowest.layout.stage_layers.empty() || part.timing.makespan > slowest.timing.makespan)
+      slowest = std::move(part);
+  }
+  pipeline = std::move(slowest);
+  pipeline.layout.schedule = full;
 }
 
 std::vector<double> activation_limit(const Recipe& recipe, const MachineProfile& profile) {
@@ -242,7 +265,7 @@ void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
     if (recipe.train.routing_probe_interval > 0) meta.evaluate_once();  // for its memory
     return;
   }
-  const int64_t batches = recipe.train.eval_steps * micro_batches_per_step(recipe);
+  const int64_t batches = micro_batches_per_evaluation(recipe);
   const auto pass = [&](int64_t n) {
     const double start = meta.end();
     const int64_t before = meta.wire_bytes();
@@ -266,8 +289,9 @@ void plan_evaluation(RankPlan& plan, const Recipe& recipe, MetaRank& meta) {
 void plan_memory(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
                  int threads) {
   if (trains_preferences(recipe.task) && recipe.preference.has_reference()) meta.program.score_pairs({}, {});
-  run_smaller_steps(recipe, meta.program);
-  run_other_precisions(recipe, meta.program);
+  const int site = mesh_of(recipe, plan.rank).site();
+  run_smaller_steps(recipe, meta.program, site);
+  run_other_precisions(recipe, meta.program, site);
   plan.arena = meta.memory.peak();
   add_external(plan, recipe, profile, meta, threads);
 }
@@ -400,11 +424,12 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
   return plan;
 }
 
-std::vector<int> ranks_to_plan(const Recipe& recipe) {
+std::vector<int> ranks_to_plan(const Recipe& recipe, const MachineProfile& profile) {
   std::vector<int> which;
   const Mesh first = mesh_of(recipe, 0);
   for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)
     which.push_back(first.at(Axis::pipeline, stage));
+  for (const int rank : ranks_of_other_sites(recipe, profile)) which.push_back(rank);
   if (const int last = first.world() - 1; which.back() != last) which.push_back(last);
   return which;
 }
@@ -451,7 +476,7 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
   if (pipeline.layout.recompute) plan.recompute = describe(*pipeline.layout.recompute);
   plan.smaller = smaller_settings(recipe);
   if (which.empty()) {
-    which = ranks_to_plan(recipe);
+    which = ranks_to_plan(recipe, profile);
     plan.stages = mesh_of(recipe, 0).size(Axis::pipeline);
   }
   plan.parameters = model_parameters(recipe.model);
@@ -462,7 +487,7 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
   plan.placement_ops = plan.ranks.back().placement_ops;
   if (plan.stages > 0 && plan.world > 1)
     check_same_calls(recipe, profile, pipeline.layout, ranks_to_compare(recipe));
-  place_actions(plan.ranks, recipe, pipeline);
+  place_actions(plan.ranks, recipe, profile, pipeline);
   if (recipe.parallel.pipeline > 1) {
     plan.schedule = recipe.parallel.schedule_file.value_or(pipeline.layout.schedule.name);
     plan.pipeline_chunks = pipeline.layout.schedule.chunks;
@@ -485,6 +510,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   Plan plan = plan_of(recipe, profile, which, pipeline);
   if (plan.stages > 0 || pipeline.layout.update)
     plan.update = planned_update(recipe, profile, pipeline.layout);
+  if (plan.stages > 0) plan_sites(plan, recipe, profile);
   if (plan.stages > 0 && !fits(plan)) plan.state_bytes = state_bytes(recipe, profile);
   if (profile.expert_skew <= 1 || recipe.parallel.expert == 1) return plan;
   MachineProfile at_even = profile;

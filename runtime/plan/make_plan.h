@@ -35,8 +35,8 @@ PipelinePlan plan_pipeline(const Recipe& resolved, const MachineProfile& profile
 PipelineLayout pipeline_layout(const Recipe& resolved, const MachineProfile& profile);
 /// Plan of a job without its ranks and without counts of the model: devices, hosts, steps, network.
 Plan job_of(const Recipe& resolved, const MachineProfile& profile);
-/// The first rank of each pipeline stage, and the last rank.
-std::vector<int> ranks_to_plan(const Recipe& resolved);
+/// The first rank of each pipeline stage, those of other kinds of sites (site_plan.h), and the last rank.
+std::vector<int> ranks_to_plan(const Recipe& resolved, const MachineProfile& profile);
 /// Throws Error (usage) for a skew that is impossible in the recipe's layout; with `any_layout`, in any
 /// layout of its model.
 void check_skew(const Recipe& recipe, double skew, bool any_layout = false);
@@ -65,7 +65,8 @@ RankPlan compose_rank(const Recipe& resolved, const MachineProfile& profile, con
 /// time is never too short for this reason. Gathers of all ranks at the start of the step (ZeRO-1 and 2) are
 /// waited for if they end later than the previous micro-batch, and the part hidden by bubbles is subtracted
 /// from `exposed`.
-void place_actions(std::vector<RankPlan>& ranks, const Recipe& resolved, PipelinePlan& pipeline);
+void place_actions(std::vector<RankPlan>& ranks, const Recipe& resolved, const MachineProfile& profile,
+                   PipelinePlan& pipeline);
 
 /// Prices a step of rank 0 with either value of offload.optimizer.update, and chooses the recipe's own, or
 /// for `auto` the faster one.

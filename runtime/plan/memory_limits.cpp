@@ -90,7 +90,7 @@ std::string out_of_memory_text(const OutOfMemory& e, const Recipe& resolved, Mac
   const std::string there = fmt::format("{}the GPU has {} for this rank", held, bytes_text(available));
   profile.device_bytes = available;
   try {
-    Plan plan = make_plan(resolved, profile, ranks_to_plan(resolved));
+    Plan plan = make_plan(resolved, profile, ranks_to_plan(resolved, profile));
     if (fits(plan))
       return there +
              ", which the plan needs less than: libraries or another process took the rest; a restart, or "

@@ -18,13 +18,15 @@ struct MetaRank {
   MetaMemory memory, host;
   OffloadMemories offload;
   TrainProgram program;
+  std::vector<HostBatch> batches;  ///< one for each micro-batch of a site with fewer than others; else empty
 
   MetaRank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
            const Mesh& mesh, int threads, int ranks_on_host = 0)
       : MetaRank(program_options(recipe, layout), recipe, profile, mesh, threads, ranks_on_host) {}
   MetaRank(const ProgramOptions& options, const Recipe& recipe, const MachineProfile& profile,
            const Mesh& mesh, int threads, int ranks_on_host)
-      : cost(profile, threads, mesh.world() * threads >= profile.cores, ranks_on_host, mesh.world()),
+      : cost(profile.at(mesh.rank, mesh.world()), threads, mesh.world() * threads >= profile.cores,
+             ranks_on_host, mesh.world()),
         trace(&cost),
         groups(make_meta_groups(mesh, trace, group_options(options), ranks_on_host)),
         compute(make_meta_stream("compute", trace)),
@@ -36,6 +38,8 @@ struct MetaRank {
                  offload.places()}) {
     trace.clear_entries();
     trace.set_compute(compute.get());
+    const int64_t micros = micro_batches_of_site(recipe, mesh.site());
+    if (micros < options.accumulation) batches.resize(static_cast<size_t>(micros));
   }
 
   static ProgramOptions at_skew(ProgramOptions options, double skew) {
@@ -53,7 +57,7 @@ struct MetaRank {
   void train_step(int64_t step) {
     OptimizerStep args;
     args.step = step;
-    program.train_step({}, args);
+    program.train_step(batches, args);
   }
   double end() const { return std::max(compute->clock, groups.clock()); }
   int64_t wire_bytes() const { return groups.groups().wire_bytes(); }

@@ -273,6 +273,22 @@ std::string communication_part(const Plan& p, const RankPlan& r) {
   return out;
 }
 
+/// Steps of sites that differ. The slowest is waited for when they synchronize.
+std::string sites_text(const Plan& p) {
+  constexpr size_t kShown = 8;
+  std::string out;
+  for (size_t s = 0; s < std::min(kShown, p.sites.size()); ++s)
+    out +=
+        fmt::format("  {:<28}{:>12.1f} ms for {} micro-batch{} a rank\n", fmt::format("step of site {}", s),
+                    p.sites[s].seconds * 1e3, p.sites[s].micros, p.sites[s].micros == 1 ? "" : "es");
+  if (p.sites.size() > kShown) out += fmt::format("  ... {} more sites\n", p.sites.size() - kShown);
+  if (!p.better.shares.empty())
+    out += fmt::format("  {:<28}{:>12.1f} ms a step, as sites wait for the slowest\n",
+                       fmt::format("diloco.shares: [{}]", fmt::join(p.better.shares, ", ")),
+                       p.better.step_seconds * 1e3);
+  return out;
+}
+
 /// Time of a step and what it is made of.
 std::string step_part(const Plan& p, const Recipe& recipe, const RankPlan& r) {
   const double seconds = p.step_seconds();
@@ -286,6 +302,7 @@ std::string step_part(const Plan& p, const Recipe& recipe, const RankPlan& r) {
     exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
   out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it exposed communication{})\n", "step time",
                      seconds * 1e3, r.exposed_comm_seconds() * 1e3, exposed);
+  out += sites_text(p);
   if (!r.frozen_model.empty())
     out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", r.frozen_model + "'s forward",
                        r.frozen_seconds * 1e3);
@@ -427,6 +444,10 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   if (p.quantized_parameters > 0) j["quantized_parameters"] = p.quantized_parameters;
   j["tokens_per_step"] = p.tokens_per_step;
   j["micro_batches"] = p.accumulation;
+  for (const SitePlan& site : p.sites)
+    j["sites"].push_back({{"micro_batches", site.micros}, {"step_seconds", site.seconds}});
+  if (!p.better.shares.empty())
+    j["better_shares"] = {{"diloco.shares", p.better.shares}, {"step_seconds", p.better.step_seconds}};
   j["train_steps"] = p.train_steps;
   j["profile"] = p.profile;
   j["profile_measured"] = p.profile_measured;

@@ -36,7 +36,7 @@ double Plan::total_seconds() const {
 double Plan::model_flops() const {
   double flops = 0;
   for (int i = 0; i < stages; ++i) flops += ranks.at(static_cast<size_t>(i)).model_flops;
-  return stages > 0 ? flops / stages * world : 0;
+  return stages > 0 ? flops / stages * world / first_share : 0;
 }
 
 double Plan::mfu() const {

@@ -105,6 +105,19 @@ struct AssumedNode {
     return fmt::format("a node: {} {}, {}", cards, card.empty() ? "CPU ranks" : card, source);
   }
 };
+
+/// Step of a site of DiLoCo, where sites have shares or machines of their own.
+struct SitePlan {
+  int64_t micros = 0;  ///< micro-batches of each of its data ranks
+  double seconds = 0;  ///< step time of its slowest rank, without a wait for other sites
+};
+
+/// Shares of the batch with which sites would take about as long as one another.
+struct BetterShares {
+  std::vector<int64_t> shares;  ///< diloco.shares; empty: there are none that are faster
+  double step_seconds = 0;
+};
+
 struct Plan {
   std::string recipe_name;
   DeviceKind device = DeviceKind::cpu;
@@ -150,8 +163,11 @@ struct Plan {
   double action_seconds = 0;    ///< Timing::makespan of a pipeline
   int64_t placement_ops = 0;    ///< ops and collectives with checked placements
   std::vector<RankPlan> ranks;  ///< the distinct ones: the first of each pipeline stage, and the last
-  int stages = 0;               ///< number of stages in `ranks`; 0: other ranks were requested
-  int64_t host_bytes = 0;       ///< memory of this host, or the cgroup limit if lower
+  std::vector<SitePlan> sites;  ///< steps of the sites; empty: sites are alike
+  BetterShares better;
+  double first_share = 1;  ///< share of the batch of the first rank's site, over the mean share
+  int stages = 0;          ///< number of stages in `ranks`; 0: other ranks were requested
+  int64_t host_bytes = 0;  ///< memory of this host, or the cgroup limit if lower
   /// Ranks would run on hosts like this one, so their memory is compared with this host's.
   bool for_this_machine = true;
   std::vector<std::string> smaller;  ///< settings that would need less memory

@@ -29,7 +29,7 @@ Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout l
   std::vector<RankPlan> ranks;
   for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)
     ranks.push_back(plan_rank(r, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(r)));
-  place_actions(ranks, r, pipeline);
+  place_actions(ranks, r, profile, pipeline);
   Outcome out;
   for (const RankPlan& rank : ranks) {
     out.seconds = std::max(out.seconds, rank.step_seconds);

@@ -131,7 +131,7 @@ std::vector<std::string> enough_settings(const Recipe& r, const MachineProfile& 
       if (!allowed(changed)) continue;
       Plan tried;
       try {
-        tried = make_plan(changed, profile, ranks_to_plan(changed));
+        tried = make_plan(changed, profile, ranks_to_plan(changed, profile));
       } catch (const Error&) {
         continue;  // no recompute policy fits
       }

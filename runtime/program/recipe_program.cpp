@@ -386,12 +386,13 @@ data::LoaderOptions loader_options(const Recipe& r, const Mesh& mesh) {
   // With a growing batch, one loader step is one micro-batch of every rank. The order of the samples is the
   // same.
   const bool grows = r.train.batch_ramp.start > 0;
-  o.global_batch = grows ? o.micro_batch * r.parallel.data : r.train.global_batch_size;
+  o.global_batch = grows ? recipe::batch_unit(r, r.parallel.data) : r.train.global_batch_size;
   o.seed = static_cast<uint64_t>(r.seed);
   o.shuffle_window = r.data.shuffle_window;
+  o.dp_rank = mesh.place_in(kDataAxes);
+  o.dp_size = mesh.size(kDataAxes);
   // A site's samples do not depend on the number of its data ranks.
-  o.dp_rank = mesh.place_in(kDataAxes) * mesh.sites + mesh.site();
-  o.dp_size = mesh.size(kDataAxes) * mesh.sites;
+  o.share = r.diloco.share(mesh.site());
   o.vocab_size = r.model.vocab_size;
   o.rows = context_sharding(r, mesh).rows();
   o.packing = packing(r);
@@ -410,7 +411,8 @@ data::LoaderOptions eval_loader_options(const Recipe& r, const Mesh& mesh,
   o.stages.clear();
   o.first_sequence = 0;
   o.shuffle_window = 0;  // held-out data are tokenised before the run trains
-  o.global_batch = r.train.global_batch_size;
+  o.global_batch = o.micro_batch * r.parallel.data;
+  o.share = {mesh.site(), 1, mesh.sites};
   o.eval = true;
   o.mtp_tokens = 0;
   o.ledger = false;

@@ -40,12 +40,12 @@ RecomputeOptions recompute_options(const Recipe& recipe);
 /// Matmul precision of `step`, counted from 1.
 MatmulPrecision matmul_precision_at(const Recipe& recipe, int64_t step);
 /// On meta: runs a step in each matmul precision of later phases that the first phase does not use, so that
-/// the plan includes their memory.
-void run_other_precisions(const Recipe& recipe, TrainProgram& program);
+/// the plan includes their memory. `site`: DiLoCo's site of the rank.
+void run_other_precisions(const Recipe& recipe, TrainProgram& program, int64_t site);
 /// On meta: runs a step of each smaller batch of train.batch_ramp, so that the plan includes the memory of a
 /// pipeline schedule with fewer micro-batches. Does nothing without a pipeline, because the full batch needs
 /// at least as much.
-void run_smaller_steps(const Recipe& recipe, TrainProgram& program);
+void run_smaller_steps(const Recipe& recipe, TrainProgram& program, int64_t site);
 DispatchOptions dispatch_options(const Recipe& recipe);
 OptimizerSettings optimizer_settings(const Recipe& recipe);
 /// Activations that are offloaded between a layer's forward and its backward.

@@ -285,9 +285,22 @@ int64_t ranks(const Recipe& r) {
   return p.data * p.tensor * p.pipeline * p.context;
 }
 
-int64_t micro_batches_per_step(const Recipe& r) {
+static int64_t micro_batches_of_share(const Recipe& r, int64_t count) {
   LT_CHECK(r.parallel.data > 0, "expected a resolved parallel.data, got {}", r.parallel.data);
-  return r.train.global_batch_size / (r.train.micro_batch_size * r.parallel.data);
+  return r.train.global_batch_size / recipe::batch_unit(r, r.parallel.data) * count;
+}
+
+int64_t micro_batches_per_step(const Recipe& r) {
+  return micro_batches_of_share(r, r.diloco.largest_share());
+}
+
+int64_t micro_batches_of_site(const Recipe& r, int64_t site) {
+  return micro_batches_of_share(r, r.diloco.share(site).count);
+}
+
+int64_t micro_batches_per_evaluation(const Recipe& r) {
+  const int64_t at_once = r.train.micro_batch_size * r.parallel.data;
+  return (r.train.eval_steps * r.train.global_batch_size + at_once - 1) / at_once;
 }
 
 int64_t global_batch_after(const Recipe& r, int64_t samples) {

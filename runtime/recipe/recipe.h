@@ -419,8 +419,12 @@ std::string recipe_reference_json();
 
 // Derived values. `recipe` must be resolved: parallel.data is a number.
 int64_t ranks(const Recipe& recipe);  ///< product of the axes
-int64_t micro_batches_per_step(
-    const Recipe& recipe);  ///< gradient accumulation steps of each data-parallel rank
+/// Gradient accumulation steps of each data-parallel rank; with diloco.shares those of the largest site.
+int64_t micro_batches_per_step(const Recipe& recipe);
+/// Gradient accumulation steps of the data-parallel ranks of a site.
+int64_t micro_batches_of_site(const Recipe& recipe, int64_t site);
+/// Micro-batches of each data-parallel rank in an evaluation of a held-out set.
+int64_t micro_batches_per_evaluation(const Recipe& recipe);
 int64_t tokens_per_step(const Recipe& recipe);
 /// Last step of a run: train.stop_step, else train.train_steps.
 int64_t end_step(const Recipe& recipe);

@@ -289,7 +289,7 @@ class Shrink {
     if (r_.diloco.on()) {
       set("diloco.sites", std::min(r_.diloco.sites, data_));
       set("diloco.inner_steps", 1);
-      drop({"diloco.fragments", "diloco.delay"});
+      drop({"diloco.fragments", "diloco.delay", "diloco.shares"});
     }
     if (r_.phases.size() > 1) {
       std::vector<std::string> phases;

@@ -35,7 +35,7 @@ std::optional<EvalResult> Evaluator::pass(const Set& set, TrainProgram& program,
   options.references = set.references;
   if (options.packing.on()) options.packing.eod = end_of_document(recipe_);
   data::BatchLoader loader(options, 0);
-  int64_t left = recipe_.train.eval_steps * loader.micro_steps();
+  int64_t left = micro_batches_per_evaluation(recipe_);
   HostBatch batch;
   const auto next = [&]() -> const HostBatch* {
     if (left-- <= 0) return nullptr;

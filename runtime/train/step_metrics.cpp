@@ -46,9 +46,9 @@ StepMetrics step_metrics(const EndedStep& e) {
   m.mem_plan_gib = static_cast<double>(e.arena_planned) / kGiB;
   add_losses(m, e.recipe, e.result);
   add_times(m, e);
-  // Experts' statistics are those of one site.
-  const int64_t sites = std::max<int64_t>(1, e.recipe.diloco.sites);
-  add_expert_metrics(m, e.result.experts, e.samples / sites * e.recipe.data.seq_length);
+  // Experts' statistics are those of the first site.
+  const SiteShare share = e.recipe.diloco.share(0);
+  add_expert_metrics(m, e.result.experts, e.samples / share.of * share.count * e.recipe.data.seq_length);
   return m;
 }
 

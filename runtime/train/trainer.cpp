@@ -216,7 +216,7 @@ class Trainer {
     stragglers_.emplace(job_.new_tree_group("stragglers", kAllAxes, mesh_.group(kAllAxes)), job_.info().host,
                         sum_over_ranks(lead_ ? straggler_steps() : 0),
                         device_ == DeviceKind::cpu ? nullptr : &gpu_);
-    batches_.resize(micro_batches_per_step(recipe_));
+    batches_.resize(micro_batches_of_site(recipe_, mesh_.site()));
     // Reports of kernels run them, on every rank.
     if (device_ != DeviceKind::cpu)
       kernel_notes_ = {attention_report(recipe_, card_.capability, *compute_),
@@ -319,7 +319,8 @@ class Trainer {
     step_profile_->begin(step_ + 1);
     const double reads = steady_seconds();
     const Stream::Waits waited_before = compute_->waited();
-    const int64_t micros = batch * micro_batches_per_step(recipe_) / recipe_.train.global_batch_size;
+    const int64_t micros =
+        batch * micro_batches_of_site(recipe_, mesh_.site()) / recipe_.train.global_batch_size;
     data_->read(batches_, micros, replicas_ ? replicas_->place() : 0, replicas_ ? replicas_->count() : 1);
     step_profile_->host("data", reads, steady_seconds());
     if (LT_FAULT_POINT("train.loss") == FaultAction::nan) poison();

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Two nodes over a link of limited rate: a sum of gradients in every step, and DiLoCo, with --fragments also in fragments
 with a delay, and with 8-bit sums, beside the plan. The nodes are network namespaces of this machine, the rate is a token
-bucket (tc tbf). Needs root, and the data of scripts/quickstart.sh. Two minutes a round."""
+bucket (tc tbf). With --slow the second node runs for a share of the time, and DiLoCo with equal shares of the batch is
+compared with --shares. Needs root, and the data of scripts/quickstart.sh. Two minutes a round."""
 # build: ltrain
 import json
 import os
 import shutil
 import statistics
 import subprocess
+import signal
 import sys
 import tempfile
+import threading
+import time
 
 import measure
 
@@ -51,8 +55,14 @@ wait $first && [ $second = 0 ] || { cat "$3/node0" "$3/node1"; exit 1; }
 """
 
 
-def ways(inner_steps, fragments):
+def ways(inner_steps, fragments, shares):
     """Name, overrides, and steps of a run; the first of them are not counted."""
+    if shares:
+        micro = ["train.micro_batch_size=2"]
+        for h in inner_steps:
+            yield f"every {h} steps, equal shares", [f"diloco.inner_steps={h}", *micro], h
+            yield f"every {h} steps, shares {shares}", [f"diloco.inner_steps={h}", f"diloco.shares=[{shares}]", *micro], h
+        return
     yield "a sum in every step", ["~diloco"], 0
     for h in inner_steps:
         every = [f"diloco.inner_steps={h}"]
@@ -64,13 +74,47 @@ def ways(inner_steps, fragments):
             yield "the same with sums of int8", streams + ["diloco.sum=int8"], h
 
 
+def processes_of_second_node(folder):
+    """Processes of the run with output in `folder` that have the second node's environment."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as e, open(f"/proc/{pid}/cmdline", "rb") as c:
+                if b"PET_NODE_RANK=1" in e.read().split(b"\0") and folder.encode() in c.read():
+                    found.append(int(pid))
+        except OSError:  # it has ended, or is not ours
+            pass
+    return found
+
+
+def slow_down(folder, share, ended, cycle=0.03):
+    """Stops the second node's processes for 1 - share of each cycle, until `ended`."""
+    def send(pids, which):
+        for pid in pids:
+            try:
+                os.kill(pid, which)
+            except ProcessLookupError:
+                pass
+    while not ended.wait(0.2):
+        pids = processes_of_second_node(folder)
+        for _ in range(30):
+            send(pids, signal.SIGSTOP)
+            time.sleep(cycle * (1 - share))
+            send(pids, signal.SIGCONT)
+            time.sleep(cycle * share)
+
+
 def run(o, rate, overrides, steps, scratch):
     out = os.path.join(scratch, "run")
     command = " ".join([o.binary, "run", RECIPE, f"output_dir={out}", *FEW, *overrides, f"train.train_steps={steps}"])
     burst = max(32768, int(rate * 1e6 / 8 / 250))  # enough from one tick of the kernel to the next
     shutil.rmtree(out, ignore_errors=True)
+    ended = threading.Event()
+    if o.slow:
+        threading.Thread(target=slow_down, args=(f"output_dir={out}", o.slow, ended)).start()
     done = subprocess.run(["unshare", "-n", "-m", "bash", "-c", NODES, "nodes", str(rate), command, scratch, str(burst)],
                           cwd=measure.REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    ended.set()
     if done.returncode != 0:
         sys.exit(f"{command}\nexit code {done.returncode}\n{done.stdout}")
     with open(os.path.join(out, "metrics.jsonl")) as f:
@@ -92,6 +136,8 @@ def main():
     a.add_argument("--rates", default="10,100,1000", help="megabits a second")
     a.add_argument("--inner-steps", default="10,50")
     a.add_argument("--fragments", type=int, default=0, help="a divisor of the inner steps; 0: none")
+    a.add_argument("--slow", type=float, default=0, help="share of the time that the second node runs; 0: all")
+    a.add_argument("--shares", default="3,1", help="diloco.shares beside equal ones, with --slow")
     a.add_argument("--message-seconds", type=float, default=1e-4, help="time of a small message over the link")
     o = a.parse_args()
     inner = [int(h) for h in o.inner_steps.split(",")]
@@ -100,10 +146,10 @@ def main():
             o.profile = os.path.join(scratch, "profile.json")
             subprocess.run([o.binary, "bench", "--output", o.profile], check=True, stdout=subprocess.DEVNULL)
         o.profile = os.path.abspath(o.profile)
-        rows = [["Mbit/s", "", "planned tokens/s", "measured", "off", "times the sum in every step"]]
+        rows = [["Mbit/s", "", "planned tokens/s", "measured", "off", "times the first row"]]
         record = []
         for rate in [int(r) for r in o.rates.split(",")]:
-            for name, overrides, h in ways(inner, o.fragments):
+            for name, overrides, h in ways(inner, o.fragments, o.shares if o.slow else ""):
                 steps = 2 * h or o.steps
                 planned = plan(o, rate, overrides, steps, scratch)
                 tokens = planned["tokens_per_step"]
@@ -116,8 +162,8 @@ def main():
                 expected = steps * tokens / planned["total_seconds"]
                 record.append({"mbit": rate, "way": name, "planned": expected, "measured": measured, "seconds": seconds})
                 sums = next(r["measured"] for r in record if r["mbit"] == rate)
-                rows.append([str(rate), name, f"{expected:.0f}", f"{measured:.0f}", f"{100 * (expected / measured - 1):+.0f} %",
-                             f"{measured / sums:.1f}"])
+                beside = ["", ""] if o.slow else [f"{expected:.0f}", f"{100 * (expected / measured - 1):+.0f} %"]
+                rows.append([str(rate), name, beside[0], f"{measured:.0f}", beside[1], f"{measured / sums:.2f}"])
                 print(rows[-1], file=sys.stderr)
     measure.write_report(
         o.out, "compare-sites", "Two nodes over a link of limited rate",

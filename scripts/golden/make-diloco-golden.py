@@ -2,11 +2,13 @@
 """Writes tests/golden/diloco.txt and streaming_diloco.txt: the llama of make-golden.py trained by DiLoCo (arXiv:2311.08105)
 and Streaming DiLoCo (arXiv:2501.18512) in double.
 
-Two sites have two rows of each batch. They train 20 rounds of two inner steps with torch.optim.AdamW, or of four with
+Two sites have two rows of each batch, or with shares of 3 and 1 three rows and one, and then the mean of changes is
+weighted by the rows, as federated averaging (arXiv:1602.05629) weights by examples. They train 20 rounds of two inner steps with torch.optim.AdamW, or of four with
 fragments, a delay and a merge; the outer optimizer is torch.optim.SGD on the parameters of the last round, whose gradient
 is the mean over sites of what each parameter has lost. Fragments, delay and merge are those of torchft's local_sgd.py
 (prepare_sync, perform_sync): the difference is taken `delay` steps before the outer step, and weights become
-lerp(global, local, merge). Lines have the architecture, the way (nesterov, plain, or fragments, delay and merge), and the
+lerp(global, local, merge). Lines have the architecture, the way (nesterov, plain, shares, or fragments, delay and merge,
+with shares or without), and the
 losses of the first site, or for a tensor of the shared weights its length and its product with a fixed vector, as
 hexadecimal doubles. tests/models/diloco_runs_test.cpp trains the same with ltrain. Needs PyTorch:
 
@@ -23,15 +25,15 @@ spec = importlib.util.spec_from_file_location("runs", os.path.join(HERE, "make-o
 runs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(runs)
 
-SITES, ROUNDS, ROWS = 2, 20, 2
+ROUNDS = 20
 LR, OUTER_LR, OUTER_MOMENTUM = 1e-3, 0.7, 0.9
 
 
 class Site:
     """A copy of the model with an inner optimizer of its own."""
 
-    def __init__(self, job, number):
-        self.job, self.rows = job, slice(number * ROWS, (number + 1) * ROWS)
+    def __init__(self, job, first, rows):
+        self.job, self.rows, self.count = job, slice(first, first + rows), rows
         self.p = {n: t.clone().requires_grad_() for n, t in job.w.items()}
         matrices = [t for t in self.p.values() if t.dim() == 2]
         vectors = [t for t in self.p.values() if t.dim() == 1]
@@ -67,7 +69,8 @@ class Fragment:
 
     def prepare(self):
         for n, t in self.shared.items():
-            t.grad = torch.stack([t.detach() - s.p[n].detach() for s in self.sites]).mean(0)
+            rows = sum(s.count for s in self.sites)
+            t.grad = sum((t.detach() - s.p[n].detach()) * (s.count / rows) for s in self.sites)
 
     def perform(self, merge):
         self.outer.step()
@@ -77,8 +80,8 @@ class Fragment:
                     s.p[n].copy_(t.lerp(s.p[n], merge))
 
 
-def diloco(job, nesterov, inner=2, fragments=1, delay=0, merge=0.0):
-    sites = [Site(job, i) for i in range(SITES)]
+def diloco(job, nesterov, inner=2, fragments=1, delay=0, merge=0.0, rows=(2, 2)):
+    sites = [Site(job, sum(rows[:i]), rows[i]) for i in range(len(rows))]
     parts = [Fragment(sites, [n for n in job.w if place(n, job) % fragments == i], nesterov) for i in range(fragments)]
     losses, each = [], inner // fragments
     for step in range(1, ROUNDS * inner + 1):
@@ -103,7 +106,10 @@ def write(file, ways):
 
 def main():
     torch.set_num_threads(1)
-    write("diloco.txt", {"nesterov": {"nesterov": True}, "plain": {"nesterov": False}})
+    write("diloco.txt", {"nesterov": {"nesterov": True}, "plain": {"nesterov": False},
+                         "shares": {"nesterov": True, "rows": (3, 1)},
+                         "shares_2_1_0.5": {"nesterov": True, "rows": (3, 1), "inner": 4, "fragments": 2, "delay": 1,
+                                            "merge": 0.5}})
     write("streaming_diloco.txt", {
         f"{f}_{d}_{m}": {"nesterov": True, "inner": 4, "fragments": f, "delay": d, "merge": m}
         for f, d, m in ((2, 0, 0.0), (1, 3, 0.0), (1, 0, 0.5), (2, 1, 0.5))})

@@ -210,6 +210,23 @@ TEST_CASE(
   CHECK(numbers(n.t) == numbers(whole));
 }
 
+TEST_CASE("launchers of three sites with shares: those that stay keep theirs when the second is lost") {
+  const std::string more =
+      "parallel.data=3 diloco.sites=3 diloco.inner_steps=2 diloco.shares=[1,2,3] train.micro_batch_size=1 "
+      "train.global_batch_size=12 train.eval_interval=4 launch.min_nodes=2 " +
+      kRestarts;
+  Nodes n(3);
+  const std::string slow = "LTRAIN_JOIN_TIMEOUT=3 LTRAIN_FAULT=train.step:1:8:hang";
+  const std::string wait = "LTRAIN_JOIN_TIMEOUT=3";
+  const std::string codes = n.codes(n.start(0, more, wait) + n.start(1, more, slow) + n.start(2, more, wait) +
+                                    kill_after_step(6, 1));
+  INFO(codes << "\n" << n.text(0) << "\n" << n.text(1));
+  CHECK(codes == "0 137 0");
+  CHECK_THAT(n.text(0), Contains("with nodes 0, 2 of 3"));
+  const std::string recipe = read_text(n.t.folder() + "/run/recipe.yaml");
+  CHECK_THAT(recipe, Contains("sites: 2") && Contains("shares: [1, 3]"));
+}
+
 TEST_CASE("launch.min_nodes with which the job could not go on is refused at the start") {
   Nodes n;
   const std::string none = "launch.max_restarts=5 ";

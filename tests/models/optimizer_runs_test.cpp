@@ -73,16 +73,17 @@ struct Job {
 TrainedModel train(const Golden& g, const Job& job) {
   const bool onebit = is_onebit(job.optimizer.rule);
   const bool coded = job.optimizer.rule == UpdateRule::adamw8bit;  // whose moments are of fp32
-  const int sites = static_cast<int>(std::max<int64_t>(1, job.optimizer.diloco.sites));
+  const DilocoSettings& diloco = job.optimizer.diloco;
+  const int sites = static_cast<int>(std::max<int64_t>(1, diloco.sites));
   const int ranks = onebit ? 2 : 1, world = ranks * job.tensor * sites;
   ProgramOptions o;
   o.model = g.model;
   const bool fp32 = coded || job.fp32;
   o.precision = precision_policy(fp32 ? "fp32" : "fp64");
   o.bucket_elements = 1;  // a bucket for each unit, so that blocks begin with it
-  o.micro_batch = 2;
+  o.micro_batch = diloco.shares.empty() ? 2 : 1;
   o.seq_length = kGoldenSeq;
-  o.accumulation = kGoldenBatch / (o.micro_batch * ranks * sites);
+  o.accumulation = kGoldenBatch / (o.micro_batch * ranks * diloco.share(0).of) * diloco.largest_share();
   o.clip_grad = 0;
   o.optimizer = job.optimizer;
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
@@ -108,15 +109,17 @@ TrainedModel train(const Golden& g, const Job& job) {
     else
       set_weights<double>(g, store);
     store.publish_loaded();
-    const int64_t data = mesh.place_in(kDataAxes) * sites + mesh.site();
+    const SiteShare share = diloco.share(mesh.site());
+    const int64_t micros = o.accumulation / diloco.largest_share() * share.count;
     for (int64_t step = 0; step < job.steps; ++step) {
       const int64_t batch = step % static_cast<int64_t>(lr.size());
-      std::vector<HostBatch> batches(static_cast<size_t>(o.accumulation));
+      std::vector<HostBatch> batches(static_cast<size_t>(micros));
       for (size_t k = 0; k < batches.size(); ++k) {
-        const int64_t row = data * 2 + static_cast<int64_t>(k) * 2;
-        append_rows(tokens, batch, row, 2, batches[k].tokens);
-        append_rows(targets, batch, row, 2, batches[k].targets);
-        batches[k].sample_index = {step * kGoldenBatch + row, step * kGoldenBatch + row + 1};
+        const int64_t rows = o.micro_batch;
+        const int64_t row = share.at(static_cast<int64_t>(k) * ranks + mesh.place_in(kDataAxes)) * rows;
+        append_rows(tokens, batch, row, rows, batches[k].tokens);
+        append_rows(targets, batch, row, rows, batches[k].targets);
+        for (int64_t b = row; b < row + rows; ++b) batches[k].sample_index.push_back(step * kGoldenBatch + b);
       }
       OptimizerStep a = g.adamw;
       a.lr = job.lr.value_or(lr.at(static_cast<size_t>(batch)));
@@ -211,7 +214,7 @@ TEST_CASE("Muon's matrices are those of the model, however tensor parallelism cu
 
 TEST_CASE("DiLoCo's sites move a llama as PyTorch's AdamW and outer SGD do") {
   const TrainedModels runs = read_runs("diloco.txt");
-  REQUIRE(runs.size() == 2);
+  REQUIRE(runs.size() == 4);
   const Golden g("llama");
   const auto apart = [&](const char* kind, const Job& job) {
     std::string where;
@@ -236,6 +239,27 @@ TEST_CASE("DiLoCo's sites move a llama as PyTorch's AdamW and outer SGD do") {
   CHECK(apart("plain", job) < 1e-5);
   d.nesterov = true;
   CHECK(apart("nesterov", job) < 1e-5);
+}
+
+TEST_CASE("DiLoCo's sites with shares of 3 and 1 of the batch move a llama as PyTorch's optimizers do") {
+  const TrainedModels runs = read_runs("diloco.txt");
+  const Golden g("llama");
+  const auto apart = [&](const char* kind, const DilocoSettings& d) {
+    Job job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 20 * d.inner_steps, .lr = 1e-3};
+    job.optimizer.diloco = d;
+    std::string where;
+    const double most = worst(runs.at(std::string("llama ") + kind), train(g, job), where);
+    UNSCOPED_INFO(kind << ": " << where << " by " << most);
+    return most;
+  };
+  DilocoSettings d{.sites = 2, .inner_steps = 2};
+  d.shares = {6, 2};
+  CHECK(apart("shares", d) < 1e-12);
+  d.shares = {1, 3};
+  CHECK(apart("shares", d) > 1e-4);  // negative control
+  d = {.sites = 2, .inner_steps = 4, .fragments = 2, .delay = 1, .merge = 0.5};
+  d.shares = {3, 1};
+  CHECK(apart("shares_2_1_0.5", d) < 1e-12);
 }
 
 TEST_CASE("Streaming DiLoCo moves a llama as PyTorch's optimizers do with torchft's fragments") {

@@ -72,8 +72,16 @@ namespace {
 
 int sites_of(const TinyOptions& o) { return std::max(1, static_cast<int>(o.optimizer.diloco.sites)); }
 
-/// Micro-batches of a rank in a step.
-int64_t micros_of(const TinyOptions& o) { return o.global_batch / (o.micro_batch * o.ranks * sites_of(o)); }
+/// Micro-batches of a rank in a step, of a site with `count` of each `of` micro-batches.
+int64_t micros_of(const TinyOptions& o, int64_t count, int64_t of) {
+  return o.global_batch / (o.micro_batch * o.ranks * of) * count;
+}
+
+/// Micro-batches of a rank in a step, in the site that has most.
+int64_t most_micros(const TinyOptions& o) {
+  const DilocoSettings& d = o.optimizer.diloco;
+  return micros_of(o, d.largest_share(), d.share(0).of);
+}
 
 }  // namespace
 
@@ -152,13 +160,14 @@ void add_pairs(const TinyOptions& o, int64_t sample, int64_t b, const Positions&
 }  // namespace
 
 std::vector<HostBatch> tiny_batches(const TinyOptions& o, int64_t step, int rank, int context) {
-  const int64_t accumulation = micros_of(o), ranks = o.ranks * sites_of(o);
+  const SiteShare share = o.optimizer.diloco.share(rank % sites_of(o));
+  const int64_t accumulation = micros_of(o, share.count, share.of), place = rank / sites_of(o);
   const Positions rows = tiny_cut(o, context).rows();
   std::vector<HostBatch> batches(accumulation);
   for (int64_t k = 0; k < accumulation; ++k)
     for (int64_t b = 0; b < o.micro_batch; ++b) {
       HostBatch& to = batches[k];
-      const int64_t sample = step * o.global_batch + (k * ranks + rank) * o.micro_batch + b;
+      const int64_t sample = step * o.global_batch + share.at(k * o.ranks + place) * o.micro_batch + b;
       const std::vector<int32_t> row = tiny_sample(o, sample);
       const std::vector<int32_t> documents = tiny_documents(o, sample);
       for (int64_t r = 0; r < rows.rows; ++r) {
@@ -203,7 +212,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   p.bucket_elements = o.bucket_elements;
   p.micro_batch = o.micro_batch;
   p.seq_length = o.seq;
-  p.accumulation = micros_of(o);
+  p.accumulation = most_micros(o);
   p.clip_grad = o.clip;
   p.skip_grad_norm = o.skip_grad_norm;
   p.z_loss_coeff = o.z_loss_coeff;
@@ -338,8 +347,12 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     MetaJob meta(o, rank);
     const StepKinds kinds = step_kinds(o.optimizer);
     int64_t train = 0, before = 0;
+    const SiteShare share = o.optimizer.diloco.share(tiny_mesh(o, rank).site());
+    const std::vector<HostBatch> fewer(share.count < o.optimizer.diloco.largest_share()
+                                           ? static_cast<size_t>(micros_of(o, share.count, share.of))
+                                           : 0);
     for (const int64_t one : kinds.all()) {
-      meta.program.train_step({}, tiny_adamw(one));
+      meta.program.train_step(fewer, tiny_adamw(one));
       const size_t kind = kinds.kind_of(one);
       const int64_t steps = kind > 0 ? kinds.count(kind, o.steps) : o.steps - kinds.others(o.steps);
       train += (meta.groups.groups().wire_bytes() - before) * steps;
@@ -361,7 +374,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
       meta.program.train_step(std::vector<HostBatch>(static_cast<size_t>(o.micros)), tiny_adamw(1));
       before = meta.groups.groups().wire_bytes();
     }
-    int64_t batches = micros_of(o);
+    int64_t batches = micros_of(o, 1, sites_of(o));
     const HostBatch any;
     meta.program.evaluate([&] { return batches-- > 0 ? &any : nullptr; });
     result.plan_wire[rank] = train + meta.groups.groups().wire_bytes() - before;
@@ -435,7 +448,9 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
   groups.synchronize();
   if (last) result.used_groups = bytes_by_group(groups.groups());
   if (hooks.end) hooks.end(here);
-  const auto held_out = tiny_batches(o, 1000, data, context);
+  TinyOptions equal = o;
+  equal.optimizer.diloco.shares = {};
+  const auto held_out = tiny_batches(equal, 1000, data, context);
   size_t at = 0;
   const double eval = program.evaluate([&] { return at < held_out.size() ? &held_out[at++] : nullptr; });
   groups.synchronize();

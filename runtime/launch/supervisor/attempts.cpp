@@ -140,7 +140,7 @@ class Attempts {
     try {
       SuperviseOptions fewer = o_;
       fewer.nodes = static_cast<int>(order.nodes.size());
-      if (o_.prepare) o_.prepare(fewer, {order.from_newest, fewer.nodes});
+      if (o_.prepare) o_.prepare(fewer, {order.from_newest, fewer.nodes, numbers(order.nodes)});
       const int ranks = fewer.ranks * fewer.nodes;
       order.text +=
           fmt::format(", with {} and {} rank{}: no other launcher came", who, ranks, ranks == 1 ? "" : "s");
@@ -156,14 +156,22 @@ class Attempts {
       const auto own = std::find(order.nodes.begin(), order.nodes.end(), o_.node);
       LT_CHECK(own != order.nodes.end(), "expected node {} among those that go on", o_.node);
       o_.node = static_cast<int>(own - order.nodes.begin());
+      stay_ = numbers(order.nodes);
       o_.nodes = static_cast<int>(order.nodes.size());
     }
-    if (o_.prepare) o_.prepare(o_, {order.from_newest, o_.nodes});
+    if (o_.prepare) o_.prepare(o_, {order.from_newest, o_.nodes, stay_});
     job_.restarts = order.number;
     o_.attempt = given_.attempt + order.number;
     if (given_.nodes > 1) o_.token = fmt::format("{}/attempt {}", given_.token, o_.attempt);
     o_.variables = given_.variables;
     o_.variables.emplace_back(kRestartVariable, order.note);
+  }
+
+  /// Numbers in the first attempt of nodes of this one.
+  std::vector<int> numbers(std::vector<int> nodes) const {
+    if (!stay_.empty())
+      for (int& n : nodes) n = stay_.at(static_cast<size_t>(n));
+    return nodes;
   }
 
   const SuperviseOptions& given_;
@@ -172,7 +180,8 @@ class Attempts {
   JobEnd& job_;
   RestartPolicy policy_;
   RestartNote note_;
-  bool saved_ = false;  // some attempt has committed a checkpoint
+  std::vector<int> stay_;  // NextAttempt::stay
+  bool saved_ = false;     // some attempt has committed a checkpoint
   const SteadyTime began_ = steady_now();
 };
 

@@ -15,6 +15,7 @@ namespace ltrain {
 struct NextAttempt {
   bool from_newest = false;  ///< an attempt has committed a checkpoint: go on from the newest
   int nodes = 1;
+  std::vector<int> stay = {};  ///< their numbers in the first attempt, ascending; empty: the first ones
 };
 
 struct SuperviseOptions {

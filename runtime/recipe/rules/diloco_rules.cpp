@@ -7,7 +7,8 @@
 namespace ltrain::recipe {
 namespace {
 
-const std::string kSites = "diloco.sites", kInner = "diloco.inner_steps", kFragments = "diloco.fragments";
+const std::string kSites = "diloco.sites", kInner = "diloco.inner_steps", kFragments = "diloco.fragments",
+                  kShares = "diloco.shares";
 
 /// Steps at which all ranks meet must be synchronizations, unless what sites share is kept beside their
 /// weights.
@@ -49,6 +50,16 @@ void fragment_rules(const Recipe& r, const BrokenRule& broken) {
            {kInner, kFragments});
 }
 
+/// A share for each site. The other rules read their ratios.
+void share_rules(const Recipe& r, const BrokenRule& broken) {
+  const auto count = static_cast<int64_t>(r.diloco.shares.size());
+  if (count > 0 && count != r.diloco.sites)
+    broken(
+        kShares,
+        fmt::format("must have a share for each site: diloco.sites = {}, and has {}", r.diloco.sites, count),
+        {kSites});
+}
+
 /// Settings with a state or a decision of all ranks in every step.
 void every_step(const Recipe& r, const BrokenRule& broken) {
   const auto refuse = [&](const char* key, bool on, const char* why, const char* valid) {
@@ -85,6 +96,7 @@ bool meets_anywhere(const Recipe& r) {
 void diloco_rules(const Recipe& r, const BrokenRule& broken) {
   if (!r.diloco.on()) return;
   fragment_rules(r, broken);
+  share_rules(r, broken);
   meeting_steps(r, broken);
   every_step(r, broken);
   const int64_t data = r.parallel.data, sites = r.diloco.sites;

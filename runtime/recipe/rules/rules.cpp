@@ -371,16 +371,16 @@ class Rules {
 
   void batch(int64_t data) {
     const Train& t = r_.train;
-    const int64_t unit = t.micro_batch_size * data;
+    const int64_t unit = batch_unit(r_, data), largest = r_.diloco.largest_share();
     batch_ramp_rules(r_, data, report());
     if (t.global_batch_size % unit == 0)
-      return pipeline_batch_rules(r_, t.global_batch_size / unit, unit, report());
-    const std::string what = data > 1 ? fmt::format("train.micro_batch_size * data-parallel ranks ({} * {})",
-                                                    t.micro_batch_size, data)
-                                      : fmt::format("train.micro_batch_size ({})", t.micro_batch_size);
+      return pipeline_batch_rules(r_, t.global_batch_size / unit * largest, unit / largest, report());
+    std::vector<std::string> keys{"train.micro_batch_size", "parallel.data"};
+    if (!r_.diloco.shares.empty()) keys.push_back("diloco.shares");
     broken("train.global_batch_size",
-           fmt::format("must be a multiple of {}{}", what, nearest_multiple(t.global_batch_size, unit)),
-           {"train.micro_batch_size", "parallel.data"});
+           fmt::format("must be a multiple of {}{}", batch_unit_text(r_, data),
+                       nearest_multiple(t.global_batch_size, unit)),
+           keys);
   }
 
   void layout(int64_t world, int64_t per_node) {

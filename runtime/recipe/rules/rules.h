@@ -29,6 +29,11 @@ Mesh plain_mesh(const Recipe& recipe, int64_t data);
 /// Parallel::shard_ranks of a recipe that check_layout accepts.
 int64_t shard_ranks(const Recipe& recipe, int64_t world_size, int64_t ranks_per_node);
 
+/// Sequences that `data` data-parallel ranks train in the smallest step: a micro-batch of each, and with
+/// diloco.shares as many as each site's share has.
+int64_t batch_unit(const Recipe& recipe, int64_t data);
+/// The factors of batch_unit, in words.
+std::string batch_unit_text(const Recipe& recipe, int64_t data);
 /// True if sites of DiLoCo can save, evaluate and end after any step, and not only when they synchronize: the
 /// weights that they share are kept beside their own, and routers have no bias that sites average.
 bool meets_anywhere(const Recipe& recipe);

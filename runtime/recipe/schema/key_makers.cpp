@@ -105,12 +105,15 @@ Key list_key(std::string path, std::vector<T>& (*get)(Recipe&), std::string type
 
 }  // namespace
 
-Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low) {
+Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low,
+             int64_t high) {
   return list_key<int64_t>(
       std::move(path), get, "integers", "[4, 4]", std::move(help),
-      [low](const Node& node, int64_t& v) {
+      [low, high](const Node& node, int64_t& v) {
         std::string wrong = read_integer(node, v);
-        return wrong.empty() && v < low ? fmt::format("must be at least {}", low) : wrong;
+        if (wrong.empty() && v < low) wrong = fmt::format("must be at least {}", low);
+        if (wrong.empty() && v > high) wrong = fmt::format("must be at most {}", high);
+        return wrong;
       },
       [](int64_t v) { return std::to_string(v); });
 }

@@ -147,7 +147,8 @@ Key axis_order(std::string path, std::string& (*get)(Recipe&), std::string help)
 Key level_ranks(std::string path, int64_t& (*get)(Recipe&), std::string one_level, std::string help);
 
 /// Row of a list of integers, each at least `low`.
-Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1);
+Key integers(std::string path, std::vector<int64_t>& (*get)(Recipe&), std::string help, int64_t low = 1,
+             int64_t high = INT64_MAX);
 /// Row of a list of numbers above 0.
 Key numbers(std::string path, std::vector<double>& (*get)(Recipe&), std::string help);
 /// Row of a list of enum names (LT_ENUM_NAMES).

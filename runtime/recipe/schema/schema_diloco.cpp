@@ -35,6 +35,12 @@ void add_diloco_keys(std::vector<Key>& t) {
              "Share of its own weights that a site keeps at an outer update: weights become merge * own + "
              "(1 - merge) * shared.")
           .between(0, 0.9999));
+  add(integers(
+      "diloco.shares", [](Recipe& r) -> std::vector<int64_t>& { return r.diloco.shares; },
+      "Shares of each global batch by site, for sites of unequal speed: with [3, 1] the first site trains "
+      "three "
+      "of four micro-batches, and its change of the weights counts three times. Default: equal shares.",
+      1, 1 << 20));
   add(choice(
       "diloco.sum", LT_MEMBER(diloco.sum), {},
       "Sums of differences over sites. int8: a signed byte for each element, with a scale for each 256; "

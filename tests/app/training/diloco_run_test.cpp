@@ -51,6 +51,41 @@ TEST_CASE("a run of two sites sends as planned, and goes on from its checkpoint 
   CHECK(plain.code == 0);
 }
 
+TEST_CASE("a run of sites with shares counts all samples, sends as planned, and goes on bit for bit") {
+  TempRun t;
+  const std::string shares = "diloco.shares=[3,1] train.micro_batch_size=1 ";
+  const Outcome whole = t.sh(kRun + shares);
+  INFO(whole.text);
+  REQUIRE(whole.code == 0);
+  CHECK(t.metric("consumed_samples").back() == "6:48");
+  CHECK(t.metric("consumed_tokens").back() == "6:1536");
+  const auto plan = json_of(t, "run/plan.json")["ranks"][0];
+  for (const char* rank : {"0", "1"}) {
+    const auto used = json_of(t, std::string("run/logs/usage-0000") + rank + ".json");
+    CHECK(used["train_wire_bytes"] == 2 * plan["other_wire_bytes_per_step"].get<int64_t>());
+    CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);
+  }
+  const auto shards = [&] {
+    std::string all;
+    for (const char* rank : {"0", "1"})
+      all += read_text(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
+                       "-of-00002.safetensors");
+    return all;
+  };
+  const std::string end = shards();
+  std::filesystem::remove_all(t.folder() + "/run");
+  REQUIRE(t.sh(kRun + shares + "train.stop_step=3").code == 0);
+  REQUIRE(t.sh(kRun + shares).code == 0);
+  CHECK(shards() == end);
+  // From the same checkpoint with other shares.
+  std::filesystem::remove_all(t.folder() + "/run/checkpoints/step-00000006");
+  const Outcome other = t.sh(kRun + "diloco.shares=[1,3] train.micro_batch_size=1");
+  INFO(other.text);
+  CHECK(other.code == 0);
+  CHECK(has(other, "diloco.shares [3, 1] -> [1, 3]"));
+  CHECK(shards() != end);
+}
+
 TEST_CASE("a request to stop waits for the next synchronization of sites") {
   TempRun t;
   const Outcome o = t.sh(kRun + "train.exit_duration_in_mins=0.00001");

@@ -72,7 +72,7 @@ TEST_CASE("a rank that is composed of its first micro-batches has the bytes and 
     r = resolve(r, limits.world, limits.ranks_per_node);
     INFO(layout_text(all[i], given) << " " << extra);
     const PipelineLayout layout = pipeline_layout(r, profile);
-    for (int rank : ranks_to_plan(r)) {
+    for (int rank : ranks_to_plan(r, profile)) {
       INFO("rank " << rank);
       const RankPlan whole = plan_rank(r, profile, layout, rank, threads_per_rank(r));
       const RankPlan composed = compose_rank(r, profile, layout, rank, threads_per_rank(r));

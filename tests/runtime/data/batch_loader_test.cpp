@@ -299,3 +299,29 @@ TEST_CASE("loader: it reads ahead, reuses buffers, and counts its waiting", "[da
   CHECK(loader.buffer_bytes() >= 4 * 2 * (2 * 8 * 4 + 8));
   CHECK(loader_buffer_bytes(o) <= loader.buffer_bytes());
 }
+
+TEST_CASE("loader: sites with shares divide each global batch in an order that no layout changes", "[data]") {
+  TempFolder f;
+  counting_dataset(f / "a", 2000);
+  LoaderOptions o = options_for(f / "a");
+  o.global_batch = 32;  // 16 micro-batches, four for each site's data ranks of a layout of four
+  const auto whole = collect(o, 64, 2);
+  DilocoSettings sites{.sites = 2};
+  sites.shares = {3, 1};
+  for (const int ranks : {1, 2, 4}) {
+    std::map<int64_t, Row> all;
+    for (const int site : {0, 1}) {
+      LoaderOptions mine = o;
+      mine.share = sites.share(site), mine.dp_size = ranks;
+      const auto rows = collect(mine, 64, 2);
+      CHECK(rows.size() == (site == 0 ? 48 : 16));
+      // Micro-batches of two samples: three of the first site, one of the second.
+      for (const auto& [sample, row] : rows) CHECK((sample / 2 % 4 == 3) == (site == 1));
+      all.insert(rows.begin(), rows.end());
+    }
+    CHECK(all == whole);
+  }
+  o.share = sites.share(1);
+  o.global_batch = 12;
+  CHECK_THROWS_WITH(BatchLoader(o, 0), Contains("global_batch 12 is not a multiple of micro_batch 2 x 4"));
+}

@@ -174,10 +174,10 @@ TEST_CASE("a pair of a plan takes what its rank's pass took, and before that wha
   REQUIRE(schedule.has_pairs());
   CHECK(without_pairs(schedule).order == plan_pipeline(mixtral("off"), profile).layout.schedule.order);
   std::vector<RankPlan> ranks;
-  for (const int rank : ranks_to_plan(recipe))
+  for (const int rank : ranks_to_plan(recipe, profile))
     ranks.push_back(plan_rank(recipe, profile, planned.layout, rank, threads_per_rank(recipe)));
   const pipeline::Timing before = planned.timing;
-  place_actions(ranks, recipe, planned);
+  place_actions(ranks, recipe, profile, planned);
   int pairs = 0;
   for (size_t r = 0; r < schedule.order.size(); ++r)
     for (size_t i = 0; i < schedule.order[r].size(); ++i) {

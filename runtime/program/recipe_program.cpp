@@ -116,6 +116,17 @@ ContextSharding context_sharding(const Recipe& r, const Mesh& mesh) {
           r.parallel.context_comm, static_cast<int>(r.parallel.context_inner)};
 }
 
+std::optional<Code> gradient_code(const Recipe& r) {
+  switch (r.parallel.grad_reduce_dtype) {
+    case GradReduceDtype::int8:
+      return Code::int8;
+    case GradReduceDtype::sign:
+      return Code::sign;
+    default:
+      return {};
+  }
+}
+
 OptimizerSettings optimizer_settings(const Recipe& r) {
   const OptimizerKeys& from = r.optimizer;
   OptimizerSettings o;
@@ -273,8 +284,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (device_of(r) == DeviceKind::cuda) o.offload.window = int64_t{1} << 22;
   o.activations = activation_offload(r);
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
-  if (r.parallel.grad_reduce_dtype == GradReduceDtype::int8) o.reduce_code = Code::int8;
-  if (r.parallel.grad_reduce_dtype == GradReduceDtype::sign) o.reduce_code = Code::sign;
+  o.reduce_code = gradient_code(r);
   o.sharding = r.parallel.sharding();
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.expert_tensor = !recipe::experts_apart(r);

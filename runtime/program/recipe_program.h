@@ -47,6 +47,8 @@ void run_other_precisions(const Recipe& recipe, TrainProgram& program, int64_t s
 /// at least as much.
 void run_smaller_steps(const Recipe& recipe, TrainProgram& program, int64_t site);
 DispatchOptions dispatch_options(const Recipe& recipe);
+/// Code in which gradients are summed; nullopt: they are not coded.
+std::optional<Code> gradient_code(const Recipe& recipe);
 OptimizerSettings optimizer_settings(const Recipe& recipe);
 /// Activations that are offloaded between a layer's forward and its backward.
 ActivationOffloadOptions activation_offload(const Recipe& recipe);

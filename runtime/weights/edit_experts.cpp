@@ -21,7 +21,7 @@ namespace {
 
 using Origins = std::vector<std::vector<int64_t>>;
 
-constexpr int64_t kBlockElements = 1 << 20;  // of an expert in memory
+constexpr int64_t kExpertElements = 1 << 20;  // elements of an expert in memory
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   fail(ExitCode::usage, "{}: {}", path, why);
@@ -223,8 +223,8 @@ class ExpertEditing {
                   const std::vector<double>& weights, const WriteBytes& write) {
     const DType dtype = reader_.tensors().at(name).dtype;
     const int64_t all = rows_of(name, 0).elements();
-    for (int64_t first = 0; first < all; first += kBlockElements) {
-      const int64_t n = std::min(kBlockElements, all - first);
+    for (int64_t first = 0; first < all; first += kExpertElements) {
+      const int64_t n = std::min(kExpertElements, all - first);
       std::vector<double> one(static_cast<size_t>(n)), sum(static_cast<size_t>(n));
       for (size_t i = 0; i < experts.size(); ++i) {
         reader_.read(name, DType::f64, rows_of(name, experts[i]).range(first, first + n), one.data());

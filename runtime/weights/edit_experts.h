@@ -29,7 +29,7 @@ struct EditExpertsOptions {
   ExpertUse use;        ///< prune, merge: choices of every layer that has experts
   int64_t copies = 2;   ///< add: copies of each expert, itself included
   double reinit = 0;    ///< add: share of the neurons of each copy but the first that are drawn anew
-  uint64_t seed = 0;    ///< of the choice of these neurons and of their weights
+  uint64_t seed = 0;    ///< chooses these neurons and their weights
   CopyProgress progress;
 };
 

@@ -26,7 +26,7 @@ std::vector<ContextSharding> all_cuts(int64_t seq) {
 TEST_CASE("one context rank exchanges with nobody, whatever the groups would be") {
   for (const ContextComm comm :
        {ContextComm::p2p, ContextComm::all_gather, ContextComm::a2a, ContextComm::a2a_p2p}) {
-    const ContextSharding alone{48, 1, 0, comm, 2};
+    const ContextSharding alone{.seq = 48, .ranks = 1, .rank = 0, .comm = comm, .inner_ranks = 2};
     CHECK(alone.exchange() == 1);
     CHECK(alone.rings() == 1);
     CHECK(alone.exchanged_rows_of(0).rows == 48);

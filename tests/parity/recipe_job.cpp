@@ -59,8 +59,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.ema_decay = r.train.ema_decay;
   o.z_loss_coeff = r.train.z_loss_coeff;
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
-  if (r.parallel.grad_reduce_dtype == GradReduceDtype::int8) o.reduce_code = Code::int8;
-  if (r.parallel.grad_reduce_dtype == GradReduceDtype::sign) o.reduce_code = Code::sign;
+  o.reduce_code = gradient_code(r);
   if (r.train.batch_ramp.start > 0)
     o.micros = global_batch_after(r, 0) / (r.train.micro_batch_size * r.parallel.data);
   return o;

@@ -342,6 +342,7 @@ ExpertUse expert_use(const std::string& path) {
   for (const auto& [place, sample] : read_routing(path)) {
     std::vector<int64_t>& of_layer = use[std::get<2>(place)];
     for (const int32_t e : sample.experts) {
+      if (e < 0) continue;  // top_p: the token has fewer
       if (static_cast<size_t>(e) >= of_layer.size()) of_layer.resize(static_cast<size_t>(e) + 1);
       ++of_layer[static_cast<size_t>(e)];
     }

@@ -25,6 +25,7 @@ std::string line_of(int64_t step, const RoutedPlace& place, const RoutedSample& 
             {"num_tokens", tokens},
             {"topk", s.top_k},
             {"top_indices", indices_json(s.experts, s.top_k)}};
+  if (s.fewer) line["selection"] = to_string(Selection::top_p);
   if (!s.tokens.empty()) line["tokens"] = s.tokens;
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -34,7 +35,8 @@ std::pair<RoutedPlace, RoutedSample> parse_line(const std::string& text) {
   RoutedSample s;
   s.top_k = line.at("topk").get<int64_t>();
   if (s.top_k < 1) throw std::out_of_range("topk must be at least 1");
-  s.experts = parse_indices(line.at("top_indices"), s.top_k);
+  s.fewer = line.contains("selection") && line["selection"] == to_string(Selection::top_p);
+  s.experts = parse_indices(line.at("top_indices"), s.top_k, s.fewer);
   if (line.contains("tokens")) s.tokens = line["tokens"].get<std::vector<int32_t>>();
   return {
       {line.at("set").get<std::string>(), line.at("sample").get<int64_t>(), line.at("layer").get<int64_t>()},
@@ -80,10 +82,10 @@ void RoutingRecord::compare(const RoutedPlace& place, const RoutedSample& now) {
          "both with the same --data, --samples and --seq-length",
          printable(before_path_), sample, printable(set), layer);
   RoutingChange& change = changes_[layer];
-  change.top_k = now.top_k;
   for (size_t t = 0; t < now.experts.size(); t += static_cast<size_t>(now.top_k)) {
     ++change.tokens;
     change.first += now.experts[t] != found->second.experts[t];
+    for (int64_t j = 0; j < now.top_k; ++j) change.all += now.experts[t + static_cast<size_t>(j)] >= 0;
   }
   change.choices += changed_choices(now.experts, found->second.experts, now.top_k);
   before_.erase(found);
@@ -101,6 +103,7 @@ void RoutingRecord::add(const std::string& set, const data::Batch& batch,
       if (!model_.moe.in_layer(layer)) continue;
       RoutedSample s;
       s.top_k = k;
+      s.fewer = model_.moe.selection == Selection::top_p;
       const auto from = choices.begin() + (record * samples + i) * length * k;
       s.experts.assign(from, from + length * k);
       if (record++ == 0)

@@ -17,8 +17,9 @@ namespace ltrain {
 /// Choices of one layer's router for one sample of a set.
 struct RoutedSample {
   std::vector<int32_t> tokens;   ///< ids; in the lines of each sample's first layer with experts
-  std::vector<int32_t> experts;  ///< (tokens, k), best first
+  std::vector<int32_t> experts;  ///< (tokens, k), best first; negative: the token has fewer
   int64_t top_k = 0;
+  bool fewer = false;  ///< selection top_p: tokens have 1 to top_k experts
 };
 
 /// Place of a line: set, sample of the set, layer.
@@ -32,9 +33,9 @@ struct RoutingChange {
   int64_t tokens = 0;
   int64_t first = 0;    ///< tokens with another best expert
   int64_t choices = 0;  ///< choices of experts that the token did not choose then
-  int64_t top_k = 0;
+  int64_t all = 0;      ///< choices
   double first_share() const { return static_cast<double>(first) / static_cast<double>(tokens); }
-  double choice_share() const { return static_cast<double>(choices) / static_cast<double>(tokens * top_k); }
+  double choice_share() const { return static_cast<double>(choices) / static_cast<double>(all); }
 };
 
 /// Writes a record, and compares with an earlier one of the same tokens.

@@ -189,14 +189,9 @@ Session::Session(const SessionOptions& options) : job_(options.job) {
   take_device(device, job_ ? job_->info().local_rank : 0);
   compute_ = make_compute_stream(device, "compute");
   if (const MoeConfig& moe = recipe_.model.moe;
-      options.choices && (moe.num_experts == 0 || moe.selection == Selection::expert_choice ||
-                          moe.selection == Selection::top_p))
-    fail(ExitCode::usage,
-         "{}: expected a model whose tokens choose top_k experts each, to record their choices, got {}",
-         path_,
-         moe.num_experts == 0                        ? "a model without experts"
-         : moe.selection == Selection::expert_choice ? "one whose experts choose tokens"
-                                                     : "one with model.moe.router.selection: top_p");
+      options.choices && (moe.num_experts == 0 || moe.selection == Selection::expert_choice))
+    fail(ExitCode::usage, "{}: expected a model whose tokens choose experts, to record their choices, got {}",
+         path_, moe.num_experts == 0 ? "a model without experts" : "one whose experts choose tokens");
   ProgramOptions p = inference_options(options);
   if (options.text_length) p.seq_length = options.text_length(*this);
   make_groups(device, p);

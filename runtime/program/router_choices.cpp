@@ -28,9 +28,11 @@ std::vector<int64_t> layers_with_experts(const ProgramOptions& o, int pipeline_r
 void TrainProgram::make_choices() {
   const ProgramOptions& o = options_;
   if (!o.keeps_choices()) return;
-  LT_CHECK(o.model.moe.num_experts > 0 && o.model.moe.selection == Selection::top_k,
+  const Selection selection = o.model.moe.selection;
+  const bool fewer = selection == Selection::top_p && !o.for_training;  // top_k of them, some negative
+  LT_CHECK(o.model.moe.num_experts > 0 && (selection == Selection::top_k || fewer),
            "expected a model whose tokens choose top_k experts each, got {} experts and selection {}",
-           o.model.moe.num_experts, to_string(o.model.moe.selection));
+           o.model.moe.num_experts, to_string(selection));
   LT_CHECK(o.for_training || (!staged() && o.choices == Choices::record),
            "expected an evaluation in one stage that records choices, got {} stages", o.stage_layers.size());
   if (o.probe_samples > 0) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "base/printable.h"
@@ -96,22 +97,26 @@ nlohmann::ordered_json indices_json(std::span<const int32_t> experts, int64_t to
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (size_t i = 0; i < experts.size(); i += static_cast<size_t>(top_k)) {
     const auto of = experts.subspan(i, static_cast<size_t>(top_k));
-    rows.push_back(std::vector<int32_t>(of.begin(), of.end()));
+    std::vector<int32_t> chosen;
+    std::copy_if(of.begin(), of.end(), std::back_inserter(chosen), [](int32_t e) { return e >= 0; });
+    rows.push_back(chosen);
   }
   return rows;
 }
 
-std::vector<int32_t> parse_indices(const json& rows, int64_t top_k) {
+std::vector<int32_t> parse_indices(const json& rows, int64_t top_k, bool fewer) {
   if (!rows.is_array()) refuse("top_indices: must be a list of tokens");
   std::vector<int32_t> experts;
   for (const json& row : rows) {
-    if (!row.is_array() || static_cast<int64_t>(row.size()) != top_k)
-      refuse("a token must have topk = {} experts, got {}", top_k, row.is_array() ? row.size() : 0);
+    const auto size = static_cast<int64_t>(row.is_array() ? row.size() : 0);
+    if (fewer ? size < 1 || size > top_k : size != top_k)
+      refuse("a token must have {}topk = {} experts, got {}", fewer ? "1 to " : "", top_k, size);
     for (const json& e : row) {
       if (!e.is_number_integer() || e.get<double>() < INT32_MIN || e.get<double>() > INT32_MAX)
         refuse("an expert must be an integer, got {}", printable(e.dump(), 60));
       experts.push_back(e.get<int32_t>());
     }
+    experts.insert(experts.end(), static_cast<size_t>(top_k - size), -1);
   }
   return experts;
 }
@@ -119,6 +124,7 @@ std::vector<int32_t> parse_indices(const json& rows, int64_t top_k) {
 int64_t changed_choices(std::span<const int32_t> now, std::span<const int32_t> before, int64_t top_k) {
   int64_t changed = 0;
   for (size_t i = 0; i < now.size(); ++i) {
+    if (now[i] < 0) continue;
     const auto of_token = before.subspan(i - i % static_cast<size_t>(top_k), static_cast<size_t>(top_k));
     changed += std::find(of_token.begin(), of_token.end(), now[i]) == of_token.end();
   }

@@ -10,12 +10,15 @@
 
 namespace ltrain {
 
-/// top_indices of a line: a list of `top_k` experts for each token.
+/// top_indices of a line: a list of `top_k` experts for each token. Negative ones are left out: the token has
+/// fewer.
 nlohmann::ordered_json indices_json(std::span<const int32_t> experts, int64_t top_k);
 /// Reads them. Throws std::invalid_argument with a rule if a list has another length or is not of integers.
-std::vector<int32_t> parse_indices(const nlohmann::json& rows, int64_t top_k);
+/// `fewer`: a list may have from 1 to `top_k` experts, and -1 stands for those that it lacks.
+std::vector<int32_t> parse_indices(const nlohmann::json& rows, int64_t top_k, bool fewer = false);
 
 /// Number of choices in `now` of experts that their token, of `top_k` choices, did not choose `before`.
+/// Negative ones are none.
 int64_t changed_choices(std::span<const int32_t> now, std::span<const int32_t> before, int64_t top_k);
 
 /// Choices for consecutive positions of a sample.

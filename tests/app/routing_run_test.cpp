@@ -1,5 +1,7 @@
 // `ltrain eval --routing`: choices of routers on held-out tokens, and how many change between checkpoints.
 #include <catch2/catch.hpp>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/app/run_program.h"
@@ -10,12 +12,13 @@ using Catch::Contains;
 namespace {
 
 /// Six steps of a model with 4 experts, top-2, in the second of two layers, saved after 3 and 6.
-void train(const TempRun& t) {
+void train(const TempRun& t, const std::string& more = "") {
   const Outcome o = t.sh(
       "run tiny.yaml model.architecture=qwen3_moe model.moe.num_experts=4 model.moe.top_k=2 "
       "model.moe.layer_step=2 "
       "model.moe.intermediate_size=32 model.num_hidden_layers=2 train.train_steps=6 train.eval_interval=0 "
-      "checkpoint.save_interval=3 optimizer.lr=0.02 output_dir=moe");
+      "checkpoint.save_interval=3 optimizer.lr=0.02 output_dir=moe " +
+      more);
   INFO(o.text);
   REQUIRE(o.code == 0);
 }
@@ -81,6 +84,43 @@ TEST_CASE("routing: a record has k experts of each token, and changes are counte
   CHECK(changes[0]["choices"].get<double>() == Approx(double(others) / (2 * tokens)));
   o = t.sh(early + "--routing-before early.jsonl");
   CHECK_THAT(o.text, Contains("  layer 1      0.00%   0.00%"));
+}
+
+TEST_CASE("routing: with top-p a token has as many experts as it took") {
+  TempRun t;
+  train(t, "model.moe.router.selection=top_p model.moe.router.top_p=0.215 model.moe.zero_experts=2");
+  const std::string early = "eval moe/checkpoints/step-00000003 --samples 5 ";
+  REQUIRE(t.sh(early + "--routing early.jsonl").code == 0);
+  REQUIRE(t.sh(early + "--parallel data=2,expert=2 --routing ranks.jsonl").code == 0);
+  const auto before = lines_of(t, "early.jsonl");
+  CHECK(lines_of(t, "ranks.jsonl") == before);
+  REQUIRE(before.size() == 5);
+  int of_size[3] = {};
+  for (const auto& line : before) {
+    CHECK((line["topk"] == 2 && line["selection"] == "top_p"));
+    for (const auto& row : line["top_indices"]) {
+      REQUIRE((row.size() == 1 || row.size() == 2));
+      ++of_size[row.size()];
+      for (const int e : row) CHECK((e >= 0 && e < 6));
+    }
+  }
+  CHECK((of_size[1] > 0 && of_size[2] > 0));
+  const Outcome o = t.sh(
+      "eval moe/checkpoints/step-00000006 --samples 5 --json --routing late.jsonl --routing-before "
+      "early.jsonl");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  const auto now = lines_of(t, "late.jsonl");
+  int all = 0, others = 0;
+  for (size_t i = 0; i < now.size(); ++i)
+    for (size_t k = 0; k < now[i]["top_indices"].size(); ++k) {
+      const auto& a = before[i]["top_indices"][k];
+      for (const auto& e : now[i]["top_indices"][k])
+        ++all, others += std::find(a.begin(), a.end(), e) == a.end();
+    }
+  CHECK(others > 0);
+  CHECK(nlohmann::json::parse(o.text)["routing_changes"][0]["choices"].get<double>() ==
+        Approx(double(others) / all));
 }
 
 TEST_CASE("routing: other tokens, damaged records, dense models and layouts without all tokens are refused") {

@@ -6,14 +6,18 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/device_option.h"
 #include "app/print_notes.h"
 #include "app/progress_line.h"
 #include "base/bytes_text.h"
 #include "base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
+#include "runtime/eval/activation_importance.h"
 #include "runtime/eval/routing_record.h"
+#include "runtime/generate/session.h"
 #include "runtime/plan/sparse_plan.h"
+#include "runtime/program/recipe_program.h"
 #include "runtime/weights/edit_experts.h"
 #include "runtime/weights/prune.h"
 #include "runtime/weights/resize_vocab.h"
@@ -292,10 +296,44 @@ void add_resize_vocab(CLI::App& checkpoint) {
 }
 
 struct PruneCommand : RewriteCommand<PruneOptions> {
-  std::string layers;
+  std::string layers, precision = "fp32";
+  std::vector<std::string> data;
+  int64_t samples = 0;
+  DeviceChoice device = DeviceChoice::automatic;
+
+  /// Runs the model on sequences of --data, or of the run's training data.
+  void measure() {
+    constexpr int64_t kAtOnce = 4;
+    Session session(
+        {.where = o.checkpoint, .micro_batch = kAtOnce, .device = device, .precision = precision});
+    print_notes(session.notes());
+    const Recipe& recipe = session.recipe();
+    data::LoaderOptions l;
+    for (const std::string& path : data) l.sources.push_back({path});
+    if (data.empty())
+      for (const DataSource& s : recipe.data.train) l.sources.push_back({s.path, s.weight, s.files});
+    l.seq_length = recipe.data.seq_length;
+    l.micro_batch = l.global_batch = kAtOnce;
+    l.vocab_size = recipe.model.vocab_size;
+    l.packing = packing(recipe);
+    if (l.packing.on()) l.packing.eod = session.end_of_document();
+    l.eval = true;
+    l.eval_samples = samples;
+    o.importance = activation_importance(session.program(), l);
+  }
+
+  void check_options() const {
+    const auto refuse = [](const char* why) { fail(ExitCode::usage, "{}", why); };
+    if (!layers.empty() && o.layers_keep > 0) refuse("set only one of --layers and --layers-keep");
+    if (samples > 0) return;
+    if (o.layers_keep > 0) refuse("--layers-keep: chooses by activations; add --samples 128");
+    if (!data.empty()) refuse("--data: is read with --samples; add --samples 128");
+  }
 
   void run() {
+    check_options();
     if (!layers.empty()) o.layers = parse_layers(layers, "--layers");
+    if (samples > 0) measure();
     const PruneReport r = with_progress(prune_checkpoint);
     if (json) {
       std::printf("%s\n", ordered_json{{"schema", "ltrain.prune.v1"},
@@ -304,6 +342,8 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
                                        {"parameters_before", r.parameters_before},
                                        {"parameters", r.parameters},
                                        {"dropped_layers", r.dropped_layers},
+                                       {"kept_neurons", r.kept_neurons},
+                                       {"importance", importance_json()},
                                        {"settings", r.settings},
                                        {"states_left_out", r.states_left_out},
                                        {"notes", r.notes}}
@@ -312,11 +352,18 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
       return;
     }
     print_notes(r.notes);
+    if (o.layers_keep > 0)
+      std::printf("dropped layers: %s\n", fmt::format("{}", fmt::join(r.dropped_layers, ", ")).c_str());
     std::printf("%s: %lld parameters where %s, step %lld, has %lld%s\n", r.checkpoint.c_str(),
                 static_cast<long long>(r.parameters), o.checkpoint.c_str(), static_cast<long long>(r.step),
                 static_cast<long long>(r.parameters_before), r.states_left_out > 0 ? kWeightsAlone : "");
     std::printf("a run begins with it by: checkpoint.load.path=%s %s\n", r.checkpoint.c_str(),
                 fmt::format("{}", fmt::join(r.settings, " ")).c_str());
+  }
+
+  ordered_json importance_json() const {
+    if (!o.importance) return nullptr;
+    return {{"layers", o.importance->layers}, {"neurons", o.importance->neurons}};
   }
 };
 
@@ -326,12 +373,29 @@ void add_prune(CLI::App& checkpoint) {
       "prune", "Write the weights of a dense model with fewer layers, or narrower feed-forwards");
   c->add_paths(*s);
   s->add_option("--layers", c->layers, "Layers that stay, from 0, ascending: 0-3,6; default: all");
-  s->add_option("--intermediate-size", c->o.intermediate_size,
-                "Neurons of each feed-forward that stay, those with the largest weights; default: all")
+  s->add_option("--layers-keep", c->o.layers_keep,
+                "Number of layers that stay, those that change their input most; needs --samples")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  s->add_option(
+       "--samples", c->samples,
+       "Sequences of training data by whose activations neurons and layers are chosen; default: none, "
+       "neurons are chosen by their weights")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  s->add_option("--data", c->data,
+                "PREFIX of PREFIX.bin and PREFIX.idx for --samples; default: the run's data.train");
+  add_device(*s, c->device);
+  s->add_option("--precision", c->precision, "Type of the activations")
+      ->check(CLI::IsMember({"fp32", "fp64"}))
+      ->capture_default_str();
+  s->add_option(
+       "--intermediate-size", c->o.intermediate_size,
+       "Neurons of each feed-forward that stay, those with the largest weights or activations; default: "
+       "all")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   c->add_output_flags(*s);
   s->footer(
-      "Example: ltrain checkpoint prune runs/quickstart smaller --layers 0-1,3 --intermediate-size 256\n"
+      "Example: ltrain checkpoint prune runs/quickstart smaller --layers-keep 3 --intermediate-size 256 "
+      "--samples 128\n"
       "A run begins with the result by checkpoint.load.path: smaller and the settings that this prints.");
   s->callback([c] { c->run(); });
 }

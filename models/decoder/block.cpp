@@ -126,6 +126,7 @@ void Block::forward(Step& step, const MicroBatch& mb, Residual& r, Tensor rope_t
   };
   step.enter(place_ + ".attention");
   norm1_.forward(step, r, saved.norm1, keep.input);
+  if (mb.observer) mb.observer->residual(step.compute, saved.norm1.x);
   r.delta = sublayer_output(step, "attention output", saved.norm1.x.shape);
   attention_.forward(step, mb, r.delta, norm1_.output(saved.norm1), rope_table, saved.attention);
   norm_output(step, after1_, r.delta, saved.after1);

@@ -164,6 +164,7 @@ Tensor Head::loss(Step& step, const MicroBatch& mb, Residual& r, const AlsoReads
   step.enter(kHeadLayer);
   NormLayer::Saved saved;
   norm_.forward(step, r, saved);
+  if (mb.observer) mb.observer->residual(step.compute, saved.x);
   Tensor dy;
   if (step.training) dy = step.temporary("d norm", saved.y.shape);
   switch (step.groups.mesh.tensor_mode) {

@@ -40,6 +40,7 @@ void MlpLayer::quantize_operands(const ParameterStore& store, const Fp8Settings&
 void MlpLayer::forward(Step& step, Tensor y, Tensor x, int64_t rows, Saved& saved) const {
   Tensor plain = activate(step, x, rows, saved);
   if (!step.keeps()) step.release(saved.hidden);
+  if (step.batch && step.batch->observer) step.batch->observer->neurons(step.compute, saved.act);
   if (y.defined()) down_.forward(step, y, plain.defined() ? plain : saved.act);
   step.release(plain);
   if (!step.keeps()) step.release(saved.act);

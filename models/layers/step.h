@@ -70,6 +70,16 @@ struct Step;
 /// Receives the logits of rows from `first_row` on of a micro-batch, before a soft-cap.
 using TakeLogits = std::function<void(Tensor logits, int64_t first_row)>;
 
+/// Receives activations of an evaluation, as its passes compute them: the residual stream before each layer
+/// in order, (rows, hidden), the output of each dense feed-forward's activation function, (rows,
+/// intermediate), and the residual stream after the last layer.
+class ActivationObserver {
+ public:
+  virtual ~ActivationObserver() = default;
+  virtual void residual(Stream& s, const Tensor& x) = 0;
+  virtual void neurons(Stream& s, const Tensor& activation) = 0;
+};
+
 /// A frozen model whose distribution a student learns (models/decoder/teacher.h). It has one micro-batch at a
 /// time: forward, begin_logits, logits of chunks, end_logits, each with the student's step.
 class Teacher {
@@ -128,6 +138,7 @@ struct MicroBatch : RowSamples {
   PairBatch pairs;  ///< task: dpo, kto, reward
   DistilledBatch distilled;
   const TakeLogits* take_logits = nullptr;  ///< called with each chunk of an evaluation's logits; null: not
+  ActivationObserver* observer = nullptr;   ///< receives activations of an evaluation; null: none
   Tensor loss;                              ///< (1) f64: sum of token losses; added to
   OutputZLoss z_loss;                       ///< z-loss on the model's output logits, in training
   int64_t rows() const { return batch * seq; }

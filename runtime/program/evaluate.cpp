@@ -72,6 +72,7 @@ std::optional<EvalResult> TrainProgram::evaluate(const std::function<const HostB
       MicroBatch mb = micro_batch(k);
       mb.pairs.totalled = true;
       if (take_logits_ && !meta) mb.take_logits = &take;
+      if (!meta) mb.observer = observer_;
       mb.pairs.loss.divergence = divergence;
       return mb;
     });

@@ -195,6 +195,8 @@ class TrainProgram {
       std::function<void(const HostBatch& batch, int64_t first_row, const std::vector<double>& logits)>;
   /// Sets what evaluations call for each chunk of logits. For one rank of the tensor and the pipeline axis.
   void take_logits(TakeHostLogits take) { take_logits_ = std::move(take); }
+  /// Sets what receives activations of evaluations, for a program of one rank; null: nothing.
+  void observe(ActivationObserver* observer) { observer_ = observer; }
 
   // ---- choices of routers in training (router_choices.cpp) ----
 
@@ -335,6 +337,7 @@ class TrainProgram {
   Tensor probed_choices_;  // i32; defined with probe_samples
   TakeChoices take_choices_;
   TakeHostLogits take_logits_;
+  ActivationObserver* observer_ = nullptr;
   Tensor count_;  // (3) i64
   Tensor scale_;  // (1) f64, gradient scale; defined with CUDA graphs
   std::vector<ActionTime> actions_;

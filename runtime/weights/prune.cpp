@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <numeric>
 
 #include "base/printable.h"
@@ -37,9 +39,11 @@ void each_block(PieceReader& reader, const std::string& name, DType dtype, std::
 class FeedForwardPruning {
  public:
   /// `after`: neurons of each that stay.
-  FeedForwardPruning(PieceReader& reader, const ModelConfig& model, int64_t after)
+  FeedForwardPruning(PieceReader& reader, const ModelConfig& model, int64_t after,
+                     const std::optional<Importance>& measured)
       : reader_(reader),
         names_(model.names()),
+        measured_(measured),
         hidden_(model.hidden_size),
         before_(model.intermediate_size),
         after_(after) {}
@@ -72,6 +76,9 @@ class FeedForwardPruning {
     out.push_back(std::move(w));
     return true;
   }
+
+  /// Neurons that stay, by layer that add() was called for.
+  const std::map<int64_t, std::vector<int64_t>>& kept() const { return all_kept_; }
 
  private:
   static bool is_of(const std::string& part, const std::string& layer) {
@@ -118,8 +125,8 @@ class FeedForwardPruning {
            to_string(at->second.shape));
   }
 
-  /// Fills kept_ for a layer.
-  void choose(const std::string& prefix, int64_t layer) {
+  /// Importance of the neurons of a layer by their weights.
+  std::vector<double> by_weights(const std::string& prefix) {
     std::vector<double> importance = column_norms(prefix + names_.down + ".weight");
     const bool fused = !names_.fused_gate_up.empty();
     for (const std::string& name :
@@ -128,11 +135,18 @@ class FeedForwardPruning {
       const std::vector<double> norms = row_norms(prefix + name, fused ? 2 * before_ : before_);
       for (size_t i = 0; i < norms.size(); ++i) importance[i % importance.size()] *= norms[i];
     }
+    return importance;
+  }
+
+  /// Fills kept_ for a layer.
+  void choose(const std::string& prefix, int64_t layer) {
+    const std::vector<double> importance =
+        measured_ ? measured_->neurons.at(static_cast<size_t>(layer)) : by_weights(prefix);
     for (size_t i = 0; i < importance.size(); ++i)
       if (!std::isfinite(importance[i]))
         fail(ExitCode::data,
-             "{}: neuron {} of {} has weights that are not finite, and cannot be compared with others",
-             reader_.path(), i, prefix.substr(0, prefix.size() - 1));
+             "{}: neuron {} of {} has {} that are not finite, and cannot be compared with others",
+             reader_.path(), i, prefix.substr(0, prefix.size() - 1), measured_ ? "activations" : "weights");
     kept_.resize(static_cast<size_t>(before_));
     std::iota(kept_.begin(), kept_.end(), 0);
     std::stable_sort(kept_.begin(), kept_.end(), [&](int64_t a, int64_t b) {
@@ -140,6 +154,7 @@ class FeedForwardPruning {
     });
     kept_.resize(static_cast<size_t>(after_));
     std::sort(kept_.begin(), kept_.end());
+    all_kept_[layer] = kept_;
     layer_ = layer;
   }
 
@@ -172,9 +187,11 @@ class FeedForwardPruning {
 
   PieceReader& reader_;
   const ParameterNames& names_;
+  const std::optional<Importance>& measured_;
   int64_t hidden_, before_, after_;
   int64_t layer_ = -1;         // layer of kept_
   std::vector<int64_t> kept_;  // neurons that stay, ascending
+  std::map<int64_t, std::vector<int64_t>> all_kept_;
 };
 
 void check_options(const PruneOptions& o, const std::string& path, const ModelConfig& m) {
@@ -188,8 +205,11 @@ void check_options(const PruneOptions& o, const std::string& path, const ModelCo
         "that ltrain import makes of that folder");
   if (m.num_nextn_predict_layers > 0)
     refuse("has modules of multi-token prediction behind its layers, and pruning is not built for them");
-  if (o.layers.empty() && o.intermediate_size == 0)
-    refuse("nothing to prune: give --layers, --intermediate-size or both");
+  if (o.layers.empty() && o.layers_keep == 0 && o.intermediate_size == 0)
+    refuse("nothing to prune: give --layers or --layers-keep, --intermediate-size or both");
+  if (o.layers_keep > m.num_hidden_layers)
+    refuse(fmt::format("--layers-keep {}: the model has {} layers; nearest valid value: {}", o.layers_keep,
+                       m.num_hidden_layers, m.num_hidden_layers));
   if (!o.layers.empty() && o.layers.back() >= m.num_hidden_layers)
     refuse(fmt::format("--layers: there is no layer {}: the model has layers 0 to {}", o.layers.back(),
                        m.num_hidden_layers - 1));
@@ -197,6 +217,20 @@ void check_options(const PruneOptions& o, const std::string& path, const ModelCo
     refuse(fmt::format(
         "--intermediate-size {}: the model has {}, and pruning makes it smaller; nearest valid value: {}",
         o.intermediate_size, m.intermediate_size, m.intermediate_size));
+}
+
+/// Layers that stay, ascending: those given, those of largest importance, or all. Of equals the first stay.
+std::vector<int64_t> layers_that_stay(const PruneOptions& o, const ModelConfig& model) {
+  if (!o.layers.empty()) return o.layers;
+  std::vector<int64_t> layers(static_cast<size_t>(model.num_hidden_layers));
+  std::iota(layers.begin(), layers.end(), 0);
+  if (o.layers_keep == 0) return layers;
+  LT_CHECK(o.importance, "expected importance of layers, got none");
+  std::ranges::stable_sort(layers, std::greater<>(),
+                           [&](int64_t i) { return o.importance->layers.at(static_cast<size_t>(i)); });
+  layers.resize(static_cast<size_t>(o.layers_keep));
+  std::ranges::sort(layers);
+  return layers;
 }
 
 template <class T>
@@ -243,11 +277,7 @@ PruneReport prune_checkpoint(const PruneOptions& o) {
   Recipe recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
   const ModelConfig model = recipe.model;
   check_options(o, reader->path(), model);
-  std::vector<int64_t> layers = o.layers;
-  if (layers.empty()) {
-    layers.resize(static_cast<size_t>(model.num_hidden_layers));
-    std::iota(layers.begin(), layers.end(), 0);
-  }
+  const std::vector<int64_t> layers = layers_that_stay(o, model);
   const bool narrower = o.intermediate_size > 0 && o.intermediate_size < model.intermediate_size;
   shrink_model(recipe, layers, narrower ? o.intermediate_size : model.intermediate_size);
   report.step = reader->info().step;
@@ -261,7 +291,7 @@ PruneReport prune_checkpoint(const PruneOptions& o) {
     numbers[static_cast<size_t>(layers[i])] = static_cast<int64_t>(i);
   for (size_t i = 0; i < numbers.size(); ++i)
     if (numbers[i] < 0) report.dropped_layers.push_back(static_cast<int64_t>(i));
-  FeedForwardPruning feed_forwards(*reader, model, o.intermediate_size);
+  FeedForwardPruning feed_forwards(*reader, model, o.intermediate_size, o.importance);
   std::vector<WrittenTensor> tensors;
   for (const auto& [name, t] : reader->tensors()) {
     if (name.starts_with("optimizer/")) {
@@ -280,6 +310,7 @@ PruneReport prune_checkpoint(const PruneOptions& o) {
     tensors.push_back(copied_tensor(
         *reader, name, layer < 0 ? name : model.names().layer(number) + name.substr(old.size())));
   }
+  for (const auto& [layer, kept] : feed_forwards.kept()) report.kept_neurons.push_back(kept);
   for (const WrittenTensor& t : tensors) report.parameters += t.shape.elements();
   write_weights(o.made, tensors, std::move(info), o.progress);
   report.checkpoint = o.made;

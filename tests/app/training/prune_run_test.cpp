@@ -1,4 +1,5 @@
 // ltrain checkpoint prune: what it preserves, and a student that begins with its result.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -94,4 +95,50 @@ TEST_CASE(
   REQUIRE(pruned_kl.size() == 20);
   CHECK(pruned_kl.front() < 0.5 * fresh_kl.front());
   CHECK(pruned_kl.back() < pruned_kl.front());
+}
+
+TEST_CASE("pruning by activations keeps the neurons and layers of largest importance in its report") {
+  TempRun t;
+  REQUIRE(t.sh(kRun).code == 0);
+  const Outcome o = t.sh(
+      "checkpoint prune run small --layers-keep 2 --intermediate-size 24 --samples 6 --precision fp64 --json "
+      "2>/dev/null");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  const auto report = nlohmann::json::parse(o.text);
+  const auto layers = report["importance"]["layers"].get<std::vector<double>>();
+  REQUIRE(layers.size() == 3);
+  const auto least = std::min_element(layers.begin(), layers.end()) - layers.begin();
+  CHECK(report["dropped_layers"] == nlohmann::json({least}));
+  REQUIRE(report["kept_neurons"].size() == 2);
+  for (size_t i = 0, layer = 0; i < 2; ++i, ++layer) {
+    if (static_cast<ptrdiff_t>(layer) == least) ++layer;
+    const auto neurons = report["importance"]["neurons"][layer].get<std::vector<double>>();
+    const auto kept = report["kept_neurons"][i].get<std::vector<size_t>>();
+    REQUIRE(kept.size() == 24);
+    double smallest = neurons[kept[0]], largest = 0;
+    for (const size_t n : kept) smallest = std::min(smallest, neurons[n]);
+    for (size_t n = 0; n < neurons.size(); ++n)
+      if (std::find(kept.begin(), kept.end(), n) == kept.end()) largest = std::max(largest, neurons[n]);
+    CHECK(smallest >= largest);
+    CHECK(largest > 0);
+  }
+  CHECK(t.sh("eval small --threads 1").code == 0);
+  // The same samples choose the same weights.
+  CHECK(t.sh("checkpoint prune run small2 --layers-keep 2 --intermediate-size 24 --samples 6 --precision "
+             "fp64 -q")
+            .code == 0);
+  CHECK(read_text(t.folder() + "/small2/shard-00000-of-00001.safetensors") ==
+        read_text(t.folder() + "/small/shard-00000-of-00001.safetensors"));
+  for (const auto& [arguments, text] :
+       {std::pair("--layers-keep 2", "--layers-keep: chooses by activations; add --samples 128"),
+        std::pair("--layers-keep 9 --samples 2",
+                  "--layers-keep 9: the model has 3 layers; nearest valid value: 3"),
+        std::pair("--intermediate-size 8 --data text-val", "--data: is read with --samples"),
+        std::pair("--layers 0 --layers-keep 2 --samples 2", "set only one of --layers and --layers-keep")}) {
+    const Outcome bad = t.sh(std::string("checkpoint prune run bad ") + arguments);
+    INFO(bad.text);
+    CHECK(bad.code == 64);
+    CHECK_THAT(bad.text, Contains(text));
+  }
 }

@@ -153,7 +153,7 @@ TEST_CASE("models, layers and widths that cannot be pruned are refused with what
        {Case{.model = "llama",
        .layers = {},
        .neurons = 0,
-       .text = "nothing to prune: give --layers, --intermediate-size or both"},
+       .text = "nothing to prune: give --layers or --layers-keep, --intermediate-size or both"},
         Case{.model = "llama",
         .layers = {0, 2},
         .neurons = 0,

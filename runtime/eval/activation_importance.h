@@ -1,0 +1,37 @@
+// Importance of layers and of neurons of feed-forwards by a model's activations on sequences, for
+// `ltrain checkpoint prune --samples`.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "runtime/data/batch_loader.h"
+#include "runtime/program/train_program.h"
+#include "runtime/weights/prune.h"
+
+namespace ltrain {
+
+/// Sums activations of a dense model whose program has one rank, in fp32 or fp64.
+class ActivationSums final : public ActivationObserver {
+ public:
+  explicit ActivationSums(const ModelConfig& model);
+  /// Before the passes of a batch, whose samples without an index are padding.
+  void begin_batch(const data::Batch& batch);
+  void residual(Stream& s, const Tensor& x) override;
+  void neurons(Stream& s, const Tensor& activation) override;
+  /// Importance in all batches so far.
+  Importance importance() const;
+
+ private:
+  int64_t samples_ = 0, length_ = 0;          // size of this batch, without padding
+  int64_t residuals_ = 0;                     // residual() calls in this batch
+  int64_t tokens_ = 0;                        // total of all batches
+  std::vector<double> before_;                // the residual stream before the layer
+  std::vector<double> cosines_;               // sums over tokens, by layer
+  std::vector<std::vector<double>> squares_;  // sums of squared means, by layer and neuron
+};
+
+/// Importance on the first samples of `options` (data::LoaderOptions::eval_samples), in the order of the
+/// files. Throws Error (data) if there are none.
+Importance activation_importance(TrainProgram& program, const data::LoaderOptions& options);
+
+}  // namespace ltrain

@@ -18,7 +18,7 @@ nlohmann::ordered_json indices_json(std::span<const int32_t> experts, int64_t to
 std::vector<int32_t> parse_indices(const nlohmann::json& rows, int64_t top_k, bool fewer = false);
 
 /// Number of choices in `now` of experts that their token, of `top_k` choices, did not choose `before`.
-/// Negative ones are none.
+/// Negative entries stand for no choice.
 int64_t changed_choices(std::span<const int32_t> now, std::span<const int32_t> before, int64_t top_k);
 
 /// Choices for consecutive positions of a sample.

@@ -20,6 +20,7 @@ import measure
 RECIPE = os.path.join(measure.REPOSITORY, "recipes", "diloco.yaml")
 FEW = ["data.eval=[]", "train.eval_interval=0", "checkpoint.save_interval=0", "checkpoint.save_at_end=false",
        "schedule.lr_warmup_steps=0", "launch.ranks_per_node=1", "launch.threads_per_rank=1", "train.log_interval=1"]
+TOKENS = 16 * 128  # in a step of the recipe
 # Bytes of a frame of Ethernet that are data of TCP, of those that tc counts.
 PAYLOAD = (1500 - 20 - 32) / (1500 + 14)
 CLUSTER = """format: ltrain.cluster.v1
@@ -142,27 +143,27 @@ def main():
     o = a.parse_args()
     inner = [int(h) for h in o.inner_steps.split(",")]
     with tempfile.TemporaryDirectory() as scratch:
-        if not o.profile:
+        if not o.profile and not o.slow:
             o.profile = os.path.join(scratch, "profile.json")
             subprocess.run([o.binary, "bench", "--output", o.profile], check=True, stdout=subprocess.DEVNULL)
-        o.profile = os.path.abspath(o.profile)
+        o.profile = os.path.abspath(o.profile or "")
         rows = [["Mbit/s", "", "planned tokens/s", "measured", "off", "times the first row"]]
         record = []
         for rate in [int(r) for r in o.rates.split(",")]:
             for name, overrides, h in ways(inner, o.fragments, o.shares if o.slow else ""):
                 steps = 2 * h or o.steps
-                planned = plan(o, rate, overrides, steps, scratch)
-                tokens = planned["tokens_per_step"]
+                planned = None if o.slow else plan(o, rate, overrides, steps, scratch)  # both nodes have one profile
+                tokens = TOKENS
                 seconds = []
                 for _ in range(o.rounds):
                     # The first round, or the first step, fills caches and connections.
                     taken = run(o, rate, overrides, steps + (h or o.warmup), scratch)
                     seconds.append(sum(taken[h or o.warmup:]))
                 measured = steps * tokens / statistics.median(seconds)
-                expected = steps * tokens / planned["total_seconds"]
+                expected = steps * tokens / planned["total_seconds"] if planned else None
                 record.append({"mbit": rate, "way": name, "planned": expected, "measured": measured, "seconds": seconds})
                 sums = next(r["measured"] for r in record if r["mbit"] == rate)
-                beside = ["", ""] if o.slow else [f"{expected:.0f}", f"{100 * (expected / measured - 1):+.0f} %"]
+                beside = ["", ""] if not planned else [f"{expected:.0f}", f"{100 * (expected / measured - 1):+.0f} %"]
                 rows.append([str(rate), name, beside[0], f"{measured:.0f}", beside[1], f"{measured / sums:.2f}"])
                 print(rows[-1], file=sys.stderr)
     measure.write_report(

@@ -224,7 +224,7 @@ TEST_CASE("DiLoCo's sites move a llama as PyTorch's AdamW and outer SGD do") {
   };
   Job job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 40, .lr = 1e-3};
   DilocoSettings& d = job.optimizer.diloco;
-  d = {.sites = 2, .inner_steps = 2, .outer_lr = 0.7, .outer_momentum = 0.9, .nesterov = true};
+  d = {.sites = 2, .inner_steps = 2, .outer_lr = 0.7, .outer_momentum = 0.9, .nesterov = true, .shares = {}};
   CHECK(apart("nesterov", job) < 1e-12);
   CHECK(apart("plain", job) > 1e-3);  // negative controls
   d.nesterov = false;
@@ -252,13 +252,11 @@ TEST_CASE("DiLoCo's sites with shares of 3 and 1 of the batch move a llama as Py
     UNSCOPED_INFO(kind << ": " << where << " by " << most);
     return most;
   };
-  DilocoSettings d{.sites = 2, .inner_steps = 2};
-  d.shares = {6, 2};
+  DilocoSettings d{.sites = 2, .inner_steps = 2, .shares = {6, 2}};
   CHECK(apart("shares", d) < 1e-12);
   d.shares = {1, 3};
   CHECK(apart("shares", d) > 1e-4);  // negative control
-  d = {.sites = 2, .inner_steps = 4, .fragments = 2, .delay = 1, .merge = 0.5};
-  d.shares = {3, 1};
+  d = {.sites = 2, .inner_steps = 4, .fragments = 2, .delay = 1, .merge = 0.5, .shares = {3, 1}};
   CHECK(apart("shares_2_1_0.5", d) < 1e-12);
 }
 
@@ -274,7 +272,7 @@ TEST_CASE("Streaming DiLoCo moves a llama as PyTorch's optimizers do with torchf
     UNSCOPED_INFO(kind << ": " << where << " by " << most);
     return most;
   };
-  const DilocoSettings d{.sites = 2, .inner_steps = 4};
+  const DilocoSettings d{.sites = 2, .inner_steps = 4, .shares = {}};
   const auto with = [&](int64_t fragments, int64_t delay, double merge) {
     DilocoSettings more = d;
     more.fragments = fragments, more.delay = delay, more.merge = merge;

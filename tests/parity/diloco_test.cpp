@@ -15,7 +15,7 @@ namespace {
 
 TinyOptions sites_of(int sites, int64_t inner_steps) {
   TinyOptions o;
-  o.optimizer.diloco = {.sites = sites, .inner_steps = inner_steps};
+  o.optimizer.diloco = {.sites = sites, .inner_steps = inner_steps, .shares = {}};
   o.steps = 2 * inner_steps;
   return o;
 }
@@ -38,7 +38,7 @@ TEST_CASE("sites that synchronize after every step with a plain outer step are d
   TinyOptions sites = parallel;
   sites.ranks = 1;
   DilocoSettings& d = sites.optimizer.diloco;
-  d = {.sites = 2, .inner_steps = 1, .outer_lr = 1, .outer_momentum = 0, .nesterov = true};
+  d = {.sites = 2, .inner_steps = 1, .outer_lr = 1, .outer_momentum = 0, .nesterov = true, .shares = {}};
   const TinyResult want = train_tiny(parallel), got = train_tiny(sites);
   CHECK(apart(want.parameters, got.parameters) < 1e-13);
   CHECK(got.eval_loss == Approx(want.eval_loss).epsilon(1e-12));  // over the batches of both sites

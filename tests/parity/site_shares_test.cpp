@@ -13,8 +13,7 @@ namespace {
 /// Two sites with shares of a batch of 16, which four data ranks of a site divide.
 TinyOptions sites_with(std::vector<int64_t> shares, int64_t inner_steps) {
   TinyOptions o;
-  o.optimizer.diloco = {.sites = 2, .inner_steps = inner_steps};
-  o.optimizer.diloco.shares = std::move(shares);
+  o.optimizer.diloco = {.sites = 2, .inner_steps = inner_steps, .shares = std::move(shares)};
   o.global_batch = 16;
   o.steps = 2 * inner_steps;
   return o;
@@ -34,7 +33,7 @@ TEST_CASE("sites of unequal shares that synchronize after every step are data pa
   TinyOptions sites = parallel;
   sites.ranks = 1;
   DilocoSettings& d = sites.optimizer.diloco;
-  d = {.sites = 2, .inner_steps = 1, .outer_lr = 1, .outer_momentum = 0, .nesterov = true};
+  d = {.sites = 2, .inner_steps = 1, .outer_lr = 1, .outer_momentum = 0, .nesterov = true, .shares = {}};
   const TinyResult want = train_tiny(parallel);
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{3, 1}, {2, 6}, {5, 11}}) {
     d.shares = shares;

@@ -12,7 +12,8 @@ namespace {
 
 TinyOptions streaming(int64_t fragments, int64_t delay, double merge, int64_t steps) {
   TinyOptions o;
-  o.optimizer.diloco = {.sites = 2, .inner_steps = 4, .fragments = fragments, .delay = delay, .merge = merge};
+  o.optimizer.diloco = {
+      .sites = 2, .inner_steps = 4, .fragments = fragments, .delay = delay, .merge = merge, .shares = {}};
   o.steps = steps;
   return o;
 }

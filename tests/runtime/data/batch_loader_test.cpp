@@ -306,8 +306,7 @@ TEST_CASE("loader: sites with shares divide each global batch in an order that n
   LoaderOptions o = options_for(f / "a");
   o.global_batch = 32;  // 16 micro-batches, four for each site's data ranks of a layout of four
   const auto whole = collect(o, 64, 2);
-  DilocoSettings sites{.sites = 2};
-  sites.shares = {3, 1};
+  const DilocoSettings sites{.sites = 2, .shares = {3, 1}};
   for (const int ranks : {1, 2, 4}) {
     std::map<int64_t, Row> all;
     for (const int site : {0, 1}) {

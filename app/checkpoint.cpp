@@ -301,11 +301,10 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
   int64_t samples = 0;
   DeviceChoice device = DeviceChoice::automatic;
 
-  /// Runs the model on sequences of --data, or of the run's training data.
-  void measure() {
+  /// Runs the model of a checkpoint on sequences of --data, or of the run's training data.
+  Importance measure(const std::string& checkpoint) const {
     constexpr int64_t kAtOnce = 4;
-    Session session(
-        {.where = o.checkpoint, .micro_batch = kAtOnce, .device = device, .precision = precision});
+    Session session({.where = checkpoint, .micro_batch = kAtOnce, .device = device, .precision = precision});
     print_notes(session.notes());
     const Recipe& recipe = session.recipe();
     data::LoaderOptions l;
@@ -319,12 +318,14 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
     if (l.packing.on()) l.packing.eod = session.end_of_document();
     l.eval = true;
     l.eval_samples = samples;
-    o.importance = activation_importance(session.program(), l);
+    return activation_importance(session.program(), l);
   }
 
   void check_options() const {
     const auto refuse = [](const char* why) { fail(ExitCode::usage, "{}", why); };
     if (!layers.empty() && o.layers_keep > 0) refuse("set only one of --layers and --layers-keep");
+    if (samples > 0 && o.layers_keep == 0 && o.intermediate_size == 0)
+      refuse("--samples: is for --layers-keep and --intermediate-size; add one of them");
     if (samples > 0) return;
     if (o.layers_keep > 0) refuse("--layers-keep: chooses by activations; add --samples 128");
     if (!data.empty()) refuse("--data: is read with --samples; add --samples 128");
@@ -333,7 +334,7 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
   void run() {
     check_options();
     if (!layers.empty()) o.layers = parse_layers(layers, "--layers");
-    if (samples > 0) measure();
+    if (samples > 0) o.measure = [this](const std::string& checkpoint) { return measure(checkpoint); };
     const PruneReport r = with_progress(prune_checkpoint);
     if (json) {
       std::printf("%s\n", ordered_json{{"schema", "ltrain.prune.v1"},
@@ -343,7 +344,7 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
                                        {"parameters", r.parameters},
                                        {"dropped_layers", r.dropped_layers},
                                        {"kept_neurons", r.kept_neurons},
-                                       {"importance", importance_json()},
+                                       {"importance", importance_json(r)},
                                        {"settings", r.settings},
                                        {"states_left_out", r.states_left_out},
                                        {"notes", r.notes}}
@@ -361,9 +362,9 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
                 fmt::format("{}", fmt::join(r.settings, " ")).c_str());
   }
 
-  ordered_json importance_json() const {
-    if (!o.importance) return nullptr;
-    return {{"layers", o.importance->layers}, {"neurons", o.importance->neurons}};
+  static ordered_json importance_json(const PruneReport& r) {
+    if (!r.importance) return nullptr;
+    return {{"layers", r.importance->layers}, {"neurons", r.importance->neurons}};
   }
 };
 
@@ -400,6 +401,8 @@ void add_prune(CLI::App& checkpoint) {
   s->callback([c] { c->run(); });
 }
 
+constexpr int32_t kMostExperts = 65536;
+
 /// Choices of each expert in a record of `ltrain eval --routing`, by layer.
 ExpertUse expert_use(const std::string& path) {
   ExpertUse use;
@@ -407,6 +410,8 @@ ExpertUse expert_use(const std::string& path) {
     std::vector<int64_t>& of_layer = use[std::get<2>(place)];
     for (const int32_t e : sample.experts) {
       if (e < 0) continue;  // top_p: the token has fewer
+      if (e >= kMostExperts)
+        fail(ExitCode::data, "{}: expert {}: expected numbers below {}", path, e, kMostExperts);
       if (static_cast<size_t>(e) >= of_layer.size()) of_layer.resize(static_cast<size_t>(e) + 1);
       ++of_layer[static_cast<size_t>(e)];
     }
@@ -480,11 +485,11 @@ void add_experts(CLI::App& checkpoint) {
     s->callback([c] { c->run(); });
   };
   add(ExpertEdit::prune, "Leave out the experts that tokens choose least",
-      "Example: ltrain checkpoint experts prune runs/moe smaller --keep 4 --routing routing.jsonl");
+      "Example: ltrain checkpoint experts prune runs/moe fewer --keep 4 --routing routing.jsonl");
   add(ExpertEdit::merge, "Merge experts into the most similar one of those that tokens choose most",
-      "Example: ltrain checkpoint experts merge runs/moe smaller --keep 4 --routing routing.jsonl");
+      "Example: ltrain checkpoint experts merge runs/moe merged --keep 4 --routing routing.jsonl");
   add(ExpertEdit::add, "Copy every expert, and choose as many copies: the same function, to train on",
-      "Example: ltrain checkpoint experts add runs/moe larger --copies 2");
+      "Example: ltrain checkpoint experts add runs/moe copied --copies 2");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "parallel/optim/optimizer.h"
 
@@ -94,6 +95,32 @@ void CompressedAllReduce::run(Stream& s, const Bucket& b, Tensor values, double 
                          .received = received_.flat(0, {bytes}),
                          .where = where},
                         factor, all);
+  if (code != Code::sign || where.defined()) return;
+  const int64_t begin = layout_.piece_begin(b);
+  clear_gaps(s, b, errors.sent, 0);
+  clear_gaps(s, b, errors.sum, begin);
+  if (all)
+    clear_gaps(s, b, values, 0);
+  else
+    clear_gaps(s, b, values.flat(begin, {b.piece}), begin);
+}
+
+void CompressedAllReduce::clear_gaps(Stream& s, const Bucket& b, const Tensor& elements,
+                                     int64_t begin) const {
+  std::vector<std::pair<int64_t, int64_t>> taken;  // first element of a parameter, and the one behind it
+  for (int id : layout_.members(b)) {
+    const auto& p = layout_.parameter(id);
+    taken.emplace_back(p.offset, p.offset + p.spec.slice.elements());
+  }
+  taken.emplace_back(b.padded, b.padded);
+  std::sort(taken.begin(), taken.end());
+  int64_t at = begin;
+  const int64_t end = begin + elements.elements();
+  for (const auto& [first, behind] : taken) {
+    if (at < std::min(first, end))
+      fill_zero(s, place_apart(s, elements.flat(at - begin, {std::min(first, end) - at}), "gap of a bucket"));
+    at = std::max(at, behind);
+  }
 }
 
 std::vector<RoundingError> CompressedAllReduce::rounding_errors(bool owned) const {

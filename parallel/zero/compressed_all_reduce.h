@@ -60,6 +60,8 @@ class CompressedAllReduce {
     Tensor sent, sum;  // error of this rank's values, padded; error of the sums of its piece
   };
   Code code_of(const Bucket& b) const;
+  /// Zeroes what belongs to no parameter in elements [begin, ...) of a bucket: a sign has no code for zero.
+  void clear_gaps(Stream& s, const Bucket& b, const Tensor& elements, int64_t begin) const;
 
   StoreContext c_;
   const ParameterLayout& layout_;

@@ -31,8 +31,8 @@ constexpr const char* kOutsideFill = "#b0b0b0";
 std::string bar_name(const Plan& plan, const RankPlan& r) {
   if (plan.stages <= 1) return fmt::format("rank {}", r.rank);
   const auto stage = static_cast<size_t>(&r - plan.ranks.data());
-  return stage < static_cast<size_t>(plan.stages) ? fmt::format("stage {}, rank {}", stage, r.rank)
-                                                  : fmt::format("last, rank {}", r.rank);
+  if (stage < static_cast<size_t>(plan.stages)) return fmt::format("stage {}, rank {}", stage, r.rank);
+  return fmt::format("{}, rank {}", &r == &plan.ranks.back() ? "last" : "other site", r.rank);
 }
 
 int64_t available_of(const Plan& plan, DeviceKind of) {

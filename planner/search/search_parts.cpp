@@ -128,6 +128,7 @@ SearchParts::Part SearchParts::make_part(const Layout& l) const {
   r.parallel.zero_stage = 0;
   r.parallel.shard_ranks = 0;
   r.offload.params = {};
+  r.diloco.shares.clear();
   r.train.global_batch_size = r.train.micro_batch_size * r.parallel.data;
   r.train.eval_interval = 0;
   const int64_t layers = r.model.num_hidden_layers;
@@ -184,6 +185,7 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   r.parallel.context = 1;
   r.parallel.data = 2;
   r.parallel.shard_ranks = 0;
+  r.diloco.shares.clear();
   r.train.eval_interval = 0;
   const auto moved = [&](int64_t layers, int64_t micros) {
     r.model.num_hidden_layers = layers;

@@ -122,12 +122,25 @@ void check_cluster(const MachineProfile& p, const Recipe& r, JobSize& size, int 
 /// Refuses a site of DiLoCo on several sites of the cluster, which would sum gradients over the links between
 /// them in every step.
 void check_sites(const Recipe& r, const MachineProfile& p) {
-  const int64_t sites = r.diloco.sites;
-  if (sites <= 1 || sites % p.sites == 0) return;
+  const int64_t sites = r.diloco.sites, nodes = ranks(r) / std::max<int64_t>(1, r.launch.ranks_on_host);
+  if (sites <= 1) {
+    if (!p.site_profiles.empty())
+      fail(ExitCode::usage,
+           "{} has site_profiles, and without diloco.sites all ranks make each step together; set "
+           "diloco.sites, or "
+           "give the cluster one profile",
+           p.source);
+    return;
+  }
+  if (sites % p.sites == 0) return;
+  const auto fits = [&](int64_t n) { return n % p.sites == 0 && nodes % n == 0 && r.parallel.data % n == 0; };
+  int64_t nearest = 0;
+  for (int64_t n = p.sites; n <= nodes; n += p.sites)
+    if (fits(n) && (nearest == 0 || std::abs(n - sites) < std::abs(nearest - sites))) nearest = n;
   fail(ExitCode::usage,
        "diloco.sites = {}: {}, has sites: {}, and a site of DiLoCo is within one of them; nearest valid "
        "value: {}",
-       sites, p.source, p.sites, (sites / p.sites + 1) * p.sites);
+       sites, p.source, p.sites, nearest > 0 ? std::to_string(nearest) : "none with these ranks");
 }
 
 }  // namespace

@@ -111,10 +111,10 @@ RoutingChurn RoutingProbe::run() {
   const ProgramOptions& o = program_.options();
   const size_t of_sample = static_cast<size_t>(o.seq_length * o.model.moe.top_k);
   for (size_t i = 0; i + 1 < all.size(); ++i)  // one rank, and one only, tells of a token
-    LT_CHECK(all[i] <= o.model.moe.num_experts &&
+    LT_CHECK(all[i] <= o.model.moe.router_outputs() &&
                  (all[i] > 0) == (static_cast<int64_t>(i / of_sample) % o.probe_samples < samples_),
              "expected an expert from 1 to {} of each token of {} sequences, got {} at choice {}",
-             o.model.moe.num_experts, samples_, all[i], i);
+             o.model.moe.router_outputs(), samples_, all[i], i);
   all.back() = all.back() % std::numeric_limits<int32_t>::max() + 1;  // 0: there was no probe
   const std::vector<int32_t> now(all.begin(), all.end()), before = program_.probed_choices();
   program_.keep_probed_choices(now);

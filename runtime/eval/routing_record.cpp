@@ -1,5 +1,7 @@
 #include "runtime/eval/routing_record.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,9 @@ namespace ltrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMostExperts = 65536;          // choices of a token, as in recipes
+constexpr size_t kMostPadded = size_t{1} << 26;  // choices of a line
 
 /// One line: the keys of Megatron-LM's router trace (step, layer, num_tokens, topk, top_indices), and those
 /// of the held-out data.
@@ -34,8 +39,12 @@ std::pair<RoutedPlace, RoutedSample> parse_line(const std::string& text) {
   const auto line = nlohmann::json::parse(text);
   RoutedSample s;
   s.top_k = line.at("topk").get<int64_t>();
-  if (s.top_k < 1) throw std::out_of_range("topk must be at least 1");
+  if (s.top_k < 1 || s.top_k > kMostExperts)
+    throw std::out_of_range(fmt::format("topk must be from 1 to {}", kMostExperts));
   s.fewer = line.contains("selection") && line["selection"] == to_string(Selection::top_p);
+  // Rows of fewer experts are padded.
+  if (s.fewer && line.at("top_indices").size() > kMostPadded / static_cast<size_t>(s.top_k))
+    throw std::out_of_range(fmt::format("more than {} choices in a line", kMostPadded));
   s.experts = parse_indices(line.at("top_indices"), s.top_k, s.fewer);
   if (line.contains("tokens")) s.tokens = line["tokens"].get<std::vector<int32_t>>();
   return {

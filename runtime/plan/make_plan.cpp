@@ -213,6 +213,8 @@ void place_actions(std::vector<RankPlan>& ranks, const Recipe& recipe, const Mac
   for (RankPlan& r : ranks) kinds[site_kind(recipe, profile, mesh_of(recipe, r.rank).site())].push_back(&r);
   for (const auto& [kind, same] : kinds) {
     PipelinePlan part = pipeline;
+    if (kind.second != &profile.at(0, mesh_of(recipe, 0).world()))
+      part.costs = priced_pipeline(recipe, *kind.second, pipeline.layout).costs;
     if (kind.first < full.micros) part.layout.schedule = first_micros(full, static_cast<int>(kind.first));
     place_equal_actions(same, recipe, part);
     if (slowest.layout.stage_layers.empty() || part.timing.makespan > slowest.timing.makespan)

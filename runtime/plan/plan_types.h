@@ -158,11 +158,12 @@ struct Plan {
   double even_step_seconds = 0;
   /// Schedule of a pipeline, also if chosen by `auto`; path of a schedule file; else empty.
   std::string schedule;
-  int pipeline_chunks = 1;      ///< stages per pipeline rank
-  double bubble_share = 0;      ///< Timing::bubble_share of a pipeline
-  double action_seconds = 0;    ///< Timing::makespan of a pipeline
-  int64_t placement_ops = 0;    ///< ops and collectives with checked placements
-  std::vector<RankPlan> ranks;  ///< the distinct ones: the first of each pipeline stage, and the last
+  int pipeline_chunks = 1;    ///< stages per pipeline rank
+  double bubble_share = 0;    ///< Timing::bubble_share of a pipeline
+  double action_seconds = 0;  ///< Timing::makespan of a pipeline
+  int64_t placement_ops = 0;  ///< ops and collectives with checked placements
+  std::vector<RankPlan>
+      ranks;  ///< the distinct ones: the first of each stage of each kind of site, and the last
   std::vector<SitePlan> sites;  ///< steps of the sites; empty: sites are alike
   BetterShares better;
   double first_share = 1;  ///< share of the batch of the first rank's site, over the mean share

@@ -15,7 +15,7 @@
 namespace ltrain {
 namespace {
 
-/// Time of the slowest rank and bytes of the largest, among one rank per stage.
+/// Time of the slowest rank and bytes of the largest, among the ranks of a plan.
 struct Outcome {
   double seconds = 0;
   int64_t bytes = 0;
@@ -24,11 +24,10 @@ struct Outcome {
 Outcome outcome(const Recipe& r, const MachineProfile& profile, PipelineLayout layout,
                 const RecomputeOptions& o) {
   layout.recompute = o;
-  const Mesh first = mesh_of(r, 0);
   PipelinePlan pipeline = priced_pipeline(r, profile, layout);
   std::vector<RankPlan> ranks;
-  for (int stage = 0; stage < first.size(Axis::pipeline); ++stage)
-    ranks.push_back(plan_rank(r, profile, layout, first.at(Axis::pipeline, stage), threads_per_rank(r)));
+  for (const int rank : ranks_to_plan(r, profile))
+    ranks.push_back(plan_rank(r, profile, layout, rank, threads_per_rank(r)));
   place_actions(ranks, r, profile, pipeline);
   Outcome out;
   for (const RankPlan& rank : ranks) {

@@ -181,6 +181,7 @@ LayerCosts layer_costs(const Recipe& resolved, const MachineProfile& profile,
   whole.parallel.zero_stage = 0;
   whole.parallel.shard_ranks = 0;
   // Two micro-batches, of which the first is priced, because gradients are reduced after the second.
+  whole.diloco.shares.clear();
   whole.train.global_batch_size = 2 * whole.train.micro_batch_size * whole.parallel.data;
   if (!recompute)
     recompute = resolved.recompute.granularity == RecomputeGranularity::automatic

@@ -180,7 +180,7 @@ class TrainProgram {
   std::optional<EvalResult> evaluate(const std::function<const HostBatch*()>& next, const AskStop& ask_stop,
                                      const std::vector<int32_t>& token_bytes = {}, double divergence = 0);
   /// Receives a batch and the choices of its routers: (layers with experts, tokens of the batch, k) expert
-  /// indices, best first.
+  /// indices, best first; negative with top_p: not chosen.
   using TakeChoices = std::function<void(const HostBatch& batch, const std::vector<int32_t>& choices)>;
   /// Sets what evaluations call for each batch, null for nothing. Needs ProgramOptions::keeps_choices().
   void take_choices(TakeChoices take) { take_choices_ = std::move(take); }

@@ -73,7 +73,8 @@ class Trainer {
       if (news_) take_new_stages();
       const bool last = step_ == end_step_;
       const bool evaluates = step_ > before && evaluator_->due(step_, last);
-      if (step_ > before && probe_->due(step_)) reports_.routing(step_, probe_->run());  // saves have it
+      // Saves have it. The sender of a stop request does not wait for it.
+      if (step_ > before && !stop && probe_->due(step_)) reports_.routing(step_, probe_->run());
       const int64_t every = recipe_.checkpoint.save_interval;
       // The sender of a stop request waits only seconds, and an evaluation may take minutes, so the save
       // comes first.

@@ -259,6 +259,10 @@ void check_options(const EditExpertsOptions& o, const std::string& path, const M
     refuse(path,
            fmt::format("has experts in {} groups, of which each would need an equal number", m.moe.n_group));
   if (o.edit == ExpertEdit::add) {
+    const auto redrawn = static_cast<int64_t>(o.reinit * static_cast<double>(m.moe.intermediate_size));
+    if (o.reinit > 0 && redrawn == 0)
+      refuse(path, fmt::format("--reinit {}: is less than one of the {} neurons of an expert", o.reinit,
+                               m.moe.intermediate_size));
     if (o.copies < 2 || !(o.reinit >= 0 && o.reinit <= 1))
       refuse(path,
              fmt::format(
@@ -291,7 +295,7 @@ void change_model(Recipe& recipe, const EditExpertsOptions& o) {
   } else {
     moe.num_experts = o.experts;
   }
-  if (moe.num_experts % recipe.parallel.expert != 0) recipe.parallel.expert = 1;
+  if (moe.num_experts % recipe.parallel.expert != 0) recipe.parallel = {};  // weights do not depend on it
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/tensor_reader.h"
+#include "runtime/program/train_program.h"
 #include "runtime/recipe/schema/schema.h"
 #include "runtime/weights/adapter_folder.h"
 #include "runtime/weights/hf_folder.h"
@@ -146,7 +147,8 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
                                 dtype_name(from), dtype_name(to)));
   if (!decomposed.empty()) load_pissa(recipe, parameters, *reader, notes);
   for (const RegisteredBuffer& k : parameters.kept(false))
-    if (reader->has(k.name)) tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
+    if (k.name != kProbedChoices && reader->has(k.name))
+      tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);
   const auto kept = parameters.kept(false);
   if (recipe.model.scores_texts && !reader->has(recipe.model.score_name()))
     notes.push_back(

@@ -220,14 +220,19 @@ void check_options(const PruneOptions& o, const std::string& path, const ModelCo
 }
 
 /// Layers that stay, ascending: those given, those of largest importance, or all. Of equals the first stay.
-std::vector<int64_t> layers_that_stay(const PruneOptions& o, const ModelConfig& model) {
+std::vector<int64_t> layers_that_stay(const PruneOptions& o, const std::optional<Importance>& importance,
+                                      const ModelConfig& model) {
   if (!o.layers.empty()) return o.layers;
   std::vector<int64_t> layers(static_cast<size_t>(model.num_hidden_layers));
   std::iota(layers.begin(), layers.end(), 0);
   if (o.layers_keep == 0) return layers;
-  LT_CHECK(o.importance, "expected importance of layers, got none");
+  LT_CHECK(importance, "expected importance of layers, got none");
+  for (size_t i = 0; i < importance->layers.size(); ++i)
+    if (!std::isfinite(importance->layers[i]))
+      fail(ExitCode::data, "layer {} has activations that are not finite, and cannot be compared with others",
+           i);
   std::ranges::stable_sort(layers, std::greater<>(),
-                           [&](int64_t i) { return o.importance->layers.at(static_cast<size_t>(i)); });
+                           [&](int64_t i) { return importance->layers.at(static_cast<size_t>(i)); });
   layers.resize(static_cast<size_t>(o.layers_keep));
   std::ranges::sort(layers);
   return layers;
@@ -277,7 +282,8 @@ PruneReport prune_checkpoint(const PruneOptions& o) {
   Recipe recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
   const ModelConfig model = recipe.model;
   check_options(o, reader->path(), model);
-  const std::vector<int64_t> layers = layers_that_stay(o, model);
+  if (o.measure) report.importance = o.measure(reader->path());
+  const std::vector<int64_t> layers = layers_that_stay(o, report.importance, model);
   const bool narrower = o.intermediate_size > 0 && o.intermediate_size < model.intermediate_size;
   shrink_model(recipe, layers, narrower ? o.intermediate_size : model.intermediate_size);
   report.step = reader->info().step;
@@ -291,7 +297,7 @@ PruneReport prune_checkpoint(const PruneOptions& o) {
     numbers[static_cast<size_t>(layers[i])] = static_cast<int64_t>(i);
   for (size_t i = 0; i < numbers.size(); ++i)
     if (numbers[i] < 0) report.dropped_layers.push_back(static_cast<int64_t>(i));
-  FeedForwardPruning feed_forwards(*reader, model, o.intermediate_size, o.importance);
+  FeedForwardPruning feed_forwards(*reader, model, o.intermediate_size, report.importance);
   std::vector<WrittenTensor> tensors;
   for (const auto& [name, t] : reader->tensors()) {
     if (name.starts_with("optimizer/")) {

@@ -2,6 +2,7 @@
 // activations, and neurons of the feed-forwards by their weights or by activations.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,8 +26,10 @@ struct PruneOptions {
   std::string made;               ///< the checkpoint to make
   std::vector<int64_t> layers;    ///< layers that stay, ascending; empty: all
   int64_t intermediate_size = 0;  ///< neurons of each feed-forward that stay; 0: all
-  int64_t layers_keep = 0;  ///< number of layers that stay, in the place of `layers`; needs `importance`
-  std::optional<Importance> importance;  ///< absent: that of neurons is of their weights
+  int64_t layers_keep = 0;        ///< number of layers that stay, in the place of `layers`; needs `measure`
+  /// Measures the importance in a checkpoint, once the options are known to be good; null: that of neurons is
+  /// of their weights.
+  std::function<Importance(const std::string& checkpoint)> measure;
   CopyProgress progress;
 };
 
@@ -35,6 +38,7 @@ struct PruneReport {
   int64_t step = 0;
   int64_t parameters_before = 0, parameters = 0;
   std::vector<int64_t> dropped_layers;
+  std::optional<Importance> importance;            ///< what PruneOptions::measure gave
   std::vector<std::vector<int64_t>> kept_neurons;  ///< neurons of each layer that stays; empty: all
   /// Settings of the smaller model that differ from those of the run: "model.num_hidden_layers=2".
   std::vector<std::string> settings;
@@ -43,7 +47,7 @@ struct PruneReport {
 };
 
 /// Writes a checkpoint of step 0 with the weights alone. Weights that stay are the same bit for bit, and in
-/// the same order. Without PruneOptions::importance a neuron's importance is the product of the L2 norms of
+/// the same order. Without PruneOptions::measure a neuron's importance is the product of the L2 norms of
 /// its rows of gate and up, biases included, and of its column of down. It is 0 only if the neuron's output
 /// is 0 for every input. Of equals the first stay. The result is a function of the checkpoint and the
 /// options. Throws Error (usage) for a model with experts, adapters or modules of multi-token prediction.

@@ -153,7 +153,7 @@ def main():
             for name, overrides, h in ways(inner, o.fragments, o.shares if o.slow else ""):
                 steps = 2 * h or o.steps
                 planned = None if o.slow else plan(o, rate, overrides, steps, scratch)  # both nodes have one profile
-                tokens = TOKENS
+                tokens = planned["tokens_per_step"] if planned else TOKENS
                 seconds = []
                 for _ in range(o.rounds):
                     # The first round, or the first step, fills caches and connections.

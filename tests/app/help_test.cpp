@@ -56,7 +56,8 @@ TEST_CASE("every command's help has an example, and every example runs") {
            "'#!/bin/sh\\ntest $(grep -c \"^kind: JobSet\") = 1\\n' > bin/kubectl && chmod +x bin/kubectl && "
            "bin/ltrain data build --input text.txt --output runs/quickstart/data/text --split 90,10 "
            "--tokenizer byte && bin/ltrain run recipes/quickstart.yaml" +
-           kSmall)
+           kSmall + " && bin/ltrain run recipes/moe.yaml" + kSmall +
+           " && bin/ltrain eval runs/moe --samples 2 --routing routing.jsonl")
           .code == 0);
   std::vector<Help> all;
   collect(t, "", all);

@@ -158,6 +158,11 @@ void router_records(const Recipe& r, const BrokenRule& broken) {
     choices_of_tokens(r, record, broken);
   if (r.train.routing_probe_interval == 0) return;
   choices_of_tokens(r, probe, broken);
+  if (r.data.eval.empty() && r.data.shuffle_window > 0)
+    broken(probe,
+           "reads sequences of data.train before the first step, whose token files are made while it trains; "
+           "nearest valid value: 0, or data.shuffle_window: 0, or give data.eval",
+           {"data.shuffle_window"});
   if (r.replicas.on())
     broken(probe,
            "is not built for replicas, of which each would probe; remove the key, or replicas.count: 0",

@@ -130,3 +130,17 @@ TEST_CASE("routing probe: without held-out data it reads the first sequences of 
   done(t, kProbed + kOne + "output_dir=held_out data.train='[{path: text-val}]'");
   CHECK(churn(t, "run") == churn(t, "held_out"));
 }
+
+TEST_CASE("routing probe: zero experts are choices, and weights of a probed run bring none of its own") {
+  TempRun t;
+  done(t, kProbed + kOne + "model.moe.zero_experts=2 output_dir=zero");
+  CHECK(churn(t, "zero").size() == 2);
+  done(t, kProbed + kOne + "output_dir=first");
+  done(t, kProbed + kOne + "checkpoint.load.path=first train.routing_probe_samples=3 output_dir=fewer");
+  done(t, kProbed + kOne + "checkpoint.load.path=first output_dir=second");
+  CHECK_THAT(churn(t, "second").front(), Contains("null"));
+  const Outcome refused = t.sh(
+      kProbed + kOne + "data.train=[text.jsonl] data.tokenizer.kind=byte data.eval=[] data.shuffle_window=1");
+  CHECK(refused.code == 64);
+  CHECK_THAT(refused.text, Contains("whose token files are made while it trains"));
+}

@@ -13,6 +13,7 @@
 #include "runtime/chat/chat_template.h"
 #include "runtime/chat/conversation.h"
 #include "runtime/eval/multiple_choice.h"
+#include "runtime/eval/routing_record.h"
 #include "runtime/files/file.h"
 #include "runtime/files/write_file.h"
 #include "runtime/launch/environment/hostlist.h"
@@ -249,6 +250,13 @@ std::vector<HostileReader> run_readers(const std::string& folder) {
          } catch (const std::invalid_argument& e) {
            fail(ExitCode::data, "{}", e.what());
          }
+       }},
+      {"line of held-out routing",
+       {R"({"step":1,"set":"a","sample":0,"layer":1,"num_tokens":2,"topk":2,"top_indices":[[0,3],[2,1]],"tokens":[5,6]})",
+        R"({"step":1,"set":"a","sample":0,"layer":1,"num_tokens":2,"topk":3,"selection":"top_p","top_indices":[[0],[2,1]]})"},
+       [=](const std::string& t) {
+         write_file(folder + "/routing.jsonl", t);
+         read_routing(folder + "/routing.jsonl");
        }},
       {"questions",
        {R"({"question":"a b","choices":["c","d"],"answer":1})"},

@@ -91,6 +91,18 @@ TEST_CASE("a plan prices each site by its own card and share, and says better sh
   CHECK(staged.sites[0].micros == 24);
   CHECK(staged.sites[1].micros == 8);
   CHECK(staged.step_seconds() == std::max(staged.sites[0].seconds, staged.sites[1].seconds));
+  // The order of the sites changes nothing, and unequal shares leave a priced layer its micro-batches.
+  std::string turned = kCluster;
+  turned.replace(turned.find("[h100, a100]"), 12, "[a100, h100]");
+  const MachineProfile q = parse_cluster(turned, "ours.yaml");
+  for (const char* shares : {"diloco.shares=[1,1]", "diloco.shares=[3,5]"}) {
+    const std::string other = shares[15] == '1' ? "diloco.shares=[1,1]" : "diloco.shares=[5,3]";
+    const Plan a = make_plan(of_sites({"parallel.pipeline=2", "train.micro_batch_size=2", other}), p);
+    const Plan b = make_plan(of_sites({"parallel.pipeline=2", "train.micro_batch_size=2", shares}), q);
+    REQUIRE((a.sites.size() == 2 && b.sites.size() == 2));
+    CHECK(a.sites[0].seconds == Approx(b.sites[1].seconds).epsilon(1e-9));
+    CHECK(a.sites[1].seconds == Approx(b.sites[0].seconds).epsilon(1e-9));
+  }
 }
 
 TEST_CASE("profiles of sites in a cluster file are one for each site", "[plan]") {

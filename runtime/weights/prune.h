@@ -38,7 +38,7 @@ struct PruneReport {
   int64_t step = 0;
   int64_t parameters_before = 0, parameters = 0;
   std::vector<int64_t> dropped_layers;
-  std::optional<Importance> importance;            ///< what PruneOptions::measure gave
+  std::optional<Importance> importance;            ///< from PruneOptions::measure
   std::vector<std::vector<int64_t>> kept_neurons;  ///< neurons of each layer that stays; empty: all
   /// Settings of the smaller model that differ from those of the run: "model.num_hidden_layers=2".
   std::vector<std::string> settings;

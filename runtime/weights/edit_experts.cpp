@@ -9,9 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/tensor/rng.h"
-#include "parallel/mesh/groups.h"
 #include "runtime/checkpoint/convert_elements.h"
-#include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/write_weights.h"
@@ -302,12 +300,9 @@ void change_model(Recipe& recipe, const EditExpertsOptions& o) {
 
 EditExpertsReport edit_experts(const EditExpertsOptions& o) {
   EditExpertsReport report;
-  const GroupSet alone;
-  const auto stream = make_inline_stream("checkpoint");
-  const auto reader = CheckpointReader::open_at(o.checkpoint, "the checkpoint", true,
-                                                alone.groups().world.communicator(), *stream, report.notes);
-  reader->take_any_float();
-  Recipe recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
+  OldCheckpoint old(o.checkpoint, report.notes);
+  CheckpointReader* const reader = &old.reader();
+  Recipe recipe = old.recipe();
   const ModelConfig model = recipe.model;
   check_options(o, reader->path(), model);
   change_model(recipe, o);

@@ -9,8 +9,6 @@
 #include <numeric>
 
 #include "base/printable.h"
-#include "parallel/mesh/groups.h"
-#include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/write_weights.h"
@@ -274,12 +272,9 @@ void shrink_model(Recipe& recipe, const std::vector<int64_t>& layers, int64_t in
 
 PruneReport prune_checkpoint(const PruneOptions& o) {
   PruneReport report;
-  const GroupSet alone;
-  const auto stream = make_inline_stream("checkpoint");
-  const auto reader = CheckpointReader::open_at(o.checkpoint, "the checkpoint", true,
-                                                alone.groups().world.communicator(), *stream, report.notes);
-  reader->take_any_float();
-  Recipe recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
+  OldCheckpoint old(o.checkpoint, report.notes);
+  CheckpointReader* const reader = &old.reader();
+  Recipe recipe = old.recipe();
   const ModelConfig model = recipe.model;
   check_options(o, reader->path(), model);
   if (o.measure) report.importance = o.measure(reader->path());

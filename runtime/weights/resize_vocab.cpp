@@ -4,9 +4,7 @@
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/tensor/rng.h"
-#include "parallel/mesh/groups.h"
 #include "runtime/checkpoint/convert_elements.h"
-#include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/weights/write_weights.h"
 
@@ -78,11 +76,9 @@ void check_loss(const ResizeVocabOptions& o, const CheckpointReader& reader, int
 
 ResizeVocabReport resize_vocab(const ResizeVocabOptions& o) {
   ResizeVocabReport report;
-  const GroupSet alone;
-  const auto stream = make_inline_stream("checkpoint");
-  const auto reader = CheckpointReader::open_at(o.checkpoint, "the checkpoint", true,
-                                                alone.groups().world.communicator(), *stream, report.notes);
-  Recipe recipe = parse_recipe(reader->info().recipe, reader->path() + " (recipe)");
+  OldCheckpoint old(o.checkpoint, report.notes);
+  CheckpointReader* const reader = &old.reader();
+  Recipe recipe = old.recipe();
   const int64_t before = recipe.model.vocab_size;
   report.step = reader->info().step;
   report.before = before;
@@ -91,7 +87,6 @@ ResizeVocabReport resize_vocab(const ResizeVocabOptions& o) {
     fail(ExitCode::usage, "{}: has a vocabulary of {} already", reader->path(), before);
   check_loss(o, *reader, before);
   recipe.model.vocab_size = o.vocab_size;
-  reader->take_any_float();
   const ParameterNames& names = recipe.model.names();
   std::vector<WrittenTensor> tensors;
   for (const auto& [name, t] : reader->tensors()) {

@@ -15,6 +15,14 @@ constexpr int64_t kShardBytes = int64_t{10} << 30;
 
 }  // namespace
 
+OldCheckpoint::OldCheckpoint(const std::string& path, std::vector<std::string>& notes)
+    : stream_(make_inline_stream("checkpoint")),
+      reader_(CheckpointReader::open_at(path, "the checkpoint", true, alone_.groups().world.communicator(),
+                                        *stream_, notes)),
+      recipe_(parse_recipe(reader_->info().recipe, reader_->path() + " (recipe)")) {
+  reader_->take_any_float();
+}
+
 WrittenTensor copied_tensor(PieceReader& reader, const std::string& from, std::string name) {
   const TensorParts& t = reader.tensors().at(from);
   return {.name = std::move(name),

@@ -1,16 +1,34 @@
 // A checkpoint of step 0 with weights alone, tensor by tensor.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "parallel/mesh/groups.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/piece_reader.h"
+#include "runtime/checkpoint/reader.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/weights/export.h"
 #include "runtime/weights/stream_tensor.h"
 
 namespace ltrain {
+
+/// A checkpoint whose weights are written anew, opened by one process. Weights may have any floating type.
+class OldCheckpoint {
+ public:
+  /// `path`: a checkpoint, a folder of them, or a run's output_dir.
+  OldCheckpoint(const std::string& path, std::vector<std::string>& notes);
+  CheckpointReader& reader() { return *reader_; }
+  const Recipe& recipe() const { return recipe_; }
+
+ private:
+  GroupSet alone_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<CheckpointReader> reader_;
+  Recipe recipe_;
+};
 
 /// A tensor that is written: `elements` hands its elements to the writer, in order, as `dtype`.
 struct WrittenTensor {

@@ -18,7 +18,7 @@ class ActivationSums final : public ActivationObserver {
   void begin_batch(const data::Batch& batch);
   void residual(Stream& s, const Tensor& x) override;
   void neurons(Stream& s, const Tensor& activation) override;
-  /// Importance in all batches so far.
+  /// Importance over the batches so far.
   Importance importance() const;
 
  private:

@@ -73,11 +73,11 @@ class Trainer {
       if (news_) take_new_stages();
       const bool last = step_ == end_step_;
       const bool evaluates = step_ > before && evaluator_->due(step_, last);
-      // Saves have it. The sender of a stop request does not wait for it.
-      if (step_ > before && !stop && probe_->due(step_)) reports_.routing(step_, probe_->run());
+      if (step_ > before && !stop && probe_->due(step_))
+        reports_.routing(step_, probe_->run());  // saves have it
       const int64_t every = recipe_.checkpoint.save_interval;
-      // The sender of a stop request waits only seconds, and an evaluation may take minutes, so the save
-      // comes first.
+      // The sender of a stop request waits only seconds, and probe and evaluation may take minutes: save
+      // first.
       if ((evaluates && !stop && !evaluate()) || stop) {
         if (evaluates) say({fmt::format("no evaluation at step {}: the run was asked to stop", step_)});
         if (saved_step_ != step_ && saves_at_all(recipe_)) save();

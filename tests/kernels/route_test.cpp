@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/matmul/grouped/grouped_matmul.h"
 #include "kernels/moe/jitter.h"
 #include "kernels/moe/route.h"
-#include "kernels/moe/router_bias.h"
 #include "kernels/moe/shared_capacity.h"
 #include "kernels/moe/sort_choices.h"
 #include "kernels/moe/token_rows.h"
@@ -378,29 +376,6 @@ TEST_CASE("router: expert choice take equally many tokens, those of the best sco
   for (int64_t at = 0; at < 160; ++at) CHECK((r.slots[at] >= 0) == (at < 40));
 }
 
-TEST_CASE("the bias of a router: three steps by hand, and the sum of its signs") {
-  // Loads of two layers of four experts, and a column beside them.
-  const double loads[3][2][5] = {{{4, 0, 3, 1, 9}, {0, 0, 0, 0, 9}},
-                                 {{2, 2, 2, 2, 9}, {8, 0, 0, 0, 9}},
-                                 {{1, 0, 7, 0, 9}, {3, 2, 2, 1, 9}}};
-  // Means 2, 2 and 2: signs of mean - load.
-  const double signs[3][2][4] = {
-      {{-1, 1, -1, 1}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {-1, 1, 1, 1}}, {{1, 1, -1, 1}, {-1, 0, 0, 1}}};
-  const auto stream = make_inline_stream("compute");
-  Guarded<double> bias(8), chosen(10);
-  Guarded<float> narrow(8);
-  for (int64_t i = 0; i < 8; ++i) bias[i] = 0, narrow[i] = 0;
-  double want[8] = {};
-  for (int step = 0; step < 3; ++step) {
-    for (int64_t i = 0; i < 10; ++i) chosen[i] = loads[step][i / 5][i % 5];
-    move_router_bias(*stream, tensor_of(bias, {2, 4}), tensor_of(chosen, {2, 5}), 0.25);
-    move_router_bias(*stream, tensor_of(narrow, {2, 4}), tensor_of(chosen, {2, 5}), 0.25);
-    for (int64_t i = 0; i < 8; ++i) want[i] += 0.25 * signs[step][i / 4][i % 4];
-    for (int64_t i = 0; i < 8; ++i) CHECK((bias[i] == want[i] && narrow[i] == want[i]));
-  }
-  CHECK((bias.intact() && narrow.intact()));
-}
-
 TEST_CASE("jitter: factors within their bounds, of each element its own, of its sample and position alone") {
   constexpr int64_t kRows = 6, kCols = 7;  // two samples of three
   const auto stream = make_inline_stream("compute");
@@ -562,18 +537,6 @@ TEST_CASE("the entropy of a router's scores: log E of equal ones, nearly none of
   CHECK(std::abs(entropy()) < 1e-14);
 }
 
-TEST_CASE("the bias of a router with zero experts moves by the share that real experts lack") {
-  Guarded<double> bias(5), chosen(5);
-  for (int64_t i = 0; i < 5; ++i) bias[i] = 0.5, chosen[i] = std::vector<double>{30, 10, 20, 15, 25}[i];
-  const auto stream = make_inline_stream("compute");
-  // Two of a token's four choices are to be of the three real experts: a sixth of all each
-  // (arXiv:2509.01322).
-  move_router_bias(*stream, tensor_of(bias, {1, 5}), tensor_of(chosen, {1, 5}), 0.1, {3, 2.0 / 4 / 3});
-  const std::vector<double> want{0.5 + 0.1 * (1.0 / 6 - 0.3), 0.5 + 0.1 * (1.0 / 6 - 0.1),
-                                 0.5 + 0.1 * (1.0 / 6 - 0.2), 0.5, 0.5};
-  for (int64_t i = 0; i < 5; ++i) CHECK(bias[i] == Approx(want[i]).epsilon(1e-15));
-}
-
 TEST_CASE("router: both instruction sets and any number of threads give the same bits of integers") {
   Routed one(1000, choices(16, 4), 4);
   one.run();
@@ -609,47 +572,4 @@ TEST_CASE("rows go to experts and come back: the identity, and its backward") {
     if (a.capacity == 0) CHECK(kept == Approx(1));
     for (int64_t c = 0; c < cols; ++c) CHECK(y[t * cols + c] == Approx(kept * x[t * cols + c]).margin(1e-14));
   }
-}
-
-TEST_CASE("grouped products equal one product a group, groups of none and of one row included") {
-  const GroupRows rows{0, 1, 300, 0, 37};
-  constexpr int64_t kAll = 340, kIn = 24, kOut = 17, kGroups = 5;  // two rows belong to nobody
-  auto stream = make_inline_stream("compute");
-  each_float([&]<class T>() {
-    auto x = random_array<T>(kAll * kIn, 1), w = random_array<T>(kGroups * kOut * kIn, 2),
-         dy = random_array<T>(kAll * kOut, 3);
-    Guarded<T> y(kAll * kOut), dx(kAll * kIn);
-    Guarded<compute_t<T>> dw(kGroups * kOut * kIn);
-    std::vector<double> want_y(kAll * kOut), want_dx(kAll * kIn), want_dw(kGroups * kOut * kIn);
-    fill_random(y, 4), fill_random(dx, 5);
-    want_y = doubles(y), want_dx = doubles(dx);
-    int64_t row = 0;
-    for (int64_t g = 0; g < kGroups; ++g)
-      for (int64_t n = 0; n < rows[g]; ++n, ++row) {
-        for (int64_t k = 0; k < kIn; ++k) want_dx[row * kIn + k] = 0;
-        for (int64_t o = 0; o < kOut; ++o) {
-          double sum = 0;
-          for (int64_t k = 0; k < kIn; ++k) {
-            const int64_t at = (g * kOut + o) * kIn + k;
-            sum += as_double(x[row * kIn + k]) * as_double(w[at]);
-            want_dx[row * kIn + k] += as_double(dy[row * kOut + o]) * as_double(w[at]);
-            want_dw[at] += as_double(dy[row * kOut + o]) * as_double(x[row * kIn + k]);
-          }
-          want_y[row * kOut + o] = sum;
-        }
-      }
-    const Tensor tw = tensor_of(w, {kGroups, kOut, kIn}), tx = tensor_of(x, {kAll, kIn}),
-                 tdy = tensor_of(dy, {kAll, kOut});
-    grouped_matmul(*stream, tensor_of(y, {kAll, kOut}), tx, tw, rows);
-    grouped_matmul_dx(*stream, tensor_of(dx, {kAll, kIn}), tdy, tw, rows);
-    const Tensor tdw = tensor_of(dw, {kGroups, kOut, kIn});
-    grouped_matmul_dw(*stream, tdw, tdy, tx, rows, false);
-    CHECK(worst_error(dw, want_dw) < tolerance<T>());
-    grouped_matmul_dw(*stream, tdw, tdy, tx, rows, true);
-    for (double& v : want_dw) v *= 2;
-    CHECK(worst_error(y, want_y) < tolerance<T>());
-    CHECK(worst_error(dx, want_dx) < tolerance<T>());
-    CHECK(worst_error(dw, want_dw) < tolerance<T>());
-    CHECK((y.intact() && dx.intact() && dw.intact()));
-  });
 }

@@ -102,6 +102,65 @@ std::optional<std::pair<size_t, int>> first_bad_batch(const FailedStep& f) {
   return {};
 }
 
+/// Finds where the layers of this rank first compute a value that is NaN or infinite.
+class LayerCheck final : public ActivationObserver {
+ public:
+  explicit LayerCheck(const FailedStep& f) {
+    const ProgramOptions& o = f.program.options();
+    std::vector<StageLayers> stages = stages_of_rank(o, f.mesh.place_in(Axis::pipeline));
+    if (stages.empty()) stages.push_back({0, o.model.num_hidden_layers, true, true});
+    for (const StageLayers& stage : stages) {
+      for (int64_t layer = stage.first; layer < stage.first + stage.count; ++layer) layers_.push_back(layer);
+      if (stage.heads) layers_.push_back(o.model.num_hidden_layers);
+    }
+  }
+
+  void residual(Stream& s, const Tensor& x) override {
+    LT_CHECK(at_ + 1 < layers_.size(), "expected the residual stream before {} layers, got more",
+             layers_.size());
+    note(s, 2 * layers_[++at_], x);
+  }
+  void neurons(Stream& s, const Tensor& activation) override { note(s, 2 * layers_[at_] + 1, activation); }
+
+  /// {place, bad values, values} of the first such tensor, by twice the index of the layer that reads it,
+  /// plus one inside its feed-forward; none: place is kNowhere.
+  const std::vector<int64_t>& found() const { return found_; }
+  static constexpr int64_t kNowhere = int64_t{1} << 60;
+
+ private:
+  void note(Stream& s, int64_t place, const Tensor& t) {
+    if (place >= found_[0]) return;
+    if (const int64_t bad = count_not_finite(s, t)) found_ = {place, bad, t.elements()};
+  }
+
+  /// Layers that read the residual stream, in the order of a pass; the head is the last one.
+  std::vector<int64_t> layers_;
+  size_t at_ = size_t(-1);  ///< index of the last residual()
+  std::vector<int64_t> found_{kNowhere, 0, 0};
+};
+
+/// Repeats a micro-batch's forward pass and names the first activation that is NaN or infinite. Collective.
+std::string first_bad_layer(const FailedStep& f, size_t k, const std::vector<json>& reports) {
+  LayerCheck check(f);
+  f.program.observe(&check);
+  finite_loss(f, k, 0, f.mesh.size(kDataAxes));
+  f.program.observe(nullptr);
+  const std::vector<int64_t> all = gather_numbers(f.group, f.stream, check.found());
+  size_t first = 0;
+  for (size_t rank = 1; rank < reports.size(); ++rank)
+    if (all[3 * rank] < all[3 * first]) first = rank;
+  const int64_t place = all[3 * first], layer = place / 2;
+  if (place == LayerCheck::kNowhere)
+    return "\nThe activations of all layers are finite there: the value comes from the output layer or the "
+           "loss.";
+  return fmt::format("\nThe first such activation there is {}: {} of {} values, on rank {} on host {}.",
+                     place % 2 == 1 ? fmt::format("in the feed-forward of layer {}", layer)
+                     : layer == 0   ? "the embedding's output"
+                                    : fmt::format("the output of layer {}", layer - 1),
+                     all[3 * first + 1], all[3 * first + 2], first,
+                     reports[first]["host"].get<std::string>());
+}
+
 std::string save_batch(const FailedStep& f, int rank) {
   const std::string folder = fmt::format("{}/not-finite/step-{:08d}", f.recipe.output_dir, f.step);
   json micros = json::array();
@@ -165,6 +224,7 @@ std::string explain_not_finite(const FailedStep& f) {
                   ? "."
                   : fmt::format(", with the data of rank {} on host {}.", rank,
                                 reports.at(static_cast<size_t>(rank))["host"].get<std::string>());
+      text += first_bad_layer(f, bad->first, reports);
     } else {
       text +=
           "\nRepeated, the losses of all micro-batches are finite: the value comes from backward, or does "

@@ -39,28 +39,39 @@ TEST_CASE("a NaN in a weight of one rank is named with tensor, rank and micro-ba
 
 TEST_CASE("a NaN in a weight is named under tensor and pipeline parallelism, and all ranks end") {
   TempRun t;
-  const auto [layout, weight] =
-      GENERATE(std::pair("parallel.tensor=2", "model.embed_tokens.weight of rank 1"),
-               std::pair("parallel.pipeline=2 parallel.zero_stage=0",
-                         "model.layers.1.mlp.down_proj.weight of rank 1"));
+  struct Case {
+    std::string layout, weight, activation;
+  };
+  const auto [layout, weight, activation] = GENERATE(
+      Case{"parallel.tensor=2", "model.embed_tokens.weight of rank 1", "on rank 1 on host "},
+      Case{"parallel.pipeline=2 parallel.zero_stage=0", "model.layers.1.mlp.down_proj.weight of rank 1",
+           "the output of layer 1: 64 of 2048 values, on rank 1 on host "});
   const Outcome o =
       t.sh(fmt::format("run tiny.yaml parallel.data=1 {}", layout), "LTRAIN_FAULT=train.loss:1:3:nan");
   INFO(layout << "\n" << o.text);
   CHECK(o.code == 76);
   CHECK_THAT(o.text, Contains("a weight was NaN or infinite: ") && Contains(weight) &&
-                         Contains("in micro-batch 1 of 4."));
+                         Contains("in micro-batch 1 of 4.") &&
+                         Contains("The first such activation there is ") && Contains(activation));
 }
 
-TEST_CASE("a loss that overflows names no weight, but the micro-batch, and a finite run keeps no batch") {
+TEST_CASE(
+    "a loss that overflows names no weight, but micro-batch and layer, and a finite run keeps no batch") {
   TempRun t;
-  // The first update makes weights of 1e19, which are numbers; products of them overflow.
-  const Outcome o = t.sh(
-      "run tiny.yaml optimizer.lr=1e19 train.clip_grad=0 schedule.lr_warmup_steps=0 "
-      "parallel.zero_stage=0 train.eval_interval=0");
+  // The first update makes weights of 1e19, which are numbers; products of them overflow. Or those of the
+  // output layer alone become 3e37.
+  const auto [rates, place] = GENERATE(
+      std::pair("optimizer.lr=1e19", "The first such activation there is in the feed-forward of layer 0: "),
+      std::pair("'optimizer.groups=[{match: \"lm_head*\", lr: 3.0e+37}]'",
+                "The activations of all layers are finite there: the value comes from the output layer"));
+  const Outcome o =
+      t.sh(fmt::format("run tiny.yaml {} train.clip_grad=0 schedule.lr_warmup_steps=0 "
+                       "parallel.zero_stage=0 train.eval_interval=0",
+                       rates));
   INFO(o.text);
   CHECK(o.code == 76);
   CHECK_THAT(o.text, Contains("Before the step all weights that were read had usual values.") &&
-                         Contains(" of 2, with the data of rank "));
+                         Contains(" of 2, with the data of rank ") && Contains(place));
   TempRun good;
   CHECK(good.sh("run tiny.yaml").code == 0);
   CHECK_FALSE(std::filesystem::exists(good.folder() + "/run/not-finite"));

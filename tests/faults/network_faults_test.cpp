@@ -1,5 +1,5 @@
-// Two nodes in network namespaces of their own, whose link goes down: no connection is reset, nothing
-// arrives.
+// Two nodes in network namespaces of their own. Their link goes down, without a reset of connections, or one
+// of them is frozen.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <fstream>
@@ -16,15 +16,16 @@ using Catch::Contains;
 
 namespace {
 
-/// Exit codes and messages of two nodes, with one rank each, after a fault of their network.
+/// Exit codes and messages of two nodes after a fault.
 struct TwoNodes {
   std::string code[2], error[2];
   double seconds = 0;
 };
 
-/// Runs `ltrain selftest allreduce OPTIONS` on two nodes, named one and two, and after two seconds the shell
-/// commands of `fault` on the first. Nothing, and the test counts as skipped, where they cannot be made.
-std::optional<TwoNodes> run_two_nodes(const std::string& options, const std::string& fault) {
+/// Runs `ltrain selftest allreduce OPTIONS` on two nodes, named one and two, with `ranks` ranks each, and
+/// after two seconds the shell commands of `fault` on the first; $first and $second are the nodes' launchers
+/// there. Nothing, and the test counts as skipped, where they cannot be made.
+std::optional<TwoNodes> run_two_nodes(const std::string& options, const std::string& fault, int ranks = 1) {
   const TemporaryFolder kept;
   const std::string folder = kept.path();
   std::ofstream(folder + "/nodes.sh") << fmt::format(
@@ -36,7 +37,7 @@ std::optional<TwoNodes> run_two_nodes(const std::string& options, const std::str
       "ip netns exec other sh -c 'ip addr add 10.9.0.2/24 dev two && ip link set two up && ip link set lo "
       "up' "
       "|| exit 77\n"
-      "export PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=10.9.0.1 PET_MASTER_PORT=23456\n"
+      "export PET_NNODES=2 PET_NPROC_PER_NODE={5} PET_MASTER_ADDR=10.9.0.1 PET_MASTER_PORT=23456\n"
       "run='{1} selftest allreduce --steps 100000 --step-seconds 0.005 {2}'\n"
       "as() {{ echo \"echo $1 >/proc/sys/kernel/hostname; exec $run\"; }}\n"
       "PET_NODE_RANK=0 unshare -u sh -c \"$(as one)\" 2>error-0 >output-0 & first=$!\n"
@@ -45,7 +46,7 @@ std::optional<TwoNodes> run_two_nodes(const std::string& options, const std::str
       "{4}\n"
       "wait $first; echo $? >code-0\n"
       "wait $second; echo $? >code-1\n",
-      folder, LTRAIN_BINARY, options, scaled(2), fault);
+      folder, LTRAIN_BINARY, options, scaled(2), fault, ranks);
   const auto begin = std::chrono::steady_clock::now();
   const int status = std::system(("unshare -n -m sh " + folder + "/nodes.sh 2>" + folder + "/setup").c_str());
   TwoNodes nodes;
@@ -94,4 +95,23 @@ TEST_CASE("data stop between two nodes (F39), control messages go on: both name 
   for (const std::string& error : n.error)
     CHECK_THAT(error, Contains("rank 0 on host one gets no data, in section step") &&
                           Contains("data do not pass between the hosts one, two") && !Contains("hangs"));
+}
+
+TEST_CASE(
+    "all processes of a node are frozen (F3): one line names its host, and once it runs again it ends") {
+  const std::optional<TwoNodes> made = run_two_nodes(
+      "",
+      "all=\"$second $(cat /proc/$second/task/*/children)\"\n"
+      "kill -STOP $all || exit 77\n"
+      "(while grep -q 'State:.[RSD]' /proc/$first/status; do sleep 0.1; done; kill -CONT $all) &",
+      2);
+  if (!made) return;
+  const TwoNodes& n = *made;
+  INFO(n.error[0] << "\n" << n.error[1]);
+  CHECK((n.code[0] == "71\n" && n.code[1] == "71\n"));
+  CHECK(n.seconds < 25 * time_scale());
+  const size_t first = n.error[0].find("on host two sent no heartbeat");
+  REQUIRE(first != std::string::npos);
+  CHECK(n.error[0].find("sent no heartbeat", first + 20) == std::string::npos);
+  CHECK_THAT(n.error[0], Contains("its host is frozen or unreachable") && Contains("    the same on rank "));
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Compares ltrain with other programs, and its own settings with each other.
 # Usage: scripts/compare.sh                  lists the comparisons
-#        scripts/compare.sh NAME [OPTION...]  runs scripts/compare/compare_NAME.py (or NAME.py, or a .sh)
+#        scripts/compare.sh NAME [OPTION...]  runs scripts/compare/compare_NAME.py (or NAME.py, or a .sh, or one of its
+#                                             folder data)
 # A comparison names what it needs in lines of its own: "# build: TARGETS" and "# packages: ..." of PyPI, which go into a
 # virtual environment in build/; PYTHON=... names a Python that has them already.
 set -euo pipefail
@@ -9,7 +10,7 @@ cd "$(dirname "$0")/.."
 folder=scripts/compare
 
 if (($# == 0)); then
-  for script in "$folder"/{compare,bench,measure}_*.{py,sh}; do
+  for script in "$folder"/{,data/}{compare,bench,measure}_*.{py,sh}; do
     [ -f "$script" ] || continue
     name=$(basename "${script%.*}")
     about=$(sed -n '/^\("""\|# \)/{s/^\("""\|# \)//;p;q;}' "$script")
@@ -19,7 +20,7 @@ if (($# == 0)); then
 fi
 name=$(echo "$1" | tr - _)
 shift
-for script in "$folder"/{compare_,}"$name".{sh,py}; do
+for script in "$folder"/{,data/}{compare_,}"$name".{sh,py}; do
   [ ! -f "$script" ] || break
 done
 if [ ! -f "$script" ]; then
@@ -43,4 +44,4 @@ if [ -n "$packages" ] && [ -z "${PYTHON:-}" ]; then
     "$python" -m pip install --quiet --upgrade $packages
   fi
 fi
-exec "$python" "$script" "$@"
+PYTHONPATH=$PWD/$folder exec "$python" "$script" "$@"

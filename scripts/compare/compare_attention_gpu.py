@@ -17,7 +17,7 @@ import measure
 from compare_torch_gpu import card_and_driver
 from gpu_cases import op_seconds
 
-PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "torch_attention.py")
+PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "programs", "torch_attention.py")
 RECIPE = os.path.join(measure.REPOSITORY, "recipes", "gpt2-124m.yaml")
 HIDDEN, TOKENS = 2048, 16384
 # The most telling first. Shapes beyond the time budget are listed as not run.

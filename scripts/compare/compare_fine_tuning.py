@@ -11,7 +11,7 @@ import tempfile
 
 import measure
 
-PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "trl_steps.py")
+PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "programs", "trl_steps.py")
 SHAPE = dict(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
              num_key_value_heads=3, max_position_embeddings=2048, rms_norm_eps=1e-5, tie_word_embeddings=True,
              rope_parameters=dict(rope_type="default", rope_theta=1e5))

@@ -15,7 +15,7 @@ import tempfile
 
 import measure
 
-PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "torch_gpt2.py")
+PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "programs", "torch_gpt2.py")
 RECIPE = os.path.join(measure.REPOSITORY, "recipes", "gpt2-124m.yaml")
 BLAS_FOLDERS = {"openblas-openmp": "libopenblas0-openmp", "blis-openmp": "libblis4-openmp"}
 VOCAB = 50304

@@ -16,7 +16,7 @@ import measure
 from gpu_cases import (CASES, LTRAIN_VARIANTS, TORCH_VARIANTS, flops_per_token, idle_share, nsys_intervals, peak_of,
                        recipe_overrides, text_of, tokens_per_step, trace_intervals)
 
-PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "torch_gpu.py")
+PEER = os.path.join(measure.REPOSITORY, "scripts", "compare", "programs", "torch_gpu.py")
 RECIPE = os.path.join(measure.REPOSITORY, "recipes", "gpt2-124m.yaml")
 
 

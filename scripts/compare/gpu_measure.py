@@ -201,10 +201,10 @@ def peer_check(checks, check_type, name, command):
 def torch_check(checks, check_type, python, peers, model, variant):
     """PyTorch; compiled code is kept between variants."""
     return peer_check(checks, check_type, f"PyTorch {model}, {variant}",
-                      [python, os.path.join(peers, "torch_llama.py"), "--model", model, "--variant", variant, "--steps", "8"])
+                      [python, os.path.join(peers, "programs", "torch_llama.py"), "--model", model, "--variant", variant, "--steps", "8"])
 
 
 def peft_check(checks, check_type, python, peers, variant):
     """Adapters on 8B by transformers and PEFT."""
     return peer_check(checks, check_type, f"PEFT 8b, {variant}",
-                      [python, os.path.join(peers, "torch_lora.py"), "--variant", variant])
+                      [python, os.path.join(peers, "programs", "torch_lora.py"), "--variant", variant])

@@ -9,7 +9,7 @@ import sys
 
 from golden_tools import GOLDEN
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "compare"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "compare" / "data"))
 import chat_oracle  # noqa: E402
 
 VALUES = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts" / "compare"))
+sys.path.insert(0, str(ROOT / "scripts" / "compare" / "data"))
 import compare_records  # noqa: E402
 
 FOLDER = ROOT / "tests" / "golden" / "records"

@@ -15,7 +15,7 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 pack=$scratch/ltrain-gpu-check
-mkdir -p "$pack"/{bin,lib,scripts/compare,tokens}
+mkdir -p "$pack"/{bin,lib,scripts/compare/programs,tokens}
 for program in build-cuda/ltrain build-cuda/tests/test_cuda; do
   strip --strip-unneeded -o "$pack/bin/$(basename $program)" $program
 done
@@ -28,7 +28,8 @@ ldd build-cuda/ltrain build-cuda/tests/test_cuda | awk '$2 == "=>" { print $1, $
   done
 cp -r recipes "$pack"
 cp scripts/gpu-check.sh "$pack/scripts"
-cp scripts/compare/{gpu_check,gpu_cases,gpu_measure,measure,compare_torch_gpu,compare_attention_gpu,torch_llama,torch_lora,torch_attention}.py "$pack/scripts/compare"
+cp scripts/compare/{gpu_check,gpu_cases,gpu_measure,measure,compare_torch_gpu,compare_attention_gpu}.py "$pack/scripts/compare"
+cp scripts/compare/programs/{torch_llama,torch_lora,torch_attention}.py "$pack/scripts/compare/programs"
 build-cuda/ltrain data build --quiet --tokenizer byte --split 95,5 --force --input README.md docs kernels runtime \
   --exclude '*.json' '*.jsonl' --output "$pack/tokens/text"
 (cd scripts/compare && python3 -B -c 'import measure, sys; measure.write_tokens(sys.argv[1], 300_000, 50_000)' "$pack/tokens/random")

@@ -90,7 +90,7 @@ def test_the_idle_share_tables_of_nsys_and_tables_of_results():
 
 
 def test_the_peer_is_python():
-    ast.parse((ROOT / "scripts" / "compare" / "torch_gpu.py").read_text())  # it needs PyTorch to run
+    ast.parse((ROOT / "scripts" / "compare" / "programs" / "torch_gpu.py").read_text())  # it needs PyTorch to run
 
 
 @pytest.mark.skipif(os.access("/dev/nvidiactl", os.R_OK), reason="there is a GPU")

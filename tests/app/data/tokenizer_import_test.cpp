@@ -1,5 +1,5 @@
 // ltrain tokenizer import: a tiktoken rank file as a tokenizer.json. The oracle is tiktoken:
-// tests/golden/tokenizers/tiktoken-*.cases.jsonl, written by scripts/compare/compare_tiktoken.py.
+// tests/golden/tokenizers/tiktoken-*.cases.jsonl, written by scripts/compare/data/compare_tiktoken.py.
 #include <catch2/catch.hpp>
 
 #include "tests/app/run_program.h"

@@ -1,5 +1,5 @@
 // SentencePiece models. The oracle is the sentencepiece library: tests/golden/tokenizers/*.model and their
-// cases, written by scripts/compare/compare_sentencepiece.py.
+// cases, written by scripts/compare/data/compare_sentencepiece.py.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ltrain tokenize --tokenizer tekken.json` with mistral-common's Tekkenizer, string by string.
 
-Usage: scripts/compare/compare_tekken.py LTRAIN [FILE ...] [--count N] [--write FOLDER]
+Usage: scripts/compare/data/compare_tekken.py LTRAIN [FILE ...] [--count N] [--write FOLDER]
 FILE: tekken.json files; default: those that the package mistral-common ships, and a small one of
 tests/golden/small.tiktoken. N (100,000) random and hostile strings, special tokens as text among them.
 --write FOLDER: leaves the small one and few strings there instead, as tests/golden/tokenizers has them.
@@ -23,7 +23,7 @@ from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
 HERE = pathlib.Path(__file__)
-spec = importlib.util.spec_from_file_location("json_script", HERE.with_name("compare-tokenizer-json.py"))
+spec = importlib.util.spec_from_file_location("json_script", HERE.with_name("compare_tokenizer_json.py"))
 json_script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(json_script)
 
@@ -36,7 +36,7 @@ MARKS = ["<s>", "</s>", "[INST]", "[/INST]", "<unk>", "<SPECIAL_25>"]
 def small():
     """tests/golden/small.tiktoken, its bytes first and in order, as a tekken.json; some of its last tokens left out."""
     tokens = []
-    for line in (HERE.parent.parent / "tests/golden/small.tiktoken").read_text().splitlines():
+    for line in (HERE.resolve().parents[3] / "tests/golden/small.tiktoken").read_text().splitlines():
         tokens.append(base64.b64decode(line.split()[0]))
     tokens = [bytes([b]) for b in range(256)] + [t for t in tokens if len(t) > 1]
     vocab = []

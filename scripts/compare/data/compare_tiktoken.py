@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what `ltrain tokenizer import` makes of a rank file with tiktoken, string by string.
 
-Usage: scripts/compare/compare_tiktoken.py LTRAIN RANK_FILE [--count N] [--write FOLDER]
+Usage: scripts/compare/data/compare_tiktoken.py LTRAIN RANK_FILE [--count N] [--write FOLDER]
 For each pattern that has a name, and one given as a regular expression: N (100,000) random and hostile strings with
 special tokens in them. --write FOLDER: leaves few strings and their ids there instead, as tests/golden/tokenizers has
 them of tests/golden/small.tiktoken. Needs `pip install tiktoken tokenizers`. Exits with 1 at a difference.

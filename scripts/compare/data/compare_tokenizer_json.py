@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ltrain tokenize --tokenizer FILE` with Hugging Face's tokenizers, string by string.
 
-Usage: scripts/compare/compare_tokenizer_json.py LTRAIN TEXT_FILE [--count N] [--only NAME] [--write FOLDER]
+Usage: scripts/compare/data/compare_tokenizer_json.py LTRAIN TEXT_FILE [--count N] [--only NAME] [--write FOLDER]
 Trains small tokenizers of each supported kind on the text, and compares ids and decoded text of N (100,000) random and
 hostile strings for each, and again with special tokens as text. --write FOLDER: leaves GOLDEN's tokenizers there with few
 strings instead, as tests/golden/tokenizers has them; a tokenizer that is there is not trained again. Needs `pip install tokenizers`. Exits with 1 at a difference.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what `ltrain tokenizer train` learns with BpeTrainer of Hugging Face's tokenizers, merge by merge.
 
-Usage: scripts/compare/compare_tokenizer_training.py LTRAIN TEXT_FILE [--write FOLDER]
+Usage: scripts/compare/data/compare_tokenizer_training.py LTRAIN TEXT_FILE [--write FOLDER]
 On the text, on parts of it as JSONL, on random strings and on runs of few characters, in which pairs are there equally
 often and one token comes about in two ways; under each pattern, on one and on three threads. --write FOLDER: leaves a
 small text and what tokenizers learns from it there instead, as tests/golden/tokenizers has them.

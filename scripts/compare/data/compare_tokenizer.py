@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ltrain data build --tokenizer gpt2` with tiktoken, document by document.
 
-Usage: scripts/compare/compare_tokenizer.py LTRAIN RANK_FILE [TEXT_FILE ...]
+Usage: scripts/compare/data/compare_tokenizer.py LTRAIN RANK_FILE [TEXT_FILE ...]
 Documents: the lines and the whole of each text file, every code point in several surroundings, random
 strings of characters that the pattern treats apart, long runs. Needs `pip install tiktoken`. Exits with 1 at
 a difference.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ltrain tokenize --tokenizer FILE.model` with the sentencepiece library, string by string.
 
-Usage: scripts/compare/compare_sentencepiece.py LTRAIN TEXT_FILE [--count N] [--only NAME] [--write FOLDER]
+Usage: scripts/compare/data/compare_sentencepiece.py LTRAIN TEXT_FILE [--count N] [--only NAME] [--write FOLDER]
 Trains small models of each kind on the text, and compares ids and decoded text of N (100,000) random and hostile strings
 for each. --write FOLDER: leaves GOLDEN's models there with few strings instead, as tests/golden/tokenizers has them.
 Needs `pip install sentencepiece tokenizers`. Exits with 1 at a difference.

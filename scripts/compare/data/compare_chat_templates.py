@@ -25,7 +25,7 @@ import chat_oracle
 import tokenizers
 
 WHEELS = ["trl==1.16.0", "axolotl==0.19.0"]
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 BUILD = os.path.join(ROOT, "build")
 GOLDEN = os.path.join(ROOT, "tests", "golden", "tokenizers")
 TOKENIZERS = ["llama3", "qwen2", "gpt2", "llama2"]

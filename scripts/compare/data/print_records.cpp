@@ -1,6 +1,6 @@
 // Prints the records of a Parquet or Arrow file, or the texts of a .jsonl file, one JSON value a line, for
-// scripts/compare/compare_records.py. Usage: print_records FILE [--json] [--fields A,B]; --schema: rows and
-// fields; --count: bytes and CPU seconds alone;
+// scripts/compare/data/compare_records.py. Usage: print_records FILE [--json] [--fields A,B]; --schema: rows
+// and fields; --count: bytes and CPU seconds alone;
 // --files: names of files on stdin, each answered by its records and a line of "end" or of the error.
 #include <cstdio>
 #include <ctime>

@@ -319,6 +319,7 @@ struct LogSettings {
 
 struct TelemetrySettings {
   std::optional<std::string> prometheus;  ///< file that is rewritten at each log line
+  int64_t prometheus_port = 0;            ///< port of a page with the same text; 0: none
   std::optional<std::string> on_end;      ///< shell command that gets the end of the job as JSON
   double on_end_seconds = 30;             ///< longest time of on_end
   std::optional<std::string> on_save;     ///< shell command that is run for each saved checkpoint

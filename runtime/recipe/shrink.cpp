@@ -335,6 +335,7 @@ class Shrink {
           "launch.min_nodes",
           "launch.interface",
           "telemetry.prometheus",
+          "telemetry.prometheus_port",
           "telemetry.on_end",
           "telemetry.on_end_seconds",
           "telemetry.on_save",

@@ -57,7 +57,7 @@ struct MetricsWriter::State {
   std::unique_ptr<AppendFile> file;
   std::unique_ptr<TensorBoardWriter> tensorboard;
   ExpertImages images;
-  std::unique_ptr<PrometheusFile> prometheus;
+  std::unique_ptr<PrometheusText> prometheus;
   int64_t first_step = 0, lost_steps = 0;
 
   std::vector<AppendFile*> files() {
@@ -98,7 +98,7 @@ MetricsWriter::MetricsWriter(const std::string& run_dir, bool tensorboard, int64
 
 MetricsWriter::~MetricsWriter() = default;
 
-void MetricsWriter::also(std::unique_ptr<PrometheusFile> file) { state_->prometheus = std::move(file); }
+void MetricsWriter::also(std::unique_ptr<PrometheusText> file) { state_->prometheus = std::move(file); }
 
 int64_t MetricsWriter::lost_steps() const { return state_->lost_steps; }
 

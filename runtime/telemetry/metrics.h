@@ -60,9 +60,9 @@ struct RankGpu {
   GpuReading reading;
 };
 
-class PrometheusFile;
+class PrometheusText;
 
-/// Writes runs/<name>/metrics.jsonl and, if requested, TensorBoard events and a Prometheus file.
+/// Writes runs/<name>/metrics.jsonl and, if requested, TensorBoard events and text for Prometheus.
 class MetricsWriter {
  public:
   /// Appends to existing files. Lines of steps after `last_step`, from an attempt that got further than its
@@ -70,8 +70,8 @@ class MetricsWriter {
   MetricsWriter(const std::string& run_dir, bool tensorboard, int64_t last_step);
   ~MetricsWriter();
   int64_t lost_steps() const;
-  /// Passes later steps and evaluations on to a Prometheus file.
-  void also(std::unique_ptr<PrometheusFile> file);
+  /// Passes later steps and evaluations on.
+  void also(std::unique_ptr<PrometheusText> file);
   void step(const StepMetrics& m);
   /// Writes that the launcher has started the ranks again: restart `number` of at most `most`, after
   /// `reason`.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "parallel/comm/socket.h"
 #include "runtime/files/write_file.h"
 #include "runtime/telemetry/gpu_numbers.h"
 
@@ -134,7 +135,17 @@ std::string prometheus_text(const StepMetrics& m, const std::string& run, int re
   return p.text();
 }
 
-void PrometheusFile::step(const StepMetrics& m) {
+PrometheusText::PrometheusText(Options options) : o_(std::move(options)) {
+  if (o_.port == 0) return;
+  try {
+    server_ = std::make_unique<MetricsServer>(o_.port);
+    notes_.push_back(fmt::format("metrics at http://{}:{}/metrics", host_name(), o_.port));
+  } catch (const Error& e) {
+    notes_.push_back(fmt::format("warning: {}; training goes on without the page", e.what()));
+  }
+}
+
+void PrometheusText::step(const StepMetrics& m) {
   mean_.add(m);
   last_ = mean_.mean(m);
   any_ = true;
@@ -143,16 +154,19 @@ void PrometheusFile::step(const StepMetrics& m) {
   write(last_);
 }
 
-void PrometheusFile::finish() {
+void PrometheusText::finish() {
   if (any_) write(last_);
 }
 
-void PrometheusFile::write(const StepMetrics& m) {
+void PrometheusText::write(const StepMetrics& m) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::string text =
+      prometheus_text(m, o_.run, o_.restarts, eval_loss_, now, stragglers_, gpus_, churn_);
+  if (server_) server_->set_page(text);
+  if (o_.path.empty()) return;
   try {
-    replace_file(o_.path,
-                 prometheus_text(m, o_.run, o_.restarts, eval_loss_, now, stragglers_, gpus_, churn_));
+    replace_file(o_.path, text);
     if (std::exchange(failing_, false)) notes_.push_back(o_.path + " is written again");
   } catch (const std::exception& e) {
     if (!std::exchange(failing_, true))

@@ -1,23 +1,30 @@
-// Metrics as a Prometheus text file (exposition format 0.0.4), for a collector that reads files.
+// Metrics as text for Prometheus (exposition format 0.0.4): a file for a collector that reads files, and a page at
+// a port.
 #pragma once
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/telemetry/metrics.h"
+#include "runtime/telemetry/metrics_server.h"
 
 namespace ltrain {
 
-/// Rank 0's file of telemetry.prometheus. It always has one whole state: it is written beside and renamed.
-class PrometheusFile {
+/// Rank 0's file of telemetry.prometheus and page of telemetry.prometheus_port. The file always has one whole
+/// state: it is written beside and renamed.
+class PrometheusText {
  public:
   struct Options {
-    std::string path, run;     ///< `run`: value of the label "run"
+    std::string path;          ///< empty: no file
+    int port = 0;              ///< 0: no page
+    std::string run;           ///< value of the label "run"
     int64_t log_interval = 1;  ///< steps between two writes
     int restarts = 0;          ///< restarts of this run so far
   };
-  explicit PrometheusFile(Options options) : o_(std::move(options)) {}
+  /// A port at which no page can be served is a note.
+  explicit PrometheusText(Options options);
 
   /// Adds a step, and writes the file at the end of each interval and of the run.
   void step(const StepMetrics& m);
@@ -31,12 +38,14 @@ class PrometheusFile {
   void routing(const RoutingChurn& churn) { churn_ = churn; }
   /// Writes what is known, at the end of the run.
   void finish();
-  /// Sentences for the user since the last call: the file cannot be written, or can be again.
+  /// Sentences for the user since the last call: the page is served or not, the file cannot be written, or can
+  /// be again.
   std::vector<std::string> notes() { return std::exchange(notes_, {}); }
 
  private:
   void write(const StepMetrics& m);
   const Options o_;
+  std::unique_ptr<MetricsServer> server_;
   IntervalMean mean_;
   StepMetrics last_;
   bool any_ = false, failing_ = false;

@@ -10,9 +10,14 @@ namespace ltrain {
 
 void RunReports::open(const Recipe& recipe, int64_t step, const std::optional<RestartNote>& restart) {
   metrics_ = std::make_unique<MetricsWriter>(recipe.output_dir, recipe.log.tensorboard, step);
-  if (const auto& file = recipe.telemetry.prometheus)
-    metrics_->also(std::make_unique<PrometheusFile>(PrometheusFile::Options{
-        *file, recipe.name, recipe.train.log_interval, restart ? restart->number : 0}));
+  const TelemetrySettings& t = recipe.telemetry;
+  if (t.prometheus || t.prometheus_port > 0)
+    metrics_->also(std::make_unique<PrometheusText>(
+        PrometheusText::Options{.path = t.prometheus.value_or(""),
+                                .port = static_cast<int>(t.prometheus_port),
+                                .run = recipe.name,
+                                .log_interval = recipe.train.log_interval,
+                                .restarts = restart ? restart->number : 0}));
   progress_ = std::make_unique<Progress>(recipe.log.format, recipe.train.log_interval);
   if (!restart) return;
   metrics_->restart(restart->number, restart->most, restart->reason);

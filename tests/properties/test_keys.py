@@ -5,9 +5,11 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 from conftest import BINARY, ROOT
@@ -72,7 +74,7 @@ BY_HAND = {
     "replicas.count", "replicas.min", "replicas.timeout_seconds",  # tests/app/replicas_run_test.cpp
     "offload.optimizer.update",
     "train.router_replay",  # tests/app/routing_replay_run_test.cpp
-    "telemetry.prometheus", "telemetry.on_end", "telemetry.on_end_seconds",
+    "telemetry.prometheus", "telemetry.prometheus_port", "telemetry.on_end", "telemetry.on_end_seconds",
     "telemetry.on_save", "telemetry.on_save_seconds",
 }
 
@@ -413,6 +415,34 @@ def test_telemetry(program):
     late = program.run("run", "tiny.yaml", "telemetry.on_end=sleep 300", "telemetry.on_end_seconds=0.2", "output_dir=late")
     assert late.returncode == 0 and "did not end in 0.2 s" in late.stderr
     assert time.monotonic() - begin < 60
+
+
+def test_prometheus_port(program):
+    """A client over HTTP reads the text of the file, which the run goes on to write."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    settings = (f"telemetry.prometheus_port={port}", "telemetry.prometheus=page.prom", "train.train_steps=1000000", "output_dir=page")
+    job = subprocess.Popen([BINARY, "run", "tiny.yaml", *settings], cwd=program.folder,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    page = ""
+    try:
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                    page = answer.read().decode()
+            except OSError:  # not yet
+                pass
+            if page:
+                break
+            time.sleep(0.1)
+    finally:
+        job.terminate()
+        assert job.wait(60) == 75
+    names = lambda text: re.findall(r"^# TYPE (\S+)", text, re.M)
+    assert names(page) == names((program.folder / "page.prom").read_text())
+    assert "ltrain_iteration{" in page
 
 
 def test_on_save(program):

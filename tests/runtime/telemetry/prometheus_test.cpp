@@ -66,7 +66,7 @@ TEST_CASE("prometheus: each line is a comment or a sample, with units in the nam
 TEST_CASE("prometheus: the file has the means of each interval, and its last state at the end") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() + "/run.prom";
-  PrometheusFile file({path, "r", 2, 0});
+  PrometheusText file({path, "r", 2, 0});
   file.step(step(1, 4));
   CHECK(!std::filesystem::exists(path));
   file.step(step(2, 6));
@@ -85,7 +85,7 @@ TEST_CASE("prometheus: the file has the means of each interval, and its last sta
 
 TEST_CASE("prometheus: a file that cannot be written is one warning, and training goes on") {
   const test::TemporaryFolder folder;
-  PrometheusFile file({folder.path() + "/no/run.prom", "r", 1, 0});
+  PrometheusText file({folder.path() + "/no/run.prom", "r", 1, 0});
   file.step(step(1, 4));
   file.step(step(2, 4));
   const std::vector<std::string> notes = file.notes();

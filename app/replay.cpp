@@ -52,7 +52,8 @@ RunOptions repetition(const ReplayOptions& o, const Candidate& from, int64_t ste
   for (const char* key :
        {"checkpoint.keep_best", "checkpoint.keep_every", "launch.max_restarts", "launch.restart_wait_seconds",
         "launch.restart_wait_cap_seconds", "launch.min_nodes", "telemetry.on_end", "telemetry.on_end_seconds",
-        "telemetry.on_save", "telemetry.on_save_seconds", "telemetry.prometheus", "telemetry.prometheus_port"})
+        "telemetry.on_save", "telemetry.on_save_seconds", "telemetry.prometheus",
+        "telemetry.prometheus_port"})
     if (recipe.origins->has(key)) run.overrides.push_back("~" + std::string(key));
   run.overrides.insert(run.overrides.end(), o.overrides.begin(), o.overrides.end());
   run.steps = step - (from.path.empty() ? 0 : from.step());

@@ -92,6 +92,14 @@ const Family* find_family(std::string_view name) {
   return nullptr;
 }
 
+std::string dense_families(const Family& moe) {
+  std::string names;
+  for (const Family* f : families())
+    if (f->experts != Experts::always && f->traits == moe.traits)
+      names += (names.empty() ? "" : ", ") + f->name;
+  return names;
+}
+
 const Family& family_of(std::string_view name) {
   const Family* f = find_family(name);
   LT_CHECK(f, "expected the name of a family of models, got {}", name);

@@ -136,7 +136,10 @@ struct Family {
 /// All families in the order of LT_FAMILIES, the order of messages and pages.
 const std::vector<const Family*>& families();
 const Family* find_family(std::string_view name);  ///< null if unknown
-const Family& family_of(std::string_view name);    ///< throws Error (internal) if unknown
+/// Names of families whose dense models compute as those of `moe` do, apart from experts: "llama, mistral".
+/// Empty: there are none.
+std::string dense_families(const Family& moe);
+const Family& family_of(std::string_view name);  ///< throws Error (internal) if unknown
 /// Names of the families for which `which` is true.
 std::vector<std::string> family_names(const std::function<bool(const Family&)>& which);
 

@@ -350,7 +350,7 @@ bool TrainingState::of_frozen_parameter(const std::string& name) const {
 std::vector<std::string> TrainingState::upcycle() {
   std::vector<std::string> notes;
   const auto reader = open_dense(recipe_, true, control_, stream_, notes);
-  load_dense(*reader, recipe_.model, parameters_);
+  load_dense(*reader, recipe_.model, static_cast<uint64_t>(recipe_.seed), parameters_);
   reader->finish(control_, stream_, [](const std::string& name) { return !name.starts_with("optimizer/"); });
   return notes;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise/tensor_ops.h"
+#include "kernels/tensor/rng.h"
 #include "models/moe/moe_layer.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/tensor_reader.h"
@@ -47,16 +49,24 @@ Place place_of(const std::string& name, const ModelConfig& m) {
   return {};
 }
 
-/// Reads a slice of stacked experts, matrix by matrix. This rank has a box of rows and columns of each.
-void read_experts(TensorReader& tensors, const ParameterNames& names, const Place& place, const Slice& slice,
-                  const Tensor& to) {
+/// Reads a slice of stacked experts, matrix by matrix. This rank has a box of rows and columns of each. Gates
+/// and ups are (experts, 2, width, hidden), downs (experts, hidden, width).
+void read_experts(TensorReader& tensors, const ParameterNames& names, const Place& place, int64_t shards,
+                  const Slice& slice, const Tensor& to) {
   const Shape &global = slice.global, &offset = slice.offset, &extent = slice.extent;
   const int r = global.rank - 2, c = global.rank - 1;
-  const Slice matrix = Slice::box({global[r], global[c]}, {offset[r], offset[c]}, {extent[r], extent[c]});
-  const int64_t each = matrix.elements(), end = slice.begin + slice.elements();
+  const bool gate_up = place.part == Part::gate_up;
+  const int64_t rows = gate_up ? shards : 1, columns = gate_up ? 1 : shards,
+                matrices = gate_up ? extent[1] : 1;
+  const int64_t each = extent[r] * extent[c], end = slice.begin + slice.elements();
   for (int64_t at = slice.begin; at < end;) {
     const int64_t index = at / each, stop = std::min(end, (index + 1) * each);
-    const std::string& part = place.part != Part::gate_up                ? names.down
+    const int64_t shard = (offset[0] + index / matrices) % shards;
+    const Slice matrix = Slice::box(
+        {global[r] * rows, global[c] * columns},
+        {offset[r] + (gate_up ? shard * global[r] : 0), offset[c] + (gate_up ? 0 : shard * global[c])},
+        {extent[r], extent[c]});
+    const std::string& part = !gate_up                                   ? names.down
                               : (offset[1] + index % extent[1]) % 2 == 0 ? names.gate
                                                                          : names.up;
     tensors.read(place.dense + part + ".weight", matrix.range(at - index * each, stop - index * each),
@@ -65,7 +75,26 @@ void read_experts(TensorReader& tensors, const ParameterNames& names, const Plac
   }
 }
 
+/// Gives each row of a router the initial values of the first of its group of `shards` rows.
+void group_rows(Stream& s, const ParameterSpec& spec, int64_t shards, uint64_t seed,
+                const OwnedPiece& piece) {
+  const int64_t columns = spec.slice.global[1];
+  Runs runs(piece.slice);
+  for (Run run = runs.next(); run.count > 0; run = runs.next())
+    for (int64_t done = 0; done < run.count;) {
+      const int64_t at = run.global + done, row = at / columns;
+      const int64_t count = std::min(run.count - done, (row + 1) * columns - at);
+      fill_normal(s, piece.master.flat(run.local + done, {count}), seed, hash_name(spec.name),
+                  at - row % shards * columns, 0.0, spec.std);
+      done += count;
+    }
+}
+
 }  // namespace
+
+int64_t feed_forward_shards(const ModelConfig& model) {
+  return model.intermediate_size / model.moe.intermediate_size;
+}
 
 std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_hashes, Communicator& control,
                                              Stream& stream, std::vector<std::string>& notes) {
@@ -77,9 +106,9 @@ std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_h
   const Family* family = find_family(architecture);
   if (experts != "0" || !family || family->traits != recipe.model.family->traits)
     fail(ExitCode::usage,
-         "checkpoint.upcycle = {}: {} is of {} with {} experts, and a dense llama is wanted; "
+         "checkpoint.upcycle = {}: {} is of {} with {} experts; expected a dense model of {}; "
          "checkpoint.resume goes on from an MoE model",
-         path, reader->path(), architecture, experts);
+         path, reader->path(), architecture, experts, dense_families(*recipe.model.family));
   if (const std::string differs =
           model_mismatch(shared_settings(model), shared_settings(model_settings(recipe.model)));
       !differs.empty())
@@ -90,15 +119,21 @@ std::unique_ptr<CheckpointReader> open_dense(const Recipe& recipe, bool verify_h
   return reader;
 }
 
-void load_dense(CheckpointReader& dense, const ModelConfig& m, ParameterStore& parameters) {
-  TensorReader tensors(dense, parameters.stream());
+void load_dense(CheckpointReader& dense, const ModelConfig& m, uint64_t seed, ParameterStore& parameters) {
+  Stream& stream = parameters.stream();
+  TensorReader tensors(dense, stream);
+  const int64_t shards = feed_forward_shards(m);
   for (const OwnedPiece& piece : parameters.stored_pieces()) {
     const std::string& name = parameters.spec(piece.id).name;
     const Place place = place_of(name, m);
-    if (place.part == Part::none)
+    if (place.part == Part::none) {
       tensors.read(name, piece.slice, piece.master);
-    else if (place.part != Part::router)
-      read_experts(tensors, m.names(), place, piece.slice, piece.master);
+    } else if (place.part != Part::router) {
+      read_experts(tensors, m.names(), place, shards, piece.slice, piece.master);
+      if (place.part == Part::down && shards > 1) scale_by(stream, piece.master, static_cast<double>(shards));
+    } else if (shards > 1) {
+      group_rows(stream, parameters.spec(piece.id), shards, seed, piece);
+    }
   }
   parameters.publish_loaded();
   parameters.start_average();

@@ -13,7 +13,7 @@
 namespace ltrain {
 namespace {
 
-constexpr double kSeconds = 2;           // longest time for a request, and for its answer
+constexpr double kSeconds = 2;            // longest time for a request, and for its answer
 constexpr size_t kMostRequest = 1 << 13;  // bytes
 
 std::string reply(const char* status, const std::string& body, bool with_body = true) {

@@ -1,5 +1,5 @@
-// Metrics as text for Prometheus (exposition format 0.0.4): a file for a collector that reads files, and a page at
-// a port.
+// Metrics as text for Prometheus (exposition format 0.0.4): a file for a collector that reads files, and a
+// page at a port.
 #pragma once
 #include <map>
 #include <memory>
@@ -38,8 +38,8 @@ class PrometheusText {
   void routing(const RoutingChurn& churn) { churn_ = churn; }
   /// Writes what is known, at the end of the run.
   void finish();
-  /// Sentences for the user since the last call: the page is served or not, the file cannot be written, or can
-  /// be again.
+  /// Sentences for the user since the last call: the page is served or not, the file cannot be written, or
+  /// can be again.
   std::vector<std::string> notes() { return std::exchange(notes_, {}); }
 
  private:

@@ -12,12 +12,12 @@ void RunReports::open(const Recipe& recipe, int64_t step, const std::optional<Re
   metrics_ = std::make_unique<MetricsWriter>(recipe.output_dir, recipe.log.tensorboard, step);
   const TelemetrySettings& t = recipe.telemetry;
   if (t.prometheus || t.prometheus_port > 0)
-    metrics_->also(std::make_unique<PrometheusText>(
-        PrometheusText::Options{.path = t.prometheus.value_or(""),
-                                .port = static_cast<int>(t.prometheus_port),
-                                .run = recipe.name,
-                                .log_interval = recipe.train.log_interval,
-                                .restarts = restart ? restart->number : 0}));
+    metrics_->also(
+        std::make_unique<PrometheusText>(PrometheusText::Options{.path = t.prometheus.value_or(""),
+                                                                 .port = static_cast<int>(t.prometheus_port),
+                                                                 .run = recipe.name,
+                                                                 .log_interval = recipe.train.log_interval,
+                                                                 .restarts = restart ? restart->number : 0}));
   progress_ = std::make_unique<Progress>(recipe.log.format, recipe.train.log_interval);
   if (!restart) return;
   metrics_->restart(restart->number, restart->most, restart->reason);

@@ -325,12 +325,21 @@ TEST_CASE("frozen routers begin with the weights of a run that trained them") {
 }
 
 TEST_CASE("a dense model's weights begin an MoE model of any layout, whose first loss is the dense model's") {
+  struct Case {
+    const char *dense, *moe;
+    int64_t shards = 1;  // parts of a feed-forward
+  };
+  const auto [family, architecture, shards] =
+      GENERATE(Case{"llama", "llama"}, Case{"llama", "mixtral"}, Case{"qwen3", "qwen3_moe"},
+               Case{"llama", "llama", 2}, Case{"qwen3", "qwen3_moe", 4});
   TinyOptions dense;
+  dense.architecture = family;
   dense.intermediate = 40;
   TinyOptions moe = dense;
-  moe.architecture = GENERATE("llama", "mixtral");
-  moe.moe.num_experts = 4;
-  moe.moe.intermediate_size = 40;
+  moe.architecture = architecture;
+  moe.moe.num_experts = shards == 4 ? 8 : 4;
+  moe.moe.top_k = shards == 4 ? 4 : 2;
+  moe.moe.intermediate_size = 40 / shards;
   moe.moe.balance = BalanceLoss::none;
   if (moe.architecture == "llama") moe.moe.layer_step = 2;
   Layout two{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
@@ -386,7 +395,7 @@ TEST_CASE("what is no dense checkpoint of the recipe's shape begins no MoE model
   CHECK_THROWS_WITH(open(moe, folder / "nowhere"), Catch::Contains("checkpoint.upcycle = ") &&
                                                        Catch::Contains("there is no such file or folder"));
   CHECK_THROWS_WITH(open(moe, folder / "moe"),
-                    Catch::Contains("is of llama with 4 experts, and a dense llama is wanted"));
+                    Catch::Contains("is of llama with 4 experts; expected a dense model of llama, mistral"));
   TinyOptions wider = moe;
   wider.hidden = 64;
   CHECK_THROWS_WITH(open(wider, folder / "dense"),

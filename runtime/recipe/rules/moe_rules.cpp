@@ -173,24 +173,31 @@ void upcycling(const Recipe& r, const BrokenRule& broken) {
   if (!r.checkpoint.upcycle) return;
   const MoeConfig& m = r.model.moe;
   const std::string key = "checkpoint.upcycle", width = "model.moe.intermediate_size";
-  if (r.model.traits().latent_attention)
+  if (dense_families(*r.model.family).empty())
     broken(key,
-           fmt::format("{} has latent attention, which a dense llama has not; remove the key, or "
+           fmt::format("no dense model computes as {} does, apart from its experts; remove the key, or "
                        "model.architecture: llama",
                        r.model.family->name),
            {"model.architecture"});
-  if (r.model.traits().query_key_norm != QueryKeyNorm::none)
-    broken(
-        key,
-        fmt::format("{} has norms that a dense llama has not; remove the key, or model.architecture: llama",
-                    r.model.family->name),
-        {"model.architecture"});
-  if (m.intermediate_size != r.model.intermediate_size)
+  const int64_t all = r.model.intermediate_size, one = m.intermediate_size;
+  if (one > all || all % one != 0) {
+    int64_t parts = std::max<int64_t>(1, all / one);
+    while (all % parts != 0) --parts;
     broken(width,
-           fmt::format("experts that begin as copies of a feed-forward have its width, "
-                       "model.intermediate_size; nearest valid value: {}",
-                       r.model.intermediate_size),
+           fmt::format("experts that begin as parts of a feed-forward divide its width, "
+                       "model.intermediate_size = {}; nearest valid value: {}",
+                       all, all / parts),
            {key, "model.intermediate_size"});
+  } else if (const int64_t parts = all / one; parts > 1) {
+    for (const auto& [of, number] : {std::pair(kExperts, m.num_experts), std::pair(kTopK, m.top_k)})
+      if (number % parts != 0)
+        broken(
+            of,
+            fmt::format("{} experts are one feed-forward of the dense model, and a token chooses all of them "
+                        "or none; nearest valid value: {}",
+                        parts, std::max<int64_t>(1, number / parts) * parts),
+            {key, width});
+  }
   if (m.shared_experts > 0)
     broken("model.moe.shared_experts",
            "a dense checkpoint has nothing for shared experts; nearest valid value: 0", {key});

@@ -41,8 +41,9 @@ void add_checkpoint_keys(std::vector<Key>& t) {
              "number, in the order of the new data. restart: starts with the first sample of the new data."));
   t.push_back(
       text("checkpoint.upcycle", LT_MEMBER(checkpoint.upcycle),
-           "A fresh start takes its weights from this checkpoint of a dense llama of the same shape. Every "
-           "expert starts as a copy of the feed-forward, and routers are initialized from the seed.")
+           "A fresh start takes its weights from this checkpoint of a dense model of the same shape. Every "
+           "expert starts as a copy of the feed-forward or of a part of it, and routers are initialized from "
+           "the seed.")
           .when("model.moe.num_experts above 0", true,
                 [](const Recipe& r) { return r.model.moe.num_experts > 0; }));
   t.push_back(text("checkpoint.load.path", LT_MEMBER(checkpoint.load_path),

@@ -9,10 +9,11 @@ void add_telemetry_keys(std::vector<Key>& t) {
       text("telemetry.prometheus", LT_MEMBER(telemetry.prometheus),
            "Prometheus text file that rank 0 rewrites at each log line, e.g. for the textfile collector of "
            "node_exporter; its name ends in .prom."));
-  t.push_back(integer("telemetry.prometheus_port", LT_MEMBER(telemetry.prometheus_port),
-                      "Port of rank 0's host at which http://HOST:PORT/metrics has the same text, for a server "
-                      "that collects it. 0: none.")
-                  .between(0, 65535));
+  t.push_back(
+      integer("telemetry.prometheus_port", LT_MEMBER(telemetry.prometheus_port),
+              "Port of rank 0's host at which http://HOST:PORT/metrics has the same text, for a server "
+              "that collects it. 0: none.")
+          .between(0, 65535));
   t.push_back(text("telemetry.on_end", LT_MEMBER(telemetry.on_end),
                    "Shell command that is run when the job has ended or failed, with a JSON object on its "
                    "standard input. Its failure is a warning."));

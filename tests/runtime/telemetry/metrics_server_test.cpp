@@ -14,7 +14,7 @@ using Catch::Contains;
 
 namespace {
 
-/// What the server sends to a client that sends `request` and then waits, up to the end of the connection.
+/// Returns all that the server sends to a client that sends `request`, up to the end of the connection.
 std::string answer_to(const MetricsServer& server, const std::string& request) {
   std::string error;
   const Connection c = connect_once("127.0.0.1", server.port(), after(10), &error);
@@ -46,7 +46,8 @@ TEST_CASE("the server of metrics answers with the newest page, and only for its 
   const std::string head = answer_to(server, "HEAD /metrics HTTP/1.0\r\n\r\n");
   CHECK_THAT(head, Contains("200 OK") && Contains("Content-Length: 4\r\n") && !Contains("a 2"));
   for (const char* path : {"/", "/metrics/x", "/../etc/passwd", ""})
-    CHECK_THAT(answer_to(server, std::string("GET ") + path + " HTTP/1.1\r\n\r\n"), Contains("404 Not Found"));
+    CHECK_THAT(answer_to(server, std::string("GET ") + path + " HTTP/1.1\r\n\r\n"),
+               Contains("404 Not Found"));
   CHECK_THAT(answer_to(server, "POST /metrics HTTP/1.1\r\n\r\n"), Contains("405 Method Not Allowed"));
 }
 

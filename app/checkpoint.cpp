@@ -125,7 +125,7 @@ void list(const Options& o) {
     }
 }
 
-/// Verifies every byte of one checkpoint, and that its 2:4 sparse weights are sparse. Prints a line and
+/// Verifies every byte of one checkpoint, and that its sparse weights are sparse. Prints a line and
 /// returns the JSON.
 ordered_json verify_one(Candidate& c, bool json) {
   for (int i = 0; c.error.empty() && i < static_cast<int>(c.manifest.files.size()); ++i) try {
@@ -133,20 +133,22 @@ ordered_json verify_one(Candidate& c, bool json) {
     } catch (const Error& e) {
       c.error = e.what();
     }
-  int sparse = 0;
+  SparseCheck sparse;
   if (c.error.empty()) try {
-      sparse = check_2_4(c.path);
+      sparse = check_sparse(c.path);
     } catch (const Error& e) {
       c.error = e.what();
     }
   ordered_json line = summary(c);
-  if (sparse > 0) line["two_of_four"] = sparse;
+  if (sparse.matrices > 0) line["sparse_matrices"] = sparse.matrices;
   if (!json)
     std::printf("%s: %s%s\n", c.path.c_str(), c.aside == Aside::none ? "" : "set aside; ",
                 c.error.empty()
                     ? fmt::format("whole: {} files, {}, every hash agrees{}", c.manifest.files.size(),
                                   bytes_text(c.manifest.bytes()),
-                                  sparse > 0 ? fmt::format(", {} matrices are 2:4 sparse", sparse) : "")
+                                  sparse.matrices > 0 ? fmt::format(", {} matrices are {} sparse",
+                                                                    sparse.matrices, sparse.pattern)
+                                                      : "")
                           .c_str()
                     : c.error.c_str());
   return line;
@@ -512,7 +514,7 @@ void add_checkpoint(CLI::App& app) {
   };
   add("list", "Newest first; what cannot be used and why", list);
   add("verify",
-      "Read every byte, compare the hashes, look at what is to be 2:4 sparse; exit code 73 when one differs",
+      "Read every byte, compare the hashes, look at what is to be sparse; exit code 73 when one differs",
       verify);
   add("show", "State, model and tensors of one (of a folder: the newest)", show)
       ->add_flag("--tensors", options.tensors, "List the tensors too");

@@ -177,6 +177,8 @@ std::vector<std::string_view> all_state_names();
 inline constexpr std::string_view kAverage = "ema";
 /// Name of the momentum of the outer optimizer of DiLoCo in checkpoints.
 inline constexpr std::string_view kOuterMomentum = "outer_momentum";
+/// Master weights of matrices with masks that move, whose own names have the masked weights.
+inline constexpr std::string_view kDenseWeights = "dense_weights";
 /// Streaming DiLoCo: weights of a site, and the sum over sites of a change on its way.
 inline constexpr std::string_view kLocalWeights = "local_weights", kOuterChange = "outer_change";
 

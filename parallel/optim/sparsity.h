@@ -1,25 +1,50 @@
-// Matrices with 2:4 sparsity, chosen from the recipe, the parameter's name and its kind.
+// Sparse matrices, chosen from the recipe, the parameter's name and its kind.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "kernels/optimizer/sparse_pattern.h"
 
 namespace ltrain {
 
 struct ParameterSpec;
 
-/// From update `at_step` (from 1) on, two of each four neighbours along the input dim are zero, in matrices
-/// with a matching name.
+/// From update `at_step` (from 1) on, matrices with a matching name have N numbers in each M neighbours along
+/// the input dim. They are chosen once and stay zero; or, with `mask_interval`, master weights stay dense,
+/// the products of a step have masked ones, and masks move.
 struct SparsitySettings {
   std::vector<std::string> match;  ///< patterns as in OptimizerGroup; empty: none
   int64_t at_step = 1;
+  std::string pattern = "2:4";  ///< N:M
+  bool transposable = false;    ///< two of each row and each column of all 4 x 4 blocks
+  int64_t mask_interval = 0;    ///< updates from one choice of masks to the next; 0: zeros are chosen once
+  double masked_decay = 2e-4;   ///< share of a masked weight that is added to its gradient
+  double dense_tail = 0;        ///< share of the updates, the last ones, without masks
+  int64_t train_steps = 0;      ///< updates of the run, from train.train_steps
+
   bool on() const { return !match.empty(); }
+  bool moves() const { return on() && mask_interval > 0; }
+  /// First update of the dense tail; none is as late without one.
+  int64_t tail_begin() const;
+  /// Masks that move: true in updates with masks; true in those with new ones.
+  bool masks(int64_t step) const { return moves() && step >= at_step && step < tail_begin(); }
+  bool renews(int64_t step) const { return masks(step) && (step - at_step) % mask_interval == 0; }
 };
+
+/// Pattern of a text "N:M": 0 < N < M, M 4, 8 or 16. Nothing for another text.
+std::optional<SparsePattern> parse_pattern(std::string_view text);
+/// "2:4", or "2:4 transposable".
+std::string pattern_text(const SparsitySettings& settings);
+/// Pattern of a matrix with `cols` columns.
+SparsePattern sparse_pattern(const SparsitySettings& settings, int64_t cols);
 
 /// True if a pattern matches.
 bool is_sparse(const SparsitySettings& settings, const ParameterSpec& spec);
-/// Throws Error (usage) unless a rank's part has full groups of four along the input dim.
-void require_fours(const ParameterSpec& spec);
+/// Throws Error (usage) unless a rank's part has full groups along the input dim, and with transposable masks
+/// full blocks of rows.
+void require_groups(const SparsitySettings& settings, const ParameterSpec& spec);
 
 }  // namespace ltrain

@@ -50,7 +50,7 @@ void BucketUpdates::update(const OptimizerStep& step) {
   for (int i = 0; i < kUpdateRules; ++i)
     if (whole[i]) updates_[i]->update();
   for (const Bucket& b : layout_.buckets())
-    if (b.kind.group > 0 && rules_.moves(b)) weights_.quantize(b, states_.stored_master(b));
+    if (b.kind.derived() && rules_.moves(b)) weights_.derive(b, states_.stored_master(b));
   weights_.end_update();
 }
 

@@ -149,7 +149,7 @@ void OptimizerStates::show(const Bucket& b, int64_t from, int64_t n, Elements& e
   if (!has_master(b)) {
     e.master = weights;
   } else {
-    if (b.kind.group == 0) e.low = weights;
+    if (!b.kind.derived()) e.low = weights;
     if (resident) e.master = s.master.flat(at, {n});
   }
   if (resident)

@@ -27,10 +27,10 @@ class OptimizerStates {
   void lay_out_offloaded();
 
   int count(const Bucket& b) const;
-  /// True if the bucket has master weights; frozen ones have only the step's weights. Quantized weights have
-  /// master weights in every precision.
+  /// True if the bucket has master weights; frozen ones have only the step's weights. Quantized and masked
+  /// weights have master weights in every precision.
   bool has_master(const Bucket& b) const {
-    return (c_.precision.has_master() || b.kind.group > 0) && b.kind.rule.trains();
+    return (c_.precision.has_master() || b.kind.derived()) && b.kind.rule.trains();
   }
   int64_t resident(const Bucket& b) const { return of(b).resident; }
   /// View of `n` elements of a state from `at` on: all on the device, or all offloaded.
@@ -44,7 +44,8 @@ class OptimizerStates {
   /// All of this rank's weights of a bucket that is not offloaded.
   Tensor stored_master(const Bucket& b) const { return master(b, 0, layout_.stored_count(b)); }
   /// Sets e.master, e.low and e.states to the resident states of elements [from, from + n) of the bucket.
-  /// Quantized weights are not a copy of the master weights that an update could write: they have no e.low.
+  /// Quantized or masked weights are not a copy of the master weights that an update could write: they have
+  /// no e.low.
   void show(const Bucket& b, int64_t from, int64_t n, Elements& e) const;
   /// Coded moments of a bucket, for kernels.
   const CodedMoments& coded(const Bucket& b) const { return of(b).coded; }

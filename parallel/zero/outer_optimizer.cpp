@@ -160,8 +160,8 @@ void OuterOptimizer::update(const Bucket& b, const Tensor& change) {
     scale_add(s, weights, settings_.merge, state.anchor, 1 - settings_.merge);
   else
     cast(s, weights, state.anchor);
-  if (b.kind.group > 0)
-    weights_.quantize(b, weights);
+  if (b.kind.derived())
+    weights_.derive(b, weights);
   else if (states_.has_master(b))
     cast(s, weights_.updated(b), weights);
   layout_.place_bucket(s, b, state.anchor, layout_.stores_pieces(b));

@@ -21,7 +21,9 @@ struct OwnedPiece {
   int id = 0;
   Slice slice;    ///< position in the named tensor
   Tensor master;  ///< undefined if it is in NF4
-  Tensor shared;  ///< Streaming DiLoCo: weights that sites share, where `master` has the site's own
+  /// Weights that are saved under the parameter's name, where `master` is a state: those that sites share
+  /// (streaming DiLoCo), or masked ones.
+  Tensor shared;
   Nf4Matrix nf4;  ///< frozen weights in NF4, full blocks
   std::vector<NamedState>
       moments;  ///< all states of an element; 8-bit ones only between prefetch_states and offload_states

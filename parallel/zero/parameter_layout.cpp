@@ -115,6 +115,23 @@ static int64_t group_of_unit(const std::vector<ParameterLayout::Parameter>& unit
   return group;
 }
 
+/// Sets how a unit with sparse matrices is laid out, if that is for masks that move or need four rows.
+static void lay_out_masks(ParameterLayout::Kind& kind, const std::vector<ParameterLayout::Parameter>& unit,
+                          const SparsitySettings& sparsity) {
+  const ParameterLayout::Parameter& first = unit.front();
+  const bool sparse = is_sparse(sparsity, first.spec);
+  if (!sparsity.moves() && !sparsity.transposable) return;
+  for (const auto& p : unit)
+    if (is_sparse(sparsity, p.spec) != sparse)
+      fail(ExitCode::usage,
+           "sparsity.match: one of {} and {} is sparse, and they are parts of one matrix, whose masks are "
+           "kept together; match both or neither",
+           first.spec.name, p.spec.name);
+  if (!sparse) return;
+  kind.masked = sparsity.moves();
+  if (sparsity.transposable) kind.strip = 4 * first.spec.shape[1];
+}
+
 void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const OptimizerSettings& optimizer,
                            int64_t bucket_elements) {
   groups_ = &groups;
@@ -134,7 +151,9 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
     for (int id = units_[u].first; kind.nf4 && id < units_[u].first + units_[u].count; ++id)
       check_nf4(parameters_[id].spec);
     const auto begin = parameters_.begin() + units_[u].first;
-    kind.group = group_of_unit({begin, begin + units_[u].count}, optimizer.quantization);
+    const std::vector<Parameter> unit(begin, begin + units_[u].count);
+    kind.group = group_of_unit(unit, optimizer.quantization);
+    lay_out_masks(kind, unit, optimizer.sparsity);
     const auto fits = [&](int i) {
       const Bucket& b = buckets_[i];
       return b.kind == kind && b.used < bucket_elements && !b.kind.tied && b.segment == units_[u].segment;
@@ -152,7 +171,7 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
       buckets_.back().segment = units_[u].segment;
     }
     Bucket& b = buckets_[at];
-    b.used = round_up(b.used, std::lcm(kBucketAlign, std::max<int64_t>(1, kind.group)));
+    b.used = round_up(b.used, std::lcm(kBucketAlign, std::lcm(std::max<int64_t>(1, kind.group), kind.strip)));
     for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
       parameters_[id].bucket = at;
       parameters_[id].offset = b.used;

@@ -39,6 +39,10 @@ class ParameterLayout {
     bool expert = false;  ///< sharded over ranks with different tokens
     bool nf4 = false;     ///< frozen, and held in NF4
     int64_t group = 0;    ///< elements of quantized matrices that share a scale; 0: not quantized
+    bool masked = false;  ///< the step's weights have a mask that moves
+    int64_t strip = 1;    ///< elements that a rank has all or none of: four rows, with transposable masks
+    /// True if the step's weights are made from master weights by more than a cast.
+    bool derived() const { return group > 0 || masked; }
     bool operator==(const Kind&) const = default;
   };
   struct Bucket {

@@ -39,7 +39,7 @@ struct ParameterStore::Training {
         windows(c, p, weights, states, offloaded, l.offload),
         host(c, p, states, gradients, offload, l.offload),
         elements(c, p, rules, states, gradients, offloaded, windows, host, average, l.seed, l.offload.window),
-        sparse(c, p, rules, elements, average, l.offload.fraction > 0 || l.offload.params > 0) {}
+        sparse(c, p, rules, weights, elements, average, l.offload.fraction > 0 || l.offload.params > 0) {}
   ~Training() { host.wait(); }  // its work uses the other parts
 
   StepRules rules;
@@ -75,7 +75,10 @@ ParameterRule ParameterStore::rule_with(int id, const OptimizerSettings& optimiz
 
 void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& groups, const Layout& layout) {
   settings_ = layout;
-  if (layout.for_training) settings_.optimizer.quantization.type = layout.precision.compute;
+  if (layout.for_training)
+    settings_.optimizer.quantization.type = layout.precision.compute;
+  else
+    settings_.optimizer.sparsity = {};  // saved weights have their zeros
   context_.reset(new StoreContext{compute, memory, groups, layout.precision, layout.sharding});
   offload_ = {layout.offload_states, layout.offload_params};
   parameters_->fill(groups, layout.sharding, settings_.optimizer, layout.bucket_elements);
@@ -90,7 +93,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     const Bucket& b = parameters_->buckets()[i];
     const int64_t coded = optimizer_of(b.kind.rule.rule).coded_states() ? kCodeBlock : 1;
     const int64_t block = b.kind.nf4 ? kNf4Block : coded;
-    parameters_->cut(static_cast<int>(i), std::lcm(std::max<int64_t>(1, b.kind.group),
+    parameters_->cut(static_cast<int>(i), std::lcm(std::lcm(std::max<int64_t>(1, b.kind.group), b.kind.strip),
                                                    std::lcm(std::max(block, t ? t->compressed.block(b) : 1),
                                                             t ? t->outer.block(b) : 1)));
     weights_->allocate(b);
@@ -115,6 +118,7 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
   t->states.lay_out_offloaded();
   t->windows.allocate();
   t->elements.allocate();
+  t->sparse.allocate();
   if (offload_.state_bytes > 0) {
     LT_CHECK(offload_.states, "expected an offload memory for {} bytes of states, got none",
              offload_.state_bytes);
@@ -151,12 +155,13 @@ void ParameterStore::initialize(uint64_t seed) {
   clear();
   if (!settings_.sharding.shards_weights())
     for (const auto& p : parameters_->parameters()) {
-      if (parameters_->bucket(p.bucket).kind.nf4) continue;
+      const ParameterLayout::Kind& kind = parameters_->bucket(p.bucket).kind;
+      if (kind.nf4 || kind.masked) continue;  // a mask would be in what was there before
       const Tensor to = weights_->part(parameters_->bucket(p.bucket), p.offset, p.spec.slice.elements());
       fill_initial(context_->compute, p.spec, to, p.spec.slice, seed);
     }
-  const bool quantized = settings_.optimizer.quantization.on();
-  if (training_ && (settings_.precision.has_master() || settings_.sharding.shards_weights() || quantized))
+  const bool derived = settings_.optimizer.quantization.on() || settings_.optimizer.sparsity.moves();
+  if (training_ && (settings_.precision.has_master() || settings_.sharding.shards_weights() || derived))
     for (const OwnedPiece& piece : stored_pieces()) {
       if (piece.nf4.defined()) continue;
       offload_.in_parts(piece.master.elements(), [&](int64_t at, int64_t n) {
@@ -166,7 +171,7 @@ void ParameterStore::initialize(uint64_t seed) {
       });
     }
   initialize_nf4(seed);
-  if (settings_.sharding.shards_weights() || quantized) publish_loaded();
+  if (settings_.sharding.shards_weights() || derived) publish_loaded();
   start_average();
   if (training_) training_->outer.start();
 }
@@ -209,6 +214,7 @@ void ParameterStore::begin_step(int64_t micros, int64_t step) {
   training_->rules.micros = micros;
   training_->rules.step = step;
   training_->windows.fetch_ahead();
+  training_->sparse.renew();
   training_->gradients.begin_step();
 }
 
@@ -261,6 +267,8 @@ void ParameterStore::add_grad_squares(Tensor squares) {
   add();
 }
 
+void ParameterStore::add_mask_flips(Tensor sums) { training_->sparse.add_flips(sums); }
+
 EstimatePass ParameterStore::estimate(int64_t step) const {
   const OptimizerSettings& o = settings_.optimizer;
   for (int i = 0; i < kUpdateRules; ++i)
@@ -283,6 +291,7 @@ void ParameterStore::end_estimate(const OptimizerStep& step, double labels, doub
 
 void ParameterStore::update(const OptimizerStep& step) {
   training_->sparse.choose();
+  training_->sparse.decay(step.grad_scale);
   training_->windows.begin_update();
   training_->updates->update(step);
   training_->windows.forget();
@@ -334,6 +343,10 @@ std::vector<OwnedPiece> ParameterStore::pieces(bool owned) const {
       else
         piece.master = states.master(b, at, n);
       piece.moments = states.named(b, at, n);
+      if (b.kind.masked) {
+        piece.shared = weights_->part(b, from, n);
+        piece.moments.push_back({kDenseWeights, piece.master});
+      }
       if (average.defined()) piece.moments.push_back({kAverage, average.flat(at, {n})});
       if (momentum.defined()) piece.moments.push_back({kOuterMomentum, momentum.flat(at, {n})});
       if (outer.change(b).defined()) piece.moments.push_back({kOuterChange, outer.change(b).flat(at, {n})});
@@ -396,8 +409,8 @@ std::vector<Tensor> ParameterStore::held_values() const {
 void ParameterStore::publish_loaded(bool shares_weights) {
   if (training_) training_->sparse.forget();
   for (const Bucket& b : parameters_->buckets()) {
-    if (b.kind.group > 0)
-      weights_->quantize(b, training_ ? training_->states.stored_master(b) : weights_->updated(b));
+    if (b.kind.derived())
+      weights_->derive(b, training_ ? training_->states.stored_master(b) : weights_->updated(b));
     else if (training_ && training_->states.has_master(b))
       training_->states.copy_master(b, weights_->updated(b));
     weights_->publish(b);

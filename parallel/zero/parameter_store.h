@@ -137,6 +137,8 @@ class ParameterStore {
   /// (segments) f64. The first of several ranks with the same gradients adds them. With one sum for each
   /// segment, the result does not depend on which rank has which segment.
   void add_grad_squares(Tensor squares);
+  /// SparseMasks::add_flips.
+  void add_mask_flips(Tensor sums);
   /// Extra pass before a step's own (Sophia): begin_step, begin_estimate, then gather_weights; after
   /// finish_gradients, end_estimate, which restores moved weights, bit for bit. `labels`: number of labels of
   /// the mean loss of the gradients, which are scaled by `loss_scale`.

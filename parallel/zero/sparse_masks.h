@@ -1,6 +1,9 @@
-// 2:4 sparsity: from a step on, matrices have two zeros in each four neighbours along the input dim. The
-// zeros are the mask; none is stored. A weight with zero moments and a zero gradient stays zero under every
-// rule that updates one element at a time. A checkpoint is therefore enough to resume.
+// Sparse matrices: from a step on, N numbers in each M neighbours along the input dim.
+//
+// Chosen once, the zeros of the weights are the mask; none is stored. A weight with zero moments and a zero
+// gradient stays zero under every rule that updates one element at a time. A checkpoint is therefore enough
+// to resume. With masks that move, master weights are dense, and the step's weights have the mask
+// (kernels/optimizer/sparsify.h); gradients go to the master weights unchanged (arXiv:2102.04010).
 #pragma once
 #include <vector>
 
@@ -12,27 +15,44 @@ class SparseMasks {
  public:
   /// Chooses the matrices. Throws Error (usage) if one cannot be sparse, or if its optimizer moves zeros.
   SparseMasks(const StoreContext& context, const ParameterLayout& layout, const StepRules& rules,
-              const ElementUpdates& updates, const WeightAverage& average, bool offloaded);
+              Weights& weights, const ElementUpdates& updates, const WeightAverage& average, bool offloaded);
 
-  /// Called after weights were initialized or loaded: choose() must run again.
-  void forget() { chosen_ = false; }
+  void allocate();
+  /// Called after weights were initialized or loaded: choose() and renew() must run again.
+  void forget();
   /// Chooses zeros, once, before the update of a step; the gather of the update brings them to other ranks.
   /// After a resume it finds the same zeros and changes nothing.
   void choose();
   /// Masks gradients after the step of the choice, before their squares are summed. A plan is of such steps.
   void mask_gradients();
 
+  // ---- masks that move ----
+  /// Chooses masks of the step's weights, or removes them at the dense tail, before weights are gathered and
+  /// gradients written. A step that is made again after a skipped update has the same masks.
+  void renew();
+  /// In a step with new masks: adds to `sums`, (2) f64, the weights that were masked and are not now, and the
+  /// elements of the matrices, each on one rank.
+  void add_flips(const Tensor& sums) const;
+  /// Adds the decay of masked weights to their gradients, which the update multiplies by `grad_scale`.
+  void decay(double grad_scale);
+
  private:
+  void require_one_choice(const ParameterLayout::Parameter& p) const;
   template <class F>
   void each(F f);
+  void choose_masks(bool all_kept);
 
   StoreContext c_;
   const ParameterLayout& layout_;
   const StepRules& rules_;
+  Weights& weights_;
   const ElementUpdates& updates_;
   const WeightAverage& average_;
   std::vector<bool> sparse_;  // indexed by parameter
   bool chosen_ = false;
+  Tensor flips_;          // (1) f64, of the newest masks
+  int64_t renewed_ = -1;  // step of the last renew()
+  int64_t counted_ = 0;   // elements of flips_; 0: the step has no new masks
 };
 
 }  // namespace ltrain

@@ -59,8 +59,8 @@ void WeightAverage::exchange(bool shown, const std::function<Tensor(const Bucket
   for (const Bucket& b : layout_.buckets()) {
     const Tensor weights = weights_.updated(b), with = other(b);
     if (!with.defined()) continue;
-    if (b.kind.group > 0)
-      weights_.quantize(b, shown ? with : states_.stored_master(b));
+    if (b.kind.derived())
+      weights_.derive(b, shown ? with : states_.stored_master(b));
     else if (!states_.has_master(b))
       swap_in_parts(weights, with);
     else if (shown)

@@ -5,6 +5,7 @@
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/optimizer/fake_quantize.h"
+#include "kernels/optimizer/sparsify.h"
 #include "kernels/tensor/micro_batch_overlap.h"
 
 namespace ltrain {
@@ -295,9 +296,11 @@ Nf4Matrix Weights::nf4_part(const Bucket& b, int64_t from, int64_t n) const {
   return {held(b).flat(at / kNf4Pair, {n / kNf4Pair}), held_absmax(b).flat(at / kNf4Block, {n / kNf4Block})};
 }
 
-void Weights::quantize(const Bucket& b, const Tensor& from) const {
-  LT_CHECK(!offloaded_.has(b), "expected quantized weights of bucket {} on the device, got offloaded ones",
+void Weights::derive(const Bucket& b, const Tensor& from) const {
+  LT_CHECK(!offloaded_.has(b),
+           "expected weights of bucket {}, made from master weights, on the device, got offloaded ones",
            b.index);
+  if (b.kind.masked) return masked_copy(c_.compute, updated(b), from);
   fake_quantize(c_.compute, updated(b), from, quantization_.weights, b.kind.group,
                 quantization_.type.value_or(c_.precision.compute));
 }

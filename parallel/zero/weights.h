@@ -55,9 +55,9 @@ class Weights {
   /// On meta: gives `t` the placement of held(b), for offloaded weights of which t is a part.
   void place_like_held(const Bucket& b, const Tensor& t) const;
 
-  /// Sets the part of a quantized bucket that this rank updates to the quantized `from`, which may be that
-  /// part itself.
-  void quantize(const Bucket& b, const Tensor& from) const;
+  /// Sets the part of a bucket that this rank updates to the weights that are made from `from`: quantized
+  /// ones, where `from` may be that part itself, or masked ones by the mask that the part has.
+  void derive(const Bucket& b, const Tensor& from) const;
 
   // ---- after this rank has written its part ----
   /// On meta: marks elements of a bucket as being written by the ranks with their states.

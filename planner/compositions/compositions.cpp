@@ -170,6 +170,9 @@ void add_choices(std::vector<CompositionFeature>& all) {
 /// Adds settings that are on or off: sparsity, adapters, losses, offload, parts of the model and data.
 void add_switches(std::vector<CompositionFeature>& all) {
   all.push_back({"2:4 sparsity", {"sparsity.match=[\"*_proj.weight\"]", "sparsity.at_step=1"}});
+  all.push_back(
+      {"masks that move",
+       {"sparsity.match=[\"*_proj.weight\"]", "sparsity.transposable=true", "sparsity.mask_interval=2"}});
   all.push_back({"quantized weights", {"quantization.weights=int4", "quantization.group_size=32"}});
   // Matches in every layer of every architecture here: self_attn of llama, attn of gpt2.
   all.push_back({"frozen parameters", {"optimizer.frozen=[\"*attn*\"]"}});

@@ -67,9 +67,10 @@ void read_states(CheckpointReader& reader, TensorReader& tensors, const OwnedPie
     if (m.name == kAverage) found.average = saved;
     if (m.name == kOuterMomentum) found.momentum = saved;
     if (m.name == kOuterChange) found.change = saved;
-    if (saved || !(same || m.name == kAverage || m.name == kLocalWeights))
+    const bool weights = m.name == kLocalWeights || m.name == kDenseWeights;
+    if (saved || !(same || m.name == kAverage || weights))
       tensors.read(saved_state(reader, m.name, name, same ? 0 : site), piece.slice, m.tensor);
-    else if (m.name == kLocalWeights)  // sites begin with the same weights
+    else if (weights)  // sites begin with the same weights, and masks with dense ones
       tensors.read(name, piece.slice, m.tensor);
   }
 }
@@ -260,7 +261,10 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   TensorReader tensors(reader, parameters_.stream(), [this] { parameters_.release_offloaded(); });
   for (const OwnedPiece& piece : parameters_.stored_pieces()) {
     const std::string& name = parameters_.spec(piece.id).name;
-    tensors.read_weights(name, piece.slice, piece.shared.defined() ? piece.shared : piece.master, piece.nf4,
+    // Without masks the run goes on with the dense weights.
+    const std::string dense = state_name(kDenseWeights, name);
+    tensors.read_weights(!piece.shared.defined() && reader.has(dense) ? dense : name, piece.slice,
+                         piece.shared.defined() ? piece.shared : piece.master, piece.nf4,
                          parameters_.precision().compute);
     read_states(reader, tensors, piece, name, parameters_.site(), found);
   }
@@ -282,9 +286,11 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
   const bool no_errors = resume_errors(reader, tensors);
   parameters_.offload_states(true);
   const std::string averages = state_name(kAverage, "");
+  // Masked weights of a run that goes on without masks.
+  const auto masked = [&](const std::string& name) { return reader.has(state_name(kDenseWeights, name)); };
   reader.finish(control_, stream_, [&](const std::string& name) {
     return !of_frozen_parameter(name) && !name.starts_with(averages) && !is_error(name) && !of_diloco(name) &&
-           !begins_anew(name);
+           !begins_anew(name) && !masked(name);
   });
   const DilocoSettings& diloco = parameters_.optimizer().diloco;
   parameters_.publish_loaded(!diloco.streams());

@@ -197,6 +197,21 @@ std::string memory_text(const RankPlan& r) {
 
 namespace {
 
+std::string sparse_line(const Plan& p, const SparsitySettings& s) {
+  const SparsePattern pattern = sparse_pattern(s, 0);
+  const int zeros = pattern.group - pattern.kept;
+  const std::string share =
+      2 * zeros == pattern.group ? "half" : fmt::format("{} of {}", zeros, pattern.group);
+  const std::string moving =
+      !s.moves()
+          ? fmt::format("{} of them zero from update {} on", share, p.sparse_from)
+          : fmt::format("{} of them masked from update {}{}, with new masks every {} updates", share,
+                        p.sparse_from, s.dense_tail > 0 ? fmt::format(" to {}", s.tail_begin() - 1) : " on",
+                        s.mask_interval);
+  return fmt::format("{} sparse: {} parameters, {}; bytes and flops stay\n\n", pattern_text(s),
+                     format_count(static_cast<double>(p.sparse_parameters)), moving);
+}
+
 std::string head_text(const Plan& p, const Recipe& recipe) {
   const Mesh mesh = mesh_of(recipe, 0);
   std::string axes = mesh.sites > 1 ? fmt::format("sites {}", mesh.sites) : "";
@@ -210,10 +225,7 @@ std::string head_text(const Plan& p, const Recipe& recipe) {
                   p.device == DeviceKind::cuda
                       ? "one GPU"
                       : fmt::format("{} thread{}", p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s"));
-  if (p.sparse_parameters > 0)
-    out += fmt::format(
-        "2:4 sparse: {} parameters, half of them zero from update {} on; bytes and flops stay\n\n",
-        format_count(static_cast<double>(p.sparse_parameters)), p.sparse_from);
+  if (p.sparse_parameters > 0) out += sparse_line(p, optimizer_settings(recipe).sparsity);
   if (const QuantizationSettings& q = recipe.quantization; p.quantized_parameters > 0)
     out += fmt::format(
         "quantized: {} parameters are {} in each step, {}\n\n",

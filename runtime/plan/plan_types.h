@@ -127,7 +127,7 @@ struct Plan {
   int ranks_on_host = 1;  ///< ranks that `run` would start here
   AssumedNode node;
   int64_t parameters = 0;
-  /// Parameters in 2:4 sparse matrices, and the step from which they are sparse.
+  /// Parameters in sparse matrices, and the step from which they are sparse.
   int64_t sparse_parameters = 0, sparse_from = 0;
   int64_t quantized_parameters = 0;  ///< parameters in quantized matrices
   int64_t tokens_per_step = 0, accumulation = 1;

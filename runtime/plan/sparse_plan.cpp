@@ -55,15 +55,22 @@ std::map<std::string, Shape> sparse_matrices(const Recipe& r) {
   return found;
 }
 
-std::string dense_four(const std::vector<double>& w, const Shape& shape) {
-  const int64_t cols = shape[1];
-  for (int64_t i = 0; i + 4 <= static_cast<int64_t>(w.size()); i += 4) {
-    int others = 0;
-    for (int64_t j = i; j < i + 4; ++j) others += w[static_cast<size_t>(j)] != 0;
-    if (others > 2)
-      return fmt::format("row {} has {} numbers other than zero in columns {} to {}", i / cols, others,
-                         i % cols, i % cols + 3);
-  }
+std::string dense_group(const std::vector<double>& w, const Shape& shape, const SparsitySettings& settings) {
+  const SparsePattern p = sparse_pattern(settings, shape[1]);
+  const int64_t rows = shape[0], cols = shape[1];
+  const auto others = [&](int64_t first, int64_t step, int count) {
+    int n = 0;
+    for (int j = 0; j < count; ++j) n += w[static_cast<size_t>(first + j * step)] != 0;
+    return n;
+  };
+  for (int64_t i = 0; i + p.group <= rows * cols; i += p.group)
+    if (const int n = others(i, 1, p.group); n > p.kept)
+      return fmt::format("row {} has {} numbers other than zero in columns {} to {}", i / cols, n, i % cols,
+                         i % cols + p.group - 1);
+  for (int64_t row = 0; p.cols > 0 && row + 4 <= rows; row += 4)
+    for (int64_t col = 0; col < cols; ++col)
+      if (const int n = others(row * cols + col, cols, 4); n > 2)
+        return fmt::format("column {} has {} numbers other than zero in rows {} to {}", col, n, row, row + 3);
   return "";
 }
 
@@ -80,7 +87,7 @@ std::vector<double> values_of(const std::vector<char>& bytes, DType t) {
 
 }  // namespace
 
-int check_2_4(const std::string& checkpoint) {
+SparseCheck check_sparse(const std::string& checkpoint) {
   const auto control = make_single_group("checkpoint", {});
   const auto stream = make_inline_stream("checkpoint");
   ResumeOptions options;
@@ -89,9 +96,13 @@ int check_2_4(const std::string& checkpoint) {
   std::vector<std::string> notes;
   const auto reader = CheckpointReader::open(options, *control, *stream, notes);
   const CheckpointInfo& info = reader->info();
-  if (info.recipe.find("sparsity") == std::string::npos) return 0;  // older than the setting
+  if (info.recipe.find("sparsity") == std::string::npos) return {};  // older than the setting
   const Recipe recipe = parse_recipe(info.recipe, checkpoint + " (recipe)");
-  if (!recipe.sparsity.on() || info.step - info.skipped_steps < recipe.sparsity.at_step) return 0;
+  SparsitySettings sparsity = recipe.sparsity;
+  sparsity.train_steps = recipe.train.train_steps;
+  const int64_t updates = info.updates();
+  if (!sparsity.on() || updates < sparsity.at_step || (sparsity.moves() && !sparsity.masks(updates)))
+    return {};
   const std::map<std::string, Shape> matrices = sparse_matrices(recipe);
   for (const auto& [name, shape] : matrices) {
     const auto at = reader->tensors().find(name);
@@ -101,13 +112,13 @@ int check_2_4(const std::string& checkpoint) {
     const DType t = at->second.dtype;
     std::vector<char> bytes(static_cast<size_t>(shape.elements() * dtype_size(t)));
     reader->read(name, t, Slice::whole(shape), bytes.data());
-    if (const std::string wrong = dense_four(values_of(bytes, t), shape); !wrong.empty())
+    if (const std::string wrong = dense_group(values_of(bytes, t), shape, sparsity); !wrong.empty())
       fail(ExitCode::storage,
-           "{}: {} is not 2:4 sparse, though sparsity.match of its recipe has it since update {}: {}; the "
+           "{}: {} is not {} sparse, though sparsity.match of its recipe has it since update {}: {}; the "
            "checkpoint was changed, or a defect of ltrain wrote it",
-           checkpoint, name, recipe.sparsity.at_step, wrong);
+           checkpoint, name, pattern_text(sparsity), sparsity.at_step, wrong);
   }
-  return static_cast<int>(matrices.size());
+  return {static_cast<int>(matrices.size()), pattern_text(sparsity)};
 }
 
 }  // namespace ltrain

@@ -1,4 +1,4 @@
-// 2:4 sparse matrices of a recipe, and their check in a checkpoint.
+// Sparse matrices of a recipe, and their check in a checkpoint.
 #pragma once
 #include <map>
 #include <string>
@@ -11,13 +11,19 @@ namespace ltrain {
 /// Sparse matrices by name, with their full shapes. Throws Error (usage) if a pattern matches none.
 std::map<std::string, Shape> sparse_matrices(const Recipe& recipe);
 
-/// Describes the first group of four of a full matrix (row-major doubles) with more than two nonzero values
-/// by row and column; "": none.
-std::string dense_four(const std::vector<double>& values, const Shape& shape);
+/// Describes the first group of a full matrix (row-major doubles) with more nonzero values than the pattern
+/// has, by row and columns, or by column and rows if masks are transposable; "": none.
+std::string dense_group(const std::vector<double>& values, const Shape& shape,
+                        const SparsitySettings& settings);
 
-/// Checks that each selected matrix in a checkpoint is 2:4 sparse, if its recipe requests sparsity and its
-/// step is past the selection. Throws Error (storage) with the name of a matrix that is not. Returns the
-/// number of matrices checked. Does not check hashes.
-int check_2_4(const std::string& checkpoint);
+struct SparseCheck {
+  int matrices = 0;     ///< number of matrices checked
+  std::string pattern;  ///< pattern_text
+};
+
+/// Checks that each selected matrix in a checkpoint is sparse, if its recipe requests sparsity and its step
+/// is past the selection and before a dense tail. Throws Error (storage) with the name of a matrix that is
+/// not. Does not check hashes.
+SparseCheck check_sparse(const std::string& checkpoint);
 
 }  // namespace ltrain

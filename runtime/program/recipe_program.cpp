@@ -146,6 +146,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.frozen = from.frozen;
   o.trained = r.model.lora.trained();
   o.sparsity = r.sparsity;
+  o.sparsity.train_steps = r.train.train_steps;
   o.diloco = r.diloco;
   o.quantization = r.quantization;
   return o;

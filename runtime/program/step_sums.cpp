@@ -27,6 +27,8 @@ std::vector<StepSums::Slice> StepSums::slices(const ProgramOptions& o) {
                    .metric = "mtp_loss",
                    .each = o.mtp_modules()});
   if (o.distils()) all.push_back({&StepSums::divergence, "divergences from a teacher", {1}});
+  // A matrix's elements are each counted on one rank.
+  if (o.optimizer.sparsity.moves()) all.push_back({&StepSums::mask_flips, "masks that changed", {2}, false});
   if (o.preference) all.push_back({&StepSums::pairs, "sums of pairs", {PreferenceTotals::count}});
   return all;
 }

@@ -68,6 +68,7 @@ class StepSums {
   StepSum mtp_loss;    ///< (1) sum of token losses of multi-token prediction
   StepSum pairs;       ///< (PreferenceTotals::count) sums over preference pairs
   StepSum divergence;  ///< (1) sum of the tokens' divergences from a teacher
+  StepSum mask_flips;  ///< (2) SparseMasks::add_flips
 
  private:
   struct Slice {

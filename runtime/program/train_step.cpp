@@ -175,6 +175,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& given, const O
   if (step.fp8) fp8_->finish_step(device_.compute, device_.groups.world);
   if (replicas_) sum_gradients_over_replicas();
   store_.add_grad_squares(sums_->squares.tensor);
+  if (sums_->mask_flips.on()) store_.add_mask_flips(sums_->mask_flips.tensor);
   if (!meta && ask_stop && ask_stop()) fill_value(device_.compute, sums_->stop.tensor, 1);
   if (!meta && ask_news && ask_news()) fill_value(device_.compute, sums_->news.tensor, 1);
   sums_->reduce(device_.groups, "reading the loss and the gradient norm");
@@ -291,6 +292,11 @@ void TrainProgram::read_result(StepResult& result, const LossTerms& terms) {
     result.loss = sums[sums_->loss] / tokens;
   }
   result.means = sums_->means(sums, terms.tokens);
+  if (sums_->mask_flips.on()) {
+    const std::span<const double> flips = sums.of(sums_->mask_flips);
+    // Each group has as many newly masked weights as revived ones.
+    if (flips[1] > 0) result.means.emplace_back("mask_flip_rate", 2 * flips[0] / flips[1]);
+  }
   if (options_.distils()) {
     const double kl = terms.tokens > 0 ? sums[sums_->divergence] / static_cast<double>(terms.tokens) : 0;
     result.distillation = {.ce_loss = result.loss, .kl = kl};

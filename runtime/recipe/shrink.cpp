@@ -285,6 +285,7 @@ class Shrink {
       set("optimizer.freeze_step", 2);
     if (r_.optimizer.uses(UpdateRule::sophia)) set("optimizer.hessian_interval", 2);
     if (!r_.sparsity.match.empty()) set("sparsity.at_step", 1);
+    if (r_.sparsity.moves()) set("sparsity.mask_interval", 1);
     drop({"replicas.count", "replicas.min", "replicas.timeout_seconds"});
     if (r_.diloco.on()) {
       set("diloco.sites", std::min(r_.diloco.sites, data_));

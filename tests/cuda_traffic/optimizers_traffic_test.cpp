@@ -233,7 +233,7 @@ TEST_CASE("bytes: coded gradients and what is left over") {
   }
 }
 
-TEST_CASE("bytes: rounding by chance, and 2:4 sparsity") {
+TEST_CASE("bytes: rounding by chance, and sparsity") {
   check_bytes(
       [](Operands& o) {
         const Tensor in = o.make(kF32, {kCount}), out = o.make(kBf16, {kCount});
@@ -243,7 +243,7 @@ TEST_CASE("bytes: rounding by chance, and 2:4 sparsity") {
   check_bytes(
       [](Operands& o) {
         const Tensor x = o.make(kBf16, {kCount}), w = o.make(kF32, {kCount});
-        return [=](Stream& s) { prune_2_4(s, x, w); };
+        return [=](Stream& s) { prune(s, x, w, {}); };
       },
       // x is not read, and of it two of each four are written. The plan has all of both.
       {.floor = kCount * 8, .unpriced = -(kCount * 2 + kCount)});
@@ -254,6 +254,26 @@ TEST_CASE("bytes: rounding by chance, and 2:4 sparsity") {
       },
       // No weight is zero here, so that nothing is written.
       {.floor = kCount * 8, .unpriced = -kCount * 4});
+  check_bytes(
+      [](Operands& o) {
+        const Tensor low = o.make(kBf16, {kCount}), w = o.make(kF32, {kCount});
+        return [=](Stream& s) { choose_mask(s, low, w, {}, {}); };
+      },
+      // A weight is read twice, from the cache; the mask of before is not read.
+      {.floor = kCount * 8, .unpriced = -kCount * 2, .repeated = kCount * 2});
+  check_bytes(
+      [](Operands& o) {
+        const Tensor low = o.make(kBf16, {kCount}), w = o.make(kF32, {kCount});
+        return [=](Stream& s) { masked_copy(s, low, w); };
+      },
+      {.floor = kCount * 8});
+  check_bytes(
+      [](Operands& o) {
+        const Tensor low = o.make(kBf16, {kCount}), w = o.make(kF32, {kCount}), g = o.make(kF32, {kCount});
+        return [=](Stream& s) { masked_decay(s, g, low, w, 0.5); };
+      },
+      // No weight is masked here: neither is read nor the gradient written.
+      {.floor = kCount * 14, .unpriced = -kCount * 12});
 }
 
 TEST_CASE("bytes: fake quantization") {

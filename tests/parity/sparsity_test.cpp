@@ -1,4 +1,4 @@
-// Two of four: the same zeros and the same training in every layout and under every rule that keeps them.
+// Sparse matrices: the same zeros or masks and the same training in every layout and under every rule.
 #include "parallel/optim/sparsity.h"
 
 #include "base/error.h"
@@ -13,7 +13,7 @@ TinyOptions job(const std::string& precision = "fp64") {
   TinyOptions o;
   o.precision = precision;
   o.steps = 5;
-  o.optimizer.sparsity = {{"*.mlp.*"}, 3};
+  o.optimizer.sparsity = {.match = {"*.mlp.*"}, .at_step = 3};
   return o;
 }
 
@@ -99,11 +99,15 @@ TEST_CASE("2:4 sparse: the choice is that of the largest, and chosen ones are th
   }
 }
 
-TEST_CASE("2:4 sparse: every layout chooses the same, to 1e-12") {
-  const TinyResult one = train_tiny(job());
+namespace {
+
+/// Trains in each layout, to the numbers of one process.
+TinyResult check_layouts(const TinyOptions& job) {
+  const TinyResult one = train_tiny(job);
+  CHECK(one.plan_bytes == one.used_bytes);
   const auto same = [&](const char* what, auto change) {
     INFO(what);
-    TinyOptions o = job();
+    TinyOptions o = job;
     change(o);
     const TinyResult many = train_tiny(o);
     require_parity(one, many, 1e-12);
@@ -119,6 +123,100 @@ TEST_CASE("2:4 sparse: every layout chooses the same, to 1e-12") {
   same("two levels, ZeRO 2", [](TinyOptions& o) { o.ranks = 4, o.shard = 2, o.zero_stage = 2; });
   same("small buckets, ZeRO 3",
        [](TinyOptions& o) { o.ranks = 4, o.zero_stage = 3, o.bucket_elements = 500; });
+  return one;
+}
+
+/// The most numbers other than zero in four rows of a column; `tall`: matrices of `cols` columns.
+int64_t most_in_columns(const std::vector<double>& w, size_t cols) {
+  int64_t most = 0;
+  for (size_t i = 0; i + 3 * cols < w.size(); i += i % cols + 1 == cols ? 3 * cols + 1 : 1) {
+    int64_t n = 0;
+    for (size_t k = 0; k < 4; ++k) n += w[i + k * cols] != 0;
+    most = std::max(most, n);
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("2:4 sparse: every layout chooses the same, to 1e-12") { check_layouts(job()); }
+
+TEST_CASE("N:M sparse: every layout chooses the same, to 1e-12") {
+  for (const auto& [pattern, kept, group] : {std::tuple("1:4", 1, 4), {"3:8", 3, 8}}) {
+    INFO(pattern);
+    TinyOptions o = job();
+    o.intermediate = 48;
+    o.optimizer.sparsity.pattern = pattern;
+    for (const auto& [name, stays] : zeros(check_layouts(o).parameters))
+      CHECK(std::count(stays.begin(), stays.end(), false) * group ==
+            static_cast<int64_t>(stays.size()) * kept);
+  }
+}
+
+TEST_CASE("transposable masks: every layout chooses the same, with 2:4 in columns as well") {
+  TinyOptions o = job();
+  o.optimizer.sparsity.transposable = true;
+  const NamedTensors parameters = check_layouts(o).parameters;
+  check_sparse(parameters);
+  for (const auto& [name, w] : parameters)
+    if (chosen(name)) CHECK(most_in_columns(w, name.find("down") != std::string::npos ? 40 : 32) == 2);
+  // Rows alone have more in some columns.
+  CHECK(most_in_columns(train_tiny(job()).parameters.at("model.layers.0.mlp.down_proj.weight"), 40) > 2);
+}
+
+TEST_CASE("masks that move: every layout trains the same, to 1e-12, with planned bytes") {
+  TinyOptions o = job();
+  o.steps = 6;
+  o.optimizer.sparsity.at_step = 2;
+  o.optimizer.sparsity.mask_interval = 2;
+  o.optimizer.sparsity.masked_decay = 0.1;
+  for (const bool transposable : {false, true}) {
+    INFO(transposable);
+    o.optimizer.sparsity.transposable = transposable;
+    const TinyResult one = check_layouts(o);
+    TinyOptions other = o;
+    other.optimizer.sparsity.masked_decay = 0;
+    CHECK(train_tiny(other).losses[5] != one.losses[5]);
+    other = o;
+    other.optimizer.sparsity.mask_interval = 4;
+    const TinyResult later = train_tiny(other);
+    CHECK(later.losses[2] == one.losses[2]);
+    CHECK(later.losses[3] != one.losses[3]);
+    for (const auto& [name, w] : one.parameters)  // master weights stay dense
+      if (chosen(name)) CHECK(std::count(w.begin(), w.end(), 0.0) == 0);
+    other = o;
+    other.optimizer.sparsity.train_steps = 6;  // a tail from step 3 on has the weights of step 2's update
+    other.optimizer.sparsity.dense_tail = 4.0 / 6;
+    const TinyResult tail = train_tiny(other);
+    CHECK(tail.losses[1] == one.losses[1]);
+    CHECK(tail.losses[2] != one.losses[2]);
+    CHECK(tail.plan_bytes == tail.used_bytes);
+  }
+}
+
+TEST_CASE("masks that move: under each rule that may have them, in each precision") {
+  for (const std::string precision : {"fp64", "fp32", "bf16"})
+    for (UpdateRule rule :
+         {UpdateRule::adamw, UpdateRule::sgd, UpdateRule::lion, UpdateRule::lamb, UpdateRule::adafactor,
+          UpdateRule::muon, UpdateRule::adamw8bit, UpdateRule::sophia}) {
+      if (rule == UpdateRule::adamw8bit && precision == "fp64") continue;
+      INFO(precision << " " << update_rule_name(rule));
+      TinyOptions o = job(precision);
+      o.optimizer.rule = rule;
+      o.optimizer.hessian_interval = 2;
+      o.ranks = 2, o.zero_stage = 1;
+      TinyOptions moving = o;
+      o.optimizer.sparsity = {};
+      moving.optimizer.sparsity.transposable = true;
+      moving.optimizer.sparsity.mask_interval = 1;
+      const TinyResult dense = train_tiny(o), masked = train_tiny(moving);
+      // Adafactor's sums over a matrix have another order where buckets have other elements.
+      for (size_t i = 0; i < 2; ++i)
+        CHECK(std::abs(masked.losses[i] - dense.losses[i]) < (precision == "fp64" ? 1e-12 : 1e-5));
+      CHECK(std::abs(masked.losses[2] - dense.losses[2]) > 1e-4);
+      for (const double loss : masked.losses) CHECK(std::isfinite(loss));
+      CHECK(masked.plan_bytes == masked.used_bytes);
+    }
 }
 
 TEST_CASE("2:4 sparse: zeros stay under each rule that may have them, in each precision") {
@@ -175,4 +273,13 @@ TEST_CASE("2:4 sparse: what cannot be is refused by name") {
   refused([](TinyOptions& o) { o.intermediate = 42; }, "down_proj.weight has 42 columns");
   refused([](TinyOptions& o) { o.intermediate = 44, o.tensor = 2; },
           "down_proj.weight has 44 columns, 22 on a rank");
+  refused([](TinyOptions& o) { o.intermediate = 44, o.optimizer.sparsity.pattern = "4:8"; },
+          "down_proj.weight has 44 columns, and 4:8 needs a multiple of 8");
+  refused(
+      [](TinyOptions& o) {
+        o.hidden = 36, o.tensor = 2, o.optimizer.sparsity = {.match = {"*.o_proj.*"}, .transposable = true};
+      },
+      "o_proj.weight has 36 columns, 18 on a rank, and 2:4 transposable needs a multiple of 4");
+  refused([](TinyOptions& o) { o.optimizer.sparsity = {.match = {"*.q_proj.*"}, .transposable = true}; },
+          "and they are parts of one matrix, whose masks are kept together; match both or neither");
 }

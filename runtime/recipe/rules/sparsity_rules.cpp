@@ -1,10 +1,51 @@
-// Rules of 2:4 sparse matrices. Names and shapes are checked once the model is known
+// Rules of sparse matrices. Names and shapes are checked once the model is known
 // (runtime/plan/sparse_plan.h, parallel/zero/sparse_masks.h).
 #include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
+
+namespace {
+
+void pattern_rules(const SparsitySettings& s, const BrokenRule& broken) {
+  if (!parse_pattern(s.pattern))
+    broken("sparsity.pattern",
+           "must be N:M, with N less than M, and M 4, 8 or 16; nearest valid value: \"2:4\"", {});
+  else if (s.transposable && s.pattern != "2:4")
+    broken("sparsity.transposable",
+           fmt::format("is for 2:4, and sparsity.pattern is {}; nearest valid value: false, or "
+                       "sparsity.pattern: \"2:4\"",
+                       s.pattern),
+           {"sparsity.pattern"});
+}
+
+/// Rules of masks that move, whose master weights are dense.
+void moving_rules(const Recipe& r, const BrokenRule& broken) {
+  const auto refuse = [&](const char* key, bool is, const std::string& why, const char* instead) {
+    if (is)
+      broken(key,
+             fmt::format("{}, and sparsity.mask_interval = {} moves masks; nearest valid value: {}, or "
+                         "sparsity.mask_interval: 0",
+                         why, r.sparsity.mask_interval, instead),
+             {"sparsity.mask_interval"});
+  };
+  refuse("quantization.weights", r.quantization.on(), "rounds what a mask would have to be read from",
+         "none");
+  refuse("optimizer.master_weights", !r.optimizer.master_weights, "leaves no weights for what is masked",
+         "true");
+  refuse("train.ema_decay", r.train.ema_decay > 0, "averages weights that no step multiplies with", "0");
+  refuse(
+      "optimizer.hessian_estimator",
+      r.optimizer.uses(UpdateRule::sophia) && r.optimizer.hessian_estimator == HessianEstimator::hutchinson,
+      "moves weights that are masked", "gauss_newton");
+  for (int i = 0; i < kUpdateRules; ++i)
+    refuse("optimizer.kind",
+           is_onebit(static_cast<UpdateRule>(i)) && r.optimizer.uses(static_cast<UpdateRule>(i)),
+           "averages signs, which the decay of masked weights would be added to", "adamw");
+}
+
+}  // namespace
 
 void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
   const SparsitySettings& s = r.sparsity;
@@ -14,6 +55,7 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
            fmt::format("is after the last of train.train_steps = {}; nearest valid value: {}",
                        r.train.train_steps, r.train.train_steps),
            {"train.train_steps"});
+  pattern_rules(s, broken);
   one_axis_rule(r, broken, "sparsity.match", "[]");
   for (const auto& [device, of] : {std::pair("offload.optimizer.device", &r.offload.optimizer),
                                    std::pair("offload.params.device", &r.offload.params)})
@@ -22,6 +64,7 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
              "weights that lie elsewhere say too late which gradients are masked, and sparsity.match has "
              "some that are; nearest valid value: none, or sparsity.match: []",
              {"sparsity.match"});
+  if (s.moves()) return moving_rules(r, broken);
   const std::string_view why = optimizer_of(r.optimizer.kind).moves_zeros(r.optimizer);
   if (r.optimizer.groups.empty() && !why.empty())
     broken("optimizer.kind",

@@ -35,7 +35,8 @@ constexpr Section kSections[] = {
     {"diloco",
      "DiLoCo: sites that train apart and average their changes now and then: [diloco.md](diloco.md).",
      Effect::function},
-    {"sparsity", "2:4 sparse matrices: two of each four neighbours are zero.", Effect::function},
+    {"sparsity", "Sparse matrices: of each M neighbours in a row N stay, 2:4 for sparse tensor cores.",
+     Effect::function},
     {"quantization",
      "Quantization-aware training: matrices in int4, int8 or FP8 in each step: "
      "[compression.md](compression.md).",

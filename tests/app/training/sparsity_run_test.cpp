@@ -1,10 +1,12 @@
-// Two of four, by the program: a resume in the middle, what the plan says, what verify looks at.
+// Sparse matrices, by the program: against PyTorch, a resume in the middle, the plan, and verify.
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "base/error.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"
 #include "tests/app/run_program.h"
+#include "tests/app/trl_recipe.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -51,7 +53,7 @@ TEST_CASE("a checkpoint whose recipe says 2:4 sparse and that is not is refused 
   // A dense run's weights under a sparse one's recipe: what a writer that lost the zeros would leave.
   REQUIRE(t.sh("run tiny.yaml checkpoint.save_interval=6").code == 0);
   const std::string folder = t.folder() + "/run/checkpoints/step-00000006";
-  CHECK(check_2_4(folder) == 0);
+  CHECK(check_sparse(folder).matrices == 0);
   std::string manifest = read_text(folder + "/manifest.json");
   const std::string from = "match: []", to = "match: ['*.mlp.*']";
   REQUIRE(manifest.find(from) != std::string::npos);
@@ -59,7 +61,7 @@ TEST_CASE("a checkpoint whose recipe says 2:4 sparse and that is not is refused 
   std::ofstream(folder + "/manifest.json") << manifest;
   std::ofstream(folder + "/COMMIT") << commit_record(manifest);  // else its hash is refused first
   try {
-    check_2_4(folder);
+    check_sparse(folder);
     FAIL("nothing was thrown");
   } catch (const Error& e) {
     INFO(e.what());
@@ -72,12 +74,22 @@ TEST_CASE("a checkpoint whose recipe says 2:4 sparse and that is not is refused 
   CHECK(has(o, "mlp.down_proj.weight is not 2:4 sparse"));
 }
 
-TEST_CASE("one number in the place of a zero is seen") {
+TEST_CASE("one number in the place of a zero is seen, in a row and in a column") {
   std::vector<double> w(8 * 12);
   for (size_t i = 0; i < w.size(); ++i) w[i] = i % 4 < 2 ? 1.0 : 0.0;
-  CHECK(dense_four(w, {8, 12}).empty());
+  CHECK(dense_group(w, {8, 12}, {}).empty());
+  CHECK(dense_group(w, {8, 12}, {.pattern = "1:4"}) ==
+        "row 0 has 2 numbers other than zero in columns 0 to 3");
+  CHECK(dense_group(w, {8, 12}, {.transposable = true}) ==
+        "column 0 has 4 numbers other than zero in rows 0 to 3");
   w[5 * 12 + 7] = -1e-300;
-  CHECK(dense_four(w, {8, 12}) == "row 5 has 3 numbers other than zero in columns 4 to 7");
+  CHECK(dense_group(w, {8, 12}, {}) == "row 5 has 3 numbers other than zero in columns 4 to 7");
+  for (size_t i = 0; i < w.size(); ++i) w[i] = (i + i / 12) % 2 ? 1.0 : 0.0;
+  CHECK(dense_group(w, {8, 12}, {.transposable = true}).empty());
+  w[7 * 12 + 3] = 1;  // beside (7, 2), below (4, 3) and (6, 3)
+  w[7 * 12 + 2] = 0;
+  CHECK(dense_group(w, {8, 12}, {.transposable = true}) ==
+        "column 3 has 3 numbers other than zero in rows 4 to 7");
 }
 
 TEST_CASE(
@@ -97,9 +109,100 @@ TEST_CASE(
           "*embed* matches no such matrix, but model.embed_tokens.weight");
   refused("'sparsity.match=[\"*.mlp.*\", \"*norm*\"]'", "*norm* matches no such matrix");
   refused("'sparsity.match=[\"*.mlp.*\"]' model.intermediate_size=66",
-          "down_proj.weight has 66 columns, and two of each four");
+          "down_proj.weight has 66 columns, and 2:4 needs a multiple of 4");
   refused("'sparsity.match=[\"*.mlp.*\"]' 'optimizer.groups=[{match: \"*.mlp.*\", kind: muon}]'",
           "has muon, and");
   refused("'sparsity.match=[\"*.mlp.*\"]' 'optimizer.frozen=[\"*.mlp.down*\"]'",
           "down_proj.weight is frozen, and to set half of it to zero changes it");
+}
+
+TEST_CASE("masks that move: losses, norms and flips are those of PyTorch in fp64") {
+  TempRun t;
+  const auto want =
+      nlohmann::json::parse(read_text(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/sparsity/losses.json"));
+  write_trl_recipe(t, "sft", "../distillation/completions.jsonl");
+  REQUIRE(t.shell("sed -i '/^preference/d' sft.yaml").code == 0);
+  for (const auto& [name, run] : want["runs"].items()) {
+    std::string command =
+        "run sft.yaml precision=fp64 'output_dir=" + name + "' 'sparsity.match=[\"*_proj.weight\"]'";
+    for (const auto& [key, value] : run["options"].items())
+      command += " 'sparsity." + key + "=" + value.dump() + "'";
+    const Outcome o = t.sh(command);
+    INFO(name << "\n" << o.text);
+    REQUIRE(o.code == 0);
+    check_trl_steps(t, name, run["steps"], "lm_loss", "loss", 1e-10);
+    check_trl_steps(t, name, run["steps"], "grad_norm", "grad_norm", 1e-10);
+    std::ifstream lines(t.folder() + "/" + name + "/metrics.jsonl");
+    size_t step = 0, counted = 0;
+    for (std::string line; std::getline(lines, line); ++step) {
+      const auto got = nlohmann::json::parse(line);
+      const auto& expected = run["steps"].at(step);
+      INFO("step " << step + 1);
+      REQUIRE(got.contains("mask_flip_rate") == expected.contains("mask_flip_rate"));
+      if (!got.contains("mask_flip_rate")) continue;
+      ++counted;
+      CHECK(std::abs(got["mask_flip_rate"].get<double>() - expected["mask_flip_rate"].get<double>()) < 1e-15);
+    }
+    CHECK(counted > 3);
+  }
+}
+
+TEST_CASE(
+    "masks that move: a resume in the middle is bit for bit, and saved weights are those of the steps") {
+  TempRun t;
+  for (const std::string settings : {"precision=fp32", "precision=bf16 sparsity.transposable=true",
+                                     "precision=bf16 optimizer.kind=muon sparsity.pattern=1:4"}) {
+    INFO(settings);
+    const std::string run =
+        "run tiny.yaml 'sparsity.match=[\"*_proj.weight\"]' sparsity.mask_interval=3 "
+        "sparsity.masked_decay=0.1 " +
+        settings + " ";
+    const std::string name = std::to_string(std::hash<std::string>()(settings));
+    REQUIRE(t.sh(run + "output_dir=a" + name).code == 0);
+    REQUIRE(t.sh(run + "output_dir=b" + name + " train.stop_step=2").code == 0);
+    REQUIRE(t.sh(run + "parallel.zero_stage=3 output_dir=b" + name + " train.stop_step=5").code == 0);
+    REQUIRE(t.sh(run + "output_dir=b" + name).code == 0);
+    for (const char* key : {"lm_loss", "grad_norm", "mask_flip_rate"})
+      CHECK(t.metric(key, "a" + name) == t.metric(key, "b" + name));
+    CHECK(t.values("mask_flip_rate", "a" + name).size() == 2);
+    const Outcome verified = t.sh("checkpoint verify a" + name);
+    INFO(verified.text);
+    CHECK(verified.code == 0);
+    CHECK(has(verified, "14 matrices are "));
+  }
+  // eval has the masked weights of the last step.
+  REQUIRE(t.sh("run tiny.yaml train.train_steps=3 train.eval_steps=51 parallel.data=1 parallel.zero_stage=0 "
+               "train.micro_batch_size=5 train.global_batch_size=5 output_dir=last "
+               "'sparsity.match=[\"*.mlp.*\"]' sparsity.mask_interval=2")
+              .code == 0);
+  const Outcome eval = t.sh("eval last --json");
+  INFO(eval.text);
+  REQUIRE(eval.code == 0);
+  const double loss = nlohmann::json::parse(eval.text)["sets"][0]["loss"];
+  CHECK(std::abs(loss - t.values("eval_loss", "last").back()) < 1e-5);
+}
+
+TEST_CASE("masks that move: a dense run goes on with dense weights, and a tail ends with them") {
+  TempRun t;
+  const std::string masks = "'sparsity.match=[\"*.mlp.*\"]' sparsity.mask_interval=2 ";
+  REQUIRE(t.sh("run tiny.yaml precision=fp64 " + masks + "train.stop_step=4").code == 0);
+  REQUIRE(t.shell("cp -r run tail").code == 0);
+  const Outcome dense = t.sh("run tiny.yaml precision=fp64");
+  INFO(dense.text);
+  REQUIRE(dense.code == 0);
+  // The tail of 2 in 6 steps has the weights that a dense run goes on with.
+  const Outcome tail =
+      t.sh("run tiny.yaml precision=fp64 " + masks + "sparsity.dense_tail=0.33 output_dir=tail");
+  INFO(tail.text);
+  REQUIRE(tail.code == 0);
+  CHECK(t.metric("lm_loss", "tail") == t.metric("lm_loss"));
+  const Outcome verified = t.sh("checkpoint verify tail --json");
+  CHECK(verified.code == 0);
+  CHECK(!has(verified, "sparse_matrices"));
+  const Outcome plan =
+      t.sh("plan tiny.yaml " + masks + "sparsity.dense_tail=0.33 sparsity.transposable=true");
+  CHECK(
+      has(plan,
+          "2:4 transposable sparse: 12.3k parameters, half of them masked from update 1 to 4, with new masks "
+          "every 2 updates"));
 }

@@ -302,6 +302,7 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
   std::vector<std::string> data;
   int64_t samples = 0;
   DeviceChoice device = DeviceChoice::automatic;
+  std::vector<CLI::Option*> of_samples;  ///< options of measurements by --samples
 
   /// Runs the model of a checkpoint on sequences of --data, or of the run's training data.
   Importance measure(const std::string& checkpoint) const {
@@ -330,7 +331,9 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
       refuse("--samples: is for --layers-keep and --intermediate-size; add one of them");
     if (samples > 0) return;
     if (o.layers_keep > 0) refuse("--layers-keep: chooses by activations; add --samples 128");
-    if (!data.empty()) refuse("--data: is read with --samples; add --samples 128");
+    for (const CLI::Option* option : of_samples)
+      if (option->count() > 0)
+        fail(ExitCode::usage, "{}: is for measurements by --samples; add --samples 128", option->get_name());
   }
 
   void run() {
@@ -384,12 +387,13 @@ void add_prune(CLI::App& checkpoint) {
        "Sequences of training data by whose activations neurons and layers are chosen; default: none, "
        "neurons are chosen by their weights")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  s->add_option("--data", c->data,
-                "PREFIX of PREFIX.bin and PREFIX.idx for --samples; default: the run's data.train");
+  CLI::Option* data = s->add_option(
+      "--data", c->data, "PREFIX of PREFIX.bin and PREFIX.idx for --samples; default: the run's data.train");
+  CLI::Option* precision = s->add_option("--precision", c->precision, "Type of the activations")
+                               ->check(CLI::IsMember({"fp32", "fp64"}))
+                               ->capture_default_str();
   add_device(*s, c->device);
-  s->add_option("--precision", c->precision, "Type of the activations")
-      ->check(CLI::IsMember({"fp32", "fp64"}))
-      ->capture_default_str();
+  c->of_samples = {data, precision, s->get_option("--device")};
   s->add_option(
        "--intermediate-size", c->o.intermediate_size,
        "Neurons of each feed-forward that stay, those with the largest weights or activations; default: "

@@ -134,7 +134,9 @@ TEST_CASE("pruning by activations keeps the neurons and layers of largest import
        {std::pair("--layers-keep 2", "--layers-keep: chooses by activations; add --samples 128"),
         std::pair("--layers-keep 9 --samples 2",
                   "--layers-keep 9: the model has 3 layers; nearest valid value: 3"),
-        std::pair("--intermediate-size 8 --data text-val", "--data: is read with --samples"),
+        std::pair("--intermediate-size 8 --data text-val", "--data: is for measurements by --samples"),
+        std::pair("--intermediate-size 8 --device cpu", "--device: is for measurements by --samples"),
+        std::pair("--intermediate-size 8 --precision fp64", "--precision: is for measurements by --samples"),
         std::pair("--layers 0 --layers-keep 2 --samples 2", "set only one of --layers and --layers-keep")}) {
     const Outcome bad = t.sh(std::string("checkpoint prune run bad ") + arguments);
     INFO(bad.text);

@@ -297,15 +297,36 @@ void add_resize_vocab(CLI::App& checkpoint) {
   s->callback([c] { c->run(); });
 }
 
-struct PruneCommand : RewriteCommand<PruneOptions> {
-  std::string layers, precision = "fp32";
+/// Options of a command that runs a model on sequences of training data.
+struct Measurement {
+  std::string precision = "fp32";
   std::vector<std::string> data;
   int64_t samples = 0;
   DeviceChoice device = DeviceChoice::automatic;
-  std::vector<CLI::Option*> of_samples;  ///< options of measurements by --samples
+  std::vector<CLI::Option*> options;  ///< options that need --samples
+
+  void add_options(CLI::App& command, const std::string& help) {
+    command.add_option("--samples", samples, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+    CLI::Option* of_data = command.add_option(
+        "--data", data, "PREFIX of PREFIX.bin and PREFIX.idx for --samples; default: the run's data.train");
+    CLI::Option* of_precision = command.add_option("--precision", precision, "Type of the activations")
+                                    ->check(CLI::IsMember({"fp32", "fp64"}))
+                                    ->capture_default_str();
+    add_device(command, device);
+    options = {of_data, of_precision, command.get_option("--device")};
+  }
+
+  /// Refuses options that nothing would read without --samples.
+  void check() const {
+    for (const CLI::Option* option : options)
+      if (samples == 0 && option->count() > 0)
+        fail(ExitCode::usage, "{}: is for measurements by --samples; add --samples 128", option->get_name());
+  }
 
   /// Runs the model of a checkpoint on sequences of --data, or of the run's training data.
-  Importance measure(const std::string& checkpoint) const {
+  template <class Result>
+  Result run(const std::string& checkpoint,
+             Result (*measure)(TrainProgram&, const data::LoaderOptions&)) const {
     constexpr int64_t kAtOnce = 4;
     Session session({.where = checkpoint, .micro_batch = kAtOnce, .device = device, .precision = precision});
     print_notes(session.notes());
@@ -321,25 +342,29 @@ struct PruneCommand : RewriteCommand<PruneOptions> {
     if (l.packing.on()) l.packing.eod = session.end_of_document();
     l.eval = true;
     l.eval_samples = samples;
-    return activation_importance(session.program(), l);
+    return measure(session.program(), l);
   }
+};
+
+struct PruneCommand : RewriteCommand<PruneOptions> {
+  std::string layers;
+  Measurement by;
 
   void check_options() const {
     const auto refuse = [](const char* why) { fail(ExitCode::usage, "{}", why); };
     if (!layers.empty() && o.layers_keep > 0) refuse("set only one of --layers and --layers-keep");
-    if (samples > 0 && o.layers_keep == 0 && o.intermediate_size == 0)
+    if (by.samples > 0 && o.layers_keep == 0 && o.intermediate_size == 0)
       refuse("--samples: is for --layers-keep and --intermediate-size; add one of them");
-    if (samples > 0) return;
-    if (o.layers_keep > 0) refuse("--layers-keep: chooses by activations; add --samples 128");
-    for (const CLI::Option* option : of_samples)
-      if (option->count() > 0)
-        fail(ExitCode::usage, "{}: is for measurements by --samples; add --samples 128", option->get_name());
+    if (by.samples == 0 && o.layers_keep > 0)
+      refuse("--layers-keep: chooses by activations; add --samples 128");
+    by.check();
   }
 
   void run() {
     check_options();
     if (!layers.empty()) o.layers = parse_layers(layers, "--layers");
-    if (samples > 0) o.measure = [this](const std::string& checkpoint) { return measure(checkpoint); };
+    if (by.samples > 0)
+      o.measure = [this](const std::string& checkpoint) { return by.run(checkpoint, activation_importance); };
     const PruneReport r = with_progress(prune_checkpoint);
     if (json) {
       std::printf("%s\n", ordered_json{{"schema", "ltrain.prune.v1"},
@@ -382,18 +407,10 @@ void add_prune(CLI::App& checkpoint) {
   s->add_option("--layers-keep", c->o.layers_keep,
                 "Number of layers that stay, those that change their input most; needs --samples")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  s->add_option(
-       "--samples", c->samples,
-       "Sequences of training data by whose activations neurons and layers are chosen; default: none, "
-       "neurons are chosen by their weights")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  CLI::Option* data = s->add_option(
-      "--data", c->data, "PREFIX of PREFIX.bin and PREFIX.idx for --samples; default: the run's data.train");
-  CLI::Option* precision = s->add_option("--precision", c->precision, "Type of the activations")
-                               ->check(CLI::IsMember({"fp32", "fp64"}))
-                               ->capture_default_str();
-  add_device(*s, c->device);
-  c->of_samples = {data, precision, s->get_option("--device")};
+  c->by.add_options(
+      *s,
+      "Sequences of training data by whose activations neurons and layers are chosen; default: none, "
+      "neurons are chosen by their weights");
   s->add_option(
        "--intermediate-size", c->o.intermediate_size,
        "Neurons of each feed-forward that stay, those with the largest weights or activations; default: "
@@ -413,7 +430,7 @@ constexpr int32_t kMostExperts = 65536;
 ExpertUse expert_use(const std::string& path) {
   ExpertUse use;
   for (const auto& [place, sample] : read_routing(path)) {
-    std::vector<int64_t>& of_layer = use[std::get<2>(place)];
+    std::vector<double>& of_layer = use[std::get<2>(place)];
     for (const int32_t e : sample.experts) {
       if (e < 0) continue;  // top_p: the token has fewer
       if (e >= kMostExperts)
@@ -427,9 +444,17 @@ ExpertUse expert_use(const std::string& path) {
 
 struct ExpertsCommand : RewriteCommand<EditExpertsOptions> {
   std::string routing;
+  Measurement by;  ///< prune
 
   void run() {
+    if (o.edit == ExpertEdit::prune && routing.empty() == (by.samples == 0))
+      fail(ExitCode::usage,
+           "experts prune: expected --routing or --samples, {}; --samples is the better measure",
+           routing.empty() ? "got neither" : "and not both");
+    by.check();
     if (!routing.empty()) o.use = expert_use(routing);
+    if (by.samples > 0)
+      o.measure = [this](const std::string& checkpoint) { return by.run(checkpoint, expert_saliency); };
     const EditExpertsReport r = with_progress(edit_experts);
     if (json) {
       ordered_json origins = ordered_json::object();
@@ -440,7 +465,7 @@ struct ExpertsCommand : RewriteCommand<EditExpertsOptions> {
                                        {"parameters_before", r.parameters_before},
                                        {"parameters", r.parameters},
                                        {"origins", origins},
-                                       {"kept_choices", r.kept_choices},
+                                       {by.samples > 0 ? "kept_saliency" : "kept_choices", r.kept_use},
                                        {"settings", r.settings},
                                        {"states_left_out", r.states_left_out},
                                        {"notes", r.notes}}
@@ -453,8 +478,10 @@ struct ExpertsCommand : RewriteCommand<EditExpertsOptions> {
                 static_cast<long long>(r.parameters), o.checkpoint.c_str(), static_cast<long long>(r.step),
                 static_cast<long long>(r.parameters_before), r.states_left_out > 0 ? kWeightsAlone : "");
     if (o.edit != ExpertEdit::add)
-      std::printf("experts that stay had %.1f %% of the choices in %s\n", 100 * r.kept_choices,
-                  routing.c_str());
+      std::printf(
+          "experts that stay had %.1f %% of the %s\n", 100 * r.kept_use,
+          (by.samples > 0 ? fmt::format("saliency on {} sequences", by.samples) : "choices in " + routing)
+              .c_str());
     std::printf("a run begins with it by: checkpoint.load.path=%s %s\n", r.checkpoint.c_str(),
                 fmt::format("{}", fmt::join(r.settings, " ")).c_str());
   }
@@ -480,18 +507,26 @@ void add_experts(CLI::App& checkpoint) {
           ->capture_default_str();
       s->add_option("--seed", c->o.seed, "Seed of what is drawn")->capture_default_str();
     } else {
-      s->add_option("--keep", c->o.experts, "Experts of each layer that stay, those with the most choices")
+      s->add_option("--keep", c->o.experts, "Experts of each layer that stay, those of most use")
           ->required()
           ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-      s->add_option("--routing", c->routing, "Choices on held-out data, a file of `ltrain eval --routing`")
-          ->required();
+      CLI::Option* record =
+          s->add_option("--routing", c->routing,
+                        "Choices on held-out data, a file of `ltrain eval --routing`: use is their number");
+      if (edit == ExpertEdit::merge)
+        record->required();
+      else
+        c->by.add_options(
+            *s,
+            "Sequences of training data: use is the mean of an expert's weight times the norm of its "
+            "output over the tokens that chose it (REAP)");
     }
     c->add_output_flags(*s);
     s->footer(example);
     s->callback([c] { c->run(); });
   };
-  add(ExpertEdit::prune, "Leave out the experts that tokens choose least",
-      "Example: ltrain checkpoint experts prune runs/moe fewer --keep 4 --routing routing.jsonl");
+  add(ExpertEdit::prune, "Leave out the experts of least use",
+      "Example: ltrain checkpoint experts prune runs/moe fewer --keep 4 --samples 64");
   add(ExpertEdit::merge, "Merge experts into the most similar one of those that tokens choose most",
       "Example: ltrain checkpoint experts merge runs/moe merged --keep 4 --routing routing.jsonl");
   add(ExpertEdit::add, "Copy every expert, and choose as many copies: the same function, to train on",

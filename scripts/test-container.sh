@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Builds the image of the Containerfile by buildah, on a bare Debian that it makes itself, and trains in it: what somebody does
-# who has the package alone. Needs root. Usage: scripts/test-container.sh [BUILD]
+# who has the package alone. Needs root. Usage: scripts/test-container.sh [BUILD [cuda]]
+# With cuda the image gets NVIDIA's libraries, 1.1 GB from PyPI, which `ltrain doctor` must find; BUILD is then build-cuda.
+# BUILDAH_OPTIONS: further options of `buildah build`, such as a volume with the settings of a proxy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build}
+cuda=$([ "${2:-}" = cuda ] && echo yes || echo no)
 command -v buildah >/dev/null && command -v mmdebstrap >/dev/null || scripts/setup.sh buildah mmdebstrap
 scripts/package.sh "$build" >/dev/null
 folder=$(mktemp -d)
@@ -13,12 +16,19 @@ mmdebstrap --variant=apt --quiet bookworm "$folder/debian.tar" http://deb.debian
 base=$(buildah from scratch)
 buildah add --quiet "$base" "$folder/debian.tar" / >/dev/null
 buildah commit --quiet --rm "$base" localhost/ltrain-base >/dev/null
-buildah build --quiet --isolation chroot --build-arg BASE=localhost/ltrain-base --build-arg PACKAGES="$build/packages" -t localhost/ltrain-test . >"$folder/log" 2>&1 ||
+# shellcheck disable=SC2086 # options are words
+buildah build --quiet --isolation chroot ${BUILDAH_OPTIONS:-} --build-arg CUDA="$cuda" --build-arg BASE=localhost/ltrain-base --build-arg PACKAGES="$build/packages" -t localhost/ltrain-test . >"$folder/log" 2>&1 ||
   { cat "$folder/log" >&2; exit 1; }
 container=$(buildah from localhost/ltrain-test)
 containers=$container
 inside() { buildah run --isolation chroot "$container" -- "$@"; }
 inside ltrain --version
+if [ "$cuda" = yes ]; then
+  inside ltrain doctor >"$folder/doctor"
+  for library in cuBLASLt NCCL cuDNN NVRTC; do
+    grep -E "^ok +$library +[0-9.]+, /opt/nvidia/" "$folder/doctor" || { cat "$folder/doctor" >&2; exit 1; }
+  done
+fi
 # The quick start's recipe on a text of the image: two ranks, a checkpoint, an answer.
 inside sh -euc '
   for i in $(seq 3000); do echo "line $i of a text that repeats itself"; done >text.txt

@@ -65,6 +65,7 @@ struct RouterChoices {
 };
 
 struct MicroBatch;
+struct Routing;
 struct Step;
 
 /// Receives the logits of rows from `first_row` on of a micro-batch, before a soft-cap.
@@ -73,11 +74,16 @@ using TakeLogits = std::function<void(Tensor logits, int64_t first_row)>;
 /// Receives activations of an evaluation, as its passes compute them: the residual stream before each layer
 /// in order, (rows, hidden), the output of each dense feed-forward's activation function, (rows,
 /// intermediate), and the residual stream after the last layer.
+///
+/// `experts`: of each layer that has experts, once for each range of its tokens, in order: choices and
+/// weights of the range's tokens, and the experts' outputs (choices, hidden), in the rows that Routing::slots
+/// names.
 class ActivationObserver {
  public:
   virtual ~ActivationObserver() = default;
   virtual void residual(Stream& s, const Tensor& x) = 0;
   virtual void neurons(Stream& s, const Tensor& activation) = 0;
+  virtual void experts(Stream& /*s*/, const Routing& /*routing*/, const Tensor& /*outputs*/) {}
 };
 
 /// A frozen model whose distribution a student learns (models/decoder/teacher.h). It has one micro-batch at a

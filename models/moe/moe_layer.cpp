@@ -274,6 +274,9 @@ void MoeLayer::forward(Step& step, const MicroBatch& mb, Tensor y, Tensor x, Sav
   }
   if (cut_experts(step)) release_whole(step, tokens, x);
   combine(step, y, n, ranges, saved);
+  if (mb.observer)
+    for (const Chunk& c : saved.chunks)
+      mb.observer->experts(step.compute, c.dispatched.routing, c.dispatched.out);
   if (zero_experts_ > 0 && y.defined()) identity_forward(step, y, x, saved.router.routing);
   if (!step.keeps()) release_saved(step, saved);
 }

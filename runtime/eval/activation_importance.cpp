@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/elementwise/tensor_ops.h"
+#include "kernels/moe/route.h"
 
 namespace ltrain {
 namespace {
@@ -88,12 +89,55 @@ Importance ActivationSums::importance() const {
   return out;
 }
 
-Importance activation_importance(TrainProgram& program, const data::LoaderOptions& options) {
+ExpertSums::ExpertSums(const ModelConfig& model) : experts_(model.moe.num_experts) {}
+
+void ExpertSums::begin_batch(const data::Batch& batch) {
+  const auto samples = std::ranges::count_if(batch.sample_index, [](int64_t i) { return i >= 0; });
+  real_tokens_ = samples * static_cast<int64_t>(batch.tokens.size() / batch.sample_index.size());
+  layer_ = -1;
+}
+
+void ExpertSums::residual(Stream& /*s*/, const Tensor& /*x*/) { ++layer_, first_ = 0; }
+
+void ExpertSums::experts(Stream& s, const Routing& routing, const Tensor& outputs) {
+  const int64_t tokens = routing.experts.shape[0], each = routing.experts.shape[1], width = outputs.shape[1];
+  std::vector<int32_t> chosen(static_cast<size_t>(tokens * each)), slots(chosen.size());
+  download(s, chosen.data(), routing.experts);
+  download(s, slots.data(), routing.slots);
+  const std::vector<double> weights = on_host(s, routing.weights, tokens),
+                            rows = on_host(s, outputs, outputs.shape[0]);
+  std::vector<Sum>& sums = sums_[layer_];
+  sums.resize(static_cast<size_t>(experts_));
+  const int64_t real = std::clamp<int64_t>(real_tokens_ - first_, 0, tokens);
+  for (size_t choice = 0; choice < static_cast<size_t>(real * each); ++choice) {
+    if (chosen[choice] < 0 || slots[choice] < 0) continue;
+    double squares = 0;
+    for (int64_t i = slots[choice] * width; i < (slots[choice] + 1) * width; ++i)
+      squares += rows[static_cast<size_t>(i)] * rows[static_cast<size_t>(i)];
+    Sum& sum = sums.at(static_cast<size_t>(chosen[choice]));
+    sum.total += weights[choice] * std::sqrt(squares);
+    ++sum.tokens;
+  }
+  first_ += tokens;
+}
+
+ExpertUse ExpertSums::saliency() const {
+  ExpertUse out;
+  for (const auto& [layer, sums] : sums_)
+    for (const Sum& s : sums)
+      out[layer].push_back(s.tokens > 0 ? s.total / static_cast<double>(s.tokens) : 0);
+  return out;
+}
+
+namespace {
+
+/// Evaluates the first samples of `options` while `sums` observes.
+template <class Sums>
+void observe(TrainProgram& program, const data::LoaderOptions& options, Sums& sums) {
   data::BatchLoader loader(options, 0);
   int64_t left = (loader.eval_samples() + options.micro_batch - 1) / options.micro_batch;
   if (left == 0)
     fail(ExitCode::data, "{}: has no sequence of {} tokens", options.sources.at(0).path, options.seq_length);
-  ActivationSums sums(program.options().model);
   program.observe(&sums);
   data::Batch batch;
   program.evaluate([&]() -> const data::Batch* {
@@ -103,7 +147,20 @@ Importance activation_importance(TrainProgram& program, const data::LoaderOption
     return &batch;
   });
   program.observe(nullptr);
+}
+
+}  // namespace
+
+Importance activation_importance(TrainProgram& program, const data::LoaderOptions& options) {
+  ActivationSums sums(program.options().model);
+  observe(program, options, sums);
   return sums.importance();
+}
+
+ExpertUse expert_saliency(TrainProgram& program, const data::LoaderOptions& options) {
+  ExpertSums sums(program.options().model);
+  observe(program, options, sums);
+  return sums.saliency();
 }
 
 }  // namespace ltrain

@@ -48,8 +48,8 @@ double cosine(const std::vector<double>& a, const std::vector<double>& b) {
   return norms > 0 ? dot(a, b) / norms : 0;
 }
 
-/// Experts with the most choices, ascending by number.
-std::vector<int64_t> most_used(const std::vector<int64_t>& use, int64_t count) {
+/// Experts of the most use, ascending by number.
+std::vector<int64_t> most_used(const std::vector<double>& use, int64_t count) {
   std::vector<int64_t> order(use.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
@@ -77,9 +77,9 @@ void merge_others(const std::vector<std::vector<double>>& rows, Origins& origins
 }
 
 /// Shares of an expert's origins in it.
-std::vector<double> shares(const std::vector<int64_t>& origins, const std::vector<int64_t>& use) {
+std::vector<double> shares(const std::vector<int64_t>& origins, const std::vector<double>& use) {
   std::vector<double> out;
-  for (const int64_t e : origins) out.push_back(static_cast<double>(use[static_cast<size_t>(e)]));
+  for (const int64_t e : origins) out.push_back(use[static_cast<size_t>(e)]);
   const double sum = std::accumulate(out.begin(), out.end(), 0.0);
   for (double& s : out) s = sum > 0 ? s / sum : 1.0 / static_cast<double>(out.size());
   return out;
@@ -89,13 +89,14 @@ class ExpertEditing {
  public:
   ExpertEditing(PieceReader& reader, const ModelConfig& model, const EditExpertsOptions& o)
       : reader_(reader), model_(model), o_(o), experts_(model.moe.num_experts) {
+    const ExpertUse measured = o.measure ? o.measure(reader.path()) : o.use;
     for (int64_t layer = 0; o.edit != ExpertEdit::add && layer < model.num_hidden_layers; ++layer)
-      if (model.moe.in_layer(layer)) use_[layer] = use_of(layer);
+      if (model.moe.in_layer(layer)) use_[layer] = use_of(layer, measured);
   }
 
   /// Chooses the experts of all layers.
   void choose(EditExpertsReport& report) {
-    int64_t kept = 0, all = 0;
+    double kept = 0, all = 0;
     for (int64_t layer = 0; layer < model_.num_hidden_layers; ++layer) {
       if (!model_.moe.in_layer(layer)) continue;
       Origins& origins = report.origins[layer];
@@ -103,17 +104,17 @@ class ExpertEditing {
         for (int64_t e = 0; e < experts_ * o_.copies; ++e) origins.push_back({e / o_.copies});
         continue;
       }
-      const std::vector<int64_t>& use = use_.at(layer);
+      const std::vector<double>& use = use_.at(layer);
       for (const int64_t e : most_used(use, o_.experts)) {
         origins.push_back({e});
         kept += use[static_cast<size_t>(e)];
       }
-      all += std::accumulate(use.begin(), use.end(), int64_t{0});
+      all += std::accumulate(use.begin(), use.end(), 0.0);
       if (o_.edit == ExpertEdit::merge)
         merge_others(router_rows(reader_, prefix(layer) + model_.names().router + ".weight", experts_),
                      origins);
     }
-    if (all > 0) report.kept_choices = static_cast<double>(kept) / static_cast<double>(all);
+    if (all > 0) report.kept_use = kept / all;
     origins_ = &report.origins;
   }
 
@@ -150,16 +151,15 @@ class ExpertEditing {
     return model_.names().layer(layer) + "." + model_.names().moe + ".";
   }
 
-  /// Choices of each expert of a layer.
-  std::vector<int64_t> use_of(int64_t layer) const {
-    const auto at = o_.use.find(layer);
-    if (at == o_.use.end())
+  std::vector<double> use_of(int64_t layer, const ExpertUse& measured) const {
+    const auto at = measured.find(layer);
+    if (at == measured.end())
       fail(ExitCode::data, "{}: layer {} has experts, and the record of routing has no choices of it",
            reader_.path(), layer);
     if (static_cast<int64_t>(at->second.size()) > experts_)
       fail(ExitCode::data, "{}: layer {} has {} experts, and the record of routing names expert {}",
            reader_.path(), layer, experts_, at->second.size() - 1);
-    std::vector<int64_t> use = at->second;
+    std::vector<double> use = at->second;
     use.resize(static_cast<size_t>(experts_));
     return use;
   }

@@ -2,6 +2,7 @@
 // with similar ones, or copied.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,25 +12,28 @@
 
 namespace ltrain {
 
-/// prune: the most used experts stay (the baseline of arXiv:2510.13999). merge: others are merged into the
-/// most used one with the most similar router row, weighted by use (MC-SMoE, arXiv:2310.01334, without its
-/// alignment of neurons). add: every expert is there several times, and a token chooses as many copies.
+/// prune: the experts of most use stay: those with the most choices, or by REAP's criterion
+/// (arXiv:2510.13999). merge: others are merged into the most used one with the most similar router row,
+/// weighted by use (MC-SMoE, arXiv:2310.01334, without its alignment of neurons). add: every expert is there
+/// several times, and a token chooses as many copies.
 enum class ExpertEdit : uint8_t { prune, merge, add };
 LT_ENUM_NAMES(ExpertEdit, {ExpertEdit::prune, "prune"}, {ExpertEdit::merge, "merge"},
               {ExpertEdit::add, "add"});
 
-/// Choices of each expert, indexed by layer of the model.
-using ExpertUse = std::map<int64_t, std::vector<int64_t>>;
+/// Choices of each expert, or its saliency, indexed by layer of the model.
+using ExpertUse = std::map<int64_t, std::vector<double>>;
 
 struct EditExpertsOptions {
   std::string checkpoint;  ///< a checkpoint, a folder of them, or a run's output_dir
   std::string made;        ///< the checkpoint to make
   ExpertEdit edit = ExpertEdit::prune;
   int64_t experts = 0;  ///< prune, merge: experts of each layer that stay
-  ExpertUse use;        ///< prune, merge: choices of every layer that has experts
-  int64_t copies = 2;   ///< add: copies of each expert, itself included
-  double reinit = 0;    ///< add: share of the neurons of each copy but the first that are drawn anew
-  uint64_t seed = 0;    ///< chooses these neurons and their weights
+  ExpertUse use;        ///< prune, merge: of every layer that has experts
+  /// prune: measures the use in a checkpoint, once the options are known to be good, in the place of `use`.
+  std::function<ExpertUse(const std::string& checkpoint)> measure;
+  int64_t copies = 2;  ///< add: copies of each expert, itself included
+  double reinit = 0;   ///< add: share of the neurons of each copy but the first that are drawn anew
+  uint64_t seed = 0;   ///< chooses these neurons and their weights
   CopyProgress progress;
 };
 
@@ -40,7 +44,7 @@ struct EditExpertsReport {
   /// For each expert of the result, by layer, the experts of the checkpoint that it is made of. The first one
   /// gives the router's row.
   std::map<int64_t, std::vector<std::vector<int64_t>>> origins;
-  double kept_choices = 1;  ///< share of the choices in `use` whose expert stays itself
+  double kept_use = 1;  ///< share of the use of experts that stay themselves
   std::vector<std::string>
       settings;                 ///< settings that differ from those of the run: "model.moe.num_experts=4"
   int64_t states_left_out = 0;  ///< tensors of optimizer states, which the result does not have

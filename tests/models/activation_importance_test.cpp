@@ -1,5 +1,5 @@
-// Importance of layers and neurons by activations, against forward hooks on transformers' models in fp64
-// (scripts/golden/make-importance-golden.py).
+// Importance of layers, neurons and experts by activations, against forward hooks on transformers' models in
+// fp64 (scripts/golden/make-importance-golden.py).
 #include "runtime/eval/activation_importance.h"
 
 #include <catch2/catch.hpp>
@@ -15,8 +15,10 @@ namespace {
 
 constexpr int64_t kSamples = 3, kAtOnce = 2;
 
-/// Measures on the first samples of a file; the second batch ends with padding of other tokens.
-Importance measured(const HfGolden& g) {
+/// Has sums of a model made on the first samples of a file; the second batch ends with padding of other
+/// tokens.
+template <class Sums>
+Sums measured(const HfGolden& g) {
   ProgramOptions o;
   o.model = g.model;
   o.precision = precision_policy("fp64");
@@ -35,7 +37,7 @@ Importance measured(const HfGolden& g) {
       store.value(id).ptr<double>()[i] = static_cast<double>(static_cast<float>(w[i]));
   }
   const auto tokens = g.read<int32_t>("tokens");
-  ActivationSums sums(o.model);
+  Sums sums(o.model);
   program.observe(&sums);
   HostBatch batch;
   int64_t first = 0;
@@ -50,7 +52,7 @@ Importance measured(const HfGolden& g) {
     sums.begin_batch(batch);
     return &batch;
   });
-  return sums.importance();
+  return sums;
 }
 
 std::vector<double> numbers(const nlohmann::json& hex) {
@@ -78,10 +80,18 @@ void check_close(const std::vector<double>& got, const std::vector<double>& want
 TEST_CASE("importance by activations is that of hooks on transformers' models") {
   std::ifstream in(LTRAIN_SOURCE_DIR "/tests/golden/importance.json");
   const auto all = nlohmann::json::parse(in);
-  REQUIRE(all.size() == 4);
+  REQUIRE(all.size() == 7);
   for (const auto& [name, want] : all.items()) {
     INFO(name);
-    const Importance got = measured(HfGolden("family_" + name));
+    const HfGolden golden("family_" + name);
+    if (want.contains("experts")) {
+      const ExpertUse got = measured<ExpertSums>(golden).saliency();
+      REQUIRE(got.size() == want["experts"].size());
+      for (const auto& [layer, saliency] : got)
+        check_close(saliency, numbers(want["experts"].at(std::to_string(layer))));
+      continue;
+    }
+    const Importance got = measured<ActivationSums>(golden).importance();
     check_close(got.layers, numbers(want["layers"]));
     REQUIRE(got.neurons.size() == want["neurons"].size());
     for (size_t i = 0; i < got.neurons.size(); ++i) check_close(got.neurons[i], numbers(want["neurons"][i]));

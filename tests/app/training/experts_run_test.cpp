@@ -51,6 +51,23 @@ TEST_CASE("experts are copied without a change of the loss, and left out or merg
                " model.moe.num_experts=4 train.train_steps=2 output_dir=from-" + kind)
               .code == 0);
   }
+  const Outcome reap =
+      t.sh("checkpoint experts prune run reap --keep 4 --samples 16 --precision fp64 --json");
+  INFO(reap.text);
+  REQUIRE(reap.code == 0);
+  const auto report = nlohmann::json::parse(reap.text);
+  CHECK(report["kept_saliency"].get<double>() > 0.5);
+  CHECK(loss(t, "reap") > whole);
+  for (const auto& [arguments, text] :
+       {std::pair("", "expected --routing or --samples, got neither"),
+        std::pair("--samples 4 --routing routing.jsonl", "expected --routing or --samples, and not both"),
+        std::pair("--routing routing.jsonl --precision fp64",
+                  "--precision: is for measurements by --samples")}) {
+    const Outcome bad = t.sh(std::string("checkpoint experts prune run bad --keep 4 ") + arguments);
+    INFO(bad.text);
+    CHECK(bad.code == 64);
+    CHECK_THAT(bad.text, Contains(text));
+  }
   const Outcome missing = t.sh("checkpoint experts prune run other --keep 4 --routing none.jsonl");
   CHECK(missing.code == 65);
   CHECK_THAT(missing.text, Contains("none.jsonl"));

@@ -128,7 +128,7 @@ TEST_CASE("an expert is merged into the one with the most similar router row", "
   import_folder(t.path + "/in", t.path + "/old");
   ExpertUse use;
   for (int64_t layer = 0; layer < layers; ++layer) {
-    use[layer] = std::vector<int64_t>(static_cast<size_t>(experts), 3);
+    use[layer] = std::vector<double>(static_cast<size_t>(experts), 3);
     use[layer].front() = 1;
   }
   const EditExpertsReport report = edit(t, "new", [&](EditExpertsOptions& o) {
@@ -136,7 +136,7 @@ TEST_CASE("an expert is merged into the one with the most similar router row", "
   });
   for (const auto& [layer, origins] : report.origins)
     CHECK(origins.back() == std::vector<int64_t>{experts - 1, 0});
-  CHECK(report.kept_choices == Approx(1 - 1.0 / static_cast<double>(3 * experts - 2)));
+  CHECK(report.kept_use == Approx(1 - 1.0 / static_cast<double>(3 * experts - 2)));
 }
 
 TEST_CASE("a share of the neurons of copies is drawn anew, with the mean and deviation of what they were",

@@ -8,7 +8,7 @@ import itertools
 import json
 import sys
 
-from golden_tools import GOLDEN, run_with
+from golden_tools import GOLDEN, exact_rotary, run_with, transformers_in_float64
 
 PACKAGES = ["transformers==5.24.0", "torch", "numpy"]
 FOLDER, MODEL = GOLDEN / "sparsity", GOLDEN / "trl"
@@ -50,12 +50,23 @@ def mask_of(w, pattern, transposable=False):
 
 def train(pattern, mask_interval, masked_decay, transposable=False, at_step=1, dense_tail=0.0):
     import torch
-    from torch.nn.utils import parametrize
     from transformers import LlamaForCausalLM
 
     spec = importlib.util.spec_from_file_location("distillation", GOLDEN.parents[1] / "scripts/golden/make-distillation-golden.py")
     distillation = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(distillation)
+
+    torch.manual_seed(1)
+    model = LlamaForCausalLM.from_pretrained(MODEL, dtype=torch.float64)
+    with transformers_in_float64() as real_float:
+        exact_rotary(model.model.rotary_emb, real_float)
+        return {"steps": train_model(model, distillation.batch(), pattern, mask_interval, masked_decay, transposable,
+                                     at_step, dense_tail)}
+
+
+def train_model(model, batch, pattern, mask_interval, masked_decay, transposable, at_step, dense_tail):
+    import torch
+    from torch.nn.utils import parametrize
 
     class Straight(torch.autograd.Function):
         @staticmethod
@@ -74,9 +85,7 @@ def train(pattern, mask_interval, masked_decay, transposable=False, at_step=1, d
         def forward(self, w):
             return Straight.apply(w, self.mask)
 
-    torch.manual_seed(1)
-    model = LlamaForCausalLM.from_pretrained(MODEL, dtype=torch.float64)
-    inputs, targets = distillation.batch()
+    inputs, targets = batch
     counted = targets >= 0
     masked = []
     for name, module in list(model.named_modules()):
@@ -110,7 +119,7 @@ def train(pattern, mask_interval, masked_decay, transposable=False, at_step=1, d
                 w.grad.add_(masked_decay * (1 - m.mask) * w.detach())
         adamw.step()
         steps.append({"loss": float(loss.detach()), "grad_norm": float(norm), **entry})
-    return {"steps": steps}
+    return steps
 
 
 def blocks():

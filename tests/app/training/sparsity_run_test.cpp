@@ -78,17 +78,17 @@ TEST_CASE("one number in the place of a zero is seen, in a row and in a column")
   std::vector<double> w(8 * 12);
   for (size_t i = 0; i < w.size(); ++i) w[i] = i % 4 < 2 ? 1.0 : 0.0;
   CHECK(dense_group(w, {8, 12}, {}).empty());
-  CHECK(dense_group(w, {8, 12}, {.pattern = "1:4"}) ==
+  CHECK(dense_group(w, {8, 12}, {.match = {}, .pattern = "1:4"}) ==
         "row 0 has 2 numbers other than zero in columns 0 to 3");
-  CHECK(dense_group(w, {8, 12}, {.transposable = true}) ==
+  CHECK(dense_group(w, {8, 12}, {.match = {}, .transposable = true}) ==
         "column 0 has 4 numbers other than zero in rows 0 to 3");
   w[5 * 12 + 7] = -1e-300;
   CHECK(dense_group(w, {8, 12}, {}) == "row 5 has 3 numbers other than zero in columns 4 to 7");
   for (size_t i = 0; i < w.size(); ++i) w[i] = (i + i / 12) % 2 ? 1.0 : 0.0;
-  CHECK(dense_group(w, {8, 12}, {.transposable = true}).empty());
+  CHECK(dense_group(w, {8, 12}, {.match = {}, .transposable = true}).empty());
   w[7 * 12 + 3] = 1;  // beside (7, 2), below (4, 3) and (6, 3)
   w[7 * 12 + 2] = 0;
-  CHECK(dense_group(w, {8, 12}, {.transposable = true}) ==
+  CHECK(dense_group(w, {8, 12}, {.match = {}, .transposable = true}) ==
         "column 3 has 3 numbers other than zero in rows 4 to 7");
 }
 
@@ -160,7 +160,7 @@ TEST_CASE(
     const std::string name = std::to_string(std::hash<std::string>()(settings));
     REQUIRE(t.sh(run + "output_dir=a" + name).code == 0);
     REQUIRE(t.sh(run + "output_dir=b" + name + " train.stop_step=2").code == 0);
-    REQUIRE(t.sh(run + "parallel.zero_stage=3 output_dir=b" + name + " train.stop_step=5").code == 0);
+    REQUIRE(t.sh(run + "parallel.zero_stage=0 output_dir=b" + name + " train.stop_step=5").code == 0);
     REQUIRE(t.sh(run + "output_dir=b" + name).code == 0);
     for (const char* key : {"lm_loss", "grad_norm", "mask_flip_rate"})
       CHECK(t.metric(key, "a" + name) == t.metric(key, "b" + name));
@@ -196,9 +196,13 @@ TEST_CASE("masks that move: a dense run goes on with dense weights, and a tail e
   INFO(tail.text);
   REQUIRE(tail.code == 0);
   CHECK(t.metric("lm_loss", "tail") == t.metric("lm_loss"));
-  const Outcome verified = t.sh("checkpoint verify tail --json");
+  const Outcome verified = t.sh("checkpoint verify tail");
+  INFO(verified.text);
   CHECK(verified.code == 0);
-  CHECK(!has(verified, "sparse_matrices"));
+  CHECK(has(verified, "step-00000004: whole"));
+  // The masks of step 4 are there; the last checkpoint is dense.
+  CHECK(verified.text.find("6 matrices are 2:4 sparse") ==
+        verified.text.rfind("matrices are 2:4 sparse") - 2);
   const Outcome plan =
       t.sh("plan tiny.yaml " + masks + "sparsity.dense_tail=0.33 sparsity.transposable=true");
   CHECK(

@@ -15,6 +15,7 @@ void FrozenTeacher::forward(const Step& student, const MicroBatch& mb) {
   // Sums, biases and choices of routers are the student's.
   own.experts = own.balance_sums = own.balance_table = own.router_bias = {};
   own.choices = {};
+  own.by_token = {};
   rows_ = decoder().final_rows(step, own);
 }
 

@@ -43,6 +43,11 @@ LT_ENUM_NAMES(RouterScore, {RouterScore::softmax, "softmax"}, {RouterScore::sigm
 enum class RouterOrder : uint8_t { topk_last, topk_first };
 LT_ENUM_NAMES(RouterOrder, {RouterOrder::topk_last, "topk_last"}, {RouterOrder::topk_first, "topk_first"});
 
+/// Choice of a token's experts. learned: by its hidden state; hash: by a fixed table of token ids
+/// (arXiv:2106.04426).
+enum class RouterKind : uint8_t { learned, hash };
+LT_ENUM_NAMES(RouterKind, {RouterKind::learned, "learned"}, {RouterKind::hash, "hash"});
+
 /// Balance losses (docs/moe.md).
 enum class BalanceLoss : uint8_t { none, switch_loss, sequence, global, uniform, hf };
 LT_ENUM_NAMES(BalanceLoss, {BalanceLoss::none, "none"}, {BalanceLoss::switch_loss, "switch"},
@@ -66,6 +71,10 @@ struct MoeConfig {
   int64_t shared_experts = 0;  ///< for every token: a feed-forward with the width of this many experts
   bool shared_expert_gate = false;
   // The router (kernels/moe/route.h).
+  RouterKind kind = RouterKind::learned;
+  /// First training step in which token ids choose, by scores that routers have taught (StableMoE,
+  /// arXiv:2204.08396); 0: never.
+  int64_t freeze_step = 0;
   RouterScore score = RouterScore::softmax;
   RouterOrder order = RouterOrder::topk_last;
   bool norm_topk_prob = true;
@@ -86,6 +95,8 @@ struct MoeConfig {
   /// Row budget of a rank's experts, in even shares (DispatchOptions::row_budget).
   std::optional<double> row_budget;
 
+  /// True if routers read MicroBatch::by_token.
+  bool by_token() const { return num_experts > 0 && (kind == RouterKind::hash || freeze_step > 0); }
   /// Number of experts that routers choose from.
   int64_t router_outputs() const { return num_experts + zero_experts; }
   /// Number of dense layers if they are the first ones; otherwise -1.

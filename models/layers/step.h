@@ -64,6 +64,15 @@ struct RouterChoices {
   }
 };
 
+/// Experts of token ids, from hash routing or from frozen routers (docs/moe.md).
+struct TokenExperts {
+  /// (layers, vocabulary, k) i32; an id whose first expert is negative has none: its router chooses.
+  Tensor table;
+  bool freezes = false;  ///< routers write the table first, from what they have taught
+  /// Training: 1 until choices are frozen, then 0. Factor of the losses of distillation and balance.
+  double learns = 1;
+};
+
 struct MicroBatch;
 struct Routing;
 struct Step;
@@ -135,6 +144,7 @@ struct MicroBatch : RowSamples {
   /// (layers, E), dtype of the logits: added to scores for the choice of experts; optional
   Tensor router_bias;
   RouterChoices choices;  ///< optional
+  TokenExperts by_token;  ///< with MoeConfig::by_token()
   double grad_scale = 1;  ///< loss_scale / counted tokens of the full global batch
   Tensor grad_scale_at;   ///< (1) f64: grad_scale on the device, for captured work; otherwise undefined
   double loss_scale = 1;  ///< factor of gradients of losses other than the tokens'

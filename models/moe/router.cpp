@@ -58,6 +58,7 @@ void Router::declare(ParameterStore& store, const Groups& groups, const ModelCon
   weight.router = layer >= 0;
   if (rows_cut) weight.sum = Axis::tensor;
   weight_ = store.add({weight});
+  if (layer >= 0 && m.by_token()) declare_by_token(store, c, name);
   if (layer < 0 || !c.traits().router_bias) return;
   ParameterSpec bias{
       .name = name + ".bias", .shape = {m.router_outputs()}, .init = Init::zeros, .std = 0, .decay = false};
@@ -133,8 +134,10 @@ void Router::choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, 
   const bool on = mb.choices.on() && !step.compute.meta();
   Tensor record;
   if (on) record = mb.choices.of_layer(layer_, first_row(step, mb, tokens), r.experts.shape);
-  if (mb.choices.given) a.given = true;
-  if (on && a.given) step.compute.copy(r.experts.data, record.data, record.bytes());
+  const bool replays = mb.choices.given;
+  a.given = replays || by_token_;
+  if (by_token_) look_up(step, mb, r.experts);
+  if (on && replays) step.compute.copy(r.experts.data, record.data, record.bytes());
   r.weights = make("weights of experts", step.stat_type(), {tokens, k});
   r.slots = make("rows of choices", DType::i32, {tokens, k});
   r.sources = make("choices of rows", DType::i32,
@@ -147,7 +150,7 @@ void Router::choose(Step& step, const MicroBatch& mb, Tensor bias, int64_t run, 
   }
   route_forward(step.compute, r, bias, a, random);
   // A recomputation writes the same again.
-  if (on && !a.given) step.compute.copy(record.data, r.experts.data, record.bytes());
+  if (on && !replays) step.compute.copy(record.data, r.experts.data, record.bytes());
   if (ranks_of_samples(step.groups) > 1 && capacity(step.groups, tokens, step.training) > 0)
     drop_beyond(step, mb, a, r);
 }
@@ -184,6 +187,7 @@ void Router::drop_beyond(Step& step, const MicroBatch& mb, const RouteArgs& a, R
 
 void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) const {
   const int64_t tokens = x.shape[0];
+  if (mb.by_token.freezes) freeze(step, mb);
   if (jitters(step)) {
     Tensor noisy = step.temporary("noisy rows of the router", x.shape);
     jitter(step.compute, noisy, x, random(step, mb, tokens, ".router.jitter"), jitter_);
@@ -202,6 +206,7 @@ void Router::forward(Step& step, const MicroBatch& mb, Tensor x, Saved& saved) c
     balance_layers(step, mb, saved.routing);
   else if (balances())
     balance(step, mb, saved);
+  if (distils()) distil(step, mb, saved.routing);
 }
 
 void Router::sum_statistics(Step& step, Tensor all, bool by_sequence) const {
@@ -221,7 +226,7 @@ void Router::balance_layers(Step& step, const MicroBatch& mb, const Routing& r) 
   a.experts = args_.experts;
   a.tokens = all_tokens(step, r.logits.shape[0]) * static_cast<double>(layers_);
   // hf's f counts choices for each token, which sum to top_k instead of 1.
-  a.coeff = coeff_ * static_cast<double>(args_.top_k) / static_cast<double>(mb.micros);
+  a.coeff = mb.by_token.learns * coeff_ * static_cast<double>(args_.top_k) / static_cast<double>(mb.micros);
   a.loss_scale = mb.loss_scale;
   balance_loss(step.compute, mb.balance_table, sums(mb, 2 * args_.experts, 1), mb.balance_sums, all, a);
   step.release(all);
@@ -254,6 +259,7 @@ void Router::balance(Step& step, const MicroBatch& mb, Saved& saved) const {
     a.tokens = all_tokens(step, r.logits.shape[0]);
     a.coeff = coeff_ / static_cast<double>(mb.micros);
   }
+  a.coeff *= mb.by_token.learns;
   a.loss_scale = mb.loss_scale;
   balance_loss(step.compute, saved.table, sums(mb, 2 * e, 1), local, all, a);
   step.release(all);
@@ -328,6 +334,7 @@ void Router::backward(Step& step, const MicroBatch& mb, Tensor dx, int64_t first
     cast(step.compute, d, dlogits);
   }
   if (step.params.trains(weight_)) weight_backward(step, mb, d, x);
+  if (distils() && step.params.trains(scores_)) distil_backward(step, mb, r);
   Tensor mine = d;
   if (dx.shape[0] != tokens) {
     mine = place_apart(step.compute, d.narrow(first_row, dx.shape[0]), "d router logits of the rank's rows");

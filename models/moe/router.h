@@ -9,8 +9,11 @@ namespace ltrain {
 
 /// Number of a router's sums over a step: choices of each expert, rows of each (without dropped ones), the
 /// balance loss, the z-loss, rows beyond the row budget of their rank, slices for these: mean over a
-/// step's micro-batches and their ranks, and with entropy_coeff the entropy loss.
-inline int64_t moe_sums(const MoeConfig& m) { return 2 * m.router_outputs() + 4 + (m.entropy_coeff > 0); }
+/// step's micro-batches and their ranks, with entropy_coeff the entropy loss, and with a freeze_step the loss
+/// of distillation.
+inline int64_t moe_sums(const MoeConfig& m) {
+  return 2 * m.router_outputs() + 4 + (m.entropy_coeff > 0) + (m.freeze_step > 0);
+}
 
 class Router {
  public:
@@ -55,6 +58,27 @@ class Router {
   int64_t first_row(const Step& step, const MicroBatch& mb, int64_t rows) const {
     return rows == mb.rows() ? 0 : step.row_map(mb).first_row;
   }
+  // ---- choices by token ids (token_router.cpp) ----
+  bool distils() const { return scores_ >= 0; }
+  void declare_by_token(ParameterStore& store, const ModelConfig& config, const std::string& name);
+  /// Tokens of the router's rows.
+  Tensor tokens(Step& step, const MicroBatch& mb, int64_t rows) const;
+  /// experts = the table's experts of the rows' tokens.
+  void look_up(Step& step, const MicroBatch& mb, Tensor experts) const;
+  /// Writes the table of this layer, from the learned scores of all token ids.
+  void freeze(Step& step, const MicroBatch& mb) const;
+  /// Scores of the rows' tokens, (rows, E) of stat_type: a temporary.
+  Tensor token_scores(Step& step, const MicroBatch& mb, int64_t rows) const;
+  /// Adds the cross-entropy of the j-th experts, times `scale`, to `loss`, and to the gradient if defined.
+  void cross_entropies(Step& step, const Routing& r, Tensor scores, Tensor loss, Tensor dscores,
+                       double scale) const;
+  void distil(Step& step, const MicroBatch& mb, const Routing& r) const;
+  void distil_backward(Step& step, const MicroBatch& mb, const Routing& r) const;
+  /// Factor of the mean over choices, from sums of this rank's.
+  double of_choice(const Step& step, const MicroBatch& mb, int64_t rows) const {
+    return mb.by_token.learns / (all_tokens(step, rows) * static_cast<double>(mb.micros * args_.top_k));
+  }
+
   bool balances() const { return balance_ != BalanceLoss::none && coeff_ > 0; }
   /// Ranks with different tokens of this rank's samples.
   int64_t ranks_of_samples(const Groups& groups) const {
@@ -71,7 +95,9 @@ class Router {
   void weight_backward(Step& step, const MicroBatch& mb, Tensor dlogits, Tensor x) const;
   void add_up(Step& step, const MicroBatch& mb, const Saved& saved) const;
   Tensor sums(const MicroBatch& mb, int64_t begin, int64_t count) const;
-  int weight_ = -1, bias_ = -1;
+  int weight_ = -1, bias_ = -1, scores_ = -1;
+  bool by_token_ = false;
+  int64_t vocab_ = 0;
   RouteArgs args_;
   BalanceLoss balance_ = BalanceLoss::none;
   std::string place_;

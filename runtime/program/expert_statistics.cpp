@@ -17,6 +17,8 @@ ExpertStatistics TrainProgram::expert_statistics(const StepSums::Values& values)
     all.balance_loss += sums[2 * e];
     all.z_loss += sums[2 * e + 1];
     if (m.entropy_coeff > 0) all.entropy_loss += sums[2 * e + 4];
+    if (m.freeze_step > 0)
+      all.distillation_loss = all.distillation_loss.value_or(0) + sums[experts.cols() - 1];
     if (options_.dispatch.row_budget == 0) continue;
     all.beyond_rows.push_back(sums[2 * e + 2]);
     all.beyond_slices.push_back(sums[2 * e + 3]);

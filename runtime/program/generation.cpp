@@ -90,6 +90,7 @@ void TrainProgram::extend_rows(const TextForward& forward, const int32_t* tokens
   MicroBatch mb = slots_->text_rows(static_cast<int64_t>(positions.size()));
   mb.positions = text_positions_.flat(0, {mb.seq});
   mb.router_bias = router_bias_;
+  mb.by_token = {.table = token_experts_};
   Step step = make_step(false);
   step.generation = &forward;
   if (s.meta()) {

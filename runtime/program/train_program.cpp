@@ -114,6 +114,7 @@ TrainProgram::TrainProgram(const ProgramOptions& options, Device device)
     scale_ = constant("gradient scale", DType::f64, {1});
   }
   make_router_bias();
+  make_token_experts();
   set_matmul_precision(options.products);
   device_.compute.attention_backend = options.attention_backend;
   if (options.fp8) make_fp8();
@@ -214,6 +215,7 @@ MicroBatch TrainProgram::micro_batch(int64_t slot) const {
   mb.balance_sums = balance_sums_;
   mb.balance_table = balance_table_;
   mb.router_bias = router_bias_;
+  mb.by_token = {.table = token_experts_};
   mb.choices = evaluated_choices(slot);
   mb.micros = options_.accumulation;
   if (options_.preference) {

@@ -55,6 +55,7 @@ struct Device {
 struct ExpertStatistics {
   /// Sums over the layers, weighted as in the gradient.
   double balance_loss = 0, z_loss = 0, entropy_loss = 0;
+  std::optional<double> distillation_loss;  ///< with router.freeze_step
   /// Per layer, empty for a dense layer: tokens that chose each real expert, and tokens kept after drops.
   std::vector<std::vector<double>> chosen, kept;
   /// With a row budget, by layer: token rows beyond the budget, and slices that these rows needed (mean over
@@ -310,6 +311,9 @@ class TrainProgram {
   ExpertStatistics expert_statistics(const StepSums::Values& sums) const;
   void make_router_bias();
   void make_choices();
+  void make_token_experts();
+  /// Experts of token ids for the micro-batches of train step `step`.
+  TokenExperts token_experts_of(int64_t step);
   RouterChoices choices(int64_t micro) const;
   /// Room for the choices of an evaluation's micro-batch in an input slot, where there is any.
   RouterChoices evaluated_choices(int64_t slot) const;
@@ -332,6 +336,8 @@ class TrainProgram {
   Tensor text_positions_;                // (rows of a forward) i32, for generation
   Tensor balance_sums_, balance_table_;  // tensors of MicroBatch
   Tensor router_bias_;                   // (layers, E); defined if the model has a correction bias
+  Tensor token_experts_;                 // TokenExperts::table; defined with MoeConfig::by_token()
+  std::optional<bool> frozen_;           // choices of token ids are in the table; unknown before a train step
   std::vector<int64_t> router_layers_;
   Tensor choices_;         // (micro-batches, layers, rows, k) i32: RouterChoices; defined with Choices
   Tensor probed_choices_;  // i32; defined with probe_samples

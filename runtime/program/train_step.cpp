@@ -7,6 +7,7 @@
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/moe/router_bias.h"
 #include "runtime/program/stage_run.h"
+#include "runtime/program/token_experts.h"
 #include "runtime/program/train_program.h"
 
 namespace ltrain {
@@ -26,7 +27,7 @@ class TrainProgram::StepPasses {
  public:
   /// `batches`: empty on meta for a full step.
   StepPasses(TrainProgram& program, Step& step, const std::vector<HostBatch>& batches, const LossTerms& terms,
-             EstimatePass estimate);
+             EstimatePass estimate, const TokenExperts& by_token);
 
   int64_t micros() const { return micros_; }
   /// Later passes take each target's label from the model, sampled with random numbers of step `update`.
@@ -54,6 +55,7 @@ class TrainProgram::StepPasses {
   const double scale_;          // factor of gradients
   const double chosen_weight_;  // PairBatch::chosen_weight
   const double divergence_;     // PreferenceLoss::divergence
+  const TokenExperts by_token_;
   std::optional<RowRandom> drawn_;
   const pipeline::Schedule fewer_;  // schedule of a smaller step
   const std::vector<pipeline::PipelineStep> lowered_;
@@ -61,7 +63,8 @@ class TrainProgram::StepPasses {
 };
 
 TrainProgram::StepPasses::StepPasses(TrainProgram& program, Step& step, const std::vector<HostBatch>& batches,
-                                     const LossTerms& terms, EstimatePass estimate)
+                                     const LossTerms& terms, EstimatePass estimate,
+                                     const TokenExperts& by_token)
     : program_(program),
       batches_(batches),
       micros_(meta() && batches.empty() ? program.options_.accumulation
@@ -73,6 +76,7 @@ TrainProgram::StepPasses::StepPasses(TrainProgram& program, Step& step, const st
       chosen_weight_(program.options_.preference ? chosen_weight(*program.options_.preference, terms.pairs)
                                                  : 0),
       divergence_(terms.divergence),
+      by_token_(by_token),
       fewer_(full_ ? pipeline::Schedule()
                    : first_micros(program.options_.schedule, program.ends_at_ == StepEnd::first_micro_batch
                                                                  ? 1
@@ -102,6 +106,7 @@ MicroBatch TrainProgram::StepPasses::micro_batch(int64_t micro, int64_t slot) co
   MicroBatch mb = program_.micro_batch(slot);
   mb.choices =
       program_.options_.choices == ProgramOptions::Choices::none ? RouterChoices() : program_.choices(micro);
+  mb.by_token = by_token_;
   mb.micros = step_micros_;
   mb.grad_scale = scale_;
   if (!meta()) mb.grad_scale_at = program_.scale_;
@@ -163,11 +168,13 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& given, const O
   sums_->clear();
 
   const EstimatePass estimate = store_.estimate(scheduled.step);
-  StepPasses passes(*this, step, batches, terms, estimate);
+  const TokenExperts by_token = token_experts_of(scheduled.step);
+  StepPasses passes(*this, step, batches, terms, estimate, by_token);
   if (fp8_) fp8_->forget_weights();
   if (estimate != EstimatePass::none) estimate_curvature(estimate, step, passes, scheduled, terms);
   run_micro_batches(passes, scheduled.step, estimate);
   actions_ = passes.actions();
+  if (by_token.freezes && staged()) share_token_experts(device_, options_, by_token.table);
   if (ends_at_ != StepEnd::update) return result;
 
   step.enter("gradients");

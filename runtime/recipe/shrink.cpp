@@ -278,6 +278,7 @@ class Shrink {
           "train.exit_duration_in_mins", "train.router_record", "train.router_record_interval",
           "train.router_replay", "train.routing_probe_interval", "train.routing_probe_samples",
           "schedule.lr_decay_steps", "schedule.lr_num_cycles"});
+    if (m_.moe.freeze_step > 1) set("model.moe.router.freeze_step", 2);
     if (r_.train.router_warmup_steps > 1) set("train.router_warmup_steps", 1);
     set("schedule.lr_warmup_steps", std::min<int64_t>(r_.schedule.lr_warmup_steps, 1));
     if (r_.schedule.lr_decay_style == LrDecayStyle::wsd) set("schedule.lr_wsd_decay_steps", 1);

@@ -141,6 +141,7 @@ void MetricsWriter::step(const StepMetrics& m) {
     j["balance_loss"] = number(m.balance_loss);
     j["router_z_loss"] = number(m.router_z_loss);
     j["router_entropy_loss"] = number(m.router_entropy_loss);
+    if (m.router_distillation_loss) j["router_distillation_loss"] = number(*m.router_distillation_loss);
     j["drop_rate"] = number(m.drop_rate);
     j["expert_load_entropy"] = number(m.expert_load_entropy);
     j["experts_per_token"] = number(m.experts_per_token);

@@ -41,6 +41,7 @@ struct StepMetrics {
   std::vector<double> drop_rate_by_layer;  ///< NaN for a dense layer
   double balance_loss = 0, router_z_loss = 0, router_entropy_loss = 0, drop_rate = 0, expert_load_entropy = 0,
          experts_per_token = 0;
+  std::optional<double> router_distillation_loss;  ///< with model.moe.router.freeze_step
   /// ExpertStatistics::beyond_slices with model.moe.row_budget, else empty; NaN for a dense layer.
   std::vector<double> slices_beyond_budget_by_layer;
   double rows_beyond_budget = 0, slices_beyond_budget = 0;

@@ -20,6 +20,7 @@ void add_expert_metrics(StepMetrics& m, const ExpertStatistics& experts, int64_t
   m.balance_loss = experts.balance_loss;
   m.router_z_loss = experts.z_loss;
   m.router_entropy_loss = experts.entropy_loss;
+  m.router_distillation_loss = experts.distillation_loss;
   double chosen = 0, kept = 0, entropies = 0;
   int layers = 0;
   for (size_t i = 0; i < experts.chosen.size(); ++i) {

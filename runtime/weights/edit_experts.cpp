@@ -253,6 +253,9 @@ void check_options(const EditExpertsOptions& o, const std::string& path, const M
   if (m.moe.zero_experts > 0)
     refuse(path, fmt::format("has {} zero experts behind the others in its routers, and is not edited",
                              m.moe.zero_experts));
+  if (m.moe.by_token())
+    refuse(path, fmt::format("has experts of token ids (model.moe.router.{}), and is not edited",
+                             m.moe.kind == RouterKind::hash ? "kind: hash" : "freeze_step"));
   if (m.moe.n_group > 1)
     refuse(path,
            fmt::format("has experts in {} groups, of which each would need an equal number", m.moe.n_group));

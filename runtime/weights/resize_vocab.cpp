@@ -85,6 +85,11 @@ ResizeVocabReport resize_vocab(const ResizeVocabOptions& o) {
   report.after = o.vocab_size;
   if (o.vocab_size == before)
     fail(ExitCode::usage, "{}: has a vocabulary of {} already", reader->path(), before);
+  if (recipe.model.moe.by_token())
+    fail(ExitCode::usage,
+         "{}: has experts of token ids (model.moe.router.{}), which new ids would not have, and is not "
+         "resized",
+         reader->path(), recipe.model.moe.kind == RouterKind::hash ? "kind: hash" : "freeze_step");
   check_loss(o, *reader, before);
   recipe.model.vocab_size = o.vocab_size;
   const ParameterNames& names = recipe.model.names();

@@ -80,6 +80,48 @@ void selection(const Recipe& r, const BrokenRule& broken) {
            {choice, "train.micro_batch_size", "data.seq_length", kExperts});
 }
 
+/// Rules of experts that token ids choose.
+void by_token(const Recipe& r, const BrokenRule& broken) {
+  const MoeConfig& m = r.model.moe;
+  if (!m.by_token()) return;
+  const std::string kind = "model.moe.router.kind", step = "model.moe.router.freeze_step";
+  const bool hash = m.kind == RouterKind::hash;
+  const std::string by = hash ? kind + ": hash" : fmt::format("{}: {}", step, m.freeze_step),
+                    other = hash ? kind + ": learned" : step + ": 0";
+  const auto refuse = [&](bool is, const std::string& key, const std::string& why, const std::string& value) {
+    if (is)
+      broken(key, fmt::format("{}; nearest valid value: {}, or {}", why, value, other), {hash ? kind : step});
+  };
+  refuse(m.selection != Selection::top_k, "model.moe.router.selection",
+         "token ids have model.moe.top_k experts each with " + by, "top_k");
+  refuse(m.n_group > 1, "model.moe.router.n_group", "token ids choose without groups with " + by, "1");
+  refuse(m.bias_update_rate > 0, "model.moe.router.bias_update_rate",
+         "token ids choose without a bias with " + by, "0");
+  refuse(hash && m.balance != BalanceLoss::none, "model.moe.balance.kind",
+         "the table of token ids does not learn, and no loss can balance it", "none");
+  if (trains_preferences(r.task))
+    broken(
+        hash ? kind : step,
+        fmt::format("task: {} is not built with it; nearest valid value: {}", r.task, hash ? "learned" : "0"),
+        {"task"});
+  if (hash) return;
+  const auto refuse_step = [&](bool is, const std::string& why, const std::string& with) {
+    if (is) broken(step, fmt::format("{}; nearest valid value: 0, or {}", why, with), {});
+  };
+  if (m.freeze_step == 1)
+    broken(step, "step 1 has nothing that routers taught before; nearest valid value: 2", {});
+  if (m.freeze_step > r.train.train_steps)
+    broken(step,
+           fmt::format("is after train.train_steps ({}); nearest valid value: {}", r.train.train_steps,
+                       r.train.train_steps),
+           {"train.train_steps"});
+  refuse_step(r.train.freeze_router, "routers that train.freeze_router keeps teach nothing",
+              "train.freeze_router: false");
+  refuse_step(r.diloco.on(), "is not built for several sites, whose tables would differ", "diloco.sites: 0");
+  refuse_step(r.replicas.on(), "is not built for replicas, which join without the table",
+              "replicas.count: 0");
+}
+
 /// Rules of experts that are the identity.
 void zero_experts(const MoeConfig& m, const BrokenRule& broken) {
   if (m.zero_experts == 0) return;
@@ -152,6 +194,12 @@ void router_records(const Recipe& r, const BrokenRule& broken) {
   if (r.train.router_record && r.train.router_replay)
     broken(replay, "routers whose choices are given have none to record; remove train.router_record",
            {record});
+  if (r.train.router_replay && r.model.moe.by_token())
+    broken(replay,
+           fmt::format("token ids choose experts with {}; remove the key",
+                       r.model.moe.kind == RouterKind::hash ? "model.moe.router.kind: hash"
+                                                            : "model.moe.router.freeze_step"),
+           {"model.moe.router.kind", "model.moe.router.freeze_step"});
   if (r.train.router_replay)
     choices_of_tokens(r, replay, broken);
   else if (r.train.router_record)
@@ -288,6 +336,7 @@ void check_moe(const Recipe& r, const BrokenRule& broken) {
   routing(m, broken);
   selection(r, broken);
   zero_experts(m, broken);
+  by_token(r, broken);
   balance(r, broken);
   router_training(r, broken);
   router_records(r, broken);

@@ -35,6 +35,17 @@ std::string by_family(int64_t FamilyDefaults::*value, int64_t otherwise) {
 /// Adds the selection of experts, and its balance by a bias.
 void add_selection_keys(std::vector<Key>& t) {
   const auto add = [&](Key key) { t.push_back(of_moe(std::move(key))); };
+  add(choice(
+      "model.moe.router.kind", LT_MEMBER(model.moe.kind), {},
+      "learned: a router chooses by the token's hidden state. hash: a fixed table of token ids chooses, "
+      "which seed and layer give, and the router weighs."));
+  add(integer(
+          "model.moe.router.freeze_step", LT_MEMBER(model.moe.freeze_step),
+          "StableMoE: the first step in which token ids choose. Until then routers choose, and teach their "
+          "choices to a table of scores of token ids; 0: never.")
+          .between(0, 1e12)
+          .when("model.moe.router.kind: learned", true,
+                [](const Recipe& r) { return is_moe(r) && r.model.moe.kind == RouterKind::learned; }));
   add(choice("model.moe.router.selection", LT_MEMBER(model.moe.selection), {"base"},
              "top_k: each token chooses its best experts. gshard: the best, and in training the second with "
              "a probability that grows with its weight. expert_choice: each expert chooses its best tokens, "

@@ -227,6 +227,12 @@ void upcycling(const Recipe& r, const BrokenRule& broken) {
                        "model.architecture: llama",
                        r.model.family->name),
            {"model.architecture"});
+  if (m.by_token())
+    broken(key,
+           "begins routers that learn, and here token ids choose; remove the key, or model.moe.router.kind: "
+           "learned "
+           "and model.moe.router.freeze_step: 0",
+           {});
   const int64_t all = r.model.intermediate_size, one = m.intermediate_size;
   if (one > all || all % one != 0) {
     int64_t parts = std::max<int64_t>(1, all / one);

@@ -159,7 +159,8 @@ void show_plan(const Recipe& given, const Options& o) {
   }
   const int nodes = (size.world + size.ranks_per_node - 1) / size.ranks_per_node;
   const RankMap map = map_ranks(recipe, host_names(nodes, process_variables(), job.plan.for_this_machine));
-  const std::string text = plan_text(job.plan, recipe, &map, o.ranks);
+  std::string text = plan_text(job.plan, recipe, &map, o.ranks);
+  if (!job.offload.empty()) text += job.offload + "\n";
   std::fputs((o.json ? plan_json(job.plan, &map) + "\n" : text).c_str(), stdout);
   if (o.pictures.given())
     write_pictures(o.pictures, "Plan of " + recipe.name, plan_lead(job.plan),

@@ -10,7 +10,8 @@ namespace {
 
 /// Moves a kind of tensor to host memory or back, as `away` requests.
 void set_place(OffloadPlace& place, bool away) {
-  if (away != place.on()) place.device = away ? OffloadDevice::cpu : OffloadDevice::none;
+  if (away != place.on() || place.device == OffloadDevice::automatic)
+    place.device = away ? OffloadDevice::cpu : OffloadDevice::none;
 }
 
 /// Default modules of `selective` if the recipe gives none: those with much memory for little time.

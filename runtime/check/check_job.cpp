@@ -16,6 +16,7 @@
 #include "runtime/distillation/top_logits.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
+#include "runtime/plan/offload_choice.h"
 #include "runtime/plan/rank_map.h"
 #include "runtime/recipe/diagnostics.h"
 #include "runtime/weights/frozen_model.h"
@@ -167,7 +168,7 @@ JobSize planned_size(const Recipe& r, const LaunchEnvironment& e, int gpus, int 
 
 CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& checks) {
   using Part = JobChecks::Part;
-  CheckedJob job{resolve(given, size.world, size.ranks_per_node), {}, {}};
+  CheckedJob job{.recipe = resolve(given, size.world, size.ranks_per_node), .profile = {}, .plan = {}};
   const Recipe& recipe = job.recipe;
   if (checks.data) check_data_given(recipe);
   read_frozen_model(job.recipe);
@@ -184,6 +185,12 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   job.profile = profile_for(checks.prices, device_of(recipe));
   check_skew(recipe, checks.prices.expert_skew);
   check_sites(recipe, job.profile);
+  if (chooses_offload(recipe)) {
+    OffloadChoice choice = choose_offload(recipe, job.profile);
+    set_offload(job.recipe, choice.devices);
+    job.recipe.notes.push_back(choice.text);
+    job.offload = std::move(choice.text);
+  }
   job.plan = make_plan(recipe, job.profile);
   job.plan.node = size.node;
   if (!fits(job.plan)) job.plan.enough = enough_settings(recipe, job.profile, job.plan);

@@ -58,7 +58,8 @@ struct JobChecks {
 struct CheckedJob {
   Recipe recipe;  ///< resolved
   MachineProfile profile;
-  Plan plan;  ///< empty with Part::rank
+  Plan plan;                 ///< empty with Part::rank
+  std::string offload = {};  ///< OffloadChoice::text; "": the recipe leaves nothing to the plan
 };
 
 /// Checks a job without creating or changing anything. Throws Error: usage, data or storage.

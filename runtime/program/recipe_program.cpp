@@ -59,6 +59,9 @@ std::string pack(const PipelineLayout& l) {
   if (l.update)
     text = fmt::format("update {} {} {}\n", int{l.update->host}, l.update->device_seconds,
                        l.update->host_seconds);
+  if (l.offload)
+    text += fmt::format("offload {} {} {}\n", static_cast<int>(l.offload->optimizer),
+                        static_cast<int>(l.offload->params), static_cast<int>(l.offload->activations));
   if (l.recompute)
     text += fmt::format("recompute {} {} {}\n", l.recompute->run, l.recompute->layers,
                         int{l.recompute->tensors.bits});
@@ -80,6 +83,12 @@ PipelineLayout unpack_pipeline_layout(const std::string& packed) {
   if (auto line = take("update ")) {
     l.update.emplace().automatic = true;
     *line >> l.update->host >> l.update->device_seconds >> l.update->host_seconds;
+  }
+  if (auto line = take("offload ")) {
+    int optimizer = 0, params = 0, activations = 0;
+    *line >> optimizer >> params >> activations;
+    l.offload = OffloadDevices{static_cast<OffloadDevice>(optimizer), static_cast<OffloadDevice>(params),
+                               static_cast<OffloadDevice>(activations)};
   }
   if (auto line = take("recompute ")) {
     int bits = 0;

@@ -26,12 +26,19 @@ struct UpdateChoice {
   double device_seconds = 0, host_seconds = 0;
 };
 
+/// Devices of offload.optimizer, params and activations.
+struct OffloadDevices {
+  OffloadDevice optimizer = OffloadDevice::none, params = OffloadDevice::none,
+                activations = OffloadDevice::none;
+};
+
 struct PipelineLayout {
   pipeline::Schedule schedule;
-  std::vector<int> stage_layers;              ///< layers of each stage; empty: no pipeline
-  std::optional<RecomputeOptions> recompute;  ///< choice of recompute.granularity: auto
-  std::optional<UpdateChoice> update = {};    ///< choice of offload.optimizer.update: auto
-  pipeline::Programs programs = {};           ///< programs of `schedule`; null: each rank makes its own
+  std::vector<int> stage_layers;               ///< layers of each stage; empty: no pipeline
+  std::optional<RecomputeOptions> recompute;   ///< choice of recompute.granularity: auto
+  std::optional<UpdateChoice> update = {};     ///< choice of offload.optimizer.update: auto
+  std::optional<OffloadDevices> offload = {};  ///< choice of offload.*.device: auto
+  pipeline::Programs programs = {};            ///< programs of `schedule`; null: each rank makes its own
 };
 /// Lowers the programs of all pipeline ranks once, for a process that plans several of them.
 void lower_once(PipelineLayout& layout);

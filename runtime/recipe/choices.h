@@ -110,9 +110,9 @@ enum class SavePolicy : uint8_t { keep, recompute, offload, int8, fp8 };
 LT_ENUM_NAMES(SavePolicy, {SavePolicy::keep, "keep"}, {SavePolicy::recompute, "recompute"},
               {SavePolicy::offload, "offload"}, {SavePolicy::int8, "int8"}, {SavePolicy::fp8, "fp8"});
 
-enum class OffloadDevice : uint8_t { none, cpu, nvme };
+enum class OffloadDevice : uint8_t { none, cpu, nvme, automatic };
 LT_ENUM_NAMES(OffloadDevice, {OffloadDevice::none, "none"}, {OffloadDevice::cpu, "cpu"},
-              {OffloadDevice::nvme, "nvme"});
+              {OffloadDevice::nvme, "nvme"}, {OffloadDevice::automatic, "auto"});
 
 /// Cores that update offloaded optimizer states.
 enum class OffloadUpdate : uint8_t { device, cpu, automatic };

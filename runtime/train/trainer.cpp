@@ -26,6 +26,7 @@
 #include "runtime/files/write_file.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
+#include "runtime/plan/offload_choice.h"
 #include "runtime/plan/plan_print.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
@@ -299,9 +300,21 @@ class Trainer {
   /// Rank 0 chooses the pipeline schedule and automatic policies, because they follow from its machine
   /// profile.
   void agree_on_pipeline() {
-    if (!layout_is_planned(recipe_)) return;
-    const std::string text = lead_ ? pack(pipeline_layout(recipe_, profile_)) : "";
+    if (!layout_is_planned(recipe_) && !chooses_offload(recipe_)) return;
+    std::string text;
+    if (lead_) {
+      std::optional<OffloadDevices> devices;
+      if (chooses_offload(recipe_)) {
+        const OffloadChoice choice = choose_offload(recipe_, profile_);
+        recipe_.notes.push_back(choice.text);
+        set_offload(recipe_, *(devices = choice.devices));
+      }
+      PipelineLayout layout = pipeline_layout(recipe_, profile_);
+      layout.offload = devices;
+      text = pack(layout);
+    }
     layout_ = unpack_pipeline_layout(broadcast_text(*control_group_, *control_, text));
+    if (layout_.offload) set_offload(recipe_, *layout_.offload);
   }
 
   /// Runs one step, unless a rank was asked to stop before its data are there. Returns true if one was.

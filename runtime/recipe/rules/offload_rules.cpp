@@ -65,6 +65,11 @@ static void host_update_rules(const Recipe& r, const BrokenRule& broken) {
            "the host updates states in its memory, and offload.optimizer.device: nvme has them in files; "
            "nearest valid value: device, or offload.optimizer.device: cpu",
            {"offload.optimizer.device"});
+  if (r.offload.optimizer.device == OffloadDevice::automatic && r.offload.update == OffloadUpdate::cpu)
+    broken(update,
+           "offload.optimizer.device: auto may leave no state to the host; nearest valid value: auto, or "
+           "offload.optimizer.device: cpu",
+           {"offload.optimizer.device"});
   if (r.offload.params.on())
     broken(update,
            fmt::format("the host sends new weights to the GPU, and offload.params.device: {} keeps them "
@@ -86,7 +91,14 @@ void offload_device_rules(const Recipe& r, const BrokenRule& broken) {
        {std::tuple("offload.optimizer", "optimizer states", &r.offload.optimizer),
         std::tuple("offload.params", "weights", &r.offload.params),
         std::tuple("offload.activations", "activations", &r.offload.activations)})
-    if (place->device == OffloadDevice::cpu)
+    if (place->device == OffloadDevice::automatic && !place->path)
+      broken(
+          fmt::format("{}.device", section),
+          fmt::format("steps run on the CPU, where files alone are another place, and {0}.path is not given; "
+                      "nearest valid value: none, or auto with {0}.path",
+                      section),
+          {"device"});
+    else if (place->device == OffloadDevice::cpu)
       broken(fmt::format("{}.device", section),
              fmt::format("steps run on the CPU, whose memory has the {} already; nearest valid value: none, "
                          "or nvme with {}.path",

@@ -37,7 +37,7 @@ Decoder::Decoder(const ModelConfig& config, ParameterStore& store, const Groups&
   for (const StageLayers& stage : stages_) {
     if (stage.embeds) declare_embedding(store, groups, options.decay_embeddings);
     for (int64_t i = stage.first; i < stage.first + stage.count; ++i) {
-      store.begin_segment(layer_segment(i));
+      store.begin_segment(layer_segment(i), i - stage.first);
       blocks_[i].declare(store, groups, c, sequence_parallel_, options.expert_tensor, options.dispatch, i);
     }
     if (stage.heads) declare_head(store, groups, options);

@@ -13,13 +13,15 @@ class ShardingPolicy {
   /// ZeRO-0: every rank has everything.
   constexpr ShardingPolicy() = default;
   /// ZeRO-`stage`, 0 to 3. `reshards`: stage 3 releases weights after forward; otherwise once a step.
-  static constexpr ShardingPolicy zero(int64_t stage, bool reshards = true) {
+  /// `whole_layers`: first layers of each pipeline stage that stage 3 shards as stage 2 does.
+  static constexpr ShardingPolicy zero(int64_t stage, bool reshards = true, int64_t whole_layers = 0) {
     ShardingPolicy p;
     p.sharded_ = stage <= 0   ? Sharded::nothing
                  : stage == 1 ? Sharded::optimizer
                  : stage == 2 ? Sharded::gradients
                               : Sharded::weights;
     p.keeps_gathered_ = stage >= 3 && !reshards;
+    p.whole_layers_ = stage >= 3 ? whole_layers : 0;
     return p;
   }
 
@@ -30,11 +32,13 @@ class ShardingPolicy {
   constexpr bool shards_gradients() const { return sharded_ >= Sharded::gradients; }
   /// True if a rank has weights of its shard only between steps, and gathers the others for a step.
   constexpr bool shards_weights() const { return sharded_ >= Sharded::weights; }
+  /// The same of one layer, counted in its pipeline stage from 0; -1: parameters outside layers.
+  constexpr bool shards_weights(int64_t layer) const {
+    return shards_weights() && (layer < 0 || layer >= whole_layers_);
+  }
   /// True if all weights are gathered at the begin of a step, and stay until its last backward; otherwise
   /// each layer's are gathered before it runs, and released after it.
   constexpr bool keeps_gathered() const { return keeps_gathered_; }
-  /// True if every rank has full weights and updates its shard of them, so that updates are gathered.
-  constexpr bool gathers_updates() const { return shards_optimizer() && !shards_weights(); }
 
   constexpr int stage() const { return static_cast<int>(sharded_); }
   constexpr bool operator==(const ShardingPolicy&) const = default;
@@ -43,6 +47,7 @@ class ShardingPolicy {
   enum class Sharded : uint8_t { nothing, optimizer, gradients, weights };
   Sharded sharded_ = Sharded::nothing;
   bool keeps_gathered_ = false;
+  int64_t whole_layers_ = 0;
 };
 
 }  // namespace ltrain

@@ -13,7 +13,7 @@ OffloadedWeights::OffloadedWeights(const StoreContext& context, const ParameterL
       offsets_(layout.buckets().size(), -1) {}
 
 bool OffloadedWeights::choose(const Bucket& b) {
-  if (!c_.sharding.shards_weights() || fraction_ <= 0) return false;
+  if (!b.shards_weights || fraction_ <= 0) return false;
   asked_ += b.piece;
   if (static_cast<double>(chosen_) + 0.5 * static_cast<double>(b.piece) >
       fraction_ * static_cast<double>(asked_))

@@ -16,12 +16,13 @@ RuleTarget target_of(const ParameterSpec& s) {
 
 }  // namespace
 
-int ParameterLayout::add(std::vector<ParameterSpec> unit, int segment) {
+int ParameterLayout::add(std::vector<ParameterSpec> unit, int segment, int64_t layer) {
   LT_CHECK(!filled(), "expected parameter declarations before allocate(), got one after it");
   Unit u;
   u.first = count();
   u.count = static_cast<int>(unit.size());
   u.segment = segment;
+  u.layer = layer;
   for (ParameterSpec& spec : unit) {
     if (spec.slice.global.rank == 0) spec.slice = Slice::whole(spec.shape);
     if (spec.matrix.rank == 0) spec.matrix = spec.slice.global;
@@ -169,6 +170,7 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
       buckets_.back().index = at;
       buckets_.back().kind = kind;
       buckets_.back().segment = units_[u].segment;
+      buckets_.back().shards_weights = sharding.shards_weights(units_[u].layer);
     }
     Bucket& b = buckets_[at];
     b.used = round_up(b.used, std::lcm(kBucketAlign, std::lcm(std::max<int64_t>(1, kind.group), kind.strip)));

@@ -30,6 +30,7 @@ class ParameterLayout {
   struct Unit {
     int first = 0, count = 0;  ///< parameters
     int segment = 0, bucket = 0;
+    int64_t layer = -1;  ///< in its pipeline stage; -1: outside layers
   };
   /// Common properties of the units of a bucket.
   struct Kind {
@@ -51,11 +52,12 @@ class ParameterLayout {
     Kind kind;
     int segment = 0;
     int64_t used = 0, padded = 0;
-    int64_t piece = 0, own = 0;  ///< elements of a rank of `shard`, and of a rank of both groups
+    int64_t piece = 0, own = 0;   ///< elements of a rank of `shard`, and of a rank of both groups
+    bool shards_weights = false;  ///< a rank has weights of its piece only, but for a layer that runs
   };
 
-  /// Declares a unit and returns the id of its first parameter.
-  int add(std::vector<ParameterSpec> unit, int segment);
+  /// Declares a unit and returns the id of its first parameter. `layer`: as in Unit.
+  int add(std::vector<ParameterSpec> unit, int segment, int64_t layer = -1);
 
   /// Chooses rules and fills buckets. A bucket is closed when it reaches `bucket_elements`.
   void fill(const Groups& groups, ShardingPolicy sharding, const OptimizerSettings& optimizer,
@@ -100,6 +102,8 @@ class ParameterLayout {
   /// Elements with states on this rank.
   int64_t stored_begin(const Bucket& b) const { return sharding_.shards_optimizer() ? piece_begin(b) : 0; }
   int64_t stored_count(const Bucket& b) const { return sharding_.shards_optimizer() ? b.piece : b.padded; }
+  /// True if every rank has full weights and updates its piece of them, so that updates are gathered.
+  bool gathers_updates(const Bucket& b) const { return sharding_.shards_optimizer() && !b.shards_weights; }
   /// True if a rank has states of only part of the bucket.
   bool stores_pieces(const Bucket& b) const {
     return sharding_.shards_optimizer() && shard_group(b).size() > 1;

@@ -59,9 +59,9 @@ ParameterStore::ParameterStore() : parameters_(std::make_unique<ParameterLayout>
 ParameterStore::~ParameterStore() = default;
 
 int ParameterStore::add(std::vector<ParameterSpec> unit) {
-  return parameters_->add(std::move(unit), segment_);
+  return parameters_->add(std::move(unit), segment_, layer_);
 }
-void ParameterStore::begin_segment(int segment) { segment_ = segment; }
+void ParameterStore::begin_segment(int segment, int64_t layer) { segment_ = segment, layer_ = layer; }
 Stream& ParameterStore::stream() const { return context_->compute; }
 const OptimizerSettings& ParameterStore::optimizer() const { return settings_.optimizer; }
 int ParameterStore::count() const { return parameters_->count(); }
@@ -153,13 +153,13 @@ void ParameterStore::clear() {
 
 void ParameterStore::initialize(uint64_t seed) {
   clear();
-  if (!settings_.sharding.shards_weights())
-    for (const auto& p : parameters_->parameters()) {
-      const ParameterLayout::Kind& kind = parameters_->bucket(p.bucket).kind;
-      if (kind.nf4 || kind.masked) continue;  // a mask would be in what was there before
-      const Tensor to = weights_->part(parameters_->bucket(p.bucket), p.offset, p.spec.slice.elements());
-      fill_initial(context_->compute, p.spec, to, p.spec.slice, seed);
-    }
+  for (const auto& p : parameters_->parameters()) {
+    const Bucket& b = parameters_->bucket(p.bucket);
+    if (b.shards_weights || b.kind.nf4 || b.kind.masked)
+      continue;  // a mask would be in what was there before
+    const Tensor to = weights_->part(b, p.offset, p.spec.slice.elements());
+    fill_initial(context_->compute, p.spec, to, p.spec.slice, seed);
+  }
   const bool derived = settings_.optimizer.quantization.on() || settings_.optimizer.sparsity.moves();
   if (training_ && (settings_.precision.has_master() || settings_.sharding.shards_weights() || derived))
     for (const OwnedPiece& piece : stored_pieces()) {
@@ -183,7 +183,7 @@ void ParameterStore::initialize_nf4(uint64_t seed) const {
   const auto host = make_inline_stream("initial values");
   std::vector<float> values;
   for (const Bucket& b : parameters_->buckets()) {
-    const bool sharded = settings_.sharding.shards_weights();
+    const bool sharded = b.shards_weights;
     const auto fill = [&](int id, int64_t from, int64_t n) {
       const auto& p = parameters_->parameter(id);
       for (int64_t done = 0; done < n; done += kElements) {
@@ -280,7 +280,7 @@ EstimatePass ParameterStore::estimate(int64_t step) const {
 
 void ParameterStore::begin_estimate(EstimatePass pass) {
   if (pass == EstimatePass::moved_weights) {
-    if (settings_.sharding.gathers_updates()) weights_->begin_step();
+    weights_->renew();
     weights_->complete();  // until then others read this rank's pieces
   }
   training_->updates->begin_estimate();

@@ -52,8 +52,8 @@ class ParameterStore {
   int add(std::vector<ParameterSpec> unit);
   /// Starts a segment: parameters declared from here on are gathered together by ZeRO-3, and completed
   /// separately from earlier ones. `segment`: the same number for the same layer on every rank, for any
-  /// division into stages.
-  void begin_segment(int segment);
+  /// division into stages. `layer`: number of the layer in its pipeline stage; -1: not a layer.
+  void begin_segment(int segment, int64_t layer = -1);
 
   struct Layout {
     PrecisionPolicy precision;
@@ -204,6 +204,7 @@ class ParameterStore {
 
   std::unique_ptr<ParameterLayout> parameters_;
   int segment_ = 0;
+  int64_t layer_ = -1;
   Layout settings_;
   OffloadAccess offload_;
   std::vector<RegisteredBuffer> kept_;

@@ -21,7 +21,7 @@ Weights::Weights(const StoreContext& context, const ParameterLayout& layout, Off
 
 void Weights::allocate(const Bucket& b) {
   if (offloaded_.choose(b)) return;  // laid out after all are chosen
-  const bool sharded = c_.sharding.shards_weights();
+  const bool sharded = b.shards_weights;
   Tensor& t = sharded ? at(b).piece : at(b).whole;
   if (b.kind.nf4) {
     Tensor& absmax = sharded ? at(b).absmax_piece : at(b).absmax;
@@ -59,11 +59,11 @@ void Weights::make_records() {
     records_[i] = record;
   }
   for (const Bucket& b : layout_.buckets())
-    if (c_.sharding.shards_weights() || comes_later(b)) place_units(b, Placement::S(0));
+    if (b.shards_weights || comes_later(b)) place_units(b, Placement::S(0));
 }
 
 bool Weights::comes_later(const Bucket& b) const {
-  return c_.sharding.gathers_updates() && b.kind.rule.trains() && layout_.shard_group(b).size() > 1;
+  return layout_.gathers_updates(b) && b.kind.rule.trains() && layout_.shard_group(b).size() > 1;
 }
 
 /// Sets the placement of the bucket's units on the axes of pieces; for full weights, on all axes of the
@@ -189,8 +189,27 @@ void Weights::begin_step(bool always) {
     for (const Bucket* b : in_order()) gather(*b);
     return;
   }
+  if (stale_ || always) gather_first();
+  renew(always);
+}
+
+void Weights::renew(bool always) {
+  if (c_.sharding.keeps_gathered()) return;
   if (stale_ || always) start_gathers();
   stale_ = false;
+}
+
+/// Gathers that the first layers wait for, before those of all layers with full weights.
+void Weights::gather_first() {
+  const std::vector<const Bucket*> all = in_order();
+  const auto whole = [&](const Bucket* b) { return comes_later(*b); };
+  const auto first = std::find_if(all.begin(), all.end(), whole);
+  if (first == all.end()) return;
+  for (auto b = all.begin(); b != first; ++b) {
+    if (!(*b)->shards_weights) continue;
+    gather(**b);
+    at(**b).users = 0;  // a pass that uses it becomes its user
+  }
 }
 
 void Weights::begin_replayed_step() {
@@ -204,8 +223,8 @@ void Weights::complete() {
 }
 
 void Weights::wait_all() {
-  if (!c_.sharding.gathers_updates()) return;
-  for (const Bucket& b : layout_.buckets()) wait_gathered(b);
+  for (const Bucket& b : layout_.buckets())
+    if (layout_.gathers_updates(b)) wait_gathered(b);
 }
 
 void Weights::end_step() {
@@ -220,7 +239,7 @@ void Weights::wait_gathered(const Bucket& b) {
   const double before = c_.compute.clock;
   s.done.wait_hidden(c_.compute);  // started a layer ago, or with the step
   s.gathering = false;
-  if (c_.sharding.gathers_updates() || keeping_) waited_for_updates_ += c_.compute.clock - before;
+  if (layout_.gathers_updates(b) || keeping_) waited_for_updates_ += c_.compute.clock - before;
   if (s.fetched.defined()) c_.memory.release(s.fetched);
   if (!c_.meta()) return;
   for (Axis a : kEachGradientAxis)
@@ -240,24 +259,23 @@ void Weights::end_update() {
 void Weights::note_complete() { complete_ = true; }
 
 void Weights::gather_segment(int segment, int next) {
-  if (c_.sharding.gathers_updates())
-    for (const Bucket& b : layout_.buckets())
-      if (b.segment == segment) wait_gathered(b);
-  if (!c_.sharding.shards_weights()) return;
   const auto each = [&](int which, auto f) {
     for (const Bucket& b : layout_.buckets())
       if (b.segment == which) f(b);
   };
-  each(segment, [&](const Bucket& b) { gather(b); });
-  if (next >= 0) each(next, [&](const Bucket& b) { gather(b); });
+  const auto gather_sharded = [&](const Bucket& b) {
+    if (b.shards_weights) gather(b);
+  };
+  each(segment, gather_sharded);
+  if (next >= 0) each(next, gather_sharded);
   each(segment, [&](const Bucket& b) { wait_gathered(b); });
 }
 
 void Weights::release_segment(int segment) {
-  if (!c_.sharding.shards_weights() || keeping_) return;
+  if (keeping_) return;
   for (const Bucket& b : layout_.buckets()) {
     State& s = at(b);
-    if (b.segment != segment || !s.whole.defined()) continue;
+    if (b.segment != segment || !b.shards_weights || !s.whole.defined()) continue;
     s.users &= c_.compute.overlap ? ~(1u << MicroBatchOverlap::side(c_.compute)) : 0;
     if (s.users) continue;
     if (s.gathering) s.done.wait_hidden(c_.compute);  // gathered, but not used
@@ -273,26 +291,24 @@ void Weights::release_segment(int segment) {
   }
 }
 
-const Tensor& Weights::held(const Bucket& b) const {
-  return c_.sharding.shards_weights() ? at(b).piece : at(b).whole;
-}
+const Tensor& Weights::held(const Bucket& b) const { return b.shards_weights ? at(b).piece : at(b).whole; }
 
 const Tensor& Weights::held_absmax(const Bucket& b) const {
-  return c_.sharding.shards_weights() ? at(b).absmax_piece : at(b).absmax;
+  return b.shards_weights ? at(b).absmax_piece : at(b).absmax;
 }
 
 Tensor Weights::updated(const Bucket& b) const {
-  if (c_.sharding.shards_weights()) return at(b).piece;
+  if (b.shards_weights) return at(b).piece;
   return at(b).whole.flat(layout_.stored_begin(b), {layout_.stored_count(b)});
 }
 
 Tensor Weights::part(const Bucket& b, int64_t from, int64_t n) const {
-  if (c_.sharding.shards_weights()) return at(b).piece.flat(from - layout_.stored_begin(b), {n});
+  if (b.shards_weights) return at(b).piece.flat(from - layout_.stored_begin(b), {n});
   return at(b).whole.flat(from, {n});
 }
 
 Nf4Matrix Weights::nf4_part(const Bucket& b, int64_t from, int64_t n) const {
-  const int64_t at = c_.sharding.shards_weights() ? from - layout_.stored_begin(b) : from;
+  const int64_t at = b.shards_weights ? from - layout_.stored_begin(b) : from;
   return {held(b).flat(at / kNf4Pair, {n / kNf4Pair}), held_absmax(b).flat(at / kNf4Block, {n / kNf4Block})};
 }
 
@@ -306,7 +322,7 @@ void Weights::derive(const Bucket& b, const Tensor& from) const {
 }
 
 void Weights::begin_writing(const Bucket& b) {
-  if (c_.meta() && c_.sharding.gathers_updates())
+  if (c_.meta() && layout_.gathers_updates(b))
     place_set(c_.compute, at(b).whole, c_.groups.mesh.shard,
               Placement::S(0));  // also for padding
 }
@@ -317,7 +333,7 @@ void Weights::end_writing(const Bucket& b) {
 
 void Weights::publish(const Bucket& b) {
   const Group& g = layout_.shard_group(b);
-  if (!c_.sharding.gathers_updates() || g.size() == 1) return;
+  if (!layout_.gathers_updates(b) || g.size() == 1) return;
   const auto gathered = [&](const Tensor& whole, int64_t per) {
     return g.start_all_gather(c_.compute, whole, whole.flat(layout_.piece_begin(b) / per, {b.piece / per}));
   };
@@ -327,14 +343,16 @@ void Weights::publish(const Bucket& b) {
 
 void Weights::wait_published() {
   const Group& g = c_.groups.shard;
-  if (c_.sharding.gathers_updates() && g.size() > 1)
+  const auto& all = layout_.buckets();
+  const auto gathers = [&](const Bucket& b) { return layout_.gathers_updates(b); };
+  if (g.size() > 1 && std::any_of(all.begin(), all.end(), gathers))
     g.wait(c_.compute);  // the expert group runs on the same stream
 }
 
 void Weights::require(std::string_view when, bool pieces) const {
   if (!c_.meta()) return;
   for (const Bucket& b : layout_.buckets()) {
-    const bool cut = c_.sharding.shards_weights() || (pieces && comes_later(b));
+    const bool cut = b.shards_weights || (pieces && comes_later(b));
     for (Axis a : kEachGradientAxis)
       place_require(
           c_.compute, when, held(b), a,

@@ -2,7 +2,7 @@
 // it (ZeRO-3). With ZeRO-1 and 2 a rank updates its piece of the full weights. The pieces of others are
 // gathered at the begin of the next step, all at once, in the order in which layers run; a layer waits for
 // its own gather only. ZeRO-3 that keeps gathered weights does the same, and releases them after the step's
-// last backward.
+// last backward. With ZeRO-3 some layers may have full weights, as with ZeRO-2.
 #pragma once
 #include <vector>
 
@@ -34,6 +34,8 @@ class Weights {
   /// ZeRO-1 and 2, after an update or with `always`: starts to gather the pieces that others updated. ZeRO-3
   /// that keeps gathered weights: starts to gather all. gather_segment waits for its segment.
   void begin_step(bool always = false);
+  /// The part of it for weights that are full on every rank.
+  void renew(bool always = false);
   /// Replaces begin_step after captured work that did it.
   void begin_replayed_step();
   /// ZeRO-1 and 2, outside a step: gathers pieces of others that are out of date, and waits.
@@ -96,6 +98,7 @@ class Weights {
   void fetch(const Bucket& b, const Tensor& to);
   std::vector<const Bucket*> in_order() const;
   void start_gathers();
+  void gather_first();
   void wait_gathered(const Bucket& b);
   void wait_all();
   void place_units(const Bucket& b, Placement p);

@@ -219,6 +219,7 @@ std::vector<CompositionFeature> composition_features() {
       {"ZeRO-3", {"parallel.data=2", "parallel.zero_stage=3"}},
       {"ZeRO-3, weights kept",
        {"parallel.data=2", "parallel.zero_stage=3", "parallel.reshard_after_forward=false"}},
+      {"ZeRO-2 and 3 by layer", {"parallel.data=2", "parallel.zero_stage=3", "parallel.zero_layers=1"}},
       {"two-level sum", {"parallel.data=4", "parallel.hierarchical_reduction=2"}},
       {"hybrid ZeRO-1", {"parallel.data=4", "parallel.zero_stage=1", "parallel.shard_group=2"}},
       {"hybrid ZeRO-2", {"parallel.data=4", "parallel.zero_stage=2", "parallel.shard_group=2"}},

@@ -225,6 +225,10 @@ std::string head_text(const Plan& p, const Recipe& recipe) {
                   p.device == DeviceKind::cuda
                       ? "one GPU"
                       : fmt::format("{} thread{}", p.threads_per_rank, p.threads_per_rank == 1 ? "" : "s"));
+  if (const int64_t layers = recipe.parallel.zero_layers; layers > 0)
+    out += fmt::format("ZeRO: stage 2 for the first {} layer{} of {}, stage 3 for all else\n\n", layers,
+                       layers == 1 ? "" : "s",
+                       recipe.parallel.pipeline > 1 ? "each pipeline stage" : "the model");
   if (p.sparse_parameters > 0) out += sparse_line(p, optimizer_settings(recipe).sparsity);
   if (const QuantizationSettings& q = recipe.quantization; p.quantized_parameters > 0)
     out += fmt::format(

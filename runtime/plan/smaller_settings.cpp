@@ -82,6 +82,14 @@ std::vector<Smaller> ways(const Recipe& r) {
     add("parallel.reshard_after_forward: true", {{"parallel.reshard_after_forward: true", [](Recipe& c) {
                                                     c.parallel.reshard_after_forward = true;
                                                   }}});
+  if (const int64_t now = r.parallel.zero_layers; now > 0) {
+    std::vector<Change> fewer;
+    for (int64_t n = now / 2; n > 0; n /= 2)
+      fewer.push_back(
+          {fmt::format("parallel.zero_layers: {}", n), [n](Recipe& c) { c.parallel.zero_layers = n; }});
+    fewer.push_back({"parallel.zero_layers: 0", [](Recipe& c) { c.parallel.zero_layers = 0; }});
+    add(fmt::format("fewer parallel.zero_layers (now {})", now), fewer);
+  }
   add(fmt::format("more ranks (parallel.tensor, now {}, or parallel.pipeline, now {})", r.parallel.tensor,
                   r.parallel.pipeline));
   if (!r.offload.optimizer.on()) {

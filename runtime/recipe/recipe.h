@@ -65,6 +65,7 @@ struct Parallel {
   int64_t intra_node_experts = 0;
   int64_t zero_stage = 0;
   bool reshard_after_forward = true;
+  int64_t zero_layers = 0;                     ///< layers of a pipeline stage that ZeRO-3 shards as ZeRO-2
   int64_t shard_group = kOneLevel;             ///< kOneLevel, kNode or a number of ranks
   int64_t hierarchical_reduction = kOneLevel;  ///< kOneLevel, kNode or a number of ranks
   /// Set by resolve(): ranks of the first level of a two-level gradient reduction; 0: one level.
@@ -74,7 +75,9 @@ struct Parallel {
   OverlapChoice async_tensor_parallel = OverlapChoice::automatic;
   std::string order = "tp-cp-dp-pp";  ///< order of the mesh axes over the ranks, innermost first
 
-  ShardingPolicy sharding() const { return ShardingPolicy::zero(zero_stage, reshard_after_forward); }
+  ShardingPolicy sharding() const {
+    return ShardingPolicy::zero(zero_stage, reshard_after_forward, zero_layers);
+  }
   /// Key of this section that requests two levels of gradient reduction, with or without sharded optimizer
   /// state.
   std::string_view levels_key() const {

@@ -99,6 +99,7 @@ class Shrink {
     // Two levels need more ranks than an axis keeps.
     drop({"parallel.hierarchical_all_to_all", "parallel.shard_group", "parallel.hierarchical_reduction",
           "parallel.pipeline_layers", "parallel.schedule_file"});
+    if (p.zero_layers > 1) set("parallel.zero_layers", 1);
     stages();
     context_comm();
   }

@@ -30,6 +30,7 @@ struct Layout {
   const char* mode = "1d";
   int depth = 1;
   int expert = 1;
+  int zero_layers = 0;
 };
 
 const std::vector<Layout>& layouts() {
@@ -39,6 +40,7 @@ const std::vector<Layout>& layouts() {
       {"data 2, ZeRO-1", 2, 1, false, 1},
       {"data 4, ZeRO-2", 4, 1, false, 2},
       {"data 2, ZeRO-3", 2, 1, false, 3},
+      {"data 2, ZeRO-3, two layers of ZeRO-2", 2, 1, false, 3, 1, "1f1b", 1, 1, "p2p", 0, "1d", 1, 1, 2},
       {"tensor 2", 1, 2},
       {"tensor 2, sequence", 1, 2, true},
       {"tensor 4, more than llama's key-value heads", 1, 4},
@@ -66,6 +68,7 @@ TinyOptions job(const Layout& l, const TinyOptions& base) {
   o.tensor = l.tensor;
   o.sequence_parallel = l.sequence;
   o.zero_stage = l.zero;
+  o.zero_layers = l.zero_layers;
   o.pipeline = l.pipeline;
   o.schedule = l.schedule;
   o.chunks = l.chunks;

@@ -66,6 +66,8 @@ std::vector<Layout> layouts(int data) {
     for (int accumulation : {1, 2}) add(fmt::format("data {}", data), data, 1, false, zero, accumulation);
   add(fmt::format("data {}, weights kept", data), data, 1, false, 3, 2);
   all.back().options.reshard = false;
+  add(fmt::format("data {}, a layer of ZeRO-2 under ZeRO-3", data), data, 1, false, 3, 2);
+  all.back().options.zero_layers = 1;
   for (bool sequence : {false, true}) {
     add(sequence ? "tensor 2 with sequence" : "tensor 2", 1, 2, sequence, 0, 1);
     for (int zero : {1, 3})

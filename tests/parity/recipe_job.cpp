@@ -25,6 +25,7 @@ TinyOptions job_of(const Recipe& r, const std::string& precision) {
   o.sequence_parallel = r.parallel.sequence_parallel;
   o.zero_stage = static_cast<int>(r.parallel.zero_stage);
   o.reshard = r.parallel.reshard_after_forward;
+  o.zero_layers = static_cast<int>(r.parallel.zero_layers);
   o.shard = static_cast<int>(r.parallel.shard_ranks);
   o.context = static_cast<int>(r.parallel.context);
   o.context_comm = to_string(r.parallel.context_comm);

@@ -200,7 +200,7 @@ ProgramOptions tiny_program(const TinyOptions& o) {
   ProgramOptions p;
   p.model = tiny_model(o);
   p.precision = precision_policy(o.precision);
-  p.sharding = ShardingPolicy::zero(o.zero_stage, o.reshard);
+  p.sharding = ShardingPolicy::zero(o.zero_stage, o.reshard, o.zero_layers);
   p.sequence_parallel = o.sequence_parallel;
   p.expert_tensor = o.expert_tensor;
   p.dispatch = o.dispatch;

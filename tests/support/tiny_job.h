@@ -50,6 +50,7 @@ struct TinyOptions {
   int intra_node_experts = 0;
   int zero_stage = 0;
   bool reshard = true;  ///< ZeRO-3 only, after forward
+  int zero_layers = 0;  ///< ZeRO-3 only: layers of ZeRO-2
   int shard = 0;        ///< ranks of the first level of gradients, where there are two; else 0
   int64_t micro_batch = 1, global_batch = 8, seq = 24, vocab = 61;
   int64_t hidden = 32, intermediate = 0;  ///< intermediate 0: 4 * hidden (gpt2), or 40

@@ -77,8 +77,31 @@ int64_t on_each_host(const Mesh& mesh, AxisSet axes, int64_t per_host) {
   return it->second;
 }
 
+/// Rules of layers whose weights are full while those of others are sharded.
+static void zero_layers_rules(const Recipe& r, const BrokenRule& broken) {
+  const Parallel& p = r.parallel;
+  const char* key = "parallel.zero_layers";
+  const int64_t most = r.model.num_hidden_layers - p.pipeline * p.virtual_pipeline + 1;
+  if (p.zero_layers == 0 || most < 1) return;  // fewer layers than stages: another rule
+  if (!p.sharding().shards_weights())
+    return broken(key,
+                  fmt::format("leaves the weights of some layers whole, and parallel.zero_stage: {} those of "
+                              "all; nearest valid value: 0, or parallel.zero_stage: 3",
+                              p.zero_stage),
+                  {"parallel.zero_stage"});
+  if (p.sharding().keeps_gathered())
+    return broken(key,
+                  "leaves the weights of some layers whole, and parallel.reshard_after_forward: false keeps "
+                  "those of all for a step; nearest valid value: 0, or parallel.reshard_after_forward: true",
+                  {"parallel.reshard_after_forward"});
+  if (p.zero_layers > most)
+    broken(key, fmt::format("a pipeline stage has at most {} layers; nearest valid value: {}", most, most),
+           {"model.num_hidden_layers", "parallel.pipeline", "parallel.virtual_pipeline"});
+}
+
 void level_rules(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
+  zero_layers_rules(r, broken);
   if (!p.reshard_after_forward && !p.sharding().shards_weights())
     broken("parallel.reshard_after_forward",
            fmt::format("is of weights that are gathered for a step, and parallel.zero_stage: {} keeps them "

@@ -228,6 +228,11 @@ void add_sharding_keys(std::vector<Key>& t) {
           .changes(Effect::speed)
           .when("parallel.zero_stage: 3", false,
                 [](const Recipe& r) { return r.parallel.sharding().shards_weights(); }));
+  t.push_back(integer("parallel.zero_layers", LT_MEMBER(parallel.zero_layers),
+                      "ZeRO-3: first layers of each pipeline stage whose weights are not sharded, as with "
+                      "zero_stage: 2. They are gathered once per step. The results are bit-identical.")
+                  .between(0, 10000)
+                  .changes(Effect::speed));
   t.push_back(level_ranks(
       "parallel.shard_group", LT_MEMBER(parallel.shard_group), "all",
       "Ranks over which zero_stage shards. all: all data-parallel ranks. node: the ranks of a node, with "

@@ -26,6 +26,7 @@ Layout layout_of(const Recipe& r) {
   l.expert = p.expert, l.expert_tensor = p.expert_tensor;
   l.data = p.data, l.zero_stage = p.zero_stage, l.shard_group = p.shard_group;
   l.reshard = p.reshard_after_forward;
+  l.zero_layers = p.zero_layers;
   l.micro_batch = r.train.micro_batch_size, l.global_batch = r.train.global_batch_size;
   l.recompute = r.recompute.granularity, l.precision = r.precision;
   l.tensor_mode = p.tensor_mode, l.tensor_depth = p.tensor_depth, l.order = p.order;

@@ -34,6 +34,7 @@ class Walk {
     at_.tensor_mode = r.parallel.tensor_mode, at_.tensor_depth = r.parallel.tensor_depth;
     at_.order = r.parallel.order;
     at_.reshard = r.parallel.reshard_after_forward;
+    at_.zero_layers = r.parallel.zero_layers;
     at_.offload_optimizer = r.offload.optimizer.on();
     at_.offload_activations = r.offload.activations.on();
     at_.offload_params = r.offload.params.on();

@@ -30,7 +30,7 @@ void set_layout(Recipe& r, const Layout& l) {
   p.context = l.context, p.context_comm = l.context_comm;
   p.expert = l.expert, p.expert_tensor = l.expert_tensor;
   p.data = l.data, p.zero_stage = l.zero_stage, p.shard_group = l.shard_group;
-  p.reshard_after_forward = l.reshard;
+  p.reshard_after_forward = l.reshard, p.zero_layers = l.zero_layers;
   r.train.micro_batch_size = l.micro_batch, r.train.global_batch_size = l.global_batch;
   r.precision = l.precision;
   const bool given =
@@ -80,6 +80,7 @@ std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
   set("parallel.data", l.data, p.data);
   set("parallel.zero_stage", l.zero_stage, p.zero_stage);
   set("parallel.reshard_after_forward", l.reshard, p.reshard_after_forward);
+  set("parallel.zero_layers", l.zero_layers, p.zero_layers);
   if (l.shard_group != p.shard_group) out.emplace_back("parallel.shard_group", "node");
   set("train.micro_batch_size", l.micro_batch, r.train.micro_batch_size);
   set("train.global_batch_size", l.global_batch, r.train.global_batch_size);
@@ -123,8 +124,11 @@ std::string layout_text(const Layout& l, const Recipe& r) {
   if (l.row_budget > 0) parts.push_back(fmt::format("row budget {}", l.row_budget));
   parts.push_back(fmt::format("data {}", l.data));
   if (l.zero_stage > 0)
-    parts.push_back(fmt::format("ZeRO {}{}{}", l.zero_stage, l.shard_group == kNode ? " in a node" : "",
-                                l.reshard ? "" : " with weights gathered once a step"));
+    parts.push_back(fmt::format("ZeRO {}{}{}{}", l.zero_stage, l.shard_group == kNode ? " in a node" : "",
+                                l.reshard ? "" : " with weights gathered once a step",
+                                l.zero_layers == 0 ? ""
+                                                   : fmt::format(" with {} layer{} of ZeRO 2", l.zero_layers,
+                                                                 l.zero_layers == 1 ? "" : "s")));
   parts.push_back(fmt::format("micro-batch {}", l.micro_batch));
   if (l.global_batch != r.train.global_batch_size)
     parts.push_back(fmt::format("global batch {}", l.global_batch));

@@ -20,7 +20,8 @@ struct Layout {
   int64_t expert = 1, expert_tensor = 1;
   int64_t data = 1;  ///< the ranks that the other axes leave
   int64_t zero_stage = 0;
-  bool reshard = true;  ///< ZeRO-3: reshard after forward
+  bool reshard = true;      ///< ZeRO-3: reshard after forward
+  int64_t zero_layers = 0;  ///< ZeRO-3: layers of a pipeline stage under ZeRO-2
   int64_t shard_group = kOneLevel;
   int64_t micro_batch = 1, global_batch = 1;
   RecomputeGranularity recompute = RecomputeGranularity::none;

@@ -8,6 +8,7 @@
 #include "planner/search/smallest.h"
 #include "planner/search/variants.h"
 #include "runtime/machines/machine_profile.h"
+#include "runtime/recipe/diagnostics.h"
 
 namespace ltrain {
 namespace {
@@ -82,6 +83,7 @@ class Refinement {
     for (size_t i = 0; i < std::min(kVariantsOf, fitting_.size()); ++i) {
       const LayoutCandidate& c = fitting_[i];
       for (Layout& l : variants(c.layout, VariantKind::refined)) derived.push_back({std::move(l), c.trial});
+      for (Layout& l : with_zero_layers(c)) derived.push_back({std::move(l), c.trial});
       if (chosen == kChosenRecompute || !plans_fast(c.layout)) continue;
       for (Layout& l : variants(c.layout, VariantKind::chosen_recompute)) {
         derived.push_back({std::move(l), c.trial});
@@ -89,6 +91,18 @@ class Refinement {
       }
     }
     add(derived);
+  }
+
+  /// Gives ZeRO-3 the most layers of ZeRO-2 that fit, if ZeRO-2 for all layers does not fit.
+  std::vector<Layout> with_zero_layers(const LayoutCandidate& c) const {
+    Layout mixed = c.layout, two = c.layout;
+    two.zero_stage = 2;
+    const bool fits =
+        std::any_of(fitting_.begin(), fitting_.end(), [&](const auto& f) { return f.layout == two; });
+    const bool open = !trials_.recipe().origins->has("parallel.zero_layers");
+    if (!open || fits || mixed.zero_stage < 3 || !mixed.reshard || mixed.offload_params) return {};
+    mixed.zero_layers = trials_.zero_layers_of(c);
+    return mixed.zero_layers > 0 ? std::vector<Layout>{mixed} : std::vector<Layout>{};
   }
 
   bool plans_fast(const Layout& l) const {

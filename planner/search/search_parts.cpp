@@ -184,6 +184,7 @@ SearchParts::Traffic SearchParts::make_traffic(const Layout& l) const {
   r.parallel.schedule = "1f1b";
   r.parallel.context = 1;
   r.parallel.data = 2;
+  r.parallel.zero_layers = 0;
   r.parallel.shard_ranks = 0;
   r.diloco.shares.clear();
   r.train.eval_interval = 0;
@@ -219,6 +220,7 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
       {.traffic = key,
        .shard = shard_key_of(l),
        .virtual_pipeline = l.virtual_pipeline,
+       .zero_layers = l.zero_layers,
        .hides_collectives = hides_collectives(l)},
       [&] {
         const Traffic& t = traffic_.get(key, [&] { return make_traffic(l); });
@@ -254,8 +256,8 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
             static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline);
         // The backward reuses the last layer of each chunk from the forward. Two overlapped passes share the
         // layers at which they meet, and the prefetched one.
-        const double shared = hides_collectives(l) ? 3 : 0;
-        const double gathers = std::max(0.0, layers - static_cast<double>(l.virtual_pipeline) - shared);
+        const int64_t shared = hides_collectives(l) ? 3 : 0, kept = l.virtual_pipeline * (1 + l.zero_layers);
+        const double gathers = std::max(0.0, layers - static_cast<double>(shared + kept));
         const double reducing = stolen("reduce_scatter", layers * t.reduced);
         return TrafficSeconds{
             seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced),
@@ -316,7 +318,8 @@ Bound SearchParts::bound(const Layout& l) {
       params + p.states / shards(l, 1) + (both ? p.activations + grads : std::max(p.activations, grads));
   // The backward needs the full weights of one layer, or of all.
   const double some = p.layer_params * (1 - 1 / shards(l, 3)), all = p.params / stages;
-  const double whole = given_.model.moe.num_experts > 0 ? 0 : l.reshard ? some : all;
+  const double layers = static_cast<double>(std::max<int64_t>(1, l.zero_layers));
+  const double whole = given_.model.moe.num_experts > 0 ? 0 : l.reshard ? layers * some : all;
   const TrafficSeconds traffic = traffic_seconds(l);
   const double compute = micros * (p.micro_seconds / stages + traffic.stolen);
   // A schedule file may have pairs, which hide more than the layout says.
@@ -324,6 +327,13 @@ Bound SearchParts::bound(const Layout& l) {
   const double gradients = given_.model.moe.num_experts > 0 ? 0 : whole_gradients(p, l);
   return {file ? 0 : kRounding * std::max(compute, micros * traffic.micro + traffic.once),
           kRounding * (kept / stages + whole + gradients + p.external)};
+}
+
+int64_t SearchParts::zero_layers_in(const Layout& l, double free) {
+  const double layer =
+      part(l).layer_params * (1 - 1 / shards(l, 3)) * static_cast<double>(l.virtual_pipeline);
+  const int64_t most = given_.model.num_hidden_layers / (l.pipeline * l.virtual_pipeline);
+  return layer > 0 ? std::min(most, static_cast<int64_t>(free / layer)) : 0;
 }
 
 const pipeline::LayerCosts& SearchParts::costs(const Layout& l) {

@@ -44,6 +44,8 @@ class SearchParts {
   Bound actions(const Layout& layout);
   /// Returns null if no choice of recompute: auto fits.
   std::unique_ptr<RankTrials> begin_trial(const Layout& layout, double most_seconds);
+  /// Layers of each pipeline stage that ZeRO-3 may leave to ZeRO-2 in `free` bytes of a rank.
+  int64_t zero_layers_in(const Layout& layout, double free);
   /// Runs the passes of all ranks one after the other.
   Trial trial(const Layout& layout, double most_seconds);
 
@@ -148,7 +150,7 @@ class SearchParts {
   struct TrafficSecondsKey {
     TrafficKey traffic;
     ShardKey shard;
-    int64_t virtual_pipeline;
+    int64_t virtual_pipeline, zero_layers;
     bool hides_collectives;
     auto operator<=>(const TrafficSecondsKey&) const = default;
   };

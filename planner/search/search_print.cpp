@@ -125,6 +125,8 @@ std::string left_out_text(const Recipe& r, const SearchLimits& limits) {
     if (open("recompute.granularity")) few.emplace_back("recompute.granularity: auto (two of them)");
     if (r.parallel.zero_stage == 3 && open("parallel.reshard_after_forward"))
       few.emplace_back("parallel.reshard_after_forward");
+    if ((r.parallel.zero_stage == 3 || open("parallel.zero_stage")) && open("parallel.zero_layers"))
+      few.emplace_back("parallel.zero_layers");
     if (open("parallel.overlap_micro_batches")) few.emplace_back("parallel.overlap_micro_batches");
     if (cuda && open("offload.optimizer.device")) few.emplace_back("offload.optimizer");
     if (limits.allow_fp8 && open("precision")) few.emplace_back("precision: fp8");

@@ -35,6 +35,10 @@ class Trials {
   /// Tries candidates and adds the fitting ones to `fitting`, except those slower than `speed`. 0: no limit.
   void try_all(std::vector<LayoutCandidate> batch, double speed, std::vector<LayoutCandidate>& fitting);
 
+  /// Layers that a tried layout of ZeRO-3 may leave to ZeRO-2, by the memory that it leaves free.
+  int64_t zero_layers_of(const LayoutCandidate& c) {
+    return parts_.zero_layers_in(c.layout, memory() - static_cast<double>(c.trial.bytes));
+  }
   double memory() const;  ///< memory of a rank, in bytes
   bool may_fit(const LayoutCandidate& c) const { return c.bound.bytes <= memory(); }
   const std::vector<LayoutCandidate>& unfit() const { return unfit_; }  ///< every trial that did not fit

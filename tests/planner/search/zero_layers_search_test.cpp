@@ -108,3 +108,17 @@ TEST_CASE("a search has no layers of ZeRO-2 under ZeRO-3 where ZeRO-2 fits, or t
   CHECK(layers(data_only({"parallel.zero_stage=3", "parallel.zero_layers=0"})) == std::set<int64_t>{0});
   CHECK(layers(data_only({"parallel.zero_stage=3", "parallel.zero_layers=2"})) == std::set<int64_t>{2});
 }
+
+TEST_CASE("gathers of layers of ZeRO-2 do not delay the embedding's, which runs before them",
+          "[search][zero_layers]") {
+  const MachineProfile h100 = find_profile("h100");
+  const LoadRecipe load =
+      reader(kDense, {"model.vocab_size=128256", "model.hidden_size=4096", "model.intermediate_size=14336",
+                      "model.num_hidden_layers=32", "model.num_attention_heads=32", "data.seq_length=4096"});
+  const auto exposed = [&](int64_t layers) {
+    Layout l = mixed_layout();
+    l.zero_layers = layers;
+    return make_plan(with(load, l, on(8)), h100).ranks.front().exposed_comm_seconds();
+  };
+  CHECK(exposed(17) < exposed(0));
+}

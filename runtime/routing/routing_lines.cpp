@@ -39,7 +39,10 @@ std::vector<int64_t> decoder_layers(const ModelConfig& model) {
 }
 
 int64_t layer_of(const json& line, const ModelConfig& model) {
-  const std::string block = line.value("block", "decoder");
+  const auto at = line.find("block");
+  if (at != line.end() && !at->is_string())
+    refuse("block = {}: must be decoder or mtp", printable(at->dump(), 60));
+  const std::string block = at == line.end() ? "decoder" : at->get<std::string>();
   if (block == "mtp") {
     if (model.num_nextn_predict_layers == 0)
       refuse("block = mtp: the model has no multi-token prediction (model.num_nextn_predict_layers: 0)");

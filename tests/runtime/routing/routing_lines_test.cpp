@@ -89,6 +89,7 @@ TEST_CASE("routing lines: a line that does not fit the model, the step or the sa
   refuses("\"layer\":1", "\"layer\":1.5", "layer: expected an integer, got 1.5");
   refuses("\"layer\":1,", "", "expected the key layer, got none");
   refuses("decoder", "encoder", "block = encoder: must be decoder or mtp");
+  refuses("\"decoder\"", "1", "block = 1: must be decoder or mtp");
   refuses("\"decoder\"", "\"mtp\",\"mtp_idx\":1", "mtp_idx = 1: must be from 0 to 0");
   refuses("\"step\":3", "\"step\":4", "step = 4: must be that of its folder, 3");
   refuses("\"topk\":2", "\"topk\":3", "topk = 3: must be from 2 to 2");

@@ -17,9 +17,9 @@ namespace ltrain {
 class PrometheusText {
  public:
   struct Options {
-    std::string path;          ///< empty: no file
+    std::string path = {};     ///< empty: no file
     int port = 0;              ///< 0: no page
-    std::string run;           ///< value of the label "run"
+    std::string run = {};      ///< value of the label "run"
     int64_t log_interval = 1;  ///< steps between two writes
     int restarts = 0;          ///< restarts of this run so far
   };

@@ -66,7 +66,7 @@ TEST_CASE("prometheus: each line is a comment or a sample, with units in the nam
 TEST_CASE("prometheus: the file has the means of each interval, and its last state at the end") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() + "/run.prom";
-  PrometheusText file({path, "r", 2, 0});
+  PrometheusText file({.path = path, .run = "r", .log_interval = 2, .restarts = 0});
   file.step(step(1, 4));
   CHECK(!std::filesystem::exists(path));
   file.step(step(2, 6));
@@ -85,7 +85,7 @@ TEST_CASE("prometheus: the file has the means of each interval, and its last sta
 
 TEST_CASE("prometheus: a file that cannot be written is one warning, and training goes on") {
   const test::TemporaryFolder folder;
-  PrometheusText file({folder.path() + "/no/run.prom", "r", 1, 0});
+  PrometheusText file({.path = folder.path() + "/no/run.prom", .run = "r", .log_interval = 1, .restarts = 0});
   file.step(step(1, 4));
   file.step(step(2, 4));
   const std::vector<std::string> notes = file.notes();
@@ -94,4 +94,15 @@ TEST_CASE("prometheus: a file that cannot be written is one warning, and trainin
   std::filesystem::create_directories(folder.path() + "/no");
   file.step(step(3, 4));
   CHECK_THAT(file.notes().at(0), Contains("is written again"));
+}
+
+TEST_CASE("prometheus: a port that is taken is one warning, and training goes on") {
+  const MetricsServer other(0);
+  PrometheusText page({.port = other.port(), .run = "r"});
+  page.step(step(1, 4));
+  page.finish();
+  const std::vector<std::string> notes = page.notes();
+  REQUIRE(notes.size() == 1);
+  CHECK_THAT(notes[0], Contains("warning: telemetry.prometheus_port = ") &&
+                           Contains("Address already in use") && Contains("training goes on"));
 }

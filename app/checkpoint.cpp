@@ -320,7 +320,9 @@ struct Measurement {
   void check() const {
     for (const CLI::Option* option : options)
       if (samples == 0 && option->count() > 0)
-        fail(ExitCode::usage, "{}: is for measurements by --samples; add --samples 128", option->get_name());
+        fail(ExitCode::usage,
+             "{}: is for measurements by --samples; leave it out, or measure with --samples 128",
+             option->get_name());
   }
 
   /// Runs the model of a checkpoint on sequences of --data, or of the run's training data.
@@ -448,9 +450,8 @@ struct ExpertsCommand : RewriteCommand<EditExpertsOptions> {
 
   void run() {
     if (o.edit == ExpertEdit::prune && routing.empty() == (by.samples == 0))
-      fail(ExitCode::usage,
-           "experts prune: expected --routing or --samples, {}; --samples is the better measure",
-           routing.empty() ? "got neither" : "and not both");
+      fail(ExitCode::usage, "experts prune: expected one of --routing and --samples, got {}",
+           routing.empty() ? "neither" : "both");
     by.check();
     if (!routing.empty()) o.use = expert_use(routing);
     if (by.samples > 0)

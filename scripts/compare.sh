@@ -44,4 +44,4 @@ if [ -n "$packages" ] && [ -z "${PYTHON:-}" ]; then
     "$python" -m pip install --quiet --upgrade $packages
   fi
 fi
-PYTHONPATH=$PWD/$folder exec "$python" "$script" "$@"
+PYTHONPATH=$PWD/$folder${PYTHONPATH:+:$PYTHONPATH} exec "$python" "$script" "$@"

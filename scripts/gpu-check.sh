@@ -9,4 +9,4 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 command -v python3 >/dev/null || { echo "gpu-check: python3 is not there" >&2; exit 69; }
 [ -x "$root/bin/ltrain" ] || [ -x "$root/build-cuda/tests/test_cuda" ] || (cd "$root" && scripts/build.sh cuda ltrain test_cuda)
-PYTHONPATH=$root/scripts/compare exec python3 "$root/scripts/compare/gpu_check.py" "$@"
+PYTHONPATH=$root/scripts/compare${PYTHONPATH:+:$PYTHONPATH} exec python3 "$root/scripts/compare/gpu_check.py" "$@"

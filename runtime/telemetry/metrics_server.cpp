@@ -35,7 +35,7 @@ MetricsServer::MetricsServer(int port) {
   std::string error;
   listener_ = listen_on("", {port}, &port_, &error);
   if (!listener_.valid())
-    fail(ExitCode::usage, "telemetry.prometheus_port = {}: {}; choose a port that is free", port, error);
+    fail(ExitCode::usage, "telemetry.prometheus_port = {}: {}; choose another port above 1023", port, error);
   stop_ = Fd(::eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread([this] { loop(); });
 }

@@ -10,7 +10,7 @@
 namespace ltrain {
 
 /// Answers `GET /metrics` on a thread of its own, one request at a time. No byte of a request is used but its
-/// first line, and a client that is silent for two seconds is dropped.
+/// first line, and a client whose request is not complete after two seconds is dropped.
 class MetricsServer {
  public:
   /// Listens at `port` of all addresses of this host; 0: any free port. Throws Error (usage) if it cannot.

@@ -23,7 +23,7 @@ class PrometheusText {
     int64_t log_interval = 1;  ///< steps between two writes
     int restarts = 0;          ///< restarts of this run so far
   };
-  /// A port at which no page can be served is a note.
+  /// If the page cannot be served, notes() has a warning.
   explicit PrometheusText(Options options);
 
   /// Adds a step, and writes the file at the end of each interval and of the run.

@@ -154,7 +154,7 @@ class ExpertEditing {
   std::vector<double> use_of(int64_t layer, const ExpertUse& measured) const {
     const auto at = measured.find(layer);
     if (at == measured.end())
-      fail(ExitCode::data, "{}: layer {} has experts, and the record of routing has no choices of it",
+      fail(ExitCode::data, "{}: layer {} has experts, and no use of them was recorded or measured",
            reader_.path(), layer);
     if (static_cast<int64_t>(at->second.size()) > experts_)
       fail(ExitCode::data, "{}: layer {} has {} experts, and the record of routing names expert {}",

@@ -5,7 +5,6 @@
 #include <map>
 #include <random>
 
-#include "base/time_scale.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
@@ -30,7 +29,7 @@ TEST_CASE(
       program(), job);
   constexpr int kKills = 6;
   for (int kill = 0; kill < kKills; ++kill) {
-    const double wait = static_cast<double>(random() % 200) / 1000 * ltrain::time_scale();
+    const double wait = static_cast<double>(random() % 150) / 1000;
     script += fmt::format(
         "until [ \"$(newest)\" != \"$before\" ] && ranks; do sleep 0.01; kill -0 $p || exit 1; done\n"
         "sleep {:.3f}; set -- $(cat /proc/$p/task/*/children)\n"

@@ -422,7 +422,7 @@ def test_prometheus_port(program):
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
-    settings = (f"telemetry.prometheus_port={port}", "telemetry.prometheus=page.prom", "train.train_steps=1000000", "output_dir=page")
+    settings = (f"telemetry.prometheus_port={port}", "telemetry.prometheus=page.prom", "train.train_steps=1000000", "train.eval_interval=0", "output_dir=page")
     job = subprocess.Popen([BINARY, "run", "tiny.yaml", *settings], cwd=program.folder,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     page = ""

@@ -243,14 +243,16 @@ void upcycling(const Recipe& r, const BrokenRule& broken) {
                        all, all / parts),
            {key, "model.intermediate_size"});
   } else if (const int64_t parts = all / one; parts > 1) {
+    const std::string all_or_none = fmt::format(
+        "{} experts are one feed-forward of the dense model, and a token chooses all of them or none", parts);
+    const auto refuse = [&](bool is, const std::string& of, const std::string& value) {
+      if (is) broken(of, all_or_none + "; nearest valid value: " + value, {key, width});
+    };
+    refuse(m.selection != Selection::top_k, "model.moe.router.selection", "top_k");
+    refuse(m.zero_experts > 0, "model.moe.zero_experts", "0");
+    refuse(m.n_group > 1 && m.num_experts / m.n_group % parts != 0, "model.moe.router.n_group", "1");
     for (const auto& [of, number] : {std::pair(kExperts, m.num_experts), std::pair(kTopK, m.top_k)})
-      if (number % parts != 0)
-        broken(
-            of,
-            fmt::format("{} experts are one feed-forward of the dense model, and a token chooses all of them "
-                        "or none; nearest valid value: {}",
-                        parts, std::max<int64_t>(1, number / parts) * parts),
-            {key, width});
+      refuse(number % parts != 0, of, std::to_string(std::max<int64_t>(1, number / parts) * parts));
   }
   if (m.shared_experts > 0)
     broken("model.moe.shared_experts",

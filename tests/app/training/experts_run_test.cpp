@@ -59,8 +59,8 @@ TEST_CASE("experts are copied without a change of the loss, and left out or merg
   CHECK(report["kept_saliency"].get<double>() > 0.5);
   CHECK(loss(t, "reap") > whole);
   for (const auto& [arguments, text] :
-       {std::pair("", "expected --routing or --samples, got neither"),
-        std::pair("--samples 4 --routing routing.jsonl", "expected --routing or --samples, and not both"),
+       {std::pair("", "expected one of --routing and --samples, got neither"),
+        std::pair("--samples 4 --routing routing.jsonl", "expected one of --routing and --samples, got both"),
         std::pair("--routing routing.jsonl --precision fp64",
                   "--precision: is for measurements by --samples")}) {
     const Outcome bad = t.sh(std::string("checkpoint experts prune run bad --keep 4 ") + arguments);

@@ -29,11 +29,11 @@ using namespace ltrain::test;
 namespace {
 
 /// Calls that create, write, sync, rename or remove a file, of at most five arguments.
-constexpr unsigned kCalls[] = {SYS_open,     SYS_openat,    SYS_creat,     SYS_write,     SYS_writev,
-                               SYS_pwrite64, SYS_pwritev,   SYS_fsync,     SYS_fdatasync, SYS_sync_file_range,
-                               SYS_syncfs,   SYS_ftruncate, SYS_fallocate, SYS_link,      SYS_linkat,
-                               SYS_rename,   SYS_renameat,  SYS_renameat2, SYS_unlink,    SYS_unlinkat,
-                               SYS_mkdir,    SYS_mkdirat,   SYS_rmdir,     SYS_close};
+constexpr unsigned kCalls[] = {
+    SYS_open,    SYS_openat,    SYS_creat,           SYS_write,     SYS_writev,    SYS_pwrite64,  SYS_pwritev,
+    SYS_fsync,   SYS_fdatasync, SYS_sync_file_range, SYS_syncfs,    SYS_ftruncate, SYS_fallocate, SYS_link,
+    SYS_linkat,  SYS_rename,    SYS_renameat,        SYS_renameat2, SYS_unlink,    SYS_unlinkat,  SYS_mkdir,
+    SYS_mkdirat, SYS_symlink,   SYS_symlinkat,       SYS_rmdir,     SYS_close};
 /// Sixth argument of a call that the handler makes: the filter lets it pass.
 constexpr unsigned kPass = 0x5eccde41;
 
@@ -118,6 +118,7 @@ TEST_CASE("killed before any system call of a save, the loader finds the checkpo
     const int status = saves_killed_at(folder.path, call);
     // The two ranks make their calls in another order each time: there may be one fewer to wait for.
     if (!WIFSIGNALED(status)) continue;
+    CHECK(WTERMSIG(status) == SIGKILL);
     int64_t step = -1;  // a new start
     for (const Candidate& c : list_checkpoints(folder.path)) {
       CHECK(c.error.empty());  // nothing half-made has a name

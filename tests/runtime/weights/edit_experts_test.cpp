@@ -208,7 +208,7 @@ TEST_CASE("numbers of experts that cannot be made are refused with what would wo
                         .edit = ExpertEdit::prune,
                         .keep = 3,
                         .record_layers = 1,
-                        .text = "layer 1 has experts, and the record of routing has no choices of it"}}) {
+                        .text = "layer 1 has experts, and no use of them was recorded or measured"}}) {
     INFO(c.text);
     const TemporaryFolder t;
     import_model(t, models[c.model]);

@@ -109,6 +109,13 @@ LT_HD inline bool is_masked(A low) {
   return low == A(0) && std::signbit(low);
 }
 
+/// low[i] = w, which is not masked: a negative number that rounds to zero becomes +0.
+template <class L, class W>
+LT_HD inline void put_kept(L* low, int64_t i, W w) {
+  put(low, i, w + W(0));
+  if (is_masked(get(low, i))) put(low, i, W(0));
+}
+
 /// Calls f.template operator()<L, W>() with the types of `low` and w.
 template <class F>
 void dispatch_masked(DType low, F&& f) {

@@ -52,7 +52,10 @@ void choose_mask_cpu(DType tl, DType tr, void* low, const void* w, void* revived
             const int64_t i = p.at(g, j);
             const bool stays = keep >> j & 1;
             if (rp) put(rp, i, compute_t<R>(stays && sparse::is_masked(get(lp, i))));
-            put(lp, i, stays ? wp[i] + W(0) : -W(0));
+            if (stays)
+              sparse::put_kept(lp, i, wp[i]);
+            else
+              put(lp, i, -W(0));
           }
         }
       });
@@ -66,7 +69,7 @@ void masked_copy_cpu(DType tl, void* low, const void* w, int64_t n) {
       L* lp = static_cast<L*>(low);
       const W* wp = static_cast<const W*>(w);
       for (int64_t i = begin; i < end; ++i)
-        if (!sparse::is_masked(get(lp, i))) put(lp, i, wp[i] + W(0));
+        if (!sparse::is_masked(get(lp, i))) sparse::put_kept(lp, i, wp[i]);
     });
   });
 }

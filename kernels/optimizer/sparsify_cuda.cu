@@ -35,7 +35,10 @@ __global__ void choose_kernel(L* low, const W* w, R* revived, SparsePattern p, i
       const int64_t i = p.at(g, j);
       const bool stays = keep >> j & 1;
       if (revived) put(revived, i, compute_t<R>(stays && sparse::is_masked(get(low, i))));
-      put(low, i, stays ? w[i] + W(0) : -W(0));
+      if (stays)
+        sparse::put_kept(low, i, w[i]);
+      else
+        put(low, i, -W(0));
     }
   }
 }
@@ -43,7 +46,7 @@ __global__ void choose_kernel(L* low, const W* w, R* revived, SparsePattern p, i
 template <class L, class W>
 __global__ void masked_copy_kernel(L* low, const W* w, int64_t n) {
   for (int64_t i = grid_thread(); i < n; i += grid_stride())
-    if (!sparse::is_masked(get(low, i))) put(low, i, w[i] + W(0));
+    if (!sparse::is_masked(get(low, i))) sparse::put_kept(low, i, w[i]);
 }
 
 template <class G, class L, class W>

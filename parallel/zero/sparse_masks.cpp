@@ -1,10 +1,14 @@
 #include "parallel/zero/sparse_masks.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "kernels/elementwise/scale_add.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/optimizer/sparsify.h"
+#include "kernels/tensor/staging.h"
 
 namespace ltrain {
 
@@ -25,8 +29,7 @@ SparseMasks::SparseMasks(const StoreContext& context, const ParameterLayout& lay
     require_groups(rules.optimizer.sparsity, p.spec);
     if (!p.rule.trains())
       fail(ExitCode::usage,
-           "sparsity.match: {} is frozen, and to set half of it to zero changes it; leave it out of "
-           "sparsity.match, or of optimizer.frozen",
+           "sparsity.match: {} does not train, and a mask would change it; leave it out of sparsity.match",
            p.spec.name);
     if (!rules.optimizer.sparsity.moves()) require_one_choice(p);
     LT_CHECK(!offloaded, "expected resident weights and states for sparse {}, got offloaded ones",
@@ -98,7 +101,25 @@ void SparseMasks::renew() {
   const bool first = renewed_ < 0, tail = rules_.step >= s.tail_begin();
   renewed_ = rules_.step;
   counted_ = 0;
-  if (s.renews(rules_.step) || rules_.step == s.tail_begin() || (tail && first)) choose_masks(tail);
+  // Dense weights that a run goes on with get masks at once.
+  const bool late = first && s.masks(rules_.step) && !s.renews(rules_.step) && !has_masks();
+  if (late || s.renews(rules_.step) || rules_.step == s.tail_begin() || (tail && first)) choose_masks(tail);
+}
+
+bool SparseMasks::has_masks() {
+  bool looked = false, found = false;
+  each([&](const Bucket& b, const Elements&, int64_t from, int64_t, const SparsePattern& p) {
+    if (std::exchange(looked, true)) return;
+    const Tensor group = weights_.part(b, from, p.unit());  // a masked one has -0, dense weights have +0
+    std::vector<char> bytes(static_cast<size_t>(group.bytes()));
+    download(c_.compute, bytes.data(), group);
+    const auto width = static_cast<size_t>(dtype_size(group.dtype));
+    for (size_t at = 0; at < bytes.size(); at += width) {
+      const std::string_view element(&bytes[at], width);
+      found = found || (element.back() == char(0x80) && element.find_first_not_of('\0') == width - 1);
+    }
+  });
+  return found || !looked;
 }
 
 /// Gradients are dead before a step: they hold what changed until it is counted.

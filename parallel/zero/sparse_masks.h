@@ -41,6 +41,8 @@ class SparseMasks {
   template <class F>
   void each(F f);
   void choose_masks(bool all_kept);
+  /// Returns whether the step's weights of this rank have masks; true without sparse matrices.
+  bool has_masks();
 
   StoreContext c_;
   const ParameterLayout& layout_;

@@ -35,9 +35,9 @@ class Walk {
     at_.order = r.parallel.order;
     at_.reshard = r.parallel.reshard_after_forward;
     at_.zero_layers = r.parallel.zero_layers;
-    at_.offload_optimizer = r.offload.optimizer.on();
-    at_.offload_activations = r.offload.activations.on();
-    at_.offload_params = r.offload.params.on();
+    at_.offload_optimizer = offloads(r.offload.optimizer);
+    at_.offload_activations = offloads(r.offload.activations);
+    at_.offload_params = offloads(r.offload.params);
     at_.overlap = r.parallel.overlap_micro_batches;
     at_.row_budget = r.model.moe.row_budget.value_or(0);
   }

@@ -60,6 +60,8 @@ bool may_hide_collectives(const Layout& l) {
   return turns && (l.pipeline == 1 || has_pairs(l));
 }
 
+bool offloads(const OffloadPlace& place) { return place.on() && place.device != OffloadDevice::automatic; }
+
 std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
   std::vector<Setting> out;
   const auto set = [&](const char* key, const auto& value, const auto& default_value) {
@@ -98,10 +100,13 @@ std::vector<Setting> settings_of(const Layout& l, const Recipe& r) {
   set("parallel.tensor_depth", l.tensor_depth, p.tensor_depth);
   set("parallel.order", l.order, p.order);
   set("parallel.overlap_micro_batches", to_string(l.overlap), to_string(p.overlap_micro_batches));
-  if (l.offload_optimizer && !r.offload.optimizer.on()) out.emplace_back("offload.optimizer.device", "cpu");
-  if (l.offload_activations && !r.offload.activations.on())
-    out.emplace_back("offload.activations.device", "cpu");
-  if (l.offload_params && !r.offload.params.on()) out.emplace_back("offload.params.device", "cpu");
+  const auto place = [&](const char* key, bool away, const OffloadPlace& given) {
+    if (away ? !offloads(given) : given.device == OffloadDevice::automatic)
+      out.emplace_back(key, away ? "cpu" : "none");
+  };
+  place("offload.optimizer.device", l.offload_optimizer, r.offload.optimizer);
+  place("offload.activations.device", l.offload_activations, r.offload.activations);
+  place("offload.params.device", l.offload_params, r.offload.params);
   set("model.moe.row_budget", l.row_budget, r.model.moe.row_budget.value_or(0));
   return out;
 }
@@ -139,9 +144,9 @@ std::string layout_text(const Layout& l, const Recipe& r) {
   if (l.overlap != r.parallel.overlap_micro_batches)
     parts.emplace_back(l.overlap == OverlapChoice::on ? "micro-batches by turns" : "micro-batches apart");
   std::vector<std::string> away;
-  if (l.offload_optimizer && !r.offload.optimizer.on()) away.emplace_back("optimizer state");
-  if (l.offload_params && !r.offload.params.on()) away.emplace_back("weights");
-  if (l.offload_activations && !r.offload.activations.on()) away.emplace_back("activations");
+  if (l.offload_optimizer && !offloads(r.offload.optimizer)) away.emplace_back("optimizer state");
+  if (l.offload_params && !offloads(r.offload.params)) away.emplace_back("weights");
+  if (l.offload_activations && !offloads(r.offload.activations)) away.emplace_back("activations");
   if (!away.empty()) parts.push_back(fmt::format("{} in host memory", fmt::join(away, " and ")));
   return fmt::format("{}", fmt::join(parts, ", "));
 }

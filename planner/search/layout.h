@@ -63,6 +63,8 @@ using Setting = std::pair<std::string, std::string>;
 
 /// Settings that give `recipe` this layout, without those that it has already.
 std::vector<Setting> settings_of(const Layout& layout, const Recipe& recipe);
+/// True if the recipe says that tensors are offloaded, and does not leave it to the plan.
+bool offloads(const OffloadPlace& place);
 /// "tensor 8 with sequence parallelism, pipeline 16 (interleaved, 2 chunks), data 128, ZeRO 1, micro-batch 1,
 /// full recompute".
 std::string layout_text(const Layout& layout, const Recipe& recipe);

@@ -93,7 +93,7 @@ class Refinement {
     add(derived);
   }
 
-  /// Gives ZeRO-3 the most layers of ZeRO-2 that fit, if ZeRO-2 for all layers does not fit.
+  /// Gives ZeRO-3 layers of ZeRO-2 in the memory that it leaves, if ZeRO-2 for all layers does not fit.
   std::vector<Layout> with_zero_layers(const LayoutCandidate& c) const {
     Layout mixed = c.layout, two = c.layout;
     two.zero_stage = 2;

@@ -318,7 +318,9 @@ Bound SearchParts::bound(const Layout& l) {
       params + p.states / shards(l, 1) + (both ? p.activations + grads : std::max(p.activations, grads));
   // The backward needs the full weights of one layer, or of all.
   const double some = p.layer_params * (1 - 1 / shards(l, 3)), all = p.params / stages;
-  const double layers = static_cast<double>(std::max<int64_t>(1, l.zero_layers));
+  // The first layers of each stage stay gathered, and no stage has more than these.
+  const int64_t most = (given_.model.num_hidden_layers + l.pipeline - 1) / l.pipeline;
+  const double layers = static_cast<double>(std::clamp<int64_t>(l.zero_layers, 1, most));
   const double whole = given_.model.moe.num_experts > 0 ? 0 : l.reshard ? layers * some : all;
   const TrafficSeconds traffic = traffic_seconds(l);
   const double compute = micros * (p.micro_seconds / stages + traffic.stolen);

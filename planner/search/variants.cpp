@@ -17,15 +17,22 @@ constexpr std::array kRowBudgets{1.5, 1.25};  // budgets for expert token rows t
 
 bool is_open(const Recipe& r, const char* key) { return !r.origins->has(key); }
 
+/// True if the recipe leaves open where tensors go.
+bool is_open(const Recipe& r, const char* key, const OffloadPlace& place) {
+  return is_open(r, key) || place.device == OffloadDevice::automatic;
+}
+
 bool may_offload_optimizer(const Layout& l, const Recipe& r) {
-  return r.device == DeviceChoice::cuda && !l.offload_optimizer && is_open(r, "offload.optimizer.device");
+  return r.device == DeviceChoice::cuda && !l.offload_optimizer &&
+         is_open(r, "offload.optimizer.device", r.offload.optimizer);
 }
 bool may_offload_activations(const Layout& l, const Recipe& r) {
-  return r.device == DeviceChoice::cuda && !l.offload_activations && is_open(r, "offload.activations.device");
+  return r.device == DeviceChoice::cuda && !l.offload_activations &&
+         is_open(r, "offload.activations.device", r.offload.activations);
 }
 bool may_offload_params(const Layout& l, const Recipe& r) {
   return r.device == DeviceChoice::cuda && !l.offload_params && l.zero_stage == 3 &&
-         is_open(r, "offload.params.device");
+         is_open(r, "offload.params.device", r.offload.params);
 }
 void offload_optimizer(Layout& l, const Recipe& r) {
   if (may_offload_optimizer(l, r)) l.offload_optimizer = true;

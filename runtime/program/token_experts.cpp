@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "base/hash/mix64.h"
 #include "kernels/meta/placement_rules.h"
 #include "models/moe/moe_layer.h"
@@ -25,6 +26,21 @@ void hash_experts(int32_t* to, int64_t ids, int64_t k, int64_t experts, uint64_t
                 order[static_cast<size_t>(j) + number % static_cast<uint64_t>(experts - j)]);
     }
     std::copy_n(order.begin(), k, to);
+  }
+}
+
+/// Throws Error (usage) if scores of token ids of this rank's layers do not train.
+void require_learning(const ModelConfig& model, const ParameterStore& store) {
+  for (int64_t i = 0; i < model.all_layers(); ++i) {
+    if (!model.has_experts(i)) continue;
+    const std::string name = moe_prefix(model, i) + "." + model.names().router + ".token_scores.weight";
+    if (const int id = store.find(name); id >= 0 && !store.trains(id))
+      fail(ExitCode::usage,
+           "model.moe.router.freeze_step = {}: {} does not train, and token ids would get experts at random; "
+           "leave it out of optimizer.frozen, train without lora, or begin with a checkpoint whose routers "
+           "are "
+           "frozen",
+           model.moe.freeze_step, name);
   }
 }
 
@@ -60,6 +76,7 @@ TokenExperts TrainProgram::token_experts_of(int64_t step) {
     int32_t first = -1;
     download(device_.compute, &first, token_experts_.flat(layer * token_experts_.shape[1] * m.top_k, {1}));
     frozen_ = first >= 0;
+    if (!*frozen_) require_learning(options_.model, store_);
   }
   of.freezes = !*frozen_ && step >= m.freeze_step;
   frozen_ = *frozen_ || of.freezes;

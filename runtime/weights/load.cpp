@@ -131,6 +131,7 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
   TensorReader tensors(*reader, parameters.stream(), [&] { parameters.release_offloaded(); });
   DType from = DType::f32, to = DType::f32;
   const std::set<std::string> decomposed = pissa_weights(recipe, parameters);
+  bool masked = false;
   for (const OwnedPiece& piece : parameters.stored_pieces()) {
     const std::string& name = parameters.spec(piece.id).name;
     // Adapters and scores keep their initial values if the model has none.
@@ -141,7 +142,13 @@ std::vector<std::string> load_weights(const Recipe& recipe, ParameterStore& para
     if (piece.nf4.defined()) continue;
     from = reader->tensors().at(name).dtype;
     to = piece.master.dtype;
+    masked = masked || reader->has(fmt::format("optimizer/{}/{}", kDenseWeights, name));
   }
+  if (masked)
+    notes.push_back(
+        "note: its weights are those with sparsity's masks; checkpoint.load.parts: weights+optimizer begins "
+        "with the "
+        "dense ones");
   if (dtype_size(to) < dtype_size(from))
     notes.push_back(fmt::format("note: its weights are {}, and are rounded to the {} that this run keeps",
                                 dtype_name(from), dtype_name(to)));

@@ -25,7 +25,7 @@ FOLDERS = {
     "kernels/matmul/grouped": "grouped matmuls of experts",
     "kernels/norm": "RMSNorm and LayerNorm",
     "kernels/moe": "routing, dispatch and combination of tokens",
-    "kernels/optimizer": "element updates of optimizers, quantised moments, 2:4 sparsity, quantization of weights",
+    "kernels/optimizer": "element updates of optimizers, quantised moments, sparsity, quantization of weights",
     "kernels/optimizer/onebit": "1-bit optimizers, and the error feedback of compressed sums",
     "kernels/emulation": "the CUDA sources as C++, where a block's threads are fibres",
     "parallel/comm": "groups and collectives, their transports (shared memory, TCP)",

@@ -34,6 +34,16 @@ std::vector<double> values(const TempRun& t, const std::string& name, const std:
 
 }  // namespace
 
+TEST_CASE("scores of token ids that do not train are refused before the first step") {
+  TempRun t;
+  const std::string frozen = "'optimizer.frozen=[\"*token_scores*\"]' ";
+  const Outcome o = t.sh(kFrozen + kOne + frozen + "output_dir=random");
+  INFO(o.text);
+  CHECK(o.code == 64);
+  CHECK_THAT(o.text, Catch::Contains("model.layers.0.mlp.gate.token_scores.weight does not train") &&
+                         !Catch::Contains("step 1/"));
+}
+
 TEST_CASE("a frozen router: restarts under other layouts go on with its choices, which change no more") {
   TempRun t;
   done(t, kFrozen + kOne + "output_dir=whole");

@@ -64,6 +64,15 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
              "weights that lie elsewhere say too late which gradients are masked, and sparsity.match has "
              "some that are; nearest valid value: none, or sparsity.match: []",
              {"sparsity.match"});
+  SparsitySettings of_run = s;
+  of_run.train_steps = r.train.train_steps;
+  if (s.moves() && s.at_step >= of_run.tail_begin())
+    broken("sparsity.dense_tail",
+           fmt::format(
+               "ends masks before update {}, and sparsity.at_step = {} begins them then or later; nearest "
+               "valid value: 0",
+               of_run.tail_begin(), s.at_step),
+           {"sparsity.at_step", "train.train_steps"});
   if (s.moves()) return moving_rules(r, broken);
   const std::string_view why = optimizer_of(r.optimizer.kind).moves_zeros(r.optimizer);
   if (r.optimizer.groups.empty() && !why.empty())

@@ -7,8 +7,7 @@ namespace ltrain::recipe {
 void add_sparsity_keys(std::vector<Key>& t) {
   t.push_back(
       texts("sparsity.match", LT_MEMBER(sparsity.match), "pattern", "[\"*.mlp.*\"]",
-            "Matrices of linear layers: patterns of full names, * for any characters, ? for one. Of each "
-            "four neighbours in a row, the two of largest magnitude stay and the others are zero."));
+            "Sparse matrices of linear layers: patterns of full names, * for any characters, ? for one."));
   const auto add = [&](Key k) {
     k.when("sparsity.match", true, [](const Recipe& r) { return r.sparsity.on(); });
     t.push_back(std::move(k));

@@ -113,7 +113,7 @@ TEST_CASE(
   refused("'sparsity.match=[\"*.mlp.*\"]' 'optimizer.groups=[{match: \"*.mlp.*\", kind: muon}]'",
           "has muon, and");
   refused("'sparsity.match=[\"*.mlp.*\"]' 'optimizer.frozen=[\"*.mlp.down*\"]'",
-          "down_proj.weight is frozen, and to set half of it to zero changes it");
+          "down_proj.weight does not train, and a mask would change it");
 }
 
 TEST_CASE("masks that move: losses, norms and flips are those of PyTorch in fp64") {
@@ -209,4 +209,24 @@ TEST_CASE("masks that move: a dense run goes on with dense weights, and a tail e
       has(plan,
           "2:4 transposable sparse: 12.3k parameters, half of them masked from update 1 to 4, with new masks "
           "every 2 updates"));
+}
+
+TEST_CASE(
+    "masks that move: a dense run that goes on with them has masks at once, and a start from its weights a "
+    "note") {
+  TempRun t;
+  REQUIRE(t.sh("run tiny.yaml train.stop_step=2").code == 0);
+  const Outcome o = t.sh("run tiny.yaml 'sparsity.match=[\"*.mlp.*\"]' sparsity.mask_interval=10");
+  INFO(o.text);
+  REQUIRE(o.code == 0);
+  CHECK(t.metric("mask_flip_rate") == std::vector<std::string>{"3:0.0"});
+  const Outcome verified = t.sh("checkpoint verify run");
+  INFO(verified.text);
+  CHECK(verified.code == 0);
+  CHECK(has(verified, "6 matrices are 2:4 sparse"));
+  const std::string load = "run tiny.yaml train.train_steps=1 checkpoint.load.path=run ";
+  CHECK(has(t.sh(load + "output_dir=pruned"), "its weights are those with sparsity's masks"));
+  const Outcome dense = t.sh(load + "output_dir=dense checkpoint.load.parts=weights+optimizer");
+  INFO(dense.text);
+  CHECK((dense.code == 0 && !has(dense, "sparsity's masks")));
 }

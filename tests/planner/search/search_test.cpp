@@ -365,6 +365,24 @@ TEST_CASE("a search in which nothing fits says what takes least and how many ran
   const Setting host{"offload.optimizer.device", "cpu"};
   const auto& settings = away.found[0].settings;
   CHECK(std::find(settings.begin(), settings.end(), host) != settings.end());
+  // auto is what a search decides: the state stays where it fits, and leaves where it does not.
+  const std::vector<std::string> layout{"parallel.tensor=1",         "parallel.pipeline=1",
+                                        "parallel.context=1",        "parallel.zero_stage=3",
+                                        "parallel.shard_group=all",  "train.micro_batch_size=1",
+                                        "recompute.granularity=full"};
+  std::vector<std::string> automatic = layout;
+  automatic.push_back("offload.optimizer.device=auto");
+  const LoadRecipe open = reader(kDense, automatic);
+  const SearchResult chosen = search_layouts(open, h100, limits, 3);
+  REQUIRE(chosen.found.size() == 1);
+  CHECK(chosen.found[0].layout.offload_optimizer);
+  SearchLimits roomy = limits;
+  roomy.keep_free = 0;
+  const SearchResult all = search_layouts(open, h100, roomy, 3);
+  REQUIRE(!all.found.empty());
+  CHECK_FALSE(all.found[0].layout.offload_optimizer);
+  const Setting stays{"offload.optimizer.device", "none"};
+  CHECK(std::ranges::count(all.found[0].settings, stays) == 1);
   // Values in the recipe stay.
   const LoadRecipe fixed =
       reader(kDense, {"parallel.tensor=1", "parallel.pipeline=1", "parallel.context=1",

@@ -63,6 +63,8 @@ part() {
 # With --whole also whole steps with pipelines, ZeRO and offload, and killed ranks, which run the same groups and streams.
 many_runs='slow:|mutation:|covering array: every row'
 many_runs+='|docs/compositions.md has the table'
+# Hundreds of processes, whose system calls a filter of the kernel traps.
+[ "$whole" ] || many_runs+='|killed before any system call'
 # Whole models by differences (their parts have tests of their own), and thousands of recipes through one parser.
 [ "$whole" ] || many_runs+='|gradients of whole models|gradients of layers with windows|what is suggested where'
 [ "$whole" ] || many_runs+='|a changed key changes the model|bit for bit: in-process, 1 to 8 ranks'

@@ -35,4 +35,15 @@ inside sh -euc '
   ltrain data build --tokenizer byte --split 90,10 --input text.txt --output runs/quickstart/data/text
   ltrain run /usr/share/ltrain/recipes/quickstart.yaml train.train_steps=20 schedule.lr_warmup_steps=5 train.eval_interval=0 launch.threads_per_rank=1
   ltrain generate runs/quickstart --prompt "line 1" --tokens 8'
+# A rank is killed, the run goes on by itself, and its page says so.
+inside sh -euc '
+  ltrain run /usr/share/ltrain/recipes/quickstart.yaml output_dir=runs/killed train.train_steps=60 train.eval_interval=0 \
+    checkpoint.save_interval=20 launch.threads_per_rank=1 launch.max_restarts=2 launch.restart_wait_seconds=0.1 2>killed.log & run=$!
+  until [ -e runs/killed/checkpoints/step-00000020/COMMIT ]; do sleep 0.1; kill -0 $run; done
+  set -- $(cat /proc/$run/task/*/children)
+  kill -KILL $2
+  wait $run
+  grep "restart 1 of 2: goes on from step" killed.log
+  ltrain report runs/killed --html killed.html >/dev/null
+  grep -o "After step [0-9]*: restart 1, [^<]*SIGKILL[^<]*" killed.html'
 buildah images --format '{{.Size}}' localhost/ltrain-test | sed 's/^/image: /'

@@ -102,16 +102,18 @@ class Reader {
       const auto at = j.find(key);
       return at != j.end() && at->is_string() ? at->get<std::string>() : std::string();
     };
-    if (j.contains("restart"))
+    if (j.contains("restart")) {
+      const int64_t lost = lines_.whole_number(j, "lost_steps");
       r_.events.push_back(
-          {step, fmt::format("restart {}, {} steps are lost: {}", lines_.whole_number(j, "restart"),
-                             lines_.whole_number(j, "lost_steps"), text("reason"))});
-    else
+          {step, fmt::format("restart {}, {} step{} lost: {}", lines_.whole_number(j, "restart"), lost,
+                             lost == 1 ? " is" : "s are", text("reason"))});
+    } else {
       r_.events.push_back({step, fmt::format("rank {} on host {} holds up the others: {}{}",
                                              lines_.whole_number(j, "straggler"), text("straggler_host"),
                                              text("straggler_reason"),
                                              with_unit(j, "straggler_sm_clock_mhz", "MHz") +
                                                  with_unit(j, "straggler_temperature_c", "C"))});
+    }
   }
 
   /// ", 1200 MHz" for a number of the record; empty if it is absent.

@@ -55,10 +55,10 @@ TEST_CASE("the page of a run shows parts of a step, events and experts, where th
   CHECK(count(parts, "data-part=\"data\" data-ms=\"2\"") == 3);
   CHECK(count(parts, "data-part=\"dp\" data-ms=\"3\"") == 3);
 
-  r.events.push_back({2, "restart 1, 1 steps are lost: rank <1> died"});
+  r.events.push_back({2, "restart 1, 1 step is lost: rank <1> died"});
   CHECK_THAT(loss_svg({r}), Contains("rank &lt;1&gt; died"));
   CHECK_THAT(loss_svg({r, r}), !Contains("died"));  // several runs have lines only
-  CHECK(run_lead(r).back() == "After step 2: restart 1, 1 steps are lost: rank <1> died");
+  CHECK(run_lead(r).back() == "After step 2: restart 1, 1 step is lost: rank <1> died");
 
   for (ReportStretch& s : r.stretches) {
     s.layers.resize(2);  // the first one is dense

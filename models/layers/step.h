@@ -84,9 +84,9 @@ using TakeLogits = std::function<void(Tensor logits, int64_t first_row)>;
 /// in order, (rows, hidden), the output of each dense feed-forward's activation function, (rows,
 /// intermediate), and the residual stream after the last layer.
 ///
-/// `experts`: of each layer that has experts, once for each range of its tokens, in order: choices and
-/// weights of the range's tokens, and the experts' outputs (choices, hidden), in the rows that Routing::slots
-/// names.
+/// experts() is called in each layer that has experts, once for each range of its tokens, in order. It
+/// receives choices and weights of the range's tokens, and the experts' outputs (choices, hidden), in the
+/// rows that Routing::slots names.
 class ActivationObserver {
  public:
   virtual ~ActivationObserver() = default;

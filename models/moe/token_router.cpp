@@ -51,7 +51,7 @@ void Router::look_up(Step& step, const MicroBatch& mb, Tensor experts) const {
                     {.first = 0, .rows = vocab_, .total = vocab_});
 }
 
-// Memory is that which the router of a micro-batch takes afterwards, or less.
+// Takes no more memory than the router of a micro-batch takes afterwards.
 void Router::freeze(Step& step, const MicroBatch& mb) const {
   RouteArgs a;
   a.experts = args_.experts;

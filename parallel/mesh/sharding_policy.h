@@ -32,7 +32,8 @@ class ShardingPolicy {
   constexpr bool shards_gradients() const { return sharded_ >= Sharded::gradients; }
   /// True if a rank has weights of its shard only between steps, and gathers the others for a step.
   constexpr bool shards_weights() const { return sharded_ >= Sharded::weights; }
-  /// The same of one layer, counted in its pipeline stage from 0; -1: parameters outside layers.
+  /// True if a rank has weights of its shard only in a layer, counted in its pipeline stage from 0; -1:
+  /// parameters outside layers.
   constexpr bool shards_weights(int64_t layer) const {
     return shards_weights() && (layer < 0 || layer >= whole_layers_);
   }

@@ -13,8 +13,8 @@ namespace ltrain {
 struct ParameterSpec;
 
 /// From update `at_step` (from 1) on, matrices with a matching name have N numbers in each M neighbours along
-/// the input dim. They are chosen once and stay zero; or, with `mask_interval`, master weights stay dense,
-/// the products of a step have masked ones, and masks move.
+/// the input dim. The others become zero once and stay zero; or, with `mask_interval`, master weights stay
+/// dense, the matmuls of a step have masked weights, and masks move.
 struct SparsitySettings {
   std::vector<std::string> match;  ///< patterns as in OptimizerGroup; empty: none
   int64_t at_step = 1;
@@ -27,10 +27,11 @@ struct SparsitySettings {
 
   bool on() const { return !match.empty(); }
   bool moves() const { return on() && mask_interval > 0; }
-  /// First update of the dense tail; none is as late without one.
+  /// First update of the dense tail; without one the largest number.
   int64_t tail_begin() const;
-  /// Masks that move: true in updates with masks; true in those with new ones.
+  /// True in updates with masks that move.
   bool masks(int64_t step) const { return moves() && step >= at_step && step < tail_begin(); }
+  /// True in updates that begin with new masks.
   bool renews(int64_t step) const { return masks(step) && (step - at_step) % mask_interval == 0; }
 };
 

@@ -11,7 +11,7 @@
 //   (optim/update_context.h)
 //   weight_average.h         EMA of the weights
 //   outer_optimizer.h        the outer update of DiLoCo
-//   sparse_masks.h           2:4 sparsity
+//   sparse_masks.h           sparse matrices
 // A ShardingPolicy, the ZeRO stage, says which pieces of a bucket a rank keeps. The gradient norm is summed
 // over the elements that a rank owns, and a checkpoint is written from them, so that all stages give the same
 // bits.

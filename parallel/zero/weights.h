@@ -34,7 +34,7 @@ class Weights {
   /// ZeRO-1 and 2, after an update or with `always`: starts to gather the pieces that others updated. ZeRO-3
   /// that keeps gathered weights: starts to gather all. gather_segment waits for its segment.
   void begin_step(bool always = false);
-  /// The part of it for weights that are full on every rank.
+  /// Does what begin_step does for weights that are full on every rank.
   void renew(bool always = false);
   /// Replaces begin_step after captured work that did it.
   void begin_replayed_step();

@@ -111,6 +111,13 @@ void MetricsWriter::restart(int number, int most, const std::string& reason) {
   state_->file->append(j.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
+/// Seconds, to the millisecond.
+static double unix_time() {
+  using namespace std::chrono;
+  const auto now = duration_cast<milliseconds>(system_clock::now().time_since_epoch());
+  return static_cast<double>(now.count()) / 1e3;
+}
+
 void MetricsWriter::step(const StepMetrics& m) {
   if (state_->prometheus) state_->prometheus->step(m);
   json j{{"step", m.step},
@@ -128,7 +135,8 @@ void MetricsWriter::step(const StepMetrics& m) {
          {"mem_plan_gib", number(m.mem_plan_gib)},
          {"consumed_tokens", m.consumed_tokens},
          {"consumed_samples", m.consumed_samples},
-         {"skipped_steps", m.skipped_steps}};
+         {"skipped_steps", m.skipped_steps},
+         {"time", unix_time()}};
   for (const auto& [axis, ms] : m.exposed_comm_ms) j["exposed_comm_ms/" + axis] = number(ms);
   if (m.exposed_offload_ms >= 0) j["exposed_offload_ms"] = number(m.exposed_offload_ms);
   for (const auto& [name, value] : m.means) j[name] = number(value);
@@ -159,7 +167,8 @@ void MetricsWriter::step(const StepMetrics& m) {
   state_->images.step(m);
   if (state_->tensorboard)
     for (const auto& [name, value] : j.items())
-      if (name != "step" && value.is_number()) state_->tensorboard->scalar(name, m.step, value.get<double>());
+      if (name != "step" && name != "time" && value.is_number())
+        state_->tensorboard->scalar(name, m.step, value.get<double>());
 }
 
 void MetricsWriter::stragglers(int64_t step, const std::vector<Straggler>& found) {

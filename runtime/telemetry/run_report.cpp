@@ -71,6 +71,7 @@ class Reader {
     add(s.mem_plan_gib, "mem_plan_gib");
     add(s.gpu_clock_mhz, "gpu_sm_clock_mhz");
     add(s.gpu_power_w, "gpu_power_w");
+    take_time(j, s);
     add_exposed(j, s);
     if (j.contains("expert_tokens")) experts(j, s);
     if (!r_.stretches.empty() && !same_experts(r_.stretches.back(), s))
@@ -85,6 +86,15 @@ class Reader {
       }
     }
     keep(std::move(s));
+  }
+
+  void take_time(const json& j, const ReportStretch& s) {
+    const auto time = lines_.number(j, "time");
+    if (!time || !s.step_ms.known()) return;
+    const double seconds = s.step_ms.value() / 1e3;
+    if (r_.step_seconds == 0) r_.first_time = *time - seconds;
+    r_.last_time = *time;
+    r_.step_seconds += seconds;
   }
 
   /// A routing probe after the last step read.
@@ -249,6 +259,12 @@ ReportStretch RunReport::whole() const {
   return s;
 }
 
+std::optional<double> RunReport::goodput() const {
+  const double all = last_time - first_time;
+  if (!(all > 0) || !(step_seconds > 0)) return {};
+  return std::min(1.0, step_seconds / all);
+}
+
 RunReport read_run_report(const std::string& where) {
   RunReport r;
   std::error_code error;
@@ -312,6 +328,7 @@ std::string report_json(const RunReport& r) {
                       {"best_loss", r.best_loss},
                       {"best_step", r.best_step},
                       {"steps_not_finite", r.not_finite},
+                      {"goodput", r.goodput() ? ordered_json(*r.goodput()) : ordered_json(nullptr)},
                       {"cut_off", r.cut_off},
                       {"stretches", std::move(stretches)},
                       {"evaluations", std::move(evaluations)}}

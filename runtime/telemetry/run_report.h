@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,12 @@ struct RunReport {
   double best_loss = 0, last_loss = 0;
   int64_t best_step = 0;
   int64_t not_finite = 0;  ///< steps with a loss that is not finite
-  bool cut_off = false;    ///< the last line is incomplete: the run is writing it, or died
+  double first_time = 0,
+         last_time = 0;     ///< Unix time: begin of the first step, end of the last; 0: not recorded
+  double step_seconds = 0;  ///< sum over the steps with a time
+  bool cut_off = false;     ///< the last line is incomplete: the run is writing it, or died
+  /// Share of the time since the first step began that steps took which count, 0 to 1; nothing without times.
+  std::optional<double> goodput() const;
   std::vector<Evaluation> last_evaluations() const;  ///< the last evaluation of each set
   int64_t experts() const;
   ReportStretch whole() const;  ///< one stretch with the last quarter of the run

@@ -78,6 +78,9 @@ class Text {
         last_.tokens_per_sec.known() ? format_count(last_.tokens_per_sec.value()) : "-");
     course(
         "MFU", [](const ReportStretch& s) { return s.mfu; }, percent(last_.mfu));
+    if (const auto share = r_.goodput())
+      line("{:<14} {:.1f} % of {} since the first step began", "goodput", 100 * *share,
+           format_duration(r_.last_time - r_.first_time));
     if (last_.gpu_clock_mhz.known())
       course(
           "SM clock", [](const ReportStretch& s) { return s.gpu_clock_mhz; },

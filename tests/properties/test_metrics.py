@@ -80,10 +80,25 @@ def test_time_is_wall_time(program):
 
 
     begin = time.monotonic()
+    now = time.time()
     program.ok(*BASE, "output_dir=timed")
     all_of_it = time.monotonic() - begin
     steps, _ = program.metrics("timed")
     assert 0 < sum(m["step_time_ms"] for m in steps) / 1e3 < all_of_it
+    assert now <= steps[0]["time"] <= steps[-1]["time"] <= time.time()
+
+
+def test_goodput(program):
+    """The steps' time over all time from the first one's begin, by the report; a second start makes it lower."""
+    program.ok(*BASE, "output_dir=parts", "train.stop_step=2")
+    time.sleep(1)
+    program.ok(*BASE, "output_dir=parts")
+    steps, _ = program.metrics("parts")
+    seconds = [m["step_time_ms"] / 1e3 for m in steps]
+    whole = steps[-1]["time"] - steps[0]["time"] + seconds[0]
+    assert whole > 1
+    assert program.json("report", "parts")["goodput"] == pytest.approx(sum(seconds) / whole, rel=1e-6)
+    assert "goodput " in program.ok("report", "parts")
 
 
 def test_memory_is_that_of_the_plan(dense, program):

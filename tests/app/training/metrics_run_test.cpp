@@ -102,7 +102,7 @@ Seen seen(const TempRun& t, const std::string& run) {
   INFO(o.text);
   REQUIRE(o.code == 0);
   s.report = nlohmann::json::parse(o.text);
-  s.report.erase("metrics");
+  s.report.erase("metrics"), s.report.erase("goodput");
   for (auto& stretch : s.report["stretches"]) stretch.erase("tokens_per_sec"), stretch.erase("mfu");
   return s;
 }

@@ -185,12 +185,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   job.profile = profile_for(checks.prices, device_of(recipe));
   check_skew(recipe, checks.prices.expert_skew);
   check_sites(recipe, job.profile);
-  if (chooses_offload(recipe)) {
-    OffloadChoice choice = choose_offload(recipe, job.profile);
-    set_offload(job.recipe, choice.devices);
-    job.recipe.notes.push_back(choice.text);
-    job.offload = std::move(choice.text);
-  }
+  if (const auto choice = take_offload_choice(job.recipe, job.profile)) job.offload = choice->text;
   job.plan = make_plan(recipe, job.profile);
   job.plan.node = size.node;
   if (!fits(job.plan)) job.plan.enough = enough_settings(recipe, job.profile, job.plan);

@@ -133,4 +133,19 @@ OffloadChoice choose_offload(const Recipe& r, const MachineProfile& profile) {
           fmt::format("offload: auto chose {} ({}), {}{}", text_of(r, chosen.devices), needs, why, others)};
 }
 
+std::optional<OffloadChoice> take_offload_choice(Recipe& resolved, const MachineProfile& profile) {
+  if (!chooses_offload(resolved)) return {};
+  OffloadChoice choice = choose_offload(resolved, profile);
+  set_offload(resolved, choice.devices);
+  resolved.notes.push_back(choice.text);
+  return choice;
+}
+
+PipelineLayout choose_layout(Recipe& resolved, const MachineProfile& profile) {
+  const auto choice = take_offload_choice(resolved, profile);
+  PipelineLayout layout = pipeline_layout(resolved, profile);
+  if (choice) layout.offload = choice->devices;
+  return layout;
+}
+
 }  // namespace ltrain

@@ -1,5 +1,6 @@
 // Choice of the devices of offload.optimizer, params and activations that a recipe leaves to the plan.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "runtime/plan/plan_types.h"
@@ -20,5 +21,9 @@ bool chooses_offload(const Recipe& recipe);
 OffloadChoice choose_offload(const Recipe& resolved, const MachineProfile& profile);
 /// Sets the devices; the update of states that are not in a GPU's host memory is that of the device.
 void set_offload(Recipe& recipe, const OffloadDevices& devices);
+/// Chooses, sets the devices in the recipe and adds a note; nothing if the recipe leaves nothing to the plan.
+std::optional<OffloadChoice> take_offload_choice(Recipe& resolved, const MachineProfile& profile);
+/// Returns what rank 0 chooses for all ranks: pipeline_layout after take_offload_choice, with its devices.
+PipelineLayout choose_layout(Recipe& resolved, const MachineProfile& profile);
 
 }  // namespace ltrain

@@ -74,11 +74,9 @@ class Trainer {
       if (news_) take_new_stages();
       const bool last = step_ == end_step_;
       const bool evaluates = step_ > before && evaluator_->due(step_, last);
-      if (step_ > before && !stop && probe_->due(step_))
-        reports_.routing(step_, probe_->run());  // saves have it
+      if (step_ > before && !stop && probe_->due(step_)) reports_.routing(step_, probe_->run());  // for saves
       const int64_t every = recipe_.checkpoint.save_interval;
-      // The sender of a stop request waits only seconds, and probe and evaluation may take minutes: save
-      // first.
+      // The sender of a stop request waits only seconds; a probe or an evaluation may take minutes.
       if ((evaluates && !stop && !evaluate()) || stop) {
         if (evaluates) say({fmt::format("no evaluation at step {}: the run was asked to stop", step_)});
         if (saved_step_ != step_ && saves_at_all(recipe_)) save();
@@ -297,22 +295,10 @@ class Trainer {
 
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }
 
-  /// Rank 0 chooses the pipeline schedule and automatic policies, because they follow from its machine
-  /// profile.
+  /// Rank 0 chooses the pipeline schedule and automatic policies, which follow from its machine profile.
   void agree_on_pipeline() {
     if (!layout_is_planned(recipe_) && !chooses_offload(recipe_)) return;
-    std::string text;
-    if (lead_) {
-      std::optional<OffloadDevices> devices;
-      if (chooses_offload(recipe_)) {
-        const OffloadChoice choice = choose_offload(recipe_, profile_);
-        recipe_.notes.push_back(choice.text);
-        set_offload(recipe_, *(devices = choice.devices));
-      }
-      PipelineLayout layout = pipeline_layout(recipe_, profile_);
-      layout.offload = devices;
-      text = pack(layout);
-    }
+    const std::string text = lead_ ? pack(choose_layout(recipe_, profile_)) : "";
     layout_ = unpack_pipeline_layout(broadcast_text(*control_group_, *control_, text));
     if (layout_.offload) set_offload(recipe_, *layout_.offload);
   }

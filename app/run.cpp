@@ -169,6 +169,8 @@ void run_rank(const RunOptions& o) {
   options.hang_seconds = recipe.launch.distributed_timeout_minutes * 60;
   options.shared_gpu = recipe.debug.shared_gpu;
   options.deterministic = recipe.deterministic;
+  options.by_distance = recipe.launch.rank_order == RankOrder::topology;
+  options.parts = static_cast<int>(recipe.diloco.sites);
   auto job = Job::join(options);
   if (recipe.log.format == LogFormat::json) log_as_json(job->info().rank);
   // Must be set before CUDA starts. With one stream per group, no group may share a queue with the compute

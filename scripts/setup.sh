@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build ccache pkg-config libdnnl-dev libgloo-dev libcli11-dev libyaml-cpp-dev
   libfmt-dev libspdlog-dev nlohmann-json3-dev catch2 libxxhash-dev liburing-dev libpcre2-dev libutf8proc-dev
   zlib1g-dev libzstd-dev libsnappy-dev liblz4-dev libbrotli-dev libsimdjson-dev libcurl4-openssl-dev clang-format
-  python3 python3-pytest "$@")
+  python3 python3-pytest hwloc-nox "$@")
 
 missing=()
 for p in "${packages[@]}"; do

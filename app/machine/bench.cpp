@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "app/machine/bench_links.h"
 #include "kernels/tensor/device.h"
 #include "runtime/bench/bench.h"
 #include "runtime/data/build.h"
@@ -22,7 +23,7 @@ namespace {
 struct Options {
   std::string folder, device = "cpu", output, worker_file;
   std::vector<std::string> precisions{"bf16"};
-  bool json = false;
+  bool json = false, links = false;
 };
 
 void say(const std::string& line) { std::fprintf(stderr, "bench: %s\n", line.c_str()); }
@@ -181,11 +182,16 @@ void add_bench(CLI::App& app) {
                    "default: bf16")
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  command->add_flag(
+      "--links", o->links,
+      "As a rank of a job (srun, torchrun, mpirun): measure the links between its ranks and name "
+      "the slow ones; writes no profile");
   command->add_option("--worker", o->worker_file)->group("");
   command->add_flag("--json", o->json, "Print the profile's path and peaks for programs");
   command->footer("Example: ltrain bench --output profile.json");
   command->callback([o] {
     if (!o->worker_file.empty()) return run_worker(o->worker_file);
+    if (o->links) return bench_links(o->device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu, o->json);
     if (o->device == "cuda") return bench_this_card(*o);
     MachineProfile profile;
     profile.machine = cpu_model_name();

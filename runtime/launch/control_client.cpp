@@ -46,6 +46,7 @@ class ControlClient::Impl {
                .text(options_.host)
                .number(::getpid())
                .text(options_.identity)
+               .text(options_.switches)
                .frame();
     last_heard_ = steady_now();
     thread_ = std::thread([this] { loop(); });
@@ -296,12 +297,25 @@ class ControlClient::Impl {
       case MessageType::welcome: {
         const int64_t count = in.number();
         std::vector<RankAddress> ranks;
-        for (int64_t i = 0; i < count && in.ok(); ++i) {
-          RankAddress r;
-          r.host = in.text(), r.address = in.text(), r.identity = in.text();
-          ranks.push_back(std::move(r));
+        std::vector<RankAddress> addresses;
+        bool good = true;
+        for (int64_t i = 0; i < count && in.ok() && good; ++i) {
+          const auto at = static_cast<size_t>(in.number());
+          good = at <= addresses.size();
+          if (at == addresses.size()) {
+            RankAddress a;
+            a.host = in.text(), a.address = in.text(), a.identity = in.text(), a.switches = in.text();
+            addresses.push_back(std::move(a));
+          }
+          if (good) ranks.push_back(addresses[at]);
         }
-        if (in.ok()) ranks_ = std::move(ranks);
+        if (in.ok() && good) ranks_ = std::move(ranks);
+        break;
+      }
+      case MessageType::renumbered: {
+        const int64_t rank = in.number();
+        if (in.ok() && rank >= 0 && rank < options_.environment.world_size && options_.on_renumbered)
+          options_.on_renumbered(static_cast<int>(rank));
         break;
       }
       case MessageType::value: {

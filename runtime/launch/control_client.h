@@ -16,17 +16,22 @@ namespace ltrain {
 struct RankAddress {
   std::string host, address;  ///< empty: the job has begun without the rank
   std::string identity;       ///< result of shared_memory_identity()
+  std::string switches;       ///< RankLocation::switches
 };
 
 struct ControlOptions {
   LaunchEnvironment environment;
   std::string host;      ///< host of this rank
   std::string identity;  ///< shared_memory_identity() of this process
+  std::string switches;  ///< above this host (rank_order.h)
   std::string settings;  ///< "key: value" lines of the recipe; equal on all ranks
   double join_seconds = 60;
   /// The coordinator is our launcher on this host, which Ctrl-Z may stop for a while.
   bool coordinator_can_sleep = false;
   std::function<RankStatus()> status;  ///< called by the heartbeat thread
+  /// Called at most once, from the thread, before all ranks have joined: the job's number of this rank is
+  /// another than the launcher's.
+  std::function<void(int rank)> on_renumbered;
   std::function<void(const std::string& reason)> on_stop;
   /// Called once, from the thread, when the run has failed elsewhere or the coordinator is gone. The process
   /// has LivenessBounds::end_grace seconds to exit by itself.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <map>
@@ -19,6 +20,7 @@
 #include "base/printable.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/job_key.h"
+#include "runtime/launch/rank_order.h"
 
 namespace ltrain {
 namespace {
@@ -426,7 +428,7 @@ class Coordinator::Server {
     const int64_t rank = in.number(), world = in.number();
     const std::string host = printable(in.text(), kMostHostBytes);
     const int64_t pid = in.number();
-    const std::string identity = in.text();
+    const std::string identity = in.text(), switches = printable(in.text(), kMostHostBytes * 4);
     if (!in.ok() || c.rank >= 0) return false;
     auto refuse = [&](const std::string& why) {
       queue(c, MessageWriter(MessageType::refused)
@@ -448,7 +450,7 @@ class Coordinator::Server {
     c.rank = static_cast<int>(rank);
     r.connection = c.fd.get();
     r.joined = true;
-    r.host = host, r.pid = pid, r.identity = identity, r.address = c.address,
+    r.host = host, r.pid = pid, r.identity = identity, r.address = c.address, r.switches = switches;
     r.own_address = local_address(c.fd.get());
     r.last_heard = steady_now();
     if (!stop_reason_.empty()) queue(c, MessageWriter(MessageType::stop).text(stop_reason_).frame());
@@ -456,19 +458,45 @@ class Coordinator::Server {
     return true;
   }
 
+  /// Gives ranks numbers by distance. Not with absent or failed ranks, which messages have named already.
+  void renumber() {
+    std::vector<RankLocation> locations;
+    for (const KnownRank& r : job_.ranks()) {
+      if (r.absent || r.failed) return;
+      locations.push_back({r.host, r.switches});
+    }
+    const std::vector<int> order = order_by_distance(locations, options_.parts);
+    if (std::is_sorted(order.begin(), order.end())) return;
+    std::vector<KnownRank> ranks;
+    for (int launched : order) ranks.push_back(std::move(job_.rank(launched)));
+    job_.ranks() = std::move(ranks);
+    for (int rank = 0; rank < options_.world_size; ++rank)
+      if (auto c = connections_.find(job_.rank(rank).connection); c != connections_.end()) {
+        c->second.rank = rank;
+        queue(c->second, MessageWriter(MessageType::renumbered).number(rank).frame());
+      }
+    log(describe_order(locations, order));
+  }
+
   /// Sends all addresses to all ranks; those of absent ones are empty. A rank on the coordinator's host is
   /// seen at a loopback address. Other ranks reach it at the coordinator's address.
   void welcome_all() {
     welcomed_ = true;
+    if (options_.by_distance) renumber();
     std::string outside;
     for (const KnownRank& r : job_.ranks())
       if (!is_loopback(r.address)) outside = r.own_address;
+    std::map<std::array<std::string, 4>, int64_t> known;
     MessageWriter w(MessageType::welcome);
     w.number(options_.world_size);
     for (const KnownRank& r : job_.ranks()) {
-      w.text(r.host);
-      w.text(is_loopback(r.address) && !outside.empty() ? outside : r.address);
-      w.text(r.identity);
+      // The ranks of a host share what is sent of it: its number, then once the fields.
+      const std::array<std::string, 4> fields{
+          r.host, is_loopback(r.address) && !outside.empty() ? outside : r.address, r.identity, r.switches};
+      const auto [at, fresh] = known.emplace(fields, static_cast<int64_t>(known.size()));
+      w.number(at->second);
+      if (fresh)
+        for (const std::string& field : fields) w.text(field);
     }
     const std::string frame = w.frame();
     for (const KnownRank& r : job_.ranks())

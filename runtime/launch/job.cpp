@@ -79,7 +79,7 @@ class Job::Impl {
     launched_ = e.coordinator_is_launcher;
     set_fault_rank(info_.rank);
     install_stop_signals(launched_);
-    if (e.kind == LaunchEnvironment::Kind::rank) connect(e);
+    if (e.kind == LaunchEnvironment::Kind::rank) connect(e, switches_above(variables));
     if (launched_) tell_joined(variables);
   }
 
@@ -93,7 +93,7 @@ class Job::Impl {
     coordinator_.reset();
   }
 
-  void connect(LaunchEnvironment e) {
+  void connect(LaunchEnvironment e, const std::string& switches) {
     LT_FAULT_POINT("launch.join");
     if (!e.coordinator_is_launcher && e.rank == 0) {
       CoordinatorOptions c;
@@ -103,6 +103,7 @@ class Job::Impl {
       c.settings = options_.settings;
       c.world_size = e.world_size;
       c.join_seconds = options_.join_seconds;
+      c.by_distance = options_.by_distance, c.parts = options_.parts;
       c.log = [](const std::string& line) { log_lines(LogLevel::info, "ltrain: " + line); };
       coordinator_ = std::make_unique<Coordinator>(std::move(c));
       e.coordinator_host = is_loopback(e.coordinator_host) ? e.coordinator_host : "127.0.0.1";
@@ -115,10 +116,15 @@ class Job::Impl {
     c.environment = e;
     c.host = info_.host;
     c.identity = shared_memory_identity();
+    c.switches = switches;
     c.settings = options_.settings;
     c.join_seconds = options_.join_seconds;
     c.coordinator_can_sleep = launched_ && is_loopback(e.coordinator_host);
     c.status = [this] { return status(); };
+    c.on_renumbered = [this](int rank) {
+      info_.rank = rank;
+      set_fault_rank(rank);
+    };
     c.on_stop = [this](const std::string& reason) {
       std::lock_guard lock(mutex_);
       if (!stop_) stop_ = {StopRequest::Kind::save_and_stop, reason};
@@ -325,6 +331,13 @@ class Job::Impl {
     return group;
   }
 
+  std::vector<RankLocation> locations() const {
+    if (!client_) return {{info_.host, ""}};
+    std::vector<RankLocation> out;
+    for (const RankAddress& r : client_->ranks()) out.push_back({r.host, r.switches});
+    return out;
+  }
+
   /// For each rank, the first of `ranks` on its host.
   std::vector<int> hosts_of(const std::vector<int>& ranks) const {
     std::map<std::string, int> first;
@@ -505,6 +518,7 @@ std::unique_ptr<Job> Job::join(const JobOptions& options) {
 }
 
 const RankInfo& Job::info() const { return impl_->info_; }
+std::vector<RankLocation> Job::locations() const { return impl_->locations(); }
 std::unique_ptr<Communicator> Job::new_group(const std::string& name, AxisSet axes,
                                              const std::vector<int>& ranks) {
   return impl_->new_group(name, axes, ranks, Impl::GroupUse::training);

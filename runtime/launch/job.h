@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "parallel/comm/communicator.h"
 #include "runtime/launch/environment/environment.h"
+#include "runtime/launch/rank_order.h"
 #include "runtime/launch/signals.h"
 #include "runtime/launch/transport.h"
 
@@ -24,7 +25,11 @@ struct RankInfo {
 struct JobOptions {
   std::optional<LaunchEnvironment> environment;  ///< default: detected from this process's variables
   std::string settings;                          ///< job_settings(); ranks with other settings are refused
-  std::string interface;      ///< launch.interface: network interface of the data connections
+  std::string interface;  ///< launch.interface: network interface of the data connections
+  /// launch.rank_order: ranks that another launcher started get numbers by the distance of their hosts,
+  /// within `parts` equal ranges.
+  bool by_distance = false;
+  int parts = 1;
   double join_seconds = 120;  ///< LTRAIN_JOIN_TIMEOUT overrides it
   double hang_seconds = 600;  ///< launch.distributed_timeout_minutes
   bool shared_gpu = false;    ///< debug.shared_gpu
@@ -40,6 +45,8 @@ class Job {
   Job(const Job&) = delete;
 
   const RankInfo& info() const;
+  /// Hosts of all ranks, and the switches above them.
+  std::vector<RankLocation> locations() const;
 
   /// Collective over `ranks` (world ranks, in the order of the group; must contain this one). Uses shared
   /// memory if all are on one host, else Gloo (runtime/launch/transport.h). A single rank needs neither.

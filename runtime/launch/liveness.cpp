@@ -98,7 +98,7 @@ void Liveness::report_hang(int hung, const std::vector<std::optional<RankStatus>
   const RankStatus& s = *all[static_cast<size_t>(hung)];
   const int culprit = report.culprits.empty() || !s.waits() ? hung : report.culprits[0];
   std::set<std::string> hosts;
-  for (const int r : report.in_one_call) hosts.insert(host(r));
+  for (const int r : report.without_data) hosts.insert(host(r));
   const bool path = hosts.size() > 1;
   std::string text = fmt::format(
       "{}, {}: it got nothing done for {:.1f} s (launch.distributed_timeout_minutes allows {:g} s)",
@@ -106,7 +106,8 @@ void Liveness::report_hang(int hung, const std::vector<std::optional<RankStatus>
       s.idle_limit);
   if (path)
     text += fmt::format(
-        "\n  each rank of the call has entered it, and control messages arrive: data do not pass between the "
+        "\n  each rank of the group is in a call of it, and control messages arrive: data do not pass "
+        "between the "
         "hosts {}; see their network (interface, firewall, MTU)",
         fmt::join(hosts, ", "));
   for (const std::string& line : report.lines) text += "\n  " + line;

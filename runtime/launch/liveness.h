@@ -28,6 +28,7 @@ struct KnownRank {
   bool absent = false;  ///< the job has begun without it
   ExitCode goodbye_code = ExitCode::done;
   std::string host, address, own_address, identity;
+  std::string switches;  ///< RankLocation::switches
   int64_t pid = 0;
   int stopped_by = 0;  ///< signal number
   SteadyTime last_heard{};

@@ -21,18 +21,20 @@ enum class MessageType : uint8_t {
   differs = 8,  // identity and recipe of a rank whose recipe differs from the job's
   vote = 9,     // a replica's, to the quorum; answered by `membership`
   // coordinator to rank
-  welcome = 32,  // all ranks have joined
-  value = 33,    // key, value
-  stop = 34,     // all ranks must save and stop
-  end = 35,      // the run has failed: reason and exit code
-  ping = 36,     // the coordinator is alive
-  refused = 37,  // this rank cannot join: exit code, reason
-  noted = 38,    // the error or goodbye has arrived
+  welcome = 32,     // all ranks have joined
+  value = 33,       // key, value
+  stop = 34,        // all ranks must save and stop
+  end = 35,         // the run has failed: reason and exit code
+  ping = 36,        // the coordinator is alive
+  refused = 37,     // this rank cannot join: exit code, reason
+  noted = 38,       // the error or goodbye has arrived
+  renumbered = 40,  // this rank's number in the job, where the launcher's is another; before `welcome`
   // quorum to replica
   membership = 39,  // the replicas of the next step
 };
 
-constexpr size_t kMaxFrame = 1 << 20;
+/// Room for the welcome of a million ranks on hosts of eight.
+constexpr size_t kMaxFrame = 1 << 25;
 
 class MessageWriter {
  public:

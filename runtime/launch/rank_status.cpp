@@ -128,16 +128,15 @@ StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks) {
     }
   }
   if (!report.culprits.empty()) return report;
-  // No rank is behind: no collective is running, or all ranks are in the same one and no data flow.
+  // No rank is behind: no collective is running, or all ranks of a group are in one and no data flow.
   for (const auto& [name, members] : groups) {
-    const uint64_t call = members[0].second->last.sequence;
-    const bool same = std::all_of(members.begin(), members.end(), [&](const auto& m) {
-      const GroupStatus& g = *m.second;
-      return !transfer(g.last) && g.entered > g.completed && g.last.sequence == call;
+    // A rank that receives everything may be a call ahead of one that receives nothing.
+    const bool inside = std::all_of(members.begin(), members.end(), [&](const auto& m) {
+      return !transfer(m.second->last) && m.second->entered > m.second->completed;
     });
-    if (!same || members.size() < 2 || members.size() < report.in_one_call.size()) continue;
-    report.in_one_call.clear();
-    for (const auto& [r, g] : members) report.in_one_call.push_back(r);
+    if (!inside || members.size() < 2 || members.size() < report.without_data.size()) continue;
+    report.without_data.clear();
+    for (const auto& [r, g] : members) report.without_data.push_back(r);
   }
   std::map<std::string, std::vector<int>> inside;
   for (size_t r = 0; r < ranks.size(); ++r)

@@ -51,8 +51,8 @@ int hung_rank(const std::vector<std::optional<RankStatus>>& ranks);
 struct StallReport {
   std::vector<int> culprits;
   std::vector<std::string> lines;
-  /// All ranks of a group, if each of them is in the same collective, which gets on nowhere: no data flow.
-  std::vector<int> in_one_call;
+  /// All ranks of a group, if each of them is in a collective of it and none gets on: no data flow.
+  std::vector<int> without_data;
 };
 StallReport explain_stall(const std::vector<std::optional<RankStatus>>& ranks);
 

@@ -59,6 +59,10 @@ enum class LogFormat : uint8_t { text, megatron, json };
 LT_ENUM_NAMES(LogFormat, {LogFormat::text, "text"}, {LogFormat::megatron, "megatron"},
               {LogFormat::json, "json"});
 
+/// topology: ranks whose hosts are near each other are neighbours; launcher: as the launcher numbered them.
+enum class RankOrder : uint8_t { topology, launcher };
+LT_ENUM_NAMES(RankOrder, {RankOrder::topology, "topology"}, {RankOrder::launcher, "launcher"});
+
 /// two_and_half_d: tensor_depth grids of two_d.
 enum class TensorModeChoice : uint8_t { one_d, two_d, two_and_half_d, three_d };
 LT_ENUM_NAMES(TensorModeChoice, {TensorModeChoice::one_d, "1d"}, {TensorModeChoice::two_d, "2d"},

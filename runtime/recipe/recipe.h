@@ -303,6 +303,7 @@ struct LaunchSettings {
   int64_t min_nodes = 0;     ///< nodes with which a restart goes on if the others are gone; 0: all
   double restart_wait_seconds = 5, restart_wait_cap_seconds = 300;
   std::optional<std::string> interface;
+  RankOrder rank_order = RankOrder::topology;
 };
 
 /// Copies of the model with ranks of their own, of which some may be lost.

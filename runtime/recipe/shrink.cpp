@@ -337,6 +337,7 @@ class Shrink {
           "launch.restart_wait_cap_seconds",
           "launch.min_nodes",
           "launch.interface",
+          "launch.rank_order",
           "telemetry.prometheus",
           "telemetry.prometheus_port",
           "telemetry.on_end",

@@ -56,9 +56,9 @@ using RankBody = std::function<void(Job&, Communicator&, Stream&)>;
 
 class Processes {
  public:
-  /// `before`: what each rank does before it joins, e.g. setting a variable.
-  Processes(int size, const RankBody& body, double timeout = 20,
-            const std::function<void(int)>& before = {}) {
+  /// `before`: what each rank does before it joins, e.g. setting a variable. `by_distance`: as in JobOptions.
+  Processes(int size, const RankBody& body, double timeout = 20, const std::function<void(int)>& before = {},
+            bool by_distance = false) {
     int port = 0;
     std::string error;
     listen_on("127.0.0.1", {0}, &port, &error);
@@ -79,6 +79,7 @@ class Processes {
           e.rank = e.local_rank = r;
           o.environment = e;
           o.hang_seconds = timeout;
+          o.by_distance = by_distance;
           auto job = Job::join(o);
           auto stream = make_worker_stream("comm");
           {

@@ -71,6 +71,7 @@ BY_HAND = {
     "preference.center_rewards_coefficient", "distillation.teacher", "distillation.logits", "distillation.top_k", "distillation.kd_ratio", "distillation.temperature",
     "launch.max_restarts", "launch.restart_wait_seconds", "launch.restart_wait_cap_seconds",
     "launch.min_nodes", "log.rank_file_mib",
+    "launch.rank_order",  # tests/app/rank_order_run_test.cpp
     "replicas.count", "replicas.min", "replicas.timeout_seconds",  # tests/app/replicas_run_test.cpp
     "offload.optimizer.update",
     "train.router_replay",  # tests/app/routing_replay_run_test.cpp

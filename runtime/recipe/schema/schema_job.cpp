@@ -104,6 +104,10 @@ void add_launch_keys(std::vector<Key>& t) {
           .between(0, 1e6));
   t.push_back(text("launch.interface", LT_MEMBER(launch.interface),
                    "Network interface of the data connections; null: the one with a route to the peers."));
+  t.push_back(
+      choice("launch.rank_order", LT_MEMBER(launch.rank_order), {},
+             "topology: ranks of another launcher are numbered anew, so that those of one host, and then "
+             "of one switch, follow each other. launcher: its numbers stay."));
 }
 
 /// Adds logs and settings for tests.

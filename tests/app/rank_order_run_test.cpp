@@ -1,0 +1,63 @@
+// Runs whose launcher numbered ranks across switches.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "parallel/comm/socket.h"
+#include "tests/app/run_program.h"
+
+using namespace ltrain::test;
+using Catch::Contains;
+
+namespace {
+
+/// Four ranks on four hosts below two switches in turn, as torchrun would start them; output of rank 0.
+std::string train(const TempRun& t, const std::string& arguments,
+                  const std::string& command = "run tiny.yaml") {
+  int port = 0;
+  std::string error, script;
+  ltrain::listen_on("127.0.0.1", {0}, &port, &error);
+  for (int r = 0; r < 4; ++r)
+    script += fmt::format(
+        "RANK={0} WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK={0} MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT={1} SLURMD_NODENAME=host{0} LTRAIN_TOPOLOGY=leaf{2} {3} {4} {5} > out{0} 2>&1 & "
+        "p{0}=$!\n",
+        r, port, r % 2, LTRAIN_BINARY, command, arguments);
+  script += "for p in $p0 $p1 $p2 $p3; do wait $p; echo \"code $?\"; done";
+  const Outcome o = t.shell(script);
+  std::string all = o.text;
+  for (int r = 0; r < 4; ++r) all += read_text(fmt::format("{}/out{}", t.folder(), r));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "ranks across two switches train in the order of the switches, with the losses of the launcher's order") {
+  TempRun t;
+  REQUIRE(t.build().code == 0);
+  const std::string layout = "parallel.tensor=2 parallel.data=2 train.train_steps=4 ";
+  const std::string near = train(t, layout + "output_dir=near");
+  INFO(near);
+  CHECK_THAT(near,
+             Contains("code 0\ncode 0\ncode 0\ncode 0\n") &&
+                 Contains("ranks in the order of their switches: leaf0 (2 hosts), leaf1 (2 hosts); 2 of 4 "
+                          "ranks have another number"));
+  const std::string far = train(t, layout + "launch.rank_order=launcher output_dir=far");
+  INFO(far);
+  CHECK_THAT(far, Contains("code 0\ncode 0\ncode 0\ncode 0\n") && !Contains("order of their switches"));
+  CHECK(t.metric("lm_loss", "near") == t.metric("lm_loss", "far"));
+}
+
+TEST_CASE("bench --links measures the hosts of a job by class, and is refused for a process alone") {
+  TempRun t;
+  const std::string out = train(t, "", "bench --links --json");
+  INFO(out);
+  CHECK_THAT(out, Contains("code 0\ncode 0\ncode 0\ncode 0\n") &&
+                      Contains("\"schema\":\"ltrain.links.v1\"") && Contains("{\"level\":1,\"links\":2,") &&
+                      Contains("{\"level\":2,\"links\":4,"));
+  CHECK_THAT(train(t, "", "bench --links"), Contains("between hosts below one switch") && Contains("GB/s"));
+  const Outcome alone = t.sh("bench --links");
+  CHECK(alone.code == 64);
+  CHECK_THAT(alone.text, Contains("srun"));
+}

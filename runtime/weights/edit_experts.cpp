@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
 #include "kernels/tensor/rng.h"
 #include "runtime/checkpoint/convert_elements.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/weights/align_neurons.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/write_weights.h"
 
@@ -140,7 +143,7 @@ class ExpertEditing {
           stream_tensor(reads_of(reader_), name, reader_.tensors().at(name).dtype, rows_of(name, o.front()),
                         false, write);
         else
-          write_mean(name, o, shares(o, use_.at(layer)), write);
+          write_mean(name, layer, o, shares(o, use_.at(layer)), write);
     };
     out.push_back(std::move(w));
     return true;
@@ -217,15 +220,75 @@ class ExpertEditing {
     write(bytes.data(), static_cast<int64_t>(bytes.size()));
   }
 
-  void write_mean(const std::string& name, const std::vector<int64_t>& experts,
+  /// Dim of a tensor's neurons, without that of experts: rows of gate and up, (M, F, H), columns of down
+  /// (H, F) and of the biases of gate and up (M, F); none for the bias of down, (H).
+  enum class NeuronDim : uint8_t { rows, columns, none };
+  NeuronDim neuron_dim(const std::string& name) const {
+    const int rank = reader_.tensors().at(name).shape.rank;
+    return rank == 4 ? NeuronDim::rows : rank == 3 ? NeuronDim::columns : NeuronDim::none;
+  }
+
+  /// Neurons of `expert` in the order of those of `kept` that they resemble most.
+  const std::vector<int64_t>& aligned(int64_t layer, int64_t kept, int64_t expert) {
+    const auto [at, fresh] = aligned_.try_emplace({layer, kept, expert});
+    if (!fresh) return at->second;
+    std::optional<NeuronSimilarity> similarity;
+    for (const auto& [name, t] : reader_.tensors()) {
+      const NeuronDim dim = neuron_dim(name);
+      if (!name.starts_with(prefix(layer) + "experts.") || dim == NeuronDim::none || name.ends_with("bias"))
+        continue;
+      const int64_t neurons = t.shape[2], all = rows_of(name, 0).elements(),
+                    matrices = dim == NeuronDim::rows ? t.shape[1] : 1, each = all / matrices;
+      if (!similarity) similarity.emplace(neurons);
+      std::vector<float> first(static_cast<size_t>(each)), second(first.size());
+      for (int64_t m = 0; m < matrices; ++m) {
+        reader_.read(name, DType::f32, rows_of(name, kept).range(m * each, (m + 1) * each), first.data());
+        reader_.read(name, DType::f32, rows_of(name, expert).range(m * each, (m + 1) * each), second.data());
+        if (dim == NeuronDim::rows)
+          similarity->add_rows(first, second, each / neurons);
+        else
+          similarity->add_columns(first, second, each / neurons);
+      }
+    }
+    return at->second = similarity->best_pairs();
+  }
+
+  /// Reads rows of `width` elements of an expert, from `row` on, with its neurons in the given order.
+  void read_aligned(const std::string& name, int64_t expert, const std::vector<int64_t>& order, int64_t row,
+                    int64_t width, std::vector<double>& out) {
+    const auto neurons = static_cast<int64_t>(order.size()), count = static_cast<int64_t>(out.size()) / width;
+    const auto read = [&](int64_t from, int64_t rows, double* to) {
+      reader_.read(name, DType::f64, rows_of(name, expert).range(from * width, (from + rows) * width), to);
+    };
+    if (neuron_dim(name) == NeuronDim::rows) {
+      for (int64_t r = row; r < row + count; ++r)
+        read(r / neurons * neurons + order[static_cast<size_t>(r % neurons)], 1,
+             out.data() + (r - row) * width);
+      return;
+    }
+    std::vector<double> before(out.size());
+    read(row, count, before.data());
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto column = i % static_cast<size_t>(width);
+      out[i] = before[i - column + static_cast<size_t>(order[column])];
+    }
+  }
+
+  void write_mean(const std::string& name, int64_t layer, const std::vector<int64_t>& experts,
                   const std::vector<double>& weights, const WriteBytes& write) {
     const DType dtype = reader_.tensors().at(name).dtype;
-    const int64_t all = rows_of(name, 0).elements();
-    for (int64_t first = 0; first < all; first += kExpertElements) {
-      const int64_t n = std::min(kExpertElements, all - first);
+    const Shape& shape = reader_.tensors().at(name).shape;
+    const int64_t width = shape[shape.rank - 1], rows = rows_of(name, 0).elements() / width,
+                  most = std::max<int64_t>(1, kExpertElements / width);
+    for (int64_t row = 0; row < rows; row += most) {
+      const int64_t count = std::min(most, rows - row), n = count * width;
       std::vector<double> one(static_cast<size_t>(n)), sum(static_cast<size_t>(n));
       for (size_t i = 0; i < experts.size(); ++i) {
-        reader_.read(name, DType::f64, rows_of(name, experts[i]).range(first, first + n), one.data());
+        if (i == 0 || neuron_dim(name) == NeuronDim::none)
+          reader_.read(name, DType::f64, rows_of(name, experts[i]).range(row * width, row * width + n),
+                       one.data());
+        else
+          read_aligned(name, experts[i], aligned(layer, experts[0], experts[i]), row, width, one);
         for (size_t k = 0; k < sum.size(); ++k) sum[k] += weights[i] * one[k];
       }
       std::vector<char> bytes(static_cast<size_t>(n * dtype_size(dtype)));
@@ -239,6 +302,7 @@ class ExpertEditing {
   const EditExpertsOptions& o_;
   int64_t experts_;
   ExpertUse use_;  // prune, merge: of all experts
+  std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<int64_t>> aligned_;  // layer, kept, expert
   const std::map<int64_t, Origins>* origins_ = nullptr;
 };
 

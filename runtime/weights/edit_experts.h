@@ -14,8 +14,8 @@ namespace ltrain {
 
 /// prune: the experts of most use stay: those with the most choices, or by REAP's criterion
 /// (arXiv:2510.13999). merge: others are merged into the most used one with the most similar router row,
-/// weighted by use (MC-SMoE, arXiv:2310.01334, without its alignment of neurons). add: every expert is there
-/// several times, and a token chooses as many copies.
+/// weighted by use, with its neurons in the order of those that they resemble (MC-SMoE, arXiv:2310.01334).
+/// add: every expert is there several times, and a token chooses as many copies.
 enum class ExpertEdit : uint8_t { prune, merge, add };
 LT_ENUM_NAMES(ExpertEdit, {ExpertEdit::prune, "prune"}, {ExpertEdit::merge, "merge"},
               {ExpertEdit::add, "add"});
@@ -52,7 +52,9 @@ struct EditExpertsReport {
 };
 
 /// Writes a checkpoint of step 0 with the weights alone. Experts keep their order; of equals the first stay.
-/// A merged expert is the mean of its origins, weighted by their choices, or a plain mean if none was chosen.
+/// A merged expert is the mean of its origins, weighted by their choices, or a plain mean if none was chosen;
+/// the neurons of each origin are paired with those of the first for the largest sum of products of their
+/// weights.
 /// Copies of an expert follow it: with top_k times the copies, the model's function is the same but for
 /// rounding. With `reinit` it is not: the rows of gate and up and the columns of down of the chosen neurons
 /// are normal numbers with the mean and deviation of what they were (Drop-Upcycling, arXiv:2502.19261).

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "runtime/weights/align_neurons.h"
 #include "tests/runtime/weights/support.h"
 
 using namespace ltrain;
@@ -41,6 +42,43 @@ ExpertUse use_of(const ModelConfig& m) {
     for (int64_t e = 0; m.moe.in_layer(layer) && e < m.moe.num_experts; ++e)
       use[layer].push_back(layer % 2 ? 100 - e : 10 + e);
   return use;
+}
+
+/// Neurons of expert `b` in the order of those of `a` that they resemble, by the definition.
+std::vector<int64_t> resembling(const WholeCheckpoint& c, const std::string& block, int64_t a, int64_t b) {
+  const ModelConfig& m = c.recipe.model;
+  const int64_t n = m.moe.intermediate_size, h = m.hidden_size;
+  std::vector<double> sums(static_cast<size_t>(n * n));
+  for (const auto& [name, values] : c.tensors) {
+    if (!name.starts_with(block + ".experts.") || name.ends_with("bias")) continue;
+    const bool down = name.find("down") != std::string::npos;
+    const Values x = rows(values, m.moe.num_experts, a), y = rows(values, m.moe.num_experts, b);
+    const int64_t matrices = static_cast<int64_t>(x.size()) / (n * h);
+    const auto element = [&](const Values& v, int64_t matrix, int64_t neuron, int64_t k) {
+      return v[static_cast<size_t>(down ? k * n + neuron : (matrix * n + neuron) * h + k)];
+    };
+    for (int64_t matrix = 0; matrix < matrices; ++matrix)
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < n; ++j)
+          for (int64_t k = 0; k < h; ++k)
+            sums[static_cast<size_t>(i * n + j)] += element(x, matrix, i, k) * element(y, matrix, j, k);
+  }
+  return best_assignment({sums.begin(), sums.end()}, n);
+}
+
+/// Elements of an expert's tensor with its neurons in another order.
+Values in_order(const Values& v, const ModelConfig& m, const std::string& name,
+                const std::vector<int64_t>& order) {
+  const bool down = name.find("down") != std::string::npos, bias = name.ends_with("bias");
+  if (down && bias) return v;
+  const int64_t n = m.moe.intermediate_size, h = down || bias ? 1 : m.hidden_size;
+  Values out(v.size());
+  for (int64_t i = 0; i < static_cast<int64_t>(v.size()); ++i) {
+    const int64_t neuron = i / h % n;
+    out[static_cast<size_t>(i)] =
+        v[static_cast<size_t>(i + (order[static_cast<size_t>(neuron)] - neuron) * h)];
+  }
+  return out;
 }
 
 void import_model(const TemporaryFolder& t, const json& model) {
@@ -99,7 +137,10 @@ TEST_CASE("experts of every family are left out, merged and copied by the defini
         CHECK((merged != nullptr) == (kind == ExpertEdit::merge));
         if (!merged || of_router(m, tensor)) continue;
         CHECK(*merged == std::vector<int64_t>{merged->front(), out});
-        const Values a = rows(values, all, merged->front()), b = rows(values, all, out);
+        const Values a = rows(values, all, merged->front()),
+                     b = in_order(
+                         rows(values, all, out), m, tensor,
+                         resembling(old, tensor.substr(0, tensor.find(".experts.")), merged->front(), out));
         const auto& n = use.at(layer);
         const auto na = static_cast<double>(n[static_cast<size_t>(merged->front())]),
                    nb = static_cast<double>(n[static_cast<size_t>(out)]);
@@ -137,6 +178,53 @@ TEST_CASE("an expert is merged into the one with the most similar router row", "
   for (const auto& [layer, origins] : report.origins)
     CHECK(origins.back() == std::vector<int64_t>{experts - 1, 0});
   CHECK(report.kept_use == Approx(1 - 1.0 / static_cast<double>(3 * experts - 2)));
+}
+
+TEST_CASE("an expert whose neurons were shuffled is merged into the one that it was without a change",
+          "[weights]") {
+  const TemporaryFolder t;
+  const json& model = (--golden().end()).value()["mixtral"];
+  Tensors tensors = random_tensors(model);
+  const int64_t layers = model["config"]["num_hidden_layers"], experts = model["config"]["num_local_experts"],
+                n = model["config"]["intermediate_size"];
+  const auto neuron = [n](int64_t i) { return (i * 5 + 3) % n; };
+  REQUIRE(n % 5 != 0);  // each neuron once
+  ExpertUse use;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    use[layer] = std::vector<double>(static_cast<size_t>(experts), 3);
+    use[layer].back() = 1;
+    const std::string block = "model.layers." + std::to_string(layer) + ".block_sparse_moe.";
+    Made& gate = tensors.at(block + "gate.weight");
+    const auto row = static_cast<int64_t>(gate.bytes.size()) / experts;
+    std::copy_n(gate.bytes.end() - 2 * row, row, gate.bytes.end() - row);
+    for (const char* matrix : {"w1", "w2", "w3"}) {
+      const auto name = [&](int64_t e) {
+        return block + "experts." + std::to_string(e) + "." + matrix + ".weight";
+      };
+      const Made& before = tensors.at(name(experts - 2));
+      Made& after = tensors.at(name(experts - 1));
+      const bool down = matrix[1] == '2';  // (H, F): neurons are columns
+      const int64_t of_neuron =
+          down ? dtype_size(before.dtype) : static_cast<int64_t>(before.bytes.size()) / n;
+      for (int64_t i = 0; i < static_cast<int64_t>(before.bytes.size()) / of_neuron; ++i)
+        std::copy_n(before.bytes.begin() + i * of_neuron, of_neuron,
+                    after.bytes.begin() + (i - i % n + neuron(i % n)) * of_neuron);
+    }
+  }
+  write_folder(t.path + "/in", model["config"], tensors);
+  import_folder(t.path + "/in", t.path + "/old");
+  edit(t, "new",
+       [&](EditExpertsOptions& o) { o.edit = ExpertEdit::merge, o.experts = experts - 1, o.use = use; });
+  const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old"),
+                        made = read_whole_checkpoint(t.path + "/new");
+  int64_t compared = 0;
+  for (const auto& [name, values] : old.tensors) {
+    if (!of_experts(name)) continue;
+    ++compared;
+    CHECK(rows(values, experts, experts - 1) != rows(values, experts, experts - 2));
+    CHECK(rows(made.tensors.at(name), experts - 1, experts - 2) == rows(values, experts, experts - 2));
+  }
+  CHECK(compared == 2 * layers);
 }
 
 TEST_CASE("a share of the neurons of copies is drawn anew, with the mean and deviation of what they were",

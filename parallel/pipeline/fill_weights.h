@@ -9,7 +9,7 @@ namespace ltrain::pipeline {
 /// it may not keep more activations. No rank keeps more, in the unit of StageCosts::activation, than the
 /// largest rank of the given schedule. The fastest of several shares is taken. (After the heuristic of
 /// arXiv:2401.10241, section 3, which also has one limit for all ranks.) Returns the given schedule if none
-/// is faster, or if it splits no backward.
+/// is faster, or if it splits no backward. `schedule` must pass check().
 Schedule fill_with_weights(const Schedule& schedule, const StageCosts& costs);
 
 }  // namespace ltrain::pipeline

@@ -10,6 +10,7 @@
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/schedule_csv.h"
+#include "parallel/pipeline/simulate_checked.h"
 #include "parallel/pipeline/split_layers.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/pass_costs.h"
@@ -235,7 +236,8 @@ SchedulePlan plan_schedule(const Recipe& r, const LayerCosts& costs, const std::
   const int stages = plan.schedule.stages();
   plan.staged = stage_costs(costs, plan.schedule.rank_of_stage, layers_by_hand(r, stages));
   if (!r.parallel.schedule_file) plan.schedule = fill_with_weights(plan.schedule, plan.staged.costs);
-  plan.timing = simulate(plan.schedule, plan.staged.costs);
+  plan.timing = r.parallel.schedule_file ? simulate(plan.schedule, plan.staged.costs)
+                                         : simulate_checked(plan.schedule, plan.staged.costs);
   return plan;
 }
 

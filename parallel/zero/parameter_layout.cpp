@@ -173,7 +173,7 @@ void ParameterLayout::fill(const Groups& groups, ShardingPolicy sharding, const 
       buckets_.back().shards_weights = sharding.shards_weights(units_[u].layer);
     }
     Bucket& b = buckets_[at];
-    b.used = round_up(b.used, std::lcm(kBucketAlign, std::lcm(std::max<int64_t>(1, kind.group), kind.strip)));
+    b.used = round_up(b.used, std::lcm(kBucketAlign, kind.unit()));
     for (int id = units_[u].first; id < units_[u].first + units_[u].count; ++id) {
       parameters_[id].bucket = at;
       parameters_[id].offset = b.used;

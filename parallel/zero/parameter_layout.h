@@ -42,6 +42,8 @@ class ParameterLayout {
     int64_t group = 0;    ///< elements of quantized matrices that share a scale; 0: not quantized
     bool masked = false;  ///< the step's weights have a mask that moves
     int64_t strip = 1;    ///< elements that a rank has all or none of: four rows, with transposable masks
+    /// Elements of which a rank has all or none.
+    int64_t unit() const { return std::lcm(std::max<int64_t>(1, group), strip); }
     /// True if the step's weights are made from master weights by more than a cast.
     bool derived() const { return group > 0 || masked; }
     bool operator==(const Kind&) const = default;

@@ -93,9 +93,9 @@ void ParameterStore::allocate(Stream& compute, Memory& memory, const Groups& gro
     const Bucket& b = parameters_->buckets()[i];
     const int64_t coded = optimizer_of(b.kind.rule.rule).coded_states() ? kCodeBlock : 1;
     const int64_t block = b.kind.nf4 ? kNf4Block : coded;
-    parameters_->cut(static_cast<int>(i), std::lcm(std::lcm(std::max<int64_t>(1, b.kind.group), b.kind.strip),
-                                                   std::lcm(std::max(block, t ? t->compressed.block(b) : 1),
-                                                            t ? t->outer.block(b) : 1)));
+    parameters_->cut(static_cast<int>(i),
+                     std::lcm(b.kind.unit(), std::lcm(std::max(block, t ? t->compressed.block(b) : 1),
+                                                      t ? t->outer.block(b) : 1)));
     weights_->allocate(b);
     if (!t) continue;
     t->states.allocate_master(b);

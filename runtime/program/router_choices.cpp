@@ -9,14 +9,12 @@ namespace {
 using Choices = ProgramOptions::Choices;
 
 std::vector<int64_t> layers_with_experts(const ProgramOptions& o, int pipeline_rank) {
-  std::vector<StageLayers> stages = stages_of_rank(o, pipeline_rank);
-  if (stages.empty()) stages.push_back({0, o.model.num_hidden_layers, true, true});
   std::vector<int64_t> layers;
   const auto add = [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i)
       if (o.model.has_experts(i)) layers.push_back(i);
   };
-  for (const StageLayers& s : stages) {
+  for (const StageLayers& s : stages_of_rank(o, pipeline_rank)) {
     add(s.first, s.count);
     if (s.heads) add(o.model.num_hidden_layers, o.mtp_modules());
   }

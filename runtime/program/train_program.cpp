@@ -17,8 +17,8 @@ PrecisionPolicy precision_policy(const std::string& name) {
 }
 
 std::vector<StageLayers> stages_of_rank(const ProgramOptions& o, int rank) {
+  if (o.stage_layers.size() <= 1) return {{0, o.model.num_hidden_layers, true, true}};
   std::vector<StageLayers> mine;
-  if (o.stage_layers.size() <= 1) return mine;  // the decoder's default: all layers
   LT_CHECK(static_cast<int>(o.stage_layers.size()) == o.schedule.stages(),
            "expected layer counts of {} stages, got {}", o.schedule.stages(), o.stage_layers.size());
   int64_t first = 0;

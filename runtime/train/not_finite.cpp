@@ -107,9 +107,7 @@ class LayerCheck final : public ActivationObserver {
  public:
   explicit LayerCheck(const FailedStep& f) {
     const ProgramOptions& o = f.program.options();
-    std::vector<StageLayers> stages = stages_of_rank(o, f.mesh.place_in(Axis::pipeline));
-    if (stages.empty()) stages.push_back({0, o.model.num_hidden_layers, true, true});
-    for (const StageLayers& stage : stages) {
+    for (const StageLayers& stage : stages_of_rank(o, f.mesh.place_in(Axis::pipeline))) {
       for (int64_t layer = stage.first; layer < stage.first + stage.count; ++layer) layers_.push_back(layer);
       if (stage.heads) layers_.push_back(o.model.num_hidden_layers);
     }

@@ -63,21 +63,23 @@ void MoeLayer::declare(ParameterStore& store, const Groups& g, const ModelConfig
   router_.declare(store, g, c, prefix + "." + c.names().router, layer, g.tensor.size() > 1 && !expert_tensor);
   const auto add = [&](const std::string& name, Shape shape, int dim, double std) {
     ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, Init::normal, std, true});
+    spec.expert_layer = layer;
     if (expert_tensor) spec = cut_over(Axis::tensor, std::move(spec), dim, g.tensor.rank(), g.tensor.size());
     return store.add({spec});
   };
   gate_up_ = add("gate_up_proj", {experts_, 2, f, h}, 2, c.initializer_range);
   down_ = add("down_proj", {experts_, h, f}, 2, out_std);
-  if (c.traits().expert_bias) declare_biases(store, g, c, prefix);
+  if (c.traits().expert_bias) declare_biases(store, g, c, prefix, layer);
   declare_adapters(store, g, c, prefix, layer);
   if (m.shared_experts > 0) declare_shared(store, g, c, sequence_parallel, prefix, layer, out_std);
 }
 
 void MoeLayer::declare_biases(ParameterStore& store, const Groups& g, const ModelConfig& c,
-                              const std::string& prefix) {
+                              const std::string& prefix, int64_t layer) {
   const auto add = [&](const std::string& name, Shape shape, int dim) {
     ParameterSpec spec = cut_experts_of(g, {prefix + ".experts." + name, shape, Init::zeros, 0, false});
     spec.vectors = true;
+    spec.expert_layer = layer;
     if (expert_tensor_ && dim > 0)
       spec = cut_over(Axis::tensor, std::move(spec), dim, g.tensor.rank(), g.tensor.size());
     return store.add({spec});

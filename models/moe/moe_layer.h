@@ -116,7 +116,7 @@ class MoeLayer {
   /// Dropout of the inputs of the adapters of gate and up, or with `cut` of down, whose columns may be cut.
   ExpertDropout dropout_of(const Step& step, Tensor keys, bool cut) const;
   void declare_biases(ParameterStore& store, const Groups& groups, const ModelConfig& config,
-                      const std::string& prefix);
+                      const std::string& prefix, int64_t layer);
   void declare_adapters(ParameterStore& store, const Groups& groups, const ModelConfig& config,
                         const std::string& prefix, int64_t layer);
   void declare_shared(ParameterStore& store, const Groups& groups, const ModelConfig& config,

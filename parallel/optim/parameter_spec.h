@@ -33,7 +33,8 @@ struct ParameterSpec {
   bool copied = false;  ///< sharded, with each part on a group of neighbours: gradients are summed over it
   /// axes with the full tensor on every rank, but different tokens: gradients are summed over them
   AxisSet sum = {};
-  bool vectors = false;  ///< a stack of vectors: two of its dims are not a matrix
+  int64_t expert_layer = -1;  ///< layer whose experts are stacked in dim 0; -1: none
+  bool vectors = false;       ///< a stack of vectors: two of its dims are not a matrix
   /// the first and the last stage have a copy each: gradients are summed over both
   bool tied_stages = false;
 

@@ -12,7 +12,7 @@ ElementUpdates::ElementUpdates(const StoreContext& context, const ParameterLayou
                                const StepRules& rules, const OptimizerStates& states,
                                const GradientReducer& gradients, const OffloadedWeights& offloaded,
                                StateWindows& windows, HostUpdates& host, WeightAverage& average,
-                               uint64_t seed, int64_t window)
+                               const UntouchedExperts& untouched, uint64_t seed, int64_t window)
     : c_(context),
       layout_(layout),
       rules_(rules),
@@ -22,6 +22,7 @@ ElementUpdates::ElementUpdates(const StoreContext& context, const ParameterLayou
       windows_(windows),
       host_(host),
       average_(average),
+      untouched_(untouched),
       seed_(seed),
       window_(window) {
   LT_CHECK(!host.on() || !average.on(),
@@ -139,14 +140,20 @@ void ElementUpdates::update(const Bucket& b, const OptimizerStep& step) {
   const Site device{c_.compute, wide_};
   const int64_t resident = offloaded_.has(b) ? 0 : states_.resident(b);
   if (resident > 0 && !windows_.any() && takes_stored(b)) {
-    const Elements all = elements(b, begin, resident);
-    together_.push_back({&b, begin, all.master, part_of_range(b, begin, resident, all, step)});
+    untouched_.each_updated(b, begin, resident, [&](int64_t from, int64_t count) {
+      const Elements all = elements(b, from, count);
+      together_.push_back({&b, from, all.master, part_of_range(b, from, count, all, step)});
+    });
   } else if (resident > 0) {
-    update_stored(device, b, begin, resident, elements(b, begin, resident), step);
+    untouched_.each_updated(b, begin, resident, [&](int64_t from, int64_t count) {
+      update_stored(device, b, from, count, elements(b, from, count), step);
+    });
   }
   windows_.each(b, [&](int64_t from, int64_t count, Elements& e) {
     e.grad = gradients_.part(b, from, count);
-    update_stored(device, b, from, count, e, step);
+    untouched_.each_updated(b, from, count, [&](int64_t at, int64_t n) {
+      update_stored(device, b, at, n, part_of(e, at - from, n), step);
+    });
   });
   host_.each(b, [this, &b, step](Stream& on, int64_t from, int64_t count, const Elements& e) {
     const std::vector<Tensor> wide = host_.wide();

@@ -16,7 +16,7 @@ class ElementUpdates {
   ElementUpdates(const StoreContext& context, const ParameterLayout& layout, const StepRules& rules,
                  const OptimizerStates& states, const GradientReducer& gradients,
                  const OffloadedWeights& offloaded, StateWindows& windows, HostUpdates& host,
-                 WeightAverage& average, uint64_t seed, int64_t window);
+                 WeightAverage& average, const UntouchedExperts& untouched, uint64_t seed, int64_t window);
 
   void allocate();
 
@@ -72,6 +72,7 @@ class ElementUpdates {
   StateWindows& windows_;
   HostUpdates& host_;
   WeightAverage& average_;
+  const UntouchedExperts& untouched_;
   uint64_t seed_;
   int64_t window_;
   std::vector<Together> together_;

@@ -12,7 +12,9 @@ struct OffloadSettings {
   double fraction = 0;                ///< fraction of each bucket's elements with offloaded states
   int64_t window = int64_t{1} << 18;  ///< elements in transfer at once
   double params = 0;                  ///< ZeRO-3: fraction of buckets with offloaded weights, spread evenly
-  bool host_update = false;           ///< the host's cores update offloaded states, in host memory of a GPU
+  /// States of experts that no token of a step chose are neither moved nor updated (untouched_experts.h).
+  bool skip_untouched = false;
+  bool host_update = false;  ///< the host's cores update offloaded states, in host memory of a GPU
 };
 
 struct OffloadAccess {

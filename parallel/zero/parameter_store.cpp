@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/nf4.h"
@@ -36,9 +37,11 @@ struct ParameterStore::Training {
         states(c, p, weights, l.optimizer, l.offload.fraction, offload),
         average(c, p, weights, states, offload, l.ema_decay),
         outer(c, p, weights, states, l.optimizer.diloco),
+        untouched(p),
         windows(c, p, weights, states, offloaded, l.offload),
         host(c, p, states, gradients, offload, l.offload),
-        elements(c, p, rules, states, gradients, offloaded, windows, host, average, l.seed, l.offload.window),
+        elements(c, p, rules, states, gradients, offloaded, windows, host, average, untouched, l.seed,
+                 l.offload.window),
         sparse(c, p, rules, weights, elements, average, l.offload.fraction > 0 || l.offload.params > 0) {}
   ~Training() { host.wait(); }  // its work uses the other parts
 
@@ -48,6 +51,7 @@ struct ParameterStore::Training {
   OptimizerStates states;
   WeightAverage average;
   OuterOptimizer outer;
+  UntouchedExperts untouched;
   StateWindows windows;
   HostUpdates host;
   ElementUpdates elements;
@@ -289,10 +293,15 @@ void ParameterStore::end_estimate(const OptimizerStep& step, double labels, doub
   training_->updates->end_estimate(step, labels, loss_scale);
 }
 
+void ParameterStore::skip_untouched(std::vector<std::vector<double>> tokens) {
+  training_->untouched.set(std::move(tokens));
+}
+int64_t ParameterStore::moved_bytes() const { return training_->windows.moved_bytes(); }
+
 void ParameterStore::update(const OptimizerStep& step) {
   training_->sparse.choose();
   training_->sparse.decay(step.grad_scale);
-  training_->windows.begin_update();
+  training_->windows.begin_update(training_->untouched);
   training_->updates->update(step);
   training_->windows.forget();
 }

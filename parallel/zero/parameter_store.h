@@ -145,6 +145,10 @@ class ParameterStore {
   EstimatePass estimate(int64_t step) const;
   void begin_estimate(EstimatePass pass);
   void end_estimate(const OptimizerStep& step, double labels, double loss_scale);
+  /// OffloadSettings::skip_untouched: `tokens` that chose each expert, by layer, for the next update.
+  void skip_untouched(std::vector<std::vector<double>> tokens);
+  /// Bytes of states and weights that updates have fetched and written back so far on this rank.
+  int64_t moved_bytes() const;
   /// One optimizer step on the elements that this rank owns. Pieces of others arrive with the next step, or
   /// with complete_weights.
   void update(const OptimizerStep& args);

@@ -1,6 +1,7 @@
 #include "parallel/zero/state_windows.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace ltrain {
 namespace {
@@ -18,7 +19,8 @@ StateWindows::StateWindows(const StoreContext& context, const ParameterLayout& l
       states_(states),
       offloaded_(offloaded),
       elements_(settings.window),
-      moves_states_(!settings.host_update) {}
+      moves_states_(!settings.host_update),
+      skips_(settings.skip_untouched) {}
 
 void StateWindows::allocate() {
   if (!moves_states_) return;
@@ -32,6 +34,8 @@ void StateWindows::allocate() {
     list(b);
   }
   if (windows_.empty()) return;
+  order_.resize(windows_.size());
+  std::iota(order_.begin(), order_.end(), 0);
   ring_.resize(kSlots);
   const auto slot_of = [&](const char* what, DType type, int64_t n) {
     return c_.memory.allocate(MemoryKind::optimizer, what, type, {std::min(elements_, n)});
@@ -60,8 +64,8 @@ void StateWindows::list(const Bucket& b) {
 
 /// Starts to fetch a window. The previous contents of its slot have been written back by then.
 void StateWindows::fetch(size_t index) {
-  if (index >= windows_.size()) return;
-  const Window& w = windows_[index];
+  if (index >= order_.size()) return;
+  const Window& w = windows_[order_[index]];
   const Bucket& b = layout_.bucket(w.bucket);
   Slot& slot = ring_[index % ring_.size()];
   const int64_t at = w.from - layout_.stored_begin(b);
@@ -69,18 +73,37 @@ void StateWindows::fetch(size_t index) {
     const Tensor t = slot.states[static_cast<size_t>(s)].flat(0, {w.n});
     layout_.place_bucket(c_.compute, b, t, layout_.stores_pieces(b));
     states_.fetch(b, s, at, t);
+    moved_ += t.bytes();
   }
   if (w.states) slot.fetched = states_.stream().record();
   if (!offloaded_.has(b)) return;
   const Tensor weights = slot.weights.flat(0, {w.n});
   weights_.place_like_held(b, weights);
   offloaded_.fetch(b, at, weights);
+  moved_ += weights.bytes();
   slot.weights_fetched = offloaded_.stream().record();
 }
 
 void StateWindows::fetch_ahead() {
-  if (windows_.empty() || ahead_) return;
+  if (windows_.empty() || ahead_ || skips_) return;
   ahead_ = true;
+  fetch_first();
+}
+
+void StateWindows::begin_update(const UntouchedExperts& untouched) {
+  next_ = 0;
+  if (windows_.empty() || !skips_) return;
+  order_.clear();
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    const Window& w = windows_[i];
+    bool updated = false;
+    untouched.each_updated(layout_.bucket(w.bucket), w.from, w.n, [&](int64_t, int64_t) { updated = true; });
+    if (updated) order_.push_back(i);
+  }
+  fetch_first();
+}
+
+void StateWindows::fetch_first() {
   // Set-up, loading and the EMA write weights and states directly, on the compute stream.
   const Event written = c_.compute.record();
   if (!ring_[0].states.empty()) states_.stream().wait(written);
@@ -89,7 +112,7 @@ void StateWindows::fetch_ahead() {
 }
 
 Elements StateWindows::arrived(const Bucket& b) {
-  const Window& w = windows_[next_];
+  const Window& w = windows_[order_[next_]];
   const Slot& slot = this->slot();
   const bool low = c_.precision.has_master();
   Elements e;
@@ -108,18 +131,23 @@ Elements StateWindows::arrived(const Bucket& b) {
 }
 
 void StateWindows::leave(const Bucket& b, const Elements& e) {
-  const Window& w = windows_[next_];
+  const Window& w = windows_[order_[next_]];
   const Slot& slot = this->slot();
   const int64_t at = w.from - layout_.stored_begin(b);
   const Event updated = c_.compute.record();
   if (w.states) {
     states_.stream().wait(updated);
-    for (int i = 0; i < states_.count(b); ++i)
-      states_.store(b, i, at, slot.states[static_cast<size_t>(i)].flat(0, {w.n}));
+    for (int i = 0; i < states_.count(b); ++i) {
+      const Tensor t = slot.states[static_cast<size_t>(i)].flat(0, {w.n});
+      states_.store(b, i, at, t);
+      moved_ += t.bytes();
+    }
   }
   if (offloaded_.has(b)) {
     offloaded_.stream().wait(updated);
-    offloaded_.store(b, at, c_.precision.has_master() ? e.low : e.master);
+    const Tensor& weights = c_.precision.has_master() ? e.low : e.master;
+    offloaded_.store(b, at, weights);
+    moved_ += weights.bytes();
   }
   fetch(next_ + ring_.size());
 }

@@ -7,6 +7,7 @@
 #include "parallel/zero/gradient_reducer.h"
 #include "parallel/zero/offloaded_weights.h"
 #include "parallel/zero/optimizer_states.h"
+#include "parallel/zero/untouched_experts.h"
 
 namespace ltrain {
 
@@ -19,11 +20,14 @@ class StateWindows {
   /// Lists the windows of all buckets, in the order of updates, and allocates the ring.
   void allocate();
 
-  /// Starts to fetch the first windows, at the begin of their step.
+  /// Starts to fetch the first windows, at the begin of their step; if the update chooses among windows, no
+  /// effect.
   void fetch_ahead();
   /// Invalidates the ring, after weights or states were written directly.
   void forget() { ahead_ = false; }
-  void begin_update() { next_ = 0; }
+  /// Lists the windows of this update: without those in which nothing is updated, if settings say so.
+  void begin_update(const UntouchedExperts& untouched);
+  int64_t moved_bytes() const { return moved_; }  ///< fetched and written back so far
   bool any() const { return !windows_.empty(); }
 
   /// Calls f(from, n, e) for the next windows, those of `b`: elements [from, from + n) of the bucket, with
@@ -31,7 +35,7 @@ class StateWindows {
   template <class F>
   void each(const Bucket& b, F f) {
     for (; is_of(b); ++next_) {
-      const Window& w = windows_[next_];
+      const Window& w = windows_[order_[next_]];
       Elements e = arrived(b);
       f(w.from, w.n, e);
       leave(b, e);
@@ -51,8 +55,11 @@ class StateWindows {
     Tensor weights;
     Event fetched, weights_fetched;
   };
-  bool is_of(const Bucket& b) const { return next_ < windows_.size() && windows_[next_].bucket == b.index; }
+  bool is_of(const Bucket& b) const {
+    return next_ < order_.size() && windows_[order_[next_]].bucket == b.index;
+  }
   void list(const Bucket& b);
+  void fetch_first();
   void fetch(size_t index);
   Slot& slot() { return ring_[next_ % ring_.size()]; }
   Elements arrived(const Bucket& b);
@@ -64,8 +71,10 @@ class StateWindows {
   const OptimizerStates& states_;
   const OffloadedWeights& offloaded_;
   int64_t elements_;  // size of a window
-  bool moves_states_;
+  bool moves_states_, skips_;
   std::vector<Window> windows_;
+  std::vector<size_t> order_;  // windows of this update
+  int64_t moved_ = 0;
   std::vector<Slot> ring_;
   size_t next_ = 0;
   bool ahead_ = false;

@@ -196,6 +196,9 @@ void add_switches(std::vector<CompositionFeature>& all) {
     return std::vector<std::string>{"offload." + section + ".device=nvme", "offload." + section + ".path=."};
   };
   all.push_back({"offload, optimizer", to_files("optimizer")});
+  all.push_back({"offload, experts with tokens", to_files("optimizer")});
+  all.back().overrides.insert(all.back().overrides.end(),
+                              {"offload.optimizer.skip_untouched_experts=true", "model.moe.num_experts=4"});
   all.push_back({"offload, weights", to_files("params")});
   all.back().overrides.insert(all.back().overrides.end(), {"parallel.data=2", "parallel.zero_stage=3"});
   all.push_back({"offload, activations", to_files("activations")});

@@ -278,6 +278,18 @@ static std::shared_ptr<const ModelConfig> reference_model(const Recipe& r) {
   return std::make_shared<const ModelConfig>(own);
 }
 
+static OffloadSettings offload_settings(const Recipe& r, const PipelineLayout& layout) {
+  OffloadSettings o;
+  if (r.offload.optimizer.on()) o.fraction = r.offload.optimizer.fraction;
+  if (r.offload.params.on()) o.params = r.offload.params.fraction;
+  o.skip_untouched = r.offload.skip_untouched_experts;
+  const bool cuda = device_of(r) == DeviceKind::cuda;
+  o.host_update = cuda && (layout.update ? layout.update->host : r.offload.update == OffloadUpdate::cpu);
+  // On an H200, windows of 2^18 elements cost 0.88 s of a step of 8B parameters in launches and short copies.
+  if (cuda) o.window = int64_t{1} << 22;
+  return o;
+}
+
 ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   ProgramOptions o;
   static_cast<StepSettings&>(o) = r.train;
@@ -286,12 +298,7 @@ ProgramOptions program_options(const Recipe& r, const PipelineLayout& layout) {
   if (r.optimizer.state_dtype == StorageDtype::bf16) o.precision.state = DType::bf16;
   if (r.optimizer.grad_dtype == StorageDtype::bf16) o.precision.grad = DType::bf16;
   if (!r.optimizer.master_weights) o.precision.master = o.precision.compute;
-  if (r.offload.optimizer.on()) o.offload.fraction = r.offload.optimizer.fraction;
-  o.offload.host_update = device_of(r) == DeviceKind::cuda &&
-                          (layout.update ? layout.update->host : r.offload.update == OffloadUpdate::cpu);
-  if (r.offload.params.on()) o.offload.params = r.offload.params.fraction;
-  // On an H200, windows of 2^18 elements cost 0.88 s of a step of 8B parameters in launches and short copies.
-  if (device_of(r) == DeviceKind::cuda) o.offload.window = int64_t{1} << 22;
+  o.offload = offload_settings(r, layout);
   o.activations = activation_offload(r);
   o.reduce_bf16 = r.parallel.grad_reduce_dtype == GradReduceDtype::bf16;
   o.reduce_code = gradient_code(r);

@@ -276,7 +276,8 @@ class TrainProgram {
   void read_result(StepResult& result, const LossTerms& terms);
   /// Decides whether the step updates the parameters. Needs the result's loss and gradient norm.
   bool accept(StepResult& result);
-  void update(const OptimizerStep& args);
+  /// Adds to the result's means what the update moved.
+  void update(const OptimizerStep& args, StepResult& result);
   void sum_counts_over_replicas(int64_t& tokens, int64_t& micros);
   void sum_gradients_over_replicas();
   /// DiLoCo, after the update of step `step`. `agrees`: it ends a round, and biases of routers are averaged

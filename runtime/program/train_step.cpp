@@ -200,7 +200,7 @@ StepResult TrainProgram::train_step(const std::vector<HostBatch>& given, const O
     args.grad_scale /= result.loss_scale;
   }
   step.enter("optimizer");
-  update(args);
+  update(args, result);
   if (options_.optimizer.diloco.on()) synchronize_sites(scheduled.step, agrees);
   return result;
 }
@@ -333,10 +333,28 @@ bool TrainProgram::accept(StepResult& result) {
   return result.finite && !result.diverged && !result.skipped && !result.overflow;
 }
 
-void TrainProgram::update(const OptimizerStep& args) {
+/// Share of all experts, of all layers, that no token chose.
+static double untouched_share(const ExpertStatistics& experts) {
+  double untouched = 0, all = 0;
+  for (const std::vector<double>& layer : experts.chosen) {
+    all += static_cast<double>(layer.size());
+    for (const double tokens : layer) untouched += tokens == 0;
+  }
+  return untouched / std::max(1.0, all);
+}
+
+void TrainProgram::update(const OptimizerStep& args, StepResult& result) {
   MetaTrace* meta = device_.compute.meta();
+  const bool skips = options_.offload.skip_untouched && !meta;
+  const int64_t moved = store_.moved_bytes();
+  if (skips) store_.skip_untouched(result.experts.chosen);
   if (meta) meta->set_model_work(false);
   store_.update(args);
+  if (skips) {
+    result.means.emplace_back("untouched_experts", untouched_share(result.experts));
+    result.means.emplace_back("offload_moved_mib",
+                              static_cast<double>(store_.moved_bytes() - moved) / (1 << 20));
+  }
   if (meta) meta->set_model_work(true);
   const MoeConfig& moe = options_.model.moe;
   const double rate = moe.bias_update_rate;

@@ -111,6 +111,7 @@ struct OffloadPlace {
 struct Offload {
   OffloadPlace optimizer, params, activations;
   OffloadUpdate update = OffloadUpdate::device;  ///< offload.optimizer.update
+  bool skip_untouched_experts = false;           ///< offload.optimizer.skip_untouched_experts
 };
 
 struct DataSource {

@@ -324,6 +324,7 @@ class Shrink {
           "offload.optimizer.device",
           "offload.optimizer.fraction",
           "offload.optimizer.path",
+          "offload.optimizer.skip_untouched_experts",
           "offload.params.device",
           "offload.params.fraction",
           "offload.params.path",

@@ -95,7 +95,7 @@ TinyOptions one_rank(TinyOptions o) {
   o.recompute.run = 0;
   o.recompute.tensors = {};
   o.activations = {};
-  o.offload = {};
+  o.offload = {.skip_untouched = o.offload.skip_untouched};  // changes the result
   o.context_comm = "p2p";
   o.reduce_bf16 = false, o.reduce_code.reset();
   o.interleaved = false;

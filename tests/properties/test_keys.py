@@ -73,7 +73,7 @@ BY_HAND = {
     "launch.min_nodes", "log.rank_file_mib",
     "launch.rank_order",  # tests/app/rank_order_run_test.cpp
     "replicas.count", "replicas.min", "replicas.timeout_seconds",  # tests/app/replicas_run_test.cpp
-    "offload.optimizer.update",
+    "offload.optimizer.update", "offload.optimizer.skip_untouched_experts",
     "train.router_replay",  # tests/app/routing_replay_run_test.cpp
     "telemetry.prometheus", "telemetry.prometheus_port", "telemetry.on_end", "telemetry.on_end_seconds",
     "telemetry.on_save", "telemetry.on_save_seconds",
@@ -369,6 +369,19 @@ def test_updates_of_states_in_files(program, base):
         host = Seen(program, f"update-{value}", (*files, f"offload.optimizer.update={value}"))
         assert host.code == 0, host.text
         assert host.computed == base(files).computed
+
+
+def test_experts_without_tokens_are_not_updated(program):
+    experts = ("model.architecture=mixtral", "model.moe.num_experts=64", "model.moe.top_k=1",
+               "offload.optimizer.device=nvme", "offload.optimizer.path=.")
+    losses = []
+    for value in ("false", "true"):
+        program.ok("run", "tiny.yaml", *experts, f"offload.optimizer.skip_untouched_experts={value}",
+                   f"output_dir=untouched-{value}")
+        steps = program.metrics(f"untouched-{value}")[0]
+        assert any(step.get("untouched_experts", 0) > 0 for step in steps) == (value == "true")
+        losses.append([step["lm_loss"] for step in steps])
+    assert losses[0][0] == losses[1][0] and losses[0] != losses[1]
 
 
 def test_ranks_per_node(program):

@@ -431,7 +431,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
         result.used_ops[rank].push_back(fmt::format("{}: {}: {}", e.stream, e.layer, e.name));
       timeline.reset();
     }
-    if (step == first && o.read_gradients && mesh.site() == 0)
+    if (step + 1 == std::max(first + 1, o.gradients_of) && o.read_gradients && mesh.site() == 0)
       for (const OwnedPiece& p : store.owned_pieces())
         if (p.grad.defined())
           world.add(result.gradients, p.slice, store.spec(p.id).name, elements(*compute, p.grad));
@@ -443,6 +443,7 @@ void train_rank(const TinyOptions& o, int rank, World& world, const GroupWrapper
     result.norms.push_back(r.grad_norm);
     result.balance_losses.push_back(r.experts.balance_loss + r.experts.z_loss + r.experts.entropy_loss);
     result.experts.push_back(r.experts);
+    if (o.offload.skip_untouched) result.moved_mib.push_back(r.mean("offload_moved_mib"));
   }
   if (rank == 0 && program.loss_scaler()) result.loss_scales.push_back(program.loss_scaler()->scale());
   groups.synchronize();

@@ -67,6 +67,7 @@ struct TinyOptions {
   std::vector<MatmulPrecision>
       products;                ///< precision of each step, where it changes; empty: always the same
   bool read_gradients = true;  ///< false: those of the first step may overflow
+  int64_t gradients_of = 1;    ///< step of TinyResult::gradients
   OptimizerSettings optimizer;
   LoraConfig lora;
   OffloadSettings offload;
@@ -100,10 +101,11 @@ struct TinyResult {
   std::vector<double> losses, norms, balance_losses, mtp_losses, z_losses;
   std::vector<double> loss_scales;        ///< loss scale by step, and after the last; fp16 only
   std::vector<ExpertStatistics> experts;  ///< indexed by step
+  std::vector<double> moved_mib;          ///< offloaded states moved by the first rank, likewise
   NamedTensors parameters;                ///< after all steps, put together from what the ranks own
   std::vector<NamedTensors> sites;        ///< parameters of each site of DiLoCo; the first is `parameters`
   NamedTensors averages;                  ///< averages of weights, put together likewise
-  NamedTensors gradients;  ///< gradients of the first step, before clipping, put together likewise
+  NamedTensors gradients;                 ///< gradients of one step, before clipping, put together likewise
   std::vector<int64_t> plan_bytes, used_bytes;  ///< arena by rank: planned; reached
   std::vector<int64_t> plan_host, used_host;    ///< host memory that copies go through, likewise
   std::vector<int64_t> offload_bytes;           ///< bytes of offloaded states, by rank

@@ -25,6 +25,31 @@ void place_rules(const std::string& section, const OffloadPlace& o, const Broken
            {path});
 }
 
+/// Rules of updates that pass over experts without tokens.
+void untouched_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.offload.skip_untouched_experts) return;
+  const auto refuse = [&](bool is, const char* key, const std::string& value, const char* why,
+                          const char* instead) {
+    if (is)
+      broken("offload.optimizer.skip_untouched_experts",
+             fmt::format("{}: {} {}; nearest valid value: false, or {}: {}", key, value, why, key, instead),
+             {key});
+  };
+  if (r.model.moe.num_experts == 0)
+    broken("offload.optimizer.skip_untouched_experts",
+           "model.moe.num_experts: 0 has no experts; nearest valid value: false", {"model.moe.num_experts"});
+  refuse(r.offload.update != OffloadUpdate::device, "offload.optimizer.update",
+         fmt::format("{}", r.offload.update), "updates all states where they lie", "device");
+  refuse(r.train.ema_decay > 0, "train.ema_decay", fmt::format("{}", r.train.ema_decay),
+         "averages the weights of all experts in each step", "0");
+  refuse(r.parallel.grad_reduce_dtype == GradReduceDtype::int8 ||
+             r.parallel.grad_reduce_dtype == GradReduceDtype::sign,
+         "parallel.grad_reduce_dtype", fmt::format("{}", r.parallel.grad_reduce_dtype),
+         "adds rounding errors of earlier steps to gradients that are zero", "fp32");
+  refuse(r.replicas.on(), "replicas.count", fmt::format("{}", r.replicas.count), "has not been tried with it",
+         "0");
+}
+
 }  // namespace
 
 void offload_rules(const Recipe& r, const BrokenRule& broken) {
@@ -46,6 +71,7 @@ void offload_rules(const Recipe& r, const BrokenRule& broken) {
                        "valid value: none, or parallel.zero_stage: 3",
                        r.parallel.zero_stage),
            {"parallel.zero_stage"});
+  untouched_rules(r, broken);
   if (!o.activations.on())
     for (const auto& [tensor, save_policy] : r.recompute.tensors)
       if (save_policy == SavePolicy::offload)

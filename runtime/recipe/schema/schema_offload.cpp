@@ -46,6 +46,11 @@ void add_offload_keys(std::vector<Key>& t) {
                      "faster one by the plan. On the CPU all are one.")
                   .when("offload.optimizer.device other than none", true,
                         [](const Recipe& r) { return r.offload.optimizer.on(); }));
+  t.push_back(truth("offload.optimizer.skip_untouched_experts", LT_MEMBER(offload.skip_untouched_experts),
+                    "MoE: experts that no token of a step chose are not updated, and their states are not "
+                    "moved. This changes the result: their moments and weights stay as they are.")
+                  .when("offload.optimizer.device other than none", true,
+                        [](const Recipe& r) { return r.offload.optimizer.on(); }));
   add_place(t, "offload.params", LT_MEMBER(offload.params),
             {"parallel.zero_stage: 3: storage of a rank's weight shards between gathers. cpu, nvme: as for "
              "the optimizer, auto too.",

@@ -7,6 +7,7 @@
 // owns one such part. The placement of a parameter on other axes is part of its declaration (ParameterSpec).
 #pragma once
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <vector>
 

@@ -132,7 +132,8 @@ void TrainProgram::make_frozen_model() {
              staged() ? "a pipeline" : "no training");
     teacher_ = std::make_unique<FrozenTeacher>(*o.teacher, device_.groups, decoder);
   } else if (o.reference) {
-    decoder.stages = stages_of_rank(o, pipeline_rank());
+    // Without a pipeline the reference may have another number of layers than the model.
+    if (staged()) decoder.stages = stages_of_rank(o, pipeline_rank());
     decoder.dispatch = o.dispatch;
     decoder.expert_tensor = o.expert_tensor;
     reference_ = std::make_unique<FrozenModel>(*o.reference, device_.groups, decoder);

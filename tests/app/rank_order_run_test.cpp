@@ -13,16 +13,16 @@ namespace {
 
 /// Four ranks on four hosts below two switches in turn, as torchrun would start them; output of rank 0.
 std::string train(const TempRun& t, const std::string& arguments,
-                  const std::string& command = "run tiny.yaml") {
+                  const std::string& command = "run tiny.yaml", const std::string& variables = "") {
   int port = 0;
   std::string error, script;
   ltrain::listen_on("127.0.0.1", {0}, &port, &error);
   for (int r = 0; r < 4; ++r)
     script += fmt::format(
         "RANK={0} WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK={0} MASTER_ADDR=127.0.0.1 "
-        "MASTER_PORT={1} SLURMD_NODENAME=host{0} LTRAIN_TOPOLOGY=leaf{2} {3} {4} {5} > out{0} 2>&1 & "
+        "MASTER_PORT={1} SLURMD_NODENAME=host{0} LTRAIN_TOPOLOGY=leaf{2} {6} {3} {4} {5} > out{0} 2>&1 & "
         "p{0}=$!\n",
-        r, port, r % 2, LTRAIN_BINARY, command, arguments);
+        r, port, r % 2, LTRAIN_BINARY, command, arguments, variables);
   script += "for p in $p0 $p1 $p2 $p3; do wait $p; echo \"code $?\"; done";
   const Outcome o = t.shell(script);
   std::string all = o.text;
@@ -47,6 +47,15 @@ TEST_CASE(
   INFO(far);
   CHECK_THAT(far, Contains("code 0\ncode 0\ncode 0\ncode 0\n") && !Contains("order of their switches"));
   CHECK(t.metric("lm_loss", "near") == t.metric("lm_loss", "far"));
+}
+
+TEST_CASE("a rank that dies after it was renumbered is named with its own host") {
+  TempRun t;
+  REQUIRE(t.build().code == 0);
+  const std::string out =
+      train(t, "parallel.data=4 train.train_steps=4", "run tiny.yaml", "LTRAIN_FAULT=train.step:1:2:kill");
+  INFO(out);
+  CHECK_THAT(out, Contains("run failed: rank 1 on host host2") && !Contains("rank 2 on host host2"));
 }
 
 TEST_CASE("bench --links measures the hosts of a job by class, and is refused for a process alone") {

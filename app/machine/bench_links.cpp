@@ -86,8 +86,11 @@ void bench_links(DeviceKind device, bool json) {
     const LinkOptions how{.device = device};
     const auto rounds = link_rounds(ranks, how.most_rounds, device != DeviceKind::cpu);
     if (rounds.empty())
-      fail(ExitCode::usage, "bench --links: all {} ranks are on host {}: links on the CPU are between hosts",
-           ranks.size(), ranks[0].host);
+      fail(ExitCode::usage,
+           "bench --links: has {} rank{} on host {} alone: start ranks on several hosts, or with --device "
+           "cuda "
+           "several on one",
+           ranks.size(), ranks.size() == 1 ? "" : "s", ranks[0].host);
     const std::vector<RankLink> links = time_links(*job, rounds, how);
     const LinkReport report = judge_links(links, ranks);
     if (job->info().rank == 0 && json) print_json(links, report, ranks);

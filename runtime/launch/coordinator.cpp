@@ -458,7 +458,8 @@ class Coordinator::Server {
     return true;
   }
 
-  /// Gives ranks numbers by distance. Not with absent or failed ranks, which messages have named already.
+  /// Gives ranks numbers by distance. Keeps the numbers if a rank is absent or failed, because
+  /// messages have named it.
   void renumber() {
     std::vector<RankLocation> locations;
     for (const KnownRank& r : job_.ranks()) {

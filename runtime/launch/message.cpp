@@ -26,7 +26,7 @@ MessageWriter& MessageWriter::real(double v) {
   return *this;
 }
 MessageWriter& MessageWriter::text(std::string_view v) {
-  v = v.substr(0, kMaxFrame / 4);
+  v = v.substr(0, kMaxText);
   put(bytes_, v.size(), 4);
   bytes_.append(v);
   return *this;

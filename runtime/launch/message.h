@@ -33,6 +33,8 @@ enum class MessageType : uint8_t {
   membership = 39,  // the replicas of the next step
 };
 
+/// Longest text of a message; the rest is cut.
+constexpr size_t kMaxText = 1 << 18;
 /// Room for the welcome of a million ranks on hosts of eight.
 constexpr size_t kMaxFrame = 1 << 25;
 

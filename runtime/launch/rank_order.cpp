@@ -40,7 +40,8 @@ std::string innermost(const RankLocation& rank) {
 }  // namespace
 
 std::vector<int> order_by_distance(const std::vector<RankLocation>& ranks, int parts) {
-  const size_t part = ranks.size() / static_cast<size_t>(std::max(parts, 1));
+  // A recipe with more sites than ranks is refused once all have joined.
+  const size_t part = std::max<size_t>(1, ranks.size() / static_cast<size_t>(std::max(parts, 1)));
   std::map<std::pair<size_t, std::string>, size_t> smallest;  // rank below a switch or on a host, in its part
   std::vector<std::vector<size_t>> keys(ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -105,6 +106,11 @@ std::string describe_order(const std::vector<RankLocation>& ranks, const std::ve
     if (i == 0 || rank.host != host) ++switches.back().second;
     host = rank.host;
   }
+  if (switches.size() == 1 && switches[0].first == "unknown switches")
+    return fmt::format(
+        "ranks in the order of their {} hosts; {} of {} ranks have another number than their "
+        "launcher gave them (launch.rank_order: launcher keeps it)",
+        switches[0].second, moved, order.size());
   std::string out;
   for (size_t i = 0; i < std::min(switches.size(), kMostDescribed); ++i)
     out += fmt::format("{}{} ({} host{})", i ? ", " : "", switches[i].first, switches[i].second,

@@ -1,7 +1,11 @@
 #include "runtime/weights/align_neurons.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <utility>
 
+#include "base/error.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/tensor/stream.h"
 
@@ -32,7 +36,12 @@ void NeuronSimilarity::add(const std::vector<float>& first, const std::vector<fl
              {.trans_a = !rows, .trans_b = rows, .accumulate = true, .bias = {}});
 }
 
-std::vector<int64_t> NeuronSimilarity::best_pairs() const { return best_assignment(sums_, neurons_); }
+std::vector<int64_t> NeuronSimilarity::best_pairs() const {
+  for (const float sum : sums_)
+    if (!std::isfinite(sum))
+      fail(ExitCode::data, "weights of experts that are merged are not finite, or their products are not");
+  return best_assignment(sums_, neurons_);
+}
 
 std::vector<int64_t> best_assignment(const std::vector<float>& scores, int64_t n) {
   constexpr int64_t kNone = -1;

@@ -15,7 +15,8 @@ class NeuronSimilarity {
   void add_rows(const std::vector<float>& first, const std::vector<float>& second, int64_t width);
   /// Adds matrices with a column for each neuron, (height, n).
   void add_columns(const std::vector<float>& first, const std::vector<float>& second, int64_t height);
-  /// For each neuron of the first feed-forward, that of the second: the pairs with the largest sum.
+  /// For each neuron of the first feed-forward, that of the second: the pairs with the largest sum. Throws
+  /// Error (data) if a sum is not finite.
   std::vector<int64_t> best_pairs() const;
 
  private:

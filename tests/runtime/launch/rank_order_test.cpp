@@ -26,6 +26,7 @@ TEST_CASE("ranks of a host, then of a switch, follow each other, and else keep t
   CHECK(order_by_distance({{"a", "l1"}, {"b", "l2"}, {"c", "l1"}, {"d", "l2"}}) == Order{0, 2, 1, 3});
   CHECK(order_by_distance({{"a", "l1"}, {"b", "l2"}, {"c", "l1"}, {"d", "l2"}}, 2) == Order{0, 1, 2, 3});
   CHECK(order_by_distance({}).empty());
+  CHECK(order_by_distance({{"a", ""}, {"b", ""}}, 4) == Order{0, 1});  // refused later
 }
 
 TEST_CASE("an order by distance has every rank once, keeps rank 0, and no switch comes twice") {

@@ -1,6 +1,7 @@
 // Assignment of neurons, against all permutations.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -57,6 +58,11 @@ TEST_CASE("shuffled neurons of a thousand are found again, whatever the scale of
       const auto at = static_cast<size_t>(k * n + i), from = static_cast<size_t>(i * width + k);
       first_columns[at] = first[from], second_columns[at] = second[from];
     }
+  second[7] = std::numeric_limits<float>::quiet_NaN();
+  NeuronSimilarity broken(n);
+  broken.add_rows(first, second, width);
+  CHECK_THROWS_WITH(broken.best_pairs(), Catch::Contains("not finite"));
+  second[7] = first[7];
   NeuronSimilarity columns(n);
   columns.add_columns(first_columns, second_columns, width);
   CHECK(columns.best_pairs() == order);

@@ -182,12 +182,13 @@ void add_bench(CLI::App& app) {
                    "default: bf16")
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
-  command->add_flag(
-      "--links", o->links,
-      "As a rank of a job (srun, torchrun, mpirun): measure the links between its ranks and name "
-      "the slow ones; writes no profile");
+  auto* const links = command->add_flag("--links", o->links,
+                                        "Measure the links between the ranks of a job (start it with srun, "
+                                        "torchrun or mpirun) and name the slow "
+                                        "ones; writes no profile");
+  for (const char* of_profiles : {"--output", "--folder", "--precision"}) links->excludes(of_profiles);
   command->add_option("--worker", o->worker_file)->group("");
-  command->add_flag("--json", o->json, "Print the profile's path and peaks for programs");
+  command->add_flag("--json", o->json, "Print the profile's path and peaks, or the links, for programs");
   command->footer("Example: ltrain bench --output profile.json");
   command->callback([o] {
     if (!o->worker_file.empty()) return run_worker(o->worker_file);

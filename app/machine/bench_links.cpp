@@ -87,9 +87,8 @@ void bench_links(DeviceKind device, bool json) {
     const auto rounds = link_rounds(ranks, how.most_rounds, device != DeviceKind::cpu);
     if (rounds.empty())
       fail(ExitCode::usage,
-           "bench --links: has {} rank{} on host {} alone: start ranks on several hosts, or with --device "
-           "cuda "
-           "several on one",
+           "bench --links: has {} rank{}, on host {} alone: start ranks on several hosts, or several ranks "
+           "with --device cuda",
            ranks.size(), ranks.size() == 1 ? "" : "s", ranks[0].host);
     const std::vector<RankLink> links = time_links(*job, rounds, how);
     const LinkReport report = judge_links(links, ranks);

@@ -23,7 +23,7 @@ struct ControlOptions {
   LaunchEnvironment environment;
   std::string host;      ///< host of this rank
   std::string identity;  ///< shared_memory_identity() of this process
-  std::string switches;  ///< above this host (rank_order.h)
+  std::string switches;  ///< switches above this host (rank_order.h)
   std::string settings;  ///< "key: value" lines of the recipe; equal on all ranks
   double join_seconds = 60;
   /// The coordinator is our launcher on this host, which Ctrl-Z may stop for a while.

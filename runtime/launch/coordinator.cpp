@@ -458,8 +458,8 @@ class Coordinator::Server {
     return true;
   }
 
-  /// Gives ranks numbers by distance. Keeps the numbers if a rank is absent or failed, because
-  /// messages have named it.
+  /// Gives ranks numbers by distance. Keeps the launcher's if a rank is absent or failed, because messages
+  /// have named it.
   void renumber() {
     std::vector<RankLocation> locations;
     for (const KnownRank& r : job_.ranks()) {
@@ -491,7 +491,7 @@ class Coordinator::Server {
     MessageWriter w(MessageType::welcome);
     w.number(options_.world_size);
     for (const KnownRank& r : job_.ranks()) {
-      // The ranks of a host share what is sent of it: its number, then once the fields.
+      // A host is sent with its first rank. Every rank has the number of its host.
       const std::array<std::string, 4> fields{
           r.host, is_loopback(r.address) && !outside.empty() ? outside : r.address, r.identity, r.switches};
       const auto [at, fresh] = known.emplace(fields, static_cast<int64_t>(known.size()));

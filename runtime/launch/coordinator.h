@@ -22,7 +22,7 @@ struct CoordinatorOptions {
   int world_size = 1;
   double join_seconds = 60;  ///< limit for all ranks to join
   bool by_distance = false;  ///< ranks get numbers by the distance of their hosts (rank_order.h)
-  int parts = 1;             ///< equal ranges of ranks that none leaves then
+  int parts = 1;             ///< equal ranges of ranks; with by_distance a rank stays in its range
   int least_joined = 0;      ///< ranks that suffice after it, rank 0 among them; 0: all (Liveness)
   std::function<void(const std::string&)> log;  ///< called from the coordinator's thread
 };

@@ -107,8 +107,7 @@ void Liveness::report_hang(int hung, const std::vector<std::optional<RankStatus>
   if (path)
     text += fmt::format(
         "\n  each rank of the group is in a call of it, and control messages arrive: data do not pass "
-        "between the "
-        "hosts {}; see their network (interface, firewall, MTU)",
+        "between the hosts {}; see their network (interface, firewall, MTU)",
         fmt::join(hosts, ", "));
   for (const std::string& line : report.lines) text += "\n  " + line;
   add_failure(Failure::Kind::overrun, culprit, ExitCode::rank_lost, text);

@@ -15,7 +15,8 @@ struct RankLocation {
 
 /// Ranks in their new order: element i is the launcher's number of the rank that becomes rank i. Ranks of one
 /// host follow each other, and so do hosts below one switch, level by level. Switches, hosts and ranks keep
-/// the launcher's order otherwise, so rank 0 stays rank 0. `parts`: equal ranges of ranks that none leaves.
+/// the launcher's order otherwise, so rank 0 stays rank 0. `parts`: equal ranges
+/// of ranks; a rank stays in its range.
 std::vector<int> order_by_distance(const std::vector<RankLocation>& ranks, int parts = 1);
 
 /// Number of levels of the network between two ranks: 0 on one host, 1 below one innermost switch, and one

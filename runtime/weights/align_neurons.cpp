@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/error.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/tensor/stream.h"
 
@@ -36,12 +35,11 @@ void NeuronSimilarity::add(const std::vector<float>& first, const std::vector<fl
              {.trans_a = !rows, .trans_b = rows, .accumulate = true, .bias = {}});
 }
 
-std::vector<int64_t> NeuronSimilarity::best_pairs() const {
-  for (const float sum : sums_)
-    if (!std::isfinite(sum))
-      fail(ExitCode::data, "weights of experts that are merged are not finite, or their products are not");
-  return best_assignment(sums_, neurons_);
+bool NeuronSimilarity::finite() const {
+  return std::all_of(sums_.begin(), sums_.end(), [](float sum) { return std::isfinite(sum); });
 }
+
+std::vector<int64_t> NeuronSimilarity::best_pairs() const { return best_assignment(sums_, neurons_); }
 
 std::vector<int64_t> best_assignment(const std::vector<float>& scores, int64_t n) {
   constexpr int64_t kNone = -1;

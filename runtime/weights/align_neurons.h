@@ -15,8 +15,9 @@ class NeuronSimilarity {
   void add_rows(const std::vector<float>& first, const std::vector<float>& second, int64_t width);
   /// Adds matrices with a column for each neuron, (height, n).
   void add_columns(const std::vector<float>& first, const std::vector<float>& second, int64_t height);
-  /// For each neuron of the first feed-forward, that of the second: the pairs with the largest sum. Throws
-  /// Error (data) if a sum is not finite.
+  bool finite() const;  ///< true if all sums are
+  /// For each neuron of the first feed-forward, that of the second: the pairs with the largest sum. Requires
+  /// finite sums.
   std::vector<int64_t> best_pairs() const;
 
  private:
@@ -25,8 +26,9 @@ class NeuronSimilarity {
   std::vector<float> sums_;
 };
 
-/// Column of each row of a square matrix (n, n), each column once, with the largest sum of elements (linear
-/// assignment by shortest augmenting paths: Jonker and Volgenant, doi:10.1007/BF02278710). O(n^3) at most.
+/// Column of each row of a square matrix (n, n) of finite numbers, each column once, with the largest sum of
+/// elements (linear assignment by shortest augmenting paths: Jonker and Volgenant, doi:10.1007/BF02278710).
+/// O(n^3) at most.
 std::vector<int64_t> best_assignment(const std::vector<float>& scores, int64_t n);
 
 }  // namespace ltrain

@@ -250,6 +250,12 @@ class ExpertEditing {
           similarity->add_columns(first, second, each / neurons);
       }
     }
+    if (!similarity->finite())
+      fail(ExitCode::data,
+           "{}: layer {}: the weights of expert {} or {}, or their products, are not finite, so that the "
+           "experts "
+           "cannot be merged",
+           reader_.path(), layer, kept, expert);
     return at->second = similarity->best_pairs();
   }
 

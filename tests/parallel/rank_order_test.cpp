@@ -45,15 +45,3 @@ TEST_CASE("ranks of two switches in turn are numbered by switch, on all of them,
   CHECK(launcher.wait() == std::vector<int>(4, 0));
   CHECK(launcher.texts.empty());
 }
-
-TEST_CASE("a rank that fails after it was renumbered is named by its number in the job and its host") {
-  Processes p(
-      4,
-      [](Job& job, Communicator& world, Stream& s) {
-        if (job.info().host == "host2") ::raise(SIGKILL);
-        world.barrier(s);
-      },
-      20, four_hosts, true);
-  CHECK(p.wait() == std::vector<int>{9, 9, 1009, 9});
-  CHECK_THAT(p.texts, Catch::Contains("rank 1 on host host2") || Catch::Contains("lost rank 1"));
-}

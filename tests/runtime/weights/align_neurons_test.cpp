@@ -61,7 +61,7 @@ TEST_CASE("shuffled neurons of a thousand are found again, whatever the scale of
   second[7] = std::numeric_limits<float>::quiet_NaN();
   NeuronSimilarity broken(n);
   broken.add_rows(first, second, width);
-  CHECK_THROWS_WITH(broken.best_pairs(), Catch::Contains("not finite"));
+  CHECK((rows.finite() && !broken.finite()));
   second[7] = first[7];
   NeuronSimilarity columns(n);
   columns.add_columns(first_columns, second_columns, width);

@@ -227,6 +227,28 @@ TEST_CASE("an expert whose neurons were shuffled is merged into the one that it 
   CHECK(compared == 2 * layers);
 }
 
+TEST_CASE("experts whose weights are not finite are not merged, and are named with their layer",
+          "[weights]") {
+  const TemporaryFolder t;
+  const json& model = (--golden().end()).value()["mixtral"];
+  Tensors tensors = random_tensors(model);
+  const int64_t layers = model["config"]["num_hidden_layers"], experts = model["config"]["num_local_experts"];
+  for (auto& [name, made] : tensors)
+    if (name.find(".experts.0.w1") != std::string::npos)
+      std::fill(made.bytes.begin(), made.bytes.end(), static_cast<char>(0xff));  // NaN in every type
+  write_folder(t.path + "/in", model["config"], tensors);
+  import_folder(t.path + "/in", t.path + "/old");
+  ExpertUse use;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    use[layer] = std::vector<double>(static_cast<size_t>(experts), 3);
+    use[layer].front() = 1;
+  }
+  CHECK_THROWS_WITH(
+      edit(t, "new",
+           [&](EditExpertsOptions& o) { o.edit = ExpertEdit::merge, o.experts = experts - 1, o.use = use; }),
+      Contains("layer 0") && Contains("not finite"));
+}
+
 TEST_CASE("a share of the neurons of copies is drawn anew, with the mean and deviation of what they were",
           "[weights]") {
   for (const char* name : {"mixtral", "gpt_oss"}) {

@@ -22,6 +22,7 @@ class MetaMemory final : public Memory {
   /// again.
   int64_t repeat(int64_t bytes);
   void end_repeat(int64_t offset) { deallocate(offset); }
+  using Memory::below_peak;
   /// Tensor at an offset from repeat() or allocate(), like `like` except for its offset.
   Tensor tensor_at(int64_t offset, DType dtype, Shape shape, const TensorRecord& like);
 

@@ -68,6 +68,11 @@ int64_t Memory::take(MemoryKind kind, std::string_view name, int64_t bytes) {
   return offset;
 }
 
+bool Memory::below_peak(int64_t bytes, int64_t most_live) const {
+  const int64_t gap = free_by_size_.empty() ? 0 : free_by_size_.back().first;
+  return live_bytes_ + most_live <= peak_.live_bytes && bytes <= std::max(gap, peak_.arena_bytes - top_);
+}
+
 void Memory::release(Tensor& t) {
   deallocate(offset_of(t));
   t = Tensor();

@@ -64,6 +64,9 @@ class Memory {
   static int64_t aligned(int64_t bytes);
   int64_t take(MemoryKind kind, std::string_view name, int64_t aligned_bytes);
   void deallocate(int64_t offset);
+  /// True if no requests that allocate `bytes` in all, of which at most `most_live` are live at once, raise a
+  /// peak. Best fit never splits the largest gap further than by what was allocated.
+  bool below_peak(int64_t bytes, int64_t most_live) const;
   int64_t capacity_ = INT64_MAX;
 
  private:

@@ -63,6 +63,40 @@ std::vector<double> kept_with_gradients(const pipeline::Schedule& schedule,
   return out;
 }
 
+/// Cost of a collective of `ranks`, `others` of which are on other hosts.
+OpCost collective_cost(const char* op, double bytes, const std::vector<int>& ranks, double others,
+                       DType type) {
+  const double size = static_cast<double>(ranks.size());
+  OpCost c;
+  c.name = c.collective = op;
+  c.cls = OpClass::collective;
+  c.dtype = type;
+  c.bytes = bytes;
+  c.wire_bytes = bytes * (size - 1) / size;
+  c.network_bytes = c.wire_bytes * others / (size - 1);
+  c.group_size = static_cast<int>(ranks.size());
+  c.ranks = &ranks;
+  return c;
+}
+
+bool completes_gradients(const pipeline::Action& a) {
+  return a.kind == pipeline::ActionKind::backward || a.kind == pipeline::ActionKind::backward_weight;
+}
+
+/// Returns per rank the start of the first action of the last micro-batch that completes gradients.
+std::vector<double> reduces_from(const pipeline::Schedule& schedule, const pipeline::Timing& timing) {
+  std::vector<double> out;
+  for (size_t rank = 0; rank < schedule.order.size(); ++rank) {
+    const std::vector<pipeline::Action>& order = schedule.order[rank];
+    const auto first = std::ranges::find_if(order, [&](const pipeline::Action& a) {
+      return a.micro + 1 == schedule.micros && completes_gradients(a);
+    });
+    out.push_back(first == order.end() ? timing.makespan
+                                       : timing.start[rank][static_cast<size_t>(first - order.begin())]);
+  }
+  return out;
+}
+
 }  // namespace
 
 SearchParts::PartKey SearchParts::key_of(const Layout& l) {
@@ -227,28 +261,19 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
         const Recipe r = recipe_of(l);
         const Mesh mesh = mesh_of(r, 0);
         const std::vector<int> ranks = mesh.group(mesh.shard);
-        const double size = static_cast<double>(ranks.size());
         if (ranks.size() < 2) return TrafficSeconds();
         const auto on_host = static_cast<int>(r.launch.ranks_on_host);
         const ProfileCost cost(profile_, threads_per_rank(r), false, on_host, mesh.world());
         const double others = static_cast<double>(
             std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return rank / on_host != 0; }));
+        const DType type = precision_policy(std::string(to_string(r.precision))).compute;
         const auto call = [&](const char* op, double bytes) {
-          OpCost c;
-          c.name = c.collective = op;
-          c.cls = OpClass::collective;
-          c.dtype = precision_policy(std::string(to_string(r.precision))).compute;
-          c.bytes = bytes;
-          c.wire_bytes = bytes * (size - 1) / size;
-          c.network_bytes = c.wire_bytes * others / (size - 1);
-          c.group_size = static_cast<int>(ranks.size());
-          c.ranks = &ranks;
-          return c;
+          return collective_cost(op, bytes, ranks, others, type);
         };
         const auto seconds = [&](const char* op, double bytes) {
           return bytes > 0 ? cost.seconds(call(op, bytes)) : 0;
         };
-        // With samples of a machine, several calls may take less core time than one.
+        // With samples of a machine, several calls may take less time than one.
         const auto stolen = [&](const char* op, double bytes) {
           return bytes > 0 && profile_.collectives.empty() ? cost.stolen_seconds(call(op, bytes)) : 0;
         };
@@ -262,8 +287,10 @@ SearchParts::TrafficSeconds SearchParts::traffic_seconds(const Layout& l) {
         return TrafficSeconds{
             seconds("all_gather", gathers * t.gathered) + seconds("reduce_scatter", layers * t.reduced),
             seconds("all_gather", layers * t.gathered_once),
-            stolen("all_gather", gathers * t.gathered) + reducing, reducing / layers,
-            stolen("reduce_scatter", layers * t.reduced_once) / layers};
+            stolen("all_gather", gathers * t.gathered) + reducing,
+            reducing / layers,
+            stolen("reduce_scatter", layers * t.reduced_once) / layers,
+            profile_.collectives.empty() ? seconds("reduce_scatter", layers * t.reduced_once) : 0};
       });
 }
 
@@ -375,6 +402,7 @@ Bound SearchParts::actions(const Layout& l) {
     made.first_last = costs(l).forward.at(static_cast<size_t>(first) - 1);
     for (size_t stage = 0; stage < plan.layout.stage_layers.size(); ++stage)
       made.layers[static_cast<size_t>(schedule.rank_of_stage[stage])] += plan.layout.stage_layers[stage];
+    made.reduces_from = reduces_from(schedule, plan.timing);
     return made;
   });
   const Part p = part(l);
@@ -392,7 +420,13 @@ Bound SearchParts::actions(const Layout& l) {
   const double whole = one ? p.layer_params * (1 - 1 / shards(l, 3)) : 0;
   if (most > 0) most += whole + whole_gradients(p, l) + p.external;
   const double wait = first_wait(l, a.first_layers, a.first_forward, a.first_last);
-  return {kRounding * (a.seconds + wait), kRounding * most};
+  // A rank's gradients are reduced one after the other. One call for all of them does not take longer.
+  const double all = static_cast<double>(given_.model.num_hidden_layers) / static_cast<double>(l.pipeline),
+               reduced_once = traffic_seconds(l).reduced_once;
+  double end = a.seconds;
+  for (size_t rank = 0; rank < a.layers.size(); ++rank)
+    end = std::max(end, a.reduces_from[rank] + std::min(1.0, a.layers[rank] / all) * reduced_once);
+  return {kRounding * (end + wait), kRounding * most};
 }
 
 /// The full backward time of a stage may come at its end.
@@ -408,12 +442,10 @@ double SearchParts::least_makespan(const Layout& l, const PipelinePlan& plan) {
     for (size_t i = 0; i < s.order[rank].size(); ++i) {
       const pipeline::Action& a = s.order[rank][i];
       const auto stage = static_cast<size_t>(a.stage);
-      const bool ends =
-          a.kind == pipeline::ActionKind::backward || a.kind == pipeline::ActionKind::backward_weight;
       const double of_layer = traffic.reducing + (a.micro + 1 == s.micros ? traffic.reducing_last : 0);
-      costs.least[rank].push_back(ends ? pipeline::seconds_at(costs, s.order[rank], i) +
-                                             of_layer * plan.layout.stage_layers[stage]
-                                       : 0);
+      costs.least[rank].push_back(completes_gradients(a) ? pipeline::seconds_at(costs, s.order[rank], i) +
+                                                               of_layer * plan.layout.stage_layers[stage]
+                                                         : 0);
     }
   return kRounding * pipeline::simulate_checked(s, costs).makespan;
 }

@@ -100,6 +100,7 @@ class SearchParts {
     /// Compute time per layer taken while gradients are reduced: for each micro-batch, and additionally for
     /// the last one.
     double reducing = 0, reducing_last = 0;
+    double reduced_once = 0;  ///< reduction of gradients once per step, after the last micro-batch
   };
   struct ShardKey {
     int64_t tensor, context, pipeline, data, shard_group;
@@ -167,6 +168,9 @@ class SearchParts {
     std::vector<double> layers, kept;  ///< index: pipeline rank
     std::vector<double> kept_later;    ///< maximum after all stages of the rank have gradients
     double first_layers = 0, first_forward = 0, first_last = 0;  ///< arguments of first_wait
+    /// Start of the first action that completes gradients, before which none is reduced. Index: pipeline
+    /// rank.
+    std::vector<double> reduces_from = {};
   };
   Shared<ActionsKey, Actions> actions_;
   struct PipelineKey {

@@ -65,6 +65,40 @@ void ActionRepeats::finish(const Action& a, Slots& mine, int out) {
   slots_.erase({a.stage, a.micro});
 }
 
+void ActionRepeats::find_runs(std::vector<Request>& requests, int first_slot) {
+  const size_t count = requests.size();
+  std::vector<size_t> released(count, count), allocated;  // indexes of requests; by request, by slot
+  for (size_t i = 0; i < count; ++i) {
+    if (requests[i].slot < 0) {
+      allocated.push_back(i);
+    } else if (requests[i].slot >= first_slot) {
+      released[allocated[static_cast<size_t>(requests[i].slot - first_slot)]] = i;
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    Request& first = requests[i];
+    if (first.slot >= 0) continue;
+    size_t last = released[i];
+    int slots = 0;
+    int64_t bytes = 0, live = 0, most = 0;
+    for (size_t k = i; k <= last && last < count; ++k) {
+      const Request& r = requests[k];
+      const size_t of = r.slot < 0            ? k
+                        : r.slot < first_slot ? 0
+                                              : allocated[static_cast<size_t>(r.slot - first_slot)];
+      if (r.slot >= 0 && (r.slot < first_slot || of < i)) last = count;  // releases what was there before
+      if (last == count) break;
+      last = std::max(last, released[of]);
+      live += r.slot < 0 ? r.bytes : -requests[of].bytes;
+      if (r.slot < 0) ++slots, bytes += r.bytes;
+      most = std::max(most, live);
+    }
+    if (last == count) continue;
+    first.run = static_cast<int>(last - i) + 1, first.run_slots = slots;
+    first.run_bytes = bytes, first.run_live = most;
+  }
+}
+
 Tensor ActionRepeats::repeat(const Action& a, Tensor in) {
   const auto at = noted_.find({static_cast<int>(a.kind), a.stage});
   if (at == noted_.end()) throw Impossible();
@@ -72,8 +106,12 @@ Tensor ActionRepeats::repeat(const Action& a, Tensor in) {
   if (!idle(n.streams)) throw Impossible();
   Slots& mine = slots(a);
   if (in.defined()) mine.push_back(in.record->offset);
-  for (const Request& r : n.requests) {
-    if (r.slot < 0) {
+  for (size_t i = 0; i < n.requests.size(); ++i) {
+    const Request& r = n.requests[i];
+    if (r.run > 0 && memory_.below_peak(r.run_bytes, r.run_live)) {
+      mine.resize(mine.size() + static_cast<size_t>(r.run_slots), -1);
+      i += static_cast<size_t>(r.run) - 1;
+    } else if (r.slot < 0) {
       mine.push_back(memory_.repeat(r.bytes));
     } else {
       int64_t& given = mine[static_cast<size_t>(r.slot)];
@@ -113,6 +151,7 @@ void ActionRepeats::end(const Action& a, Tensor out) {
   if (!idle(n.streams)) throw Impossible();
   n.seconds = step_.compute.clock - begun_;
   Slots& mine = slots(a);
+  const int before = static_cast<int>(mine.size());
   std::map<int64_t, int> at;  // slots by their offsets
   for (size_t i = 0; i < mine.size(); ++i) at[mine[i]] = static_cast<int>(i);
   for (const MetaMemory::Request& r : requests_) {
@@ -128,6 +167,7 @@ void ActionRepeats::end(const Action& a, Tensor out) {
     mine[static_cast<size_t>(slot->second)] = -1;
     at.erase(slot);
   }
+  find_runs(n.requests, before);
   if (out.defined()) {
     const auto slot = at.find(out.record->offset);
     if (slot == at.end()) throw Impossible();

@@ -3,8 +3,8 @@
 // Between its second and its second-to-last micro-batch a stage repeats itself: each action of a kind takes
 // the same time, allocates the same memory in the same order, and completes the same gradients. The first
 // action of each kind runs and is recorded. Later ones allocate the same memory and advance the clock by the
-// same time without running. The arena sees the same requests as in a full pass, so its peak is the same to
-// the byte.
+// same time without running. The arena's peak is that of a full pass to the byte: it sees the same requests,
+// but for those that are released within the action and cannot raise the peak.
 //
 // The output of an action is released by the next action of its micro-batch on its stage, or handed to
 // another stage. An action that releases anything else, or that leaves a collective running, is not
@@ -53,7 +53,14 @@ class ActionRepeats {
   struct Request {
     int slot = -1;      ///< slot to release; -1: allocate
     int64_t bytes = 0;  ///< size of the allocation
+    /// Closed run of requests that begins with this one: all that it allocates it releases, and nothing else,
+    /// so that it leaves the arena as it was. Its number of requests; 0: none.
+    int run = 0;
+    int run_slots = 0;                    ///< its allocations
+    int64_t run_bytes = 0, run_live = 0;  ///< their sum, and the most that is live at once
   };
+  /// Sets the runs of requests.
+  static void find_runs(std::vector<Request>& requests, int first_slot);
   struct Noted {
     double seconds = 0;
     std::vector<Stream*> streams;  ///< streams on which the action ran collectives

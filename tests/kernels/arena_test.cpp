@@ -3,6 +3,9 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <map>
+#include <numeric>
+#include <random>
+#include <vector>
 
 #include "kernels/meta/meta.h"
 #include "kernels/tensor/rng.h"
@@ -144,4 +147,49 @@ TEST_CASE("a release of what is not live is a defect that is caught") {
                     Catch::Contains("expected a release of a live tensor, got offset"));
   arena.release(a);
   CHECK_THROWS_WITH(arena.release(twice), Catch::Contains("expected a release of a live tensor, got offset"));
+}
+
+TEST_CASE("requests that are said to stay below the peak raise none, and leave the arena as it was") {
+  MetaTrace trace;
+  MetaMemory whole(trace), shorter(trace);
+  std::mt19937 random(1);
+  const auto bytes = [&] { return Memory::kAlignment * static_cast<int64_t>(1 + random() % 64); };
+  std::vector<int64_t> live;
+  int left_out = 0, replayed = 0;
+  for (int round = 0; round < 4000; ++round) {
+    if (live.size() < 20 || random() % 2 == 0) {
+      const int64_t n = bytes();
+      live.push_back(whole.repeat(n));
+      REQUIRE(shorter.repeat(n) == live.back());
+    } else {
+      std::swap(live[random() % live.size()], live.back());
+      whole.end_repeat(live.back());
+      shorter.end_repeat(live.back());
+      live.pop_back();
+    }
+    // Allocations of a closed run, each released by the end.
+    std::vector<int64_t> sizes(1 + random() % 6);
+    for (int64_t& n : sizes) n = bytes();
+    const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    const bool below = shorter.below_peak(sum, sum);
+    ++(below ? left_out : replayed);
+    const uint32_t seed = static_cast<uint32_t>(random());
+    for (MetaMemory* memory : {&whole, &shorter}) {
+      if (below && memory == &shorter) continue;
+      std::mt19937 same(seed);
+      std::vector<int64_t> mine;
+      for (size_t next = 0; next < sizes.size() || !mine.empty();)
+        if (next < sizes.size() && (mine.empty() || same() % 2 == 0)) {
+          mine.push_back(memory->repeat(sizes[next++]));
+        } else {
+          std::swap(mine[same() % mine.size()], mine.back());
+          memory->end_repeat(mine.back());
+          mine.pop_back();
+        }
+    }
+    REQUIRE(whole.peak().arena_bytes == shorter.peak().arena_bytes);
+    REQUIRE(whole.peak().live_bytes == shorter.peak().live_bytes);
+  }
+  CHECK(left_out > 1000);
+  CHECK(replayed > 100);
 }

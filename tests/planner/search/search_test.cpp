@@ -112,6 +112,28 @@ TEST_CASE("what reducing gradients takes from a pipeline's last micro-batch is k
   CHECK(seen >= 3);
 }
 
+TEST_CASE("a bound knows that gradients are reduced after the last micro-batch", "[search]") {
+  LargeOn32 of;
+  MachineProfile slow = of.profile;
+  for (NetworkLevel& level : slow.levels) level.bytes_per_second.value /= 16;
+  SearchParts parts(of.recipe, slow, of.limits);
+  int seen = 0;
+  for (const Layout& l : layouts(of.recipe, of.limits)) {
+    if (l.tensor != 1 || l.pipeline != 4 || l.data != 8 || l.zero_stage != 1 || l.micro_batch != 1 ||
+        l.shard_group != kOneLevel || l.recompute != RecomputeGranularity::full || l.context > 1 ||
+        l.schedule != "1f1b")
+      continue;
+    INFO(layout_text(l, of.recipe));
+    const Plan plan = make_plan(with(of.load, l, of.limits), slow);
+    const double bound = parts.actions(l).step_seconds;
+    CHECK(bound <= plan.step_seconds());
+    CHECK(bound > 0.9 * plan.step_seconds());
+    CHECK(plan.action_seconds < 0.9 * plan.step_seconds());  // the rest is the reduction
+    ++seen;
+  }
+  CHECK(seen > 0);
+}
+
 TEST_CASE("layouts are tried by the figures of their whole plans, which their bounds stay below",
           "[search]") {
   const auto [text, skew] =
